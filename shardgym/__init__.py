@@ -1,0 +1,69 @@
+"""ShardGym: benchmark and Gymnasium environments for embedding-table sharding.
+
+Everything public is importable from here; each name is loaded when first used, so that importing the package loads
+neither torch nor fbgemm.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from shardgym.envs.registration import register_envs
+
+if TYPE_CHECKING:
+    from shardgym.costs import CostModel, PlanCost, make_cost
+    from shardgym.errors import (
+        InfeasiblePlanError,
+        InputError,
+        MeasurementError,
+        MissingDependencyError,
+        NoFeasiblePlanError,
+        ShardGymError,
+    )
+    from shardgym.evaluation.result import Result
+    from shardgym.ids.distribution import RecordedIds, UniformIds, ZipfIds
+    from shardgym.plan import Shard, ShardingPlan
+    from shardgym.pools import TablePool, load_pool
+    from shardgym.solver import Solver, make_solver
+    from shardgym.suites import Suite, load_suite
+    from shardgym.table import EmbeddingTable
+    from shardgym.task import ShardingTask
+    from shardgym.topology import Topology
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "CostModel": "costs", "PlanCost": "costs", "make_cost": "costs",
+    "InfeasiblePlanError": "errors", "InputError": "errors", "MeasurementError": "errors",
+    "MissingDependencyError": "errors", "NoFeasiblePlanError": "errors", "ShardGymError": "errors",
+    "Result": "evaluation.result",
+    "RecordedIds": "ids.distribution", "UniformIds": "ids.distribution", "ZipfIds": "ids.distribution",
+    "Shard": "plan", "ShardingPlan": "plan",
+    "TablePool": "pools", "load_pool": "pools",
+    "Solver": "solver", "make_solver": "solver",
+    "Suite": "suites", "load_suite": "suites",
+    "EmbeddingTable": "table", "ShardingTask": "task", "Topology": "topology",
+}  # fmt: skip
+
+__all__ = [
+    "CostModel", "EmbeddingTable", "InfeasiblePlanError", "InputError", "MeasurementError", "MissingDependencyError",
+    "NoFeasiblePlanError", "PlanCost", "RecordedIds", "Result", "Shard", "ShardGymError", "ShardingPlan",
+    "ShardingTask", "Solver", "Suite", "TablePool", "Topology", "UniformIds", "ZipfIds", "__version__", "load_pool",
+    "load_suite", "make_cost", "make_solver",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'shardgym' has no attribute '{name}'")
+    value = getattr(importlib.import_module(f"shardgym.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+register_envs()

@@ -1,0 +1,83 @@
+"""CostModel: the interface of everything that can say what a plan costs."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+from shardgym.costs.plan_cost import PlanCost, infinite
+from shardgym.errors import InfeasiblePlanError
+from shardgym.plan import ShardingPlan
+from shardgym.task import ShardingTask
+
+
+class CostModel(abc.ABC):
+    """Scores plans. Subclasses implement `_evaluate` for feasible plans only.
+
+    Attributes:
+        name: as registered.
+        version: changes whenever the same plan may get another cost.
+        deterministic: whether the same plan always gets the same cost.
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[str]
+    deterministic: ClassVar[bool]
+
+    @property
+    @abc.abstractmethod
+    def hardware(self) -> str:
+        """Tag of the hardware that the times are of; times of different tags are never compared."""
+
+    @abc.abstractmethod
+    def _evaluate(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
+        """Score plans that are known to be feasible for `task`."""
+
+    def evaluate(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
+        """Score plans of one task together; measured costs interleave them.
+
+        Args:
+            task: the task.
+            plans: any number of plans for it.
+
+        Returns:
+            One cost per plan, in order. An infeasible plan costs infinity and says why.
+
+        Raises:
+            InputError: a plan was made for another task.
+        """
+        if isinstance(plans, ShardingPlan):
+            raise TypeError("evaluate() takes a list of plans: evaluate(task, [plan])")
+        reasons = [_infeasibility(task, plan) for plan in plans]
+        feasible = [plan for plan, reason in zip(plans, reasons, strict=True) if reason is None]
+        costs = iter(self._evaluate(task, feasible) if feasible else ())
+        return [next(costs) if reason is None else self.no_cost(task, reason) for reason in reasons]
+
+    def no_cost(self, task: ShardingTask, reason: str) -> PlanCost:
+        """Return the infinite cost of a plan that cannot be scored."""
+        return PlanCost(infinite(task.num_devices), self.name, self.version, self.hardware, reason=reason)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the keyword arguments that make this cost model again, JSON-ready."""
+        return {}
+
+    def close(self) -> None:
+        """Release what the model holds (processes, memory); it may be used again afterwards."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _infeasibility(task: ShardingTask, plan: ShardingPlan) -> str | None:
+    try:
+        plan.validate(task)
+    except InfeasiblePlanError as error:
+        return str(error)
+    return None

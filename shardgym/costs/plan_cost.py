@@ -1,0 +1,116 @@
+"""PlanCost: what a cost model says about one plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
+from pydantic.dataclasses import dataclass
+
+from shardgym.records import Name, Record
+
+#: Columns of `PlanCost.per_device`, in order.
+PHASES = ("forward_compute", "forward_comm", "backward_comm", "backward_compute")
+
+#: How a figure came about.
+Source = Literal["measured", "modelled", "predicted"]
+
+Floats = npt.NDArray[np.float64]
+
+
+def _as_matrix(value: Any) -> Floats:
+    """Take D x 4 numbers; None stands for infinity, as JSON has none."""
+    rows = [[math.inf if x is None else x for x in row] for row in value]
+    if not rows or any(len(row) != len(PHASES) for row in rows):
+        raise ValueError(f"expected one row of {len(PHASES)} numbers per device")
+    matrix = np.array(rows, dtype=np.float64)
+    if np.isnan(matrix).any() or (matrix < 0).any():
+        raise ValueError("times must be numbers that are not negative")
+    matrix.setflags(write=False)
+    return matrix
+
+
+def _as_lists(matrix: Floats) -> list[list[float | None]]:
+    return [[float(x) if math.isfinite(x) else None for x in row] for row in matrix]
+
+
+Matrix = Annotated[Floats, BeforeValidator(_as_matrix), PlainSerializer(_as_lists)]
+
+CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
+
+
+@dataclass(frozen=True, eq=False, config=CONFIG)
+class PlanCost(Record):
+    """The cost of one plan on one task, in milliseconds per training step.
+
+    Attributes:
+        per_device: read-only array, shape (D, 4): forward compute, forward communication, backward communication,
+            backward compute of every device. All infinite when the plan is infeasible or could not be measured.
+        cost: name of the cost model.
+        version: version of the cost model.
+        hardware: tag of the hardware that the times are of.
+        compute: how the compute columns came about.
+        communication: how the communication columns came about.
+        reason: why there are no times; None for a feasible plan.
+        noise: relative standard error of `total_ms`; 0 for a deterministic cost.
+        repeats: measurements behind each time.
+        session: identifies times that were measured interleaved and may be compared without drift; "" if it does
+            not matter.
+        notes: what a reader must know besides, e.g. that devices shared cores.
+    """
+
+    per_device: Matrix
+    cost: Name
+    version: str
+    hardware: str
+    compute: Source = "modelled"
+    communication: Source = "modelled"
+    reason: str | None = None
+    noise: Annotated[float, Field(ge=0)] = 0.0
+    repeats: Annotated[int, Field(ge=0)] = 1
+    session: str = ""
+    notes: tuple[str, ...] = ()
+    schema: Literal["shardgym.plan_cost/1"] = "shardgym.plan_cost/1"
+
+    @model_validator(mode="after")
+    def _reason_iff_infinite(self) -> PlanCost:
+        finite = bool(np.isfinite(self.per_device).all())
+        if finite == (self.reason is not None):
+            raise ValueError("a cost has finite times or a reason why not, and not both")
+        return self
+
+    @property
+    def feasible(self) -> bool:
+        """Whether the plan can be executed and has times."""
+        return self.reason is None
+
+    @property
+    def device_ms(self) -> Floats:
+        """Time of every device: the sum of its four phases, shape (D,)."""
+        sums: Floats = self.per_device.sum(axis=1)
+        return sums
+
+    @property
+    def total_ms(self) -> float:
+        """The slowest device's time, the objective of the papers; infinite for an infeasible plan."""
+        return float(self.device_ms.max())
+
+    @property
+    def slowest_device(self) -> int:
+        """The device that sets `total_ms`."""
+        return int(self.device_ms.argmax())
+
+    def __eq__(self, other: object) -> bool:
+        return self.to_dict() == other.to_dict() if isinstance(other, PlanCost) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+
+def infinite(num_devices: int) -> Sequence[Sequence[float]]:
+    """Return the `per_device` of a plan that has no times."""
+    return np.full((num_devices, len(PHASES)), math.inf)  # type: ignore[return-value]

@@ -1,0 +1,74 @@
+"""Errors that ShardGym raises on purpose.
+
+Every message is one line that says what was given, what was expected and what to do. The command line prints the
+message alone and exits with `exit_code`: 2 for bad usage or input, 1 for a result that failed.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+class ShardGymError(Exception):
+    """Base of all errors raised on purpose."""
+
+    exit_code = 1
+
+
+class InputError(ShardGymError, ValueError):
+    """Input that is malformed, out of range or for something else."""
+
+    exit_code = 2
+
+
+class UnknownNameError(InputError):
+    """A name that is not registered, with the closest names that are.
+
+    Args:
+        kind: what was looked up, e.g. "solver".
+        name: the name that was given.
+        known: the names that exist.
+    """
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names) or 'none'}"
+        super().__init__(f"unknown {kind} '{name}': {hint}")
+
+
+class MissingDependencyError(ShardGymError, ImportError):
+    """An optional dependency that is needed here and is not installed.
+
+    Args:
+        module: the module that could not be imported.
+        extra: the extra of `shardgym` that brings it.
+        purpose: what it is needed for.
+    """
+
+    exit_code = 2
+
+    def __init__(self, module: str, extra: str, purpose: str) -> None:
+        super().__init__(f"{purpose} needs '{module}', which is not installed: pip install 'shardgym[{extra}]'")
+
+
+class InfeasiblePlanError(ShardGymError):
+    """A plan that cannot be executed for its task.
+
+    Args:
+        problems: one sentence per problem, each naming device, table and bytes, columns or rows.
+    """
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        more = f" (and {len(self.problems) - 1} more problems)" if len(self.problems) > 1 else ""
+        super().__init__(self.problems[0] + more)
+
+
+class NoFeasiblePlanError(ShardGymError):
+    """A solver that found no feasible plan; the message says which table fitted nowhere."""
+
+
+class MeasurementError(ShardGymError):
+    """A measurement that failed: the worker died, hung or ran out of memory."""

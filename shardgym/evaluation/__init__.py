@@ -1,0 +1,1 @@
+"""Running solvers on suites, keeping the results, and checking them."""

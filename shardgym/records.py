@@ -1,0 +1,133 @@
+"""What every ShardGym record has in common: frozen, strict, JSON round trip, content hash.
+
+A record is a pydantic dataclass that inherits `Record`. Unknown fields are refused, numbers are checked on
+construction, and `digest` is a SHA-256 over the canonical JSON (sorted keys, no spaces, shortest float form).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import operator
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+
+from shardgym.errors import InputError
+
+CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+def _whole(value: Any) -> int:
+    """Accept Python and numpy integers, nothing that would have to be rounded or parsed."""
+    if isinstance(value, bool):
+        raise ValueError("expected a whole number, not a boolean")
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ValueError(f"expected a whole number, got {value!r:.40}") from None
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^\S(.*\S)?$")]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+def canonical_json(data: Any) -> str:
+    """Return the one JSON text of `data` that hashes are taken over."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def sha256(text: str) -> str:
+    """Return the SHA-256 of `text` as 64 hexadecimal digits."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def explain(error: ValidationError) -> str:
+    """Turn pydantic's report into one line: where, what was given, what was expected."""
+    first, *rest = error.errors(include_url=False)
+    where = ".".join(str(part) for part in first["loc"]) or "record"
+    given = "" if first["type"] == "missing" else f" (given: {first['input']!r:.60})"
+    more = f"; {len(rest)} more" if rest else ""
+    return f"{where}: {first['msg']}{given}{more}".replace("\n", " ")
+
+
+class Record:
+    """Mixin of all records: JSON in, JSON out, and an identity."""
+
+    #: Fields that are for display and not part of the identity.
+    not_identity: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    def _adapter(cls) -> TypeAdapter[Self]:
+        return _adapter_of(cls)
+
+    @classmethod
+    def from_dict(cls, data: Any, source: str = "") -> Self:
+        """Build a record from parsed JSON.
+
+        Raises:
+            InputError: a field is missing, unknown or out of range; `source` is named in the message.
+        """
+        try:
+            return cls._adapter().validate_python(data)
+        except ValidationError as error:
+            raise InputError(f"{source or cls.__name__}: {explain(error)}") from None
+
+    @classmethod
+    def from_json(cls, text: str | bytes, source: str = "") -> Self:
+        """Build a record from JSON text.
+
+        Raises:
+            InputError: the text is not JSON, or a field is missing, unknown or out of range.
+        """
+        return cls.from_dict(parse_json(text, source or cls.__name__), source)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a record from a JSON file; raises `InputError` naming the file."""
+        return cls.from_json(read_text(path), source=str(path))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record as JSON-ready lists and dictionaries."""
+        data: dict[str, Any] = self._adapter().dump_python(self, mode="json")
+        return data
+
+    def to_json(self, indent: int | None = None) -> str:
+        """Return the record as JSON text; canonical unless `indent` is given."""
+        data = self.to_dict()
+        return canonical_json(data) if indent is None else json.dumps(data, indent=indent, allow_nan=False)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """SHA-256 over the canonical JSON without the fields in `not_identity`."""
+        return sha256(canonical_json({k: v for k, v in self.to_dict().items() if k not in self.not_identity}))
+
+
+@functools.cache
+def _adapter_of(cls: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(cls)
+
+
+def _no_constant(token: str) -> Any:
+    raise ValueError(f"{token} is not a number that JSON allows")
+
+
+def parse_json(text: str | bytes, source: str) -> Any:
+    """Parse JSON, refusing NaN and infinities; raises `InputError` with line and column."""
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{source}: not valid JSON ({error}); the file may be truncated") from None
+
+
+def read_text(path: str | Path) -> str:
+    """Read a UTF-8 text file; raises `InputError` when that fails."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"cannot read {path}: it is not a UTF-8 text file") from None

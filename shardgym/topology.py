@@ -1,0 +1,127 @@
+"""Topology: the devices a plan may use and how they are connected."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+from pydantic.dataclasses import dataclass
+from pydantic_core import ArgsKwargs
+
+from shardgym.errors import UnknownNameError
+from shardgym.records import CONFIG, Name, Record, Whole
+
+GIB = 2**30
+MAX_DEVICES = 65536
+
+Bandwidth = Annotated[float, Field(gt=0, le=1e18)]
+LatencyMs = Annotated[float, Field(ge=0, le=1e6)]
+
+
+@dataclass(frozen=True, config=CONFIG)
+class Topology(Record):
+    """Devices with their memory, and the links between them.
+
+    Attributes:
+        num_devices: devices, numbered from 0.
+        memory_bytes: what embedding weights and optimiser state may take on each device; one integer stands for all.
+        device: the hardware of one device, a key of `shardgym.costs.hardware.DEVICES` (roofline constants).
+        interconnect: name of the links, for display.
+        fast_domain_size: consecutive devices that share the fast links (an NVLink domain); all of them
+            when not given.
+        intra_bandwidth: bytes per second that one device can send inside its fast domain.
+        inter_bandwidth: bytes per second that one device can send to other domains.
+        intra_latency_ms: start-up time of a collective inside a domain.
+        inter_latency_ms: start-up time of a collective across domains.
+    """
+
+    num_devices: Annotated[Whole, Field(ge=1, le=MAX_DEVICES)]
+    memory_bytes: tuple[Annotated[Whole, Field(ge=1, le=2**60)], ...]
+    device: Name = "cpu-core"
+    interconnect: Name = "loopback"
+    fast_domain_size: Annotated[Whole, Field(ge=1)] = 1
+    intra_bandwidth: Bandwidth = 4e9
+    inter_bandwidth: Bandwidth = 4e9
+    intra_latency_ms: LatencyMs = 0.3
+    inter_latency_ms: LatencyMs = 0.3
+    schema: Literal["shardgym.topology/1"] = "shardgym.topology/1"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, data: Any) -> Any:
+        """Let one memory size stand for all devices, and one domain be the default."""
+        values = dict(data.kwargs or {}) if isinstance(data, ArgsKwargs) else data
+        if not isinstance(values, dict) or (isinstance(data, ArgsKwargs) and data.args):
+            return data
+        count, memory = values.get("num_devices"), values.get("memory_bytes")
+        if isinstance(count, int) and 0 < count <= MAX_DEVICES:
+            shared = {"memory_bytes": (memory,) * count} if isinstance(memory, int) else {}
+            values = {"fast_domain_size": count, **values, **shared}
+        return ArgsKwargs((), values) if isinstance(data, ArgsKwargs) else values
+
+    @field_validator("memory_bytes")
+    @classmethod
+    def _not_empty(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if not value:
+            raise ValueError("expected one size per device, got none")
+        return value
+
+    @model_validator(mode="after")
+    def _agree(self) -> Topology:
+        if len(self.memory_bytes) != self.num_devices:
+            raise ValueError(f"memory_bytes has {len(self.memory_bytes)} entries for {self.num_devices} devices")
+        if self.fast_domain_size > self.num_devices:
+            raise ValueError(f"fast_domain_size {self.fast_domain_size} exceeds {self.num_devices} devices")
+        return self
+
+    @property
+    def total_memory_bytes(self) -> int:
+        """Memory of all devices together."""
+        return sum(self.memory_bytes)
+
+    @classmethod
+    def preset(cls, name: str, num_devices: int, memory_bytes: int | None = None) -> Topology:
+        """Return a named topology for `num_devices` devices.
+
+        Args:
+            name: a key of `PRESETS`.
+            num_devices: devices in all; those of one host share its fast links.
+            memory_bytes: overrides the preset's memory per device.
+
+        Raises:
+            UnknownNameError: no such preset; the closest are named.
+        """
+        if name not in PRESETS:
+            raise UnknownNameError("topology", name, PRESETS)
+        values = dict(PRESETS[name])
+        memory = memory_bytes or values.pop("memory_bytes")
+        values.pop("memory_bytes", None)
+        domain = min(int(values.pop("fast_domain_size", num_devices)), num_devices)
+        return cls(num_devices=num_devices, memory_bytes=memory, fast_domain_size=domain, **values)
+
+
+#: Bandwidths are per device and direction, from the vendors' data sheets: NVLink 2/3/4 (150, 300, 450 GB/s), PCIe 3
+#: x16 shared by a 2080 Ti host (about 10 GB/s usable), InfiniBand HDR and NDR (25, 50 GB/s per device).
+PRESETS: dict[str, dict[str, Any]] = {
+    "cpu": {"memory_bytes": 128 * 2**20, "device": "cpu-core", "interconnect": "loopback"},
+    "rtx2080ti": {
+        "memory_bytes": 4 * GIB, "device": "rtx-2080-ti", "interconnect": "pcie3", "fast_domain_size": 8,
+        "intra_bandwidth": 10e9, "inter_bandwidth": 1.25e9, "intra_latency_ms": 0.05, "inter_latency_ms": 0.1,
+    },
+    "dgx-v100": {
+        "memory_bytes": 24 * GIB, "device": "v100", "interconnect": "nvlink2+ib", "fast_domain_size": 8,
+        "intra_bandwidth": 150e9, "inter_bandwidth": 12.5e9, "intra_latency_ms": 0.02, "inter_latency_ms": 0.05,
+    },
+    "dgx-a100": {
+        "memory_bytes": 60 * GIB, "device": "a100", "interconnect": "nvlink3+hdr", "fast_domain_size": 8,
+        "intra_bandwidth": 300e9, "inter_bandwidth": 25e9, "intra_latency_ms": 0.02, "inter_latency_ms": 0.05,
+    },
+    "dgx-h100": {
+        "memory_bytes": 60 * GIB, "device": "h100", "interconnect": "nvlink4+ndr", "fast_domain_size": 8,
+        "intra_bandwidth": 450e9, "inter_bandwidth": 50e9, "intra_latency_ms": 0.02, "inter_latency_ms": 0.05,
+    },
+    "dgx-h200": {
+        "memory_bytes": 110 * GIB, "device": "h200", "interconnect": "nvlink4+ndr", "fast_domain_size": 8,
+        "intra_bandwidth": 450e9, "inter_bandwidth": 50e9, "intra_latency_ms": 0.02, "inter_latency_ms": 0.05,
+    },
+}

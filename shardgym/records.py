@@ -62,7 +62,8 @@ class Record:
 
     @classmethod
     def _adapter(cls) -> TypeAdapter[Self]:
-        return _adapter_of(cls)
+        adapter: TypeAdapter[Self] = _adapter_of(cls)  # type: ignore[arg-type]
+        return adapter
 
     @classmethod
     def from_dict(cls, data: Any, source: str = "") -> Self:

@@ -41,7 +41,8 @@ def _import(kind: str, target: str) -> Any:
     except ShardGymError:
         raise
     except Exception as error:
-        raise InputError(f"{kind} '{target}': cannot import '{module_name}': {type(error).__name__}: {error}") from error
+        reason = f"{type(error).__name__}: {error}".replace("\n", " ")
+        raise InputError(f"{kind} '{target}': cannot import '{module_name}': {reason}") from error
     try:
         return getattr(module, attribute)
     except AttributeError:
@@ -49,7 +50,8 @@ def _import(kind: str, target: str) -> Any:
 
 
 def _classes(module: Any) -> list[str]:
-    return [name for name, value in vars(module).items() if isinstance(value, type) and value.__module__ == module.__name__]
+    own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
+    return [value.__name__ for value in own]
 
 
 def construct(kind: str, name: str, cls: Any, settings: dict[str, Any]) -> Any:

@@ -6,6 +6,7 @@ import inspect
 from typing import Any, Protocol, runtime_checkable
 
 from shardgym.costs.base import CostModel
+from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
 from shardgym.registry import construct, find_class, registered
 from shardgym.task import ShardingTask
@@ -71,8 +72,6 @@ def make_solver(name: str, **settings: Any) -> Solver:
     """
     solver: Solver = construct("solver", name, find_class("solver", GROUP, name), settings)
     if not callable(getattr(solver, "solve", None)):
-        from shardgym.errors import InputError
-
         raise InputError(f"solver '{name}' has no method solve(task, cost, seed)")
     return solver
 

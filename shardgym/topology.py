@@ -94,10 +94,10 @@ class Topology(Record):
         if name not in PRESETS:
             raise UnknownNameError("topology", name, PRESETS)
         values = dict(PRESETS[name])
-        memory = memory_bytes or values.pop("memory_bytes")
-        values.pop("memory_bytes", None)
+        preset_memory = int(values.pop("memory_bytes"))
+        memory = preset_memory if memory_bytes is None else memory_bytes
         domain = min(int(values.pop("fast_domain_size", num_devices)), num_devices)
-        return cls(num_devices=num_devices, memory_bytes=memory, fast_domain_size=domain, **values)
+        return cls(num_devices=num_devices, memory_bytes=(memory,) * num_devices, fast_domain_size=domain, **values)
 
 
 #: Bandwidths are per device and direction, from the vendors' data sheets: NVLink 2/3/4 (150, 300, 450 GB/s), PCIe 3

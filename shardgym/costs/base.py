@@ -63,7 +63,7 @@ class CostModel(abc.ABC):
         """Return the keyword arguments that make this cost model again, JSON-ready."""
         return {}
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Release what the model holds (processes, memory); it may be used again afterwards."""
 
     def __enter__(self) -> Self:

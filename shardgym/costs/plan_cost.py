@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -111,6 +110,6 @@ class PlanCost(Record):
         return hash(self.digest)
 
 
-def infinite(num_devices: int) -> Sequence[Sequence[float]]:
+def infinite(num_devices: int) -> Floats:
     """Return the `per_device` of a plan that has no times."""
-    return np.full((num_devices, len(PHASES)), math.inf)  # type: ignore[return-value]
+    return np.full((num_devices, len(PHASES)), math.inf)

@@ -1,0 +1,1 @@
+"""Ids: how they are distributed, drawn, recorded and counted."""

@@ -1,0 +1,151 @@
+"""Plans: what is feasible, and what is said about those that are not."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardgym import EmbeddingTable, InfeasiblePlanError, InputError, Shard, ShardingPlan, ShardingTask, Topology
+
+
+def shards_of(plan: ShardingPlan, *changed: Shard) -> list[Shard]:
+    """Return the plan's shards with those of the changed tables replaced."""
+    names = {shard.table for shard in changed}
+    return [shard for shard in plan.shards if shard.table not in names] + list(changed)
+
+
+def problems(task: ShardingTask, *changed: Shard) -> tuple[str, ...]:
+    """Validate a table-wise plan with some tables replaced; return what is wrong with it."""
+    plan = ShardingPlan.of(task, shards_of(ShardingPlan.table_wise(task, [0, 0, 1]), *changed))
+    try:
+        plan.validate(task)
+    except InfeasiblePlanError as error:
+        return error.problems
+    return ()
+
+
+def test_a_table_wise_plan_is_feasible_and_counts_bytes(toy_task: ShardingTask):
+    """Two tables of 320 bytes on device 0, one on device 1."""
+    plan = ShardingPlan.table_wise(toy_task, {"wide": 0, "square": 0, "tall": 1})
+    plan.validate(toy_task)
+    assert plan.bytes_per_device(toy_task) == [640, 320]
+    assert plan == ShardingPlan.table_wise(toy_task, [0, 0, 1])
+
+
+@pytest.mark.parametrize("devices", [[0, 1], [0, 1, 0, 1], {"wide": 0, "square": 1, "other": 0}])
+def test_a_table_wise_plan_needs_one_device_per_table(toy_task: ShardingTask, devices):
+    """No more, no fewer, no strangers."""
+    with pytest.raises(InputError, match="one device for each of 3 tables"):
+        ShardingPlan.table_wise(toy_task, devices)
+
+
+def test_plans_with_the_same_shards_are_the_same_plan(toy_task: ShardingTask):
+    """Order does not matter, for equality, JSON and hash."""
+    plan = ShardingPlan.table_wise(toy_task, [0, 0, 1])
+    other = ShardingPlan.of(toy_task, reversed(plan.shards))
+    assert other == plan
+    assert other.digest == plan.digest
+    assert ShardingPlan.from_json(plan.to_json()) == plan
+
+
+def test_uneven_cuts_and_several_shards_of_a_table_on_one_device_are_feasible(toy_task: ShardingTask):
+    """Columns 4 + 12, the wide half cut by rows as well, two of the three pieces on device 1."""
+    assert problems(
+        toy_task,
+        Shard("wide", (0, 5), (0, 4), 0),
+        Shard("wide", (0, 2), (4, 16), 1),
+        Shard("wide", (2, 5), (4, 16), 1),
+    ) == ()
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ([Shard("wide", (0, 5), (0, 8), 0)], "rows 0..4 columns 8..15 of table 'wide' are missing"),
+        ([Shard("wide", (0, 3), (0, 16), 0)], "rows 3..4 columns 0..15 of table 'wide' are missing"),
+        ([Shard("wide", (0, 5), (0, 8), 0), Shard("wide", (0, 5), (4, 16), 1)],
+         "rows 0..4 columns 4..7 of table 'wide' overlap: held by devices 0, 1"),
+        ([Shard("wide", (0, 5), (0, 16), 0), Shard("wide", (4, 5), (12, 16), 0)],
+         "rows 4..4 columns 12..15 of table 'wide' overlap: held by devices 0, 0"),
+        ([Shard("wide", (0, 6), (0, 16), 0)], "table 'wide' is 5 x 16, a shard covers rows 0..5 columns 0..15"),
+        ([Shard("wide", (0, 5), (0, 16), 2)], "table 'wide' is on device 2, the task has devices 0 to 1"),
+        ([Shard("wide", (0, 5), (0, 6), 0), Shard("wide", (0, 5), (6, 16), 0)], "FBGEMM needs widths divisible by 4"),
+        ([Shard("narrow", (0, 5), (0, 4), 0)], "table 'narrow' is not in the task"),
+    ],
+)
+def test_a_plan_that_does_not_cover_the_task_says_where(toy_task: ShardingTask, changed: list[Shard], message: str):
+    """Missing, doubled, outside, unknown, too odd for the kernel."""
+    assert any(message in problem for problem in problems(toy_task, *changed))
+
+
+def test_a_table_left_out_is_missing(toy_task: ShardingTask):
+    """All of it."""
+    plan = ShardingPlan.of(toy_task, ShardingPlan.table_wise(toy_task, [0, 0, 1]).shards[1:])
+    with pytest.raises(InfeasiblePlanError, match=r"rows 0\.\.9 columns 0\.\.7 of table 'square' are missing"):
+        plan.validate(toy_task)
+
+
+def test_memory_overflow_names_device_tables_and_bytes(toy_task: ShardingTask):
+    """3 x 320 bytes on a device of 700."""
+    with pytest.raises(InfeasiblePlanError) as error:
+        ShardingPlan.table_wise(toy_task, [0, 0, 0]).validate(toy_task)
+    assert str(error.value) == (
+        "device 0 holds 960 bytes, 260 more than its 700; largest of its 3 shards: 'wide' 320, 'tall' 320, 'square' 320"
+    )
+
+
+def test_memory_is_exact_to_the_byte(toy_task: ShardingTask):
+    """640 bytes fit into 640 and not into 639; optimiser state counts."""
+    for limit, fits in ((640, True), (639, False)):
+        task = dataclasses.replace(toy_task, topology=Topology(num_devices=2, memory_bytes=limit))
+        assert (problems(task) == ()) is fits
+    assert any("holds 1280 bytes" in p for p in problems(dataclasses.replace(toy_task, optimizer="adagrad")))
+
+
+def test_all_problems_are_listed(toy_task: ShardingTask):
+    """The message shows the first and counts the rest."""
+    plan = ShardingPlan.of(toy_task, [Shard("wide", (0, 5), (0, 16), 9)])
+    with pytest.raises(InfeasiblePlanError, match="and 2 more problems") as error:
+        plan.validate(toy_task)
+    assert len(error.value.problems) == 3
+
+
+def test_a_plan_for_another_task_is_refused_by_hash(toy_task: ShardingTask):
+    """Even when it would fit."""
+    plan = ShardingPlan.table_wise(toy_task, [0, 0, 1])
+    with pytest.raises(InputError, match="plan is for task"):
+        plan.validate(dataclasses.replace(toy_task, batch_size=8))
+
+
+@pytest.mark.parametrize("bad", [{"rows": (3, 3)}, {"rows": (4, 2)}, {"columns": (-4, 4)}, {"device": -1}])
+def test_a_shard_that_makes_no_sense_is_refused(bad):
+    """Empty, reversed or negative ranges."""
+    with pytest.raises(InputError):
+        Shard.from_dict({"table": "a", "rows": (0, 4), "columns": (0, 4), "device": 0} | bad)
+
+
+@given(st.data())
+def test_a_table_cut_anywhere_is_covered_and_one_piece_less_is_not(data):
+    """Random guillotine cuts: all pieces are feasible, dropping or doubling any one is not."""
+    rows, units = data.draw(st.integers(2, 9)), data.draw(st.integers(2, 6))
+    task = ShardingTask((EmbeddingTable("t", rows, 4 * units),), Topology(num_devices=3, memory_bytes=10**6), 4)
+    pieces = [((0, rows), (0, 4 * units))]
+    for _ in range(data.draw(st.integers(1, 6))):
+        (r, c) = pieces.pop(data.draw(st.integers(0, len(pieces) - 1)))
+        if data.draw(st.booleans()) and r[1] - r[0] > 1:
+            cut = data.draw(st.integers(r[0] + 1, r[1] - 1))
+            pieces += [((r[0], cut), c), ((cut, r[1]), c)]
+        elif c[1] - c[0] > 4:
+            cut = 4 * data.draw(st.integers(c[0] // 4 + 1, c[1] // 4 - 1))
+            pieces += [(r, (c[0], cut)), (r, (cut, c[1]))]
+        else:
+            pieces.append((r, c))
+    shards = [Shard("t", r, c, data.draw(st.integers(0, 2))) for r, c in pieces]
+    ShardingPlan.of(task, shards).validate(task)
+    odd = data.draw(st.integers(0, len(shards) - 1))
+    for broken in (shards[:odd] + shards[odd + 1 :], [*shards, shards[odd]]):
+        with pytest.raises(InfeasiblePlanError):
+            ShardingPlan.of(task, broken).validate(task)

@@ -1,0 +1,189 @@
+"""Records: frozen, strict, JSON round trip, identity."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardgym import EmbeddingTable, InputError, PlanCost, RecordedIds, ShardingTask, Topology, UniformIds, ZipfIds
+from shardgym.records import canonical_json
+
+ids = st.one_of(
+    st.builds(UniformIds, lengths=st.sampled_from(["fixed", "poisson"])),
+    st.builds(ZipfIds, s=st.floats(0, 10), q=st.floats(-0.4, 1e9)),
+    st.builds(RecordedIds, file=st.just("a.pt"), table_index=st.integers(0, 9), batch_size=st.integers(1, 9),
+              sha256=st.just("0" * 64)),
+)
+tables = st.builds(
+    EmbeddingTable,
+    name=st.from_regex(r"[a-z]{1,8}", fullmatch=True),
+    num_embeddings=st.integers(1, 2**40),
+    embedding_dim=st.integers(1, 2**16),
+    pooling_factor=st.floats(0, 1e6),
+    ids=ids,
+    reuse_histogram=st.sampled_from([None, (1.0, *[0.0] * 16), (0.0,) * 17]),
+)
+
+
+@given(tables)
+def test_a_table_survives_json_and_pickle_with_the_same_identity(table: EmbeddingTable):
+    """Round trips are exact, floats included."""
+    assert EmbeddingTable.from_json(table.to_json()) == table
+    assert EmbeddingTable.from_json(table.to_json(indent=1)).digest == table.digest
+    assert pickle.loads(pickle.dumps(table)) == table
+
+
+def test_the_identity_is_a_hash_over_canonical_json():
+    """Key order and spacing do not matter, any value does."""
+    table = EmbeddingTable("a", 10, 4)
+    shuffled = json.dumps(dict(reversed(table.to_dict().items())), indent=3)
+    assert EmbeddingTable.from_json(shuffled).digest == table.digest
+    assert dataclasses.replace(table, pooling_factor=1.5).digest != table.digest
+    assert canonical_json({"b": 1, "a": [1.5, None]}) == '{"a":[1.5,null],"b":1}'
+
+
+def test_a_task_keeps_its_identity_when_it_is_renamed(toy_task: ShardingTask):
+    """The name is for display; everything else is the task."""
+    assert dataclasses.replace(toy_task, name="other").digest == toy_task.digest
+    assert dataclasses.replace(toy_task, batch_size=8).digest != toy_task.digest
+
+
+def test_a_known_task_has_the_identity_it_had_when_it_was_released(toy_task: ShardingTask):
+    """Results refer to tasks by this hash: a change here orphans every stored result."""
+    assert toy_task.digest == "@DIGEST@"
+
+
+def test_records_are_frozen(toy_task: ShardingTask):
+    """No field can be assigned."""
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        toy_task.batch_size = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_embeddings": -1}, "num_embeddings: Input should be greater than or equal to 1 (given: -1)"),
+        ({"num_embeddings": 2**41}, "num_embeddings: Input should be less than or equal to"),
+        ({"num_embeddings": 2.0}, "expected a whole number, got 2.0"),
+        ({"num_embeddings": "2"}, "expected a whole number, got '2'"),
+        ({"num_embeddings": True}, "expected a whole number, not a boolean"),
+        ({"embedding_dim": 0}, "embedding_dim: "),
+        ({"pooling_factor": -0.5}, "pooling_factor: "),
+        ({"name": " a"}, "name: "),
+        ({"rows": 3}, "rows: Unexpected keyword argument (given: 3)"),
+        ({"schema": "shardgym.table/2"}, "schema: Input should be 'shardgym.table/1'"),
+        ({"ids": {"kind": "zipfian"}}, "ids: "),
+        ({"reuse_histogram": [0.5] * 17}, "bins must sum to 1"),
+        ({"reuse_histogram": [1.0]}, "expected 17 bins, got 1"),
+    ],
+)
+def test_a_bad_field_is_refused_in_one_line_that_names_it(change: dict[str, object], message: str):
+    """Where, what was expected, what was given."""
+    data = EmbeddingTable("a", 10, 4).to_dict() | change
+    with pytest.raises(InputError) as error:
+        EmbeddingTable.from_dict(data, source="tables.json")
+    assert message in str(error.value)
+    assert str(error.value).startswith("tables.json: ")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"name": "a"', "[1]", "null", '{"name":"a","num_embeddings":NaN}', "{}"])
+def test_text_that_is_no_record_is_refused(text: str):
+    """Truncated JSON, NaN and other JSON values."""
+    with pytest.raises(InputError):
+        EmbeddingTable.from_json(text)
+
+
+def test_a_missing_or_binary_file_is_refused_by_name(tmp_path):
+    """No traceback from the operating system or the decoder."""
+    with pytest.raises(InputError, match=r"nowhere\.json: No such file"):
+        EmbeddingTable.load(tmp_path / "nowhere.json")
+    (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="not a UTF-8 text file"):
+        EmbeddingTable.load(tmp_path / "binary.json")
+
+
+def test_numpy_integers_are_whole_numbers():
+    """Sizes often come out of arrays."""
+    table = EmbeddingTable("a", np.int64(10), np.int32(4))
+    assert table == EmbeddingTable("a", 10, 4)
+    assert type(table.num_embeddings) is int
+
+
+def test_one_memory_size_stands_for_all_devices():
+    """And the fast domain is all devices unless given."""
+    topology = Topology(num_devices=3, memory_bytes=10)
+    assert topology.memory_bytes == (10, 10, 10)
+    assert topology.fast_domain_size == 3
+    assert topology == Topology.from_dict({"num_devices": 3, "memory_bytes": [10, 10, 10]})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"memory_bytes": [1]}, {"memory_bytes": 0}, {"memory_bytes": 5, "fast_domain_size": 3},
+     {"memory_bytes": 5, "intra_bandwidth": 0}],
+)
+def test_a_topology_that_contradicts_itself_is_refused(fields: dict[str, object]):
+    """Sizes for every device, positive bandwidths, domains inside the machine."""
+    with pytest.raises(InputError):
+        Topology.from_dict({"num_devices": 2, **fields})
+
+
+def test_an_unknown_preset_is_answered_with_close_ones():
+    """Close-match suggestions."""
+    with pytest.raises(InputError, match="did you mean dgx-a100"):
+        Topology.preset("dgx-a10", 8)
+    assert Topology.preset("dgx-a100", 16).fast_domain_size == 8
+    assert Topology.preset("dgx-a100", 2, memory_bytes=7).memory_bytes == (7, 7)
+
+
+def test_table_names_are_distinct_within_a_task(toy_task: ShardingTask):
+    """Plans refer to tables by name."""
+    with pytest.raises(ValueError, match="'wide' occurs more than once"):
+        dataclasses.replace(toy_task, tables=(*toy_task.tables, toy_task.tables[0]))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "precision", "expected"),
+    [("exact_sgd", "fp32", 10 * 8 * 4), ("exact_sgd", "fp16", 10 * 8 * 2), ("adagrad", "fp32", 10 * 8 * 8),
+     ("adam", "fp16", 10 * 8 * (2 + 8)), ("rowwise_adagrad", "fp32", 10 * 8 * 4 + 10 * 4)],
+)
+def test_bytes_count_weights_and_optimizer_state(toy_task, optimizer: str, precision: str, expected: int):
+    """10 rows x 8 columns, by hand."""
+    task = dataclasses.replace(toy_task, optimizer=optimizer, precision=precision)
+    assert task.table_bytes(task.table("square")) == expected
+
+
+def test_total_cost_is_the_slowest_device():
+    """The max over devices of the sum of four phases."""
+    cost = PlanCost([[1, 2, 3, 4], [5, 5, 1, 0]], "toy", "1", "none")
+    assert cost.total_ms == 11
+    assert cost.slowest_device == 1
+    assert cost.per_device.shape == (2, 4)
+    assert PlanCost.from_json(cost.to_json()) == cost
+    with pytest.raises(ValueError, match="read-only"):
+        cost.per_device[0, 0] = 3
+
+
+def test_an_infeasible_cost_is_infinite_and_says_why():
+    """Infinity round-trips through JSON, which has none."""
+    cost = PlanCost([[None] * 4], "toy", "1", "none", reason="too big")
+    assert cost.total_ms == float("inf")
+    assert not cost.feasible
+    assert PlanCost.from_json(cost.to_json()) == cost
+
+
+@pytest.mark.parametrize(
+    ("matrix", "reason"), [([[1, 1, 1, 1]], "why"), ([[None] * 4], None), ([[1, 1, 1]], None), ([[-1, 1, 1, 1]], None),
+                           ([[float("nan")] * 4], None), ([], None)],
+)
+def test_a_cost_that_makes_no_sense_is_refused(matrix, reason):
+    """Reason and times exclude each other; times are D x 4, not negative and numbers."""
+    with pytest.raises(ValueError, match="validation error"):
+        PlanCost(matrix, "toy", "1", "none", reason=reason)

@@ -1,0 +1,67 @@
+"""Names: registered ones, one's own, and helpful answers to the rest."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from shardgym import InputError, ShardingPlan, make_cost, make_solver
+from shardgym.registry import registered
+from shardgym.solver import call_solver
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    """A module of one's own in the current folder, not installed."""
+    (tmp_path / "own_solvers.py").write_text(
+        "from shardgym import ShardingPlan\n"
+        "class First:\n"
+        "    def __init__(self, device=0): self.device = device\n"
+        "    def solve(self, task, cost, seed=0):\n"
+        "        return ShardingPlan.table_wise(task, [self.device] * task.num_tables)\n"
+        "class NoSolver: pass\n"
+    )
+    (tmp_path / "broken_module.py").write_text("import does_not_exist\n")
+    monkeypatch.chdir(tmp_path)
+    yield
+    sys.modules.pop("own_solvers", None)
+
+
+def test_every_registered_class_can_be_imported():
+    """Entry points are strings: a typing mistake in one would only show when it is used."""
+    for group in ("shardgym.solvers", "shardgym.costs"):
+        assert registered(group)
+    assert make_cost("roofline").name == "roofline"
+
+
+def test_a_class_in_the_current_folder_is_a_solver(own_module, toy_task):
+    """`module:Class` needs no registration; options it does not take are left out."""
+    solver = make_solver("own_solvers:First", device=1)
+    plan = call_solver(solver, toy_task, make_cost("roofline"), seed=3, time_limit_s=1.0, initial_plan=None)
+    assert plan == ShardingPlan.table_wise(toy_task, [1, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("dim_gredy", "unknown solver 'dim_gredy': did you mean dim_greedy"),
+        ("zzz", "unknown solver 'zzz': known: .*dim_greedy"),
+        ("own_solvers:Frist", "did you mean First"),
+        ("nowhere:First", "cannot import 'nowhere'"),
+        ("broken_module:First", "cannot import 'broken_module': ModuleNotFoundError: No module named 'does_not_exist'"),
+        ("own_solvers:NoSolver", r"has no method solve\(task, cost, seed\)"),
+    ],
+)
+def test_a_name_that_is_no_solver_is_answered_in_one_line(own_module, name: str, message: str):
+    """Unknown, misspelt, not importable, or something else."""
+    with pytest.raises(InputError, match=message):
+        make_solver(name)
+
+
+def test_settings_that_a_class_does_not_take_are_refused(own_module):
+    """Instead of being ignored."""
+    with pytest.raises(InputError, match=r"does not take these settings \{'devices': 1\}"):
+        make_solver("own_solvers:First", devices=1)
+    with pytest.raises(InputError, match="unknown cost 'rofline': did you mean roofline"):
+        make_cost("rofline")

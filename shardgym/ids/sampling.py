@@ -11,9 +11,13 @@ import numpy.typing as npt
 
 from shardgym.ids.distribution import RecordedIds, UniformIds, ZipfIds
 from shardgym.ids.recorded import recorded_bags
+from shardgym.ids.zipf import ZipfLaw
 from shardgym.table import EmbeddingTable
 
 Int64s = npt.NDArray[np.int64]
+
+#: Ids drawn at once: small enough to stay in a core's cache.
+_CHUNK = 2**16
 
 
 class Bags(NamedTuple):
@@ -49,29 +53,36 @@ def draw_rows(ids: UniformIds | ZipfIds, rows: int, count: int, rng: np.random.G
     """Draw `count` row ids in [0, rows)."""
     if isinstance(ids, UniformIds):
         return rng.integers(0, rows, size=count, dtype=np.int64)
-    return scatter_ranks(zipf_ranks(ids, rows, rng.random(count)), rows)
+    law = ZipfLaw(ids.s, ids.q, rows)
+    drawn = np.empty(count, dtype=np.int64)
+    for start in range(0, count, _CHUNK):
+        part = drawn[start : start + _CHUNK]
+        part[:] = scatter_ranks(law.ranks(rng.random(part.size)), rows)
+    return drawn
 
 
 def zipf_ranks(ids: ZipfIds, rows: int, uniforms: npt.NDArray[np.float64]) -> Int64s:
-    """Map uniforms in [0, 1) to popularity ranks by inverting the integral of (t + q) ** -s over [0.5, rows + 0.5]."""
-    low, high = 0.5 + ids.q, rows + 0.5 + ids.q
-    if abs(ids.s - 1) < 1e-9:
-        t = low * np.exp(uniforms * math.log(high / low))
-    else:
-        power = 1 - ids.s
-        t = (low**power + uniforms * (high**power - low**power)) ** (1 / power)
-    ranks: Int64s = np.floor(t - low).astype(np.int64)
-    return np.clip(ranks, 0, rows - 1, out=ranks)
+    """Map uniforms in [0, 1) to popularity ranks by inverting the cumulative law of `ids`."""
+    return ZipfLaw(ids.s, ids.q, rows).ranks(uniforms)
 
 
 def scatter_ranks(ranks: Int64s, rows: int) -> Int64s:
-    """Place popularity ranks on rows by an affine bijection modulo `rows`."""
+    """Place popularity ranks on rows by an affine bijection modulo `rows`.
+
+    The step is near the golden section of `rows`: any number of leading ranks spreads evenly over the rows, so every
+    range of rows gets its fair share of popular ones.
+    """
     if rows < 3:
         return ranks
-    step = max(1, min(int(rows * 0.6180339887), 2**62 // rows))
+    step = int(rows * 0.6180339887)
     while math.gcd(step, rows) != 1:
         step -= 1
-    scattered: Int64s = (ranks * step + rows // 3) % rows
+    scattered: Int64s
+    if rows < 2**31:
+        scattered = (ranks * step + rows // 3) % rows
+    else:  # ranks * step does not fit into 64 bits: multiply the upper and the lower bits of the ranks apart
+        high, low = ranks >> 20, ranks & (2**20 - 1)
+        scattered = (high * ((step << 20) % rows) + low * step + rows // 3) % rows
     return scattered
 
 
@@ -80,4 +91,5 @@ def _lengths(table: EmbeddingTable, batch_size: int, rng: np.random.Generator) -
     if table.ids.lengths == "poisson":
         return rng.poisson(table.pooling_factor, size=batch_size).astype(np.int64)
     edges = np.floor(np.arange(batch_size + 1) * table.pooling_factor + 0.5).astype(np.int64)
-    return np.diff(edges)
+    lengths: Int64s = np.diff(edges)
+    return lengths

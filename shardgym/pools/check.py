@@ -1,0 +1,188 @@
+"""Does a pool have the published statistics? Draws the ids of every table and compares figure by figure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tabulate import tabulate
+
+from shardgym.errors import InputError
+from shardgym.ids.reuse import ReuseCounts
+from shardgym.ids.sampling import draw_bags
+from shardgym.table import REUSE_BINS, EmbeddingTable
+
+#: Called after every table with the number of tables done and the number of tables in all.
+Progress = Callable[[int, int], None]
+
+#: Largest deviations: relative for the totals, absolute for the share of a bin.
+IDS_TOLERANCE = 0.01
+DISTINCT_ROWS_TOLERANCE = 0.02
+SHARE_TOLERANCE = 0.01
+
+
+@dataclass(frozen=True)
+class PoolStatistics:
+    """Statistics of one batch of all tables of a pool.
+
+    Attributes:
+        num_tables: tables in the pool.
+        batch_size: samples.
+        ids: ids in all tables.
+        distinct_rows: distinct rows in all tables.
+        row_shares: share of the distinct rows per reuse bin, shape (17,); the bins of `EmbeddingTable.reuse_histogram`.
+        access_shares: share of the ids per reuse bin of their row, shape (17,).
+    """
+
+    num_tables: int
+    batch_size: int
+    ids: int
+    distinct_rows: int
+    row_shares: tuple[float, ...]
+    access_shares: tuple[float, ...]
+
+
+#: github.com/facebookresearch/dlrm_datasets, embedding_bag/2021/locality_stats.txt, file fbgemm_t856_bs65536.pt.
+#: Shares are published with three decimals.
+PUBLISHED_2021 = PoolStatistics(
+    num_tables=856,
+    batch_size=65_536,
+    ids=887_017_990,
+    distinct_rows=128_435_723,
+    row_shares=(0.473, 0.152, 0.139, 0.112, 0.072, 0.032, 0.011, 0.005, 0.002, 0.001, *[0.0] * 7),
+    access_shares=(
+        *(0.069, 0.044, 0.068, 0.101, 0.121, 0.104, 0.073, 0.058, 0.052),
+        *(0.050, 0.049, 0.048, 0.048, 0.043, 0.031, 0.023, 0.019),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class CheckedFigure:
+    """One published figure next to the measured one.
+
+    Attributes:
+        name: what it is.
+        published: the published value.
+        measured: the value of the drawn ids.
+        tolerance: largest deviation that passes, in the unit of the figure.
+    """
+
+    name: str
+    published: float
+    measured: float
+    tolerance: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether the figure is within its tolerance."""
+        return abs(self.measured - self.published) <= self.tolerance
+
+
+@dataclass(frozen=True)
+class PoolCheck:
+    """Outcome of a pool check.
+
+    Attributes:
+        rows: one per published figure.
+    """
+
+    rows: tuple[CheckedFigure, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every figure is within its tolerance."""
+        return all(row.ok for row in self.rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the outcome as JSON-ready lists and dictionaries."""
+        return {"ok": self.ok, "rows": [{**asdict(row), "ok": row.ok} for row in self.rows]}
+
+    def table(self, tablefmt: str = "simple") -> str:
+        """Render published and measured figures side by side; `tablefmt` is a format of tabulate."""
+        cells = [
+            (r.name, *(_number(x) for x in (r.published, r.measured, r.tolerance)), "ok" if r.ok else "OFF")
+            for r in self.rows
+        ]
+        headers = ("statistic", "published", "measured", "tolerance", "")
+        align = ("left", "right", "right", "right", "left")
+        return tabulate(cells, headers=headers, tablefmt=tablefmt, colalign=align, disable_numparse=True)
+
+
+def check_pool(
+    tables: Sequence[EmbeddingTable],
+    *,
+    seed: int = 0,
+    progress: Progress | None = None,
+    published: PoolStatistics = PUBLISHED_2021,
+) -> PoolCheck:
+    """Draw one batch of every table and compare it with published statistics.
+
+    Args:
+        tables: all tables of the pool.
+        seed: seed of the draw.
+        progress: called after every table with (tables done, tables in all).
+        published: what to compare with; its batch size is drawn.
+
+    Raises:
+        InputError: `tables` is not a whole pool, which is all that statistics are published of.
+    """
+    if len(tables) != published.num_tables:
+        raise InputError(
+            f"the pool check compares a whole pool of {published.num_tables} tables with published totals, "
+            f"got {len(tables)} tables: check the pool, not a part of it"
+        )
+    return compare(measure_pool(tables, published.batch_size, seed=seed, progress=progress), published)
+
+
+def measure_pool(
+    tables: Sequence[EmbeddingTable], batch_size: int, *, seed: int = 0, progress: Progress | None = None
+) -> PoolStatistics:
+    """Draw batch 0 of every table, one table at a time, and count.
+
+    Raises:
+        InputError: recorded ids of a table cannot be found or hold fewer samples.
+    """
+    counts = ReuseCounts()
+    for done, table in enumerate(tables, start=1):
+        counts.add(ReuseCounts.of(draw_bags(table, batch_size, seed=seed).indices))
+        if progress is not None:
+            progress(done, len(tables))
+    return PoolStatistics(
+        num_tables=len(tables),
+        batch_size=batch_size,
+        ids=int(counts.accesses.sum()),
+        distinct_rows=int(counts.rows.sum()),
+        row_shares=counts.row_shares(),
+        access_shares=counts.access_shares(),
+    )
+
+
+def compare(measured: PoolStatistics, published: PoolStatistics) -> PoolCheck:
+    """Set measured statistics against published ones: two totals and two histograms."""
+    rows = [
+        CheckedFigure("ids", published.ids, measured.ids, IDS_TOLERANCE * published.ids),
+        CheckedFigure(
+            "distinct rows",
+            published.distinct_rows,
+            measured.distinct_rows,
+            DISTINCT_ROWS_TOLERANCE * published.distinct_rows,
+        ),
+    ]
+    for what, theirs, ours in (
+        ("distinct rows", published.row_shares, measured.row_shares),
+        ("accesses", published.access_shares, measured.access_shares),
+    ):
+        for name, x, y in zip(_bin_names(), theirs, ours, strict=True):
+            rows.append(CheckedFigure(f"share of {what}, reuse {name}", x, y, SHARE_TOLERANCE))
+    return PoolCheck(tuple(rows))
+
+
+def _bin_names() -> list[str]:
+    middle = [f"{2 ** (i - 1) + 1}-{2**i}" for i in range(2, REUSE_BINS - 1)]
+    return ["1", "2", *middle, f"over {2 ** (REUSE_BINS - 2)}"]
+
+
+def _number(x: float) -> str:
+    return f"{x:,.0f}" if abs(x) >= 1000 else f"{x:.4f}"

@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from shardgym.errors import InputError
+from shardgym.field_hints import suggestion
 
 CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -45,13 +46,15 @@ def sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def explain(error: ValidationError) -> str:
-    """Turn pydantic's report into one line: where, what was given, what was expected."""
+def explain(error: ValidationError, record: type[Any] | None = None) -> str:
+    """Turn pydantic's report on a `record` into one line: where, what was given, what was expected."""
     first, *rest = error.errors(include_url=False)
     where = ".".join(str(part) for part in first["loc"]) or "record"
     given = "" if first["type"] == "missing" else f" (given: {first['input']!r:.60})"
     more = f"; {len(rest)} more" if rest else ""
-    return f"{where}: {first['msg']}{given}{more}".replace("\n", " ")
+    unknown = first["type"] == "unexpected_keyword_argument"
+    hint = suggestion(record, first["loc"]) if unknown and record is not None else ""
+    return f"{where}: {first['msg']}{given}{hint}{more}".replace("\n", " ")
 
 
 class Record:
@@ -75,7 +78,7 @@ class Record:
         try:
             return cls._adapter().validate_python(data)
         except ValidationError as error:
-            raise InputError(f"{source or cls.__name__}: {explain(error)}") from None
+            raise InputError(f"{source or cls.__name__}: {explain(error, cls)}") from None
 
     @classmethod
     def from_json(cls, text: str | bytes, source: str = "") -> Self:

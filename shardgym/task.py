@@ -27,6 +27,12 @@ OPTIMIZER_STATE: dict[str, tuple[int, int]] = {
 }
 
 
+def block_bytes(rows: int, columns: int, precision: Precision, optimizer: Optimizer) -> int:
+    """Bytes that `rows` x `columns` weights take, optimiser state included."""
+    per_weight, per_row = OPTIMIZER_STATE[optimizer]
+    return rows * columns * (ELEMENT_BYTES[precision] + 4 * per_weight) + rows * 4 * per_row
+
+
 @dataclass(frozen=True, config=CONFIG)
 class ShardingTask(Record):
     """One sharding problem. Its identity (`digest`) covers everything but `name`.
@@ -84,8 +90,7 @@ class ShardingTask(Record):
 
     def block_bytes(self, rows: int, columns: int) -> int:
         """Bytes that `rows` x `columns` weights take on a device, optimiser state included."""
-        per_weight, per_row = OPTIMIZER_STATE[self.optimizer]
-        return rows * columns * (ELEMENT_BYTES[self.precision] + 4 * per_weight) + rows * 4 * per_row
+        return block_bytes(rows, columns, self.precision, self.optimizer)
 
     def table_bytes(self, table: EmbeddingTable) -> int:
         """Bytes that a whole table takes on one device, optimiser state included."""

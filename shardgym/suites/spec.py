@@ -1,0 +1,128 @@
+"""What a suite file says: records that a YAML or JSON file is read into."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+from pydantic.dataclasses import dataclass
+
+from shardgym.records import CONFIG, Name, Record, Whole
+from shardgym.task import Optimizer, Precision
+
+Count = Annotated[Whole, Field(ge=1, le=100_000)]
+Bytes = Annotated[Whole, Field(ge=0, le=2**62)]
+Width = Annotated[Whole, Field(ge=1, le=2**16)]
+
+
+@dataclass(frozen=True, config=CONFIG)
+class DrawnGroup(Record):
+    """Tasks that are drawn alike.
+
+    Attributes:
+        name: of the group, e.g. "max_dim=16".
+        count: tasks.
+        topology: a preset's name.
+        num_devices: devices of each task.
+        memory_bytes: per device.
+        num_tables: smallest and largest number of tables; drawn once per task.
+        dims: widths, drawn for every table.
+        max_total_bytes: tables are drawn again until they take at most this together, before rows are rounded up.
+        min_total_bytes: and at least this.
+        max_table_bytes: and none of them more than this.
+    """
+
+    name: Name
+    count: Count
+    topology: Name
+    num_devices: Count
+    memory_bytes: Annotated[Bytes, Field(ge=1)]
+    num_tables: tuple[Count, Count]
+    dims: Annotated[tuple[Width, ...], Field(min_length=1)]
+    max_total_bytes: Bytes
+    min_total_bytes: Bytes = 0
+    max_table_bytes: Bytes = 2**62
+
+    @model_validator(mode="after")
+    def _ordered(self) -> DrawnGroup:
+        if self.num_tables[0] > self.num_tables[1]:
+            raise ValueError(f"num_tables: expected smallest and largest, got {list(self.num_tables)}")
+        if self.min_total_bytes > self.max_total_bytes:
+            raise ValueError("min_total_bytes exceeds max_total_bytes")
+        return self
+
+
+@dataclass(frozen=True, config=CONFIG)
+class DrawnTasks(Record):
+    """Tasks drawn at random from a pool, groups taking turns.
+
+    Attributes:
+        seed: of the draws. Two suites with the same seed, pool, half and groups draw the same tables.
+        pool: a pool's name, or the path of a pool file as seen from the suite file.
+        half: of the pool, as `TablePool.split` cuts it.
+        scale: divides rows and batch of the pool (`TablePool.scaled`).
+        batch_size: of the tasks; must be the scaled pool's.
+    """
+
+    kind: Literal["drawn"]
+    seed: Annotated[Whole, Field(ge=0)]
+    pool: Name
+    batch_size: Annotated[Whole, Field(ge=1)]
+    groups: Annotated[tuple[DrawnGroup, ...], Field(min_length=1)]
+    half: Literal["train", "test", "all"] = "test"
+    scale: Annotated[Whole, Field(ge=1)] = 1
+    precision: Precision = "fp32"
+    optimizer: Optimizer = "exact_sgd"
+
+
+@dataclass(frozen=True, config=CONFIG)
+class ModelOnDevices(Record):
+    """A published model and what it is placed on.
+
+    Attributes:
+        model: a name from `shardgym.pools.published.model_names()`.
+        topology: a preset's name; its memory per device is used.
+        num_devices: devices.
+    """
+
+    model: Name
+    topology: Name
+    num_devices: Count
+
+
+@dataclass(frozen=True, config=CONFIG)
+class PublishedTasks(Record):
+    """One task per published model, with the batch size, precision and optimiser that it was published with."""
+
+    kind: Literal["published"]
+    models: Annotated[tuple[ModelOnDevices, ...], Field(min_length=1)]
+
+
+@dataclass(frozen=True, config=CONFIG)
+class ListedTasks(Record):
+    """Tasks that are written down.
+
+    Attributes:
+        tasks: task records, or paths of task files as seen from the suite file.
+    """
+
+    kind: Literal["listed"]
+    tasks: Annotated[tuple[str | dict[str, Any], ...], Field(min_length=1)]
+
+
+@dataclass(frozen=True, config=CONFIG)
+class SuiteSpec(Record):
+    """A suite file.
+
+    Attributes:
+        description: one sentence.
+        judge: name of the cost model that scores plans.
+        oracle: name of the cost model that solvers may query.
+        tasks: how the tasks come about.
+    """
+
+    description: str
+    judge: Name
+    oracle: Name
+    tasks: Annotated[DrawnTasks | PublishedTasks | ListedTasks, Field(discriminator="kind")]
+    schema: Literal["shardgym.suite/1"] = "shardgym.suite/1"

@@ -1,0 +1,77 @@
+"""Suite: a versioned list of tasks with its judge and its oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import overload
+
+from shardgym.errors import InputError
+from shardgym.suites.sources import TaskSource
+from shardgym.task import ShardingTask
+
+
+@dataclass(frozen=True, eq=False)
+class Suite(Sequence[ShardingTask]):
+    """Tasks by index, built when first asked for.
+
+    Attributes:
+        name: as loaded, e.g. "dlrm4-v1".
+        description: one sentence.
+        judge: name of the cost model that scores plans.
+        oracle: name of the cost model that solvers may query.
+        source: builds the tasks.
+        digests: one per task, compared with every task that is built; None where none are published.
+    """
+
+    name: str
+    description: str
+    judge: str
+    oracle: str
+    source: TaskSource = field(repr=False)
+    digests: tuple[str, ...] | None = field(default=None, repr=False)
+    _built: dict[int, ShardingTask] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.digests is not None and len(self.digests) != len(self.source):
+            raise InputError(
+                f"suite '{self.name}' has {len(self.source)} tasks and {len(self.digests)} digests; "
+                "one of its two files was changed or truncated"
+            )
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @overload
+    def __getitem__(self, index: int) -> ShardingTask: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ShardingTask]: ...
+    def __getitem__(self, index: int | slice) -> ShardingTask | list[ShardingTask]:
+        """Return a task, or a list of tasks.
+
+        Raises:
+            IndexError: no such task.
+            InputError: a task differs from the one that was published.
+        """
+        positions = range(len(self))[index]
+        return self._task(positions) if isinstance(positions, int) else [self._task(i) for i in positions]
+
+    def group(self, index: int) -> str:
+        """Return the name of the group that a task belongs to, e.g. "max_dim=16"."""
+        return self.source.group(range(len(self))[index])
+
+    @property
+    def groups(self) -> list[str]:
+        """Names of the groups in the order of their first tasks."""
+        return list(dict.fromkeys(self.source.group(i) for i in range(len(self))))
+
+    def _task(self, index: int) -> ShardingTask:
+        if index not in self._built:
+            task = self.source.build(index, f"{self.name}/{index}")
+            if self.digests is not None and task.digest != self.digests[index]:
+                raise InputError(
+                    f"task {index} of suite '{self.name}' is {task.digest[:12]}, published was "
+                    f"{self.digests[index][:12]}: the suite's data or its pool was changed; reinstall shardgym"
+                )
+            self._built[index] = task
+        return self._built[index]

@@ -1,0 +1,166 @@
+"""Files of dlrm_datasets: what is computed from them, and what damaged or hostile ones get."""
+
+import gzip
+import os
+import pickle
+
+import numpy as np
+import pytest
+
+from shardgym.errors import InputError
+from shardgym.ids.distribution import RecordedIds
+from shardgym.ids.recorded import bags_digest
+from shardgym.ids.sampling import draw_bags
+from shardgym.pools import dlrm_datasets, load_pool
+from shardgym.pools.dlrm_datasets import load_dlrm_dataset, read_bags
+
+torch = pytest.importorskip("torch")
+
+#: Two tables, three samples. Table 0 touches row 250 once, row 7 three times; table 1 is never looked up.
+BAGS = [[[7, 250], [7], [7]], [[], [], []]]
+
+
+def test_rows_pooling_and_histogram_are_those_of_the_ids(write_dlrm):
+    pool = load_dlrm_dataset(write_dlrm(BAGS))
+    assert pool.batch_size == 3
+    assert pool[0].num_embeddings == 251
+    assert pool[0].pooling_factor == pytest.approx(4 / 3)
+    assert pool[0].reuse_histogram == (0.5, 0, 0.5, *[0] * 14)
+
+
+def test_an_unused_table_gets_100_rows_and_an_empty_histogram(write_dlrm):
+    table = load_dlrm_dataset(write_dlrm(BAGS))[1]
+    assert table.num_embeddings == 100
+    assert table.pooling_factor == 0
+    assert table.reuse_histogram == (0,) * 17
+
+
+def test_rows_are_at_least_100(write_dlrm):
+    assert load_dlrm_dataset(write_dlrm([[[3]]]))[0].num_embeddings == 100
+
+
+def test_recorded_ids_name_the_file_and_its_checksum(write_dlrm):
+    ids = load_dlrm_dataset(write_dlrm(BAGS))[0].ids
+    digest = bags_digest(np.array([7, 250, 7, 7]), np.array([2, 1, 1]))
+    assert ids == RecordedIds("toy.pt", 0, 3, digest)
+
+
+def test_recorded_ids_are_drawn_again(write_dlrm, monkeypatch):
+    path = write_dlrm(BAGS)
+    monkeypatch.setenv("SHARDGYM_DATA", str(path.parent))
+    bags = draw_bags(load_pool(path)[0], 2, seed=0)
+    assert bags.indices.tolist() == [7, 250, 7]
+    assert bags.lengths.tolist() == [2, 1]
+
+
+def test_a_compressed_file_holds_the_same_tables(write_dlrm):
+    plain, packed = load_pool(write_dlrm(BAGS)), load_pool(write_dlrm(BAGS, "toy.pt.gz"))
+    assert [t.num_embeddings for t in plain] == [t.num_embeddings for t in packed]
+    assert [t.ids.sha256 for t in plain] == [t.ids.sha256 for t in packed]
+
+
+def test_32_bit_ids_get_the_checksum_of_64_bit_ids(write_dlrm):
+    ids = torch.tensor([7, 250, 7, 7], dtype=torch.int32)
+    narrow = load_dlrm_dataset(write_dlrm(BAGS, "narrow.pt", indices=ids))
+    assert narrow[0].ids.sha256 == load_dlrm_dataset(write_dlrm(BAGS))[0].ids.sha256
+
+
+def test_all_tables_get_the_width_asked_for(write_dlrm):
+    assert {t.embedding_dim for t in load_dlrm_dataset(write_dlrm(BAGS), embedding_dim=64)} == {64}
+
+
+def test_reading_many_tables_unpacks_the_file_once(write_dlrm, monkeypatch):
+    path, unpacked = write_dlrm(BAGS, "once.pt.gz"), []
+    load = dlrm_datasets.load_tensors
+    monkeypatch.setattr(dlrm_datasets, "load_tensors", lambda p: unpacked.append(p) or load(p))
+    assert read_bags(path, 0)[0].tolist() == [7, 250, 7, 7]
+    assert read_bags(path, 1)[1].tolist() == [0, 0, 0]
+    assert len(unpacked) == 1
+
+
+def test_a_changed_file_is_read_again(write_dlrm):
+    path = write_dlrm([[[1]]])
+    assert read_bags(path, 0)[0].tolist() == [1]
+    write_dlrm([[[2]]])
+    os.utime(path, ns=(1, 1))
+    assert read_bags(path, 0)[0].tolist() == [2]
+
+
+def test_a_table_that_the_file_lacks_is_named(write_dlrm):
+    with pytest.raises(InputError, match="has tables 0 to 1, asked for table 2"):
+        read_bags(write_dlrm(BAGS), 2)
+
+
+class Hostile:
+    """Creates a file when it is unpickled by a careless reader."""
+
+    def __init__(self, marker):
+        self.marker = str(marker)
+
+    def __reduce__(self):
+        return os.mkdir, (self.marker,)
+
+
+@pytest.mark.parametrize("name", ["bad.pt", "bad.pt.gz"])
+@pytest.mark.parametrize("dump", [pickle.dump, torch.save])
+def test_a_file_with_code_in_it_is_refused_and_not_run(tmp_path, name, dump):
+    marker = tmp_path / "ran"
+    path = tmp_path / name
+    with (gzip.open if name.endswith("gz") else open)(path, "wb") as file:
+        dump((Hostile(marker),), file)
+    with pytest.raises(InputError, match="not a torch file of plain tensors") as caught:
+        load_pool(path)
+    assert "\n" not in str(caught.value)
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("keep", [0, 10, 0.5, 0.99])
+@pytest.mark.parametrize("name", ["cut.pt", "cut.pt.gz"])
+def test_a_truncated_file_is_one_line(write_dlrm, name, keep):
+    path = write_dlrm([[[i] for i in range(500)]], name)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(keep * len(data) if isinstance(keep, float) else keep)])
+    with pytest.raises(InputError, match=name) as caught:
+        load_pool(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["none.pt", "none.pt.gz"])
+def test_a_missing_file_is_an_input_error(tmp_path, name):
+    with pytest.raises(InputError, match="No such file"):
+        load_pool(tmp_path / name)
+
+
+def test_a_folder_is_an_input_error(tmp_path):
+    (tmp_path / "x.pt").mkdir()
+    with pytest.raises(InputError, match=r"x\.pt"):
+        load_pool(tmp_path / "x.pt")
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"indices": torch.tensor([7, -2, 7, 7])}, "table 0 has a negative id"),
+        ({"indices": torch.tensor([7, 2**50, 7, 7])}, "table 0: num_embeddings"),
+        ({"indices": torch.tensor([7, 7])}, "offsets run from 0 to 4, expected 0 to 2"),
+        ({"indices": torch.tensor([7.0, 1.0, 2.0, 3.0])}, "indices is 1-dimensional float32"),
+        ({"indices": [7, 250, 7, 7]}, "indices is list"),
+        ({"offsets": torch.arange(4)}, "offsets has 4 entries, expected 7"),
+        ({"offsets": torch.tensor([0, 1, 3, 4, 4, 4, 4])}, "contradict"),
+        ({"offsets": torch.tensor([1, 2, 3, 4, 4, 4, 4])}, "offsets run from 1"),
+        ({"lengths": torch.tensor([2, 1, 1, 0, 0, 0])}, "lengths is 1-dimensional"),
+        ({"lengths": torch.tensor([[2, 3, -1], [0, 0, 0]])}, "contradict"),
+        ({"lengths": torch.zeros(0, 3, dtype=torch.int64)}, "lengths is empty"),
+        ({"lengths": torch.zeros(1, dtype=torch.int64).expand(10**9, 10**6)}, "contiguous"),
+        ({"weights": torch.ones(4)}, r"holds tuple of 4, expected \(indices, offsets, lengths\)"),
+    ],
+)
+def test_parts_that_cannot_be_are_named(write_dlrm, parts, message):
+    with pytest.raises(InputError, match=message):
+        load_pool(write_dlrm(BAGS, **parts))
+
+
+def test_a_file_of_something_else_is_named(tmp_path):
+    torch.save({"weight": torch.ones(2)}, tmp_path / "model.pt")
+    with pytest.raises(InputError, match=r"holds dict, expected \(indices, offsets, lengths\)"):
+        load_pool(tmp_path / "model.pt")

@@ -1,0 +1,165 @@
+"""The suites that come with the package: unchanged, as described, and on the test half only."""
+
+import itertools
+import math
+
+import pytest
+
+from shardgym.costs import cost_names
+from shardgym.errors import UnknownNameError
+from shardgym.pools import load_pool
+from shardgym.pools.published import model_names
+from shardgym.suites import load_suite, suite_names
+
+NAMES = ["dlrm4-gpu-v1", "dlrm4-v1", "dlrm8-gpu-v1", "dlrm8-v1", "published-v1", "quick-v1", "tiny-v1"]
+DRAWN = [name for name in NAMES if name != "published-v1"]
+WIDTHS = [4, 8, 16, 32, 64, 128]
+GIB = 2**30
+
+#: Devices, fewest and most tables, GiB of all tables at most.
+PROTOCOL = {"dlrm4-gpu-v1": (4, 10, 59, 15), "dlrm8-gpu-v1": (8, 20, 119, 31)}
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def suite(request):
+    return load_suite(request.param)
+
+
+def test_the_suites_are_the_known_ones():
+    assert suite_names() == NAMES
+
+
+def test_every_task_is_the_one_that_was_published(suite):
+    assert len(list(suite)) == len(suite) == len(suite.digests)
+    assert [task.digest for task in suite] == list(suite.digests)
+
+
+def test_tasks_of_a_suite_differ_and_are_named_by_their_place(suite):
+    assert len(set(suite.digests)) == len(suite)
+    assert suite[len(suite) - 1].name == f"{suite.name}/{len(suite) - 1}"
+
+
+def test_judge_and_oracle_are_cost_models_and_not_the_same(suite):
+    assert {suite.judge, suite.oracle} <= set(cost_names())
+    assert suite.judge != suite.oracle
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_no_table_of_the_train_half_is_in_a_suite(name):
+    train, test = load_pool("synthetic-2021").split()
+    used = {table.name for task in load_suite(name) for table in task.tables}
+    assert used.isdisjoint(table.name for table in train)
+    assert used <= {table.name for table in test}
+
+
+@pytest.mark.parametrize("name", PROTOCOL)
+def test_gpu_suites_follow_the_neuroshard_protocol(name):
+    suite, (devices, fewest, most, limit) = load_suite(name), PROTOCOL[name]
+    counts = [task.num_tables for task in suite]
+    assert (len(suite), suite.groups) == (600, [f"max_dim={width}" for width in WIDTHS])
+    assert (min(counts), max(counts)) == (fewest, most)
+    assert sum(counts) / 600 == pytest.approx((fewest + most) / 2, rel=0.05)
+    for index, task in enumerate(suite):
+        widths = {table.embedding_dim for table in task.tables}
+        assert suite.group(index) == f"max_dim={WIDTHS[index % 6]}"
+        assert widths <= set(WIDTHS[: index % 6 + 1])
+        assert task.topology.memory_bytes == (4 * GIB,) * devices
+        assert task.total_bytes <= limit * GIB
+        assert (task.batch_size, task.precision, task.optimizer) == (65_536, "fp32", "exact_sgd")
+
+
+@pytest.mark.parametrize("name", ["dlrm4", "dlrm8"])
+def test_cpu_suites_are_the_gpu_suites_divided_by_eight(name):
+    for small, large in zip(load_suite(f"{name}-v1"), load_suite(f"{name}-gpu-v1"), strict=True):
+        assert small.batch_size * 8 == large.batch_size
+        assert small.topology.total_memory_bytes * 8 == large.topology.total_memory_bytes
+        for one, other in zip(small.tables, large.tables, strict=True):
+            assert (one.name, one.embedding_dim, one.pooling_factor) == (
+                other.name, other.embedding_dim, other.pooling_factor,
+            )  # fmt: skip
+            assert one.num_embeddings == math.ceil(other.num_embeddings / 8)
+
+
+@pytest.mark.parametrize("name", ["dlrm4-v1", "dlrm8-v1"])
+def test_memory_binds_where_tables_are_wide(name):
+    suite = load_suite(name)
+    wide = [task for i, task in enumerate(suite) if suite.group(i) == "max_dim=128"]
+    larger = [task for task in wide if largest(task) > task.topology.memory_bytes[0]]
+    assert 10 <= len(larger) <= 60  # these need a table to be cut
+
+
+def test_quick_takes_2_and_4_devices_in_turn():
+    assert [task.num_devices for task in load_suite("quick-v1")] == [2, 4] * 5
+
+
+def test_quick_can_be_solved_table_wise_and_sometimes_only_by_watching_memory():
+    overfull = 0
+    for task in load_suite("quick-v1"):
+        assert greedy_fits(task, watch_memory=True)
+        overfull += not greedy_fits(task, watch_memory=False)
+    assert 3 <= overfull <= 7
+
+
+def test_tiny_can_be_enumerated_and_memory_rules_out_plans_of_half_its_tasks():
+    tight = 0
+    for task in load_suite("tiny-v1"):
+        plans = [*itertools.product(*(loads(task, table) for table in task.tables))]
+        fitting = sum(fits(task, plan) for plan in plans)
+        assert 0 < fitting <= len(plans) < 10_000
+        tight += fitting < len(plans)
+    assert tight == 6
+
+
+def test_some_tiny_task_needs_a_table_to_be_cut():
+    needs = [largest(task) > task.topology.memory_bytes[0] for task in load_suite("tiny-v1")]
+    assert sum(needs) == 1
+
+
+def test_published_has_every_model_on_a_power_of_two_with_head_room():
+    suite = load_suite("published-v1")
+    assert suite.groups == model_names()
+    for task in suite:
+        assert task.num_devices.bit_count() == 1
+        assert task.total_bytes <= 0.8 * task.topology.total_memory_bytes
+        narrowest = max(task.block_bytes(table.num_embeddings, 4) for table in task.tables)
+        assert narrowest <= task.topology.memory_bytes[0]
+
+
+def test_an_unknown_suite_suggests_close_names():
+    with pytest.raises(UnknownNameError, match="did you mean quick-v1"):
+        load_suite("quick")
+
+
+def largest(task):
+    return max(task.table_bytes(table) for table in task.tables)
+
+
+def greedy_fits(task, watch_memory):
+    """Balance lookups greedily, as the heuristics do, and say whether all devices hold their tables."""
+    cost, used = [0.0] * task.num_devices, [0] * task.num_devices
+    tables = sorted(task.tables, key=lambda t: t.embedding_dim * t.pooling_factor, reverse=True)
+    for table in tables:
+        size = task.table_bytes(table)
+        open_devices = [
+            d for d in range(task.num_devices) if not watch_memory or used[d] + size <= task.topology.memory_bytes[d]
+        ]
+        if not open_devices:
+            return False
+        device = min(open_devices, key=lambda d: cost[d])
+        cost[device] += table.embedding_dim * table.pooling_factor
+        used[device] += size
+    return all(u <= m for u, m in zip(used, task.topology.memory_bytes, strict=True))
+
+
+def loads(task, table):
+    """Bytes per device of every way to place a table whole or in two halves on two devices."""
+    devices = range(task.num_devices)
+    ways = [{d: task.table_bytes(table)} for d in devices]
+    if table.embedding_dim % 8 == 0:
+        half = task.block_bytes(table.num_embeddings, table.embedding_dim // 2)
+        ways += [dict.fromkeys(pair, half) for pair in itertools.combinations(devices, 2)]
+    return ways
+
+
+def fits(task, plan):
+    return all(sum(way.get(d, 0) for way in plan) <= task.topology.memory_bytes[d] for d in range(task.num_devices))

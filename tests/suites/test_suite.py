@@ -1,0 +1,86 @@
+"""Suite: a lazy sequence that checks what it builds."""
+
+import dataclasses
+
+import pytest
+
+from shardgym.errors import InputError
+from shardgym.suites import drawn, load_suite
+from shardgym.suites.suite import Suite
+
+
+class ToySource:
+    """Three copies of a task, counting how often one is built."""
+
+    def __init__(self, task):
+        self.task, self.built = task, []
+
+    def __len__(self):
+        return 3
+
+    def group(self, index):
+        return "even" if index % 2 == 0 else "odd"
+
+    def build(self, index, name):
+        self.built.append(index)
+        return dataclasses.replace(self.task, name=name)
+
+
+@pytest.fixture
+def source(toy_task):
+    return ToySource(toy_task)
+
+
+def suite_of(source, digests=None):
+    return Suite("toy", "", "fbgemm", "roofline", source, digests)
+
+
+def test_tasks_are_built_when_asked_for_and_once(source):
+    suite = suite_of(source)
+    assert (len(suite), source.built) == (3, [])
+    assert suite[1] is suite[1]
+    assert source.built == [1]
+
+
+def test_indices_and_slices_work_as_in_a_list(source):
+    suite = suite_of(source)
+    assert suite[-1].name == "toy/2"
+    assert [task.name for task in suite[1:]] == ["toy/1", "toy/2"]
+    assert [task.name for task in suite] == ["toy/0", "toy/1", "toy/2"]
+    with pytest.raises(IndexError):
+        suite[3]
+
+
+def test_groups_are_in_the_order_of_their_first_tasks(source):
+    suite = suite_of(source)
+    assert suite.groups == ["even", "odd"]
+    assert (suite.group(1), suite.group(-1)) == ("odd", "even")
+    with pytest.raises(IndexError):
+        suite.group(3)
+
+
+def test_a_task_that_was_changed_is_refused(source, toy_task):
+    suite = suite_of(source, (toy_task.digest, "0" * 64, toy_task.digest))
+    assert suite[0].digest == toy_task.digest
+    with pytest.raises(InputError, match=r"task 1 of suite 'toy' is \w{12}, published was 000000000000"):
+        suite[1]
+
+
+def test_a_truncated_list_of_digests_is_refused(source, toy_task):
+    with pytest.raises(InputError, match="3 tasks and 2 digests"):
+        suite_of(source, (toy_task.digest,) * 2)
+
+
+def test_loading_a_suite_reads_no_pool(monkeypatch):
+    def forbidden(name):
+        raise AssertionError("a pool was loaded")
+
+    monkeypatch.setattr(drawn, "load_pool", forbidden)
+    suite = load_suite("dlrm8-v1")
+    assert (len(suite), suite.group(7)) == (600, "max_dim=8")
+    with pytest.raises(AssertionError):
+        suite[0]
+
+
+def test_a_task_does_not_depend_on_what_was_built_before():
+    assert load_suite("quick-v1")[7] == list(load_suite("quick-v1"))[7]

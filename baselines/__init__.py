@@ -1,0 +1,1 @@
+"""Solvers to compare with: random placement and the greedy heuristics of the literature."""

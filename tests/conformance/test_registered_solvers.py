@@ -1,0 +1,16 @@
+"""Every registered solver keeps every promise."""
+
+import pytest
+
+from shardgym.conformance import check_solver
+from shardgym.solver import solver_names
+
+
+@pytest.mark.parametrize("name", solver_names())
+def test_registered_solver_conforms(name):
+    report = check_solver(name)
+    assert report.ok, "\n" + report.table()
+
+
+def test_the_sweep_covers_the_heuristics():
+    assert {"random", "size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy"} <= set(solver_names())

@@ -1,0 +1,85 @@
+"""The link model against sums done by hand."""
+
+import numpy as np
+import pytest
+
+from shardgym.costs.collectives.link_model import comm_times, transfer_ms
+from shardgym.costs.collectives.splits import pooled_widths, samples_per_device
+from shardgym.plan import Shard, ShardingPlan
+from shardgym.table import EmbeddingTable
+from shardgym.task import ShardingTask
+from shardgym.topology import Topology
+
+
+def topology(devices, **links):
+    values = {"intra_latency_ms": 1.0, "inter_latency_ms": 5.0, "intra_bandwidth": 4e6, "inter_bandwidth": 1e6}
+    return Topology(num_devices=devices, memory_bytes=2**30, **{**values, **links})
+
+
+def task(devices, **links):
+    tables = tuple(EmbeddingTable(name, 100, 8) for name in "ab")
+    return ShardingTask(tables=tables, topology=topology(devices, **links), batch_size=1000)
+
+
+def test_two_devices_take_latency_plus_bytes_over_bandwidth():
+    # Each sends 500 samples x 8 columns x 4 bytes = 16,000 bytes: 4 ms at 4e6 bytes/s, plus 1 ms.
+    assert transfer_ms(topology(2), np.array([8, 8]), 1000, 4) == pytest.approx([5, 5])
+
+
+def test_a_device_with_no_shard_still_receives():
+    # Device 0 sends 500 x 16 x 4 = 32,000 bytes, device 1 receives as many: 8 ms plus 1 ms on both.
+    assert transfer_ms(topology(2), np.array([16, 0]), 1000, 4) == pytest.approx([9, 9])
+
+
+def test_half_precision_halves_the_bytes():
+    assert transfer_ms(topology(2), np.array([8, 8]), 1000, 2) == pytest.approx([3, 3])
+
+
+def test_links_between_domains_are_counted_apart():
+    # 4 devices in domains of 2, 250 samples each. To the other domain: 500 x 8 x 4 = 16,000 bytes at 1e6: 16 + 5 ms.
+    # Inside: 250 x 8 x 4 = 8,000 bytes at 4e6: 2 + 1 ms, hidden behind the slower links.
+    assert transfer_ms(topology(4, fast_domain_size=2), np.array([8, 8, 8, 8]), 1000, 4) == pytest.approx([21] * 4)
+
+
+def test_a_device_alone_in_its_domain_uses_only_the_links_between_domains():
+    links = {"fast_domain_size": 1, "intra_latency_ms": 1000.0}
+    assert transfer_ms(topology(2, **links), np.array([8, 8]), 1000, 4) == pytest.approx([21, 21])
+
+
+def test_one_device_does_not_communicate():
+    only = task(1)
+    forward, backward = comm_times(only, ShardingPlan.table_wise(only, [0, 0]), np.array([7.0]))
+    assert forward == pytest.approx([0])
+    assert backward == pytest.approx([0])
+
+
+def test_the_early_device_waits_for_the_late_one_forward_but_not_backward():
+    two = task(2)
+    forward, backward = comm_times(two, ShardingPlan.table_wise(two, [0, 1]), np.array([10.0, 30.0]))
+    assert forward == pytest.approx([25, 5])
+    assert backward == pytest.approx([5, 5])
+
+
+def test_backward_communication_delays_the_start_of_the_next_forward_exchange():
+    # In domains {0, 1} and {2}: device 2 exchanges everything over slow links, so it has more backward communication
+    # than devices 0 and 1 only if theirs is less; equal compute then makes those with less wait for it.
+    three = ShardingTask(
+        tables=(EmbeddingTable("a", 100, 8), EmbeddingTable("b", 100, 8)),
+        topology=topology(3, fast_domain_size=2),
+        batch_size=900,
+    )
+    forward, backward = comm_times(three, ShardingPlan.table_wise(three, [2, 2]), np.full(3, 10.0))
+    # Device 2 sends 600 x 16 x 4 = 38,400 bytes between domains; 0 and 1 receive 300 x 16 x 4 = 19,200 each.
+    assert backward == pytest.approx([24.2, 24.2, 43.4])
+    assert forward == pytest.approx([24.2 + 19.2, 24.2 + 19.2, 43.4])
+
+
+def test_samples_are_split_evenly_and_completely():
+    assert samples_per_device(10, 4).tolist() == [3, 3, 2, 2]
+
+
+def test_row_shards_count_with_their_full_width_on_every_device():
+    two = task(2)
+    shards = [Shard("a", (0, 50), (0, 8), 0), Shard("a", (50, 100), (0, 8), 1), Shard("b", (0, 100), (0, 4), 0)]
+    plan = ShardingPlan.of(two, [*shards, Shard("b", (0, 100), (4, 8), 1)])
+    assert pooled_widths(two, plan).tolist() == [12, 12]

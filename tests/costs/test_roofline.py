@@ -1,0 +1,190 @@
+"""The analytic cost against sums done by hand."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from shardgym.costs import make_cost
+from shardgym.costs.distinct_rows import expected_distinct_rows
+from shardgym.costs.hardware import DEVICES, DeviceConstants, device_constants
+from shardgym.costs.roofline import RooflineCost
+from shardgym.costs.shard_times import ShardTimes
+from shardgym.errors import UnknownNameError
+from shardgym.ids.distribution import UniformIds, ZipfIds
+from shardgym.ids.sampling import draw_bags
+from shardgym.plan import Shard, ShardingPlan
+from shardgym.table import EmbeddingTable
+from shardgym.task import ShardingTask
+from shardgym.topology import PRESETS, Topology
+
+#: Round numbers: 1e6 bytes/s, so that 1,000 bytes take 1 ms, and no latencies.
+PLAIN = DeviceConstants(
+    memory_bandwidth=1e6, update_bandwidth=1e6, cache_bytes=10**9, cache_bandwidth=1e7, access_bytes=1, row_access_ns=0,
+    lookup_ns=0, forward_ms=0, backward_ms=0, table_ms=0, source="made up",
+)  # fmt: skip
+
+
+def histogram(**bins):
+    return tuple(bins.get(f"b{i}", 0.0) for i in range(17))
+
+
+def make_task(*tables, devices=2, **options):
+    topology = Topology(num_devices=devices, memory_bytes=2**30)
+    return ShardingTask(tables=tables, topology=topology, **{"batch_size": 100, **options})
+
+
+#: 200 ids on 100 distinct rows, each accessed twice; 16 bytes a row.
+TWICE = EmbeddingTable("a", 1000, 4, 2.0, reuse_histogram=histogram(b1=1.0))
+
+
+def times(task, device=PLAIN, rows=(0, 1000), columns=(0, 4)):
+    return ShardTimes(task, device).of(Shard("a", rows, columns, 0))
+
+
+def test_forward_is_ids_offsets_rows_and_pooled_values_over_bandwidth():
+    # 200 ids x 8 + 100 offsets x 8 + 100 samples x 16 = 4,000 bytes: 4 ms. 100 rows x 16 from memory: 1.6 ms.
+    # 100 repeats x 16 from a cache ten times as fast: 0.16 ms.
+    assert times(make_task(TWICE)).forward == pytest.approx(4 + 1.6 + 0.16)
+
+
+def test_backward_is_sort_gradients_and_updates_over_bandwidth():
+    # Sort 200 x 128 = 25,600 bytes: 25.6 ms. Gradients: 100 rows x 16 from memory 1.6 ms, 100 more from cache 0.16 ms.
+    # 100 distinct rows x 16 read and written: 3.2 ms.
+    assert times(make_task(TWICE)).backward == pytest.approx(25.6 + 1.6 + 0.16 + 3.2)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "extra_ms"),
+    # 100 rows, read and written: nothing, 4 bytes, 4 x 4 bytes, 8 x 4 bytes each.
+    [("exact_sgd", 0), ("rowwise_adagrad", 0.8), ("adagrad", 3.2), ("adam", 6.4)],
+)
+def test_optimizer_state_of_distinct_rows_is_read_and_written(optimizer, extra_ms):
+    sgd = times(make_task(TWICE)).backward
+    assert times(make_task(TWICE, optimizer=optimizer)).backward == pytest.approx(sgd + extra_ms)
+
+
+def test_rows_that_do_not_fit_in_the_cache_are_read_again_from_memory():
+    # Working set 100 rows x 16 = 1,600 bytes; half of it cached: of 100 repeats 50 cost 1/10.
+    half = dataclasses.replace(PLAIN, cache_bytes=800)
+    assert times(make_task(TWICE), half).forward == pytest.approx(4 + 1.6 + 0.8 + 0.08)
+
+
+def test_narrow_rows_cost_a_whole_access():
+    wide = dataclasses.replace(PLAIN, access_bytes=64)
+    assert times(make_task(TWICE), wide).forward == pytest.approx(4 + 6.4 + 0.64)
+
+
+def test_half_precision_halves_rows_and_pooled_values():
+    assert times(make_task(TWICE, precision="fp16")).forward == pytest.approx(2.4 + 0.8 + 0.8 + 0.08)
+
+
+def test_a_row_shard_gets_the_lookups_of_its_rows_and_writes_all_samples():
+    # Half the rows: 100 ids on 50 distinct rows. 800 + 100 x 24 = 3,200 bytes: 3.2 ms; rows 0.8 + 0.08 ms.
+    assert times(make_task(TWICE), rows=(0, 500)).forward == pytest.approx(3.2 + 0.88)
+    assert times(make_task(TWICE), rows=(500, 1000)) == times(make_task(TWICE), rows=(0, 500))
+
+
+def test_column_shards_both_read_all_ids():
+    task = make_task(dataclasses.replace(TWICE, embedding_dim=8))
+    # Whole: 2.4 + 3.2 streamed, 3.52 rows. Halves: 2.4 ms of ids and offsets are paid twice.
+    assert times(task, columns=(0, 8)).forward == pytest.approx(2.4 + 3.2 + 3.52)
+    assert times(task, columns=(0, 4)).forward == pytest.approx(2.4 + 1.6 + 1.76)
+
+
+def test_latencies_count_per_id_and_per_row_outside_the_cache():
+    # 200 ids x 1,000 ns = 0.2 ms, 100 rows x 2,000 ns = 0.2 ms.
+    slow = dataclasses.replace(PLAIN, lookup_ns=1000, row_access_ns=2000, table_ms=5)
+    assert times(make_task(TWICE), slow).forward == pytest.approx(5 + 5.76 + 0.4)
+
+
+def test_devices_pay_once_for_being_used_and_nothing_when_empty():
+    task = make_task(TWICE, dataclasses.replace(TWICE, name="b"), devices=3)
+    shard_ms = ShardTimes(task, DEVICES["cpu-core"]).of(Shard.whole(task.tables[0], 0))
+    both = RooflineCost().evaluate(task, [ShardingPlan.table_wise(task, [1, 1])])[0].per_device
+    assert both[1, 0] == pytest.approx(DEVICES["cpu-core"].forward_ms + 2 * shard_ms.forward)
+    assert both[1, 3] == pytest.approx(DEVICES["cpu-core"].backward_ms + 2 * shard_ms.backward)
+    assert both[[0, 2]][:, [0, 3]].tolist() == [[0, 0], [0, 0]]
+
+
+def test_a_single_device_communicates_nothing_and_two_do():
+    plans = {n: ShardingPlan.table_wise(make_task(TWICE, devices=n), [0]) for n in (1, 2)}
+    costs = {n: RooflineCost().evaluate(make_task(TWICE, devices=n), [plan])[0] for n, plan in plans.items()}
+    assert costs[1].per_device[:, 1:3].tolist() == [[0, 0]]
+    assert (costs[2].per_device[:, 1:3] > 0).all()
+
+
+def test_the_cost_says_that_it_is_modelled():
+    cost = RooflineCost()
+    [result] = cost.evaluate(make_task(TWICE), [ShardingPlan.table_wise(make_task(TWICE), [0])])
+    assert (result.compute, result.communication, result.hardware) == ("modelled", "modelled", "roofline")
+    assert cost.deterministic
+    assert cost.settings() == {}
+
+
+def test_an_infeasible_plan_costs_infinity_among_feasible_ones():
+    task = make_task(TWICE)
+    missing = ShardingPlan.of(task, [Shard("a", (0, 1000), (0, 4), 7)])
+    good, bad = RooflineCost().evaluate(task, [ShardingPlan.table_wise(task, [0]), missing])
+    assert good.feasible
+    assert not bad.feasible
+    assert "device 7" in bad.reason
+
+
+def test_the_override_replaces_the_device_and_is_part_of_the_hardware_tag():
+    task = make_task(TWICE)
+    plan = ShardingPlan.table_wise(task, [0])
+    override = make_cost("roofline", hardware="h100")
+    native = dataclasses.replace(task, topology=dataclasses.replace(task.topology, device="h100"))
+    assert override.hardware == "roofline-h100"
+    assert override.settings() == {"hardware": "h100"}
+    [there], [here] = (
+        override.evaluate(task, [plan]), RooflineCost().evaluate(native, [ShardingPlan.table_wise(native, [0])])
+    )  # fmt: skip
+    assert there.per_device.tolist() == here.per_device.tolist()
+    assert there.per_device.tolist() != RooflineCost().evaluate(task, [plan])[0].per_device.tolist()
+
+
+def test_an_unknown_device_is_named_with_its_neighbours():
+    with pytest.raises(UnknownNameError, match="unknown device 'h1000': did you mean h100"):
+        RooflineCost(hardware="h1000")
+    task = make_task(TWICE)
+    task = dataclasses.replace(task, topology=dataclasses.replace(task.topology, device="abacus"))
+    with pytest.raises(UnknownNameError, match="unknown device 'abacus'"):
+        RooflineCost().evaluate(task, [ShardingPlan.table_wise(task, [0])])
+
+
+def test_every_topology_preset_names_a_known_device():
+    assert {device_constants(preset["device"]).source for preset in PRESETS.values()}
+
+
+def test_newer_gpus_are_not_slower():
+    names = ("cpu-core", "rtx-2080-ti", "v100", "a100", "h100", "h200")
+    bandwidths = [DEVICES[name].memory_bandwidth for name in names]
+    assert bandwidths == sorted(bandwidths)
+
+
+@pytest.mark.parametrize("ids", [UniformIds(), ZipfIds(1.05), ZipfIds(0.8, q=20.0), ZipfIds(1.5, q=3.0)])
+@pytest.mark.parametrize("rows", [1, 2, 50, 30_000, 3_000_000])
+def test_expected_distinct_rows_agree_with_drawn_ids(ids, rows):
+    table = EmbeddingTable("t", rows, 4, 20.0, ids=ids)
+    drawn = np.mean([len(np.unique(draw_bags(table, 1000, seed=0, batch=b).indices)) for b in range(3)])
+    assert expected_distinct_rows(table, 1000) == pytest.approx(drawn, rel=0.02)
+
+
+def test_distinct_rows_come_from_the_histogram_where_there_is_one():
+    # Half of the rows once, half (2, 4] times, on average 3.5: 200 ids on 200 / 2.25 rows.
+    table = dataclasses.replace(TWICE, reuse_histogram=histogram(b0=0.5, b2=0.5))
+    assert expected_distinct_rows(table, 100) == pytest.approx(200 / 2.25)
+    assert expected_distinct_rows(TWICE, 100) == 100
+
+
+def test_distinct_rows_never_exceed_rows_or_ids():
+    once = histogram(b0=1.0)
+    assert expected_distinct_rows(EmbeddingTable("t", 10, 4, 5.0, reuse_histogram=once), 100) == 10
+    assert expected_distinct_rows(EmbeddingTable("t", 2**40, 4, 0.5, ids=ZipfIds(0.0)), 100) <= 50
+    assert expected_distinct_rows(EmbeddingTable("t", 10, 4, 0.0, reuse_histogram=histogram()), 100) == 0
+
+
+def test_an_unused_table_costs_the_zeros_that_it_writes():
+    assert times(make_task(dataclasses.replace(TWICE, pooling_factor=0.0))).forward == pytest.approx(2.4)

@@ -1,0 +1,248 @@
+"""TableWiseEnv: episodes on tasks small enough to enumerate."""
+
+import dataclasses
+import itertools
+
+import gymnasium
+import numpy as np
+import pytest
+
+from shardgym.costs.roofline import RooflineCost
+from shardgym.envs.table_wise import TableWiseEnv
+from shardgym.errors import MeasurementError
+from shardgym.plan import ShardingPlan
+from shardgym.table import EmbeddingTable
+from shardgym.task import ShardingTask
+from shardgym.topology import Topology
+
+ENV_ID = "ShardGym/TableWise-v0"
+
+
+def make_task(units, memory_units, name="", **options):
+    """Tables of 16 bytes times `units`, devices of 16 bytes times `memory_units`."""
+    tables = tuple(EmbeddingTable(f"t{i}", size, 4, 1.0 + i) for i, size in enumerate(units))
+    topology = Topology(num_devices=len(memory_units), memory_bytes=tuple(16 * units for units in memory_units))
+    return ShardingTask(tables, topology, batch_size=64, name=name, **options)
+
+
+#: Largest first: t2 (3 units), t0 (2), t1 (1), t3 (1).
+TIGHT = make_task([2, 1, 3, 1], [4, 3], "tight")
+ROOMY = make_task([5, 4, 3, 2, 1], [100, 100, 100], "roomy")
+
+
+def play(env, actions, **reset):
+    """Return (observation, reward, terminated, truncated, info) of the last step."""
+    env.reset(**reset)
+    for action in actions:
+        result = env.step(action)
+    return result
+
+
+class Failing(RooflineCost):
+    """Cannot measure anything."""
+
+    def _evaluate(self, task, plans):
+        return [self.no_cost(task, "worker died") for _ in plans]
+
+
+class Raising(RooflineCost):
+    def _evaluate(self, task, plans):
+        raise MeasurementError("no worker could be started")
+
+
+class Closing(RooflineCost):
+    closed = 0
+
+    def close(self):
+        self.closed += 1
+
+
+def test_a_complete_episode_earns_minus_the_cost_of_its_plan():
+    observation, reward, terminated, truncated, info = play(TableWiseEnv(tasks=[TIGHT]), [0, 1, 1, 0], seed=0)
+    # Placing order t2, t0, t1, t3 on devices 0, 1, 1, 0.
+    plan = ShardingPlan.table_wise(TIGHT, {"t2": 0, "t0": 1, "t1": 1, "t3": 0})
+    [cost] = RooflineCost().evaluate(TIGHT, [plan])
+    assert (terminated, truncated) == (True, False)
+    assert info == {
+        "task_index": 0, "task_hash": TIGHT.digest, "task": "tight", "table": "", "placed": 4, "outcome": "complete",
+        "plan": plan, "cost": cost,
+    }  # fmt: skip
+    assert reward == -cost.total_ms
+    assert not observation["action_mask"].any()
+    assert not observation["table"].any()
+
+
+def test_steps_before_the_last_earn_nothing_and_name_the_next_table():
+    env = TableWiseEnv(tasks=[TIGHT])
+    _, info = env.reset(seed=0)
+    names, rewards = [info["table"]], []
+    for action in (0, 1, 1):
+        _, reward, terminated, truncated, info = env.step(action)
+        names.append(info["table"])
+        rewards.append((reward, terminated, truncated))
+    assert names == ["t2", "t0", "t1", "t3"]
+    assert rewards == [(0.0, False, False)] * 3
+
+
+@pytest.mark.parametrize(
+    ("order", "names"),
+    [
+        # Bytes 2, 1, 3, 1; lookups 4 x (1, 2, 3, 4); dims all 4.
+        ("size", ["t2", "t0", "t1", "t3"]),
+        ("lookup", ["t3", "t2", "t1", "t0"]),
+        ("dim", ["t0", "t1", "t2", "t3"]),
+        ("task", ["t0", "t1", "t2", "t3"]),
+    ],
+)
+def test_tables_come_up_in_the_order_asked_for(order, names):
+    env = TableWiseEnv(tasks=[make_task([2, 1, 3, 1], [100, 100])], order=order)
+    seen = [env.reset(seed=0)[1]["table"]]
+    seen += [env.step(0)[4]["table"] for _ in range(3)]
+    assert seen == names
+
+
+@pytest.mark.parametrize(
+    ("action", "reason"),
+    [
+        (1, "device 1 has room for 48 bytes, table 'big' needs 64"),
+        (2, "there is no device 2, the task has devices 0 to 1"),
+        (99, "there is no device 99"),
+        (-1, "there is no device -1"),
+        (0.5, "action 0.5 is not a whole number"),
+        ("0", "action '0' is not a whole number"),
+        (None, "action None is not a whole number"),
+    ],
+)
+def test_an_invalid_action_ends_the_episode_with_the_penalty(action, reason):
+    task = make_task([4], [4, 3])
+    task = dataclasses.replace(task, tables=(dataclasses.replace(task.tables[0], name="big"),))
+    _, reward, terminated, truncated, info = play(TableWiseEnv(tasks=[task], penalty=-7.0, max_devices=3), [action])
+    assert (reward, terminated, truncated, info["outcome"]) == (-7.0, True, False, "invalid_action")
+    assert reason in info["reason"]
+    assert "plan" not in info
+    assert "cost" not in info
+
+
+def test_a_table_that_fits_nowhere_ends_the_episode_when_it_comes_up():
+    # 3 units -> 0 (4), then 2 units -> 0 would not fit: -> 1 (3); 2 more units fit nowhere (rooms 1 and 1).
+    _, reward, terminated, _, info = play(TableWiseEnv(tasks=[make_task([3, 2, 2], [4, 3])]), [0, 1])
+    assert (reward, terminated, info["outcome"]) == (-1000.0, True, "no_device_fits")
+    assert info["reason"] == "table 't2' of 32 bytes fits on no device: the largest room left is 16 bytes on device 0"
+
+
+def test_a_first_table_that_fits_nowhere_is_said_at_reset_and_ends_the_first_step():
+    env = TableWiseEnv(tasks=[make_task([5], [4, 3])], max_devices=3)
+    observation, info = env.reset(seed=0)
+    assert "'t0' of 80 bytes fits on no device" in info["reason"]
+    assert observation["action_mask"].tolist() == [1, 1, 0]
+    _, reward, terminated, _, info = env.step(0)
+    assert (reward, terminated, info["outcome"]) == (-1000.0, True, "no_device_fits")
+
+
+@pytest.mark.parametrize(("cost", "reason"), [(Failing(), "worker died"), (Raising(), "no worker could be started")])
+def test_a_failed_measurement_earns_the_penalty_and_keeps_the_plan(cost, reason):
+    _, reward, terminated, _, info = play(TableWiseEnv(tasks=[TIGHT], cost=cost), [0, 1, 1, 0])
+    assert (reward, terminated, info["outcome"], info["reason"]) == (-1000.0, True, "no_cost", reason)
+    assert not info["cost"].feasible
+    info["plan"].validate(TIGHT)
+
+
+def test_a_plan_that_no_kernel_takes_earns_the_penalty():
+    task = ShardingTask((EmbeddingTable("odd", 10, 6),), Topology(num_devices=1, memory_bytes=2**20), batch_size=64)
+    _, reward, _, _, info = play(TableWiseEnv(tasks=[task]), [0])
+    assert (reward, info["outcome"]) == (-1000.0, "no_cost")
+    assert "widths divisible by 4" in info["reason"]
+
+
+def test_no_plan_earns_less_than_giving_up():
+    _, reward, _, _, info = play(TableWiseEnv(tasks=[ROOMY], penalty=-1e-6), [0] * 5)
+    assert info["outcome"] == "complete"
+    assert reward == -1e-6
+
+
+def replay(actions):
+    """Return an environment on TIGHT after `actions`, and the last info; None in place of an ended one."""
+    env = TableWiseEnv(tasks=[TIGHT], max_devices=4)
+    ended, (_, info) = False, env.reset()
+    for action in actions:
+        if ended:
+            return None, info
+        _, _, ended, _, info = env.step(action)
+    return (None if ended else env), info
+
+
+def test_the_mask_agrees_with_trying_every_action():
+    compared = 0
+    for prefix in itertools.chain.from_iterable(itertools.product(range(2), repeat=n) for n in range(4)):
+        env, _ = replay(prefix)
+        if env is not None:
+            tried = [replay((*prefix, action))[1].get("outcome") != "invalid_action" for action in range(4)]
+            assert env.action_masks().tolist() == tried
+            assert any(tried)
+            compared += 1
+    # By hand: the start; t2 on 0 or 1; then t0 fits only the other device; after t1 rooms are (0, 1), (1, 0), (1, 0).
+    assert compared == 1 + 2 + 2 + 3
+
+
+def test_what_masked_play_can_reach_is_every_feasible_plan():
+    reached = set()
+    for actions in itertools.product(range(2), repeat=4):
+        env = TableWiseEnv(tasks=[TIGHT])
+        env.reset()
+        for action in actions:
+            _, _, ended, _, info = env.step(action)
+            if ended:
+                break
+        if info["outcome"] == "complete":
+            reached.add(info["plan"].digest)
+    plans = [ShardingPlan.table_wise(TIGHT, devices) for devices in itertools.product(range(2), repeat=4)]
+    feasible = {plan.digest for plan in plans if RooflineCost().evaluate(TIGHT, [plan])[0].feasible}
+    assert reached == feasible
+    assert 0 < len(feasible) < 16
+
+
+def test_cost_settings_reach_the_cost_model():
+    env = TableWiseEnv(tasks=[ROOMY], cost="roofline", cost_settings={"hardware": "h100"})
+    assert play(env, [0] * 5)[4]["cost"].hardware == "roofline-h100"
+
+
+def test_stepping_without_an_episode_asks_for_a_reset():
+    env = TableWiseEnv(tasks=[TIGHT])
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.step(0)
+    play(env, [0, 1, 1, 0])
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.step(0)
+
+
+def test_only_a_cost_model_made_here_is_closed():
+    cost = Closing()
+    TableWiseEnv(tasks=[TIGHT], cost=cost).close()
+    assert cost.closed == 0
+    env = TableWiseEnv(tasks=[TIGHT], cost=f"{__name__}:Closing")
+    env.close()
+    assert env._cost.closed == 1
+
+
+def test_rendering_shows_devices_and_the_next_table():
+    env = TableWiseEnv(tasks=[TIGHT], render_mode="ansi")
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.render()
+    env.reset()
+    env.step(0)
+    text = env.render()
+    assert text.startswith("1 of 4 tables placed; next: 't0', 2 x 4")
+    # 3 of 4 units on device 0.
+    assert "#" * 15 + "." * 5 in text
+    play(env, [0, 1, 1, 0])
+    assert env.render().startswith("4 of 4 tables placed\n")
+    assert TableWiseEnv(tasks=[TIGHT]).render() is None
+
+
+
+def test_observations_of_a_thousand_devices_are_finite():
+    task = make_task([7, 5, 1], [10] * 1024)
+    env = TableWiseEnv(tasks=[task])
+    observation, _ = env.reset()
+    assert observation["devices"].shape == (1024, 7)
+    assert np.isfinite(observation["devices"]).all()

@@ -1,0 +1,75 @@
+"""What TableWiseEnv takes for arguments and reset options, and what it refuses."""
+
+import pytest
+
+from shardgym.costs.roofline import RooflineCost
+from shardgym.envs.table_wise import TableWiseEnv
+from shardgym.errors import InputError
+from shardgym.table import EmbeddingTable
+from shardgym.task import ShardingTask
+from shardgym.topology import Topology
+
+
+def make_task(devices, name=""):
+    topology = Topology(num_devices=devices, memory_bytes=2**20)
+    return ShardingTask((EmbeddingTable("a", 10, 4), EmbeddingTable("b", 20, 4)), topology, batch_size=64, name=name)
+
+
+TWO, THREE = make_task(2, "two"), make_task(3, "three")
+
+
+def test_options_choose_the_task():
+    env = TableWiseEnv(tasks=[TWO, THREE])
+    assert [env.reset(options={"task_index": i})[1]["task"] for i in (1, 0, 1)] == ["three", "two", "three"]
+    other = make_task(1, "other")
+    _, info = env.reset(options={"task": other})
+    assert (info["task"], info["task_index"], info["task_hash"]) == ("other", -1, other.digest)
+    assert env.step(0)[4]["task"] == "other"
+
+
+def test_without_options_tasks_are_drawn_by_the_seed():
+    env = TableWiseEnv(tasks=[make_task(1, str(i)) for i in range(5)])
+    env.reset(seed=3)
+    drawn = [env.reset()[1]["task_index"] for _ in range(60)]
+    env.reset(seed=3)
+    assert [env.reset()[1]["task_index"] for _ in range(60)] == drawn
+    assert set(drawn) == set(range(5))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"task_index": 2}, "task_index 2 is out of range: expected 0 to 1"),
+        ({"task_index": -1}, "task_index -1 is out of range"),
+        ({"task_index": "0"}, "task_index '0' is out of range"),
+        ({"task_idx": 0}, "unknown reset option 'task_idx': did you mean task_index"),
+        ({"task": "two"}, "expected a ShardingTask, got str"),
+        ({"task": TWO, "task_index": 0}, "got both"),
+        ({"task": make_task(4)}, "4 devices.*at most 3.*max_devices=4"),
+    ],
+)
+def test_bad_options_are_input_errors(options, message):
+    with pytest.raises(InputError, match=message):
+        TableWiseEnv(tasks=[TWO, THREE]).reset(options=options)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"tasks": []}, "at least one task"),
+        ({"tasks": [TWO], "suite": "quick-v1"}, "got both"),
+        ({"tasks": [TWO], "order": "sizes"}, "unknown order 'sizes': did you mean size"),
+        ({"tasks": [TWO], "cost": "roof"}, "unknown cost 'roof': did you mean roofline"),
+        ({"tasks": [TWO], "cost": 3}, "expected a cost model or its name, got int"),
+        ({"tasks": [TWO], "cost": RooflineCost(), "cost_settings": {"hardware": "h100"}}, "given by name"),
+        ({"tasks": [TWO], "cost_settings": {"hardwear": "h100"}}, "does not take these settings"),
+        ({"tasks": [TWO], "penalty": 1.0}, "not a negative number"),
+        ({"tasks": [TWO], "penalty": float("-inf")}, "not a negative number"),
+        ({"tasks": [TWO], "render_mode": "human"}, "unknown render_mode 'human'"),
+        ({"tasks": [THREE], "max_devices": 2}, "3 devices.*at most 2"),
+        ({"suite": "quik-v1"}, "unknown suite 'quik-v1'"),
+    ],
+)
+def test_bad_arguments_are_input_errors(arguments, message):
+    with pytest.raises(InputError, match=message):
+        TableWiseEnv(**arguments).reset()

@@ -1,0 +1,7 @@
+"""Ranked tables from result records."""
+
+from shardgym.leaderboard.board import Board, load_boards
+from shardgym.leaderboard.ranking import Ranking, Row, rank
+from shardgym.leaderboard.render import render
+
+__all__ = ["Board", "Ranking", "Row", "load_boards", "rank", "render"]

@@ -1,0 +1,54 @@
+"""Draw a plan: devices by memory and, with --cost, by time; the worst device and the tables responsible for it.
+
+Exit code 1 when the plan is infeasible; its problems are listed.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from shardgym.cli.inputs import TASK_HELP, add_device, open_cost, read_plan, read_task
+from shardgym.cli.output import is_ascii_only, print_json, width
+from shardgym.cli.parser import Parser
+from shardgym.costs.plan_cost import PlanCost
+from shardgym.feasibility import plan_problems
+from shardgym.plan import ShardingPlan
+from shardgym.rendering import render_plan
+from shardgym.rendering.load import device_loads
+from shardgym.task import ShardingTask
+
+
+def configure(parser: Parser) -> None:
+    """Add the arguments."""
+    parser.add_argument("task", metavar="TASK", help=TASK_HELP)
+    parser.add_argument("plan", metavar="PLAN", help="plan file")
+    parser.add_argument("--cost", metavar="NAME", help="score the plan with this cost model")
+    add_device(parser)
+
+
+def run(arguments: Namespace) -> int:
+    """Draw the plan."""
+    task = read_task(arguments.task)
+    plan, cost = read_plan(arguments.plan, task), None
+    if arguments.cost is not None:
+        with open_cost(arguments.cost, arguments.device) as model:
+            cost = model.evaluate(task, [plan])[0]
+    problems = list(plan_problems(task, plan.shards))
+    if arguments.json:
+        print_json(_data(task, plan, cost, problems))
+    else:
+        print(render_plan(task, plan, cost, width=width(), ascii_only=is_ascii_only()))
+    return 1 if problems or (cost is not None and not cost.feasible) else 0
+
+
+def _data(task: ShardingTask, plan: ShardingPlan, cost: PlanCost | None, problems: list[str]) -> dict[str, object]:
+    used, loads = plan.bytes_per_device(task), device_loads(task, plan)
+    return {
+        "task": task.digest, "plan": plan.digest, "problems": problems,
+        "cost": None if cost is None else cost.to_dict(),
+        "devices": [
+            {"device": d, "shards": len(plan.on(d)), "used_bytes": used[d],
+             "memory_bytes": task.topology.memory_bytes[d], "values_per_sample": loads[d]}
+            for d in range(task.num_devices)
+        ],
+    }  # fmt: skip

@@ -1,0 +1,111 @@
+"""Run solvers on a suite and rank them.
+
+Every solver solves every task with the oracle; then the judge, another cost model that no solver gets to see,
+scores all plans of the task together. One record per task, solver and seed is appended to OUT/records.jsonl as soon
+as the task is scored, failures included. Killed at any moment, the same command continues. At the end the ranked
+table is printed and written to OUT/table.md.
+
+--resume: 'missing' solves what has no record (default), 'failed' also solves again what failed, 'all' starts afresh
+and moves the old records aside, 'none' only reports what is there.
+
+Exit code 1 when a solver raised or returned nonsense, when a plan could not be scored, or when nothing was solved at
+all; a task that a solver found no feasible plan for is an outcome and shows as its success rate.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from shardgym.cli.entry import INTERRUPTED
+from shardgym.cli.inputs import add_device, device_settings
+from shardgym.cli.output import print_json, say, write_result
+from shardgym.cli.parser import Parser, natural, one_of, positive, positive_number
+from shardgym.evaluation import Resume, evaluate
+from shardgym.evaluation.result import Result
+from shardgym.evaluation.run_info import RunInfo
+from shardgym.evaluation.store import RECORDS, read_results
+from shardgym.evaluation.work import ERRORS
+from shardgym.leaderboard import load_boards, rank, render
+from shardgym.leaderboard.ranking import HEURISTICS
+from shardgym.leaderboard.render import to_dict
+from shardgym.suites import Suite, load_suite
+
+DEFAULT_SOLVERS = ("random", *HEURISTICS)
+TABLE = "table.md"
+
+
+def configure(parser: Parser) -> None:
+    """Add the arguments."""
+    add = parser.add_argument
+    add("--suite", required=True, help="name of a suite, or a suite file")
+    add("--solver", action="append", metavar="NAME", help="registered name or module:Class; repeat for several "
+        f"(default: {', '.join(DEFAULT_SOLVERS)})")  # fmt: skip
+    add("--cost", metavar="NAME", help="the judge (default: the suite's)")
+    add("--oracle", metavar="NAME", help="the cost that solvers may query (default: the suite's)")
+    add_device(parser)
+    add("--out", type=Path, metavar="DIR", help="folder of the records (default: results/SUITE-JUDGE)")
+    add("--limit", type=positive, metavar="N", help="only the first N tasks")
+    add("--seed", type=natural, action="append", help="given to solvers; repeat for several (default: 0)")
+    add("--time-limit", type=positive_number, metavar="SECONDS", help="given to solvers that take one")
+    add("--resume", type=one_of("resume mode", [str(m) for m in Resume]), default="missing", metavar="MODE",
+        help=", ".join(Resume))  # fmt: skip
+
+
+def run(arguments: Namespace) -> int:
+    """Run, then print the table."""
+    suite = load_suite(arguments.suite)
+    judge = arguments.cost or suite.judge
+    out = arguments.out or Path("results") / f"{suite.name}-{judge.replace(':', '.')}"
+    logging.basicConfig(format="shardgym: %(message)s", stream=sys.stderr)
+    try:
+        # What a solver prints is not part of the result.
+        with contextlib.redirect_stdout(sys.stderr):
+            results = _evaluate(arguments, suite, judge, out)
+    except KeyboardInterrupt:
+        say(_how_to_continue(out))
+        return INTERRUPTED
+    _report(out, results, arguments.json)
+    failed = any(r.status in ("error", "unmeasured") for r in results)
+    return 1 if failed or not any(r.status == "ok" for r in results) else 0
+
+
+def _evaluate(arguments: Namespace, suite: Suite, judge: str, out: Path) -> list[Result]:
+    oracle, settings = arguments.oracle or suite.oracle, device_settings(arguments.device)
+    return evaluate(
+        suite, arguments.solver or DEFAULT_SOLVERS, out=out, judge=judge, oracle=oracle,
+        judge_settings=settings, oracle_settings=settings if oracle == judge else {},
+        seeds=arguments.seed or [0], limit=arguments.limit, resume=arguments.resume,
+        time_limit_s=arguments.time_limit, progress=not arguments.json,
+    )  # fmt: skip
+
+
+def _how_to_continue(out: Path) -> str:
+    info = RunInfo.beside(out) if out.exists() else None
+    if info is None:
+        return "shardgym: interrupted before the first record"
+    done, total = len(read_results(out / RECORDS)) if (out / RECORDS).exists() else 0, _total(info)
+    return f"shardgym: interrupted with {done} of {total} records in {out}; the same command continues"
+
+
+def _total(info: RunInfo) -> int:
+    return info.num_tasks * len(info.solvers) * len(info.seeds)
+
+
+def _report(out: Path, results: list[Result], as_json: bool) -> None:
+    rankings = [rank(board) for board in load_boards([out])]
+    write_result(out / TABLE, render(rankings, "md") + "\n")
+    files = {"records": str(out / RECORDS), "table": str(out / TABLE)}
+    if (out / ERRORS).exists():
+        files["tracebacks"] = str(out / ERRORS)
+    failures = [r for r in results if r.status in ("error", "unmeasured")]
+    if as_json:
+        print_json({"rankings": [to_dict(r) for r in rankings], "files": files, "failures": len(failures)})
+        return
+    print(render(rankings))
+    for r in failures[:3]:
+        say(f"shardgym: {r.solver} on task {r.task_index}, {r.status}: {r.reason}")
+    print("\n" + "\n".join(f"{what}: {path}" for what, path in files.items()))

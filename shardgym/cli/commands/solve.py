@@ -1,0 +1,55 @@
+"""Make one plan for one task and write it to a file.
+
+The file appears whole or not at all; an existing one is only replaced with --force. Exit code 1 when there is no
+feasible plan.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from argparse import Namespace
+from pathlib import Path
+
+from shardgym.cli.inputs import DEFAULT_ORACLE, TASK_HELP, add_device, open_cost, read_task
+from shardgym.cli.output import check_free, print_json, write_result
+from shardgym.cli.parser import Parser, natural, positive_number
+
+
+def configure(parser: Parser) -> None:
+    """Add the arguments."""
+    add = parser.add_argument
+    add("task", metavar="TASK", help=TASK_HELP)
+    add("--solver", required=True, metavar="NAME", help="registered name or module:Class")
+    add("-o", "--output", required=True, type=Path, metavar="PLAN.json", help="where the plan goes")
+    add("--oracle", default=DEFAULT_ORACLE, metavar="NAME", help="the cost that the solver may query (%(default)s)")
+    add_device(parser)
+    add("--seed", type=natural, default=0, help="given to the solver (%(default)s)")
+    add("--time-limit", type=positive_number, metavar="SECONDS", help="given to a solver that takes one")
+    add("--force", action="store_true", help="overwrite an existing file")
+
+
+def run(arguments: Namespace) -> int:
+    """Solve, check, write."""
+    from shardgym.solver import call_solver, make_solver
+
+    check_free(arguments.output, arguments.force)
+    task, solver = read_task(arguments.task), make_solver(arguments.solver)
+    with open_cost(arguments.oracle, arguments.device) as oracle:
+        start = time.perf_counter()
+        # What a solver prints is not part of the result.
+        with contextlib.redirect_stdout(sys.stderr):
+            plan = call_solver(solver, task, oracle, arguments.seed, time_limit_s=arguments.time_limit)
+        seconds = time.perf_counter() - start
+        plan.validate(task)
+        cost = oracle.evaluate(task, [plan])[0]
+    check_free(arguments.output, arguments.force)
+    write_result(arguments.output, plan.to_json(indent=2) + "\n")
+    if arguments.json:
+        print_json({"plan": str(arguments.output), "shards": len(plan.shards), "solve_time_s": seconds,
+                    "oracle": arguments.oracle, "oracle_cost": cost.to_dict()})  # fmt: skip
+    else:
+        print(f"{arguments.output}: {len(plan.shards)} shards on {task.num_devices} devices in {seconds:.3f} s, "
+              f"{cost.total_ms:.3f} ms per step by {arguments.oracle}")  # fmt: skip
+    return 0

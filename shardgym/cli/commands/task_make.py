@@ -1,0 +1,65 @@
+"""Make a task from your own tables and machine.
+
+Tables: a .json or .csv file with name, num_embeddings, embedding_dim and, if known, pooling_factor and the
+distribution of ids. The machine: how many devices, the memory of each that embeddings may take, and a preset that
+names the kind of device and its links.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import get_args
+
+from shardgym.cli.output import check_free, print_json, write_result
+from shardgym.cli.parser import Parser, one_of, positive, positive_number
+from shardgym.errors import InputError
+from shardgym.pools import load_pool
+from shardgym.task import Optimizer, Precision, ShardingTask
+from shardgym.topology import GIB, PRESETS, Topology
+
+
+def configure(parser: Parser) -> None:
+    """Add the arguments."""
+    add = parser.add_argument
+    add("--tables", required=True, metavar="FILE", help="tables in .json or .csv, or the name of a pool")
+    add("--devices", required=True, type=positive, metavar="N", help="number of devices")
+    add("--memory-gib", type=positive_number, metavar="X", help="memory per device (default: the preset's)")
+    add("--batch-size", required=True, type=positive, metavar="B", help="samples per step over all devices")
+    add("--preset", default="cpu", type=one_of("preset", PRESETS), help=f"{', '.join(PRESETS)} (%(default)s)")
+    add("--precision", default="fp32", type=one_of("precision", get_args(Precision)), help="fp32 or fp16 (%(default)s)")
+    add("--optimizer", default="exact_sgd", type=one_of("optimizer", get_args(Optimizer)),
+        help=f"{', '.join(get_args(Optimizer))} (%(default)s)")  # fmt: skip
+    add("--name", default="", help="for display")
+    add("-o", "--output", required=True, type=Path, metavar="TASK.json", help="where the task goes")
+    add("--force", action="store_true", help="overwrite an existing file")
+
+
+def run(arguments: Namespace) -> int:
+    """Make the task and write it."""
+    check_free(arguments.output, arguments.force)
+    memory = None if arguments.memory_gib is None else _bytes(arguments.memory_gib)
+    task = ShardingTask(
+        tables=load_pool(arguments.tables).tables,
+        topology=Topology.preset(arguments.preset, arguments.devices, memory),
+        batch_size=arguments.batch_size, precision=arguments.precision, optimizer=arguments.optimizer,
+        name=arguments.name or Path(arguments.tables).stem,
+    )  # fmt: skip
+    if task.total_bytes > task.topology.total_memory_bytes:
+        raise InputError(
+            f"the tables take {task.total_bytes} bytes with optimiser state, {task.num_devices} devices hold "
+            f"{task.topology.total_memory_bytes}: no plan can fit; give more devices or memory"
+        )
+    write_result(arguments.output, task.to_json(indent=2) + "\n")
+    if arguments.json:
+        print_json({"task": str(arguments.output), "digest": task.digest, "tables": task.num_tables})
+    else:
+        share = task.total_bytes / task.topology.total_memory_bytes
+        print(f"{arguments.output}: {task.num_tables} tables, {100 * share:.1f} % of the memory of "
+              f"{task.num_devices} devices")  # fmt: skip
+    return 0
+
+
+def _bytes(gib: float) -> int:
+    """Return whole bytes; what no device has is left for the topology to refuse."""
+    return max(1, int(min(gib, 2.0**40) * GIB))

@@ -1,0 +1,68 @@
+"""What commands read: tasks, plans and cost models, as they are named on the command line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from shardgym.cli.parser import Parser
+from shardgym.costs.base import CostModel
+from shardgym.costs.registry import make_cost
+from shardgym.errors import InputError
+from shardgym.plan import ShardingPlan
+from shardgym.task import ShardingTask
+
+#: The cost that commands use which need one that runs everywhere.
+DEFAULT_ORACLE = "roofline"
+
+#: The cost that measures.
+MEASURED = "fbgemm"
+
+TASK_HELP = "a task file, or SUITE/INDEX such as quick-v1/0"
+
+
+def read_task(text: str) -> ShardingTask:
+    """Read a task from a file, or from a suite by SUITE/INDEX.
+
+    Raises:
+        InputError: neither a file nor a task of a suite, or the file is damaged.
+    """
+    match = re.fullmatch(r"([^/]+)/([0-9]{1,9})", text)
+    if Path(text).exists() or match is None:
+        return ShardingTask.load(text)
+    from shardgym.suites import load_suite
+
+    suite = load_suite(match[1])
+    if int(match[2]) >= len(suite):
+        raise InputError(f"suite '{suite.name}' has tasks 0 to {len(suite) - 1}, not {match[2]}")
+    return suite[int(match[2])]
+
+
+def read_plan(path: str, task: ShardingTask) -> ShardingPlan:
+    """Read a plan for `task`.
+
+    Raises:
+        InputError: the file is damaged, or its plan is for another task.
+    """
+    plan = ShardingPlan.load(path)
+    if plan.task_hash != task.digest:
+        raise InputError(f"{path}: plan is for task {plan.task_hash[:12]}, the task given is {task.digest[:12]}")
+    return plan
+
+
+def add_device(parser: Parser) -> None:
+    """Add `--device`, the setting of measured costs."""
+    from shardgym.cli.parser import one_of
+
+    parser.add_argument("--device", type=one_of("device", ["cpu", "cuda"]), help="measure on cpu or cuda")
+
+
+def device_settings(device: str | None) -> dict[str, Any]:
+    """Return the settings that `--device` stands for."""
+    return {} if device is None else {"device": device}
+
+
+def open_cost(name: str, device: str | None = None) -> CostModel:
+    """Make the cost model that `--cost` and `--device` name."""
+    return make_cost(name, **device_settings(device))

@@ -1,0 +1,53 @@
+"""Printing: JSON, marks that every terminal can show, and files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from shardgym.errors import InputError
+from shardgym.evaluation.files import write_whole
+
+
+def print_json(data: Any) -> None:
+    """Print data as one JSON document."""
+    print(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def say(text: str) -> None:
+    """Print a remark on standard error, out of the way of the result."""
+    print(text, file=sys.stderr)
+
+
+def is_ascii_only() -> bool:
+    """Say whether standard output cannot show block characters and ticks."""
+    try:
+        "█✅❌⏭→".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return True
+    return False
+
+
+def width() -> int:
+    """Columns of the terminal; 100 when there is none."""
+    return shutil.get_terminal_size((100, 24)).columns
+
+
+def check_free(path: Path, force: bool) -> None:
+    """Refuse a path that would be overwritten, before time is spent on what goes there.
+
+    Raises:
+        InputError: the file exists and `force` is not set, or its folder does not exist.
+    """
+    if path.is_dir() or not path.parent.is_dir():
+        raise InputError(f"cannot write {path}: expected a file in a folder that exists")
+    if path.exists() and not force:
+        raise InputError(f"{path} exists: give another name, or --force to overwrite it")
+
+
+def write_result(path: Path, text: str) -> None:
+    """Write a result file; it appears whole or not at all."""
+    write_whole(path, text)

@@ -1,0 +1,91 @@
+"""One solver on one task: the call, its time, and what can be wrong with what comes back."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shardgym.costs.base import CostModel
+from shardgym.errors import InfeasiblePlanError, InputError, NoFeasiblePlanError
+from shardgym.evaluation.entrant import Entrant
+from shardgym.evaluation.provenance import utc_now
+from shardgym.evaluation.result import Status
+from shardgym.plan import ShardingPlan
+from shardgym.solver import call_solver
+from shardgym.task import ShardingTask
+
+#: Takes a heading and a traceback.
+ErrorLog = Callable[[str, str], None]
+
+_LONGEST_REASON = 500
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What a solver made of a task, before it is scored.
+
+    Attributes:
+        entrant: who solved.
+        seed: given to the solver.
+        started: UTC.
+        seconds: that the call took.
+        failure: status other than "ok"; None for a feasible plan.
+        reason: one line, why it failed.
+        plan: None when there is none for this task.
+    """
+
+    entrant: Entrant
+    seed: int
+    started: str
+    seconds: float
+    failure: Status | None = None
+    reason: str | None = None
+    plan: ShardingPlan | None = None
+
+
+def one_line(error: BaseException, with_type: bool = True) -> str:
+    """Return an error as one line of at most 500 characters."""
+    text = " ".join(str(error).split())
+    line = f"{type(error).__name__}: {text}" if with_type and text else text or type(error).__name__
+    return line if len(line) <= _LONGEST_REASON else line[: _LONGEST_REASON - 1] + "…"
+
+
+def attempt(
+    entrant: Entrant, task: ShardingTask, oracle: CostModel, seed: int, time_limit_s: float | None, log: ErrorLog
+) -> Attempt:
+    """Let a solver solve a task and time the call.
+
+    Whatever the solver raises becomes a failure with a reason, except a keyboard interrupt.
+    """
+    started, clock = utc_now(), time.perf_counter()
+    failure: Status | None = None
+    reason, answer = None, None
+    try:
+        answer = call_solver(entrant.solver, task, oracle, seed, time_limit_s=time_limit_s)
+    except NoFeasiblePlanError as error:
+        failure, reason = "infeasible", one_line(error, with_type=False)
+    except (Exception, SystemExit) as error:
+        failure, reason = "error", one_line(error)
+        log(f"{entrant.spec.name}, task {task.name or task.digest[:12]}, seed {seed}", traceback.format_exc())
+    seconds = time.perf_counter() - clock
+    plan = None
+    if failure is None:
+        plan, failure, reason = _inspect(answer, task)
+    return Attempt(entrant, seed, started, seconds, failure, reason, plan)
+
+
+def _inspect(answer: object, task: ShardingTask) -> tuple[ShardingPlan | None, Status | None, str | None]:
+    """Return (plan, failure, reason) of what a solver returned."""
+    if not isinstance(answer, ShardingPlan):
+        return None, "error", f"the solver returned {type(answer).__name__}, not a ShardingPlan"
+    try:
+        # Through JSON: a subclass, or a plan that was changed by force, does not get past the checks.
+        plan = ShardingPlan.from_json(answer.to_json())
+        plan.validate(task)
+    except InfeasiblePlanError as error:
+        return plan, "infeasible", one_line(error, with_type=False)
+    except InputError as error:
+        return None, "error", one_line(error, with_type=False)
+    return plan, None, None

@@ -1,0 +1,135 @@
+"""evaluate: solvers on a suite, scored by a judge, one record per task, solver and seed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from shardgym.costs.base import CostModel
+from shardgym.costs.registry import make_cost
+from shardgym.errors import InputError
+from shardgym.evaluation.entrant import Entrant, SolverSpec, make_entrants
+from shardgym.evaluation.files import only_writer
+from shardgym.evaluation.result import Result
+from shardgym.evaluation.resume import Resume, key_of
+from shardgym.evaluation.run_info import RunInfo
+from shardgym.evaluation.store import RECORDS, Store, read_results, set_aside
+from shardgym.evaluation.tasks import Tasks
+from shardgym.evaluation.work import Work
+
+logger = logging.getLogger(__name__)
+
+
+def evaluate(
+    suite: Tasks,
+    solvers: Sequence[str | SolverSpec],
+    *,
+    out: str | Path,
+    judge: str | CostModel,
+    oracle: str | CostModel,
+    judge_settings: Mapping[str, Any] | None = None,
+    oracle_settings: Mapping[str, Any] | None = None,
+    seeds: Sequence[int] = (0,),
+    limit: int | None = None,
+    resume: Resume | str = Resume.MISSING,
+    time_limit_s: float | None = None,
+    progress: bool = False,
+) -> list[Result]:
+    """Run solvers on a suite and keep one record per task, solver and seed.
+
+    Every solver solves a task with the oracle, then the judge scores all plans of the task in one call, then their
+    records are appended to `out/records.jsonl` and flushed. A failure is a record with a reason; tracebacks go to
+    `out/errors.log`. Killed at any moment, the file is whole and the same call finishes the rest.
+
+    Args:
+        suite: the tasks, with the name of the suite.
+        solvers: names, or `SolverSpec` for a solver with settings.
+        out: folder of the records; one process at a time writes to it.
+        judge: scores the plans. A name, or a cost model, which the caller closes.
+        oracle: what solvers may query; another object than the judge.
+        judge_settings: keyword arguments for a judge given by name.
+        oracle_settings: keyword arguments for an oracle given by name.
+        seeds: every solver solves every task once per seed.
+        limit: only the first so many tasks.
+        resume: what to do about records that are there, see `Resume`.
+        time_limit_s: passed to solvers that take one.
+        progress: draw progress bars on standard error when it is a terminal.
+
+    Returns:
+        The records of these solvers, seeds and tasks, old and new, by task, then solver, then seed.
+
+    Raises:
+        InputError: the folder holds records of something else, is damaged or in use, or a name is unknown.
+        MissingDependencyError: judge, oracle or a solver need an extra that is not installed.
+    """
+    mode, entrants = Resume.of(resume), make_entrants(solvers)
+    count = _task_count(suite, limit)
+    if not seeds:
+        raise InputError("no seed was given: name at least one")
+    with ExitStack() as stack:
+        judge_name, judge_cost = stack.enter_context(_cost(judge, judge_settings))
+        oracle_name, oracle_cost = stack.enter_context(_cost(oracle, oracle_settings))
+        if judge_cost is oracle_cost:
+            raise InputError("judge and oracle are the same object: a solver must not hold the cost that scores it")
+        info = RunInfo(
+            suite=suite.name, judge=judge_name, judge_version=judge_cost.version,
+            judge_settings=judge_cost.settings(), hardware=judge_cost.hardware,
+            oracle=oracle_name, oracle_settings=oracle_cost.settings(), time_limit_s=time_limit_s,
+            num_tasks=count, solvers=tuple(e.spec.name for e in entrants), seeds=tuple(dict.fromkeys(seeds)),
+        )  # fmt: skip
+        folder = Path(out)
+        if mode is Resume.NONE:
+            info.join(folder)
+            return _asked(read_results(folder / RECORDS), info, entrants)
+        stack.enter_context(only_writer(folder))
+        store = _open(folder, info, mode)
+        Work(suite, entrants, info, judge_cost, oracle_cost, store).run(progress)
+        return _asked(store.results, info, entrants)
+
+
+@contextmanager
+def _cost(given: str | CostModel, settings: Mapping[str, Any] | None) -> Iterator[tuple[str, CostModel]]:
+    """Yield name and model; a model that was made here is closed at the end."""
+    if isinstance(given, CostModel):
+        if settings:
+            raise InputError("settings are for a cost model given by name: make the object with them instead")
+        yield given.name, given
+        return
+    with make_cost(given, **(settings or {})) as model:
+        yield given, model
+
+
+def _task_count(suite: Tasks, limit: int | None) -> int:
+    if limit is not None and limit < 1:
+        raise InputError(f"limit is {limit}: expected at least 1 task")
+    return len(suite) if limit is None else min(limit, len(suite))
+
+
+def _open(folder: Path, info: RunInfo, mode: Resume) -> Store:
+    """Open the folder's records as far as this run keeps them; refuse records of something else."""
+    if mode is Resume.ALL:
+        aside = set_aside(folder)
+        if aside is not None:
+            logger.warning("started afresh; the old records are in %s", aside)
+    else:
+        info = info.join(folder)
+    store = Store(folder)
+    for result in store.results:
+        info.check(result, str(folder))
+    if mode is Resume.FAILED:
+        store.keep([result for result in store.results if result.status == "ok"])
+    info.write(folder)
+    for notice in store.notices:
+        logger.warning(notice)
+    return store
+
+
+def _asked(results: Sequence[Result], info: RunInfo, entrants: Sequence[Entrant]) -> list[Result]:
+    """Return the records that a run was asked for, in its order."""
+    by_key = {key_of(result): result for result in results}
+    names = [entrant.spec.name for entrant in entrants]
+    keys = [(index, name, seed) for index in range(info.num_tasks) for name in names for seed in info.seeds]
+    return [by_key[key] for key in keys if key in by_key]

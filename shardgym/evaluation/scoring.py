@@ -1,0 +1,60 @@
+"""The judge's part: all plans of one task scored in one call, so that a measured judge interleaves them."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shardgym.costs.base import CostModel
+from shardgym.costs.plan_cost import PlanCost
+from shardgym.errors import InputError, MeasurementError, MissingDependencyError
+from shardgym.evaluation.attempt import Attempt, ErrorLog, one_line
+from shardgym.evaluation.provenance import commit, versions
+from shardgym.evaluation.result import Result, Status
+from shardgym.evaluation.run_info import RunInfo
+from shardgym.plan import ShardingPlan
+from shardgym.task import ShardingTask
+
+
+@dataclass(frozen=True)
+class Judge:
+    """The cost model that scores, what its results are part of, and where tracebacks go."""
+
+    cost: CostModel
+    run: RunInfo
+    log: ErrorLog
+
+    def score(self, task: ShardingTask, index: int, attempts: Sequence[Attempt]) -> list[Result]:
+        """Return one result per attempt at a task, in order."""
+        plans = [a.plan for a in attempts if a.failure is None and a.plan is not None]
+        costs = iter(self._costs(task, plans) if plans else ())
+        return [self._result(task, index, a, next(costs) if a.failure is None else None) for a in attempts]
+
+    def _costs(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
+        try:
+            costs = self.cost.evaluate(task, plans)
+        except (InputError, MissingDependencyError):
+            raise  # what the judge needs is not there: no other task would fare better
+        except Exception as error:
+            if not isinstance(error, MeasurementError):
+                self.log(f"judge {self.run.judge}, task {task.name or task.digest[:12]}", traceback.format_exc())
+            return [self.cost.no_cost(task, one_line(error))] * len(plans)
+        if len(costs) != len(plans):
+            raise TypeError(f"cost '{self.run.judge}' returned {len(costs)} costs for {len(plans)} plans")
+        return costs
+
+    def _result(self, task: ShardingTask, index: int, attempt: Attempt, cost: PlanCost | None) -> Result:
+        status: Status = attempt.failure or "ok"
+        reason = attempt.reason
+        if cost is not None and not cost.feasible:
+            status, reason = "unmeasured", cost.reason
+        if attempt.plan is not None and reason is not None and cost is None:
+            cost = self.cost.no_cost(task, reason)
+        return Result(
+            suite=self.run.suite, task_index=index, task_hash=task.digest,
+            solver=attempt.entrant.spec.name, solver_settings=dict(attempt.entrant.spec.settings), seed=attempt.seed,
+            judge=self.run.judge, judge_settings=self.run.judge_settings, oracle=self.run.oracle,
+            hardware=self.run.hardware, status=status, reason=reason, plan=attempt.plan, cost=cost,
+            solve_time_s=attempt.seconds, started=attempt.started, versions=versions(), commit=commit(),
+        )  # fmt: skip

@@ -1,0 +1,6 @@
+"""Checking stored results: every plan is scored again."""
+
+from shardgym.evaluation.verify.check import verify
+from shardgym.evaluation.verify.report import Checked, VerifyReport
+
+__all__ = ["Checked", "VerifyReport", "verify"]

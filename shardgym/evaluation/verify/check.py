@@ -1,0 +1,68 @@
+"""verify: score every stored plan again, all plans of a task together."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from shardgym.errors import InputError
+from shardgym.evaluation.store import record_files
+from shardgym.evaluation.tasks import task_of
+from shardgym.evaluation.verify.fresh import Claim, score
+from shardgym.evaluation.verify.judges import Judges
+from shardgym.evaluation.verify.report import Checked, VerifyReport
+from shardgym.evaluation.verify.static import without_judge
+from shardgym.evaluation.verify.stored import Stored, read_stored
+from shardgym.records import canonical_json
+
+
+def verify(paths: Iterable[str | Path], *, trust: Collection[str] = (), progress: bool = False) -> VerifyReport:
+    """Score every stored plan again with the judge and the settings of its record.
+
+    `shardgym.evaluation.verify.rules.RULE` says when a stored and a fresh cost agree.
+
+    Args:
+        paths: records files, or folders that are searched for `records.jsonl`.
+        trust: judges of the form `module:Class` that may be imported; a record that names another is skipped, so that
+            somebody else's file cannot make this process run code.
+        progress: draw a progress bar on standard error when it is a terminal.
+
+    Raises:
+        InputError: a path does not exist or cannot be read.
+    """
+    rows = [row for file in record_files(paths) for row in read_stored(file)]
+    done: dict[str, Checked] = {}
+    groups = _by_task([row for row in rows if isinstance(row, Stored)])
+    with Judges(trust) as judges, tqdm(groups, unit="task", disable=None if progress else True) as bar:
+        for group in bar:
+            done |= {checked.where: checked for checked in _check_task(group, judges)}
+    return VerifyReport([row if isinstance(row, Checked) else done[row.where] for row in rows])
+
+
+def _by_task(stored: Sequence[Stored]) -> list[list[Stored]]:
+    """Group records of one file, task and judge: they are scored in one call."""
+    groups: dict[tuple[str, ...], list[Stored]] = defaultdict(list)
+    for s in stored:
+        settings = canonical_json(s.result.judge_settings)
+        groups[(str(s.path), s.result.task_hash, s.result.judge, settings)].append(s)
+    return list(groups.values())
+
+
+def _check_task(group: Sequence[Stored], judges: Judges) -> list[Checked]:
+    checked: list[Checked] = []
+    claims: list[Claim] = []
+    for stored in group:
+        try:
+            task = task_of(stored.result, stored.path.parent)
+        except InputError as error:
+            checked.append(stored.row("unreadable", str(error)))
+            continue
+        settled = without_judge(stored, task)
+        if settled is not None:
+            checked.append(settled)
+        elif stored.result.plan is not None and stored.result.cost is not None:
+            claims.append(Claim(stored, stored.result.plan, stored.result.cost))
+    return checked + (score(claims, task, judges) if claims else [])

@@ -1,0 +1,51 @@
+"""Reading what is to be verified: damaged lines become rows of the report, not errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardgym.errors import InputError
+from shardgym.evaluation.result import Result
+from shardgym.evaluation.resume import key_of
+from shardgym.evaluation.store import read_lines
+from shardgym.evaluation.verify.report import Checked, CheckStatus
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A readable record and where it was found."""
+
+    path: Path
+    where: str
+    result: Result
+
+    @property
+    def subject(self) -> str:
+        """Suite, task, solver and seed."""
+        r = self.result
+        return f"{r.suite}/{r.task_index} {r.solver} seed {r.seed}"
+
+    def row(self, status: CheckStatus, reason: str) -> Checked:
+        """Return this record's row of the report."""
+        return Checked(self.where, self.subject, status, reason)
+
+
+def read_stored(path: Path) -> list[Stored | Checked]:
+    """Return the records of a file; a line that is damaged, cut off or doubled is a row of the report."""
+    rows: list[Stored | Checked] = []
+    seen = set()
+    for line in read_lines(path):
+        where = line.where(path)
+        if not line.whole:
+            rows.append(Checked(where, "", "unreadable", "cut off while it was written; a resumed run drops it"))
+            continue
+        try:
+            stored = Stored(path, where, Result.from_json(line.text, source="record"))
+        except InputError as error:
+            rows.append(Checked(where, "", "unreadable", str(error)))
+            continue
+        twice = key_of(stored.result) in seen
+        seen.add(key_of(stored.result))
+        rows.append(stored.row("mismatch", "the second record of this in the file") if twice else stored)
+    return rows

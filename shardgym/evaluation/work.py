@@ -1,0 +1,94 @@
+"""The loop of a run: what is missing is solved, scored and appended, task by task."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from tqdm import tqdm
+
+from shardgym.costs.base import CostModel
+from shardgym.errors import InputError
+from shardgym.evaluation.attempt import Attempt, attempt
+from shardgym.evaluation.entrant import Entrant
+from shardgym.evaluation.provenance import utc_now
+from shardgym.evaluation.resume import key_of
+from shardgym.evaluation.run_info import RunInfo
+from shardgym.evaluation.scoring import Judge
+from shardgym.evaluation.store import Store
+from shardgym.evaluation.tasks import Tasks, keep_task
+from shardgym.task import ShardingTask
+
+ERRORS = "errors.log"
+
+#: Solvers and seeds that a task still needs.
+Missing = list[tuple[Entrant, int]]
+
+
+@dataclass(frozen=True)
+class Work:
+    """Everything that a run needs, and where its results go."""
+
+    suite: Tasks
+    entrants: Sequence[Entrant]
+    info: RunInfo
+    judge: CostModel
+    oracle: CostModel
+    store: Store
+
+    def run(self, progress: bool) -> None:
+        """Solve, score and append what the store lacks."""
+        missing = self._missing()
+        judge = Judge(self.judge, self.info, self._log)
+        total = sum(map(len, missing))
+        with tqdm(total=total, unit="plan", desc=self.suite.name, disable=None if progress else True) as bar:
+            for index, todo in enumerate(missing):
+                if not todo:
+                    continue
+                task = self.suite[index]
+                self._check_old(index, task)
+                keep_task(self.store.folder, self.suite, index, task)
+                attempts = self._attempts(task, todo, bar)
+                bar.set_postfix_str(f"task {index}: {self.info.judge} scores {len(attempts)} plans")
+                self.store.append(judge.score(task, index, attempts))
+
+    def _missing(self) -> list[Missing]:
+        there = {key_of(result) for result in self.store.results}
+        return [
+            [(e, seed) for e in self.entrants for seed in self.info.seeds if (index, e.spec.name, seed) not in there]
+            for index in range(self.info.num_tasks)
+        ]
+
+    def _check_old(self, index: int, task: ShardingTask) -> None:
+        for result in self.store.results:
+            if result.task_index == index and result.task_hash != task.digest:
+                raise InputError(
+                    f"{self.store.folder} holds records of another task {index} of suite '{self.suite.name}': "
+                    "give another folder, or --resume all to start afresh"
+                )
+
+    def _attempts(self, task: ShardingTask, todo: Missing, bar: tqdm[NoReturn]) -> list[Attempt]:
+        """Let every missing solver solve the task; one that changes it gets an error, the others the task as it was."""
+        before, attempts = task.to_json(), []
+        for entrant, seed in todo:
+            own = ShardingTask.from_json(before)
+            bar.set_postfix_str(f"{entrant.spec.name}")
+            tried = attempt(entrant, own, self.oracle, seed, self.info.time_limit_s, self._log)
+            if not _is_unchanged(own, before):
+                tried = dataclasses.replace(tried, failure="error", reason="the solver changed the task", plan=None)
+            attempts.append(tried)
+            bar.update()
+        return attempts
+
+    def _log(self, heading: str, text: str) -> None:
+        with (self.store.folder / ERRORS).open("a", encoding="utf-8") as file:
+            file.write(f"--- {utc_now()} {heading}\n{text}\n")
+
+
+def _is_unchanged(task: ShardingTask, before: str) -> bool:
+    try:
+        return task.to_json() == before
+    except (ValueError, TypeError, AttributeError):  # changed into something that is no record any more
+        return False

@@ -1,0 +1,67 @@
+"""What a reader must know to read a table: policy, judge, and how the times came about."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import defaultdict
+
+from shardgym.leaderboard.board import Board
+from shardgym.leaderboard.ranking import Ranking
+from shardgym.leaderboard.statistics import RESAMPLES, SEED
+
+
+def footer(ranking: Ranking) -> list[str]:
+    """Return the footnotes of a table, one sentence or two each."""
+    board, key = ranking.board, ranking.board.key
+    oracles = ", ".join(sorted({r.oracle for r in board.results})) or "-"
+    notes = [
+        "Cost of a plan: the slowest device's sum of forward compute, forward communication, backward communication "
+        "and backward compute, in ms per training step.",
+        f"Judge: {key.judge} {key.judge_version} on {key.hardware}, settings: {_settings(key.judge_settings)}. "
+        f"Oracle that solvers could query: {oracles}.",
+        f"Means are over the {ranking.num_common} of {len(board.tasks)} tasks that every complete solver has solved "
+        "(a solver that solved less than half as many as the best does not count here).",
+        "Ranked by tasks solved, then by geometric mean cost; a solver without a record for every task has no rank.",
+        f"Gap: geometric mean over tasks of cost / cost of rank 1, less 1; interval by {RESAMPLES:,} bootstrap "
+        f"resamples of the tasks, seed {SEED}. '=' marks a tie with rank 1: the interval contains 0.",
+    ]
+    if ranking.best_heuristic is not None:
+        notes.append(
+            f"vs greedy: geometric mean over tasks of cost / cost of {ranking.best_heuristic}, "
+            "the greedy heuristic with the lowest geometric mean."
+        )
+    return notes + _measurement_notes(board) + _failure_notes(ranking)
+
+
+def _settings(text: str) -> str:
+    return ", ".join(f"{name}={value}" for name, value in json.loads(text).items()) or "none"
+
+
+def _measurement_notes(board: Board) -> list[str]:
+    """Say how the times came about, as far as records tell."""
+    scored = [(r.task_index, r.cost) for r in board.results if r.cost is not None and r.cost.feasible]
+    modelled = {task for task, cost in scored if cost.communication != "measured"}
+    sessions: dict[int, set[str]] = defaultdict(set)
+    for task, cost in scored:
+        sessions[task].add(cost.session)
+    apart = sum(len(found) > 1 for found in sessions.values())
+    notes = []
+    if modelled:
+        notes.append(f"Communication was modelled, not measured, for {len(modelled)} of {len(board.tasks)} tasks.")
+    if apart:
+        notes.append(f"{apart} tasks hold times of different measurement sessions, which may have drifted apart.")
+    noise = [cost.noise for _, cost in scored if cost.noise > 0]
+    if noise:
+        notes.append(f"Median standard error of a measured cost: {100 * statistics.median(noise):.1f} %.")
+    return notes + [f"Note of the judge: {note}" for note in sorted({n for _, c in scored for n in c.notes})]
+
+
+def _failure_notes(ranking: Ranking) -> list[str]:
+    seeds = {r.seed for r in ranking.board.results}
+    notes = [f"{len(seeds)} seeds; a task's cost is the mean over them."] if len(seeds) > 1 else []
+    for row in ranking.rows:
+        if row.failures:
+            counts = ", ".join(f"{n} {status}" for status, n in sorted(row.failures.items()))
+            notes.append(f"Records of {row.solver} without a cost: {counts}.")
+    return notes

@@ -1,0 +1,124 @@
+"""The command itself: help, exit codes, close matches, what is imported, and readers that go away."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import shardgym
+from shardgym.cli import entry, main
+from shardgym.cli.command_table import COMMANDS
+
+
+def shell(*arguments, **options):
+    return subprocess.run([sys.executable, "-m", "shardgym", *arguments], capture_output=True, text=True, **options)
+
+
+def test_help_lists_every_command(capsys):
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"  {name} " in text for name in COMMANDS)
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"shardgym {shardgym.__version__}\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself_and_takes_json(name, capsys):
+    assert main([*name.split(), "--help"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: shardgym {name} [-h] [--json]")
+    assert len(text) > 300
+
+
+def test_help_about_a_group_lists_its_commands(capsys):
+    assert main(["plan", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "plan show" in text
+    assert "verify" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "expected a command, see 'shardgym --help'"),
+        (["rum"], "unknown command 'rum': did you mean run?"),
+        (["plan"], "expected one of show, diff after 'plan'"),
+        (["plan", "shwo"], "unknown command after 'plan' 'shwo': did you mean show?"),
+        (["run", "--suit", "x"], "unknown option '--suit': did you mean --suite?; see 'shardgym run --help'"),
+        (["run", "--zzz"], "unknown option '--zzz'; see 'shardgym run --help'"),
+        (["run"], "the following arguments are required: --suite; see 'shardgym run --help'"),
+        (["doctor", "now"], "unexpected argument 'now'; see 'shardgym doctor --help'"),
+        (["list", "solver"], "argument kind: unknown kind 'solver': did you mean solvers?; see 'shardgym list --help'"),
+    ],
+)
+def test_bad_usage_is_one_line_and_exit_code_2(arguments, message, capsys):
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", f"shardgym: error: {message}\n")
+
+
+def test_neither_help_nor_lists_import_torch_or_fbgemm():
+    code = (
+        "import sys; from shardgym.cli import main; "
+        "[main(a) for a in (['--help'], ['run', '--help'], ['list', 'solvers'], ['list', 'suites'])]; "
+        "loaded = {'torch', 'fbgemm_gpu'} & set(sys.modules); assert not loaded, loaded"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_python_m_shardgym_is_the_command():
+    done = shell("list", "costs", "--json")
+    assert done.returncode == 0
+    assert {"roofline", "fbgemm"} <= {row["cost"] for row in json.loads(done.stdout)}
+
+
+def test_errors_go_to_standard_error_with_their_exit_code():
+    done = shell("run", "--suite", "quik-v1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("shardgym: error: unknown suite 'quik-v1': did you mean quick-v1")
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    """Standard output is a pipe that nobody reads."""
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as gone:
+        process = subprocess.run(
+            [sys.executable, "-m", "shardgym", "list", "pools"], stdout=gone, stderr=subprocess.PIPE, text=True
+        )
+    assert (process.returncode, process.stderr) == (entry.BROKEN_PIPE, "")
+
+
+def test_ctrl_c_is_one_line(monkeypatch, capsys):
+    def press(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(entry, "_dispatch", press)
+    assert main(["list", "costs"]) == 130
+    assert capsys.readouterr().err == "shardgym: error: interrupted\n"
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch):
+    def fail(arguments):
+        raise ZeroDivisionError("bug")
+
+    monkeypatch.setattr(entry, "_dispatch", fail)
+    with pytest.raises(ZeroDivisionError):
+        main(["list", "costs"])
+
+
+@pytest.mark.parametrize("kind", ["suites", "solvers", "costs", "envs", "pools"])
+def test_lists_print_a_table_or_json(kind, capsys):
+    assert main(["list", kind, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert rows
+    assert main(["list", kind]) == 0
+    text = capsys.readouterr().out
+    assert all(str(next(iter(row.values()))) in text for row in rows)

@@ -1,0 +1,122 @@
+"""run, verify, leaderboard: the main job from the command line, without measuring."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from evaluation_toys import toy_tasks
+
+from shardgym.cli import main
+
+ROOFLINE = ["--cost", "roofline", "--oracle", "roofline"]
+
+
+@pytest.fixture
+def toys(tmp_path, monkeypatch):
+    """A suite file of three toy tasks, and an empty current folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "toys.json").write_text(json.dumps([task.to_dict() for task in toy_tasks()]))
+    return "toys.json"
+
+
+def test_run_prints_the_table_and_where_the_results_are(toys, capsys):
+    assert main(["run", "--suite", toys, *ROOFLINE]) == 0
+    out = capsys.readouterr().out
+    assert "toys: 3 tasks, judged by roofline" in out
+    for solver in ("random", "size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy"):
+        assert solver in out
+    assert "records: results/toys-roofline/records.jsonl" in out
+    assert "table: results/toys-roofline/table.md" in out
+
+
+def test_the_table_file_is_what_leaderboard_prints(toys, tmp_path, capsys):
+    main(["run", "--suite", toys, *ROOFLINE])
+    capsys.readouterr()
+    assert main(["leaderboard", "--format", "md"]) == 0
+    assert capsys.readouterr().out == (tmp_path / "results/toys-roofline/table.md").read_text()
+
+
+def test_run_as_json(toys, capsys):
+    assert main(["run", "--suite", toys, *ROOFLINE, "--solver", "dim_greedy", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["rankings"][0]["rows"][0]["solver"] == "dim_greedy"
+    assert data["failures"] == 0
+
+
+def test_a_solver_of_ones_own_is_found_from_the_current_folder(toys, tmp_path, capsys):
+    (tmp_path / "own_solvers_of_mine.py").write_text(
+        "from shardgym import ShardingPlan\n"
+        "class Mine:\n"
+        "    def solve(self, task, cost, seed=0):\n"
+        "        print('not part of the result')\n"
+        "        return ShardingPlan.table_wise(task, [i % task.num_devices for i in range(task.num_tables)])\n"
+    )
+    assert main(["run", "--suite", toys, *ROOFLINE, "--solver", "own_solvers_of_mine:Mine", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["rankings"][0]["rows"][0]["success"] == 1.0
+    assert "not part of the result" in captured.err
+
+
+def test_a_solver_that_raises_makes_exit_code_1_and_says_why(toys, capsys):
+    solvers = ["--solver", "evaluation_toys:Crashes", "--solver", "dim_greedy"]
+    assert main(["run", "--suite", toys, *ROOFLINE, *solvers]) == 1
+    captured = capsys.readouterr()
+    assert "evaluation_toys:Crashes on task 0, error: KeyError: 'missing\\nthing'" in captured.err
+    assert "tracebacks: results/toys-roofline/errors.log" in captured.out
+
+
+def test_a_task_without_a_feasible_plan_is_an_outcome(toys, capsys):
+    solvers = ["--solver", "evaluation_toys:GivesUp", "--solver", "dim_greedy"]
+    assert main(["run", "--suite", toys, *ROOFLINE, *solvers]) == 0
+    assert "Records of evaluation_toys:GivesUp without a cost: 3 infeasible." in capsys.readouterr().out
+
+
+def test_nothing_solved_is_exit_code_1(toys):
+    assert main(["run", "--suite", toys, *ROOFLINE, "--solver", "evaluation_toys:GivesUp"]) == 1
+
+
+def test_ctrl_c_says_how_to_continue(toys, capsys):
+    command = ["run", "--suite", toys, *ROOFLINE, "--solver", "evaluation_toys:Interrupted"]
+    assert main(command) == 130
+    expected = "interrupted with 1 of 3 records in results/toys-roofline; the same command continues"
+    assert expected in capsys.readouterr().err
+
+
+def test_limit_seed_and_resume(toys, capsys):
+    base = ["run", "--suite", toys, *ROOFLINE, "--solver", "random", "--json"]
+    assert main([*base, "--limit", "2", "--seed", "3", "--seed", "4"]) == 0
+    capsys.readouterr()
+    assert main([*base, "--limit", "2", "--seed", "3", "--resume", "none"]) == 0
+    row = json.loads(capsys.readouterr().out)["rankings"][0]["rows"][0]
+    assert (row["tasks"], row["completeness"]) == (2, 1.0)
+
+
+def test_verify_prints_a_line_per_record_and_fails_on_a_changed_one(toys, tmp_path, capsys):
+    main(["run", "--suite", toys, *ROOFLINE, "--solver", "dim_greedy"])
+    capsys.readouterr()
+    assert main(["verify", "results"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines[:3]] == ["ok"] * 3
+    assert lines[3] == "verified: 3 records, 3 ok, 0 mismatch, 0 skipped, 0 unreadable"
+    path = tmp_path / "results/toys-roofline/records.jsonl"
+    record, *rest = path.read_text().splitlines()
+    data = json.loads(record)
+    data["cost"]["per_device"][0][0] *= 1.00001
+    path.write_text("\n".join([json.dumps(data), *rest]) + "\n")
+    assert main(["verify", str(path)]) == 1
+    assert "❌ mismatch" in capsys.readouterr().out
+    assert main(["verify", str(path), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["counts"]["mismatch"] == 1
+
+
+def test_leaderboard_of_one_suite(toys, capsys):
+    main(["run", "--suite", toys, *ROOFLINE, "--solver", "dim_greedy"])
+    main(["run", "--suite", "tiny-v1", *ROOFLINE, "--solver", "dim_greedy", "--limit", "1"])
+    capsys.readouterr()
+    assert main(["leaderboard", "--json"]) == 0
+    assert {ranking["suite"] for ranking in json.loads(capsys.readouterr().out)} == {"toys", "tiny-v1"}
+    assert main(["leaderboard", "--suite", "toys", "--json"]) == 0
+    assert {ranking["suite"] for ranking in json.loads(capsys.readouterr().out)} == {"toys"}
+    assert main(["leaderboard", "--suite", "toy"]) == 2
+    assert "did you mean toys?" in capsys.readouterr().err

@@ -1,0 +1,194 @@
+"""Stopping and continuing: nothing is solved twice, nothing is mixed, nothing is lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+
+import pytest
+from evaluation_toys import CountCost, ToySuite, toy_tasks
+
+from shardgym.errors import InputError
+from shardgym.evaluation import evaluate, read_results
+from shardgym.evaluation.files import only_writer
+
+TOY = "evaluation_toys:"
+
+
+@pytest.fixture
+def calls(tmp_path, monkeypatch):
+    """Return a function that tells how often Logged was called since it was last asked."""
+    path = tmp_path / "calls.txt"
+    monkeypatch.setenv("SHARDGYM_TEST_CALLS", str(path))
+
+    def count() -> int:
+        number = len(path.read_text().splitlines()) if path.exists() else 0
+        path.unlink(missing_ok=True)
+        return number
+
+    return count
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out"
+
+
+def run(out, *solvers, tasks=None, judge=None, oracle="roofline", **options):
+    suite = options.pop("suite", None) or ToySuite(tasks if tasks is not None else toy_tasks())
+    return evaluate(suite, [TOY + s for s in solvers], out=out, judge=judge or CountCost(), oracle=oracle, **options)
+
+
+def lines(out):
+    return (out / "records.jsonl").read_bytes().splitlines(keepends=True)
+
+
+def test_a_second_run_solves_nothing(out, calls):
+    first = run(out, "Logged")
+    assert calls() == 3
+    assert [r.to_json() for r in run(out, "Logged")] == [r.to_json() for r in first]
+    assert calls() == 0
+
+
+def test_a_new_solver_joins_without_solving_the_old_again(out, calls):
+    run(out, "Logged")
+    calls()
+    results = run(out, "Logged", "Halves")
+    assert calls() == 0
+    assert len(results) == 6
+
+
+def test_more_tasks_continue_a_limited_run(out, calls):
+    run(out, "Logged", limit=1)
+    calls()
+    assert len(run(out, "Logged")) == 3
+    assert calls() == 2
+
+
+def test_missing_keeps_failures_and_failed_tries_them_again(out, tmp_path, monkeypatch):
+    broken = tmp_path / "broken"
+    broken.touch()
+    monkeypatch.setenv("SHARDGYM_TEST_BROKEN", str(broken))
+    assert {r.status for r in run(out, "FixedByNow")} == {"error"}
+    broken.unlink()
+    assert {r.status for r in run(out, "FixedByNow")} == {"error"}
+    assert {r.status for r in run(out, "FixedByNow", resume="failed")} == {"ok"}
+    assert len(lines(out)) == 3
+    assert len(list(out.glob("records-*.old"))) == 1
+
+
+def test_failed_leaves_what_succeeded_alone(out, calls):
+    run(out, "Logged", "GivesUp")
+    calls()
+    run(out, "Logged", "GivesUp", resume="failed")
+    assert calls() == 0
+    assert len(lines(out)) == 6
+
+
+def test_all_starts_afresh_and_keeps_the_old_file(out, calls):
+    run(out, "Logged")
+    old, _ = lines(out), calls()
+    run(out, "Logged", resume="all")
+    assert calls() == 3
+    (aside,) = out.glob("records-*.old")
+    assert aside.read_bytes().splitlines(keepends=True) == old
+
+
+def test_all_starts_afresh_even_from_a_damaged_file_of_another_judge(out):
+    run(out, "Halves")
+    (out / "records.jsonl").write_text("not JSON\n")
+    assert len(run(out, "Halves", judge=CountCost("other"), resume="all")) == 3
+
+
+def test_none_reports_what_is_there(out, calls):
+    run(out, "Logged", limit=1)
+    calls()
+    assert len(run(out, "Logged", "Halves", resume="none")) == 1
+    assert calls() == 0
+
+
+@pytest.mark.parametrize("cut", [1, 30, -1])
+def test_a_last_line_that_was_cut_off_is_dropped_and_made_again(out, calls, caplog, cut):
+    run(out, "Logged")
+    calls()
+    whole = lines(out)
+    (out / "records.jsonl").write_bytes(b"".join(whole[:2]) + whole[2][:cut])
+    with caplog.at_level(logging.WARNING):
+        results = run(out, "Logged")
+    assert calls() == 1
+    assert len(results) == 3
+    assert lines(out)[:2] == whole[:2]
+    assert "records.jsonl:3: dropped a record that was cut off" in caplog.text
+
+
+@pytest.mark.parametrize("damage", [b"{}\n", b"not JSON\n", b"\n", b'{"a": NaN}\n', b"\xff\xfe\n"])
+def test_any_other_damaged_line_is_an_error_that_names_file_and_line(out, damage):
+    run(out, "Halves")
+    whole = lines(out)
+    (out / "records.jsonl").write_bytes(whole[0] + damage + whole[2])
+    before = (out / "records.jsonl").read_bytes()
+    with pytest.raises(InputError, match=r"records\.jsonl:2: "):
+        run(out, "Halves")
+    assert (out / "records.jsonl").read_bytes() == before
+
+
+def test_a_record_that_is_there_twice_is_an_error(out):
+    run(out, "Halves")
+    (out / "records.jsonl").write_bytes(b"".join(lines(out)) + lines(out)[0])
+    with pytest.raises(InputError, match=r"records\.jsonl:4: .*line 1 already"):
+        read_results(out / "records.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"judge": CountCost("other")}, "judge_settings"),
+        ({"judge": "roofline"}, "judge"),
+        ({"oracle": TOY + "CountCost"}, "oracle"),
+        ({"suite": ToySuite(toy_tasks(), name="toys-v2")}, "suite"),
+        ({"time_limit_s": 3.0}, "time_limit_s"),
+    ],
+)
+def test_records_of_something_else_are_never_mixed(out, change, named):
+    run(out, "Halves")
+    before = lines(out)
+    with pytest.raises(InputError, match=f"holds records of {named} .*give another folder"):
+        run(out, "Lopsided", **change)
+    assert lines(out) == before
+
+
+def test_a_newer_judge_does_not_continue_the_records_of_an_older_one(out, monkeypatch):
+    run(out, "Halves")
+    monkeypatch.setattr(CountCost, "version", "2")
+    with pytest.raises(InputError, match="judge_version '1', this run has '2'"):
+        run(out, "Halves")
+
+
+def test_records_are_checked_even_when_run_info_is_lost(out):
+    run(out, "Halves")
+    (out / "run.json").unlink()
+    with pytest.raises(InputError, match="holds a record of judge"):
+        run(out, "Halves", judge="roofline")
+
+
+def test_a_suite_whose_tasks_changed_is_refused(out):
+    run(out, "Halves")
+    tasks = [dataclasses.replace(task, batch_size=99) for task in toy_tasks()]
+    with pytest.raises(InputError, match="another task 0 of suite 'toys'"):
+        run(out, "Lopsided", tasks=tasks)
+
+
+def test_two_runs_cannot_write_into_one_folder(out):
+    with only_writer(out), pytest.raises(InputError, match="another run is writing"):
+        run(out, "Halves")
+    assert len(run(out, "Halves")) == 3
+
+
+def test_a_full_disk_leaves_whole_lines(out, monkeypatch):
+    run(out, "Halves", limit=1)
+    before, write = lines(out), os.write
+    monkeypatch.setattr(os, "write", lambda handle, data: write(handle, data[:10]))
+    with pytest.raises(InputError, match="is the disk full"):
+        run(out, "Halves")
+    assert lines(out) == before

@@ -1,0 +1,189 @@
+"""evaluate: what is recorded, who sees which cost model, and what failures become."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from evaluation_toys import BrokenCost, CountCost, Spies, ToySuite, toy_tasks
+
+from shardgym.errors import InputError, UnknownNameError
+from shardgym.evaluation import SolverSpec, evaluate, read_results
+
+TOY = "evaluation_toys:"
+
+
+def run(out, *solvers, suite=None, judge=None, **options):
+    suite = suite if suite is not None else ToySuite(toy_tasks())
+    oracle = options.pop("oracle", "roofline")
+    return evaluate(suite, [TOY + s for s in solvers], out=out, judge=judge or CountCost(), oracle=oracle, **options)
+
+
+def test_one_record_per_task_solver_and_seed_with_the_judges_cost(tmp_path):
+    """Halves puts 2 shards on each device; task i adds i / 10 ms to device 0."""
+    results = run(tmp_path, "Halves", "Lopsided", seeds=[0, 7])
+    assert [(r.task_index, r.solver.removeprefix(TOY), r.seed) for r in results] == [
+        (task, solver, seed) for task in range(3) for solver in ("Halves", "Lopsided") for seed in (0, 7)
+    ]
+    assert [r.total_ms for r in results[::2]] == pytest.approx([2.0, 3.0, 2.1, 3.1, 2.2, 3.2])
+
+
+def test_stored_records_are_the_returned_ones(tmp_path):
+    results = run(tmp_path, "Halves", "GivesUp")
+    assert [r.to_json() for r in read_results(tmp_path / "records.jsonl")] == [r.to_json() for r in results]
+
+
+def test_a_record_says_where_it_comes_from(tmp_path):
+    record = run(tmp_path, "Halves", judge=CountCost("lab"))[0]
+    assert (record.judge, record.oracle, record.hardware) == (CountCost.name, "roofline", "lab")
+    assert record.judge_settings == {"tag": "lab"}
+    assert {"python", "shardgym", "numpy"} <= set(record.versions)
+    assert record.started.endswith("+00:00")
+
+
+def test_the_judge_scores_all_plans_of_a_task_in_one_call(tmp_path):
+    judge = CountCost()
+    run(tmp_path, "Halves", "Lopsided", "GivesUp", judge=judge)
+    assert judge.calls == [("toys/0", 2), ("toys/1", 2), ("toys/2", 2)]
+
+
+def test_a_solver_sees_the_oracle_and_never_the_judge(tmp_path):
+    Spies.seen.clear()
+    judge = CountCost()
+    run(tmp_path, "Spies", judge=judge, oracle="roofline")
+    assert {cost.name for cost in Spies.seen} == {"roofline"}
+    assert judge not in Spies.seen
+
+
+def test_judge_and_oracle_of_one_name_are_two_objects(tmp_path, monkeypatch):
+    """The solver's oracle never gets to score: counted by the calls on each object."""
+    made = []
+    original = CountCost.__init__
+    monkeypatch.setattr(CountCost, "__init__", lambda self, tag="toy": (original(self, tag), made.append(self))[0])
+    Spies.seen.clear()
+    run(tmp_path, "Spies", judge=TOY + "CountCost", oracle=TOY + "CountCost")
+    assert len(made) == 2
+    scoring = [cost for cost in made if cost.calls]
+    assert len(scoring) == 1
+    assert scoring[0] not in Spies.seen
+
+
+def test_one_object_cannot_be_judge_and_oracle(tmp_path):
+    cost = CountCost()
+    with pytest.raises(InputError, match="same object"):
+        run(tmp_path, "Halves", judge=cost, oracle=cost)
+
+
+@pytest.mark.parametrize(
+    ("solver", "status", "reason"),
+    [
+        ("GivesUp", "infeasible", "table 't3' fits nowhere"),
+        ("Overfull", "infeasible", "device 0 holds 640 bytes, 160 more than its 480"),
+        ("Crashes", "error", "KeyError: 'missing\\nthing'"),
+        ("Exits", "error", "SystemExit: 3"),
+        ("ReturnsNothing", "error", "the solver returned NoneType, not a ShardingPlan"),
+        ("WrongTask", "error", "plan is for task"),
+        ("Meddles", "error", "the solver changed the task"),
+    ],
+)
+def test_a_failure_is_a_record_with_a_reason_of_one_line(tmp_path, solver, status, reason):
+    results = run(tmp_path, solver, "Halves")
+    failed, fine = results[::2], results[1::2]
+    assert {r.status for r in failed} == {status}
+    assert all(r.reason.startswith(reason) and "\n" not in r.reason for r in failed)
+    assert all(r.total_ms == float("inf") for r in failed)
+    assert {r.status for r in fine} == {"ok"}
+
+
+def test_an_infeasible_plan_is_kept_in_its_record(tmp_path):
+    record = run(tmp_path, "Overfull")[0]
+    assert record.plan is not None
+    assert record.cost is not None
+    assert not record.cost.feasible
+
+
+def test_tracebacks_go_to_a_log_file(tmp_path):
+    run(tmp_path, "Crashes", limit=1)
+    text = (tmp_path / "errors.log").read_text()
+    assert "evaluation_toys:Crashes, task toys/0, seed 0" in text
+    assert 'raise KeyError("missing\\nthing")' in text
+
+
+def test_a_plan_that_the_judge_cannot_score_is_unmeasured(tmp_path):
+    results = run(tmp_path, "Halves", judge=BrokenCost())
+    assert [r.status for r in results] == ["ok", "unmeasured", "ok"]
+    assert results[1].reason == "MeasurementError: the worker died"
+    assert results[1].plan is not None
+
+
+def test_what_the_judge_needs_and_does_not_find_ends_the_run(tmp_path, monkeypatch):
+    """Missing data would fail every task the same way: one line instead of a file full of failures."""
+    def refuse(self, task, plans):
+        raise InputError("recorded ids need 'file.pt'")
+
+    monkeypatch.setattr(CountCost, "_evaluate", refuse)
+    with pytest.raises(InputError, match="recorded ids"):
+        run(tmp_path, "Halves")
+    assert not (tmp_path / "records.jsonl").exists()
+
+
+def test_an_interrupt_leaves_the_finished_tasks(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, "Interrupted", "Halves")
+    assert [(r.task_index, r.status) for r in read_results(tmp_path / "records.jsonl")] == [(0, "ok"), (0, "ok")]
+
+
+def test_a_wrong_name_is_found_before_anything_is_solved_or_written(tmp_path):
+    with pytest.raises(UnknownNameError, match="did you mean size_greedy"):
+        evaluate(ToySuite(toy_tasks()), ["sise_greedy"], out=tmp_path / "x", judge=CountCost(), oracle="roofline")
+    assert not (tmp_path / "x").exists()
+
+
+def test_one_solver_with_two_settings_is_refused(tmp_path):
+    twice = [SolverSpec("random"), SolverSpec("random", {"a": 1})]
+    with pytest.raises(InputError, match="twice with different settings"):
+        evaluate(ToySuite(toy_tasks()), twice, out=tmp_path, judge=CountCost(), oracle="roofline")
+
+
+@pytest.mark.parametrize("options", [{"limit": 0}, {"limit": -1}, {"seeds": []}, {"resume": "mising"}])
+def test_nonsense_is_refused(tmp_path, options):
+    with pytest.raises(InputError):
+        run(tmp_path, "Halves", **options)
+
+
+def test_limit_takes_the_first_tasks(tmp_path):
+    assert [r.task_index for r in run(tmp_path, "Halves", limit=2)] == [0, 1]
+
+
+def test_the_time_limit_reaches_solvers_that_take_one(tmp_path, monkeypatch):
+    given = []
+    monkeypatch.setattr(Spies, "solve", lambda self, task, cost, seed=0, time_limit_s=None: given.append(time_limit_s))
+    run(tmp_path, "Spies", "Halves", limit=1, time_limit_s=2.5)
+    assert given == [2.5]
+
+
+def test_tasks_that_do_not_come_with_shardgym_are_kept_next_to_the_records(tmp_path):
+    tasks = toy_tasks()
+    run(tmp_path, "Halves", suite=ToySuite(tasks))
+    assert {p.stem for p in (tmp_path / "tasks").iterdir()} == {task.digest for task in tasks}
+
+
+def test_tasks_that_come_with_shardgym_are_not_kept(tmp_path):
+    from shardgym import load_suite
+
+    evaluate(load_suite("quick-v1"), ["random"], out=tmp_path, judge="roofline", oracle="roofline", limit=1)
+    assert not (tmp_path / "tasks").exists()
+
+
+def test_other_tasks_cannot_use_the_name_of_a_suite_of_shardgym(tmp_path):
+    with pytest.raises(InputError, match="give it another name"):
+        run(tmp_path, "Halves", suite=ToySuite(toy_tasks(), name="quick-v1"))
+
+
+def test_run_info_tells_what_the_folder_is_about(tmp_path):
+    run(tmp_path, "Halves", limit=2)
+    run(tmp_path, "Lopsided", limit=1, seeds=[3])
+    info = json.loads((tmp_path / "run.json").read_text())
+    assert info["num_tasks"] == 2
+    assert info["solvers"] == [TOY + "Halves", TOY + "Lopsided"]
+    assert info["seeds"] == [0, 3]

@@ -1,0 +1,223 @@
+"""verify: every stored plan is scored again, and whatever was changed by hand is found."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from evaluation_toys import CountCost, DriftingCost, ToySuite, toy_tasks
+
+from shardgym import load_suite
+from shardgym.errors import InputError
+from shardgym.evaluation import evaluate, verify
+
+TOY = "evaluation_toys:"
+TRUST = [CountCost.name, DriftingCost.name]
+
+
+@pytest.fixture
+def toys(tmp_path):
+    """Records of two solvers on three toy tasks, judged by CountCost."""
+    suite = ToySuite(toy_tasks())
+    evaluate(suite, [TOY + "Halves", TOY + "Lopsided"], out=tmp_path, judge=CountCost.name, oracle="roofline")
+    return tmp_path
+
+
+def edit(folder, number, change):
+    """Change the record on line `number` by hand."""
+    path = folder / "records.jsonl"
+    lines = path.read_text().splitlines()
+    record = json.loads(lines[number - 1])
+    change(record)
+    lines[number - 1] = json.dumps(record)
+    path.write_text("\n".join(lines) + "\n")
+
+
+def statuses(folder, **options):
+    return [row.status for row in verify([folder], **{"trust": TRUST} | options).rows]
+
+
+def problem(folder, number):
+    report = verify([folder], trust=TRUST)
+    assert not report.ok
+    assert [row.status == "ok" for row in report.rows] == [i + 1 != number for i in range(len(report.rows))]
+    return report.rows[number - 1]
+
+
+def test_untouched_records_are_verified(toys):
+    report = verify([toys], trust=TRUST)
+    assert report.ok
+    assert statuses(toys) == ["ok"] * 6
+    assert report.rows[0].where == f"{toys / 'records.jsonl'}:1"
+    assert report.footer() == "verified: 6 records, 6 ok, 0 mismatch, 0 skipped, 0 unreadable"
+
+
+def test_records_of_a_suite_of_shardgym_need_no_task_files(tmp_path):
+    evaluate(load_suite("quick-v1"), ["random"], out=tmp_path, judge="roofline", oracle="roofline", limit=2)
+    assert statuses(tmp_path) == ["ok", "ok"]
+
+
+def test_a_cost_that_was_lowered(toys):
+    def lower(record):
+        record["cost"]["per_device"][0][0] = 1.9
+        record["cost"]["per_device"][1][0] = 1.9
+
+    edit(toys, 1, lower)
+    row = problem(toys, 1)
+    assert (row.status, row.reason) == ("mismatch", "stored 1.9 ms, recomputed 2 ms")
+
+
+def test_a_plan_that_was_exchanged(toys):
+    def exchange(record):
+        for shard in record["plan"]["shards"]:
+            shard["device"] = 1 - shard["device"] if shard["table"] == "t0" else shard["device"]
+
+    edit(toys, 3, exchange)
+    assert problem(toys, 3).status == "mismatch"
+
+
+def test_a_plan_that_does_not_fit(toys):
+    edit(toys, 1, lambda record: [shard.update(device=0) for shard in record["plan"]["shards"]])
+    assert problem(toys, 1).reason == (
+        "the plan is infeasible: device 0 holds 640 bytes, 160 more than its 480; "
+        "largest of its 4 shards: 't3' 160, 't2' 160, 't1' 160"
+    )
+
+
+def test_hardware_that_was_renamed(toys):
+    edit(toys, 2, lambda record: record.update(hardware="supercomputer"))
+    assert "cost is of toy, the record says supercomputer" in problem(toys, 2).reason
+
+
+def test_a_deterministic_cost_of_other_hardware_than_its_judge_says(toys):
+    def rename(record):
+        record["hardware"] = record["cost"]["hardware"] = "supercomputer"
+
+    edit(toys, 2, rename)
+    assert problem(toys, 2).status == "mismatch"
+
+
+def test_too_few_devices(toys):
+    edit(toys, 1, lambda record: record["cost"]["per_device"].pop())
+    assert problem(toys, 1).reason == "cost of 1 devices, the task has 2"
+
+
+@pytest.mark.parametrize(
+    "damage", [{"surprise": 1}, {"status": "fine"}, {"task_hash": "0" * 64}, {"plan": None}, {"seed": -1}]
+)
+def test_a_damaged_record_is_unreadable(toys, damage):
+    edit(toys, 4, lambda record: record.update(damage))
+    assert problem(toys, 4).status == "unreadable"
+
+
+def test_a_truncated_file(toys):
+    path = toys / "records.jsonl"
+    path.write_bytes(path.read_bytes()[:-40])
+    assert problem(toys, 6).reason.startswith("cut off while it was written")
+
+
+def test_a_record_that_is_there_twice(toys):
+    path = toys / "records.jsonl"
+    path.write_text(path.read_text() + path.read_text().splitlines()[0] + "\n")
+    assert problem(toys, 7).status == "mismatch"
+
+
+def test_a_task_file_that_is_missing_or_changed(toys):
+    first, second, third = (task.digest for task in toy_tasks())
+    (toys / "tasks" / f"{first}.json").unlink()
+    (toys / "tasks" / f"{second}.json").write_text((toys / "tasks" / f"{third}.json").read_text())
+    assert statuses(toys) == ["unreadable"] * 4 + ["ok"] * 2
+
+
+def test_a_suite_of_shardgym_cannot_be_claimed_with_easier_tasks(toys):
+    """The task file next to the records does not count for a name that shardgym knows."""
+    edit(toys, 1, lambda record: record.update(suite="quick-v1"))
+    assert problem(toys, 1).status == "unreadable"
+
+
+def test_an_index_beyond_the_suite(toys):
+    edit(toys, 1, lambda record: record.update(suite="quick-v1", task_index=99))
+    assert "quick-v1' has 10 tasks" in problem(toys, 1).reason
+
+
+def test_failures_are_skipped_unless_their_plan_shows_them(tmp_path):
+    """A plan that is recorded as infeasible is checked to be; a solver that gave none is not called again."""
+    suite = ToySuite(toy_tasks(1))
+    solvers = [TOY + name for name in ("Overfull", "GivesUp", "Crashes")]
+    evaluate(suite, solvers, out=tmp_path, judge=CountCost.name, oracle="roofline")
+    assert statuses(tmp_path) == ["ok", "skipped", "skipped"]
+    edit(tmp_path, 1, lambda record: record["plan"]["shards"][0].update(device=1))
+    assert statuses(tmp_path) == ["mismatch", "skipped", "skipped"]
+
+
+def test_nothing_verified_is_not_ok(tmp_path):
+    evaluate(ToySuite(toy_tasks(1)), [TOY + "GivesUp"], out=tmp_path, judge=CountCost.name, oracle="roofline")
+    report = verify([tmp_path])
+    assert not report.ok
+    assert report.footer().startswith("NOT VERIFIED")
+
+
+def test_a_judge_that_a_record_names_is_not_imported_unless_trusted(toys):
+    edit(toys, 1, lambda record: record.update(judge="subprocess:run", judge_settings={"args": ["false"]}))
+    report = verify([toys], trust=TRUST)
+    assert (report.rows[0].status, report.ok) == ("skipped", True)
+    assert "pass --trust subprocess:run" in report.rows[0].reason
+    assert statuses(toys, trust=[]) == ["skipped"] * 6
+
+
+def test_a_judge_that_does_not_exist_here_is_skipped(toys):
+    edit(toys, 1, lambda record: record.update(judge="crystal_ball"))
+    assert statuses(toys) == ["skipped"] + ["ok"] * 5
+
+
+def test_another_version_of_the_judge_is_skipped(toys, monkeypatch):
+    monkeypatch.setattr(CountCost, "version", "2")
+    assert statuses(toys) == ["skipped"] * 6
+
+
+@pytest.fixture
+def measured(tmp_path, monkeypatch):
+    """Records of three solvers under DriftingCost, in the state of the day they were made."""
+    monkeypatch.setattr(DriftingCost, "factor", 1.0)
+    solvers = [TOY + name for name in ("Halves", "Lopsided", "Spies")]
+    evaluate(ToySuite(toy_tasks()), solvers, out=tmp_path, judge=DriftingCost.name, oracle="roofline")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("factor", "status"), [(1.0, "ok"), (1.8, "ok"), (0.5, "ok"), (4.0, "mismatch")])
+def test_measured_costs_may_drift_together(measured, monkeypatch, factor, status):
+    monkeypatch.setattr(DriftingCost, "factor", factor)
+    assert statuses(measured) == [status] * 9
+
+
+def test_a_measured_cost_that_was_lowered_stands_out(measured, monkeypatch):
+    monkeypatch.setattr(DriftingCost, "factor", 1.3)
+
+    def lower(record):
+        record["cost"]["per_device"] = [[0.6 * ms for ms in row] for row in record["cost"]["per_device"]]
+
+    edit(measured, 2, lower)
+    assert "times the drift of its task" in problem(measured, 2).reason
+
+
+def test_measured_costs_of_other_hardware_are_skipped(measured):
+    def rename(record):
+        record["hardware"] = record["cost"]["hardware"] = "supercomputer"
+
+    edit(measured, 1, rename)
+    assert statuses(measured) == ["skipped"] + ["ok"] * 8
+
+
+def test_plans_of_one_task_are_measured_again_in_one_call(measured, monkeypatch):
+    sizes, score = [], CountCost._evaluate
+    counted = lambda self, task, plans: sizes.append(len(plans)) or score(self, task, plans)  # noqa: E731
+    monkeypatch.setattr(CountCost, "_evaluate", counted)
+    verify([measured], trust=TRUST)
+    assert sizes == [3, 3, 3]
+
+
+def test_paths_that_hold_nothing_are_errors(tmp_path):
+    with pytest.raises(InputError, match="holds no records"):
+        verify([tmp_path])
+    with pytest.raises(InputError, match="does not exist"):
+        verify([tmp_path / "nowhere"])

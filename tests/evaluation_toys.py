@@ -1,0 +1,192 @@
+"""Cost models and solvers that are simple enough to work out by hand, importable as `evaluation_toys:Name`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from shardgym import CostModel, EmbeddingTable, NoFeasiblePlanError, PlanCost, ShardingPlan, ShardingTask, Topology
+from shardgym.errors import MeasurementError
+
+
+def toy_tasks(count: int = 3, num_devices: int = 2) -> list[ShardingTask]:
+    """Tasks of four tables of 4 columns that differ in batch size; one device holds three of the tables."""
+    tables = tuple(EmbeddingTable(f"t{i}", 10, 4, pooling_factor=1.0 + i) for i in range(4))
+    topology = Topology(num_devices=num_devices, memory_bytes=3 * 160)
+    return [ShardingTask(tables, topology, batch_size=64 + i, name=f"toys/{i}") for i in range(count)]
+
+
+@dataclass(frozen=True)
+class ToySuite:
+    """A suite made of a list."""
+
+    tasks: list[ShardingTask]
+    name: str = "toys"
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def __getitem__(self, index: int) -> ShardingTask:
+        return self.tasks[index]
+
+
+class CountCost(CostModel):
+    """A device takes one ms of forward compute per shard; a batch of 64 + i adds i / 10 ms to device 0."""
+
+    name = "evaluation_toys:CountCost"
+    version = "1"
+    deterministic = True
+    factor = 1.0
+
+    def __init__(self, tag: str = "toy") -> None:
+        self._tag = tag
+        self.calls: list[tuple[str, int]] = []
+
+    @property
+    def hardware(self) -> str:
+        return self._tag
+
+    def settings(self):
+        return {} if self._tag == "toy" else {"tag": self._tag}
+
+    def _evaluate(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
+        self.calls.append((task.name, len(plans)))
+        return [self._cost(task, plan) for plan in plans]
+
+    def _cost(self, task: ShardingTask, plan: ShardingPlan) -> PlanCost:
+        per_device = np.zeros((task.num_devices, 4))
+        per_device[:, 0] = [self.factor * len(plan.on(d)) for d in range(task.num_devices)]
+        per_device[0, 0] += (task.batch_size - 64) / 10
+        return PlanCost(per_device, self.name, self.version, self.hardware)
+
+
+class DriftingCost(CountCost):
+    """Stands for a measurement: costs carry noise, a session, and the `factor` of the day."""
+
+    name = "evaluation_toys:DriftingCost"
+    deterministic = False
+
+    def _cost(self, task: ShardingTask, plan: ShardingPlan) -> PlanCost:
+        return replace(super()._cost(task, plan), noise=0.01, session=f"day of {self.factor}", compute="measured")
+
+
+class BrokenCost(CountCost):
+    """Cannot score tasks with a batch of 65."""
+
+    name = "evaluation_toys:BrokenCost"
+
+    def _evaluate(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
+        if task.batch_size == 65:
+            raise MeasurementError("the worker died")
+        return super()._evaluate(task, plans)
+
+
+class Halves:
+    """Two tables on each of the first two devices: 2 ms under CountCost."""
+
+    def solve(self, task, cost, seed=0):
+        return ShardingPlan.table_wise(task, [0, 0, 1, 1])
+
+
+class Lopsided:
+    """Three tables on device 0: 3 ms under CountCost."""
+
+    def solve(self, task, cost, seed=0):
+        return ShardingPlan.table_wise(task, [0, 0, 0, 1])
+
+
+class Overfull:
+    """All on device 0, which lacks memory for the fourth."""
+
+    def solve(self, task, cost, seed=0):
+        return ShardingPlan.table_wise(task, [0, 0, 0, 0])
+
+
+class GivesUp:
+    """Finds no plan."""
+
+    def solve(self, task, cost, seed=0):
+        raise NoFeasiblePlanError("table 't3' fits nowhere")
+
+
+class Crashes:
+    """Has a bug."""
+
+    def solve(self, task, cost, seed=0):
+        raise KeyError("missing\nthing")
+
+
+class Exits:
+    """Tries to end the process."""
+
+    def solve(self, task, cost, seed=0):
+        raise SystemExit(3)
+
+
+class ReturnsNothing:
+    """Forgets to return."""
+
+    def solve(self, task, cost, seed=0):
+        return None
+
+
+class WrongTask:
+    """Returns a plan for another task."""
+
+    def solve(self, task, cost, seed=0):
+        return Halves().solve(replace(task, batch_size=1), cost)
+
+
+class Meddles:
+    """Changes the frozen task by force."""
+
+    def solve(self, task, cost, seed=0):
+        object.__setattr__(task, "batch_size", 1)
+        return Halves().solve(task, cost)
+
+
+class FixedByNow:
+    """Fails as long as the file named by SHARDGYM_TEST_BROKEN exists."""
+
+    def solve(self, task, cost, seed=0):
+        if Path(os.environ["SHARDGYM_TEST_BROKEN"]).exists():
+            raise RuntimeError("not yet")
+        return Halves().solve(task, cost)
+
+
+class Logged:
+    """Notes every call in the file named by SHARDGYM_TEST_CALLS, and takes 20 ms."""
+
+    def solve(self, task, cost, seed=0):
+        with Path(os.environ["SHARDGYM_TEST_CALLS"]).open("a") as file:
+            file.write(f"{type(self).__name__} {task.name} {seed}\n")
+        time.sleep(0.02)
+        return Halves().solve(task, cost)
+
+
+class LoggedToo(Logged):
+    """A second one."""
+
+
+class Interrupted:
+    """Presses Ctrl-C on the task with a batch of 65."""
+
+    def solve(self, task, cost, seed=0):
+        if task.batch_size == 65:
+            raise KeyboardInterrupt
+        return Halves().solve(task, cost)
+
+
+class Spies:
+    """Keeps every cost model that it was given."""
+
+    seen: list[CostModel] = []  # noqa: RUF012
+
+    def solve(self, task, cost, seed=0, time_limit_s=None):
+        type(self).seen.append(cost)
+        return Halves().solve(task, cost)

@@ -1,0 +1,92 @@
+"""Plans as text: every device shown, the worst named, and no line wider than the terminal."""
+
+from __future__ import annotations
+
+import pytest
+from evaluation_toys import CountCost, toy_tasks
+
+from shardgym import Shard, ShardingPlan
+from shardgym.rendering import render_diff, render_plan
+from shardgym.rendering.bars import bar, mebibytes, stacked
+from shardgym.rendering.plan_diff import changes
+
+TASK = toy_tasks(1)[0]
+HALVES = ShardingPlan.table_wise(TASK, [0, 0, 1, 1])
+LOPSIDED = ShardingPlan.table_wise(TASK, [0, 0, 0, 1])
+
+
+def cost_of(plan):
+    return CountCost().evaluate(TASK, [plan])[0]
+
+
+def test_bars_fill_in_proportion():
+    assert (bar(0.5, 4), bar(0.5, 4, ascii_only=True), bar(2.0, 4, ascii_only=True)) == ("██··", "##..", "####")
+    assert (bar(0.3, 0), bar(0.0, 3), bar(1.0, 3)) == ("", "···", "███")
+
+
+def test_stacked_bars_have_one_character_per_phase():
+    assert stacked([0.25, 0.25, 0.25, 0.25], 8, ascii_only=True) == "FFffbbBB"
+    assert stacked([0.5, 0, 0, 0.25], 4, ascii_only=True) == "FFB "
+
+
+@pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 * 2**30, "5.0 GiB")])
+def test_sizes_have_short_units(size, text):
+    assert mebibytes(size) == text
+
+
+def test_a_plan_shows_every_device_with_memory():
+    text = render_plan(TASK, HALVES)
+    assert "4 tables in 4 shards on 2 devices" in text
+    assert text.count("320 B  66.7 %") == 2
+
+
+def test_the_worst_devices_and_their_tables_are_named():
+    """Device 0 holds 480 of 480 bytes and takes 3 ms, the other 1 ms; t2 is 3 of its 6 ids per sample."""
+    text = render_plan(TASK, LOPSIDED, cost_of(LOPSIDED))
+    assert "fullest: device 0, 100.0 % of its memory" in text
+    assert "slowest: device 0, 3.000 ms" in text
+    assert "most compute: device 0, 3.000 ms, 1.50 times the mean" in text
+    assert "tables responsible on device 0: 't2' 50 % (10 rows x 4 columns), 't1' 33 %" in text
+
+
+def test_without_a_cost_the_busiest_device_is_that_with_most_lookups():
+    """Columns times ids per sample: 4 x (1 + 2) on device 0, 4 x (3 + 4) on device 1."""
+    assert "busiest: device 1, 1.40 times the mean" in render_plan(TASK, HALVES)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_no_line_is_wider_than_the_terminal(width, ascii_only):
+    text = render_plan(TASK, HALVES, cost_of(HALVES), width=width, ascii_only=ascii_only)
+    assert max(map(len, text.splitlines())) <= width
+    assert text.isascii() == ascii_only
+
+
+def test_an_infeasible_plan_is_drawn_with_its_problems():
+    shards = [*LOPSIDED.shards[:3], Shard("ghost", (0, 1), (0, 4), 9), Shard("t3", (0, 5), (0, 4), 0)]
+    text = " ".join(render_plan(TASK, ShardingPlan.of(TASK, shards), width=400).split())
+    assert "problem: table 'ghost' is not in the task" in text
+    assert "problem: rows 5..9 columns 0..3 of table 't3' are missing" in text
+    assert "problem: device 0 holds 560 bytes, 80 more than its 480" in text
+
+
+def test_a_diff_tells_moves_from_other_cuts():
+    halved = [Shard("t3", (0, 5), (0, 4), 0), Shard("t3", (5, 10), (0, 4), 1)]
+    after = ShardingPlan.of(TASK, [*ShardingPlan.table_wise(TASK, [0, 0, 0, 1]).shards[:3], *halved])
+    found = {change.table: change.is_move for change in changes(TASK, HALVES, after)}
+    assert found == {"t2": True, "t3": False}
+    text = render_diff(TASK, HALVES, after)
+    assert "1 tables moved, 1 cut differently, 2 the same" in text
+    assert "moved 't2': device 1 → 0" in text
+    assert "cut   't3': rows 0..9 columns 0..3 on 1 → rows 0..4 columns 0..3 on 0 + rows 5..9 columns 0..3 on 1" in text
+
+
+def test_a_diff_with_costs_says_which_is_better():
+    text = render_diff(TASK, HALVES, LOPSIDED, (cost_of(HALVES), cost_of(LOPSIDED)), ascii_only=True)
+    assert "A: 2.000 ms, slowest device 0. B: 3.000 ms, slowest device 0. B against A: +50.0 %." in text
+    assert text.isascii()
+
+
+def test_equal_plans_have_no_changes():
+    assert changes(TASK, HALVES, HALVES) == []
+    assert "0 tables moved, 0 cut differently, 4 the same" in render_diff(TASK, HALVES, HALVES)

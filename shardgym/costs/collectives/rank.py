@@ -1,0 +1,104 @@
+"""One rank of a collective group: `python -m shardgym.costs.collectives.rank SETTINGS DESCRIPTOR`."""
+
+from __future__ import annotations
+
+import datetime
+import gc
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from shardgym.costs.collectives.jobs import Move, Timing
+from shardgym.costs.workers.child import Handler, serve
+
+#: How far ahead ranks agree to start, so that all of them know it in time.
+_LEAD_S = 0.002
+
+
+class Rank:
+    """Answers the group's messages.
+
+    Args:
+        device: where the exchanged values live.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def __call__(self, message: Timing | Move) -> Any:
+        """Time an exchange, or carry one out and return what arrived."""
+        return self.time(message) if isinstance(message, Timing) else self.move(message)
+
+    def time(self, job: Timing) -> list[float]:
+        """Return, for each iteration, the ms from this rank's start to the end of its part of the exchange."""
+        dtype = torch.float16 if job.precision == "fp16" else torch.float32
+        outgoing = torch.ones(sum(job.send), dtype=dtype, device=self._device)
+        incoming = torch.empty(sum(job.receive), dtype=dtype, device=self._device)
+        gc.disable()
+        try:
+            times = [self._once(job, outgoing, incoming) for _ in range(job.warmups + job.iterations)]
+        finally:
+            gc.enable()
+        return times[job.warmups :]
+
+    def _once(self, job: Timing, outgoing: torch.Tensor, incoming: torch.Tensor) -> float:
+        """Sleep until the common start plus this rank's offset; the sleep itself does not count."""
+        ready = _agree_on_start() + job.offset_ms / 1e3
+        time.sleep(max(0.0, ready - time.perf_counter()))
+        start = time.perf_counter()
+        dist.all_to_all_single(incoming, outgoing, job.receive, job.send)
+        self._synchronize()
+        return (time.perf_counter() - start) * 1e3
+
+    def move(self, job: Move) -> Any:
+        """Exchange given values and return what arrived as an array."""
+        outgoing = torch.from_numpy(job.values).to(self._device)
+        incoming = torch.empty(sum(job.receive), dtype=outgoing.dtype, device=self._device)
+        dist.all_to_all_single(incoming, outgoing, job.receive, job.send)
+        self._synchronize()
+        return incoming.cpu().numpy()
+
+    def _synchronize(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+
+def _agree_on_start() -> float:
+    """Return a moment that is ahead for all ranks, on the monotonic clock that they share."""
+    moment = torch.tensor([time.perf_counter() + _LEAD_S], dtype=torch.float64)
+    dist.all_reduce(moment, op=dist.ReduceOp.MAX, group=_clock_group)
+    return float(moment.item())
+
+
+_clock_group: Any = None
+
+
+def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:
+    """Join the group.
+
+    Args:
+        settings: "rank", "world_size", "device", "file" to meet at and "timeout_s".
+    """
+    global _clock_group
+    cuda = settings["device"] == "cuda"
+    torch.set_num_threads(1)
+    device = torch.device("cuda", settings["rank"]) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        "nccl" if cuda else "gloo",
+        init_method=f"file://{settings['file']}",
+        rank=settings["rank"],
+        world_size=settings["world_size"],
+        timeout=datetime.timedelta(seconds=settings["timeout_s"]),
+    )
+    _clock_group = dist.new_group(backend="gloo") if cuda else dist.group.WORLD
+    gc.collect()
+    gc.freeze()
+    return Rank(device), {}
+
+
+if __name__ == "__main__":
+    serve(start)

@@ -1,0 +1,204 @@
+"""The parent's side of compute workers: hand out jobs, notice failures, replace workers."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import time
+import weakref
+from collections.abc import Generator, Iterator
+from multiprocessing.connection import wait
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardgym.costs.fbgemm.measurer import Job
+from shardgym.costs.workers.machine import usable_cores
+from shardgym.costs.workers.process import ChildProcess
+from shardgym.errors import InputError, MeasurementError, MissingDependencyError
+
+#: Keep freed memory and never map it afresh; huge pages for the heap; one thread.
+ENVIRONMENT = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_MMAP_THRESHOLD_": str(2**62),
+    "MALLOC_TRIM_THRESHOLD_": str(2**62),
+    "MALLOC_TOP_PAD_": str(2**26),
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+}
+_START_S = 180.0
+_PING_S = 10.0
+_MODULE = "shardgym.costs.fbgemm.worker"
+
+Times = npt.NDArray[np.float64]
+
+
+def require_fbgemm(device: str) -> None:
+    """Raise `MissingDependencyError` when FBGEMM is not installed."""
+    if importlib.util.find_spec("fbgemm_gpu") is None:
+        raise MissingDependencyError("fbgemm_gpu", "cpu" if device == "cpu" else "gpu", "measuring plans")
+
+
+class _Slot:
+    """A place for one worker: its core or GPU, and what it is doing."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.process: ChildProcess | None = None
+        self.job: Job | None = None
+        self.deadline = 0.0
+
+
+class WorkerPool:
+    """Workers that stay alive between calls.
+
+    Args:
+        device: "cpu" or "cuda".
+        workers: processes; worker i has the i-th usable core, or GPU i.
+        seed: of the id draws.
+        timeout_s: seconds one job may take.
+    """
+
+    def __init__(self, device: str, workers: int, seed: int, timeout_s: float) -> None:
+        self._device, self._seed, self._timeout_s = device, seed, timeout_s
+        self._slots = [_Slot(i) for i in range(workers)]
+        self._owner = os.getpid()
+        self._facts: dict[str, Any] = {}
+        self._finalizer = weakref.finalize(self, _close, self._slots, self._owner)
+
+    def facts(self) -> dict[str, Any]:
+        """Return hardware tag and versions as the workers see them; starts workers."""
+        self._start()
+        return self._facts
+
+    def pids(self) -> list[int]:
+        """Process ids of the workers that are alive."""
+        return [slot.process.pid for slot in self._slots if slot.process is not None]
+
+    def run(self, jobs: Iterator[Job]) -> Generator[tuple[Job, Times | str]]:
+        """Yield every job with its times, or with the reason why there are none, as they come.
+
+        `jobs` is advanced only when a worker is free, so it can leave out what results so far made pointless.
+
+        Raises:
+            MeasurementError: no worker can be started.
+        """
+        self._start()
+        try:
+            for slot in self._slots:
+                self._assign(slot, jobs)
+            while busy := [slot for slot in self._slots if slot.job is not None]:
+                for slot in _ready(busy):
+                    job, outcome = self._collect(slot)
+                    yield job, outcome
+                    self._assign(slot, jobs)
+        finally:
+            for slot in self._slots:
+                if slot.job is not None:
+                    self._discard(slot)
+
+    def close(self) -> None:
+        """End the workers; they are started again when needed."""
+        _close(self._slots, self._owner)
+
+    def _assign(self, slot: _Slot, jobs: Iterator[Job]) -> None:
+        job = next(jobs, None)
+        if job is None:
+            return
+        self._process_of(slot).send(job)
+        slot.job, slot.deadline = job, time.monotonic() + self._timeout_s
+
+    def _collect(self, slot: _Slot) -> tuple[Job, Times | str]:
+        job, process = slot.job, slot.process
+        assert job is not None
+        assert process is not None
+        slot.job = None
+        try:
+            status, value = process.receive(self._timeout_s, slot.deadline)
+        except MeasurementError as error:
+            self._discard(slot)
+            return job, str(error)
+        if status == "failed":
+            self._discard(slot)
+        return job, value
+
+    def _start(self) -> None:
+        """Replace workers that died, start those that are missing, all at once, and wait until they work."""
+        if os.getpid() != self._owner:  # a fork of the owner: the workers belong to the original
+            self._slots[:] = [_Slot(slot.index) for slot in self._slots]
+            self._owner = os.getpid()
+        for slot in self._slots:  # one that died while it was idle is nobody's plan's fault
+            if slot.process is not None and not slot.process.answers(_PING_S):
+                self._discard(slot)
+        missing = [slot for slot in self._slots if slot.process is None]
+        if missing:
+            require_fbgemm(self._device)
+        for slot in missing:
+            slot.process = self._launch(slot.index)
+        for slot in missing:
+            self._greet(slot)
+
+    def _process_of(self, slot: _Slot) -> ChildProcess:
+        if slot.process is None:
+            slot.process = self._launch(slot.index)
+            self._greet(slot)
+        return slot.process
+
+    def _launch(self, index: int) -> ChildProcess:
+        cores = usable_cores()
+        settings = {"device": self._device, "seed": self._seed, "core": cores[index % len(cores)]}
+        visible = {"CUDA_VISIBLE_DEVICES": _visible_gpu(index)} if self._device == "cuda" else {}
+        return ChildProcess(_MODULE, settings, {**ENVIRONMENT, **visible})
+
+    def _greet(self, slot: _Slot) -> None:
+        assert slot.process is not None
+        try:
+            status, value = slot.process.receive(_START_S)
+        except MeasurementError as error:
+            status, value = "failed", str(error)
+        if status == "ok":
+            self._facts = value
+            return
+        self._discard(slot)
+        if status == "refused":
+            raise InputError(value)
+        raise MeasurementError(f"FBGEMM does not work here: {value}; {_pair()}")
+
+    @staticmethod
+    def _discard(slot: _Slot) -> None:
+        if slot.process is not None:
+            slot.process.kill()
+        slot.process = slot.job = None
+
+
+def _ready(busy: list[_Slot]) -> list[_Slot]:
+    """Wait until a worker answered, died or ran out of time."""
+    by_connection: dict[Any, _Slot] = {slot.process.connection: slot for slot in busy if slot.process is not None}
+    patience = max(0.0, min(slot.deadline for slot in busy) - time.monotonic())
+    answered = wait(list(by_connection), timeout=patience)
+    now = time.monotonic()
+    return [s for c, s in by_connection.items() if c in answered] or [s for s in busy if s.deadline <= now]
+
+
+def _close(slots: list[_Slot], owner: int) -> None:
+    for slot in slots:
+        if slot.process is not None and os.getpid() == owner:
+            slot.process.kill()
+        slot.process = slot.job = None
+
+
+def _visible_gpu(index: int) -> str:
+    """Return the GPU of worker `index` among those that this process may use."""
+    visible = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu.strip()]
+    return visible[index].strip() if index < len(visible) else str(index)
+
+
+def _pair() -> str:
+    from importlib.metadata import distributions
+
+    names = ("torch", "fbgemm-gpu", "fbgemm-gpu-cpu")
+    found = sorted({f"{d.name} {d.version}" for d in distributions() if d.name.lower().replace("_", "-") in names})
+    return f"found {', '.join(found)}; each fbgemm-gpu fits one torch, reinstall the pair with shardgym's extra"

@@ -1,0 +1,1 @@
+"""Child processes that measure: started with their own environment, watched, and replaced when they fail."""

@@ -1,0 +1,108 @@
+"""The measured all-to-all: what arrives is what was sent, offsets are waited for, failures end only one exchange."""
+
+import os
+import random
+import signal
+
+import numpy as np
+import pytest
+
+from shardgym.costs.collectives.interleave import time_exchanges
+from shardgym.costs.collectives.jobs import Exchange
+from shardgym.costs.collectives.measured import CollectiveGroup
+from shardgym.errors import MeasurementError
+
+
+@pytest.fixture(scope="module")
+def group():
+    processes = CollectiveGroup(3, "cpu", timeout_s=60)
+    yield processes
+    processes.close()
+
+
+def exchange(widths, *, offsets=(0.0, 0.0, 0.0), backward=False, batch=8, precision="fp32"):
+    return Exchange(tuple(widths), batch, precision, tuple(offsets), backward)
+
+
+def test_forward_each_device_owes_every_peer_the_rows_of_its_samples():
+    # 8 samples over 3 devices: 3, 3, 2; device 0 holds 4 columns, device 1 none, device 2 eight.
+    assert exchange([4, 0, 8]).elements().tolist() == [[12, 12, 8], [0, 0, 0], [24, 24, 16]]
+
+
+def test_backward_goes_the_same_way_in_reverse():
+    forward, backward = exchange([4, 0, 8]), exchange([4, 0, 8], backward=True)
+    assert backward.elements().tolist() == forward.elements().T.tolist()
+
+
+def test_what_arrives_is_what_was_sent(group):
+    elements = exchange([4, 0, 8]).elements()
+    sent = [np.arange(elements[d].sum(), dtype=np.float32) + 1000 * d for d in range(3)]
+    received = group.move(sent, elements)
+    cuts = [np.split(values, np.cumsum(elements[d])[:-1]) for d, values in enumerate(sent)]
+    for d in range(3):
+        assert received[d].tolist() == np.concatenate([cuts[source][d] for source in range(3)]).tolist()
+
+
+def test_pooled_values_reach_their_samples_and_gradients_come_home(group):
+    # Forward and back again is the identity on each device's pooled output.
+    elements = exchange([4, 0, 8]).elements()
+    pooled = [np.random.default_rng(d).normal(size=elements[d].sum()).astype(np.float32) for d in range(3)]
+    home = group.move(group.move(pooled, elements), elements.T)
+    for d in range(3):
+        assert home[d].tolist() == pooled[d].tolist()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_times_are_positive_for_every_device_and_iteration(group, precision):
+    times = group.time(exchange([4, 0, 8], precision=precision), warmups=1, iterations=4)
+    assert times.shape == (4, 3)
+    assert (times > 0).all()
+
+
+def test_a_device_that_starts_early_waits_for_the_late_one(group):
+    times = group.time(exchange([8, 8, 8], offsets=(0.0, 0.0, 80.0)), warmups=1, iterations=3)
+    waited = np.median(times, axis=0)
+    assert min(waited[0], waited[1]) > 60
+    assert waited[2] < 60
+
+
+def test_many_exchanges_are_timed_in_rounds(group):
+    first, second = exchange([4, 4, 4]), exchange([4, 0, 8], backward=True)
+    effort = {"rounds": 2, "warmups": 0, "iterations": 2}
+    times, failed = time_exchanges(group, [first, second, first], rng=random.Random(0), **effort)
+    assert failed == {}
+    assert {e: t.shape for e, t in times.items()} == {first: (2, 3), second: (2, 3)}
+
+
+def test_a_rank_that_dies_is_named_and_the_group_starts_anew(group):
+    group.time(exchange([4, 4, 4]), 0, 1)
+    before = group.pids()
+    os.kill(before[1], signal.SIGKILL)
+    with pytest.raises(MeasurementError, match=r"device 1: worker died with signal 9"):
+        group.time(exchange([4, 4, 4]), 0, 1)
+    assert group.time(exchange([4, 4, 4]), 0, 1).shape == (1, 3)
+    assert set(before).isdisjoint(group.pids())
+
+
+def test_a_rank_that_hangs_is_killed_after_the_time_limit():
+    processes = CollectiveGroup(2, "cpu", timeout_s=1.5)
+    two = Exchange((4, 4), 8, "fp32", (0.0, 0.0), True)
+    processes.time(two, 0, 1)
+    os.kill(processes.pids()[1], signal.SIGSTOP)
+    with pytest.raises(MeasurementError, match=r"no answer within 1\.5 s"):
+        processes.time(two, 0, 1)
+    assert processes.pids() == []
+
+
+def test_an_exchange_larger_than_memory_is_refused_with_bytes(group):
+    enormous = exchange([2**40, 4, 4], batch=2**20)
+    with pytest.raises(MeasurementError, match=r"needs \d+ bytes of memory, \d+ bytes are available"):
+        group.time(enormous, 0, 1)
+
+
+def test_only_the_failed_exchange_is_lost(group):
+    good, bad = exchange([4, 4, 4]), exchange([2**40, 4, 4], batch=2**20)
+    effort = {"rounds": 2, "warmups": 0, "iterations": 1}
+    times, failed = time_exchanges(group, [good, bad], rng=random.Random(0), **effort)
+    assert set(times) == {good}
+    assert set(failed) == {bad}

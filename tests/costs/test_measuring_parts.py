@@ -1,0 +1,150 @@
+"""The parts of measuring that need no kernel: settings, order, statistics, the machine's memory and names."""
+
+import importlib.util
+import pickle
+import random
+
+import numpy as np
+import pytest
+
+from shardgym.costs import make_cost
+from shardgym.costs.fbgemm.communication import measures
+from shardgym.costs.fbgemm.content import Content, Piece
+from shardgym.costs.fbgemm.settings import MeasureSettings
+from shardgym.costs.workers.machine import available_bytes, cpu_tag, slug, usable_cores
+from shardgym.costs.workers.schedule import interleaved
+from shardgym.costs.workers.statistics import centre, relative_error_of_total
+from shardgym.errors import InputError, MissingDependencyError
+from shardgym.table import EmbeddingTable
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"device": "tpu"}, "device='tpu': expected one of cpu, cuda"),
+        ({"rounds": 1}, "rounds=1: expected a whole number, at least 2"),
+        ({"iterations": 2.5}, "iterations=2.5: expected a whole number"),
+        ({"workers": True}, "workers=True"),
+        ({"comm": "guessed"}, "comm='guessed': expected one of auto, measured, modelled"),
+        ({"timeout_s": float("nan")}, "timeout_s=nan"),
+        ({"seed": -1}, "seed=-1"),
+    ],
+)
+def test_bad_settings_are_refused_with_what_was_expected(setting, message):
+    with pytest.raises(InputError, match=message.replace("(", r"\(")):
+        MeasureSettings(**setting)
+
+
+def test_a_missing_fbgemm_names_the_extra(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match=r"shardgym\[cpu\]"):
+        make_cost("fbgemm")
+    with pytest.raises(MissingDependencyError, match=r"shardgym\[gpu\]"):
+        make_cost("fbgemm", device="cuda")
+
+
+def test_settings_make_the_same_model_again_and_survive_pickling(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    model = make_cost("fbgemm", rounds=3, comm="modelled")
+    assert make_cost("fbgemm", **model.settings()).settings() == model.settings()
+    assert pickle.loads(pickle.dumps(model)).settings() == model.settings()
+
+
+def test_exchanges_are_measured_up_to_four_devices_per_core():
+    most = 4 * len(usable_cores())
+    assert measures("auto", "cpu", most)
+    assert not measures("auto", "cpu", most + 1)
+    assert not measures("modelled", "cpu", 2)
+    with pytest.raises(InputError, match=rf"takes up to {most}"):
+        measures("measured", "cpu", most + 1)
+
+
+def test_rounds_cover_everything_in_changing_order():
+    order = list(interleaved(range(20), 3, random.Random(0), failed=set()))
+    rounds = [order[i : i + 20] for i in (0, 20, 40)]
+    assert all(sorted(part) == list(range(20)) for part in rounds)
+    assert rounds[0] != rounds[1] != rounds[2]
+
+
+def test_what_failed_is_not_tried_again():
+    failed = set()
+    seen = []
+    for key in interleaved("ab", 3, random.Random(0), failed):
+        seen.append(key)
+        failed.add("a") if key == "a" else None
+    assert sorted(seen) == ["a", "b", "b", "b"]
+
+
+def test_the_centre_is_the_mean_over_work_of_the_median_over_rounds():
+    # Step 0 takes 1, 2, 9 (median 2), step 1 takes 10, 10, 40 (median 10).
+    assert centre(np.array([[1.0, 10.0], [2.0, 10.0], [9.0, 40.0]])) == pytest.approx(6.0)
+
+
+def test_equal_rounds_have_no_noise():
+    compute, comm = np.ones((5, 3, 2, 2)), np.ones((5, 1, 2))
+    assert relative_error_of_total(compute, comm, comm) == 0
+
+
+def test_noise_is_about_the_standard_error_of_the_median():
+    # 25 rounds of a normal time with 10 % spread: the median has about 1.25 * 10 % / 5 = 2.5 %.
+    times = np.random.default_rng(0).normal(100, 10, size=(25, 1, 1))
+    compute = np.stack([times, np.zeros_like(times)], axis=-1)
+    still = np.zeros((1, 1, 1))
+    assert relative_error_of_total(compute, still, still) == pytest.approx(0.025, rel=0.5)
+
+
+def test_noise_of_a_plan_without_any_time_is_zero():
+    nothing = np.zeros((3, 1, 2))
+    assert relative_error_of_total(np.zeros((3, 1, 2, 2)), nothing, nothing) == 0
+
+
+def test_free_memory_is_that_of_the_machine_or_of_the_tightest_group(tmp_path):
+    proc, groups = tmp_path / "proc", tmp_path / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    (proc / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:    4000 kB\n")
+    assert available_bytes(proc, groups) == 4000 * 1024
+    (proc / "self" / "cgroup").write_text("0::/a/b\n")
+    (groups / "a" / "b").mkdir(parents=True)
+    (groups / "a" / "b" / "memory.max").write_text("max\n")
+    (groups / "a" / "b" / "memory.current").write_text("10\n")
+    assert available_bytes(proc, groups) == 4000 * 1024
+    (groups / "a" / "memory.max").write_text("3000\n")
+    (groups / "a" / "memory.current").write_text("1000\n")
+    assert available_bytes(proc, groups) == 2000
+
+
+def test_free_memory_knows_the_older_kind_of_group(tmp_path):
+    proc, groups = tmp_path / "proc", tmp_path / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    (proc / "meminfo").write_text("MemAvailable:    4000 kB\n")
+    (proc / "self" / "cgroup").write_text("7:cpu:/\n4:memory:/x\n")
+    (groups / "memory" / "x").mkdir(parents=True)
+    (groups / "memory" / "x" / "memory.limit_in_bytes").write_text("5000\n")
+    (groups / "memory" / "x" / "memory.usage_in_bytes").write_text("6000\n")
+    assert available_bytes(proc, groups) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Intel(R) Xeon(R) CPU @ 2.20GHz", "intel-xeon"),
+        ("AMD EPYC 7B12 64-Core Processor", "amd-epyc-7b12"),
+        ("NVIDIA H200", "nvidia-h200"),
+    ],
+)
+def test_hardware_names_become_tags(name, expected):
+    assert slug(name) == expected
+
+
+def test_the_cpu_tag_counts_usable_cores():
+    assert cpu_tag().startswith("cpu-")
+    assert cpu_tag().endswith(f"-{len(usable_cores())}c")
+
+
+def test_gpu_memory_counts_weights_state_values_and_ids():
+    from shardgym.costs.fbgemm.cuda import gpu_bytes
+
+    piece = Piece(EmbeddingTable("t", 1000, 8, 2.0), (0, 1000), 8)
+    content = Content((piece,), 10, "fp16", "adam")
+    # Weights 8,000 x 2, Adam 16,000 x 4, four copies of 10 x 8 halves, 3 batches of 10 x (2 + 1) 8-byte numbers.
+    assert gpu_bytes(content, 3) == 16_000 + 64_000 + 4 * 160 + 720

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         NoFeasiblePlanError,
         ShardGymError,
     )
+    from shardgym.evaluation import evaluate, verify
     from shardgym.evaluation.result import Result
     from shardgym.ids.distribution import RecordedIds, UniformIds, ZipfIds
     from shardgym.plan import Shard, ShardingPlan
@@ -37,7 +38,7 @@ _HOME = {
     "CostModel": "costs", "PlanCost": "costs", "make_cost": "costs",
     "InfeasiblePlanError": "errors", "InputError": "errors", "MeasurementError": "errors",
     "MissingDependencyError": "errors", "NoFeasiblePlanError": "errors", "ShardGymError": "errors",
-    "Result": "evaluation.result",
+    "Result": "evaluation.result", "evaluate": "evaluation", "verify": "evaluation",
     "RecordedIds": "ids.distribution", "UniformIds": "ids.distribution", "ZipfIds": "ids.distribution",
     "Shard": "plan", "ShardingPlan": "plan",
     "TablePool": "pools", "load_pool": "pools",
@@ -49,8 +50,8 @@ _HOME = {
 __all__ = [
     "CostModel", "EmbeddingTable", "InfeasiblePlanError", "InputError", "MeasurementError", "MissingDependencyError",
     "NoFeasiblePlanError", "PlanCost", "RecordedIds", "Result", "Shard", "ShardGymError", "ShardingPlan",
-    "ShardingTask", "Solver", "Suite", "TablePool", "Topology", "UniformIds", "ZipfIds", "__version__", "load_pool",
-    "load_suite", "make_cost", "make_solver",
+    "ShardingTask", "Solver", "Suite", "TablePool", "Topology", "UniformIds", "ZipfIds", "__version__", "evaluate",
+    "load_pool", "load_suite", "make_cost", "make_solver", "verify",
 ]  # fmt: skip
 
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NoReturn
-
-from tqdm import tqdm
 
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError
@@ -19,6 +16,7 @@ from shardgym.evaluation.run_info import RunInfo
 from shardgym.evaluation.scoring import Judge
 from shardgym.evaluation.store import Store
 from shardgym.evaluation.tasks import Tasks, keep_task
+from shardgym.progress import ProgressBar
 from shardgym.task import ShardingTask
 
 ERRORS = "errors.log"
@@ -43,7 +41,7 @@ class Work:
         missing = self._missing()
         judge = Judge(self.judge, self.info, self._log)
         total = sum(map(len, missing))
-        with tqdm(total=total, unit="plan", desc=self.suite.name, disable=None if progress else True) as bar:
+        with ProgressBar(shown=progress and total > 0, total=total, unit="plan", desc=self.suite.name) as bar:
             for index, todo in enumerate(missing):
                 if not todo:
                     continue
@@ -51,8 +49,9 @@ class Work:
                 self._check_old(index, task)
                 keep_task(self.store.folder, self.suite, index, task)
                 attempts = self._attempts(task, todo, bar)
-                bar.set_postfix_str(f"task {index}: {self.info.judge} scores {len(attempts)} plans")
+                bar.remark(f"task {index}: {self.info.judge} scores {len(attempts)} plans")
                 self.store.append(judge.score(task, index, attempts))
+                bar.update(len(attempts))
 
     def _missing(self) -> list[Missing]:
         there = {key_of(result) for result in self.store.results}
@@ -69,17 +68,16 @@ class Work:
                     "give another folder, or --resume all to start afresh"
                 )
 
-    def _attempts(self, task: ShardingTask, todo: Missing, bar: tqdm[NoReturn]) -> list[Attempt]:
+    def _attempts(self, task: ShardingTask, todo: Missing, bar: ProgressBar) -> list[Attempt]:
         """Let every missing solver solve the task; one that changes it gets an error, the others the task as it was."""
         before, attempts = task.to_json(), []
         for entrant, seed in todo:
             own = ShardingTask.from_json(before)
-            bar.set_postfix_str(f"{entrant.spec.name}")
+            bar.remark(entrant.spec.name)
             tried = attempt(entrant, own, self.oracle, seed, self.info.time_limit_s, self._log)
             if not _is_unchanged(own, before):
                 tried = dataclasses.replace(tried, failure="error", reason="the solver changed the task", plan=None)
             attempts.append(tried)
-            bar.update()
         return attempts
 
     def _log(self, heading: str, text: str) -> None:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from tqdm import tqdm
-
 from shardgym.cli.output import print_json
 from shardgym.cli.parser import Parser, natural
 from shardgym.pools import SYNTHETIC, load_pool
 from shardgym.pools.check import check_pool
+from shardgym.progress import ProgressBar
 
 
 def configure(parser: Parser) -> None:
@@ -24,7 +23,7 @@ def configure(parser: Parser) -> None:
 def run(arguments: Namespace) -> int:
     """Check and print."""
     tables = load_pool(arguments.pool).tables
-    with tqdm(total=len(tables), unit="table", disable=True if arguments.json else None) as bar:
+    with ProgressBar(shown=not arguments.json, total=len(tables), unit="table", desc=arguments.pool) as bar:
 
         def advance(done: int, total: int) -> None:
             del total

@@ -6,8 +6,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from tqdm import tqdm
-
 from shardgym.errors import InputError
 from shardgym.evaluation.store import record_files
 from shardgym.evaluation.tasks import task_of
@@ -16,6 +14,7 @@ from shardgym.evaluation.verify.judges import Judges
 from shardgym.evaluation.verify.report import Checked, VerifyReport
 from shardgym.evaluation.verify.static import without_judge
 from shardgym.evaluation.verify.stored import Stored, read_stored
+from shardgym.progress import ProgressBar
 from shardgym.records import canonical_json
 
 
@@ -36,9 +35,10 @@ def verify(paths: Iterable[str | Path], *, trust: Collection[str] = (), progress
     rows = [row for file in record_files(paths) for row in read_stored(file)]
     done: dict[str, Checked] = {}
     groups = _by_task([row for row in rows if isinstance(row, Stored)])
-    with Judges(trust) as judges, tqdm(groups, unit="task", disable=None if progress else True) as bar:
-        for group in bar:
+    with Judges(trust) as judges, ProgressBar(shown=progress, total=len(groups), unit="task", desc="verify") as bar:
+        for group in groups:
             done |= {checked.where: checked for checked in _check_task(group, judges)}
+            bar.update()
     return VerifyReport([row if isinstance(row, Checked) else done[row.where] for row in rows])
 
 

@@ -1,0 +1,42 @@
+"""Progress bars on standard error: live in a terminal, a line every few seconds in a log."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
+
+if TYPE_CHECKING:
+    _Bar = tqdm[Any]
+else:
+    _Bar = tqdm
+
+#: What differs where standard error is no terminal; what is done within `delay` seconds prints nothing.
+LOG_STYLE: dict[str, Any] = {"mininterval": 15.0, "maxinterval": 15.0, "delay": 5.0, "ascii": True, "ncols": 80}
+
+
+class ProgressBar(_Bar):
+    """A bar that does not flood logs.
+
+    Args:
+        shown: whether there is a bar at all.
+        **options: those of tqdm, e.g. total, unit and desc.
+    """
+
+    def __init__(self, *, shown: bool, **options: Any) -> None:
+        self._is_live = sys.stderr.isatty()
+        style = {} if self._is_live else LOG_STYLE
+        super().__init__(**{**options, **style, "disable": not shown, "miniters": 1})
+
+    def remark(self, text: str) -> None:
+        """Say what is being done, behind the bar; terminals only."""
+        if self._is_live:
+            self.set_postfix_str(text)
+
+    @staticmethod
+    def status_printer(file: Any) -> Any:
+        """Return tqdm's printer for a terminal, or one that prints lines."""
+        if file.isatty():
+            return tqdm.status_printer(file)
+        return lambda text: print(text.strip(), file=file, flush=True) if text.strip() else None

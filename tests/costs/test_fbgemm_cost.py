@@ -13,8 +13,9 @@ import pytest
 
 from shardgym.costs import make_cost
 from shardgym.costs.fbgemm.content import content_of
-from shardgym.costs.fbgemm.pool import WorkerPool
+from shardgym.costs.fbgemm.measurer import Job
 from shardgym.costs.workers.machine import usable_cores
+from shardgym.costs.workers.process import ChildProcess
 from shardgym.errors import InputError, MeasurementError
 from shardgym.ids.distribution import RecordedIds
 from shardgym.plan import Shard, ShardingPlan
@@ -107,15 +108,18 @@ def test_two_workers_share_the_work():
 
 
 def signal_while_measuring(monkeypatch, victim, number):
-    """Send a signal to the worker as soon as it was given `victim` to measure."""
-    assign = WorkerPool._assign
+    """Let the worker that is given `victim` stop before it can answer, and send it a signal then."""
+    send = ChildProcess.send
 
-    def assign_and_signal(self, slot, jobs):
-        assign(self, slot, jobs)
-        if slot.job is not None and slot.job.content == victim:
-            os.kill(slot.process.pid, number)
+    def send_and_signal(self, message):
+        chosen = isinstance(message, Job) and message.content == victim
+        if chosen:
+            os.kill(self.pid, signal.SIGSTOP)
+        send(self, message)
+        if chosen:
+            os.kill(self.pid, number)
 
-    monkeypatch.setattr(WorkerPool, "_assign", assign_and_signal)
+    monkeypatch.setattr(ChildProcess, "send", send_and_signal)
 
 
 def test_a_worker_that_dies_fails_only_its_own_plan_and_is_replaced(cost, monkeypatch):
@@ -134,10 +138,10 @@ def test_a_worker_that_dies_fails_only_its_own_plan_and_is_replaced(cost, monkey
 
 def test_a_worker_that_hangs_is_killed_after_the_time_limit(cost, monkeypatch):
     cost.evaluate(TASK, [APART])
-    monkeypatch.setattr(cost._pool, "_timeout_s", 1.0)
+    monkeypatch.setattr(cost._pool, "_timeout_s", 3.0)
     signal_while_measuring(monkeypatch, content_of(TASK, TOGETHER.on(0)), signal.SIGSTOP)
     apart, together = cost.evaluate(TASK, [APART, TOGETHER])
-    assert "no answer within 1 s" in together.reason
+    assert "no answer within 3 s" in together.reason
     assert apart.feasible
 
 
@@ -147,6 +151,23 @@ def test_a_worker_killed_between_evaluations_costs_no_plan(cost):
     os.kill(before, signal.SIGKILL)
     assert cost.evaluate(TASK, [APART])[0].feasible
     assert cost.worker_pids() != [before]
+
+
+def test_a_worker_that_dies_after_its_last_answer_costs_no_plan(cost, monkeypatch):
+    cost.evaluate(TASK, [APART])
+    send, killed = ChildProcess.send, []
+
+    def kill_once_and_send(self, message):
+        if isinstance(message, Job) and not killed:
+            killed.append(self.pid)
+            self._process.kill()
+            self._process.wait()
+        send(self, message)
+
+    monkeypatch.setattr(ChildProcess, "send", kill_once_and_send)
+    assert cost.evaluate(TASK, [APART])[0].feasible
+    assert killed
+    assert killed != cost.worker_pids()
 
 
 def test_a_table_larger_than_memory_is_refused_with_bytes_and_the_worker_lives_on(cost):

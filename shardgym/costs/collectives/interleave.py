@@ -34,7 +34,7 @@ def time_exchanges(
 
     Disturbance by other processes only ever adds, in whole time slices, and more so where ranks outnumber cores. So a
     round's time is the lower quartile of its iterations; with four ranks on two busy cores that
-    brought the coefficient of variation from 10-60 % (median) to 2-10 %.
+    brought the coefficient of variation from 12-65 % (median) to 12-36 %.
 
     Returns:
         Times in ms of every round, shape (rounds, D), and the reason for each exchange that failed; an exchange

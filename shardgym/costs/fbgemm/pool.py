@@ -18,13 +18,12 @@ from shardgym.costs.workers.machine import usable_cores
 from shardgym.costs.workers.process import ChildProcess
 from shardgym.errors import InputError, MeasurementError, MissingDependencyError
 
-#: Keep freed memory and never map it afresh; huge pages for the heap; one thread.
+#: Keep freed memory and never map it afresh; one thread.
 ENVIRONMENT = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_MMAP_THRESHOLD_": str(2**62),
     "MALLOC_TRIM_THRESHOLD_": str(2**62),
     "MALLOC_TOP_PAD_": str(2**26),
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -108,7 +107,11 @@ class WorkerPool:
         job = next(jobs, None)
         if job is None:
             return
-        self._process_of(slot).send(job)
+        try:
+            self._process_of(slot).send(job)
+        except MeasurementError:  # it died after its last answer: this job is not to blame
+            self._discard(slot)
+            self._process_of(slot).send(job)
         slot.job, slot.deadline = job, time.monotonic() + self._timeout_s
 
     def _collect(self, slot: _Slot) -> tuple[Job, Times | str]:

@@ -1,0 +1,141 @@
+"""Samples per minute of the measured cost's worker against building a fresh operator for every sample.
+
+    python benchmarks/measurement.py [--samples N] [--max-rows N] [--json]
+
+Three ways measure the same random shards on the same core, in random order, so that drift of the machine meets all
+alike: the worker as it is; a fresh operator with the same steps and ids, which shows what recycling memory gives; and
+the published way (NeuroShard, `compute_bench.py`: fresh operator, 5 warm-ups and 10 timed steps on one
+batch of ids). Every shard is measured a second time, untimed, to show how well each way repeats itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.shards import random_contents, random_tables
+from shardgym.costs.fbgemm.content import Content
+from shardgym.costs.fbgemm.measurer import Job
+from shardgym.costs.fbgemm.pool import ENVIRONMENT
+from shardgym.costs.fbgemm.settings import MeasureSettings
+from shardgym.costs.workers.machine import cpu_tag, usable_cores
+from shardgym.costs.workers.process import ChildProcess
+
+GOAL = 3.0
+BATCH, TIMEOUT_S = 2048, 300.0
+_STEPS = (MeasureSettings().warmups, MeasureSettings().iterations)
+_NAIVE = "benchmarks.naive_worker"
+
+
+class Way(NamedTuple):
+    """A way of measuring: its worker, warm-ups and timed steps."""
+
+    worker: ChildProcess
+    warmups: int
+    iterations: int
+
+    def measure(self, content: Content) -> tuple[float, float]:
+        """Return the median step in ms and the seconds that getting it took."""
+        start = time.perf_counter()
+        self.worker.send(Job(content, self.warmups, self.iterations))
+        status, times = self.worker.receive(TIMEOUT_S)
+        if status != "ok":
+            raise SystemExit(f"measurement failed: {times}")
+        return float(np.median(times.sum(axis=1))), time.perf_counter() - start
+
+
+def main() -> None:
+    """Run the benchmark and print what was found."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--samples", type=int, default=60)
+    parser.add_argument("--max-rows", type=int, default=2_000_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    rng = np.random.default_rng(given.seed)
+    contents = random_contents(given.samples, random_tables(60, given.max_rows, rng), BATCH, rng)
+    result = compare(contents, given.seed)
+    print(json.dumps(result) if given.json else text(result))
+
+
+def compare(contents: list[Content], seed: int) -> dict[str, Any]:
+    """Measure every content in every way; return samples per minute, variation between repeats, and ratios."""
+    settings = {"device": "cpu", "seed": seed, "core": usable_cores()[0]}
+    ways = {
+        "recycled": Way(ChildProcess("shardgym.costs.fbgemm.worker", settings, ENVIRONMENT), *_STEPS),
+        "fresh": Way(ChildProcess(_NAIVE, {**settings, "way": "fresh"}, {}), *_STEPS),
+        "published": Way(ChildProcess(_NAIVE, {**settings, "way": "published"}, {}), 5, 10),
+    }
+    try:
+        for way in ways.values():
+            way.worker.receive(TIMEOUT_S)
+            _warm_up(way.measure, contents)
+        first, seconds = _pass(ways, contents, random.Random(seed))
+        second, _ = _pass(ways, contents, random.Random(seed + 1))
+    finally:
+        for way in ways.values():
+            way.worker.kill()
+    rate = {name: 60 * len(contents) / spent for name, spent in seconds.items()}
+    return {
+        "hardware": cpu_tag(),
+        "samples": len(contents),
+        "per_minute": rate,
+        "cv": {name: _variation(first[name], second[name]) for name in ways},
+        "ratio_same_steps": rate["recycled"] / rate["fresh"],
+        "ratio": rate["recycled"] / rate["published"],
+    }
+
+
+def _warm_up(measure: Callable[[Content], Any], contents: list[Content]) -> None:
+    """Draw the ids of all tables and touch the memory of the largest content, as any long run has done."""
+    for content in contents:
+        measure(content._replace(pieces=tuple(piece._replace(width=4) for piece in content.pieces)))
+    largest = max(contents, key=lambda content: content.num_weights)
+    measure(largest._replace(pieces=largest.pieces[::-1]))
+
+
+def _pass(
+    ways: dict[str, Way], contents: list[Content], shuffle: random.Random
+) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Measure every content once in every way; return the times by content and the seconds spent."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    seconds = dict.fromkeys(ways, 0.0)
+    for content in contents:
+        for name in shuffle.sample(sorted(ways), len(ways)):
+            step_ms, spent = ways[name].measure(content)
+            times[name].append(step_ms)
+            seconds[name] += spent
+    return times, seconds
+
+
+def _variation(first: list[float], second: list[float]) -> float:
+    """Return the mean coefficient of variation of two repeats."""
+    pairs = np.array([first, second])
+    return float((pairs.std(axis=0, ddof=1) / pairs.mean(axis=0)).mean())
+
+
+def text(result: dict[str, Any]) -> str:
+    """Return the result in words."""
+    lines = [f"{result['hardware']}, {result['samples']} shards"]
+    lines += [
+        f"  {name:10} {rate:6.0f} samples per minute, coefficient of variation {result['cv'][name]:.3f}"
+        for name, rate in result["per_minute"].items()
+    ]
+    lines.append(f"  recycled against a fresh operator with the same steps: {result['ratio_same_steps']:.2f}")
+    lines.append(f"  recycled against the published way: {result['ratio']:.2f} (goal {GOAL:g})")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

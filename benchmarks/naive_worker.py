@@ -1,0 +1,55 @@
+"""The references of `benchmarks/measurement.py`: workers that build a fresh operator for every sample.
+
+They run in a process with the allocator's default settings.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardgym.costs.fbgemm.content import Content
+from shardgym.costs.fbgemm.cpu import CpuBackend
+from shardgym.costs.fbgemm.measurer import Job, Measurer
+from shardgym.costs.fbgemm.operator import build_operator
+from shardgym.costs.fbgemm.requests import RequestMaker
+from shardgym.costs.workers.child import Handler, serve
+
+
+class FreshBackend(CpuBackend):
+    """Lets FBGEMM allocate the weights of every operator anew and frees them after the sample."""
+
+    keeps_operators = False
+
+    def build(self, content: Content) -> Any:
+        """Return an operator on memory of its own."""
+        return build_operator(content, self._device)
+
+
+class PublishedWay:
+    """Builds an operator per sample and repeats one batch of ids, which is kept from sample to sample."""
+
+    def __init__(self, seed: int) -> None:
+        self._backend = FreshBackend()
+        self._requests = RequestMaker(seed, self._backend.cache_bytes())
+
+    def __call__(self, job: Job) -> npt.NDArray[np.float64]:
+        """Return forward and backward times in ms, shape (iterations, 2)."""
+        ids = self._backend.load(self._requests.request(job.content, 0))
+        operator, gradient = self._backend.build(job.content), self._backend.gradient(job.content)
+        steps = [self._backend.step(operator, ids, gradient) for _ in range(job.warmups + job.iterations)]
+        return np.array(steps[job.warmups :])
+
+
+def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:
+    """Load the way of measuring that `settings` names, pinned like the real worker."""
+    os.sched_setaffinity(0, {settings["core"]})
+    seed = settings["seed"]
+    return PublishedWay(seed) if settings["way"] == "published" else Measurer(FreshBackend(), seed), {}
+
+
+if __name__ == "__main__":
+    serve(start)

@@ -36,6 +36,7 @@ COMMANDS: dict[str, Command] = dict([
     _command("check-solver", "check_solver", "whether a solver keeps the rules of the interface"),
     _command("collect", "collect", "measured shard sets and exchanges: what simulators are trained on"),
     _command("pool check", "pool_check", "the synthetic pool against the published statistics"),
+    _command("pretrain", "pretrain", "train the simulator on measured samples"),
     _command("doctor", "doctor", "what this machine can measure, versions, missing extras"),
 ])  # fmt: skip
 

@@ -15,7 +15,7 @@ from shardgym.table import REUSE_BINS, EmbeddingTable
 _CELLS_PER_OCTAVE = 8
 
 #: Mean accesses of a row per reuse bin: the middle of (2**(i-1), 2**i]; the open last bin as if it ended at 2**16.
-_BIN_ACCESSES: tuple[float, ...] = (1.0, 2.0, *((1.5 * 2**i + 1) / 2 for i in range(2, REUSE_BINS)))
+BIN_ACCESSES: tuple[float, ...] = (1.0, 2.0, *((1.5 * 2**i + 1) / 2 for i in range(2, REUSE_BINS)))
 
 
 def expected_distinct_rows(table: EmbeddingTable, batch_size: int) -> float:
@@ -27,7 +27,7 @@ def expected_distinct_rows(table: EmbeddingTable, batch_size: int) -> float:
     ids = batch_size * table.pooling_factor
     most = min(ids, float(table.num_embeddings))
     if table.reuse_histogram is not None and any(table.reuse_histogram):
-        mean = sum(share * n for share, n in zip(table.reuse_histogram, _BIN_ACCESSES, strict=True))
+        mean = sum(share * n for share, n in zip(table.reuse_histogram, BIN_ACCESSES, strict=True))
         return min(ids / mean * math.fsum(table.reuse_histogram), most)
     if isinstance(table.ids, ZipfIds):
         return min(_zipf_distinct(table.ids.s, table.ids.q, table.num_embeddings, ids), most)

@@ -39,7 +39,7 @@ def configure(parser: Parser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Collect and summarise."""
-    from shardgym.collection.collect import collect, finish
+    from shardgym.collection.run import collect, finish
 
     try:
         with contextlib.redirect_stdout(sys.stderr):

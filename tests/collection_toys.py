@@ -1,0 +1,74 @@
+"""Stand-ins for workers: times follow from what is measured, so runs can be compared."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import shardgym.collection.measure as measure_module
+import shardgym.collection.run as collect_module
+from shardgym.errors import MeasurementError
+
+
+class ToyPool:
+    """Answers jobs at once. Class attributes say when it breaks off and what it refuses."""
+
+    ends_after: int | None = None
+    refuses: frozenset[int] = frozenset()
+    answered = 0
+
+    def __init__(self, device, workers, seed, timeout_s):
+        self.workers = workers
+
+    def facts(self):
+        return {"hardware": "cpu-toy-2c", "versions": {}}
+
+    def close(self):
+        pass
+
+    def run(self, jobs):
+        """Answer every second job before the one that came first, as several workers do."""
+        waiting = []
+        for job in jobs:
+            waiting.append(job)
+            if len(waiting) == 2:
+                yield self._answer(waiting.pop())
+                yield self._answer(waiting.pop())
+        for job in waiting:
+            yield self._answer(job)
+
+    def _answer(self, job):
+        cls = type(self)
+        if cls.ends_after is not None and cls.answered >= cls.ends_after:
+            raise KeyboardInterrupt
+        cls.answered += 1
+        if cls.answered in cls.refuses:
+            return job, "worker died with signal -9 (SIGKILL)"
+        step = job.content.width / 100
+        return job, np.array([[step, 2 * step]] * job.iterations)
+
+
+class ToyGroup:
+    """Exchanges whose time is the sum of columns."""
+
+    broken = False
+
+    def __init__(self, size, device, timeout_s):
+        self.size = size
+
+    def time(self, exchange, warmups, iterations):
+        if self.broken:
+            raise MeasurementError("all-to-all, device 0: worker died")
+        assert len(exchange.widths) == self.size
+        return np.full((iterations, self.size), (1 + sum(exchange.widths)) / 1000)
+
+    def close(self):
+        pass
+
+
+def install(monkeypatch):
+    """Let `collect` measure with fresh toys; returns the pool's and the group's class."""
+    pool, group = type("Pool", (ToyPool,), {}), type("Group", (ToyGroup,), {})
+    monkeypatch.setattr(collect_module, "WorkerPool", pool)
+    monkeypatch.setattr(collect_module, "require_fbgemm", lambda device: None)
+    monkeypatch.setattr(measure_module, "CollectiveGroup", group)
+    return pool, group

@@ -70,5 +70,9 @@ class NoFeasiblePlanError(ShardGymError):
     """A solver that found no feasible plan; the message says which table fitted nowhere."""
 
 
+#: What a solver may raise to say that it found no feasible plan: also what `plan.validate` raises.
+NO_PLAN = (NoFeasiblePlanError, InfeasiblePlanError)
+
+
 class MeasurementError(ShardGymError):
     """A measurement that failed: the worker died, hung or ran out of memory."""

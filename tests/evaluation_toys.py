@@ -114,6 +114,13 @@ class GivesUp:
         raise NoFeasiblePlanError("table 't3' fits nowhere")
 
 
+class Validates:
+    """Finds out that its plan does not fit."""
+
+    def solve(self, task, cost, seed=0):
+        ShardingPlan.table_wise(task, [0, 0, 0, 0]).validate(task)
+
+
 class Crashes:
     """Has a bug."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from shardgym.conformance.report import Check
 from shardgym.conformance.trial import Trial
-from shardgym.errors import NoFeasiblePlanError
+from shardgym.errors import NO_PLAN
 from shardgym.feasibility import memory_problems, plan_problems
 from shardgym.plan import ShardingPlan
 
@@ -60,10 +60,10 @@ def task_unchanged(trials: Sequence[Trial]) -> Iterator[str | None]:
 
 
 def infeasible_reported(trials: Sequence[Trial]) -> Iterator[str | None]:
-    """A task that no plan is feasible for ends in `NoFeasiblePlanError`."""
+    """A task that no plan is feasible for ends in `NoFeasiblePlanError` or `InfeasiblePlanError`."""
     for trial in trials:
         if not trial.case.feasible and not trial.hung:
-            yield None if isinstance(trial.error, NoFeasiblePlanError) else _what_came(trial)
+            yield None if isinstance(trial.error, NO_PLAN) else _what_came(trial)
 
 
 def silent(trials: Sequence[Trial]) -> Iterator[str | None]:

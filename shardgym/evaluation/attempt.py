@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shardgym.costs.base import CostModel
-from shardgym.errors import InfeasiblePlanError, InputError, NoFeasiblePlanError
+from shardgym.errors import NO_PLAN, InfeasiblePlanError, InputError
 from shardgym.evaluation.entrant import Entrant
 from shardgym.evaluation.provenance import utc_now
 from shardgym.evaluation.result import Status
@@ -64,7 +64,7 @@ def attempt(
     reason, answer = None, None
     try:
         answer = call_solver(entrant.solver, task, oracle, seed, time_limit_s=time_limit_s)
-    except NoFeasiblePlanError as error:
+    except NO_PLAN as error:
         failure, reason = "infeasible", one_line(error, with_type=False)
     except (Exception, SystemExit) as error:
         failure, reason = "error", one_line(error)

@@ -142,6 +142,14 @@ class RaisesTheWrongError(Sound):
         try:
             return super().solve(task, cost, seed)
         except NoFeasiblePlanError as error:
+            raise RuntimeError(str(error)) from None
+
+
+class ValidatesItsPlan(Sound):
+    def solve(self, task, cost, seed=0):
+        try:
+            return super().solve(task, cost, seed)
+        except NoFeasiblePlanError as error:
             raise InfeasiblePlanError([str(error)]) from None
 
 
@@ -224,7 +232,7 @@ def _keep_random_state():
         (FailsOnOddSeeds, "other_seeds_valid", "NoFeasiblePlanError: bad luck"),
         (ChangesTheTask, "task_unchanged", "the task was changed"),
         (ChangesATable, "task_unchanged", "the task was changed"),
-        (RaisesTheWrongError, "infeasible_reported", "raised InfeasiblePlanError"),
+        (RaisesTheWrongError, "infeasible_reported", "raised RuntimeError"),
         (ReturnsABogusPlan, "infeasible_reported", "returned a plan"),
         (Prints, "silent", "printed 'solving"),
         (PrintsBeneathPython, "silent", "printed 'solving"),
@@ -240,7 +248,7 @@ def test_a_broken_promise_fails_its_check_and_no_other(solver, check, detail):
     assert not report.ok
 
 
-@pytest.mark.parametrize("solver", [Sound, Sound(), KeepsItsLimit])
+@pytest.mark.parametrize("solver", [Sound, Sound(), KeepsItsLimit, ValidatesItsPlan])
 def test_a_sound_solver_passes_as_a_class_and_as_an_object(solver):
     report = check_solver(solver, time_limit_s=0.01)
     assert report.ok, report.table()

@@ -78,6 +78,7 @@ def test_one_object_cannot_be_judge_and_oracle(tmp_path):
     ("solver", "status", "reason"),
     [
         ("GivesUp", "infeasible", "table 't3' fits nowhere"),
+        ("Validates", "infeasible", "device 0 holds 640 bytes, 160 more than its 480"),
         ("Overfull", "infeasible", "device 0 holds 640 bytes, 160 more than its 480"),
         ("Crashes", "error", "KeyError: 'missing\\nthing'"),
         ("Exits", "error", "SystemExit: 3"),

@@ -49,8 +49,8 @@ class Solver(Protocol):
             observer: called with every improvement.
 
         Raises:
-            NoFeasiblePlanError: no feasible plan was found. `InfeasiblePlanError`, which `plan.validate` raises, means the
-                same.
+            NoFeasiblePlanError: no feasible plan was found; `InfeasiblePlanError`, which `plan.validate` raises, means
+                the same.
         """
         ...
 

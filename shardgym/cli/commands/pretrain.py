@@ -24,7 +24,7 @@ def configure(parser: Parser) -> None:
     parser.add_argument("data", metavar="DATA", type=Path, help="folder of samples")
     parser.add_argument("-o", "--out", required=True, metavar="FOLDER", type=Path, help="where weights and cards go")
     parser.add_argument("--seed", type=natural, default=0, help="of weights, split and order (%(default)s)")
-    parser.add_argument("--epochs", type=positive, help="passes over the samples (default: 120)")
+    parser.add_argument("--epochs", type=positive, help="passes over the samples (default: 120, more for few samples)")
     parser.add_argument("--report", action="store_true", help="compare with the published architecture, draw plots")
     parser.add_argument("--force", action="store_true", help="overwrite weights in FOLDER")
 
@@ -37,7 +37,7 @@ def run(arguments: Namespace) -> int:
 
     _check_out(arguments.out, force=arguments.force)
     data = load_data(arguments.data)
-    settings = FitSettings() if arguments.epochs is None else FitSettings(epochs=arguments.epochs)
+    settings = FitSettings() if arguments.epochs is None else FitSettings(epochs=arguments.epochs, least_steps=0)
     with _Bars(quiet=arguments.json) as bars:
         cards = pretrain(data, arguments.out, settings, arguments.seed, bars.advance)
         if arguments.report:

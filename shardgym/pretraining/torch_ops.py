@@ -1,0 +1,80 @@
+"""The array operations that networks need, on torch tensors."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from shardgym.costs.simulator.ops import Groups, Params
+
+
+class TorchOps:
+    """`shardgym.costs.simulator.ops.Ops` on tensors."""
+
+    def exp(self, x: torch.Tensor) -> torch.Tensor:
+        """See `Ops`."""
+        return x.exp()
+
+    def log(self, x: torch.Tensor) -> torch.Tensor:
+        """See `Ops`."""
+        return x.log()
+
+    def tanh(self, x: torch.Tensor) -> torch.Tensor:
+        """See `Ops`."""
+        return x.tanh()
+
+    def relu(self, x: torch.Tensor) -> torch.Tensor:
+        """See `Ops`."""
+        return x.relu()
+
+    def clip(self, x: torch.Tensor, low: float, high: float) -> torch.Tensor:
+        """See `Ops`."""
+        return x.clamp(low, high)
+
+    def concat(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """See `Ops`."""
+        lead = np.broadcast_shapes(*(tuple(part.shape[:-1]) for part in parts))
+        return torch.cat([part.expand(*lead, part.shape[-1]) for part in parts], dim=-1)
+
+    def group_sum(self, x: torch.Tensor, groups: Groups) -> torch.Tensor:
+        """See `Ops`."""
+        empty = x.new_zeros((*x.shape[:-2], len(groups), x.shape[-1]))
+        return empty.index_add(-2, torch.from_numpy(groups.ids), x)
+
+    def group_max(self, x: torch.Tensor, groups: Groups) -> torch.Tensor:
+        """See `Ops`."""
+        least = x.new_full((*x.shape[:-2], len(groups), x.shape[-1]), -torch.inf)
+        index = torch.from_numpy(groups.ids)[:, None].expand(x.shape)
+        return least.scatter_reduce(-2, index, x, "amax")
+
+    def spread(self, x: torch.Tensor, groups: Groups) -> torch.Tensor:
+        """See `Ops`."""
+        return x.index_select(-2, torch.from_numpy(groups.ids))
+
+
+TORCH = TorchOps()
+
+
+def initial_layers(
+    sizes: dict[str, tuple[int, ...]], members: int, generator: torch.Generator, zero_last: Sequence[str] = ()
+) -> Params:
+    """Return weights for `dense`, drawn uniformly as torch's linear layers draw theirs.
+
+    Args:
+        sizes: widths of each chain's layers, the input's first.
+        members: networks that are trained together.
+        generator: random state.
+        zero_last: chains whose last layer starts at 0, so that corrections start at none.
+    """
+    params: Params = {}
+    for name, widths in sizes.items():
+        for layer, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
+            last = layer == len(widths) - 2 and name in zero_last
+            bound = 0.0 if last else inputs**-0.5
+            for part, shape in (("weight", (members, inputs, outputs)), ("bias", (members, 1, outputs))):
+                drawn = torch.empty(shape).uniform_(-1, 1, generator=generator)
+                params[f"{name}.{layer}.{part}"] = (drawn * bound).requires_grad_()
+    return params

@@ -1,0 +1,166 @@
+"""A made-up machine: samples from a formula with noise, and a simulator trained on them for seconds.
+
+TEST FIXTURE ONLY. Nothing here was measured; the errors of models trained on it say nothing about real hardware.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shardgym import EmbeddingTable, ShardingPlan, ShardingTask, Topology, make_cost
+
+BATCH = 512
+TAG = "made-up"
+
+
+def made_up_table(number: int, rng: np.random.Generator, *, narrow: bool = False) -> EmbeddingTable:
+    """A table with random features; narrow ones lie well inside of the range of the others."""
+    rows, pooling = (10 ** rng.uniform(2.5, 4.5), 10.0) if narrow else (10 ** rng.uniform(2, 5), 30.0)
+    bins = np.zeros(17)
+    bins[:6] = rng.dirichlet(np.linspace(3, 0.5, 6))
+    return EmbeddingTable(
+        f"t{number}", int(rows), int(rng.choice([4, 8, 16, 32, 64])),
+        pooling_factor=float(np.round(10 ** rng.uniform(-0.3, np.log10(pooling)), 3)),
+        reuse_histogram=tuple((bins / bins.sum()).tolist()),
+    )  # fmt: skip
+
+
+def formula_ms(tables: list[EmbeddingTable]) -> tuple[float, float]:
+    """Forward and backward ms on the made-up machine; fusing many tables saves up to a third."""
+    ids = np.array([BATCH * t.pooling_factor for t in tables])
+    dims = np.array([t.embedding_dim for t in tables])
+    saved = 1 - (1 - 1 / len(tables)) / 3
+    forward = 0.05 + saved * float((0.01 + ids * (2e-5 + 1e-6 * dims)).sum())
+    return forward, 0.1 + 2.2 * saved * float((0.01 + ids * (3e-5 + 1e-6 * dims)).sum())
+
+
+def formula_exchange(widths: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    transfer = 0.3 + widths * BATCH * 4 / 1e6 + widths.sum() * BATCH * 4 / 4e6
+    return offsets.max() - offsets + transfer, 1.1 * transfer
+
+
+def content(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def compute_rows(rng, role: str, pool: list[EmbeddingTable], count: int, repeats: int = 1) -> list:
+    from shardgym.costs.simulator.dataset import ComputeRow
+
+    rows = []
+    for n in range(count):
+        tables = [pool[i] for i in rng.choice(len(pool), size=rng.integers(1, 9), replace=False)]
+        for repeat in range(repeats):
+            forward, backward = np.array(formula_ms(tables)) * np.exp(rng.normal(0, 0.03, 2))
+            rows.append(ComputeRow(
+                f"{role}-{n}-{repeat}", role, content(role, n), repeat, BATCH, "fp32", "exact_sgd",
+                [t.num_embeddings for t in tables], [t.embedding_dim for t in tables],
+                [t.pooling_factor for t in tables], [list(t.reuse_histogram) for t in tables],
+                [t.name for t in tables], float(forward), float(backward), 0.03,
+            ))  # fmt: skip
+    return rows
+
+
+def comm_rows(rng, role: str, count: int, repeats: int = 1) -> list:
+    from shardgym.costs.simulator.dataset import CommRow
+
+    rows = []
+    for n in range(count):
+        devices = int(rng.integers(2, 5))
+        widths = 4 * rng.integers(1, 120, devices)
+        offsets = rng.uniform(0, 3, devices)
+        offsets -= offsets.min()
+        for repeat in range(repeats):
+            forward, backward = (x * np.exp(rng.normal(0, 0.03, devices)) for x in formula_exchange(widths, offsets))
+            rows.append(CommRow(
+                f"{role}-{n}-{repeat}", role, content(role, n), repeat, devices, BATCH, 4, widths.tolist(),
+                offsets.tolist(), forward.tolist(), backward.tolist(), 0.03,
+            ))  # fmt: skip
+    return rows
+
+
+def data_info(kind: str, hardware: str = TAG):
+    from shardgym.costs.simulator.dataset import DataInfo
+
+    return DataInfo(kind, hardware, {"shardgym": "test"}, {"made": "up"}, "2026-01-01T00:00:00+00:00")
+
+
+def write_samples(folder: Path, rows: dict[str, list], hardware: str = TAG) -> None:
+    from shardgym.costs.simulator.dataset import write_rows
+
+    for kind in ("compute", "comm"):
+        write_rows(folder / f"{kind}-0.parquet", rows[kind], data_info(kind, hardware))
+
+
+@pytest.fixture(scope="session")
+def made_up_rows() -> dict[str, list]:
+    """Rows of all roles; tables 0-59 are learned from, 60-89 are for testing."""
+    pytest.importorskip("pyarrow", reason="needs the extra 'simulator'")
+    rng = np.random.default_rng(3)
+    tables = [made_up_table(n, rng) for n in range(90)]
+    compute = [
+        *compute_rows(rng, "oracle", tables[:60], 400), *compute_rows(rng, "judge", tables[:60], 300),
+        *compute_rows(rng, "test", tables[60:], 60, repeats=2),
+    ]  # fmt: skip
+    comm = [*comm_rows(rng, "oracle", 150), *comm_rows(rng, "judge", 150), *comm_rows(rng, "test", 40, repeats=2)]
+    return {"compute": compute, "comm": comm}
+
+
+@pytest.fixture(scope="session")
+def data_folder(made_up_rows, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("samples")
+    write_samples(folder, made_up_rows)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def quick_settings():
+    from shardgym.pretraining.fit import FitSettings
+
+    return FitSettings(epochs=60, least_steps=0, batch=64, members=2)
+
+
+@pytest.fixture(scope="session")
+def model(data_folder, quick_settings, tmp_path_factory) -> Path:
+    """A folder of weights for the made-up machine."""
+    pytest.importorskip("safetensors", reason="needs the extra 'simulator'")
+    from shardgym.pretraining.pretrain import load_data, pretrain
+
+    folder = tmp_path_factory.mktemp("model")
+    pretrain(load_data(data_folder), folder, quick_settings, seed=5)
+    return folder
+
+
+@pytest.fixture
+def formula():
+    """Forward and backward ms of tables on the made-up machine, without noise."""
+    return formula_ms
+
+
+@pytest.fixture
+def oracle(model):
+    return make_cost("simulator", weights=model)
+
+
+@pytest.fixture
+def judge(model):
+    return make_cost("simulator", weights=model, role="judge")
+
+
+@pytest.fixture
+def task() -> ShardingTask:
+    """Twelve tables of the made-up kind on three devices."""
+    rng = np.random.default_rng(17)
+    tables = tuple(made_up_table(100 + n, rng, narrow=True) for n in range(12))
+    return ShardingTask(tables, Topology(num_devices=3, memory_bytes=2**30), batch_size=BATCH)
+
+
+@pytest.fixture
+def plans(task) -> list[ShardingPlan]:
+    """Ten random plans, and one that leaves two devices empty."""
+    rng = np.random.default_rng(23)
+    placements = [*rng.integers(0, 3, (10, 12)).tolist(), [1] * 12]
+    return [ShardingPlan.table_wise(task, placement) for placement in placements]

@@ -1,0 +1,217 @@
+"""SimulatorCost: whole plans, with weights trained on a made-up machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from shardgym import InputError, Shard, ShardingPlan, Topology, make_cost
+from shardgym.costs.simulator.familiarity import UNFAMILIAR, Familiarity
+from shardgym.costs.simulator.shipped import SHIPPED
+from shardgym.errors import UnknownNameError
+
+BOTH = pytest.mark.parametrize("role", ["oracle", "judge"])
+
+
+def test_cost_says_what_it_is_and_can_be_made_again(oracle, task, plans):
+    assert oracle.deterministic
+    assert oracle.hardware == "made-up"
+    again = make_cost("simulator", **oracle.settings())
+    assert again.version == oracle.version
+    assert again.evaluate(task, plans) == oracle.evaluate(task, plans)
+
+
+def test_oracle_and_judge_are_versions_and_architectures_apart(oracle, judge, task, plans):
+    assert oracle.version != judge.version
+    assert judge.settings()["role"] == "judge"
+    for ours, theirs in zip(oracle.evaluate(task, plans), judge.evaluate(task, plans), strict=True):
+        assert ours.total_ms != theirs.total_ms
+        assert ours.total_ms == pytest.approx(theirs.total_ms, rel=0.5)
+
+
+@BOTH
+def test_times_are_positive_and_an_empty_device_computes_for_free(model, role, task, plans):
+    costs = make_cost("simulator", weights=model, role=role).evaluate(task, plans)
+    for cost in costs[:-1]:
+        assert (cost.per_device > 0).all()
+    only_second = costs[-1].per_device
+    assert only_second[[0, 2]][:, [0, 3]].tolist() == [[0, 0], [0, 0]]
+    assert (only_second[1] > 0).all()
+    assert costs[0].compute == costs[0].communication == "predicted"
+
+
+@BOTH
+def test_a_plan_costs_the_same_alone_and_among_others(model, role, task, plans):
+    cost = make_cost("simulator", weights=model, role=role)
+    together = cost.evaluate(task, plans)
+    for plan, expected in zip(plans, together, strict=True):
+        alone = make_cost("simulator", weights=model, role=role).evaluate(task, [plan])[0]
+        np.testing.assert_allclose(alone.per_device, expected.per_device, rtol=1e-12)
+
+
+@BOTH
+def test_renumbering_devices_renumbers_the_times(model, role, task, plans):
+    cost = make_cost("simulator", weights=model, role=role)
+    turned = [
+        ShardingPlan.of(task, [dataclasses.replace(s, device=(s.device + 1) % 3) for s in plan.shards])
+        for plan in plans
+    ]
+    for before, after in zip(cost.evaluate(task, plans), cost.evaluate(task, turned), strict=True):
+        np.testing.assert_allclose(np.roll(before.per_device, 1, axis=0), after.per_device, rtol=1e-9)
+
+
+@BOTH
+def test_order_and_names_of_tables_do_not_matter(model, role, task, plans):
+    renamed = dataclasses.replace(
+        task, tables=tuple(dataclasses.replace(t, name=f"x{99 - n}") for n, t in enumerate(task.tables))[::-1]
+    )
+    cost = make_cost("simulator", weights=model, role=role)
+    where = {s.table: s.device for s in plans[0].shards}
+    same = ShardingPlan.table_wise(renamed, {f"x{99 - n}": where[t.name] for n, t in enumerate(task.tables)})
+    before, after = cost.evaluate(task, plans[:1])[0], cost.evaluate(renamed, [same])[0]
+    np.testing.assert_allclose(before.per_device, after.per_device, rtol=1e-9)
+
+
+@BOTH
+@pytest.mark.parametrize("devices", [1, 2, 5, 64])
+def test_one_set_of_weights_serves_any_number_of_devices(model, role, task, devices):
+    wide = dataclasses.replace(task, topology=Topology(num_devices=devices, memory_bytes=2**30))
+    plan = ShardingPlan.table_wise(wide, [n % devices for n in range(12)])
+    (cost,) = make_cost("simulator", weights=model, role=role).evaluate(wide, [plan])
+    assert cost.per_device.shape == (devices, 4)
+    assert (cost.per_device[:, 1:3] > 0).all() == (devices > 1)
+
+
+@BOTH
+def test_predictions_are_near_the_formula_that_the_samples_came_from(model, role, task, plans, formula):
+    errors = []
+    costs = make_cost("simulator", weights=model, role=role).evaluate(task, plans[:-1])
+    for plan, cost in zip(plans, costs, strict=False):
+        for device in range(3):
+            expected = formula([task.table(s.table) for s in plan.on(device)])
+            errors += (np.abs(cost.per_device[device, [0, 3]] / expected - 1)).tolist()
+    assert np.mean(errors) < {"oracle": 0.08, "judge": 0.16}[role]
+
+
+def test_column_halves_and_row_halves_are_priced_as_shards_of_their_own(oracle, task):
+    table = max(task.tables, key=lambda t: t.embedding_dim)
+    rows, columns = table.num_embeddings, table.embedding_dim
+    rest = [Shard.whole(t, 0) for t in task.tables if t.name != table.name]
+    low, high = (0, rows // 2), (rows // 2, rows)
+    left, right = (0, columns // 2), (columns // 2, columns)
+    cuts = {
+        "whole": [Shard(table.name, (0, rows), (0, columns), 1)],
+        "columns": [Shard(table.name, (0, rows), left, 1), Shard(table.name, (0, rows), right, 2)],
+        "rows": [Shard(table.name, low, (0, columns), 1), Shard(table.name, high, (0, columns), 2)],
+    }
+    plans = {name: ShardingPlan.of(task, [*rest, *shards]) for name, shards in cuts.items()}
+    compute = {n: oracle.evaluate(task, [p])[0].per_device[1, [0, 3]].sum() for n, p in plans.items()}
+    assert compute["rows"] < compute["whole"]
+    assert compute["columns"] < compute["whole"]
+
+
+def test_a_table_without_a_histogram_gets_that_of_ids_drawn_for_it(oracle, task):
+    bare = dataclasses.replace(task, tables=tuple(dataclasses.replace(t, reuse_histogram=None) for t in task.tables))
+    (cost,) = oracle.evaluate(bare, [ShardingPlan.table_wise(bare, [n % 3 for n in range(12)])])
+    assert np.isfinite(cost.total_ms)
+
+
+def test_a_familiar_plan_has_no_notes_and_an_unfamiliar_one_says_which_feature(oracle, task, plans):
+    assert oracle.evaluate(task, plans[:1])[0].notes == ()
+    huge = dataclasses.replace(task.tables[0], num_embeddings=10_000_000, embedding_dim=16)
+    far = dataclasses.replace(task, tables=(huge, *task.tables[1:]))
+    plan = ShardingPlan.table_wise(far, [n % 3 for n in range(12)])
+    (near,) = oracle.familiarity(far, [plan])
+    assert near.outside == ("num_embeddings",)
+    assert not near.is_familiar
+    (cost,) = oracle.evaluate(far, [plan])
+    assert f"{UNFAMILIAR}: num_embeddings" in cost.notes
+
+
+def test_more_shards_or_devices_than_ever_measured_are_unfamiliar(oracle, task, plans):
+    crowded, spread_out = oracle.familiarity(task, [plans[-1], plans[0]])
+    assert "shards per device" in crowded.outside
+    assert spread_out.outside == ()
+    wide = dataclasses.replace(task, topology=Topology(num_devices=12, memory_bytes=2**30))
+    (many,) = oracle.familiarity(wide, [ShardingPlan.table_wise(wide, range(12))])
+    assert "devices" in many.outside
+
+
+def test_ensemble_disagrees_more_on_what_it_never_saw(oracle, task):
+    far = {"num_embeddings": 2**33, "embedding_dim": 4096, "pooling_factor": 3000}
+    tables = [dataclasses.replace(t, **far) for t in task.tables]
+    odd = dataclasses.replace(task, tables=tuple(tables), topology=Topology(num_devices=3, memory_bytes=2**60))
+    where = [n % 3 for n in range(12)]
+    (known,) = oracle.familiarity(task, [ShardingPlan.table_wise(task, where)])
+    (unknown,) = oracle.familiarity(odd, [ShardingPlan.table_wise(odd, where)])
+    assert 0 < known.spread <= known.spread_limit
+    assert known.spread < unknown.spread
+
+
+def test_an_unusual_reuse_of_rows_is_unfamiliar(oracle, task):
+    hot = dataclasses.replace(task.tables[0], reuse_histogram=(0.0,) * 16 + (1.0,))
+    odd = dataclasses.replace(task, tables=(hot, *task.tables[1:]))
+    (near,) = oracle.familiarity(odd, [ShardingPlan.table_wise(odd, [n % 3 for n in range(12)])])
+    assert near.outside == ("accesses per row",)
+
+
+def test_disagreement_alone_makes_a_plan_unfamiliar():
+    assert Familiarity((), spread=0.1, spread_limit=0.1).is_familiar
+    doubtful = Familiarity((), spread=0.2, spread_limit=0.1)
+    assert not doubtful.is_familiar
+    assert doubtful.notes() == (f"{UNFAMILIAR}: the ensemble disagrees on compute",)
+
+
+@pytest.mark.parametrize(("field", "value"), [("precision", "fp16"), ("optimizer", "adam")])
+def test_a_kind_of_task_that_was_not_trained_on_is_refused(oracle, task, field, value):
+    other = dataclasses.replace(task, **{field: value})
+    plan = ShardingPlan.table_wise(other, [n % 3 for n in range(12)])
+    with pytest.raises(InputError, match=f"not trained on {field} '{value}'"):
+        oracle.evaluate(other, [plan])
+    with pytest.raises(InputError, match=f"not trained on {field} '{value}'"):
+        oracle.begin(other)
+
+
+def test_an_infeasible_plan_costs_infinity(oracle, task, plans):
+    tight = dataclasses.replace(task, topology=Topology(num_devices=3, memory_bytes=1000))
+    (cost,) = oracle.evaluate(tight, [ShardingPlan.table_wise(tight, [0] * 12)])
+    assert not cost.feasible
+
+
+def test_weights_that_do_not_exist_are_an_error_that_says_how_to_get_them(tmp_path):
+    with pytest.raises(InputError, match=r"no simulator weights at .*shardgym collect.*shardgym pretrain"):
+        make_cost("simulator", weights=tmp_path)
+    with pytest.raises(UnknownNameError, match="oracle"):
+        make_cost("simulator", weights=tmp_path, role="oracel")
+
+
+def test_without_shipped_weights_the_error_says_so(monkeypatch, tmp_path):
+    monkeypatch.setattr("shardgym.costs.simulator.shipped.SHIPPED", tmp_path)
+    with pytest.raises(InputError, match=r"no weights of the simulator's judge ship .*shardgym pretrain"):
+        make_cost("simulator", role="judge")
+
+
+def test_shipped_weights_are_chosen_by_hardware(monkeypatch, tmp_path, model):
+    monkeypatch.setattr("shardgym.costs.simulator.shipped.SHIPPED", tmp_path)
+    (tmp_path / "made-up").symlink_to(model)
+    assert make_cost("simulator").hardware == "made-up"
+    with pytest.raises(InputError, match="no weights for hardware 'h100' ship, only for made-up"):
+        make_cost("simulator", hardware="h100")
+    (tmp_path / "other").symlink_to(model)
+    with pytest.raises(InputError, match="give hardware=, one of made-up, other"):
+        make_cost("simulator")
+    assert SHIPPED.name == "models"
+
+
+def test_predicting_loads_neither_torch_nor_pyarrow(model):
+    code = (
+        "import sys, shardgym; "
+        f"shardgym.make_cost('simulator', weights={str(model)!r}); "
+        "bad = {'torch', 'pyarrow', 'scipy', 'matplotlib'} & set(sys.modules); "
+        "assert not bad, bad"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

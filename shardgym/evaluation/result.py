@@ -35,6 +35,7 @@ class Result(Record):
         plan: None when the solver returned none.
         cost: None when there is no plan.
         solve_time_s: seconds the solver took.
+        time_limit_s: given to the solver; None when there was none.
         judge_settings: keyword arguments the judge was made with.
         started: UTC, ISO 8601.
         versions: of shardgym, Python, torch, fbgemm and others that matter.
@@ -52,6 +53,7 @@ class Result(Record):
     status: Status
     solve_time_s: Annotated[float, Field(ge=0)]
     started: str
+    time_limit_s: Annotated[float, Field(gt=0)] | None = None
     reason: str | None = None
     plan: ShardingPlan | None = None
     cost: PlanCost | None = None

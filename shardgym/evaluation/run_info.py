@@ -86,7 +86,7 @@ class RunInfo(Record):
         Raises:
             InputError: it is of another suite, judge, hardware or oracle.
         """
-        for name in ("suite", "judge", "hardware", "oracle", "judge_settings"):
+        for name in ("suite", "judge", "hardware", "oracle", "judge_settings", "time_limit_s"):
             was, now = getattr(result, name), getattr(self, name)
             if was != now:
                 raise InputError(f"{where} holds a record of {name} {was!r}, this run has {now!r}: give another folder")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,11 +26,28 @@ class Judge:
     run: RunInfo
     log: ErrorLog
 
-    def score(self, task: ShardingTask, index: int, attempts: Sequence[Attempt]) -> list[Result]:
-        """Return one result per attempt at a task, in order."""
+    def score(
+        self, task: ShardingTask, index: int, attempts: Sequence[Attempt], old: Sequence[Result] = ()
+    ) -> tuple[list[Result], list[Result]]:
+        """Score attempts at a task.
+
+        Args:
+            task: the task.
+            index: its position in the suite.
+            attempts: new ones.
+            old: results of the task that are compared with them. A cost that is not deterministic measures their plans
+                again, in the same call: what is compared must not have drifted apart.
+
+        Returns:
+            One result per attempt, in order, and the old results with new costs, as far as these could be had.
+        """
         plans = [a.plan for a in attempts if a.failure is None and a.plan is not None]
-        costs = iter(self._costs(task, plans) if plans else ())
-        return [self._result(task, index, a, next(costs) if a.failure is None else None) for a in attempts]
+        again = [r for r in old if r.status == "ok" and r.plan is not None] if plans else []
+        again = [] if self.cost.deterministic else again
+        costs = iter(self._costs(task, [*plans, *(r.plan for r in again if r.plan is not None)]) if plans else ())
+        new = [self._result(task, index, a, next(costs) if a.failure is None else None) for a in attempts]
+        renewed = [dataclasses.replace(r, cost=cost) for r, cost in zip(again, costs, strict=True) if cost.feasible]
+        return new, renewed
 
     def _costs(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         try:
@@ -56,5 +74,6 @@ class Judge:
             solver=attempt.entrant.spec.name, solver_settings=dict(attempt.entrant.spec.settings), seed=attempt.seed,
             judge=self.run.judge, judge_settings=self.run.judge_settings, oracle=self.run.oracle,
             hardware=self.run.hardware, status=status, reason=reason, plan=attempt.plan, cost=cost,
-            solve_time_s=attempt.seconds, started=attempt.started, versions=versions(), commit=commit(),
+            solve_time_s=attempt.seconds, time_limit_s=self.run.time_limit_s, started=attempt.started,
+            versions=versions(), commit=commit(),
         )  # fmt: skip

@@ -127,16 +127,25 @@ class Store:
         self.results = list(results)
         self.notices.append(f"{dropped} failed results will be made again; the old records are in {aside}")
 
-    def append(self, results: Iterable[Result]) -> None:
+    def add(self, results: Sequence[Result], renewed: Sequence[Result] = ()) -> None:
         """Append records with one write and flush them to the disk.
+
+        Args:
+            results: new records.
+            renewed: records that take the place of those of the same task, solver and seed. The file is then written
+                anew, as a whole.
 
         Raises:
             InputError: the disk took only a part, which was removed again.
         """
-        new = list(results)
-        data = "".join(_line(result) for result in new).encode()
-        append_flushed(self.path, data)
-        self.results += new
+        if renewed:
+            by_key = {key_of(result): result for result in renewed}
+            held = [by_key.get(key_of(result), result) for result in self.results]
+            write_whole(self.path, "".join(_line(result) for result in [*held, *results]))
+            self.results = [*held, *results]
+            return
+        append_flushed(self.path, "".join(_line(result) for result in results).encode())
+        self.results += results
 
 
 def _line(result: Result) -> str:

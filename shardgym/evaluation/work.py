@@ -50,7 +50,8 @@ class Work:
                 keep_task(self.store.folder, self.suite, index, task)
                 attempts = self._attempts(task, todo, bar)
                 bar.remark(f"task {index}: {self.info.judge} scores {len(attempts)} plans")
-                self.store.append(judge.score(task, index, attempts))
+                old = [result for result in self.store.results if result.task_index == index]
+                self.store.add(*judge.score(task, index, attempts, old))
                 bar.update(len(attempts))
 
     def _missing(self) -> list[Missing]:

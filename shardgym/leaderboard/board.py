@@ -23,6 +23,7 @@ class BoardKey:
     judge_version: str
     judge_settings: str
     hardware: str
+    time_limit_s: float | None
 
 
 @dataclass(frozen=True)
@@ -62,24 +63,30 @@ def _parts(file: Path) -> list[tuple[Path, Board]]:
     """Split the records of one file into boards."""
     results = read_results(file)
     info = RunInfo.beside(file.parent) if file.name == RECORDS else None
-    groups: dict[tuple[str, str, str, str], list[Result]] = {}
-    if info is not None:
-        groups[(info.suite, info.judge, canonical_json(info.judge_settings), info.hardware)] = []
-    for r in results:
-        groups.setdefault((r.suite, r.judge, canonical_json(r.judge_settings), r.hardware), []).append(r)
+    groups: dict[_Group, list[Result]] = {} if info is None else {_group(info): []}
+    for result in results:
+        groups.setdefault(_group(result), []).append(result)
     if info is not None and len(groups) > 1:
         raise InputError(f"{file} holds records that are not of the run in {file.parent / 'run.json'}")
     return [(file, _part(file, group, members, info)) for group, members in groups.items()]
 
 
-def _part(file: Path, group: tuple[str, str, str, str], results: list[Result], info: RunInfo | None) -> Board:
-    suite, judge, settings, hardware = group
+#: Suite, judge, its settings as JSON, hardware, time limit.
+_Group = tuple[str, str, str, str, float | None]
+
+
+def _group(of: Result | RunInfo) -> _Group:
+    return (of.suite, of.judge, canonical_json(of.judge_settings), of.hardware, of.time_limit_s)
+
+
+def _part(file: Path, group: _Group, results: list[Result], info: RunInfo | None) -> Board:
+    suite, judge, settings, hardware, time_limit_s = group
     versions = {r.cost.version for r in results if r.cost is not None} | ({info.judge_version} if info else set())
     if len(versions) > 1:
         raise InputError(f"{file} mixes versions {', '.join(sorted(versions))} of judge '{judge}': score them apart")
     asked = set(range(info.num_tasks)) if info else set()
     solvers = dict.fromkeys([*(info.solvers if info else ()), *(r.solver for r in results)])
-    key = BoardKey(suite, judge, next(iter(versions), ""), settings, hardware)
+    key = BoardKey(suite, judge, next(iter(versions), ""), settings, hardware, time_limit_s)
     return Board(key, tuple(results), tuple(sorted(asked | {r.task_index for r in results})), tuple(solvers))
 
 

@@ -6,9 +6,10 @@ import json
 import statistics
 from collections import defaultdict
 
+from shardgym.evaluation.result import Result
 from shardgym.leaderboard.board import Board
 from shardgym.leaderboard.ranking import Ranking
-from shardgym.leaderboard.statistics import RESAMPLES, SEED
+from shardgym.leaderboard.statistics import FEWEST, RESAMPLES, SEED
 
 
 def footer(ranking: Ranking) -> list[str]:
@@ -24,8 +25,12 @@ def footer(ranking: Ranking) -> list[str]:
         "(a solver that solved less than half as many as the best does not count here).",
         "Ranked by tasks solved, then by geometric mean cost; a solver without a record for every task has no rank.",
         f"Gap: geometric mean over tasks of cost / cost of rank 1, less 1; interval by {RESAMPLES:,} bootstrap "
-        f"resamples of the tasks, seed {SEED}. '=' marks a tie with rank 1: the interval contains 0.",
+        f"resamples of the tasks, seed {SEED}. '1=' marks a tie with rank 1: the interval contains 0.",
     ]
+    if ranking.num_common < FEWEST:
+        notes.append(f"Fewer than {FEWEST} tasks: no intervals, and nobody can be told from rank 1.")
+    if any(row.tasks not in (0, ranking.num_common) for row in ranking.rows):
+        notes.append("*: mean over fewer tasks than the others', not to be compared with them.")
     if ranking.best_heuristic is not None:
         notes.append(
             f"vs greedy: geometric mean over tasks of cost / cost of {ranking.best_heuristic}, "
@@ -50,17 +55,28 @@ def _measurement_notes(board: Board) -> list[str]:
     if modelled:
         notes.append(f"Communication was modelled, not measured, for {len(modelled)} of {len(board.tasks)} tasks.")
     if apart:
-        notes.append(f"{apart} tasks hold times of different measurement sessions, which may have drifted apart.")
+        notes.append(f"WARNING: {apart} tasks hold times of different measurement sessions, which may differ by drift.")
     noise = [cost.noise for _, cost in scored if cost.noise > 0]
     if noise:
         notes.append(f"Median standard error of a measured cost: {100 * statistics.median(noise):.1f} %.")
     return notes + [f"Note of the judge: {note}" for note in sorted({n for _, c in scored for n in c.notes})]
 
 
+def _is_late(result: Result) -> bool:
+    """Say whether a solver took clearly longer than it was given."""
+    return result.time_limit_s is not None and result.solve_time_s > 1.1 * result.time_limit_s + 0.1
+
+
 def _failure_notes(ranking: Ranking) -> list[str]:
     seeds = {r.seed for r in ranking.board.results}
     notes = [f"{len(seeds)} seeds; a task's cost is the mean over them."] if len(seeds) > 1 else []
+    limit = ranking.board.key.time_limit_s
+    if limit is not None:
+        notes.append(f"Time limit per plan: {limit:g} s.")
     for row in ranking.rows:
+        late = [r for r in ranking.board.results if r.solver == row.solver and _is_late(r)]
+        if late:
+            notes.append(f"{row.solver} overran the time limit {len(late)} times.")
         if row.failures:
             counts = ", ".join(f"{n} {status}" for status, n in sorted(row.failures.items()))
             notes.append(f"Records of {row.solver} without a cost: {counts}.")

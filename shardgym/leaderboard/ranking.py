@@ -31,12 +31,13 @@ class Row:
     Attributes:
         solver: its name.
         rank: from 1; None for a solver that is not complete.
-        tied: not distinguishable from rank 1: as many tasks solved, and the interval of `gap` contains 0.
+        tied: not distinguishable from rank 1: as many tasks solved, and the interval of `gap` contains 0 or there are
+            too few tasks for one.
         tasks: common tasks that it solved; the means are over these.
         mean_ms: mean cost.
         relative: geometric mean of its cost over that of the best heuristic.
         gap: geometric mean of its cost over that of rank 1, less 1.
-        gap_interval: 95 % bootstrap interval of `gap` over tasks; None for rank 1 and for fewer than two tasks.
+        gap_interval: 95 % bootstrap interval of `gap` over tasks; None for rank 1 and for too few tasks.
         success: share of recorded tasks that it solved.
         completeness: share of the tasks asked for that have a record.
         median_s: median time per plan.
@@ -117,7 +118,7 @@ def _row(outcome: Outcome, place: int, common: Bools, leader: Outcome | None, be
     gap, interval = _gap(outcome, leader, own)
     is_tied = (
         leader is not None and leader is not outcome and outcome.complete
-        and outcome.num_solved == leader.num_solved and interval is not None and interval.contains(0.0)
+        and outcome.num_solved == leader.num_solved and (interval is None or interval.contains(0.0))
     )  # fmt: skip
     return Row(
         solver=outcome.solver,

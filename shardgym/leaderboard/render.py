@@ -12,6 +12,7 @@ from tabulate import tabulate
 from shardgym.errors import UnknownNameError
 from shardgym.leaderboard.footer import footer
 from shardgym.leaderboard.ranking import Ranking, Row
+from shardgym.suites import load_suite, suite_names
 
 FORMATS = {"text": "simple", "md": "github"}
 
@@ -53,10 +54,10 @@ def to_dict(ranking: Ranking) -> dict[str, Any]:
 
 def _one(ranking: Ranking, style: str) -> str:
     key = ranking.board.key
-    title = f"{key.suite}: {len(ranking.board.tasks)} tasks, judged by {key.judge} on {key.hardware}"
-    table = tabulate(
-        [_cells(row) for row in ranking.rows], HEADERS, FORMATS[style], colalign=_ALIGN, disable_numparse=True
-    ) if ranking.rows else "no solver"  # fmt: skip
+    on = "" if key.hardware == key.judge else f" on {key.hardware}"
+    title = f"{key.suite}: {_tasks(ranking)} tasks, judged by {key.judge}{on}"
+    cells = [_cells(row, ranking.num_common) for row in ranking.rows]
+    table = tabulate(cells, HEADERS, FORMATS[style], colalign=_ALIGN, disable_numparse=True) if cells else "no solver"
     if style == "md":
         notes = "\n".join(f"- {line}" for line in footer(ranking))
         return f"## {title}\n\n{table}\n\n{notes}"
@@ -64,12 +65,19 @@ def _one(ranking: Ranking, style: str) -> str:
     return f"{title}\n\n{table}\n\n{notes}"
 
 
-def _cells(row: Row) -> list[str]:
+def _tasks(ranking: Ranking) -> str:
+    """Return how many tasks there are, and of how many if that is known."""
+    name, count = ranking.board.key.suite, len(ranking.board.tasks)
+    size = len(load_suite(name)) if name in suite_names() else count
+    return str(count) if count == size else f"{count} of {size}"
+
+
+def _cells(row: Row, num_common: int) -> list[str]:
     low, high = row.gap_interval or (math.nan, math.nan)
     return [
-        "-" if row.rank is None else f"{row.rank}{'=' if row.tied else ''}",
+        "-" if row.rank is None else "1=" if row.tied else str(row.rank),
         row.solver,
-        _number(row.mean_ms, f"{row.mean_ms:.2f}" if row.mean_ms >= 10 else f"{row.mean_ms:.4f}"),
+        _number(row.mean_ms, _mean(row.mean_ms)) + ("*" if row.tasks not in (0, num_common) else ""),
         _number(row.relative, f"{row.relative:.3f}"),
         _number(row.gap, f"{100 * row.gap:+.1f} %"),
         _number(low, f"{100 * low:+.1f} .. {100 * high:+.1f} %"),
@@ -78,6 +86,10 @@ def _cells(row: Row) -> list[str]:
         str(row.tasks),
         _number(row.median_s, _duration(row.median_s)),
     ]
+
+
+def _mean(value_ms: float) -> str:
+    return f"{value_ms:.2f}" if value_ms >= 10 else f"{value_ms:.4f}"
 
 
 def _number(value: float, text: str) -> str:

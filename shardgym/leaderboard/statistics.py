@@ -11,6 +11,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 RESAMPLES = 10_000
+FEWEST = 6
 SEED = 0
 _CHUNK = 1000
 
@@ -42,9 +43,9 @@ def bootstrap_mean(values: Floats, resamples: int = RESAMPLES, seed: int = SEED)
         seed: of the draws.
 
     Returns:
-        None for fewer than two tasks, which say nothing about their spread.
+        None for fewer than `FEWEST` tasks: so few say next to nothing about their spread.
     """
-    if values.size < 2:
+    if values.size < FEWEST:
         return None
     rng = np.random.default_rng(seed)
     means = np.concatenate([

@@ -7,7 +7,7 @@ import logging
 import os
 
 import pytest
-from evaluation_toys import CountCost, ToySuite, toy_tasks
+from evaluation_toys import CountCost, DriftingCost, ToySuite, toy_tasks
 
 from shardgym.errors import InputError
 from shardgym.evaluation import evaluate, read_results
@@ -192,3 +192,21 @@ def test_a_full_disk_leaves_whole_lines(out, monkeypatch):
     with pytest.raises(InputError, match="is the disk full"):
         run(out, "Halves")
     assert lines(out) == before
+
+
+def test_measured_plans_are_measured_again_together_with_a_new_one(out, monkeypatch):
+    """The machine is twice as slow today: old and new times of a task must still be of one session."""
+    run(out, "Lopsided", judge=DriftingCost())
+    monkeypatch.setattr(DriftingCost, "factor", 2.0)
+    results = run(out, "Lopsided", "Halves", judge=DriftingCost())
+    assert {r.cost.session for r in results} == {"day of 2.0"}
+    assert [r.total_ms for r in results if r.task_index == 0] == [6.0, 4.0]
+    assert sorted(r.to_json() for r in read_results(out / "records.jsonl")) == sorted(r.to_json() for r in results)
+
+
+def test_deterministic_records_stay_as_they_are_when_a_solver_joins(out):
+    """Not a byte of them is written again."""
+    run(out, "Lopsided")
+    before = lines(out)
+    run(out, "Lopsided", "Halves")
+    assert lines(out)[: len(before)] == before

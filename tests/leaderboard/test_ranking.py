@@ -128,16 +128,20 @@ def test_a_difference_within_the_spread_over_tasks_is_a_tie(tmp_path):
     rows = rows_of(ranking)
     assert (rows["b"].tied, rows["c"].tied, rows["a"].tied) == (True, False, False)
     assert rows["c"].gap_interval == pytest.approx((0.1, 0.1))
-    assert "2=" in render([ranking])
+    assert " 1=  b" in render([ranking])
 
 
 def test_equal_plans_tie(tmp_path):
     assert rows_of(rank(board_of(tmp_path, {"a": [1.0, 2.0], "b": [1.0, 2.0]})))["b"].tied
 
 
-def test_one_task_gives_no_interval(tmp_path):
-    row = rows_of(rank(board_of(tmp_path, {"a": [1.0], "b": [2.0]})))["b"]
-    assert (row.gap_interval, row.tied) == (None, False)
+@pytest.mark.parametrize(("tasks", "tied"), [(1, True), (5, True), (6, False)])
+def test_few_tasks_give_no_interval_and_a_tie(tmp_path, tasks, tied):
+    """Twice the cost on every task, of too few or enough tasks."""
+    ranking = rank(board_of(tmp_path, {"a": [1.0] * tasks, "b": [2.0] * tasks}))
+    row = rows_of(ranking)["b"]
+    assert (row.gap_interval is None, row.tied) == (tied, tied)
+    assert ("nobody can be told from rank 1" in render([ranking])) is tied
 
 
 def test_a_tasks_cost_is_the_mean_over_seeds_and_all_of_them_must_succeed(tmp_path):

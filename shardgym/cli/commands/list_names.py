@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from tabulate import tabulate
 
-from shardgym.cli.output import print_json
+from shardgym.cli.output import print_json, width
 from shardgym.cli.parser import Parser, one_of
 
 Rows = list[dict[str, object]]
@@ -28,7 +28,9 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         print_json(rows)
     else:
-        print(tabulate(rows, headers="keys", tablefmt="simple", disable_numparse=True) if rows else "none")
+        widths = [None if key != "description" else max(30, width() - 50) for key in rows[0]] if rows else None
+        table = tabulate(rows, headers="keys", tablefmt="simple", disable_numparse=True, maxcolwidths=widths)
+        print(table if rows else "none")
     return 0
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from shardgym.ids.distribution import RecordedIds, UniformIds, ZipfIds
     from shardgym.plan import Shard, ShardingPlan
     from shardgym.pools import TablePool, load_pool
-    from shardgym.solver import Solver, make_solver
+    from shardgym.solver import Observer, Solver, make_solver
     from shardgym.suites import Suite, load_suite
     from shardgym.table import EmbeddingTable
     from shardgym.task import ShardingTask
@@ -42,14 +42,14 @@ _HOME = {
     "RecordedIds": "ids.distribution", "UniformIds": "ids.distribution", "ZipfIds": "ids.distribution",
     "Shard": "plan", "ShardingPlan": "plan",
     "TablePool": "pools", "load_pool": "pools",
-    "Solver": "solver", "make_solver": "solver",
+    "Observer": "solver", "Solver": "solver", "make_solver": "solver",
     "Suite": "suites", "load_suite": "suites",
     "EmbeddingTable": "table", "ShardingTask": "task", "Topology": "topology",
 }  # fmt: skip
 
 __all__ = [
     "CostModel", "EmbeddingTable", "InfeasiblePlanError", "InputError", "MeasurementError", "MissingDependencyError",
-    "NoFeasiblePlanError", "PlanCost", "RecordedIds", "Result", "Shard", "ShardGymError", "ShardingPlan",
+    "NoFeasiblePlanError", "Observer", "PlanCost", "RecordedIds", "Result", "Shard", "ShardGymError", "ShardingPlan",
     "ShardingTask", "Solver", "Suite", "TablePool", "Topology", "UniformIds", "ZipfIds", "__version__", "evaluate",
     "load_pool", "load_suite", "make_cost", "make_solver", "verify",
 ]  # fmt: skip

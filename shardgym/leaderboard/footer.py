@@ -22,7 +22,7 @@ def footer(ranking: Ranking) -> list[str]:
         f"Judge: {key.judge} {key.judge_version} on {key.hardware}, settings: {_settings(key.judge_settings)}. "
         f"Oracle that solvers could query: {oracles}.",
         f"Means are over the {ranking.num_common} of {len(board.tasks)} tasks that every complete solver has solved "
-        "(a solver that solved less than half as many as the best does not count here).",
+        "(a solver that solved less than nine tenths as many as the best does not count here).",
         "Ranked by tasks solved, then by geometric mean cost; a solver without a record for every task has no rank.",
         f"Gap: geometric mean over tasks of cost / cost of rank 1, less 1; interval by {RESAMPLES:,} bootstrap "
         f"resamples of the tasks, seed {SEED}. '1=' marks a tie with rank 1: the interval contains 0.",

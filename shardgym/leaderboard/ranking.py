@@ -2,7 +2,7 @@
 
 Policy for failures. A solver is complete when it has a record for every task that was asked for; only complete
 solvers are ranked. Means are taken over the common tasks: those that every complete solver has solved, leaving out
-of this requirement solvers that solved less than half as many tasks as the best, so that a solver which fails
+of this requirement solvers that solved less than nine tenths as many tasks as the best, so that a solver which fails
 nearly everywhere does not empty the comparison. Such a solver, and an incomplete one, is averaged over the common
 tasks that it did solve. Complete solvers are ranked by the tasks they solved, then by the geometric mean of their
 costs. When no solver is complete yet, the same rules apply to all, without ranks.
@@ -20,6 +20,9 @@ from shardgym.leaderboard.board import Board
 from shardgym.leaderboard.outcomes import Bools, Outcome, outcomes
 from shardgym.leaderboard.statistics import Interval, bootstrap_mean, mean_ratio
 
+#: Share of the tasks that the best solved which a solver must have solved to decide what tasks are common.
+COMPARABLE = 0.9
+
 #: The published heuristics; costs are told relative to the best of them. `random` is not one.
 HEURISTICS = ("size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy")
 
@@ -30,7 +33,7 @@ class Row:
 
     Attributes:
         solver: its name.
-        rank: from 1; None for a solver that is not complete.
+        rank: from 1; None for a solver that is not complete, and when nobody solved anything.
         tied: not distinguishable from rank 1: as many tasks solved, and the interval of `gap` contains 0 or there are
             too few tasks for one.
         tasks: common tasks that it solved; the means are over these.
@@ -91,7 +94,7 @@ def _comparable(everyone: Sequence[Outcome]) -> list[Outcome]:
     """Return the solvers that must have solved a task for it to be common."""
     candidates = [o for o in everyone if o.complete] or list(everyone)
     most = max((o.num_solved for o in candidates), default=0)
-    return [o for o in candidates if o.num_solved and 2 * o.num_solved >= most]
+    return [o for o in candidates if o.num_solved and o.num_solved >= COMPARABLE * most]
 
 
 def _common(comparable: Sequence[Outcome], num_tasks: int) -> Bools:
@@ -122,7 +125,7 @@ def _row(outcome: Outcome, place: int, common: Bools, leader: Outcome | None, be
     )  # fmt: skip
     return Row(
         solver=outcome.solver,
-        rank=place if outcome.complete else None,
+        rank=place if outcome.complete and leader is not None else None,
         tied=is_tied,
         tasks=int(own.sum()),
         mean_ms=float(costs.mean()) if costs.size else math.nan,

@@ -1,7 +1,7 @@
 """Write what is generated in Markdown pages: `python tools/fill_pages.py [PAGE ...]`, by default the README and docs/.
 
-- Between `<!-- table: FOLDER -->` and `<!-- end -->`: what `shardgym leaderboard FOLDER --format md` prints, its heading
-  as plain bold text.
+- Between `<!-- table: FOLDER -->` and `<!-- end -->`: what `shardgym leaderboard FOLDER --format md` prints, its
+  heading as plain bold text.
 - Between `<!-- docstring: module:Class -->` and `<!-- end -->`: the docstring of a class.
 """
 

@@ -12,7 +12,8 @@ from shardgym import load_suite
 from shardgym.evaluation.store import read_results, record_files
 
 ROOT = Path(__file__).parents[2]
-FILLED = [page for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if "<!-- end -->" in page.read_text()]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FILLED = [page for page in PAGES if "<!-- end -->" in page.read_text()]
 
 pytestmark = pytest.mark.repository
 

@@ -89,7 +89,10 @@ class NumpyOps:
 
     def concat(self, parts: Sequence[Array]) -> Array:
         """See `Ops`."""
-        lead = np.broadcast_shapes(*(part.shape[:-1] for part in parts))
+        leads = {part.shape[:-1] for part in parts}
+        if len(leads) == 1:
+            return np.concatenate(parts, axis=-1)
+        lead = np.broadcast_shapes(*leads)
         return np.concatenate([np.broadcast_to(part, (*lead, part.shape[-1])) for part in parts], axis=-1)
 
     def group_sum(self, x: Array, groups: Groups) -> Array:

@@ -152,6 +152,30 @@ class PlacementState:
         compute = self._head(sums.reshape(-1, LATENT), counts.ravel()).reshape(len(where), devices, 2)
         return np.asarray(self._phases(compute, widths).sum(axis=-1).max(axis=-1), dtype=np.float64)
 
+    def compute_of(self, sums: Floats) -> Floats:
+        """Predict compute of any device contents from added `latents`, for searches that keep sums themselves.
+
+        Args:
+            sums: each of at least one candidate, shape (G, 32).
+
+        Returns:
+            Forward and backward ms, shape (G, 2).
+        """
+        return self._predictor.head_ms(sums)
+
+    def totals_of(self, compute_ms: Floats, widths: Floats) -> Floats:
+        """Add communication to known compute of whole placements.
+
+        Args:
+            compute_ms: forward plus backward compute of every device, shape (P, D).
+            widths: columns of every device, shape (P, D).
+
+        Returns:
+            What the slowest device takes in ms, shape (P,).
+        """
+        comm = exchange_times(self._predictor, self._task, compute_ms, widths)
+        return np.asarray((compute_ms + comm.forward_ms + comm.backward_ms).max(axis=-1), dtype=np.float64)
+
     def _head(self, sums: Floats, counts: Ints) -> Floats:
         ms = np.zeros((len(sums), 2))
         busy = counts > 0

@@ -1,0 +1,18 @@
+"""Types of arrays, and what counts as a tie."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Keys = npt.NDArray[np.uint64]
+
+#: Times are compared to this many decimals of a ms, so that the order of a sum's terms decides nothing.
+DECIMALS = 9
+
+
+def comparable(ms: Floats) -> Floats:
+    """Round times for comparison."""
+    return np.round(ms, DECIMALS)

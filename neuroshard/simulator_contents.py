@@ -1,0 +1,46 @@
+"""Contents priced by the learned simulator: one vector addition each, and one call of the head for all new ones."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from neuroshard.arrays import Floats, Ints
+from neuroshard.contents import Contents, grown
+from neuroshard.kinds import Kinds
+from shardgym.costs.simulator import SimulatorCost
+
+
+class SimulatorContents(Contents):
+    """Keeps the added latents of every content.
+
+    Args:
+        kinds: the shards; all are encoded at once, here and never again.
+        cost: an oracle.
+
+    Raises:
+        InputError: `cost` is a judge, or does not know tasks of this kind.
+    """
+
+    def __init__(self, kinds: Kinds, cost: SimulatorCost) -> None:
+        self._state = cost.begin(kinds.task, [kinds.shard(kind) for kind in range(len(kinds))])
+        super().__init__(kinds)
+
+    def clear(self) -> None:
+        """See `Contents`."""
+        super().clear()
+        self._sums: Floats = np.zeros((len(self.ms), self._state.latents.shape[1]))
+        self._widths: Floats = np.zeros(len(self.ms))
+
+    def totals(self, contents: Ints) -> Floats:
+        """See `Contents`."""
+        return self._state.totals_of(self.ms[contents], self._widths[contents])
+
+    def _price(self, numbers: Ints, contents: Ints, kinds: Ints) -> Floats:
+        self._widths[numbers] = self._widths[contents] + self._state.widths[kinds]
+        sums = self._sums[contents] + self._state.latents[kinds]
+        self._sums[numbers] = sums
+        return np.asarray(self._state.compute_of(sums).sum(axis=1), dtype=np.float64)
+
+    def _reserve(self, capacity: int) -> None:
+        super()._reserve(capacity)
+        self._sums, self._widths = grown(self._sums, capacity), grown(self._widths, capacity)

@@ -1,0 +1,58 @@
+"""A simulator with random weights: untrained, so that nothing about it is smooth, and made in milliseconds.
+
+TEST FIXTURE ONLY. Its times mean nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from random_tasks import BATCH, random_task
+
+from shardgym import make_cost
+from shardgym.costs.simulator import comm_net, compute_net
+from shardgym.costs.simulator.encoding import shards_of
+from shardgym.costs.simulator.weights import RANGES, Weights, save_weights
+
+
+def layers(chains: dict[str, Sequence[int]], rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Random layers of one network, with an axis of one member in front."""
+    params = {}
+    for chain, widths in chains.items():
+        for layer, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
+            params[f"{chain}.{layer}.weight"] = rng.normal(0, inputs**-0.5, (1, inputs, outputs))
+            params[f"{chain}.{layer}.bias"] = rng.normal(0, 0.1, (1, 1, outputs))
+    return params
+
+
+def compute_params(rng: np.random.Generator) -> dict[str, np.ndarray]:
+    task = random_task(1, 200, 2)
+    shards = shards_of(task, [(t.name, t.num_embeddings, t.embedding_dim) for t in task.tables])
+    features, amounts = compute_net.inputs(shards)
+    prior = rng.uniform(0.01, 0.05, (amounts.shape[1], 2))
+    fixed = compute_net.fixed(features, amounts, np.full(40, 5), prior, np.array([0.05, 0.1]))
+    chains = compute_net.sizes()
+    chains["encoder"] = (features.shape[1], *chains["encoder"])
+    return fixed | layers(chains, rng)
+
+
+def comm_params(rng: np.random.Generator) -> dict[str, np.ndarray]:
+    exchanges = comm_net.exchanges_of(rng.integers(1, 100, (50, 3)) * 4, rng.uniform(0, 2, (50, 3)), BATCH, 4)
+    seen = comm_net.inputs(exchanges)
+    return comm_net.fixed(seen, rng.uniform(0.01, 0.05, (5, 1))) | layers(comm_net.sizes(), rng)
+
+
+@pytest.fixture(scope="session")
+def simulator(tmp_path_factory):
+    """An oracle for any number of devices."""
+    pytest.importorskip("safetensors", reason="needs the extra 'simulator'")
+    rng = np.random.default_rng(2)
+    networks = {"compute": compute_params(rng), "forward": comm_params(rng), "backward": comm_params(rng)}
+    ranges = {group: np.array([[0.0] * len(names), [1e12] * len(names)]) for group, names in RANGES.items()}
+    kinds = ("exact_sgd", "rowwise_adagrad", "adam")
+    path = tmp_path_factory.mktemp("random") / "oracle.safetensors"
+    save_weights(path, Weights("oracle", "made-up", ("fp32", "fp16"), kinds, networks, ranges, 0.1))
+    return make_cost("simulator", weights=path)

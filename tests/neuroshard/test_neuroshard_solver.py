@@ -1,0 +1,188 @@
+"""What the solver does beyond the published search: tight memory, time limits, plans to start from."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from plain_search import PlainSearch
+from random_tasks import random_task
+
+from neuroshard.budget import Budget, OutOfTime
+from neuroshard.kinds import Kinds
+from neuroshard.packing import pack
+from neuroshard.solver import NeuroShard
+from shardgym import (
+    EmbeddingTable,
+    InfeasiblePlanError,
+    InputError,
+    NoFeasiblePlanError,
+    ShardingPlan,
+    ShardingTask,
+    Topology,
+    make_cost,
+)
+from shardgym.conformance import check_solver
+
+UNIT = 4 * 100 * 4
+
+
+def crowded(widths: list[int], units: list[int]) -> ShardingTask:
+    """Tables of 100 rows; four columns take one unit of memory."""
+    tables = tuple(EmbeddingTable(f"t{n}", 100, width, 1.0 + n) for n, width in enumerate(widths))
+    topology = Topology(num_devices=len(units), memory_bytes=tuple(UNIT * n for n in units))
+    return ShardingTask(tables, topology, batch_size=64)
+
+
+#: The published search finds no plan for any of these.
+HARD = {
+    "a table wider than the limit of every value of the grid": crowded([12], [3, 3]),
+    "more halvings than levels": crowded([16] * 12, [2] * 24),
+    "memory of very different sizes": crowded([32, 16, 12], [1, 1, 13]),
+    "compute has to give way to memory": random_task(7, 5, 2, spare=1.03, uneven=True),
+}
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_a_plan_is_found_where_the_published_search_finds_none(simulator, name):
+    task = HARD[name]
+    assert PlainSearch(task, simulator).run()[0] is None
+    NeuroShard().solve(task, simulator).validate(task)
+
+
+def possible_on_two_devices(task: ShardingTask) -> bool:
+    """Add up all shares of the first device that halving leads to; exact without optimiser state."""
+    shares = {0}
+    for table in task.tables:
+        pieces = max(2**n for n in range(8) if table.embedding_dim % (4 * 2**n) == 0)
+        piece = task.table_bytes(table) // pieces
+        shares = {share + piece * n for share in shares for n in range(pieces + 1)}
+    first, second = task.topology.memory_bytes
+    return any(share <= first and task.total_bytes - share <= second for share in shares)
+
+
+def packable(task: ShardingTask) -> bool:
+    try:
+        pack(Kinds(task))
+    except NoFeasiblePlanError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("spare", [1.01, 1.1])
+def test_shards_are_packed_whenever_it_is_possible(spare):
+    tasks = [random_task(seed, 5, 2, spare=spare, uneven=True) for seed in range(60)]
+    possible = [possible_on_two_devices(task) for task in tasks]
+    assert {*possible} == {True, False}
+    assert [packable(task) for task in tasks] == possible
+
+
+def test_packing_goes_back_where_largest_first_fails():
+    """Only 5 + 4 and 8 + 7 + 6 fill both devices, and no greedy order finds it."""
+    task = crowded([32, 28, 24, 20, 16], [9, 21])
+    held = pack(Kinds(task))
+    assert sum(map(len, held)) == 5, "no table had to be halved"
+    assert sorted(sum(task.tables[Kinds(task).tables[k]].embedding_dim for k in kinds) for kinds in held) == [36, 84]
+
+
+def test_a_task_that_is_too_large_is_refused_with_the_bytes(simulator):
+    with pytest.raises(NoFeasiblePlanError, match=f"take {5 * UNIT} bytes, the devices have {4 * UNIT} together"):
+        NeuroShard().solve(crowded([16, 4], [2, 2]), simulator)
+
+
+def test_a_shard_that_cannot_be_halved_far_enough_is_named(simulator):
+    with pytest.raises(NoFeasiblePlanError, match=f"'t0', has {3 * UNIT} bytes, the largest device {2 * UNIT}"):
+        NeuroShard().solve(crowded([12], [2, 2]), simulator)
+
+
+def test_a_width_that_cannot_be_fused_is_refused():
+    with pytest.raises(NoFeasiblePlanError, match="table 't0' has 6 columns"):
+        NeuroShard().solve(crowded([6], [4, 4]), make_cost("roofline"))
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_without_any_time_a_valid_plan_comes_back(simulator, name):
+    task = HARD[name]
+    NeuroShard().solve(task, simulator, time_limit_s=0).validate(task)
+
+
+def test_without_any_time_the_initial_plan_comes_back(simulator):
+    task = random_task(1, 8, 3)
+    initial = ShardingPlan.table_wise(task, [0, 1, 2, 0, 1, 2, 0, 1])
+    assert NeuroShard().solve(task, simulator, time_limit_s=0, initial_plan=initial) == initial
+
+
+def test_a_time_limit_that_is_not_reached_changes_nothing(simulator):
+    task = random_task(6, 11, 3)
+    assert NeuroShard().solve(task, simulator, time_limit_s=1e6) == NeuroShard().solve(task, simulator)
+
+
+@pytest.mark.parametrize("steps", [5, 30, 100])
+def test_when_time_runs_out_in_mid_search_the_best_plan_so_far_comes_back(simulator, monkeypatch, steps):
+    left = itertools.chain([True] * steps, itertools.repeat(False))
+
+    def check(self):
+        if not next(left):
+            raise OutOfTime
+
+    seen = []
+    monkeypatch.setattr(Budget, "check", check)
+    task = random_task(6, 11, 3)
+    plan = NeuroShard().solve(task, simulator, time_limit_s=1e6, observer=lambda *best: seen.append(best))
+    plan.validate(task)
+    assert plan == seen[-1][0]
+    assert next(left) is False, "the search ended before its time"
+
+
+def test_forgetting_contents_changes_nothing(simulator, monkeypatch):
+    task = random_task(6, 11, 3)
+    expected = NeuroShard().solve(task, simulator)
+    monkeypatch.setattr("neuroshard.beam._CONTENTS_KEPT", 50)
+    assert NeuroShard().solve(task, simulator) == expected
+
+
+def test_a_better_initial_plan_is_kept(simulator):
+    task = random_task(9, 8, 3)
+    placements = list(itertools.product(range(3), repeat=8))
+    totals = simulator.begin(task).totals(placements)
+    optimum = ShardingPlan.table_wise(task, placements[int(np.argmin(totals))])
+    search = NeuroShard(levels=0, grid=1)
+    assert simulator.evaluate(task, [search.solve(task, simulator)])[0].total_ms > totals.min()
+    assert search.solve(task, simulator, initial_plan=optimum) == optimum
+
+
+def test_an_infeasible_initial_plan_or_one_of_another_task_is_refused(simulator):
+    task = crowded([16, 16], [4, 4])
+    with pytest.raises(InfeasiblePlanError, match="device 0 holds"):
+        NeuroShard().solve(task, simulator, initial_plan=ShardingPlan.table_wise(task, [0, 0]))
+    with pytest.raises(InputError, match="plan is for task"):
+        NeuroShard().solve(task, simulator, initial_plan=ShardingPlan.table_wise(crowded([16], [4]), [0]))
+
+
+def test_the_observer_sees_every_improvement_and_last_the_plan_that_is_returned(simulator):
+    seen: list[tuple[ShardingPlan, float]] = []
+    task = random_task(3, 12, 4)
+    plan = NeuroShard().solve(task, simulator, observer=lambda *best: seen.append(best))
+    costs = [cost for _, cost in seen]
+    assert len(costs) > 1
+    assert costs == sorted(set(costs), reverse=True)
+    assert seen[-1][0] == plan
+    told = simulator.evaluate(task, [plan for plan, _ in seen])
+    assert costs == pytest.approx([cost.total_ms for cost in told], rel=1e-9)
+
+
+def test_the_simulator_and_its_evaluated_plans_lead_to_the_same_plan(simulator):
+    """The general way of pricing, handed the simulator in disguise, agrees with the fast one."""
+
+    class Disguised(type(make_cost("roofline"))):
+        def _evaluate(self, task, plans):
+            return simulator.evaluate(task, plans)
+
+    task = random_task(5, 6, 2)
+    assert NeuroShard(levels=3).solve(task, Disguised()) == NeuroShard(levels=3).solve(task, simulator)
+
+
+def test_conforms_with_the_simulator_too(simulator):
+    report = check_solver("neuroshard", simulator)
+    assert report.ok, "\n" + report.table()

@@ -1,0 +1,88 @@
+"""The fast search finds what the published one finds."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import plain_search
+import pytest
+from plain_search import PlainSearch
+from random_tasks import random_task
+
+from neuroshard.settings import SearchSettings
+from neuroshard.solver import NeuroShard
+from shardgym import InputError, ShardingTask, Topology, make_solver
+
+
+def assert_same_cost(task: ShardingTask, simulator) -> None:
+    """Where the plain search finds a plan, the fast one's costs the same; both say what the simulator says."""
+    plain_plan, plain_ms = PlainSearch(task, simulator).run()
+    assert plain_plan is not None, "a task that tells nothing"
+    plain, fast = simulator.evaluate(task, [plain_plan, NeuroShard().solve(task, simulator)])
+    assert plain.total_ms == pytest.approx(plain_ms, abs=1e-6)
+    assert fast.total_ms == pytest.approx(plain_ms, abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_plans_cost_the_same_where_memory_does_not_bind(simulator, seed):
+    rng = np.random.default_rng(seed)
+    assert_same_cost(random_task(seed, int(rng.integers(3, 13)), int(rng.integers(2, 5))), simulator)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_plans_cost_the_same_where_memory_is_tight_and_uneven(simulator, seed):
+    assert_same_cost(random_task(seed, 10, 3, spare=1.3, uneven=True, optimizer="rowwise_adagrad"), simulator)
+
+
+def test_plans_cost_the_same_with_equal_tables_in_any_number(simulator):
+    """Ties everywhere: four tables, each three times."""
+    task = random_task(3, 4, 3)
+    copies = [dataclasses.replace(table, name=f"{table.name}.{n}") for n in range(3) for table in task.tables]
+    assert_same_cost(dataclasses.replace(task, tables=tuple(copies)), simulator)
+
+
+def test_plans_cost_the_same_on_one_device_and_with_one_table(simulator):
+    assert_same_cost(random_task(5, 6, 1), simulator)
+    (table,) = random_task(12, 1, 2).tables
+    wide = dataclasses.replace(table, embedding_dim=64)
+    assert_same_cost(ShardingTask((wide,), Topology(num_devices=2, memory_bytes=2**30), batch_size=512), simulator)
+
+
+def test_constants_are_the_published_ones():
+    settings = NeuroShard().settings
+    assert settings == SearchSettings(beam_width=3, candidates=10, levels=10, grid=11)
+    assert dataclasses.astuple(settings) == (
+        plain_search.BEAM_WIDTH, plain_search.CANDIDATES, plain_search.LEVELS, plain_search.GRID
+    )  # fmt: skip
+    np.testing.assert_allclose(settings.scales(), [1, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.35, 1.4, 1.45, 1.5])
+    assert settings.scales().tolist() == pytest.approx(plain_search.SCALES, abs=1e-15)
+
+
+def test_a_grid_of_one_is_the_mean_width():
+    assert SearchSettings(grid=1).scales().tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"beam_width": 0}, {"candidates": 0}, {"levels": -1}, {"grid": 0}, {"grid": 1.5}, {"levels": True}]
+)
+def test_settings_out_of_range_are_refused(settings):
+    (name,) = settings
+    with pytest.raises(InputError, match=f"{name} of the search must be an integer from"):
+        make_solver("neuroshard", **settings)
+
+
+def test_without_levels_tables_stay_whole(simulator):
+    task = random_task(2, 9, 3)
+    plan = NeuroShard(levels=0).solve(task, simulator)
+    assert [shard.num_columns for shard in plan.shards] == [t.embedding_dim for t in task.tables]
+
+
+def test_a_wider_search_is_no_worse(simulator):
+    """A beam of one follows a prefix of what a wide one sees on the first level."""
+    task = random_task(4, 10, 4)
+    costs = [
+        simulator.evaluate(task, [NeuroShard(levels=levels).solve(task, simulator)])[0].total_ms
+        for levels in (0, 1, 3)
+    ]  # fmt: skip
+    assert costs == sorted(costs, reverse=True)

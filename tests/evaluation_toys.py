@@ -100,6 +100,56 @@ class Lopsided:
         return ShardingPlan.table_wise(task, [0, 0, 0, 1])
 
 
+class Mirrored:
+    """Three tables on device 1: 3 ms under CountCost."""
+
+    def solve(self, task, cost, seed=0):
+        return ShardingPlan.table_wise(task, [0, 1, 1, 1])
+
+
+class Wanders:
+    """Changes the current folder."""
+
+    def solve(self, task, cost, seed=0):
+        os.chdir("/")
+        return Halves().solve(task, cost)
+
+
+class Tuned:
+    """Takes a setting, which does nothing."""
+
+    def __init__(self, k: int = 0) -> None:
+        self.k = k
+
+    def solve(self, task, cost, seed=0):
+        return Halves().solve(task, cost)
+
+
+class CrashesInSurrogates:
+    """Raises what UTF-8 cannot write."""
+
+    def solve(self, task, cost, seed=0):
+        raise ValueError("half a pair: \ud800")
+
+
+class CrashesUnprintably:
+    """Raises an error whose message raises."""
+
+    def solve(self, task, cost, seed=0):
+        class Mute(Exception):
+            def __str__(self) -> str:
+                raise RuntimeError("no message")
+
+        raise Mute
+
+
+class HollowPlan:
+    """Returns a plan without its fields."""
+
+    def solve(self, task, cost, seed=0):
+        return object.__new__(ShardingPlan)
+
+
 class Overfull:
     """All on device 0, which lacks memory for the fourth."""
 

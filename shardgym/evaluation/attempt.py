@@ -46,10 +46,18 @@ class Attempt:
 
 
 def one_line(error: BaseException, with_type: bool = True) -> str:
-    """Return an error as one line of at most 500 characters."""
-    text = " ".join(str(error).split())
+    """Return an error as one line of at most 500 characters that UTF-8 can write."""
+    text = " ".join(_text(error).split())
     line = f"{type(error).__name__}: {text}" if with_type and text else text or type(error).__name__
+    line = line.encode(errors="backslashreplace").decode()
     return line if len(line) <= _LONGEST_REASON else line[: _LONGEST_REASON - 1] + "…"
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "its message cannot be printed"
 
 
 def attempt(
@@ -88,4 +96,6 @@ def _inspect(answer: object, task: ShardingTask) -> tuple[ShardingPlan | None, S
         return plan, "infeasible", one_line(error, with_type=False)
     except InputError as error:
         return None, "error", one_line(error, with_type=False)
+    except Exception as error:  # a subclass with methods of its own, or fields that were changed by force
+        return None, "error", f"the solver returned a broken plan: {one_line(error)}"
     return plan, None, None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardgym.errors import InputError
+from shardgym.records import canonical_json
 from shardgym.solver import Solver, make_solver
 
 
@@ -45,4 +46,13 @@ def make_entrants(solvers: Iterable[str | SolverSpec]) -> list[Entrant]:
             raise InputError(f"solver '{spec.name}' is given twice with different settings: run them apart")
     if not specs:
         raise InputError("no solver was given: name at least one")
+    for spec in specs.values():
+        _require_json(spec)
     return [Entrant(spec, make_solver(spec.name, **spec.settings)) for spec in specs.values()]
+
+
+def _require_json(spec: SolverSpec) -> None:
+    try:
+        canonical_json(dict(spec.settings)).encode()
+    except (TypeError, ValueError) as error:
+        raise InputError(f"settings of solver '{spec.name}' are not JSON, which records need: {error}") from None

@@ -16,8 +16,11 @@ def write_whole(path: Path, text: str) -> None:
     """Write a text file so that a reader sees the old content or all of the new.
 
     Raises:
-        InputError: the file cannot be written there.
+        InputError: the file cannot be written there, or the path is a folder, a device or a pipe.
     """
+    if path.exists() and not path.is_file():
+        # Renamed over, a device such as /dev/null would be gone.
+        raise InputError(f"cannot write {path}: it exists and is not a regular file; name another path")
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:

@@ -84,8 +84,14 @@ class RunInfo(Record):
         """Check that a stored record is of this run.
 
         Raises:
-            InputError: it is of another suite, judge, hardware or oracle.
+            InputError: it is of another suite, judge, judge version, hardware, oracle or time limit.
         """
+        version = self.judge_version if result.cost is None else result.cost.version
+        if version != self.judge_version:
+            raise InputError(
+                f"{where} holds a record of judge_version {version!r}, this run has {self.judge_version!r}: "
+                "give another folder"
+            )
         for name in ("suite", "judge", "hardware", "oracle", "judge_settings", "time_limit_s"):
             was, now = getattr(result, name), getattr(self, name)
             if was != now:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,10 @@ from typing import Any
 from shardgym.costs.base import CostModel
 from shardgym.costs.registry import make_cost
 from shardgym.errors import InputError
+from shardgym.evaluation.belonging import check_records
 from shardgym.evaluation.entrant import Entrant, SolverSpec, make_entrants
 from shardgym.evaluation.files import only_writer
+from shardgym.evaluation.missing import missing_in
 from shardgym.evaluation.result import Result
 from shardgym.evaluation.resume import Resume, key_of
 from shardgym.evaluation.run_info import RunInfo
@@ -65,6 +67,7 @@ def evaluate(
         InputError: the folder holds records of something else, is damaged or in use, or a name is unknown.
         MissingDependencyError: judge, oracle or a solver need an extra that is not installed.
     """
+    folder = Path(out).absolute()  # a solver may change the current folder
     mode, entrants = Resume.of(resume), make_entrants(solvers)
     count = _task_count(suite, limit)
     if not seeds:
@@ -80,13 +83,16 @@ def evaluate(
             oracle=oracle_name, oracle_settings=oracle_cost.settings(), time_limit_s=time_limit_s,
             num_tasks=count, solvers=tuple(e.spec.name for e in entrants), seeds=tuple(dict.fromkeys(seeds)),
         )  # fmt: skip
-        folder = Path(out)
         if mode is Resume.NONE:
-            info.join(folder)
-            return _asked(read_results(folder / RECORDS), info, entrants)
+            results = read_results(folder / RECORDS)
+            if results:
+                info.join(folder)
+            check_records(results, folder, info, suite, entrants)
+            return _asked(results, info, entrants)
         stack.enter_context(only_writer(folder))
-        store = _open(folder, info, mode)
-        Work(suite, entrants, info, judge_cost, oracle_cost, store).run(progress)
+        store, joined = _open(folder, info, mode, lambda old: check_records(old, folder, info, suite, entrants))
+        _say_what_is_there(store, info, entrants)
+        Work(suite, entrants, info, joined, judge_cost, oracle_cost, store).run(progress)
         return _asked(store.results, info, entrants)
 
 
@@ -108,23 +114,35 @@ def _task_count(suite: Tasks, limit: int | None) -> int:
     return len(suite) if limit is None else min(limit, len(suite))
 
 
-def _open(folder: Path, info: RunInfo, mode: Resume) -> Store:
-    """Open the folder's records as far as this run keeps them; refuse records of something else."""
+def _open(
+    folder: Path, info: RunInfo, mode: Resume, check: Callable[[Sequence[Result]], None]
+) -> tuple[Store, RunInfo]:
+    """Open the folder's records as far as this run keeps them; refuse records of something else.
+
+    Returns:
+        The records, and what they are about together with this run.
+    """
     if mode is Resume.ALL:
         aside = set_aside(folder)
         if aside is not None:
             logger.warning("started afresh; the old records are in %s", aside)
-    else:
-        info = info.join(folder)
     store = Store(folder)
-    for result in store.results:
-        info.check(result, str(folder))
+    # A run that failed before its first record leaves nothing that another one could be mixed with.
+    joined = info.join(folder) if store.results else info
+    check(store.results)
+    if store.results:
+        joined.write(folder)
     if mode is Resume.FAILED:
         store.keep([result for result in store.results if result.status == "ok"])
-    info.write(folder)
     for notice in store.notices:
         logger.warning(notice)
-    return store
+    return store, joined
+
+
+def _say_what_is_there(store: Store, info: RunInfo, entrants: Sequence[Entrant]) -> None:
+    found, todo = len(_asked(store.results, info, entrants)), sum(map(len, missing_in(store.results, info, entrants)))
+    if found:
+        logger.info("%d records found, %d to solve (--resume all to start afresh)", found, todo)
 
 
 def _asked(results: Sequence[Result], info: RunInfo, entrants: Sequence[Entrant]) -> list[Result]:

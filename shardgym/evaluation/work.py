@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardgym.costs.base import CostModel
-from shardgym.errors import InputError
 from shardgym.evaluation.attempt import Attempt, attempt
 from shardgym.evaluation.entrant import Entrant
+from shardgym.evaluation.missing import Missing, missing_in
 from shardgym.evaluation.provenance import utc_now
-from shardgym.evaluation.resume import key_of
 from shardgym.evaluation.run_info import RunInfo
 from shardgym.evaluation.scoring import Judge
 from shardgym.evaluation.store import Store
@@ -21,24 +22,32 @@ from shardgym.task import ShardingTask
 
 ERRORS = "errors.log"
 
-#: Solvers and seeds that a task still needs.
-Missing = list[tuple[Entrant, int]]
-
 
 @dataclass(frozen=True)
 class Work:
-    """Everything that a run needs, and where its results go."""
+    """Everything that a run needs, and where its results go.
+
+    Attributes:
+        suite: the tasks.
+        entrants: the solvers.
+        info: what this run is about.
+        joined: the same with earlier runs in the folder.
+        judge: scores plans.
+        oracle: what solvers may query.
+        store: takes the results.
+    """
 
     suite: Tasks
     entrants: Sequence[Entrant]
     info: RunInfo
+    joined: RunInfo
     judge: CostModel
     oracle: CostModel
     store: Store
 
     def run(self, progress: bool) -> None:
         """Solve, score and append what the store lacks."""
-        missing = self._missing()
+        missing = missing_in(self.store.results, self.info, self.entrants)
         judge = Judge(self.judge, self.info, self._log)
         total = sum(map(len, missing))
         with ProgressBar(shown=progress and total > 0, total=total, unit="plan", desc=self.suite.name) as bar:
@@ -46,28 +55,15 @@ class Work:
                 if not todo:
                     continue
                 task = self.suite[index]
-                self._check_old(index, task)
                 keep_task(self.store.folder, self.suite, index, task)
                 attempts = self._attempts(task, todo, bar)
                 bar.remark(f"task {index}: {self.info.judge} scores {len(attempts)} plans")
                 old = [result for result in self.store.results if result.task_index == index]
-                self.store.add(*judge.score(task, index, attempts, old))
+                new = judge.score(task, index, attempts, old)
+                if not self.store.results:
+                    self.joined.write(self.store.folder)
+                self.store.add(*new)
                 bar.update(len(attempts))
-
-    def _missing(self) -> list[Missing]:
-        there = {key_of(result) for result in self.store.results}
-        return [
-            [(e, seed) for e in self.entrants for seed in self.info.seeds if (index, e.spec.name, seed) not in there]
-            for index in range(self.info.num_tasks)
-        ]
-
-    def _check_old(self, index: int, task: ShardingTask) -> None:
-        for result in self.store.results:
-            if result.task_index == index and result.task_hash != task.digest:
-                raise InputError(
-                    f"{self.store.folder} holds records of another task {index} of suite '{self.suite.name}': "
-                    "give another folder, or --resume all to start afresh"
-                )
 
     def _attempts(self, task: ShardingTask, todo: Missing, bar: ProgressBar) -> list[Attempt]:
         """Let every missing solver solve the task; one that changes it gets an error, the others the task as it was."""
@@ -75,14 +71,15 @@ class Work:
         for entrant, seed in todo:
             own = ShardingTask.from_json(before)
             bar.remark(entrant.spec.name)
-            tried = attempt(entrant, own, self.oracle, seed, self.info.time_limit_s, self._log)
+            with contextlib.chdir(os.curdir):  # back to where the run started, wherever the solver went
+                tried = attempt(entrant, own, self.oracle, seed, self.info.time_limit_s, self._log)
             if not _is_unchanged(own, before):
                 tried = dataclasses.replace(tried, failure="error", reason="the solver changed the task", plan=None)
             attempts.append(tried)
         return attempts
 
     def _log(self, heading: str, text: str) -> None:
-        with (self.store.folder / ERRORS).open("a", encoding="utf-8") as file:
+        with (self.store.folder / ERRORS).open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"--- {utc_now()} {heading}\n{text}\n")
 
 

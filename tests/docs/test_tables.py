@@ -31,7 +31,7 @@ def test_the_readme_shows_the_table_that_its_command_makes():
     """All solvers of the main job, measured."""
     text = (ROOT / "README.md").read_text()
     assert "quick-v1: 10 tasks, judged by fbgemm" in text
-    for solver in ("random", "size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy"):
+    for solver in ("random", "size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy", "neuroshard"):
         assert f" {solver} " in text
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+from pathlib import Path
 
 import pytest
 from evaluation_toys import CountCost, DriftingCost, ToySuite, toy_tasks
 
 from shardgym.errors import InputError
-from shardgym.evaluation import evaluate, read_results
-from shardgym.evaluation.files import only_writer
+from shardgym.evaluation import SolverSpec, evaluate, read_results
+from shardgym.evaluation.files import only_writer, write_whole
 
 TOY = "evaluation_toys:"
 
@@ -177,6 +178,72 @@ def test_a_suite_whose_tasks_changed_is_refused(out):
     tasks = [dataclasses.replace(task, batch_size=99) for task in toy_tasks()]
     with pytest.raises(InputError, match="another task 0 of suite 'toys'"):
         run(out, "Lopsided", tasks=tasks)
+
+
+@pytest.mark.parametrize("resume", ["missing", "failed", "none"])
+def test_a_changed_task_is_found_also_where_nothing_is_to_do(out, resume):
+    """Only task 2 changed, and the run asks for task 0."""
+    run(out, "Halves")
+    first, second, third = toy_tasks()
+    tasks = [first, second, dataclasses.replace(third, batch_size=99)]
+    before = lines(out)
+    with pytest.raises(InputError, match="another task 2 of suite 'toys'"):
+        run(out, "Halves", tasks=tasks, limit=1, resume=resume)
+    assert lines(out) == before
+
+
+def test_a_suite_that_lost_tasks_is_refused(out):
+    run(out, "Halves")
+    with pytest.raises(InputError, match="another task 2 of suite 'toys'"):
+        run(out, "Halves", tasks=toy_tasks(2))
+
+
+@pytest.mark.parametrize("resume", ["missing", "failed", "none"])
+def test_records_of_a_solver_with_other_settings_are_refused(out, resume):
+    def tuned(k, **options):
+        spec = SolverSpec(TOY + "Tuned", {"k": k})
+        return evaluate(ToySuite(toy_tasks()), [spec], out=out, judge=CountCost(), oracle="roofline", **options)
+
+    tuned(0)
+    assert len(tuned(0, resume=resume)) == 3
+    with pytest.raises(InputError, match=r"Tuned' with settings \{\"k\":0\}, this run has \{\"k\":1\}: give another"):
+        tuned(1, resume=resume)
+    assert len(run(out, "Halves", resume=resume)) == (0 if resume == "none" else 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"), [({"time_limit_s": 3.0}, "time_limit_s None"), ({}, "judge_version '1', this run has '2'")]
+)
+def test_records_without_run_info_are_held_to_time_limit_and_judge_version(out, monkeypatch, change, named):
+    run(out, "Halves")
+    (out / "run.json").unlink()
+    if not change:
+        monkeypatch.setattr(CountCost, "version", "2")
+    with pytest.raises(InputError, match=f"holds a record of {named}"):
+        run(out, "Halves", **change)
+
+
+def test_what_is_found_and_what_is_to_do_is_said(out, caplog):
+    with caplog.at_level(logging.INFO, logger="shardgym"):
+        run(out, "Halves", limit=1)
+        assert not caplog.text
+        run(out, "Halves")
+        assert "1 records found, 2 to solve (--resume all to start afresh)" in caplog.text
+        run(out, "Halves")
+        assert "3 records found, 0 to solve" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
+def test_only_regular_files_are_written_over(tmp_path, kind):
+    path = Path(os.devnull) if kind == "device" else tmp_path / "path"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    mode = path.stat().st_mode
+    with pytest.raises(InputError, match="not a regular file"):
+        write_whole(path, "text")
+    assert path.stat().st_mode == mode
 
 
 def test_two_runs_cannot_write_into_one_folder(out):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from evaluation_toys import BrokenCost, CountCost, Spies, ToySuite, toy_tasks
@@ -85,6 +86,9 @@ def test_one_object_cannot_be_judge_and_oracle(tmp_path):
         ("ReturnsNothing", "error", "the solver returned NoneType, not a ShardingPlan"),
         ("WrongTask", "error", "plan is for task"),
         ("Meddles", "error", "the solver changed the task"),
+        ("CrashesInSurrogates", "error", "ValueError: half a pair: \\ud800"),
+        ("CrashesUnprintably", "error", "Mute: its message cannot be printed"),
+        ("HollowPlan", "error", "the solver returned a broken plan: "),
     ],
 )
 def test_a_failure_is_a_record_with_a_reason_of_one_line(tmp_path, solver, status, reason):
@@ -128,6 +132,31 @@ def test_what_the_judge_needs_and_does_not_find_ends_the_run(tmp_path, monkeypat
     assert not (tmp_path / "records.jsonl").exists()
 
 
+def test_a_run_that_fails_before_its_first_record_does_not_claim_the_folder(tmp_path, monkeypatch):
+    """What it was about does not matter to the next run there: it left nothing to mix with."""
+    with monkeypatch.context() as patch:
+        patch.setattr(CountCost, "_evaluate", lambda *_: (_ for _ in ()).throw(InputError("no ids here")))
+        with pytest.raises(InputError, match="no ids"):
+            run(tmp_path, "Halves")
+    assert not (tmp_path / "run.json").exists()
+    assert {r.judge for r in run(tmp_path, "Halves", judge="roofline")} == {"roofline"}
+    assert json.loads((tmp_path / "run.json").read_text())["judge"] == "roofline"
+
+
+def test_run_info_without_records_is_replaced(tmp_path):
+    run(tmp_path, "Halves")
+    (tmp_path / "records.jsonl").unlink()
+    run(tmp_path, "Halves", judge="roofline")
+    assert json.loads((tmp_path / "run.json").read_text())["judge"] == "roofline"
+
+
+def test_a_solver_that_changes_the_current_folder_does_not_move_the_records(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert len(run("out", "Wanders", "Halves")) == 6
+    assert len(read_results(tmp_path / "out" / "records.jsonl")) == 6
+    assert Path.cwd() == tmp_path
+
+
 def test_an_interrupt_leaves_the_finished_tasks(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, "Interrupted", "Halves")
@@ -144,6 +173,12 @@ def test_one_solver_with_two_settings_is_refused(tmp_path):
     twice = [SolverSpec("random"), SolverSpec("random", {"a": 1})]
     with pytest.raises(InputError, match="twice with different settings"):
         evaluate(ToySuite(toy_tasks()), twice, out=tmp_path, judge=CountCost(), oracle="roofline")
+
+
+def test_settings_that_records_cannot_hold_are_refused(tmp_path):
+    odd = [SolverSpec(TOY + "Tuned", {"k": {1, 2}})]
+    with pytest.raises(InputError, match="Tuned' are not JSON"):
+        evaluate(ToySuite(toy_tasks()), odd, out=tmp_path, judge=CountCost(), oracle="roofline")
 
 
 @pytest.mark.parametrize("options", [{"limit": 0}, {"limit": -1}, {"seeds": []}, {"resume": "mising"}])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
-from evaluation_toys import CountCost, DriftingCost, ToySuite, toy_tasks
+from evaluation_toys import BrokenCost, CountCost, DriftingCost, ToySuite, toy_tasks
 
 from shardgym import load_suite
 from shardgym.errors import InputError
@@ -179,7 +180,7 @@ def test_another_version_of_the_judge_is_skipped(toys, monkeypatch):
 def measured(tmp_path, monkeypatch):
     """Records of three solvers under DriftingCost, in the state of the day they were made."""
     monkeypatch.setattr(DriftingCost, "factor", 1.0)
-    solvers = [TOY + name for name in ("Halves", "Lopsided", "Spies")]
+    solvers = [TOY + name for name in ("Halves", "Lopsided", "Mirrored")]
     evaluate(ToySuite(toy_tasks()), solvers, out=tmp_path, judge=DriftingCost.name, oracle="roofline")
     return tmp_path
 
@@ -200,6 +201,55 @@ def test_a_measured_cost_that_was_lowered_stands_out(measured, monkeypatch):
     assert "times the drift of its task" in problem(measured, 2).reason
 
 
+def test_a_forged_session_does_not_save_a_lowered_cost(measured):
+    """Alone it would be held to a drift of 2 only."""
+    def lower(record):
+        record["cost"]["per_device"] = [[0.6 * ms for ms in row] for row in record["cost"]["per_device"]]
+        record["cost"]["session"] = "mine"
+
+    edit(measured, 2, lower)
+    assert "of session 'mine' take 1.67 times" in problem(measured, 2).reason
+
+
+def test_equal_plans_of_one_session_must_have_equal_stored_costs(tmp_path, monkeypatch):
+    solvers = [TOY + name for name in ("Halves", "Spies", "Lopsided")]
+    evaluate(ToySuite(toy_tasks(1)), solvers, out=tmp_path, judge=DriftingCost.name, oracle="roofline")
+    assert statuses(tmp_path) == ["ok"] * 3
+    edit(tmp_path, 1, lambda record: record["cost"]["per_device"][0].__setitem__(0, 1.99))
+    assert statuses(tmp_path) == ["mismatch", "mismatch", "ok"]
+
+
+@pytest.fixture
+def disturb(monkeypatch):
+    """Return a function: from now on, so many measurements see plans with 3 shards on device 0 take twice as long."""
+    def install(times):
+        calls, score = [], DriftingCost._evaluate
+
+        def disturbed(self, task, plans):
+            calls.append(task.name)
+            factors = [2.0 if calls.count(task.name) <= times and len(p.on(0)) == 3 else 1.0 for p in plans]
+            costs = zip(score(self, task, plans), factors, strict=True)
+            return [dataclasses.replace(c, per_device=c.per_device * f) for c, f in costs]
+
+        monkeypatch.setattr(DriftingCost, "_evaluate", disturbed)
+        return calls
+
+    return install
+
+
+@pytest.mark.parametrize(("times", "status", "measurements"), [(0, "ok", 1), (1, "ok", 2), (2, "ok", 3)])
+def test_a_disturbed_measurement_is_made_again(measured, disturb, times, status, measurements):
+    calls = disturb(times)
+    assert statuses(measured) == [status] * 9
+    assert calls == [f"toys/{i}" for i in range(3) for _ in range(measurements)]
+
+
+def test_what_disagrees_three_times_is_a_mismatch(measured, disturb):
+    calls = disturb(3)
+    assert statuses(measured) == ["ok", "mismatch", "ok"] * 3
+    assert len(calls) == 9
+
+
 def test_measured_costs_of_other_hardware_are_skipped(measured):
     def rename(record):
         record["hardware"] = record["cost"]["hardware"] = "supercomputer"
@@ -214,6 +264,61 @@ def test_plans_of_one_task_are_measured_again_in_one_call(measured, monkeypatch)
     monkeypatch.setattr(CountCost, "_evaluate", counted)
     verify([measured], trust=TRUST)
     assert sizes == [3, 3, 3]
+
+
+@pytest.mark.parametrize(
+    "change", [{"noise": 0.2}, {"repeats": 9}, {"compute": "measured"}, {"communication": "measured"}, {"notes": ["x"]}]
+)
+def test_labels_of_a_deterministic_cost_that_were_changed(toys, change):
+    edit(toys, 2, lambda record: record["cost"].update(change))
+    assert problem(toys, 2).reason.startswith(f"{next(iter(change))}: stored ")
+
+
+def unmeasured(record):
+    empty = [[None] * 4 for _ in record["cost"]["per_device"]]
+    record["cost"].update(per_device=empty, reason="the worker died")
+    record.update(status="unmeasured", reason="the worker died")
+
+
+def test_a_plan_that_the_judge_can_score_is_not_unmeasured(toys):
+    edit(toys, 2, unmeasured)
+    assert problem(toys, 2).reason == "recorded as unmeasured, and the judge says 3 ms"
+
+
+def test_a_plan_that_the_judge_cannot_score_now_either_is_skipped(tmp_path):
+    evaluate(ToySuite(toy_tasks()), [TOY + "Halves"], out=tmp_path, judge=BrokenCost.name, oracle="roofline")
+    report = verify([tmp_path], trust=[BrokenCost.name])
+    assert [row.status for row in report.rows] == ["ok", "skipped", "ok"]
+    assert report.rows[1].reason.endswith("now: MeasurementError: the worker died")
+    assert report.verdict == "verified"
+
+
+def test_an_unmeasured_plan_of_a_measured_cost_is_skipped(measured):
+    edit(measured, 2, unmeasured)
+    assert statuses(measured) == ["ok", "skipped"] + ["ok"] * 7
+
+
+def test_an_error_has_no_plan(toys):
+    edit(toys, 2, lambda record: (unmeasured(record), record.update(status="error")))
+    assert problem(toys, 2).reason.startswith("recorded as an error")
+
+
+def test_a_file_of_which_nothing_was_verified_is_not_hidden_by_another(toys, tmp_path):
+    other = tmp_path / "other"
+    evaluate(ToySuite(toy_tasks(1)), [TOY + "GivesUp"], out=other, judge=CountCost.name, oracle="roofline")
+    report = verify([toys], trust=TRUST)
+    assert not report.ok
+    assert report.footer().splitlines() == [
+        "NOT VERIFIED: 7 records, 6 ok, 0 mismatch, 1 skipped, 0 unreadable",
+        f"nothing verified in {other / 'records.jsonl'}",
+    ]
+
+
+def test_costs_that_were_skipped_make_it_partly_verified(toys):
+    edit(toys, 1, lambda record: record.update(judge="crystal_ball"))
+    report = verify([toys], trust=TRUST)
+    assert report.ok
+    assert report.footer().startswith("partly verified: 6 records, 5 ok")
 
 
 def test_paths_that_hold_nothing_are_errors(tmp_path):

@@ -6,7 +6,8 @@ as the task is scored, failures included. Killed at any moment, the same command
 table is printed and written to OUT/table.md.
 
 --resume: 'missing' solves what has no record (default), 'failed' also solves again what failed, 'all' starts afresh
-and moves the old records aside, 'none' only reports what is there.
+and moves the old records aside, 'none' only reports what is there. A stored plan is used again even if the code of its
+solver has changed since.
 
 Exit code 1 when a solver raised or returned nonsense, when a plan could not be scored, or when nothing was solved at
 all; a task that a solver found no feasible plan for is an outcome and shows as its success rate.
@@ -34,7 +35,7 @@ from shardgym.leaderboard.ranking import HEURISTICS
 from shardgym.leaderboard.render import to_dict
 from shardgym.suites import Suite, load_suite
 
-DEFAULT_SOLVERS = ("random", *HEURISTICS)
+DEFAULT_SOLVERS = ("random", *HEURISTICS, "neuroshard")
 TABLE = "table.md"
 
 
@@ -61,6 +62,7 @@ def run(arguments: Namespace) -> int:
     judge = arguments.cost or suite.judge
     out = arguments.out or Path("results") / f"{suite.name}-{judge.replace(':', '.')}"
     logging.basicConfig(format="shardgym: %(message)s", stream=sys.stderr)
+    logging.getLogger("shardgym").setLevel(logging.WARNING if arguments.json else logging.INFO)
     try:
         # What a solver prints is not part of the result.
         with contextlib.redirect_stdout(sys.stderr):

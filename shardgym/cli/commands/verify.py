@@ -4,7 +4,8 @@ Of every record the line is parsed, the plan checked against its task, and its c
 the record's judge and settings. Prints one line per record and a footer. Records of other hardware or of another
 version of the judge are skipped and counted.
 
-Exit code 1 when any record disagrees or is damaged, or when nothing could be verified.
+Exit code 1 when any record disagrees or is damaged, or when of a file nothing could be verified. The footer says
+"partly verified" when records that claim a cost were skipped.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ from pathlib import Path
 from shardgym.errors import InputError
 from shardgym.evaluation.store import record_files
 from shardgym.evaluation.tasks import task_of
-from shardgym.evaluation.verify.fresh import Claim, score
+from shardgym.evaluation.verify.claim import Claim
+from shardgym.evaluation.verify.fresh import check_unmeasured, score
 from shardgym.evaluation.verify.judges import Judges
 from shardgym.evaluation.verify.report import Checked, VerifyReport
 from shardgym.evaluation.verify.static import without_judge
@@ -60,9 +61,11 @@ def _check_task(group: Sequence[Stored], judges: Judges) -> list[Checked]:
         except InputError as error:
             checked.append(stored.row("unreadable", str(error)))
             continue
-        settled = without_judge(stored, task)
+        settled, plan, cost = without_judge(stored, task), stored.result.plan, stored.result.cost
         if settled is not None:
             checked.append(settled)
-        elif stored.result.plan is not None and stored.result.cost is not None:
-            claims.append(Claim(stored, stored.result.plan, stored.result.cost))
+        elif plan is not None and cost is not None and stored.result.status == "ok":
+            claims.append(Claim(stored, plan, cost))
+        elif plan is not None:
+            checked.append(check_unmeasured(stored, plan, task, judges))
     return checked + (score(claims, task, judges) if claims else [])

@@ -23,12 +23,19 @@ class Checked:
         subject: suite, task, solver and seed; "" when the line is damaged.
         status: see `CheckStatus`.
         reason: why it is not ok; for one that is, the stored and the fresh time.
+        claims_cost: whether the record says that its plan has a cost.
     """
 
     where: str
     subject: str
     status: CheckStatus
     reason: str
+    claims_cost: bool = False
+
+    @property
+    def file(self) -> str:
+        """The file that the record is in."""
+        return self.where.rpartition(":")[0]
 
     def line(self, ascii_only: bool = False) -> str:
         """Return the record's line of the printed report."""
@@ -51,17 +58,36 @@ class VerifyReport:
         return Counter(row.status for row in self.rows)[status]
 
     @property
+    def unverified_files(self) -> list[str]:
+        """Files that hold records of which none could be verified."""
+        verified = {row.file for row in self.rows if row.status == "ok"}
+        return [file for file in dict.fromkeys(row.file for row in self.rows) if file not in verified]
+
+    @property
     def ok(self) -> bool:
-        """Whether at least one record was scored again and nothing disagrees or is damaged."""
-        return self.count("ok") > 0 and not self.count("mismatch") and not self.count("unreadable")
+        """Whether of every file at least one record was verified, and nothing disagrees or is damaged."""
+        bad = self.count("mismatch") + self.count("unreadable") + len(self.unverified_files)
+        return self.count("ok") > 0 and not bad
+
+    @property
+    def verdict(self) -> str:
+        """`partly verified` when records that claim a cost were skipped."""
+        if not self.ok:
+            return "NOT VERIFIED"
+        partly = any(row.status == "skipped" and row.claims_cost for row in self.rows)
+        return "partly verified" if partly else "verified"
 
     def footer(self) -> str:
-        """Return the counts in one line."""
+        """Return the verdict and the counts, and a line for every file of which nothing was verified."""
         counts = ", ".join(f"{self.count(status)} {status}" for status in MARKS)
-        verdict = "verified" if self.ok else "NOT VERIFIED"
-        return f"{verdict}: {len(self.rows)} records, {counts}"
+        nothing = [f"nothing verified in {file}" for file in self.unverified_files]
+        return "\n".join([f"{self.verdict}: {len(self.rows)} records, {counts}", *nothing])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report JSON-ready."""
         rows = [{"where": r.where, "subject": r.subject, "status": r.status, "reason": r.reason} for r in self.rows]
-        return {"ok": self.ok, "counts": {status: self.count(status) for status in MARKS}, "records": rows}
+        counts = {status: self.count(status) for status in MARKS}
+        return {
+            "ok": self.ok, "verdict": self.verdict, "counts": counts, "unverified_files": self.unverified_files,
+            "records": rows,
+        }  # fmt: skip

@@ -15,6 +15,8 @@ def without_judge(stored: Stored, task: ShardingTask) -> Checked | None:
     result = stored.result
     if result.plan is None:
         return stored.row("skipped", f"{result.status}: {result.reason}")
+    if result.status == "error":
+        return stored.row("mismatch", "recorded as an error, which has no plan, and it has one")
     problems = plan_problems(task, result.plan.shards)
     if result.status == "infeasible":
         if problems:
@@ -22,9 +24,7 @@ def without_judge(stored: Stored, task: ShardingTask) -> Checked | None:
         return stored.row("mismatch", "recorded as infeasible, and the plan is feasible")
     if problems:
         return stored.row("mismatch", f"the plan is infeasible: {problems[0]}")
-    if result.cost is None or result.status != "ok":
-        return stored.row("skipped", f"{result.status}: {result.reason}")
-    return _inconsistency(stored, result.cost, task)
+    return None if result.cost is None else _inconsistency(stored, result.cost, task)
 
 
 def _inconsistency(stored: Stored, cost: PlanCost, task: ShardingTask) -> Checked | None:

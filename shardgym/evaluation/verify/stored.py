@@ -28,7 +28,7 @@ class Stored:
 
     def row(self, status: CheckStatus, reason: str) -> Checked:
         """Return this record's row of the report."""
-        return Checked(self.where, self.subject, status, reason)
+        return Checked(self.where, self.subject, status, reason, claims_cost=self.result.status == "ok")
 
 
 def read_stored(path: Path) -> list[Stored | Checked]:

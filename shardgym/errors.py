@@ -29,13 +29,18 @@ class UnknownNameError(InputError):
         kind: what was looked up, e.g. "solver".
         name: the name that was given.
         known: the names that exist.
+        also: what else could have been given, after the names.
     """
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        names = sorted(known)
-        close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names) or 'none'}"
-        super().__init__(f"unknown {kind} '{name}': {hint}")
+    def __init__(self, kind: str, name: str, known: Iterable[str], also: str = "") -> None:
+        super().__init__(f"unknown {kind} '{name}': {closest(name, known)}{also}")
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """Return "did you mean ...?" with names that are really close, or else all that are known."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names) or 'none'}"
 
 
 class MissingDependencyError(ShardGymError, ImportError):

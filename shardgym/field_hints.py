@@ -19,7 +19,7 @@ def suggestion(record: type[Any], location: tuple[int | str, ...]) -> str:
     for step in location[:-1]:
         candidates = _below(candidates, str(step)) or candidates
     known = sorted({field.name for kind in candidates for field in dataclasses.fields(kind)})
-    close = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
 
 

@@ -10,15 +10,29 @@ import functools
 import hashlib
 import json
 import operator
+import re
+import reprlib
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from shardgym.errors import InputError
 from shardgym.field_hints import suggestion
 
 CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+_SCHEMA = re.compile(r"shardgym\.\w{1,40}/\d{1,9}")
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxlong, _SHORT.maxother = 3, 60, 60, 60
+
+
+def shown(value: Any) -> str:
+    """Return the beginning of a value's `repr`, at most 60 characters, however large and nested the value is."""
+    return _SHORT.repr(value)[:60]
 
 
 def _whole(value: Any) -> int:
@@ -28,9 +42,15 @@ def _whole(value: Any) -> int:
     try:
         return operator.index(value)
     except TypeError:
-        raise ValueError(f"expected a whole number, got {value!r:.40}") from None
+        raise ValueError(f"expected a whole number, got {shown(value)}") from None
 
 
+def _plain_zero(value: float) -> float:
+    """Turn -0.0 into 0.0, which is equal and would be written differently."""
+    return value + 0.0
+
+
+Number = Annotated[float, AfterValidator(_plain_zero)]
 Whole = Annotated[int, BeforeValidator(_whole)]
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^\S(.*\S)?$")]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -47,10 +67,13 @@ def sha256(text: str) -> str:
 
 
 def explain(error: ValidationError, record: type[Any] | None = None) -> str:
-    """Turn pydantic's report on a `record` into one line: where, what was given, what was expected."""
-    first, *rest = error.errors(include_url=False)
+    """Turn pydantic's report on a `record` into one line: where, what was given, what was expected.
+
+    An unknown field comes before a missing one: it is what was misspelt.
+    """
+    first, *rest = sorted(error.errors(include_url=False), key=lambda e: e["type"] != "unexpected_keyword_argument")
     where = ".".join(str(part) for part in first["loc"]) or "record"
-    given = "" if first["type"] == "missing" else f" (given: {first['input']!r:.60})"
+    given = "" if first["type"] == "missing" else f" (given: {shown(first['input'])})"
     more = f"; {len(rest)} more" if rest else ""
     unknown = first["type"] == "unexpected_keyword_argument"
     hint = suggestion(record, first["loc"]) if unknown and record is not None else ""
@@ -78,7 +101,8 @@ class Record:
         try:
             return cls._adapter().validate_python(data)
         except ValidationError as error:
-            raise InputError(f"{source or cls.__name__}: {explain(error, cls)}") from None
+            why = _other_kind(cls, data) or explain(error, cls)
+            raise InputError(f"{source or cls.__name__}: {why}") from None
 
     @classmethod
     def from_json(cls, text: str | bytes, source: str = "") -> Self:
@@ -115,14 +139,38 @@ def _adapter_of(cls: type[Any]) -> TypeAdapter[Any]:
     return TypeAdapter(cls)
 
 
+def _other_kind(cls: type[Any], data: Any) -> str:
+    """Say that the data are a record of another kind, if they say so themselves; "" otherwise."""
+    given = data.get("schema") if isinstance(data, dict) else None
+    expected = getattr(cls, "schema", None)
+    if not isinstance(given, str) or not isinstance(expected, str) or not _SCHEMA.fullmatch(given):
+        return ""
+    same = given.partition("/")[0] == expected.partition("/")[0]
+    return "" if same else f"this is a {given}, expected {expected}"
+
+
+class _TwiceError(ValueError):
+    """A key that an object has twice."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise _TwiceError(f"key {shown(twice)} occurs twice in one object")
+    return data
+
+
 def _no_constant(token: str) -> Any:
     raise ValueError(f"{token} is not a number that JSON allows")
 
 
 def parse_json(text: str | bytes, source: str) -> Any:
-    """Parse JSON, refusing NaN and infinities; raises `InputError` with line and column."""
+    """Parse JSON, refusing NaN, infinities and keys that occur twice; raises `InputError` with line and column."""
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_object)
+    except _TwiceError as error:
+        raise InputError(f"{source}: {error}") from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{source}: not valid JSON ({error}); the file may be truncated") from None
 

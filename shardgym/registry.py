@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from shardgym.errors import InputError, ShardGymError, UnknownNameError
+from shardgym.errors import InputError, ShardGymError, UnknownNameError, closest
 
 
 def registered(group: str) -> dict[str, str]:
@@ -27,7 +27,7 @@ def find_class(kind: str, group: str, name: str) -> Any:
         return _import(kind, name)
     known = registered(group)
     if name not in known:
-        raise UnknownNameError(kind, name, known)
+        raise UnknownNameError(kind, name, known, "; or module:Class for one of your own")
     return _import(kind, known[name])
 
 
@@ -46,7 +46,8 @@ def _import(kind: str, target: str) -> Any:
     try:
         return getattr(module, attribute)
     except AttributeError:
-        raise UnknownNameError(f"class in '{module_name}'", attribute, _classes(module)) from None
+        hint = closest(attribute, _classes(module))
+        raise InputError(f"module '{module_name}' has no class '{attribute}': {hint}") from None
 
 
 def _classes(module: Any) -> list[str]:

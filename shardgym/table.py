@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from pydantic.dataclasses import dataclass
 
 from shardgym.ids.distribution import IdDistribution, UniformIds
-from shardgym.records import CONFIG, Name, Record, Whole
+from shardgym.records import CONFIG, Name, Number, Record, Whole
 
 #: Upper edges of the reuse bins 0..15: bin i holds rows accessed (2**(i-1), 2**i] times a batch, bin 16 the rest.
 REUSE_BINS = 17
@@ -33,9 +33,9 @@ class EmbeddingTable(Record):
     name: Name
     num_embeddings: Annotated[Whole, Field(ge=1, le=2**40)]
     embedding_dim: Annotated[Whole, Field(ge=1, le=2**16)]
-    pooling_factor: Annotated[float, Field(ge=0, le=1e6)] = 1.0
+    pooling_factor: Annotated[Number, Field(ge=0, le=1e6)] = 1.0
     ids: IdDistribution = Field(default_factory=UniformIds)
-    reuse_histogram: tuple[Annotated[float, Field(ge=0, le=1)], ...] | None = None
+    reuse_histogram: tuple[Annotated[Number, Field(ge=0, le=1)], ...] | None = None
     schema: Literal["shardgym.table/1"] = "shardgym.table/1"
 
     @field_validator("reuse_histogram")

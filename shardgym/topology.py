@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 
-from shardgym.errors import UnknownNameError
-from shardgym.records import CONFIG, Name, Record, Whole
+from shardgym.errors import InputError, UnknownNameError
+from shardgym.records import CONFIG, Name, Number, Record, Whole
 
 GIB = 2**30
 MAX_DEVICES = 65536
 
-Bandwidth = Annotated[float, Field(gt=0, le=1e18)]
-LatencyMs = Annotated[float, Field(ge=0, le=1e6)]
+Bandwidth = Annotated[Number, Field(gt=0, le=1e18)]
+LatencyMs = Annotated[Number, Field(ge=0, le=1e6)]
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -53,9 +54,9 @@ class Topology(Record):
         values = dict(data.kwargs or {}) if isinstance(data, ArgsKwargs) else data
         if not isinstance(values, dict) or (isinstance(data, ArgsKwargs) and data.args):
             return data
-        count, memory = values.get("num_devices"), values.get("memory_bytes")
-        if isinstance(count, int) and 0 < count <= MAX_DEVICES:
-            shared = {"memory_bytes": (memory,) * count} if isinstance(memory, int) else {}
+        count, memory = _scalar(values.get("num_devices")), _scalar(values.get("memory_bytes"))
+        if count is not None and 0 < count <= MAX_DEVICES:
+            shared = {} if memory is None else {"memory_bytes": (memory,) * count}
             values = {"fast_domain_size": count, **values, **shared}
         return ArgsKwargs((), values) if isinstance(data, ArgsKwargs) else values
 
@@ -90,6 +91,7 @@ class Topology(Record):
 
         Raises:
             UnknownNameError: no such preset; the closest are named.
+            InputError: more than `MAX_DEVICES` devices.
         """
         if name not in PRESETS:
             raise UnknownNameError("topology", name, PRESETS)
@@ -97,7 +99,16 @@ class Topology(Record):
         preset_memory = int(values.pop("memory_bytes"))
         memory = preset_memory if memory_bytes is None else memory_bytes
         domain = min(int(values.pop("fast_domain_size", num_devices)), num_devices)
+        if num_devices > MAX_DEVICES:  # before there is a size for each of them
+            raise InputError(f"num_devices: expected at most {MAX_DEVICES}, got {num_devices}")
         return cls(num_devices=num_devices, memory_bytes=(memory,) * num_devices, fast_domain_size=domain, **values)
+
+
+def _scalar(value: Any) -> int | None:
+    """Return a value that is one whole number, numpy's included; None for any other and for booleans."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or getattr(value, "shape", None):
+        return None
+    return operator.index(value)
 
 
 #: Bandwidths are per device and direction, from the vendors' data sheets: NVLink 2/3/4 (150, 300, 450 GB/s), PCIe 3

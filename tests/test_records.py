@@ -11,8 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardgym import EmbeddingTable, InputError, PlanCost, RecordedIds, ShardingTask, Topology, UniformIds, ZipfIds
-from shardgym.records import canonical_json
+from shardgym import (
+    EmbeddingTable,
+    InputError,
+    PlanCost,
+    RecordedIds,
+    ShardingPlan,
+    ShardingTask,
+    Topology,
+    UniformIds,
+    ZipfIds,
+)  # fmt: skip
+from shardgym.records import canonical_json, shown
 
 ids = st.one_of(
     st.builds(UniformIds, lengths=st.sampled_from(["fixed", "poisson"])),
@@ -187,3 +197,86 @@ def test_a_cost_that_makes_no_sense_is_refused(matrix, reason):
     """Reason and times exclude each other; times are D x 4, not negative and numbers."""
     with pytest.raises(ValueError, match="validation error"):
         PlanCost(matrix, "toy", "1", "none", reason=reason)
+
+
+@pytest.mark.parametrize(
+    "matrix",
+    [None, {}, 3, "1234", ["1234"], [[True] * 4], [["1"] * 4], [[10**400] * 4], [3], [None], [{}], [[[1]] * 4],
+     np.ones(4), np.array(1.0), np.array(["a"] * 4), np.ones((1, 4), dtype=bool), np.ones((1, 4), dtype=complex),
+     np.ones((0, 4)), np.array([[None] * 3], dtype=object)],
+)  # fmt: skip
+def test_times_that_are_no_matrix_of_numbers_are_one_line(matrix):
+    """As a damaged record holds them: an InputError, whatever the kind of value."""
+    data = {"per_device": matrix, "cost": "toy", "version": "1", "hardware": "none"}
+    with pytest.raises(InputError) as error:
+        PlanCost.from_dict(data)
+    assert str(error.value).startswith("PlanCost: per_device: ")
+    assert "\n" not in str(error.value)
+
+
+def test_times_may_be_arrays_lists_or_a_mixture():
+    """Integers and numpy's numbers too; what was given is copied."""
+    given = np.arange(8).reshape(2, 4)
+    costs = [PlanCost(m, "toy", "1", "none") for m in (given, given.tolist(), list(given.astype(np.float32)))]
+    given[0, 0] = 9
+    assert costs[0] == costs[1] == costs[2]
+    assert costs[0].per_device.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_equal_records_have_equal_digests_whatever_the_sign_of_zero():
+    """-0.0 equals 0.0 and is written differently."""
+    plus, minus = (EmbeddingTable("a", 10, 4, z, ZipfIds(1.0, z), (z,) * 17) for z in (0.0, -0.0))
+    assert plus == minus
+    assert plus.digest == minus.digest
+    far, near = (Topology(num_devices=1, memory_bytes=1, intra_latency_ms=z) for z in (0.0, -0.0))
+    assert (far, far.digest) == (near, near.digest)
+    costs = [PlanCost(m, "toy", "1", "none") for m in (np.zeros((1, 4)), np.full((1, 4), -0.0), [[-0.0] * 4])]
+    assert len({cost.digest for cost in costs}) == 1
+
+
+def test_a_key_that_occurs_twice_is_refused():
+    """Readers would disagree about which of the two counts."""
+    with pytest.raises(InputError, match=r"tables\.json: key 'name' occurs twice in one object"):
+        EmbeddingTable.from_json('{"name":"a","name":"b","num_embeddings":1,"embedding_dim":4}', "tables.json")
+
+
+def test_a_misspelt_field_is_reported_before_the_field_it_was_meant_to_be():
+    """The missing field follows from it."""
+    with pytest.raises(InputError, match=r"num_rows: .*; known: .*; 1 more"):
+        EmbeddingTable.from_dict({"name": "a", "num_rows": 10, "embedding_dim": 4})
+
+
+def test_a_record_of_another_kind_is_called_by_its_name(toy_task: ShardingTask):
+    """Files are easily swapped on a command line."""
+    plan = ShardingPlan.table_wise(toy_task, [0, 0, 0])
+    with pytest.raises(InputError, match=r"^a\.json: this is a shardgym\.plan/1, expected shardgym\.task/1$"):
+        ShardingTask.from_json(plan.to_json(), "a.json")
+
+
+def test_what_was_given_is_shown_in_part_however_large_it_is():
+    """Ten lists of ten lists and so on stand for 10**12 values: writing them out would never end."""
+    bomb: list[object] = ["lol"] * 10
+    for _ in range(12):
+        bomb = [bomb] * 10
+    assert len(shown(bomb)) <= 60
+    with pytest.raises(InputError, match="expected a whole number, got"):
+        EmbeddingTable.from_dict({"name": "a", "num_embeddings": bomb, "embedding_dim": 4})
+    with pytest.raises(InputError, match=r"name: .*given: "):
+        EmbeddingTable.from_dict({"name": bomb, "num_embeddings": 1, "embedding_dim": 4})
+
+
+@pytest.mark.parametrize("count", [65_537, 10**8, 10**12])
+def test_too_many_devices_are_refused_before_there_is_a_size_for_each(count: int):
+    """A tuple of a billion sizes would not fit into memory."""
+    with pytest.raises(InputError, match=f"num_devices: expected at most 65536, got {count}"):
+        Topology.preset("cpu", count)
+    with pytest.raises(InputError, match="num_devices: "):
+        Topology.from_dict({"num_devices": count, "memory_bytes": 5})
+
+
+def test_numpy_integers_stand_for_all_devices_too():
+    """Sizes often come out of arrays; booleans and arrays are no sizes."""
+    assert Topology(num_devices=np.int64(3), memory_bytes=np.int64(10)) == Topology(num_devices=3, memory_bytes=10)
+    for wrong in (True, np.array([5]), 5.0):
+        with pytest.raises(ValueError, match="memory_bytes"):
+            Topology(num_devices=3, memory_bytes=wrong)

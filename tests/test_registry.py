@@ -47,7 +47,9 @@ def test_a_class_in_the_current_folder_is_a_solver(own_module, toy_task):
     [
         ("dim_gredy", "unknown solver 'dim_gredy': did you mean dim_greedy"),
         ("zzz", "unknown solver 'zzz': known: .*dim_greedy"),
-        ("own_solvers:Frist", "did you mean First"),
+        ("my_solver", "unknown solver 'my_solver': .*; or module:Class for one of your own"),
+        ("own_solvers:Frist", r"module 'own_solvers' has no class 'Frist': did you mean First\?"),
+        ("own_solvers:Xyz", "module 'own_solvers' has no class 'Xyz': known: First, NoSolver"),
         ("nowhere:First", "cannot import 'nowhere'"),
         ("broken_module:First", "cannot import 'broken_module': ModuleNotFoundError: No module named 'does_not_exist'"),
         ("own_solvers:NoSolver", r"has no method solve\(task, cost, seed\)"),

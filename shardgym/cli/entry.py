@@ -7,6 +7,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from pydantic import ValidationError
 
@@ -29,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _replace_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Names of tables may hold characters that the terminal's encoding lacks.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -50,6 +52,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(explain(error), 2)
     except OSError as error:
         return _fail(f"{error.filename or 'system'}: {error.strerror or error}", 1)
+
+
+def _replace_closed_streams() -> None:
+    """Let a process that was started without standard output or error (`>&-`) write to nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
 
 
 def _fail(message: str, code: int) -> int:

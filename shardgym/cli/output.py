@@ -22,6 +22,11 @@ def say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
+def count(number: int, thing: str) -> str:
+    """Return "1 table", "2 tables"."""
+    return f"{number} {thing}" + ("" if number == 1 else "s")
+
+
 def is_ascii_only() -> bool:
     """Say whether standard output cannot show block characters and ticks."""
     try:

@@ -13,6 +13,8 @@ from shardgym.plan import ShardingPlan
 #: Yields None for every trial that keeps the promise and a sentence for every one that breaks it.
 Judge = Callable[[Sequence[Trial]], Iterable[str | None]]
 
+_NO_PLAN_EXPECTED = "no plan is feasible: expected NoFeasiblePlanError, or what plan.validate(task) raises"
+
 #: Calls with the same seed; on the long task there is one.
 _MAIN = ("first", "again", "fresh", "time limit", "no time limit")
 
@@ -63,7 +65,7 @@ def infeasible_reported(trials: Sequence[Trial]) -> Iterator[str | None]:
     """A task that no plan is feasible for ends in `NoFeasiblePlanError` or `InfeasiblePlanError`."""
     for trial in trials:
         if not trial.case.feasible and not trial.hung:
-            yield None if isinstance(trial.error, NO_PLAN) else _what_came(trial)
+            yield None if isinstance(trial.error, NO_PLAN) else f"{_what_came(trial)}; {_NO_PLAN_EXPECTED}"
 
 
 def silent(trials: Sequence[Trial]) -> Iterator[str | None]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from shardgym.costs.plan_cost import PlanCost, infinite
+from shardgym.costs.plan_cost import PlanCost, Source, infinite
 from shardgym.errors import InfeasiblePlanError
 from shardgym.plan import ShardingPlan
 from shardgym.task import ShardingTask
@@ -57,7 +57,14 @@ class CostModel(abc.ABC):
 
     def no_cost(self, task: ShardingTask, reason: str) -> PlanCost:
         """Return the infinite cost of a plan that cannot be scored."""
-        return PlanCost(infinite(task.num_devices), self.name, self.version, self.hardware, reason=reason)
+        compute, communication = self._sources(task)
+        return PlanCost(
+            infinite(task.num_devices), self.name, self.version, self.hardware, compute, communication, reason=reason
+        )
+
+    def _sources(self, task: ShardingTask) -> tuple[Source, Source]:  # noqa: ARG002
+        """Return how compute and communication of a task's plans come about, or would have."""
+        return "modelled", "modelled"
 
     def settings(self) -> dict[str, Any]:
         """Return the keyword arguments that make this cost model again, JSON-ready."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 from pydantic.dataclasses import dataclass
 
-from shardgym.records import Name, Record
+from shardgym.records import Name, Record, shown
 
 #: Columns of `PlanCost.per_device`, in order.
 PHASES = ("forward_compute", "forward_comm", "backward_comm", "backward_compute")
@@ -20,17 +21,46 @@ Source = Literal["measured", "modelled", "predicted"]
 
 Floats = npt.NDArray[np.float64]
 
+_EXPECTED = f"expected one row of {len(PHASES)} numbers per device"
+
 
 def _as_matrix(value: Any) -> Floats:
-    """Take D x 4 numbers; None stands for infinity, as JSON has none."""
-    rows = [[math.inf if x is None else x for x in row] for row in value]
-    if not rows or any(len(row) != len(PHASES) for row in rows):
-        raise ValueError(f"expected one row of {len(PHASES)} numbers per device")
-    matrix = np.array(rows, dtype=np.float64)
+    """Take D x 4 numbers; None stands for infinity, as JSON has none. An array is not looked at number by number."""
+    is_numeric = isinstance(value, np.ndarray) and value.dtype.kind in "fiu"
+    given = value if is_numeric else _rows(value)
+    matrix: Floats = np.array(given, dtype=np.float64) + 0.0  # turns -0 into 0: equal costs have equal digests
+    if matrix.ndim != 2 or matrix.shape[0] == 0 or matrix.shape[1] != len(PHASES):
+        raise ValueError(_EXPECTED)
     if np.isnan(matrix).any() or (matrix < 0).any():
         raise ValueError("times must be numbers that are not negative")
     matrix.setflags(write=False)
     return matrix
+
+
+def _rows(value: Any) -> list[list[float]]:
+    rows = [_list(row) for row in _list(value)]
+    if any(len(row) != len(PHASES) for row in rows):
+        raise ValueError(_EXPECTED)
+    return [[_number(x) for x in row] for row in rows]
+
+
+def _list(value: Any) -> list[Any]:
+    if isinstance(value, np.ndarray) and value.ndim:
+        return list(value)
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{_EXPECTED}, got {shown(value)}")
+    return list(value)
+
+
+def _number(value: Any) -> float:
+    if value is None:
+        return math.inf
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ValueError(f"times must be numbers, got {shown(value)}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"times must be numbers of ordinary size, got {shown(value)}") from None
 
 
 def _as_lists(matrix: Floats) -> list[list[float | None]]:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from shardgym.errors import UnknownNameError
 from shardgym.plan import ShardingPlan
+from shardgym.records import shown
 from shardgym.task import ShardingTask
 
 Int64s = npt.NDArray[np.int64]
@@ -117,7 +118,7 @@ class Placement:
         try:
             device = operator.index(action)
         except TypeError:
-            return f"action {action!r:.40} is not a whole number"
+            return f"action {shown(action)} is not a whole number"
         if not 0 <= device < len(self.used):
             return f"there is no device {device}, the task has devices 0 to {len(self.used) - 1}"
         if not self.fitting()[device]:

@@ -5,8 +5,13 @@ from __future__ import annotations
 from tabulate import tabulate
 
 from shardgym.envs.placement import Placement
+from shardgym.errors import InputError
 
 _BAR = 20
+
+
+class RenderModeError(InputError, TypeError):
+    """A render mode that there is not. A `TypeError` too: makers of environments try again without one then."""
 
 
 def render_ansi(placement: Placement) -> str:

@@ -16,7 +16,7 @@ from shardgym.costs.plan_cost import PlanCost
 from shardgym.costs.registry import make_cost
 from shardgym.envs.observation import Observation, ObservationBuilder, observation_space
 from shardgym.envs.placement import Figures, Placement, check_order
-from shardgym.envs.render import render_ansi
+from shardgym.envs.render import RenderModeError, render_ansi
 from shardgym.envs.task_sampler import TaskSampler
 from shardgym.errors import InputError, MeasurementError
 from shardgym.plan import ShardingPlan
@@ -114,7 +114,7 @@ class TableWiseEnv(gymnasium.Env[Observation, np.int64]):
         if not (math.isfinite(penalty) and penalty < 0):
             raise InputError(f"penalty {penalty} is not a negative number")
         if render_mode not in (None, "ansi"):
-            raise InputError(f"unknown render_mode '{render_mode}': expected None or 'ansi'")
+            raise RenderModeError(f"unknown render_mode '{render_mode}': expected None or 'ansi'")
         self.render_mode = render_mode
         self._order = check_order(order)
         self._penalty = penalty

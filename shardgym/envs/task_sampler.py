@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from shardgym.errors import InputError, UnknownNameError
+from shardgym.records import shown
 from shardgym.task import ShardingTask
 
 DEFAULT_SUITE = "quick-v1"
@@ -63,7 +64,7 @@ class TaskSampler:
 
     def _index(self, index: Any) -> int:
         if not isinstance(index, int | np.integer) or not 0 <= index < len(self._tasks):
-            raise InputError(f"task_index {index!r:.40} is out of range: expected 0 to {len(self._tasks) - 1}")
+            raise InputError(f"task_index {shown(index)} is out of range: expected 0 to {len(self._tasks) - 1}")
         return int(index)
 
     def _checked(self, task: Any) -> ShardingTask:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from shardgym.records import CONFIG, Digest, Name, Record, Whole
+from shardgym.records import CONFIG, Digest, Name, Number, Record, Whole
 
 #: How bag sizes vary around the pooling factor: `fixed` spreads ids evenly over samples, `poisson` draws every bag.
 Lengths = Literal["fixed", "poisson"]
@@ -33,8 +33,8 @@ class ZipfIds(Record):
         q: shift; larger flattens the head. At least -0.5.
     """
 
-    s: Annotated[float, Field(ge=0, le=10)]
-    q: Annotated[float, Field(ge=-0.5, le=1e12)] = 0.0
+    s: Annotated[Number, Field(ge=0, le=10)]
+    q: Annotated[Number, Field(ge=-0.5, le=1e12)] = 0.0
     kind: Literal["zipf"] = "zipf"
     lengths: Lengths = "fixed"
 

@@ -131,7 +131,7 @@ def check_pool(
     if len(tables) != published.num_tables:
         raise InputError(
             f"the pool check compares a whole pool of {published.num_tables} tables with published totals, "
-            f"got {len(tables)} tables: check the pool, not a part of it"
+            f"got {len(tables)}: check the pool, not a part of it"
         )
     return compare(measure_pool(tables, published.batch_size, seed=seed, progress=progress), published)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import shutil
 import tempfile
+import warnings
 import zipfile
 import zlib
 from pathlib import Path
@@ -38,7 +39,9 @@ def _load(path: Path, shown: str) -> Any:
     import torch
 
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickles that no torch wrote, which are refused or read all the same
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except OSError as error:
         raise InputError(f"cannot read {shown}: {error.strerror or error}") from None
     except Exception as error:  # damaged and hostile files make the reader raise all kinds of errors

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import difflib
+import io
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from shardgym.errors import InputError
 from shardgym.pools.pool import DEFAULT_BATCH_SIZE, TablePool
-from shardgym.records import parse_json, read_text
+from shardgym.records import parse_json, read_text, shown
 from shardgym.table import EmbeddingTable
 
 REQUIRED = ("name", "num_embeddings", "embedding_dim")
@@ -57,7 +58,7 @@ def _tables(rows: Iterable[tuple[str, Any]]) -> tuple[EmbeddingTable, ...]:
     tables = []
     for where, fields in rows:
         if not isinstance(fields, dict):
-            raise InputError(f"{where}: expected an object with {', '.join(REQUIRED)}, got {fields!r:.40}")
+            raise InputError(f"{where}: expected an object with {', '.join(REQUIRED)}, got {shown(fields)}")
         _check_fields(where, fields, JSON_FIELDS, REQUIRED)
         table = EmbeddingTable.from_dict(fields, where)
         if table.name in seen:
@@ -79,12 +80,18 @@ def _check_fields(where: str, given: Mapping[str, Any], known: tuple[str, ...], 
 
 
 def _from_csv(path: str | Path, text: str) -> dict[str, Any]:
-    reader = csv.reader(text.removeprefix("\ufeff").splitlines(), strict=True, skipinitialspace=True)
+    lines = io.StringIO(text.removeprefix("\ufeff"), newline="")
+    reader = csv.reader(lines, strict=True, skipinitialspace=True)
     try:
         rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader]
     except csv.Error as error:
         raise InputError(f"{path}, line {reader.line_num}: not valid CSV ({error})") from None
     filled = [(line, row) for line, row in rows if any(row)]
+    if not filled:
+        raise InputError(f"{path}: has empty cells only, expected a header with {', '.join(REQUIRED)}")
+    for line, row in filled:
+        if broken := next((cell for cell in row if len(cell.splitlines()) > 1), None):
+            raise InputError(f"{path}, line {line}: line break inside a quoted cell {shown(broken)}")
     (line, header), body = filled[0], filled[1:]
     _check_fields(f"{path}, line {line}", dict.fromkeys(header), CSV_COLUMNS, REQUIRED)
     if len(set(header)) < len(header):
@@ -119,6 +126,8 @@ def _whole(where: str, column: str, cell: str) -> int:
 
 def _number(where: str, column: str, cell: str) -> float:
     try:
+        if "_" in cell or not cell.isascii():  # Python's own notation for numbers, nobody else's
+            raise ValueError
         return float(cell)
     except ValueError:
         raise InputError(f"{where}, {column}: expected a number, got '{cell:.40}'") from None

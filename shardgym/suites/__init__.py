@@ -89,12 +89,7 @@ def _from_spec(name: str, path: Path, digests: tuple[str, ...] | None, data: Any
 
 
 def _parse(path: Path) -> Any:
-    import yaml
+    from shardgym.suites.yaml_text import parse_yaml
 
     text = read_text(path)
-    if path.suffix not in _YAML:
-        return parse_json(text, str(path))
-    try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not valid YAML ({' '.join(str(error).split())})") from None
+    return parse_yaml(text, str(path)) if path.suffix in _YAML else parse_json(text, str(path))

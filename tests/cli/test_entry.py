@@ -55,6 +55,8 @@ def test_help_about_a_group_lists_its_commands(capsys):
         (["run", "--zzz"], "unknown option '--zzz'; see 'shardgym run --help'"),
         (["run"], "the following arguments are required: --suite; see 'shardgym run --help'"),
         (["doctor", "now"], "unexpected argument 'now'; see 'shardgym doctor --help'"),
+        (["list", "foo"], "argument kind: unknown kind 'foo': known: costs, envs, pools, solvers, suites; "
+         "see 'shardgym list --help'"),
         (["list", "solver"], "argument kind: unknown kind 'solver': did you mean solvers?; see 'shardgym list --help'"),
     ],
 )
@@ -94,6 +96,23 @@ def test_a_reader_that_goes_away_is_no_error():
             [sys.executable, "-m", "shardgym", "list", "pools"], stdout=gone, stderr=subprocess.PIPE, text=True
         )
     assert (process.returncode, process.stderr) == (entry.BROKEN_PIPE, "")
+
+
+@pytest.mark.parametrize(("arguments", "code"), [("list costs", 0), ("list foo", 2), ("check-solver random", 0)])
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_standard_streams_are_no_error(arguments, code, closed):
+    """Python has no stream then, and the next file that is opened would take its number."""
+    command = f"exec {sys.executable} -m shardgym {arguments} {closed}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    if closed.startswith(">"):
+        assert done.stdout == ""
+
+
+def test_an_unknown_command_that_resembles_none_lists_all(capsys):
+    assert main(["foo"]) == 2
+    assert capsys.readouterr().err.startswith("shardgym: error: unknown command 'foo': known: check-solver, collect, ")
 
 
 def test_ctrl_c_is_one_line(monkeypatch, capsys):

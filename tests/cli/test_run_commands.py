@@ -92,6 +92,36 @@ def test_limit_seed_and_resume(toys, capsys):
     assert (row["tasks"], row["completeness"]) == (2, 1.0)
 
 
+def test_a_second_run_says_that_everything_was_there(toys, capsys, caplog):
+    command = ["run", "--suite", toys, *ROOFLINE, "--solver", "random"]
+    for arguments, said in ((command, False), (command, True), ([*command, "--json"], False)):
+        caplog.clear()
+        assert main(arguments) == 0
+        assert ("3 records found, 0 to solve (--resume all to start afresh)" in caplog.text) == said
+
+
+def test_a_changed_task_is_refused_in_every_mode_that_reads_records(toys, tmp_path, capsys):
+    command = ["run", "--suite", toys, *ROOFLINE, "--solver", "random", "--out", "out"]
+    assert main(command) == 0
+    tasks = [task.to_dict() | {"batch_size": 99} for task in toy_tasks()]
+    (tmp_path / toys).write_text(json.dumps(tasks))
+    for mode in ("missing", "failed", "none"):
+        capsys.readouterr()
+        assert main([*command, "--resume", mode]) == 2
+        assert "another task 0" in capsys.readouterr().err
+    assert main([*command, "--resume", "all"]) == 0
+
+
+def test_a_solver_that_changes_the_current_folder_moves_no_result(toys, tmp_path):
+    assert main(["run", "--suite", toys, *ROOFLINE, "--solver", "evaluation_toys:Wanders", "--out", "out"]) == 0
+    assert {"records.jsonl", "table.md"} <= {path.name for path in (tmp_path / "out").iterdir()}
+
+
+def test_the_rule_of_verify_is_in_its_help(capsys):
+    assert main(["verify", "--help"]) == 0
+    assert "disagrees in each of 3 measurements" in " ".join(capsys.readouterr().out.split())
+
+
 def test_verify_prints_a_line_per_record_and_fails_on_a_changed_one(toys, tmp_path, capsys):
     main(["run", "--suite", toys, *ROOFLINE, "--solver", "dim_greedy"])
     capsys.readouterr()

@@ -50,6 +50,24 @@ def test_tables_that_no_plan_can_fit_make_no_task(here, capsys):
     assert not (here / "own.json").exists()
 
 
+@pytest.mark.parametrize("devices", ["99999999", "999999999999"])
+def test_more_devices_than_there_can_be_are_refused_at_once(here, capsys, devices):
+    (here / "tables.csv").write_text("name,num_embeddings,embedding_dim\nuser,1000,16\n")
+    command = ["task", "make", "--tables", "tables.csv", "--devices", devices, "--batch-size", "64", "-o", "own.json"]
+    assert main(command) == 2
+    assert capsys.readouterr().err == f"shardgym: error: num_devices: expected at most 65536, got {devices}\n"
+
+
+def test_a_width_that_no_kernel_takes_is_warned_of(here, capsys):
+    (here / "tables.csv").write_text("name,num_embeddings,embedding_dim\nuser,1000,10\n")
+    command = ["task", "make", "--tables", "tables.csv", "--devices", "1", "--batch-size", "64", "-o", "own.json"]
+    assert main(command) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("own.json: 1 table, 0.0 % of the memory of 1 device\n")
+    warning = "shardgym: warning: table 'user' has 10 columns: FBGEMM needs multiples of 4, no plan will be feasible\n"
+    assert captured.err == warning
+
+
 def test_solve_writes_a_plan_that_is_valid(capsys):
     assert solve("plan.json") == 0
     ShardingPlan.load("plan.json").validate(ShardingTask.load("task.json"))
@@ -161,7 +179,7 @@ def test_check_solver_passes_and_fails(capsys):
 def test_pool_check_refuses_a_part_of_a_pool(here, capsys):
     (here / "tables.csv").write_text("name,num_embeddings,embedding_dim\nuser,1000,16\n")
     assert main(["pool", "check", "tables.csv"]) == 2
-    assert "got 1 tables" in capsys.readouterr().err
+    assert "of 856 tables with published totals, got 1:" in capsys.readouterr().err
 
 
 def test_pool_check_prints_both_columns(capsys, monkeypatch):

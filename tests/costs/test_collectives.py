@@ -3,10 +3,12 @@
 import os
 import random
 import signal
+import threading
 
 import numpy as np
 import pytest
 
+from shardgym.costs.collectives import measured
 from shardgym.costs.collectives.interleave import time_exchanges
 from shardgym.costs.collectives.jobs import Exchange
 from shardgym.costs.collectives.measured import CollectiveGroup
@@ -22,6 +24,12 @@ def group():
 
 def exchange(widths, *, offsets=(0.0, 0.0, 0.0), backward=False, batch=8, precision="fp32"):
     return Exchange(tuple(widths), batch, precision, tuple(offsets), backward)
+
+
+def kill_and_see(pid):
+    """Kill a rank and wait until it is gone, without taking its exit status from its owner."""
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
 def test_forward_each_device_owes_every_peer_the_rows_of_its_samples():
@@ -74,12 +82,43 @@ def test_many_exchanges_are_timed_in_rounds(group):
     assert {e: t.shape for e, t in times.items()} == {first: (2, 3), second: (2, 3)}
 
 
-def test_a_rank_that_dies_is_named_and_the_group_starts_anew(group):
+def test_a_rank_that_dies_at_work_is_named_and_the_group_starts_anew(group):
     group.time(exchange([4, 4, 4]), 0, 1)
     before = group.pids()
-    os.kill(before[1], signal.SIGKILL)
+    killer = threading.Timer(0.5, os.kill, (before[1], signal.SIGKILL))
+    killer.start()
     with pytest.raises(MeasurementError, match=r"device 1: worker died with signal 9"):
-        group.time(exchange([4, 4, 4]), 0, 1)
+        group.time(exchange([4, 4, 4], offsets=(0.0, 3000.0, 0.0)), 0, 1)
+    killer.join()
+    assert group.time(exchange([4, 4, 4]), 0, 1).shape == (1, 3)
+    assert set(before).isdisjoint(group.pids())
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_rank_that_died_idle_fails_nobodys_exchange(group, number):
+    group.time(exchange([4, 4, 4]), 0, 1)
+    before = group.pids()
+    kill_and_see(before[number])
+    assert group.time(exchange([4, 4, 4]), 0, 1).shape == (1, 3)
+    assert set(before).isdisjoint(group.pids())
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_death_that_only_the_sender_notices_fails_nobodys_exchange(group, number, monkeypatch):
+    group.time(exchange([4, 4, 4]), 0, 1)
+    before = group.pids()
+    kill_and_see(before[number])
+    monkeypatch.setattr(group, "_end_unless_well", lambda: None)
+    assert group.time(exchange([4, 4, 4]), 0, 1).shape == (1, 3)
+    assert set(before).isdisjoint(group.pids())
+
+
+def test_a_rank_that_was_stopped_idle_fails_nobodys_exchange(group, monkeypatch):
+    monkeypatch.setattr(measured, "_IDLE_S", 0.0)
+    monkeypatch.setattr(measured, "_PING_S", 1.0)
+    group.time(exchange([4, 4, 4]), 0, 1)
+    before = group.pids()
+    os.kill(before[1], signal.SIGSTOP)
     assert group.time(exchange([4, 4, 4]), 0, 1).shape == (1, 3)
     assert set(before).isdisjoint(group.pids())
 

@@ -79,6 +79,7 @@ def test_an_infeasible_plan_costs_infinity_and_no_measurement(cost):
     missing = ShardingPlan.of(TASK, [Shard.whole(A, 0), Shard.whole(B, 0)])
     costs = cost.evaluate(TASK, [missing, APART])
     assert "table 'c'" in costs[0].reason
+    assert (costs[0].compute, costs[0].communication) == ("measured", "measured")
     assert costs[1].feasible
 
 
@@ -88,6 +89,13 @@ def test_the_exchange_is_modelled_where_the_machine_lacks_devices(cost):
     assert modelled.communication == "modelled"
     assert modelled.notes == ("communication from the link model of 'loopback'",)
     assert modelled.feasible
+
+
+def test_a_task_for_other_devices_says_what_was_measured_instead(cost):
+    topology = Topology(num_devices=2, memory_bytes=2**60, device="a100")
+    other = task(topology=topology)
+    (measured,) = cost.evaluate(other, [ShardingPlan.table_wise(other, [0, 1, 1])])
+    assert measured.notes[0] == f"task is for 'a100' devices; compute was measured on {cost.hardware}"
 
 
 def test_one_device_has_nobody_to_exchange_with(cost):

@@ -1,5 +1,6 @@
 """The parts of measuring that need no kernel: settings, order, statistics, the machine's memory and names."""
 
+import dataclasses
 import importlib.util
 import pickle
 import random
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from shardgym.costs import make_cost
-from shardgym.costs.fbgemm.communication import measures
+from shardgym.costs.fbgemm.communication import device_notes, measures
 from shardgym.costs.fbgemm.content import Content, Piece
 from shardgym.costs.fbgemm.settings import MeasureSettings
 from shardgym.costs.workers.machine import available_bytes, cpu_tag, slug, usable_cores
@@ -148,3 +149,17 @@ def test_gpu_memory_counts_weights_state_values_and_ids():
     content = Content((piece,), 10, "fp16", "adam")
     # Weights 8,000 x 2, Adam 16,000 x 4, four copies of 10 x 8 halves, 3 batches of 10 x (2 + 1) 8-byte numbers.
     assert gpu_bytes(content, 3) == 16_000 + 64_000 + 4 * 160 + 720
+
+
+@pytest.mark.parametrize(
+    ("device", "hardware", "is_noted"),
+    [
+        ("cpu-core", "cpu-amd-epyc-8c", False), ("a100", "cpu-amd-epyc-8c", True), ("h200", "cuda-nvidia-h200", False),
+        ("rtx-2080-ti", "cuda-nvidia-geforce-rtx-2080-ti", False), ("h100", "cuda-nvidia-h200", True),
+        ("cpu-core", "cuda-nvidia-h200", True),
+    ],
+)  # fmt: skip
+def test_compute_on_other_hardware_than_the_tasks_is_noted(toy_task, device, hardware, is_noted):
+    task = dataclasses.replace(toy_task, topology=dataclasses.replace(toy_task.topology, device=device))
+    note = f"task is for '{device}' devices; compute was measured on {hardware}"
+    assert device_notes(task, hardware) == ((note,) if is_noted else ())

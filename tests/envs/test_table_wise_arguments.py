@@ -73,3 +73,9 @@ def test_bad_options_are_input_errors(options, message):
 def test_bad_arguments_are_input_errors(arguments, message):
     with pytest.raises(InputError, match=message):
         TableWiseEnv(**arguments).reset()
+
+
+def test_an_unknown_render_mode_is_a_type_error_too():
+    """Makers of vectorised environments try "rgb_array" and go on without it after a `TypeError`."""
+    with pytest.raises(TypeError, match="unknown render_mode 'rgb_array': expected None or 'ansi'"):
+        TableWiseEnv(tasks=[TWO], render_mode="rgb_array")

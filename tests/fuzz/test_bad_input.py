@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,9 @@ def test_files_that_are_not_text_are_refused(here, capsys, command, content):
         (CSV.replace(",2\n", ",nan\n"), "pooling_factor"),
         (CSV.replace(",2\n", ",inf\n"), "pooling_factor"),
         (CSV.replace(",2\n", "\n"), "expected 4 cells"),
+        (",,,\n,,\n", "empty cells only"),
+        (CSV.replace(",2\n", ",1_0\n"), "expected a number, got '1_0'"),
+        (CSV.replace("user", '"us\ner"'), "line break inside a quoted cell"),
         (CSV.replace("item", "user"), "must be distinct"),
         ('name,num_embeddings,embedding_dim\n"user,10,4\n', "not valid CSV"),
     ],
@@ -188,7 +192,7 @@ def test_numbers_out_of_range_and_unknown_names_make_no_task(here, capsys, optio
         ([*RUN, "--solver", "dimgreedy"], "did you mean dim_greedy"),
         ([*RUN, "--solver", "no_such_module:Solver"], "cannot import 'no_such_module'"),
         ([*RUN, "--solver", "evaluation_toys:Halvs"], "did you mean Halves"),
-        ([*RUN, "--solver", "evaluation_toys:TASKS"], "unknown class"),
+        ([*RUN, "--solver", "evaluation_toys:TASKS"], "module 'evaluation_toys' has no class 'TASKS'"),
         ([*RUN, "--cost", "roofine"], "did you mean roofline"),
         ([*RUN, "--oracle", "roofine"], "did you mean roofline"),
         ([*RUN, "--limit", "0"], "--limit"),
@@ -243,6 +247,15 @@ def test_run_info_that_is_damaged_is_refused(here, capsys):
     (here / "out" / "run.json").write_text("{")
     refused(capsys, here, RUN, "run.json")
     refused(capsys, here, ["leaderboard", "out"], "run.json")
+
+
+def test_an_output_that_is_no_regular_file_is_refused(here, capsys):
+    """A rename over a device or a pipe would remove it."""
+    os.mkfifo(here / "pipe")
+    for output in ("pipe", os.devnull):
+        refused(capsys, here, [*SOLVE[:-1], output, "--force"], "not a regular file")
+    assert (here / "pipe").is_fifo()
+    assert Path(os.devnull).is_char_device()
 
 
 def test_a_folder_that_cannot_be_written_is_refused(here, capsys):

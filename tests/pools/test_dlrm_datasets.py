@@ -3,6 +3,7 @@
 import gzip
 import os
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -112,6 +113,15 @@ def test_a_file_with_code_in_it_is_refused_and_not_run(tmp_path, name, dump):
         load_pool(path)
     assert "\n" not in str(caught.value)
     assert not marker.exists()
+
+
+def test_a_bare_pickle_is_refused_in_one_line_without_warnings(tmp_path):
+    (tmp_path / "bare.pt").write_bytes(pickle.dumps({"a": 1}, protocol=4))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with pytest.raises(InputError, match=r"not a torch file of plain tensors \(UnpicklingError"):
+            load_pool(tmp_path / "bare.pt")
+    assert caught == []
 
 
 @pytest.mark.parametrize("keep", [0, 10, 0.5, 0.99])

@@ -84,3 +84,30 @@ def test_loading_a_suite_reads_no_pool(monkeypatch):
 
 def test_a_task_does_not_depend_on_what_was_built_before():
     assert load_suite("quick-v1")[7] == list(load_suite("quick-v1"))[7]
+
+
+def bomb(levels):
+    """Return a suite file whose aliases stand for 10 ** levels values."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, levels)]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (bomb(7), "stands for 12345679[0-9]+|stands for [0-9]{8} values with its aliases, expected at most 2000000"),
+        (bomb(60), r"stands for 10\^12 or more values"),
+        (bomb(3) + "\ntasks: *a2", "unexpected|Unexpected"),
+        ("a: &a\n  <<: [" + ", ".join(["&m {x: 1}", *["*m"] * 5]) + "]", "Unexpected"),
+        ("a: &a [*a]", "a value holds itself"),
+        ("a: [", "not valid YAML"),
+        ("? [1]\n: 2\n? {a: 1}\n: 3", "not valid YAML"),
+        ("", "suite.yaml: "),
+    ],
+)
+def test_a_suite_file_that_is_no_suite_is_refused_at_once(tmp_path, text, message):
+    (tmp_path / "suite.yaml").write_text(text)
+    with pytest.raises(InputError, match=message) as error:
+        load_suite(tmp_path / "suite.yaml")
+    assert len(str(error.value)) < 600

@@ -13,7 +13,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from shardgym.cli.inputs import DEFAULT_ORACLE, TASK_HELP, add_device, open_cost, read_task
-from shardgym.cli.output import check_free, print_json, write_result
+from shardgym.cli.output import check_free, count, print_json, write_result
 from shardgym.cli.parser import Parser, natural, positive_number
 
 
@@ -50,6 +50,6 @@ def run(arguments: Namespace) -> int:
         print_json({"plan": str(arguments.output), "shards": len(plan.shards), "solve_time_s": seconds,
                     "oracle": arguments.oracle, "oracle_cost": cost.to_dict()})  # fmt: skip
     else:
-        print(f"{arguments.output}: {len(plan.shards)} shards on {task.num_devices} devices in {seconds:.3f} s, "
-              f"{cost.total_ms:.3f} ms per step by {arguments.oracle}")  # fmt: skip
+        print(f"{arguments.output}: {count(len(plan.shards), 'shard')} on {count(task.num_devices, 'device')} "
+              f"in {seconds:.3f} s, {cost.total_ms:.3f} ms per step by {arguments.oracle}")  # fmt: skip
     return 0

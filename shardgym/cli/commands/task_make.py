@@ -11,9 +11,10 @@ from argparse import Namespace
 from pathlib import Path
 from typing import get_args
 
-from shardgym.cli.output import check_free, print_json, write_result
+from shardgym.cli.output import check_free, count, print_json, say, write_result
 from shardgym.cli.parser import Parser, one_of, positive, positive_number
 from shardgym.errors import InputError
+from shardgym.feasibility import COLUMN_UNIT
 from shardgym.pools import load_pool
 from shardgym.task import Optimizer, Precision, ShardingTask
 from shardgym.topology import GIB, PRESETS, Topology
@@ -50,14 +51,23 @@ def run(arguments: Namespace) -> int:
             f"the tables take {task.total_bytes} bytes with optimiser state, {task.num_devices} devices hold "
             f"{task.topology.total_memory_bytes}: no plan can fit; give more devices or memory"
         )
+    _warn_of_widths(task)
     write_result(arguments.output, task.to_json(indent=2) + "\n")
     if arguments.json:
         print_json({"task": str(arguments.output), "digest": task.digest, "tables": task.num_tables})
     else:
         share = task.total_bytes / task.topology.total_memory_bytes
-        print(f"{arguments.output}: {task.num_tables} tables, {100 * share:.1f} % of the memory of "
-              f"{task.num_devices} devices")  # fmt: skip
+        print(f"{arguments.output}: {count(task.num_tables, 'table')}, {100 * share:.1f} % of the memory of "
+              f"{count(task.num_devices, 'device')}")  # fmt: skip
     return 0
+
+
+def _warn_of_widths(task: ShardingTask) -> None:
+    """Say that no plan can be feasible when a table cannot be cut into widths that the kernels take."""
+    odd = next((table for table in task.tables if table.embedding_dim % COLUMN_UNIT), None)
+    if odd is not None:
+        say(f"shardgym: warning: table '{odd.name}' has {count(odd.embedding_dim, 'column')}: "
+            f"FBGEMM needs multiples of {COLUMN_UNIT}, no plan will be feasible")  # fmt: skip
 
 
 def _bytes(gib: float) -> int:

@@ -23,10 +23,12 @@ _MODULE = "shardgym.costs.collectives.rank"
 _START_S = 180.0
 #: Share of the available memory that buffers may take.
 _USABLE = 0.9
+#: Seconds without an exchange after which ranks are asked whether they are well, and what they have for an answer.
+_IDLE_S, _PING_S = 1.0, 10.0
 
 
 class CollectiveGroup:
-    """Processes that carry out exchanges. It starts when first used and anew after a failure.
+    """Processes that carry out exchanges. It starts when first used, anew after a failure or when one was lost idle.
 
     Args:
         size: processes, one per device.
@@ -39,6 +41,7 @@ class CollectiveGroup:
         self.size = size
         self._device, self._timeout_s = device, timeout_s
         self._ranks: list[ChildProcess] = []
+        self._last_used = 0.0
         self._owner = os.getpid()
         self._finalizer = weakref.finalize(self, _end, self._ranks, self._owner)
 
@@ -82,13 +85,34 @@ class CollectiveGroup:
     def _ask(self, messages: Sequence[Timing | Move]) -> list[Any]:
         """Send one message to every rank and return the answers; any failure ends the group."""
         try:
-            self._start()
-            for rank, message in zip(self._ranks, messages, strict=True):
-                rank.send(message)
-            return self._answers(self._timeout_s)
+            if not self._send(messages) and not self._send(messages):
+                raise MeasurementError("all-to-all: a process died twice before it was given anything to do")
+            answers = self._answers(self._timeout_s)
         except BaseException:
             _end(self._ranks, self._owner)
             raise
+        self._last_used = time.monotonic()
+        return answers
+
+    def _send(self, messages: Sequence[Timing | Move]) -> bool:
+        """Send to ranks that are well. Return False, and end the group, when one died before it was given its part."""
+        self._end_unless_well()
+        self._start()
+        try:
+            for rank, message in zip(self._ranks, messages, strict=True):
+                rank.send(message)
+        except MeasurementError:
+            _end(self._ranks, self._owner)
+            return False
+        return True
+
+    def _end_unless_well(self) -> None:
+        """End a group of which a rank died or stopped while it had nothing to do."""
+        if os.getpid() != self._owner or not self._ranks:
+            return
+        idle = time.monotonic() - self._last_used > _IDLE_S
+        if any(rank.dead for rank in self._ranks) or (idle and not all(r.answers(_PING_S) for r in self._ranks)):
+            _end(self._ranks, self._owner)
 
     def _answers(self, timeout_s: float) -> list[Any]:
         deadline = time.monotonic() + timeout_s

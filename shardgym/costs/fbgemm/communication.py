@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
@@ -69,6 +70,13 @@ def notes(task: ShardingTask, *, measured: bool, device: str) -> tuple[str, ...]
     cores = len(usable_cores())
     crowded = device == "cpu" and task.num_devices > cores
     return (f"{task.num_devices} processes share {cores} cores in the exchange",) if crowded else ()
+
+
+def device_notes(task: ShardingTask, hardware: str) -> tuple[str, ...]:
+    """Say so when compute was measured on other hardware than the task's topology names."""
+    wanted, given = (re.sub("[^a-z0-9]", "", text.lower()) for text in (task.topology.device, hardware))
+    matches = hardware.startswith("cpu") if wanted == "cpucore" else wanted in given
+    return () if matches else (f"task is for '{task.topology.device}' devices; compute was measured on {hardware}",)
 
 
 def modelled_comm(

@@ -14,13 +14,21 @@ import numpy.typing as npt
 
 from shardgym.costs.base import CostModel
 from shardgym.costs.collectives.measured import CollectiveGroup
-from shardgym.costs.fbgemm.communication import Choice, Comm, measured_comm, measures, modelled_comm, notes
+from shardgym.costs.fbgemm.communication import (
+    Choice,
+    Comm,
+    device_notes,
+    measured_comm,
+    measures,
+    modelled_comm,
+    notes,
+)
 from shardgym.costs.fbgemm.compute import time_contents
 from shardgym.costs.fbgemm.content import Content, contents_of
 from shardgym.costs.fbgemm.operator import CPU_OPTIMIZERS
 from shardgym.costs.fbgemm.pool import WorkerPool, require_fbgemm
 from shardgym.costs.fbgemm.settings import MeasureSettings
-from shardgym.costs.plan_cost import PlanCost
+from shardgym.costs.plan_cost import PlanCost, Source
 from shardgym.costs.workers.machine import cpu_tag
 from shardgym.costs.workers.statistics import centre, relative_error_of_total
 from shardgym.errors import InputError
@@ -139,6 +147,11 @@ class FbgemmCost(CostModel):
         chosen = self._settings
         return {"rounds": chosen.rounds, "warmups": chosen.warmups, "iterations": chosen.iterations}
 
+    def _sources(self, task: ShardingTask) -> tuple[Source, Source]:
+        choice, device = self._settings.comm, self._settings.device
+        measured = choice == "measured" or measures(choice, device, task.num_devices)
+        return "measured", "measured" if measured else "modelled"
+
     def _require_kernels(self, task: ShardingTask) -> None:
         if self._settings.device == "cpu" and task.optimizer not in CPU_OPTIMIZERS:
             raise InputError(
@@ -179,7 +192,7 @@ class FbgemmCost(CostModel):
             noise=relative_error_of_total(compute, forward, backward),
             repeats=self._settings.rounds * self._settings.iterations,
             session=session,
-            notes=notes(task, measured=measured, device=self._settings.device),
+            notes=(*device_notes(task, self.hardware), *notes(task, measured=measured, device=self._settings.device)),
         )
 
 

@@ -1,8 +1,8 @@
 """Train the simulator on a folder of measured samples, as 'shardgym collect' writes it.
 
 Writes weights (safetensors) and a model card (JSON) for the oracle, and for the judge if there are samples for it. Both
-are used with make_cost("simulator", weights=FOLDER). Takes minutes on two cores; the same samples and
-seed give the same weights. --report also trains the published architecture for comparison and draws plots.
+are used with make_cost("simulator", weights=FOLDER). The same samples and seed give the same weights. --report also
+trains the published architecture for comparison and draws plots.
 """
 
 from __future__ import annotations

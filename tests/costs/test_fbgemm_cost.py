@@ -257,6 +257,8 @@ def test_no_worker_outlives_its_parent(number, tmp_path):
         stderr=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
+        # A job in the background inherits an ignored SIGINT; a terminal's foreground job does not.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     worker = int(parent.stdout.readline())
     time.sleep(0.3)

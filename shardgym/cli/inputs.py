@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from shardgym.cli.named import parse_named
 from shardgym.cli.parser import Parser
 from shardgym.costs.base import CostModel
 from shardgym.costs.registry import make_cost
@@ -63,6 +64,7 @@ def device_settings(device: str | None) -> dict[str, Any]:
     return {} if device is None else {"device": device}
 
 
-def open_cost(name: str, device: str | None = None) -> CostModel:
+def open_cost(text: str, device: str | None = None) -> CostModel:
     """Make the cost model that `--cost` and `--device` name."""
-    return make_cost(name, **device_settings(device))
+    name, settings = parse_named(text)
+    return make_cost(name, **device_settings(device), **settings)

@@ -55,6 +55,11 @@ class CostModel(abc.ABC):
         costs = iter(self._evaluate(task, feasible) if feasible else ())
         return [next(costs) if reason is None else self.no_cost(task, reason) for reason in reasons]
 
+    @property
+    def scores_only(self) -> bool:
+        """Whether this is for scoring plans alone: the harness gives it to no solver."""
+        return False
+
     def no_cost(self, task: ShardingTask, reason: str) -> PlanCost:
         """Return the infinite cost of a plan that cannot be scored."""
         compute, communication = self._sources(task)

@@ -19,6 +19,9 @@ PHASES = ("forward_compute", "forward_comm", "backward_comm", "backward_compute"
 #: How a figure came about.
 Source = Literal["measured", "modelled", "predicted"]
 
+#: Notes of plan costs that say a prediction is far from what it was learned from start with this.
+UNFAMILIAR = "outside of what the simulator was trained on"
+
 Floats = npt.NDArray[np.float64]
 
 _EXPECTED = f"expected one row of {len(PHASES)} numbers per device"

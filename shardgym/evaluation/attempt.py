@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shardgym.costs.base import CostModel
+from shardgym.costs.closed import judges_closed
 from shardgym.errors import NO_PLAN, InfeasiblePlanError, InputError
 from shardgym.evaluation.entrant import Entrant
 from shardgym.evaluation.provenance import utc_now
@@ -71,7 +72,8 @@ def attempt(
     failure: Status | None = None
     reason, answer = None, None
     try:
-        answer = call_solver(entrant.solver, task, oracle, seed, time_limit_s=time_limit_s)
+        with judges_closed():
+            answer = call_solver(entrant.solver, task, oracle, seed, time_limit_s=time_limit_s)
     except NO_PLAN as error:
         failure, reason = "infeasible", one_line(error, with_type=False)
     except (Exception, SystemExit) as error:

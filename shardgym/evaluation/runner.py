@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shardgym.costs.base import CostModel
+from shardgym.costs.closed import judges_closed
 from shardgym.costs.registry import make_cost
 from shardgym.errors import InputError
 from shardgym.evaluation.belonging import check_records
@@ -68,7 +69,9 @@ def evaluate(
         MissingDependencyError: judge, oracle or a solver need an extra that is not installed.
     """
     folder = Path(out).absolute()  # a solver may change the current folder
-    mode, entrants = Resume.of(resume), make_entrants(solvers)
+    mode = Resume.of(resume)
+    with judges_closed():
+        entrants = make_entrants(solvers)
     count = _task_count(suite, limit)
     if not seeds:
         raise InputError("no seed was given: name at least one")
@@ -77,6 +80,8 @@ def evaluate(
         oracle_name, oracle_cost = stack.enter_context(_cost(oracle, oracle_settings))
         if judge_cost is oracle_cost:
             raise InputError("judge and oracle are the same object: a solver must not hold the cost that scores it")
+        if oracle_cost.scores_only:
+            raise InputError(f"oracle '{oracle_name}' has role 'judge', which is for scoring: expected an oracle")
         info = RunInfo(
             suite=suite.name, judge=judge_name, judge_version=judge_cost.version,
             judge_settings=judge_cost.settings(), hardware=judge_cost.hardware,

@@ -6,9 +6,11 @@ import json
 import statistics
 from collections import defaultdict
 
+from shardgym.costs.plan_cost import UNFAMILIAR
 from shardgym.evaluation.result import Result
 from shardgym.leaderboard.board import Board
 from shardgym.leaderboard.ranking import Ranking
+from shardgym.leaderboard.simulated import simulated_notes
 from shardgym.leaderboard.statistics import FEWEST, RESAMPLES, SEED
 
 
@@ -36,7 +38,7 @@ def footer(ranking: Ranking) -> list[str]:
             f"vs greedy: geometric mean over tasks of cost / cost of {ranking.best_heuristic}, "
             "the greedy heuristic with the lowest geometric mean."
         )
-    return notes + _measurement_notes(board) + _failure_notes(ranking)
+    return notes + simulated_notes(board) + _measurement_notes(board) + _failure_notes(ranking)
 
 
 def _settings(text: str) -> str:
@@ -46,7 +48,7 @@ def _settings(text: str) -> str:
 def _measurement_notes(board: Board) -> list[str]:
     """Say how the times came about, as far as records tell."""
     scored = [(r.task_index, r.cost) for r in board.results if r.cost is not None and r.cost.feasible]
-    modelled = {task for task, cost in scored if cost.communication != "measured"}
+    modelled = {task for task, cost in scored if cost.communication == "modelled"}
     sessions: dict[int, set[str]] = defaultdict(set)
     for task, cost in scored:
         sessions[task].add(cost.session)
@@ -59,7 +61,8 @@ def _measurement_notes(board: Board) -> list[str]:
     noise = [cost.noise for _, cost in scored if cost.noise > 0]
     if noise:
         notes.append(f"Median standard error of a measured cost: {100 * statistics.median(noise):.1f} %.")
-    return notes + [f"Note of the judge: {note}" for note in sorted({n for _, c in scored for n in c.notes})]
+    told = {note for _, cost in scored for note in cost.notes if not note.startswith(UNFAMILIAR)}
+    return notes + [f"Note of the judge: {note}" for note in sorted(told)]
 
 
 def _is_late(result: Result) -> bool:

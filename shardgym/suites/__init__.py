@@ -8,8 +8,9 @@ from typing import Any
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.records import parse_json, read_text
 from shardgym.suites.suite import Suite
+from shardgym.suites.tracks import Track
 
-__all__ = ["Suite", "load_suite", "suite_names"]
+__all__ = ["Suite", "Track", "load_suite", "suite_names"]
 
 DATA = Path(__file__).with_name("data")
 _YAML = (".yaml", ".yml")
@@ -69,7 +70,7 @@ def _of_tasks(path: Path, tasks: list[Any]) -> Suite:
         raise InputError(f"{path}: an empty list, expected tasks")
     where = [str(path)] if len(tasks) == 1 else [f"{path}, task {i}" for i in range(len(tasks))]
     source = ListedSource(list(zip(where, tasks, strict=True)), path.parent)
-    return Suite(path.stem, f"tasks of {path.name}", "fbgemm", "roofline", source)
+    return Suite(path.stem, f"tasks of {path.name}", (Track.between("fbgemm", "roofline"),), source)
 
 
 def _from_spec(name: str, path: Path, digests: tuple[str, ...] | None, data: Any = None) -> Suite:
@@ -85,7 +86,7 @@ def _from_spec(name: str, path: Path, digests: tuple[str, ...] | None, data: Any
         source = PublishedSource(spec.tasks)
     else:
         source = ListedSource.of(spec.tasks, path)
-    return Suite(name, spec.description, spec.judge, spec.oracle, source, digests)
+    return Suite(name, spec.description, spec.tracks(), source, digests)
 
 
 def _parse(path: Path) -> Any:

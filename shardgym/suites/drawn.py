@@ -12,7 +12,7 @@ import functools
 import hashlib
 import random
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from shardgym.errors import InputError
 from shardgym.pools import TablePool, load_pool
@@ -52,6 +52,27 @@ class DrawnSource:
 
     def __len__(self) -> int:
         return len(self._order)
+
+    @property
+    def groups(self) -> tuple[DrawnGroup, ...]:
+        """The groups as the spec describes them."""
+        return self._spec.groups
+
+    def redrawn(self, pool: str, half: Literal["train", "test", "all"], count: int) -> DrawnSource:
+        """Return a source of other tasks drawn alike.
+
+        Args:
+            pool: name or path of the pool to draw from.
+            half: of the pool.
+            count: tasks of each group.
+
+        Raises:
+            UnknownNameError: no such pool; the closest names are given.
+        """
+        groups = tuple(dataclasses.replace(group, count=count) for group in self._spec.groups)
+        source = DrawnSource(dataclasses.replace(self._spec, pool=pool, half=half, groups=groups), self._path)
+        _ = source._scaled
+        return source
 
     def group(self, index: int) -> str:
         """Return the group that the spec names."""

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from shardgym.records import CONFIG, Name, Record, Whole
+from shardgym.suites.tracks import CostChoice, Track
 from shardgym.task import Optimizer, Precision
 
 Count = Annotated[Whole, Field(ge=1, le=100_000)]
@@ -116,13 +117,20 @@ class SuiteSpec(Record):
 
     Attributes:
         description: one sentence.
-        judge: name of the cost model that scores plans.
-        oracle: name of the cost model that solvers may query.
+        judge: the cost model that scores plans, by name or with settings.
+        oracle: the cost model that solvers may query, likewise.
         tasks: how the tasks come about.
+        simulated: judge and oracle of the track that needs no hardware; None where there is none.
     """
 
     description: str
-    judge: Name
-    oracle: Name
+    judge: Name | CostChoice
+    oracle: Name | CostChoice
     tasks: Annotated[DrawnTasks | PublishedTasks | ListedTasks, Field(discriminator="kind")]
+    simulated: Track | None = None
     schema: Literal["shardgym.suite/1"] = "shardgym.suite/1"
+
+    def tracks(self) -> tuple[Track, ...]:
+        """Return the tracks of the suite, the default one first."""
+        default = Track.between(self.judge, self.oracle)
+        return (default,) if self.simulated is None else (default, self.simulated)

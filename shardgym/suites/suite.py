@@ -8,6 +8,7 @@ from typing import overload
 
 from shardgym.errors import InputError
 from shardgym.suites.sources import TaskSource
+from shardgym.suites.tracks import Track, track_for
 from shardgym.task import ShardingTask
 
 
@@ -18,16 +19,14 @@ class Suite(Sequence[ShardingTask]):
     Attributes:
         name: as loaded, e.g. "dlrm4-v1".
         description: one sentence.
-        judge: name of the cost model that scores plans.
-        oracle: name of the cost model that solvers may query.
+        tracks: ways to score plans, the default one first.
         source: builds the tasks.
         digests: one per task, compared with every task that is built; None where none are published.
     """
 
     name: str
     description: str
-    judge: str
-    oracle: str
+    tracks: tuple[Track, ...]
     source: TaskSource = field(repr=False)
     digests: tuple[str, ...] | None = field(default=None, repr=False)
     _built: dict[int, ShardingTask] = field(default_factory=dict, init=False, repr=False)
@@ -38,6 +37,28 @@ class Suite(Sequence[ShardingTask]):
                 f"suite '{self.name}' has {len(self.source)} tasks and {len(self.digests)} digests; "
                 "one of its two files was changed or truncated"
             )
+
+    @property
+    def judge(self) -> str:
+        """Name of the cost model that scores plans by default."""
+        return self.tracks[0].judge.cost
+
+    @property
+    def oracle(self) -> str:
+        """Name of the cost model that solvers may query by default."""
+        return self.tracks[0].oracle.cost
+
+    def track(self, judge: str | None = None) -> Track:
+        """Return how plans are scored.
+
+        Args:
+            judge: name of a cost model, e.g. "simulator" for the simulated track; the suite's own when None.
+
+        Returns:
+            Judge and oracle with their settings. A judge that the suite has no track for goes with the default
+            oracle, "simulator" with the simulator's own judge.
+        """
+        return track_for(judge, {track.judge.cost: track for track in self.tracks}, self.tracks[0])
 
     def __len__(self) -> int:
         return len(self.source)

@@ -7,6 +7,7 @@ import pytest
 from shardgym.errors import InputError
 from shardgym.suites import drawn, load_suite
 from shardgym.suites.suite import Suite
+from shardgym.suites.tracks import Track
 
 
 class ToySource:
@@ -32,7 +33,7 @@ def source(toy_task):
 
 
 def suite_of(source, digests=None):
-    return Suite("toy", "", "fbgemm", "roofline", source, digests)
+    return Suite("toy", "", (Track.between("fbgemm", "roofline"),), source, digests)
 
 
 def test_tasks_are_built_when_asked_for_and_once(source):

@@ -23,9 +23,10 @@ from pathlib import Path
 
 from shardgym.cli.entry import INTERRUPTED
 from shardgym.cli.inputs import add_device, device_settings
+from shardgym.cli.named import NOTATION, parse_named
 from shardgym.cli.output import print_json, say, write_result
 from shardgym.cli.parser import Parser, natural, one_of, positive, positive_number
-from shardgym.evaluation import Resume, evaluate
+from shardgym.evaluation import Resume, SolverSpec, evaluate
 from shardgym.evaluation.result import Result
 from shardgym.evaluation.run_info import RunInfo
 from shardgym.evaluation.store import RECORDS, read_results
@@ -34,6 +35,7 @@ from shardgym.leaderboard import load_boards, rank, render
 from shardgym.leaderboard.ranking import HEURISTICS
 from shardgym.leaderboard.render import to_dict
 from shardgym.suites import Suite, load_suite
+from shardgym.suites.tracks import CostChoice, Track
 
 DEFAULT_SOLVERS = ("random", *HEURISTICS, "neuroshard")
 TABLE = "table.md"
@@ -43,10 +45,11 @@ def configure(parser: Parser) -> None:
     """Add the arguments."""
     add = parser.add_argument
     add("--suite", required=True, help="name of a suite, or a suite file")
-    add("--solver", action="append", metavar="NAME", help="registered name or module:Class; repeat for several "
-        f"(default: {', '.join(DEFAULT_SOLVERS)})")  # fmt: skip
-    add("--cost", metavar="NAME", help="the judge (default: the suite's)")
-    add("--oracle", metavar="NAME", help="the cost that solvers may query (default: the suite's)")
+    add("--solver", action="append", metavar="NAME", help=f"{NOTATION}, registered name or module:Class; repeat for "
+        f"several (default: {', '.join(DEFAULT_SOLVERS)})")  # fmt: skip
+    add("--cost", metavar="NAME", help=f"the judge, {NOTATION} (default: the suite's); 'simulator' for the simulated "
+        "track")  # fmt: skip
+    add("--oracle", metavar="NAME", help=f"the cost that solvers may query, {NOTATION} (default: the track's)")
     add_device(parser)
     add("--out", type=Path, metavar="DIR", help="folder of the records (default: results/SUITE-JUDGE)")
     add("--limit", type=positive, metavar="N", help="only the first N tasks")
@@ -59,14 +62,14 @@ def configure(parser: Parser) -> None:
 def run(arguments: Namespace) -> int:
     """Run, then print the table."""
     suite = load_suite(arguments.suite)
-    judge = arguments.cost or suite.judge
-    out = arguments.out or Path("results") / f"{suite.name}-{judge.replace(':', '.')}"
+    track = _track(arguments, suite)
+    out = arguments.out or Path("results") / f"{suite.name}-{track.judge.cost.replace(':', '.')}"
     logging.basicConfig(format="shardgym: %(message)s", stream=sys.stderr)
     logging.getLogger("shardgym").setLevel(logging.WARNING if arguments.json else logging.INFO)
     try:
         # What a solver prints is not part of the result.
         with contextlib.redirect_stdout(sys.stderr):
-            results = _evaluate(arguments, suite, judge, out)
+            results = _evaluate(arguments, suite, track, out)
     except KeyboardInterrupt:
         say(_how_to_continue(out))
         return INTERRUPTED
@@ -75,11 +78,22 @@ def run(arguments: Namespace) -> int:
     return 1 if failed or not any(r.status == "ok" for r in results) else 0
 
 
-def _evaluate(arguments: Namespace, suite: Suite, judge: str, out: Path) -> list[Result]:
-    oracle, settings = arguments.oracle or suite.oracle, device_settings(arguments.device)
+def _track(arguments: Namespace, suite: Suite) -> Track:
+    """Return the suite's track, with what the command line says otherwise."""
+    given = None if arguments.cost is None else parse_named(arguments.cost)
+    track = suite.track(None if given is None else given.name)
+    judge = CostChoice(*given) if given is not None and given.settings else track.judge
+    oracle = track.oracle if arguments.oracle is None else CostChoice(*parse_named(arguments.oracle))
+    device = device_settings(arguments.device)
+    same = device if oracle.cost == judge.cost else {}
+    return Track(CostChoice(judge.cost, judge.settings | device), CostChoice(oracle.cost, oracle.settings | same))
+
+
+def _evaluate(arguments: Namespace, suite: Suite, track: Track, out: Path) -> list[Result]:
+    solvers = [SolverSpec(*parse_named(text)) for text in arguments.solver or DEFAULT_SOLVERS]
     return evaluate(
-        suite, arguments.solver or DEFAULT_SOLVERS, out=out, judge=judge, oracle=oracle,
-        judge_settings=settings, oracle_settings=settings if oracle == judge else {},
+        suite, solvers, out=out, judge=track.judge.cost, judge_settings=track.judge.settings,
+        oracle=track.oracle.cost, oracle_settings=track.oracle.settings,
         seeds=arguments.seed or [0], limit=arguments.limit, resume=arguments.resume,
         time_limit_s=arguments.time_limit, progress=not arguments.json,
     )  # fmt: skip

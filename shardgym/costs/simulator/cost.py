@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from shardgym.costs.base import CostModel
-from shardgym.costs.plan_cost import PlanCost
+from shardgym.costs.closed import require_open
+from shardgym.costs.plan_cost import PlanCost, Source
 from shardgym.costs.simulator.encoding import EncodedShards
 from shardgym.costs.simulator.familiarity import Familiarity
 from shardgym.costs.simulator.placement import PlacementState
@@ -43,7 +44,8 @@ class SimulatorCost(CostModel):
         hardware: tag that the weights must have.
 
     Raises:
-        InputError: there are no such weights, or they are damaged or of another schema, role or hardware.
+        InputError: there are no such weights, or they are damaged or of another schema, role or hardware; or a
+            solver asks for the judge.
         MissingDependencyError: safetensors is not installed.
     """
 
@@ -53,6 +55,7 @@ class SimulatorCost(CostModel):
     def __init__(self, weights: str | Path | None = None, role: Role = "oracle", hardware: str | None = None) -> None:
         if role not in ROLES:
             raise UnknownNameError("role of a simulator", str(role), ROLES)
+        _require_role(role)
         self._settings = {"weights": None if weights is None else str(weights), "role": role, "hardware": hardware}
         self._weights = load_weights(find_weights(weights, role, hardware), role, hardware)
         self._predictor = predictor_of(self._weights)
@@ -67,6 +70,11 @@ class SimulatorCost(CostModel):
     def hardware(self) -> str:
         """Tag of the machine that the training data was measured on."""
         return self._weights.hardware
+
+    @property
+    def scores_only(self) -> bool:
+        """Whether this is a judge."""
+        return self.role == "judge"
 
     @property
     def role(self) -> Role:
@@ -103,6 +111,7 @@ class SimulatorCost(CostModel):
             InputError: the task is of a kind that the weights were not trained on.
             InfeasiblePlanError: a plan is infeasible.
         """
+        _require_role(self.role)
         for plan in plans:
             plan.validate(task)
         if not plans:
@@ -110,14 +119,17 @@ class SimulatorCost(CostModel):
         return predict(self._predictor, self._weights, self._shards_of(task), task, plans).familiarity
 
     def _evaluate(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
+        _require_role(self.role)
         predicted = predict(self._predictor, self._weights, self._shards_of(task), task, plans)
         return [
             PlanCost(
-                per_device, self.name, self.version, self.hardware, compute="predicted",
-                communication="predicted", notes=near.notes(),
+                per_device, self.name, self.version, self.hardware, *self._sources(task), notes=near.notes()
             )
             for per_device, near in zip(predicted.per_device, predicted.familiarity, strict=True)
         ]  # fmt: skip
+
+    def _sources(self, task: ShardingTask) -> tuple[Source, Source]:  # noqa: ARG002
+        return "predicted", "predicted"
 
     def _shards_of(self, task: ShardingTask) -> EncodedShards:
         self._require_kind(task)
@@ -138,3 +150,8 @@ class SimulatorCost(CostModel):
                     f"the simulator was not trained on {field} '{value}': its weights know {', '.join(known)}; "
                     "collect samples of it and pretrain, or use cost 'fbgemm' or 'roofline'"
                 )
+
+
+def _require_role(role: Role) -> None:
+    if role == "judge":
+        require_open("the simulator with role='judge'")

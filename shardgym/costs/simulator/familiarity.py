@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from shardgym.costs.plan_cost import UNFAMILIAR
 from shardgym.costs.simulator.samples import Floats
 from shardgym.costs.simulator.weights import Weights
 
@@ -14,9 +15,6 @@ Bools = npt.NDArray[np.bool_]
 
 #: How far beyond the range of the training data a feature may lie.
 MARGIN = 1.1
-
-#: Notes of plan costs that say a plan is unfamiliar start with this.
-UNFAMILIAR = "outside of what the simulator was trained on"
 
 
 class Familiarity(NamedTuple):

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import types
 
+import gymnasium
 import numpy as np
 import pytest
+from evaluation_toys import ToySuite
 
-from shardgym import ShardingPlan
+from shardgym import InputError, ShardingPlan, make_cost
+from shardgym.evaluation import evaluate
 
 
 def reachable(root: object) -> list[object]:
@@ -69,8 +74,6 @@ def test_the_oracles_settings_make_an_oracle(used_oracle):
 
 
 def test_weights_of_the_judge_do_not_load_as_an_oracle(model):
-    from shardgym import InputError, make_cost
-
     with pytest.raises(InputError, match="role: these weights are of 'judge', expected 'oracle'"):
         make_cost("simulator", weights=model / "judge.safetensors")
 
@@ -82,3 +85,79 @@ def test_oracle_and_judge_disagree_about_some_pair_of_plans(oracle, judge, task)
     ours, theirs = ([c.total_ms for c in cost.evaluate(task, plans)] for cost in (oracle, judge))
     assert np.argsort(ours).tolist() != np.argsort(theirs).tolist()
     assert np.corrcoef(ours, theirs)[0, 1] > 0.8
+
+
+class Prying:
+    """A solver that tries to reach the judge; `tries` are functions of (model folder, task, plan)."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, object] = {}
+
+    def solve(self, task, cost, seed=0):
+        plan = ShardingPlan.table_wise(task, [n % 3 for n in range(12)])
+        assert cost.role == "oracle"
+        assert cost.evaluate(task, [plan])[0].feasible
+        for name, reach in TRIES.items():
+            try:
+                self.answers[name] = reach(self.model, self.kept, task, plan)
+            except InputError as error:
+                self.answers[name] = error
+        return plan
+
+
+def in_a_thread(model, kept, task, plan):
+    """A thread that the solver starts."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(make_cost, "simulator", weights=model, role="judge").result()
+
+
+def in_a_process(model, kept, task, plan):
+    """A process of its own, which inherits nothing but the environment."""
+    code = f"import shardgym; print(shardgym.make_cost('simulator', weights={str(model)!r}, role='judge').version)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise InputError(done.stderr.splitlines()[-1])
+    return done.stdout
+
+
+TRIES = {
+    "by role": lambda model, kept, task, plan: make_cost("simulator", weights=model, role="judge"),
+    "by file": lambda model, kept, task, plan: make_cost(
+        "simulator", weights=model / "judge.safetensors", role="judge"
+    ),
+    "made before": lambda model, kept, task, plan: kept.evaluate(task, [plan]),
+    "familiarity of one made before": lambda model, kept, task, plan: kept.familiarity(task, [plan]),
+    "in a thread": in_a_thread,
+    "in a process": in_a_process,
+    "in an environment": lambda model, kept, task, plan: gymnasium.make(
+        "ShardGym/TableWise-v0", tasks=[task], cost="simulator", cost_settings={"weights": model, "role": "judge"}
+    ),
+}
+
+
+def test_a_solver_in_a_run_reaches_the_judge_by_no_public_call(model, judge, task, tmp_path, monkeypatch):
+    made = []
+
+    def solver(name):
+        made.append(Prying())
+        made[0].model, made[0].kept = model, judge
+        return made[0]
+
+    monkeypatch.setattr("shardgym.evaluation.entrant.make_solver", solver)
+    (record,) = evaluate(
+        ToySuite([task]), ["prying"], out=tmp_path, judge=judge, oracle="simulator", oracle_settings={"weights": model}
+    )
+    assert record.status == "ok", record.reason
+    assert record.cost == judge.evaluate(task, [record.plan])[0]
+    assert made[0].answers.keys() == TRIES.keys()
+    for name, answer in made[0].answers.items():
+        assert "scores plans: a solver may query the oracle" in str(answer), name
+    assert make_cost("simulator", weights=model, role="judge").version == judge.version
+
+
+def test_a_judge_is_refused_as_the_oracle_of_a_run(model, judge, task, tmp_path):
+    other = make_cost("simulator", weights=model, role="judge")
+    with pytest.raises(InputError, match="oracle 'simulator' has role 'judge'"):
+        evaluate(ToySuite([task]), ["random"], out=tmp_path, judge=judge, oracle=other)

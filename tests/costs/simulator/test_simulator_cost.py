@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from shardgym import InputError, Shard, ShardingPlan, Topology, make_cost
-from shardgym.costs.simulator.familiarity import UNFAMILIAR, Familiarity
+from shardgym.costs.plan_cost import UNFAMILIAR
+from shardgym.costs.simulator.familiarity import Familiarity
 from shardgym.costs.simulator.shipped import SHIPPED
 from shardgym.errors import UnknownNameError
 

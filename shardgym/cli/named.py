@@ -1,0 +1,47 @@
+"""NAME,KEY=VALUE,...: how costs and solvers with settings are written on the command line."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from shardgym.errors import InputError
+
+#: For help texts of options.
+NOTATION = "NAME[,KEY=VALUE...]"
+
+
+class Named(NamedTuple):
+    """A registered name or `module:Class`, and keyword arguments for it."""
+
+    name: str
+    settings: dict[str, Any]
+
+
+def parse_named(text: str) -> Named:
+    """Read e.g. "simulator,weights=model,role=judge".
+
+    A value is JSON (a number, true, null, a quoted string) where it can be read as such, else a string.
+
+    Raises:
+        InputError: the name is missing, or a setting is not KEY=VALUE or is given twice.
+    """
+    name, *given = text.split(",")
+    if not name:
+        raise InputError(f"'{text:.80}': expected {NOTATION}, the name is missing")
+    settings: dict[str, Any] = {}
+    for setting in given:
+        key, equals, value = setting.partition("=")
+        if not equals or not key.isidentifier():
+            raise InputError(f"'{text:.80}': expected {NOTATION}, got '{setting:.40}' for a setting")
+        if key in settings:
+            raise InputError(f"'{text:.80}': setting '{key}' is given twice")
+        settings[key] = _value(value)
+    return Named(name, settings)
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

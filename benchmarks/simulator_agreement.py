@@ -1,10 +1,11 @@
 """Whether the simulator ranks plans as fresh measurements do, next to how measurements rank their own repeats.
 
-    python benchmarks/simulator_agreement.py [--weights FOLDER] [--suite NAME] [--tasks N] [--plans N] [--json]
+    python benchmarks/simulator_agreement.py [--weights FOLDER] [--suite NAME] [--tasks N] [--plans N] [--write]
 
 For every task, random feasible plans of all degrees of balance are measured twice, each time interleaved in one run.
 Printed are means over tasks of Kendall's tau and of the mean absolute percentage error: of the oracle, the judge
 (where there are weights of one) and the roofline against both measurements, and of the measurements against each other.
+--write keeps the figures as `agreement.json` next to the weights, from where simulated boards print them.
 """
 
 from __future__ import annotations
@@ -20,8 +21,12 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 from shardgym import CostModel, ShardingPlan, ShardingTask, load_suite, make_cost
+from shardgym.costs.simulator.agreement import AGREEMENT, Agreement, Figures
+from shardgym.costs.simulator.shipped import find_weights
+from shardgym.evaluation.provenance import utc_now
 
 _DRAWS_PER_PLAN = 200
+REPEAT = "repeated measurement"
 
 
 def main() -> None:
@@ -32,9 +37,10 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=12, help="(%(default)s)")
     parser.add_argument("--plans", type=int, default=16, help="per task (%(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="of the measurement (%(default)s)")
+    parser.add_argument("--write", action="store_true", help="keep the figures next to the weights")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    models = {"simulator": make_cost("simulator", weights=arguments.weights), "roofline": make_cost("roofline")}
+    models = {"oracle": make_cost("simulator", weights=arguments.weights), "roofline": make_cost("roofline")}
     if arguments.weights is None or (arguments.weights / "judge.safetensors").exists():
         models["judge"] = make_cost("simulator", weights=arguments.weights, role="judge")
     rows: list[dict[str, Any]] = []
@@ -42,7 +48,24 @@ def main() -> None:
     with make_cost("fbgemm", rounds=arguments.rounds) as measured:
         for number in tqdm(range(min(arguments.tasks, len(suite)))):
             rows += agreement(suite[number], random_plans(suite[number], arguments.plans, rng), models, measured)
+        hardware = measured.hardware
     print(json.dumps(rows, indent=2) if arguments.json else tabulate(means(rows), headers="keys", floatfmt=".3f"))
+    if arguments.write:
+        path = find_weights(arguments.weights, "oracle", None).parent / AGREEMENT
+        found = kept(means(rows), models, arguments.suite, arguments.plans, hardware)
+        path.write_text(found.to_json(indent=1) + "\n", encoding="utf-8")
+
+
+def kept(
+    table: list[dict[str, Any]], models: dict[str, CostModel], suite: str, plans: int, hardware: str
+) -> Agreement:
+    """Return the record of what was found."""
+    versions = {name: model.version for name, model in models.items()}
+    figures = {
+        row["cost"]: Figures(row["tau"], row["mape"], row["unfamiliar"], versions.get(row["cost"], "")) for row in table
+    }
+    repeat = figures.pop(REPEAT)
+    return Agreement(suite, table[0]["tasks"], plans, utc_now(), hardware, repeat, figures)
 
 
 def random_plans(task: ShardingTask, count: int, rng: np.random.Generator) -> list[ShardingPlan]:
@@ -66,7 +89,7 @@ def agreement(
     if len(plans) < 3:
         return []
     totals = [np.array([cost.total_ms for cost in measured.evaluate(task, plans)]) for _ in range(2)]
-    rows = [_row(task, "repeated measurement", totals[0], totals[1:])]
+    rows = [_row(task, REPEAT, totals[0], totals[1:])]
     for name, model in models.items():
         costs = model.evaluate(task, plans)
         row = _row(task, name, np.array([cost.total_ms for cost in costs]), totals)

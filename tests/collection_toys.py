@@ -6,6 +6,7 @@ import numpy as np
 
 import shardgym.collection.measure as measure_module
 import shardgym.collection.run as collect_module
+from shardgym.costs.fbgemm.device_facts import DeviceFacts
 from shardgym.errors import MeasurementError
 
 
@@ -15,6 +16,7 @@ class ToyPool:
     ends_after: int | None = None
     refuses: frozenset[int] = frozenset()
     answered = 0
+    probed = 0
 
     def __init__(self, device, workers, seed, timeout_s):
         self.workers = workers
@@ -24,6 +26,10 @@ class ToyPool:
 
     def close(self):
         pass
+
+    def probe(self):
+        type(self).probed += 1
+        return DeviceFacts(copy_bandwidth=1e10, launch_ms=0.01)
 
     def run(self, jobs):
         """Answer every second job before the one that came first, as several workers do."""

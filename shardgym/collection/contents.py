@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from shardgym.collection.placements import DIMS, UNIT, cut_in_two, draw_placed, whole_piece
 from shardgym.collection.setup import OVERFULL, Role, Setup
 from shardgym.collection.stream import Stream
+from shardgym.collection.whole_plans import WholePlans
 from shardgym.costs.fbgemm.content import Content, Piece
 from shardgym.pools import TablePool, load_pool
 from shardgym.records import canonical_json, sha256
@@ -27,7 +28,7 @@ class ContentSampler:
     """Draws shard sets.
 
     The oracle's and the judge's sets come from the train half of the pool and are disjoint: which of the two may have a
-    set follows from its digest. Test sets come from the test half.
+    set follows from its digest. Test sets, and the devices of complete plans, come from the test half.
 
     Args:
         setup: pool, sizes and limits.
@@ -40,6 +41,8 @@ class ContentSampler:
 
     def content(self, role: Role, number: int) -> Content:
         """Return the shard set of a sample."""
+        if role == "plans":
+            return self._content(self._plans.pieces(number))
         rng = Stream(self._seed, "compute", role, number)
         while True:
             content = self._within_limits(self._draw(rng, self.half(role).tables))
@@ -49,12 +52,17 @@ class ContentSampler:
     def half(self, role: Role) -> TablePool:
         """Return the tables that samples of a role are drawn from."""
         train, test = self._halves
-        return test if role == "test" else train
+        return train if role in ("oracle", "judge") else test
 
     @functools.cached_property
     def _halves(self) -> tuple[TablePool, TablePool]:
         train, test = load_pool(self._setup.pool).split()
         return train.scaled(self._setup.scale), test.scaled(self._setup.scale)
+
+    @functools.cached_property
+    def _plans(self) -> WholePlans:
+        setup = self._setup
+        return WholePlans(self._halves[1].tables, setup.memory_bytes, setup.precision, setup.optimizer, self._seed)
 
     def _draw(self, rng: Stream, tables: Sequence[EmbeddingTable]) -> list[Piece]:
         kind = rng.uniform()
@@ -77,15 +85,17 @@ class ContentSampler:
 
     def _within_limits(self, pieces: Sequence[Piece]) -> Content | None:
         """Leave out pieces that do not fit any more; None when none is left."""
-        setup, free, kept = self._setup, self._limit, []
+        free, kept = self._limit, []
         for piece in pieces[:_MAX_TABLES]:
             size = self._bytes(piece)
             if size <= free:
                 free -= size
                 kept.append(piece)
-        ordered = tuple(sorted(kept, key=lambda p: (p.table.name, p.rows, p.width)))
-        batch_size = self._halves[0].batch_size
-        return Content(ordered, batch_size, setup.precision, setup.optimizer) if ordered else None
+        return self._content(kept) if kept else None
+
+    def _content(self, pieces: Sequence[Piece]) -> Content:
+        ordered = tuple(sorted(pieces, key=lambda p: (p.table.name, p.rows, p.width)))
+        return Content(ordered, self._halves[0].batch_size, self._setup.precision, self._setup.optimizer)
 
 
 def _draw_free(rng: Stream, tables: Sequence[EmbeddingTable], count: int) -> list[Piece]:
@@ -124,7 +134,7 @@ _PARTS, _ORACLE_PARTS = 7, 5
 
 def may_have(role: Role, digest: str) -> bool:
     """Say whether a sample of this digest may belong to `role`, so that oracle and judge never share one."""
-    if role == "test":
+    if role not in ("oracle", "judge"):
         return True
     return (int(digest[:8], 16) % _PARTS < _ORACLE_PARTS) == (role == "oracle")
 

@@ -18,9 +18,12 @@ from shardgym.costs.fbgemm.pool import WorkerPool, require_fbgemm
 from shardgym.costs.simulator.dataset import DataInfo, write_rows
 from shardgym.costs.simulator.optional import need
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.evaluation.files import only_writer
+from shardgym.evaluation.files import only_writer, write_whole
 from shardgym.evaluation.provenance import utc_now, versions
 from shardgym.progress import ProgressBar
+
+#: What the device does besides FBGEMM kernels: a `DeviceFacts` record.
+DEVICE = "device.json"
 
 #: Seconds that one sample may take before its worker is replaced.
 TIMEOUT_S = 120.0
@@ -73,6 +76,7 @@ def collect(
         stack.callback(pool.close)
         info = CollectionInfo(pool.facts()["hardware"], versions(), plan.settings() | {"workers": workers})
         info.claim(folder)
+        _probe(pool, folder)
         log = MeasurementLog(folder)
         entries = [entry.sample_id for entry in plan.entries()]
         bar = stack.enter_context(ProgressBar(shown=progress, total=len(entries), unit="sample"))
@@ -88,6 +92,12 @@ def collect(
             notices.append("a line that a kill had cut off was dropped, its sample was measured again")
         missing = sum(name not in log.done and name not in log.failed for name in entries)
         return _finish(folder, info, plan, log, notices, timer, missing)
+
+
+def _probe(pool: WorkerPool, folder: Path) -> None:
+    """Measure the device itself once per folder."""
+    if not (folder / DEVICE).exists():
+        write_whole(folder / DEVICE, pool.probe().to_json(indent=1) + "\n")
 
 
 def finish(out: str | Path) -> Summary:
@@ -143,6 +153,8 @@ def _finish(
     """Write one Parquet file per kind that has measurements, sorted by name, and summarise."""
     rows = {kind: _rows(plan, log, kind) for kind in KINDS}
     files = {"measurements": str(folder / LOG)}
+    if (folder / DEVICE).exists():
+        files["device"] = str(folder / DEVICE)
     for kind in KINDS:
         if rows[kind]:
             path = folder / f"{kind}.parquet"

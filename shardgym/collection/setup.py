@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, get_args
 
+from shardgym.collection.whole_plans import DEVICES
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.task import Optimizer, Precision
 from shardgym.topology import GIB
 
 Kind = Literal["compute", "comm"]
-Role = Literal["oracle", "judge", "test"]
+Role = Literal["oracle", "judge", "test", "plans"]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -87,12 +88,14 @@ _QUICK: dict[Kind, dict[Role, int]] = {
     "compute": {"oracle": 60, "judge": 24, "test": 12},
     "comm": {"oracle": 12, "judge": 6, "test": 3},
 }
+#: Complete plans need no second look on the CPU, where whole plans can be measured with communication and all.
+_GPU_PLANS = 200 * DEVICES
 
 PRESETS: dict[str, Preset] = {
     "survey": Preset(
         {
             "cpu": {"compute": {"oracle": 10_000, "judge": 4_000, "test": 1_500}, "comm": _COMM},
-            "cuda": {"compute": {"oracle": 13_000, "judge": 5_200, "test": 1_800}, "comm": _COMM},
+            "cuda": {"compute": {"oracle": 13_000, "judge": 5_200, "test": 1_800, "plans": _GPU_PLANS}, "comm": _COMM},
         },
         tuple(range(2, 9)),
     ),

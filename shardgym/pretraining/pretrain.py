@@ -21,7 +21,11 @@ from shardgym.evaluation.files import make_folder, write_whole
 from shardgym.evaluation.provenance import utc_now, versions
 from shardgym.pretraining.assess import assess, by_count, by_dim
 from shardgym.pretraining.fit import FitSettings, Progress
+from shardgym.pretraining.plan_ranking import rank_plans
 from shardgym.pretraining.roles import train_role
+
+#: Roles of rows that nothing learns from.
+TEST_ROLES = ("test", "plans")
 
 #: Fewer contents cannot be split into training and validation.
 LEAST_CONTENTS = 20
@@ -78,13 +82,14 @@ def _check_roles(data: Data, folder: Path) -> None:
                 raise InputError(f"{folder}: {found} {kind} samples of role '{role}', expected at least {least}")
         seen: dict[str, str] = {}
         for role, content in zip(samples.labels.role.tolist(), samples.labels.content.tolist(), strict=True):
-            if seen.setdefault(content, role) != role:
+            learns = role if role in ROLES else "test"
+            if seen.setdefault(content, learns) != learns:
                 raise InputError(f"{folder}: a {kind} content is in role '{role}' and in role '{seen[content]}'")
-    tested = set(data.of("test")[0].table.tolist())
+    tested = {table for role in TEST_ROLES for table in data.of(role)[0].table.tolist()}
     for role in ROLES:
         both = tested & set(data.of(role)[0].table.tolist())
         if both:
-            raise InputError(f"{folder}: table '{min(both)}' is in rows of role 'test' and of role '{role}'")
+            raise InputError(f"{folder}: table '{min(both)}' is in rows for testing and in rows of role '{role}'")
 
 
 def trainable_roles(data: Data) -> list[Role]:
@@ -135,7 +140,7 @@ def _pretrain_role(
         settings=dataclasses.asdict(settings), versions=versions(), data_sha256=data.digests,
         collection=data.settings,
         samples={"compute": len(compute), "comm": len(comm), "test compute": len(test[0]), "test comm": len(test[1])},
-        errors=assess(predictor, *test),
+        errors=assess(predictor, *test) | rank_plans(predictor, data.of("plans")[0]),
         error_by_shards=by_count(predictor, test[0]), error_by_dim=by_dim(predictor, test[0]),
         curves=trained.curves,
     )  # fmt: skip

@@ -9,6 +9,7 @@ import pytest
 
 from shardgym.collection import collect, finish
 from shardgym.collection.log import LOG, MeasurementLog
+from shardgym.costs.fbgemm.device_facts import DeviceFacts
 from shardgym.errors import InputError, MissingDependencyError
 from shardgym.evaluation.files import only_writer
 
@@ -93,6 +94,15 @@ def test_higher_numbers_add_samples(toys, tmp_path):
     summary = collect(tmp_path, **(SMALL | {"compute": 48}))
     assert first < set(lines(tmp_path))
     assert summary.measured == {"compute": len(lines(tmp_path)) - len(first)}
+
+
+def test_the_device_itself_is_measured_once_per_folder(toys, tmp_path):
+    pool, _ = toys
+    for count in (4, 6):
+        summary = collect(tmp_path, preset="quick", compute=count, comm=0)
+    assert pool.probed == 1
+    assert summary.files["device"] == str(tmp_path / "device.json")
+    assert DeviceFacts.load(tmp_path / "device.json").launch_ms == 0.01
 
 
 def test_a_failure_is_kept_with_its_reason_and_tried_again(toys, tmp_path):
@@ -222,3 +232,4 @@ def test_real_kernels_and_a_real_exchange(tmp_path):
     assert (summary.failed, summary.missing) == ({}, 0)
     assert (read_compute(tmp_path).ms > 0).all()
     assert (read_comm(tmp_path).ms > 0).all()
+    assert DeviceFacts.load(tmp_path / "device.json").copy_bandwidth > 1e8

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardgym.costs.fbgemm.device_facts import DeviceFacts, Probe
 from shardgym.costs.fbgemm.measurer import Job
 from shardgym.costs.workers.machine import usable_cores
 from shardgym.costs.workers.process import ChildProcess
@@ -72,6 +73,22 @@ class WorkerPool:
         """Return hardware tag and versions as the workers see them; starts workers."""
         self._start()
         return self._facts
+
+    def probe(self) -> DeviceFacts:
+        """Measure the first worker's device itself.
+
+        Raises:
+            MeasurementError: no worker can be started, or it fails.
+        """
+        self._start()
+        slot = self._slots[0]
+        process = self._process_of(slot)
+        process.send(Probe())
+        status, value = process.receive(self._timeout_s)
+        if status == "ok" and isinstance(value, DeviceFacts):
+            return value
+        self._discard(slot)
+        raise MeasurementError(f"the device could not be probed: {value}")
 
     def pids(self) -> list[int]:
         """Process ids of the workers that are alive."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from shardgym.costs.fbgemm.backend import Backend
 from shardgym.costs.fbgemm.content import Content, Piece
+from shardgym.costs.fbgemm.device_facts import Probe
 from shardgym.costs.fbgemm.measurer import Job, Measurer
 from shardgym.costs.workers.child import Handler, serve
 from shardgym.table import EmbeddingTable
@@ -28,7 +29,15 @@ def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:
     measurer(Job(Content((piece,), 2, "fp32", "exact_sgd"), warmups=0, iterations=1))
     gc.collect()
     gc.freeze()
-    return measurer, facts
+
+    def answer(message: Job | Probe) -> Any:
+        if not isinstance(message, Probe):
+            return measurer(message)
+        from shardgym.costs.fbgemm.probe import probe
+
+        return probe(settings["device"])
+
+    return answer, facts
 
 
 def _backend(device: str) -> Backend:

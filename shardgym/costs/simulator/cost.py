@@ -46,7 +46,6 @@ class SimulatorCost(CostModel):
     Raises:
         InputError: there are no such weights, or they are damaged or of another schema, role or hardware; or a
             solver asks for the judge.
-        MissingDependencyError: safetensors is not installed.
     """
 
     name: ClassVar[str] = "simulator"

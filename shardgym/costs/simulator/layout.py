@@ -14,8 +14,9 @@ from shardgym.table import REUSE_BINS
 
 Kind = Literal["compute", "comm"]
 
-#: Who may learn from a row: the oracle, the judge, or nobody (`test` rows measure errors).
-ROLES = ("oracle", "judge", "test")
+#: Who may learn from a row: the oracle, the judge, or nobody. `test` rows measure errors; `plans` rows are the devices
+#: of complete plans and measure how well plans are ranked.
+ROLES = ("oracle", "judge", "test", "plans")
 
 
 class ComputeRow(NamedTuple):

@@ -15,7 +15,6 @@ import numpy as np
 from shardgym.costs.simulator import comm_net, compute_net, judge_comm_net, judge_compute_net
 from shardgym.costs.simulator.features import DEVICE_RANGE_NAMES, SHARD_RANGE_NAMES
 from shardgym.costs.simulator.ops import Params
-from shardgym.costs.simulator.optional import need
 from shardgym.costs.simulator.samples import Floats
 from shardgym.errors import InputError
 
@@ -36,8 +35,6 @@ _NETS: dict[Role, dict[str, ModuleType]] = {
 RANGES: dict[str, tuple[str, ...]] = {
     "shard": SHARD_RANGE_NAMES, "device": DEVICE_RANGE_NAMES, "comm": comm_net.COMM_RANGE_NAMES,
 }  # fmt: skip
-
-_PURPOSE = "the learned simulator"
 
 
 @dataclass(frozen=True)
@@ -66,12 +63,9 @@ class Weights:
 
 
 def save_weights(path: Path, weights: Weights) -> str:
-    """Write weights in single precision; the file appears whole or not at all. Return its SHA-256.
+    """Write weights in single precision; the file appears whole or not at all. Return its SHA-256."""
+    from safetensors.numpy import save
 
-    Raises:
-        MissingDependencyError: safetensors is not installed.
-    """
-    save: Any = need("safetensors.numpy", _PURPOSE).save
     tensors = {
         f"{network}.{name}": np.ascontiguousarray(value, dtype=np.float32)
         for network, params in weights.networks.items()
@@ -104,7 +98,6 @@ def load_weights(path: Path, role: Role, hardware: str | None = None) -> Weights
     Raises:
         InputError: not a whole safetensors file, of another schema, role, hardware or architecture; file and field are
             named.
-        MissingDependencyError: safetensors is not installed.
     """
     try:
         data = path.read_bytes()
@@ -146,10 +139,12 @@ def _header(data: bytes, path: Path) -> dict[str, Any]:
 
 
 def _tensors(data: bytes, path: Path) -> dict[str, Any]:
-    load, failure = need("safetensors.numpy", _PURPOSE).load, need("safetensors", _PURPOSE).SafetensorError
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
     try:
         tensors: dict[str, Any] = load(data)
-    except failure as error:
+    except SafetensorError as error:
         raise InputError(f"{path}: damaged or truncated ({' '.join(str(error).split())[:120]})") from None
     for name, value in tensors.items():
         if not np.isfinite(value).all():

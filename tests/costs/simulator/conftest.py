@@ -126,7 +126,6 @@ def quick_settings():
 @pytest.fixture(scope="session")
 def model(data_folder, quick_settings, tmp_path_factory) -> Path:
     """A folder of weights for the made-up machine."""
-    pytest.importorskip("safetensors", reason="needs the extra 'simulator'")
     from shardgym.pretraining.pretrain import load_data, pretrain
 
     folder = tmp_path_factory.mktemp("model")

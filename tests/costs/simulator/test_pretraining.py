@@ -83,11 +83,12 @@ def test_numpy_serves_what_torch_trained(data_folder, model):
     np.testing.assert_allclose(served, trained.numpy(), rtol=1e-9)
 
 
-def test_a_table_that_is_tested_and_learned_is_a_leak(made_up_rows, tmp_path):
+@pytest.mark.parametrize("role", ["test", "plans"])
+def test_a_table_that_is_tested_and_learned_is_a_leak(made_up_rows, tmp_path, role):
     first = made_up_rows["compute"][0]
-    leak = first._replace(role="test", sample_id="leak", content="0" * 64)
+    leak = first._replace(role=role, sample_id="leak", content="0" * 64)
     rows = {**made_up_rows, "compute": [*made_up_rows["compute"], leak]}
-    with pytest.raises(InputError, match=r"table 't\d+' is in rows of role 'test' and of role 'oracle'"):
+    with pytest.raises(InputError, match=r"table 't\d+' is in rows for testing and in rows of role 'oracle'"):
         load_data(write(tmp_path, rows))
 
 

@@ -8,10 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
-from shardgym import InputError, MissingDependencyError, make_cost
-
-pytest.importorskip("safetensors", reason="needs the extra 'simulator'")
-
+from shardgym import InputError, make_cost
 from shardgym.costs.simulator.weights import load_weights, save_weights
 
 
@@ -89,11 +86,4 @@ def test_numbers_that_are_not_finite_are_named(file):
     weights.networks["backward"]["head.0.bias"][:] = np.nan
     save_weights(file, weights)
     with pytest.raises(InputError, match=r"tensor 'backward\.head\.0\.bias' holds numbers that are not finite"):
-        make_cost("simulator", weights=file)
-
-
-def test_without_safetensors_the_error_names_the_extra(monkeypatch, file):
-    monkeypatch.setitem(__import__("sys").modules, "safetensors.numpy", None)
-    monkeypatch.setitem(__import__("sys").modules, "safetensors", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'shardgym\[simulator\]'"):
         make_cost("simulator", weights=file)

@@ -10,9 +10,9 @@ from shardgym.costs.simulator.predictors import predictor_of
 from shardgym.costs.simulator.weights import load_weights
 from shardgym.evaluation.files import write_whole
 from shardgym.pretraining.comparison import compare
+from shardgym.pretraining.data import Data
 from shardgym.pretraining.fit import FitSettings, Progress
 from shardgym.pretraining.plots import write_plots
-from shardgym.pretraining.pretrain import Data
 
 #: Passes of the published training (NeuroShard's scripts).
 PUBLISHED_EPOCHS = 1000

@@ -31,8 +31,9 @@ def configure(parser: Parser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Train and print errors."""
+    from shardgym.pretraining.data import load_data
     from shardgym.pretraining.fit import FitSettings
-    from shardgym.pretraining.pretrain import load_data, pretrain
+    from shardgym.pretraining.pretrain import pretrain
     from shardgym.pretraining.report import report
 
     _check_out(arguments.out, force=arguments.force)

@@ -126,7 +126,8 @@ def quick_settings():
 @pytest.fixture(scope="session")
 def model(data_folder, quick_settings, tmp_path_factory) -> Path:
     """A folder of weights for the made-up machine."""
-    from shardgym.pretraining.pretrain import load_data, pretrain
+    from shardgym.pretraining.data import load_data
+    from shardgym.pretraining.pretrain import pretrain
 
     folder = tmp_path_factory.mktemp("model")
     pretrain(load_data(data_folder), folder, quick_settings, seed=5)

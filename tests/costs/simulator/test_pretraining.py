@@ -18,9 +18,10 @@ from shardgym.costs.simulator.dataset import DataInfo, write_rows
 from shardgym.costs.simulator.ops import NUMPY, Groups
 from shardgym.costs.simulator.samples import Labels, with_role
 from shardgym.pretraining.compute import train_compute
+from shardgym.pretraining.data import load_data
 from shardgym.pretraining.fit import FitSettings, split
 from shardgym.pretraining.metrics import kendall_tau, mape, noise_floor, repeat_pairs
-from shardgym.pretraining.pretrain import load_data, pretrain
+from shardgym.pretraining.pretrain import pretrain
 from shardgym.pretraining.prior import fit_prior
 from shardgym.pretraining.torch_ops import TORCH
 
@@ -90,6 +91,15 @@ def test_a_table_that_is_tested_and_learned_is_a_leak(made_up_rows, tmp_path, ro
     rows = {**made_up_rows, "compute": [*made_up_rows["compute"], leak]}
     with pytest.raises(InputError, match=r"table 't\d+' is in rows for testing and in rows of role 'oracle'"):
         load_data(write(tmp_path, rows))
+
+
+def test_an_exchange_that_is_tested_is_not_learned_from(made_up_rows, data_folder, tmp_path):
+    tested = next(row for row in made_up_rows["comm"] if row.role == "test")
+    rows = {**made_up_rows, "comm": [*made_up_rows["comm"], tested._replace(role="judge", sample_id="both")]}
+    data, before = load_data(write(tmp_path, rows)), load_data(data_folder)
+    assert (data.left_out, before.left_out) == (1, 0)
+    for role in ("oracle", "judge", "test"):
+        assert data.of(role)[1].labels.sample_id.tolist() == before.of(role)[1].labels.sample_id.tolist()
 
 
 def test_a_content_of_two_roles_is_a_leak(made_up_rows, tmp_path):

@@ -1,46 +1,28 @@
-"""Observations: fixed shapes, every number in [0, 1], the same meaning for every task."""
+"""Observations of a placement: compact ones here, what full ones add in `full_observation`."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from gymnasium import spaces
 
-from shardgym.envs.placement import Figures, Placement
+from shardgym.envs.figures import Figures
+from shardgym.envs.full_observation import full_entries
+from shardgym.envs.observation_space import (
+    DEVICE_FEATURES,
+    LOG_DIM,
+    LOG_POOLING,
+    LOG_ROWS,
+    TABLE_FEATURES,
+    Layout,
+    Observation,
+)
+from shardgym.envs.placement import Placement
+from shardgym.envs.shards import WaitingShard
 from shardgym.table import REUSE_BINS
 
-Observation = dict[str, npt.NDArray[np.generic]]
 Float32s = npt.NDArray[np.float32]
-
-#: Entries of `obs["table"]`; see `TableWiseEnv`.
-TABLE_FEATURES = (
-    "log_rows", "log_dim", "log_pooling", "share_of_largest_device", "bytes_share", "dim_share", "lookup_share",
-    "histogram_known", *(f"reuse_bin_{i}" for i in range(REUSE_BINS)),
-)  # fmt: skip
-#: Columns of `obs["devices"]`.
-DEVICE_FEATURES = (
-    "exists", "free_share", "capacity_share", "bytes_share", "dim_share", "lookup_share", "tables_share",
-)  # fmt: skip
-#: Entries of `obs["remaining"]`.
-REMAINING_FEATURES = ("tables_share", "bytes_share", "dim_share", "lookup_share", "bytes_per_free_byte")
-
-_LOG_ROWS, _LOG_DIM, _LOG_POOLING = 40.0, 16.0, math.log1p(1e6)
-
-
-def observation_space(max_devices: int) -> spaces.Dict:
-    """Return the space of observations for tasks of up to `max_devices` devices."""
-    def unit(*shape: int) -> spaces.Box:
-        return spaces.Box(0.0, 1.0, shape, np.float32)
-
-    return spaces.Dict({
-        "table": unit(len(TABLE_FEATURES)),
-        "devices": unit(max_devices, len(DEVICE_FEATURES)),
-        "progress": unit(1),
-        "remaining": unit(len(REMAINING_FEATURES)),
-        "action_mask": spaces.Box(0, 1, (max_devices,), np.int8),
-    })
 
 
 class ObservationBuilder:
@@ -48,49 +30,61 @@ class ObservationBuilder:
 
     Args:
         figures: of the task.
-        max_devices: devices of the observation space.
+        layout: of the observation space.
     """
 
-    def __init__(self, figures: Figures, max_devices: int) -> None:
-        self._figures = figures
-        self._max_devices = max_devices
+    def __init__(self, figures: Figures, layout: Layout) -> None:
+        self._figures, self._layout = figures, layout
         self._bytes = float(figures.sizes.sum())
         self._dims = float(figures.dims.sum())
         self._lookups = float(figures.lookups.sum()) or 1.0
-        self._tables = self._table_features()
-        self._left = np.stack([
-            _after(np.ones(len(figures.sizes))), _after(figures.sizes), _after(figures.dims), _after(figures.lookups)
-        ], axis=1)  # fmt: skip
+        self._whole = self._features(figures.shards)
+        self._parts: dict[tuple[int, int], Float32s] = {}
 
     def observe(self, placement: Placement, mask: npt.NDArray[np.bool_]) -> Observation:
         """Return the observation of a placement.
 
         Args:
             placement: of this task.
-            mask: devices that may be chosen, shape (max_devices,).
+            mask: actions that may be chosen, shape (actions,).
         """
-        table = np.zeros(len(TABLE_FEATURES), np.float32) if placement.complete else self._tables[placement.placed]
-        return {
-            "table": table.copy(),
+        now = placement.next
+        observation: Observation = {
+            "table": np.zeros(len(TABLE_FEATURES), np.float32) if now is None else self.features_of(now).copy(),
             "devices": self._devices(placement),
-            "progress": np.array([placement.placed / len(self._figures.sizes)], np.float32),
+            "progress": np.array([placement.placed / placement.shards], np.float32),
             "remaining": self._remaining(placement),
             "action_mask": mask.astype(np.int8),
         }
+        if self._layout.max_splits is not None:
+            observation["splits"] = self._splits(placement, self._layout.max_splits)
+        if self._layout.max_tables is not None:
+            observation |= full_entries(self._layout, placement, self.features_of)
+        return observation
 
-    def _table_features(self) -> Float32s:
-        """Return the features of all tables in placing order, shape (T, features)."""
-        figures = self._figures
-        tables = [figures.task.tables[position] for position in figures.positions]
+    def features_of(self, shard: WaitingShard) -> Float32s:
+        """Return the features of a shard, shape (features,), not to be written to."""
+        if shard.width == self._figures.dims[shard.table]:
+            row: Float32s = self._whole[shard.table]
+            return row
+        key = shard.table, shard.width
+        if key not in self._parts:
+            self._parts[key] = self._features([shard])[0]
+        return self._parts[key]
+
+    def _features(self, shards: Sequence[WaitingShard]) -> Float32s:
+        """Return the features of shards, shape (S, features)."""
+        tables = [self._figures.task.tables[shard.position] for shard in shards]
+        sizes, dims, lookups = np.array([(s.size, s.width, s.lookups) for s in shards], dtype=np.float64).T
         histograms = [table.reuse_histogram for table in tables]
         columns = [
-            np.log2([table.num_embeddings for table in tables]) / _LOG_ROWS,
-            np.log2(figures.dims) / _LOG_DIM,
-            np.log1p([table.pooling_factor for table in tables]) / _LOG_POOLING,
-            figures.sizes / figures.capacity.max(),
-            figures.sizes / self._bytes,
-            figures.dims / self._dims,
-            figures.lookups / self._lookups,
+            np.log2([table.num_embeddings for table in tables]) / LOG_ROWS,
+            np.log2(dims) / LOG_DIM,
+            np.log1p([table.pooling_factor for table in tables]) / LOG_POOLING,
+            sizes / self._figures.capacity.max(),
+            sizes / self._bytes,
+            dims / self._dims,
+            lookups / self._lookups,
             np.array([histogram is not None for histogram in histograms], dtype=np.float64),
         ]
         reuse = np.array([histogram or (0.0,) * REUSE_BINS for histogram in histograms])
@@ -98,7 +92,7 @@ class ObservationBuilder:
 
     def _devices(self, placement: Placement) -> Float32s:
         capacity = self._figures.capacity
-        features = np.zeros((self._max_devices, len(DEVICE_FEATURES)), np.float32)
+        features = np.zeros((self._layout.max_devices, len(DEVICE_FEATURES)), np.float32)
         features[: len(capacity)] = _unit(np.stack([
             np.ones(len(capacity)),
             1 - placement.used / capacity,
@@ -106,20 +100,26 @@ class ObservationBuilder:
             placement.used / self._bytes,
             placement.dims / self._dims,
             placement.lookups / self._lookups,
-            placement.tables / len(self._figures.sizes),
+            placement.tables / placement.shards,
         ], axis=1))  # fmt: skip
-        return features
+        return features.ravel()
 
     def _remaining(self, placement: Placement) -> Float32s:
-        tables, size, dims, lookups = self._left[placement.placed]
-        free = float((self._figures.capacity - placement.used).sum())
-        shares = [tables / len(self._figures.sizes), size / self._bytes, dims / self._dims, lookups / self._lookups]
-        return _unit(np.array([*shares, size / free if free else 0.0]))
+        size, free = placement.bytes_left, float((self._figures.capacity - placement.used).sum())
+        return _unit(np.array([
+            len(placement.waiting) / placement.shards,
+            size / self._bytes,
+            placement.dims_left / self._dims,
+            placement.lookups_left / self._lookups,
+            size / free if free else 0.0,
+        ]))  # fmt: skip
 
-
-def _after(values: npt.NDArray[np.generic]) -> npt.NDArray[np.float64]:
-    """Return the sum of `values[i:]` for i = 0 ... T, shape (T + 1,)."""
-    return np.concatenate([np.cumsum(values[::-1].astype(np.float64))[::-1], [0.0]])
+    def _splits(self, placement: Placement, max_splits: int) -> Float32s:
+        now = placement.next
+        return _unit(np.array([
+            1 - placement.splits / max_splits if max_splits else 0.0,
+            now.width / self._figures.dims[now.table] if now else 0.0,
+        ]))  # fmt: skip
 
 
 def _unit(values: npt.NDArray[np.float64]) -> Float32s:

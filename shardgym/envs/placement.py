@@ -1,141 +1,142 @@
-"""Placement: the state of one episode, tables placed whole one after another."""
+"""Placement: how far the placing of one task has come."""
 
 from __future__ import annotations
 
-import operator
-from dataclasses import dataclass
-from typing import Any, Self
+from collections import Counter
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from shardgym.errors import UnknownNameError
-from shardgym.plan import ShardingPlan
-from shardgym.records import shown
-from shardgym.task import ShardingTask
-
-Int64s = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-
-#: In what order tables come up: by memory, by dimension times pooling factor, by dimension (each descending, ties in
-#: the task's order), or as the task lists them.
-ORDERS = ("size", "lookup", "dim", "task")
-
-
-@dataclass(frozen=True, eq=False)
-class Figures:
-    """What placing needs of a task's tables, as arrays of shape (T,) in the order in which they come up.
-
-    Attributes:
-        task: the task.
-        positions: positions in `task.tables`.
-        sizes: bytes, optimiser state included.
-        dims: columns.
-        lookups: columns times pooling factor.
-        capacity: bytes of every device, shape (D,).
-    """
-
-    task: ShardingTask
-    positions: Int64s
-    sizes: Int64s
-    dims: Int64s
-    lookups: Floats
-    capacity: Int64s
-
-    @classmethod
-    def of(cls, task: ShardingTask, order: str) -> Self:
-        """Work out the figures of a task; raises `UnknownNameError` when `order` is none of `ORDERS`."""
-        sizes = np.array([task.table_bytes(table) for table in task.tables], dtype=np.int64)
-        dims = np.array([table.embedding_dim for table in task.tables], dtype=np.int64)
-        lookups = dims * np.array([table.pooling_factor for table in task.tables])
-        keys = {"size": sizes, "lookup": lookups, "dim": dims, "task": np.zeros_like(sizes)}
-        positions = np.argsort(-keys[check_order(order)], kind="stable")
-        capacity = np.array(task.topology.memory_bytes, dtype=np.int64)
-        return cls(task, positions, sizes[positions], dims[positions], lookups[positions], capacity)
-
-
-def check_order(order: str) -> str:
-    """Return `order`; raises `UnknownNameError` when it is none of `ORDERS`."""
-    if order not in ORDERS:
-        raise UnknownNameError("order", order, ORDERS)
-    return order
+from shardgym.envs.figures import Figures
+from shardgym.envs.refusals import why_not_there, why_nothing_fits
+from shardgym.envs.shards import NO_SPLITS, SplitLimits, WaitingShard
+from shardgym.plan import Shard, ShardingPlan
 
 
 class Placement:
-    """How far the placing of one task has come.
+    """Which shards are on which devices, and which wait.
 
     Args:
         figures: of the task.
+        limits: how often shards may be halved.
 
     Attributes:
-        placed: tables placed so far; also the number of the table to place now.
+        done: shards placed so far with their devices, in the order of placing.
+        waiting: shards to place, the next one last.
+        splits: halvings so far.
         used: bytes on every device, shape (D,).
         dims: summed columns, shape (D,).
         lookups: summed columns times pooling factor, shape (D,).
-        tables: number of tables, shape (D,).
+        tables: number of shards, shape (D,).
+        bytes_left, dims_left, lookups_left: the same sums of the shards that wait.
     """
 
-    def __init__(self, figures: Figures) -> None:
+    def __init__(self, figures: Figures, limits: SplitLimits = NO_SPLITS) -> None:
         devices = len(figures.capacity)
-        self.figures = figures
-        self.placed = 0
+        self.figures, self.limits = figures, limits
+        self.done: list[tuple[WaitingShard, int]] = []
+        self.waiting = figures.shards[::-1]
+        self.splits = 0
+        self._table_splits: Counter[int] = Counter()
         self.used = np.zeros(devices, dtype=np.int64)
         self.dims = np.zeros(devices, dtype=np.int64)
         self.lookups = np.zeros(devices)
         self.tables = np.zeros(devices, dtype=np.int64)
-        self._device_of: dict[str, int] = {}
+        self.bytes_left, self.dims_left = int(figures.sizes.sum()), int(figures.dims.sum())
+        self.lookups_left = float(figures.lookups.sum())
+
+    def copy(self) -> Placement:
+        """Return an independent placement; the figures are shared."""
+        other = object.__new__(Placement)
+        other.__dict__.update(self.__dict__)
+        for name in ("done", "waiting", "_table_splits", "used", "dims", "lookups", "tables"):
+            setattr(other, name, getattr(self, name).copy())
+        return other
+
+    @property
+    def placed(self) -> int:
+        """Shards placed so far."""
+        return len(self.done)
 
     @property
     def complete(self) -> bool:
-        """Whether every table is placed."""
-        return self.placed == len(self.figures.sizes)
+        """Whether every shard is placed."""
+        return not self.waiting
+
+    @property
+    def shards(self) -> int:
+        """Shards that there are now, placed or waiting."""
+        return len(self.done) + len(self.waiting)
+
+    @property
+    def next(self) -> WaitingShard | None:
+        """The shard to place now; None when there is none."""
+        return self.waiting[-1] if self.waiting else None
 
     @property
     def table_name(self) -> str:
-        """Name of the table to place now; "" when there is none."""
-        return "" if self.complete else self.figures.task.tables[self.figures.positions[self.placed]].name
+        """Name of the table that the shard to place now is of; "" when there is none."""
+        return self.figures.task.tables[self.waiting[-1].position].name if self.waiting else ""
 
     def fitting(self) -> npt.NDArray[np.bool_]:
-        """Say which devices have room for the table to place now, shape (D,); none when there is no such table."""
-        if self.complete:
+        """Say which devices have room for the shard to place now, shape (D,); none when there is no such shard."""
+        if not self.waiting:
             return np.zeros(len(self.used), dtype=np.bool_)
-        fits: npt.NDArray[np.bool_] = self.figures.capacity - self.used >= self.figures.sizes[self.placed]
+        fits: npt.NDArray[np.bool_] = self.figures.capacity - self.used >= self.waiting[-1].size
         return fits
 
+    def split_refusal(self) -> str | None:
+        """Return why the shard to place now cannot be halved, or None."""
+        shard = self.waiting[-1]
+        reason = self.limits.refusal(shard, self.splits, self._table_splits[shard.table])
+        return None if reason is None else f"table '{self.table_name}' cannot be halved: {reason}"
+
+    @property
+    def can_split(self) -> bool:
+        """Whether the shard to place now can be halved; False when there is none."""
+        return bool(self.waiting) and self.split_refusal() is None
+
     def dead_end(self) -> str | None:
-        """Return why no action is left although tables are, or None."""
-        if self.complete or self.fitting().any():
+        """Return why no action is left although shards are, or None."""
+        if not self.waiting or self.fitting().any() or self.can_split:
             return None
-        room = self.figures.capacity - self.used
-        device = int(room.argmax())
-        return (
-            f"table '{self.table_name}' of {self.figures.sizes[self.placed]} bytes fits on no device: "
-            f"the largest room left is {room[device]} bytes on device {device}"
-        )
+        return why_nothing_fits(self)
 
     def refusal(self, action: Any) -> str | None:
-        """Return why the table cannot go to this device, or None."""
-        try:
-            device = operator.index(action)
-        except TypeError:
-            return f"action {shown(action)} is not a whole number"
-        if not 0 <= device < len(self.used):
-            return f"there is no device {device}, the task has devices 0 to {len(self.used) - 1}"
-        if not self.fitting()[device]:
-            room, size = self.figures.capacity[device] - self.used[device], self.figures.sizes[self.placed]
-            return f"device {device} has room for {room} bytes, table '{self.table_name}' needs {size}"
-        return None
+        """Return why the shard cannot go to this device, or None."""
+        return why_not_there(self, action)
 
     def put(self, device: int) -> None:
-        """Place the table; `refusal(device)` must be None."""
-        now = self.placed
-        self._device_of[self.table_name] = device
-        self.used[device] += self.figures.sizes[now]
-        self.dims[device] += self.figures.dims[now]
-        self.lookups[device] += self.figures.lookups[now]
+        """Place the shard; `refusal(device)` must be None."""
+        shard = self.waiting.pop()
+        self.done.append((shard, device))
+        self.used[device] += shard.size
+        self.dims[device] += shard.width
+        self.lookups[device] += shard.lookups
         self.tables[device] += 1
-        self.placed += 1
+        self.bytes_left -= shard.size
+        self.dims_left -= shard.width
+        # Differences of floating-point sums do not end at 0 by themselves.
+        self.lookups_left = self.lookups_left - shard.lookups if self.waiting else 0.0
+
+    def halve(self) -> None:
+        """Halve the shard; `split_refusal()` must be None. The halves go before those that they tie with."""
+        shard = self.waiting.pop()
+        left, right = shard.halves(self.figures.task, self.figures.order)
+        before = len(self.waiting)
+        while before and self.waiting[before - 1].key > left.key:
+            before -= 1
+        self.waiting[before:before] = [right, left]
+        self.splits += 1
+        self._table_splits[shard.table] += 1
+        self.bytes_left += left.size + right.size - shard.size
+
+    def shard_of(self, shard: WaitingShard, device: int) -> Shard:
+        """Return a shard of this placement on a device."""
+        table = self.figures.task.tables[shard.position]
+        return Shard(table.name, (0, table.num_embeddings), (shard.start, shard.start + shard.width), device)
 
     def plan(self) -> ShardingPlan:
         """Return the plan of a complete placement."""
-        return ShardingPlan.table_wise(self.figures.task, self._device_of)
+        return ShardingPlan.of(self.figures.task, (self.shard_of(shard, device) for shard, device in self.done))

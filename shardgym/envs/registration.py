@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import gymnasium
 
-ENV_IDS = {"ShardGym/TableWise-v0": "shardgym.envs.table_wise:TableWiseEnv"}
+ENV_IDS = {
+    "ShardGym/TableWise-v0": "shardgym.envs.table_wise:TableWiseEnv",
+    "ShardGym/ColumnWise-v0": "shardgym.envs.column_wise:ColumnWiseEnv",
+}
+#: What `make_vec` makes of many of them.
+VECTOR_ENVS = {
+    "ShardGym/TableWise-v0": "shardgym.envs.vector.table_wise:TableWiseVectorEnv",
+    "ShardGym/ColumnWise-v0": "shardgym.envs.vector.column_wise:ColumnWiseVectorEnv",
+}
 
 
 def register_envs() -> None:
     """Register every environment once."""
     for env_id, entry_point in ENV_IDS.items():
         if env_id not in gymnasium.registry:
-            gymnasium.register(id=env_id, entry_point=entry_point)
+            gymnasium.register(id=env_id, entry_point=entry_point, vector_entry_point=VECTOR_ENVS[env_id])

@@ -4,38 +4,49 @@ from __future__ import annotations
 
 from tabulate import tabulate
 
+from shardgym.costs.plan_cost import Floats
+from shardgym.envs.loads import Loads
 from shardgym.envs.placement import Placement
-from shardgym.errors import InputError
+from shardgym.rendering.bars import bar
 
 _BAR = 20
 
 
-class RenderModeError(InputError, TypeError):
-    """A render mode that there is not. A `TypeError` too: makers of environments try again without one then."""
+def render_ansi(placement: Placement, phases: Floats | None) -> str:
+    """Draw devices with what they hold and what it costs, mark the slowest, and say what is placed next.
 
-
-def render_ansi(placement: Placement) -> str:
-    """Draw devices with their tables and memory, and say what is placed next."""
-    capacity = placement.figures.capacity
+    Args:
+        placement: what to draw.
+        phases: of what is placed, shape (D, 4); None where there are no times.
+    """
+    loads = Loads.of(placement, phases)
     rows = [
-        (d, int(placement.tables[d]), _bar(used / capacity[d]), f"{used / 2**20:.1f} / {capacity[d] / 2**20:.1f}",
+        (f"{d} *" if d == loads.slowest else str(d), int(placement.tables[d]), *_times(loads, d),
+         bar(used / capacity, _BAR, ascii_only=True), f"{used / 2**20:.1f} / {capacity / 2**20:.1f}",
          int(placement.dims[d]), f"{placement.lookups[d]:.0f}")
-        for d, used in enumerate(placement.used)
+        for d, (used, capacity) in enumerate(zip(loads.used, loads.capacity, strict=True))
     ]  # fmt: skip
-    table = tabulate(rows, headers=("device", "tables", "memory", "MiB", "columns", "lookups x columns"))
-    return f"{_headline(placement)}\n{table}\n"
+    noun = _noun(placement)
+    headers = ("device", noun, "compute ms", "comm ms", "memory", "MiB", "columns", "lookups x columns")
+    table = tabulate(rows, headers=headers, disable_numparse=True)
+    footer = "" if loads.slowest is None else "* the slowest device, which sets the cost\n"
+    return f"{_headline(placement, noun)}\n{table}\n{footer}"
 
 
-def _headline(placement: Placement) -> str:
-    figures = placement.figures
-    done = f"{placement.placed} of {len(figures.sizes)} tables placed"
-    if placement.complete:
+def _times(loads: Loads, device: int) -> tuple[str, str]:
+    if loads.compute_ms is None or loads.comm_ms is None:
+        return "-", "-"
+    return f"{loads.compute_ms[device]:.3f}", f"{loads.comm_ms[device]:.3f}"
+
+
+def _noun(placement: Placement) -> str:
+    return "shards" if placement.limits.per_episode else "tables"
+
+
+def _headline(placement: Placement, noun: str) -> str:
+    done = f"{placement.placed} of {placement.shards} {noun} placed"
+    if not placement.waiting:
         return done
-    table = figures.task.table(placement.table_name)
-    size = figures.sizes[placement.placed] / 2**20
-    return f"{done}; next: '{table.name}', {table.num_embeddings} x {table.embedding_dim}, {size:.1f} MiB"
-
-
-def _bar(share: float) -> str:
-    filled = round(min(share, 1.0) * _BAR)
-    return "#" * filled + "." * (_BAR - filled)
+    shard = placement.waiting[-1]
+    rows = placement.figures.task.tables[shard.position].num_embeddings
+    return f"{done}; next: '{placement.table_name}', {rows} x {shard.width}, {shard.size / 2**20:.1f} MiB"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from shardgym.envs.pool_tasks import PoolTasks
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.records import shown
+from shardgym.suites import load_suite
 from shardgym.task import ShardingTask
 
 DEFAULT_SUITE = "quick-v1"
@@ -22,24 +24,33 @@ class TaskSampler:
     """A sequence of tasks, drawn from uniformly unless a task is asked for.
 
     Args:
-        suite: name of a suite; `DEFAULT_SUITE` when neither is given.
+        suite: name of a suite; `DEFAULT_SUITE` when neither suite nor tasks are given.
         tasks: tasks of one's own instead of a suite.
+        pool: tasks like those of the suite are drawn from the train half of this pool; see `PoolTasks`.
         max_devices: what tasks are bounded by; the largest number of devices in the sequence when not given.
+        max_tables: likewise.
+        counts_tables: whether numbers of tables matter, so that they are bounded.
 
     Raises:
-        InputError: both or no tasks given, or a task with more than `max_devices` devices.
-        UnknownNameError: no such suite.
+        InputError: tasks given together with a suite or a pool, no tasks, or a bound that is no whole number from 1 on.
+        UnknownNameError: no such suite or pool.
     """
 
     def __init__(
-        self, suite: str | None, tasks: Sequence[ShardingTask] | None, max_devices: int | None = None
+        self,
+        suite: str | None,
+        tasks: Sequence[ShardingTask] | None,
+        pool: str | None = None,
+        max_devices: int | None = None,
+        max_tables: int | None = None,
+        *,
+        counts_tables: bool = False,
     ) -> None:
-        if suite is not None and tasks is not None:
-            raise InputError("expected a suite or tasks, got both: leave one out")
-        self._tasks = _load(suite or DEFAULT_SUITE) if tasks is None else tasks
-        if not len(self._tasks):
-            raise InputError("expected at least one task, got none")
-        self.max_devices = max_devices or max(task.num_devices for task in self._tasks)
+        self._tasks = _sequence(suite, tasks, pool)
+        self.max_devices = self._bound("max_devices", max_devices, lambda task: task.num_devices)
+        self.max_tables = (
+            self._bound("max_tables", max_tables, lambda task: task.num_tables) if counts_tables else None
+        )
 
     def pick(self, rng: np.random.Generator, options: Mapping[str, Any] | None) -> tuple[int, ShardingTask]:
         """Return index and task: those that `options` asks for, or drawn uniformly.
@@ -62,6 +73,14 @@ class TaskSampler:
         index = int(rng.integers(len(self._tasks))) if not given else self._index(given["task_index"])
         return index, self._checked(self._tasks[index])
 
+    def _bound(self, name: str, given: int | None, count: Callable[[ShardingTask], int]) -> int:
+        if given is None:
+            known = getattr(self._tasks, name, None)
+            return max(count(task) for task in self._tasks) if known is None else int(known)
+        if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+            raise InputError(f"{name} {shown(given)} is not a whole number from 1 on")
+        return given
+
     def _index(self, index: Any) -> int:
         if not isinstance(index, int | np.integer) or not 0 <= index < len(self._tasks):
             raise InputError(f"task_index {shown(index)} is out of range: expected 0 to {len(self._tasks) - 1}")
@@ -70,15 +89,23 @@ class TaskSampler:
     def _checked(self, task: Any) -> ShardingTask:
         if not isinstance(task, ShardingTask):
             raise InputError(f"expected a ShardingTask, got {type(task).__name__}")
-        if task.num_devices > self.max_devices:
-            raise InputError(
-                f"task '{task.name}' has {task.num_devices} devices, the environment was made for at most "
-                f"{self.max_devices}: make it with max_devices={task.num_devices}"
-            )
+        for noun, count, most in (
+            ("devices", task.num_devices, self.max_devices), ("tables", task.num_tables, self.max_tables)
+        ):  # fmt: skip
+            if most is not None and count > most:
+                raise InputError(
+                    f"task '{task.name}' has {count} {noun}, the environment was made for at most "
+                    f"{most}: make it with max_{noun}={count}"
+                )
         return task
 
 
-def _load(suite: str) -> Sequence[ShardingTask]:
-    from shardgym.suites import load_suite
-
-    return load_suite(suite)
+def _sequence(suite: str | None, tasks: Sequence[ShardingTask] | None, pool: str | None) -> Sequence[ShardingTask]:
+    if tasks is None:
+        name = suite or DEFAULT_SUITE
+        return load_suite(name) if pool is None else PoolTasks(pool, name)
+    if suite is not None or pool is not None:
+        raise InputError(f"expected {'a suite' if pool is None else 'a pool'} or tasks, got both: leave one out")
+    if not len(tasks):
+        raise InputError("expected at least one task, got none")
+    return tasks

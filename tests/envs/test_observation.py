@@ -3,14 +3,16 @@
 import numpy as np
 import pytest
 
-from shardgym.envs.observation import (
+from shardgym.envs.figures import Figures
+from shardgym.envs.observation import ObservationBuilder
+from shardgym.envs.observation_space import (
     DEVICE_FEATURES,
     REMAINING_FEATURES,
     TABLE_FEATURES,
-    ObservationBuilder,
+    Layout,
     observation_space,
 )
-from shardgym.envs.placement import Figures, Placement
+from shardgym.envs.placement import Placement
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology
@@ -28,8 +30,9 @@ def placement():
 
 def observe(placement, max_devices=3):
     mask = np.array([True, False, False][:max_devices])
-    observation = ObservationBuilder(placement.figures, max_devices).observe(placement, mask)
-    assert observation_space(max_devices).contains(observation)
+    layout = Layout(max_devices)
+    observation = ObservationBuilder(placement.figures, layout).observe(placement, mask)
+    assert observation_space(layout).contains(observation)
     return observation
 
 
@@ -53,7 +56,7 @@ def test_a_table_without_histogram_says_so(placement):
 
 def test_devices_show_what_they_hold_and_missing_ones_are_zero(placement):
     placement.put(0)
-    devices = observe(placement)["devices"]
+    devices = observe(placement)["devices"].reshape(3, len(DEVICE_FEATURES))
     first = dict(zip(DEVICE_FEATURES, devices[0], strict=True))
     assert (first["exists"], first["free_share"], first["capacity_share"]) == (1, 0.5, 1)
     held = [first[f"{name}_share"] for name in ("bytes", "dim", "lookup", "tables")]
@@ -81,11 +84,11 @@ def test_a_task_without_lookups_and_a_device_filled_to_the_byte_stay_finite():
     placement = Placement(Figures.of(task, "lookup"))
     observe(placement, 1)
     placement.put(0)
-    assert observe(placement, 1)["devices"][0].tolist() == [1, 0, 1, 1, 1, 0, 1]
+    assert observe(placement, 1)["devices"].tolist() == [1, 0, 1, 1, 1, 0, 1]
 
 
 def test_observations_do_not_share_memory_with_the_environment(placement):
-    builder = ObservationBuilder(placement.figures, 3)
+    builder = ObservationBuilder(placement.figures, Layout(3))
     mask = np.ones(3, dtype=bool)
     builder.observe(placement, mask)["table"][:] = 0.5
     assert builder.observe(placement, mask)["table"][0] == pytest.approx(0.1)

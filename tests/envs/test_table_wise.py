@@ -221,7 +221,7 @@ def test_only_a_cost_model_made_here_is_closed():
     assert cost.closed == 0
     env = TableWiseEnv(tasks=[TIGHT], cost=f"{__name__}:Closing")
     env.close()
-    assert env._cost.closed == 1
+    assert env._game.cost.closed == 1
 
 
 def test_rendering_shows_devices_and_the_next_table():
@@ -244,5 +244,5 @@ def test_observations_of_a_thousand_devices_are_finite():
     task = make_task([7, 5, 1], [10] * 1024)
     env = TableWiseEnv(tasks=[task])
     observation, _ = env.reset()
-    assert observation["devices"].shape == (1024, 7)
+    assert observation["devices"].shape == (1024 * 7,)
     assert np.isfinite(observation["devices"]).all()

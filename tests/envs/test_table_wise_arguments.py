@@ -27,6 +27,11 @@ def test_options_choose_the_task():
     assert env.step(0)[4]["task"] == "other"
 
 
+def test_tasks_that_differ_in_name_alone_keep_their_names():
+    env = TableWiseEnv(tasks=[make_task(2, "one"), make_task(2, "another")])
+    assert [env.reset(options={"task_index": i})[1]["task"] for i in (0, 1, 0)] == ["one", "another", "one"]
+
+
 def test_without_options_tasks_are_drawn_by_the_seed():
     env = TableWiseEnv(tasks=[make_task(1, str(i)) for i in range(5)])
     env.reset(seed=3)
@@ -76,6 +81,6 @@ def test_bad_arguments_are_input_errors(arguments, message):
 
 
 def test_an_unknown_render_mode_is_a_type_error_too():
-    """Makers of vectorised environments try "rgb_array" and go on without it after a `TypeError`."""
-    with pytest.raises(TypeError, match="unknown render_mode 'rgb_array': expected None or 'ansi'"):
-        TableWiseEnv(tasks=[TWO], render_mode="rgb_array")
+    """Makers of vectorised environments try a mode and go on without it after a `TypeError`."""
+    with pytest.raises(TypeError, match="unknown render_mode 'rgb': expected None or 'ansi' or 'rgb_array'"):
+        TableWiseEnv(tasks=[TWO], render_mode="rgb")

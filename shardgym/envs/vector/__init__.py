@@ -1,0 +1,1 @@
+"""Native vector environments: many episodes as arrays, stepped together."""

@@ -1,0 +1,61 @@
+"""Small tasks and ways to play them, shared by the tests of environments."""
+
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+
+import shardgym  # noqa: F401
+from shardgym.table import EmbeddingTable
+from shardgym.task import ShardingTask
+from shardgym.topology import Topology
+
+
+def make_tasks():
+    """Tasks with 1 to 4 devices. Memory binds in the second and third; in the second, play can reach a dead end."""
+    def task(name, units, memory_units):
+        tables = tuple(EmbeddingTable(f"t{i}", 100 * size, 8, 1.0 + i) for i, size in enumerate(units))
+        memory = tuple(3200 * size for size in memory_units)
+        return ShardingTask(tables, Topology(num_devices=len(memory), memory_bytes=memory), batch_size=64, name=name)
+
+    return [
+        task("roomy", [5, 4, 3, 2, 1, 1], [100] * 4), task("tight", [3, 3, 2, 2, 2], [6, 6]),
+        task("uneven", [4, 3, 2, 1, 1], [6, 4, 1]), task("single", [1, 2], [3]),
+    ]  # fmt: skip
+
+
+def halvable_task(widths, devices=2, memory_bytes=2**20, rows=64, **options):
+    """Tables t0, t1, ... of these widths."""
+    tables = tuple(EmbeddingTable(f"t{i}", rows, width, 1.0 + i) for i, width in enumerate(widths))
+    return ShardingTask(tables, Topology(num_devices=devices, memory_bytes=memory_bytes), batch_size=64, **options)
+
+
+def masked_rollout(env, seed, steps=40):
+    """Yield what every reset and step returned, choosing among unmasked actions."""
+    rng = np.random.default_rng(seed)
+    observation, info = env.reset(seed=seed)
+    yield observation, 0.0, False, False, info
+    for _ in range(steps):
+        action = int(rng.choice(np.flatnonzero(observation["action_mask"])))
+        observation, reward, terminated, truncated, info = env.step(action)
+        yield observation, reward, terminated, truncated, info
+        if terminated:
+            observation, info = env.reset()
+            yield observation, 0.0, False, False, info
+
+
+def returns(env, seed, steps=200):
+    """Return the sum of rewards and the outcome of every finished episode of masked play."""
+    finished, earned = [], 0.0
+    for _, reward, terminated, _, info in masked_rollout(env, seed, steps):
+        earned += reward
+        if terminated:
+            finished.append((earned, info["outcome"]))
+            earned = 0.0
+    return finished
+
+
+def play(env: gymnasium.Env, actions, **reset):
+    """Return what the steps returned."""
+    env.reset(**reset)
+    return [env.step(action) for action in actions]

@@ -1,0 +1,224 @@
+"""ColumnWiseEnv: halving, its limits and masks, and what masked play can reach."""
+
+import itertools
+
+import numpy as np
+import pytest
+from env_toys import halvable_task, make_tasks, masked_rollout, play
+
+from shardgym.costs.roofline import RooflineCost
+from shardgym.envs.column_wise import ColumnWiseEnv
+from shardgym.errors import InputError
+from shardgym.plan import Shard, ShardingPlan
+from shardgym.table import EmbeddingTable
+from shardgym.task import ShardingTask
+from shardgym.topology import Topology
+
+#: Action that halves, with two devices.
+CUT = 2
+
+
+def heads(env, actions):
+    """Table and width of the shard to place, at first and after every action."""
+    _, info = env.reset()
+    seen = [(info["table"], info["width"])]
+    for action in actions:
+        info = env.step(action)[4]
+        seen.append((info["table"], info["width"]))
+    return seen
+
+
+def test_a_plan_of_halves_is_scored_whole():
+    task = halvable_task([16, 8])
+    env = ColumnWiseEnv(tasks=[task])
+    # t0 is halved, its left half goes to 0; then its right half and t1 tie, and halves go first.
+    *_, (observation, reward, terminated, truncated, info) = play(env, [CUT, 0, 1, 0])
+    plan = ShardingPlan.of(
+        task, [Shard("t0", (0, 64), (0, 8), 0), Shard("t0", (0, 64), (8, 16), 1), Shard("t1", (0, 64), (0, 8), 0)]
+    )
+    [cost] = RooflineCost().evaluate(task, [plan])
+    assert (terminated, truncated, reward) == (True, False, -cost.total_ms)
+    assert info == {
+        "task_index": 0, "task_hash": task.digest, "task": "", "table": "", "placed": 3, "width": 0, "splits": 1,
+        "outcome": "complete", "plan": plan, "cost": cost,
+    }  # fmt: skip
+    assert not observation["action_mask"].any()
+    assert observation["splits"].tolist() == [pytest.approx(0.9), 0]
+
+
+def test_halves_come_up_where_the_order_has_them():
+    # Sizes 64, 24, 16: the halves of t0 are larger than t1, quarters come between t1 and t2 or tie with t2.
+    env = ColumnWiseEnv(tasks=[halvable_task([64, 24, 16])])
+    whole = [("t0", 64), ("t0", 32), ("t0", 32), ("t1", 24)]
+    assert heads(env, [CUT, 0, 0]) == whole
+    # Both halves are halved: the quarters tie with t2 and come before it, those of the second half first.
+    assert heads(env, [CUT, CUT, CUT, 0, 0, 0, 0, 0]) == [
+        ("t0", 64), ("t0", 32), ("t0", 32), ("t1", 24), ("t0", 16), ("t0", 16), ("t0", 16), ("t0", 16), ("t2", 16)
+    ]  # fmt: skip
+
+
+def test_columns_of_halves_follow_from_where_they_were_cut():
+    env = ColumnWiseEnv(tasks=[halvable_task([32, 4])])
+    *_, (_, _, _, _, info) = play(env, [CUT, CUT, 0, 1, 0, 1])
+    columns = {(shard.columns, shard.device) for shard in info["plan"].shards if shard.table == "t0"}
+    # First the untouched right half, as it is larger than the quarters of the left one.
+    assert columns == {((16, 32), 0), ((0, 8), 1), ((8, 16), 0)}
+
+
+def test_in_the_order_of_the_task_halves_come_up_at_once():
+    env = ColumnWiseEnv(tasks=[halvable_task([16, 64])], order="task")
+    assert heads(env, [CUT, 0, CUT, 0, 0]) == [
+        ("t0", 16), ("t0", 8), ("t0", 8), ("t0", 4), ("t0", 4), ("t1", 64)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("order", "seen"),
+    [
+        # Pooling factors 1 and 2: halves of t1 have as many lookups as t0 and come before it.
+        ("lookup", [("t1", 16), ("t1", 8), ("t1", 8), ("t0", 16)]),
+        # By columns, t0 comes up first.
+        ("dim", [("t0", 16), ("t1", 16), ("t0", 8), ("t0", 8)]),
+    ],
+)
+def test_halves_keep_to_other_orders_too(order, seen):
+    assert heads(ColumnWiseEnv(tasks=[halvable_task([16, 16])], order=order), [CUT, 0, 0]) == seen
+
+
+@pytest.mark.parametrize(
+    ("widths", "limits", "actions", "reason"),
+    [
+        ([12], {}, [], "table 't0' cannot be halved: its 12 columns are not divisible by 8"),
+        ([8], {}, [CUT], "table 't0' cannot be halved: its 4 columns are not divisible by 8"),
+        ([64], {"max_splits": 0}, [], "max_splits=0 is used up"),
+        ([64, 8], {"max_splits": 1}, [CUT], "max_splits=1 is used up"),
+        ([64, 8], {"max_table_splits": 2}, [CUT, CUT], "max_table_splits=2 is used up"),
+    ],
+)
+def test_what_cannot_be_halved_is_masked_and_ends_the_episode(widths, limits, actions, reason):
+    env = ColumnWiseEnv(tasks=[halvable_task(widths)], **limits)
+    play(env, actions)
+    assert env.action_masks().tolist() == [True, True, False]
+    observation, reward, terminated, _, info = env.step(CUT)
+    assert (reward, terminated, info["outcome"]) == (-1000.0, True, "invalid_action")
+    assert reason in info["reason"]
+    assert not observation["action_mask"].any()
+
+
+def test_the_limit_of_a_table_leaves_the_others_alone():
+    env = ColumnWiseEnv(tasks=[halvable_task([16, 16])], order="task", max_table_splits=1)
+    play(env, [CUT, 0, 0])
+    assert env.action_masks().tolist() == [True, True, True]
+
+
+def test_a_table_that_fits_nowhere_can_be_halved_until_it_does():
+    # 16 columns of 64 rows are 4,096 bytes; a device has room for half of that.
+    task = halvable_task([16], memory_bytes=2048)
+    env = ColumnWiseEnv(tasks=[task])
+    observation, info = env.reset()
+    assert "reason" not in info
+    assert observation["action_mask"].tolist() == [0, 0, 1]
+    observation, reward, terminated, _, _ = env.step(CUT)
+    assert (reward, terminated, observation["action_mask"].tolist()) == (0.0, False, [1, 1, 1])
+    env.step(0)
+    assert env.action_masks().tolist() == [False, True, True]
+    assert env.step(1)[4]["outcome"] == "complete"
+
+
+def test_an_episode_ends_when_nothing_fits_and_nothing_can_be_halved():
+    task = halvable_task([16], memory_bytes=1024)
+    env = ColumnWiseEnv(tasks=[task], max_splits=1)
+    *_, (_, reward, terminated, _, info) = play(env, [CUT])
+    assert (reward, terminated, info["outcome"]) == (-1000.0, True, "no_device_fits")
+    assert info["reason"] == (
+        "columns 0 to 7 of table 't0' of 2048 bytes fits on no device: the largest room left is 1024 bytes on "
+        "device 0; table 't0' cannot be halved: max_splits=1 is used up"
+    )
+
+
+def test_a_first_table_without_any_action_opens_the_devices_and_ends_with_the_first_step():
+    env = ColumnWiseEnv(tasks=[halvable_task([12], memory_bytes=64)], max_devices=3)
+    observation, info = env.reset()
+    assert "cannot be halved: its 12 columns are not divisible by 8" in info["reason"]
+    assert observation["action_mask"].tolist() == [1, 1, 0, 0]
+    _, reward, terminated, _, info = env.step(0)
+    assert (reward, terminated, info["outcome"]) == (-1000.0, True, "no_device_fits")
+
+
+def test_optimiser_state_per_row_is_held_by_both_halves():
+    """Row-wise AdaGrad keeps 4 bytes per row of every shard: 64 x (16 x 4 + 4) bytes whole, 64 x (8 x 4 + 4) a half."""
+    task = halvable_task([16], memory_bytes=64 * 68, devices=1, optimizer="rowwise_adagrad")
+    assert play(ColumnWiseEnv(tasks=[task]), [0])[-1][4]["outcome"] == "complete"
+    *_, (_, _, _, _, info) = play(ColumnWiseEnv(tasks=[task], max_splits=1), [1, 0])
+    assert info["outcome"] == "no_device_fits"
+    assert "of 2304 bytes fits on no device: the largest room left is 2048 bytes" in info["reason"]
+
+
+def test_bytes_left_count_the_optimiser_state_of_both_halves():
+    """Before: 64 x (16 x 4 + 4) = 4,352 bytes wait. After halving: 2 x 64 x (8 x 4 + 4) = 4,608, of 8,192 free."""
+    task = halvable_task([16], memory_bytes=8192, devices=1, optimizer="rowwise_adagrad")
+    env = ColumnWiseEnv(tasks=[task])
+    assert env.reset()[0]["remaining"][4] == pytest.approx(4352 / 8192)
+    assert env.step(1)[0]["remaining"][4] == pytest.approx(4608 / 8192)
+    assert env.step(0)[0]["remaining"][4] == pytest.approx(2304 / (8192 - 2304))
+
+
+def test_an_index_array_halves_too():
+    env = ColumnWiseEnv(tasks=[halvable_task([16])])
+    assert play(env, [np.array(CUT)])[0][4]["splits"] == 1
+
+
+def test_masks_agree_with_trying_every_action():
+    """Along random episodes, every action is tried on a fork: exactly the masked ones are refused."""
+    env, compared = ColumnWiseEnv(tasks=make_tasks(), max_splits=2), 0
+    for _, _, terminated, _, info in masked_rollout(env, seed=1, steps=150):
+        if terminated or "reason" in info:
+            continue
+        here, tried = env.snapshot(), []
+        for action in range(env.action_space.n):
+            tried.append(env.step(action)[4].get("outcome") != "invalid_action")
+            env.restore(here)
+        assert env.action_masks().tolist() == tried
+        compared += 1
+    assert compared > 80
+
+
+def test_what_masked_play_can_reach_is_every_feasible_plan_of_halves():
+    # Units of 16 bytes x 4 columns: t0 is 8 x 8 (16 units), t1 is 4 x 4 (4 units).
+    tables = (EmbeddingTable("t0", 8, 8), EmbeddingTable("t1", 4, 4))
+    task = ShardingTask(tables, Topology(num_devices=2, memory_bytes=(256, 160)), batch_size=64)
+    env, reached = ColumnWiseEnv(tasks=[task]), set()
+    for actions in itertools.product(range(3), repeat=4):
+        env.reset()
+        for action in actions:
+            _, _, ended, _, info = env.step(action)
+            if ended:
+                break
+        if info.get("outcome") == "complete":
+            reached.add(info["plan"].digest)
+    plans = []
+    for other, left, right in itertools.product(range(2), repeat=3):
+        halves = [Shard("t0", (0, 8), (0, 4), left), Shard("t0", (0, 8), (4, 8), right)]
+        plans.append([*halves, Shard.whole(tables[1], other)])
+        plans.append([Shard.whole(tables[0], left), Shard.whole(tables[1], other)])
+    feasible = {
+        plan.digest
+        for plan in (ShardingPlan.of(task, shards) for shards in plans)
+        if RooflineCost().evaluate(task, [plan])[0].feasible
+    }
+    assert reached == feasible
+    assert 0 < len(feasible) < len({ShardingPlan.of(task, shards).digest for shards in plans})
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"max_splits": -1}, "max_splits -1 is not a whole number from 0 on"),
+        ({"max_splits": None}, "max_splits None is not a whole number"),
+        ({"max_splits": 1.5}, "max_splits 1.5 is not"),
+        ({"max_table_splits": True}, "max_table_splits True is not"),
+    ],
+)
+def test_bad_limits_are_input_errors(limits, message):
+    with pytest.raises(InputError, match=message):
+        ColumnWiseEnv(tasks=make_tasks(), **limits)

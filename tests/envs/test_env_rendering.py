@@ -1,0 +1,152 @@
+"""Text and pictures of placements, read back pixel by pixel."""
+
+import gymnasium
+import numpy as np
+import pytest
+from env_toys import halvable_task, make_tasks, play
+
+from shardgym.costs.roofline import RooflineCost
+from shardgym.envs.column_wise import ColumnWiseEnv
+from shardgym.envs.digits import text_mask
+from shardgym.envs.picture import COMM, COMPUTE, INK, MEMORY, PAPER, SLOWEST, TRACK
+from shardgym.envs.registration import ENV_IDS
+from shardgym.envs.table_wise import TableWiseEnv
+
+#: With two devices, cells of 96 pixels begin at 16: time bars at 22 to 58, memory bars at 70 to 106.
+TIME, MEM = (40, 136), (88, 184)
+TOP, HEIGHT = 40, 290
+
+
+class Untimed(RooflineCost):
+    """Scores nothing."""
+
+    def _evaluate(self, task, plans):
+        return [self.no_cost(task, "worker died") for _ in plans]
+
+
+def picture_after(actions, **arguments):
+    env = TableWiseEnv(tasks=[halvable_task([16, 8], memory_bytes=8192)], render_mode="rgb_array", **arguments)
+    play(env, actions)
+    return env.render(), env
+
+
+def colours(column):
+    """The bar from top to bottom as {colour: share}."""
+    seen, counts = np.unique(column, axis=0, return_counts=True)
+    return {tuple(colour): count / HEIGHT for colour, count in zip(seen.tolist(), counts.tolist(), strict=True)}
+
+
+def bars(picture, x):
+    return colours(picture[TOP : TOP + HEIGHT, x])
+
+
+def test_the_picture_shows_memory_times_and_the_slowest_device():
+    picture, env = picture_after([1, 0])
+    [cost] = [env.snapshot().episode.cost]
+    assert (picture.shape, picture.dtype) == ((360, 320, 3), np.uint8)
+    # t0, 4,096 of 8,192 bytes, is on device 1; t1, 2,048 bytes, on device 0.
+    assert bars(picture, MEM[1]) == {MEMORY: 0.5, TRACK: 0.5}
+    assert bars(picture, MEM[0])[MEMORY] == pytest.approx(0.25, abs=0.002)
+    # The scale ends at the next 1, 2 or 5 times a power of ten.
+    full = next(x for x in (0.5, 1.0, 2.0, 5.0, 10.0) if x >= cost.total_ms)
+    for device, x in enumerate(TIME):
+        compute = cost.per_device[device, [0, 3]].sum()
+        comm = cost.per_device[device, [1, 2]].sum()
+        seen = bars(picture, x)
+        assert seen[COMPUTE] == pytest.approx(compute / full, abs=0.004)
+        assert seen[COMM] == pytest.approx(comm / full, abs=0.004)
+    marks = (picture[TOP + HEIGHT :] == SLOWEST).all(axis=2).any(axis=0)
+    # Both devices take equally long, as one waits for the other; the one with t1, of more lookups, computes longer.
+    assert cost.device_ms[0] == pytest.approx(cost.device_ms[1])
+    assert cost.per_device[0, [0, 3]].sum() > cost.per_device[1, [0, 3]].sum()
+    assert np.flatnonzero(marks)[[0, -1]].tolist() == [16 + 6, 16 + 89]
+
+
+def test_numbers_at_the_top_are_the_slowest_time_and_the_progress():
+    picture, env = picture_after([1])
+    assert env.snapshot().episode.cost is None
+    ink = (picture[16:31] == INK).all(axis=2)
+    counts = text_mask("1/2")
+    assert np.array_equal(ink[:, 320 - 16 - counts.shape[1] : 320 - 16], counts)
+    ms = np.array([env._game.cost.evaluate(*half_placed())[0].total_ms])[0]
+    expected = text_mask(f"{ms:.2f}")
+    assert np.array_equal(ink[:, 16 : 16 + expected.shape[1]], expected)
+
+
+def half_placed():
+    """The task of the first table alone, and its plan with the table on device 1."""
+    from shardgym.plan import ShardingPlan
+
+    task = halvable_task([16], memory_bytes=8192)
+    return task, [ShardingPlan.table_wise(task, [1])]
+
+
+def test_nothing_placed_is_an_empty_picture_and_no_times_are_said():
+    env = TableWiseEnv(tasks=[halvable_task([16, 8])], render_mode="rgb_array")
+    env.reset()
+    empty = env.render()
+    assert set(map(tuple, empty.reshape(-1, 3).tolist())) == {PAPER, TRACK, INK}
+    untimed, _ = picture_after([0], cost=Untimed())
+    assert COMPUTE not in bars(untimed, TIME[0])
+    assert MEMORY in bars(untimed, MEM[0])
+    dash = text_mask("-")
+    assert np.array_equal((untimed[16:31, 16 : 16 + dash.shape[1]] == INK).all(axis=2), dash)
+
+
+def test_a_device_with_less_memory_has_a_shorter_track():
+    task = halvable_task([4], memory_bytes=(4096, 1024))
+    env = TableWiseEnv(tasks=[task], render_mode="rgb_array")
+    env.reset()
+    assert bars(env.render(), MEM[0]) == {TRACK: 1.0}
+    assert bars(env.render(), MEM[1])[TRACK] == pytest.approx(0.25, abs=0.002)
+
+
+@pytest.mark.parametrize("devices", [1, 3, 7, 64, 128, 1000])
+def test_pictures_have_one_even_size_whatever_the_task(devices):
+    env = TableWiseEnv(tasks=[halvable_task([4], devices=devices)], render_mode="rgb_array")
+    env.reset()
+    picture = env.render()
+    assert picture.shape[0] == 360
+    assert picture.shape[1] % 2 == 0
+    env.reset(options={"task": halvable_task([4, 8], devices=1)})
+    env.step(0)
+    assert env.render().shape == picture.shape
+    assert (env.render() == MEMORY).all(axis=2).any() or devices == 1000
+
+
+def test_text_marks_the_slowest_device_and_gives_its_times():
+    env = ColumnWiseEnv(tasks=[halvable_task([16, 8], memory_bytes=8192)], render_mode="ansi")
+    env.reset()
+    assert "*" not in env.render()
+    play(env, [2, 1])
+    text = env.render()
+    assert text.startswith("1 of 3 shards placed; next: 't0', 64 x 8, 0.0 MiB\n")
+    assert [line[:3] for line in text.splitlines()[3:5]] == ["0  ", "1 *"]
+    assert "* the slowest device, which sets the cost" in text
+    play(env, [0, 0])
+    slowest = env.render().splitlines()[3].split()
+    row = env.snapshot().episode.cost.per_device[0]
+    assert slowest[:2] == ["0", "*"]
+    assert slowest[3:5] == [f"{row[0] + row[3]:.3f}", f"{row[1] + row[2]:.3f}"]
+
+
+def test_text_without_times_has_dashes():
+    env = TableWiseEnv(tasks=[halvable_task([16])], cost=Untimed(), render_mode="ansi")
+    play(env, [0])
+    assert env.render().splitlines()[3].split()[:4] == ["0", "1", "-", "-"]
+
+
+@pytest.mark.parametrize("env_id", ENV_IDS)
+def test_gymnasium_records_a_video(env_id, tmp_path):
+    pytest.importorskip("moviepy", reason="gymnasium's RecordVideo needs moviepy")
+    from gymnasium.wrappers import RecordVideo
+
+    env = gymnasium.make(env_id, tasks=make_tasks(), render_mode="rgb_array")
+    env = RecordVideo(env, str(tmp_path / "videos"), disable_logger=True)
+    observation, _ = env.reset(seed=0)
+    ended = False
+    while not ended:
+        observation, _, ended, _, _ = env.step(int(observation["action_mask"].argmax()))
+    env.close()
+    [video] = (tmp_path / "videos").glob("*.mp4")
+    assert video.stat().st_size > 1000

@@ -1,0 +1,55 @@
+"""The example that trains MaskablePPO, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "maskable_ppo.py"
+
+pytestmark = pytest.mark.repository
+
+
+def run(folder: Path, *arguments: str) -> tuple[str, dict[str, list[float]]]:
+    """Run the script; return what it printed and the costs of all plans in ms."""
+    out = folder / "costs.json"
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--out", str(out), *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout, json.loads(out.read_text())
+
+
+@pytest.mark.slow
+def test_the_trained_policy_beats_random_and_dim_greedy(tmp_path):
+    """On the mean over quick-v1, whose tables it has not seen; both heuristics by at least a twentieth."""
+    printed, costs = run(tmp_path, "--steps", "40960")
+    means = {name: float(np.mean(values)) for name, values in costs.items()}
+    assert means["maskable_ppo"] < 0.95 * means["random"]
+    assert means["maskable_ppo"] < 0.95 * means["dim_greedy"]
+    assert "maskable_ppo" in printed
+    assert len(costs["maskable_ppo"]) == 10
+
+
+@pytest.mark.parametrize("env_id", ["ShardGym/TableWise-v0", "ShardGym/ColumnWise-v0"])
+def test_the_script_runs_on_both_environments(env_id, tmp_path):
+    """With one batch of training, which teaches nothing."""
+    _, costs = run(tmp_path, "--env", env_id, "--steps", "100")
+    assert set(costs) == {"random", "dim_greedy", "maskable_ppo"}
+    assert {len(values) for values in costs.values()} == {10}
+
+
+def test_options_that_contradict_each_other_are_usage_errors():
+    """One line at the end, and exit code 2."""
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--weights", "model"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith("error: --weights is for --cost simulator")

@@ -1,0 +1,56 @@
+"""RelativeReward: rewards over the even share of the task's work."""
+
+import gymnasium
+import pytest
+from env_toys import halvable_task, make_tasks, masked_rollout
+from gymnasium.envs.registration import EnvSpec
+
+from shardgym.costs.roofline import RooflineCost
+from shardgym.envs.registration import ENV_IDS
+from shardgym.envs.relative_reward import RelativeReward
+from shardgym.errors import InputError
+from shardgym.plan import ShardingPlan
+from shardgym.table import EmbeddingTable
+from shardgym.task import ShardingTask
+from shardgym.topology import Topology
+
+
+@pytest.mark.parametrize("reward", ["terminal", "dense"])
+@pytest.mark.parametrize("env_id", ENV_IDS)
+def test_rewards_are_those_of_the_environment_over_the_even_share(env_id, reward):
+    plain, wrapped = (gymnasium.make(env_id, tasks=make_tasks(), reward=reward) for _ in range(2))
+    wrapped = RelativeReward(wrapped)
+    share = None
+    for (_, ms, *_), (_, relative, *_, info) in zip(masked_rollout(plain, 0), masked_rollout(wrapped, 0), strict=True):
+        share = info.get("even_share_ms", share)
+        assert relative == pytest.approx(ms / share)
+        assert relative <= 0 or reward == "dense"
+
+
+def test_the_even_share_is_the_time_of_one_device_with_everything_over_the_devices():
+    task = halvable_task([16, 8], devices=2, memory_bytes=4096)
+    _, info = RelativeReward(gymnasium.make("ShardGym/TableWise-v0", tasks=[task])).reset(seed=0)
+    roomy = halvable_task([16, 8], devices=2)
+    [cost] = RooflineCost().evaluate(roomy, [ShardingPlan.table_wise(roomy, [0, 0])])
+    assert info["even_share_ms"] == pytest.approx(cost.total_ms / 2)
+    # That plan itself does not fit into this task's memory.
+    assert not RooflineCost().evaluate(task, [ShardingPlan.table_wise(task, [0, 0])])[0].feasible
+
+
+def test_a_task_without_times_is_an_input_error():
+    odd = ShardingTask((EmbeddingTable("odd", 10, 6),), Topology(num_devices=1, memory_bytes=2**20), batch_size=64)
+    with pytest.raises(InputError, match=r"no time of all tables on one device: .*widths divisible by 4"):
+        RelativeReward(gymnasium.make("ShardGym/TableWise-v0", tasks=[odd])).reset()
+
+
+def test_only_environments_of_the_package_can_be_wrapped():
+    with pytest.raises(InputError, match="RelativeReward is for ShardGym's environments, got CartPoleEnv"):
+        RelativeReward(gymnasium.make("CartPole-v1"))
+
+
+def test_masks_and_spec_go_through_the_wrapper():
+    env = RelativeReward(gymnasium.make("ShardGym/TableWise-v0", suite="quick-v1"))
+    env.reset(seed=0)
+    assert env.get_wrapper_attr("action_masks")().any()
+    again = gymnasium.make(EnvSpec.from_json(env.spec.to_json()))
+    assert isinstance(again, RelativeReward)

@@ -1,0 +1,65 @@
+"""The environments under Stable-Baselines3: its own check without a warning, and its algorithms on them."""
+
+import itertools
+import warnings
+
+import gymnasium
+import numpy as np
+import pytest
+from env_toys import make_tasks
+
+from shardgym.envs.registration import ENV_IDS
+from shardgym.envs.rules import OBSERVATIONS, REWARDS
+
+pytest.importorskip("stable_baselines3", reason="needs the extra 'rl'")
+sb3_contrib = pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
+
+from stable_baselines3 import A2C, DQN, PPO  # noqa: E402
+from stable_baselines3.common.env_checker import check_env  # noqa: E402
+
+SETTINGS = {
+    PPO: {"n_steps": 64, "batch_size": 32, "n_epochs": 2},
+    A2C: {"n_steps": 8},
+    DQN: {"learning_starts": 50, "buffer_size": 200, "batch_size": 16},
+    sb3_contrib.MaskablePPO: {"n_steps": 64, "batch_size": 32, "n_epochs": 2},
+}
+
+
+@pytest.mark.parametrize("env_id", ENV_IDS)
+@pytest.mark.parametrize(("observation", "reward"), [*itertools.product(OBSERVATIONS, REWARDS)])
+def test_its_check_passes_without_a_warning(env_id, observation, reward):
+    for arguments in ({"tasks": make_tasks()}, {"suite": "quick-v1"}):
+        env = gymnasium.make(env_id, observation=observation, reward=reward, **arguments)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            check_env(env.unwrapped)
+
+
+@pytest.mark.parametrize("observation", OBSERVATIONS)
+@pytest.mark.parametrize("algorithm", SETTINGS, ids=lambda algorithm: algorithm.__name__)
+@pytest.mark.parametrize("env_id", ENV_IDS)
+def test_its_algorithms_learn_for_a_few_hundred_steps(env_id, algorithm, observation):
+    env = gymnasium.make(env_id, tasks=make_tasks(), reward="dense", penalty=-50.0, observation=observation)
+    model = algorithm("MultiInputPolicy", env, seed=0, device="cpu", **SETTINGS[algorithm])
+    before = [parameter.detach().clone() for parameter in model.policy.parameters()]
+    model.learn(300)
+    assert model.num_timesteps >= 300
+    after = list(model.policy.parameters())
+    assert all(np.isfinite(parameter.detach().numpy()).all() for parameter in after)
+    assert any((one != other).any() for one, other in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("env_id", ENV_IDS)
+def test_a_masked_policy_never_takes_an_invalid_action(env_id):
+    env = gymnasium.make(env_id, tasks=make_tasks())
+    model = sb3_contrib.MaskablePPO("MultiInputPolicy", env, seed=0, device="cpu", n_steps=64, batch_size=32)
+    outcomes = set()
+    for seed in range(30):
+        observation, info = env.reset(seed=seed)
+        while "outcome" not in info:
+            masks = env.get_wrapper_attr("action_masks")()
+            action, _ = model.predict(observation, action_masks=masks)
+            observation, _, _, _, info = env.step(action)
+        outcomes.add(info["outcome"])
+    assert "complete" in outcomes
+    assert "invalid_action" not in outcomes

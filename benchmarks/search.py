@@ -1,23 +1,25 @@
-"""Seconds of the NeuroShard search against the plain implementation of it, on the same tasks with the same weights.
+"""Seconds of the NeuroShard search against the search as published, on the same tasks with the same constants.
 
-    python benchmarks/search.py [--weights FOLDER] [--tasks N] [--sizes 10x4,35x4] [--alone 60x4,100x8] [--json]
+    python benchmarks/search.py [--weights FOLDER] [--sizes 10x4,35x4,...] [--tasks N] [--plain 10x4] [--json]
+    python benchmarks/search.py --growth [--plot FILE.svg]
+    python benchmarks/search.py --sizes 10000x1024 --tasks 1 --whole 0
 
-Sizes are tables x devices. For `--sizes` both run on one thread, in turns, and have to find plans of the same cost; for
-`--alone` the plain one is left out, as it takes too long. The plain implementation is that of the tests: one
-prediction per call, remembered by the shards in the order in which they were placed, as published. Tables are of the
-test half of the synthetic pool; memory does not bind, so that no placement ends early.
+Sizes are tables x devices. Everything runs on one thread, in turns; seconds are processor seconds. "published" is
+`published_search.py`: torch networks of the published sizes, one call per question. Above `--whole` tables it is
+extrapolated: the seconds of one inner search, mean of `INNER`, times the inner searches that follow from how many
+children the uncut tables have; with `--whole 0` it is left out. "numpy" is the same search as "search" without numba.
+
+For sizes in `--plain` the plain implementation of the tests runs too, with the same weights: plans must cost the same.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import itertools
 import json
 import os
 import statistics
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,75 +28,82 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "neuroshard"))
 
 import numpy as np
+import torch
 from plain_search import PlainSearch
+from published_search import PublishedSearch
+from search_growth import growth, plot
+from search_tasks import benchmark_task, parsed, peak_mib, timed
 from tabulate import tabulate
 
 from neuroshard import NeuroShard
-from shardgym import ShardingTask, Topology, load_pool
+from shardgym import ShardingTask
 from shardgym.costs.simulator import SimulatorCost
 
-BATCH = 8192
+#: Inner searches that are timed where the whole published search takes too long.
+INNER = 3
 
 
 def main() -> None:
     """Run the benchmark and print what was found."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--weights", help="folder written by 'shardgym pretrain'; those of the package when not given")
-    parser.add_argument("--sizes", default="10x4,35x4", help="against the plain one (%(default)s)")
-    parser.add_argument("--alone", default="", help="sizes of the fast one alone, e.g. 60x4,100x8,1000x128")
+    parser.add_argument("--sizes", default="10x4,35x4,60x4,100x8,1000x128", help="tables x devices (%(default)s)")
+    parser.add_argument("--plain", default="10x4", help="sizes at which plans are compared (%(default)s)")
     parser.add_argument("--tasks", type=int, default=3, help="of every size (%(default)s)")
+    parser.add_argument("--whole", type=int, default=100, help="most tables for the whole published search")
+    parser.add_argument("--growth", action="store_true", help="how time grows, instead of ratios")
+    parser.add_argument("--plot", type=Path, help="file for the curves of --growth; needs matplotlib")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    torch.set_num_threads(1)
     cost = SimulatorCost(arguments.weights)
-    run(benchmark_task(10, 4, 0), cost, plain=True)
-    rows = [
-        row(*size, cost, arguments.tasks, plain=plain)
-        for sizes, plain in ((arguments.sizes, True), (arguments.alone, False))
-        for size in parsed(sizes)
-    ]
+    compiling, again = (timed(lambda: NeuroShard().solve(benchmark_task(10, 4, 0), cost))[1] for _ in range(2))
+    print(f"first search {compiling:.1f} s, second {again:.3f} s: compiling, or reading what was", file=sys.stderr)
+    if arguments.growth:
+        rows = growth(cost, arguments.tasks)
+    else:
+        check(parsed(arguments.plain), cost)
+        rows = [row(*size, cost, arguments.tasks, arguments.whole) for size in parsed(arguments.sizes)]
     print(json.dumps(rows, indent=2) if arguments.json else tabulate(rows, headers="keys", floatfmt=",.3f"))
+    if arguments.growth and arguments.plot is not None:
+        plot(rows, arguments.plot)
 
 
-def parsed(sizes: str) -> list[tuple[int, int]]:
-    """Read "10x4,35x4" as pairs of tables and devices."""
-    return [tuple(map(int, size.split("x"))) for size in sizes.split(",") if size]
+def check(sizes: list[tuple[int, int]], cost: SimulatorCost) -> None:
+    """Compare costs of plans with those of the plain implementation."""
+    for tables, devices in sizes:
+        task = benchmark_task(tables, devices, 0)
+        expected = PlainSearch(task, cost).run()[1]
+        plans = [NeuroShard(compiled=compiled).solve(task, cost) for compiled in (None, False)]
+        np.testing.assert_allclose([found.total_ms for found in cost.evaluate(task, plans)], expected, rtol=1e-6)
 
 
-def row(tables: int, devices: int, cost: SimulatorCost, tasks: int, *, plain: bool) -> dict[str, Any]:
+def row(tables: int, devices: int, cost: SimulatorCost, tasks: int, whole: int) -> dict[str, Any]:
     """Time some tasks of one size; the ratio is the median of theirs."""
-    timed = [run(benchmark_task(tables, devices, seed), cost, plain=plain) for seed in range(tasks)]
-    seconds = {"search, s": statistics.median(fast for fast, _ in timed)}
-    if plain:
-        seconds["plain, s"] = statistics.median(slow for _, slow in timed)
-        seconds["ratio"] = statistics.median(slow / fast for fast, slow in timed)
-    return {"tables": tables, "devices": devices, "tasks": tasks, **seconds}
+    columns: dict[str, list[float]] = {"search, s": [], "numpy, s": [], "published, s": [], "ratio": []}
+    for seed in range(tasks):
+        task = benchmark_task(tables, devices, seed)
+        columns["search, s"].append(timed(lambda task=task: NeuroShard().solve(task, cost))[1])
+        if whole:
+            columns["numpy, s"].append(timed(lambda task=task: NeuroShard(compiled=False).solve(task, cost))[1])
+            columns["published, s"].append(published_s(task, cost, whole=tables <= whole))
+            columns["ratio"].append(columns["published, s"][-1] / columns["search, s"][-1])
+    medians = {name: statistics.median(values) for name, values in columns.items() if values}
+    how = {"published is": "whole" if tables <= whole else "extrapolated"} if whole else {}
+    return {"tables": tables, "devices": devices, "tasks": tasks, **medians, **how, "peak memory, MiB": peak_mib()}
 
 
-def run(task: ShardingTask, cost: SimulatorCost, *, plain: bool) -> tuple[float, float]:
-    """Time one task; costs must agree."""
-    plan, fast = timed(lambda: NeuroShard().solve(task, cost))
-    if not plain:
-        return fast, float("nan")
-    (_, plain_ms), slow = timed(PlainSearch(task, cost).run)
-    np.testing.assert_allclose(cost.evaluate(task, [plan])[0].total_ms, plain_ms, rtol=1e-6)
-    return fast, slow
-
-
-def benchmark_task(tables: int, devices: int, seed: int) -> ShardingTask:
-    """Draw tables with replacement, and widths of 4, 8, ..., 128."""
-    pool, rng = load_pool("synthetic-2021").scaled(8).split()[1].tables, np.random.default_rng([seed, tables, devices])
-    drawn = tuple(
-        dataclasses.replace(pool[n], name=f"t{number}", embedding_dim=int(2 ** rng.integers(2, 8)))
-        for number, n in enumerate(rng.integers(0, len(pool), tables))
-    )
-    return ShardingTask(drawn, Topology(num_devices=devices, memory_bytes=2**50), batch_size=BATCH)
-
-
-def timed(work: Callable[[], Any]) -> tuple[Any, float]:
-    """Return what work returns and its seconds."""
-    start = time.perf_counter()
-    result = work()
-    return result, time.perf_counter() - start
+def published_s(task: ShardingTask, cost: SimulatorCost, *, whole: bool) -> float:
+    """Time the published search, or extrapolate from some of its inner searches."""
+    search = PublishedSearch(task, cost)
+    if whole:
+        return timed(search.run)[1]
+    _, first = timed(search.over_grid)
+    parent, settings = search.snapshot(), search.settings
+    children = sum(1 for _ in search.children(parent))
+    _, some = timed(lambda: [search.over_grid() for _ in itertools.islice(search.children(parent), INNER)])
+    inner_searches = children * (1 + settings.beam_width * (settings.levels - 1))
+    return first + some / INNER * inner_searches
 
 
 if __name__ == "__main__":

@@ -7,14 +7,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neuroshard.arrays import Floats, Ints, comparable
+from neuroshard.arrays import Floats, Ints
 from neuroshard.budget import Budget
 from neuroshard.contents import Contents
-from neuroshard.grid_search import GridSearch
+from neuroshard.cutoff import Cutoff
 from neuroshard.settings import SearchSettings
+from neuroshard.threads import InnerSearch
 
-#: Contents that may be kept from one level to the next.
-_CONTENTS_KEPT = 200_000
+#: Shards of the column plans that are placed together, all counted: bounds memory.
+_SHARDS_TOGETHER = 200_000
+#: Column plans that are placed together when time is limited, so that the best of them is known early.
+_PLANS_IN_HURRY = 20
 
 #: Shards of a column plan by kind: in the task's order, second halves appended as they are cut.
 Shards = tuple[int, ...]
@@ -37,20 +40,23 @@ class BeamSearch:
         contents: prices devices.
         settings: constants.
         budget: of time; may run out in the middle.
+        inner: makes the inner search over `contents` for a grid of width limits.
         improved: told of every plan better than all before.
         crowded: whether memory is what plans fail at. Column plans without a placement are then ordered by their
             largest shard, and devices may get as wide as they like where no value of the grid leads to a plan.
     """
 
     def __init__(
-        self, contents: Contents, settings: SearchSettings, budget: Budget, improved: Callable[[Found], None],
+        self, contents: Contents, settings: SearchSettings, budget: Budget,
+        inner: Callable[[Floats, Budget], InnerSearch], improved: Callable[[Found], None],
         *, crowded: bool = False,
     ) -> None:  # fmt: skip
-        self._contents, self._settings, self._budget, self._improved = contents, settings, budget, improved
+        self._contents, self._settings, self._improved = contents, settings, improved
+        self._together = _PLANS_IN_HURRY if budget.limited else _SHARDS_TOGETHER
         task = contents.kinds.task
         mean_columns = sum(table.embedding_dim for table in task.tables) / task.num_devices
         caps = settings.scales() * mean_columns
-        self._grid = GridSearch(contents, np.append(caps, np.inf) if crowded else caps, budget)
+        self._inner = inner(np.append(caps, np.inf) if crowded else caps, budget)
         self._crowded = crowded
         self._best_ms = np.inf
 
@@ -60,14 +66,13 @@ class BeamSearch:
         Raises:
             OutOfTime: the budget is spent.
         """
-        self._score([shards])
+        self._level([shards])
         beam = [shards]
         for _ in range(self._settings.levels):
-            grown = [self._children(parent) for parent in beam]
-            children = [child for family in grown for child in family]
+            children = [child for parent in beam for child in self._children(parent)]
             if not children:
                 return
-            costs = np.concatenate([self._score(part) for part in (grown if self._budget.limited else [children])])
+            costs = self._level(children)
             order = np.lexsort((self._largest(children), costs)) if self._crowded else costs.argsort(kind="stable")
             beam = [children[n] for n in order[: self._settings.beam_width].tolist()]
 
@@ -86,19 +91,25 @@ class BeamSearch:
             if halves[n] >= 0
         ]  # fmt: skip
 
-    def _score(self, plans: Sequence[Shards]) -> Floats:
+    def _level(self, plans: Sequence[Shards]) -> Floats:
+        """Return the cost of each column plan, infinite for those that are not among the best.
+
+        Plans are taken in parts, so that memory is bounded.
+        """
+        size = min(max(_SHARDS_TOGETHER // len(plans[0]), 1), self._together)
+        cutoff, costs = Cutoff(self._settings.beam_width), []
+        for start in range(0, len(plans), size):
+            costs.append(self._score(plans[start : start + size], cutoff))
+            cutoff.keep(costs[-1])
+        return np.concatenate(costs)
+
+    def _score(self, plans: Sequence[Shards], cutoff: Cutoff) -> Floats:
         """Return the cost of each column plan, rounded for comparison, and report what is better than all before."""
-        if not plans:
-            return np.zeros(0)
-        if self._contents.count > _CONTENTS_KEPT:
-            self._contents.clear()
-        placed = self._grid.place(self._order(np.array(plans)))
-        costs = comparable(placed.costs)
+        costs, held = self._inner.place(self._order(np.array(plans)), cutoff)
         for n in np.flatnonzero(costs < self._best_ms).tolist():
             if costs[n] < self._best_ms:
                 self._best_ms = costs[n]
-                held = [self._contents.held(content) for content in placed.contents[n].tolist()]
-                self._improved(Found(held, float(placed.costs[n])))
+                self._improved(Found(held(n), float(costs[n])))
         return costs
 
     def _order(self, plans: Ints) -> Ints:

@@ -14,6 +14,8 @@ from neuroshard.kinds import Kinds
 #: The number of the content of an empty device.
 EMPTY = 0
 _FIRST_CAPACITY = 1024
+#: Contents that may be kept between placements.
+_KEPT = 200_000
 
 
 class Contents(abc.ABC):
@@ -36,6 +38,11 @@ class Contents(abc.ABC):
         self._kind_keys = np.random.default_rng(0).integers(2**64, size=len(kinds), dtype=np.uint64)
         self._singles: Floats = np.full(len(kinds), np.nan)
         self.clear()
+
+    def trim(self) -> None:
+        """Forget all contents when there are many."""
+        if self.count > _KEPT:
+            self.clear()
 
     def clear(self) -> None:
         """Forget all contents."""
@@ -66,7 +73,8 @@ class Contents(abc.ABC):
         """Return what shards alone on a device compute in ms, rounded for comparison; shape (n,)."""
         new = np.unique(kinds[np.isnan(self._singles[kinds])])
         if new.size:
-            self._singles[new] = self.compared_ms[self.add(np.zeros_like(new), new)]
+            numbers = self.add(np.zeros_like(new), new)
+            self._singles[new] = self.compared_ms[numbers]
         return self._singles[kinds]
 
     def held(self, content: int) -> list[int]:
@@ -76,6 +84,17 @@ class Contents(abc.ABC):
             kinds.append(int(self._added[content]))
             content = int(self._parents[content])
         return kinds
+
+    def least(self, contents: Ints) -> Floats:
+        """Return what whole plans cost at least in ms; 0 where nothing is certain.
+
+        Args:
+            contents: of every device of every plan, shape (P, D).
+
+        Returns:
+            Rounded for comparison, shape (P,).
+        """
+        return np.zeros(len(contents), dtype=np.float64)
 
     @abc.abstractmethod
     def totals(self, contents: Ints) -> Floats:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,14 +10,9 @@ import numpy.typing as npt
 from neuroshard.arrays import Floats, Ints
 from neuroshard.budget import Budget
 from neuroshard.contents import EMPTY, Contents
+from neuroshard.cutoff import Cutoff
 from neuroshard.prefixes import Prefixes
-
-
-class Placed(NamedTuple):
-    """The best placement of each of C column plans: cost in ms, infinite for none; contents of shape (C, D)."""
-
-    costs: Floats
-    contents: Ints
+from neuroshard.scoring import Placed, best_placements
 
 
 @dataclasses.dataclass
@@ -71,15 +65,17 @@ class GridSearch:
         self._kinds = contents.kinds
         self._memory: Ints = np.array(self._kinds.task.topology.memory_bytes, dtype=np.int64)
 
-    def place(self, sequences: Ints) -> Placed:
+    def place(self, sequences: Ints, cutoff: Cutoff) -> Placed:
         """Find the best placement of each sequence over the grid.
 
         Args:
             sequences: kinds in the order they are placed, shape (C, n).
+            cutoff: what costs more is of no interest; it gets an infinite cost.
 
         Raises:
             OutOfTime: the budget is spent.
         """
+        self._contents.trim()
         tree = Prefixes(sequences)
         lanes = self._start()
         for step in range(sequences.shape[1]):
@@ -90,8 +86,7 @@ class GridSearch:
             self._step(lanes, tree.rows[lanes.rows, step])
             if not lanes.rows.size:
                 break
-        best = self._best(lanes, len(tree.rows))
-        return Placed(best.costs[tree.row_of], best.contents[tree.row_of])
+        return best_placements(self._contents, lanes.rows, lanes.low, lanes.contents, tree.row_of, cutoff)
 
     def _start(self) -> _Lanes:
         shape = (1, len(self._memory))
@@ -135,18 +130,6 @@ class GridSearch:
             return parts[0]
         joined = [np.concatenate(part) for part in zip(*parts, strict=True)]
         return joined[0], joined[1], joined[2], joined[3]
-
-    def _best(self, lanes: _Lanes, rows: int) -> Placed:
-        """Score complete placements and keep the cheapest of each row."""
-        costs = np.full(rows, np.inf)
-        contents = np.zeros((rows, len(self._memory)), dtype=np.int64)
-        if lanes.rows.size:
-            totals = self._contents.totals(lanes.contents)
-            order = np.lexsort((totals, lanes.rows))
-            found, first = np.unique(lanes.rows[order], return_index=True)
-            costs[found] = totals[order[first]]
-            contents[found] = lanes.contents[order[first]]
-        return Placed(costs, contents)
 
 
 def _cheapest(lanes: _Lanes, index: Ints, allowed: npt.NDArray[np.bool_]) -> tuple[Ints, Floats]:

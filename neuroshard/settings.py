@@ -21,7 +21,8 @@ class SearchSettings:
         beam_width: column plans kept from level to level, K in the paper.
         candidates: shards tried by size and as many by compute, N in the paper.
         levels: column cuts of one plan at most, L in the paper.
-        grid: limits of a device's width tried for every column plan, M in the paper.
+        grid: limits of a device's width tried for every column plan, M in the paper; with 0 there is one placement
+            without a limit.
 
     Raises:
         InputError: a value is not an integer in range.
@@ -34,11 +35,13 @@ class SearchSettings:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value, least = getattr(self, field.name), 0 if field.name == "levels" else 1
+            value, least = getattr(self, field.name), 0 if field.name in ("levels", "grid") else 1
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise InputError(f"{field.name} of the search must be an integer from {least} on, got {value!r}")
 
     def scales(self) -> Floats:
-        """Return the grid, shape (M,): 1.00, 1.05, ..., 1.50 as published; the least one alone when M is 1."""
+        """Return the grid: 1.00, 1.05, ..., 1.50 as published; the least alone when M is 1, infinity when it is 0."""
+        if self.grid == 0:
+            return np.array([np.inf])
         step = (LARGEST_SCALE - LEAST_SCALE) / max(self.grid - 1, 1)
         return LEAST_SCALE + step * np.arange(self.grid, dtype=np.float64)

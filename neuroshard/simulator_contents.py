@@ -23,13 +23,18 @@ class SimulatorContents(Contents):
 
     def __init__(self, kinds: Kinds, cost: SimulatorCost) -> None:
         self._state = cost.begin(kinds.task, [kinds.shard(kind) for kind in range(len(kinds))])
+        self._latents: Floats = np.ascontiguousarray(self._state.latents)
         super().__init__(kinds)
 
     def clear(self) -> None:
         """See `Contents`."""
         super().clear()
-        self._sums: Floats = np.zeros((len(self.ms), self._state.latents.shape[1]))
+        self._sums: Floats = np.zeros((len(self.ms), self._latents.shape[1]))
         self._widths: Floats = np.zeros(len(self.ms))
+
+    def least(self, contents: Ints) -> Floats:
+        """Return the compute of each plan's busiest device: communication takes no negative time."""
+        return np.asarray(self.compared_ms[contents].max(axis=1), dtype=np.float64)
 
     def totals(self, contents: Ints) -> Floats:
         """See `Contents`."""
@@ -37,7 +42,7 @@ class SimulatorContents(Contents):
 
     def _price(self, numbers: Ints, contents: Ints, kinds: Ints) -> Floats:
         self._widths[numbers] = self._widths[contents] + self._state.widths[kinds]
-        sums = self._sums[contents] + self._state.latents[kinds]
+        sums = self._sums[contents] + self._latents[kinds]
         self._sums[numbers] = sums
         return np.asarray(self._state.compute_of(sums).sum(axis=1), dtype=np.float64)
 

@@ -7,16 +7,13 @@ from collections.abc import Callable
 
 from neuroshard.beam import BeamSearch, Found, Shards
 from neuroshard.budget import Budget, OutOfTime
-from neuroshard.contents import Contents
-from neuroshard.evaluated_contents import EvaluatedContents
+from neuroshard.engine import Engine, compile_ahead, engine, use_compiled
 from neuroshard.kinds import Kinds
 from neuroshard.layout import plan_of
 from neuroshard.packing import check_possible, pack
 from neuroshard.settings import SearchSettings
-from neuroshard.simulator_contents import SimulatorContents
 from shardgym.costs.base import CostModel
-from shardgym.costs.simulator import SimulatorCost
-from shardgym.errors import NoFeasiblePlanError
+from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.plan import ShardingPlan
 from shardgym.solver import Observer
 from shardgym.task import ShardingTask
@@ -36,14 +33,25 @@ class NeuroShard:
         beam_width: column plans kept from level to level, K in the paper.
         candidates: shards tried by size and as many by compute, N in the paper.
         levels: column cuts of one plan at most, L in the paper.
-        grid: limits of a device's width tried for every column plan, M in the paper.
+        grid: limits of a device's width tried for every column plan, M in the paper; 0 for no limit.
+        compiled: whether the inner search over a simulator runs compiled by numba; None where numba is installed.
+            Plans are the same. The very first search compiles for some seconds, before any time limit begins.
+        threads: of the compiled search, for large tasks; plans are the same.
 
     Raises:
         InputError: a setting is not an integer in range.
+        MissingDependencyError: `compiled` is true and numba is not installed.
     """
 
-    def __init__(self, beam_width: int = 3, candidates: int = 10, levels: int = 10, grid: int = 11) -> None:
+    def __init__(
+        self, beam_width: int = 3, candidates: int = 10, levels: int = 10, grid: int = 11, *,
+        compiled: bool | None = None, threads: int = 1,
+    ) -> None:  # fmt: skip
         self.settings = SearchSettings(beam_width, candidates, levels, grid)
+        self.compiled = use_compiled(compiled)
+        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
+            raise InputError(f"threads of the search must be an integer from 1 on, got {threads!r}")
+        self.threads = threads
 
     def solve(
         self,
@@ -63,38 +71,34 @@ class NeuroShard:
             InputError: `initial_plan` is for another task, or `cost` cannot price tasks of this kind.
         """
         del seed
-        budget = Budget(time_limit_s)
         check_possible(task)
+        if self.compiled and time_limit_s is not None:
+            compile_ahead(task, cost)
+        budget = Budget(time_limit_s)
         best = _Best(task, cost, observer)
         if initial_plan is not None:
             initial_plan.validate(task)
             best.offer(initial_plan)
-        contents = _contents(Kinds(task), cost)
+        kinds = Kinds(task)
         with contextlib.suppress(OutOfTime):
-            self._search(contents, budget, best)
+            self._search(engine(kinds, cost, compiled=self.compiled, threads=self.threads), budget, best)
         if best.cost_ms == float("inf"):
-            best.offer(plan_of(contents.kinds, pack(contents.kinds)))
+            best.offer(plan_of(kinds, pack(kinds)))
         return best.plan()
 
-    def _search(self, contents: Contents, budget: Budget, best: _Best) -> None:
+    def _search(self, parts: Engine, budget: Budget, best: _Best) -> None:
         """Search as published; once more from packed shards when that leads to no plan at all."""
-        kinds = contents.kinds
+        kinds = parts.contents.kinds
 
         def improved(found: Found) -> None:
             best.take(lambda: plan_of(kinds, found.held), found.cost_ms)
 
-        BeamSearch(contents, self.settings, budget, improved).run(tuple(kinds.whole.tolist()))
+        BeamSearch(parts.contents, self.settings, budget, parts.inner, improved).run(tuple(kinds.whole.tolist()))
         if best.cost_ms < float("inf"):
             return
         held = pack(kinds)
         best.offer(plan_of(kinds, held))
-        BeamSearch(contents, self.settings, budget, improved, crowded=True).run(_column_plan(held))
-
-
-def _contents(kinds: Kinds, cost: CostModel) -> Contents:
-    if isinstance(cost, SimulatorCost) and cost.role == "oracle":
-        return SimulatorContents(kinds, cost)
-    return EvaluatedContents(kinds, cost)
+        BeamSearch(parts.contents, self.settings, budget, parts.inner, improved, crowded=True).run(_column_plan(held))
 
 
 def _column_plan(held: list[list[int]]) -> Shards:

@@ -48,7 +48,6 @@ def comm_params(rng: np.random.Generator) -> dict[str, np.ndarray]:
 @pytest.fixture(scope="session")
 def simulator(tmp_path_factory):
     """An oracle for any number of devices."""
-    pytest.importorskip("safetensors", reason="needs the extra 'simulator'")
     rng = np.random.default_rng(2)
     networks = {"compute": compute_params(rng), "forward": comm_params(rng), "backward": comm_params(rng)}
     ranges = {group: np.array([[0.0] * len(names), [1e12] * len(names)]) for group, names in RANGES.items()}
@@ -56,3 +55,12 @@ def simulator(tmp_path_factory):
     path = tmp_path_factory.mktemp("random") / "oracle.safetensors"
     save_weights(path, Weights("oracle", "made-up", ("fp32", "fp16"), kinds, networks, ranges, 0.1))
     return make_cost("simulator", weights=path)
+
+
+@pytest.fixture(params=[False, True], ids=["numpy", "compiled"])
+def compiled(request):
+    """Both ways of running the inner search."""
+    if request.param:
+        for module in ("numba", "scipy"):
+            pytest.importorskip(module, reason="needs the extra 'search'")
+    return request.param

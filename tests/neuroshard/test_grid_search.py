@@ -7,6 +7,7 @@ import pytest
 
 from neuroshard.budget import Budget
 from neuroshard.contents import Contents
+from neuroshard.cutoff import Cutoff
 from neuroshard.grid_search import GridSearch
 from neuroshard.kinds import Kinds
 from shardgym import EmbeddingTable, ShardingTask, Topology
@@ -27,8 +28,8 @@ def placed(widths: list[int], caps: list[float], memory_bytes: tuple[int, int] =
     tables = tuple(EmbeddingTable(f"t{n}", rows if n == 1 else 10, width) for n, width in enumerate(widths))
     kinds = Kinds(ShardingTask(tables, Topology(num_devices=2, memory_bytes=memory_bytes), batch_size=8))
     contents = Flat(kinds)
-    best = GridSearch(contents, np.array(caps), Budget()).place(kinds.whole[None])
-    held = [contents.held(content) for content in best.contents[0].tolist()]
+    best = GridSearch(contents, np.array(caps), Budget()).place(kinds.whole[None], Cutoff(1))
+    held = best.held(0) if np.isfinite(best.costs[0]) else [[], []]
     return best.costs[0], [sorted(kinds.columns[on_device].tolist()) for on_device in held]
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from random_tasks import random_task
 
+from neuroshard.engine import engine
 from neuroshard.evaluated_contents import EvaluatedContents
 from neuroshard.kinds import Kinds
 from neuroshard.layout import plan_of
@@ -68,6 +69,13 @@ def test_many_contents_survive_growing(simulator):
     for kind in contents.held(int(content[17])):
         one = alone.add(one, np.array([kind]))
     assert alone.ms[one[0]] == pytest.approx(contents.ms[content[17]], rel=1e-9)
+
+
+def test_more_kinds_than_there_is_room_for_at_first(simulator, compiled):
+    kinds = Kinds(random_task(9, 1100, 2))
+    contents = engine(kinds, simulator, compiled=compiled).contents
+    singles = contents.singles(kinds.whole)
+    assert singles[-1] == SimulatorContents(kinds, simulator).singles(kinds.whole[-1:])[0] > 0
 
 
 def test_prefixes_part_where_sequences_part():

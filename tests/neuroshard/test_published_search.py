@@ -12,41 +12,42 @@ from random_tasks import random_task
 
 from neuroshard.settings import SearchSettings
 from neuroshard.solver import NeuroShard
-from shardgym import InputError, ShardingTask, Topology, make_solver
+from shardgym import EmbeddingTable, InputError, ShardingTask, Topology, make_solver
 
 
-def assert_same_cost(task: ShardingTask, simulator) -> None:
+def assert_same_cost(task: ShardingTask, simulator, compiled: bool) -> None:
     """Where the plain search finds a plan, the fast one's costs the same; both say what the simulator says."""
     plain_plan, plain_ms = PlainSearch(task, simulator).run()
     assert plain_plan is not None, "a task that tells nothing"
-    plain, fast = simulator.evaluate(task, [plain_plan, NeuroShard().solve(task, simulator)])
+    plain, fast = simulator.evaluate(task, [plain_plan, NeuroShard(compiled=compiled).solve(task, simulator)])
     assert plain.total_ms == pytest.approx(plain_ms, abs=1e-6)
     assert fast.total_ms == pytest.approx(plain_ms, abs=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_plans_cost_the_same_where_memory_does_not_bind(simulator, seed):
+def test_plans_cost_the_same_where_memory_does_not_bind(simulator, compiled, seed):
     rng = np.random.default_rng(seed)
-    assert_same_cost(random_task(seed, int(rng.integers(3, 13)), int(rng.integers(2, 5))), simulator)
+    assert_same_cost(random_task(seed, int(rng.integers(3, 13)), int(rng.integers(2, 5))), simulator, compiled)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_plans_cost_the_same_where_memory_is_tight_and_uneven(simulator, seed):
-    assert_same_cost(random_task(seed, 10, 3, spare=1.3, uneven=True, optimizer="rowwise_adagrad"), simulator)
+def test_plans_cost_the_same_where_memory_is_tight_and_uneven(simulator, compiled, seed):
+    assert_same_cost(random_task(seed, 10, 3, spare=1.3, uneven=True, optimizer="rowwise_adagrad"), simulator, compiled)
 
 
-def test_plans_cost_the_same_with_equal_tables_in_any_number(simulator):
+def test_plans_cost_the_same_with_equal_tables_in_any_number(simulator, compiled):
     """Ties everywhere: four tables, each three times."""
     task = random_task(3, 4, 3)
     copies = [dataclasses.replace(table, name=f"{table.name}.{n}") for n in range(3) for table in task.tables]
-    assert_same_cost(dataclasses.replace(task, tables=tuple(copies)), simulator)
+    assert_same_cost(dataclasses.replace(task, tables=tuple(copies)), simulator, compiled)
 
 
-def test_plans_cost_the_same_on_one_device_and_with_one_table(simulator):
-    assert_same_cost(random_task(5, 6, 1), simulator)
+def test_plans_cost_the_same_on_one_device_and_with_one_table(simulator, compiled):
+    assert_same_cost(random_task(5, 6, 1), simulator, compiled)
     (table,) = random_task(12, 1, 2).tables
     wide = dataclasses.replace(table, embedding_dim=64)
-    assert_same_cost(ShardingTask((wide,), Topology(num_devices=2, memory_bytes=2**30), batch_size=512), simulator)
+    alone = ShardingTask((wide,), Topology(num_devices=2, memory_bytes=2**30), batch_size=512)
+    assert_same_cost(alone, simulator, compiled)
 
 
 def test_constants_are_the_published_ones():
@@ -59,12 +60,23 @@ def test_constants_are_the_published_ones():
     assert settings.scales().tolist() == pytest.approx(plain_search.SCALES, abs=1e-15)
 
 
-def test_a_grid_of_one_is_the_mean_width():
+def test_a_grid_of_one_is_the_mean_width_and_a_grid_of_none_no_limit():
     assert SearchSettings(grid=1).scales().tolist() == [1.0]
+    assert SearchSettings(grid=0).scales().tolist() == [np.inf]
+
+
+def test_without_a_grid_a_device_may_get_as_wide_as_it_likes(simulator, compiled, monkeypatch):
+    """One table is wider than every limit of the grid: without cuts, only the packing has a plan then."""
+    tables = tuple(EmbeddingTable(f"t{n}", 1000, width) for n, width in enumerate([128, 4, 4]))
+    task = ShardingTask(tables, Topology(num_devices=2, memory_bytes=2**30), batch_size=512)
+    monkeypatch.delattr("neuroshard.solver.pack")
+    NeuroShard(levels=0, grid=0, compiled=compiled).solve(task, simulator).validate(task)
+    with pytest.raises(NameError, match="pack"):
+        NeuroShard(levels=0, compiled=compiled).solve(task, simulator)
 
 
 @pytest.mark.parametrize(
-    "settings", [{"beam_width": 0}, {"candidates": 0}, {"levels": -1}, {"grid": 0}, {"grid": 1.5}, {"levels": True}]
+    "settings", [{"beam_width": 0}, {"candidates": 0}, {"levels": -1}, {"grid": -1}, {"grid": 1.5}, {"levels": True}]
 )
 def test_settings_out_of_range_are_refused(settings):
     (name,) = settings

@@ -1,7 +1,7 @@
 """Make one plan for one task and write it to a file.
 
 The file appears whole or not at all; an existing one is only replaced with --force. Exit code 1 when there is no
-feasible plan.
+feasible plan. On Ctrl-C the best plan so far is written, if the solver tells of any, and the exit code is 1 too.
 """
 
 from __future__ import annotations
@@ -13,8 +13,12 @@ from argparse import Namespace
 from pathlib import Path
 
 from shardgym.cli.inputs import DEFAULT_ORACLE, TASK_HELP, add_device, open_cost, read_task
-from shardgym.cli.output import check_free, count, print_json, write_result
+from shardgym.cli.output import check_free, count, print_json, say, write_result
 from shardgym.cli.parser import Parser, natural, positive_number
+from shardgym.costs.base import CostModel
+from shardgym.plan import ShardingPlan
+from shardgym.solver import Solver, call_solver, make_solver
+from shardgym.task import ShardingTask
 
 
 def configure(parser: Parser) -> None:
@@ -32,15 +36,13 @@ def configure(parser: Parser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Solve, check, write."""
-    from shardgym.solver import call_solver, make_solver
-
     check_free(arguments.output, arguments.force)
     task, solver = read_task(arguments.task), make_solver(arguments.solver)
     with open_cost(arguments.oracle, arguments.device) as oracle:
         start = time.perf_counter()
         # What a solver prints is not part of the result.
         with contextlib.redirect_stdout(sys.stderr):
-            plan = call_solver(solver, task, oracle, arguments.seed, time_limit_s=arguments.time_limit)
+            plan, code = _solve(solver, task, oracle, arguments)
         seconds = time.perf_counter() - start
         plan.validate(task)
         cost = oracle.evaluate(task, [plan])[0]
@@ -52,4 +54,22 @@ def run(arguments: Namespace) -> int:
     else:
         print(f"{arguments.output}: {count(len(plan.shards), 'shard')} on {count(task.num_devices, 'device')} "
               f"in {seconds:.3f} s, {cost.total_ms:.3f} ms per step by {arguments.oracle}")  # fmt: skip
-    return 0
+    return code
+
+
+def _solve(solver: Solver, task: ShardingTask, oracle: CostModel, arguments: Namespace) -> tuple[ShardingPlan, int]:
+    """Return the solver's plan and exit code 0; the best plan that it told of and 1 when it is interrupted."""
+    told: list[ShardingPlan] = []
+
+    def observer(plan: ShardingPlan, cost_ms: float) -> None:
+        del cost_ms
+        told[:] = [plan]
+
+    options = {"time_limit_s": arguments.time_limit, "observer": observer}
+    try:
+        return call_solver(solver, task, oracle, arguments.seed, **options), 0
+    except KeyboardInterrupt:
+        if not told:
+            raise
+        say("interrupted: this is the best plan so far")
+        return told[0], 1

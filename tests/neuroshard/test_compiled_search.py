@@ -1,0 +1,181 @@
+"""The compiled search does what the one in NumPy does, in every part."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+
+import numpy as np
+import pytest
+from random_tasks import random_task
+
+from neuroshard import engine
+from neuroshard.budget import Budget
+from neuroshard.cutoff import Cutoff
+from neuroshard.kinds import Kinds
+from neuroshard.solver import NeuroShard
+from shardgym import InputError, MissingDependencyError, make_cost, make_solver
+
+needs_numba = pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("numba", "scipy"))), reason="needs the extra 'search'"
+)
+
+
+def both_engines(task, simulator):
+    return [engine.engine(Kinds(task), simulator, compiled=compiled) for compiled in (False, True)]
+
+
+@needs_numba
+@pytest.mark.parametrize("seed", range(20))
+def test_plans_cost_the_same(simulator, seed):
+    """Few tables to many, one device to many, memory from tight to ample."""
+    rng = np.random.default_rng([seed, 1])
+    tables = int(rng.integers(1, 60))
+    devices = int(rng.integers(1, max(tables // 3, 2)))
+    task = random_task(seed, tables, devices, spare=float(rng.choice([1.5, 2.0, 10.0])), uneven=bool(seed % 2))
+    settings = {"beam_width": int(rng.integers(1, 5)), "levels": 4, "grid": int(rng.integers(1, 15))}
+    plans = [NeuroShard(**settings, compiled=compiled).solve(task, simulator) for compiled in (False, True)]
+    plain, fast = simulator.evaluate(task, plans)
+    assert np.isfinite(plain.total_ms)
+    assert fast.total_ms == pytest.approx(plain.total_ms, rel=1e-9)
+
+
+@needs_numba
+def test_plans_cost_the_same_where_tables_are_equal(simulator):
+    """Ties of compute, of bytes and of placements, all settled in the same way."""
+    task = random_task(3, 5, 4)
+    copies = [dataclasses.replace(table, name=f"{table.name}.{n}") for n in range(4) for table in task.tables]
+    task = dataclasses.replace(task, tables=tuple(copies))
+    plain, fast = (NeuroShard(compiled=compiled).solve(task, simulator) for compiled in (False, True))
+    assert fast == plain
+
+
+@needs_numba
+def test_contents_are_priced_and_found_again_the_same_way(simulator):
+    """Many more than there is room for at first."""
+    task = random_task(8, 30, 2)
+    plain, fast = (parts.contents for parts in both_engines(task, simulator))
+    rng, devices = np.random.default_rng(0), [np.zeros(300, dtype=np.int64)] * 2
+    for _ in range(12):
+        kinds = rng.integers(0, len(plain.kinds), 300)
+        devices = [contents.add(held, kinds) for contents, held in zip((plain, fast), devices, strict=True)]
+    assert fast.count == plain.count > 3000
+    np.testing.assert_array_equal(*devices)
+    np.testing.assert_allclose(fast.ms[: fast.count], plain.ms[: plain.count], rtol=1e-12)
+    pairs = devices[0].reshape(-1, 2)
+    np.testing.assert_allclose(fast.totals(pairs), plain.totals(pairs), rtol=1e-12)
+    assert [fast.held(n) for n in pairs[:, 0].tolist()] == [plain.held(n) for n in pairs[:, 0].tolist()]
+
+
+@needs_numba
+@pytest.mark.parametrize("caps", [[1.1, 1.2, 1.4, 1.8, 2.5], [2.0], [1.3, np.inf]])
+def test_placements_are_the_same_for_every_value_of_the_grid(simulator, caps):
+    """Sequences in no sensible order, some equal, many beginning alike; memory that binds."""
+    task = random_task(11, 14, 4, spare=1.8, uneven=True)
+    sequences = np.array([Kinds(task).whole] * 12)
+    rng = np.random.default_rng(5)
+    for n in range(1, len(sequences)):
+        first = int(rng.integers(0, 13))
+        sequences[n, first:] = rng.permutation(sequences[n, first:])
+    sequences[3] = sequences[7]
+    widths = np.array(caps) * sum(table.embedding_dim for table in task.tables) / task.num_devices
+    found = []
+    for parts in both_engines(task, simulator):
+        best = parts.inner(widths, Budget()).place(sequences, Cutoff(len(sequences)))
+        feasible = np.flatnonzero(np.isfinite(best.costs)).tolist()
+        found.append((best.costs, [list(map(sorted, best.held(n))) for n in feasible]))
+    assert len(set(found[0][0])) > 1
+    np.testing.assert_allclose(found[1][0], found[0][0], rtol=1e-9)
+    assert found[1][1] == found[0][1]
+
+
+@needs_numba
+@pytest.mark.parametrize("threads", [2, 3, 100])
+def test_threads_change_nothing(simulator, monkeypatch, threads):
+    monkeypatch.setattr("neuroshard.threads._WORTH_A_THREAD", 1)
+    task = random_task(13, 20, 4, spare=1.5, uneven=True)
+    found = {}
+    for count in (1, threads):
+        seen: list[float] = []
+        search = NeuroShard(levels=3, compiled=True, threads=count)
+        plan = search.solve(task, simulator, observer=lambda plan, cost_ms, seen=seen: seen.append(cost_ms))
+        plan.validate(task)
+        found[count] = plan, seen
+    assert found[threads] == found[1]
+
+
+@needs_numba
+def test_a_time_limit_ends_all_threads(simulator, monkeypatch):
+    monkeypatch.setattr("neuroshard.threads._WORTH_A_THREAD", 1)
+    task = random_task(13, 20, 4)
+    NeuroShard(compiled=True, threads=2).solve(task, simulator, time_limit_s=0).validate(task)
+
+
+@needs_numba
+def test_a_time_limit_begins_when_everything_is_compiled(simulator, monkeypatch):
+    """Everything that a search with a limit calls has been called before."""
+    from neuroshard.compiled import contents, exchange, search
+
+    called, ready = [], []
+    for module, name in (contents, "add_all"), (exchange, "totals"), (search, "advance"):
+        work = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *a, work=work, name=name: called.append(name) or work(*a))
+    begin = Budget.__init__
+    monkeypatch.setattr(Budget, "__init__", lambda self, s=None: ready.append((s, {*called})) or begin(self, s))
+    NeuroShard(compiled=True).solve(random_task(1, 4, 2), simulator, time_limit_s=10)
+    assert (10, {"add_all", "totals", "advance"}) in ready
+
+
+@pytest.mark.parametrize("threads", [0, 1.5, True])
+def test_threads_out_of_range_are_refused(threads):
+    with pytest.raises(InputError, match="threads of the search must be an integer from 1 on"):
+        make_solver("neuroshard", threads=threads)
+
+
+@needs_numba
+@pytest.mark.parametrize(
+    ("ms", "used", "columns", "device"),
+    [
+        ([2, 1, 3], [0, 9, 0], [0, 0, 0], 1),
+        ([1, 1, 1], [5, 3, 3], [0, 0, 0], 1),
+        ([1, 1, 1], [11, 11, 10], [0, 0, 0], 2),
+        ([1, 1, 1], [0, 0, 0], [9, 8, 0], 1),
+        ([1, 1, 1], [11, 0, 0], [0, 9, 9], -1),
+    ],
+)
+def test_a_shard_goes_to_the_least_compute_then_bytes_then_number_where_there_is_room(ms, used, columns, device):
+    """A shard of 4 columns and 2 bytes on devices of at most 12 columns and 12 bytes."""
+    from neuroshard.compiled import lanes
+
+    state, four = lanes.lanes_for(1, 3, 1), np.array([4])
+    state.ms[0], state.bytes[0], state.columns[0] = ms, used, columns
+    limits = lanes.Limits(np.array([12.0]), np.full(3, 12), four, np.array([2]))
+    assert lanes.cheapest(state, 0, limits, 0) == device
+
+
+def test_without_numba_the_compiled_search_is_refused_and_the_other_one_runs(simulator, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(engine.importlib.util, "find_spec", lambda name: None if name == "numba" else find(name))
+    with pytest.raises(MissingDependencyError, match=r"needs 'numba'.*shardgym\[search\]"):
+        NeuroShard(compiled=True)
+    assert NeuroShard().compiled is False
+    task = random_task(2, 5, 2)
+    NeuroShard().solve(task, simulator).validate(task)
+
+
+@needs_numba
+def test_numba_is_used_where_it_is_installed_unless_told_otherwise():
+    assert [NeuroShard(compiled=wanted).compiled for wanted in (None, True, False)] == [True, True, False]
+
+
+def test_anything_but_a_bool_is_refused():
+    with pytest.raises(InputError, match="compiled must be true, false or none"):
+        make_solver("neuroshard", compiled="yes")
+
+
+@needs_numba
+def test_other_cost_models_are_priced_through_whole_plans(simulator):
+    task = random_task(5, 4, 2)
+    roofline = make_cost("roofline")
+    plain, fast = (NeuroShard(levels=1, compiled=compiled).solve(task, roofline) for compiled in (False, True))
+    assert fast == plain

@@ -120,7 +120,7 @@ def data_folder(made_up_rows, tmp_path_factory) -> Path:
 def quick_settings():
     from shardgym.pretraining.fit import FitSettings
 
-    return FitSettings(epochs=60, least_steps=0, batch=64, members=2)
+    return FitSettings(epochs=60, least_steps=0, batch=64, members=2, weight_decay=2.0)
 
 
 @pytest.fixture(scope="session")

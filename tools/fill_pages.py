@@ -3,6 +3,7 @@
 - Between `<!-- table: FOLDER -->` and `<!-- end -->`: what `shardgym leaderboard FOLDER --format md` prints, its
   heading as plain bold text.
 - Between `<!-- docstring: module:Class -->` and `<!-- end -->`: the docstring of a class.
+- Between `<!-- model: HARDWARE -->` and `<!-- end -->`: what the cards of shipped simulator weights say.
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ import re
 import sys
 from pathlib import Path
 
+from model_summary import model_summary
+
 from shardgym.leaderboard import load_boards, rank, render
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"(<!-- (table|docstring): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (table|docstring|model): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def filled(page: str) -> str:
     """Return the text of a page with everything generated made anew."""
-    makers = {"table": _table, "docstring": _docstring}
+    makers = {"table": _table, "docstring": _docstring, "model": model_summary}
     return BLOCK.sub(lambda m: f"{m[1]}\n{makers[m[2]](m[3])}\n\n{m[4]}", page)
 
 

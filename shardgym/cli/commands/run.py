@@ -37,7 +37,7 @@ from shardgym.leaderboard.render import to_dict
 from shardgym.suites import Suite, load_suite
 from shardgym.suites.tracks import CostChoice, Track
 
-DEFAULT_SOLVERS = ("random", *HEURISTICS, "neuroshard")
+DEFAULT_SOLVERS = ("random", *HEURISTICS, "neuroshard", "neuroshard_plus")
 TABLE = "table.md"
 
 

@@ -1,0 +1,37 @@
+"""Pricing by the learned simulator: added latents, and one call of the head for all of a batch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from neuroshard.arrays import Floats, Ints
+from neuroshard.plus.pricing import Pricing
+from neuroshard.plus.shelf import Shelf
+from shardgym.costs.simulator import SimulatorCost
+
+
+class SimulatorPricing(Pricing):
+    """Exact up to rounding; all shards are encoded at once, here and never again.
+
+    Args:
+        shelf: the shards.
+        cost: an oracle.
+
+    Raises:
+        InputError: `cost` is a judge, or does not know tasks of this kind.
+    """
+
+    def __init__(self, shelf: Shelf, cost: SimulatorCost) -> None:
+        rows = np.flatnonzero(shelf.columns)
+        self._state = cost.begin(shelf.task, [shelf.shard(row) for row in rows.tolist()])
+        vectors = np.zeros((len(shelf), self._state.latents.shape[1]))
+        vectors[rows] = self._state.latents
+        super().__init__(shelf, vectors)
+
+    def compute(self, sums: Floats) -> Floats:
+        """See `Pricing`."""
+        return np.asarray(self._state.compute_of(sums).sum(axis=1), dtype=np.float64)
+
+    def totals(self, compute: Floats, columns: Ints) -> Floats:
+        """See `Pricing`."""
+        return self._state.totals_of(compute, columns.astype(np.float64))

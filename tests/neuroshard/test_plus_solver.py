@@ -1,0 +1,227 @@
+"""`neuroshard_plus` as a solver: how good its plans are, memory, limits, and what it asks of cost models."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from random_tasks import random_task
+from test_neuroshard_solver import HARD, crowded
+
+from neuroshard.budget import Budget, OutOfTime
+from neuroshard.plus.solver import NeuroShardPlus
+from neuroshard.solver import NeuroShard
+from shardgym import (
+    EmbeddingTable,
+    InfeasiblePlanError,
+    InputError,
+    NoFeasiblePlanError,
+    Shard,
+    ShardingPlan,
+    ShardingTask,
+    Topology,
+    make_cost,
+    make_solver,
+)
+from shardgym.conformance import check_solver
+
+
+def total_ms(task, cost, plan) -> float:
+    return cost.evaluate(task, [plan])[0].total_ms
+
+
+def needs_row_cuts() -> ShardingTask:
+    """One table of four columns: only half of its rows fit on a device."""
+    topology = Topology(num_devices=2, memory_bytes=900)
+    return ShardingTask((EmbeddingTable("t0", 100, 4),), topology, batch_size=64)
+
+
+class Counting(type(make_cost("roofline"))):
+    """Roofline that counts the plans of one task it is asked for, and says how many at a time."""
+
+    def __init__(self, task) -> None:
+        super().__init__()
+        self.task, self.asked = task, []
+
+    def _evaluate(self, task, plans):
+        if task == self.task:
+            self.asked.append(len(plans))
+        return super()._evaluate(task, plans)
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_plus_finds_a_plan_where_memory_binds(simulator, name):
+    for cost in (simulator, make_cost("roofline")):
+        NeuroShardPlus(kicks=2).solve(HARD[name], cost).validate(HARD[name])
+
+
+def test_plus_refuses_what_cannot_be_packed(simulator):
+    for cost in (simulator, make_cost("roofline")):
+        with pytest.raises(NoFeasiblePlanError, match="'t0', has 1600 bytes, the largest device 900"):
+            NeuroShardPlus().solve(needs_row_cuts(), cost)
+
+
+def test_plus_cuts_anywhere_where_halves_cannot_be_packed(simulator):
+    """Three units of columns on devices with room for two and one."""
+    task = crowded([12], [2, 1])
+    for cost in (simulator, make_cost("roofline")):
+        with pytest.raises(NoFeasiblePlanError):
+            NeuroShard().solve(task, cost)
+        plan = NeuroShardPlus().solve(task, cost)
+        assert [(shard.num_columns, shard.device) for shard in plan.shards] == [(8, 0), (4, 1)]
+
+
+def test_an_initial_plan_is_kept_where_no_packing_is_found(simulator):
+    task = needs_row_cuts()
+    halves = [Shard("t0", (0, 50), (0, 4), 0), Shard("t0", (50, 100), (0, 4), 1)]
+    initial = ShardingPlan.of(task, halves)
+    for cost in (simulator, make_cost("roofline")):
+        assert NeuroShardPlus().solve(task, cost, initial_plan=initial) == initial
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_plus_is_better_than_the_published_search_with_some_effort(simulator, seed):
+    task = random_task(seed, 14, 4)
+    published = total_ms(task, simulator, NeuroShard().solve(task, simulator))
+    assert total_ms(task, simulator, NeuroShardPlus(kicks=20).solve(task, simulator)) < published
+
+
+def test_more_kicks_are_no_worse_and_at_times_better(simulator):
+    """With a soft maximum of no width the objective is the predicted cost."""
+    costs = []
+    for seed in range(3):
+        task = random_task(seed, 12, 3)
+        plans = [NeuroShardPlus(kicks=kicks, softness=0).solve(task, simulator) for kicks in (1, 3, 12)]
+        costs.append([total_ms(task, simulator, plan) for plan in plans])
+    assert (np.diff(costs, axis=1) <= 1e-9).all()
+    assert np.diff(costs, axis=1).min() < 0
+
+
+def test_the_same_seed_gives_the_same_plan_and_seeds_matter(simulator):
+    task = random_task(3, 14, 4)
+    solver = NeuroShardPlus(kicks=5)
+    plans = [solver.solve(task, simulator, seed=seed) for seed in (0, 0, 1, 2, 3)]
+    assert plans[0] == plans[1]
+    assert len({plan.digest for plan in plans}) > 1
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_plus_without_any_time_returns_a_valid_plan(simulator, name):
+    for cost in (simulator, make_cost("roofline")):
+        NeuroShardPlus().solve(HARD[name], cost, time_limit_s=0).validate(HARD[name])
+
+
+def test_plus_without_any_time_returns_the_initial_plan(simulator):
+    task = random_task(1, 8, 3)
+    initial = ShardingPlan.table_wise(task, [0, 1, 2, 0, 1, 2, 0, 1])
+    for cost in (simulator, make_cost("roofline")):
+        assert NeuroShardPlus().solve(task, cost, time_limit_s=0, initial_plan=initial) == initial
+
+
+@pytest.mark.parametrize("error", [OutOfTime, KeyboardInterrupt])
+@pytest.mark.parametrize("steps", [3, 10, 40])
+def test_plus_returns_its_best_plan_when_it_is_stopped_anywhere(monkeypatch, steps, error):
+    left = itertools.chain([True] * steps, itertools.repeat(False))
+
+    def check(self):
+        if not next(left):
+            raise error
+
+    seen = []
+    monkeypatch.setattr(Budget, "check", check)
+    task, solver = random_task(6, 9, 3), NeuroShardPlus(keep_on_interrupt=error is KeyboardInterrupt)
+    plan = solver.solve(task, make_cost("roofline"), time_limit_s=1e6, observer=lambda *best: seen.append(best))
+    plan.validate(task)
+    assert not seen or plan == seen[-1][0]
+    assert next(left) is False, "the search ended before its time"
+
+
+def test_an_interrupt_is_passed_on_if_nothing_else_is_said(simulator, monkeypatch):
+    def check(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Budget, "check", check)
+    with pytest.raises(KeyboardInterrupt):
+        NeuroShardPlus().solve(random_task(6, 9, 3), simulator)
+
+
+def test_with_a_time_limit_kicks_go_on_until_they_bring_nothing(simulator, monkeypatch):
+    monkeypatch.setattr("neuroshard.plus.search.PATIENCE", 8)
+    task = random_task(6, 11, 3)
+    long = NeuroShardPlus(softness=0).solve(task, simulator, time_limit_s=1e6)
+    short = NeuroShardPlus(softness=0).solve(task, simulator)
+    assert total_ms(task, simulator, long) < total_ms(task, simulator, short)
+
+
+def test_plus_starts_from_a_better_initial_plan(simulator):
+    task = random_task(9, 8, 3)
+    placements = list(itertools.product(range(3), repeat=8))
+    totals = simulator.begin(task).totals(placements)
+    optimum = ShardingPlan.table_wise(task, placements[int(np.argmin(totals))])
+    plan = NeuroShardPlus().solve(task, simulator, initial_plan=optimum)
+    assert total_ms(task, simulator, plan) <= totals.min() * (1 + 1e-9)
+
+
+def test_plus_refuses_an_infeasible_initial_plan_or_one_of_another_task(simulator):
+    task = crowded([16, 16], [4, 4])
+    with pytest.raises(InfeasiblePlanError, match="device 0 holds"):
+        NeuroShardPlus().solve(task, simulator, initial_plan=ShardingPlan.table_wise(task, [0, 0]))
+    with pytest.raises(InputError, match="plan is for task"):
+        NeuroShardPlus().solve(task, simulator, initial_plan=ShardingPlan.table_wise(crowded([16], [4]), [0]))
+
+
+@pytest.mark.parametrize("model", ["simulator", "roofline"])
+def test_plus_tells_its_observer_of_every_improvement_and_returns_the_last(simulator, model):
+    cost, task = simulator if model == "simulator" else make_cost("roofline"), random_task(3, 12, 4)
+    seen: list[tuple[ShardingPlan, float]] = []
+    plan = NeuroShardPlus(kicks=5).solve(task, cost, observer=lambda *best: seen.append(best))
+    costs = [ms for _, ms in seen]
+    assert len(costs) > 1
+    assert costs == sorted(set(costs), reverse=True)
+    assert seen[-1][0] == plan
+    told = cost.evaluate(task, [plan for plan, _ in seen])
+    assert costs == pytest.approx([cost.total_ms for cost in told], rel=1e-9)
+
+
+@pytest.mark.parametrize("queries", [1, 5, 20])
+def test_other_cost_models_are_asked_for_no_more_plans_than_allowed(queries):
+    cost = Counting(random_task(5, 10, 3))
+    NeuroShardPlus(queries=queries).solve(cost.task, cost)
+    assert 0 < sum(cost.asked) <= queries
+    assert max(cost.asked) <= 8
+
+
+def test_the_estimate_learns_from_plans():
+    """A cost with a fixed time per shard: only what was learned tells that cuts do not pay."""
+
+    class PerShard(type(make_cost("roofline"))):
+        def _evaluate(self, task, plans):
+            answers = super()._evaluate(task, plans)
+            added = [[max(len(plan.on(d)) - 1, 0) for d in range(task.num_devices)] for plan in plans]
+            return [
+                dataclasses.replace(answer, per_device=answer.per_device + np.array(more)[:, None] * [5, 0, 0, 0])
+                for answer, more in zip(answers, added, strict=True)
+            ]
+
+    task = random_task(4, 6, 2)
+    plan = NeuroShardPlus().solve(task, PerShard())
+    assert [len(plan.on(device)) for device in range(2)] == [3, 3]
+
+
+def test_plus_conforms_with_the_simulator(simulator):
+    report = check_solver("neuroshard_plus", simulator, time_limit_s=0.5)
+    assert report.ok, "\n" + report.table()
+
+
+def test_kicks_of_small_tasks_cost_little_and_those_of_large_ones_are_asked_for():
+    settings = NeuroShardPlus().settings
+    assert [settings.kicks_within(tables, limited=False) for tables in (1, 4, 9, 10, 60)] == [27, 18, 3, 0, 0]
+    assert settings.kicks_within(4, limited=True) is None
+    assert [NeuroShardPlus(kicks=7).settings.kicks_within(60, limited=limited) for limited in (False, True)] == [7, 7]
+
+
+def test_plus_settings_are_refused_by_name():
+    with pytest.raises(InputError, match="kick_moves of the search must be an integer from 1 on, got 0"):
+        make_solver("neuroshard_plus", kick_moves=0)

@@ -26,9 +26,9 @@ class CompiledContents(SimulatorContents):
 
     def __init__(self, kinds: Kinds, cost: SimulatorCost) -> None:
         super().__init__(kinds, cost)
-        predictor = self._state._predictor
+        predictor = self._state.predictor
         self._head = head_of(predictor.best)
-        self._backward, self._forward = (exchange_of(predictor._comm[name]) for name in ("backward", "forward"))
+        self._backward, self._forward = (exchange_of(predictor.comm[name]) for name in ("backward", "forward"))
 
     def clear(self) -> None:
         """See `Contents`."""

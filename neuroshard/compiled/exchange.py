@@ -31,7 +31,7 @@ def exchange_of(params: Params) -> Exchange:
     ms_per_work = fixed["prior"].ravel() / fixed["work_unit"]
     return Exchange(
         np.ascontiguousarray(fixed["feature_mean"]), np.ascontiguousarray(fixed["feature_scale"]), ms_per_work,
-        chain_of(params, "encoder"), chain_of(params, "head"), comm_net._LIMIT, comm_net._FEATURE_LIMIT,
+        chain_of(params, "encoder"), chain_of(params, "head"), comm_net.LIMIT, comm_net.FEATURE_LIMIT,
     )  # fmt: skip
 
 

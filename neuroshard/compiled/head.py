@@ -39,8 +39,8 @@ def head_of(params: Params) -> Head:
     """Return the head of one compute network."""
     device_ms, mean, scale = (np.ascontiguousarray(params[f"fixed.{name}"]) for name in _FIXED)
     return Head(
-        device_ms, mean, scale, chain_of(params, "head"), compute_net._DEVICE_LIMIT, compute_net._FEATURE_LIMIT,
-        compute_net._LEAST_WORK, _TIMES, _TIMES + _WORK,
+        device_ms, mean, scale, chain_of(params, "head"), compute_net.DEVICE_LIMIT, compute_net.FEATURE_LIMIT,
+        compute_net.LEAST_WORK, _TIMES, _TIMES + _WORK,
     )  # fmt: skip
 
 

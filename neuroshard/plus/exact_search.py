@@ -60,11 +60,13 @@ class ExactSearch:
         pricing = SimulatorPricing(self._shelf, self._cost)
         pricing.learn_slope()
         search = Search(pricing, self._settings, self._budget, self._rng, self._found)
-        placement = search.run(starts_of(pricing, search.objective, self._budget, start), 0)
+        best = search.run(starts_of(pricing, search.objective, self._budget, start), 0)
         kicks = self._settings.kicks_within(self._shelf.task.num_tables, limited=self._budget.limited)
         if kicks != 0:
             cut = cut_greedily(pricing, search.objective, self._budget, search.offer)
-            search.run([placement.units, *([] if cut is None else [cut])], kicks)
+            if cut is not None:
+                best = min(best, search.run([cut], 0), key=lambda placement: placement.value)
+            search.run([best.units], kicks)
 
     def _published_search(self, initial: ShardingPlan | None, left_s: float | None) -> ShardingPlan | None:
         """Return what the narrow published search finds, if anything."""

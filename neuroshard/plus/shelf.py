@@ -13,7 +13,7 @@ from shardgym.task import ShardingTask
 class Shelf:
     """Shards of 0, 1, 2, ... units of columns of each table; a unit is four columns, the least that can be cut off.
 
-    A device holds at most one shard of a table: two are never cheaper than one that is as wide as both.
+    A device holds at most one shard of a table: two would read the same ids twice.
 
     Args:
         task: the task; all widths are divisible by four.

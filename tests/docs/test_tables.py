@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from shardgym import load_suite
+from shardgym.evaluation import verify
 from shardgym.evaluation.store import read_results, record_files
 
 ROOT = Path(__file__).parents[2]
@@ -42,3 +43,12 @@ def test_committed_records_are_of_committed_code_and_of_shipped_tasks():
             assert load_suite(result.suite)[result.task_index].digest == result.task_hash
             assert result.commit
             assert not result.commit.endswith("+"), f"{file} was made from a modified checkout"
+
+
+def test_simulated_boards_score_the_same_again():
+    """Whoever changes what a simulator predicts must make the boards anew."""
+    files = record_files([ROOT / "leaderboards"])
+    folders = [file.parent for file in files if read_results(file)[0].judge == "simulator"]
+    assert folders
+    report = verify(folders)
+    assert report.verdict == "verified", report.footer()

@@ -19,8 +19,8 @@ from shardgym.costs.simulator.samples import Floats
 
 ENCODER_SIZES = (48, 32)
 HEAD_SIZES = (48,)
-_LIMIT = 1.5
-_FEATURE_LIMIT = 4.0
+LIMIT = 1.5
+FEATURE_LIMIT = 4.0
 _FEATURES = 15
 
 #: What must lie in the range of the training data.
@@ -108,14 +108,14 @@ def fixed(seen: CommInputs, prior: Floats) -> dict[str, Floats]:
 def log_ms(ops: Ops, params: Params, seen: CommInputs, groups: Groups) -> Array:
     """Return the logarithm of what an exchange takes on each device, shape (K, S, 1)."""
     x = (seen.features - params["fixed.feature_mean"]) / params["fixed.feature_scale"]
-    code = ops.relu(dense(ops, params, "encoder", ops.clip(x, -_FEATURE_LIMIT, _FEATURE_LIMIT)))
+    code = ops.relu(dense(ops, params, "encoder", ops.clip(x, -FEATURE_LIMIT, FEATURE_LIMIT)))
     mean = ops.group_sum(code, groups) / _column(ops, seen.amounts, groups)
     context = ops.spread(ops.concat([mean, ops.group_max(code, groups)]), groups)
     out = dense(ops, params, "head", ops.concat([code, context]))
     transfer = (seen.amounts / params["fixed.work_unit"]) @ params["fixed.prior"]
     # A device that waits may be done a little before the others are; 1 / (1 + exp(4)) is where that starts from.
     early = 1 / (1 + ops.exp(4.0 - out[..., 1:]))
-    return ops.log(transfer * ops.exp(bounded(ops, out[..., :1], _LIMIT)) + seen.wait_ms * (1 - early) + 1e-6)
+    return ops.log(transfer * ops.exp(bounded(ops, out[..., :1], LIMIT)) + seen.wait_ms * (1 - early) + 1e-6)
 
 
 def _column(ops: Ops, amounts: Array, groups: Groups) -> Array:

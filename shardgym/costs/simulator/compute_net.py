@@ -27,11 +27,11 @@ _WORK = len(WORK_NAMES)
 LATENT = _TIMES + _WORK + ENCODING
 
 #: A shard's time stays within a factor of exp(1.5) of the analytic one, a device's within exp(1) of its shards' sum.
-_SHARD_LIMIT, _DEVICE_LIMIT = 1.5, 1.0
+_SHARD_LIMIT, DEVICE_LIMIT = 1.5, 1.0
 #: Standardised features beyond this say no more.
-_FEATURE_LIMIT = 4.0
+FEATURE_LIMIT = 4.0
 #: Work in units of the mean shard; keeps logarithms finite.
-_LEAST_WORK = 1e-3
+LEAST_WORK = 1e-3
 
 
 #: Parameters that are not trained, see `fixed`.
@@ -66,7 +66,7 @@ def fixed(
     unit = np.maximum(amounts.mean(axis=0), 1e-9)
     starts = np.cumsum(counts) - counts
     totals = np.add.reduceat(amounts / unit, starts, axis=0)
-    scalars = np.log(np.hstack([totals @ prior + device_ms, totals]) + _LEAST_WORK)
+    scalars = np.log(np.hstack([totals @ prior + device_ms, totals]) + LEAST_WORK)
     return {
         "fixed.feature_mean": features.mean(axis=0),
         "fixed.feature_scale": _scale(features),
@@ -87,7 +87,7 @@ def encode(ops: Ops, params: Params, features: Array, amounts: Array) -> Array:
     """Return the latents of shards, shape (K, S, 32): two times in ms, amounts of work, encoding."""
     x = (features - params["fixed.feature_mean"]) / params["fixed.feature_scale"]
     scaled = amounts / params["fixed.work_unit"]
-    encoded = dense(ops, params, "encoder", ops.clip(x, -_FEATURE_LIMIT, _FEATURE_LIMIT))
+    encoded = dense(ops, params, "encoder", ops.clip(x, -FEATURE_LIMIT, FEATURE_LIMIT))
     factors = ops.exp(bounded(ops, encoded[..., :_TIMES], _SHARD_LIMIT))
     return ops.concat([(scaled @ params["fixed.prior"]) * factors, scaled, encoded[..., _TIMES:]])
 
@@ -108,10 +108,10 @@ def head(ops: Ops, params: Params, sums: Array) -> Array:
     # The first amount of work counts shards, in units of the mean, which is one.
     mean = sums[..., _TIMES + _WORK :] / totals[..., :1]
     log_base = ops.log(base + 1e-9)
-    scalars = ops.concat([log_base, ops.log(totals + _LEAST_WORK)])
+    scalars = ops.concat([log_base, ops.log(totals + LEAST_WORK)])
     x = (scalars - params["fixed.scalar_mean"]) / params["fixed.scalar_scale"]
-    seen = ops.concat([ops.clip(x, -_FEATURE_LIMIT, _FEATURE_LIMIT), mean])
-    return log_base + bounded(ops, dense(ops, params, "head", seen), _DEVICE_LIMIT)
+    seen = ops.concat([ops.clip(x, -FEATURE_LIMIT, FEATURE_LIMIT), mean])
+    return log_base + bounded(ops, dense(ops, params, "head", seen), DEVICE_LIMIT)
 
 
 def log_ms(ops: Ops, params: Params, features: Array, amounts: Array, groups: Groups) -> Array:

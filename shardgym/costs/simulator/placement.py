@@ -38,12 +38,13 @@ class PlacementState:
         devices: of every candidate, `UNPLACED` where it is on none, shape (C,).
         latents: of every candidate, shape (C, 32).
         widths: columns of every candidate, shape (C,).
+        predictor: the oracle's networks, for searches that evaluate them on their own.
     """
 
     def __init__(
         self, task: ShardingTask, predictor: OraclePredictor, known: EncodedShards, candidates: Sequence[Shard]
     ) -> None:
-        self._task, self._predictor, self._known = task, predictor, known
+        self._task, self.predictor, self._known = task, predictor, known
         self.candidates: list[Shard] = []
         self.devices: Ints = np.zeros(0, dtype=np.int64)
         self.latents: Floats = np.zeros((0, LATENT))
@@ -113,7 +114,7 @@ class PlacementState:
             Forward and backward ms of that device with that candidate, shape (n, 2). Nothing is placed.
         """
         sums = self._sums[np.asarray(devices, dtype=np.int64)] + self.latents[np.asarray(candidates, dtype=np.int64)]
-        return self._predictor.head_ms(sums)
+        return self.predictor.head_ms(sums)
 
     def compute_ms(self) -> Floats:
         """Return forward and backward compute of every device, shape (D, 2); an empty one takes none."""
@@ -161,7 +162,7 @@ class PlacementState:
         Returns:
             Forward and backward ms, shape (G, 2).
         """
-        return self._predictor.head_ms(sums)
+        return self.predictor.head_ms(sums)
 
     def totals_of(self, compute_ms: Floats, widths: Floats) -> Floats:
         """Add communication to known compute of whole placements.
@@ -173,19 +174,19 @@ class PlacementState:
         Returns:
             What the slowest device takes in ms, shape (P,).
         """
-        comm = exchange_times(self._predictor, self._task, compute_ms, widths)
+        comm = exchange_times(self.predictor, self._task, compute_ms, widths)
         return np.asarray((compute_ms + comm.forward_ms + comm.backward_ms).max(axis=-1), dtype=np.float64)
 
     def _head(self, sums: Floats, counts: Ints) -> Floats:
         ms = np.zeros((len(sums), 2))
         busy = counts > 0
         if busy.any():
-            ms[busy] = self._predictor.head_ms(sums[busy])
+            ms[busy] = self.predictor.head_ms(sums[busy])
         return ms
 
     def _phases(self, compute: Floats, widths: Floats) -> Floats:
         """Add communication to compute of shape (P, D, 2), giving (P, D, 4)."""
-        comm = exchange_times(self._predictor, self._task, compute.sum(axis=-1), widths)
+        comm = exchange_times(self.predictor, self._task, compute.sum(axis=-1), widths)
         phases = {
             "forward_compute": compute[..., 0], "forward_comm": comm.forward_ms,
             "backward_comm": comm.backward_ms, "backward_compute": compute[..., 1],

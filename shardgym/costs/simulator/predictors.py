@@ -53,12 +53,16 @@ class OraclePredictor:
 
     Args:
         weights: of role "oracle".
+
+    Attributes:
+        best: parameters of the best compute network.
+        comm: parameters of the exchange networks, "forward" and "backward".
     """
 
     def __init__(self, weights: Weights) -> None:
         self._compute = weights.networks["compute"]
         self.best = member(self._compute, 0)
-        self._comm = {name: member(weights.networks[name], 0) for name in ("forward", "backward")}
+        self.comm = {name: member(weights.networks[name], 0) for name in ("forward", "backward")}
 
     def encode(self, shards: Shards) -> Array:
         """Return the latents of all members, shape (S, K, 32)."""
@@ -76,7 +80,7 @@ class OraclePredictor:
 
     def exchange_ms(self, exchanges: Exchanges, *, backward: bool) -> Floats:
         """See `Predictor`."""
-        params = self._comm["backward" if backward else "forward"]
+        params = self.comm["backward" if backward else "forward"]
         log_ms = comm_net.log_ms(NUMPY, params, comm_net.inputs(exchanges), exchanges.groups)
         return np.asarray(np.exp(log_ms[:, 0]), dtype=np.float64)
 

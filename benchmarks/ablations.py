@@ -1,13 +1,13 @@
 """Ablations of the NeuroShard search: what each part of it, and each constant, brings and takes.
 
-    python benchmarks/ablations.py [--weights FOLDER] [--judge-weights FOLDER] [--suite dlrm4-v1] [--limit 5]
+    python benchmarks/ablations.py [--weights FOLDER] [--suite dlrm4-v1] [--limit 5]
         [--plot ablations.svg] [--only K,N,L,M,without] [--json]
 
 The search runs as published, then without its beam (tables stay whole), without its grid (one placement, no limit of
 width), without incremental evaluation (every device is encoded anew), and with K, N, L and M each over a range, on
-`--limit` tasks spread over the suite. The oracle is a simulator. Plans are judged by a simulator of role "judge" where
-`--judge-weights` is given, else by the oracle's own estimate; the column's name says which. Cost is the geometric mean
-over tasks of a plan's cost over that of the search as published; seconds are processor seconds of one thread per task.
+`--limit` tasks spread over the suite. The oracle is a simulator; plans are judged by the second simulator, which the
+search never sees. Cost is the geometric mean over tasks of a plan's cost over that of the search as published; seconds
+are processor seconds of one thread per task.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ RANGES = {
 }
 
 
+LABEL = "cost, by the judge"
+
+
 class Variant(NamedTuple):
     """One way to search: what is varied, its name, settings, and whether the simulator is used incrementally."""
 
@@ -69,8 +72,7 @@ class WholePlans(CostModel):
 def main() -> None:
     """Run the ablations, print the table and draw the plot."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--weights", help="of the oracle, written by 'shardgym pretrain'; default: the package's")
-    parser.add_argument("--judge-weights", help="of a simulator of role 'judge'; its oracle judges when not given")
+    parser.add_argument("--weights", help="of oracle and judge, written by 'shardgym pretrain'; default: the package's")
     parser.add_argument("--suite", default="dlrm4-v1", help="(%(default)s)")
     parser.add_argument("--limit", type=int, default=5, help="tasks, spread over the suite (%(default)s)")
     parser.add_argument("--only", default=",".join(["without", *RANGES]), help="parts to run (%(default)s)")
@@ -78,13 +80,12 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     oracle = SimulatorCost(arguments.weights)
-    judge = oracle if arguments.judge_weights is None else SimulatorCost(arguments.judge_weights, role="judge")
-    label = "cost, by the oracle itself" if judge is oracle else "cost, by the judge"
+    judge = SimulatorCost(arguments.weights, role="judge")
     suite = load_suite(arguments.suite)
     tasks = [suite[n] for n in np.linspace(0, len(suite) - 1, min(arguments.limit, len(suite))).astype(int).tolist()]
-    rows = compare(variants(arguments.only.split(",")), tasks, oracle, judge, label)
+    rows = compare(variants(arguments.only.split(",")), tasks, oracle, judge)
     print(json.dumps(rows, indent=2) if arguments.json else tabulate(rows, headers="keys", floatfmt=",.4f"))
-    plot(rows, label, arguments.plot)
+    plot(rows, arguments.plot)
 
 
 def variants(parts: list[str]) -> list[Variant]:
@@ -102,7 +103,7 @@ def variants(parts: list[str]) -> list[Variant]:
 
 
 def compare(
-    chosen: list[Variant], tasks: list[ShardingTask], oracle: SimulatorCost, judge: SimulatorCost, label: str
+    chosen: list[Variant], tasks: list[ShardingTask], oracle: SimulatorCost, judge: SimulatorCost
 ) -> list[dict[str, Any]]:
     """Run all variants on all tasks, tasks outside, so that drift of the machine hits all variants."""
     NeuroShard().solve(tasks[0], oracle)
@@ -114,12 +115,12 @@ def compare(
             costs[v, t] = judge.evaluate(task, [plan])[0].total_ms
     relative = np.exp(np.log(costs / costs[0]).mean(axis=1))
     return [
-        {"part": variant.part, "search": variant.name, label: float(ratio), "s per task": statistics.median(spent)}
+        {"part": variant.part, "search": variant.name, LABEL: float(ratio), "s per task": statistics.median(spent)}
         for variant, ratio, spent in zip(chosen, relative, seconds.tolist(), strict=True)
     ]
 
 
-def plot(rows: list[dict[str, Any]], label: str, path: Path) -> None:
+def plot(rows: list[dict[str, Any]], path: Path) -> None:
     """Draw cost against search time, one curve per constant."""
     from matplotlib.figure import Figure
 
@@ -127,12 +128,12 @@ def plot(rows: list[dict[str, Any]], label: str, path: Path) -> None:
     axes = figure.subplots()
     for part in dict.fromkeys(row["part"] for row in rows):
         points = [row for row in rows if row["part"] == part]
-        x, y = [row["s per task"] for row in points], [row[label] for row in points]
+        x, y = [row["s per task"] for row in points], [row[LABEL] for row in points]
         axes.plot(x, y, "o-" if part in RANGES else "s", label=part)
         for row in points:
             name = row["search"].split(" = ")[-1]
-            axes.annotate(name, (row["s per task"], row[label]), (3, 3), textcoords="offset points", fontsize=7)
-    axes.set(xscale="log", xlabel="processor seconds per task", ylabel=f"{label} (as published = 1)")
+            axes.annotate(name, (row["s per task"], row[LABEL]), (3, 3), textcoords="offset points", fontsize=7)
+    axes.set(xscale="log", xlabel="processor seconds per task", ylabel=f"{LABEL} (as published = 1)")
     axes.legend()
     figure.savefig(path)
 

@@ -14,12 +14,14 @@ import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tabulate import tabulate
 from tqdm import tqdm
 
 from shardgym import CostModel, Shard, ShardingPlan, ShardingTask, load_suite, make_cost, make_solver
+from shardgym.errors import NO_PLAN
 from shardgym.feasibility import COLUMN_UNIT
 from shardgym.leaderboard.ranking import HEURISTICS
 
@@ -40,21 +42,30 @@ def main() -> None:
     oracle = make_cost("simulator", weights=arguments.weights)
     judge = make_cost("simulator", weights=arguments.weights, role="judge")
     found = [compare(task, oracle, judge) for task in tqdm(load_suite("tiny-v1")[: arguments.tasks], disable=None)]
-    rows = [
-        {"solver": name, "tasks": len(found),
-         **{f"{which} {what}": float(of([task[name][n] for task in found]))
-            for n, which in enumerate(("oracle", "judge")) for what, of in (("mean", np.mean), ("worst", np.max))}}
-        for name in SOLVERS
-    ]  # fmt: skip
+    rows = [row(name, np.array([task[name] for task in found if name in task])) for name in SOLVERS]
     print(json.dumps(rows, indent=2) if arguments.json else tabulate(rows, headers="keys", floatfmt=".4f"))
 
 
-def compare(task: ShardingTask, oracle: CostModel, judge: CostModel) -> dict[str, tuple[float, float]]:
-    """Return cost over optimum by oracle and judge for every solver."""
-    best = [optimum(task, cost) for cost in (oracle, judge)]
-    plans = {name: make_solver(name).solve(task, oracle) for name in SOLVERS}
-    costs = [[answer.total_ms for answer in cost.evaluate(task, list(plans.values()))] for cost in (oracle, judge)]
-    return {name: (costs[0][n] / best[0], costs[1][n] / best[1]) for n, name in enumerate(SOLVERS)}
+def row(name: str, ratios: np.ndarray) -> dict[str, Any]:
+    """Summarise cost over optimum by oracle and judge, shape (tasks solved, 2)."""
+    mean, worst = ratios.mean(axis=0).tolist(), ratios.max(axis=0).tolist()
+    return {
+        "solver": name, "tasks solved": len(ratios), "oracle mean": mean[0], "oracle worst": worst[0],
+        "judge mean": mean[1], "judge worst": worst[1],
+    }  # fmt: skip
+
+
+def compare(task: ShardingTask, oracle: CostModel, judge: CostModel) -> dict[str, list[float]]:
+    """Return cost over optimum by oracle and judge for every solver that finds a plan."""
+    best, ratios = [optimum(task, cost) for cost in (oracle, judge)], {}
+    for name in SOLVERS:
+        try:
+            plan = make_solver(name).solve(task, oracle)
+        except NO_PLAN:
+            continue
+        costs = [cost.evaluate(task, [plan])[0].total_ms for cost in (oracle, judge)]
+        ratios[name] = [ms / least for ms, least in zip(costs, best, strict=True)]
+    return ratios
 
 
 def optimum(task: ShardingTask, cost: CostModel) -> float:

@@ -60,6 +60,11 @@ class CostModel(abc.ABC):
         """Whether this is for scoring plans alone: the harness gives it to no solver."""
         return False
 
+    @property
+    def learned(self) -> bool:
+        """Whether this was trained, so that a search which queried it profits from its errors."""
+        return False
+
     def no_cost(self, task: ShardingTask, reason: str) -> PlanCost:
         """Return the infinite cost of a plan that cannot be scored."""
         compute, communication = self._sources(task)

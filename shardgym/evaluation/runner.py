@@ -78,10 +78,7 @@ def evaluate(
     with ExitStack() as stack:
         judge_name, judge_cost = stack.enter_context(_cost(judge, judge_settings))
         oracle_name, oracle_cost = stack.enter_context(_cost(oracle, oracle_settings))
-        if judge_cost is oracle_cost:
-            raise InputError("judge and oracle are the same object: a solver must not hold the cost that scores it")
-        if oracle_cost.scores_only:
-            raise InputError(f"oracle '{oracle_name}' has role 'judge', which is for scoring: expected an oracle")
+        _check_apart(judge_cost, oracle_cost)
         info = RunInfo(
             suite=suite.name, judge=judge_name, judge_version=judge_cost.version,
             judge_settings=judge_cost.settings(), hardware=judge_cost.hardware,
@@ -111,6 +108,19 @@ def _cost(given: str | CostModel, settings: Mapping[str, Any] | None) -> Iterato
         return
     with make_cost(given, **(settings or {})) as model:
         yield given, model
+
+
+def _check_apart(judge: CostModel, oracle: CostModel) -> None:
+    """Refuse an oracle that may only score, and a judge that solvers could query."""
+    if judge is oracle:
+        raise InputError("judge and oracle are the same object: a solver must not hold the cost that scores it")
+    if oracle.scores_only:
+        raise InputError(f"oracle '{oracle.name}' has role 'judge', which is for scoring: expected an oracle")
+    if judge.learned and (judge.name, judge.version) == (oracle.name, oracle.version):
+        raise InputError(
+            f"judge '{judge.name}' has the weights of the oracle, whose errors solvers use: give another judge, "
+            "or role 'judge'"
+        )
 
 
 def _task_count(suite: Tasks, limit: int | None) -> int:

@@ -71,6 +71,11 @@ class SimulatorCost(CostModel):
         return self._weights.hardware
 
     @property
+    def learned(self) -> bool:
+        """Always true."""
+        return True
+
+    @property
     def scores_only(self) -> bool:
         """Whether this is a judge."""
         return self.role == "judge"

@@ -161,3 +161,14 @@ def test_a_judge_is_refused_as_the_oracle_of_a_run(model, judge, task, tmp_path)
     other = make_cost("simulator", weights=model, role="judge")
     with pytest.raises(InputError, match="oracle 'simulator' has role 'judge'"):
         evaluate(ToySuite([task]), ["random"], out=tmp_path, judge=judge, oracle=other)
+
+
+def test_an_oracle_does_not_judge_those_who_query_it(model, oracle, task, tmp_path):
+    with pytest.raises(InputError, match="judge 'simulator' has the weights of the oracle"):
+        evaluate(
+            ToySuite([task]), ["random"], out=tmp_path, judge=make_cost("simulator", weights=model), oracle=oracle
+        )
+    (record,) = evaluate(
+        ToySuite([task]), ["random"], out=tmp_path, judge=make_cost("simulator", weights=model), oracle="roofline"
+    )
+    assert record.status == "ok"

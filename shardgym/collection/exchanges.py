@@ -21,7 +21,7 @@ from shardgym.task import ELEMENT_BYTES, Precision
 _TABLES_PER_DEVICE = (1, 15)
 #: Share of samples with an aligned start, and the range that the latest start is drawn from, in ms.
 _ALIGNED = 0.2
-_LATEST_MS = (0.2, 40.0)
+_LATEST_MS = (0.2, 160.0)
 _EMPTY = 0.05
 #: Offsets are whole multiples of this many ms, as in the measured cost.
 _OFFSET_STEP_MS = 0.01

@@ -14,7 +14,7 @@ from shardgym.collection.setup import EFFORT, OVERFULL, SETUPS, Counts
 from shardgym.costs.fbgemm.content import Content
 
 #: Number of the rules that samples are drawn by. It must grow when any draw changes, so that folders are not mixed.
-DRAWS = 1
+DRAWS = 2
 
 
 @dataclass(frozen=True)

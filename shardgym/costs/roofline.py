@@ -35,7 +35,7 @@ class RooflineCost(CostModel):
     """
 
     name = "roofline"
-    version = "1"
+    version = "2"
     deterministic = True
 
     def __init__(self, hardware: str | None = None) -> None:

@@ -1,0 +1,112 @@
+"""Fit the constants of the analytic cost to what `shardgym collect` measured on a device.
+
+    python tools/fit_device_constants.py DATA --start NAME [--json]
+
+Minimises relative errors of forward and backward times over the shard sets of role "oracle" in DATA, starting from the
+constants that `shardgym/costs/hardware.py` has under NAME, and prints the new ones next to errors on the test role's
+sets, of tables that the fit has not seen. Where DATA has a `device.json`, its copy bandwidth is the memory bandwidth.
+`access_bytes` is not fitted: it is the device's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import least_squares
+
+from shardgym.collection.run import DEVICE
+from shardgym.costs.fbgemm.device_facts import DeviceFacts
+from shardgym.costs.hardware import DeviceConstants, device_constants
+from shardgym.costs.shard_work import ShardWork, backward_ms, forward_ms
+from shardgym.costs.simulator.dataset import read_compute
+from shardgym.costs.simulator.features import distinct_rows
+from shardgym.costs.simulator.samples import ComputeSamples, with_role
+
+#: What is fitted. Bandwidths and sizes are as positive as times, so all are fitted as logarithms.
+FITTED = (
+    "memory_bandwidth", "update_bandwidth", "cache_bytes", "cache_bandwidth", "row_access_ns", "lookup_ns",
+    "forward_ms", "backward_ms", "table_ms",
+)  # fmt: skip
+#: Where a constant of 0 starts, and below what it has become 0.
+_LEAST, _NOTHING = 1e-3, 1e-4
+#: Digits that are worth printing.
+_DIGITS = 3
+
+Floats = npt.NDArray[np.float64]
+
+
+def main() -> None:
+    """Fit and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("data", type=Path, help="folder of 'shardgym collect'")
+    parser.add_argument("--start", required=True, help="name in shardgym/costs/hardware.py")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    samples, start = read_compute(given.data), device_constants(given.start)
+    facts = given.data / DEVICE
+    fixed: dict[str, float] = {}
+    if facts.exists():
+        fixed["memory_bandwidth"] = DeviceFacts.from_json(facts.read_text(), source=str(facts)).copy_bandwidth
+    fitted = rounded(fit(start, with_role(samples, "oracle"), fixed))
+    test = with_role(samples, "test")
+    result: dict[str, Any] = {
+        "constants": {name: getattr(fitted, name) for name in FITTED},
+        "sets": int((samples.labels.role == "oracle").sum()), "test sets": len(test),
+        "error before": error(start, test), "error after": error(fitted, test),
+    }  # fmt: skip
+    if given.json:
+        print(json.dumps(result, indent=1))
+        return
+    for name, value in result.pop("constants").items():
+        print(f"{name:<20}{value:.4g}")
+    for name, value in result.items():
+        print(f"{name:<20}{value:.4g}")
+
+
+def fit(start: DeviceConstants, samples: ComputeSamples, fixed: dict[str, float]) -> DeviceConstants:
+    """Return the constants with the smallest squares of logarithmic errors; some squares count less (soft L1)."""
+    names = [name for name in FITTED if name not in fixed]
+    known = dataclasses.replace(start, **fixed)
+
+    def with_logs(logs: Floats) -> DeviceConstants:
+        return dataclasses.replace(known, **dict(zip(names, np.exp(logs).tolist(), strict=True)))
+
+    def residuals(logs: Floats) -> Floats:
+        return np.asarray(np.log(predicted(with_logs(logs), samples) / samples.ms).ravel())
+
+    first = np.log([max(float(getattr(known, name)), _LEAST) for name in names])
+    return with_logs(least_squares(residuals, first, loss="soft_l1", f_scale=0.2).x)
+
+
+def predicted(device: DeviceConstants, samples: ComputeSamples) -> Floats:
+    """Return forward and backward ms of each sample, shape (N, 2)."""
+    shards = samples.shards
+    ids = shards.batch * shards.pooling
+    state = 4 * (shards.state_per_weight * shards.columns + shards.state_per_row)
+    work = ShardWork(shards.batch, ids, distinct_rows(shards), shards.columns * shards.element_bytes, state)
+    starts = np.concatenate([[0], np.cumsum(samples.counts)[:-1]])
+    forward, backward = (np.add.reduceat(times(device, work), starts) for times in (forward_ms, backward_ms))
+    return np.column_stack([device.forward_ms + forward, device.backward_ms + backward])
+
+
+def error(device: DeviceConstants, samples: ComputeSamples) -> float:
+    """Return the mean absolute error of forward plus backward, as a share."""
+    measured = samples.ms.sum(axis=1)
+    return float(np.mean(np.abs(predicted(device, samples).sum(axis=1) / measured - 1)))
+
+
+def rounded(device: DeviceConstants) -> DeviceConstants:
+    """Return constants with as many digits as are worth anything."""
+    values = {name: getattr(device, name) for name in FITTED}
+    digits = {name: 0.0 if value < _NOTHING else float(f"{value:.{_DIGITS}g}") for name, value in values.items()}
+    return dataclasses.replace(device, **{**digits, "cache_bytes": int(digits["cache_bytes"])})
+
+
+if __name__ == "__main__":
+    main()

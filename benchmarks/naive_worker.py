@@ -26,7 +26,7 @@ class FreshBackend(CpuBackend):
 
     def build(self, content: Content) -> Any:
         """Return an operator on memory of its own."""
-        return build_operator(content, self._device)
+        return build_operator(content, self.device)
 
 
 class PublishedWay:
@@ -34,11 +34,11 @@ class PublishedWay:
 
     def __init__(self, seed: int) -> None:
         self._backend = FreshBackend()
-        self._requests = RequestMaker(seed, self._backend.cache_bytes())
+        self._requests = RequestMaker(seed, self._backend.device, self._backend.kept_bytes().drawn)
 
     def __call__(self, job: Job) -> npt.NDArray[np.float64]:
         """Return forward and backward times in ms, shape (iterations, 2)."""
-        ids = self._backend.load(self._requests.request(job.content, 0))
+        ids = self._requests.request(job.content, 0)
         operator, gradient = self._backend.build(job.content), self._backend.gradient(job.content)
         steps = [self._backend.step(operator, ids, gradient) for _ in range(job.warmups + job.iterations)]
         return np.array(steps[job.warmups :])

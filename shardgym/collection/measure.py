@@ -21,6 +21,9 @@ from shardgym.costs.fbgemm.measurer import Job
 from shardgym.costs.fbgemm.pool import WorkerPool
 from shardgym.errors import MeasurementError
 
+#: Jobs that a worker has in advance. A GPU must not wait for this process; a core shares its caches and its memory with
+#: others, so that this process had better be still while a CPU worker measures.
+_AHEAD = {"cpu": 0, "cuda": 1}
 #: Digits of a time in ms that are kept.
 _DIGITS = 6
 
@@ -67,7 +70,7 @@ class Collector:
         if not entries or self._stop():
             return
         waiting: dict[Content, list[Entry]] = {}
-        for job, outcome in self._pool.run(self._jobs(entries, waiting)):
+        for job, outcome in self._pool.run(self._jobs(entries, waiting), _AHEAD[self._plan.device]):
             entry = waiting[job.content].pop(0)
             digest = content_digest(job.content)
             if isinstance(outcome, str):

@@ -54,7 +54,7 @@ def run_shards(backend, problem, plan, device, weights):
     shards = sorted(plan.on(device), key=lambda s: (s.table, s.rows, s.num_columns))
     for shard, held in zip(shards, operator.split_embedding_weights(), strict=True):
         held.copy_(weights[shard.table][slice(*shard.rows), slice(*shard.columns)])
-    pooled = operator(*backend.load(RequestMaker(seed=0, limit_bytes=10**6).request(content, 0)))
+    pooled = operator(*RequestMaker(0, backend.device, 10**6).request(content, 0))
     return zip(shards, pooled.split([s.num_columns for s in shards], dim=1), strict=True)
 
 
@@ -81,7 +81,7 @@ def test_backward_updates_the_weights_by_the_gradient(backend):
     weights = torch.randn(60, 16, requires_grad=True)
     operator.split_embedding_weights()[0].copy_(weights.detach())
     gradient = backend.gradient(content)
-    backend.step(operator, backend.load(RequestMaker(seed=0, limit_bytes=10**6).request(content, 0)), gradient)
+    backend.step(operator, RequestMaker(0, backend.device, 10**6).request(content, 0), gradient)
     pooled_on_full_table(A, weights).backward(gradient)
     torch.testing.assert_close(operator.split_embedding_weights()[0], weights.detach() - 0.01 * weights.grad)
 
@@ -103,7 +103,7 @@ def test_kernels_run_in_the_calling_thread_so_that_its_clock_sees_them(backend):
     heavy = EmbeddingTable("heavy", 50_000, 64, 40.0)
     content = content_of(task(tables=(heavy,), batch_size=1000), [Shard.whole(heavy, 0)])
     operator, gradient = backend.build(content), backend.gradient(content)
-    ids = backend.load(RequestMaker(seed=0, limit_bytes=10**8).request(content, 0))
+    ids = RequestMaker(0, backend.device, 10**8).request(content, 0)
     process, thread = time.process_time_ns(), time.thread_time_ns()
     for _ in range(5):
         backend.step(operator, ids, gradient)

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+import torch
 
 from shardgym.costs.fbgemm.content import Content, Piece, content_of, contents_of
-from shardgym.costs.fbgemm.requests import ByteCache, RequestMaker, cut_rows
+from shardgym.costs.fbgemm.requests import ByteCache, RequestMaker, TableIds, cut_rows
 from shardgym.errors import InputError
 from shardgym.ids.distribution import ZipfIds
 from shardgym.ids.sampling import Bags, draw_bags
@@ -13,6 +14,7 @@ from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology
 
+CPU = torch.device("cpu")
 A = EmbeddingTable("a", 100, 8, 3.0, ZipfIds(s=1.1, lengths="poisson"))
 B = EmbeddingTable("b", 50, 16, 2.0)
 TASK = ShardingTask(tables=(A, B), topology=Topology(num_devices=2, memory_bytes=2**20), batch_size=20)
@@ -23,29 +25,30 @@ def content(*pieces, **changes):
 
 
 def test_a_row_shard_sees_only_its_rows_counted_from_its_first():
-    bags = Bags(np.array([0, 5, 9, 5, 2]), np.array([2, 0, 3]))
-    cut = cut_rows(bags, Piece(EmbeddingTable("t", 10, 4), (5, 10), 4))
+    ids = TableIds(torch.tensor([0, 5, 9, 5, 2]), torch.tensor([2, 0, 3]))
+    cut = cut_rows(ids, Piece(EmbeddingTable("t", 10, 4), (5, 10), 4))
     assert cut.indices.tolist() == [0, 4, 0]
     assert cut.lengths.tolist() == [1, 0, 2]
 
 
 def test_row_shards_together_see_every_id_once():
     bags = draw_bags(A, 20, seed=0)
-    parts = [cut_rows(bags, Piece(A, rows, 8)) for rows in ((0, 30), (30, 31), (31, 100))]
+    ids = TableIds(*map(torch.from_numpy, bags))
+    parts = [cut_rows(ids, Piece(A, rows, 8)) for rows in ((0, 30), (30, 31), (31, 100))]
     assert sum(part.lengths for part in parts).tolist() == bags.lengths.tolist()
-    restored = np.concatenate([part.indices + low for part, low in zip(parts, (0, 30, 31), strict=True)])
+    restored = np.concatenate([part.indices.numpy() + low for part, low in zip(parts, (0, 30, 31), strict=True)])
     assert sorted(restored) == sorted(bags.indices)
 
 
 def test_a_request_holds_piece_after_piece_in_the_kernels_layout():
-    request = RequestMaker(seed=3, limit_bytes=10**6).request(content(Piece(A, (0, 100), 4), Piece(B, (0, 50), 16)), 1)
+    request = RequestMaker(3, CPU, 10**6).request(content(Piece(A, (0, 100), 4), Piece(B, (0, 50), 16)), 1)
     first, second = draw_bags(A, 20, seed=3, batch=1), draw_bags(B, 20, seed=3, batch=1)
     assert request.indices.tolist() == [*first.indices, *second.indices]
     assert request.offsets.tolist() == [0, *np.cumsum([*first.lengths, *second.lengths])]
 
 
 def test_column_shards_of_one_table_look_up_the_same_ids():
-    maker = RequestMaker(seed=0, limit_bytes=10**6)
+    maker = RequestMaker(0, CPU, 10**6)
     narrow, wide = (maker.request(content(Piece(A, (0, 100), width)), 0) for width in (4, 8))
     assert narrow.indices.tolist() == wide.indices.tolist()
 
@@ -55,7 +58,7 @@ def test_ids_outside_the_table_are_refused_because_kernels_do_not_check(monkeypa
         "shardgym.costs.fbgemm.requests.draw_bags", lambda *_, **__: Bags(np.array([50]), np.array([1]))
     )
     with pytest.raises(InputError, match=r"table 'b' reach 50, it has 50 rows"):
-        RequestMaker(seed=0, limit_bytes=10).request(content(Piece(B, (0, 50), 16), batch_size=1), 0)
+        RequestMaker(0, CPU, 10).request(content(Piece(B, (0, 50), 16), batch_size=1), 0)
 
 
 def test_the_cache_forgets_what_was_used_longest_ago():

@@ -147,8 +147,9 @@ def test_gpu_memory_counts_weights_state_values_and_ids():
 
     piece = Piece(EmbeddingTable("t", 1000, 8, 2.0), (0, 1000), 8)
     content = Content((piece,), 10, "fp16", "adam")
-    # Weights 8,000 x 2, Adam 16,000 x 4, four copies of 10 x 8 halves, 3 batches of 10 x (2 + 1) 8-byte numbers.
-    assert gpu_bytes(content, 3) == 16_000 + 64_000 + 4 * 160 + 720
+    # Weights 8,000 x 2, Adam 16,000 x 4, four copies of 10 x 8 halves, and twice 3 batches of 10 x (2 + 1)
+    # 8-byte numbers: drawn and merged.
+    assert gpu_bytes(content, 3) == 16_000 + 64_000 + 4 * 160 + 2 * 720
 
 
 @pytest.mark.parametrize(

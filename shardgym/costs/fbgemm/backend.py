@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from shardgym.costs.fbgemm.content import Content
-from shardgym.costs.fbgemm.requests import Request
 
 if TYPE_CHECKING:
     import torch
 
-#: Ids on the device: indices and offsets.
-Ids = tuple["torch.Tensor", "torch.Tensor"]
+    from shardgym.costs.fbgemm.requests import Ids
+
+
+class KeptBytes(NamedTuple):
+    """How many bytes of ids may stay on the device for the next job.
+
+    Attributes:
+        drawn: of tables, one by one.
+        merged: of whole contents.
+    """
+
+    drawn: int
+    merged: int
 
 
 class Backend(Protocol):
@@ -23,20 +34,28 @@ class Backend(Protocol):
 
     keeps_operators: ClassVar[bool]
 
+    @property
+    def device(self) -> torch.device:
+        """Where weights and ids live and kernels run."""
+        ...
+
     def facts(self) -> dict[str, Any]:
         """Return what the parent may want to know: hardware tag and versions."""
         ...
 
-    def require(self, content: Content, batches: int) -> None:
-        """Raise `Refusal`, with the bytes needed and available, when `content` does not fit."""
+    def kept_bytes(self) -> KeptBytes:
+        """Return how many bytes of ids may be kept."""
+        ...
+
+    def room(self, content: Content, batches: int) -> AbstractContextManager[None]:
+        """Return a context in which there is memory to measure `content` with so many batches of ids.
+
+        Entering or leaving it raises `Refusal`, with the bytes needed and available, when there is not.
+        """
         ...
 
     def build(self, content: Content) -> Any:
         """Return the operator of `content`."""
-        ...
-
-    def load(self, request: Request) -> Ids:
-        """Return the ids of a request on the device."""
         ...
 
     def gradient(self, content: Content) -> torch.Tensor:
@@ -47,12 +66,8 @@ class Backend(Protocol):
         """Run forward and backward once and return both times in ms."""
         ...
 
-    def cache_bytes(self) -> int:
-        """Return how many bytes of ids may be kept."""
-        ...
-
     def release(self) -> None:
-        """Give back memory that was only needed by an operator that is gone."""
+        """Give back memory that nothing uses any more."""
         ...
 
 

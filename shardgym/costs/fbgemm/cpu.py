@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
 
 from shardgym.costs.fbgemm.arena import Arena
-from shardgym.costs.fbgemm.backend import Ids, dtype_of, versions
+from shardgym.costs.fbgemm.backend import KeptBytes, dtype_of, versions
 from shardgym.costs.fbgemm.content import Content
 from shardgym.costs.fbgemm.operator import build_operator
-from shardgym.costs.fbgemm.requests import Request
+from shardgym.costs.fbgemm.requests import Ids
 from shardgym.costs.workers.child import Refusal
 from shardgym.costs.workers.machine import available_bytes, cpu_tag
 
-#: Share of the available memory that may be taken, and the share of it that may hold ids.
+#: Share of the available memory that may be taken, and shares of it that may hold ids.
 _USABLE = 0.9
 _FOR_IDS = 1 / 16
 #: Pooled output, its gradient and what the kernels allocate besides, in copies of the output.
@@ -34,7 +36,7 @@ class CpuBackend:
 
     def __init__(self) -> None:
         torch.set_num_threads(1)
-        self._device = torch.device("cpu")
+        self.device = torch.device("cpu")
         self._arenas: dict[tuple[str, torch.dtype], Arena] = {}
         self._gradients: dict[torch.dtype, torch.Tensor] = {}
 
@@ -42,7 +44,13 @@ class CpuBackend:
         """Return hardware tag and versions."""
         return {"hardware": cpu_tag(), "versions": versions()}
 
-    def require(self, content: Content, batches: int) -> None:
+    def kept_bytes(self) -> KeptBytes:
+        """Return a share of the memory each: plans of one evaluation share contents, those of the next share tables."""
+        share = int(available_bytes() * _FOR_IDS)
+        return KeptBytes(drawn=share, merged=share)
+
+    @contextmanager
+    def room(self, content: Content, batches: int) -> Iterator[None]:
         """Refuse what the machine's memory does not hold; memory the worker has already counts as there."""
         elements = self._elements(content)
         held = sum(min(self._arena(*key).held_bytes, n * key[1].itemsize) for key, n in elements.items())
@@ -52,15 +60,12 @@ class CpuBackend:
         available = int(available_bytes() * _USABLE) + held
         if needed > available:
             raise Refusal(f"measuring needs {needed} bytes of memory, {available} bytes are available")
+        yield
 
     def build(self, content: Content) -> Any:
         """Return the operator of `content` on recycled memory."""
         views = {key[0]: self._arena(*key).view(n) for key, n in self._elements(content).items()}
-        return build_operator(content, self._device, views)
-
-    def load(self, request: Request) -> Ids:
-        """Return the ids as tensors on the same memory."""
-        return torch.from_numpy(request.indices), torch.from_numpy(request.offsets)
+        return build_operator(content, self.device, views)
 
     def gradient(self, content: Content) -> torch.Tensor:
         """Return a view of one fixed random tensor."""
@@ -79,12 +84,8 @@ class CpuBackend:
         end = time.thread_time_ns()
         return (middle - start) / 1e6, (end - middle) / 1e6
 
-    def cache_bytes(self) -> int:
-        """Return how many bytes of ids may be kept."""
-        return int(available_bytes() * _FOR_IDS)
-
     def release(self) -> None:
-        """Nothing to give back: the memory is kept for the next operator."""
+        """Nothing to give back: the weights' memory is kept for the next operator."""
 
     def _arena(self, name: str, dtype: torch.dtype) -> Arena:
         key = (name, dtype)

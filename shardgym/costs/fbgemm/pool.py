@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import time
 import weakref
 from collections.abc import Generator, Iterator
-from multiprocessing.connection import wait
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from shardgym.costs.fbgemm.device_facts import DeviceFacts, Probe
 from shardgym.costs.fbgemm.measurer import Job
+from shardgym.costs.fbgemm.slots import Slot, Times, ready
 from shardgym.costs.workers.machine import usable_cores
 from shardgym.costs.workers.process import ChildProcess
 from shardgym.errors import InputError, MeasurementError, MissingDependencyError
@@ -33,23 +29,11 @@ _START_S = 180.0
 _PING_S = 10.0
 _MODULE = "shardgym.costs.fbgemm.worker"
 
-Times = npt.NDArray[np.float64]
-
 
 def require_fbgemm(device: str) -> None:
     """Raise `MissingDependencyError` when FBGEMM is not installed."""
     if importlib.util.find_spec("fbgemm_gpu") is None:
         raise MissingDependencyError("fbgemm_gpu", "cpu" if device == "cpu" else "gpu", "measuring plans")
-
-
-class _Slot:
-    """A place for one worker: its core or GPU, and what it is doing."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.process: ChildProcess | None = None
-        self.job: Job | None = None
-        self.deadline = 0.0
 
 
 class WorkerPool:
@@ -64,7 +48,7 @@ class WorkerPool:
 
     def __init__(self, device: str, workers: int, seed: int, timeout_s: float) -> None:
         self._device, self._seed, self._timeout_s = device, seed, timeout_s
-        self._slots = [_Slot(i) for i in range(workers)]
+        self._slots = [Slot(i) for i in range(workers)]
         self._owner = os.getpid()
         self._facts: dict[str, Any] = {}
         self._finalizer = weakref.finalize(self, _close, self._slots, self._owner)
@@ -82,22 +66,26 @@ class WorkerPool:
         """
         self._start()
         slot = self._slots[0]
-        process = self._process_of(slot)
-        process.send(Probe())
-        status, value = process.receive(self._timeout_s)
+        assert slot.process is not None
+        slot.process.send(Probe())
+        status, value = slot.process.receive(self._timeout_s)
         if status == "ok" and isinstance(value, DeviceFacts):
             return value
-        self._discard(slot)
+        slot.discard()
         raise MeasurementError(f"the device could not be probed: {value}")
 
     def pids(self) -> list[int]:
         """Process ids of the workers that are alive."""
         return [slot.process.pid for slot in self._slots if slot.process is not None]
 
-    def run(self, jobs: Iterator[Job]) -> Generator[tuple[Job, Times | str]]:
+    def run(self, jobs: Iterator[Job], ahead: int = 0) -> Generator[tuple[Job, Times | str]]:
         """Yield every job with its times, or with the reason why there are none, as they come.
 
-        `jobs` is advanced only when a worker is free, so it can leave out what results so far made pointless.
+        Args:
+            jobs: advanced only when a worker is to be given something, so it can leave out what results so far made
+                pointless.
+            ahead: jobs that a worker is given before it needs them. With none, this process does nothing while a worker
+                measures; with one, workers need not wait for it.
 
         Raises:
             MeasurementError: no worker can be started.
@@ -105,54 +93,27 @@ class WorkerPool:
         self._start()
         try:
             for slot in self._slots:
-                self._assign(slot, jobs)
-            while busy := [slot for slot in self._slots if slot.job is not None]:
-                for slot in _ready(busy):
-                    job, outcome = self._collect(slot)
-                    yield job, outcome
-                    self._assign(slot, jobs)
+                slot.fill(jobs, ahead, self._timeout_s, self._launch_alone)
+            while busy := [slot for slot in self._slots if slot.jobs]:
+                for slot in ready(busy):
+                    yield slot.collect(self._timeout_s)
+                    slot.fill(jobs, ahead, self._timeout_s, self._launch_alone)
         finally:
             for slot in self._slots:
-                if slot.job is not None:
-                    self._discard(slot)
+                slot.clear()
 
     def close(self) -> None:
         """End the workers; they are started again when needed."""
         _close(self._slots, self._owner)
 
-    def _assign(self, slot: _Slot, jobs: Iterator[Job]) -> None:
-        job = next(jobs, None)
-        if job is None:
-            return
-        try:
-            self._process_of(slot).send(job)
-        except MeasurementError:  # it died after its last answer: this job is not to blame
-            self._discard(slot)
-            self._process_of(slot).send(job)
-        slot.job, slot.deadline = job, time.monotonic() + self._timeout_s
-
-    def _collect(self, slot: _Slot) -> tuple[Job, Times | str]:
-        job, process = slot.job, slot.process
-        assert job is not None
-        assert process is not None
-        slot.job = None
-        try:
-            status, value = process.receive(self._timeout_s, slot.deadline)
-        except MeasurementError as error:
-            self._discard(slot)
-            return job, str(error)
-        if status == "failed":
-            self._discard(slot)
-        return job, value
-
     def _start(self) -> None:
         """Replace workers that died, start those that are missing, all at once, and wait until they work."""
         if os.getpid() != self._owner:  # a fork of the owner: the workers belong to the original
-            self._slots[:] = [_Slot(slot.index) for slot in self._slots]
+            self._slots[:] = [Slot(slot.index) for slot in self._slots]
             self._owner = os.getpid()
         for slot in self._slots:  # one that died while it was idle is nobody's plan's fault
             if slot.process is not None and not slot.process.answers(_PING_S):
-                self._discard(slot)
+                slot.discard()
         missing = [slot for slot in self._slots if slot.process is None]
         if missing:
             require_fbgemm(self._device)
@@ -161,11 +122,9 @@ class WorkerPool:
         for slot in missing:
             self._greet(slot)
 
-    def _process_of(self, slot: _Slot) -> ChildProcess:
-        if slot.process is None:
-            slot.process = self._launch(slot.index)
-            self._greet(slot)
-        return slot.process
+    def _launch_alone(self, slot: Slot) -> None:
+        slot.process = self._launch(slot.index)
+        self._greet(slot)
 
     def _launch(self, index: int) -> ChildProcess:
         cores = usable_cores()
@@ -173,7 +132,7 @@ class WorkerPool:
         visible = {"CUDA_VISIBLE_DEVICES": _visible_gpu(index)} if self._device == "cuda" else {}
         return ChildProcess(_MODULE, settings, {**ENVIRONMENT, **visible})
 
-    def _greet(self, slot: _Slot) -> None:
+    def _greet(self, slot: Slot) -> None:
         assert slot.process is not None
         try:
             status, value = slot.process.receive(_START_S)
@@ -182,32 +141,18 @@ class WorkerPool:
         if status == "ok":
             self._facts = value
             return
-        self._discard(slot)
+        slot.discard()
         if status == "refused":
             raise InputError(value)
         raise MeasurementError(f"FBGEMM does not work here: {value}; {_pair()}")
 
-    @staticmethod
-    def _discard(slot: _Slot) -> None:
-        if slot.process is not None:
-            slot.process.kill()
-        slot.process = slot.job = None
 
-
-def _ready(busy: list[_Slot]) -> list[_Slot]:
-    """Wait until a worker answered, died or ran out of time."""
-    by_connection: dict[Any, _Slot] = {slot.process.connection: slot for slot in busy if slot.process is not None}
-    patience = max(0.0, min(slot.deadline for slot in busy) - time.monotonic())
-    answered = wait(list(by_connection), timeout=patience)
-    now = time.monotonic()
-    return [s for c, s in by_connection.items() if c in answered] or [s for s in busy if s.deadline <= now]
-
-
-def _close(slots: list[_Slot], owner: int) -> None:
+def _close(slots: list[Slot], owner: int) -> None:
     for slot in slots:
         if slot.process is not None and os.getpid() == owner:
             slot.process.kill()
-        slot.process = slot.job = None
+        slot.process = None
+        slot.jobs.clear()
 
 
 def _visible_gpu(index: int) -> str:

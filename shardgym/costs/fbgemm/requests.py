@@ -1,4 +1,4 @@
-"""The ids that a device looks up: drawn once per table and batch, cut to row ranges, merged for the kernel."""
+"""The ids that a device looks up: drawn once per table and batch, kept on the device, merged there for the kernel."""
 
 from __future__ import annotations
 
@@ -6,28 +6,38 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, NamedTuple, TypeVar
 
-import numpy as np
-import numpy.typing as npt
+import torch
 
 from shardgym.costs.fbgemm.content import Content, Piece
 from shardgym.errors import InputError
 from shardgym.ids.sampling import Bags, draw_bags
 from shardgym.table import EmbeddingTable
 
-Int64s = npt.NDArray[np.int64]
 V = TypeVar("V")
 
 
-class Request(NamedTuple):
-    """Ids in FBGEMM's layout.
+class TableIds(NamedTuple):
+    """Ids of one table, or of a range of its rows, for one batch, on the device.
 
     Attributes:
-        indices: row ids inside each piece, table by table and sample by sample, shape (number of ids,).
-        offsets: where each bag starts, and the end, shape (pieces * batch_size + 1,).
+        indices: row ids counted from the first row, sample by sample, int64, shape (number of ids,).
+        lengths: ids per sample, int64, shape (batch_size,).
     """
 
-    indices: Int64s
-    offsets: Int64s
+    indices: torch.Tensor
+    lengths: torch.Tensor
+
+
+class Ids(NamedTuple):
+    """Ids of all pieces for one batch in FBGEMM's layout, on the device.
+
+    Attributes:
+        indices: row ids inside each piece, piece by piece and sample by sample, int64, shape (number of ids,).
+        offsets: where each bag starts, and the end, int64, shape (pieces * batch_size + 1,).
+    """
+
+    indices: torch.Tensor
+    offsets: torch.Tensor
 
 
 class ByteCache(Generic[V]):
@@ -66,35 +76,53 @@ class RequestMaker:
 
     Args:
         seed: of the id draws.
-        limit_bytes: how much of the drawn ids is kept for the next plan.
+        device: where ids are kept and merged.
+        limit_bytes: how much of the drawn ids is kept for the next request.
     """
 
-    def __init__(self, seed: int, limit_bytes: int) -> None:
-        self._seed = seed
-        self._bags: ByteCache[Bags] = ByteCache(limit_bytes, lambda b: b.indices.nbytes + b.lengths.nbytes)
+    def __init__(self, seed: int, device: torch.device, limit_bytes: int) -> None:
+        self._seed, self._device = seed, device
+        self._drawn: ByteCache[TableIds] = ByteCache(limit_bytes, tensor_bytes)
 
-    def request(self, content: Content, batch: int) -> Request:
-        """Return the ids of batch number `batch` for all pieces of `content`."""
-        bags = [cut_rows(self._draw(p.table, content.batch_size, batch), p) for p in content.pieces]
-        offsets = np.zeros(len(bags) * content.batch_size + 1, dtype=np.int64)
-        np.cumsum(np.concatenate([b.lengths for b in bags]), out=offsets[1:])
-        return Request(np.concatenate([b.indices for b in bags]), offsets)
+    def request(self, content: Content, batch: int) -> Ids:
+        """Return the ids of batch number `batch` for all pieces of `content`.
 
-    def _draw(self, table: EmbeddingTable, batch_size: int, batch: int) -> Bags:
+        Raises:
+            InputError: recorded ids cannot be had, or ids lie outside their table.
+        """
+        parts = [cut_rows(self._of_table(p.table, content.batch_size, batch), p) for p in content.pieces]
+        lengths = torch.cat([part.lengths for part in parts])
+        offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64, device=self._device)
+        torch.cumsum(lengths, 0, out=offsets[1:])
+        return Ids(torch.cat([part.indices for part in parts]), offsets)
+
+    def forget(self) -> None:
+        """Give back the memory of ids that were kept."""
+        self._drawn.clear()
+
+    def _of_table(self, table: EmbeddingTable, batch_size: int, batch: int) -> TableIds:
         key = (table.name, table.num_embeddings, table.pooling_factor, table.ids, batch_size, batch)
-        return self._bags.get(
-            key, lambda: _checked(table, draw_bags(table, batch_size, seed=self._seed, batch=batch))
-        )
+        return self._drawn.get(key, lambda: self._draw(table, batch_size, batch))
+
+    def _draw(self, table: EmbeddingTable, batch_size: int, batch: int) -> TableIds:
+        bags = _checked(table, draw_bags(table, batch_size, seed=self._seed, batch=batch))
+        return TableIds(*(torch.tensor(values, device=self._device) for values in bags))
 
 
-def cut_rows(bags: Bags, piece: Piece) -> Bags:
+def tensor_bytes(tensors: TableIds | Ids) -> int:
+    """Return the bytes of both tensors."""
+    return sum(int(tensor.nbytes) for tensor in tensors)
+
+
+def cut_rows(ids: TableIds, piece: Piece) -> TableIds:
     """Return the ids that fall into the rows of `piece`, counted from its first row; bags may become empty."""
     if piece.is_whole:
-        return bags
-    low, high = piece.rows
-    inside = (bags.indices >= low) & (bags.indices < high)
-    samples = np.repeat(np.arange(len(bags.lengths)), bags.lengths)[inside]
-    return Bags(bags.indices[inside] - low, np.bincount(samples, minlength=len(bags.lengths)).astype(np.int64))
+        return ids
+    (low, high), samples = piece.rows, len(ids.lengths)
+    inside = (ids.indices >= low) & (ids.indices < high)
+    numbers = torch.arange(samples, device=ids.lengths.device)
+    sample_of = torch.repeat_interleave(numbers, ids.lengths, output_size=len(ids.indices))
+    return TableIds(ids.indices[inside] - low, torch.bincount(sample_of[inside], minlength=samples))
 
 
 def _checked(table: EmbeddingTable, bags: Bags) -> Bags:

@@ -1,0 +1,158 @@
+"""The GPU's way of measuring on the CPU's kernels: a stand-in for `torch.cuda` has its own memory and clock."""
+
+import dataclasses
+import importlib.util
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from shardgym.costs.fbgemm import cuda
+from shardgym.costs.fbgemm.content import Content, Piece
+from shardgym.costs.fbgemm.measurer import Job, Measurer
+from shardgym.costs.workers.child import Refusal
+from shardgym.table import EmbeddingTable
+
+pytestmark = [
+    pytest.mark.measured,
+    pytest.mark.skipif(importlib.util.find_spec("fbgemm_gpu") is None, reason="needs the extra 'cpu'"),
+]
+
+
+@dataclasses.dataclass
+class Gpu:
+    """What happened on a GPU that takes one ms per recorded event and is `ahead` of the host for the first queries."""
+
+    free: int = 10**9
+    ahead: int = 0
+    now: float = 0.0
+    log: list = dataclasses.field(default_factory=list)
+
+
+class Event:
+    def __init__(self, gpu):
+        self.gpu = gpu
+
+    def record(self):
+        self.gpu.now += 1.0
+        self.at = self.gpu.now
+        self.gpu.log.append("event")
+
+    def query(self):
+        self.gpu.ahead -= 1
+        return self.gpu.ahead >= 0
+
+    def elapsed_time(self, end):
+        return end.at - self.at
+
+
+class Torch:
+    """`torch` as `cuda.py` sees it: every device is the CPU, and `cuda` is the stand-in."""
+
+    def __init__(self, gpu):
+        properties = SimpleNamespace(name="NVIDIA Stand-in 1", L2_cache_size=400)
+        self.cuda = SimpleNamespace(
+            is_available=lambda: True, get_device_properties=lambda _: properties,
+            Event=lambda enable_timing: Event(gpu), mem_get_info=lambda _: (gpu.free, 2 * gpu.free),
+            memory_reserved=lambda _: 300, memory_allocated=lambda _: 100,
+            synchronize=lambda _: gpu.log.append("wait"), empty_cache=lambda: gpu.log.append("release"),
+        )  # fmt: skip
+
+    def device(self, *_):
+        return torch.device("cpu")
+
+    def __getattr__(self, name):
+        return getattr(torch, name)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    gpu = Gpu()
+    monkeypatch.setattr(cuda, "torch", Torch(gpu))
+    return gpu
+
+
+def content(rows=50, batch_size=6):
+    table = EmbeddingTable("t", rows, 8, 2.0)
+    return Content((Piece(table, (0, rows), 8),), batch_size, "fp32", "exact_sgd")
+
+
+def test_events_around_each_phase_are_the_times(gpu):
+    times = Measurer(cuda.CudaBackend(), seed=0)(Job(content(), warmups=1, iterations=3))
+    assert times.tolist() == [[1.0, 1.0]] * 3
+    assert gpu.log == (["event"] * 4 + ["wait"]) * 4
+
+
+def test_the_hardware_tag_is_the_gpus_name(gpu):
+    assert cuda.CudaBackend().facts()["hardware"] == "cuda-nvidia-stand-in-1"
+
+
+def test_a_step_in_which_the_gpu_waited_is_measured_again_behind_more_flushes(gpu, monkeypatch):
+    flushed = []
+    monkeypatch.setattr(cuda.CudaBackend, "_flush_cache", lambda self, times: flushed.append(times))
+    gpu.ahead = 2
+    times = Measurer(cuda.CudaBackend(), seed=0)(Job(content(), warmups=0, iterations=1))
+    assert times.shape == (1, 2)
+    assert flushed == [1, 1, 2, 2]
+
+
+def test_the_flush_overwrites_more_than_the_cache_holds(gpu):
+    backend = cuda.CudaBackend()
+    backend._flush.fill_(7.0)
+    backend.step(backend.build(content()), ids_of(backend), backend.gradient(content()))
+    assert backend._flush.nbytes == 2 * 400
+    assert not backend._flush.any()
+
+
+def ids_of(backend):
+    from shardgym.costs.fbgemm.requests import RequestMaker
+
+    return RequestMaker(0, backend.device, 10**6).request(content(), 0)
+
+
+def test_a_content_that_does_not_fit_is_refused_with_bytes(gpu):
+    measure = Measurer(cuda.CudaBackend(), seed=0)
+    gpu.free = 1000
+    with pytest.raises(Refusal, match=r"needs \d{4,} bytes of GPU memory, 1200 bytes are available"):
+        measure(Job(content(), warmups=0, iterations=1))
+    gpu.free = 10**9
+    assert measure(Job(content(), warmups=0, iterations=1)).shape == (1, 2)
+
+
+def test_ids_that_were_kept_are_given_up_before_a_content_is_refused(gpu):
+    """What is kept for the next job counts as used memory; here releasing it makes room."""
+    measure = Measurer(cuda.CudaBackend(), seed=0)
+    measure(Job(content(), warmups=0, iterations=1))
+    assert measure._requests._drawn.held_bytes > 0
+    gpu.free = 1000
+    cuda.torch.cuda.empty_cache = lambda: setattr(gpu, "free", 10**9)
+    assert measure(Job(content(rows=60), warmups=0, iterations=1)).shape == (1, 2)
+
+
+def test_running_out_while_measuring_is_a_refusal_and_the_next_job_works(gpu, monkeypatch):
+    measure = Measurer(cuda.CudaBackend(), seed=0)
+
+    def build(self, content):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cuda.CudaBackend, "build", build)
+        with pytest.raises(Refusal, match=r"ran out of memory: measuring needs about \d+ bytes, \d+ bytes were"):
+            measure(Job(content(), warmups=0, iterations=1))
+    assert "release" in gpu.log
+    assert measure(Job(content(), warmups=0, iterations=1)).shape == (1, 2)
+
+
+def test_the_gradient_is_one_tensor_that_grows_and_changes_its_type(gpu):
+    backend = cuda.CudaBackend()
+    small, large = backend.gradient(content()), backend.gradient(content(batch_size=60))
+    assert small.shape == (6, 8)
+    assert large.shape == (60, 8)
+    assert backend.gradient(content()).data_ptr() == large.data_ptr()
+    assert backend.gradient(content()._replace(precision="fp16")).dtype == torch.float16
+
+
+def test_only_drawn_ids_are_kept_not_merged_ones(gpu):
+    kept = cuda.CudaBackend().kept_bytes()
+    assert kept.drawn == (10**9 + 200) // 3
+    assert kept.merged == 0

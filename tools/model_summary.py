@@ -30,14 +30,22 @@ def model_summary(hardware: str) -> str:
     ]
     found = shipped_agreement(hardware)
     if found is not None:
-        rows = [{"": name, "Kendall's tau": f"{of.kendall_tau:.3f}", "mean absolute error": _percent(of.mape)}
-                for name, of in {"a repeated measurement": found.repeat, **found.models}.items()]  # fmt: skip
+        rows = [
+            {"": _named(name, of.version), "Kendall's tau": f"{of.kendall_tau:.3f}",
+             "mean absolute error": _percent(of.mape)}
+            for name, of in {"a repeated measurement": found.repeat, **found.models}.items()
+        ]  # fmt: skip
         parts += [
             f"Against two fresh measurements each of up to {found.plans} random plans of {found.tasks} tasks of "
             f"{found.suite} on {found.hardware} (`python benchmarks/simulator_agreement.py`), means over tasks:",
             tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True),
         ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _named(name: str, version: str) -> str:
+    """Say which version of the analytic cost was compared; those of the simulators are their weights."""
+    return f"{name} {version}" if name == "roofline" else name
 
 
 def _errors(oracle: ModelCard, judge: ModelCard) -> str:

@@ -28,7 +28,7 @@ class CompiledContents(SimulatorContents):
         super().__init__(kinds, cost)
         predictor = self._state.predictor
         self._head = head_of(predictor.best)
-        self._backward, self._forward = (exchange_of(predictor.comm[name]) for name in ("backward", "forward"))
+        self._exchanges = {name: exchange_of(params) for name, params in predictor.comm.items()}
 
     def clear(self) -> None:
         """See `Contents`."""
@@ -43,10 +43,12 @@ class CompiledContents(SimulatorContents):
 
     def totals(self, contents: Ints) -> Floats:
         """See `Contents`."""
+        if not self._exchanges:  # communication is modelled
+            return super().totals(contents)
         task = self.kinds.task
         return exchange.totals(
-            self._backward, self._forward, self.ms[contents], self._widths[contents], float(task.batch_size),
-            float(ELEMENT_BYTES[task.precision]),
+            self._exchanges["backward"], self._exchanges["forward"], self.ms[contents], self._widths[contents],
+            float(task.batch_size), float(ELEMENT_BYTES[task.precision]),
         )  # fmt: skip
 
     def make_room(self, more: int) -> None:

@@ -22,7 +22,7 @@ def predict_compute(predictor: Predictor, samples: ComputeSamples) -> Floats:
 def assess(predictor: Predictor, compute: ComputeSamples, comm: CommSamples) -> dict[str, Any]:
     """Return the scores of each part: forward, backward and total compute, and both directions of communication.
 
-    Communication is scored by the slowest device of each exchange.
+    Communication is scored by the slowest device of each exchange, if there are any.
     """
     predicted, measured, pairs = predict_compute(predictor, compute), compute.ms, repeat_pairs(compute.labels)
     scores = {
@@ -30,7 +30,7 @@ def assess(predictor: Predictor, compute: ComputeSamples, comm: CommSamples) -> 
         "backward_compute": score(predicted[:, 1], measured[:, 1], pairs),
         "compute": score(predicted.sum(axis=1), measured.sum(axis=1), pairs),
     }
-    for direction, name in enumerate(DIRECTIONS):
+    for direction, name in enumerate(DIRECTIONS if len(comm) else ()):
         ms = predictor.exchange_ms(exchanges_of_samples(comm, direction), backward=direction == BACKWARD)
         slowest = per_group(ms, comm.counts), per_group(comm.ms[:, direction], comm.counts)
         scores[f"{name}_comm"] = score(*slowest, repeat_pairs(comm.labels))

@@ -41,7 +41,7 @@ def compare(
             "published": score(published, total, pairs),
         }
     }
-    for direction, name in enumerate(DIRECTIONS):
+    for direction, name in enumerate(DIRECTIONS if len(test_comm) else ()):
         result[f"{name}_comm"] = _compare_comm(predictor, comm, test_comm, direction, published_epochs, seed)
     curve = learning_curve(compute, test_compute, settings, published_epochs, seed, progress)
     noise = noise_floor(total, pairs)

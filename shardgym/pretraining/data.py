@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardgym.costs.simulator.dataset import data_files, read_comm, read_compute, read_info
+from shardgym.costs.simulator.dataset import data_files, no_exchanges, read_comm, read_compute, read_info
 from shardgym.costs.simulator.samples import CommSamples, ComputeSamples, with_role
 from shardgym.costs.simulator.weights import ROLES, Role
 from shardgym.errors import InputError
@@ -25,7 +25,7 @@ class Data(NamedTuple):
 
     Attributes:
         compute: compute samples of all roles.
-        comm: communication samples of all roles.
+        comm: communication samples of all roles; none where the machine could not measure exchanges.
         hardware: tag of all files.
         digests: SHA-256 of each file by name.
         settings: of the collection, by file.
@@ -45,18 +45,19 @@ class Data(NamedTuple):
 
 
 def load_data(folder: Path) -> Data:
-    """Read a data set and check that nothing leaks between roles.
+    """Read a data set and check that nothing leaks between roles. It may lack exchanges, but not shard sets.
 
     Raises:
         InputError: a file is damaged, roles lack samples, or a table or content of the test rows is in others'.
         MissingDependencyError: pyarrow is not installed.
     """
-    files = [*data_files(folder, "compute"), *data_files(folder, "comm")]
+    exchanges = any(folder.glob("comm*.parquet"))
+    files = [*data_files(folder, "compute"), *(data_files(folder, "comm") if exchanges else [])]
     infos = {path.name: read_info(path) for path in files}
     tags = sorted({info.hardware for info in infos.values()})
     if len(tags) > 1:
         raise InputError(f"{folder}: hardware: files of several machines ({', '.join(tags)}), expected one")
-    all_comm = read_comm(folder)
+    all_comm = read_comm(folder) if exchanges else no_exchanges()
     comm = _without_tested(all_comm)
     data = Data(
         read_compute(folder), comm, tags[0],
@@ -79,7 +80,8 @@ def _without_tested(samples: CommSamples) -> CommSamples:
 
 
 def _check_roles(data: Data, folder: Path) -> None:
-    for kind, samples in (("compute", data.compute), ("comm", data.comm)):
+    kinds: list[tuple[str, ComputeSamples | CommSamples]] = [("compute", data.compute), ("comm", data.comm)]
+    for kind, samples in kinds if len(data.comm) else kinds[:1]:
         for role, least in (("oracle", LEAST_CONTENTS), ("test", 2)):
             found = len(np.unique(samples.labels.content[samples.labels.role == role]))
             if found < least:
@@ -97,8 +99,9 @@ def _check_roles(data: Data, folder: Path) -> None:
 
 
 def trainable_roles(data: Data) -> list[Role]:
-    """Return the roles that have enough samples of both kinds."""
+    """Return the roles that have enough samples of every kind that there is."""
+    kinds = 2 if len(data.comm) else 1
     return [
         role for role in ROLES
-        if all(len(np.unique(samples.labels.content)) >= LEAST_CONTENTS for samples in data.of(role))
+        if all(len(np.unique(samples.labels.content)) >= LEAST_CONTENTS for samples in data.of(role)[:kinds])
     ]  # fmt: skip

@@ -46,18 +46,17 @@ def train_role(
         role: which architecture.
         hardware: tag of the samples.
         compute: samples that the role may learn from.
-        comm: likewise.
+        comm: likewise; with none, the simulator predicts compute alone.
         settings: how.
         seed: of everything random.
         progress: called after every epoch.
     """  # fmt: skip
     train_shards, train_comm = _TRAINERS[role]
     with one_thread():
-        fitted = {
-            "compute": train_shards(compute, settings, seed, progress),
-            "forward": train_comm(comm, FORWARD, settings, seed, progress),
-            "backward": train_comm(comm, BACKWARD, settings, seed, progress),
-        }
+        fitted = {"compute": train_shards(compute, settings, seed, progress)}
+        if len(comm):
+            fitted["forward"] = train_comm(comm, FORWARD, settings, seed, progress)
+            fitted["backward"] = train_comm(comm, BACKWARD, settings, seed, progress)
     weights = Weights(
         role, hardware, _distinct(compute.precision), _distinct(compute.optimizer),
         {name: _arrays(part) for name, part in fitted.items()}, _ranges(compute, comm), spread_limit=0.0,
@@ -86,8 +85,9 @@ def _ranges(compute: ComputeSamples, comm: CommSamples) -> dict[str, Floats]:
     values = {
         "shard": shard_range_features(compute.shards),
         "device": np.add.reduceat(device_range_parts(compute.shards), starts, axis=0),
-        "comm": range_features(exchanges_of_samples(comm, FORWARD)),
     }
+    if len(comm):
+        values["comm"] = range_features(exchanges_of_samples(comm, FORWARD))
     return {name: np.stack([value.min(axis=0), value.max(axis=0)]) for name, value in values.items()}
 
 

@@ -110,6 +110,12 @@ def ids_of(backend):
     return RequestMaker(0, backend.device, 10**6).request(content(), 0)
 
 
+def test_all_weights_are_random(gpu):
+    weights = cuda.CudaBackend().build(content()).split_embedding_weights()[0]
+    assert weights.abs().max() <= 0.01
+    assert len(weights.unique()) > 0.9 * weights.numel()
+
+
 def test_a_content_that_does_not_fit_is_refused_with_bytes(gpu):
     measure = Measurer(cuda.CudaBackend(), seed=0)
     gpu.free = 1000

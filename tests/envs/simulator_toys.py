@@ -31,11 +31,12 @@ def random_task(rng, tables, devices, **options):
     return ShardingTask(tuple(map(table, range(tables))), Topology(num_devices=devices, **options), batch_size=BATCH)
 
 
-def random_oracle(path):
-    """Save random weights in `path` and return the simulator that has them."""
+def random_oracle(path, *, exchanges=True):
+    """Save random weights in `path` and return the simulator that has them; without exchanges, of compute alone."""
     rng = np.random.default_rng(2)
-    networks = {"compute": _compute(rng), "forward": _comm(rng), "backward": _comm(rng)}
-    ranges = {group: np.array([[0.0] * len(names), [1e12] * len(names)]) for group, names in RANGES.items()}
+    networks = {"compute": _compute(rng)} | ({"forward": _comm(rng), "backward": _comm(rng)} if exchanges else {})
+    groups = {group: names for group, names in RANGES.items() if exchanges or group != "comm"}
+    ranges = {group: np.array([[0.0] * len(names), [1e12] * len(names)]) for group, names in groups.items()}
     save_weights(path, Weights("oracle", "made-up", ("fp32",), ("exact_sgd",), networks, ranges, 0.1))
     return make_cost("simulator", weights=path)
 

@@ -45,16 +45,29 @@ def comm_params(rng: np.random.Generator) -> dict[str, np.ndarray]:
     return comm_net.fixed(seen, rng.uniform(0.01, 0.05, (5, 1))) | layers(comm_net.sizes(), rng)
 
 
+def random_oracle(folder, *, exchanges: bool):
+    rng = np.random.default_rng(2)
+    networks = {"compute": compute_params(rng)}
+    if exchanges:
+        networks |= {"forward": comm_params(rng), "backward": comm_params(rng)}
+    groups = {group: names for group, names in RANGES.items() if exchanges or group != "comm"}
+    ranges = {group: np.array([[0.0] * len(names), [1e12] * len(names)]) for group, names in groups.items()}
+    kinds = ("exact_sgd", "rowwise_adagrad", "adam")
+    path = folder / "oracle.safetensors"
+    save_weights(path, Weights("oracle", "made-up", ("fp32", "fp16"), kinds, networks, ranges, 0.1))
+    return make_cost("simulator", weights=path)
+
+
 @pytest.fixture(scope="session")
 def simulator(tmp_path_factory):
     """An oracle for any number of devices."""
-    rng = np.random.default_rng(2)
-    networks = {"compute": compute_params(rng), "forward": comm_params(rng), "backward": comm_params(rng)}
-    ranges = {group: np.array([[0.0] * len(names), [1e12] * len(names)]) for group, names in RANGES.items()}
-    kinds = ("exact_sgd", "rowwise_adagrad", "adam")
-    path = tmp_path_factory.mktemp("random") / "oracle.safetensors"
-    save_weights(path, Weights("oracle", "made-up", ("fp32", "fp16"), kinds, networks, ranges, 0.1))
-    return make_cost("simulator", weights=path)
+    return random_oracle(tmp_path_factory.mktemp("random"), exchanges=True)
+
+
+@pytest.fixture(scope="session")
+def compute_simulator(tmp_path_factory):
+    """The same, of compute alone: communication is modelled."""
+    return random_oracle(tmp_path_factory.mktemp("random"), exchanges=False)
 
 
 @pytest.fixture(params=[False, True], ids=["numpy", "compiled"])

@@ -41,6 +41,16 @@ def test_plans_cost_the_same(simulator, seed):
 
 
 @needs_numba
+@pytest.mark.parametrize("seed", range(5))
+def test_plans_cost_the_same_where_communication_is_modelled(compute_simulator, seed):
+    task = random_task(seed, 20, 4)
+    plans = [NeuroShard(compiled=compiled).solve(task, compute_simulator) for compiled in (False, True)]
+    plain, fast = compute_simulator.evaluate(task, plans)
+    assert plain.communication == "modelled"
+    assert fast.total_ms == pytest.approx(plain.total_ms, rel=1e-9)
+
+
+@needs_numba
 def test_plans_cost_the_same_where_tables_are_equal(simulator):
     """Ties of compute, of bytes and of placements, all settled in the same way."""
     task = random_task(3, 5, 4)

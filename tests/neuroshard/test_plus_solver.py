@@ -88,6 +88,14 @@ def test_plus_is_better_than_the_published_search_with_some_effort(simulator, se
     assert total_ms(task, simulator, NeuroShardPlus(kicks=20).solve(task, simulator)) < published
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_plus_is_no_worse_than_the_published_search_where_communication_is_modelled(compute_simulator, seed):
+    task = random_task(seed, 15, 4)
+    first = NeuroShard().solve(task, compute_simulator)
+    better = NeuroShardPlus().solve(task, compute_simulator, initial_plan=first)
+    assert total_ms(task, compute_simulator, better) <= total_ms(task, compute_simulator, first) * (1 + 1e-9)
+
+
 def test_more_kicks_are_no_worse_and_at_times_better(simulator):
     """With a soft maximum of no width the objective is the predicted cost."""
     costs = []

@@ -1,8 +1,9 @@
 """Train the simulator on a folder of measured samples, as 'shardgym collect' writes it.
 
 Writes weights (safetensors) and a model card (JSON) for the oracle, and for the judge if there are samples for it. Both
-are used with make_cost("simulator", weights=FOLDER). The same samples and seed give the same weights. --report also
-trains the published architecture for comparison and draws plots.
+are used with make_cost("simulator", weights=FOLDER). Without samples of exchanges, as from a machine with one GPU, they
+predict compute, and communication is modelled by the task's topology. The same samples and seed give the same weights.
+--report also trains the published architecture for comparison and draws plots.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ def run(arguments: Namespace) -> int:
 
     _check_out(arguments.out, force=arguments.force)
     data = load_data(arguments.data)
+    if not len(data.comm):
+        say(f"{arguments.data} has no exchanges: the simulator will predict compute, and model communication")
     settings = FitSettings() if arguments.epochs is None else FitSettings(epochs=arguments.epochs, least_steps=0)
     with _Bars(quiet=arguments.json) as bars:
         cards = pretrain(data, arguments.out, settings, arguments.seed, bars.advance)

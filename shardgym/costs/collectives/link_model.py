@@ -40,26 +40,27 @@ def wait_ms(busy_ms: Floats) -> Floats:
     return np.asarray(offsets.max() - offsets, dtype=np.float64)
 
 
-def transfer_ms(topology: Topology, widths: Int64s, batch_size: int, element_bytes: int) -> Floats:
-    """Return what one all-to-all with aligned start takes on each device, in ms, shape (D,).
+def transfer_ms(topology: Topology, widths: Int64s | Floats, batch_size: int, element_bytes: int) -> Floats:
+    """Return what one all-to-all with aligned start takes on each device, in ms, shape (..., D).
 
     Forward and backward take the same time, as the backward exchange swaps what is sent and what is received.
 
     Args:
         topology: devices and links.
-        widths: columns of each device's pooled output, shape (D,).
+        widths: columns of each device's pooled output, of one plan or of many, shape (..., D).
         batch_size: samples over all devices.
         element_bytes: bytes of one value.
     """
     devices = topology.num_devices
     if devices == 1:
-        return np.zeros(1)
+        return np.zeros(widths.shape)
     domains = np.arange(devices) // topology.fast_domain_size
     samples = samples_per_device(batch_size, devices)
-    domain_widths = np.bincount(domains, weights=widths)[domains]
+    domain_widths = np.add.reduceat(widths, np.flatnonzero(np.diff(domains, prepend=-1)), axis=-1)[..., domains]
     domain_samples = np.bincount(domains, weights=samples)[domains]
     intra = np.maximum(widths * (domain_samples - samples), samples * (domain_widths - widths))
-    inter = np.maximum(widths * (batch_size - domain_samples), samples * (widths.sum() - domain_widths))
+    elsewhere = widths.sum(axis=-1, keepdims=True) - domain_widths
+    inter = np.maximum(widths * (batch_size - domain_samples), samples * elsewhere)
     intra_ms = topology.intra_latency_ms + intra * element_bytes / topology.intra_bandwidth * 1e3
     inter_ms = topology.inter_latency_ms + inter * element_bytes / topology.inter_bandwidth * 1e3
     alone = np.bincount(domains)[domains] == 1

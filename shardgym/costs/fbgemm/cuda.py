@@ -62,7 +62,8 @@ class CudaBackend:
     def build(self, content: Content) -> Any:
         """Return the operator of `content` with random weights."""
         operator = build_operator(content, self.device)
-        operator.weights_dev.uniform_(-0.01, 0.01)
+        for weights in operator.split_embedding_weights():
+            weights.uniform_(-0.01, 0.01)
         return operator
 
     def gradient(self, content: Content) -> torch.Tensor:

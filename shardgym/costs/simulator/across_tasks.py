@@ -41,13 +41,15 @@ class AcrossTasks:
         cost: an oracle.
 
     Raises:
-        InputError: it is a judge, which serves plans of one task at a time.
+        InputError: it is a judge or a simulator of compute alone, which serve plans of one task at a time.
     """
 
     def __init__(self, cost: SimulatorCost) -> None:
         predictor = cost._predictor
         if not isinstance(predictor, OraclePredictor):
             raise InputError("a judge scores plans of one task at a time: expected a simulator with role='oracle'")
+        if not cost.predicts_exchanges:
+            raise InputError("a simulator of compute alone scores plans of one task at a time")
         self._cost, self._predictor, self._weights = cost, predictor, cost._weights
         self._networks = self._weights.networks["compute"]
         self._exchanges = StackedExchanges(self._weights)

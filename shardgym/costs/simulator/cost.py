@@ -29,8 +29,10 @@ class SimulatorCost(CostModel):
 
     Predictions are composed as NeuroShard does (`simulator.py` there): backward communication from the
     devices' widths, start offsets from compute plus backward communication, forward communication with
-    these offsets. A plan that leaves the range of the training data, or on which the ensemble
-    disagrees, gets a note. Runs on NumPy alone.
+    these offsets. Weights from a machine that could not measure exchanges, such as one with a single GPU,
+    predict compute alone; communication is then modelled by the task's topology, and `PlanCost` says so. A
+    plan that leaves the range of the training data, or on which the ensemble disagrees, gets a note. Runs on
+    NumPy alone.
 
     Example:
         >>> cost = make_cost("simulator", weights="model")                 # doctest: +SKIP
@@ -79,6 +81,11 @@ class SimulatorCost(CostModel):
     def scores_only(self) -> bool:
         """Whether this is a judge."""
         return self.role == "judge"
+
+    @property
+    def predicts_exchanges(self) -> bool:
+        """Whether communication is predicted; otherwise it is modelled by the task's topology."""
+        return self._weights.predicts_exchanges
 
     @property
     def role(self) -> Role:
@@ -133,7 +140,7 @@ class SimulatorCost(CostModel):
         ]  # fmt: skip
 
     def _sources(self, task: ShardingTask) -> tuple[Source, Source]:  # noqa: ARG002
-        return "predicted", "predicted"
+        return "predicted", "predicted" if self.predicts_exchanges else "modelled"
 
     def _shards_of(self, task: ShardingTask) -> EncodedShards:
         self._require_kind(task)

@@ -19,8 +19,8 @@ from shardgym.costs.simulator.samples import CommSamples, ComputeSamples, comm_s
 from shardgym.errors import InputError
 
 __all__ = [
-    "CommRow", "ComputeRow", "DataInfo", "data_files", "read_comm", "read_compute", "read_file", "read_info",
-    "write_rows",
+    "CommRow", "ComputeRow", "DataInfo", "data_files", "no_exchanges", "read_comm", "read_compute", "read_file",
+    "read_info", "write_rows",
 ]  # fmt: skip
 
 _KEY = b"shardgym"
@@ -127,6 +127,11 @@ def read_compute(folder: str | Path, hardware: str | None = None) -> ComputeSamp
 def read_comm(folder: str | Path, hardware: str | None = None) -> CommSamples:
     """Read all communication samples of a data set; raises `InputError` as `read_file` does."""
     return comm_samples(_concatenated(folder, "comm", hardware))
+
+
+def no_exchanges() -> CommSamples:
+    """Return the communication samples of a data set that has none."""
+    return comm_samples(arrow_schema("comm").empty_table())
 
 
 def _concatenated(folder: str | Path, kind: Kind, hardware: str | None) -> Any:

@@ -99,7 +99,7 @@ def _outside(
         np.logical_or.reduceat(by_shard, held.groups.starts, axis=0), outside(weights, "device", sums)
     ])  # fmt: skip
     by_plan = np.logical_or.reduceat(by_device, first, axis=0)
-    if devices == 1:
+    if devices == 1 or not weights.predicts_exchanges:
         return np.hstack([by_plan, np.zeros((len(widths), len(COMM_RANGE_NAMES)), dtype=np.bool_)])
     exchanges = exchanges_of(widths, offsets, task.batch_size, ELEMENT_BYTES[task.precision])
     by_rank = outside(weights, "comm", range_features(exchanges))

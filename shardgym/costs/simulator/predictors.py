@@ -26,7 +26,13 @@ class Compute(NamedTuple):
 
 
 class Predictor(Protocol):
-    """What serves predictions. What `encode` returns has one row per shard, whatever follows."""
+    """What serves predictions. What `encode` returns has one row per shard, whatever follows.
+
+    Attributes:
+        predicts_exchanges: whether `exchange_ms` can be asked.
+    """
+
+    predicts_exchanges: bool
 
     def encode(self, shards: Shards) -> Array:
         """Work out what does not depend on what else a device holds, shape (S, ...)."""
@@ -56,13 +62,14 @@ class OraclePredictor:
 
     Attributes:
         best: parameters of the best compute network.
-        comm: parameters of the exchange networks, "forward" and "backward".
+        comm: parameters of the exchange networks, "forward" and "backward", if there are any.
     """
 
     def __init__(self, weights: Weights) -> None:
+        self.predicts_exchanges = weights.predicts_exchanges
         self._compute = weights.networks["compute"]
         self.best = member(self._compute, 0)
-        self.comm = {name: member(weights.networks[name], 0) for name in ("forward", "backward")}
+        self.comm = {name: member(params, 0) for name, params in weights.networks.items() if name != "compute"}
 
     def encode(self, shards: Shards) -> Array:
         """Return the latents of all members, shape (S, K, 32)."""
@@ -93,6 +100,7 @@ class JudgePredictor:
     """
 
     def __init__(self, weights: Weights) -> None:
+        self.predicts_exchanges = weights.predicts_exchanges
         self._networks = weights.networks
 
     def encode(self, shards: Shards) -> Array:

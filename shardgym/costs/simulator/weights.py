@@ -46,8 +46,10 @@ class Weights:
         hardware: tag of the machine whose times it predicts.
         precisions: of the weights it was trained on.
         optimizers: likewise.
-        networks: parameters of each of `NETWORKS`; members of the ensemble along the first axis, the best one first.
-        ranges: smallest and largest value of each feature in the training data by group of `RANGES`, shape (2, n).
+        networks: parameters of each of `NETWORKS`, or of "compute" alone where no exchanges could be measured; members
+            of the ensemble along the first axis, the best one first.
+        ranges: smallest and largest value of each feature in the training data by group of `RANGES`, shape (2, n);
+            "comm" goes with the networks of exchanges.
         spread_limit: largest relative spread of the members' compute times on contents they had not seen.
         digest: SHA-256 of the file; "" before it is saved.
     """
@@ -60,6 +62,11 @@ class Weights:
     ranges: dict[str, Floats]
     spread_limit: float
     digest: str = field(default="", compare=False)
+
+    @property
+    def predicts_exchanges(self) -> bool:
+        """Whether there are networks of exchanges."""
+        return "comm" in self.ranges
 
 
 def save_weights(path: Path, weights: Weights) -> str:
@@ -110,14 +117,14 @@ def load_weights(path: Path, role: Role, hardware: str | None = None) -> Weights
             raise InputError(f"{path}: {name}: these weights are of '{given:.60}', expected '{expected}'")
     tensors = _tensors(data, path)
     _check(tensors, role, path)
-    networks: dict[str, Params] = {name: {} for name in NETWORKS}
+    networks: dict[str, Params] = {}
     for name, value in tensors.items():
         network, _, rest = name.partition(".")
-        if network in networks:
-            networks[network][rest] = value.astype(np.float64)
+        if network in NETWORKS:
+            networks.setdefault(network, {})[rest] = value.astype(np.float64)
     return Weights(
         role, str(header["hardware"]), tuple(header["precisions"]), tuple(header["optimizers"]), networks,
-        {name: tensors[f"range.{name}"] for name in RANGES}, float(header["spread_limit"]),
+        {name: tensors[f"range.{name}"] for name in _groups(tensors)}, float(header["spread_limit"]),
         hashlib.sha256(data).hexdigest(),
     )  # fmt: skip
 
@@ -154,7 +161,8 @@ def _tensors(data: bytes, path: Path) -> dict[str, Any]:
 
 def _check(tensors: dict[str, Any], role: Role, path: Path) -> None:
     """Compare names and shapes with the architecture of the role."""
-    for network, net in _NETS[role].items():
+    whole_model = "comm" in _groups(tensors)
+    for network, net in _NETS[role].items() if whole_model else [("compute", _NETS[role]["compute"])]:
         for name in net.FIXED:
             if f"{network}.fixed.{name}" not in tensors:
                 raise InputError(f"{path}: tensor '{network}.fixed.{name}' is missing: weights of another architecture")
@@ -165,8 +173,14 @@ def _check(tensors: dict[str, Any], role: Role, path: Path) -> None:
             for layer, (inputs, outputs) in enumerate(itertools.pairwise(whole)):
                 _check_shape(tensors, f"{network}.{chain}.{layer}.weight", (inputs, outputs), path)
                 _check_shape(tensors, f"{network}.{chain}.{layer}.bias", (1, outputs), path)
-    for name, features_of in RANGES.items():
-        _check_shape(tensors, f"range.{name}", (2, len(features_of)), path)
+    for name in _groups(tensors):
+        _check_shape(tensors, f"range.{name}", (2, len(RANGES[name])), path)
+
+
+def _groups(tensors: dict[str, Any]) -> list[str]:
+    """Return the groups of features that a file should have ranges of: "comm" where it has anything of exchanges."""
+    exchanges = any(name.startswith(("forward.", "backward.", "range.comm")) for name in tensors)
+    return [name for name in RANGES if exchanges or name != "comm"]
 
 
 def _check_shape(tensors: dict[str, Any], name: str, shape: tuple[int, ...], path: Path) -> None:

@@ -62,7 +62,7 @@ class EncodedKinds:
 
 
 def encoded_kinds(cost: CostModel, shards: TaskShards, *, dense: bool) -> EncodedKinds | None:
-    """Return encoded kinds where the cost model is an oracle of the simulator, or None."""
-    if type(cost) is SimulatorCost and cost.role == "oracle":
+    """Return encoded kinds where the cost model is an oracle that predicts communication too, or None."""
+    if type(cost) is SimulatorCost and cost.role == "oracle" and cost.predicts_exchanges:
         return EncodedKinds(cost, shards, dense=dense)
     return None

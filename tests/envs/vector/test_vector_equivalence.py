@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from env_toys import make_tasks
-from simulator_toys import random_task
+from simulator_toys import random_oracle, random_task
 from vector_play import COLUMN_WISE, TABLE_WISE, native, play_together, some_actions, wrapped
 
 from shardgym.costs.roofline import RooflineCost
@@ -151,14 +151,27 @@ def test_they_agree_on_dense_simulated_rewards_of_halves(simulator):
     assert play_together(envs, seed=12, steps=200)["complete"] > 10
 
 
-def test_simulated_costs_of_halves_agree_to_rounding_when_encoded_apart(simulator):
-    rng = np.random.default_rng(13)
-    settings = {"tasks": [random_task(rng, 5, 3)], "cost": "simulator", "cost_settings": simulator.settings()}
-    pair = [make(COLUMN_WISE, **settings) for make in (wrapped, native)]
-    returned, complete = [envs.reset(seed=0) for envs in pair], 0
+def agree_to_rounding(pair, seed):
+    """Play with the same actions and compare rewards; return how many episodes were completed."""
+    rng, complete = np.random.default_rng(seed), 0
+    returned = [envs.reset(seed=0) for envs in pair]
     for _ in range(200):
         actions = some_actions(rng, returned[0][0]["action_mask"], 0.0)
         returned = [envs.step(actions) for envs in pair]
         np.testing.assert_allclose(returned[0][1], returned[1][1], rtol=1e-12)
         complete += int(returned[0][2].sum())
-    assert complete > 10
+    return complete
+
+
+def test_simulated_costs_of_halves_agree_to_rounding_when_encoded_apart(simulator):
+    rng = np.random.default_rng(13)
+    settings = {"tasks": [random_task(rng, 5, 3)], "cost": "simulator", "cost_settings": simulator.settings()}
+    assert agree_to_rounding([make(COLUMN_WISE, **settings) for make in (wrapped, native)], 13) > 10
+
+
+@pytest.mark.parametrize("reward", ["terminal", "dense"])
+@pytest.mark.parametrize("env_id", ENV_IDS)
+def test_simulated_compute_with_modelled_communication_agrees_to_rounding(tmp_path, env_id, reward):
+    cost, rng = random_oracle(tmp_path / "oracle.safetensors", exchanges=False), np.random.default_rng(14)
+    settings = {"tasks": [random_task(rng, 5, 3), random_task(rng, 4, 2)], "cost": cost, "reward": reward}
+    assert agree_to_rounding([make(env_id, **settings) for make in (wrapped, native)], 14) > 10

@@ -1,0 +1,138 @@
+"""Simulators of machines that cannot measure exchanges: compute is predicted, communication modelled."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from shardgym import EmbeddingTable, ShardingPlan, ShardingTask, Topology, make_cost
+from shardgym.cli import main
+from shardgym.costs.collectives.link_model import comm_times
+from shardgym.costs.simulator.across_tasks import AcrossTasks
+from shardgym.costs.simulator.card import ModelCard
+from shardgym.costs.simulator.weights import load_weights, save_weights
+from shardgym.errors import InputError
+
+pytest.importorskip("pyarrow", reason="needs the extra 'simulator'")
+pytest.importorskip("scipy", reason="needs the extra 'simulator'")
+
+
+@pytest.fixture(scope="module")
+def compute_data(made_up_rows, tmp_path_factory):
+    from shardgym.costs.simulator.dataset import DataInfo, write_rows
+
+    folder = tmp_path_factory.mktemp("compute-samples")
+    info = DataInfo("compute", "made-up", {"shardgym": "test"}, {"made": "up"}, "2026-01-01T00:00:00+00:00")
+    write_rows(folder / "compute.parquet", made_up_rows["compute"], info)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def compute_model(compute_data, quick_settings, tmp_path_factory):
+    from shardgym.pretraining.data import load_data
+    from shardgym.pretraining.pretrain import pretrain
+
+    folder = tmp_path_factory.mktemp("compute-model")
+    pretrain(load_data(compute_data), folder, quick_settings, seed=5)
+    return folder
+
+
+def task(num_devices=4, **topology):
+    rng = np.random.default_rng(1)
+    tables = tuple(EmbeddingTable(f"t{n}", 1000 * (n + 1), int(8 * rng.integers(1, 5)), 4.0) for n in range(9))
+    return ShardingTask(tables, Topology(num_devices=num_devices, memory_bytes=2**30, **topology), batch_size=512)
+
+
+def plans(of_task, count=5):
+    rng = np.random.default_rng(0)
+    return [
+        ShardingPlan.table_wise(of_task, rng.integers(0, of_task.num_devices, of_task.num_tables).tolist())
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("role", ["oracle", "judge"])
+def test_compute_is_that_of_a_whole_simulator_and_communication_that_of_the_links(model, compute_model, role):
+    whole, alone = (make_cost("simulator", weights=folder, role=role) for folder in (model, compute_model))
+    problem = task(fast_domain_size=2)
+    assert not alone.predicts_exchanges
+    for plan, ours, theirs in zip(
+        plans(problem), alone.evaluate(problem, plans(problem)), whole.evaluate(problem, plans(problem)), strict=True
+    ):
+        assert (ours.compute, ours.communication, theirs.communication) == ("predicted", "modelled", "predicted")
+        np.testing.assert_array_equal(ours.per_device[:, [0, 3]], theirs.per_device[:, [0, 3]])
+        forward, backward = comm_times(problem, plan, ours.per_device[:, [0, 3]].sum(axis=1))
+        np.testing.assert_allclose(ours.per_device[:, 1], forward, rtol=1e-12)
+        np.testing.assert_allclose(ours.per_device[:, 2], backward, rtol=1e-12)
+
+
+def test_the_links_matter(compute_model):
+    cost = make_cost("simulator", weights=compute_model)
+    fast, slow = task(), task(intra_bandwidth=1e7)
+    costs = [cost.evaluate(problem, plans(problem, 1))[0] for problem in (fast, slow)]
+    assert costs[1].total_ms > costs[0].total_ms + 1
+
+
+def test_one_device_exchanges_nothing(compute_model):
+    problem = task(num_devices=1)
+    (found,) = make_cost("simulator", weights=compute_model).evaluate(problem, plans(problem, 1))
+    assert found.per_device[0, 1:3].tolist() == [0.0, 0.0]
+
+
+def test_placing_one_by_one_gives_the_cost_of_the_whole_plan(compute_model):
+    cost, problem = make_cost("simulator", weights=compute_model), task()
+    for plan in plans(problem):
+        state = cost.begin(problem)
+        for number, shard in enumerate(plan.shards):
+            state.add(number, shard.device)
+        (found,) = cost.evaluate(problem, [plan])
+        assert state.total() == pytest.approx(found.total_ms, rel=1e-9)
+        assert state.totals(state.devices[None])[0] == pytest.approx(found.total_ms, rel=1e-9)
+
+
+def test_large_start_offsets_are_no_reason_for_doubt(compute_model):
+    """There is no network of exchanges that could be far from its training data."""
+    cost, problem = make_cost("simulator", weights=compute_model), task(intra_bandwidth=1e5)
+    (near,) = cost.familiarity(problem, plans(problem, 1))
+    assert not {"start offset", "devices", "bytes per device"} & set(near.outside)
+
+
+def test_many_tasks_in_one_call_are_refused(compute_model):
+    with pytest.raises(InputError, match="compute alone"):
+        AcrossTasks(make_cost("simulator", weights=compute_model))
+
+
+def test_the_card_has_no_errors_of_communication(compute_model):
+    card = ModelCard.load(compute_model / "oracle.json")
+    assert set(card.errors) == {"forward_compute", "backward_compute", "compute"}
+    assert (card.samples["comm"], card.samples["test comm"]) == (0, 0)
+
+
+def test_half_of_the_networks_of_exchanges_are_no_simulator(model, tmp_path):
+    weights = load_weights(model / "oracle.safetensors", "oracle")
+    networks = {name: params for name, params in weights.networks.items() if name != "backward"}
+    save_weights(tmp_path / "oracle.safetensors", dataclasses.replace(weights, networks=networks))
+    with pytest.raises(InputError, match=r"backward\.\S+' is missing"):
+        make_cost("simulator", weights=tmp_path)
+
+
+def test_the_command_trains_on_shard_sets_alone_and_says_so(compute_data, tmp_path, capsys):
+    assert main(["pretrain", str(compute_data), "-o", str(tmp_path / "m"), "--epochs", "1"]) == 0
+    printed = capsys.readouterr()
+    assert "has no exchanges: the simulator will predict compute, and model communication" in printed.err
+    assert "forward comm" not in printed.out
+    assert make_cost("simulator", weights=tmp_path / "m", role="judge").version
+
+
+def test_the_report_compares_compute_alone(compute_data, compute_model, tmp_path):
+    pytest.importorskip("matplotlib", reason="needs the extra 'simulator'")
+    import shutil
+
+    from shardgym.pretraining.data import load_data
+    from shardgym.pretraining.report import report
+
+    folder = shutil.copytree(compute_model, tmp_path / "model")
+    card, plots = report(ModelCard.load(folder / "oracle.json"), load_data(compute_data), folder, published_epochs=1)
+    assert "compute" in card.comparison
+    assert "forward_comm" not in card.comparison
+    assert all(plot.exists() for plot in plots)

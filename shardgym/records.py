@@ -12,6 +12,7 @@ import json
 import operator
 import re
 import reprlib
+from abc import ABCMeta
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
@@ -72,15 +73,36 @@ def explain(error: ValidationError, record: type[Any] | None = None) -> str:
     An unknown field comes before a missing one: it is what was misspelt.
     """
     first, *rest = sorted(error.errors(include_url=False), key=lambda e: e["type"] != "unexpected_keyword_argument")
-    where = ".".join(str(part) for part in first["loc"]) or "record"
-    given = "" if first["type"] == "missing" else f" (given: {shown(first['input'])})"
+    where = ".".join(_named(first["loc"], record))
+    silent = first["type"] == "missing" or (first["type"] == "value_error" and not where)
+    given = "" if silent else f" (given: {shown(first['input'])})"
     more = f"; {len(rest)} more" if rest else ""
     unknown = first["type"] == "unexpected_keyword_argument"
     hint = suggestion(record, first["loc"]) if unknown and record is not None else ""
-    return f"{where}: {first['msg']}{given}{hint}{more}".replace("\n", " ")
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{where}{': ' if where else ''}{message}{given}{hint}{more}".replace("\n", " ")
 
 
-class Record:
+def _named(loc: tuple[str | int, ...], record: type[Any] | None) -> list[str]:
+    """Return where something is wrong; an argument that was given by its position gets the name of its field."""
+    names = list(getattr(record, "__dataclass_fields__", ()))
+    first, *rest = [*loc] or [""]
+    positional = isinstance(first, int) and first < len(names)
+    return [str(part) for part in (names[int(first)] if positional else first, *rest) if part != ""]
+
+
+class RecordType(ABCMeta):
+    """Makes the constructors of records say in one line what is wrong, as `from_json` does."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Make a record; raises `InputError`."""
+        try:
+            return super().__call__(*args, **kwargs)
+        except ValidationError as error:
+            raise InputError(f"{cls.__name__}: {explain(error, cls)}") from None
+
+
+class Record(metaclass=RecordType):
     """Mixin of all records: JSON in, JSON out, and an identity."""
 
     #: Fields that are for display and not part of the identity.
@@ -88,7 +110,7 @@ class Record:
 
     @classmethod
     def _adapter(cls) -> TypeAdapter[Self]:
-        adapter: TypeAdapter[Self] = _adapter_of(cls)  # type: ignore[arg-type]
+        adapter: TypeAdapter[Self] = _adapter_of(cls)
         return adapter
 
     @classmethod

@@ -51,8 +51,13 @@ class Topology(Record):
     @classmethod
     def _fill(cls, data: Any) -> Any:
         """Let one memory size stand for all devices, and one domain be the default."""
-        values = dict(data.kwargs or {}) if isinstance(data, ArgsKwargs) else data
-        if not isinstance(values, dict) or (isinstance(data, ArgsKwargs) and data.args):
+        values = data
+        if isinstance(data, ArgsKwargs):
+            names = list(cls.__dataclass_fields__)[: len(data.args)]
+            values = dict(zip(names, data.args, strict=False)) | (data.kwargs or {})
+            if len(values) < len(data.args) + len(data.kwargs or {}):
+                return data  # too many arguments, or one given twice
+        if not isinstance(values, dict):
             return data
         count, memory = _scalar(values.get("num_devices")), _scalar(values.get("memory_bytes"))
         if count is not None and 0 < count <= MAX_DEVICES:

@@ -195,7 +195,7 @@ def test_an_infeasible_cost_is_infinite_and_says_why():
 )
 def test_a_cost_that_makes_no_sense_is_refused(matrix, reason):
     """Reason and times exclude each other; times are D x 4, not negative and numbers."""
-    with pytest.raises(ValueError, match="validation error"):
+    with pytest.raises(InputError, match=r"PlanCost: (per_device: expected|per_device: times|a cost has)"):
         PlanCost(matrix, "toy", "1", "none", reason=reason)
 
 

@@ -9,8 +9,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import ValidationError
-
 import shardgym
 from shardgym.cli.command_table import COMMANDS, Command, overview
 from shardgym.cli.parser import Parser, UsageError
@@ -46,10 +44,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail("interrupted", INTERRUPTED)
     except ShardGymError as error:
         return _fail(str(error), error.exit_code)
-    except ValidationError as error:
-        from shardgym.records import explain
-
-        return _fail(explain(error), 2)
     except OSError as error:
         return _fail(f"{error.filename or 'system'}: {error.strerror or error}", 1)
 

@@ -22,7 +22,9 @@ from shardgym.costs.workers.child import Handler, serve
 class FreshBackend(CpuBackend):
     """Lets FBGEMM allocate the weights of every operator anew and frees them after the sample."""
 
-    keeps_operators = False
+    def __init__(self) -> None:
+        super().__init__()
+        self.keeps_operators = False
 
     def build(self, content: Content) -> Any:
         """Return an operator on memory of its own."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from shardgym.costs.fbgemm.content import Content
 
@@ -32,7 +32,7 @@ class Backend(Protocol):
         keeps_operators: whether an operator costs nothing to keep, because operators share their weights' memory.
     """
 
-    keeps_operators: ClassVar[bool]
+    keeps_operators: bool
 
     @property
     def device(self) -> torch.device:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
 from shardgym.costs.fbgemm.arena import Arena
 from shardgym.costs.fbgemm.backend import KeptBytes, dtype_of, versions
 from shardgym.costs.fbgemm.content import Content
-from shardgym.costs.fbgemm.operator import build_operator
+from shardgym.costs.fbgemm.operator import build_operator, fill_weights, takes_host_buffers
 from shardgym.costs.fbgemm.requests import Ids
 from shardgym.costs.workers.child import Refusal
 from shardgym.costs.workers.machine import available_bytes, cpu_tag
@@ -32,11 +32,10 @@ class CpuBackend:
     the core, the spread between rounds was 12 % by CPU time and 26 % by wall time.
     """
 
-    keeps_operators: ClassVar[bool] = True
-
     def __init__(self) -> None:
         torch.set_num_threads(1)
         self.device = torch.device("cpu")
+        self.keeps_operators = takes_host_buffers()
         self._arenas: dict[tuple[str, torch.dtype], Arena] = {}
         self._gradients: dict[torch.dtype, torch.Tensor] = {}
 
@@ -63,7 +62,11 @@ class CpuBackend:
         yield
 
     def build(self, content: Content) -> Any:
-        """Return the operator of `content` on recycled memory."""
+        """Return the operator of `content`, on recycled memory where FBGEMM can have that."""
+        if not self.keeps_operators:
+            operator = build_operator(content, self.device)
+            fill_weights(operator)
+            return operator
         views = {key[0]: self._arena(*key).view(n) for key, n in self._elements(content).items()}
         return build_operator(content, self.device, views)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
 from shardgym.costs.fbgemm.backend import KeptBytes, dtype_of, versions
 from shardgym.costs.fbgemm.content import Content
 from shardgym.costs.fbgemm.lead import Lead
-from shardgym.costs.fbgemm.operator import build_operator
+from shardgym.costs.fbgemm.operator import build_operator, fill_weights
 from shardgym.costs.fbgemm.requests import Ids
 from shardgym.costs.workers.child import Refusal
 from shardgym.costs.workers.machine import slug
@@ -25,7 +25,7 @@ _FLUSH_FACTOR = 2
 class CudaBackend:
     """Times on the only GPU that the worker sees."""
 
-    keeps_operators: ClassVar[bool] = False
+    keeps_operators = False
 
     def __init__(self) -> None:
         if not torch.cuda.is_available():
@@ -62,8 +62,7 @@ class CudaBackend:
     def build(self, content: Content) -> Any:
         """Return the operator of `content` with random weights."""
         operator = build_operator(content, self.device)
-        for weights in operator.split_embedding_weights():
-            weights.uniform_(-0.01, 0.01)
+        fill_weights(operator)
         return operator
 
     def gradient(self, content: Content) -> torch.Tensor:

@@ -29,8 +29,8 @@ def build_operator(
     Args:
         content: what the device holds.
         device: where weights live and kernels run.
-        host_buffers: memory for "weights" and "momentum1" on the CPU, one-dimensional and of the exact size; FBGEMM
-            allocates its own when it is not given or when its version cannot take any.
+        host_buffers: memory for "weights" and "momentum1" on the CPU, one-dimensional and of the exact size, for
+            versions of FBGEMM that take it; FBGEMM allocates its own when it is not given.
     """
     from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
     from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode, EmbeddingLocation, PoolingMode
@@ -43,7 +43,7 @@ def build_operator(
     where = (EmbeddingLocation.HOST, ComputeDevice.CPU) if on_cpu else (EmbeddingLocation.DEVICE, ComputeDevice.CUDA)
     precision = SparseType.FP16 if content.precision == "fp16" else SparseType.FP32
     extra: dict[str, Any] = {}
-    if host_buffers and takes_host_buffers(SplitTableBatchedEmbeddingBagsCodegen):
+    if host_buffers:
         extra["preallocated_host_buffers"] = dict(host_buffers)
     return SplitTableBatchedEmbeddingBagsCodegen(
         [(piece.num_rows, piece.width, *where) for piece in content.pieces],
@@ -59,6 +59,14 @@ def build_operator(
     )
 
 
-def takes_host_buffers(operator: type[Any]) -> bool:
-    """Say whether this version of FBGEMM lets weights be placed in memory that the caller owns (1.8.0 does)."""
-    return "preallocated_host_buffers" in inspect.signature(operator.__init__).parameters
+def fill_weights(operator: Any) -> None:
+    """Give all weights small random values: memory that was never written to is read faster than it should be."""
+    for weights in operator.split_embedding_weights():
+        weights.uniform_(-0.01, 0.01)
+
+
+def takes_host_buffers() -> bool:
+    """Say whether this version of FBGEMM lets weights be placed in memory that the caller owns (1.8 does, 1.6 not)."""
+    from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
+
+    return "preallocated_host_buffers" in inspect.signature(SplitTableBatchedEmbeddingBagsCodegen.__init__).parameters

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from shardgym.errors import InputError
 from shardgym.ids.distribution import RecordedIds
+from shardgym.ids.recording import read_bags
 
 Int64s = npt.NDArray[np.int64]
 
@@ -51,8 +52,6 @@ def recorded_bags(ids: RecordedIds, batch_size: int) -> tuple[Int64s, Int64s]:
 
 @functools.lru_cache(maxsize=64)
 def _load(ids: RecordedIds) -> tuple[Int64s, Int64s]:
-    from shardgym.pools.dlrm_datasets import read_bags
-
     indices, lengths = read_bags(find_data_file(ids.file), ids.table_index)
     if bags_digest(indices, lengths) != ids.sha256:
         raise InputError(f"table {ids.table_index} of '{ids.file}' differs from the ids this task was made from")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from shardgym.errors import told
+
 
 def probe() -> dict[str, Any]:
     """Return what torch sees, and why FBGEMM does not load; "" when it does."""
@@ -32,7 +34,7 @@ def _fbgemm_error() -> str:
         # The operators live in shared libraries that may fail to load without an exception.
         assert torch.ops.fbgemm.asynchronous_complete_cumsum(torch.tensor([1, 2])).tolist() == [0, 1, 3]
     except Exception as error:
-        return f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return told(error)
     return ""
 
 

@@ -166,4 +166,5 @@ def _pair() -> str:
 
     names = ("torch", "fbgemm-gpu", "fbgemm-gpu-cpu")
     found = sorted({f"{d.name} {d.version}" for d in distributions() if d.name.lower().replace("_", "-") in names})
-    return f"found {', '.join(found)}; each fbgemm-gpu fits one torch, reinstall the pair with shardgym's extra"
+    remedy = "each fbgemm-gpu fits one torch, reinstall the pair with shardgym's extra 'cpu', or 'gpu' with CUDA"
+    return f"found {', '.join(found)}; {remedy}"

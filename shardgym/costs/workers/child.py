@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from shardgym.errors import ShardGymError
+from shardgym.errors import ShardGymError, told
 
 #: Seconds between two looks at whether the parent still lives while a message is being worked on.
 WATCH_S = 2.0
@@ -63,8 +63,7 @@ def _answer(handler: Handler, message: Any) -> tuple[str, Any]:
     except ShardGymError as error:
         return "refused", str(error)
     except Exception as error:  # it belongs to the parent, which fails the plan with it and replaces this process
-        text = str(error).strip().splitlines()
-        return "failed", f"{type(error).__name__}: {text[0][:300] if text else 'no message'}"
+        return "failed", told(error)
 
 
 def _end_with_parent(parent: int) -> None:

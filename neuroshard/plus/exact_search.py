@@ -22,10 +22,13 @@ from shardgym.plan import ShardingPlan
 
 #: A published search in a third of the time of the full one, for a start.
 _NARROW = SearchSettings(beam_width=1, candidates=4, levels=4, grid=4)
+#: Where tables take more than this share of the memory, a narrow search finds poor plans at best, and descents from them
+#: get stuck; the full one makes sure that the result is not worse than its own.
+_TIGHT = 0.8
 
 
 class ExactSearch:
-    """Starts from a narrow published search; before kicks, from greedy cutting too.
+    """Starts from a published search, a narrow one unless memory is tight; before kicks, from greedy cutting too.
 
     Args:
         shelf: of the task.
@@ -70,10 +73,13 @@ class ExactSearch:
 
     def _published_search(self, initial: ShardingPlan | None, left_s: float | None) -> ShardingPlan | None:
         """Return what the narrow published search finds, if anything."""
-        search = NeuroShard(_NARROW.beam_width, _NARROW.candidates, _NARROW.levels, _NARROW.grid)
+        task = self._shelf.task
+        tight = task.total_bytes > _TIGHT * task.topology.total_memory_bytes
+        chosen = SearchSettings() if tight else _NARROW
+        search = NeuroShard(chosen.beam_width, chosen.candidates, chosen.levels, chosen.grid)
         try:
             return search.solve(
-                self._shelf.task, self._cost, time_limit_s=left_s, initial_plan=initial, observer=self._published
+                task, self._cost, time_limit_s=left_s, initial_plan=initial, observer=self._published
             )
         except NoFeasiblePlanError:
             return None  # cuts at other places than the middle may still lead to one

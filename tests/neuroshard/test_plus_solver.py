@@ -233,3 +233,14 @@ def test_kicks_of_small_tasks_cost_little_and_those_of_large_ones_are_asked_for(
 def test_plus_settings_are_refused_by_name():
     with pytest.raises(InputError, match="kick_moves of the search must be an integer from 1 on, got 0"):
         make_solver("neuroshard_plus", kick_moves=0)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("spare", [1.03, 1.1, 1.2])
+def test_plus_is_no_worse_than_the_published_search_where_memory_is_tight(simulator, seed, spare):
+    task = random_task(seed, 12, 4, spare=spare)
+    try:
+        published = total_ms(task, simulator, NeuroShard().solve(task, simulator))
+    except NoFeasiblePlanError:
+        published = np.inf
+    assert total_ms(task, simulator, NeuroShardPlus().solve(task, simulator)) <= published * (1 + 1e-9)

@@ -97,8 +97,11 @@ class ShardingPlan(Record):
         """
         names = [table.name for table in task.tables]
         given = dict(devices) if isinstance(devices, Mapping) else dict(zip(names, devices, strict=False))
-        if len(devices) != len(names) or set(given) != set(names):
-            raise InputError(f"expected one device for each of {len(names)} tables, got {len(devices)}")
+        wrong = [f"'{name}' is no table of the task" for name in given if name not in names]
+        wrong += [f"table '{name}' has no device" for name in names if name not in given]
+        if wrong or len(devices) != len(names):
+            why = f": {wrong[0]}" if isinstance(devices, Mapping) else ""
+            raise InputError(f"expected one device for each of {len(names)} tables, got {len(devices)}{why}")
         return cls.of(task, (Shard.whole(table, given[table.name]) for table in task.tables))
 
     @functools.cached_property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -21,8 +22,10 @@ def find_class(kind: str, group: str, name: str) -> Any:
 
     Raises:
         UnknownNameError: no such name; the closest are named.
-        InputError: the module cannot be imported or has no such class.
+        InputError: the module cannot be imported or has no such class, or the name is no text.
     """
+    if not isinstance(name, str):
+        raise InputError(f"{kind}: expected a name or module:Class, got {name!r:.60}")
     if ":" in name:
         return _import(kind, name)
     known = registered(group)
@@ -50,13 +53,26 @@ def _import(kind: str, target: str) -> Any:
         raise InputError(f"module '{module_name}' has no class '{attribute}': {hint}") from None
 
 
+def _settings(cls: Any) -> list[str] | None:
+    """Return the keyword arguments that a class takes; None when they cannot be told, or when it takes any."""
+    try:
+        parameters = inspect.signature(cls).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    return None if any(p.kind is p.VAR_KEYWORD for p in parameters) else [p.name for p in parameters]
+
+
 def _classes(module: Any) -> list[str]:
     own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
     return [value.__name__ for value in own]
 
 
 def construct(kind: str, name: str, cls: Any, settings: dict[str, Any]) -> Any:
-    """Call `cls(**settings)`; unsuitable settings are an `InputError`."""
+    """Call `cls(**settings)`; unsuitable settings are an `InputError` that names those that exist."""
+    known = _settings(cls)
+    unknown = [] if known is None else [setting for setting in settings if setting not in known]
+    if known is not None and unknown:
+        raise InputError(f"{kind} '{name}' has no setting '{unknown[0]}': {closest(unknown[0], known)}")
     try:
         return cls(**settings)
     except TypeError as error:

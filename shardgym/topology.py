@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -64,6 +65,13 @@ class Topology(Record):
             shared = {} if memory is None else {"memory_bytes": (memory,) * count}
             values = {"fast_domain_size": count, **values, **shared}
         return ArgsKwargs((), values) if isinstance(data, ArgsKwargs) else values
+
+    @field_validator("memory_bytes", mode="before")
+    @classmethod
+    def _sizes(cls, value: Any) -> Any:
+        if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+            raise ValueError("expected a whole number of bytes, or one for each device")
+        return value
 
     @field_validator("memory_bytes")
     @classmethod

@@ -74,17 +74,23 @@ class Suite(Sequence[ShardingTask]):
             IndexError: no such task.
             InputError: a task differs from the one that was published.
         """
-        positions = range(len(self))[index]
-        return self._task(positions) if isinstance(positions, int) else [self._task(i) for i in positions]
+        if isinstance(index, slice):
+            return [self._task(i) for i in range(len(self))[index]]
+        return self._task(self._position(index))
 
     def group(self, index: int) -> str:
-        """Return the name of the group that a task belongs to, e.g. "max_dim=16"."""
-        return self.source.group(range(len(self))[index])
+        """Return the name of the group that a task belongs to, e.g. "max_dim=16"; raises `IndexError`."""
+        return self.source.group(self._position(index))
 
     @property
     def groups(self) -> list[str]:
         """Names of the groups in the order of their first tasks."""
         return list(dict.fromkeys(self.source.group(i) for i in range(len(self))))
+
+    def _position(self, index: int) -> int:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"suite '{self.name}' has tasks 0 to {len(self) - 1}, there is no task {index}")
+        return index % len(self)
 
     def _task(self, index: int) -> ShardingTask:
         if index not in self._built:

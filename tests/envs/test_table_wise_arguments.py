@@ -67,7 +67,7 @@ def test_bad_options_are_input_errors(options, message):
         ({"tasks": [TWO], "cost": "roof"}, "unknown cost 'roof': did you mean roofline"),
         ({"tasks": [TWO], "cost": 3}, "expected a cost model or its name, got int"),
         ({"tasks": [TWO], "cost": RooflineCost(), "cost_settings": {"hardware": "h100"}}, "given by name"),
-        ({"tasks": [TWO], "cost_settings": {"hardwear": "h100"}}, "does not take these settings"),
+        ({"tasks": [TWO], "cost_settings": {"hardwear": "h100"}}, "has no setting 'hardwear'"),
         ({"tasks": [TWO], "penalty": 1.0}, "not a negative number"),
         ({"tasks": [TWO], "penalty": float("-inf")}, "not a negative number"),
         ({"tasks": [TWO], "render_mode": "human"}, "unknown render_mode 'human'"),

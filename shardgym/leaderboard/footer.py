@@ -11,6 +11,7 @@ from shardgym.evaluation.result import Result
 from shardgym.leaderboard.board import Board
 from shardgym.leaderboard.ranking import Ranking
 from shardgym.leaderboard.simulated import simulated_notes
+from shardgym.leaderboard.solver_notes import shown_settings, solver_notes
 from shardgym.leaderboard.statistics import FEWEST, RESAMPLES, SEED
 
 
@@ -18,10 +19,11 @@ def footer(ranking: Ranking) -> list[str]:
     """Return the footnotes of a table, one sentence or two each."""
     board, key = ranking.board, ranking.board.key
     oracles = ", ".join(sorted({r.oracle for r in board.results})) or "-"
+    settings = shown_settings(json.loads(key.judge_settings))
     notes = [
         "Cost of a plan: the slowest device's sum of forward compute, forward communication, backward communication "
         "and backward compute, in ms per training step.",
-        f"Judge: {key.judge} {key.judge_version} on {key.hardware}, settings: {_settings(key.judge_settings)}. "
+        f"Judge: {key.judge} {key.judge_version} on {key.hardware}, settings: {settings}. "
         f"Oracle that solvers could query: {oracles}.",
         f"Means are over the {ranking.num_common} of {len(board.tasks)} tasks that every complete solver has solved "
         "(a solver that solved less than nine tenths as many as the best does not count here).",
@@ -38,11 +40,7 @@ def footer(ranking: Ranking) -> list[str]:
             f"vs greedy: geometric mean over tasks of cost / cost of {ranking.best_heuristic}, "
             "the greedy heuristic with the lowest geometric mean."
         )
-    return notes + simulated_notes(board) + _measurement_notes(board) + _failure_notes(ranking)
-
-
-def _settings(text: str) -> str:
-    return ", ".join(f"{name}={value}" for name, value in json.loads(text).items()) or "none"
+    return notes + solver_notes(board) + simulated_notes(board) + _measurement_notes(board) + _failure_notes(ranking)
 
 
 def _measurement_notes(board: Board) -> list[str]:

@@ -24,20 +24,30 @@ def parse_named(text: str) -> Named:
     A value is JSON (a number, true, null, a quoted string) where it can be read as such, else a string.
 
     Raises:
-        InputError: the name is missing, or a setting is not KEY=VALUE or is given twice.
+        InputError: the name is missing or a file's, or a setting is not KEY=VALUE, is given twice or is called "name".
     """
     name, *given = text.split(",")
-    if not name:
-        raise InputError(f"'{text:.80}': expected {NOTATION}, the name is missing")
+    _check_name(text, name)
     settings: dict[str, Any] = {}
     for setting in given:
         key, equals, value = setting.partition("=")
         if not equals or not key.isidentifier():
             raise InputError(f"'{text:.80}': expected {NOTATION}, got '{setting:.40}' for a setting")
+        if key == "name":
+            raise InputError(f"'{text:.80}': no setting can be called 'name', the name comes first")
         if key in settings:
             raise InputError(f"'{text:.80}': setting '{key}' is given twice")
         settings[key] = _value(value)
     return Named(name, settings)
+
+
+def _check_name(text: str, name: str) -> None:
+    if not name:
+        raise InputError(f"'{text:.80}': expected {NOTATION}, the name is missing")
+    module, colon, attribute = name.partition(":")
+    if colon and module.endswith(".py"):
+        dotted = module.removesuffix(".py").removeprefix("./").replace("/", ".")
+        raise InputError(f"'{text:.80}': expected module:Class, not a file: drop '.py' and give {dotted}:{attribute}")
 
 
 def _value(text: str) -> Any:

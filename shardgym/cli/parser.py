@@ -6,6 +6,7 @@ import argparse
 import difflib
 import math
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from shardgym.errors import InputError, UnknownNameError
@@ -82,6 +83,13 @@ def _whole(text: str, least: int) -> int:
     return int(text)
 
 
+def folder(text: str) -> Path:
+    """Take the path of a folder; an empty one, e.g. of a variable that is not set, would be the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("expected the path of a folder, got ''; '.' is the current one")
+    return Path(text)
+
+
 def positive_number(text: str) -> float:
     """Parse a number above 0 that is finite."""
     try:
@@ -89,5 +97,5 @@ def positive_number(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"expected a number above 0, got '{text:.40}'")
+        raise argparse.ArgumentTypeError(f"expected a finite number above 0, got '{text:.40}'")
     return value

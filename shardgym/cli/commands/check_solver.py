@@ -7,24 +7,27 @@ such. Exit code 1 when any rule is broken.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 from argparse import Namespace
 
+from shardgym.cli.named import NOTATION, parse_named
 from shardgym.cli.output import print_json
 from shardgym.cli.parser import Parser
 
 
 def configure(parser: Parser) -> None:
     """Add the arguments."""
-    parser.add_argument("solver", metavar="NAME", help="registered name or module:Class")
+    parser.add_argument("solver", metavar="NAME", help=f"{NOTATION}, registered name or module:Class")
 
 
 def run(arguments: Namespace) -> int:
     """Check and print."""
     from shardgym.conformance import check_solver
 
+    name, settings = parse_named(arguments.solver)
     with contextlib.redirect_stdout(sys.stderr):
-        report = check_solver(arguments.solver)
+        report = dataclasses.replace(check_solver(name, settings=settings), solver=arguments.solver)
     if arguments.json:
         print_json(report.to_dict())
     else:

@@ -14,18 +14,17 @@ import argparse
 import contextlib
 import sys
 from argparse import Namespace
-from pathlib import Path
 
 from shardgym.cli.entry import INTERRUPTED
 from shardgym.cli.output import print_json, say
-from shardgym.cli.parser import Parser, natural, one_of, positive, positive_number
+from shardgym.cli.parser import Parser, folder, natural, one_of, positive, positive_number
 from shardgym.collection.setup import PRESETS, SETUPS
 
 
 def configure(parser: Parser) -> None:
     """Add the arguments."""
     add = parser.add_argument
-    add("--out", required=True, type=Path, metavar="DIR", help="folder of the measurements")
+    add("--out", required=True, type=folder, metavar="DIR", help="folder of the measurements")
     add("--device", default="cpu", type=one_of("device", SETUPS), help="measure on cpu or cuda (%(default)s)")
     add("--preset", default="survey", type=one_of("preset", PRESETS), help=f"{', '.join(PRESETS)} (%(default)s)")
     add("--compute", type=natural, metavar="N", help="shard sets, without repeats (default: the preset's)")

@@ -1,17 +1,23 @@
 """Measure what plans for one task cost.
 
-Several plans are measured interleaved in one run, so that they can be compared. Communication is measured where the
-machine has as many devices as the task, else modelled, and the output says so. Exit code 1 when a plan is infeasible or
-could not be measured.
+Several plans are measured interleaved in one run, so that they can be compared; a table of all ends the output.
+Communication is measured where the machine has as many devices as the task, else modelled, and the output says so. Exit
+code 1 when a plan is infeasible or could not be measured.
 """
 
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Sequence
+
+from tabulate import tabulate
 
 from shardgym.cli.inputs import MEASURED, TASK_HELP, add_device, open_cost, read_plan, read_task
+from shardgym.cli.named import NOTATION
+from shardgym.cli.notes import notes
 from shardgym.cli.output import is_ascii_only, print_json, width
 from shardgym.cli.parser import Parser
+from shardgym.costs.plan_cost import PlanCost
 from shardgym.rendering import render_plan
 
 
@@ -19,7 +25,7 @@ def configure(parser: Parser) -> None:
     """Add the arguments."""
     parser.add_argument("task", metavar="TASK", help=TASK_HELP)
     parser.add_argument("plans", nargs="+", metavar="PLAN", help="plan files")
-    parser.add_argument("--cost", default=MEASURED, metavar="NAME", help="cost model (%(default)s)")
+    parser.add_argument("--cost", default=MEASURED, metavar="NAME", help=f"cost model, {NOTATION} (%(default)s)")
     add_device(parser)
 
 
@@ -35,6 +41,25 @@ def run(arguments: Namespace) -> int:
             for path, plan, c in zip(arguments.plans, plans, costs, strict=True)
         ])  # fmt: skip
     else:
-        for plan, c in zip(plans, costs, strict=True):
-            print(render_plan(task, plan, c, width=width(), ascii_only=is_ascii_only()) + "\n")
+        for path, plan, c in zip(arguments.plans, plans, costs, strict=True):
+            print(f"{path}:\n{render_plan(task, plan, c, width=width(), ascii_only=is_ascii_only())}\n")
+        _summarise(list(zip(arguments.plans, costs, strict=True)))
     return 0 if all(c.feasible for c in costs) else 1
+
+
+def _summarise(costs: Sequence[tuple[str, PlanCost]]) -> None:
+    """Print the table of several plans, and the notes."""
+    if len(costs) > 1:
+        best = min(cost.total_ms for _, cost in costs)
+        rows = [_row(path, cost, best) for path, cost in costs]
+        headers, align = ["file", "total ms", "+- std error", ""], ["left", "right", "right", "left"]
+        print(tabulate(rows, headers, "simple", colalign=align, disable_numparse=True))
+    for line in notes(costs):
+        print(line)
+
+
+def _row(path: str, cost: PlanCost, best: float) -> list[str]:
+    if not cost.feasible:
+        return [path, "-", "-", "no cost"]
+    error = cost.noise * cost.total_ms
+    return [path, f"{cost.total_ms:.3f}", f"{error:.3f}", "best" if cost.total_ms == best else ""]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 
 from shardgym.cli.inputs import TASK_HELP, add_device, open_cost, read_plan, read_task
+from shardgym.cli.named import NOTATION
+from shardgym.cli.notes import notes
 from shardgym.cli.output import is_ascii_only, print_json, width
 from shardgym.cli.parser import Parser
 from shardgym.rendering import render_diff
@@ -16,7 +18,7 @@ def configure(parser: Parser) -> None:
     parser.add_argument("task", metavar="TASK", help=TASK_HELP)
     parser.add_argument("before", metavar="A", help="plan file")
     parser.add_argument("after", metavar="B", help="plan file")
-    parser.add_argument("--cost", metavar="NAME", help="score both plans with this cost model, in one run")
+    parser.add_argument("--cost", metavar="NAME", help=f"score both plans with this cost model, {NOTATION}, in one run")
     add_device(parser)
 
 
@@ -37,5 +39,6 @@ def run(arguments: Namespace) -> int:
         ]  # fmt: skip
         print_json({"changes": found, "costs": None if costs is None else [c.to_dict() for c in costs]})
     else:
-        print(render_diff(task, before, after, costs, width=width(), ascii_only=is_ascii_only()))
+        page = render_diff(task, before, after, costs, width=width(), ascii_only=is_ascii_only())
+        print(page, *([] if costs is None else notes(list(zip("AB", costs, strict=True)))), sep="\n")
     return 0

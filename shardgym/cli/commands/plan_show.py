@@ -8,6 +8,8 @@ from __future__ import annotations
 from argparse import Namespace
 
 from shardgym.cli.inputs import TASK_HELP, add_device, open_cost, read_plan, read_task
+from shardgym.cli.named import NOTATION
+from shardgym.cli.notes import notes
 from shardgym.cli.output import is_ascii_only, print_json, width
 from shardgym.cli.parser import Parser
 from shardgym.costs.plan_cost import PlanCost
@@ -22,7 +24,7 @@ def configure(parser: Parser) -> None:
     """Add the arguments."""
     parser.add_argument("task", metavar="TASK", help=TASK_HELP)
     parser.add_argument("plan", metavar="PLAN", help="plan file")
-    parser.add_argument("--cost", metavar="NAME", help="score the plan with this cost model")
+    parser.add_argument("--cost", metavar="NAME", help=f"score the plan with this cost model, {NOTATION}")
     add_device(parser)
 
 
@@ -37,7 +39,8 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         print_json(_data(task, plan, cost, problems))
     else:
-        print(render_plan(task, plan, cost, width=width(), ascii_only=is_ascii_only()))
+        page = render_plan(task, plan, cost, width=width(), ascii_only=is_ascii_only())
+        print(page, *([] if cost is None else notes([("", cost)])), sep="\n")
     return 1 if problems or (cost is not None and not cost.feasible) else 0
 
 

@@ -16,14 +16,14 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 from shardgym.cli.output import print_json, say
-from shardgym.cli.parser import Parser, natural, positive
+from shardgym.cli.parser import Parser, folder, natural, positive
 from shardgym.errors import InputError
 
 
 def configure(parser: Parser) -> None:
     """Add the arguments."""
     parser.add_argument("data", metavar="DATA", type=Path, help="folder of samples")
-    parser.add_argument("-o", "--out", required=True, metavar="FOLDER", type=Path, help="where weights and cards go")
+    parser.add_argument("-o", "--out", required=True, metavar="FOLDER", type=folder, help="where weights and cards go")
     parser.add_argument("--seed", type=natural, default=0, help="of weights, split and order (%(default)s)")
     parser.add_argument("--epochs", type=positive, help="passes over the samples (default: 120, more for few samples)")
     parser.add_argument("--report", action="store_true", help="compare with the published architecture, draw plots")

@@ -25,7 +25,7 @@ from shardgym.cli.entry import INTERRUPTED
 from shardgym.cli.inputs import add_device, device_settings
 from shardgym.cli.named import NOTATION, parse_named
 from shardgym.cli.output import print_json, say, write_result
-from shardgym.cli.parser import Parser, natural, one_of, positive, positive_number
+from shardgym.cli.parser import Parser, folder, natural, one_of, positive, positive_number
 from shardgym.evaluation import Resume, SolverSpec, evaluate
 from shardgym.evaluation.result import Result
 from shardgym.evaluation.run_info import RunInfo
@@ -51,7 +51,7 @@ def configure(parser: Parser) -> None:
         "track")  # fmt: skip
     add("--oracle", metavar="NAME", help=f"the cost that solvers may query, {NOTATION} (default: the track's)")
     add_device(parser)
-    add("--out", type=Path, metavar="DIR", help="folder of the records (default: results/SUITE-JUDGE)")
+    add("--out", type=folder, metavar="DIR", help="folder of the records (default: results/SUITE-JUDGE)")
     add("--limit", type=positive, metavar="N", help="only the first N tasks")
     add("--seed", type=natural, action="append", help="given to solvers; repeat for several (default: 0)")
     add("--time-limit", type=positive_number, metavar="SECONDS", help="given to solvers that take one")
@@ -84,7 +84,7 @@ def _track(arguments: Namespace, suite: Suite) -> Track:
     track = suite.track(None if given is None else given.name)
     judge = CostChoice(*given) if given is not None and given.settings else track.judge
     oracle = track.oracle if arguments.oracle is None else CostChoice(*parse_named(arguments.oracle))
-    device = device_settings(arguments.device)
+    device = device_settings(arguments.device, given.settings if given is not None else {})
     same = device if oracle.cost == judge.cost else {}
     return Track(CostChoice(judge.cost, judge.settings | device), CostChoice(oracle.cost, oracle.settings | same))
 
@@ -112,7 +112,7 @@ def _total(info: RunInfo) -> int:
 
 
 def _report(out: Path, results: list[Result], as_json: bool) -> None:
-    rankings = [rank(board) for board in load_boards([out])]
+    rankings = [rank(board) for board in load_boards([out / RECORDS])]
     write_result(out / TABLE, render(rankings, "md") + "\n")
     files = {"records": str(out / RECORDS), "table": str(out / TABLE)}
     if (out / ERRORS).exists():

@@ -12,12 +12,14 @@ import time
 from argparse import Namespace
 from pathlib import Path
 
-from shardgym.cli.inputs import DEFAULT_ORACLE, TASK_HELP, add_device, open_cost, read_task
+from shardgym.cli.inputs import DEFAULT_ORACLE, TASK_HELP, add_device, open_cost, open_solver, read_task
+from shardgym.cli.named import NOTATION
+from shardgym.cli.notes import notes
 from shardgym.cli.output import check_free, count, print_json, say, write_result
 from shardgym.cli.parser import Parser, natural, positive_number
 from shardgym.costs.base import CostModel
 from shardgym.plan import ShardingPlan
-from shardgym.solver import Solver, call_solver, make_solver
+from shardgym.solver import Solver, call_solver
 from shardgym.task import ShardingTask
 
 
@@ -25,9 +27,10 @@ def configure(parser: Parser) -> None:
     """Add the arguments."""
     add = parser.add_argument
     add("task", metavar="TASK", help=TASK_HELP)
-    add("--solver", required=True, metavar="NAME", help="registered name or module:Class")
+    add("--solver", required=True, metavar="NAME", help=f"{NOTATION}, registered name or module:Class")
     add("-o", "--output", required=True, type=Path, metavar="PLAN.json", help="where the plan goes")
-    add("--oracle", default=DEFAULT_ORACLE, metavar="NAME", help="the cost that the solver may query (%(default)s)")
+    add("--oracle", default=DEFAULT_ORACLE, metavar="NAME", help=f"the cost that the solver may query, {NOTATION} "
+        "(%(default)s)")  # fmt: skip
     add_device(parser)
     add("--seed", type=natural, default=0, help="given to the solver (%(default)s)")
     add("--time-limit", type=positive_number, metavar="SECONDS", help="given to a solver that takes one")
@@ -37,7 +40,7 @@ def configure(parser: Parser) -> None:
 def run(arguments: Namespace) -> int:
     """Solve, check, write."""
     check_free(arguments.output, arguments.force)
-    task, solver = read_task(arguments.task), make_solver(arguments.solver)
+    task, solver = read_task(arguments.task), open_solver(arguments.solver)
     with open_cost(arguments.oracle, arguments.device) as oracle:
         start = time.perf_counter()
         # What a solver prints is not part of the result.
@@ -54,6 +57,8 @@ def run(arguments: Namespace) -> int:
     else:
         print(f"{arguments.output}: {count(len(plan.shards), 'shard')} on {count(task.num_devices, 'device')} "
               f"in {seconds:.3f} s, {cost.total_ms:.3f} ms per step by {arguments.oracle}")  # fmt: skip
+        for line in notes([("", cost)]):
+            print(line)
     return code
 
 

@@ -1,0 +1,85 @@
+"""Notes of costs are printed by every command that shows the cost."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from evaluation_toys import toy_tasks
+
+from shardgym import ShardingPlan
+from shardgym.cli import main
+
+COST = ["--cost", "cost_notes_toys:NotedCost"]
+SHARED, LOPSIDED = "note: devices shared cores", "note: lopsided plans are seldom good"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """A folder with a task, a plan without and one with a note of its own, and one that does not fit."""
+    monkeypatch.chdir(tmp_path)
+    task = toy_tasks(1)[0]
+    (tmp_path / "task.json").write_text(task.to_json())
+    for name, devices in ("even", [0, 0, 1, 1]), ("uneven", [0, 0, 0, 1]), ("full", [0, 0, 0, 0]):
+        (tmp_path / f"{name}.json").write_text(ShardingPlan.table_wise(task, devices).to_json())
+    return tmp_path
+
+
+def printed(capsys, *command: str) -> list[str]:
+    main(list(command))
+    return [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+
+
+def test_solve_prints_the_notes_of_its_cost(capsys):
+    command = ["solve", "task.json", "--solver", "evaluation_toys:Lopsided", "--oracle", COST[1], "-o", "plan.json"]
+    assert printed(capsys, *command) == [SHARED, LOPSIDED]
+
+
+def test_plan_show_prints_the_notes_of_its_cost(capsys):
+    assert printed(capsys, "plan", "show", "task.json", "uneven.json", *COST) == [SHARED, LOPSIDED]
+    assert printed(capsys, "plan", "show", "task.json", "uneven.json") == []
+
+
+def test_plan_diff_says_which_plan_a_note_is_for(capsys):
+    assert printed(capsys, "plan", "diff", "task.json", "even.json", "uneven.json", *COST) == [
+        SHARED, f"{LOPSIDED} (B)",
+    ]  # fmt: skip
+
+
+def test_measure_prints_a_note_once_and_says_which_plans_it_is_for(capsys):
+    assert printed(capsys, "measure", "task.json", "even.json", "uneven.json", *COST) == [
+        SHARED, f"{LOPSIDED} (uneven.json)",
+    ]  # fmt: skip
+    assert printed(capsys, "measure", "task.json", "even.json", *COST) == [SHARED]
+
+
+def test_a_plan_without_a_cost_makes_no_note_special(capsys):
+    assert printed(capsys, "measure", "task.json", "even.json", "full.json", *COST) == [SHARED]
+
+
+def test_json_is_not_mixed_with_notes(capsys):
+    assert main(["plan", "show", "task.json", "even.json", *COST, "--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["cost"]["notes"] == ["devices shared cores"]
+    assert captured.err == ""
+
+
+def test_measure_heads_every_page_by_its_file_and_ends_with_a_table(capsys):
+    assert main(["measure", "task.json", "even.json", "uneven.json", "full.json", *COST]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    for name in ("even.json", "uneven.json", "full.json"):
+        assert lines[lines.index(f"{name}:") + 1].startswith("plan ")
+    start = next(i for i, line in enumerate(lines) if line.startswith("file "))
+    assert lines[start].split() == ["file", "total", "ms", "+-", "std", "error"]
+    assert [line.split() for line in lines[start + 2 : start + 5]] == [
+        ["even.json", "2.000", "0.020", "best"],
+        ["uneven.json", "3.000", "0.030"],
+        ["full.json", "-", "-", "no", "cost"],
+    ]
+
+
+def test_one_plan_needs_no_table(capsys):
+    assert main(["measure", "task.json", "even.json", *COST]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("even.json:\n")
+    assert "std error" not in out

@@ -1,0 +1,84 @@
+"""NAME,KEY=VALUE in solve and check-solver; one line for names, tasks and limits that are not understood."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from evaluation_toys import toy_tasks
+
+from shardgym.cli import main
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """An empty current folder with a task file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "task.json").write_text(toy_tasks(1)[0].to_json())
+    return tmp_path
+
+
+class Picky:
+    """Puts the tables where its setting says."""
+
+    def __init__(self, devices: str = "") -> None:
+        self.devices = [int(d) for d in devices]
+
+    def solve(self, task, cost, seed=0):
+        from shardgym import ShardingPlan
+
+        return ShardingPlan.table_wise(task, self.devices)
+
+
+def test_solve_passes_settings_to_the_solver(here):
+    command = ["solve", "task.json", "--solver", 'test_names_with_settings:Picky,devices="1101"', "-o", "plan.json"]
+    assert main(command) == 0
+    assert [shard["device"] for shard in json.loads((here / "plan.json").read_text())["shards"]] == [1, 1, 0, 1]
+
+
+def test_check_solver_passes_settings_and_shows_them(capsys):
+    assert main(["check-solver", "neuroshard,beam_width=1,levels=0", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["solver"] == "neuroshard,beam_width=1,levels=0"
+    assert main(["check-solver", "neuroshard,beam_width=0"]) == 2
+    assert "beam_width of the search must be an integer from 1 on, got 0" in capsys.readouterr().err
+
+
+SOLVE = ["-o", "plan.json", "--solver"]
+BY_FILE = "expected module:Class, not a file: drop '.py' and give"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["solve", "task.json", *SOLVE, "neuroshard,beam_widht=1"],
+         "solver 'neuroshard' has no setting 'beam_widht': did you mean beam_width?"),
+        (["check-solver", "neuroshard,beam_widht=1"],
+         "solver 'neuroshard' has no setting 'beam_widht': did you mean beam_width?"),
+        (["check-solver", "my_solvers.py:X"], f"'my_solvers.py:X': {BY_FILE} my_solvers:X"),
+        (["solve", "task.json", *SOLVE, "./mine/my.py:X,k=1"], f"'./mine/my.py:X,k=1': {BY_FILE} mine.my:X"),
+        (["solve", "task.json", *SOLVE, "random,name=x"],
+         "'random,name=x': no setting can be called 'name', the name comes first"),
+        (["solve", "quick-v1", *SOLVE, "random"],
+         "'quick-v1' names no task: expected a task file, or quick-v1/INDEX with INDEX from 0 to 9"),
+        (["solve", "quick-v1/-1", *SOLVE, "random"],
+         "'quick-v1/-1' names no task: expected a task file, or quick-v1/INDEX with INDEX from 0 to 9"),
+        (["solve", "task.json", *SOLVE, "random", "--oracle", "roofline", "--device", "cuda"],
+         "cost 'roofline' has no setting 'device': known: hardware"),
+        (["solve", "task.json", *SOLVE, "random", "--oracle", "fbgemm,device=cuda", "--device", "cpu"],
+         "--device cpu and setting device=cuda were given: leave one out"),
+        (["run", "--suite", "tiny-v1", "--cost", "fbgemm,device=cuda", "--device", "cpu"],
+         "--device cpu and setting device=cuda were given: leave one out"),
+        (["solve", "task.json", *SOLVE, "random", "--time-limit", "inf"],
+         "argument --time-limit: expected a finite number above 0, got 'inf'; see 'shardgym solve --help'"),
+    ],
+)  # fmt: skip
+def test_what_is_not_understood_is_one_line(here, capsys, arguments, message):
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", f"shardgym: error: {message}\n")
+    assert sorted(path.name for path in here.iterdir()) == ["task.json"]
+
+
+def test_a_file_with_the_name_of_a_suite_is_a_task(here):
+    (here / "task.json").rename("quick-v1")
+    assert main(["solve", "quick-v1", *SOLVE, "random"]) == 0

@@ -47,9 +47,16 @@ def test_committed_records_are_of_committed_code_and_of_shipped_tasks():
 
 
 def test_simulated_boards_score_the_same_again():
-    """Whoever changes what a simulator predicts must make the boards anew."""
+    """Whoever changes what a simulator predicts must make the boards anew.
+
+    A solver that found no plan left nothing that could be scored.
+    """
     files = record_files([ROOT / "leaderboards"])
     folders = [file.parent for file in files if read_results(file)[0].judge == "simulator"]
     assert folders
     report = verify(folders)
-    assert report.verdict == "verified", report.footer()
+    assert report.ok, report.footer()
+    assert not report.gaps, report.footer()
+    without_plan = sum(r.plan is None for folder in folders for r in read_results(folder / "records.jsonl"))
+    assert report.count("failure") == without_plan, report.footer()
+    assert report.count("ok") == len(report.rows) - without_plan, report.footer()

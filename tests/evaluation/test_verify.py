@@ -34,6 +34,11 @@ def edit(folder, number, change):
     path.write_text("\n".join(lines) + "\n")
 
 
+def forget_run(folder):
+    """Records without their run.json are held to nothing but themselves."""
+    (folder / "run.json").unlink()
+
+
 def statuses(folder, **options):
     return [row.status for row in verify([folder], **{"trust": TRUST} | options).rows]
 
@@ -86,6 +91,7 @@ def test_a_plan_that_does_not_fit(toys):
 
 
 def test_hardware_that_was_renamed(toys):
+    forget_run(toys)
     edit(toys, 2, lambda record: record.update(hardware="supercomputer"))
     assert "cost is of toy, the record says supercomputer" in problem(toys, 2).reason
 
@@ -132,23 +138,25 @@ def test_a_task_file_that_is_missing_or_changed(toys):
 
 def test_a_suite_of_shardgym_cannot_be_claimed_with_easier_tasks(toys):
     """The task file next to the records does not count for a name that shardgym knows."""
+    forget_run(toys)
     edit(toys, 1, lambda record: record.update(suite="quick-v1"))
     assert problem(toys, 1).status == "unreadable"
 
 
 def test_an_index_beyond_the_suite(toys):
+    forget_run(toys)
     edit(toys, 1, lambda record: record.update(suite="quick-v1", task_index=99))
     assert "quick-v1' has 10 tasks" in problem(toys, 1).reason
 
 
-def test_failures_are_skipped_unless_their_plan_shows_them(tmp_path):
+def test_failures_are_not_checked_unless_their_plan_shows_them(tmp_path):
     """A plan that is recorded as infeasible is checked to be; a solver that gave none is not called again."""
     suite = ToySuite(toy_tasks(1))
     solvers = [TOY + name for name in ("Overfull", "GivesUp", "Crashes")]
     evaluate(suite, solvers, out=tmp_path, judge=CountCost.name, oracle="roofline")
-    assert statuses(tmp_path) == ["ok", "skipped", "skipped"]
+    assert statuses(tmp_path) == ["ok", "failure", "failure"]
     edit(tmp_path, 1, lambda record: record["plan"]["shards"][0].update(device=1))
-    assert statuses(tmp_path) == ["mismatch", "skipped", "skipped"]
+    assert statuses(tmp_path) == ["mismatch", "failure", "failure"]
 
 
 def test_nothing_verified_is_not_ok(tmp_path):
@@ -159,6 +167,7 @@ def test_nothing_verified_is_not_ok(tmp_path):
 
 
 def test_a_judge_that_a_record_names_is_not_imported_unless_trusted(toys):
+    forget_run(toys)
     edit(toys, 1, lambda record: record.update(judge="subprocess:run", judge_settings={"args": ["false"]}))
     report = verify([toys], trust=TRUST)
     assert (report.rows[0].status, report.ok) == ("skipped", True)
@@ -167,6 +176,7 @@ def test_a_judge_that_a_record_names_is_not_imported_unless_trusted(toys):
 
 
 def test_a_judge_that_does_not_exist_here_is_skipped(toys):
+    forget_run(toys)
     edit(toys, 1, lambda record: record.update(judge="crystal_ball"))
     assert statuses(toys) == ["skipped"] + ["ok"] * 5
 
@@ -254,6 +264,7 @@ def test_measured_costs_of_other_hardware_are_skipped(measured):
     def rename(record):
         record["hardware"] = record["cost"]["hardware"] = "supercomputer"
 
+    forget_run(measured)
     edit(measured, 1, rename)
     assert statuses(measured) == ["skipped"] + ["ok"] * 8
 
@@ -285,17 +296,17 @@ def test_a_plan_that_the_judge_can_score_is_not_unmeasured(toys):
     assert problem(toys, 2).reason == "recorded as unmeasured, and the judge says 3 ms"
 
 
-def test_a_plan_that_the_judge_cannot_score_now_either_is_skipped(tmp_path):
+def test_a_plan_that_the_judge_cannot_score_now_either_is_a_failure(tmp_path):
     evaluate(ToySuite(toy_tasks()), [TOY + "Halves"], out=tmp_path, judge=BrokenCost.name, oracle="roofline")
     report = verify([tmp_path], trust=[BrokenCost.name])
-    assert [row.status for row in report.rows] == ["ok", "skipped", "ok"]
+    assert [row.status for row in report.rows] == ["ok", "failure", "ok"]
     assert report.rows[1].reason.endswith("now: MeasurementError: the worker died")
-    assert report.verdict == "verified"
+    assert report.verdict == "partly verified"
 
 
-def test_an_unmeasured_plan_of_a_measured_cost_is_skipped(measured):
+def test_an_unmeasured_plan_of_a_measured_cost_is_a_failure(measured):
     edit(measured, 2, unmeasured)
-    assert statuses(measured) == ["ok", "skipped"] + ["ok"] * 7
+    assert statuses(measured) == ["ok", "failure"] + ["ok"] * 7
 
 
 def test_an_error_has_no_plan(toys):
@@ -309,12 +320,14 @@ def test_a_file_of_which_nothing_was_verified_is_not_hidden_by_another(toys, tmp
     report = verify([toys], trust=TRUST)
     assert not report.ok
     assert report.footer().splitlines() == [
-        "NOT VERIFIED: 7 records, 6 ok, 0 mismatch, 1 skipped, 0 unreadable",
+        "NOT VERIFIED: 7 records, 6 ok, 0 mismatch, 0 skipped, 0 unreadable, 1 failed (not checked)",
         f"nothing verified in {other / 'records.jsonl'}",
+        f"failures, not checked, in {other / 'records.jsonl'}: {TOY}GivesUp on tasks 0",
     ]
 
 
 def test_costs_that_were_skipped_make_it_partly_verified(toys):
+    forget_run(toys)
     edit(toys, 1, lambda record: record.update(judge="crystal_ball"))
     report = verify([toys], trust=TRUST)
     assert report.ok

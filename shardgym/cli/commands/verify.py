@@ -2,10 +2,11 @@
 
 Of every record the line is parsed, the plan checked against its task, and its cost computed or measured again with
 the record's judge and settings. Prints one line per record and a footer. Records of other hardware or of another
-version of the judge are skipped and counted.
+version of the judge are skipped and counted; records without a cost and without a plan are failures, not checked.
 
-Exit code 1 when any record disagrees or is damaged, or when of a file nothing could be verified. The footer says
-"partly verified" when records that claim a cost were skipped.
+Exit code 1 when any record disagrees, is damaged or is not of the run in run.json, when a solver's measured costs are
+consistently off, or when of a file nothing could be verified. The footer says "partly verified", with exit code 0, when
+records were skipped, when there are failures that were not checked, or when records of the run or run.json are missing.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError, MeasurementError
+from shardgym.evaluation.verify.checked import Checked
 from shardgym.evaluation.verify.claim import Claim
-from shardgym.evaluation.verify.drift import Remeasured, measured_problems
-from shardgym.evaluation.verify.report import Checked
+from shardgym.evaluation.verify.drift import Remeasured, measured_problems, relative_to_task
 from shardgym.task import ShardingTask
 
 #: A mismatch disagrees in each of so many measurements of its task.
@@ -38,7 +38,10 @@ def _measure(claims: Sequence[Claim], task: ShardingTask, judge: CostModel) -> l
     pairs = list(zip(claims, fresh, strict=True))
     compared = [Remeasured(claim.plan.digest, claim.cost, cost) for claim, cost in pairs if cost.feasible]
     problems = iter(measured_problems(compared))
+    relative = iter(relative_to_task(compared))
     return [
-        claim.verdict(cost, next(problems) if cost.feasible else f"cannot be measured again: {cost.reason}")
+        claim.verdict(cost, next(problems), next(relative))
+        if cost.feasible
+        else claim.verdict(cost, f"cannot be measured again: {cost.reason}")
         for claim, cost in pairs
     ]

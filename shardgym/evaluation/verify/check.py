@@ -9,38 +9,45 @@ from pathlib import Path
 from shardgym.errors import InputError
 from shardgym.evaluation.store import record_files
 from shardgym.evaluation.tasks import task_of
+from shardgym.evaluation.verify.checked import Checked
 from shardgym.evaluation.verify.claim import Claim
 from shardgym.evaluation.verify.fresh import check_unmeasured, score
 from shardgym.evaluation.verify.judges import Judges
-from shardgym.evaluation.verify.report import Checked, VerifyReport
+from shardgym.evaluation.verify.promised import hold_to_run
+from shardgym.evaluation.verify.report import VerifyReport
 from shardgym.evaluation.verify.static import without_judge
 from shardgym.evaluation.verify.stored import Stored, read_stored
 from shardgym.progress import ProgressBar
 from shardgym.records import canonical_json
 
 
-def verify(paths: Iterable[str | Path], *, trust: Collection[str] = (), progress: bool = False) -> VerifyReport:
-    """Score every stored plan again with the judge and the settings of its record.
+def verify(
+    paths: str | Path | Iterable[str | Path], *, trust: Collection[str] = (), progress: bool = False
+) -> VerifyReport:
+    """Score every stored plan again with the judge and the settings of its record, and hold records to their run.
 
-    `shardgym.evaluation.verify.rules.RULE` says when a stored and a fresh cost agree.
+    `shardgym.evaluation.verify.rules.RULE` says when a stored and a fresh cost agree. What a run has is in the
+    `run.json` beside its records.
 
     Args:
-        paths: records files, or folders that are searched for `records.jsonl`.
+        paths: records files, or folders that are searched for `records.jsonl`; one, or several.
         trust: judges of the form `module:Class` that may be imported; a record that names another is skipped, so that
             somebody else's file cannot make this process run code.
         progress: draw a progress bar on standard error when it is a terminal.
 
     Raises:
-        InputError: a path does not exist or cannot be read.
+        InputError: a path does not exist or cannot be read, or a `run.json` is damaged.
     """
-    rows = [row for file in record_files(paths) for row in read_stored(file)]
+    files = record_files([paths] if isinstance(paths, str | Path) else paths)
+    held = [hold_to_run(file, read_stored(file)) for file in files]
+    rows, gaps = [row for some, _ in held for row in some], [gap for _, some in held for gap in some]
     done: dict[str, Checked] = {}
     groups = _by_task([row for row in rows if isinstance(row, Stored)])
     with Judges(trust) as judges, ProgressBar(shown=progress, total=len(groups), unit="task", desc="verify") as bar:
         for group in groups:
             done |= {checked.where: checked for checked in _check_task(group, judges)}
             bar.update()
-    return VerifyReport([row if isinstance(row, Checked) else done[row.where] for row in rows])
+    return VerifyReport([row if isinstance(row, Checked) else done[row.where] for row in rows], gaps)
 
 
 def _by_task(stored: Sequence[Stored]) -> list[list[Stored]]:

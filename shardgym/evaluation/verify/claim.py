@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from shardgym.costs.plan_cost import PlanCost
-from shardgym.evaluation.verify.report import Checked
+from shardgym.evaluation.verify.checked import Checked
 from shardgym.evaluation.verify.stored import Stored
 from shardgym.plan import ShardingPlan
 
@@ -17,8 +17,8 @@ class Claim(NamedTuple):
     plan: ShardingPlan
     cost: PlanCost
 
-    def verdict(self, fresh: PlanCost, problem: str | None) -> Checked:
-        """Return the row of the report: a mismatch, if there is a problem."""
+    def verdict(self, fresh: PlanCost, problem: str | None, relative: float | None = None) -> Checked:
+        """Return the row of the report: a mismatch, if there is a problem; `relative` as in `Checked`."""
         if problem is not None:
-            return self.stored.row("mismatch", problem)
-        return self.stored.row("ok", f"stored {self.cost.total_ms:.4g} ms, now {fresh.total_ms:.4g} ms")
+            return self.stored.row("mismatch", problem, relative)
+        return self.stored.row("ok", f"stored {self.cost.total_ms:.4g} ms, now {fresh.total_ms:.4g} ms", relative)

@@ -47,6 +47,16 @@ def measured_problems(plans: Sequence[Remeasured]) -> list[str | None]:
     ]
 
 
+def relative_to_task(plans: Sequence[Remeasured]) -> list[float | None]:
+    """Return every plan's ratio over that of all plans of the task; None where a time is zero.
+
+    Sessions are not kept apart, so that a solver is not its own measure by claiming a session for itself.
+    """
+    drift = _drift(plans) if plans else 1.0
+    known = 0 < drift < math.inf
+    return [p.ratio / drift if known and 0 < p.ratio < math.inf else None for p in plans]
+
+
 def tolerance(old: PlanCost, new: PlanCost) -> float:
     """Return the share by which a measured plan may differ from the drift of its task."""
     stored = min(old.noise, max(new.noise, STORED_NOISE))

@@ -8,9 +8,9 @@ from shardgym.costs.base import CostModel
 from shardgym.errors import InputError, MeasurementError
 from shardgym.evaluation.attempt import one_line
 from shardgym.evaluation.verify.again import measure_again
+from shardgym.evaluation.verify.checked import Checked
 from shardgym.evaluation.verify.claim import Claim
 from shardgym.evaluation.verify.judges import Judges
-from shardgym.evaluation.verify.report import Checked
 from shardgym.evaluation.verify.rules import deterministic_problem
 from shardgym.evaluation.verify.static import other_judge
 from shardgym.evaluation.verify.stored import Stored

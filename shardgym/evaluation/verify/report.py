@@ -1,46 +1,15 @@
-"""What a verification found, record by record."""
+"""What a verification found, record by record and as a whole."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-#: `ok`: agrees with a fresh score. `mismatch`: does not. `skipped`: cannot be scored here, or is a failure that
-#: names no plan. `unreadable`: the line is damaged or its task is not at hand.
-CheckStatus = Literal["ok", "mismatch", "skipped", "unreadable"]
-
-MARKS: dict[CheckStatus, str] = {"ok": "✅", "mismatch": "❌", "skipped": "⏭", "unreadable": "❌"}
-
-
-@dataclass(frozen=True)
-class Checked:
-    """One record and what became of it.
-
-    Attributes:
-        where: file and line.
-        subject: suite, task, solver and seed; "" when the line is damaged.
-        status: see `CheckStatus`.
-        reason: why it is not ok; for one that is, the stored and the fresh time.
-        claims_cost: whether the record says that its plan has a cost.
-    """
-
-    where: str
-    subject: str
-    status: CheckStatus
-    reason: str
-    claims_cost: bool = False
-
-    @property
-    def file(self) -> str:
-        """The file that the record is in."""
-        return self.where.rpartition(":")[0]
-
-    def line(self, ascii_only: bool = False) -> str:
-        """Return the record's line of the printed report."""
-        mark = "" if ascii_only else f"{MARKS[self.status]} "
-        return f"{mark}{self.status:<10} {self.where}  {self.subject}: {self.reason}"
+from shardgym.evaluation.verify.bias import biased_solvers
+from shardgym.evaluation.verify.checked import MARKS, Checked, CheckStatus
+from shardgym.evaluation.verify.failures import failure_lines
 
 
 @dataclass(frozen=True)
@@ -49,9 +18,11 @@ class VerifyReport:
 
     Attributes:
         rows: one per record, in the order of files and lines.
+        gaps: one line for every file that lacks records of its run, or that lies beside no `run.json`.
     """
 
     rows: Sequence[Checked]
+    gaps: Sequence[str] = ()
 
     def count(self, status: CheckStatus) -> int:
         """Return how many records have this status."""
@@ -64,24 +35,32 @@ class VerifyReport:
         return [file for file in dict.fromkeys(row.file for row in self.rows) if file not in verified]
 
     @property
+    def biased(self) -> list[str]:
+        """One line for every solver whose measured costs are off the others' on average over its tasks."""
+        return biased_solvers(self.rows)
+
+    @property
     def ok(self) -> bool:
         """Whether of every file at least one record was verified, and nothing disagrees or is damaged."""
-        bad = self.count("mismatch") + self.count("unreadable") + len(self.unverified_files)
+        bad = self.count("mismatch") + self.count("unreadable") + len(self.unverified_files) + len(self.biased)
         return self.count("ok") > 0 and not bad
 
     @property
     def verdict(self) -> str:
-        """`partly verified` when records that claim a cost were skipped."""
+        """`partly verified` when there are records that could not be checked, or that are missing."""
         if not self.ok:
             return "NOT VERIFIED"
-        partly = any(row.status == "skipped" and row.claims_cost for row in self.rows)
+        partly = self.count("skipped") or self.count("failure") or self.gaps
         return "partly verified" if partly else "verified"
 
     def footer(self) -> str:
-        """Return the verdict and the counts, and a line for every file of which nothing was verified."""
-        counts = ", ".join(f"{self.count(status)} {status}" for status in MARKS)
+        """Return the verdict and the counts, and a line for everything that concerns more than one record."""
+        counts = [f"{self.count(status)} {status}" for status in MARKS if status != "failure"]
+        if self.count("failure"):
+            counts.append(f"{self.count('failure')} failed (not checked)")
         nothing = [f"nothing verified in {file}" for file in self.unverified_files]
-        return "\n".join([f"{self.verdict}: {len(self.rows)} records, {counts}", *nothing])
+        first = f"{self.verdict}: {len(self.rows)} records, {', '.join(counts)}"
+        return "\n".join([first, *self.biased, *nothing, *failure_lines(self.rows), *self.gaps])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report JSON-ready."""
@@ -89,5 +68,5 @@ class VerifyReport:
         counts = {status: self.count(status) for status in MARKS}
         return {
             "ok": self.ok, "verdict": self.verdict, "counts": counts, "unverified_files": self.unverified_files,
-            "records": rows,
+            "biased": self.biased, "gaps": list(self.gaps), "records": rows,
         }  # fmt: skip

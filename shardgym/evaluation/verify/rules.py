@@ -11,6 +11,7 @@ import numpy as np
 
 from shardgym.costs.plan_cost import PHASES, PlanCost
 from shardgym.evaluation.verify.again import MEASUREMENTS
+from shardgym.evaluation.verify.bias import BIAS, MIN_TASKS, STANDARD_ERRORS
 from shardgym.evaluation.verify.drift import CEILING, FLOOR, MAX_DRIFT, SESSION_SPREAD, STORED_NOISE
 
 RELATIVE = 1e-6
@@ -28,7 +29,17 @@ within {SESSION_SPREAD:g} times of what these drift, either way; where there is 
 holds for a plan that is alone. Equal plans of one session must have equal stored costs if their new ones are equal.
 
 A busy machine can disturb a measurement: where a measured cost disagrees, all plans of the task are measured again, and
-it is a mismatch if it disagrees in each of {MEASUREMENTS} measurements; one that agrees is enough."""
+it is a mismatch if it disagrees in each of {MEASUREMENTS} measurements; one that agrees is enough.
+
+Measured costs of a solver: of every task that was measured again, log(new/old) less that of the common drift of all its
+plans. Over {MIN_TASKS} tasks or more the mean of these must not be off by more than {BIAS:.0%} and by more than
+{STANDARD_ERRORS} of its standard errors. All plans of a solver can be within their own bounds and still fail this.
+
+Records without a cost: a stored plan that is recorded as infeasible must be. All others are failures that cannot be
+checked.
+
+Runs: a record must be of the suite, judge, settings, oracle, time limit, solvers, seeds and tasks of the run.json
+beside it. Records of run.json that are missing are named, and so is a file without one."""
 
 #: What a deterministic model says about its times besides them.
 _LABELS = ("compute", "communication", "repeats", "reason", "notes")

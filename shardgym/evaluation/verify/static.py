@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardgym.costs.base import CostModel
 from shardgym.costs.plan_cost import PlanCost
-from shardgym.evaluation.verify.report import Checked, CheckStatus
+from shardgym.evaluation.verify.checked import Checked, CheckStatus
 from shardgym.evaluation.verify.stored import Stored
 from shardgym.feasibility import plan_problems
 from shardgym.task import ShardingTask

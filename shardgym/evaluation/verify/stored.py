@@ -9,7 +9,7 @@ from shardgym.errors import InputError
 from shardgym.evaluation.result import Result
 from shardgym.evaluation.resume import key_of
 from shardgym.evaluation.store import read_lines
-from shardgym.evaluation.verify.report import Checked, CheckStatus
+from shardgym.evaluation.verify.checked import Checked, CheckStatus
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,11 @@ class Stored:
         r = self.result
         return f"{r.suite}/{r.task_index} {r.solver} seed {r.seed}"
 
-    def row(self, status: CheckStatus, reason: str) -> Checked:
-        """Return this record's row of the report."""
-        return Checked(self.where, self.subject, status, reason, claims_cost=self.result.status == "ok")
+    def row(self, status: CheckStatus, reason: str, relative: float | None = None) -> Checked:
+        """Return this record's row of the report; what claims no cost and was not checked is a failure."""
+        if status == "skipped" and self.result.status != "ok":
+            status = "failure"
+        return Checked(self.where, self.subject, status, reason, self.result.solver, self.result.task_index, relative)
 
 
 def read_stored(path: Path) -> list[Stored | Checked]:

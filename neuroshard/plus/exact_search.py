@@ -22,8 +22,8 @@ from shardgym.plan import ShardingPlan
 
 #: A published search in a third of the time of the full one, for a start.
 _NARROW = SearchSettings(beam_width=1, candidates=4, levels=4, grid=4)
-#: Where tables take more than this share of the memory, a narrow search finds poor plans at best, and descents from them
-#: get stuck; the full one makes sure that the result is not worse than its own.
+#: Where tables take more than this share of the memory, a narrow search finds poor plans at best, and descents from
+#: them get stuck; the full one makes sure that the result is not worse than its own.
 _TIGHT = 0.8
 
 

@@ -16,7 +16,7 @@ from shardgym.costs.fbgemm.requests import Ids
 from shardgym.costs.workers.child import Refusal
 from shardgym.costs.workers.machine import slug
 
-#: Share of the GPU's memory for drawn ids: drawing them anew takes a hundred times longer than all kernels.
+#: Share of the GPU's memory for drawn ids, which the host draws one table after the other.
 _FOR_IDS = 1 / 3
 _OUTPUT_COPIES = 4
 _FLUSH_FACTOR = 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-#: At most so many flushes: some milliseconds on any GPU.
+#: At most so many flushes, so that a host that can never be ahead is not waited for without end.
 MOST = 128
 
 Times = tuple[float, float]

@@ -41,6 +41,21 @@ def parse_named(text: str) -> Named:
     return Named(name, settings)
 
 
+def parse_labelled(text: str) -> tuple[str, Named]:
+    """Read e.g. "narrow=neuroshard,beam_width=1": a label and what it stands for; the label may be left out.
+
+    Raises:
+        InputError: as `parse_named`, or nothing stands before or after the first "=".
+    """
+    first, comma, rest = text.partition(",")
+    label, equals, name = first.partition("=")
+    if not equals:
+        return "", parse_named(text)
+    if not label or not name:
+        raise InputError(f"'{text:.80}': expected [LABEL=]{NOTATION}")
+    return label, parse_named(name + comma + rest)
+
+
 def _check_name(text: str, name: str) -> None:
     if not name:
         raise InputError(f"'{text:.80}': expected {NOTATION}, the name is missing")

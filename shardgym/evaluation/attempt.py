@@ -78,7 +78,7 @@ def attempt(
         failure, reason = "infeasible", one_line(error, with_type=False)
     except (Exception, SystemExit) as error:
         failure, reason = "error", one_line(error)
-        log(f"{entrant.spec.name}, task {task.name or task.digest[:12]}, seed {seed}", traceback.format_exc())
+        log(f"{entrant.spec.title}, task {task.name or task.digest[:12]}, seed {seed}", traceback.format_exc())
     seconds = time.perf_counter() - clock
     plan = None
     if failure is None:

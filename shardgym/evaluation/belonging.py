@@ -7,10 +7,9 @@ from pathlib import Path
 
 from shardgym.errors import InputError
 from shardgym.evaluation.entrant import Entrant
-from shardgym.evaluation.result import Result
+from shardgym.evaluation.result import Result, recipe
 from shardgym.evaluation.run_info import RunInfo
 from shardgym.evaluation.tasks import Tasks
-from shardgym.records import canonical_json
 
 _REMEDY = "give another folder, or --resume all to start afresh"
 
@@ -23,20 +22,19 @@ def check_records(
     Raises:
         InputError: a record is of another judge, oracle, time limit, task, or of a solver with other settings.
     """
-    settings = {entrant.spec.name: canonical_json(dict(entrant.spec.settings)) for entrant in entrants}
+    recipes = {e.spec.title: recipe(e.spec.made_from, e.spec.settings) for e in entrants}
     for result in results:
         info.check(result, str(folder))
-        _check_settings(result, folder, settings.get(result.solver))
+        _check_recipe(result, folder, recipes.get(result.solver))
     for index in sorted({result.task_index for result in results}):
         digest = suite[index].digest if index < len(suite) else None
         if any(result.task_hash != digest for result in results if result.task_index == index):
             raise InputError(f"{folder} holds records of another task {index} of suite '{suite.name}': {_REMEDY}")
 
 
-def _check_settings(result: Result, folder: Path, wanted: str | None) -> None:
-    given = canonical_json(result.solver_settings)
-    if wanted is not None and wanted != given:
+def _check_recipe(result: Result, folder: Path, wanted: str | None) -> None:
+    if wanted is not None and wanted != result.recipe:
         raise InputError(
-            f"{folder} holds records of solver '{result.solver}' with settings {given}, this run has {wanted}: "
-            f"{_REMEDY}"
+            f"{folder} holds records of solver '{result.solver}' with settings {result.recipe}, this run has {wanted}: "
+            f"label this one, {_REMEDY}"
         )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shardgym.errors import InputError
 from shardgym.records import canonical_json
-from shardgym.solver import Solver, make_solver
+from shardgym.solver import Solver, make_solver, solver_names
+
+_LABEL = re.compile(r"[\w.+-]{1,60}")
 
 
 @dataclass(frozen=True)
@@ -18,10 +21,23 @@ class SolverSpec:
     Attributes:
         name: a registered name, or `module:Class`.
         settings: keyword arguments for its class, JSON-ready.
+        label: what it is called in records and tables; empty for its name. With labels, one solver takes part several
+            times with different settings.
     """
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+    label: str = ""
+
+    @property
+    def title(self) -> str:
+        """What it is called in records and tables."""
+        return self.label or self.name
+
+    @property
+    def made_from(self) -> str | None:
+        """The name that the title stands for; None when it is the title."""
+        return self.name if self.title != self.name else None
 
 
 @dataclass(frozen=True)
@@ -37,13 +53,15 @@ def make_entrants(solvers: Iterable[str | SolverSpec]) -> list[Entrant]:
 
     Raises:
         UnknownNameError: a solver that does not exist; the closest names are given.
-        InputError: no solver, the same name with different settings, or settings that a class does not take.
+        InputError: no solver, one title for different ones, a bad label, or settings that a class does not take.
     """
     specs: dict[str, SolverSpec] = {}
     for given in solvers:
-        spec = SolverSpec(given) if isinstance(given, str) else given
-        if specs.setdefault(spec.name, spec) != spec:
-            raise InputError(f"solver '{spec.name}' is given twice with different settings: run them apart")
+        spec = _checked(SolverSpec(given) if isinstance(given, str) else given)
+        if specs.setdefault(spec.title, spec) != spec:
+            raise InputError(
+                f"solver '{spec.title}' is given twice with different settings: label one, e.g. mine={spec.name},..."
+            )
     if not specs:
         raise InputError("no solver was given: name at least one")
     for spec in specs.values():
@@ -51,8 +69,19 @@ def make_entrants(solvers: Iterable[str | SolverSpec]) -> list[Entrant]:
     return [Entrant(spec, make_solver(spec.name, **spec.settings)) for spec in specs.values()]
 
 
+def _checked(spec: SolverSpec) -> SolverSpec:
+    """Return the spec without a label that says nothing; refuse one that no table can show, or of another solver."""
+    if spec.made_from is None:
+        return replace(spec, label="")
+    if not _LABEL.fullmatch(spec.label):
+        raise InputError(f"label '{spec.label:.80}': expected at most 60 letters, digits and any of _ . + -")
+    if spec.label in solver_names():
+        raise InputError(f"label '{spec.label}' is the name of another solver than '{spec.name}': give another one")
+    return spec
+
+
 def _require_json(spec: SolverSpec) -> None:
     try:
         canonical_json(dict(spec.settings)).encode()
     except (TypeError, ValueError) as error:
-        raise InputError(f"settings of solver '{spec.name}' are not JSON, which records need: {error}") from None
+        raise InputError(f"settings of solver '{spec.title}' are not JSON, which records need: {error}") from None

@@ -17,6 +17,6 @@ def missing_in(results: Iterable[Result], info: RunInfo, entrants: Sequence[Entr
     """Return what has no record yet, one list per task of the run."""
     there = {key_of(result) for result in results}
     return [
-        [(e, seed) for e in entrants for seed in info.seeds if (index, e.spec.name, seed) not in there]
+        [(e, seed) for e in entrants for seed in info.seeds if (index, e.spec.title, seed) not in there]
         for index in range(info.num_tasks)
     ]

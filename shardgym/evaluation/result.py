@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -9,11 +10,17 @@ from pydantic.dataclasses import dataclass
 
 from shardgym.costs.plan_cost import CONFIG, PlanCost
 from shardgym.plan import ShardingPlan
-from shardgym.records import Digest, Name, Record, Whole
+from shardgym.records import Digest, Name, Record, Whole, canonical_json
 
 #: `ok`: a plan with a finite cost. `infeasible`: the solver found no feasible plan, or returned an infeasible one.
 #: `error`: the solver raised. `unmeasured`: the plan is feasible and the judge could not score it.
 Status = Literal["ok", "infeasible", "error", "unmeasured"]
+
+
+def recipe(made_from: str | None, settings: Mapping[str, Any]) -> str:
+    """Return what a solver was made of as text: its settings as JSON, after the name that a label stands for."""
+    text = canonical_json(dict(settings))
+    return text if made_from is None else f"{made_from} {text}"
 
 
 @dataclass(frozen=True, eq=False, config=CONFIG)
@@ -24,7 +31,8 @@ class Result(Record):
         suite: name of the suite.
         task_index: position of the task in the suite.
         task_hash: `digest` of the task.
-        solver: name the solver was asked for by.
+        solver: name the solver was asked for by, or its label in this run.
+        made_from: the name that `solver` is a label for; None when it is the name.
         solver_settings: keyword arguments it was made with.
         seed: given to the solver.
         judge: name of the cost model that scored the plan.
@@ -57,6 +65,7 @@ class Result(Record):
     reason: str | None = None
     plan: ShardingPlan | None = None
     cost: PlanCost | None = None
+    made_from: Name | None = None
     solver_settings: dict[str, Any] = Field(default_factory=dict)
     judge_settings: dict[str, Any] = Field(default_factory=dict)
     versions: dict[str, str] = Field(default_factory=dict)
@@ -73,6 +82,11 @@ class Result(Record):
         if self.plan is not None and self.plan.task_hash != self.task_hash:
             raise ValueError("the plan is for another task")
         return self
+
+    @property
+    def recipe(self) -> str:
+        """What the solver was made of: its name, unless `solver` is it, and its settings."""
+        return recipe(self.made_from, self.solver_settings)
 
     @property
     def total_ms(self) -> float:

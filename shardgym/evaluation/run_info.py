@@ -34,7 +34,7 @@ class RunInfo(Record):
         oracle_settings: keyword arguments it was made with.
         time_limit_s: given to solvers; None when there was none.
         num_tasks: how many of the suite's tasks were asked for, counted from its first.
-        solvers: names of the solvers that were asked for.
+        solvers: names or labels of the solvers that were asked for.
         seeds: seeds that were asked for.
     """
 

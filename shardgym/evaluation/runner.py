@@ -49,7 +49,7 @@ def evaluate(
 
     Args:
         suite: the tasks, with the name of the suite.
-        solvers: names, or `SolverSpec` for a solver with settings.
+        solvers: names, or `SolverSpec` for a solver with settings or a label.
         out: folder of the records; one process at a time writes to it.
         judge: scores the plans. A name, or a cost model, which the caller closes.
         oracle: what solvers may query; another object than the judge.
@@ -83,7 +83,7 @@ def evaluate(
             suite=suite.name, judge=judge_name, judge_version=judge_cost.version,
             judge_settings=judge_cost.settings(), hardware=judge_cost.hardware,
             oracle=oracle_name, oracle_settings=oracle_cost.settings(), time_limit_s=time_limit_s,
-            num_tasks=count, solvers=tuple(e.spec.name for e in entrants), seeds=tuple(dict.fromkeys(seeds)),
+            num_tasks=count, solvers=tuple(e.spec.title for e in entrants), seeds=tuple(dict.fromkeys(seeds)),
         )  # fmt: skip
         if mode is Resume.NONE:
             results = read_results(folder / RECORDS)
@@ -163,6 +163,6 @@ def _say_what_is_there(store: Store, info: RunInfo, entrants: Sequence[Entrant])
 def _asked(results: Sequence[Result], info: RunInfo, entrants: Sequence[Entrant]) -> list[Result]:
     """Return the records that a run was asked for, in its order."""
     by_key = {key_of(result): result for result in results}
-    names = [entrant.spec.name for entrant in entrants]
+    names = [entrant.spec.title for entrant in entrants]
     keys = [(index, name, seed) for index in range(info.num_tasks) for name in names for seed in info.seeds]
     return [by_key[key] for key in keys if key in by_key]

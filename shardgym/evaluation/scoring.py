@@ -71,7 +71,8 @@ class Judge:
             cost = self.cost.no_cost(task, reason)
         return Result(
             suite=self.run.suite, task_index=index, task_hash=task.digest,
-            solver=attempt.entrant.spec.name, solver_settings=dict(attempt.entrant.spec.settings), seed=attempt.seed,
+            solver=attempt.entrant.spec.title, made_from=attempt.entrant.spec.made_from,
+            solver_settings=dict(attempt.entrant.spec.settings), seed=attempt.seed,
             judge=self.run.judge, judge_settings=self.run.judge_settings, oracle=self.run.oracle,
             hardware=self.run.hardware, status=status, reason=reason, plan=attempt.plan, cost=cost,
             solve_time_s=attempt.seconds, time_limit_s=self.run.time_limit_s, started=attempt.started,

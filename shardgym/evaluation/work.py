@@ -70,7 +70,7 @@ class Work:
         before, attempts = task.to_json(), []
         for entrant, seed in todo:
             own = ShardingTask.from_json(before)
-            bar.remark(entrant.spec.name)
+            bar.remark(entrant.spec.title)
             with contextlib.chdir(os.curdir):  # back to where the run started, wherever the solver went
                 tried = attempt(entrant, own, self.oracle, seed, self.info.time_limit_s, self._log)
             if not _is_unchanged(own, before):

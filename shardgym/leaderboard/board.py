@@ -112,5 +112,5 @@ def _check_once(first: Path, file: Path, result: Result) -> None:
     if first != file:
         raise InputError(
             f"solver '{result.solver}', task {result.task_index}, seed {result.seed} is both in {first} and in {file}: "
-            "give only one of them"
+            "give only one of them, or run one under a label (--solver LABEL=NAME)"
         )

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
+from shardgym.evaluation.result import Result
 from shardgym.leaderboard.board import Board
-from shardgym.records import canonical_json
 
 
 def solver_notes(board: Board) -> list[str]:
     """Return a sentence for each solver that was made with settings, and a warning where records differ in them."""
     notes = []
     for solver in board.solvers:
-        given = [r.solver_settings for r in board.results if r.solver == solver]
-        distinct = list({canonical_json(settings): settings for settings in given}.values())
-        told = "; ".join(shown_settings(settings) for settings in distinct)
+        distinct = list({r.recipe: r for r in board.results if r.solver == solver}.values())
+        told = "; ".join(shown_recipe(result) for result in distinct)
         if len(distinct) > 1:
             notes.append(f"WARNING: records of {solver} were made with different settings: {told}.")
-        elif distinct and distinct[0]:
+        elif distinct and distinct[0].made_from is not None:
+            notes.append(f"{solver} is {told}.")
+        elif distinct and distinct[0].solver_settings:
             notes.append(f"Settings of {solver}: {told}.")
     return notes
+
+
+def shown_recipe(result: Result) -> str:
+    """Return e.g. "neuroshard with beam_width=1", or the settings alone where `solver` is the name."""
+    settings = shown_settings(result.solver_settings)
+    if result.made_from is None:
+        return settings
+    return result.made_from if not result.solver_settings else f"{result.made_from} with {settings}"
 
 
 def shown_settings(settings: dict[str, Any]) -> str:

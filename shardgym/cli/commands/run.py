@@ -23,7 +23,7 @@ from pathlib import Path
 
 from shardgym.cli.entry import INTERRUPTED
 from shardgym.cli.inputs import add_device, device_settings
-from shardgym.cli.named import NOTATION, parse_named
+from shardgym.cli.named import NOTATION, parse_labelled, parse_named
 from shardgym.cli.output import print_json, say, write_result
 from shardgym.cli.parser import Parser, folder, natural, one_of, positive, positive_number
 from shardgym.evaluation import Resume, SolverSpec, evaluate
@@ -45,8 +45,8 @@ def configure(parser: Parser) -> None:
     """Add the arguments."""
     add = parser.add_argument
     add("--suite", required=True, help="name of a suite, or a suite file")
-    add("--solver", action="append", metavar="NAME", help=f"{NOTATION}, registered name or module:Class; repeat for "
-        f"several (default: {', '.join(DEFAULT_SOLVERS)})")  # fmt: skip
+    add("--solver", action="append", metavar="NAME", help=f"[LABEL=]{NOTATION}, registered name or module:Class; "
+        f"repeat for several, with labels if names are the same (default: {', '.join(DEFAULT_SOLVERS)})")  # fmt: skip
     add("--cost", metavar="NAME", help=f"the judge, {NOTATION} (default: the suite's); 'simulator' for the simulated "
         "track")  # fmt: skip
     add("--oracle", metavar="NAME", help=f"the cost that solvers may query, {NOTATION} (default: the track's)")
@@ -90,13 +90,18 @@ def _track(arguments: Namespace, suite: Suite) -> Track:
 
 
 def _evaluate(arguments: Namespace, suite: Suite, track: Track, out: Path) -> list[Result]:
-    solvers = [SolverSpec(*parse_named(text)) for text in arguments.solver or DEFAULT_SOLVERS]
+    solvers = [_spec(text) for text in arguments.solver or DEFAULT_SOLVERS]
     return evaluate(
         suite, solvers, out=out, judge=track.judge.cost, judge_settings=track.judge.settings,
         oracle=track.oracle.cost, oracle_settings=track.oracle.settings,
         seeds=arguments.seed or [0], limit=arguments.limit, resume=arguments.resume,
         time_limit_s=arguments.time_limit, progress=not arguments.json,
     )  # fmt: skip
+
+
+def _spec(text: str) -> SolverSpec:
+    label, (name, settings) = parse_labelled(text)
+    return SolverSpec(name, settings, label)
 
 
 def _how_to_continue(out: Path) -> str:

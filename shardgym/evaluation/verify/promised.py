@@ -11,7 +11,6 @@ from shardgym.evaluation.store import RECORDS
 from shardgym.evaluation.verify.checked import Checked
 from shardgym.evaluation.verify.spans import holes, text
 from shardgym.evaluation.verify.stored import Stored
-from shardgym.records import canonical_json
 
 _Rows = list[Stored | Checked]
 
@@ -57,19 +56,19 @@ class _Firsts:
 
     def __init__(self, stored: Sequence[Stored]) -> None:
         self._hashes: dict[int, str] = {}
-        self._settings: dict[str, str] = {}
+        self._recipes: dict[str, str] = {}
         for result in (s.result for s in stored):
             self._hashes.setdefault(result.task_index, result.task_hash)
-            self._settings.setdefault(result.solver, canonical_json(result.solver_settings))
+            self._recipes.setdefault(result.solver, result.recipe)
 
     def problem(self, stored: Stored) -> str | None:
         """Return how a record differs from the first of its task or of its solver."""
         result = stored.result
-        first, settings = self._hashes[result.task_index], canonical_json(result.solver_settings)
+        first = self._hashes[result.task_index]
         if result.task_hash != first:
             return f"task {result.task_hash[:12]}, the file's first record of task {result.task_index} has {first[:12]}"
-        if settings != self._settings[result.solver]:
-            return f"solver settings {settings}, the solver's first record has {self._settings[result.solver]}"
+        if result.recipe != self._recipes[result.solver]:
+            return f"solver settings {result.recipe}, the solver's first record has {self._recipes[result.solver]}"
         return None
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from shardgym.costs.fbgemm.communication import RANKS_PER_CORE
+from shardgym.costs.fbgemm.remedy import known_remedy
 from shardgym.costs.workers.machine import usable_cores
 from shardgym.doctor.machine import memory_bytes, missing_extras
 from shardgym.evaluation.provenance import commit, versions
@@ -29,6 +31,7 @@ class Diagnosis:
         gloo: whether torch has it.
         nccl: whether torch has it.
         problem: why FBGEMM kernels cannot run; "" when they can.
+        cuda_problem: why they cannot run on the GPUs; "" when they can, or when there is none.
         missing_extras: extras that are not installed.
     """
 
@@ -40,6 +43,7 @@ class Diagnosis:
     gloo: bool = False
     nccl: bool = False
     problem: str = ""
+    cuda_problem: str = ""
     missing_extras: list[str] = field(default_factory=list)
 
     @property
@@ -64,15 +68,17 @@ class Diagnosis:
         ]
 
     def _verdicts(self) -> list[str]:
-        measures = "yes" if self.ok else f"NO: {self.problem}"
-        where = ["cpu"] + (["cuda"] if self.gpus and "fbgemm-gpu" in self.versions else [])
-        verdicts = [f"measure compute: {measures}" + (f", on {' and '.join(where)}" if self.ok else "")]
+        on_gpus = bool(self.gpus) and not self.cuda_problem
+        measures = f"yes, on {'cpu and cuda' if on_gpus else 'cpu'}" if self.ok else f"NO: {_with_remedy(self.problem)}"
+        verdicts = [f"measure compute: {measures}"]
+        if self.cuda_problem:
+            verdicts.append(f"measure compute on cuda: NO: {_with_remedy(self.cuda_problem)}")
         if self.ok and self.gloo:
             most = RANKS_PER_CORE * self.cores
             verdicts.append(f"measure communication: gloo, up to {most} devices on cpu; modelled beyond that")
         elif self.ok:
             verdicts.append("measure communication: no, torch has no gloo; it will be modelled")
-        if self.ok and self.nccl and len(self.gpus) > 1:
+        if self.ok and on_gpus and self.nccl and len(self.gpus) > 1:
             verdicts.append(f"measure communication: nccl, up to {len(self.gpus)} devices on cuda")
         return verdicts + [
             f"extra not installed: {name} (pip install 'shardgym[{name}]')" for name in self.missing_extras
@@ -85,7 +91,8 @@ def diagnose() -> Diagnosis:
     return Diagnosis(
         versions=versions(), commit=commit(), cores=len(usable_cores()), memory_bytes=memory_bytes(),
         gpus=found.get("gpus", []), gloo=found.get("gloo", False), nccl=found.get("nccl", False),
-        problem=problem or found.get("fbgemm_error", ""), missing_extras=missing_extras(),
+        problem=problem or found.get("fbgemm_error", ""), cuda_problem=found.get("cuda_error", ""),
+        missing_extras=missing_extras(),
     )  # fmt: skip
 
 
@@ -99,7 +106,18 @@ def _probe() -> tuple[dict[str, Any], str]:
     except subprocess.TimeoutExpired:
         return {}, f"torch and FBGEMM did not load within {_PROBE_TIMEOUT_S} s"
     if done.returncode != 0:
-        last = done.stderr.strip().splitlines()[-1:] or [f"the process ended with {done.returncode}"]
-        return {}, f"torch does not load: {last[0]}"
+        return {}, f"torch and FBGEMM do not load: {_last_words(done)}"
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found, ""
+
+
+def _last_words(done: subprocess.CompletedProcess[str]) -> str:
+    """Return how a process failed: its signal, as warnings that came before say nothing of it, or its exception."""
+    if done.returncode < 0:
+        return f"the process died with signal {-done.returncode} ({signal.Signals(-done.returncode).name})"
+    return (done.stderr.strip().splitlines() or [f"the process ended with {done.returncode}"])[-1]
+
+
+def _with_remedy(problem: str) -> str:
+    advice = known_remedy(problem)
+    return f"{problem}; {advice}" if advice else problem

@@ -9,30 +9,42 @@ from shardgym.errors import told
 
 
 def probe() -> dict[str, Any]:
-    """Return what torch sees, and why FBGEMM does not load; "" when it does."""
+    """Return what torch sees, and why FBGEMM kernels do not run: at all, and on the first GPU; "" where they do."""
     import torch
 
+    gpus, no_gpus = _gpus()
+    problem = _fbgemm_error("cpu")
     return {
         "torch": torch.__version__,
         "gloo": torch.distributed.is_available() and torch.distributed.is_gloo_available(),
         "nccl": torch.distributed.is_available() and torch.distributed.is_nccl_available(),
-        "gpus": [
-            {"name": p.name, "memory_bytes": p.total_memory}
-            for p in map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
-        ],
-        "fbgemm_error": _fbgemm_error(),
+        "gpus": gpus,
+        "fbgemm_error": problem,
+        "cuda_error": no_gpus or ("" if problem or not gpus else _fbgemm_error("cuda")),
     }
 
 
-def _fbgemm_error() -> str:
+def _gpus() -> tuple[list[dict[str, Any]], str]:
+    """Return name and memory of each GPU, or none and why: torch counts GPUs that a driver is too old to use."""
+    import torch
+
+    try:
+        found = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+        return [{"name": p.name, "memory_bytes": p.total_memory} for p in found], ""
+    except Exception as error:
+        return [], told(error)
+
+
+def _fbgemm_error(device: str) -> str:
+    """Run one small operator. Operators live in libraries that may fail to load, or lack kernels, without a word."""
     import torch
 
     try:
         from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
 
         assert SplitTableBatchedEmbeddingBagsCodegen is not None
-        # The operators live in shared libraries that may fail to load without an exception.
-        assert torch.ops.fbgemm.asynchronous_complete_cumsum(torch.tensor([1, 2])).tolist() == [0, 1, 3]
+        lengths = torch.tensor([1, 2], device=device)
+        assert torch.ops.fbgemm.asynchronous_complete_cumsum(lengths).tolist() == [0, 1, 3]
     except Exception as error:
         return told(error)
     return ""

@@ -153,6 +153,38 @@ def test_running_out_while_measuring_is_a_refusal_and_the_next_job_works(gpu, mo
     assert measure(Job(content(), warmups=0, iterations=1)).shape == (1, 2)
 
 
+def fails_with(monkeypatch, error):
+    def build(self, content):
+        raise error
+
+    monkeypatch.setattr(cuda.CudaBackend, "build", build)
+    return Measurer(cuda.CudaBackend(), seed=0)
+
+
+@pytest.mark.parametrize("text", ["CUDA error: out of memory", "kernel.cuh:311 CUDA Error: out of memory"])
+def test_memory_that_runs_out_outside_of_the_allocator_is_a_refusal_too(gpu, monkeypatch, text):
+    """Loading a kernel takes memory that torch's allocator does not know of."""
+    with pytest.raises(Refusal, match=r"ran out of memory: measuring needs about \d+ bytes"):
+        fails_with(monkeypatch, RuntimeError(text))(Job(content(), warmups=0, iterations=1))
+
+
+def test_any_other_error_of_a_kernel_is_no_refusal(gpu, monkeypatch):
+    """After an illegal access the process is of no use any more and must be replaced."""
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        fails_with(monkeypatch, RuntimeError("CUDA error: an illegal memory access was encountered"))(
+            Job(content(), warmups=0, iterations=1)
+        )
+
+
+def test_a_machine_without_a_gpu_is_refused_with_torchs_own_reason(gpu):
+    def init():
+        raise RuntimeError("The NVIDIA driver on your system is too old\nsee www")
+
+    cuda.torch.cuda.is_available, cuda.torch.cuda.init = (lambda: False), init
+    with pytest.raises(Refusal, match=r"sees no CUDA device \(RuntimeError: The NVIDIA dr.* too old\); use"):
+        cuda.CudaBackend()
+
+
 def test_the_gradient_is_one_tensor_that_grows_and_changes_its_type(gpu):
     backend = cuda.CudaBackend()
     small, large = backend.gradient(content()), backend.gradient(content(batch_size=60))

@@ -142,14 +142,14 @@ def test_the_cpu_tag_counts_usable_cores():
     assert cpu_tag().endswith(f"-{len(usable_cores())}c")
 
 
-def test_gpu_memory_counts_weights_state_values_and_ids():
-    from shardgym.costs.fbgemm.cuda import gpu_bytes
+def test_gpu_memory_counts_weights_state_values_ids_and_their_sorting():
+    from shardgym.costs.fbgemm.gpu_memory import gpu_bytes
 
     piece = Piece(EmbeddingTable("t", 1000, 8, 2.0), (0, 1000), 8)
     content = Content((piece,), 10, "fp16", "adam")
-    # Weights 8,000 x 2, Adam 16,000 x 4, four copies of 10 x 8 halves, and twice 3 batches of 10 x (2 + 1)
-    # 8-byte numbers: drawn and merged.
-    assert gpu_bytes(content, 3) == 16_000 + 64_000 + 4 * 160 + 2 * 720
+    # Weights 8,000 x 2, Adam 16,000 x 4, four copies of 10 x 8 halves, twice 3 batches of 10 x (2 + 1) 8-byte numbers
+    # (drawn and merged), and what sorting one batch takes, five times as much as the batch.
+    assert gpu_bytes(content, 3) == 16_000 + 64_000 + 4 * 160 + 2 * 720 + 5 * 240
 
 
 @pytest.mark.parametrize(

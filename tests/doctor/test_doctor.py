@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
+from types import SimpleNamespace
 
 import pytest
+import torch
 
-from shardgym.doctor import diagnosis, machine
+from shardgym.doctor import diagnosis, machine, probe
 from shardgym.doctor.diagnosis import Diagnosis
 
 
@@ -47,17 +50,67 @@ def test_a_machine_that_measures_is_ok_and_one_that_does_not_says_why():
     assert "measure compute: NO: ImportError: no fbgemm_gpu" in broken.lines()
 
 
-def test_a_crash_while_loading_torch_is_a_finding(monkeypatch):
+@pytest.mark.parametrize(
+    ("status", "printed", "reason"),
+    [
+        (-11, "WARNING:root: no entry for 1.6.0\n \x1b[0m\n", "the process died with signal 11 (SIGSEGV)"),
+        (1, "Traceback\nImportError: no torch\n", "ImportError: no torch"),
+        (3, "", "the process ended with 3"),
+    ],
+)
+def test_a_crash_while_loading_torch_is_a_finding(monkeypatch, status, printed, reason):
     def crash(command, **options):
-        return subprocess.CompletedProcess(command, -11, stdout="", stderr="")
+        return subprocess.CompletedProcess(command, status, stdout="", stderr=printed)
 
     monkeypatch.setattr(diagnosis.subprocess, "run", crash)
-    assert diagnosis.diagnose().problem == "torch does not load: the process ended with -11"
+    assert diagnosis.diagnose().problem == f"torch and FBGEMM do not load: {reason}"
 
 
 def test_gpus_are_listed():
     gpu = {"name": "Accelerator", "memory_bytes": 80 * 2**30}
-    lines = Diagnosis({"fbgemm-gpu": "1"}, "", 4, 2**30, gpus=[gpu, gpu], nccl=True).lines()
+    lines = Diagnosis({}, "", 4, 2**30, gpus=[gpu, gpu], nccl=True).lines()
     assert "GPU             Accelerator, 80.0 GiB" in lines
     assert "measure compute: yes, on cpu and cuda" in lines
     assert "measure communication: nccl, up to 2 devices on cuda" in lines
+
+
+def test_a_gpu_that_lacks_kernels_is_told_apart_from_the_cpu():
+    gpu = {"name": "Accelerator", "memory_bytes": 80 * 2**30}
+    complaint = "AcceleratorError: CUDA error: no kernel image is available for execution on the device"
+    broken = Diagnosis({"fbgemm-gpu": "1"}, "", 4, 2**30, gpus=[gpu, gpu], nccl=True, cuda_problem=complaint)
+    assert broken.ok
+    assert "measure compute: yes, on cpu" in broken.lines()
+    told = [line for line in broken.lines() if "cuda" in line]
+    assert len(told) == 1
+    assert told[0].startswith(f"measure compute on cuda: NO: {complaint}; the installed torch or FBGEMM has no kernels")
+
+
+def test_a_build_for_gpus_without_a_driver_is_explained():
+    broken = found(problem="OSError: libnvidia-ml.so.1: cannot open shared object file")
+    assert any("NO: OSError: libnvidia-ml" in line and "extra 'cpu'" in line for line in broken.lines())
+
+
+def test_gpus_that_torch_counts_and_cannot_use_do_not_hide_the_cpu(monkeypatch):
+    """With a driver that is too old torch counts GPUs, and fails when asked about one."""
+
+    def properties(index):
+        raise RuntimeError("The NVIDIA driver on your system is too old (found version 12020).")
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+    seen = probe.probe()
+    assert (seen["gpus"], seen["gloo"]) == ([], True)
+    assert seen["cuda_error"].startswith("RuntimeError: The NVIDIA driver on your system is too old")
+
+
+@pytest.mark.measured
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+@pytest.mark.skipif(importlib.util.find_spec("fbgemm_gpu") is None, reason="needs the extra 'cpu'")
+def test_a_kernel_is_run_on_a_gpu_before_it_is_said_to_measure(monkeypatch):
+    gpu = SimpleNamespace(name="Accelerator", total_memory=2**36)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: gpu)
+    seen = probe.probe()
+    assert seen["gpus"] == [{"name": "Accelerator", "memory_bytes": 2**36}]
+    assert seen["fbgemm_error"] == ""
+    assert seen["cuda_error"]

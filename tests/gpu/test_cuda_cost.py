@@ -107,5 +107,5 @@ def test_the_device_itself_is_probed():
 
 def test_the_doctor_says_that_the_gpu_can_measure():
     lines = "\n".join(diagnose().lines())
-    assert "cuda" in lines
+    assert "measure compute: yes, on cpu and cuda" in lines
     assert torch.cuda.get_device_properties(0).name in lines

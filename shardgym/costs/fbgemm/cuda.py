@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,15 +11,16 @@ import torch
 
 from shardgym.costs.fbgemm.backend import KeptBytes, dtype_of, versions
 from shardgym.costs.fbgemm.content import Content
+from shardgym.costs.fbgemm.gpu_memory import gpu_bytes, ran_out
 from shardgym.costs.fbgemm.lead import Lead
 from shardgym.costs.fbgemm.operator import build_operator, fill_weights
 from shardgym.costs.fbgemm.requests import Ids
 from shardgym.costs.workers.child import Refusal
 from shardgym.costs.workers.machine import slug
+from shardgym.errors import told
 
 #: Share of the GPU's memory for drawn ids, which the host draws one table after the other.
 _FOR_IDS = 1 / 3
-_OUTPUT_COPIES = 4
 _FLUSH_FACTOR = 2
 
 
@@ -29,7 +31,8 @@ class CudaBackend:
 
     def __init__(self) -> None:
         if not torch.cuda.is_available():
-            raise Refusal("device 'cuda': torch sees no CUDA device; use device='cpu', or a CUDA build of torch")
+            none = f"torch sees no CUDA device ({_why_none()})"
+            raise Refusal(f"device 'cuda': {none}; use device='cpu', a CUDA build of torch, or fewer workers")
         self.device = torch.device("cuda", 0)
         self._properties = torch.cuda.get_device_properties(self.device)
         cache = int(getattr(self._properties, "L2_cache_size", 0)) or 64 * 2**20
@@ -54,7 +57,9 @@ class CudaBackend:
             raise Refusal(f"measuring needs {needed} bytes of GPU memory, {available} bytes are available")
         try:
             yield
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:
+            if not ran_out(error):
+                raise
             raise Refusal(
                 f"the GPU ran out of memory: measuring needs about {needed} bytes, {available} bytes were available"
             ) from None
@@ -114,14 +119,15 @@ class CudaBackend:
         return int(torch.cuda.mem_get_info(self.device)[0]) + int(idle)
 
 
+def _why_none() -> str:
+    """Return what torch says when it is to use a GPU that it does not see."""
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except Exception as error:
+        return told(error)
+    return f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')!r}"
+
+
 def _passed(event: Any) -> bool:
     """Say whether the GPU is past an event already."""
     return bool(event.query())
-
-
-def gpu_bytes(content: Content, batches: int) -> int:
-    """Return the bytes that measuring takes on a GPU: weights, optimiser state, pooled values, ids drawn and merged."""
-    item = dtype_of(content).itemsize
-    output = content.batch_size * content.width * item
-    state = content.num_weights * item + content.num_states * 4
-    return state + _OUTPUT_COPIES * output + 2 * content.request_bytes(batches)

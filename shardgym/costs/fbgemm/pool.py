@@ -10,12 +10,14 @@ from typing import Any
 
 from shardgym.costs.fbgemm.device_facts import DeviceFacts, Probe
 from shardgym.costs.fbgemm.measurer import Job
+from shardgym.costs.fbgemm.remedy import remedy
 from shardgym.costs.fbgemm.slots import Slot, Times, ready
 from shardgym.costs.workers.machine import usable_cores
 from shardgym.costs.workers.process import ChildProcess
 from shardgym.errors import InputError, MeasurementError, MissingDependencyError
 
-#: Keep freed memory and never map it afresh; one thread.
+#: Keep freed memory and never map it afresh; one thread. The last four are switches of CUDA and FBGEMM that change
+#: which kernels run, or make the host wait for each of them: what is measured must not depend on the user's shell.
 ENVIRONMENT = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_MMAP_THRESHOLD_": str(2**62),
@@ -24,6 +26,10 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    "CUDA_LAUNCH_BLOCKING": "0",
+    "FBGEMM_EXPERIMENTAL_TBE": "0",
+    "FBGEMM_TBE_BOUNDS_CHECK_MODE": "3",  # BoundsCheckMode.NONE, as in `build_operator`, which it would overrule
+    "FBGEMM_TBE_REPORT_INPUT_PARAMS": "0",
 }
 _START_S = 180.0
 _PING_S = 10.0
@@ -44,10 +50,14 @@ class WorkerPool:
         workers: processes; worker i has the i-th usable core, or GPU i.
         seed: of the id draws.
         timeout_s: seconds one job may take.
+
+    Raises:
+        InputError: there are more workers than GPUs that this process may use.
     """
 
     def __init__(self, device: str, workers: int, seed: int, timeout_s: float) -> None:
         self._device, self._seed, self._timeout_s = device, seed, timeout_s
+        self._gpus = gpus_of_workers(workers) if device == "cuda" else []
         self._slots = [Slot(i) for i in range(workers)]
         self._owner = os.getpid()
         self._facts: dict[str, Any] = {}
@@ -129,7 +139,7 @@ class WorkerPool:
     def _launch(self, index: int) -> ChildProcess:
         cores = usable_cores()
         settings = {"device": self._device, "seed": self._seed, "core": cores[index % len(cores)]}
-        visible = {"CUDA_VISIBLE_DEVICES": _visible_gpu(index)} if self._device == "cuda" else {}
+        visible = {"CUDA_VISIBLE_DEVICES": self._gpus[index]} if self._gpus else {}
         return ChildProcess(_MODULE, settings, {**ENVIRONMENT, **visible})
 
     def _greet(self, slot: Slot) -> None:
@@ -144,7 +154,7 @@ class WorkerPool:
         slot.discard()
         if status == "refused":
             raise InputError(value)
-        raise MeasurementError(f"FBGEMM does not work here: {value}; {_pair()}")
+        raise MeasurementError(f"FBGEMM does not work here: {value}; {remedy(value)}")
 
 
 def _close(slots: list[Slot], owner: int) -> None:
@@ -155,16 +165,20 @@ def _close(slots: list[Slot], owner: int) -> None:
         slot.jobs.clear()
 
 
-def _visible_gpu(index: int) -> str:
-    """Return the GPU of worker `index` among those that this process may use."""
-    visible = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu.strip()]
-    return visible[index].strip() if index < len(visible) else str(index)
+def gpus_of_workers(workers: int) -> list[str]:
+    """Return the GPU of each worker, as `CUDA_VISIBLE_DEVICES` of its process.
 
-
-def _pair() -> str:
-    from importlib.metadata import distributions
-
-    names = ("torch", "fbgemm-gpu", "fbgemm-gpu-cpu")
-    found = sorted({f"{d.name} {d.version}" for d in distributions() if d.name.lower().replace("_", "-") in names})
-    remedy = "each fbgemm-gpu fits one torch, reinstall the pair with shardgym's extra 'cpu', or 'gpu' with CUDA"
-    return f"found {', '.join(found)}; {remedy}"
+    Raises:
+        InputError: the user's `CUDA_VISIBLE_DEVICES` names fewer GPUs: two workers on one would disturb each other.
+    """
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is None:
+        return [str(index) for index in range(workers)]
+    gpus = [gpu.strip() for gpu in named.split(",") if gpu.strip()]
+    if not gpus:  # all GPUs are hidden on purpose; the worker says that it sees none
+        return [""] * workers
+    if workers > len(gpus):
+        raise InputError(
+            f"workers={workers}: CUDA_VISIBLE_DEVICES={named!r} names {len(gpus)}; expected a GPU for every worker"
+        )
+    return gpus[:workers]

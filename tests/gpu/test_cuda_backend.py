@@ -1,0 +1,69 @@
+"""The worker's side on a GPU, in this process: the host's lead, memory between jobs, memory that runs out."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+
+import pytest
+import torch
+
+from shardgym import EmbeddingTable
+from shardgym.costs.fbgemm.content import Content, Piece
+from shardgym.costs.fbgemm.lead import MOST
+from shardgym.costs.fbgemm.measurer import Job, Measurer
+from shardgym.costs.workers.child import Refusal
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.measured,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"),
+    pytest.mark.skipif(importlib.util.find_spec("fbgemm_gpu") is None, reason="needs the extra 'gpu'"),
+]
+
+
+def content(tables, rows=100_000, dim=32, batch_size=8192, optimizer="exact_sgd"):
+    pieces = (Piece(EmbeddingTable(f"t{n}", rows, dim, pooling_factor=4.0), (0, rows), dim) for n in range(tables))
+    return Content(tuple(pieces), batch_size, "fp32", optimizer)
+
+
+@pytest.fixture
+def backend():
+    from shardgym.costs.fbgemm.cuda import CudaBackend
+
+    yield CudaBackend()
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+@pytest.mark.parametrize("optimizer", ["exact_sgd", "rowwise_adagrad", "adagrad", "adam"])
+@pytest.mark.parametrize("tables", [1, 40])
+def test_the_host_gets_ahead_so_that_only_kernels_are_timed(backend, tables, optimizer):
+    """It never would if FBGEMM waited for the GPU inside a step."""
+    times = Measurer(backend, seed=0)(Job(content(tables, optimizer=optimizer), warmups=3, iterations=10))
+    assert (times > 0).all()
+    assert backend._lead.flushes < MOST
+
+
+def test_jobs_leave_nothing_behind_but_ids(backend):
+    measure, held = Measurer(backend, seed=0), []
+    for _ in range(4):
+        for tables in (5, 20):
+            measure(Job(content(tables), warmups=1, iterations=2))
+        held.append(torch.cuda.memory_allocated())
+    assert held[1:] == held[1:2] * 3
+
+
+@pytest.mark.parametrize("foreseen", [True, False])
+def test_a_full_gpu_is_a_refusal_and_there_is_room_again_afterwards(backend, monkeypatch, foreseen):
+    from shardgym.costs.fbgemm import cuda
+
+    measure, large = Measurer(backend, seed=0), content(4, rows=4_000_000)  # 2 GB of weights
+    others = torch.empty(torch.cuda.mem_get_info()[0] - 2**30, dtype=torch.uint8, device="cuda")
+    with monkeypatch.context() as patch:
+        if not foreseen:
+            patch.setattr(cuda, "gpu_bytes", lambda *_: 0)
+        with pytest.raises(Refusal, match="bytes of GPU memory" if foreseen else "the GPU ran out of memory"):
+            measure(Job(large, warmups=0, iterations=1))
+    del others
+    assert measure(Job(large, warmups=0, iterations=1)).shape == (1, 2)

@@ -6,10 +6,11 @@ import abc
 import math
 
 from baselines.placement import place_greedily
+from shardgym.arguments import whole
 from shardgym.costs.base import CostModel
 from shardgym.plan import ShardingPlan
 from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask
+from shardgym.task import ShardingTask, check_task
 
 _GIB = 2**30
 
@@ -26,8 +27,11 @@ class Greedy(abc.ABC):
 
         Raises:
             NoFeasiblePlanError: a table fits nowhere; the message gives its bytes and the largest room left.
+            InputError: no task, or a seed that is no whole number.
         """
-        del cost, seed
+        del cost
+        check_task(task)
+        whole("seed", seed)
         return place_greedily(task, [self.table_cost(task, table) for table in task.tables])
 
 

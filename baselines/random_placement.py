@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from baselines.placement import Int64s, descending, place
+from shardgym.arguments import whole
 from shardgym.costs.base import CostModel
 from shardgym.plan import ShardingPlan
-from shardgym.task import ShardingTask
+from shardgym.task import ShardingTask, check_task
 
 
 class RandomSolver:
@@ -23,9 +24,11 @@ class RandomSolver:
 
         Raises:
             NoFeasiblePlanError: a table fits nowhere any more; another seed may succeed.
+            InputError: no task, or a seed that is no whole number.
         """
         del cost
-        rng = np.random.default_rng(seed)
+        check_task(task)
+        rng = np.random.default_rng(whole("seed", seed))
 
         def any_of(position: int, size: int, fitting: Int64s) -> int:
             del position, size

@@ -21,6 +21,7 @@ from neuroshard.threads import InnerSearch, ThreadedSearch
 from shardgym.costs.base import CostModel
 from shardgym.costs.simulator import SimulatorCost
 from shardgym.errors import InputError, MissingDependencyError
+from shardgym.feasibility import COLUMN_UNIT
 from shardgym.task import ShardingTask
 
 #: What compiled code needs; scipy brings numba the matrix product.
@@ -76,7 +77,10 @@ def engine(kinds: Kinds, cost: CostModel, *, compiled: bool, threads: int = 1) -
 def compile_ahead(task: ShardingTask, cost: CostModel) -> None:
     """Have everything compiled by placing one table: a time limit is for searching."""
     if _is_incremental(cost):
-        kinds = Kinds(dataclasses.replace(task, tables=task.tables[:1], name=""))
+        possible = [table for table in task.tables if table.embedding_dim % COLUMN_UNIT == 0]
+        if not possible:
+            return
+        kinds = Kinds(dataclasses.replace(task, tables=tuple(possible[:1]), name=""))
         parts = engine(kinds, cost, compiled=True)
         parts.contents.singles(kinds.whole)
         parts.inner(np.array([np.inf]), Budget()).place(kinds.whole[None], Cutoff(1))

@@ -15,7 +15,7 @@ from neuroshard.settings import SearchSettings
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.plan import ShardingPlan
-from shardgym.solver import Observer
+from shardgym.solver import Observer, check_call
 from shardgym.task import ShardingTask
 
 
@@ -53,6 +53,11 @@ class NeuroShard:
             raise InputError(f"threads of the search must be an integer from 1 on, got {threads!r}")
         self.threads = threads
 
+    def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
+        """Compile the search for this cost model, if it runs compiled; some 20 seconds, once on a machine."""
+        if self.compiled:
+            compile_ahead(task, cost)
+
     def solve(
         self,
         task: ShardingTask,
@@ -68,9 +73,10 @@ class NeuroShard:
         Raises:
             NoFeasiblePlanError: shards cannot be packed however tables are halved, or no packing was found.
             InfeasiblePlanError: `initial_plan` is infeasible.
-            InputError: `initial_plan` is for another task, or `cost` cannot price tasks of this kind.
+            InputError: `initial_plan` is for another task, or `cost` cannot price tasks of this kind; or an argument is
+                of another kind.
         """
-        del seed
+        check_call(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan, observer=observer)
         check_possible(task)
         if self.compiled and time_limit_s is not None:
             compile_ahead(task, cost)

@@ -27,19 +27,19 @@ class UnknownNameError(InputError):
 
     Args:
         kind: what was looked up, e.g. "solver".
-        name: the name that was given.
+        name: what was given for a name, whatever it is.
         known: the names that exist.
         also: what else could have been given, after the names.
     """
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], also: str = "") -> None:
+    def __init__(self, kind: str, name: object, known: Iterable[str], also: str = "") -> None:
         super().__init__(f"unknown {kind} '{name}': {closest(name, known)}{also}")
 
 
-def closest(name: str, known: Iterable[str]) -> str:
+def closest(name: object, known: Iterable[str]) -> str:
     """Return "did you mean ...?" with names that are really close, or else all that are known."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    close = difflib.get_close_matches(str(name), names, n=3, cutoff=0.6)
     return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names) or 'none'}"
 
 

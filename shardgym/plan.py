@@ -9,11 +9,12 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator
 from pydantic.dataclasses import dataclass
 
+from shardgym.arguments import check_kind, members
 from shardgym.errors import InfeasiblePlanError, InputError
 from shardgym.feasibility import plan_problems
 from shardgym.records import CONFIG, Digest, Name, Record, Whole
 from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask
+from shardgym.task import ShardingTask, check_task
 
 Bound = Annotated[Whole, Field(ge=0, le=2**40)]
 
@@ -43,7 +44,8 @@ class Shard(Record):
 
     @classmethod
     def whole(cls, table: EmbeddingTable, device: int) -> Shard:
-        """Return a shard that is all of `table`."""
+        """Return a shard that is all of `table`; raises `InputError` when that is no table."""
+        check_kind("table", table, EmbeddingTable, "task.table(name) finds one")
         return cls(table.name, (0, table.num_embeddings), (0, table.embedding_dim), device)
 
     @property
@@ -81,8 +83,9 @@ class ShardingPlan(Record):
 
     @classmethod
     def of(cls, task: ShardingTask, shards: Iterable[Shard]) -> Self:
-        """Make a plan for `task` from shards in any order."""
-        return cls(task_hash=task.digest, shards=tuple(shards))
+        """Make a plan for `task` from shards in any order; raises `InputError` when these are something else."""
+        check_task(task)
+        return cls(task_hash=task.digest, shards=tuple(members("shards", shards, "shards", ordered=False)))
 
     @classmethod
     def table_wise(cls, task: ShardingTask, devices: Sequence[int] | Mapping[str, int]) -> Self:
@@ -93,9 +96,11 @@ class ShardingPlan(Record):
             devices: one device per table in the task's order, or a mapping from table name to device.
 
         Raises:
-            InputError: not exactly one device per table.
+            InputError: not exactly one device per table, or something else than a task and devices.
         """
+        check_task(task)
         names = [table.name for table in task.tables]
+        devices = devices if isinstance(devices, Mapping) else members("devices", devices, "numbers of devices")
         given = dict(devices) if isinstance(devices, Mapping) else dict(zip(names, devices, strict=False))
         wrong = [f"'{name}' is no table of the task" for name in given if name not in names]
         wrong += [f"table '{name}' has no device" for name in names if name not in given]
@@ -117,16 +122,18 @@ class ShardingPlan(Record):
 
     def bytes_per_device(self, task: ShardingTask) -> list[int]:
         """Bytes of weights and optimiser state on each device of the task."""
+        check_task(task)
         return [sum(shard.bytes(task) for shard in self.on(d)) for d in range(task.num_devices)]
 
     def validate(self, task: ShardingTask) -> None:
         """Check that the plan covers the task exactly and fits.
 
         Raises:
-            InputError: the plan was made for another task.
+            InputError: the plan was made for another task, or `task` is none.
             InfeasiblePlanError: columns or rows missing or held twice, unknown table or device, a width that FBGEMM
                 cannot fuse, or memory overflow; `problems` lists all of them.
         """
+        check_task(task)
         if self.task_hash != task.digest:
             raise InputError(
                 f"plan is for task {self.task_hash[:12]}, not for task {task.digest[:12]}: use the task it was made for"

@@ -1,8 +1,11 @@
-"""Progress bars on standard error: live in a terminal, a line every few seconds in a log."""
+"""Progress on standard error: bars, live in a terminal or a line every few seconds in a log, and remarks above them."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
@@ -40,3 +43,40 @@ class ProgressBar(_Bar):
         if file.isatty():
             return tqdm.status_printer(file)
         return lambda text: print(text.strip(), file=file, flush=True) if text.strip() else None
+
+
+@contextlib.contextmanager
+def remarks(*, shown: bool) -> Iterator[None]:
+    """Print what is logged on standard error while a command works.
+
+    The loggers are "shardgym" and those below it; solvers, one's own too, log to "shardgym.solvers.NAME" what keeps
+    people waiting.
+
+    Args:
+        shown: whether information is printed, too; otherwise warnings and errors alone.
+    """
+    logger, handler = logging.getLogger("shardgym"), _AboveBars()
+    handler.setFormatter(logging.Formatter("shardgym: %(message)s"))
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO if shown else logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+
+
+class _AboveBars(logging.Handler):
+    """Prints on standard error, above bars that are live."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one record."""
+        try:
+            text = self.format(record)
+            if sys.stderr.isatty():
+                tqdm.write(text, file=sys.stderr)
+            else:
+                print(text, file=sys.stderr, flush=True)
+        except Exception:
+            self.handleError(record)

@@ -10,6 +10,7 @@ import functools
 import hashlib
 import json
 import operator
+import os
 import re
 import reprlib
 from abc import ABCMeta
@@ -131,8 +132,11 @@ class Record(metaclass=RecordType):
         """Build a record from JSON text.
 
         Raises:
-            InputError: the text is not JSON, or a field is missing, unknown or out of range.
+            InputError: no text, or the text is not JSON, or a field is missing, unknown or out of range.
         """
+        if not isinstance(text, str | bytes | bytearray):
+            where = source or cls.__name__
+            raise InputError(f"{where}: expected JSON text, got {shown(text)}; from_dict takes parsed JSON")
         return cls.from_dict(parse_json(text, source or cls.__name__), source)
 
     @classmethod
@@ -146,7 +150,9 @@ class Record(metaclass=RecordType):
         return data
 
     def to_json(self, indent: int | None = None) -> str:
-        """Return the record as JSON text; canonical unless `indent` is given."""
+        """Return the record as JSON text; canonical unless `indent`, a number of blanks, is given."""
+        if indent is not None and not isinstance(indent, int):
+            raise InputError(f"indent: expected a number of blanks, got {shown(indent)}")
         data = self.to_dict()
         return canonical_json(data) if indent is None else json.dumps(data, indent=indent, allow_nan=False)
 
@@ -199,6 +205,8 @@ def parse_json(text: str | bytes, source: str) -> Any:
 
 def read_text(path: str | Path) -> str:
     """Read a UTF-8 text file; raises `InputError` when that fails."""
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"expected the path of a file, got {shown(path)}")
     try:
         return Path(path).read_text(encoding="utf-8")
     except OSError as error:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import math
+import numbers
 from typing import Any, Protocol, runtime_checkable
 
-from shardgym.costs.base import CostModel
+from shardgym.arguments import check_kind, given, whole
+from shardgym.costs.base import CostModel, check_cost
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
 from shardgym.registry import construct, find_class, registered
-from shardgym.task import ShardingTask
+from shardgym.task import ShardingTask, check_task
 
 GROUP = "shardgym.solvers"
 
@@ -25,7 +29,8 @@ class Observer(Protocol):
 class Solver(Protocol):
     """Makes a plan for a task. A class with this method is a solver; nothing has to be inherited.
 
-    Options that a solver does not take (`time_limit_s`, `initial_plan`, `observer`) may be left out of its signature.
+    Options that a solver does not take (`time_limit_s`, `initial_plan`, `observer`) may be left out of its signature. A
+    solver that must compile or load something first may have a method `warm_up(task, cost)`, see `warm_up`.
     """
 
     def solve(
@@ -77,9 +82,46 @@ def make_solver(name: str, **settings: Any) -> Solver:
     return solver
 
 
+def warm_up(solver: Solver, task: ShardingTask, cost: CostModel) -> None:
+    """Let a solver compile or load what it needs, which is no part of the time that it solves in.
+
+    Calls `solver.warm_up(task, cost)` where there is one, with the first table of a task alone: nothing can be solved
+    ahead. A run does so once per solver, before its first task.
+    """
+    method = getattr(solver, "warm_up", None)
+    if callable(method):
+        method(dataclasses.replace(task, tables=task.tables[:1], name=""), cost)
+
+
 def call_solver(solver: Solver, task: ShardingTask, cost: CostModel, seed: int, **options: Any) -> ShardingPlan:
     """Call `solver.solve` with those of `options` that its signature takes and that are not None."""
     taken = inspect.signature(solver.solve).parameters
     anything = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken.values())
-    given = {k: v for k, v in options.items() if v is not None and (anything or k in taken)}
-    return solver.solve(task, cost, seed=seed, **given)
+    wanted = {k: v for k, v in options.items() if v is not None and (anything or k in taken)}
+    return solver.solve(task, cost, seed=seed, **wanted)
+
+
+def check_call(
+    task: Any, cost: Any, seed: Any, *, time_limit_s: Any = None, initial_plan: Any = None, observer: Any = None
+) -> None:
+    """Refuse arguments of `Solver.solve` that are of another kind; for solvers to call before they start.
+
+    Raises:
+        InputError: one is; it is named. Whether a plan is for the task, `initial_plan.validate(task)` says.
+    """
+    check_task(task)
+    check_cost(cost)
+    whole("seed", seed)
+    if time_limit_s is not None:
+        _check_seconds(time_limit_s)
+    if initial_plan is not None:
+        check_kind("initial_plan", initial_plan, ShardingPlan, "ShardingPlan.load(path) reads one")
+    if observer is not None and not callable(observer):
+        raise InputError(f"observer: expected a function of a plan and its cost in ms, got {given(observer)}")
+
+
+def _check_seconds(time_limit_s: Any) -> None:
+    """Take any number, also a negative one: a caller's deadline may have passed."""
+    number = isinstance(time_limit_s, numbers.Real) and not isinstance(time_limit_s, bool)
+    if not number or math.isnan(time_limit_s):
+        raise InputError(f"time_limit_s: expected a number of seconds, got {given(time_limit_s)}")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
+from shardgym.arguments import check_kind
 from shardgym.errors import UnknownNameError
 from shardgym.records import CONFIG, Record, Whole
 from shardgym.table import EmbeddingTable
@@ -81,7 +82,7 @@ class ShardingTask(Record):
         """Return a table by name; raises `UnknownNameError` with the closest names."""
         try:
             return self._by_name[name]
-        except KeyError:
+        except (KeyError, TypeError):
             raise UnknownNameError("table", name, self._by_name) from None
 
     def has_table(self, name: str) -> bool:
@@ -93,10 +94,20 @@ class ShardingTask(Record):
         return block_bytes(rows, columns, self.precision, self.optimizer)
 
     def table_bytes(self, table: EmbeddingTable) -> int:
-        """Bytes that a whole table takes on one device, optimiser state included."""
+        """Bytes that a whole table takes on one device, optimiser state included.
+
+        Raises:
+            InputError: not a table.
+        """
+        check_kind("table", table, EmbeddingTable, "task.table(name) finds one")
         return self.block_bytes(table.num_embeddings, table.embedding_dim)
 
     @property
     def total_bytes(self) -> int:
         """Bytes of all tables, each held whole."""
         return sum(self.table_bytes(table) for table in self.tables)
+
+
+def check_task(task: Any, name: str = "task") -> None:
+    """Raise `InputError` unless an argument of this name is a task."""
+    check_kind(name, task, ShardingTask, "ShardingTask.load(path) reads one, suite[0] is one of a suite")

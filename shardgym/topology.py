@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 
+from shardgym.arguments import whole
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.records import CONFIG, Name, Number, Record, Whole
 
@@ -104,8 +105,9 @@ class Topology(Record):
 
         Raises:
             UnknownNameError: no such preset; the closest are named.
-            InputError: more than `MAX_DEVICES` devices.
+            InputError: no device, or more than `MAX_DEVICES`.
         """
+        num_devices = whole("num_devices", num_devices, 1)
         if name not in PRESETS:
             raise UnknownNameError("topology", name, PRESETS)
         values = dict(PRESETS[name])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -151,6 +152,9 @@ def test_an_unknown_preset_is_answered_with_close_ones():
         Topology.preset("dgx-a10", 8)
     assert Topology.preset("dgx-a100", 16).fast_domain_size == 8
     assert Topology.preset("dgx-a100", 2, memory_bytes=7).memory_bytes == (7, 7)
+    for wrong in (0, -1, "x", 2.0, None):
+        with pytest.raises(InputError, match=f"num_devices {re.escape(repr(wrong))} is not a whole number from 1 on"):
+            Topology.preset("dgx-a100", wrong)
 
 
 def test_table_names_are_distinct_within_a_task(toy_task: ShardingTask):

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numba
 
 from neuroshard import arrays
+from neuroshard.compiled.waiting import say_when_compiling
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 _config: Any = numba.config
@@ -26,6 +27,7 @@ def _kept_in() -> str:
 
 
 _KEPT_IN = _kept_in()
+say_when_compiling(__package__)
 
 
 def jit(function: _Function) -> _Function:

@@ -16,11 +16,13 @@ from neuroshard.plus.exact_search import ExactSearch
 from neuroshard.plus.settings import PlusSettings
 from neuroshard.plus.shelf import Shelf
 from neuroshard.plus.starts import packed
+from neuroshard.solver import NeuroShard
+from shardgym.arguments import check_kind
 from shardgym.costs.base import CostModel
 from shardgym.costs.simulator import SimulatorCost
 from shardgym.errors import NoFeasiblePlanError
 from shardgym.plan import ShardingPlan
-from shardgym.solver import Observer
+from shardgym.solver import Observer, check_call
 from shardgym.task import ShardingTask
 
 
@@ -51,7 +53,12 @@ class NeuroShardPlus:
         softness: float = 0.01, queries: int | None = None, keep_on_interrupt: bool = False,
     ) -> None:  # fmt: skip
         self.settings = PlusSettings(kicks, kick_moves, shortlist, sources, softness, queries)
+        check_kind("keep_on_interrupt", keep_on_interrupt, bool)
         self._ends: tuple[type[BaseException], ...] = (OutOfTime, *([KeyboardInterrupt] if keep_on_interrupt else []))
+
+    def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
+        """Compile NeuroShard's search, which gives the plans to start from."""
+        NeuroShard().warm_up(task, cost)
 
     def solve(
         self,
@@ -68,9 +75,11 @@ class NeuroShardPlus:
         Raises:
             NoFeasiblePlanError: shards cannot be packed however tables are halved, or no packing was found.
             InfeasiblePlanError: `initial_plan` is infeasible.
-            InputError: `initial_plan` is for another task, or `cost` cannot price tasks of this kind.
+            InputError: `initial_plan` is for another task, or `cost` cannot price tasks of this kind; or an argument is
+                of another kind.
             MeasurementError: `cost` has no time for a shard alone on a device.
         """
+        check_call(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan, observer=observer)
         start, budget, rng = time.monotonic(), Budget(time_limit_s), np.random.default_rng(seed)
         check_possible(task)
         best, shelf = Best(task, cost, observer), Shelf(task)

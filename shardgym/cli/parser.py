@@ -92,10 +92,22 @@ def folder(text: str) -> Path:
 
 def positive_number(text: str) -> float:
     """Parse a number above 0 that is finite."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = _number(text)
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"expected a finite number above 0, got '{text:.40}'")
     return value
+
+
+def number_from_0(text: str) -> float:
+    """Parse a number of at least 0 that is finite."""
+    value = _number(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a finite number of at least 0, got '{text:.40}'")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

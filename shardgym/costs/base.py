@@ -7,10 +7,14 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
+from shardgym.arguments import check_kind, members_of_kind
 from shardgym.costs.plan_cost import PlanCost, Source, infinite
 from shardgym.errors import InfeasiblePlanError
 from shardgym.plan import ShardingPlan
-from shardgym.task import ShardingTask
+from shardgym.task import ShardingTask, check_task
+
+#: What to do when plans are something else than a list of plans.
+ONE_PLAN = "a single plan goes into a list, [plan]; ShardingPlan.load(path) reads one"
 
 
 class CostModel(abc.ABC):
@@ -46,10 +50,10 @@ class CostModel(abc.ABC):
             One cost per plan, in order. An infeasible plan costs infinity and says why.
 
         Raises:
-            InputError: a plan was made for another task.
+            InputError: a plan was made for another task, or these are no task and plans.
         """
-        if isinstance(plans, ShardingPlan):
-            raise TypeError("evaluate() takes a list of plans: evaluate(task, [plan])")
+        check_task(task)
+        plans = members_of_kind("plans", plans, ShardingPlan, ONE_PLAN)
         reasons = [_infeasibility(task, plan) for plan in plans]
         feasible = [plan for plan, reason in zip(plans, reasons, strict=True) if reason is None]
         costs = iter(self._evaluate(task, feasible) if feasible else ())
@@ -90,6 +94,11 @@ class CostModel(abc.ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def check_cost(cost: Any) -> None:
+    """Raise `InputError` unless an argument named `cost` is a cost model."""
+    check_kind("cost", cost, CostModel, "make_cost(name) makes one")
 
 
 def _infeasibility(task: ShardingTask, plan: ShardingPlan) -> str | None:

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from shardgym.arguments import given
 from shardgym.costs.base import CostModel
 from shardgym.envs.base import PlacementEnv, Step
 from shardgym.envs.observation_space import Observation
@@ -37,11 +38,12 @@ class RelativeReward(
     """
 
     def __init__(self, env: gymnasium.Env[Observation, np.int64]) -> None:
+        inner = env.unwrapped if isinstance(env, gymnasium.Env) else env
+        if not isinstance(inner, PlacementEnv):
+            raise InputError(f"RelativeReward is for ShardGym's environments, got {given(inner)}")
         gymnasium.utils.RecordConstructorArgs.__init__(self)
         gymnasium.Wrapper.__init__(self, env)
-        if not isinstance(env.unwrapped, PlacementEnv):
-            raise InputError(f"RelativeReward is for ShardGym's environments, got {type(env.unwrapped).__name__}")
-        self._placing: PlacementEnv = env.unwrapped
+        self._placing: PlacementEnv = inner
         self._even_share_ms = 1.0
 
     def reset(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shardgym.envs.figures import check_order
 from shardgym.envs.shards import SplitLimits
 from shardgym.errors import InputError, UnknownNameError
+from shardgym.records import shown
 
 OBSERVATIONS = ("compact", "full")
 REWARDS = ("terminal", "dense")
@@ -42,8 +44,9 @@ class Rules:
     def __post_init__(self) -> None:
         check_order(self.order)
         check_choice("reward", self.reward, REWARDS)
-        if not (math.isfinite(self.penalty) and self.penalty < 0):
-            raise InputError(f"penalty {self.penalty} is not a negative number")
+        number = isinstance(self.penalty, numbers.Real)
+        if not (number and math.isfinite(self.penalty) and self.penalty < 0):
+            raise InputError(f"penalty {shown(self.penalty)} is not a negative number")
 
 
 def check_choice(kind: str, name: str, known: Iterable[str]) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from shardgym.arguments import dictionary, given
 from shardgym.costs.base import CostModel
 from shardgym.costs.plan_cost import PHASES, Floats, PlanCost
 from shardgym.costs.registry import make_cost
@@ -20,13 +21,14 @@ def cost_model(cost: str | CostModel, settings: dict[str, Any] | None) -> tuple[
     """Return the cost model, and whether it was made here.
 
     Raises:
-        InputError: neither a name nor a cost model, or settings for a cost model that is made already.
+        InputError: neither a name nor a cost model, settings that are no dictionary, or settings for a ready-made one.
         UnknownNameError: no cost of this name.
     """
+    settings = dictionary("cost_settings", settings)
     if isinstance(cost, str):
-        return make_cost(cost, **(settings or {})), True
+        return make_cost(cost, **settings), True
     if not isinstance(cost, CostModel):
-        raise InputError(f"expected a cost model or its name, got {type(cost).__name__}")
+        raise InputError(f"cost: expected a cost model or its name, got {given(cost)}")
     if settings:
         raise InputError("cost_settings are for a cost given by name, a ready-made cost model was given")
     return cost, False

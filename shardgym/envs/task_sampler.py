@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from shardgym.arguments import dictionary, members_of_kind, name_of, whole
 from shardgym.envs.pool_tasks import PoolTasks
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.records import shown
 from shardgym.suites import load_suite
-from shardgym.task import ShardingTask
+from shardgym.task import ShardingTask, check_task
 
 DEFAULT_SUITE = "quick-v1"
 OPTIONS = ("task", "task_index")
@@ -48,9 +49,9 @@ class TaskSampler:
     ) -> None:
         self._tasks = _sequence(suite, tasks, pool)
         self.max_devices = self._bound("max_devices", max_devices, lambda task: task.num_devices)
-        self.max_tables = (
-            self._bound("max_tables", max_tables, lambda task: task.num_tables) if counts_tables else None
-        )
+        if max_tables is not None:
+            whole("max_tables", max_tables, 1)
+        self.max_tables = self._bound("max_tables", max_tables, lambda task: task.num_tables) if counts_tables else None
 
     def pick(self, rng: np.random.Generator, options: Mapping[str, Any] | None) -> tuple[int, ShardingTask]:
         """Return index and task: those that `options` asks for, or drawn uniformly.
@@ -62,10 +63,10 @@ class TaskSampler:
         Raises:
             InputError: options that are unknown, contradict each other, or name a task that is out of range.
         """
-        given = dict(options or {})
+        given = dictionary("options", options)
         for name in given:
             if name not in OPTIONS:
-                raise UnknownNameError("reset option", str(name), OPTIONS)
+                raise UnknownNameError("reset option", name, OPTIONS)
         if len(given) > 1:
             raise InputError("expected one of the reset options task and task_index, got both")
         if "task" in given:
@@ -76,19 +77,16 @@ class TaskSampler:
     def _bound(self, name: str, given: int | None, count: Callable[[ShardingTask], int]) -> int:
         if given is None:
             known = getattr(self._tasks, name, None)
-            return max(count(task) for task in self._tasks) if known is None else int(known)
-        if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-            raise InputError(f"{name} {shown(given)} is not a whole number from 1 on")
-        return given
+            return max(count(_member(task)) for task in self._tasks) if known is None else int(known)
+        return whole(name, given, 1)
 
     def _index(self, index: Any) -> int:
-        if not isinstance(index, int | np.integer) or not 0 <= index < len(self._tasks):
+        if isinstance(index, bool) or not isinstance(index, int | np.integer) or not 0 <= index < len(self._tasks):
             raise InputError(f"task_index {shown(index)} is out of range: expected 0 to {len(self._tasks) - 1}")
         return int(index)
 
-    def _checked(self, task: Any) -> ShardingTask:
-        if not isinstance(task, ShardingTask):
-            raise InputError(f"expected a ShardingTask, got {type(task).__name__}")
+    def _checked(self, task: ShardingTask) -> ShardingTask:
+        check_task(task)
         for noun, count, most in (
             ("devices", task.num_devices, self.max_devices), ("tables", task.num_tables, self.max_tables)
         ):  # fmt: skip
@@ -100,12 +98,19 @@ class TaskSampler:
         return task
 
 
+def _member(task: ShardingTask) -> ShardingTask:
+    check_task(task, "a member of tasks")
+    return task
+
+
 def _sequence(suite: str | None, tasks: Sequence[ShardingTask] | None, pool: str | None) -> Sequence[ShardingTask]:
     if tasks is None:
-        name = suite or DEFAULT_SUITE
-        return load_suite(name) if pool is None else PoolTasks(pool, name)
+        name = DEFAULT_SUITE if suite is None else name_of("suite", suite, "tasks=suite takes a suite that is loaded")
+        return load_suite(name) if pool is None else PoolTasks(name_of("pool", pool), name)
     if suite is not None or pool is not None:
         raise InputError(f"expected {'a suite' if pool is None else 'a pool'} or tasks, got both: leave one out")
+    if not isinstance(tasks, Sequence) or isinstance(tasks, list | tuple | str | bytes):
+        tasks = members_of_kind("tasks", tasks, ShardingTask, "a single task goes into a list, [task]")
     if not len(tasks):
         raise InputError("expected at least one task, got none")
     return tasks

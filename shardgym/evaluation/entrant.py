@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from shardgym.arguments import dictionary, given, members
 from shardgym.errors import InputError
 from shardgym.records import canonical_json
 from shardgym.solver import Solver, make_solver, solver_names
@@ -56,8 +57,8 @@ def make_entrants(solvers: Iterable[str | SolverSpec]) -> list[Entrant]:
         InputError: no solver, one title for different ones, a bad label, or settings that a class does not take.
     """
     specs: dict[str, SolverSpec] = {}
-    for given in solvers:
-        spec = _checked(SolverSpec(given) if isinstance(given, str) else given)
+    for number, value in enumerate(members("solvers", solvers, "names or SolverSpec")):
+        spec = _checked(_spec(number, value))
         if specs.setdefault(spec.title, spec) != spec:
             raise InputError(
                 f"solver '{spec.title}' is given twice with different settings: label one, e.g. mine={spec.name},..."
@@ -67,6 +68,17 @@ def make_entrants(solvers: Iterable[str | SolverSpec]) -> list[Entrant]:
     for spec in specs.values():
         _require_json(spec)
     return [Entrant(spec, make_solver(spec.name, **spec.settings)) for spec in specs.values()]
+
+
+def _spec(number: int, value: object) -> SolverSpec:
+    """Return a member of the list of solvers as a spec."""
+    spec = SolverSpec(value) if isinstance(value, str) else value
+    if not isinstance(spec, SolverSpec):
+        raise InputError(
+            f"solvers[{number}]: expected a name, 'module:Class' or a SolverSpec, got {given(value)}; records name "
+            "solvers so that they can be made again"
+        )
+    return replace(spec, settings=dictionary(f"settings of solver '{spec.name}'", spec.settings))
 
 
 def _checked(spec: SolverSpec) -> SolverSpec:

@@ -12,6 +12,7 @@ from shardgym.costs.base import CostModel
 from shardgym.costs.closed import judges_closed
 from shardgym.costs.registry import make_cost
 from shardgym.errors import InputError
+from shardgym.evaluation.asked import check_time_limit, folder_of, seeds_of, settings_of, task_count
 from shardgym.evaluation.belonging import check_records
 from shardgym.evaluation.entrant import Entrant, SolverSpec, make_entrants
 from shardgym.evaluation.files import only_writer
@@ -68,22 +69,19 @@ def evaluate(
         InputError: the folder holds records of something else, is damaged or in use, or a name is unknown.
         MissingDependencyError: judge, oracle or a solver need an extra that is not installed.
     """
-    folder = Path(out).absolute()  # a solver may change the current folder
-    mode = Resume.of(resume)
+    folder, mode, count, wanted_seeds = folder_of(out), Resume.of(resume), task_count(suite, limit), seeds_of(seeds)
+    check_time_limit(time_limit_s)
     with judges_closed():
         entrants = make_entrants(solvers)
-    count = _task_count(suite, limit)
-    if not seeds:
-        raise InputError("no seed was given: name at least one")
     with ExitStack() as stack:
-        judge_name, judge_cost = stack.enter_context(_cost(judge, judge_settings))
-        oracle_name, oracle_cost = stack.enter_context(_cost(oracle, oracle_settings))
+        judge_name, judge_cost = stack.enter_context(_cost("judge", judge, judge_settings))
+        oracle_name, oracle_cost = stack.enter_context(_cost("oracle", oracle, oracle_settings))
         _check_apart(judge_cost, oracle_cost)
         info = RunInfo(
             suite=suite.name, judge=judge_name, judge_version=judge_cost.version,
             judge_settings=judge_cost.settings(), hardware=judge_cost.hardware,
             oracle=oracle_name, oracle_settings=oracle_cost.settings(), time_limit_s=time_limit_s,
-            num_tasks=count, solvers=tuple(e.spec.title for e in entrants), seeds=tuple(dict.fromkeys(seeds)),
+            num_tasks=count, solvers=tuple(e.spec.title for e in entrants), seeds=wanted_seeds,
         )  # fmt: skip
         if mode is Resume.NONE:
             results = read_results(folder / RECORDS)
@@ -99,14 +97,13 @@ def evaluate(
 
 
 @contextmanager
-def _cost(given: str | CostModel, settings: Mapping[str, Any] | None) -> Iterator[tuple[str, CostModel]]:
+def _cost(role: str, given: str | CostModel, settings: Mapping[str, Any] | None) -> Iterator[tuple[str, CostModel]]:
     """Yield name and model; a model that was made here is closed at the end."""
+    wanted = settings_of(f"{role}_settings", settings, isinstance(given, CostModel))
     if isinstance(given, CostModel):
-        if settings:
-            raise InputError("settings are for a cost model given by name: make the object with them instead")
         yield given.name, given
         return
-    with make_cost(given, **(settings or {})) as model:
+    with make_cost(given, **wanted) as model:
         yield given, model
 
 
@@ -121,12 +118,6 @@ def _check_apart(judge: CostModel, oracle: CostModel) -> None:
             f"judge '{judge.name}' has the weights of the oracle, whose errors solvers use: give another judge, "
             "or role 'judge'"
         )
-
-
-def _task_count(suite: Tasks, limit: int | None) -> int:
-    if limit is not None and limit < 1:
-        raise InputError(f"limit is {limit}: expected at least 1 task")
-    return len(suite) if limit is None else min(limit, len(suite))
 
 
 def _open(

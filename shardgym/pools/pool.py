@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import numbers
 from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Literal, overload
@@ -11,9 +12,10 @@ from typing import Annotated, Literal, overload
 from pydantic import Field, field_validator
 from pydantic.dataclasses import dataclass
 
+from shardgym.arguments import position
 from shardgym.errors import InputError
 from shardgym.ids.distribution import RecordedIds, ZipfIds
-from shardgym.records import CONFIG, Name, Record, Whole
+from shardgym.records import CONFIG, Name, Record, Whole, shown
 from shardgym.table import EmbeddingTable
 
 #: Samples per batch that the papers' table statistics refer to (dlrm_datasets 2021).
@@ -54,7 +56,10 @@ class TablePool(Record, Sequence[EmbeddingTable]):
     @overload
     def __getitem__(self, index: slice) -> tuple[EmbeddingTable, ...]: ...
     def __getitem__(self, index: int | slice) -> EmbeddingTable | tuple[EmbeddingTable, ...]:
-        return self.tables[index]
+        """Return a table, or a tuple of tables; raises `IndexError`, and `InputError` when `index` is no number."""
+        if isinstance(index, slice):
+            return self.tables[index]
+        return self.tables[position(f"pool '{self.name}'", "table", index, len(self))]
 
     def split(self) -> tuple[TablePool, TablePool]:
         """Cut the pool by table into a train and a test half.
@@ -91,9 +96,9 @@ class TablePool(Record, Sequence[EmbeddingTable]):
         Raises:
             InputError: the factor does not fit, or ids are recorded and cannot be scaled.
         """
-        if factor < 1 or self.batch_size % factor:
+        if not isinstance(factor, numbers.Integral) or factor < 1 or self.batch_size % factor:
             raise InputError(
-                f"pool '{self.name}' cannot be scaled by {factor}: expected a whole divisor of its batch size "
+                f"pool '{self.name}' cannot be scaled by {shown(factor)}: expected a whole divisor of its batch size "
                 f"{self.batch_size}"
             )
         if factor == 1:

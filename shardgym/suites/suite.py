@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import overload
 
+from shardgym.arguments import check_kind, position
 from shardgym.errors import InputError
 from shardgym.suites.sources import TaskSource
 from shardgym.suites.tracks import Track, track_for
@@ -57,7 +58,12 @@ class Suite(Sequence[ShardingTask]):
         Returns:
             Judge and oracle with their settings. A judge that the suite has no track for goes with the default
             oracle, "simulator" with the simulator's own judge.
+
+        Raises:
+            InputError: `judge` is no name.
         """
+        if judge is not None:
+            check_kind("judge", judge, str, "the name of a cost model")
         return track_for(judge, {track.judge.cost: track for track in self.tracks}, self.tracks[0])
 
     def __len__(self) -> int:
@@ -72,7 +78,7 @@ class Suite(Sequence[ShardingTask]):
 
         Raises:
             IndexError: no such task.
-            InputError: a task differs from the one that was published.
+            InputError: a task differs from the one that was published, or `index` is no number.
         """
         if isinstance(index, slice):
             return [self._task(i) for i in range(len(self))[index]]
@@ -88,9 +94,7 @@ class Suite(Sequence[ShardingTask]):
         return list(dict.fromkeys(self.source.group(i) for i in range(len(self))))
 
     def _position(self, index: int) -> int:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"suite '{self.name}' has tasks 0 to {len(self) - 1}, there is no task {index}")
-        return index % len(self)
+        return position(f"suite '{self.name}'", "task", index, len(self))
 
     def _task(self, index: int) -> ShardingTask:
         if index not in self._built:

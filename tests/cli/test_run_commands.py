@@ -140,6 +140,44 @@ def test_verify_prints_a_line_per_record_and_fails_on_a_changed_one(toys, tmp_pa
     assert json.loads(capsys.readouterr().out)["counts"]["mismatch"] == 1
 
 
+def test_verify_quietly_prints_the_verdict_of_every_path_and_what_is_wrong(toys, tmp_path, capsys):
+    for out in ("good", "bad"):
+        main(["run", "--suite", toys, *ROOFLINE, "--solver", "dim_greedy", "--out", out])
+    path = tmp_path / "bad/records.jsonl"
+    first, *rest = path.read_text().splitlines()
+    path.write_text("\n".join([first.replace('"noise":0.0', '"noise":0.5'), *rest]) + "\n")
+    capsys.readouterr()
+    for option in ("--quiet", "-q"):
+        assert main(["verify", "good", option]) == 0
+        captured = capsys.readouterr()
+        assert captured.out == "good: verified: 3 records, 3 ok, 0 mismatch, 0 skipped, 0 unreadable\n"
+        assert captured.err == ""
+    assert main(["verify", "good", "bad", "-q"]) == 1
+    good, mismatch, bad = capsys.readouterr().out.splitlines()
+    assert good.startswith("good: verified: 3 records")
+    assert "mismatch" in mismatch
+    assert "noise: stored 0.5, now 0" in mismatch
+    assert bad == "bad: NOT VERIFIED: 3 records, 2 ok, 1 mismatch, 0 skipped, 0 unreadable"
+    path.write_text(first + "\n")
+    assert main(["verify", "bad", "-q"]) == 0
+    verdict, gap = capsys.readouterr().out.splitlines()
+    assert verdict.startswith("bad: partly verified: 1 records")
+    assert gap.startswith("2 records missing in ")
+
+
+def test_verify_quietly_changes_neither_json_nor_the_complaint_about_a_path(toys, capsys):
+    main(["run", "--suite", toys, *ROOFLINE, "--solver", "dim_greedy", "--out", "good"])
+    capsys.readouterr()
+    assert main(["verify", "good", "--json"]) == 0
+    expected = capsys.readouterr().out
+    assert main(["verify", "good", "--json", "-q"]) == 0
+    assert capsys.readouterr().out == expected
+    assert main(["verify", "good", "nowhere", "-q"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("shardgym: error: nowhere does not exist")
+
+
 def test_leaderboard_of_one_suite(toys, capsys):
     main(["run", "--suite", toys, *ROOFLINE, "--solver", "dim_greedy"])
     main(["run", "--suite", "tiny-v1", *ROOFLINE, "--solver", "dim_greedy", "--limit", "1"])

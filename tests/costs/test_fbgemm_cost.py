@@ -98,6 +98,16 @@ def test_a_task_for_other_devices_says_what_was_measured_instead(cost):
     assert measured.notes[0] == f"task is for 'a100' devices; compute was measured on {cost.hardware}"
 
 
+def test_links_of_the_task_that_play_no_part_are_noted(cost):
+    slow = task(topology=Topology(num_devices=2, memory_bytes=2**60, interconnect="wire", intra_bandwidth=1e6))
+    (measured,) = cost.evaluate(slow, [ShardingPlan.table_wise(slow, [0, 1, 1])])
+    note = f"measured communication is that of {cost.hardware}: the task's links ('wire') play no part"
+    assert measured.notes[-1] == note
+    with make_cost("fbgemm", **QUICK, comm="modelled") as model:
+        (modelled,) = model.evaluate(slow, [ShardingPlan.table_wise(slow, [0, 1, 1])])
+    assert modelled.notes == ("communication from the link model of 'wire'",)
+
+
 def test_one_device_has_nobody_to_exchange_with(cost):
     single = task(devices=1)
     (alone,) = cost.evaluate(single, [ShardingPlan.table_wise(single, [0, 0, 0])])

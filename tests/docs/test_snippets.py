@@ -24,7 +24,7 @@ def script_of(page: Path) -> str:
         if language == "python":
             parts.append(text)
         else:
-            commands = re.findall(r"^\$ (.*(?:\\\n.*)*)", text, re.MULTILINE)
+            commands = re.findall(r"^\$ ((?:.*\\\n)*.*)", text, re.MULTILINE)
             parts += [f"subprocess.run({command!r}, shell=True, check=True)" for command in commands]
     return "\n".join(parts)
 

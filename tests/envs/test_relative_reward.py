@@ -46,6 +46,8 @@ def test_a_task_without_times_is_an_input_error():
 def test_only_environments_of_the_package_can_be_wrapped():
     with pytest.raises(InputError, match="RelativeReward is for ShardGym's environments, got CartPoleEnv"):
         RelativeReward(gymnasium.make("CartPole-v1"))
+    with pytest.raises(InputError, match="RelativeReward is for ShardGym's environments, got int 3"):
+        RelativeReward(3)
 
 
 def test_masks_and_spec_go_through_the_wrapper():

@@ -1,10 +1,12 @@
 """What TableWiseEnv takes for arguments and reset options, and what it refuses."""
 
+import numpy as np
 import pytest
 
 from shardgym.costs.roofline import RooflineCost
 from shardgym.envs.table_wise import TableWiseEnv
 from shardgym.errors import InputError
+from shardgym.suites import load_suite
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology
@@ -48,7 +50,12 @@ def test_without_options_tasks_are_drawn_by_the_seed():
         ({"task_index": -1}, "task_index -1 is out of range"),
         ({"task_index": "0"}, "task_index '0' is out of range"),
         ({"task_idx": 0}, "unknown reset option 'task_idx': did you mean task_index"),
-        ({"task": "two"}, "expected a ShardingTask, got str"),
+        ({"task_index": True}, "task_index True is out of range"),
+        ({"task": "two"}, "task: expected a ShardingTask, got str 'two'; ShardingTask.load"),
+        ({3: 0}, "options: expected a dictionary with names for keys, got dict {3: 0}"),
+        ("task_index", "options: expected a dictionary with names for keys, got str 'task_index'"),
+        ([0], r"options: expected a dictionary with names for keys, got list \[0\]"),
+        (0, "options: expected a dictionary"),
         ({"task": TWO, "task_index": 0}, "got both"),
         ({"task": make_task(4)}, "4 devices.*at most 3.*max_devices=4"),
     ],
@@ -65,7 +72,26 @@ def test_bad_options_are_input_errors(options, message):
         ({"tasks": [TWO], "suite": "quick-v1"}, "got both"),
         ({"tasks": [TWO], "order": "sizes"}, "unknown order 'sizes': did you mean size"),
         ({"tasks": [TWO], "cost": "roof"}, "unknown cost 'roof': did you mean roofline"),
-        ({"tasks": [TWO], "cost": 3}, "expected a cost model or its name, got int"),
+        ({"tasks": [TWO], "cost": 3}, "cost: expected a cost model or its name, got int 3"),
+        ({"tasks": [TWO], "cost": RooflineCost}, "cost: expected .*, got the class RooflineCost"),
+        ({"tasks": [TWO], "cost_settings": 3}, "cost_settings: expected a dictionary with names for keys, got int 3"),
+        ({"suite": 3}, "suite: expected a name or the path of a file, got int 3"),
+        ({"suite": ""}, "unknown suite ''"),
+        ({"suite": load_suite("tiny-v1")}, "suite: .*, got Suite; tasks=suite takes a suite that is loaded"),
+        ({"pool": 3}, "pool: expected a name or the path of a file, got int 3"),
+        ({"tasks": TWO}, r"tasks: expected a list of ShardingTask, got ShardingTask; a single task goes into a list"),
+        ({"tasks": "task.json"}, "tasks: expected a list of ShardingTask, got str 'task.json'"),
+        ({"tasks": {TWO}}, "tasks: expected a list of ShardingTask, got set"),
+        ({"tasks": [TWO, "x"]}, r"tasks\[1\]: expected a ShardingTask, got str 'x'"),
+        ({"tasks": [TWO, "x"], "max_devices": 4}, r"tasks\[1\]: expected a ShardingTask, got str 'x'"),
+        ({"tasks": range(2)}, "a member of tasks: expected a ShardingTask, got int 0"),
+        ({"tasks": [TWO], "order": None}, "unknown order 'None': known: dim, lookup, size, task"),
+        ({"tasks": [TWO], "observation": 3}, "unknown observation '3'"),
+        ({"tasks": [TWO], "reward": 1.5}, "unknown reward '1.5'"),
+        ({"tasks": [TWO], "penalty": "x"}, "penalty 'x' is not a negative number"),
+        ({"tasks": [TWO], "penalty": None}, "penalty None is not a negative number"),
+        ({"tasks": [TWO], "max_devices": "x"}, "max_devices 'x' is not a whole number from 1 on"),
+        ({"tasks": [TWO], "max_tables": "x"}, "max_tables 'x' is not a whole number from 1 on"),
         ({"tasks": [TWO], "cost": RooflineCost(), "cost_settings": {"hardware": "h100"}}, "given by name"),
         ({"tasks": [TWO], "cost_settings": {"hardwear": "h100"}}, "has no setting 'hardwear'"),
         ({"tasks": [TWO], "penalty": 1.0}, "not a negative number"),
@@ -78,6 +104,12 @@ def test_bad_options_are_input_errors(options, message):
 def test_bad_arguments_are_input_errors(arguments, message):
     with pytest.raises(InputError, match=message):
         TableWiseEnv(**arguments).reset()
+
+
+def test_tasks_may_come_from_a_generator_and_numbers_from_numpy():
+    env = TableWiseEnv(tasks=(task for task in (TWO, THREE)), max_devices=np.int64(5), penalty=np.float32(-2))
+    assert env.reset(options={"task_index": np.int64(1)})[1]["task"] == "three"
+    assert env.action_space.n == 5
 
 
 def test_an_unknown_render_mode_is_a_type_error_too():

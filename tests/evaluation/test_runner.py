@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
-from evaluation_toys import BrokenCost, CountCost, Spies, ToySuite, toy_tasks
+from evaluation_toys import BrokenCost, CountCost, Halves, Spies, ToySuite, toy_tasks
 
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.evaluation import SolverSpec, evaluate, read_results
@@ -179,6 +180,36 @@ def test_settings_that_records_cannot_hold_are_refused(tmp_path):
     odd = [SolverSpec(TOY + "Tuned", {"k": {1, 2}})]
     with pytest.raises(InputError, match="Tuned' are not JSON"):
         evaluate(ToySuite(toy_tasks()), odd, out=tmp_path, judge=CountCost(), oracle="roofline")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"suite": "quick-v1"}, "suite: expected tasks with a name, got str 'quick-v1'; shardgym.load_suite"),
+        ({"solvers": "random"}, "solvers: expected a list of names or SolverSpec, got str 'random'"),
+        ({"solvers": [Halves]}, "solvers[0]: expected a name, 'module:Class' or a SolverSpec, got the class Halves;"),
+        ({"solvers": [SolverSpec("random", 3)]}, "settings of solver 'random': expected a dictionary"),
+        ({"out": 3}, "out: expected a name or the path of a file, got int 3"),
+        ({"judge": 3}, "cost: expected a name or module:Class, got 3"),
+        ({"judge_settings": 3}, "judge_settings: expected a dictionary with names for keys, got int 3"),
+        ({"judge_settings": {"a": 1}}, "judge_settings are for a cost model given by name"),
+        ({"oracle_settings": [1]}, "oracle_settings: expected a dictionary with names for keys, got list [1]"),
+        ({"seeds": 3}, "seeds: expected a list of whole numbers, got int 3"),
+        ({"seeds": [0, -1]}, "seed -1 is not a whole number from 0 on"),
+        ({"seeds": []}, "no seed was given: name at least one"),
+        ({"limit": "3"}, "limit '3' is not a whole number from 1 on"),
+        ({"limit": 0}, "limit 0 is not a whole number from 1 on"),
+        ({"time_limit_s": "1"}, "time_limit_s: expected a number of seconds above 0, got str '1'"),
+        ({"time_limit_s": -1.0}, "time_limit_s: expected a number of seconds above 0, got float -1.0"),
+        ({"time_limit_s": float("nan")}, "time_limit_s: expected a number of seconds above 0, got float nan"),
+    ],
+)
+def test_arguments_of_another_kind_are_named(tmp_path, arguments, message):
+    usual = {"suite": ToySuite(toy_tasks()), "solvers": ["random"], "out": tmp_path / "x", "judge": CountCost()}
+    with pytest.raises(InputError, match=re.escape(message)) as caught:
+        evaluate(**(usual | {"oracle": "roofline"} | arguments))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.parametrize("options", [{"limit": 0}, {"limit": -1}, {"seeds": []}, {"resume": "mising"}])

@@ -172,6 +172,8 @@ def test_damaged_dlrm_datasets_files_are_refused(here, capsys, name, content):
     [("--devices", "0"), ("--devices", "-2"), ("--devices", "1e3"), ("--devices", "9" * 30), ("--devices", "70000"),
      ("--memory-gib", "nan"), ("--memory-gib", "-1"), ("--memory-gib", "0"), ("--memory-gib", "inf"),
      ("--memory-gib", "1e300"), ("--batch-size", "0"), ("--batch-size", "99999999999"), ("--preset", "dgx-a10"),
+     ("--nodes", "0"), ("--nodes", "9" * 17), ("--nodes", "1.5"), ("--inter-bandwidth", "nan"),
+     ("--intra-latency-ms", "inf"),
      ("--precision", "fp8"), ("--optimizer", "adm"), ("--tables", "nowhere.csv"), ("--tables", "sinthetic-2021"),
      ("-o", "nowhere/out.json"), ("-o", "."), ("-o", "task.json"), ("--name", "x" * 500)],
 )  # fmt: skip

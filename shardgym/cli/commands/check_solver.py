@@ -14,6 +14,7 @@ from argparse import Namespace
 from shardgym.cli.named import NOTATION, parse_named
 from shardgym.cli.output import print_json
 from shardgym.cli.parser import Parser
+from shardgym.progress import remarks
 
 
 def configure(parser: Parser) -> None:
@@ -26,7 +27,7 @@ def run(arguments: Namespace) -> int:
     from shardgym.conformance import check_solver
 
     name, settings = parse_named(arguments.solver)
-    with contextlib.redirect_stdout(sys.stderr):
+    with contextlib.redirect_stdout(sys.stderr), remarks(shown=not arguments.json):
         report = dataclasses.replace(check_solver(name, settings=settings), solver=arguments.solver)
     if arguments.json:
         print_json(report.to_dict())

@@ -16,7 +16,6 @@ all; a task that a solver found no feasible plan for is an outcome and shows as 
 from __future__ import annotations
 
 import contextlib
-import logging
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -34,6 +33,7 @@ from shardgym.evaluation.work import ERRORS
 from shardgym.leaderboard import load_boards, rank, render
 from shardgym.leaderboard.ranking import HEURISTICS
 from shardgym.leaderboard.render import to_dict
+from shardgym.progress import remarks
 from shardgym.suites import Suite, load_suite
 from shardgym.suites.tracks import CostChoice, Track
 
@@ -64,11 +64,9 @@ def run(arguments: Namespace) -> int:
     suite = load_suite(arguments.suite)
     track = _track(arguments, suite)
     out = arguments.out or Path("results") / f"{suite.name}-{track.judge.cost.replace(':', '.')}"
-    logging.basicConfig(format="shardgym: %(message)s", stream=sys.stderr)
-    logging.getLogger("shardgym").setLevel(logging.WARNING if arguments.json else logging.INFO)
     try:
         # What a solver prints is not part of the result.
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(sys.stderr), remarks(shown=not arguments.json):
             results = _evaluate(arguments, suite, track, out)
     except KeyboardInterrupt:
         say(_how_to_continue(out))

@@ -19,7 +19,8 @@ from shardgym.cli.output import check_free, count, print_json, say, write_result
 from shardgym.cli.parser import Parser, natural, positive_number
 from shardgym.costs.base import CostModel
 from shardgym.plan import ShardingPlan
-from shardgym.solver import Solver, call_solver
+from shardgym.progress import remarks
+from shardgym.solver import Solver, call_solver, warm_up
 from shardgym.task import ShardingTask
 
 
@@ -42,9 +43,10 @@ def run(arguments: Namespace) -> int:
     check_free(arguments.output, arguments.force)
     task, solver = read_task(arguments.task), open_solver(arguments.solver)
     with open_cost(arguments.oracle, arguments.device) as oracle:
-        start = time.perf_counter()
         # What a solver prints is not part of the result.
-        with contextlib.redirect_stdout(sys.stderr):
+        with contextlib.redirect_stdout(sys.stderr), remarks(shown=not arguments.json):
+            warm_up(solver, task, oracle)
+            start = time.perf_counter()
             plan, code = _solve(solver, task, oracle, arguments)
         seconds = time.perf_counter() - start
         plan.validate(task)

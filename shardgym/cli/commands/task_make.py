@@ -1,8 +1,9 @@
 """Make a task from your own tables and machine.
 
 Tables: a .json or .csv file with name, num_embeddings, embedding_dim and, if known, pooling_factor and the
-distribution of ids. The machine: how many devices, the memory of each that embeddings may take, and a preset that
-names the kind of device and its links.
+distribution of ids. The machine: how many devices on how many nodes, the memory of each device that embeddings may
+take, and a named topology, which says what kind of device they are and how they are linked; --intra-... and
+--inter-... say otherwise. Links count where communication is modelled, as by 'roofline'.
 """
 
 from __future__ import annotations
@@ -11,23 +12,22 @@ from argparse import Namespace
 from pathlib import Path
 from typing import get_args
 
+from shardgym.cli.machine import add_machine, count_nodes, machine_of
 from shardgym.cli.output import check_free, count, print_json, say, write_result
-from shardgym.cli.parser import Parser, one_of, positive, positive_number
+from shardgym.cli.parser import Parser, one_of, positive
 from shardgym.errors import InputError
 from shardgym.feasibility import COLUMN_UNIT
 from shardgym.pools import load_pool
 from shardgym.task import Optimizer, Precision, ShardingTask
-from shardgym.topology import GIB, PRESETS, Topology
+from shardgym.topology import Topology
 
 
 def configure(parser: Parser) -> None:
     """Add the arguments."""
     add = parser.add_argument
     add("--tables", required=True, metavar="FILE", help="tables in .json or .csv, or the name of a pool")
-    add("--devices", required=True, type=positive, metavar="N", help="number of devices")
-    add("--memory-gib", type=positive_number, metavar="X", help="memory per device (default: the preset's)")
+    add_machine(parser)
     add("--batch-size", required=True, type=positive, metavar="B", help="samples per step over all devices")
-    add("--preset", default="cpu", type=one_of("preset", PRESETS), help=f"{', '.join(PRESETS)} (%(default)s)")
     add("--precision", default="fp32", type=one_of("precision", get_args(Precision)), help="fp32 or fp16 (%(default)s)")
     add("--optimizer", default="exact_sgd", type=one_of("optimizer", get_args(Optimizer)),
         help=f"{', '.join(get_args(Optimizer))} (%(default)s)")  # fmt: skip
@@ -39,10 +39,9 @@ def configure(parser: Parser) -> None:
 def run(arguments: Namespace) -> int:
     """Make the task and write it."""
     check_free(arguments.output, arguments.force)
-    memory = None if arguments.memory_gib is None else _bytes(arguments.memory_gib)
     task = ShardingTask(
         tables=load_pool(arguments.tables).tables,
-        topology=Topology.preset(arguments.preset, arguments.devices, memory),
+        topology=machine_of(arguments),
         batch_size=arguments.batch_size, precision=arguments.precision, optimizer=arguments.optimizer,
         name=arguments.name or Path(arguments.tables).stem,
     )  # fmt: skip
@@ -58,8 +57,15 @@ def run(arguments: Namespace) -> int:
     else:
         share = task.total_bytes / task.topology.total_memory_bytes
         print(f"{arguments.output}: {count(task.num_tables, 'table')}, {100 * share:.1f} % of the memory of "
-              f"{count(task.num_devices, 'device')}")  # fmt: skip
+              f"{count(task.num_devices, 'device')}{_nodes(task.topology)}")  # fmt: skip
     return 0
+
+
+def _nodes(topology: Topology) -> str:
+    """Return what to say of several nodes and their links."""
+    nodes = count_nodes(topology)
+    intra, inter = (f"{bandwidth / 1e9:g} GB/s" for bandwidth in (topology.intra_bandwidth, topology.inter_bandwidth))
+    return "" if nodes == 1 else f" on {nodes} nodes ({topology.interconnect}: {intra} inside, {inter} between)"
 
 
 def _warn_of_widths(task: ShardingTask) -> None:
@@ -68,8 +74,3 @@ def _warn_of_widths(task: ShardingTask) -> None:
     if odd is not None:
         say(f"shardgym: warning: table '{odd.name}' has {count(odd.embedding_dim, 'column')}: "
             f"FBGEMM needs multiples of {COLUMN_UNIT}, no plan will be feasible")  # fmt: skip
-
-
-def _bytes(gib: float) -> int:
-    """Return whole bytes; what no device has is left for the topology to refuse."""
-    return max(1, int(min(gib, 2.0**40) * GIB))

@@ -3,6 +3,7 @@
 Of every record the line is parsed, the plan checked against its task, and its cost computed or measured again with
 the record's judge and settings. Prints one line per record and a footer. Records of other hardware or of another
 version of the judge are skipped and counted; records without a cost and without a plan are failures, not checked.
+With --quiet every path is verified by itself and gets one line, its verdict, and lines for what fails or is missing.
 
 Exit code 1 when any record disagrees, is damaged or is not of the run in run.json, when a solver's measured costs are
 consistently off, or when of a file nothing could be verified. The footer says "partly verified", with exit code 0, when
@@ -12,10 +13,15 @@ records were skipped, when there are failures that were not checked, or when rec
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Iterable
 
 from shardgym.cli.output import is_ascii_only, print_json
 from shardgym.cli.parser import Parser
-from shardgym.evaluation.verify import rules, verify
+from shardgym.evaluation.store import record_files
+from shardgym.evaluation.verify import Checked, rules, verify
+
+#: Statuses of records that make a verification fail.
+_BAD = ("mismatch", "unreadable")
 
 
 def configure(parser: Parser) -> None:
@@ -24,15 +30,32 @@ def configure(parser: Parser) -> None:
     parser.add_argument("paths", nargs="+", metavar="PATH", help="folders of runs, or records files")
     parser.add_argument("--trust", action="append", default=[], metavar="MODULE:CLASS",
                         help="a judge of your own that records may name; repeat for several")  # fmt: skip
+    parser.add_argument("-q", "--quiet", action="store_true",
+                        help="the verdict of each path, and what is wrong; no progress")  # fmt: skip
 
 
 def run(arguments: Namespace) -> int:
     """Verify and print."""
+    if arguments.quiet and not arguments.json:
+        record_files(arguments.paths)  # a path that does not exist is told before time is spent on the others
+        return max([_quietly(path, arguments.trust) for path in dict.fromkeys(arguments.paths)])
     report = verify(arguments.paths, trust=arguments.trust, progress=not arguments.json)
     if arguments.json:
         print_json(report.to_dict())
     else:
-        for row in report.rows:
-            print(row.line(is_ascii_only()))
+        _print(report.rows)
         print(report.footer())
     return 0 if report.ok else 1
+
+
+def _quietly(path: str, trust: list[str]) -> int:
+    """Verify one path, print its verdict and what is wrong, and return its exit code."""
+    report = verify(path, trust=trust)
+    _print([row for row in report.rows if row.status in _BAD])
+    print(f"{path}: {report.footer()}", flush=True)
+    return 0 if report.ok else 1
+
+
+def _print(rows: Iterable[Checked]) -> None:
+    for row in rows:
+        print(row.line(is_ascii_only()))

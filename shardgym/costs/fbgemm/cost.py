@@ -28,6 +28,7 @@ from shardgym.costs.fbgemm.content import Content, contents_of
 from shardgym.costs.fbgemm.operator import CPU_OPTIMIZERS
 from shardgym.costs.fbgemm.pool import WorkerPool, require_fbgemm
 from shardgym.costs.fbgemm.settings import MeasureSettings
+from shardgym.costs.link_notes import link_notes
 from shardgym.costs.plan_cost import PlanCost, Source
 from shardgym.costs.workers.machine import cpu_tag
 from shardgym.costs.workers.statistics import centre, relative_error_of_total
@@ -182,17 +183,22 @@ class FbgemmCost(CostModel):
     def _cost(self, task: ShardingTask, compute: Floats, comm: Comm, *, measured: bool, session: str) -> PlanCost:
         forward, backward = comm.forward[:, None], comm.backward[:, None]
         times, there, back = centre(compute), centre(forward), centre(backward)
+        communication: Source = "measured" if measured else "modelled"
         return PlanCost(
             per_device=np.column_stack([times[:, 0], there, back, times[:, 1]]),
             cost=self.name,
             version=self.version,
             hardware=self.hardware,
             compute="measured",
-            communication="measured" if measured else "modelled",
+            communication=communication,
             noise=relative_error_of_total(compute, forward, backward),
             repeats=self._settings.rounds * self._settings.iterations,
             session=session,
-            notes=(*device_notes(task, self.hardware), *notes(task, measured=measured, device=self._settings.device)),
+            notes=(
+                *device_notes(task, self.hardware),
+                *notes(task, measured=measured, device=self._settings.device),
+                *link_notes(task, communication, self.hardware),
+            ),
         )
 
 

@@ -56,8 +56,10 @@ class AcrossTasks:
         self._notes = PlanNotes(self._weights)
         latents = len(self._networks["encoder.0.weight"]), compute_net.LATENT
         self._shards = Columns(
-            latents=(latents, np.float64), outside=((), np.int64), parts=((len(DEVICE_RANGE_NAMES),), np.float64)
-        )
+            latents=(latents, np.float64), outside=((), np.int64), parts=((len(DEVICE_RANGE_NAMES),), np.float64),
+            links=((), np.int64),
+        )  # fmt: skip
+        self._link_notes: list[tuple[str, ...]] = [()]
 
     def add(self, task: ShardingTask, shards: Sequence[Shard]) -> int:
         """Encode shards, whatever devices they name, and return the number of the first; the others follow.
@@ -68,7 +70,8 @@ class AcrossTasks:
         known = self._cost._shards_of(task)
         at = known.positions(shards)
         out = bits(outside(self._weights, "shard", known.shard_ranges[at]), "shard")
-        return self._shards.append(latents=known.encoded[at], outside=out, parts=known.device_parts[at])
+        links = np.full(len(at), self._links_of(task))
+        return self._shards.append(latents=known.encoded[at], outside=out, parts=known.device_parts[at], links=links)
 
     def latents(self, numbers: Ints) -> Floats:
         """Return what shards add to the sum over their device, shape (n, 32)."""
@@ -115,7 +118,18 @@ class AcrossTasks:
         comm = self._exchanges.outside(times.offsets_ms, widths, contents.batch, contents.element_bytes)
         out = np.bitwise_or.reduceat(self._shards["outside"][contents.shards], contents.starts)
         out |= np.bitwise_or.reduceat(by_device_bits, held.first) | bits(comm, "comm")
-        return self._plan_costs(per_device, self._notes.of(out, spread.max(axis=1)))
+        notes = self._notes.of(out, spread.max(axis=1))
+        if len(self._link_notes) > 1:
+            links = self._shards["links"][contents.shards[contents.starts]].tolist()
+            notes = [own + self._link_notes[number] for own, number in zip(notes, links, strict=True)]
+        return self._plan_costs(per_device, notes)
+
+    def _links_of(self, task: ShardingTask) -> int:
+        """Return the number of what is to be noted about a task's links; 0 for nothing."""
+        notes = self._cost._link_notes(task)
+        if notes not in self._link_notes:
+            self._link_notes.append(notes)
+        return self._link_notes.index(notes)
 
     def _plan_costs(self, per_device: Floats, notes: list[tuple[str, ...]]) -> list[PlanCost]:
         """Return costs; only the first is checked field by field, as the others differ in times and notes alone."""

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from shardgym.costs.base import CostModel
+from shardgym.arguments import members_of_kind
+from shardgym.costs.base import ONE_PLAN, CostModel
 from shardgym.costs.closed import require_open
+from shardgym.costs.link_notes import link_notes
 from shardgym.costs.plan_cost import PlanCost, Source
 from shardgym.costs.simulator.encoding import EncodedShards
 from shardgym.costs.simulator.familiarity import Familiarity
@@ -18,7 +20,7 @@ from shardgym.costs.simulator.shipped import find_weights
 from shardgym.costs.simulator.weights import ROLES, Role, load_weights
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.plan import Shard, ShardingPlan
-from shardgym.task import ShardingTask
+from shardgym.task import ShardingTask, check_task
 
 #: Tasks whose encoded shards are kept; solvers and environments return to the same few.
 _TASKS_KEPT = 64
@@ -31,8 +33,8 @@ class SimulatorCost(CostModel):
     devices' widths, start offsets from compute plus backward communication, forward communication with
     these offsets. Weights from a machine that could not measure exchanges, such as one with a single GPU,
     predict compute alone; communication is then modelled by the task's topology, and `PlanCost` says so. A
-    plan that leaves the range of the training data, or on which the ensemble disagrees, gets a note. Runs on
-    NumPy alone.
+    plan that leaves the range of the training data, or on which the ensemble disagrees, gets a note, and so do
+    predicted exchanges of a task that names links of its own. Runs on NumPy alone.
 
     Example:
         >>> cost = make_cost("simulator", weights="model")                 # doctest: +SKIP
@@ -108,21 +110,25 @@ class SimulatorCost(CostModel):
 
         Raises:
             InputError: this is a judge, which cannot be evaluated incrementally, or the task is of a kind
-                that the weights were not trained on.
+                that the weights were not trained on; or these are no task and shards.
         """
+        check_task(task)
         if not isinstance(self._predictor, OraclePredictor):
             raise InputError("a judge scores whole plans only: begin() needs a simulator with role='oracle'")
         whole = [Shard.whole(table, 0) for table in task.tables]
-        return PlacementState(task, self._predictor, self._shards_of(task), whole if shards is None else shards)
+        candidates = whole if shards is None else members_of_kind("shards", shards, Shard)
+        return PlacementState(task, self._predictor, self._shards_of(task), candidates)
 
     def familiarity(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[Familiarity]:
         """Say for each feasible plan how far it is from the training data.
 
         Raises:
-            InputError: the task is of a kind that the weights were not trained on.
+            InputError: the task is of a kind that the weights were not trained on, or these are no task and plans.
             InfeasiblePlanError: a plan is infeasible.
         """
         _require_role(self.role)
+        check_task(task)
+        plans = members_of_kind("plans", plans, ShardingPlan, ONE_PLAN)
         for plan in plans:
             plan.validate(task)
         if not plans:
@@ -132,15 +138,19 @@ class SimulatorCost(CostModel):
     def _evaluate(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         _require_role(self.role)
         predicted = predict(self._predictor, self._weights, self._shards_of(task), task, plans)
+        sources, links = self._sources(task), self._link_notes(task)
         return [
             PlanCost(
-                per_device, self.name, self.version, self.hardware, *self._sources(task), notes=near.notes()
+                per_device, self.name, self.version, self.hardware, *sources, notes=near.notes() + links
             )
             for per_device, near in zip(predicted.per_device, predicted.familiarity, strict=True)
         ]  # fmt: skip
 
     def _sources(self, task: ShardingTask) -> tuple[Source, Source]:  # noqa: ARG002
         return "predicted", "predicted" if self.predicts_exchanges else "modelled"
+
+    def _link_notes(self, task: ShardingTask) -> tuple[str, ...]:
+        return link_notes(task, self._sources(task)[1], self.hardware)
 
     def _shards_of(self, task: ShardingTask) -> EncodedShards:
         self._require_kind(task)

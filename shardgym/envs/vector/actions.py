@@ -9,6 +9,7 @@ import numpy as np
 
 from shardgym.envs.vector.features import Int64s
 from shardgym.errors import InputError
+from shardgym.records import shown
 
 #: Stands for an action that is no whole number. No environment has such an action.
 NOT_WHOLE = -1
@@ -21,7 +22,10 @@ def whole_numbers(actions: Any, num_envs: int) -> Int64s:
     Raises:
         InputError: not one action for each environment.
     """
-    given = np.asarray(actions)
+    try:
+        given = np.asarray(actions)
+    except ValueError:  # lists of several lengths
+        raise InputError(f"got actions {shown(actions)}: expected one for each of {num_envs} environments") from None
     if given.shape != (num_envs,):
         raise InputError(f"got actions of shape {given.shape} for {num_envs} environments: expected one for each")
     if given.dtype.kind in "iu":

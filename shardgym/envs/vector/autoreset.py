@@ -12,6 +12,6 @@ def autoreset_mode(given: str | AutoresetMode) -> AutoresetMode:
     if isinstance(given, AutoresetMode):
         return given
     modes = {mode.value: mode for mode in AutoresetMode}
-    if given not in modes:
-        raise UnknownNameError("autoreset_mode", str(given), modes)
+    if not isinstance(given, str) or given not in modes:
+        raise UnknownNameError("autoreset_mode", given, modes)
     return modes[given]

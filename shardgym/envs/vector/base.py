@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from shardgym.arguments import whole
 from shardgym.envs.base import PlacementEnv
 from shardgym.envs.episode import Episode
 from shardgym.envs.observation_space import Observation
@@ -37,8 +38,7 @@ class PlacementVectorEnv(VectorEnv[Observation, Int64s, Any]):
     def __init__(
         self, num_envs: int = 1, *, autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP, **settings: Any
     ) -> None:
-        if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
-            raise InputError(f"num_envs {num_envs} is not a whole number from 1 on")
+        num_envs = whole("num_envs", num_envs, 1)
         self.num_envs, self._mode = num_envs, mode_named(autoreset_mode)
         self.metadata = {"render_modes": list(RENDER_MODES), "render_fps": 4, "autoreset_mode": self._mode}
         self._single = self.single_env(**settings)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from shardgym.arguments import dictionary
 from shardgym.envs.vector.features import Int64s
 from shardgym.errors import InputError
 
@@ -14,9 +15,10 @@ def reset_rows(options: dict[str, Any] | None, num_envs: int) -> tuple[Int64s, d
     """Return the numbers of the environments that `options["reset_mask"]` asks for, all without it, and other options.
 
     Raises:
-        InputError: the mask is not an array of one boolean for each environment, or none of them is true.
+        InputError: options that are no dictionary; a mask that is not an array of one boolean for each environment, or
+            none of them is true.
     """
-    rest = dict(options or {})
+    rest = dictionary("options", options)
     mask = rest.pop("reset_mask", None)
     if mask is None:
         return np.arange(num_envs), rest

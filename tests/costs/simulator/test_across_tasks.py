@@ -62,6 +62,19 @@ def test_costs_are_those_of_evaluate_bit_by_bit(oracle, model, devices, shards_a
     assert len({cost.notes for cost in expected}) > 1
 
 
+def test_notes_on_links_are_those_of_evaluate(oracle):
+    """Tasks with links of their own and without, in one call."""
+    plain = made_up_task(9, 2, 1)
+    links = [dataclasses.replace(plain.topology, interconnect=name) for name in ("wire", "string")]
+    tasks = [plain, *(dataclasses.replace(plain, topology=topology) for topology in links), plain]
+    plans = [random_plans(task, 1, 0)[0] for task in tasks]
+    expected = [oracle.evaluate(task, [plan])[0] for task, plan in zip(tasks, plans, strict=True)]
+    assert across_costs(AcrossTasks(oracle), tasks, plans) == expected
+    noted = "predicted communication is that of made-up: the task's links ('{}') play no part"
+    assert [cost.notes[-1] for cost in expected[1:3]] == [noted.format("wire"), noted.format("string")]
+    assert expected[0].notes == expected[3].notes == expected[1].notes[:-1]
+
+
 def test_costs_can_be_written_and_not_changed(oracle, task, plans):
     [cost, other] = across_costs(AcrossTasks(oracle), [task] * 2, plans[:2])
     assert type(cost).from_json(cost.to_json()) == cost

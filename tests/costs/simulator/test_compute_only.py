@@ -60,6 +60,8 @@ def test_compute_is_that_of_a_whole_simulator_and_communication_that_of_the_link
         plans(problem), alone.evaluate(problem, plans(problem)), whole.evaluate(problem, plans(problem)), strict=True
     ):
         assert (ours.compute, ours.communication, theirs.communication) == ("predicted", "modelled", "predicted")
+        noted = [any("play no part" in note for note in cost.notes) for cost in (ours, theirs)]
+        assert noted == [False, True]
         np.testing.assert_array_equal(ours.per_device[:, [0, 3]], theirs.per_device[:, [0, 3]])
         forward, backward = comm_times(problem, plan, ours.per_device[:, [0, 3]].sum(axis=1))
         np.testing.assert_allclose(ours.per_device[:, 1], forward, rtol=1e-12)

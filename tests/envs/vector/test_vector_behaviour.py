@@ -193,6 +193,12 @@ def test_before_the_first_reset_there_is_nothing_to_do():
     [
         ({"num_envs": 0}, "num_envs 0 is not a whole number from 1 on"),
         ({"num_envs": True}, "num_envs True"),
+        ({"num_envs": "x"}, "num_envs 'x' is not a whole number from 1 on"),
+        ({"autoreset_mode": ["NextStep"]}, "unknown autoreset_mode"),
+        ({"autoreset_mode": None}, "unknown autoreset_mode 'None': known: Disabled, NextStep, SameStep"),
+        ({"suite": 3}, "suite: expected a name or the path of a file, got int 3"),
+        ({"cost": 5}, "cost: expected a cost model or its name, got int 5"),
+        ({"tasks": "task.json"}, "tasks: expected a list of ShardingTask, got str 'task.json'"),
         ({"autoreset_mode": "SomeStep"}, "unknown autoreset_mode 'SomeStep': did you mean SameStep"),
         ({"penalty": 1.0}, "penalty 1.0 is not a negative number"),
     ],
@@ -211,6 +217,9 @@ def test_arguments_out_of_range_are_refused(settings, message):
         ({"options": {"reset_mask": np.zeros(3, bool)}}, "at least one is true"),
         ({"options": {"task_index": 9}}, "task_index 9 is out of range"),
         ({"options": {"tasks": 1}}, "unknown reset option 'tasks'"),
+        ({"options": {"task": "t.json"}}, "task: expected a ShardingTask, got str 't.json'"),
+        ({"options": "task"}, "options: expected a dictionary with names for keys, got str 'task'"),
+        ({"options": [1]}, "options: expected a dictionary with names for keys, got list"),
     ],
 )
 def test_resets_that_make_no_sense_are_refused(arguments, message):
@@ -224,3 +233,5 @@ def test_one_action_is_needed_for_each(actions):
     envs.reset(seed=0)
     with pytest.raises(InputError, match="for 3 environments: expected one for each"):
         envs.step(actions)
+    with pytest.raises(InputError, match=r"got actions \[0, \[1\], 2\]: expected one for each of 3 environments"):
+        envs.step([0, [1], 2])

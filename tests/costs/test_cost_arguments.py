@@ -1,0 +1,67 @@
+"""What cost models take for tasks and plans, and what they refuse."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardgym import EmbeddingTable, InputError, ShardingPlan, ShardingTask, Topology, load_suite, make_cost
+
+TOPOLOGY = Topology(num_devices=2, memory_bytes=2**20)
+TASK = ShardingTask((EmbeddingTable("a", 10, 4), EmbeddingTable("b", 20, 4)), TOPOLOGY, batch_size=64)
+OTHER = ShardingTask((EmbeddingTable("a", 10, 4), EmbeddingTable("b", 30, 4)), TOPOLOGY, batch_size=64)
+PLAN, FOREIGN = ShardingPlan.table_wise(TASK, [0, 1]), ShardingPlan.table_wise(OTHER, [0, 1])
+
+
+@pytest.fixture(scope="module", params=["roofline", "simulator"])
+def cost(request):
+    return make_cost(request.param)
+
+
+@pytest.mark.parametrize(
+    ("plans", "message"),
+    [
+        (PLAN, r"plans: expected a list of ShardingPlan, got ShardingPlan; a single plan goes into a list, \[plan\]"),
+        ("plan.json", r"plans: .*got str 'plan.json'; .*ShardingPlan.load\(path\) reads one"),
+        (None, "plans: expected a list of ShardingPlan, got None"),
+        (PLAN.to_dict(), "plans: expected a list of ShardingPlan, got dict"),
+        ([PLAN, 3], r"plans\[1\]: expected a ShardingPlan, got int 3"),
+        ([FOREIGN], "plan is for task .*, not for task .*: use the task it was made for"),
+    ],
+)
+def test_plans_are_a_list_of_plans_of_the_task(cost, plans, message):
+    with pytest.raises(InputError, match=message):
+        cost.evaluate(TASK, plans)
+
+
+@pytest.mark.parametrize("plans", [[PLAN], []])
+@pytest.mark.parametrize(
+    ("task", "got"), [("task.json", "str 'task.json'"), (None, "None"), (load_suite("tiny-v1"), "Suite"), (PLAN, "Sh")]
+)
+def test_the_task_is_a_task(cost, task, got, plans):
+    with pytest.raises(InputError, match=rf"task: expected a ShardingTask, got {got}.*; ShardingTask.load\(path\)"):
+        cost.evaluate(task, plans)
+
+
+def test_plans_may_come_from_a_generator(cost):
+    assert cost.evaluate(TASK, (plan for plan in [PLAN, PLAN])) == cost.evaluate(TASK, [PLAN, PLAN])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda cost: cost.begin("task.json"), "task: expected a ShardingTask, got str 'task.json'"),
+        (lambda cost: cost.begin(TASK, [0, 1]), r"shards\[0\]: expected a Shard, got int 0"),
+        (lambda cost: cost.begin(TASK, PLAN), "shards: expected a list of Shard, got ShardingPlan"),
+        (lambda cost: cost.familiarity(None, [PLAN]), "task: expected a ShardingTask, got None"),
+        (lambda cost: cost.familiarity(TASK, PLAN), "plans: expected a list of ShardingPlan, got ShardingPlan"),
+    ],
+)
+def test_the_simulators_own_calls_say_it_too(call, message):
+    with pytest.raises(InputError, match=message):
+        call(make_cost("simulator"))
+
+
+@pytest.mark.parametrize("hardware", [3, ["h100"]])
+def test_a_device_that_is_no_name_is_an_unknown_one(hardware):
+    with pytest.raises(InputError, match=r"hardware|unknown device '3'"):
+        make_cost("roofline", hardware=hardware)

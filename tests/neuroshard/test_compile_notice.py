@@ -1,0 +1,55 @@
+"""The first search says that it is being compiled, and no other does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("numba", reason="needs the extra 'search'")
+
+FUNCTIONS = '''
+from neuroshard.compiled.jit import jit
+
+@jit
+def first(x):
+    return x + 1
+
+@jit
+def second(x):
+    return x + 2
+
+print(first(1), second(1))
+'''
+LOGGED = 'import logging; logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")\n'
+#: Imports a file of the folder that is given as if it lay beside the compiled search.
+BESIDE = LOGGED + "import sys, neuroshard.compiled as c; c.__path__.append(sys.argv[1]); import neuroshard.compiled.toy"
+SAID = "shardgym.solvers.neuroshard: compiling NeuroShard's search: some 20 seconds"
+
+
+def said(folder, code: str) -> list[str]:
+    """Lines on standard error of a process that compiles two functions."""
+    command = [sys.executable, "-c", code, str(folder)]
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(folder / "kept")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "2 3\n"
+    return done.stderr.splitlines()
+
+
+def test_it_is_said_once_and_not_when_machine_code_is_kept(tmp_path):
+    (tmp_path / "toy.py").write_text(FUNCTIONS)
+    assert said(tmp_path, BESIDE) == [f"{SAID}, once; later runs find the machine code on disk"]
+    assert said(tmp_path, BESIDE) == []
+
+
+def test_code_that_cannot_be_kept_is_compiled_in_every_process(tmp_path):
+    code = LOGGED + "__name__ = 'neuroshard.compiled.toy'" + FUNCTIONS  # no file that machine code could belong to
+    for _ in range(2):
+        (line,) = said(tmp_path, code)
+        assert line.startswith(f"{SAID} in every process")
+
+
+def test_what_others_compile_is_not_the_search(tmp_path):
+    assert said(tmp_path, LOGGED + FUNCTIONS) == []

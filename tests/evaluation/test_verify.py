@@ -212,13 +212,44 @@ def test_a_measured_cost_that_was_lowered_stands_out(measured, monkeypatch):
 
 
 def test_a_forged_session_does_not_save_a_lowered_cost(measured):
-    """Alone it would be held to a drift of 2 only."""
+    """Alone it would be held to a drift of 2 only. The task is named, too: no run measures its plans apart."""
     def lower(record):
         record["cost"]["per_device"] = [[0.6 * ms for ms in row] for row in record["cost"]["per_device"]]
         record["cost"]["session"] = "mine"
 
     edit(measured, 2, lower)
-    assert "of session 'mine' take 1.67 times" in problem(measured, 2).reason
+    assert "1.67 times the drift of its task" in problem(measured, 2).reason
+    (gap,) = verify([measured], trust=TRUST).gaps
+    assert gap.startswith(f"times of several sessions on task 0 of {measured / 'records.jsonl'}: a run measures all")
+
+
+def test_times_of_several_sessions_are_never_wholly_verified(measured):
+    for line in (2, 5, 9):
+        edit(measured, line, lambda record: record["cost"].update(session="later"))
+    report = verify([measured], trust=TRUST)
+    assert (report.ok, report.verdict) == (True, "partly verified")
+    assert "on tasks 0-2 of" in report.gaps[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"communication": "measured"}, "communication: stored 'measured', now 'modelled'"),
+        ({"compute": "predicted"}, "compute: stored 'predicted', now 'measured'"),
+        ({"repeats": 2100}, "repeats: stored 2100, now 1"),
+    ],
+)
+def test_labels_of_measured_costs_are_compared(measured, change, reason):
+    edit(measured, 2, lambda record: record["cost"].update(change))
+    assert problem(measured, 2).reason == reason
+
+
+def test_time_that_was_moved_to_another_phase_is_found(measured):
+    """The total is as it was."""
+    edit(measured, 2, lambda record: record["cost"].update(
+        per_device=[[0.0, 0.0, 0.0, sum(row)] for row in record["cost"]["per_device"]]
+    ))  # fmt: skip
+    assert "forward_compute is 0% of the stored times and 100% now" in problem(measured, 2).reason
 
 
 def test_equal_plans_of_one_session_must_have_equal_stored_costs(tmp_path, monkeypatch):

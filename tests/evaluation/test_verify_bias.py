@@ -11,9 +11,10 @@ from evaluation_toys import DriftingCost, ToySuite, toy_tasks
 
 from shardgym import PlanCost
 from shardgym.evaluation import evaluate, verify
-from shardgym.evaluation.verify.bias import biased_solvers, consistent_bias
+from shardgym.evaluation.verify.bias import biased_solvers, consistent_bias, doubted_solvers
 from shardgym.evaluation.verify.checked import Checked
 from shardgym.evaluation.verify.drift import Remeasured, measured_problems, relative_to_task
+from shardgym.evaluation.verify.report import VerifyReport
 
 TOY = "evaluation_toys:"
 
@@ -51,12 +52,40 @@ def test_a_rival_that_was_made_dearer_is_named():
         ([0.05] * 9, False),  # less than 5 %: log(1 / 0.95) is 0.0513
         ([0.052] * 9, True),
         ([-0.1] * 5, True),
-        ([0.3, -0.1] * 4, False),  # a mean of 0.1, and a standard error of 0.08
+        ([0.3, -0.14] * 4, False),  # a mean of 0.08, and a standard error of 0.08
+        ([0.5, -0.22] * 4, True),  # a mean of 0.14: more than 12 %
         ([], False),
     ],
 )
 def test_both_the_size_and_the_standard_errors_count(logs, suspicious):
     assert (consistent_bias(logs) is not None) == suspicious
+
+
+def test_a_solver_does_not_hide_behind_scatter_that_it_makes_itself():
+    """Flattered by 15 % on half of the tasks: its own standard error is 0.023, that of the others 0.006."""
+    logs = [0.14, 0.0] * 5
+    assert consistent_bias(logs) is None
+    assert consistent_bias(logs, [0.02, 0.02, 0.5]) == pytest.approx(0.07)
+    assert consistent_bias(logs, [0.07, 0.02, 0.5]) is None  # on a machine where everything scatters
+    half = [row("mine", task, math.exp(1.3 * log)) for task, log in enumerate(logs)]
+    honest = [row(name, task, 1 + 0.01 * (-1) ** task) for name in ("a", "b") for task in range(10)]
+    (line,) = biased_solvers(half + honest)
+    assert line.startswith("mine is consistently 9 % cheaper in the records than now")
+
+
+def test_no_scatter_excuses_an_eighth():
+    assert consistent_bias([0.127] * 6, [3.0]) is None  # log(1 / 0.88) is 0.1278
+    assert consistent_bias([0.129] * 6, [3.0]) == pytest.approx(0.129)
+
+
+@pytest.mark.parametrize(("relative", "biased", "doubted"), [(1.04, 0, 0), (1.07, 0, 1), (0.93, 0, 1), (1.1, 1, 0)])
+def test_what_another_machine_could_do_is_doubted_and_not_refused(relative, biased, doubted):
+    rows = [row("mine", task, relative) for task in range(5)]
+    assert (len(biased_solvers(rows)), len(doubted_solvers(rows))) == (biased, doubted)
+    report = VerifyReport(rows)
+    assert report.verdict == ("NOT VERIFIED" if biased else "partly verified" if doubted else "verified")
+    assert all("flattered, or a machine that differs" in line for line in report.doubted)
+    assert report.to_dict()["doubted"] == report.doubted
 
 
 def test_the_bound_is_four_standard_errors():

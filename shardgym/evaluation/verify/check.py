@@ -15,6 +15,7 @@ from shardgym.evaluation.verify.fresh import check_unmeasured, score
 from shardgym.evaluation.verify.judges import Judges
 from shardgym.evaluation.verify.promised import hold_to_run
 from shardgym.evaluation.verify.report import VerifyReport
+from shardgym.evaluation.verify.sessions import mixed_sessions
 from shardgym.evaluation.verify.static import without_judge
 from shardgym.evaluation.verify.stored import Stored, read_stored
 from shardgym.progress import ProgressBar
@@ -40,7 +41,8 @@ def verify(
     """
     files = record_files([paths] if isinstance(paths, str | Path) else paths)
     held = [hold_to_run(file, read_stored(file)) for file in files]
-    rows, gaps = [row for some, _ in held for row in some], [gap for _, some in held for gap in some]
+    rows = [row for some, _ in held for row in some]
+    gaps = [*(gap for _, some in held for gap in some), *mixed_sessions(rows)]
     done: dict[str, Checked] = {}
     groups = _by_task([row for row in rows if isinstance(row, Stored)])
     with Judges(trust) as judges, ProgressBar(shown=progress, total=len(groups), unit="task", desc="verify") as bar:

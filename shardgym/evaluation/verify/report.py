@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardgym.evaluation.verify.bias import biased_solvers
+from shardgym.evaluation.verify.bias import biased_solvers, doubted_solvers
 from shardgym.evaluation.verify.checked import MARKS, Checked, CheckStatus
 from shardgym.evaluation.verify.failures import failure_lines
 
@@ -18,7 +18,8 @@ class VerifyReport:
 
     Attributes:
         rows: one per record, in the order of files and lines.
-        gaps: one line for every file that lacks records of its run, or that lies beside no `run.json`.
+        gaps: one line for every file that lacks records of its run, lies beside no `run.json`, or holds times of
+            several sessions of a task.
     """
 
     rows: Sequence[Checked]
@@ -40,6 +41,11 @@ class VerifyReport:
         return biased_solvers(self.rows)
 
     @property
+    def doubted(self) -> list[str]:
+        """The same for solvers that are off by less: they make a verification partial, and do not fail it."""
+        return doubted_solvers(self.rows)
+
+    @property
     def ok(self) -> bool:
         """Whether of every file at least one record was verified, and nothing disagrees or is damaged."""
         bad = self.count("mismatch") + self.count("unreadable") + len(self.unverified_files) + len(self.biased)
@@ -47,10 +53,10 @@ class VerifyReport:
 
     @property
     def verdict(self) -> str:
-        """`partly verified` when there are records that could not be checked, or that are missing."""
+        """`partly verified` when records could not be checked, are missing, not measured together, or doubted."""
         if not self.ok:
             return "NOT VERIFIED"
-        partly = self.count("skipped") or self.count("failure") or self.gaps
+        partly = self.count("skipped") or self.count("failure") or self.gaps or self.doubted
         return "partly verified" if partly else "verified"
 
     def footer(self) -> str:
@@ -60,7 +66,7 @@ class VerifyReport:
             counts.append(f"{self.count('failure')} failed (not checked)")
         nothing = [f"nothing verified in {file}" for file in self.unverified_files]
         first = f"{self.verdict}: {len(self.rows)} records, {', '.join(counts)}"
-        return "\n".join([first, *self.biased, *nothing, *failure_lines(self.rows), *self.gaps])
+        return "\n".join([first, *self.biased, *self.doubted, *nothing, *failure_lines(self.rows), *self.gaps])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report JSON-ready."""
@@ -68,5 +74,5 @@ class VerifyReport:
         counts = {status: self.count(status) for status in MARKS}
         return {
             "ok": self.ok, "verdict": self.verdict, "counts": counts, "unverified_files": self.unverified_files,
-            "biased": self.biased, "gaps": list(self.gaps), "records": rows,
+            "biased": self.biased, "doubted": self.doubted, "gaps": list(self.gaps), "records": rows,
         }  # fmt: skip

@@ -11,29 +11,32 @@ import numpy as np
 
 from shardgym.costs.plan_cost import PHASES, PlanCost
 from shardgym.evaluation.verify.again import MEASUREMENTS
-from shardgym.evaluation.verify.bias import BIAS, MIN_TASKS, STANDARD_ERRORS
-from shardgym.evaluation.verify.drift import CEILING, FLOOR, MAX_DRIFT, SESSION_SPREAD, STORED_NOISE
+from shardgym.evaluation.verify.bias import BIAS, DOUBT, MIN_TASKS, MOST, STANDARD_ERRORS
+from shardgym.evaluation.verify.drift import CEILING, FLOOR, MAX_DRIFT, STORED_NOISE
+from shardgym.evaluation.verify.split import SHARE
 
 RELATIVE = 1e-6
 
 RULE = f"""Deterministic costs: every total and every time of a device within {RELATIVE:g} relative, and the same
 labels, noise, repeats and notes. A plan that is recorded as unmeasured must have no cost now either.
 
-Measured costs: shared machines drift as a whole, so all plans of a task are measured again in one call, and those
-whose stored times come from one session are compared relative to each other. Their common drift, the median of
-new/old over their different plans, must lie between {1 / MAX_DRIFT:.2f} and {MAX_DRIFT:.2f}. A plan's own new/old may
-then be off the common drift by a share of 4 x sqrt(old noise^2 + new noise^2), but at least {FLOOR:g} and at most
-{CEILING:g}, either way; of the stored noise no more counts than the larger of {STORED_NOISE:g} and the new noise. A
-session with no more plans than the other sessions of the task have together, such as that of a single plan, must drift
-within {SESSION_SPREAD:g} times of what these drift, either way; where there is no other session only the first bound
-holds for a plan that is alone. Equal plans of one session must have equal stored costs if their new ones are equal.
+Measured costs: shared machines drift as a whole, so all plans of a task are measured again in one call, and compared
+relative to each other. Their common drift, the median of new/old over their different plans, must lie between
+{1 / MAX_DRIFT:.2f} and {MAX_DRIFT:.2f}; it is all that holds a plan which is alone. A plan's own new/old may then
+be off the common drift by a share of 4 x sqrt(old noise^2 + new noise^2), but at least {FLOOR:g} and at most
+{CEILING:g}, either way; of the stored noise no more counts than the larger of {STORED_NOISE:g} and the new noise.
+Equal plans must have equal stored costs if their new ones are equal. Labels (measured or modelled, repeats) must be
+the same, and each phase's share of the time of all devices within {SHARE:g} of the whole. Tasks whose stored times are
+of several sessions are named: a run measures all plans of a task together.
 
 A busy machine can disturb a measurement: where a measured cost disagrees, all plans of the task are measured again, and
 it is a mismatch if it disagrees in each of {MEASUREMENTS} measurements; one that agrees is enough.
 
 Measured costs of a solver: of every task that was measured again, log(new/old) less that of the common drift of all its
 plans. Over {MIN_TASKS} tasks or more the mean of these must not be off by more than {BIAS:.0%} and by more than
-{STANDARD_ERRORS} of its standard errors. All plans of a solver can be within their own bounds and still fail this.
+{STANDARD_ERRORS} standard errors, nor by more than {MOST:.0%}; from {DOUBT:.0%} on the solver is named, and the records
+are verified partly. The standard error is of the scatter that the other solvers' tasks have, in the median; that of the
+solver itself where it is alone. All plans of a solver can be within their own bounds and still fail this.
 
 Records without a cost: a stored plan that is recorded as infeasible must be. All others are failures that cannot be
 checked.

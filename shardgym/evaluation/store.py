@@ -85,7 +85,7 @@ def read_results(path: str | Path) -> list[Result]:
     for line in read_lines(file):
         if not line.whole:
             break
-        result = Result.from_json(line.text, source=line.where(file))
+        result = _read(line, file)
         first = seen.setdefault(key_of(result), line.number)
         if first != line.number:
             raise InputError(
@@ -94,6 +94,14 @@ def read_results(path: str | Path) -> list[Result]:
             )
         results.append(result)
     return results
+
+
+def _read(line: Line, file: Path) -> Result:
+    try:
+        return Result.from_json(line.text, source=line.where(file))
+    except InputError as error:
+        remedy = "remove the line, and a run makes the record again; 'shardgym verify' names all lines that are damaged"
+        raise InputError(f"{error}; {remedy}") from None
 
 
 class Store:

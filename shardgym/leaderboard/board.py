@@ -4,26 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from shardgym.errors import InputError
 from shardgym.evaluation.result import Result
 from shardgym.evaluation.resume import Key, key_of
-from shardgym.evaluation.run_info import RunInfo
-from shardgym.evaluation.store import RECORDS, read_results, record_files
-from shardgym.records import canonical_json
-
-
-@dataclass(frozen=True)
-class BoardKey:
-    """What the results of one table have in common."""
-
-    suite: str
-    judge: str
-    judge_version: str
-    judge_settings: str
-    hardware: str
-    time_limit_s: float | None
+from shardgym.leaderboard.parts import BoardKey, Part, read_parts
 
 
 @dataclass(frozen=True)
@@ -32,85 +19,93 @@ class Board:
 
     Attributes:
         key: what they have in common.
-        results: at most one per task, solver and seed.
-        tasks: indices of the tasks that were asked for, ascending.
-        solvers: solvers that were asked for, in the order of their first run.
+        parts: the files that they come from, one or more.
+        clash: why other files of the same key have tables of their own; None when there is one table for all.
     """
 
     key: BoardKey
-    results: tuple[Result, ...]
-    tasks: tuple[int, ...]
-    solvers: tuple[str, ...]
+    parts: tuple[Part, ...]
+    clash: str | None = None
+
+    @cached_property
+    def results(self) -> tuple[Result, ...]:
+        """At most one per task, solver and seed."""
+        return tuple(result for part in self.parts for result in part.results)
+
+    @cached_property
+    def tasks(self) -> tuple[int, ...]:
+        """Indices of the tasks that were asked for, ascending."""
+        return tuple(sorted(set().union(*(part.tasks for part in self.parts))))
+
+    @cached_property
+    def seeds(self) -> dict[str, tuple[int, ...]]:
+        """The seeds that each solver was asked for, ascending; solvers in the order of their first run."""
+        found: dict[str, set[int]] = {}
+        for part in self.parts:
+            for solver, seeds in part.seeds.items():
+                found.setdefault(solver, set()).update(seeds)
+        return {solver: tuple(sorted(seeds)) for solver, seeds in found.items()}
+
+    @property
+    def solvers(self) -> tuple[str, ...]:
+        """Solvers that were asked for, in the order of their first run."""
+        return tuple(self.seeds)
+
+    @property
+    def place(self) -> str | None:
+        """Where the records are, for a board that does not hold all of its key."""
+        return None if self.clash is None else self.parts[0].place
 
 
-def load_boards(paths: Sequence[str | Path]) -> list[Board]:
+def load_boards(paths: Sequence[str | Path], suite: str | None = None) -> list[Board]:
     """Read records and sort them into boards.
+
+    Files of the same key share a board. Where two of them hold the same solver, task and seed, or different tasks
+    under the same index, none is preferred: every file of that key has a board of its own.
 
     Args:
         paths: records files, or folders that are searched for `records.jsonl`.
+        suite: only this one.
 
     Raises:
-        InputError: a path holds no records, a line is damaged, or two files hold the same solver, task and seed.
+        InputError: a path holds no records, a line is damaged, or one file holds different tasks under one index.
+        UnknownNameError: no record is of the suite.
     """
-    parts = [part for file in record_files(paths) for part in _parts(file)]
-    keys = dict.fromkeys(part.key for _, part in parts)
-    if not keys:
-        raise InputError(f"{', '.join(map(str, paths))}: no records yet; expected at least one whole line")
-    return [_joined([(file, part) for file, part in parts if part.key == key]) for key in keys]
+    by_key: dict[BoardKey, list[Part]] = {}
+    for part in read_parts(paths, suite):
+        by_key.setdefault(part.key, []).append(part)
+    return [board for key, parts in by_key.items() for board in _boards(key, parts)]
 
 
-def _parts(file: Path) -> list[tuple[Path, Board]]:
-    """Split the records of one file into boards."""
-    results = read_results(file)
-    info = RunInfo.beside(file.parent) if file.name == RECORDS else None
-    groups: dict[_Group, list[Result]] = {} if info is None else {_group(info): []}
-    for result in results:
-        groups.setdefault(_group(result), []).append(result)
-    if info is not None and len(groups) > 1:
-        raise InputError(f"{file} holds records that are not of the run in {file.parent / 'run.json'}")
-    return [(file, _part(file, group, members, info)) for group, members in groups.items()]
+def _boards(key: BoardKey, parts: Sequence[Part]) -> list[Board]:
+    clash = _clash(parts)
+    return [Board(key, tuple(parts))] if clash is None else [Board(key, (part,), clash) for part in parts]
 
 
-#: Suite, judge, its settings as JSON, hardware, time limit.
-_Group = tuple[str, str, str, str, float | None]
-
-
-def _group(of: Result | RunInfo) -> _Group:
-    return (of.suite, of.judge, canonical_json(of.judge_settings), of.hardware, of.time_limit_s)
-
-
-def _part(file: Path, group: _Group, results: list[Result], info: RunInfo | None) -> Board:
-    suite, judge, settings, hardware, time_limit_s = group
-    versions = {r.cost.version for r in results if r.cost is not None} | ({info.judge_version} if info else set())
-    if len(versions) > 1:
-        raise InputError(f"{file} mixes versions {', '.join(sorted(versions))} of judge '{judge}': score them apart")
-    asked = set(range(info.num_tasks)) if info else set()
-    solvers = dict.fromkeys([*(info.solvers if info else ()), *(r.solver for r in results)])
-    key = BoardKey(suite, judge, next(iter(versions), ""), settings, hardware, time_limit_s)
-    return Board(key, tuple(results), tuple(sorted(asked | {r.task_index for r in results})), tuple(solvers))
-
-
-def _joined(parts: Sequence[tuple[Path, Board]]) -> Board:
-    """Join boards of several files; a task, solver and seed may be in one of them only."""
-    home: dict[Key, Path] = {}
-    hashes: dict[int, str] = {}
-    for file, part in parts:
+def _clash(parts: Sequence[Part]) -> str | None:
+    """Say what keeps files from sharing a table: the first thing found."""
+    holders: dict[Key, Part] = {}
+    firsts: dict[int, tuple[Part, str]] = {}
+    found = None
+    for part in parts:
         for result in part.results:
-            _check_once(home.setdefault(key_of(result), file), file, result)
-            if hashes.setdefault(result.task_index, result.task_hash) != result.task_hash:
-                raise InputError(f"{file}: task {result.task_index} of '{result.suite}' differs from that of the rest")
-    boards = [part for _, part in parts]
-    return Board(
-        key=boards[0].key,
-        results=tuple(result for board in boards for result in board.results),
-        tasks=tuple(sorted({task for board in boards for task in board.tasks})),
-        solvers=tuple(dict.fromkeys(solver for board in boards for solver in board.solvers)),
+            holder = holders.setdefault(key_of(result), part)
+            first, task_hash = firsts.setdefault(result.task_index, (part, result.task_hash))
+            if task_hash != result.task_hash:
+                found = found or _other_task(first, part, result)
+            elif holder is not part:
+                found = found or _double(holder, part, result)
+    return found
+
+
+def _other_task(first: Part, part: Part, result: Result) -> str:
+    if first is part:
+        raise InputError(f"{part.file}: task {result.task_index} of '{result.suite}' differs from that of the rest")
+    return f"task {result.task_index} of {first.place} is another than that of {part.place}"
+
+
+def _double(first: Part, part: Part, result: Result) -> str:
+    return (
+        f"{first.place} and {part.place} both hold solver '{result.solver}', task {result.task_index}, "
+        f"seed {result.seed}; to share one, run one of them under a label (--solver LABEL=NAME)"
     )
-
-
-def _check_once(first: Path, file: Path, result: Result) -> None:
-    if first != file:
-        raise InputError(
-            f"solver '{result.solver}', task {result.task_index}, seed {result.seed} is both in {first} and in {file}: "
-            "give only one of them, or run one under a label (--solver LABEL=NAME)"
-        )

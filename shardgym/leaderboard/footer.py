@@ -9,7 +9,9 @@ from collections import defaultdict
 from shardgym.costs.plan_cost import UNFAMILIAR
 from shardgym.evaluation.result import Result
 from shardgym.leaderboard.board import Board
+from shardgym.leaderboard.own_measure import own_measure_notes
 from shardgym.leaderboard.ranking import Ranking
+from shardgym.leaderboard.seed_notes import seed_notes
 from shardgym.leaderboard.simulated import simulated_notes
 from shardgym.leaderboard.solver_notes import shown_settings, solver_notes
 from shardgym.leaderboard.statistics import FEWEST, RESAMPLES, SEED
@@ -25,9 +27,11 @@ def footer(ranking: Ranking) -> list[str]:
         "and backward compute, in ms per training step.",
         f"Judge: {key.judge} {key.judge_version} on {key.hardware}, settings: {settings}. "
         f"Oracle that solvers could query: {oracles}.",
+        *own_measure_notes(board),
         f"Means are over the {ranking.num_common} of {len(board.tasks)} tasks that every complete solver has solved "
         "(a solver that solved less than nine tenths as many as the best does not count here).",
-        "Ranked by tasks solved, then by geometric mean cost; a solver without a record for every task has no rank.",
+        "Ranked by tasks solved, then by geometric mean cost; a solver without a record for every task and seed has "
+        "no rank.",
         f"Gap: geometric mean over tasks of cost / cost of rank 1, less 1; interval by {RESAMPLES:,} bootstrap "
         f"resamples of the tasks, seed {SEED}. '1=' marks a tie with rank 1: the interval contains 0.",
     ]
@@ -40,6 +44,9 @@ def footer(ranking: Ranking) -> list[str]:
             f"vs greedy: geometric mean over tasks of cost / cost of {ranking.best_heuristic}, "
             "the greedy heuristic with the lowest geometric mean."
         )
+    if board.clash is not None:
+        notes.append(f"The records of {board.place} alone, in no table with others of the same kind: {board.clash}.")
+    notes += seed_notes(board)
     return notes + solver_notes(board) + simulated_notes(board) + _measurement_notes(board) + _failure_notes(ranking)
 
 
@@ -55,7 +62,8 @@ def _measurement_notes(board: Board) -> list[str]:
     if modelled:
         notes.append(f"Communication was modelled, not measured, for {len(modelled)} of {len(board.tasks)} tasks.")
     if apart:
-        notes.append(f"WARNING: {apart} tasks hold times of different measurement sessions, which may differ by drift.")
+        tasks = "1 task holds" if apart == 1 else f"{apart} tasks hold"
+        notes.append(f"WARNING: {tasks} times of different measurement sessions, which may differ by drift.")
     noise = [cost.noise for _, cost in scored if cost.noise > 0]
     if noise:
         notes.append(f"Median standard error of a measured cost: {100 * statistics.median(noise):.1f} %.")
@@ -68,16 +76,17 @@ def _is_late(result: Result) -> bool:
     return result.time_limit_s is not None and result.solve_time_s > 1.1 * result.time_limit_s + 0.1
 
 
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
 def _failure_notes(ranking: Ranking) -> list[str]:
-    seeds = {r.seed for r in ranking.board.results}
-    notes = [f"{len(seeds)} seeds; a task's cost is the mean over them."] if len(seeds) > 1 else []
     limit = ranking.board.key.time_limit_s
-    if limit is not None:
-        notes.append(f"Time limit per plan: {limit:g} s.")
+    notes = [] if limit is None else [f"Time limit per plan: {limit:g} s."]
     for row in ranking.rows:
         late = [r for r in ranking.board.results if r.solver == row.solver and _is_late(r)]
         if late:
-            notes.append(f"{row.solver} overran the time limit {len(late)} times.")
+            notes.append(f"{row.solver} overran the time limit {_times(len(late))}.")
         if row.failures:
             counts = ", ".join(f"{n} {status}" for status, n in sorted(row.failures.items()))
             notes.append(f"Records of {row.solver} without a cost: {counts}.")

@@ -25,6 +25,8 @@ class Outcome:
         recorded: whether there is a record, shape (T,).
         solved: whether all records of the task are ok, shape (T,).
         cost_ms: mean over seeds, NaN where not solved, shape (T,).
+        num_records: how many there are.
+        num_asked: how many records were asked for, one per task and seed.
         median_s: median time per plan; NaN without records.
         failures: number of records per status other than "ok".
     """
@@ -33,13 +35,20 @@ class Outcome:
     recorded: Bools
     solved: Bools
     cost_ms: Floats
+    num_records: int
+    num_asked: int
     median_s: float
     failures: Counter[str]
 
     @property
     def complete(self) -> bool:
-        """Whether every task has a record."""
-        return bool(self.recorded.all())
+        """Whether every task has a record for every seed that was asked for."""
+        return self.num_records == self.num_asked
+
+    @property
+    def completeness(self) -> float:
+        """Share of the records asked for that there are; NaN when none was."""
+        return self.num_records / self.num_asked if self.num_asked else float("nan")
 
     @property
     def num_solved(self) -> int:
@@ -52,10 +61,10 @@ def outcomes(board: Board) -> list[Outcome]:
     by_solver: dict[str, list[Result]] = defaultdict(list)
     for result in board.results:
         by_solver[result.solver].append(result)
-    return [_outcome(solver, by_solver[solver], board.tasks) for solver in board.solvers]
+    return [_outcome(solver, by_solver[solver], board.tasks, len(seeds)) for solver, seeds in board.seeds.items()]
 
 
-def _outcome(solver: str, results: list[Result], tasks: tuple[int, ...]) -> Outcome:
+def _outcome(solver: str, results: list[Result], tasks: tuple[int, ...], num_seeds: int) -> Outcome:
     by_task: dict[int, list[Result]] = defaultdict(list)
     for result in results:
         by_task[result.task_index].append(result)
@@ -66,6 +75,8 @@ def _outcome(solver: str, results: list[Result], tasks: tuple[int, ...]) -> Outc
         recorded=np.array([bool(by_task[t]) for t in tasks], dtype=bool),
         solved=solved,
         cost_ms=np.array(costs, dtype=np.float64),
+        num_records=len(results),
+        num_asked=len(tasks) * num_seeds,
         median_s=statistics.median(r.solve_time_s for r in results) if results else float("nan"),
         failures=Counter(r.status for r in results if r.status != "ok"),
     )

@@ -1,6 +1,6 @@
 """Who is best: common tasks, relative costs, ranks and ties. A pure function of the records.
 
-Policy for failures. A solver is complete when it has a record for every task that was asked for; only complete
+Policy for failures. A solver is complete when it has a record for every task and seed that was asked for; only complete
 solvers are ranked. Means are taken over the common tasks: those that every complete solver has solved, leaving out
 of this requirement solvers that solved less than nine tenths as many tasks as the best, so that a solver which fails
 nearly everywhere does not empty the comparison. Such a solver, and an incomplete one, is averaged over the common
@@ -42,7 +42,7 @@ class Row:
         gap: geometric mean of its cost over that of rank 1, less 1.
         gap_interval: 95 % bootstrap interval of `gap` over tasks; None for rank 1 and for too few tasks.
         success: share of recorded tasks that it solved.
-        completeness: share of the tasks asked for that have a record.
+        completeness: share of the tasks and seeds asked for that have a record.
         median_s: median time per plan.
         failures: number of records per status other than "ok".
     """
@@ -133,7 +133,7 @@ def _row(outcome: Outcome, place: int, common: Bools, leader: Outcome | None, be
         gap=gap,
         gap_interval=interval,
         success=outcome.num_solved / int(outcome.recorded.sum()) if outcome.recorded.any() else math.nan,
-        completeness=float(outcome.recorded.mean()) if outcome.recorded.size else math.nan,
+        completeness=outcome.completeness,
         median_s=outcome.median_s,
         failures=dict(outcome.failures),
     )

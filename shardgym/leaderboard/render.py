@@ -45,7 +45,7 @@ def to_dict(ranking: Ranking) -> dict[str, Any]:
     key = ranking.board.key
     return {
         "suite": key.suite, "judge": key.judge, "judge_version": key.judge_version, "hardware": key.hardware,
-        "num_tasks": len(ranking.board.tasks), "num_common": ranking.num_common,
+        "folder": ranking.board.place, "num_tasks": len(ranking.board.tasks), "num_common": ranking.num_common,
         "best_heuristic": ranking.best_heuristic,
         "rows": [_row_dict(row) for row in ranking.rows],
         "footer": footer(ranking),
@@ -55,7 +55,8 @@ def to_dict(ranking: Ranking) -> dict[str, Any]:
 def _one(ranking: Ranking, style: str) -> str:
     key = ranking.board.key
     on = "" if key.hardware == key.judge else f" on {key.hardware}"
-    title = f"{key.suite}: {_tasks(ranking)} tasks, judged by {key.judge}{on}"
+    place = "" if ranking.board.place is None else f", {ranking.board.place}"
+    title = f"{key.suite}: {_tasks(ranking)}, judged by {key.judge}{on}{place}"
     cells = [_cells(row, ranking.num_common) for row in ranking.rows]
     table = tabulate(cells, HEADERS, FORMATS[style], colalign=_ALIGN, disable_numparse=True) if cells else "no solver"
     if style == "md":
@@ -66,10 +67,11 @@ def _one(ranking: Ranking, style: str) -> str:
 
 
 def _tasks(ranking: Ranking) -> str:
-    """Return how many tasks there are, and of how many if that is known."""
+    """Return e.g. "3 tasks", or "3 of 10 tasks" where the suite is known to hold more."""
     name, count = ranking.board.key.suite, len(ranking.board.tasks)
     size = len(load_suite(name)) if name in suite_names() else count
-    return str(count) if count == size else f"{count} of {size}"
+    shown = str(count) if count == size else f"{count} of {size}"
+    return f"{shown} task" if size == 1 else f"{shown} tasks"
 
 
 def _cells(row: Row, num_common: int) -> list[str]:

@@ -1,7 +1,8 @@
 """Print ranked tables from stored records.
 
 Records of different suites, judges or hardware go into different tables. Records of the same from several folders
-share one.
+share one, unless two of the folders hold the same solver, task and seed, or different tasks under one index: none is
+preferred then, each of these folders has its own table, which names it and says why.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from argparse import Namespace
 
 from shardgym.cli.output import print_json
 from shardgym.cli.parser import Parser, one_of
-from shardgym.errors import UnknownNameError
 from shardgym.leaderboard import load_boards, rank, render
 from shardgym.leaderboard.render import FORMATS, to_dict
 
@@ -26,11 +26,7 @@ def configure(parser: Parser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Rank and print."""
-    boards = load_boards(arguments.paths)
-    suites = {board.key.suite for board in boards}
-    if arguments.suite is not None and arguments.suite not in suites:
-        raise UnknownNameError("suite among the records", arguments.suite, suites)
-    rankings = [rank(board) for board in boards if arguments.suite in (None, board.key.suite)]
+    rankings = [rank(board) for board in load_boards(arguments.paths, arguments.suite)]
     if arguments.json:
         print_json([to_dict(ranking) for ranking in rankings])
     else:

@@ -1,6 +1,8 @@
 """Measure what plans for one task cost.
 
-Several plans are measured interleaved in one run, so that they can be compared; a table of all ends the output.
+Several plans are measured interleaved in one run, so that they can be compared; a table of all ends the output. The
+lowest total is marked "best" only if it differs from every other by more than 2 standard errors of the difference; else
+it and those within are marked "tied".
 Communication is measured where the machine has as many devices as the task, else modelled, and the output says so. Exit
 code 1 when a plan is infeasible or could not be measured.
 """
@@ -18,6 +20,7 @@ from shardgym.cli.notes import notes
 from shardgym.cli.output import is_ascii_only, print_json, width
 from shardgym.cli.parser import Parser
 from shardgym.costs.plan_cost import PlanCost
+from shardgym.leaderboard.ties import RULE, TIED, marks
 from shardgym.rendering import render_plan
 
 
@@ -37,8 +40,9 @@ def run(arguments: Namespace) -> int:
         costs = cost.evaluate(task, plans)
     if arguments.json:
         print_json([
-            {"file": path, "plan": plan.digest, "total_ms": c.total_ms if c.feasible else None, "cost": c.to_dict()}
-            for path, plan, c in zip(arguments.plans, plans, costs, strict=True)
+            {"file": path, "plan": plan.digest, "total_ms": c.total_ms if c.feasible else None, "mark": mark,
+             "cost": c.to_dict()}
+            for path, plan, c, mark in zip(arguments.plans, plans, costs, marks(costs), strict=True)
         ])  # fmt: skip
     else:
         for path, plan, c in zip(arguments.plans, plans, costs, strict=True):
@@ -50,16 +54,18 @@ def run(arguments: Namespace) -> int:
 def _summarise(costs: Sequence[tuple[str, PlanCost]]) -> None:
     """Print the table of several plans, and the notes."""
     if len(costs) > 1:
-        best = min(cost.total_ms for _, cost in costs)
-        rows = [_row(path, cost, best) for path, cost in costs]
+        found = marks([cost for _, cost in costs])
+        rows = [_row(path, cost, mark) for (path, cost), mark in zip(costs, found, strict=True)]
         headers, align = ["file", "total ms", "+- std error", ""], ["left", "right", "right", "left"]
         print(tabulate(rows, headers, "simple", colalign=align, disable_numparse=True))
+        if TIED in found:
+            print(RULE)
     for line in notes(costs):
         print(line)
 
 
-def _row(path: str, cost: PlanCost, best: float) -> list[str]:
+def _row(path: str, cost: PlanCost, mark: str | None) -> list[str]:
     if not cost.feasible:
         return [path, "-", "-", "no cost"]
     error = cost.noise * cost.total_ms
-    return [path, f"{cost.total_ms:.3f}", f"{error:.3f}", "best" if cost.total_ms == best else ""]
+    return [path, f"{cost.total_ms:.3f}", f"{error:.3f}", mark or ""]

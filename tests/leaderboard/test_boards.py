@@ -1,0 +1,112 @@
+"""Which records share a table: those of one kind, unless two files hold the same."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from test_ranking import board_of, record
+
+from shardgym.errors import InputError, UnknownNameError
+from shardgym.leaderboard import load_boards, rank, render
+from shardgym.leaderboard.footer import footer
+from shardgym.leaderboard.render import to_dict
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty current folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def solvers_of(boards):
+    return [board.solvers for board in boards]
+
+
+def test_folders_that_hold_the_same_record_get_a_table_each(here):
+    """Both costs of `one` are shown, each under the name of its folder; none is dropped."""
+    board_of(here / "a", {"one": [1.0], "two": [3.0]})
+    board_of(here / "b", {"one": [2.0]})
+    rankings = [rank(board) for board in load_boards(["."])]
+    assert [[(row.solver, row.mean_ms) for row in ranking.rows] for ranking in rankings] == [
+        [("one", 1.0), ("two", 3.0)], [("one", 2.0)],
+    ]  # fmt: skip
+    text = render(rankings, "md")
+    assert "## toys: 1 task, judged by lab-cost on lab, a\n" in text
+    assert "## toys: 1 task, judged by lab-cost on lab, b\n" in text
+    assert [to_dict(ranking)["folder"] for ranking in rankings] == ["a", "b"]
+    for place, ranking in zip("ab", rankings, strict=True):
+        assert (
+            f"The records of {place} alone, in no table with others of the same kind: a and b both hold solver "
+            "'one', task 0, seed 0; to share one, run one of them under a label (--solver LABEL=NAME)."
+        ) in footer(ranking)
+
+
+def test_one_clash_keeps_all_of_its_kind_apart_and_no_other(here):
+    for folder, fields in (("a", {}), ("b", {}), ("c", {"hardware": "other"}), ("d", {"hardware": "other"})):
+        solver = "same" if folder in "ab" else folder
+        board_of(here / folder, {solver: [1.0]}, **fields)
+    board_of(here / "e", {"third": [1.0]})
+    assert solvers_of(load_boards(["."])) == [("same",), ("same",), ("third",), ("c", "d")]
+
+
+def test_a_shared_table_names_no_folder(here):
+    board_of(here / "a", {"one": [1.0]})
+    board_of(here / "b", {"two": [2.0]})
+    (board,) = load_boards(["a", "b"])
+    assert (board.clash, to_dict(rank(board))["folder"]) == (None, None)
+    assert "judged by lab-cost on lab\n" in render([rank(board)])
+
+
+def test_a_file_that_is_named_twice_is_one(here):
+    board_of(here / "a", {"one": [1.0]})
+    (board,) = load_boards(["a", "a/records.jsonl", "."])
+    assert len(board.results) == 1
+
+
+def test_seeds_of_one_solver_in_two_folders_share_a_table(here):
+    board_of(here / "a", {"one": [1.0]})
+    board_of(here / "b", {"one": [3.0]}, seed=1)
+    (board,) = load_boards(["."])
+    assert rank(board).rows[0].mean_ms == 2.0
+
+
+def test_other_tasks_under_the_same_index_are_kept_apart(here):
+    """A suite of one's own that was edited between two runs."""
+    board_of(here / "a", {"one": [1.0]})
+    other = json.loads(record("two", 1, 2.0).to_json()) | {"task_index": 0}
+    (here / "b").mkdir()
+    (here / "b" / "records.jsonl").write_text(json.dumps(other) + "\n")
+    boards = load_boards(["."])
+    assert solvers_of(boards) == [("one",), ("two",)]
+    assert boards[0].clash == boards[1].clash == "task 0 of a is another than that of b"
+    first = (here / "a" / "records.jsonl").read_text()
+    (here / "a" / "records.jsonl").write_text(first + json.dumps(other) + "\n")
+    with pytest.raises(InputError, match="task 0 of 'toys' differs from that of the rest"):
+        load_boards(["a"])
+
+
+def test_a_suite_is_picked_before_anything_is_compared(here):
+    """The other suite has a clash, and a file that no single run can have made."""
+    for folder in ("a", "b"):
+        board_of(here / folder, {"one": [1.0]}, suite="other")
+    versions = [record("one", 0, 1.0, suite="broken"), record("two", 0, 1.0, suite="broken")]
+    (here / "c").mkdir()
+    texts = [versions[0].to_json(), versions[1].to_json().replace('"version":"1"', '"version":"2"')]
+    (here / "c" / "records.jsonl").write_text("\n".join(texts) + "\n")
+    board_of(here / "d", {"one": [2.0]})
+    with pytest.raises(InputError, match="mixes versions 1, 2"):
+        load_boards(["."])
+    (board,) = load_boards(["."], suite="toys")
+    assert (board.clash, rank(board).rows[0].mean_ms) == (None, 2.0)
+    with pytest.raises(UnknownNameError, match="unknown suite among the records 'toy': did you mean toys"):
+        load_boards(["."], suite="toy")
+
+
+@pytest.mark.parametrize(("tasks", "said"), [(1, "1 task holds"), (2, "2 tasks hold")])
+def test_tasks_of_several_sessions_are_counted_in_words_that_fit(here, tasks, said):
+    board_of(here / "a", {"one": [1.0] * tasks}, session="monday")
+    board_of(here / "b", {"two": [1.0] * tasks}, session="tuesday")
+    (board,) = load_boards(["."])
+    assert any(f"WARNING: {said} times of different measurement sessions" in note for note in footer(rank(board)))

@@ -1,0 +1,44 @@
+"""Which plan is best, and which cannot be told from it."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardgym import PlanCost
+from shardgym.costs.plan_cost import infinite
+from shardgym.leaderboard.ties import is_tie, marks
+
+
+def cost(total_ms, error_ms=0.0):
+    """Return a cost with a standard error in ms."""
+    return PlanCost([[total_ms, 0, 0, 0]], "lab-cost", "1", "lab", noise=error_ms / total_ms)
+
+
+NONE = PlanCost(infinite(1), "lab-cost", "1", "lab", reason="too large")
+
+
+@pytest.mark.parametrize(("difference", "tie"), [(9.9, True), (10.1, False)])
+def test_two_standard_errors_of_the_difference_are_a_tie(difference, tie):
+    """Errors of 3 and 4 ms make one of 5 ms for the difference."""
+    assert is_tie(cost(100, 3), cost(100 + difference, 4)) is tie
+    assert is_tie(cost(100 + difference, 4), cost(100, 3)) is tie
+
+
+def test_costs_without_noise_tie_only_when_equal():
+    assert is_tie(cost(1.0), cost(1.0))
+    assert not is_tie(cost(1.0), cost(1.000001))
+
+
+@pytest.mark.parametrize(
+    ("costs", "expected"),
+    [
+        ([cost(69.528, 2.6), cost(69.252, 2.5), cost(90, 2.5)], ["tied", "tied", None]),
+        ([cost(80, 1), cost(69.252, 1), NONE], [None, "best", None]),
+        ([cost(5), NONE], ["best", None]),
+        ([NONE, NONE], [None, None]),
+        ([cost(5)], [None]),
+        ([], []),
+    ],
+)
+def test_best_is_what_no_other_ties_with(costs, expected):
+    assert marks(costs) == expected

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from shardgym.errors import InputError
 from shardgym.field_hints import suggestion
@@ -27,6 +28,9 @@ CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 _SCHEMA = re.compile(r"shardgym\.\w{1,40}/\d{1,9}")
+
+#: Further places that the one line about a wrong record names.
+_MOST_PLACES = 8
 
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxlong, _SHORT.maxother = 3, 60, 60, 60
@@ -75,13 +79,21 @@ def explain(error: ValidationError, record: type[Any] | None = None) -> str:
     """
     first, *rest = sorted(error.errors(include_url=False), key=lambda e: e["type"] != "unexpected_keyword_argument")
     where = ".".join(_named(first["loc"], record))
+    message, value = first["msg"].removeprefix("Value error, "), shown(first["input"])
     silent = first["type"] == "missing" or (first["type"] == "value_error" and not where)
-    given = "" if silent else f" (given: {shown(first['input'])})"
-    more = f"; {len(rest)} more" if rest else ""
+    given = "" if silent or message.endswith(f"got {value}") else f" (given: {value})"
+    more = f"; {_others(rest, record)}" if rest else ""
     unknown = first["type"] == "unexpected_keyword_argument"
     hint = suggestion(record, first["loc"]) if unknown and record is not None else ""
-    message = first["msg"].removeprefix("Value error, ")
     return f"{where}{': ' if where else ''}{message}{given}{hint}{more}".replace("\n", " ")
+
+
+def _others(errors: list[ErrorDetails], record: type[Any] | None) -> str:
+    """Say how many more errors there are and where; an error of a constructor's arguments as a whole has no place."""
+    places = list(dict.fromkeys(".".join(_named(error["loc"], record)) for error in errors))
+    shown_places = [place for place in places if place][:_MOST_PLACES]
+    rest = ", ..." if len(places) > _MOST_PLACES else ""
+    return f"{len(errors)} more{': ' if shown_places else ''}{', '.join(shown_places)}{rest}"
 
 
 def _named(loc: tuple[str | int, ...], record: type[Any] | None) -> list[str]:

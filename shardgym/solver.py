@@ -95,10 +95,14 @@ def warm_up(solver: Solver, task: ShardingTask, cost: CostModel) -> None:
 
 def call_solver(solver: Solver, task: ShardingTask, cost: CostModel, seed: int, **options: Any) -> ShardingPlan:
     """Call `solver.solve` with those of `options` that its signature takes and that are not None."""
-    taken = inspect.signature(solver.solve).parameters
-    anything = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in taken.values())
-    wanted = {k: v for k, v in options.items() if v is not None and (anything or k in taken)}
+    wanted = {name: value for name, value in options.items() if value is not None and takes(solver, name)}
     return solver.solve(task, cost, seed=seed, **wanted)
+
+
+def takes(solver: Solver, option: str) -> bool:
+    """Say whether the `solve` of a solver takes an option, by name or by taking any."""
+    parameters = inspect.signature(solver.solve).parameters
+    return option in parameters or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
 
 
 def check_call(

@@ -53,3 +53,8 @@ def test_a_suite_says_which_tasks_it_has():
     for ask in (suite.__getitem__, suite.group):
         with pytest.raises(IndexError, match=r"suite 'tiny-v1' has tasks 0 to 11, there is no task 99"):
             ask(99)
+
+
+def test_a_value_is_told_once():
+    with pytest.raises(InputError, match=r"num_devices: expected a whole number, got None$"):
+        Topology(num_devices=None, memory_bytes=(3,))

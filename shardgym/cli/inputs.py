@@ -9,10 +9,11 @@ from typing import Any
 
 from shardgym.cli.named import parse_named
 from shardgym.cli.parser import Parser
+from shardgym.cli.plan_files import PLAN_HELP as PLAN_HELP
+from shardgym.cli.plan_files import read_plan as read_plan
 from shardgym.costs.base import CostModel
 from shardgym.costs.registry import make_cost
 from shardgym.errors import InputError
-from shardgym.plan import ShardingPlan
 from shardgym.solver import Solver, make_solver
 from shardgym.task import ShardingTask
 
@@ -51,18 +52,6 @@ def _names_suite(text: str) -> bool:
 
     match = re.fullmatch(r"([^/]+)(/[\w-]*)?", text)
     return match is not None and match[1] in suite_names()
-
-
-def read_plan(path: str, task: ShardingTask) -> ShardingPlan:
-    """Read a plan for `task`.
-
-    Raises:
-        InputError: the file is damaged, or its plan is for another task.
-    """
-    plan = ShardingPlan.load(path)
-    if plan.task_hash != task.digest:
-        raise InputError(f"{path}: plan is for task {plan.task_hash[:12]}, the task given is {task.digest[:12]}")
-    return plan
 
 
 def add_device(parser: Parser) -> None:

@@ -2,5 +2,6 @@
 
 from shardgym.rendering.plan_diff import render_diff
 from shardgym.rendering.plan_view import render_plan
+from shardgym.rendering.shard_list import render_shards
 
-__all__ = ["render_diff", "render_plan"]
+__all__ = ["render_diff", "render_plan", "render_shards"]

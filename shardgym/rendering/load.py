@@ -22,8 +22,21 @@ def device_loads(task: ShardingTask, plan: ShardingPlan) -> list[float]:
     return [sum(values_per_sample(task, shard) for shard in plan.on(d)) for d in range(task.num_devices)]
 
 
-def responsible(task: ShardingTask, plan: ShardingPlan, device: int) -> list[tuple[Shard, float]]:
+def device_columns(task: ShardingTask, plan: ShardingPlan) -> list[int]:
+    """Return the columns that every device holds, a row shard with its full width: what it sends per sample."""
+    return [sum(shard.num_columns for shard in plan.on(d)) for d in range(task.num_devices)]
+
+
+def lookup_shares(task: ShardingTask, plan: ShardingPlan, device: int) -> list[tuple[Shard, float]]:
     """Return the shards of a device with their share of its lookups, largest first."""
-    loads = [(shard, values_per_sample(task, shard)) for shard in plan.on(device)]
+    return _shares([(shard, values_per_sample(task, shard)) for shard in plan.on(device)])
+
+
+def column_shares(plan: ShardingPlan, device: int) -> list[tuple[Shard, float]]:
+    """Return the shards of a device with their share of its columns, largest first."""
+    return _shares([(shard, float(shard.num_columns)) for shard in plan.on(device)])
+
+
+def _shares(loads: list[tuple[Shard, float]]) -> list[tuple[Shard, float]]:
     total = sum(load for _, load in loads) or 1.0
     return sorted(((shard, load / total) for shard, load in loads), key=lambda pair: -pair[1])

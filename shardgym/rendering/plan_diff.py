@@ -12,7 +12,8 @@ from shardgym.plan import Shard, ShardingPlan
 from shardgym.rendering.bars import mebibytes
 from shardgym.task import ShardingTask
 
-_LISTED = 30
+#: Tables that a diff lists if nothing else is asked for.
+LISTED = 30
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,19 @@ def changes(task: ShardingTask, before: ShardingPlan, after: ShardingPlan) -> li
 def render_diff(
     task: ShardingTask, before: ShardingPlan, after: ShardingPlan,
     costs: tuple[PlanCost, PlanCost] | None = None, *, width: int = 100, ascii_only: bool = False,
+    listed: int | None = LISTED,
 ) -> str:  # fmt: skip
-    """Draw what differs between two plans for `task`, with their costs where known."""
+    """Draw what differs between two plans for `task`, with their costs where known.
+
+    Args:
+        task: the task.
+        before: a plan for it, called A.
+        after: another, called B.
+        costs: of both.
+        width: columns of the terminal.
+        ascii_only: write arrows with characters that every terminal has.
+        listed: tables that are listed at most; None for all.
+    """
     found = changes(task, before, after)
     moved = sum(change.is_move for change in found)
     heading = (
@@ -60,9 +72,10 @@ def render_diff(
     if costs is not None:
         parts += ["", _verdict(costs)]
     arrow = "->" if ascii_only else "→"
-    lines = [_line(change, arrow) for change in found[:_LISTED]]
-    if len(found) > _LISTED:
-        lines.append(f"... and {len(found) - _LISTED} more tables")
+    lines = [_line(change, arrow) for change in found[:listed]]
+    if len(found) > len(lines):
+        more = len(found) - len(lines)
+        lines.append(f"... and {more} more table{'s' * (more > 1)}; --all lists them")
     parts += ["", *(textwrap.fill(line, max(width, 40), subsequent_indent="    ") for line in lines)]
     return "\n".join(parts).rstrip()
 

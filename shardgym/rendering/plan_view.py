@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from tabulate import tabulate
 
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.feasibility import plan_problems
-from shardgym.plan import Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
 from shardgym.rendering.bars import bar, mebibytes, stacked
-from shardgym.rendering.load import device_loads, responsible
+from shardgym.rendering.load import device_columns, device_loads
+from shardgym.rendering.remarks import remarks
 from shardgym.task import ShardingTask
 
 
@@ -31,7 +31,6 @@ _DETAILS = (
     *(_Detail(width, phases=False, counts=False) for width in (10, 6, 0)),
 )
 _PHASE_HEADERS = ("fwd comp", "fwd comm", "bwd comm", "bwd comp")
-_NAMED_TABLES = 5
 
 
 def render_plan(
@@ -48,7 +47,7 @@ def render_plan(
     """
     scored = cost if cost is not None and cost.feasible else None
     parts = [_heading(task, plan, width), _table(task, plan, scored, width, ascii_only)]
-    parts += [_wrapped(line, width) for line in _remarks(task, plan, scored)]
+    parts += [_wrapped(line, width) for line in remarks(task, plan, scored)]
     if scored is not None:
         parts.append(_legend(scored, width, ascii_only))
     problems = list(plan_problems(task, plan.shards))
@@ -81,13 +80,13 @@ def _table(task: ShardingTask, plan: ShardingPlan, cost: PlanCost | None, width:
 
 
 def _draw(task: ShardingTask, plan: ShardingPlan, cost: PlanCost | None, detail: _Detail, ascii_only: bool) -> str:
-    used, loads = plan.bytes_per_device(task), device_loads(task, plan)
+    used, loads, columns = plan.bytes_per_device(task), device_loads(task, plan), device_columns(task, plan)
     rows: list[dict[str, str]] = []
     for device in range(task.num_devices):
         shards, share = plan.on(device), used[device] / task.topology.memory_bytes[device]
         cells = {"device": str(device), "shards": str(len(shards))}
         if detail.counts:
-            cells |= {"columns": str(sum(s.num_columns for s in shards)), "values/sample": f"{loads[device]:.0f}"}
+            cells |= {"columns": str(columns[device]), "values/sample": f"{loads[device]:.0f}"}
         cells |= {"memory": mebibytes(used[device]), "used": f"{100 * share:.1f} %"}
         if detail.bar_width:
             cells["bar"] = bar(share, detail.bar_width, ascii_only)
@@ -104,38 +103,6 @@ def _cost_cells(cost: PlanCost, device: int, detail: _Detail, ascii_only: bool) 
         longest = cost.total_ms or 1.0
         cells["time"] = stacked([ms / longest for ms in times], detail.bar_width, ascii_only)
     return cells
-
-
-def _remarks(task: ShardingTask, plan: ShardingPlan, cost: PlanCost | None) -> list[str]:
-    used, loads = plan.bytes_per_device(task), device_loads(task, plan)
-    shares = [size / limit for size, limit in zip(used, task.topology.memory_bytes, strict=True)]
-    fullest = shares.index(max(shares))
-    lines = ["", f"fullest: device {fullest}, {100 * shares[fullest]:.1f} % of its memory"]
-    if cost is None:
-        worst = loads.index(max(loads))
-        lines.append(f"busiest: device {worst}, {_times_mean(loads, worst)} values looked up per sample")
-    else:
-        # The others wait for the device with the most compute in the collectives, so that all end up about as slow.
-        compute = [float(row[0] + row[3]) for row in cost.per_device]
-        worst = compute.index(max(compute))
-        lines.append(f"slowest: device {cost.slowest_device}, {cost.total_ms:.3f} ms")
-        lines.append(f"most compute: device {worst}, {compute[worst]:.3f} ms, {_times_mean(compute, worst)}")
-    return [*lines, f"tables responsible on device {worst}: {_blame(responsible(task, plan, worst))}"]
-
-
-def _times_mean(values: Sequence[float], worst: int) -> str:
-    mean = sum(values) / len(values)
-    return f"{values[worst] / mean:.2f} times the mean" if mean else "as all"
-
-
-def _blame(shards: Sequence[tuple[Shard, float]]) -> str:
-    """Name the shards with most of a device's lookups."""
-    named = [
-        f"'{shard.table}' {100 * share:.0f} % ({shard.num_rows} rows x {shard.num_columns} columns)"
-        for shard, share in shards[:_NAMED_TABLES]
-    ]
-    more = [f"{len(shards) - _NAMED_TABLES} more"] if len(shards) > _NAMED_TABLES else []
-    return ", ".join(named + more) + " of its lookups" if named else "none, it holds no shard"
 
 
 def _legend(cost: PlanCost, width: int, ascii_only: bool) -> str:

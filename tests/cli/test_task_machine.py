@@ -26,7 +26,7 @@ def made(*options: str) -> Topology:
 def test_a_named_topology_brings_its_nodes_and_links(capsys):
     assert made("16", "--topology", "dgx-a100") == Topology.preset("dgx-a100", 16)
     expected = "of 16 devices on 2 nodes (nvlink3+hdr: 300 GB/s inside, 25 GB/s between)\n"
-    assert capsys.readouterr().out.endswith(expected)
+    assert expected in capsys.readouterr().out
 
 
 def test_nodes_divide_the_devices_of_a_named_topology(capsys):

@@ -6,7 +6,7 @@ import pytest
 from evaluation_toys import CountCost, toy_tasks
 
 from shardgym import Shard, ShardingPlan
-from shardgym.rendering import render_diff, render_plan
+from shardgym.rendering import render_diff, render_plan, render_shards
 from shardgym.rendering.bars import bar, mebibytes, stacked
 from shardgym.rendering.plan_diff import changes
 
@@ -45,7 +45,8 @@ def test_the_worst_devices_and_their_tables_are_named():
     text = render_plan(TASK, LOPSIDED, cost_of(LOPSIDED))
     assert "fullest: device 0, 100.0 % of its memory" in text
     assert "slowest: device 0, 3.000 ms" in text
-    assert "most compute: device 0, 3.000 ms, 1.50 times the mean" in text
+    held_up = "held up by: device 0, 2.000 ms for it alone; compute 3.000 ms, 1.50 times the mean"
+    assert held_up in " ".join(text.split())
     assert "tables responsible on device 0: 't2' 50 % (10 rows x 4 columns), 't1' 33 %" in text
 
 
@@ -85,6 +86,21 @@ def test_a_diff_with_costs_says_which_is_better():
     text = render_diff(TASK, HALVES, LOPSIDED, (cost_of(HALVES), cost_of(LOPSIDED)), ascii_only=True)
     assert "A: 2.000 ms, slowest device 0. B: 3.000 ms, slowest device 0. B against A: +50.0 %." in text
     assert text.isascii()
+
+
+@pytest.mark.parametrize(("listed", "moved", "more"), [(1, 1, True), (2, 2, False), (None, 2, False)])
+def test_a_diff_lists_as_many_tables_as_are_asked_for(listed, moved, more):
+    text = render_diff(TASK, HALVES, ShardingPlan.table_wise(TASK, [0, 1, 0, 1]), listed=listed)
+    assert text.count("moved '") == moved
+    assert ("... and 1 more table; --all lists them" in text) == more
+
+
+def test_shards_are_listed_with_their_last_row_and_column():
+    halves = [Shard("t3", (0, 5), (0, 4), 0), Shard("t3", (5, 10), (0, 4), 1)]
+    text = render_shards(TASK, ShardingPlan.of(TASK, [*HALVES.shards[:3], *halves]))
+    lines = [line.split() for line in text.splitlines()]
+    assert lines[0] == ["table", "rows", "columns", "device", "memory"]
+    assert lines[-2:] == [["t3", "0..4", "0..3", "0", "80", "B"], ["t3", "5..9", "0..3", "1", "80", "B"]]
 
 
 def test_equal_plans_have_no_changes():

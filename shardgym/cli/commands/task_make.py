@@ -58,6 +58,7 @@ def run(arguments: Namespace) -> int:
         share = task.total_bytes / task.topology.total_memory_bytes
         print(f"{arguments.output}: {count(task.num_tables, 'table')}, {100 * share:.1f} % of the memory of "
               f"{count(task.num_devices, 'device')}{_nodes(task.topology)}")  # fmt: skip
+        print(f"digest, the task_hash of its plans: {task.digest}")
     return 0
 
 

@@ -1,0 +1,113 @@
+"""Plans that people have: one device per table in JSON or CSV, wherever a command reads a plan."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from evaluation_toys import toy_tasks
+
+from shardgym import InputError, Shard, ShardingPlan
+from shardgym.cli import main
+from shardgym.cli.plan_csv import BOUNDS, csv_of_plan
+from shardgym.cli.plan_files import read_plan
+
+TASK = toy_tasks(1)[0]
+HALVES = ShardingPlan.table_wise(TASK, [0, 0, 1, 1])
+HASH = TASK.digest
+MAPPING = {"t0": 0, "t1": 0, "t2": 1, "t3": 1}
+CUT = ShardingPlan.of(TASK, [*HALVES.shards[:3], Shard("t3", (0, 5), (0, 4), 0), Shard("t3", (5, 10), (0, 4), 1)])
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """An empty current folder with a task file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "task.json").write_text(TASK.to_json())
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("plan.json", HALVES.to_json()),
+        ("plan.json", json.dumps(MAPPING)),
+        ("plan.csv", "table,device\nt0,0\nt1,0\nt2,1\nt3,1\n"),
+        ("plan.CSV", "\ufeffdevice, table\r\n0,t0\r\n\r\n0, t1\r\n1,t2\r\n1,t3\r\n"),
+        ("plan.csv", f"table,device,{','.join(BOUNDS)}\nt0,0,,,,\nt1,0,,,,\nt2,1,0,10,0,4\nt3,1,,,,\n"),
+        ("plan.csv", csv_of_plan(TASK, HALVES)),
+    ],
+)
+def test_the_same_plan_in_every_form(here, name, text):
+    (here / name).write_text(text)
+    assert read_plan(name, TASK) == HALVES
+
+
+def test_cut_tables_come_back_from_csv(here):
+    (here / "plan.csv").write_text(csv_of_plan(TASK, CUT))
+    assert read_plan("plan.csv", TASK) == CUT
+
+
+def test_a_table_may_be_called_like_a_field_of_a_plan(here):
+    (here / "plan.json").write_text('{"schema": 0}')
+    with pytest.raises(InputError, match="'schema' is no table of the task given"):
+        read_plan("plan.json", TASK)
+
+
+BAD = [
+    ("plan.json", '{"shards": []}', f'task_hash is missing, .*; if that is the task given, add "task_hash": "{HASH}"'),
+    ("plan.json", HALVES.to_json().replace(HASH, "0" * 64), "plan is for task 000000000000, the task given is .*: g"),
+    ("plan.json", "[]", 'expected a plan, or {"TABLE": DEVICE, ...} for every table, got'),
+    ("plan.json", "{}", "expected a plan, or"),
+    ("plan.json", TASK.to_json(), "this is a shardgym.task/1, expected shardgym.plan/1"),
+    ("plan.json", json.dumps(MAPPING | {"t9": 0}), "'t9' is no table of the task given"),
+    ("plan.json", '{"t0": 0, "t1": 0}', "table 't2' of the task given has no device; expected 4 tables, 2 are missing"),
+    ("plan.json", json.dumps(MAPPING | {"t3": "1"}), "table 't3': expected the number of a device, got '1'"),
+    ("plan.json", json.dumps(MAPPING | {"t3": True}), "expected the number of a device, got True"),
+    ("plan.json", json.dumps(MAPPING | {"t3": -1}), "expected the number of a device, got -1"),
+    ("plan.csv", "", "the file is empty, expected a header with table,device"),
+    ("plan.csv", "t0,0\nt1,0\n", "line 1: unknown column 't0'; expected a header with table,device"),
+    ("plan.csv", "table\nt0\n", "line 1: expected a header with table,device and"),
+    ("plan.csv", "table,device,first_row\nt0,0,0\n", "all of first_row,end_row,first_column,end_column"),
+    ("plan.csv", "table,table,device\nt0,t0,0\n", "expected a header"),
+    ("plan.csv", "table,device\nt0,0\nt1\n", r"line 3: expected 2 cells \(table,device\), got 1"),
+    ("plan.csv", "table,device\nt9,0\n", "line 2: 't9' is no table of the task given"),
+    ("plan.csv", "table,device\nt0,gpu0\n", "line 2, device: expected a whole number, got 'gpu0'"),
+    ("plan.csv", "table,device\nt0,0\n", "table 't1' of the task given has no device"),
+    ("plan.csv", "table,device\n", "table 't0' of the task given has no device"),
+    ("plan.csv", csv_of_plan(TASK, CUT).replace("5,10", "5,5"), "line 6: Shard: rows: expected start < end"),
+    ("plan.csv", 'table,device\n"t0,0\n', "not valid CSV"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "message"), BAD)
+def test_a_file_that_is_no_plan_for_the_task_is_refused(here, capsys, name, text, message):
+    (here / name).write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_plan(name, TASK)
+    assert main(["plan", "show", "task.json", name]) == 2
+    assert capsys.readouterr().err.startswith(f"shardgym: error: {name}")
+
+
+def test_commands_read_them_all(here, capsys):
+    (here / "now.csv").write_text("table,device\nt0,0\nt1,0\nt2,0\nt3,1\n")
+    (here / "next.json").write_text(json.dumps(MAPPING))
+    assert main(["plan", "show", "task.json", "now.csv"]) == 0
+    assert main(["plan", "diff", "task.json", "now.csv", "next.json"]) == 0
+    assert main(["measure", "task.json", "now.csv", "next.json", "--cost", "roofline"]) == 0
+    assert "moved 't2': device 0" in capsys.readouterr().out
+
+
+def test_a_plan_that_does_not_fit_is_drawn_with_its_problem(here, capsys):
+    (here / "plan.json").write_text(json.dumps(dict.fromkeys(MAPPING, 0)))
+    assert main(["plan", "show", "task.json", "plan.json"]) == 1
+    assert "problem: device 0 holds 640 bytes" in capsys.readouterr().out
+
+
+def test_task_make_prints_the_digest_that_plans_name(here, capsys):
+    (here / "tables.csv").write_text("name,num_embeddings,embedding_dim\nuser,1000,16\n")
+    command = ["task", "make", "--tables", "tables.csv", "--devices", "1", "--batch-size", "64", "-o", "own.json"]
+    assert main(command) == 0
+    printed = capsys.readouterr().out.splitlines()[-1]
+    assert main(["solve", "own.json", "--solver", "dim_greedy", "-o", "plan.json"]) == 0
+    assert printed == f"digest, the task_hash of its plans: {ShardingPlan.load('plan.json').task_hash}"

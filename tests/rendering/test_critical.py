@@ -1,0 +1,145 @@
+"""Who holds up a step: checked by moving the tables that are named, with the same cost model."""
+
+from __future__ import annotations
+
+import re
+from random import Random
+
+import numpy as np
+import pytest
+
+from shardgym import EmbeddingTable, PlanCost, ShardingPlan, ShardingTask, Topology, make_cost
+from shardgym.costs.collectives.link_model import wait_ms
+from shardgym.rendering import render_plan
+from shardgym.rendering.critical import critical
+
+ROOFLINE = make_cost("roofline")
+WIDTHS = (16, 32, 64, 128)
+
+
+def a_task(*, inter_bandwidth: float) -> ShardingTask:
+    """200 tables for 8 devices on 2 nodes; the slower the links between them, the less compute matters."""
+    rng = Random(0)
+    tables = tuple(
+        EmbeddingTable(f"t{n}", rng.randrange(1000, 100_000), rng.choice(WIDTHS), pooling_factor=rng.uniform(1, 20))
+        for n in range(200)
+    )
+    topology = Topology(
+        num_devices=8, memory_bytes=2**34, device="a100", fast_domain_size=4,
+        intra_bandwidth=300e9, inter_bandwidth=inter_bandwidth,
+    )  # fmt: skip
+    return ShardingTask(tables, topology, batch_size=65_536)
+
+
+COMMUNICATION, COMPUTE = a_task(inter_bandwidth=2e9), a_task(inter_bandwidth=1e12)
+
+
+def lopsided(task: ShardingTask, by: str) -> ShardingPlan:
+    """Dealt out by width, but for device 4 with more lookups, or device 7 with more columns, or both."""
+    device_of = {table.name: n % 8 for n, table in enumerate(sorted(task.tables, key=lambda t: t.embedding_dim))}
+    by_lookups = sorted(task.tables, key=lambda t: t.pooling_factor)
+    if "lookups" in by:
+        narrow = [table.name for table in by_lookups if table.embedding_dim == WIDTHS[0]]
+        device_of |= dict.fromkeys(narrow[-25:], 4)
+    if "columns" in by:
+        wide = [table.name for table in by_lookups if table.embedding_dim == WIDTHS[-1] and device_of[table.name] != 4]
+        device_of |= dict.fromkeys(wide[:6], 7)
+    return ShardingPlan.table_wise(task, device_of)
+
+
+def ms(task: ShardingTask, plan: ShardingPlan) -> float:
+    return ROOFLINE.evaluate(task, [plan])[0].total_ms
+
+
+def best_move(task: ShardingTask, plan: ShardingPlan, table: str) -> float:
+    """Return the least cost with one table on another device."""
+    device_of = {shard.table: shard.device for shard in plan.shards}
+    others = [ShardingPlan.table_wise(task, device_of | {table: device}) for device in range(8)]
+    return min(cost.total_ms for cost in ROOFLINE.evaluate(task, others))
+
+
+def remarks_of(task: ShardingTask, plan: ShardingPlan) -> str:
+    return " ".join(render_plan(task, plan, ROOFLINE.evaluate(task, [plan])[0], width=4000).split())
+
+
+def blamed(text: str) -> tuple[int, list[str]]:
+    """Return the device held responsible and its tables that are named."""
+    found = re.search(r"tables responsible on device (\d+): (.*) of its", text)
+    assert found
+    return int(found[1]), re.findall(r"'(t\d+)'", found[2])
+
+
+def test_the_device_with_most_compute_is_not_blamed_for_what_is_sent():
+    """Device 4 computes longest, which is a small part of a step; device 7 sends more columns than any other."""
+    plan = lopsided(COMMUNICATION, "lookups and columns")
+    cost = ROOFLINE.evaluate(COMMUNICATION, [plan])[0]
+    compute = cost.per_device[:, 0] + cost.per_device[:, 3]
+    assert compute.argmax() == 4
+    assert compute.max() < 0.2 * cost.total_ms
+    text = remarks_of(COMMUNICATION, plan)
+    assert blamed(text)[0] == 7
+    assert "the columns that it sends set it apart" in text
+    assert "of its columns" in text
+
+
+@pytest.mark.parametrize(("task", "by", "device"), [(COMMUNICATION, "columns", 7), (COMPUTE, "lookups", 4)])
+def test_moving_a_table_that_is_named_helps(task, by, device):
+    """And no table of another device helps more than the best of the named."""
+    plan = lopsided(task, by)
+    text = remarks_of(task, plan)
+    found, named = blamed(text)
+    assert found == device
+    assert f"of its {by}" in text
+    gained = ms(task, plan) - min(best_move(task, plan, table) for table in named)
+    elsewhere = [s.table for s in plan.shards if s.device != device][::5]
+    assert gained > 0.01 * ms(task, plan)
+    assert gained > ms(task, plan) - min(best_move(task, plan, table) for table in elsewhere)
+
+
+def cost_of(compute, exchange) -> PlanCost:
+    """Return a cost with the wait in it that cost models count as forward communication."""
+    compute, exchange = np.array(compute, dtype=float), np.array(exchange, dtype=float)
+    forward_comm = exchange + wait_ms(compute + exchange)
+    return PlanCost(np.column_stack([compute / 4, forward_comm, exchange, compute * 3 / 4]), "toy", "1", "toy")
+
+
+def test_the_wait_is_no_part_of_what_a_device_does():
+    found = critical(cost_of([2, 10, 3], [1, 2, 4]), [4, 8, 16])
+    assert found.compute_ms.tolist() == [2, 10, 3]
+    assert found.exchange_ms.tolist() == [2, 4, 8]
+
+
+def test_the_device_that_the_others_wait_for_is_found_where_another_has_the_largest_sum():
+    """Busy until the exchange 12, the next 7: 5 ms for device 1 alone. Device 2 has the largest sum, by 2 ms."""
+    cost = cost_of([2, 10, 3], [1, 2, 4])
+    found = critical(cost, [4, 8, 16])
+    assert cost.slowest_device == 2
+    assert (found.device, found.alone_ms, found.cause) == (1, 5.0, "compute")
+
+
+def test_of_equal_devices_the_one_with_the_most_to_do_is_found():
+    found = critical(cost_of([5, 6, 6], [4, 3, 3]), [4, 4, 4])
+    assert (found.device, found.alone_ms) == (0, 1.0)
+    assert critical(cost_of([5, 5], [4, 4]), [4, 4]).alone_ms == 0.0
+
+
+def test_an_exchange_that_its_columns_do_not_explain_is_told_as_such():
+    """A device that holds little and receives much, e.g. one alone on its node."""
+    assert critical(cost_of([5, 5, 5], [1, 1, 9]), [40, 40, 4]).cause == "other"
+    assert critical(cost_of([5, 5, 5], [1, 1, 9]), [4, 4, 40]).cause == "columns"
+
+
+def test_devices_that_are_even_are_said_to_be():
+    """Two that hold up the step alike are not: each of them does more than the mean device."""
+    assert "devices are even within 1 % of the step" in even([5.0, 5.01, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0])
+    assert "its compute sets it apart" in even([5.0, 9.0, 9.0, 5.0, 5.0, 5.0, 5.0, 5.0])
+
+
+def even(compute: list[float]) -> str:
+    plan = lopsided(COMPUTE, "")
+    return " ".join(render_plan(COMPUTE, plan, cost_of(compute, [2.0] * 8), width=4000).split())
+
+
+def test_a_single_device_computes():
+    found = critical(cost_of([5], [0]), [4])
+    assert (found.device, found.alone_ms, found.cause) == (0, 5.0, "compute")

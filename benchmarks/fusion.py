@@ -107,13 +107,15 @@ def measure(device: str, held: list[list[Piece]], rounds: int, seed: int) -> tup
     pool = WorkerPool(device, 1, seed, timeout_s=300.0)
     try:
         hardware = str(pool.facts()["hardware"])
-        samples, failed = time_contents(
+        samples, failed, notes = time_contents(
             pool, tqdm(contents), rounds=rounds, warmups=1, iterations=3, rng=random.Random(seed)
         )
     finally:
         pool.close()
     if failed:
         raise SystemExit(f"{len(failed)} sets failed: {next(iter(failed.values()))}")
+    if notes:
+        raise SystemExit(f"{len(notes)} sets have no times of their own: {'; '.join(next(iter(notes.values())))}")
     return hardware, np.array([centre(samples[c]) for c in contents])
 
 

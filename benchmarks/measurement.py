@@ -49,10 +49,10 @@ class Way(NamedTuple):
         """Return the median step in ms and the seconds that getting it took."""
         start = time.perf_counter()
         self.worker.send(Job(content, self.warmups, self.iterations))
-        status, times = self.worker.receive(TIMEOUT_S)
+        status, found = self.worker.receive(TIMEOUT_S)
         if status != "ok":
-            raise SystemExit(f"measurement failed: {times}")
-        return float(np.median(times.sum(axis=1))), time.perf_counter() - start
+            raise SystemExit(f"measurement failed: {found}")
+        return float(np.median(found.times.sum(axis=1))), time.perf_counter() - start
 
 
 def main() -> None:

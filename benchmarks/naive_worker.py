@@ -9,11 +9,10 @@ import os
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from shardgym.costs.fbgemm.content import Content
 from shardgym.costs.fbgemm.cpu import CpuBackend
-from shardgym.costs.fbgemm.measurer import Job, Measurer
+from shardgym.costs.fbgemm.measurer import Job, Measured, Measurer
 from shardgym.costs.fbgemm.operator import build_operator
 from shardgym.costs.fbgemm.requests import RequestMaker
 from shardgym.costs.workers.child import Handler, serve
@@ -38,12 +37,12 @@ class PublishedWay:
         self._backend = FreshBackend()
         self._requests = RequestMaker(seed, self._backend.device, self._backend.kept_bytes().drawn)
 
-    def __call__(self, job: Job) -> npt.NDArray[np.float64]:
-        """Return forward and backward times in ms, shape (iterations, 2)."""
+    def __call__(self, job: Job) -> Measured:
+        """Run a job."""
         ids = self._requests.request(job.content, 0)
         operator, gradient = self._backend.build(job.content), self._backend.gradient(job.content)
         steps = [self._backend.step(operator, ids, gradient) for _ in range(job.warmups + job.iterations)]
-        return np.array(steps[job.warmups :])
+        return Measured(np.array(steps[job.warmups :]))
 
 
 def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:

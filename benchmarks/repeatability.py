@@ -59,7 +59,7 @@ def measure(contents: list[Content], order_seed: int, effort: dict[str, int]) ->
     """Return forward plus backward time of each content in ms by a new worker, shape (contents,)."""
     pool = WorkerPool("cpu", 1, seed=0, timeout_s=300.0)
     try:
-        samples, failed = time_contents(pool, contents, rng=random.Random(order_seed), **effort)
+        samples, failed, _ = time_contents(pool, contents, rng=random.Random(order_seed), **effort)
     finally:
         pool.close()
     if failed:

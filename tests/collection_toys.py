@@ -7,14 +7,16 @@ import numpy as np
 import shardgym.collection.measure as measure_module
 import shardgym.collection.run as collect_module
 from shardgym.costs.fbgemm.device_facts import DeviceFacts
+from shardgym.costs.fbgemm.measurer import HOST_WAITED, Measured
 from shardgym.errors import MeasurementError
 
 
 class ToyPool:
-    """Answers jobs at once. Class attributes say when it breaks off and what it refuses."""
+    """Answers jobs at once. Class attributes say when it breaks off, what it refuses and which times are noted."""
 
     ends_after: int | None = None
     refuses: frozenset[int] = frozenset()
+    waits: frozenset[int] = frozenset()
     answered = 0
     probed = 0
 
@@ -50,7 +52,8 @@ class ToyPool:
         if cls.answered in cls.refuses:
             return job, "worker died with signal -9 (SIGKILL)"
         step = job.content.width / 100
-        return job, np.array([[step, 2 * step]] * job.iterations)
+        notes = (HOST_WAITED,) if cls.answered in cls.waits else ()
+        return job, Measured(np.array([[step, 2 * step]] * job.iterations), notes)
 
 
 class ToyGroup:

@@ -246,8 +246,16 @@ def test_a_key_that_occurs_twice_is_refused():
 
 def test_a_misspelt_field_is_reported_before_the_field_it_was_meant_to_be():
     """The missing field follows from it."""
-    with pytest.raises(InputError, match=r"num_rows: .*; known: .*; 1 more"):
+    with pytest.raises(InputError, match=r"num_rows: .*; known: .*; 1 more: num_embeddings$"):
         EmbeddingTable.from_dict({"name": "a", "num_rows": 10, "embedding_dim": 4})
+
+
+def test_every_field_that_is_wrong_is_named_up_to_eight_of_them():
+    with pytest.raises(InputError, match=r"b: .*; known: .*; 3 more: c, name, num_embeddings$"):
+        EmbeddingTable.from_dict({"b": 1, "c": 2, "embedding_dim": 4})
+    many = {f"x{n}": n for n in range(13)}
+    with pytest.raises(InputError, match=r"; 12 more: x1, x2, x3, x4, x5, x6, x7, x8, \.\.\.$"):
+        EmbeddingTable.from_dict({"name": "a", "num_embeddings": 1, "embedding_dim": 4} | many)
 
 
 def test_a_record_of_another_kind_is_called_by_its_name(toy_task: ShardingTask):

@@ -1,5 +1,7 @@
 """Write what is generated in Markdown pages: `python tools/fill_pages.py [PAGE ...]`, by default the README and docs/.
 
+With --check nothing is written; the exit code is 1 when a page would change.
+
 - Between `<!-- table: FOLDER -->` and `<!-- end -->`: what `shardgym leaderboard FOLDER --format md` prints, its
   heading as plain bold text.
 - Between `<!-- docstring: module:Class -->` and `<!-- end -->`: the docstring of a class.
@@ -8,19 +10,50 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import inspect
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from model_summary import model_summary
 
+from shardgym.errors import ShardGymError
 from shardgym.leaderboard import load_boards, rank, render
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"(<!-- (table|docstring|model): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE", help="the README and docs/ when none is given")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a page would change")
+    options = parser.parse_args(arguments)
+    missing = [str(path) for path in options.pages if not path.is_file()]
+    if missing:
+        parser.error(f"no such page: {', '.join(missing)}; expected Markdown files")
+    try:
+        texts = outdated(options.pages or PAGES)
+    except ShardGymError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    for path, text in texts.items():
+        print(f"{path}: {'is not up to date' if options.check else 'written'}")
+        if not options.check:
+            path.write_text(text, encoding="utf-8")
+    return 1 if options.check and texts else 0
+
+
+def outdated(pages: Iterable[Path]) -> dict[Path, str]:
+    """Return the pages that are not what they should be, with the text that they should have."""
+    texts = {path: path.read_text(encoding="utf-8") for path in pages}
+    made = {path: filled(text) for path, text in texts.items()}
+    return {path: made[path] for path, text in texts.items() if made[path] != text}
 
 
 def filled(page: str) -> str:
@@ -49,5 +82,4 @@ def _arguments(section: re.Match[str]) -> str:
 
 
 if __name__ == "__main__":
-    for path in [Path(name) for name in sys.argv[1:]] or PAGES:
-        path.write_text(filled(path.read_text()))
+    sys.exit(main())

@@ -53,11 +53,12 @@ def main() -> None:
     fixed: dict[str, float] = {}
     if facts.exists():
         fixed["memory_bandwidth"] = DeviceFacts.from_json(facts.read_text(), source=str(facts)).copy_bandwidth
-    fitted = rounded(fit(start, with_role(samples, "oracle"), fixed))
-    test = with_role(samples, "test")
+    learned, test = with_role(samples, "oracle"), with_role(samples, "test")
+    fitted = rounded(fit(start, learned, fixed))
     result: dict[str, Any] = {
         "constants": {name: getattr(fitted, name) for name in FITTED},
-        "sets": int((samples.labels.role == "oracle").sum()), "test sets": len(test),
+        "measurements": len(learned), "sets": sets_of(learned),
+        "test measurements": len(test), "test sets": sets_of(test),
         "error before": error(start, test), "error after": error(fitted, test),
     }  # fmt: skip
     if given.json:
@@ -82,6 +83,11 @@ def fit(start: DeviceConstants, samples: ComputeSamples, fixed: dict[str, float]
 
     first = np.log([max(float(getattr(known, name)), _LEAST) for name in names])
     return with_logs(least_squares(residuals, first, loss="soft_l1", f_scale=0.2).x)
+
+
+def sets_of(samples: ComputeSamples) -> int:
+    """Return how many distinct shard sets were measured."""
+    return len(np.unique(samples.labels.content))
 
 
 def predicted(device: DeviceConstants, samples: ComputeSamples) -> Floats:

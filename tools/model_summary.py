@@ -1,14 +1,18 @@
-"""What the documentation says of shipped weights, from their cards."""
+"""What the documentation says of shipped weights, from their cards and the data that ships with them."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from tabulate import tabulate
 
 from shardgym.costs.simulator.agreement import shipped_agreement
 from shardgym.costs.simulator.card import ModelCard
+from shardgym.costs.simulator.samples import CommSamples, ComputeSamples
 from shardgym.costs.simulator.shipped import SHIPPED
+from shardgym.errors import InputError
+from shardgym.pretraining.data import Data, load_data
 
 _PARTS = {
     "forward_compute": "forward compute", "backward_compute": "backward compute", "compute": "compute",
@@ -19,11 +23,8 @@ _PARTS = {
 def model_summary(hardware: str) -> str:
     """Return Markdown about the weights of a hardware tag."""
     oracle, judge = (ModelCard.load(SHIPPED / hardware / f"{role}.json") for role in ("oracle", "judge"))
-    counts = oracle.samples
     parts = [
-        f"Trained on {counts['compute']:,} measured shard sets and {counts['comm']:,} exchanges (the judge on "
-        f"{judge.samples['compute']:,} and {judge.samples['comm']:,} others), tested on {counts['test compute']:,} and "
-        f"{counts['test comm']:,} of tables that no role learned from. Mean absolute error of a prediction, and of one "
+        f"{counted(load_data(SHIPPED / hardware), oracle, judge)} Mean absolute error of a prediction, and of one "
         "measurement against its own repeat:",
         _errors(oracle, judge),
         _learning(oracle),
@@ -41,6 +42,29 @@ def model_summary(hardware: str) -> str:
             tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True),
         ]
     return "\n\n".join(part for part in parts if part)
+
+
+def counted(data: Data, oracle: ModelCard, judge: ModelCard) -> str:
+    """Say how much was measured and how much of it is distinct: some contents were measured more than once.
+
+    Raises:
+        InputError: the cards are of other data.
+    """
+    for card in (oracle, judge):
+        if card.data_sha256 != data.digests:
+            raise InputError(f"the {card.role}'s card is of other data than lies next to it: pretrain again")
+    (sets, exchanges), (others, other_exchanges), (tested, tested_exchanges) = (
+        [_measured(samples) for samples in data.of(role)] for role in ("oracle", "judge", "test")
+    )
+    return (
+        f"Trained on {sets} shard sets and {exchanges} exchanges (the judge on {others} other sets and "
+        f"{other_exchanges} other exchanges), tested on {tested} sets of tables that no role learned from and "
+        f"{tested_exchanges} further exchanges."
+    )
+
+
+def _measured(samples: ComputeSamples | CommSamples) -> str:
+    return f"{len(samples):,} measurements of {len(np.unique(samples.labels.content)):,}"
 
 
 def _named(name: str, version: str) -> str:

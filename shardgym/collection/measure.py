@@ -75,8 +75,10 @@ class Collector:
             digest = content_digest(job.content)
             if isinstance(outcome, str):
                 self._append(Measurement(entry.sample_id, digest, reason=outcome))
+            elif outcome.notes:  # nobody reads the notes of a sample that a model is trained on
+                self._append(Measurement(entry.sample_id, digest, reason="; ".join(outcome.notes)))
             else:
-                self._append(_measurement(entry, digest, outcome[:, :1], outcome[:, 1:]))
+                self._append(_measurement(entry, digest, outcome.times[:, :1], outcome.times[:, 1:]))
 
     def _jobs(self, entries: Sequence[Entry], waiting: dict[Content, list[Entry]]) -> Iterator[Job]:
         """Yield a job per entry and note who waits for it."""

@@ -12,6 +12,7 @@ from shardgym.conformance.checks import JUDGES, judge
 from shardgym.conformance.report import Check, ConformanceReport
 from shardgym.conformance.trial import Trial, watch
 from shardgym.costs.base import CostModel
+from shardgym.costs.closed import judges_closed
 from shardgym.costs.registry import make_cost
 from shardgym.errors import InputError
 from shardgym.registry import construct
@@ -31,7 +32,8 @@ def check_solver(
 ) -> ConformanceReport:
     """Check that a solver keeps the promises of `shardgym.solver.Solver`.
 
-    The solver runs in a thread of this process. One that hangs is told to stop and no further calls are made.
+    The solver runs in a thread of this process; judges are closed to it, as in a run. One that hangs is told to stop
+    and no further calls are made.
 
     Args:
         solver: a registered name, `module:Class`, a class, or an object (which is copied for fresh starts).
@@ -42,17 +44,20 @@ def check_solver(
         hang_s: seconds after which any other call counts as hung.
 
     Raises:
-        InputError: `cost` is not deterministic, or the solver cannot be made.
+        InputError: `cost` is not deterministic or is for scoring only, or the solver cannot be made.
         UnknownNameError: no such solver.
     """
     cost = cost if cost is not None else make_cost("roofline")
     if not cost.deterministic:
         raise InputError(f"cost '{cost.name}' is not deterministic: checks need one that is, such as roofline")
+    if cost.scores_only:
+        raise InputError(f"cost '{cost.name}' has role 'judge', which is for scoring: give one that solvers may query")
     trials: list[Trial] = []
-    for trial in _trials(_maker(solver, settings or {}), cost, time_limit_s, max(hang_s, time_limit_s + grace_s)):
-        trials.append(trial)
-        if trial.hung:
-            break
+    with judges_closed():
+        for trial in _trials(_maker(solver, settings or {}), cost, time_limit_s, max(hang_s, time_limit_s + grace_s)):
+            trials.append(trial)
+            if trial.hung:
+                break
     rows = [judge(promise, trials) for promise in JUDGES]
     return ConformanceReport(_name(solver), cost.name, (*rows, _time_limit(trials, time_limit_s, grace_s)))
 

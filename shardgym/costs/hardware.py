@@ -60,7 +60,7 @@ DEVICES: dict[str, DeviceConstants] = {
     "cpu-core": DeviceConstants(
         13.2e9, 6.59e9, 21_700_000, 49.9e9, access_bytes=64,
         row_access_ns=5.29, lookup_ns=0.0, forward_ms=0.0733, backward_ms=0.00261, table_ms=0.0456,
-        source="fitted to 7,861 shard sets measured on cpu-amd-epyc-2c (FP32, exact SGD, batch 8,192, one core)",
+        source="fitted to 6,568 shard sets measured on cpu-amd-epyc-2c (FP32, exact SGD, batch 8,192, one core)",
     ),
     "rtx-2080-ti": _gpu(
         616e9, 5632 * 1024, 1.6e12,

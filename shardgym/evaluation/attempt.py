@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shardgym.costs.base import CostModel
-from shardgym.costs.closed import judges_closed
 from shardgym.errors import NO_PLAN, InfeasiblePlanError, InputError
 from shardgym.evaluation.entrant import Entrant
 from shardgym.evaluation.provenance import utc_now
@@ -73,11 +72,10 @@ def attempt(
     failure: Status | None = None
     reason, answer = None, None
     try:
-        with judges_closed():
-            if first:
-                warm_up(entrant.solver, task, oracle)
-                clock = time.perf_counter()
-            answer = call_solver(entrant.solver, task, oracle, seed, time_limit_s=time_limit_s)
+        if first:
+            warm_up(entrant.solver, task, oracle)
+            clock = time.perf_counter()
+        answer = call_solver(entrant.solver, task, oracle, seed, time_limit_s=time_limit_s)
     except NO_PLAN as error:
         failure, reason = "infeasible", one_line(error, with_type=False)
     except (Exception, SystemExit) as error:

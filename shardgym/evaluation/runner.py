@@ -48,6 +48,9 @@ def evaluate(
     records are appended to `out/records.jsonl` and flushed. A failure is a record with a reason; tracebacks go to
     `out/errors.log`. Killed at any moment, the file is whole and the same call finishes the rest.
 
+    From before the first solver is made until the call returns, a judge of `scores_only` answers this run alone, in the
+    thread that called. So one run at a time in a process can have such a judge.
+
     Args:
         suite: the tasks, with the name of the suite.
         solvers: names, or `SolverSpec` for a solver with settings or a label.
@@ -71,10 +74,11 @@ def evaluate(
     """
     folder, mode, count, wanted_seeds = folder_of(out), Resume.of(resume), task_count(suite, limit), seeds_of(seeds)
     check_time_limit(time_limit_s)
-    with judges_closed():
-        entrants = make_entrants(solvers)
     with ExitStack() as stack:
-        judge_name, judge_cost = stack.enter_context(_cost("judge", judge, judge_settings))
+        key = stack.enter_context(judges_closed())
+        entrants = make_entrants(solvers)
+        with key.opened():
+            judge_name, judge_cost = stack.enter_context(_cost("judge", judge, judge_settings))
         oracle_name, oracle_cost = stack.enter_context(_cost("oracle", oracle, oracle_settings))
         _check_apart(judge_cost, oracle_cost)
         info = RunInfo(
@@ -92,7 +96,7 @@ def evaluate(
         stack.enter_context(only_writer(folder))
         store, joined = _open(folder, info, mode, lambda old: check_records(old, folder, info, suite, entrants))
         _say_what_is_there(store, info, entrants)
-        Work(suite, entrants, info, joined, judge_cost, oracle_cost, store).run(progress)
+        Work(suite, entrants, info, joined, judge_cost, key, oracle_cost, store).run(progress)
         return _asked(store.results, info, entrants)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardgym.costs.base import CostModel
+from shardgym.costs.closed import JudgesKey
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError, MeasurementError, MissingDependencyError
 from shardgym.evaluation.attempt import Attempt, ErrorLog, one_line
@@ -20,9 +21,10 @@ from shardgym.task import ShardingTask
 
 @dataclass(frozen=True)
 class Judge:
-    """The cost model that scores, what its results are part of, and where tracebacks go."""
+    """The cost model that scores, the key that opens it, what its results are part of, and where tracebacks go."""
 
     cost: CostModel
+    key: JudgesKey
     run: RunInfo
     log: ErrorLog
 
@@ -51,7 +53,8 @@ class Judge:
 
     def _costs(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         try:
-            costs = self.cost.evaluate(task, plans)
+            with self.key.opened():
+                costs = self.cost.evaluate(task, plans)
         except (InputError, MissingDependencyError):
             raise  # what the judge needs is not there: no other task would fare better
         except Exception as error:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shardgym.costs.base import CostModel
+from shardgym.costs.closed import JudgesKey
 from shardgym.evaluation.attempt import Attempt, attempt
 from shardgym.evaluation.entrant import Entrant
 from shardgym.evaluation.missing import Missing, missing_in
@@ -33,6 +34,7 @@ class Work:
         info: what this run is about.
         joined: the same with earlier runs in the folder.
         judge: scores plans.
+        key: of the judge, which is closed to solvers.
         oracle: what solvers may query.
         store: takes the results.
         warm: titles of the solvers that were called before.
@@ -43,6 +45,7 @@ class Work:
     info: RunInfo
     joined: RunInfo
     judge: CostModel
+    key: JudgesKey
     oracle: CostModel
     store: Store
     warm: set[str] = field(default_factory=set)
@@ -50,7 +53,7 @@ class Work:
     def run(self, progress: bool) -> None:
         """Solve, score and append what the store lacks."""
         missing = missing_in(self.store.results, self.info, self.entrants)
-        judge = Judge(self.judge, self.info, self._log)
+        judge = Judge(self.judge, self.key, self.info, self._log)
         total = sum(map(len, missing))
         with ProgressBar(shown=progress and total > 0, total=total, unit="plan", desc=self.suite.name) as bar:
             for index, todo in enumerate(missing):

@@ -10,6 +10,7 @@ import pytest
 from shardgym.collection import collect, finish
 from shardgym.collection.log import LOG, MeasurementLog
 from shardgym.costs.fbgemm.device_facts import DeviceFacts
+from shardgym.costs.fbgemm.measurer import HOST_WAITED
 from shardgym.errors import InputError, MissingDependencyError
 from shardgym.evaluation.files import only_writer
 
@@ -114,6 +115,15 @@ def test_a_failure_is_kept_with_its_reason_and_tried_again(toys, tmp_path):
     pool.refuses = frozenset()
     summary = collect(tmp_path, **SMALL)
     assert (summary.failed, summary.measured) == ({}, {"compute": 1})
+
+
+def test_a_time_that_includes_waiting_for_the_host_is_no_sample(toys, tmp_path):
+    pool, _ = toys
+    pool.waits = frozenset({3})
+    summary = collect(tmp_path, **SMALL)
+    assert list(summary.failed.values()) == [HOST_WAITED]
+    pool.waits = frozenset()
+    assert collect(tmp_path, **SMALL).failed == {}
 
 
 def test_a_broken_exchange_fails_its_samples_only(toys, tmp_path):

@@ -9,7 +9,7 @@ import torch
 
 from shardgym.costs.fbgemm import cuda
 from shardgym.costs.fbgemm.content import Content, Piece
-from shardgym.costs.fbgemm.measurer import Job, Measurer
+from shardgym.costs.fbgemm.measurer import HOST_WAITED, Job, Measurer
 from shardgym.costs.workers.child import Refusal
 from shardgym.table import EmbeddingTable
 
@@ -78,7 +78,7 @@ def content(rows=50, batch_size=6):
 
 
 def test_events_around_each_phase_are_the_times(gpu):
-    times = Measurer(cuda.CudaBackend(), seed=0)(Job(content(), warmups=1, iterations=3))
+    times = Measurer(cuda.CudaBackend(), seed=0)(Job(content(), warmups=1, iterations=3)).times
     assert times.tolist() == [[1.0, 1.0]] * 3
     assert gpu.log == (["event"] * 4 + ["wait"]) * 4
 
@@ -91,9 +91,30 @@ def test_a_step_in_which_the_gpu_waited_is_measured_again_behind_more_flushes(gp
     flushed = []
     monkeypatch.setattr(cuda.CudaBackend, "_flush_cache", lambda self, times: flushed.append(times))
     gpu.ahead = 2
-    times = Measurer(cuda.CudaBackend(), seed=0)(Job(content(), warmups=0, iterations=1))
+    times = Measurer(cuda.CudaBackend(), seed=0)(Job(content(), warmups=0, iterations=1)).times
     assert times.shape == (1, 2)
     assert flushed == [1, 1, 2, 2]
+
+
+@pytest.mark.parametrize(("ahead", "notes"), [(0, ()), (10**9, (HOST_WAITED,))])
+def test_times_that_include_waiting_for_the_host_say_so(gpu, ahead, notes):
+    """The stand-in that is ahead of the host waits for it, however many flushes there are."""
+    gpu.ahead = ahead
+    found = Measurer(cuda.CudaBackend(), seed=0)(Job(content(), warmups=0, iterations=2))
+    assert found.times.shape == (2, 2)
+    assert found.notes == notes
+
+
+def test_only_steps_that_are_reported_count_and_only_those_of_the_job(gpu, monkeypatch):
+    """The first job's first step, a warm-up, waits behind the most flushes; its second one does not, nor do others."""
+    waits = iter([True] * 8 + [False] * 3)
+    attempt = cuda.CudaBackend._attempt
+    monkeypatch.setattr(cuda.CudaBackend, "_attempt", lambda self, *given: (next(waits), attempt(self, *given)[1]))
+    backend = cuda.CudaBackend()
+    measure = Measurer(backend, seed=0)
+    assert measure(Job(content(), warmups=1, iterations=1)).notes == ()
+    assert backend.host_waits == 1
+    assert measure(Job(content(), warmups=0, iterations=2)).notes == ()
 
 
 def test_the_flush_overwrites_more_than_the_cache_holds(gpu):
@@ -122,7 +143,7 @@ def test_a_content_that_does_not_fit_is_refused_with_bytes(gpu):
     with pytest.raises(Refusal, match=r"needs \d{4,} bytes of GPU memory, 1200 bytes are available"):
         measure(Job(content(), warmups=0, iterations=1))
     gpu.free = 10**9
-    assert measure(Job(content(), warmups=0, iterations=1)).shape == (1, 2)
+    assert measure(Job(content(), warmups=0, iterations=1)).times.shape == (1, 2)
 
 
 def test_ids_that_were_kept_are_given_up_before_a_content_is_refused(gpu):
@@ -136,7 +157,7 @@ def test_ids_that_were_kept_are_given_up_before_a_content_is_refused(gpu):
         gpu.free = 1000 if measure._requests._drawn.held_bytes else 10**9
 
     cuda.torch.cuda.empty_cache = release
-    assert measure(Job(content(rows=60), warmups=0, iterations=1)).shape == (1, 2)
+    assert measure(Job(content(rows=60), warmups=0, iterations=1)).times.shape == (1, 2)
 
 
 def test_running_out_while_measuring_is_a_refusal_and_the_next_job_works(gpu, monkeypatch):
@@ -150,7 +171,7 @@ def test_running_out_while_measuring_is_a_refusal_and_the_next_job_works(gpu, mo
         with pytest.raises(Refusal, match=r"ran out of memory: measuring needs about \d+ bytes, \d+ bytes were"):
             measure(Job(content(), warmups=0, iterations=1))
     assert "release" in gpu.log
-    assert measure(Job(content(), warmups=0, iterations=1)).shape == (1, 2)
+    assert measure(Job(content(), warmups=0, iterations=1)).times.shape == (1, 2)
 
 
 def fails_with(monkeypatch, error):

@@ -13,7 +13,7 @@ import pytest
 
 from shardgym.costs import make_cost
 from shardgym.costs.fbgemm.content import content_of
-from shardgym.costs.fbgemm.measurer import Job
+from shardgym.costs.fbgemm.measurer import HOST_WAITED, Job, Measured
 from shardgym.costs.workers.machine import usable_cores
 from shardgym.costs.workers.process import ChildProcess
 from shardgym.errors import InputError, MeasurementError
@@ -51,6 +51,34 @@ def test_every_device_gets_four_times_and_an_empty_one_no_compute(cost):
     assert (together.per_device[:, 1:3] > 0).all()
     assert together.per_device[1, [0, 3]].tolist() == [0, 0]
     assert np.isfinite(together.total_ms)
+
+
+class ToyPool:
+    """Times of 1 ms; in the second round, those of the table `a` include waiting."""
+
+    def facts(self):
+        return {"hardware": "cuda-toy"}
+
+    def run(self, jobs, ahead=0):
+        seen = set()
+        for job in jobs:
+            waited = job.content in seen and any(piece.table.name == "a" for piece in job.content.pieces)
+            seen.add(job.content)
+            yield job, Measured(np.ones((job.iterations, 2)), (HOST_WAITED,) if waited else ())
+
+    def close(self):
+        """There is nothing to end."""
+
+
+def test_a_plan_says_when_times_of_its_devices_include_waiting_for_the_host():
+    other = task(tables=(B, C))
+    with make_cost("fbgemm", comm="modelled", **QUICK) as cost:
+        cost._pool = ToyPool()
+        apart, together = cost.evaluate(TASK, [APART, TOGETHER])
+        (without,) = cost.evaluate(other, [ShardingPlan.table_wise(other, [0, 1])])
+    assert [note for note in apart.notes if "waited" in note] == [HOST_WAITED]
+    assert [note for note in together.notes if "waited" in note] == [HOST_WAITED]
+    assert not [note for note in without.notes if "waited" in note]
 
 
 def test_a_cost_says_how_it_came_about(cost):

@@ -34,6 +34,15 @@ def test_where_no_lead_suffices_the_longest_is_taken(steps):
     times = [lead.timed(attempts_that_need(MOST + 1, seen)) for _ in range(steps)]
     assert times == [(float(MOST), 0.0)] * steps
     assert seen == [1, 2, 4, 8, 16, 32, 64, MOST] + [MOST] * (steps - 1)
+    assert lead.given_up == steps
+
+
+@pytest.mark.parametrize("least", [0, 5, MOST])
+def test_a_step_in_which_the_gpu_did_not_wait_in_the_end_does_not_count_as_given_up(least):
+    lead = Lead()
+    for _ in range(3):
+        lead.timed(attempts_that_need(least, []))
+    assert lead.given_up == 0
 
 
 def test_one_flush_is_the_least():

@@ -34,7 +34,7 @@ def pool():
 def test_all_jobs_are_done_in_order(pool, ahead):
     done = list(pool.run(iter(JOBS), ahead))
     assert [done_job for done_job, _ in done] == JOBS
-    assert all(times.shape == (1, 2) for _, times in done)
+    assert all(found.times.shape == (1, 2) for _, found in done)
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2])

@@ -1,8 +1,9 @@
 """Run solvers on a suite and rank them.
 
 Every solver solves every task with the oracle; then the judge, another cost model that no solver gets to see,
-scores all plans of the task together. One record per task, solver and seed is appended to OUT/records.jsonl as soon
-as the task is scored, failures included. Killed at any moment, the same command continues. At the end the ranked
+scores all plans of the task together. Where judge and oracle are the same model (roofline for both), solvers are marked
+by their own measure, and the table says so. One record per task, solver and seed is appended to OUT/records.jsonl as
+soon as the task is scored, failures included. Killed at any moment, the same command continues. At the end the ranked
 table is printed and written to OUT/table.md.
 
 --resume: 'missing' solves what has no record (default), 'failed' also solves again what failed, 'all' starts afresh

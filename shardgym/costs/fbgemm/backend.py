@@ -47,6 +47,11 @@ class Backend(Protocol):
         """Return how many bytes of ids may be kept."""
         ...
 
+    @property
+    def host_waits(self) -> int:
+        """Steps so far whose times include waiting for the host."""
+        ...
+
     def room(self, content: Content, batches: int) -> AbstractContextManager[None]:
         """Return a context in which there is memory to measure `content` with so many batches of ids.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from contextlib import closing
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,20 @@ from shardgym.costs.workers.schedule import interleaved
 Floats = npt.NDArray[np.float64]
 
 
+class Timed(NamedTuple):
+    """What was found about contents; each is in one of `samples` and `failed`.
+
+    Attributes:
+        samples: forward and backward times in ms, shape (rounds, iterations, 2).
+        failed: why there are no times.
+        notes: what a reader of the times must know, of contents where there is something to know.
+    """
+
+    samples: dict[Content, Floats]
+    failed: dict[Content, str]
+    notes: dict[Content, tuple[str, ...]]
+
+
 def time_contents(
     pool: WorkerPool,
     contents: Iterable[Content],
@@ -25,20 +40,23 @@ def time_contents(
     warmups: int,
     iterations: int,
     rng: random.Random,
-) -> tuple[dict[Content, Floats], dict[Content, str]]:
-    """Time every distinct content once per round.
-
-    Returns:
-        Forward and backward times in ms, shape (rounds, iterations, 2), and the reason for each content that failed; a
-        content is in one of the two.
-    """
+) -> Timed:
+    """Time every distinct content once per round."""
     samples: dict[Content, list[Floats]] = {}
     failed: dict[Content, str] = {}
+    notes: dict[Content, tuple[str, ...]] = {}
     order = interleaved(list(dict.fromkeys(contents)), rounds, rng, failed)
     with closing(pool.run(Job(content, warmups, iterations) for content in order)) as outcomes:
         for job, outcome in outcomes:
             if isinstance(outcome, str):
                 failed[job.content] = outcome
             else:
-                samples.setdefault(job.content, []).append(outcome)
-    return {c: np.stack(rows) for c, rows in samples.items() if c not in failed}, failed
+                samples.setdefault(job.content, []).append(outcome.times)
+                if outcome.notes:
+                    notes[job.content] = distinct([*notes.get(job.content, ()), *outcome.notes])
+    return Timed({c: np.stack(rows) for c, rows in samples.items() if c not in failed}, failed, notes)
+
+
+def distinct(notes: Iterable[str]) -> tuple[str, ...]:
+    """Return notes once each, in order."""
+    return tuple(dict.fromkeys(notes))

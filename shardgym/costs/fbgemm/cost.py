@@ -23,7 +23,7 @@ from shardgym.costs.fbgemm.communication import (
     modelled_comm,
     notes,
 )
-from shardgym.costs.fbgemm.compute import time_contents
+from shardgym.costs.fbgemm.compute import distinct, time_contents
 from shardgym.costs.fbgemm.content import Content, contents_of
 from shardgym.costs.fbgemm.operator import CPU_OPTIMIZERS
 from shardgym.costs.fbgemm.pool import WorkerPool, require_fbgemm
@@ -128,7 +128,7 @@ class FbgemmCost(CostModel):
         measured = measures(self._settings.comm, self._settings.device, task.num_devices)
         with self._lock:
             held = [contents_of(task, plan) for plan in plans]
-            samples, failed = time_contents(self._pool, _distinct(held), rng=self._rng, **self._effort)
+            samples, failed, noted = time_contents(self._pool, _distinct(held), rng=self._rng, **self._effort)
             reasons = {n: reason for n, contents in enumerate(held) if (reason := _first_failure(contents, failed))}
             compute = {n: self._stack(held[n], samples) for n in range(len(plans)) if n not in reasons}
             sums = {n: centre(times).sum(axis=1) for n, times in compute.items()}
@@ -136,10 +136,11 @@ class FbgemmCost(CostModel):
             comm, lost = self._communicate(task, alive, sums, measured=measured)
         reasons |= lost
         session = uuid.uuid4().hex
+        told = [distinct(note for c in contents if c is not None for note in noted.get(c, ())) for contents in held]
         return [
             self.no_cost(task, f"could not be measured: {reasons[n]}")
             if n in reasons
-            else self._cost(task, compute[n], comm[n], measured=measured, session=session)
+            else self._cost(task, compute[n], comm[n], told[n], measured=measured, session=session)
             for n in range(len(plans))
         ]
 
@@ -180,7 +181,9 @@ class FbgemmCost(CostModel):
         idle = np.zeros((self._settings.rounds, self._settings.iterations, 2))
         return np.stack([idle if c is None else samples[c] for c in contents], axis=2)
 
-    def _cost(self, task: ShardingTask, compute: Floats, comm: Comm, *, measured: bool, session: str) -> PlanCost:
+    def _cost(
+        self, task: ShardingTask, compute: Floats, comm: Comm, told: Sequence[str], *, measured: bool, session: str
+    ) -> PlanCost:
         forward, backward = comm.forward[:, None], comm.backward[:, None]
         times, there, back = centre(compute), centre(forward), centre(backward)
         communication: Source = "measured" if measured else "modelled"
@@ -195,6 +198,7 @@ class FbgemmCost(CostModel):
             repeats=self._settings.rounds * self._settings.iterations,
             session=session,
             notes=(
+                *told,
                 *device_notes(task, self.hardware),
                 *notes(task, measured=measured, device=self._settings.device),
                 *link_notes(task, communication, self.hardware),

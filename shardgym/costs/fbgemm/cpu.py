@@ -48,6 +48,11 @@ class CpuBackend:
         share = int(available_bytes() * _FOR_IDS)
         return KeptBytes(drawn=share, merged=share)
 
+    @property
+    def host_waits(self) -> int:
+        """None: kernels run in the thread that is timed."""
+        return 0
+
     @contextmanager
     def room(self, content: Content, batches: int) -> Iterator[None]:
         """Refuse what the machine's memory does not hold; memory the worker has already counts as there."""

@@ -49,6 +49,11 @@ class CudaBackend:
         """Keep what was drawn; merging it again takes the GPU no time worth the memory."""
         return KeptBytes(drawn=int(self._available_bytes() * _FOR_IDS), merged=0)
 
+    @property
+    def host_waits(self) -> int:
+        """Steps in which no number of flushes kept the host ahead."""
+        return self._lead.given_up
+
     @contextmanager
     def room(self, content: Content, batches: int) -> Iterator[None]:
         """Refuse what the GPU's memory does not hold: beforehand, or when it runs out after all."""
@@ -83,7 +88,8 @@ class CudaBackend:
         """Run forward and backward once, each from a cold cache, and return the kernels' times in ms.
 
         Where the GPU had to wait for the host, which would count as the kernels' time, the step is repeated with more
-        flushes before each phase, so that the host gets further ahead.
+        flushes before each phase, so that the host gets further ahead. A step that waits behind the most flushes counts
+        in `host_waits`.
         """
         return self._lead.timed(lambda flushes: self._attempt(operator, ids, gradient, flushes))
 

@@ -15,13 +15,20 @@ class Lead:
 
     The GPU's queue is filled with flushes of its cache. How many it takes is found by trying: twice as many whenever
     the GPU had to wait, one less after every step in which it had not.
+
+    Attributes:
+        flushes: before each phase of the next step.
+        given_up: steps so far in which the GPU waited behind `MOST` flushes, so that their times include waiting.
     """
 
     def __init__(self) -> None:
         self.flushes = 1
+        self.given_up = 0
 
     def timed(self, attempt: Callable[[int], tuple[bool, Times]]) -> Times:
-        """Return the times of an attempt in which the GPU did not wait, or of the last one with `MOST` flushes.
+        """Return the times of an attempt in which the GPU did not wait, or of one with `MOST` flushes.
+
+        The latter count as given up.
 
         Args:
             attempt: given the number of flushes, says whether the GPU waited for the host, and the times in ms.
@@ -32,5 +39,6 @@ class Lead:
                 self.flushes = max(1, self.flushes - 1)
                 return times
             if self.flushes == MOST:
+                self.given_up += 1
                 return times
             self.flushes = min(MOST, 2 * self.flushes)

@@ -13,6 +13,9 @@ from shardgym.costs.fbgemm.content import Content
 from shardgym.costs.fbgemm.requests import ByteCache, Ids, RequestMaker, tensor_bytes
 from shardgym.costs.workers.child import Refusal
 
+#: What a reader of times must know when some of them include waiting. The same for all, so that boards say it once.
+HOST_WAITED = "the GPU waited for the host in timed steps, whatever was tried: compute times include the waiting"
+
 #: An operator without its weights takes some hundred kilobytes.
 _KEPT_OPERATORS = 500
 
@@ -31,6 +34,18 @@ class Job(NamedTuple):
     iterations: int
 
 
+class Measured(NamedTuple):
+    """What a job found.
+
+    Attributes:
+        times: forward and backward in ms, shape (iterations, 2).
+        notes: what a reader of the times must know.
+    """
+
+    times: npt.NDArray[np.float64]
+    notes: tuple[str, ...] = ()
+
+
 class Measurer:
     """Runs jobs on one backend and keeps what the next job may need again, as long as no job lacks the memory.
 
@@ -46,8 +61,8 @@ class Measurer:
         self._ids: ByteCache[Ids] = ByteCache(kept.merged, tensor_bytes)
         self._operators: ByteCache[Any] = ByteCache(_KEPT_OPERATORS, lambda _: 1)
 
-    def __call__(self, job: Job) -> npt.NDArray[np.float64]:
-        """Return forward and backward times in ms, shape (iterations, 2).
+    def __call__(self, job: Job) -> Measured:
+        """Run a job.
 
         Raises:
             Refusal: the content does not fit into memory.
@@ -59,7 +74,7 @@ class Measurer:
             self._forget()
         return self._measure(job)
 
-    def _measure(self, job: Job) -> npt.NDArray[np.float64]:
+    def _measure(self, job: Job) -> Measured:
         backend, content = self._backend, job.content
         batches = job.warmups + job.iterations
         with backend.room(content, batches):
@@ -67,10 +82,13 @@ class Measurer:
             operator, gradient = self._operator(content), backend.gradient(content)
             gc.disable()
             try:
-                times = [backend.step(operator, ids, gradient) for ids in steps]
+                for ids in steps[: job.warmups]:
+                    backend.step(operator, ids, gradient)
+                before = backend.host_waits
+                times = [backend.step(operator, ids, gradient) for ids in steps[job.warmups :]]
             finally:
                 gc.enable()
-        return np.array(times[job.warmups :])
+        return Measured(np.array(times), (HOST_WAITED,) if backend.host_waits > before else ())
 
     def _forget(self) -> None:
         """Give back all memory that was kept for the next job."""

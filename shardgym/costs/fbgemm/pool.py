@@ -9,9 +9,9 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from shardgym.costs.fbgemm.device_facts import DeviceFacts, Probe
-from shardgym.costs.fbgemm.measurer import Job
+from shardgym.costs.fbgemm.measurer import Job, Measured
 from shardgym.costs.fbgemm.remedy import remedy
-from shardgym.costs.fbgemm.slots import Slot, Times, ready
+from shardgym.costs.fbgemm.slots import Slot, ready
 from shardgym.costs.workers.machine import usable_cores
 from shardgym.costs.workers.process import ChildProcess
 from shardgym.errors import InputError, MeasurementError, MissingDependencyError
@@ -88,8 +88,8 @@ class WorkerPool:
         """Process ids of the workers that are alive."""
         return [slot.process.pid for slot in self._slots if slot.process is not None]
 
-    def run(self, jobs: Iterator[Job], ahead: int = 0) -> Generator[tuple[Job, Times | str]]:
-        """Yield every job with its times, or with the reason why there are none, as they come.
+    def run(self, jobs: Iterator[Job], ahead: int = 0) -> Generator[tuple[Job, Measured | str]]:
+        """Yield every job with what it found, or with the reason why it found nothing, as they come.
 
         Args:
             jobs: advanced only when a worker is to be given something, so it can leave out what results so far made

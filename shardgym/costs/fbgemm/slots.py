@@ -9,14 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import wait
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from shardgym.costs.fbgemm.measurer import Job
+from shardgym.costs.fbgemm.measurer import Job, Measured
 from shardgym.costs.workers.process import ChildProcess
 from shardgym.errors import MeasurementError
-
-Times = npt.NDArray[np.float64]
 
 
 class Slot:
@@ -72,8 +67,8 @@ class Slot:
         assert self.process is not None
         self.process.send(job)
 
-    def collect(self, timeout_s: float) -> tuple[Job, Times | str]:
-        """Return the first job with its times, or with the reason why there are none; the next one's time begins."""
+    def collect(self, timeout_s: float) -> tuple[Job, Measured | str]:
+        """Return the first job with what it found, or with the reason why nothing; the next one's time begins."""
         job = self.jobs.pop(0)
         assert self.process is not None
         try:

@@ -23,7 +23,7 @@ class ModelCard(Record):
         versions: of Python and the packages.
         data_sha256: of each file of samples.
         collection: settings of the collection, by file.
-        samples: how many of which kind.
+        samples: measurements by kind. A content that was measured again counts again; the data says which are the same.
         errors: by part: error of the predictions on test rows (tables that no role learned from) as fractions,
             that of one measurement against an independent repeat, and Kendall's tau of both.
         error_by_shards: of total compute, by number of shards on the device.

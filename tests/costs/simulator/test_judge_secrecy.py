@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import threading
 import types
 
 import gymnasium
@@ -13,7 +14,8 @@ import pytest
 from evaluation_toys import ToySuite
 
 from shardgym import InputError, ShardingPlan, make_cost
-from shardgym.evaluation import evaluate
+from shardgym.conformance import check_solver
+from shardgym.evaluation import entrant, evaluate
 
 
 def reachable(root: object) -> list[object]:
@@ -172,3 +174,143 @@ def test_an_oracle_does_not_judge_those_who_query_it(model, oracle, task, tmp_pa
         ToySuite([task]), ["random"], out=tmp_path, judge=make_cost("simulator", weights=model), oracle="roofline"
     )
     assert record.status == "ok"
+
+
+class Lurking:
+    """A solver whose thread goes on asking for the judge when `solve` has returned."""
+
+    def __init__(self) -> None:
+        self.answers: list[object] = []
+        self.asked, self.done = threading.Event(), threading.Event()
+        self.ask()
+
+    def ask(self) -> None:
+        for reach in (TRIES["by role"], TRIES["made before"]):
+            try:
+                self.answers.append(reach(self.model, self.kept, self.task, self.plan))
+            except InputError as error:
+                self.answers.append(error)
+        self.asked.set()
+
+    def lurk(self) -> None:
+        while not self.done.is_set():
+            self.ask()
+
+    def solve(self, task, cost, seed=0):
+        threading.Thread(target=self.lurk, daemon=True).start()
+        return self.plan
+
+
+def wait_for_the_thread(solver):
+    """Return when the thread has begun to ask and has been answered."""
+    for _ in range(2):
+        solver.asked.clear()
+        assert solver.asked.wait(30)
+
+
+def test_a_thread_that_outlives_solve_finds_the_judge_closed_until_the_run_ends(
+    model, judge, task, plans, tmp_path, monkeypatch
+):
+    Lurking.model, Lurking.kept, Lurking.task, Lurking.plan = model, judge, task, plans[0]
+    made, scored = [], []
+
+    def solver(name):
+        made.append(Lurking())
+        return made[0]
+
+    evaluate_one = judge.evaluate
+
+    def evaluate_and_wait(task, plans):
+        if threading.current_thread() is not threading.main_thread():
+            return evaluate_one(task, plans)
+        before = evaluate_one(task, plans)
+        wait_for_the_thread(made[0])
+        scored.append(before)
+        assert evaluate_one(task, plans) == before
+        return before
+
+    monkeypatch.setattr("shardgym.evaluation.entrant.make_solver", solver)
+    monkeypatch.setattr(judge, "evaluate", evaluate_and_wait)
+    try:
+        (record,) = evaluate(
+            ToySuite([task]), ["lurking"], out=tmp_path, judge=judge, oracle="simulator",
+            oracle_settings={"weights": model},
+        )  # fmt: skip
+    finally:
+        made[0].done.set()
+    assert record.status == "ok", record.reason
+    assert len(scored) == 1
+    answers = made[0].answers
+    in_time = answers[: len(answers) - 2]  # the last round may have been after the run
+    assert len(in_time) >= 4
+    assert all("scores plans: a solver may query the oracle" in str(answer) for answer in in_time)
+    assert make_cost("simulator", weights=model, role="judge").version == judge.version
+
+
+class Nesting:
+    """A solver that starts a run of its own, to have its plan scored."""
+
+    def solve(self, task, cost, seed=0):
+        plan = ShardingPlan.table_wise(task, [n % 3 for n in range(12)])
+        settings = {"weights": self.model, "role": "judge"}
+        evaluate(
+            ToySuite([task]), ["random"], out=self.folder, judge="simulator", judge_settings=settings,
+            oracle="roofline",
+        )  # fmt: skip
+        return plan
+
+
+def test_a_run_that_a_solver_starts_is_refused_the_judge(model, judge, task, tmp_path, monkeypatch):
+    solver = Nesting()
+    solver.model, solver.folder = model, tmp_path / "inner"
+    make = entrant.make_solver
+    monkeypatch.setattr(entrant, "make_solver", lambda name: solver if name == "nesting" else make(name))
+    (record,) = evaluate(ToySuite([task]), ["nesting"], out=tmp_path / "outer", judge=judge, oracle="roofline")
+    assert record.status == "error"
+    assert "until the run that goes on has ended, only that run may ask it" in str(record.reason)
+
+
+class Interrupting:
+    def solve(self, task, cost, seed=0):
+        raise KeyboardInterrupt
+
+
+def test_judges_are_open_again_after_a_run_that_was_interrupted(model, judge, task, plans, tmp_path, monkeypatch):
+    monkeypatch.setattr(entrant, "make_solver", lambda name: Interrupting())
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(ToySuite([task]), ["interrupting"], out=tmp_path, judge=judge, oracle="roofline")
+    assert judge.evaluate(task, plans[:1])[0].feasible
+
+
+def test_a_run_makes_its_judge_by_name_and_scores_as_a_judge_outside_of_it(model, judge, task, tmp_path):
+    settings = {"weights": model, "role": "judge"}
+    for run in ("first", "second"):
+        (record,) = evaluate(
+            ToySuite([task]), ["random"], out=tmp_path / run, judge="simulator", judge_settings=settings,
+            oracle="roofline",
+        )  # fmt: skip
+        assert record.cost == judge.evaluate(task, [record.plan])[0]
+
+
+def test_a_solver_that_is_checked_reaches_no_judge(model):
+    answers = []
+
+    class Asking:
+        def __init__(self):
+            self.solve(None, None)
+
+        def solve(self, task, cost, seed=0):
+            try:
+                answers.append(make_cost("simulator", weights=model, role="judge"))
+            except InputError as error:
+                answers.append(error)
+
+    check_solver(Asking)
+    assert len(answers) > 5
+    assert all("scores plans: a solver may query the oracle" in str(answer) for answer in answers)
+    assert make_cost("simulator", weights=model, role="judge").role == "judge"
+
+
+def test_a_solver_is_not_checked_with_a_judge(judge):
+    with pytest.raises(InputError, match="cost 'simulator' has role 'judge', which is for scoring"):
+        check_solver("random", judge)

@@ -1,0 +1,31 @@
+"""The page on suites describes every field of a suite file."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from shardgym.suites import spec
+from shardgym.suites.tracks import CostChoice, Track
+from shardgym.topology import PRESETS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "suites.md").read_text()
+RECORDS = [getattr(spec, name) for name in dir(spec) if dataclasses.is_dataclass(getattr(spec, name))]
+
+pytestmark = pytest.mark.repository
+
+
+def test_all_records_of_a_suite_file_are_looked_at():
+    assert {CostChoice, Track, spec.SuiteSpec, spec.DrawnTasks, spec.DrawnGroup, spec.ListedTasks} <= {*RECORDS}
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
+def test_every_field_is_described(record):
+    names = {field.name for field in dataclasses.fields(record)}
+    assert {name for name in names if f"`{name}`" not in PAGE and f"{name}: " not in PAGE} == set()
+
+
+def test_every_preset_is_named():
+    assert {name for name in PRESETS if f"`{name}`" not in PAGE} == set()

@@ -1,0 +1,85 @@
+"""The tool that writes what is generated in pages: what it changes, what it says, and what it counts."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from shardgym.costs.simulator.card import ModelCard
+from shardgym.costs.simulator.shipped import SHIPPED
+from shardgym.errors import InputError
+
+pytest.importorskip("pyarrow", reason="needs the extra 'simulator'")
+
+pytestmark = pytest.mark.repository
+
+STALE = "# Page\n\n<!-- docstring: shardgym.topology:Topology -->\nold\n<!-- end -->\n"
+SHIPPED_DATA = SHIPPED / "cpu-amd-epyc-2c"
+
+
+@pytest.fixture
+def tool(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "tools")
+    return importlib.import_module("fill_pages")
+
+
+@pytest.fixture
+def page(tmp_path):
+    path = tmp_path / "page.md"
+    path.write_text(STALE)
+    return path
+
+
+def test_check_writes_nothing_and_fails_until_the_page_was_written(tool, page, capsys):
+    assert tool.main([str(page), "--check"]) == 1
+    assert capsys.readouterr().out == f"{page}: is not up to date\n"
+    assert page.read_text() == STALE
+    assert tool.main([str(page)]) == 0
+    assert capsys.readouterr().out == f"{page}: written\n"
+    assert "num_devices" in page.read_text()
+    assert tool.main([str(page), "--check"]) == 0
+    assert tool.main([str(page)]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_the_test_of_the_pages_asks_what_check_asks(tool, page):
+    assert list(tool.outdated([page])) == [page]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"), [(["--help"], 0, "write nothing"), (["no.md"], 2, "no such page: no.md")]
+)
+def test_help_and_a_page_that_is_not_there(tool, capsys, arguments, code, text):
+    with pytest.raises(SystemExit) as ended:
+        tool.main(arguments)
+    said = capsys.readouterr()
+    assert ended.value.code == code
+    assert text in said.out + said.err
+
+
+@pytest.fixture
+def shipped(tool):
+    from shardgym.pretraining.data import load_data
+
+    cards = (ModelCard.load(SHIPPED_DATA / f"{role}.json") for role in ("oracle", "judge"))
+    return load_data(SHIPPED_DATA), *cards
+
+
+def test_repeats_of_a_shard_set_are_counted_as_measurements_not_as_sets(tool, shipped):
+    data, oracle, judge = shipped
+    text = importlib.import_module("model_summary").counted(data, oracle, judge)
+    for role, card in (("oracle", oracle), ("judge", judge)):
+        for kind, samples in zip(("compute", "comm"), data.of(role), strict=True):
+            contents = len(set(samples.labels.content.tolist()))
+            assert contents < card.samples[kind]
+            assert f" {card.samples[kind]:,} measurements of {contents:,} " in text
+    assert " 7,861 measurements of 6,568 shard sets " in text
+
+
+def test_a_card_of_other_data_is_not_described_by_this_data(tool, shipped):
+    data, oracle, judge = shipped
+    other = data._replace(digests=dict.fromkeys(data.digests, "0" * 64))
+    with pytest.raises(InputError, match="the oracle's card is of other data"):
+        importlib.import_module("model_summary").counted(other, oracle, judge)

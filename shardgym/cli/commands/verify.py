@@ -3,6 +3,8 @@
 Of every record the line is parsed, the plan checked against its task, and its cost computed or measured again with
 the record's judge and settings. Prints one line per record and a footer. Records of other hardware or of another
 version of the judge are skipped and counted; records without a cost and without a plan are failures, not checked.
+With --solve every solver solves its tasks again with the oracle and seed of the record, and must make the same plan, or
+fail in the same way, which checks failures too; not with a time limit or a measured oracle.
 With --quiet every path is verified by itself and gets one line, its verdict, and lines for what fails or is missing.
 
 Exit code 1 when any record disagrees, is damaged or is not of the run in run.json, when a solver's measured costs are
@@ -12,6 +14,8 @@ records were skipped, when there are failures that were not checked, or when rec
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from argparse import Namespace
 from collections.abc import Iterable
 
@@ -19,6 +23,7 @@ from shardgym.cli.output import is_ascii_only, print_json
 from shardgym.cli.parser import Parser
 from shardgym.evaluation.store import record_files
 from shardgym.evaluation.verify import Checked, rules, verify
+from shardgym.progress import remarks
 
 #: Statuses of records that make a verification fail.
 _BAD = ("mismatch", "unreadable")
@@ -29,7 +34,8 @@ def configure(parser: Parser) -> None:
     parser.epilog = rules.RULE
     parser.add_argument("paths", nargs="+", metavar="PATH", help="folders of runs, or records files")
     parser.add_argument("--trust", action="append", default=[], metavar="MODULE:CLASS",
-                        help="a judge of your own that records may name; repeat for several")  # fmt: skip
+                        help="a judge or solver of your own that records may name; repeat for several")  # fmt: skip
+    parser.add_argument("--solve", action="store_true", help="solve every task again, too, and compare plans")
     parser.add_argument("-q", "--quiet", action="store_true",
                         help="the verdict of each path, and what is wrong; no progress")  # fmt: skip
 
@@ -38,8 +44,10 @@ def run(arguments: Namespace) -> int:
     """Verify and print."""
     if arguments.quiet and not arguments.json:
         record_files(arguments.paths)  # a path that does not exist is told before time is spent on the others
-        return max([_quietly(path, arguments.trust) for path in dict.fromkeys(arguments.paths)])
-    report = verify(arguments.paths, trust=arguments.trust, progress=not arguments.json)
+        return max([_quietly(path, arguments) for path in dict.fromkeys(arguments.paths)])
+    # What a solver prints is not part of the result.
+    with contextlib.redirect_stdout(sys.stderr), remarks(shown=not arguments.json):
+        report = verify(arguments.paths, trust=arguments.trust, solve=arguments.solve, progress=not arguments.json)
     if arguments.json:
         print_json(report.to_dict())
     else:
@@ -48,9 +56,10 @@ def run(arguments: Namespace) -> int:
     return 0 if report.ok else 1
 
 
-def _quietly(path: str, trust: list[str]) -> int:
+def _quietly(path: str, arguments: Namespace) -> int:
     """Verify one path, print its verdict and what is wrong, and return its exit code."""
-    report = verify(path, trust=trust)
+    with contextlib.redirect_stdout(sys.stderr):
+        report = verify(path, trust=arguments.trust, solve=arguments.solve)
     _print([row for row in report.rows if row.status in _BAD])
     print(f"{path}: {report.footer()}", flush=True)
     return 0 if report.ok else 1

@@ -16,6 +16,7 @@ from shardgym.evaluation.verify.judges import Judges
 from shardgym.evaluation.verify.promised import hold_to_run
 from shardgym.evaluation.verify.report import VerifyReport
 from shardgym.evaluation.verify.sessions import mixed_sessions
+from shardgym.evaluation.verify.solve_again import SolveAgain
 from shardgym.evaluation.verify.static import without_judge
 from shardgym.evaluation.verify.stored import Stored, read_stored
 from shardgym.progress import ProgressBar
@@ -23,8 +24,9 @@ from shardgym.records import canonical_json
 
 
 def verify(
-    paths: str | Path | Iterable[str | Path], *, trust: Collection[str] = (), progress: bool = False
-) -> VerifyReport:
+    paths: str | Path | Iterable[str | Path], *, trust: Collection[str] = (), solve: bool = False,
+    progress: bool = False,
+) -> VerifyReport:  # fmt: skip
     """Score every stored plan again with the judge and the settings of its record, and hold records to their run.
 
     `shardgym.evaluation.verify.rules.RULE` says when a stored and a fresh cost agree. What a run has is in the
@@ -32,8 +34,9 @@ def verify(
 
     Args:
         paths: records files, or folders that are searched for `records.jsonl`; one, or several.
-        trust: judges of the form `module:Class` that may be imported; a record that names another is skipped, so that
-            somebody else's file cannot make this process run code.
+        trust: judges and solvers of the form `module:Class` that may be imported; a record that names another is
+            skipped, so that somebody else's file cannot make this process run code.
+        solve: solve every task again, too, with the record's solver, seed and oracle, and compare plans.
         progress: draw a progress bar on standard error when it is a terminal.
 
     Raises:
@@ -49,7 +52,19 @@ def verify(
         for group in groups:
             done |= {checked.where: checked for checked in _check_task(group, judges)}
             bar.update()
+    if solve:
+        gaps += _solve_again([row for row in rows if isinstance(row, Stored)], done, trust, progress=progress)
     return VerifyReport([row if isinstance(row, Checked) else done[row.where] for row in rows], gaps)
+
+
+def _solve_again(
+    stored: Sequence[Stored], done: dict[str, Checked], trust: Collection[str], *, progress: bool
+) -> list[str]:
+    """Replace rows by what solving again shows, and return a line for what was not solved again."""
+    solvers = SolveAgain(trust)
+    with ProgressBar(shown=progress, total=len(stored), unit="plan", desc="solve") as bar:
+        done |= {row.where: row for row in solvers.check(stored, done, bar.update)}
+    return solvers.gaps
 
 
 def _by_task(stored: Sequence[Stored]) -> list[list[Stored]]:

@@ -1,4 +1,4 @@
-"""The judges that records name, made once each."""
+"""The judges, or oracles, that records name, made once each."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ class Judges:
 
     Args:
         trust: names of the form `module:Class` that may be imported; registered names always may.
+        role: "judge" or "oracle", for messages.
     """
 
-    def __init__(self, trust: Collection[str] = ()) -> None:
+    def __init__(self, trust: Collection[str] = (), role: str = "judge") -> None:
+        self._role = role
         self._trust = frozenset(trust)
         self._made: dict[str, tuple[CostModel | None, str]] = {}
         self._open = ExitStack()
@@ -34,11 +36,11 @@ class Judges:
 
     def _make(self, name: str, settings: Mapping[str, Any]) -> tuple[CostModel | None, str]:
         if ":" in name and name not in self._trust:
-            return None, f"its judge is '{name}': to import it, pass --trust {name}"
+            return None, f"its {self._role} is '{name}': to import it, pass --trust {name}"
         try:
             return self._open.enter_context(make_cost(name, **settings)), ""
         except (InputError, MissingDependencyError) as error:
-            return None, f"its judge cannot be made here: {error}"
+            return None, f"its {self._role} cannot be made here: {error}"
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,145 @@
+"""verify(solve=True): whether a solver makes the plan that stands under its name."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from evaluation_toys import CountCost, GivesUp, Halves, ToySuite, toy_tasks
+
+from shardgym import ShardingPlan
+from shardgym.cli import main
+from shardgym.evaluation import SolverSpec, evaluate, read_results, verify
+
+THIS, TOY = "test_solve_again:", "evaluation_toys:"
+
+
+class Changeable:
+    """Puts all tables on one device, which a test can change as a new version of a solver would."""
+
+    device = 0
+
+    def solve(self, task, cost, seed=0):
+        return ShardingPlan.table_wise(task, [self.device] * task.num_tables)
+
+
+SOLVERS = (SolverSpec("random", label="dice"), TOY + "Halves", TOY + "GivesUp", THIS + "Changeable")
+TRUST = [CountCost.name, TOY + "Halves", TOY + "GivesUp", THIS + "Changeable"]
+
+
+@pytest.fixture
+def records(tmp_path, monkeypatch):
+    """Records of four solvers on two tasks, one of which fails, with an oracle that can be asked again."""
+    monkeypatch.setattr(Changeable, "device", 0)
+    suite = ToySuite([dataclasses.replace(t, batch_size=64) for t in toy_tasks(2)])
+    evaluate(suite, SOLVERS, out=tmp_path, judge=CountCost.name, oracle="roofline", seeds=[3])
+    return tmp_path
+
+
+def check(folder, trust=TRUST):
+    return verify([folder], trust=trust, solve=True)
+
+
+def edit(folder, number, change):
+    path = folder / "records.jsonl"
+    lines = path.read_text().splitlines()
+    record = json.loads(lines[number - 1])
+    change(record)
+    path.write_text("".join(line + "\n" for line in [*lines[: number - 1], json.dumps(record), *lines[number:]]))
+
+
+def test_the_same_plans_and_failures_are_found_again(records):
+    report = check(records)
+    assert {row.status for row in report.rows} == {"ok"}
+    assert report.verdict == "verified"
+    told = {row.solver: row.reason for row in report.rows}
+    assert told["dice"].endswith("; solved again: the same plan")
+    assert told[TOY + "GivesUp"].startswith("solved again: fails as recorded, infeasible: ")
+    assert verify([records], trust=TRUST).verdict == "partly verified"  # failures hold nothing to score
+
+
+def test_a_plan_of_another_solver_is_found(records):
+    """Its cost is right: scoring alone finds nothing."""
+    rows = [json.loads(line) for line in (records / "records.jsonl").read_text().splitlines()]
+    other = next(r for r in rows if r["solver"] == TOY + "Halves" and r["task_index"] == 0)
+    edit(records, 1, lambda record: record.update(plan=other["plan"], cost=other["cost"]))
+    assert verify([records], trust=TRUST).ok
+    report = check(records)
+    assert [row.status for row in report.rows].count("mismatch") == 1
+    assert report.rows[0].reason.startswith("solved again: another plan, not the stored one (of shardgym ")
+    assert not report.ok
+
+
+def test_a_failure_that_did_not_happen_is_found(records):
+    edit(records, 2, lambda record: record.update(
+        status="infeasible", reason="no plan found", plan=None, cost=None
+    ))  # fmt: skip
+    assert verify([records], trust=TRUST).ok
+    assert check(records).rows[1].reason.startswith("solved again: another plan")
+
+
+def test_a_solver_that_has_changed_is_found(records, monkeypatch):
+    monkeypatch.setattr(Changeable, "device", 1)
+    wrong = [row for row in check(records).rows if row.status == "mismatch"]
+    assert [row.solver for row in wrong] == [THIS + "Changeable"] * 2
+
+
+def test_a_plan_where_there_was_none_is_found(records, monkeypatch):
+    monkeypatch.setattr(GivesUp, "solve", Halves.solve)
+    wrong = [row.solver for row in check(records).rows if row.status == "mismatch"]
+    assert wrong == [TOY + "GivesUp"] * 2
+
+
+def test_solvers_that_are_not_trusted_are_not_imported_and_named(records):
+    report = check(records, [CountCost.name, TOY + "Halves", TOY + "GivesUp"])
+    name = THIS + "Changeable"
+    assert report.gaps == [f"2 not solved again: the solver is '{name}': to import it, pass --trust {name}"]
+    assert (report.ok, report.verdict) == (True, "partly verified")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"time_limit_s": 5.0}, "with a time limit a solver need not make the same plan"),
+        ({"oracle": "crystal_ball"}, "its oracle cannot be made here: unknown cost 'crystal_ball'"),
+    ],
+)
+def test_what_cannot_be_solved_again_is_a_gap(records, change, why):
+    for number in range(1, 9):
+        edit(records, number, lambda record: record.update(change))
+    info = json.loads((records / "run.json").read_text())
+    (records / "run.json").write_text(json.dumps(info | change))
+    report = check(records)
+    assert len(report.gaps) == 1
+    assert report.gaps[0].startswith(f"8 not solved again: {why}")
+    assert {row.status for row in report.rows} == {"ok", "failure"}
+
+
+def test_without_the_run_nobody_knows_the_oracle(records):
+    (records / "run.json").unlink()
+    assert any(gap.startswith("8 not solved again: no run.json of ") for gap in check(records).gaps)
+
+
+def test_seeds_are_those_of_the_records(records):
+    assert {result.seed for result in read_results(records / "records.jsonl")} == {3}
+    edit(records, 1, lambda record: record.update(seed=4))
+    info = json.loads((records / "run.json").read_text())
+    (records / "run.json").write_text(json.dumps(info | {"seeds": [3, 4]}))
+    assert check(records).rows[0].reason.startswith("solved again: another plan")
+
+
+def test_on_the_command_line(tmp_path, capsys):
+    out = str(tmp_path / "run")
+    command = ["run", "--suite", "tiny-v1", "--limit", "2", "--cost", "roofline", "--solver", "random", "--out", out]
+    assert main(command) == 0
+    capsys.readouterr()
+    assert main(["verify", "--solve", out]) == 0
+    assert capsys.readouterr().out.count("; solved again: the same plan") == 2
+    edit(tmp_path / "run", 1, lambda record: record.update(solver="size_greedy"))
+    edit(tmp_path / "run", 2, lambda record: record.update(solver="size_greedy"))
+    info = json.loads((tmp_path / "run" / "run.json").read_text())
+    (tmp_path / "run" / "run.json").write_text(json.dumps(info | {"solvers": ["size_greedy"]}))
+    assert main(["verify", "-q", out]) == 0
+    assert main(["verify", "-q", "--solve", out]) == 1
+    assert "solved again: another plan" in capsys.readouterr().out

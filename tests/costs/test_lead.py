@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardgym.costs.fbgemm.lead import MOST, Lead
+from shardgym.costs.fbgemm.lead import MOST, PATIENCE, Lead
 
 
 def attempts_that_need(least, seen):
@@ -23,9 +23,16 @@ def test_a_step_is_repeated_until_the_gpu_does_not_wait():
 
 def test_the_lead_is_kept_for_the_next_step_and_shrinks_while_it_suffices():
     lead, seen = Lead(), []
-    for _ in range(4):
+    for _ in range(3 * PATIENCE + 2):
         lead.timed(attempts_that_need(6, seen))
-    assert seen == [1, 2, 4, 8, 7, 6, 5, 10]
+    assert seen == [1, 2, 4, *[8] * PATIENCE, *[7] * PATIENCE, *[6] * PATIENCE, 5, 10, 10]
+
+
+def test_waiting_starts_the_patience_anew():
+    lead, seen = Lead(), []
+    for least in [6] * (PATIENCE - 1) + [12] + [6] * PATIENCE:
+        lead.timed(attempts_that_need(least, seen))
+    assert seen == [1, 2, 4, *[8] * PATIENCE, *[16] * PATIENCE, 15]
 
 
 @pytest.mark.parametrize("steps", [1, 3])
@@ -47,6 +54,6 @@ def test_a_step_in_which_the_gpu_did_not_wait_in_the_end_does_not_count_as_given
 
 def test_one_flush_is_the_least():
     lead = Lead()
-    for _ in range(3):
+    for _ in range(2 * PATIENCE):
         lead.timed(attempts_that_need(0, []))
     assert lead.flushes == 1

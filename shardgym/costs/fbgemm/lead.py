@@ -6,6 +6,9 @@ from collections.abc import Callable
 
 #: At most so many flushes, so that a host that can never be ahead is not waited for without end.
 MOST = 128
+#: Steps without waiting after which one flush less is tried. A flush takes far less than the step that is repeated
+#: when one less turns out to be too few.
+PATIENCE = 8
 
 Times = tuple[float, float]
 
@@ -14,7 +17,7 @@ class Lead:
     """Keeps the GPU busy before what is timed, for about as long as the host needs to launch it.
 
     The GPU's queue is filled with flushes of its cache. How many it takes is found by trying: twice as many whenever
-    the GPU had to wait, one less after every step in which it had not.
+    the GPU had to wait, one less after every `PATIENCE` steps in which it had not.
 
     Attributes:
         flushes: before each phase of the next step.
@@ -24,6 +27,7 @@ class Lead:
     def __init__(self) -> None:
         self.flushes = 1
         self.given_up = 0
+        self._good = 0
 
     def timed(self, attempt: Callable[[int], tuple[bool, Times]]) -> Times:
         """Return the times of an attempt in which the GPU did not wait, or of one with `MOST` flushes.
@@ -36,8 +40,11 @@ class Lead:
         while True:
             waited, times = attempt(self.flushes)
             if not waited:
-                self.flushes = max(1, self.flushes - 1)
+                self._good += 1
+                if self._good % PATIENCE == 0:
+                    self.flushes = max(1, self.flushes - 1)
                 return times
+            self._good = 0
             if self.flushes == MOST:
                 self.given_up += 1
                 return times

@@ -13,33 +13,22 @@ import numpy as np
 import numpy.typing as npt
 
 from shardgym.costs.base import CostModel
-from shardgym.costs.collectives.measured import CollectiveGroup
-from shardgym.costs.fbgemm.communication import (
-    Choice,
-    Comm,
-    device_notes,
-    measured_comm,
-    measures,
-    modelled_comm,
-    notes,
-)
+from shardgym.costs.collectives.groups import Groups
+from shardgym.costs.fbgemm.communication import Choice, Comm, measured_comm, measures, modelled_comm
 from shardgym.costs.fbgemm.compute import distinct, time_contents
 from shardgym.costs.fbgemm.content import Content, contents_of
+from shardgym.costs.fbgemm.measured_plan import MeasuredPlan
 from shardgym.costs.fbgemm.operator import CPU_OPTIMIZERS
 from shardgym.costs.fbgemm.pool import WorkerPool, require_fbgemm
 from shardgym.costs.fbgemm.settings import MeasureSettings
-from shardgym.costs.link_notes import link_notes
 from shardgym.costs.plan_cost import PlanCost, Source
 from shardgym.costs.workers.machine import cpu_tag
-from shardgym.costs.workers.statistics import centre, relative_error_of_total
+from shardgym.costs.workers.statistics import centre
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
 from shardgym.task import ShardingTask
 
 Floats = npt.NDArray[np.float64]
-
-#: Groups of processes that are kept for the next task.
-_KEPT_GROUPS = 2
 
 
 class FbgemmCost(CostModel):
@@ -89,7 +78,7 @@ class FbgemmCost(CostModel):
         require_fbgemm(device)
         self._rng = random.Random(seed)
         self._pool = WorkerPool(device, workers, seed, timeout_s)
-        self._groups: dict[int, CollectiveGroup] = {}
+        self._groups = Groups(device, timeout_s)
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -120,8 +109,7 @@ class FbgemmCost(CostModel):
     def close(self) -> None:
         """End all processes; they are started again when needed."""
         self._pool.close()
-        while self._groups:
-            self._groups.popitem()[1].close()
+        self._groups.close()
 
     def _evaluate(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         self._require_kernels(task)
@@ -140,7 +128,9 @@ class FbgemmCost(CostModel):
         return [
             self.no_cost(task, f"could not be measured: {reasons[n]}")
             if n in reasons
-            else self._cost(task, compute[n], comm[n], told[n], measured=measured, session=session)
+            else MeasuredPlan(task, compute[n], comm[n], measured, told[n]).cost(
+                self.name, self.version, self.hardware, self._settings.device, session
+            )
             for n in range(len(plans))
         ]
 
@@ -166,44 +156,12 @@ class FbgemmCost(CostModel):
     ) -> tuple[dict[int, Comm], dict[int, str]]:
         if not measured or task.num_devices == 1:  # the model says 0 for one device, and so does the absence of peers
             return modelled_comm(task, plans, compute), {}
-        group = self._group(task.num_devices)
-        return measured_comm(group, task, plans, compute, rng=self._rng, **self._effort)
-
-    def _group(self, size: int) -> CollectiveGroup:
-        group = self._groups.pop(size, None) or CollectiveGroup(size, self._settings.device, self._settings.timeout_s)
-        self._groups[size] = group
-        while len(self._groups) > _KEPT_GROUPS:
-            self._groups.pop(next(iter(self._groups))).close()
-        return group
+        return measured_comm(self._groups.of(task.num_devices), task, plans, compute, rng=self._rng, **self._effort)
 
     def _stack(self, contents: Sequence[Content | None], samples: Mapping[Content, Floats]) -> Floats:
         """Return the times of all devices of a plan, shape (rounds, iterations, D, 2); an empty device takes none."""
         idle = np.zeros((self._settings.rounds, self._settings.iterations, 2))
         return np.stack([idle if c is None else samples[c] for c in contents], axis=2)
-
-    def _cost(
-        self, task: ShardingTask, compute: Floats, comm: Comm, told: Sequence[str], *, measured: bool, session: str
-    ) -> PlanCost:
-        forward, backward = comm.forward[:, None], comm.backward[:, None]
-        times, there, back = centre(compute), centre(forward), centre(backward)
-        communication: Source = "measured" if measured else "modelled"
-        return PlanCost(
-            per_device=np.column_stack([times[:, 0], there, back, times[:, 1]]),
-            cost=self.name,
-            version=self.version,
-            hardware=self.hardware,
-            compute="measured",
-            communication=communication,
-            noise=relative_error_of_total(compute, forward, backward),
-            repeats=self._settings.rounds * self._settings.iterations,
-            session=session,
-            notes=(
-                *told,
-                *device_notes(task, self.hardware),
-                *notes(task, measured=measured, device=self._settings.device),
-                *link_notes(task, communication, self.hardware),
-            ),
-        )
 
 
 def _remake(settings: dict[str, Any]) -> FbgemmCost:

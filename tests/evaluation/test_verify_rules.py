@@ -117,3 +117,10 @@ def test_what_a_deterministic_model_says_about_its_times_is_compared(change):
 def test_a_stored_time_of_zero_is_a_problem():
     (problem,) = measured_problems([(cost(0.0), cost(1.0))])
     assert problem is not None
+
+
+def test_of_two_plans_each_is_held_to_the_other():
+    """The middle of both would be 1.15 times off either, and hide a forgery of 30 %."""
+    assert problems_of([in_session("a", "s", 10.0, 10.0), in_session("b", "s", 8.5, 10.0)]) == [None, None]
+    problems = problems_of([in_session("a", "s", 10.0, 10.0), in_session("b", "s", 7.7, 10.0)])
+    assert all("times the drift of its task, allowed are 1.20 times either way" in problem for problem in problems)

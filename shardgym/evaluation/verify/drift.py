@@ -43,7 +43,7 @@ def measured_problems(plans: Sequence[Remeasured]) -> list[str | None]:
         count = f"all {len(plans)} plans" if len(plans) > 1 else "the plan"
         shared = f"{count} of this task take {drift:.2f} times the stored time: beyond a drift of {MAX_DRIFT}"
         return [shared] * len(plans)
-    return [split_problem(p.old, p.new) or _unequal(p, plans) or _deviation(p, p.ratio / drift) for p in plans]
+    return [split_problem(p.old, p.new) or _unequal(p, plans) or _deviation(p, _drift_for(p, plans)) for p in plans]
 
 
 def relative_to_task(plans: Sequence[Remeasured]) -> list[float | None]:
@@ -64,6 +64,12 @@ def _drift(plans: Iterable[Remeasured]) -> float:
     return statistics.median({p.plan: p.ratio for p in plans}.values())
 
 
+def _drift_for(plan: Remeasured, plans: Sequence[Remeasured]) -> float:
+    """Return the drift that a plan is held to: that of all plans, or of the other one where there are two."""
+    different = {p.plan: p for p in plans}
+    return _drift(plans) if len(different) != 2 else next(p.ratio for p in different.values() if p.plan != plan.plan)
+
+
 def _within(ratio: float, bound: float) -> bool:
     return 1 / bound <= ratio <= bound
 
@@ -79,8 +85,8 @@ def _unequal(plan: Remeasured, plans: Sequence[Remeasured]) -> str | None:
     return None
 
 
-def _deviation(plan: Remeasured, relative: float) -> str | None:
-    allowed = tolerance(plan.old, plan.new)
+def _deviation(plan: Remeasured, drift: float) -> str | None:
+    allowed, relative = tolerance(plan.old, plan.new), plan.ratio / drift if drift > 0 else math.inf
     # Symmetric in old and new: a factor of 1.3 too fast counts as much as a factor of 1.3 too slow.
     if _within(relative, 1 + allowed):
         return None

@@ -23,11 +23,12 @@ labels, noise, repeats and notes. A plan that is recorded as unmeasured must hav
 Measured costs: shared machines drift as a whole, so all plans of a task are measured again in one call, and compared
 relative to each other. Their common drift, the median of new/old over their different plans, must lie between
 {1 / MAX_DRIFT:.2f} and {MAX_DRIFT:.2f}; it is all that holds a plan which is alone. A plan's own new/old may then
-be off the common drift, or where there are two plans that of the other one, by a share of 4 x sqrt(old noise^2 + new noise^2), but at least {FLOOR:g} and at most
-{CEILING:g}, either way; of the stored noise no more counts than the larger of {STORED_NOISE:g} and the new noise.
-Equal plans must have equal stored costs if their new ones are equal. Labels (measured or modelled, repeats) must be
-the same, and each phase's share of the time of all devices within {SHARE:g} of the whole. Tasks whose stored times are
-of several sessions are named: a run measures all plans of a task together.
+be off the common drift, or where there are two plans that of the other one, by a share of
+4 x sqrt(old noise^2 + new noise^2), but at least {FLOOR:g} and at most {CEILING:g}, either way; of the stored noise no
+more counts than the larger of {STORED_NOISE:g} and the new noise. Equal plans must have equal stored costs if their
+new ones are equal. Labels (measured or modelled, repeats) must be the same, and each phase's share of the time of all
+devices within {SHARE:g} of the whole. Tasks whose stored times are of several sessions are named: a run measures all
+plans of a task together.
 
 A busy machine can disturb a measurement: where a measured cost disagrees, all plans of the task are measured again, and
 it is a mismatch if it disagrees in each of {MEASUREMENTS} measurements; one that agrees is enough.

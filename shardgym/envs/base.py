@@ -16,6 +16,7 @@ from shardgym.envs.game import Game
 from shardgym.envs.observation_space import Layout, Observation, observation_space
 from shardgym.envs.picture import render_picture
 from shardgym.envs.prepared import PreparedTasks
+from shardgym.envs.refusals import dead_end
 from shardgym.envs.render import render_ansi
 from shardgym.envs.rules import OBSERVATIONS, RENDER_MODES, Rules, check_choice, check_render_mode
 from shardgym.envs.scoring import cost_model, placed_ms
@@ -75,7 +76,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         super().reset(seed=seed)
         index, task = self._sampler.pick(self.np_random, options)
         episode = self._episode = self._game.start(index, self._prepare(task).figures)
-        reason = episode.placement.dead_end()
+        reason = dead_end(episode.placement)
         return self._observe(episode), self._info(episode) | ({} if reason is None else {"reason": reason})
 
     def step(self, action: Any) -> Step:

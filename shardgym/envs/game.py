@@ -13,6 +13,7 @@ from shardgym.envs.episode import Episode
 from shardgym.envs.figures import Figures
 from shardgym.envs.partial_cost import partial_cost
 from shardgym.envs.placement import Placement
+from shardgym.envs.refusals import dead_end, why_not_there
 from shardgym.envs.rules import Rules
 from shardgym.envs.scoring import plan_cost
 from shardgym.envs.shards import NO_SPLITS
@@ -61,10 +62,10 @@ class Game:
     def play(self, episode: Episode, action: Any) -> Move:
         """Do what an action says; the episode must not have ended."""
         placement = episode.placement
-        if (reason := placement.dead_end()) is not None:
+        if (reason := dead_end(placement)) is not None:
             return self._give_up(episode, "no_device_fits", reason)
         halving = self.rules.limits is not None and _is(action, self._max_devices)
-        if (reason := placement.split_refusal() if halving else placement.refusal(action)) is not None:
+        if (reason := placement.split_refusal() if halving else why_not_there(placement, action)) is not None:
             return self._give_up(episode, "invalid_action", reason)
         if halving:
             placement.halve()
@@ -76,7 +77,7 @@ class Game:
         """Go on, unless the plan is complete or nothing can be done about the next shard."""
         if episode.placement.complete:
             return self._score(episode)
-        if (reason := episode.placement.dead_end()) is not None:
+        if (reason := dead_end(episode.placement)) is not None:
             return self._give_up(episode, "no_device_fits", reason)
         if not placed or episode.partial is None:
             return Move(0.0, {})

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shardgym.envs.figures import Figures
-from shardgym.envs.refusals import why_not_there, why_nothing_fits
 from shardgym.envs.shards import NO_SPLITS, SplitLimits, WaitingShard
 from shardgym.plan import Shard, ShardingPlan
 
@@ -97,18 +95,8 @@ class Placement:
         """Whether the shard to place now can be halved; False when there is none."""
         return bool(self.waiting) and self.split_refusal() is None
 
-    def dead_end(self) -> str | None:
-        """Return why no action is left although shards are, or None."""
-        if not self.waiting or self.fitting().any() or self.can_split:
-            return None
-        return why_nothing_fits(self)
-
-    def refusal(self, action: Any) -> str | None:
-        """Return why the shard cannot go to this device, or None."""
-        return why_not_there(self, action)
-
     def put(self, device: int) -> None:
-        """Place the shard; `refusal(device)` must be None."""
+        """Place the shard; `why_not_there(self, device)` must be None."""
         shard = self.waiting.pop()
         self.done.append((shard, device))
         self.used[device] += shard.size

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from shardgym.envs.placement import Placement
 from shardgym.envs.shards import NO_SPLITS
 from shardgym.records import shown
-
-if TYPE_CHECKING:
-    from shardgym.envs.placement import Placement
 
 
 def why_not_there(placement: Placement, action: Any) -> str | None:
@@ -26,7 +24,14 @@ def why_not_there(placement: Placement, action: Any) -> str | None:
     return None
 
 
-def why_nothing_fits(placement: Placement) -> str:
+def dead_end(placement: Placement) -> str | None:
+    """Return why no action is left although shards are, or None."""
+    if not placement.waiting or placement.fitting().any() or placement.can_split:
+        return None
+    return _why_nothing_fits(placement)
+
+
+def _why_nothing_fits(placement: Placement) -> str:
     """Say where there is most room for the next shard, which fits nowhere, and why it cannot be halved."""
     room = placement.figures.capacity - placement.used
     device = int(room.argmax())

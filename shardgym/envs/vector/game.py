@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from shardgym.envs.game import Game
 from shardgym.envs.observation_space import Layout
+from shardgym.envs.refusals import dead_end, why_not_there
 from shardgym.envs.shards import NO_SPLITS
 from shardgym.envs.vector.features import Int64s
 from shardgym.envs.vector.infos import Infos
@@ -107,13 +108,13 @@ class VectorGame:
 
     def reason(self, row: int) -> str | None:
         """Return why nothing can be done in an episode, or None."""
-        return self.placements.placement(row).dead_end()
+        return dead_end(self.placements.placement(row))
 
     def _refusal(self, numbers: Int64s, actions: Any, row: int) -> str | None:
         """Return why the action of an environment cannot be done."""
         placement = self.placements.placement(row)
         halving = self.rules.limits is not None and numbers[row] == self._max_devices
-        return placement.split_refusal() if halving else placement.refusal(actions[row])
+        return placement.split_refusal() if halving else why_not_there(placement, actions[row])
 
     def _put(self, rows: Int64s, devices: Int64s) -> None:
         if len(rows):

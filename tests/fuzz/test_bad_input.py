@@ -159,7 +159,8 @@ def test_tables_with_a_mistake_are_refused_with_the_place(here, capsys, text, pa
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"not gzip", gzip.compress(b"not torch"), gzip.compress(b"PK\x03\x04" + b"\0" * 50)]
+    "content",
+    [b"", b"not gzip", gzip.compress(b"not torch", mtime=0), gzip.compress(b"PK\x03\x04" + b"\0" * 50, mtime=0)],
 )
 @pytest.mark.parametrize("name", ["bags.pt.gz", "bags.pt"])
 def test_damaged_dlrm_datasets_files_are_refused(here, capsys, name, content):

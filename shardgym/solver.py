@@ -86,7 +86,8 @@ def warm_up(solver: Solver, task: ShardingTask, cost: CostModel) -> None:
     """Let a solver compile or load what it needs, which is no part of the time that it solves in.
 
     Calls `solver.warm_up(task, cost)` where there is one, with the first table of a task alone: nothing can be solved
-    ahead. A run does so once per solver, before its first task.
+    ahead. A run does so once per solver, before its first task; where that raises, the task is an error, and it is
+    tried again before the next.
     """
     method = getattr(solver, "warm_up", None)
     if callable(method):

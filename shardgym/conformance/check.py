@@ -15,8 +15,10 @@ from shardgym.costs.base import CostModel
 from shardgym.costs.closed import judges_closed
 from shardgym.costs.registry import make_cost
 from shardgym.errors import InputError
+from shardgym.plan import ShardingPlan
 from shardgym.registry import construct
-from shardgym.solver import Solver, call_solver, make_solver
+from shardgym.solver import Solver, call_solver, make_solver, warm_up
+from shardgym.task import ShardingTask
 
 _SEED, _OTHER_SEED = 0, 1
 
@@ -65,9 +67,16 @@ def check_solver(
 def _trials(make: Callable[[], Solver], cost: CostModel, time_limit_s: float, hang_s: float) -> Iterator[Trial]:
     """Make all calls, one after another."""
     used = make()
+    warm: dict[int, Solver] = {}  # by identity; the objects stay, so that none gets the identity of another
+
+    def solve(solver: Solver, task: ShardingTask, seed: int, options: dict[str, Any]) -> ShardingPlan:
+        if id(solver) not in warm:
+            warm_up(solver, task, cost)
+            warm[id(solver)] = solver
+        return call_solver(solver, task, cost, seed, **options)
 
     def call(case: Case, kind: str, solver: Solver, seed: int, **options: Any) -> Trial:
-        return watch(case, kind, lambda task: call_solver(solver, task, cost, seed, **options), hang_s)
+        return watch(case, kind, lambda task: solve(solver, task, seed, options), hang_s)
 
     for case in feasible_cases():
         yield call(case, "first", used, _SEED)

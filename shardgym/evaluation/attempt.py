@@ -13,7 +13,7 @@ from shardgym.evaluation.entrant import Entrant
 from shardgym.evaluation.provenance import utc_now
 from shardgym.evaluation.result import Status
 from shardgym.plan import ShardingPlan
-from shardgym.solver import call_solver, warm_up
+from shardgym.solver import call_solver
 from shardgym.task import ShardingTask
 
 #: Takes a heading and a traceback.
@@ -61,10 +61,9 @@ def _text(error: BaseException) -> str:
 
 
 def attempt(
-    entrant: Entrant, task: ShardingTask, oracle: CostModel, seed: int, time_limit_s: float | None, log: ErrorLog,
-    *, first: bool = False,
-) -> Attempt:  # fmt: skip
-    """Let a solver solve a task and time the call; `first` says that it may warm up before.
+    entrant: Entrant, task: ShardingTask, oracle: CostModel, seed: int, time_limit_s: float | None, log: ErrorLog
+) -> Attempt:
+    """Let a solver solve a task and time the call, after it has warmed up once.
 
     Whatever the solver raises becomes a failure with a reason, except a keyboard interrupt.
     """
@@ -72,9 +71,8 @@ def attempt(
     failure: Status | None = None
     reason, answer = None, None
     try:
-        if first:
-            warm_up(entrant.solver, task, oracle)
-            clock = time.perf_counter()
+        entrant.warm_up(task, oracle)
+        clock = time.perf_counter()
         answer = call_solver(entrant.solver, task, oracle, seed, time_limit_s=time_limit_s)
     except NO_PLAN as error:
         failure, reason = "infeasible", one_line(error, with_type=False)

@@ -36,5 +36,5 @@ def _check_recipe(result: Result, folder: Path, wanted: str | None) -> None:
     if wanted is not None and wanted != result.recipe:
         raise InputError(
             f"{folder} holds records of solver '{result.solver}' with settings {result.recipe}, this run has {wanted}: "
-            f"label this one, {_REMEDY}"
+            f"give this one a label of its own, {_REMEDY}"
         )

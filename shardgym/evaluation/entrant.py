@@ -8,11 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shardgym.arguments import dictionary, given, members
+from shardgym.costs.base import CostModel
 from shardgym.errors import InputError
 from shardgym.records import canonical_json
-from shardgym.solver import Solver, make_solver, solver_names
+from shardgym.solver import Solver, make_solver, solver_names, warm_up
+from shardgym.task import ShardingTask
 
-_LABEL = re.compile(r"[\w.+-]{1,60}")
+_LABEL = re.compile(r"[A-Za-z0-9_.+-]{1,60}")
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,25 @@ class SolverSpec:
         return self.name if self.title != self.name else None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Entrant:
-    """A solver that takes part in a run, made once."""
+    """A solver that takes part in a run, made once.
+
+    Attributes:
+        spec: what it was made from.
+        solver: the solver.
+        is_warm: whether it has warmed up.
+    """
 
     spec: SolverSpec
     solver: Solver
+    is_warm: bool = False
+
+    def warm_up(self, task: ShardingTask, oracle: CostModel) -> None:
+        """Let the solver warm up unless it has; where that fails it is tried again before the next task."""
+        if not self.is_warm:
+            warm_up(self.solver, task, oracle)
+            self.is_warm = True
 
 
 def make_entrants(solvers: Iterable[str | SolverSpec]) -> list[Entrant]:
@@ -82,14 +97,19 @@ def _spec(number: int, value: object) -> SolverSpec:
 
 
 def _checked(spec: SolverSpec) -> SolverSpec:
-    """Return the spec without a label that says nothing; refuse one that no table can show, or of another solver."""
+    """Return the spec without a label that says nothing."""
     if spec.made_from is None:
         return replace(spec, label="")
-    if not _LABEL.fullmatch(spec.label):
-        raise InputError(f"label '{spec.label:.80}': expected at most 60 letters, digits and any of _ . + -")
-    if spec.label in solver_names():
-        raise InputError(f"label '{spec.label}' is the name of another solver than '{spec.name}': give another one")
+    check_label(spec.label, spec.name)
     return spec
+
+
+def check_label(label: str, name: str) -> None:
+    """Refuse a label that tables cannot show plainly, or that is the name of another solver; raises `InputError`."""
+    if not _LABEL.fullmatch(label):
+        raise InputError(f"label '{label:.80}': expected at most 60 letters, digits and any of _ . + -")
+    if label in solver_names():
+        raise InputError(f"label '{label}' is the name of another solver than '{name}': give another one")
 
 
 def _require_json(spec: SolverSpec) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from shardgym.costs.base import CostModel
 from shardgym.costs.closed import JudgesKey
@@ -37,7 +37,6 @@ class Work:
         key: of the judge, which is closed to solvers.
         oracle: what solvers may query.
         store: takes the results.
-        warm: titles of the solvers that were called before.
     """
 
     suite: Tasks
@@ -48,7 +47,6 @@ class Work:
     key: JudgesKey
     oracle: CostModel
     store: Store
-    warm: set[str] = field(default_factory=set)
 
     def run(self, progress: bool) -> None:
         """Solve, score and append what the store lacks."""
@@ -76,10 +74,8 @@ class Work:
         for entrant, seed in todo:
             own = ShardingTask.from_json(before)
             bar.remark(entrant.spec.title)
-            first = entrant.spec.title not in self.warm
-            self.warm.add(entrant.spec.title)
             with contextlib.chdir(os.curdir):  # back to where the run started, wherever the solver went
-                tried = attempt(entrant, own, self.oracle, seed, self.info.time_limit_s, self._log, first=first)
+                tried = attempt(entrant, own, self.oracle, seed, self.info.time_limit_s, self._log)
             if not _is_unchanged(own, before):
                 tried = dataclasses.replace(tried, failure="error", reason="the solver changed the task", plan=None)
             attempts.append(tried)

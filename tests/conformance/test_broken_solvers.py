@@ -260,3 +260,35 @@ def test_a_hanging_solver_fails_the_time_check_and_leaves_the_others_undecided()
     assert "'uneven memory filled exactly': no answer after" in failed(report)["time_limit_kept"]
     assert {row.ok for row in report.rows if row.name != "time_limit_kept"} == {None}
     assert not report.ok
+
+
+class Warm(Sound):
+    """Solves only after it has warmed up."""
+
+    ready = False
+
+    def warm_up(self, task, cost):
+        self.ready = True
+
+    def solve(self, task, cost, seed=0):
+        if not self.ready:
+            raise RuntimeError("cold")
+        return super().solve(task, cost)
+
+
+class FailsToWarm(Sound):
+    """Cannot load what it needs."""
+
+    def warm_up(self, task, cost):
+        raise OSError("no such weights")
+
+
+def test_every_solver_warms_up_before_its_first_call():
+    """Fresh ones too."""
+    assert check_solver(Warm).ok
+
+
+def test_a_solver_that_cannot_warm_up_fails():
+    report = check_solver(FailsToWarm)
+    assert not report.ok
+    assert any("no such weights" in row.detail for row in report.rows)

@@ -51,7 +51,7 @@ def test_resume_knows_labels(tmp_path):
 @pytest.mark.parametrize("other", [SolverSpec(TOY + "Tuned", {"k": 2}, "one"), SolverSpec("random", {}, "one")])
 def test_a_label_means_one_thing_in_a_folder(tmp_path, other):
     run(tmp_path, ONE)
-    with pytest.raises(InputError, match=f"'one' with settings {TOY}Tuned .*label this one, give another folder"):
+    with pytest.raises(InputError, match=f"'one' with settings {TOY}Tuned .*give this one a label of its own, give a"):
         run(tmp_path, other)
     with pytest.raises(InputError, match="'one' is given twice with different settings: label one"):
         run(tmp_path / "new", ONE, other)

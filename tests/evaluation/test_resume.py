@@ -206,7 +206,7 @@ def test_records_of_a_solver_with_other_settings_are_refused(out, resume):
 
     tuned(0)
     assert len(tuned(0, resume=resume)) == 3
-    with pytest.raises(InputError, match=r"with settings \{\"k\":0\}, this run has \{\"k\":1\}: label this one, give"):
+    with pytest.raises(InputError, match=r"with settings \{\"k\":0\}, this run has \{\"k\":1\}: give this one a label"):
         tuned(1, resume=resume)
     assert len(run(out, "Halves", resume=resume)) == (0 if resume == "none" else 3)
 

@@ -24,6 +24,20 @@ class Changeable:
         return ShardingPlan.table_wise(task, [self.device] * task.num_tables)
 
 
+class NeedsWarmth:
+    """Solves only after it has warmed up."""
+
+    ready = False
+
+    def warm_up(self, task, cost):
+        self.ready = True
+
+    def solve(self, task, cost, seed=0):
+        if not self.ready:
+            raise RuntimeError("cold")
+        return ShardingPlan.table_wise(task, [0] * task.num_tables)
+
+
 SOLVERS = (SolverSpec("random", label="dice"), TOY + "Halves", TOY + "GivesUp", THIS + "Changeable")
 TRUST = [CountCost.name, TOY + "Halves", TOY + "GivesUp", THIS + "Changeable"]
 
@@ -119,6 +133,13 @@ def test_what_cannot_be_solved_again_is_a_gap(records, change, why):
 def test_without_the_run_nobody_knows_the_oracle(records):
     (records / "run.json").unlink()
     assert any(gap.startswith("8 not solved again: no run.json of ") for gap in check(records).gaps)
+
+
+def test_solvers_warm_up_as_in_a_run(tmp_path):
+    suite = ToySuite([dataclasses.replace(t, batch_size=64) for t in toy_tasks(2)])
+    evaluate(suite, [THIS + "NeedsWarmth"], out=tmp_path, judge=CountCost.name, oracle="roofline")
+    report = verify([tmp_path], trust=[CountCost.name, THIS + "NeedsWarmth"], solve=True)
+    assert report.verdict == "verified"
 
 
 def test_seeds_are_those_of_the_records(records):

@@ -120,7 +120,44 @@ def test_a_damaged_record_is_unreadable(toys, damage):
 def test_a_truncated_file(toys):
     path = toys / "records.jsonl"
     path.write_bytes(path.read_bytes()[:-40])
-    assert problem(toys, 6).reason.startswith("cut off while it was written")
+    report = verify([toys], trust=TRUST)
+    assert (report.rows[5].status, report.verdict) == ("skipped", "partly verified")
+    assert report.rows[5].reason.startswith("cut off while it was written")
+    assert "1 record missing" in report.footer()
+
+
+def test_a_failure_that_is_confirmed_does_not_stand_for_costs_that_are_not(toys):
+    """All costs are of a judge that is not at hand; one record holds a plan that is infeasible indeed."""
+    forget_run(toys)
+    for line in range(1, 7):
+        edit(toys, line, lambda record: record.update(judge="crystal_ball"))
+
+    def broken(record):
+        record["plan"]["shards"][0]["device"] = 99
+        record.update(status="infeasible", reason="device 99 does not exist")
+        record["cost"] = None
+
+    edit(toys, 1, broken)
+    report = verify([toys], trust=TRUST)
+    assert [row.status for row in report.rows] == ["ok"] + ["skipped"] * 5
+    assert (report.ok, report.verdict) == (False, "NOT VERIFIED")
+    assert "nothing verified in" in report.footer()
+
+
+@pytest.mark.parametrize(("paths", "trust"), [(3, []), (["."], "evaluation_toys:CountCost"), ([3], [])])
+def test_arguments_of_another_kind_are_refused(paths, trust):
+    with pytest.raises(InputError, match="expected a"):
+        verify(paths, trust=trust)
+
+
+@pytest.mark.parametrize(
+    ("solver", "reason"),
+    [("random", "label 'random' is the name of another solver"), ("neur\u043eshard", "expected at most 60 letters")],
+)
+def test_labels_that_no_run_accepts_are_mismatches(toys, solver, reason):
+    forget_run(toys)
+    edit(toys, 1, lambda record: record.update(solver=solver, made_from="dim_greedy"))
+    assert reason in problem(toys, 1).reason
 
 
 def test_a_record_that_is_there_twice(toys):
@@ -249,7 +286,7 @@ def test_time_that_was_moved_to_another_phase_is_found(measured):
     edit(measured, 2, lambda record: record["cost"].update(
         per_device=[[0.0, 0.0, 0.0, sum(row)] for row in record["cost"]["per_device"]]
     ))  # fmt: skip
-    assert "forward_compute is 0% of the stored times and 100% now" in problem(measured, 2).reason
+    assert "forward_compute is 0% of the times that are stored and 100% now" in problem(measured, 2).reason
 
 
 def test_equal_plans_of_one_session_must_have_equal_stored_costs(tmp_path, monkeypatch):

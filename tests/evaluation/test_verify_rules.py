@@ -10,6 +10,7 @@ from shardgym import PlanCost
 from shardgym.evaluation.verify.drift import MAX_DRIFT, Remeasured, tolerance
 from shardgym.evaluation.verify.drift import measured_problems as problems_of
 from shardgym.evaluation.verify.rules import deterministic_problem
+from shardgym.evaluation.verify.split import split_problem
 
 
 def cost(*forward, noise=0.0):
@@ -117,6 +118,14 @@ def test_what_a_deterministic_model_says_about_its_times_is_compared(change):
 def test_a_stored_time_of_zero_is_a_problem():
     (problem,) = measured_problems([(cost(0.0), cost(1.0))])
     assert problem is not None
+
+
+def test_time_that_a_device_did_not_take_is_found():
+    """The slowest device, and so the total, is as it was."""
+    honest = PlanCost([[10, 0, 0, 0], [8, 0, 0, 0]], "toy", "1", "lab")
+    forged = PlanCost([[10, 0, 0, 0], [4, 0, 0, 0]], "toy", "1", "lab")
+    assert split_problem(honest, honest) is None
+    assert split_problem(forged, honest) == "device 1 is 40% of the slowest device that are stored and 80% now"
 
 
 def test_of_two_plans_each_is_held_to_the_other():

@@ -24,6 +24,7 @@ class Checked:
         reason: why it is not ok; for one that is, the stored and the fresh time.
         solver: name of the solver; "" when the line is damaged.
         task_index: position of the task in its suite; None when the line is damaged.
+        claims_cost: whether the record claims a cost, which an "ok" of it then confirms.
         relative: new over stored time of a cost that was measured again, over the drift of its task; None for others.
     """
 
@@ -34,6 +35,7 @@ class Checked:
     solver: str = ""
     task_index: int | None = None
     relative: float | None = None
+    claims_cost: bool = False
 
     @property
     def file(self) -> str:

@@ -40,8 +40,8 @@ def measured_problems(plans: Sequence[Remeasured]) -> list[str | None]:
     """
     drift = _drift(plans) if plans else 1.0
     if not _within(drift, MAX_DRIFT):
-        count = f"all {len(plans)} plans" if len(plans) > 1 else "the plan"
-        shared = f"{count} of this task take {drift:.2f} times the stored time: beyond a drift of {MAX_DRIFT}"
+        count = f"all {len(plans)} plans of this task take" if len(plans) > 1 else "the plan of this task takes"
+        shared = f"{count} {drift:.2f} times the stored time: beyond a drift of {MAX_DRIFT}"
         return [shared] * len(plans)
     return [split_problem(p.old, p.new) or _unequal(p, plans) or _deviation(p, _drift_for(p, plans)) for p in plans]
 

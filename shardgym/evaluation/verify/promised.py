@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shardgym.errors import InputError
+from shardgym.evaluation.entrant import check_label
 from shardgym.evaluation.run_info import RUN_INFO, RunInfo
 from shardgym.evaluation.store import RECORDS
 from shardgym.evaluation.verify.checked import Checked
@@ -31,7 +32,7 @@ def hold_to_run(file: Path, rows: _Rows) -> tuple[_Rows, list[str]]:
 
 
 def _held(stored: Stored, info: RunInfo | None, firsts: _Firsts) -> Stored | Checked:
-    problem = (_not_of(info, stored) if info is not None else None) or firsts.problem(stored)
+    problem = (_not_of(info, stored) if info is not None else None) or firsts.problem(stored) or _bad_label(stored)
     return stored if problem is None else stored.row("mismatch", problem)
 
 
@@ -48,6 +49,16 @@ def _not_of(info: RunInfo, stored: Stored) -> str | None:
         return f"{RUN_INFO} has no seed {result.seed}, only {', '.join(map(str, info.seeds))}"
     if result.task_index >= info.num_tasks:
         return f"{RUN_INFO} has {info.num_tasks} tasks, the record is about task {result.task_index}"
+    return None
+
+
+def _bad_label(stored: Stored) -> str | None:
+    """Return why no run can have called its solver so."""
+    try:
+        if stored.result.made_from is not None:
+            check_label(stored.result.solver, stored.result.made_from)
+    except InputError as error:
+        return str(error)
     return None
 
 

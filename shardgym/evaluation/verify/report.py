@@ -31,8 +31,9 @@ class VerifyReport:
 
     @property
     def unverified_files(self) -> list[str]:
-        """Files that hold records of which none could be verified."""
-        verified = {row.file for row in self.rows if row.status == "ok"}
+        """Files of whose records none could be verified, or none of those that claim a cost."""
+        claiming = {row.file for row in self.rows if row.claims_cost}
+        verified = {row.file for row in self.rows if row.status == "ok" and row.claims_cost == (row.file in claiming)}
         return [file for file in dict.fromkeys(row.file for row in self.rows) if file not in verified]
 
     @property

@@ -13,7 +13,7 @@ from shardgym.costs.plan_cost import PHASES, PlanCost
 from shardgym.evaluation.verify.again import MEASUREMENTS
 from shardgym.evaluation.verify.bias import BIAS, DOUBT, MIN_TASKS, MOST, STANDARD_ERRORS
 from shardgym.evaluation.verify.drift import CEILING, FLOOR, MAX_DRIFT, STORED_NOISE
-from shardgym.evaluation.verify.split import SHARE
+from shardgym.evaluation.verify.split import DEVICE, SHARE
 
 RELATIVE = 1e-6
 
@@ -26,9 +26,9 @@ relative to each other. Their common drift, the median of new/old over their dif
 be off the common drift, or where there are two plans that of the other one, by a share of
 4 x sqrt(old noise^2 + new noise^2), but at least {FLOOR:g} and at most {CEILING:g}, either way; of the stored noise no
 more counts than the larger of {STORED_NOISE:g} and the new noise. Equal plans must have equal stored costs if their
-new ones are equal. Labels (measured or modelled, repeats) must be the same, and each phase's share of the time of all
-devices within {SHARE:g} of the whole. Tasks whose stored times are of several sessions are named: a run measures all
-plans of a task together.
+new ones are equal. Labels (measured or modelled, repeats) must be the same, each phase's share of the time of all
+devices within {SHARE:g} of the whole, and each device's time within {DEVICE:g} of that of the slowest. Tasks whose
+stored times are of several sessions are named: a run measures all plans of a task together.
 
 A busy machine can disturb a measurement: where a measured cost disagrees, all plans of the task are measured again, and
 it is a mismatch if it disagrees in each of {MEASUREMENTS} measurements; one that agrees is enough.

@@ -30,17 +30,19 @@ class Stored:
         """Return this record's row of the report; what claims no cost and was not checked is a failure."""
         if status == "skipped" and self.result.status != "ok":
             status = "failure"
-        return Checked(self.where, self.subject, status, reason, self.result.solver, self.result.task_index, relative)
+        result = self.result
+        claims = result.status == "ok"
+        return Checked(self.where, self.subject, status, reason, result.solver, result.task_index, relative, claims)
 
 
 def read_stored(path: Path) -> list[Stored | Checked]:
-    """Return the records of a file; a line that is damaged, cut off or doubled is a row of the report."""
+    """Return the records of a file; a line that is damaged, doubled or cut off is a row of the report."""
     rows: list[Stored | Checked] = []
     seen = set()
     for line in read_lines(path):
         where = line.where(path)
         if not line.whole:
-            rows.append(Checked(where, "", "unreadable", "cut off while it was written; a resumed run drops it"))
+            rows.append(Checked(where, "", "skipped", "cut off while it was written; a resumed run drops it"))
             continue
         try:
             stored = Stored(path, where, Result.from_json(line.text, source="record"))

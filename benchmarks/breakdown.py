@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,12 @@ from typing import Any
 import numpy as np
 from tabulate import tabulate
 
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.script import run_script
 from shardgym import load_suite, make_cost
+from shardgym.errors import InputError
 from shardgym.evaluation.result import Result
 from shardgym.evaluation.store import read_results
 
@@ -45,13 +51,20 @@ def main() -> None:
 
 
 def solved_by_all(results: list[Result]) -> list[Result]:
-    """Return the records of tasks that every solver has a cost for."""
+    """Return the records of tasks that every solver has a cost for.
+
+    Raises:
+        InputError: there is no such task.
+    """
     ok = [result for result in results if result.status == "ok"]
     solvers = {result.solver for result in results}
     by_task: dict[int, set[str]] = defaultdict(set)
     for result in ok:
         by_task[result.task_index].add(result.solver)
-    return [result for result in ok if by_task[result.task_index] == solvers]
+    shared = [result for result in ok if by_task[result.task_index] == solvers]
+    if not shared:
+        raise InputError(f"{len(results)} records: expected a task that every solver has a cost for, got none")
+    return shared
 
 
 def parts(per_device: Any) -> list[float]:
@@ -70,4 +83,4 @@ def row(solver: str, values: np.ndarray) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_script(main))

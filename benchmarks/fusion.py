@@ -26,12 +26,14 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.fusion_report import plot, summary
+from benchmarks.script import run_script
 from shardgym import CostModel, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.collection.placements import DIMS, whole_piece
 from shardgym.collection.setup import SETUPS
 from shardgym.costs.fbgemm.compute import time_contents
 from shardgym.costs.fbgemm.content import Content, Piece
 from shardgym.costs.fbgemm.pool import WorkerPool
+from shardgym.costs.simulator.optional import need
 from shardgym.costs.workers.statistics import centre
 from shardgym.pools import load_pool
 
@@ -55,6 +57,8 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, help="file for the plot; needs matplotlib")
     parser.add_argument("--json", action="store_true", help="also every single set")
     given = parser.parse_args()
+    if given.plot is not None:
+        need("matplotlib.figure", "--plot")
     pieces = draw_pieces(given.device, given.tables, np.random.default_rng(given.seed))
     sets = draw_sets(given.device, pieces, given.sets, np.random.default_rng(given.seed + 1))
     hardware, ms = measure(given.device, [[piece] for piece in pieces] + sets, given.rounds, given.seed)
@@ -139,4 +143,4 @@ def _predict(cost: CostModel, held: Content) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_script(main))

@@ -77,7 +77,8 @@ def explain(error: ValidationError, record: type[Any] | None = None) -> str:
 
     An unknown field comes before a missing one: it is what was misspelt.
     """
-    first, *rest = sorted(error.errors(include_url=False), key=lambda e: e["type"] != "unexpected_keyword_argument")
+    errors = _own(error.errors(include_url=False))
+    first, *rest = sorted(errors, key=lambda e: e["type"] != "unexpected_keyword_argument")
     where = ".".join(_named(first["loc"], record))
     message, value = first["msg"].removeprefix("Value error, "), shown(first["input"])
     silent = first["type"] == "missing" or (first["type"] == "value_error" and not where)
@@ -86,6 +87,12 @@ def explain(error: ValidationError, record: type[Any] | None = None) -> str:
     unknown = first["type"] == "unexpected_keyword_argument"
     hint = suggestion(record, first["loc"]) if unknown and record is not None else ""
     return f"{where}{': ' if where else ''}{message}{given}{hint}{more}".replace("\n", " ")
+
+
+def _own(errors: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Leave out containers of what is wrong itself: a list "has too few items" as wrong items are not counted."""
+    containers = {error["loc"][:end] for error in errors for end in range(1, len(error["loc"]))}
+    return [error for error in errors if error["loc"] not in containers]
 
 
 def _others(errors: list[ErrorDetails], record: type[Any] | None) -> str:
@@ -216,11 +223,11 @@ def parse_json(text: str | bytes, source: str) -> Any:
 
 
 def read_text(path: str | Path) -> str:
-    """Read a UTF-8 text file; raises `InputError` when that fails."""
+    """Read a UTF-8 text file, with or without a byte-order mark; raises `InputError` when that fails."""
     if not isinstance(path, str | os.PathLike):
         raise InputError(f"expected the path of a file, got {shown(path)}")
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -24,6 +24,7 @@ from shardgym import (
     ZipfIds,
 )  # fmt: skip
 from shardgym.records import canonical_json, shown
+from shardgym.suites.spec import DrawnTasks
 
 ids = st.one_of(
     st.builds(UniformIds, lengths=st.sampled_from(["fixed", "poisson"])),
@@ -256,6 +257,27 @@ def test_every_field_that_is_wrong_is_named_up_to_eight_of_them():
     many = {f"x{n}": n for n in range(13)}
     with pytest.raises(InputError, match=r"; 12 more: x1, x2, x3, x4, x5, x6, x7, x8, \.\.\.$"):
         EmbeddingTable.from_dict({"name": "a", "num_embeddings": 1, "embedding_dim": 4} | many)
+
+
+def test_a_list_is_not_named_beside_what_is_wrong_in_it():
+    """Its wrong items do not count, so that it "has too few"; a list that is wrong itself is named."""
+    group = {
+        "name": "a", "count": 1, "topology": "cpu", "num_devices": 2, "num_tables": [1, 2], "dims": [4],
+        "max_total_bytes": 9,
+    }  # fmt: skip
+    drawn = {"kind": "drawn", "seed": 1, "pool": "p", "batch_size": 1}
+    with pytest.raises(InputError, match=r"groups\.0\.memory_bytes: Field required$"):
+        DrawnTasks.from_dict(drawn | {"groups": [group]})
+    with pytest.raises(InputError, match=r"; 1 more: groups$"):
+        DrawnTasks.from_dict({**drawn, "seed": "x", "groups": []})
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path, toy_task: ShardingTask):
+    """Some editors write one."""
+    path = tmp_path / "task.json"
+    path.write_text(toy_task.to_json(), encoding="utf-8-sig")
+    assert path.read_bytes().startswith(b"\xef\xbb\xbf")
+    assert ShardingTask.load(path) == toy_task
 
 
 def test_a_record_of_another_kind_is_called_by_its_name(toy_task: ShardingTask):

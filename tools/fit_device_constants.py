@@ -13,12 +13,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import least_squares
 
 from shardgym.collection.run import DEVICE
 from shardgym.costs.fbgemm.device_facts import DeviceFacts
@@ -26,7 +26,9 @@ from shardgym.costs.hardware import DeviceConstants, device_constants
 from shardgym.costs.shard_work import ShardWork, backward_ms, forward_ms
 from shardgym.costs.simulator.dataset import read_compute
 from shardgym.costs.simulator.features import distinct_rows
+from shardgym.costs.simulator.optional import need
 from shardgym.costs.simulator.samples import ComputeSamples, with_role
+from shardgym.errors import ShardGymError
 
 #: What is fitted. Bandwidths and sizes are as positive as times, so all are fitted as logarithms.
 FITTED = (
@@ -41,18 +43,32 @@ _DIGITS = 3
 Floats = npt.NDArray[np.float64]
 
 
-def main() -> None:
-    """Fit and print."""
+def main() -> int:
+    """Run the command; returns its exit code."""
+    try:
+        report(arguments())
+    except ShardGymError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("data", type=Path, help="folder of 'shardgym collect'")
     parser.add_argument("--start", required=True, help="name in shardgym/costs/hardware.py")
     parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
+    return parser.parse_args()
+
+
+def report(given: argparse.Namespace) -> None:
+    """Fit and print."""
     samples, start = read_compute(given.data), device_constants(given.start)
     facts = given.data / DEVICE
     fixed: dict[str, float] = {}
     if facts.exists():
-        fixed["memory_bandwidth"] = DeviceFacts.from_json(facts.read_text(), source=str(facts)).copy_bandwidth
+        fixed["memory_bandwidth"] = DeviceFacts.load(facts).copy_bandwidth
     learned, test = with_role(samples, "oracle"), with_role(samples, "test")
     fitted = rounded(fit(start, learned, fixed))
     result: dict[str, Any] = {
@@ -72,6 +88,7 @@ def main() -> None:
 
 def fit(start: DeviceConstants, samples: ComputeSamples, fixed: dict[str, float]) -> DeviceConstants:
     """Return the constants with the smallest squares of logarithmic errors; some squares count less (soft L1)."""
+    optimize: Any = need("scipy.optimize", "fitting constants")
     names = [name for name in FITTED if name not in fixed]
     known = dataclasses.replace(start, **fixed)
 
@@ -82,7 +99,7 @@ def fit(start: DeviceConstants, samples: ComputeSamples, fixed: dict[str, float]
         return np.asarray(np.log(predicted(with_logs(logs), samples) / samples.ms).ravel())
 
     first = np.log([max(float(getattr(known, name)), _LEAST) for name in names])
-    return with_logs(least_squares(residuals, first, loss="soft_l1", f_scale=0.2).x)
+    return with_logs(optimize.least_squares(residuals, first, loss="soft_l1", f_scale=0.2).x)
 
 
 def sets_of(samples: ComputeSamples) -> int:
@@ -115,4 +132,4 @@ def rounded(device: DeviceConstants) -> DeviceConstants:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

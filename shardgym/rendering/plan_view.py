@@ -41,7 +41,7 @@ def render_plan(
     Args:
         task: the task that the plan is for.
         plan: feasible or not; problems are listed.
-        cost: its cost, where known.
+        cost: its cost, where known; one line says so where the cost model gave none.
         width: columns of the terminal.
         ascii_only: draw bars with characters that every terminal has.
     """
@@ -50,6 +50,8 @@ def render_plan(
     parts += [_wrapped(line, width) for line in remarks(task, plan, scored)]
     if scored is not None:
         parts.append(_legend(scored, width, ascii_only))
+    elif cost is not None:
+        parts.append(f"cost: none by {cost.cost}, because of the following")
     problems = list(plan_problems(task, plan.shards))
     if not problems and cost is not None and cost.reason is not None:
         problems = [cost.reason]

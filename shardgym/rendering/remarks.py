@@ -63,12 +63,12 @@ def _slowest(task: ShardingTask, plan: ShardingPlan, cost: PlanCost) -> list[str
 
 
 def _held_up(found: Critical) -> str:
-    """Give both parts of the device's time, as the wait for others is no part of it."""
+    """Give what the device adds to the step and both parts of its own time, which the wait for others is no part of."""
     worst, parts = found.device, (found.compute_ms, found.exchange_ms)
     compute, exchange = (f"{times[worst]:.3f} ms, {_times_mean(times.tolist(), worst)}" for times in parts)
     return (
-        f"held up by: device {worst}, {found.alone_ms:.3f} ms for it alone; compute {compute}; "
-        f"exchange without waiting {exchange}"
+        f"held up by: device {worst}, the step is {found.alone_ms:.3f} ms longer than for the next device; "
+        f"its compute {compute}; its exchange without waiting {exchange}"
     )
 
 

@@ -58,6 +58,15 @@ def test_csv_has_a_line_per_shard_and_reads_back(here, capsys):
     assert "0 tables moved, 0 cut differently, 40 the same" in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_written_csv_is_said_in_text_and_not_in_json(capsys):
+    main([*SHOW, "--csv", "a.csv"])
+    assert capsys.readouterr().out.splitlines()[-1] == "csv: 40 shards written to a.csv"
+    main([*SHOW, "--csv", "b.csv", "--json"])
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["plan"]
+    assert "written" not in captured.out + captured.err
+
+
 def test_csv_does_not_overwrite_without_force(here, capsys):
     (here / "a.csv").write_text("precious")
     assert main([*SHOW, "--csv", "a.csv"]) == 2

@@ -32,6 +32,8 @@ def here(tmp_path, monkeypatch):
     [
         ("plan.json", HALVES.to_json()),
         ("plan.json", json.dumps(MAPPING)),
+        ("plan.json", f"\ufeff{HALVES.to_json()}"),
+        ("plan.json", f"\ufeff{json.dumps(MAPPING)}"),
         ("plan.csv", "table,device\nt0,0\nt1,0\nt2,1\nt3,1\n"),
         ("plan.CSV", "\ufeffdevice, table\r\n0,t0\r\n\r\n0, t1\r\n1,t2\r\n1,t3\r\n"),
         ("plan.csv", f"table,device,{','.join(BOUNDS)}\nt0,0,,,,\nt1,0,,,,\nt2,1,0,10,0,4\nt3,1,,,,\n"),

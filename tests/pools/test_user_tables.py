@@ -135,6 +135,12 @@ def test_a_bad_json_file_is_named_by_file_table_and_field(write, content, messag
     assert "\n" not in str(caught.value)
 
 
+def test_a_json_file_may_begin_with_a_byte_order_mark(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text('[{"name": "a", "num_embeddings": 10, "embedding_dim": 4}]', encoding="utf-8-sig")
+    assert [table.name for table in load_pool(path)] == ["a"]
+
+
 def test_a_missing_file_and_one_that_is_not_text_are_input_errors(tmp_path):
     with pytest.raises(InputError, match="No such file"):
         load_pool(tmp_path / "none.csv")

@@ -45,7 +45,10 @@ def test_the_worst_devices_and_their_tables_are_named():
     text = render_plan(TASK, LOPSIDED, cost_of(LOPSIDED))
     assert "fullest: device 0, 100.0 % of its memory" in text
     assert "slowest: device 0, 3.000 ms" in text
-    held_up = "held up by: device 0, 2.000 ms for it alone; compute 3.000 ms, 1.50 times the mean"
+    held_up = (
+        "held up by: device 0, the step is 2.000 ms longer than for the next device; "
+        "its compute 3.000 ms, 1.50 times the mean; its exchange without waiting"
+    )
     assert held_up in " ".join(text.split())
     assert "tables responsible on device 0: 't2' 50 % (10 rows x 4 columns), 't1' 33 %" in text
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from shardgym.cli.inputs import PLAN_HELP, TASK_HELP, add_device, open_cost, read_plan, read_task
 from shardgym.cli.named import NOTATION
 from shardgym.cli.notes import notes
-from shardgym.cli.output import check_free, is_ascii_only, print_json, width, write_result
+from shardgym.cli.output import check_free, count, is_ascii_only, print_json, width, write_result
 from shardgym.cli.parser import Parser
 from shardgym.cli.plan_csv import csv_of_plan
 from shardgym.costs.plan_cost import PlanCost
@@ -51,8 +51,12 @@ def run(arguments: Namespace) -> int:
     else:
         page = render_plan(task, plan, cost, width=width(), ascii_only=is_ascii_only())
         listed = [render_shards(task, plan), ""] if arguments.shards else []
-        print(*listed, page, *([] if cost is None else notes([("", cost)])), sep="\n")
+        print(*listed, page, *([] if cost is None else notes([("", cost)])), *_written(arguments.csv, plan), sep="\n")
     return 1 if problems or (cost is not None and not cost.feasible) else 0
+
+
+def _written(path: Path | None, plan: ShardingPlan) -> list[str]:
+    return [] if path is None else [f"csv: {count(len(plan.shards), 'shard')} written to {path}"]
 
 
 def _data(task: ShardingTask, plan: ShardingPlan, cost: PlanCost | None, problems: list[str]) -> dict[str, object]:

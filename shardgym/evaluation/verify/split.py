@@ -14,9 +14,9 @@ Floats = npt.NDArray[np.float64]
 #: Labels that settings and machine decide. Notes may tell of one measurement alone, and are not compared.
 _LABELS = ("compute", "communication", "repeats")
 # The 70 plans of quick-v1, measured again on a machine that took 1.2 times as long: phases off by 0.09 at most, devices
-# by 0.06.
+# by 0.06; with a test suite on the same two cores, exchanges by up to 0.23.
 #: A phase's share of the time of all devices may be off by so much of the whole, either way.
-SHARE = 0.15
+SHARE = 0.25
 #: A device's time may be off by so much of that of the slowest device, either way.
 DEVICE = 0.2
 

@@ -94,6 +94,35 @@ def test_a_rank_that_dies_at_work_is_named_and_the_group_starts_anew(group):
     assert set(before).isdisjoint(group.pids())
 
 
+class Rank:
+    """A process that counts as dead from the given look on."""
+
+    def __init__(self, dies_at):
+        self.looks, self._dies_at = 0, dies_at
+
+    @property
+    def dead(self):
+        self.looks += 1
+        return self.looks >= self._dies_at
+
+    def obituary(self):
+        return "worker died with signal 9"
+
+
+def test_the_rank_that_died_is_named_although_a_peer_complained_first(monkeypatch):
+    """Its socket closes before it can be waited for."""
+    group = CollectiveGroup(3, "cpu", 1.0)
+    monkeypatch.setattr(group, "_ranks", [Rank(10**9), Rank(3), Rank(10**9)])
+    assert group._culprit(0, "connection closed by peer") == "device 1: worker died with signal 9"
+
+
+def test_a_complaint_of_one_that_is_not_about_a_death_is_its_own(monkeypatch):
+    monkeypatch.setattr("shardgym.costs.collectives.measured._NOTICE_S", 0.05)
+    group = CollectiveGroup(2, "cpu", 1.0)
+    monkeypatch.setattr(group, "_ranks", [Rank(10**9), Rank(10**9)])
+    assert group._culprit(1, "out of memory") == "device 1: out of memory"
+
+
 @pytest.mark.parametrize("number", [0, 2])
 def test_a_rank_that_died_idle_fails_nobodys_exchange(group, number):
     group.time(exchange([4, 4, 4]), 0, 1)

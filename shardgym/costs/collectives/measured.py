@@ -25,6 +25,8 @@ _START_S = 180.0
 _USABLE = 0.9
 #: Seconds without an exchange after which ranks are asked whether they are well, and what they have for an answer.
 _IDLE_S, _PING_S = 1.0, 10.0
+#: Seconds in which a rank whose peers have lost it is found to be dead.
+_NOTICE_S = 2.0
 
 
 class CollectiveGroup:
@@ -128,11 +130,15 @@ class CollectiveGroup:
         return values
 
     def _culprit(self, number: int, complaint: str) -> str:
-        """Name the rank that died: those that talk to it notice first and complain of a lost connection."""
-        for dead, rank in enumerate(self._ranks):
-            if rank.dead and dead != number:
-                return f"device {dead}: {rank.obituary()}"
-        return f"device {number}: {complaint}"
+        """Name the rank that died: those that talk to it notice first, maybe before it counts as dead here."""
+        deadline = time.monotonic() + _NOTICE_S
+        while True:
+            for dead, rank in enumerate(self._ranks):
+                if rank.dead and dead != number:
+                    return f"device {dead}: {rank.obituary()}"
+            if self._ranks[number].dead or time.monotonic() > deadline:
+                return f"device {number}: {complaint}"
+            time.sleep(_NOTICE_S / 50)
 
     def _start(self) -> None:
         if os.getpid() != self._owner:  # a fork of the owner: the ranks belong to the original

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import os
 import time
 import traceback
 from collections.abc import Callable
@@ -63,10 +66,23 @@ def _text(error: BaseException) -> str:
 def attempt(
     entrant: Entrant, task: ShardingTask, oracle: CostModel, seed: int, time_limit_s: float | None, log: ErrorLog
 ) -> Attempt:
-    """Let a solver solve a task and time the call, after it has warmed up once.
+    """Let a solver solve a copy of a task and time the call, after it has warmed up once.
 
-    Whatever the solver raises becomes a failure with a reason, except a keyboard interrupt.
+    Whatever the solver raises becomes a failure with a reason, except a keyboard interrupt; so does changing the task.
+    Wherever the solver goes, the current folder stays.
     """
+    before = task.to_json()
+    own = ShardingTask.from_json(before)
+    with contextlib.chdir(os.curdir):
+        tried = _called(entrant, own, oracle, seed, time_limit_s, log)
+    if _is_unchanged(own, before):
+        return tried
+    return dataclasses.replace(tried, failure="error", reason="the solver changed the task", plan=None)
+
+
+def _called(
+    entrant: Entrant, task: ShardingTask, oracle: CostModel, seed: int, time_limit_s: float | None, log: ErrorLog
+) -> Attempt:
     started, clock = utc_now(), time.perf_counter()
     failure: Status | None = None
     reason, answer = None, None
@@ -84,6 +100,13 @@ def attempt(
     if failure is None:
         plan, failure, reason = _inspect(answer, task)
     return Attempt(entrant, seed, started, seconds, failure, reason, plan)
+
+
+def _is_unchanged(task: ShardingTask, before: str) -> bool:
+    try:
+        return task.to_json() == before
+    except (ValueError, TypeError, AttributeError):  # changed into something that is no record any more
+        return False
 
 
 def _inspect(answer: object, task: ShardingTask) -> tuple[ShardingPlan | None, Status | None, str | None]:

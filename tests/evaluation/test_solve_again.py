@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 
 import pytest
 from evaluation_toys import CountCost, GivesUp, Halves, ToySuite, toy_tasks
@@ -16,12 +17,12 @@ THIS, TOY = "test_solve_again:", "evaluation_toys:"
 
 
 class Changeable:
-    """Puts all tables on one device, which a test can change as a new version of a solver would."""
+    """Puts most tables on one device, which a test can change as a new version of a solver would."""
 
     device = 0
 
     def solve(self, task, cost, seed=0):
-        return ShardingPlan.table_wise(task, [self.device] * task.num_tables)
+        return ShardingPlan.table_wise(task, [self.device] * 3 + [1 - self.device])
 
 
 class NeedsWarmth:
@@ -35,7 +36,18 @@ class NeedsWarmth:
     def solve(self, task, cost, seed=0):
         if not self.ready:
             raise RuntimeError("cold")
-        return ShardingPlan.table_wise(task, [0] * task.num_tables)
+        return ShardingPlan.table_wise(task, [0, 0, 0, 1])
+
+
+class Wanders:
+    """Changes its task on one seed, and always the current folder."""
+
+    def solve(self, task, cost, seed=0):
+        os.chdir("/")
+        plan = ShardingPlan.table_wise(task, [0, 0, 0, 1])
+        if seed == 1:
+            object.__setattr__(task, "batch_size", 1)
+        return plan
 
 
 SOLVERS = (SolverSpec("random", label="dice"), TOY + "Halves", TOY + "GivesUp", THIS + "Changeable")
@@ -139,6 +151,16 @@ def test_solvers_warm_up_as_in_a_run(tmp_path):
     suite = ToySuite([dataclasses.replace(t, batch_size=64) for t in toy_tasks(2)])
     evaluate(suite, [THIS + "NeedsWarmth"], out=tmp_path, judge=CountCost.name, oracle="roofline")
     report = verify([tmp_path], trust=[CountCost.name, THIS + "NeedsWarmth"], solve=True)
+    assert report.verdict == "verified"
+
+
+def test_folders_and_tasks_are_kept_from_solvers_as_in_a_run(tmp_path, monkeypatch):
+    """The path is relative; the record of seed 1 is the error of a solver that changed its task."""
+    monkeypatch.chdir(tmp_path)
+    suite = ToySuite([dataclasses.replace(t, batch_size=64) for t in toy_tasks(2)])
+    evaluate(suite, [THIS + "Wanders"], out="run", judge=CountCost.name, oracle="roofline", seeds=[0, 1])
+    assert [r.status for r in read_results("run/records.jsonl")] == ["ok", "error"] * 2
+    report = verify("run", trust=[CountCost.name, THIS + "Wanders"], solve=True)
     assert report.verdict == "verified"
 
 

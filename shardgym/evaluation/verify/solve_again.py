@@ -17,7 +17,6 @@ from shardgym.evaluation.tasks import task_of
 from shardgym.evaluation.verify.checked import Checked
 from shardgym.evaluation.verify.judges import Judges
 from shardgym.evaluation.verify.stored import Stored
-from shardgym.task import ShardingTask
 
 #: Statuses of records that are not sound enough to be solved again.
 _UNSOUND = ("mismatch", "unreadable")
@@ -67,7 +66,7 @@ class SolveAgain:
             why = why_not if oracle is None else str(entrant)
             self._not[why] = self._not.get(why, 0) + 1
             return row
-        task = ShardingTask.from_json(task_of(stored.result, stored.path.parent).to_json())
+        task = task_of(stored.result, stored.path.parent)
         return _compared(stored, row, attempt(entrant, task, oracle, stored.result.seed, None, lambda *_: None))
 
     def _entrant(self, stored: Stored) -> Entrant | str:

@@ -8,12 +8,13 @@ import os
 
 import pytest
 from evaluation_toys import CountCost, GivesUp, Halves, ToySuite, toy_tasks
+from verify_toys import TOY, edit
 
 from shardgym import ShardingPlan
 from shardgym.cli import main
 from shardgym.evaluation import SolverSpec, evaluate, read_results, verify
 
-THIS, TOY = "test_solve_again:", "evaluation_toys:"
+THIS = "test_solve_again:"
 
 
 class Changeable:
@@ -65,14 +66,6 @@ def records(tmp_path, monkeypatch):
 
 def check(folder, trust=TRUST):
     return verify([folder], trust=trust, solve=True)
-
-
-def edit(folder, number, change):
-    path = folder / "records.jsonl"
-    lines = path.read_text().splitlines()
-    record = json.loads(lines[number - 1])
-    change(record)
-    path.write_text("".join(line + "\n" for line in [*lines[: number - 1], json.dumps(record), *lines[number:]]))
 
 
 def test_the_same_plans_and_failures_are_found_again(records):

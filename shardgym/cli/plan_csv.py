@@ -46,7 +46,7 @@ def shards_of_csv(path: str, text: str, task: ShardingTask) -> list[Shard]:
 
 def _lines(path: str, text: str) -> list[tuple[str, list[str]]]:
     """Split into (place, cells), lines without any left out."""
-    reader = csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""), strict=True, skipinitialspace=True)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
     try:
         rows = [(f"{path}, line {reader.line_num}", [cell.strip() for cell in row]) for row in reader]
     except csv.Error as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,7 +16,7 @@ from shardgym.costs.registry import make_cost
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
 from shardgym.registry import construct
-from shardgym.solver import Solver, call_solver, make_solver, warm_up
+from shardgym.solver import Solver, call_solver, make_solver, takes, warm_up
 from shardgym.task import ShardingTask
 
 _SEED, _OTHER_SEED = 0, 1
@@ -85,7 +84,7 @@ def _trials(make: Callable[[], Solver], cost: CostModel, time_limit_s: float, ha
         yield call(case, "other seed", used, _OTHER_SEED)
     for case in infeasible_cases():
         yield call(case, "first", used, _SEED)
-    if _takes_time_limit(used):
+    if takes(used, "time_limit_s"):
         yield call(long_case(), "time limit", used, _SEED, time_limit_s=time_limit_s)
     else:
         yield call(long_case(), "no time limit", used, _SEED)
@@ -100,11 +99,6 @@ def _time_limit(trials: list[Trial], time_limit_s: float, grace_s: float) -> Che
         return Check("time_limit_kept", True, f"takes no time limit; '{last.case.name}' took {last.seconds:.1f} s")
     detail = f"'{last.case.name}': {last.seconds:.1f} s with a limit of {time_limit_s:g} s"
     return Check("time_limit_kept", last.seconds <= time_limit_s + grace_s, detail)
-
-
-def _takes_time_limit(solver: Solver) -> bool:
-    parameters = inspect.signature(solver.solve).parameters.values()
-    return any(p.name == "time_limit_s" or p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
 
 
 def _maker(solver: str | type[Solver] | Solver, settings: dict[str, Any]) -> Callable[[], Solver]:

@@ -80,7 +80,7 @@ def _check_fields(where: str, given: Mapping[str, Any], known: tuple[str, ...], 
 
 
 def _from_csv(path: str | Path, text: str) -> dict[str, Any]:
-    lines = io.StringIO(text.removeprefix("\ufeff"), newline="")
+    lines = io.StringIO(text, newline="")
     reader = csv.reader(lines, strict=True, skipinitialspace=True)
     try:
         rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader]

@@ -6,7 +6,7 @@ import abc
 import math
 
 from baselines.placement import place_greedily
-from shardgym.arguments import whole
+from shardgym.arguments import check_int
 from shardgym.costs.base import CostModel
 from shardgym.plan import ShardingPlan
 from shardgym.table import EmbeddingTable
@@ -31,7 +31,7 @@ class Greedy(abc.ABC):
         """
         del cost
         check_task(task)
-        whole("seed", seed)
+        check_int("seed", seed)
         return place_greedily(task, [self.table_cost(task, table) for table in task.tables])
 
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from shardgym.arrays import Ints
 from shardgym.errors import NoFeasiblePlanError
 from shardgym.feasibility import COLUMN_UNIT
 from shardgym.plan import ShardingPlan
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 
-Int64s = npt.NDArray[np.int64]
-
 #: Chooses among devices with room: (table's position, its bytes, devices with room in ascending order) -> device.
-Choice = Callable[[int, int, Int64s], int]
+Choice = Callable[[int, int, Ints], int]
 
 
 def place(task: ShardingTask, order: Iterable[int], choose: Choice) -> ShardingPlan:
@@ -61,7 +59,7 @@ def place_greedily(task: ShardingTask, costs: Sequence[float]) -> ShardingPlan:
     load = np.zeros(task.num_devices)
     used = np.zeros(task.num_devices, dtype=np.int64)
 
-    def lightest(position: int, size: int, fitting: Int64s) -> int:
+    def lightest(position: int, size: int, fitting: Ints) -> int:
         loads = load[fitting]
         tied = fitting[loads == loads.min()]
         device = int(tied[used[tied].argmin()])
@@ -88,7 +86,7 @@ def check_width(table: EmbeddingTable) -> None:
         )
 
 
-def fits_nowhere(table: EmbeddingTable, size: int, room: Int64s) -> NoFeasiblePlanError:
+def fits_nowhere(table: EmbeddingTable, size: int, room: Ints) -> NoFeasiblePlanError:
     """Return the error for a table that has no device left."""
     device = int(room.argmax())
     return NoFeasiblePlanError(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from baselines.placement import Int64s, descending, place
-from shardgym.arguments import whole
+from baselines.placement import descending, place
+from shardgym.arguments import check_int
+from shardgym.arrays import Ints
 from shardgym.costs.base import CostModel
 from shardgym.plan import ShardingPlan
 from shardgym.task import ShardingTask, check_task
@@ -28,9 +29,9 @@ class RandomSolver:
         """
         del cost
         check_task(task)
-        rng = np.random.default_rng(whole("seed", seed))
+        rng = np.random.default_rng(check_int("seed", seed))
 
-        def any_of(position: int, size: int, fitting: Int64s) -> int:
+        def any_of(position: int, size: int, fitting: Ints) -> int:
             del position, size
             return int(rng.choice(fitting))
 

@@ -65,7 +65,8 @@ class WholePlans(CostModel):
         """That of the simulator."""
         return self._cost.hardware
 
-    def _evaluate(self, task: ShardingTask, plans: list[ShardingPlan]) -> list[PlanCost]:
+    def score(self, task: ShardingTask, plans: list[ShardingPlan]) -> list[PlanCost]:
+        """See `CostModel`."""
         return self._cost.evaluate(task, plans)
 
 

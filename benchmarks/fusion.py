@@ -18,9 +18,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from tabulate import tabulate
 from tqdm import tqdm
+
+from shardgym.arrays import Floats
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -41,8 +42,6 @@ from shardgym.pools import load_pool
 SIZES = (2, 4, 8, 15, 30, 60)
 #: How many times a device's memory they may take together.
 _DEVICES = 4
-
-Floats = npt.NDArray[np.float64]
 
 
 def main() -> None:

@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from shardgym.arrays import Floats
 from shardgym.pretraining.metrics import kendall_tau, mape
-
-Floats = npt.NDArray[np.float64]
 
 
 def summary(sizes: list[int], sums: Floats, fused: Floats, predicted: Floats | None) -> list[dict[str, Any]]:

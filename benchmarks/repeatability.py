@@ -16,7 +16,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
+
+from shardgym.arrays import Floats
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -30,8 +31,6 @@ from shardgym.costs.workers.machine import cpu_tag
 from shardgym.costs.workers.statistics import centre
 
 BATCH = 2048
-
-Floats = npt.NDArray[np.float64]
 
 
 def main() -> None:

@@ -16,18 +16,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from shardgym.arrays import Floats
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
-import numpy.typing as npt
 from tabulate import tabulate
 
 from shardgym import ShardingPlan, ShardingTask, Topology, load_pool
 from shardgym.costs.simulator import SimulatorCost
 
 TABLES, DEVICES, BATCH = 50, 4, 8192
-Floats = npt.NDArray[np.float64]
 
 
 def main() -> None:

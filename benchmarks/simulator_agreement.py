@@ -56,9 +56,7 @@ def main() -> None:
         path.write_text(found.to_json(indent=1) + "\n", encoding="utf-8")
 
 
-def kept(
-    table: list[dict[str, Any]], models: dict[str, CostModel], suite: str, plans: int, hardware: str
-) -> Agreement:
+def kept(table: list[dict[str, Any]], models: dict[str, CostModel], suite: str, plans: int, hardware: str) -> Agreement:
     """Return the record of what was found."""
     versions = {name: model.version for name, model in models.items()}
     figures = {

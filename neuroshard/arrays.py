@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from shardgym.arrays import Floats
+
 Keys = npt.NDArray[np.uint64]
 
 #: Times are compared to this many decimals of a ms, so that the order of a sum's terms decides nothing.

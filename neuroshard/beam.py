@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neuroshard.arrays import Floats, Ints
 from neuroshard.budget import Budget
 from neuroshard.contents import Contents
 from neuroshard.cutoff import Cutoff
 from neuroshard.settings import SearchSettings
 from neuroshard.threads import InnerSearch
+from shardgym.arrays import Floats, Ints
 
 #: Shards of the column plans that are placed together, all counted: bounds memory.
 _SHARDS_TOGETHER = 200_000

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from neuroshard.arrays import Floats, Ints, Keys, comparable
+from neuroshard.arrays import Keys, comparable
 from neuroshard.kinds import Kinds
+from shardgym.arrays import Floats, Ints
 
 #: The number of the content of an empty device.
 EMPTY = 0

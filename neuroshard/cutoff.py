@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from neuroshard.arrays import Floats
+from shardgym.arrays import Floats
 
 
 class Cutoff:

@@ -9,7 +9,6 @@ from typing import NamedTuple, TypeGuard
 
 import numpy as np
 
-from neuroshard.arrays import Floats
 from neuroshard.budget import Budget
 from neuroshard.contents import Contents
 from neuroshard.cutoff import Cutoff
@@ -18,6 +17,7 @@ from neuroshard.grid_search import GridSearch
 from neuroshard.kinds import Kinds
 from neuroshard.simulator_contents import SimulatorContents
 from neuroshard.threads import InnerSearch, ThreadedSearch
+from shardgym.arrays import Floats
 from shardgym.costs.base import CostModel
 from shardgym.costs.simulator import SimulatorCost
 from shardgym.errors import InputError, MissingDependencyError

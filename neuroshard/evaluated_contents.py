@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from neuroshard.arrays import Floats, Ints
 from neuroshard.contents import Contents
 from neuroshard.kinds import Kinds
 from neuroshard.layout import plan_of
+from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import CostModel
 from shardgym.costs.plan_cost import PHASES
 from shardgym.plan import Shard, ShardingPlan

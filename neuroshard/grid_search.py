@@ -7,12 +7,12 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from neuroshard.arrays import Floats, Ints
 from neuroshard.budget import Budget
 from neuroshard.contents import EMPTY, Contents
 from neuroshard.cutoff import Cutoff
 from neuroshard.prefixes import Prefixes
 from neuroshard.scoring import Placed, best_placements
+from shardgym.arrays import Floats, Ints
 
 
 @dataclasses.dataclass

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from neuroshard.arrays import Ints
 from neuroshard.kinds import Kinds
+from shardgym.arrays import Ints
 from shardgym.errors import NoFeasiblePlanError
 from shardgym.feasibility import COLUMN_UNIT
 from shardgym.task import ShardingTask

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from neuroshard.arrays import Ints
+from shardgym.arrays import Ints
 
 
 class Prefixes:

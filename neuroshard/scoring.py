@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neuroshard.arrays import Floats, Ints, comparable
+from neuroshard.arrays import comparable
 from neuroshard.contents import Contents
 from neuroshard.cutoff import Cutoff
+from shardgym.arrays import Floats, Ints
 
 #: Devices scored in one call: few enough for a processor's cache.
 _DEVICES_PER_CALL = 1024

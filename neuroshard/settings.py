@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from neuroshard.arrays import Floats
+from shardgym.arrays import Floats
 from shardgym.errors import InputError
 
 #: How far above the mean width a device may go, from the first to the last value of the grid.

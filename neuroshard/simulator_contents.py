@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from neuroshard.arrays import Floats, Ints
 from neuroshard.contents import Contents, grown
 from neuroshard.kinds import Kinds
+from shardgym.arrays import Floats, Ints
 from shardgym.costs.simulator import SimulatorCost
 
 

@@ -8,9 +8,9 @@ from typing import Protocol
 
 import numpy as np
 
-from neuroshard.arrays import Ints
 from neuroshard.cutoff import Cutoff
 from neuroshard.scoring import Placed
+from shardgym.arrays import Ints
 
 #: Shards of all column plans together that are worth another thread.
 _WORTH_A_THREAD = 2000

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shardgym.errors import InputError
-from shardgym.records import shown
+from shardgym.records import short_repr
 
 #: What is shown with its value; of other objects the kind says enough.
 _PLAIN = (bool, int, float, str, bytes, list, tuple, dict, set, Path)
@@ -20,33 +20,33 @@ _PLAIN = (bool, int, float, str, bytes, list, tuple, dict, set, Path)
 _NO_LISTS = (str, bytes, Mapping)
 
 
-def given(value: Any) -> str:
+def describe(value: Any) -> str:
     """Return what was given: kind and beginning of plain data, the kind of anything else."""
     if value is None:
         return "None"
     if isinstance(value, type):
         return f"the class {value.__name__}"
-    return type(value).__name__ + (f" {shown(value)}" if isinstance(value, _PLAIN) else "")
+    return type(value).__name__ + (f" {short_repr(value)}" if isinstance(value, _PLAIN) else "")
 
 
-def check_kind(name: str, value: Any, kind: type[Any], remedy: str = "") -> None:
+def check_instance(name: str, value: Any, kind: type[Any], remedy: str = "") -> None:
     """Raise `InputError` unless an argument is a `kind`; the remedy is put at the end of its message."""
     if not isinstance(value, kind):
         raise _refusal(name, _a(kind), value, remedy)
 
 
-def whole(name: str, value: Any, least: int = 0) -> int:
+def check_int(name: str, value: Any, least: int = 0) -> int:
     """Return an argument that is a whole number, Python's or NumPy's, from `least` on; raises `InputError`."""
     try:
         number = least - 1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = least - 1
     if number < least:
-        raise InputError(f"{name} {shown(value)} is not a whole number from {least} on")
+        raise InputError(f"{name} {short_repr(value)} is not a whole number from {least} on")
     return number
 
 
-def members(name: str, values: Any, noun: str, remedy: str = "", *, ordered: bool = True) -> list[Any]:
+def check_list(name: str, values: Any, noun: str, remedy: str = "", *, ordered: bool = True) -> list[Any]:
     """Return the members of a list or of anything else that has members; raises `InputError`.
 
     Args:
@@ -67,16 +67,16 @@ def members(name: str, values: Any, noun: str, remedy: str = "", *, ordered: boo
     return list(found)
 
 
-def members_of_kind(name: str, values: Any, kind: type[Any], remedy: str = "") -> list[Any]:
-    """Return the members of a list as `members` does; raises `InputError` when one of them is not a `kind`."""
-    found = members(name, values, kind.__name__, remedy)
+def check_list_of(name: str, values: Any, kind: type[Any], remedy: str = "") -> list[Any]:
+    """Return the members of a list as `check_list` does; raises `InputError` when one of them is not a `kind`."""
+    found = check_list(name, values, kind.__name__, remedy)
     for number, value in enumerate(found):
         if not isinstance(value, kind):
             raise _refusal(f"{name}[{number}]", _a(kind), value)
     return found
 
 
-def dictionary(name: str, value: Any) -> dict[str, Any]:
+def check_dict(name: str, value: Any) -> dict[str, Any]:
     """Return a copy of an argument that is a dictionary with names for keys, or None; raises `InputError`."""
     if value is None:
         return {}
@@ -85,14 +85,14 @@ def dictionary(name: str, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-def name_of(name: str, value: Any, remedy: str = "") -> str:
+def check_name(name: str, value: Any, remedy: str = "") -> str:
     """Return an argument that is text or a path as text; raises `InputError`."""
     if not isinstance(value, str | Path):
         raise _refusal(name, "a name or the path of a file", value, remedy)
     return str(value)
 
 
-def position(owner: str, noun: str, index: Any, count: int) -> int:
+def check_index(owner: str, noun: str, index: Any, count: int) -> int:
     """Return an index, which may be negative, as a position from 0 on.
 
     Args:
@@ -109,14 +109,14 @@ def position(owner: str, noun: str, index: Any, count: int) -> int:
     try:
         number = operator.index(index)
     except TypeError:
-        raise InputError(f"{holds}: expected a whole number, got {given(index)}") from None
+        raise InputError(f"{holds}: expected a whole number, got {describe(index)}") from None
     if not -count <= number < count:
         raise IndexError(f"{holds}, there is no {noun} {number}")
     return number % count
 
 
 def _refusal(name: str, expected: str, value: Any, remedy: str = "") -> InputError:
-    return InputError(f"{name}: expected {expected}, got {given(value)}{'; ' if remedy else ''}{remedy}")
+    return InputError(f"{name}: expected {expected}, got {describe(value)}{'; ' if remedy else ''}{remedy}")
 
 
 def _a(kind: type[Any]) -> str:

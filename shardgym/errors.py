@@ -83,8 +83,8 @@ class MeasurementError(ShardGymError):
     """A measurement that failed: the worker died, hung or ran out of memory."""
 
 
-def told(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return what happened in one line: kind and first line of an error that somebody else raised, and of its cause."""
     text = str(error).strip().splitlines()
     line = f"{type(error).__name__}: {text[0][:300] if text else 'no message'}"
-    return line if error.__cause__ is None else f"{line} ({told(error.__cause__)})"
+    return line if error.__cause__ is None else f"{line} ({error_text(error.__cause__)})"

@@ -17,11 +17,7 @@ COLUMN_UNIT = 4
 def plan_problems(task: ShardingTask, shards: Sequence[Shard]) -> list[str]:
     """Return one sentence per problem of `shards` as a plan for `task`; empty when the plan is feasible."""
     known = [shard for shard in shards if task.has_table(shard.table)]
-    problems = [
-        f"table '{shard.table}' is not in the task"
-        for shard in shards
-        if not task.has_table(shard.table)
-    ]
+    problems = [f"table '{shard.table}' is not in the task" for shard in shards if not task.has_table(shard.table)]
     problems += _shard_problems(task, known)
     problems += _cover_problems(task, known)
     problems += memory_problems(task, known)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator
 from pydantic.dataclasses import dataclass
 
-from shardgym.arguments import check_kind, members
+from shardgym.arguments import check_instance, check_list
 from shardgym.errors import InfeasiblePlanError, InputError
 from shardgym.feasibility import plan_problems
 from shardgym.records import CONFIG, Digest, Name, Record, Whole
@@ -45,7 +45,7 @@ class Shard(Record):
     @classmethod
     def whole(cls, table: EmbeddingTable, device: int) -> Shard:
         """Return a shard that is all of `table`; raises `InputError` when that is no table."""
-        check_kind("table", table, EmbeddingTable, "task.table(name) finds one")
+        check_instance("table", table, EmbeddingTable, "task.table(name) finds one")
         return cls(table.name, (0, table.num_embeddings), (0, table.embedding_dim), device)
 
     @property
@@ -85,7 +85,7 @@ class ShardingPlan(Record):
     def of(cls, task: ShardingTask, shards: Iterable[Shard]) -> Self:
         """Make a plan for `task` from shards in any order; raises `InputError` when these are something else."""
         check_task(task)
-        return cls(task_hash=task.digest, shards=tuple(members("shards", shards, "shards", ordered=False)))
+        return cls(task_hash=task.digest, shards=tuple(check_list("shards", shards, "shards", ordered=False)))
 
     @classmethod
     def table_wise(cls, task: ShardingTask, devices: Sequence[int] | Mapping[str, int]) -> Self:
@@ -100,7 +100,7 @@ class ShardingPlan(Record):
         """
         check_task(task)
         names = [table.name for table in task.tables]
-        devices = devices if isinstance(devices, Mapping) else members("devices", devices, "numbers of devices")
+        devices = devices if isinstance(devices, Mapping) else check_list("devices", devices, "numbers of devices")
         given = dict(devices) if isinstance(devices, Mapping) else dict(zip(names, devices, strict=False))
         wrong = [f"'{name}' is no table of the task" for name in given if name not in names]
         wrong += [f"table '{name}' has no device" for name in names if name not in given]

@@ -36,7 +36,7 @@ _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxlong, _SHORT.maxother = 3, 60, 60, 60
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """Return the beginning of a value's `repr`, at most 60 characters, however large and nested the value is."""
     return _SHORT.repr(value)[:60]
 
@@ -48,7 +48,7 @@ def _whole(value: Any) -> int:
     try:
         return operator.index(value)
     except TypeError:
-        raise ValueError(f"expected a whole number, got {shown(value)}") from None
+        raise ValueError(f"expected a whole number, got {short_repr(value)}") from None
 
 
 def _plain_zero(value: float) -> float:
@@ -80,7 +80,7 @@ def explain(error: ValidationError, record: type[Any] | None = None) -> str:
     errors = _own(error.errors(include_url=False))
     first, *rest = sorted(errors, key=lambda e: e["type"] != "unexpected_keyword_argument")
     where = ".".join(_named(first["loc"], record))
-    message, value = first["msg"].removeprefix("Value error, "), shown(first["input"])
+    message, value = first["msg"].removeprefix("Value error, "), short_repr(first["input"])
     silent = first["type"] == "missing" or (first["type"] == "value_error" and not where)
     given = "" if silent or message.endswith(f"got {value}") else f" (given: {value})"
     more = f"; {_others(rest, record)}" if rest else ""
@@ -155,7 +155,7 @@ class Record(metaclass=RecordType):
         """
         if not isinstance(text, str | bytes | bytearray):
             where = source or cls.__name__
-            raise InputError(f"{where}: expected JSON text, got {shown(text)}; from_dict takes parsed JSON")
+            raise InputError(f"{where}: expected JSON text, got {short_repr(text)}; from_dict takes parsed JSON")
         return cls.from_dict(parse_json(text, source or cls.__name__), source)
 
     @classmethod
@@ -171,7 +171,7 @@ class Record(metaclass=RecordType):
     def to_json(self, indent: int | None = None) -> str:
         """Return the record as JSON text; canonical unless `indent`, a number of blanks, is given."""
         if indent is not None and not isinstance(indent, int):
-            raise InputError(f"indent: expected a number of blanks, got {shown(indent)}")
+            raise InputError(f"indent: expected a number of blanks, got {short_repr(indent)}")
         data = self.to_dict()
         return canonical_json(data) if indent is None else json.dumps(data, indent=indent, allow_nan=False)
 
@@ -204,7 +204,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     data = dict(pairs)
     if len(data) < len(pairs):
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-        raise _TwiceError(f"key {shown(twice)} occurs twice in one object")
+        raise _TwiceError(f"key {short_repr(twice)} occurs twice in one object")
     return data
 
 
@@ -225,7 +225,7 @@ def parse_json(text: str | bytes, source: str) -> Any:
 def read_text(path: str | Path) -> str:
     """Read a UTF-8 text file, with or without a byte-order mark; raises `InputError` when that fails."""
     if not isinstance(path, str | os.PathLike):
-        raise InputError(f"expected the path of a file, got {shown(path)}")
+        raise InputError(f"expected the path of a file, got {short_repr(path)}")
     try:
         return Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:

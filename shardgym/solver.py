@@ -8,7 +8,7 @@ import math
 import numbers
 from typing import Any, Protocol, runtime_checkable
 
-from shardgym.arguments import check_kind, given, whole
+from shardgym.arguments import check_instance, check_int, describe
 from shardgym.costs.base import CostModel, check_cost
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
@@ -116,17 +116,17 @@ def check_call(
     """
     check_task(task)
     check_cost(cost)
-    whole("seed", seed)
+    check_int("seed", seed)
     if time_limit_s is not None:
         _check_seconds(time_limit_s)
     if initial_plan is not None:
-        check_kind("initial_plan", initial_plan, ShardingPlan, "ShardingPlan.load(path) reads one")
+        check_instance("initial_plan", initial_plan, ShardingPlan, "ShardingPlan.load(path) reads one")
     if observer is not None and not callable(observer):
-        raise InputError(f"observer: expected a function of a plan and its cost in ms, got {given(observer)}")
+        raise InputError(f"observer: expected a function of a plan and its cost in ms, got {describe(observer)}")
 
 
 def _check_seconds(time_limit_s: Any) -> None:
     """Take any number, also a negative one: a caller's deadline may have passed."""
     number = isinstance(time_limit_s, numbers.Real) and not isinstance(time_limit_s, bool)
     if not number or math.isnan(time_limit_s):
-        raise InputError(f"time_limit_s: expected a number of seconds, got {given(time_limit_s)}")
+        raise InputError(f"time_limit_s: expected a number of seconds, got {describe(time_limit_s)}")

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from shardgym.arguments import check_kind
+from shardgym.arguments import check_instance
 from shardgym.errors import UnknownNameError
 from shardgym.records import CONFIG, Record, Whole
 from shardgym.table import EmbeddingTable
@@ -99,7 +99,7 @@ class ShardingTask(Record):
         Raises:
             InputError: not a table.
         """
-        check_kind("table", table, EmbeddingTable, "task.table(name) finds one")
+        check_instance("table", table, EmbeddingTable, "task.table(name) finds one")
         return self.block_bytes(table.num_embeddings, table.embedding_dim)
 
     @property
@@ -110,4 +110,4 @@ class ShardingTask(Record):
 
 def check_task(task: Any, name: str = "task") -> None:
     """Raise `InputError` unless an argument of this name is a task."""
-    check_kind(name, task, ShardingTask, "ShardingTask.load(path) reads one, suite[0] is one of a suite")
+    check_instance(name, task, ShardingTask, "ShardingTask.load(path) reads one, suite[0] is one of a suite")

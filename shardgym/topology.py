@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 
-from shardgym.arguments import whole
+from shardgym.arguments import check_int
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.records import CONFIG, Name, Number, Record, Whole
 
@@ -107,7 +107,7 @@ class Topology(Record):
             UnknownNameError: no such preset; the closest are named.
             InputError: no device, or more than `MAX_DEVICES`.
         """
-        num_devices = whole("num_devices", num_devices, 1)
+        num_devices = check_int("num_devices", num_devices, 1)
         if name not in PRESETS:
             raise UnknownNameError("topology", name, PRESETS)
         values = dict(PRESETS[name])
@@ -131,23 +131,53 @@ def _scalar(value: Any) -> int | None:
 PRESETS: dict[str, dict[str, Any]] = {
     "cpu": {"memory_bytes": 128 * 2**20, "device": "cpu-core", "interconnect": "loopback"},
     "rtx2080ti": {
-        "memory_bytes": 4 * GIB, "device": "rtx-2080-ti", "interconnect": "pcie3", "fast_domain_size": 8,
-        "intra_bandwidth": 10e9, "inter_bandwidth": 1.25e9, "intra_latency_ms": 0.05, "inter_latency_ms": 0.1,
+        "memory_bytes": 4 * GIB,
+        "device": "rtx-2080-ti",
+        "interconnect": "pcie3",
+        "fast_domain_size": 8,
+        "intra_bandwidth": 10e9,
+        "inter_bandwidth": 1.25e9,
+        "intra_latency_ms": 0.05,
+        "inter_latency_ms": 0.1,
     },
     "dgx-v100": {
-        "memory_bytes": 24 * GIB, "device": "v100", "interconnect": "nvlink2+ib", "fast_domain_size": 8,
-        "intra_bandwidth": 150e9, "inter_bandwidth": 12.5e9, "intra_latency_ms": 0.02, "inter_latency_ms": 0.05,
+        "memory_bytes": 24 * GIB,
+        "device": "v100",
+        "interconnect": "nvlink2+ib",
+        "fast_domain_size": 8,
+        "intra_bandwidth": 150e9,
+        "inter_bandwidth": 12.5e9,
+        "intra_latency_ms": 0.02,
+        "inter_latency_ms": 0.05,
     },
     "dgx-a100": {
-        "memory_bytes": 60 * GIB, "device": "a100", "interconnect": "nvlink3+hdr", "fast_domain_size": 8,
-        "intra_bandwidth": 300e9, "inter_bandwidth": 25e9, "intra_latency_ms": 0.02, "inter_latency_ms": 0.05,
+        "memory_bytes": 60 * GIB,
+        "device": "a100",
+        "interconnect": "nvlink3+hdr",
+        "fast_domain_size": 8,
+        "intra_bandwidth": 300e9,
+        "inter_bandwidth": 25e9,
+        "intra_latency_ms": 0.02,
+        "inter_latency_ms": 0.05,
     },
     "dgx-h100": {
-        "memory_bytes": 60 * GIB, "device": "h100", "interconnect": "nvlink4+ndr", "fast_domain_size": 8,
-        "intra_bandwidth": 450e9, "inter_bandwidth": 50e9, "intra_latency_ms": 0.02, "inter_latency_ms": 0.05,
+        "memory_bytes": 60 * GIB,
+        "device": "h100",
+        "interconnect": "nvlink4+ndr",
+        "fast_domain_size": 8,
+        "intra_bandwidth": 450e9,
+        "inter_bandwidth": 50e9,
+        "intra_latency_ms": 0.02,
+        "inter_latency_ms": 0.05,
     },
     "dgx-h200": {
-        "memory_bytes": 110 * GIB, "device": "h200", "interconnect": "nvlink4+ndr", "fast_domain_size": 8,
-        "intra_bandwidth": 450e9, "inter_bandwidth": 50e9, "intra_latency_ms": 0.02, "inter_latency_ms": 0.05,
+        "memory_bytes": 110 * GIB,
+        "device": "h200",
+        "interconnect": "nvlink4+ndr",
+        "fast_domain_size": 8,
+        "intra_bandwidth": 450e9,
+        "inter_bandwidth": 50e9,
+        "intra_latency_ms": 0.02,
+        "inter_latency_ms": 0.05,
     },
 }

@@ -54,7 +54,7 @@ class CountCost(CostModel):
     def settings(self):
         return {} if self._tag == "toy" else {"tag": self._tag}
 
-    def _evaluate(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
+    def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         self.calls.append((task.name, len(plans)))
         return [self._cost(task, plan) for plan in plans]
 
@@ -80,10 +80,10 @@ class BrokenCost(CountCost):
 
     name = "evaluation_toys:BrokenCost"
 
-    def _evaluate(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
+    def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         if task.batch_size == 65:
             raise MeasurementError("the worker died")
-        return super()._evaluate(task, plans)
+        return super().score(task, plans)
 
 
 class Halves:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, load_pool, load_suite
-from shardgym.arguments import check_kind, dictionary, given, members, members_of_kind, position, whole
+from shardgym.arguments import check_dict, check_index, check_instance, check_int, check_list, check_list_of, describe
 
 TOPOLOGY = Topology(num_devices=2, memory_bytes=2**20)
 TASK = ShardingTask((EmbeddingTable("a", 10, 4), EmbeddingTable("b", 20, 4)), TOPOLOGY, batch_size=64)
@@ -28,51 +28,51 @@ class Odd:
     [(None, "None"), (3, "int 3"), ("x", "str 'x'"), (Odd(), "Odd"), (Odd, "the class Odd"), (math.nan, "float nan")],
 )
 def test_what_was_given_is_said_with_its_kind(value, text):
-    assert given(value) == text
-    assert len(given(["x" * 1000] * 1000)) < 80
+    assert describe(value) == text
+    assert len(describe(["x" * 1000] * 1000)) < 80
 
 
 @pytest.mark.parametrize("value", [3, np.int64(3), np.array(3)])
 def test_whole_numbers_are_pythons_and_numpys(value):
-    assert (whole("n", value), type(whole("n", value))) == (3, int)
+    assert (check_int("n", value), type(check_int("n", value))) == (3, int)
 
 
 @pytest.mark.parametrize("value", [True, 1.0, "1", None, -1, [1], np.float64(1), np.array([1, 2]), int, Odd()])
 def test_nothing_else_is_a_whole_number(value):
     with pytest.raises(InputError, match=r"^n .* is not a whole number from 0 on$"):
-        whole("n", value)
+        check_int("n", value)
 
 
 def test_members_have_an_order_unless_it_does_not_matter():
-    assert members("x", (n for n in range(2)), "numbers") == members("x", np.arange(2), "numbers") == [0, 1]
-    assert members("x", {3}, "numbers", ordered=False) == [3]
+    assert check_list("x", (n for n in range(2)), "numbers") == check_list("x", np.arange(2), "numbers") == [0, 1]
+    assert check_list("x", {3}, "numbers", ordered=False) == [3]
     for value in ({3}, {3: 4}, "34", b"3", 3, None, np.array(3)):
         with pytest.raises(InputError, match=r"^x: expected a list of numbers, got .*; do so$"):
-            members("x", value, "numbers", "do so")
+            check_list("x", value, "numbers", "do so")
 
 
 def test_a_member_of_another_kind_is_named_by_its_number():
     with pytest.raises(InputError, match=r"^x\[1\]: expected a int, got str 'b'$"):
-        members_of_kind("x", [1, "b"], int)
+        check_list_of("x", [1, "b"], int)
     with pytest.raises(InputError, match=r"^x: expected an InputError, got str 'b'; raise it$"):
-        check_kind("x", "b", InputError, "raise it")
+        check_instance("x", "b", InputError, "raise it")
 
 
 def test_dictionaries_have_names_for_keys_and_are_copied():
     mine = {"a": 1}
-    assert dictionary("x", mine) == mine is not dictionary("x", mine)
-    assert dictionary("x", None) == {}
+    assert check_dict("x", mine) == mine is not check_dict("x", mine)
+    assert check_dict("x", None) == {}
     for value in ([], 0, "", {3: 4}, [("a", 1)]):
         with pytest.raises(InputError, match=r"^x: expected a dictionary with names for keys, got"):
-            dictionary("x", value)
+            check_dict("x", value)
 
 
 def test_a_position_is_a_whole_number_in_range():
-    assert [position("it", "leg", index, 3) for index in (0, -1, np.int8(2))] == [0, 2, 2]
+    assert [check_index("it", "leg", index, 3) for index in (0, -1, np.int8(2))] == [0, 2, 2]
     with pytest.raises(IndexError, match=r"^it has legs 0 to 2, there is no leg -4$"):
-        position("it", "leg", -4, 3)
+        check_index("it", "leg", -4, 3)
     with pytest.raises(InputError, match=r"^it has legs 0 to 2: expected a whole number, got float 1.0$"):
-        position("it", "leg", 1.0, 3)
+        check_index("it", "leg", 1.0, 3)
 
 
 @pytest.mark.parametrize(

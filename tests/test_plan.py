@@ -53,12 +53,15 @@ def test_plans_with_the_same_shards_are_the_same_plan(toy_task: ShardingTask):
 
 def test_uneven_cuts_and_several_shards_of_a_table_on_one_device_are_feasible(toy_task: ShardingTask):
     """Columns 4 + 12, the wide half cut by rows as well, two of the three pieces on device 1."""
-    assert problems(
-        toy_task,
-        Shard("wide", (0, 5), (0, 4), 0),
-        Shard("wide", (0, 2), (4, 16), 1),
-        Shard("wide", (2, 5), (4, 16), 1),
-    ) == ()
+    assert (
+        problems(
+            toy_task,
+            Shard("wide", (0, 5), (0, 4), 0),
+            Shard("wide", (0, 2), (4, 16), 1),
+            Shard("wide", (2, 5), (4, 16), 1),
+        )
+        == ()
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,10 +69,14 @@ def test_uneven_cuts_and_several_shards_of_a_table_on_one_device_are_feasible(to
     [
         ([Shard("wide", (0, 5), (0, 8), 0)], "rows 0..4 columns 8..15 of table 'wide' are missing"),
         ([Shard("wide", (0, 3), (0, 16), 0)], "rows 3..4 columns 0..15 of table 'wide' are missing"),
-        ([Shard("wide", (0, 5), (0, 8), 0), Shard("wide", (0, 5), (4, 16), 1)],
-         "rows 0..4 columns 4..7 of table 'wide' overlap: held by devices 0, 1"),
-        ([Shard("wide", (0, 5), (0, 16), 0), Shard("wide", (4, 5), (12, 16), 0)],
-         "rows 4..4 columns 12..15 of table 'wide' overlap: held by devices 0, 0"),
+        (
+            [Shard("wide", (0, 5), (0, 8), 0), Shard("wide", (0, 5), (4, 16), 1)],
+            "rows 0..4 columns 4..7 of table 'wide' overlap: held by devices 0, 1",
+        ),
+        (
+            [Shard("wide", (0, 5), (0, 16), 0), Shard("wide", (4, 5), (12, 16), 0)],
+            "rows 4..4 columns 12..15 of table 'wide' overlap: held by devices 0, 0",
+        ),
         ([Shard("wide", (0, 6), (0, 16), 0)], "table 'wide' is 5 x 16, a shard covers rows 0..5 columns 0..15"),
         ([Shard("wide", (0, 5), (0, 16), 2)], "table 'wide' is on device 2, the task has devices 0 to 1"),
         ([Shard("wide", (0, 5), (0, 6), 0), Shard("wide", (0, 5), (6, 16), 0)], "FBGEMM needs widths divisible by 4"),

@@ -23,14 +23,19 @@ from shardgym import (
     UniformIds,
     ZipfIds,
 )  # fmt: skip
-from shardgym.records import canonical_json, shown
+from shardgym.records import canonical_json, short_repr
 from shardgym.suites.spec import DrawnTasks
 
 ids = st.one_of(
     st.builds(UniformIds, lengths=st.sampled_from(["fixed", "poisson"])),
     st.builds(ZipfIds, s=st.floats(0, 10), q=st.floats(-0.4, 1e9)),
-    st.builds(RecordedIds, file=st.just("a.pt"), table_index=st.integers(0, 9), batch_size=st.integers(1, 9),
-              sha256=st.just("0" * 64)),
+    st.builds(
+        RecordedIds,
+        file=st.just("a.pt"),
+        table_index=st.integers(0, 9),
+        batch_size=st.integers(1, 9),
+        sha256=st.just("0" * 64),
+    ),
 )
 tables = st.builds(
     EmbeddingTable,
@@ -138,8 +143,12 @@ def test_one_memory_size_stands_for_all_devices():
 
 @pytest.mark.parametrize(
     "fields",
-    [{"memory_bytes": [1]}, {"memory_bytes": 0}, {"memory_bytes": 5, "fast_domain_size": 3},
-     {"memory_bytes": 5, "intra_bandwidth": 0}],
+    [
+        {"memory_bytes": [1]},
+        {"memory_bytes": 0},
+        {"memory_bytes": 5, "fast_domain_size": 3},
+        {"memory_bytes": 5, "intra_bandwidth": 0},
+    ],
 )
 def test_a_topology_that_contradicts_itself_is_refused(fields: dict[str, object]):
     """Sizes for every device, positive bandwidths, domains inside the machine."""
@@ -166,8 +175,13 @@ def test_table_names_are_distinct_within_a_task(toy_task: ShardingTask):
 
 @pytest.mark.parametrize(
     ("optimizer", "precision", "expected"),
-    [("exact_sgd", "fp32", 10 * 8 * 4), ("exact_sgd", "fp16", 10 * 8 * 2), ("adagrad", "fp32", 10 * 8 * 8),
-     ("adam", "fp16", 10 * 8 * (2 + 8)), ("rowwise_adagrad", "fp32", 10 * 8 * 4 + 10 * 4)],
+    [
+        ("exact_sgd", "fp32", 10 * 8 * 4),
+        ("exact_sgd", "fp16", 10 * 8 * 2),
+        ("adagrad", "fp32", 10 * 8 * 8),
+        ("adam", "fp16", 10 * 8 * (2 + 8)),
+        ("rowwise_adagrad", "fp32", 10 * 8 * 4 + 10 * 4),
+    ],
 )
 def test_bytes_count_weights_and_optimizer_state(toy_task, optimizer: str, precision: str, expected: int):
     """10 rows x 8 columns, by hand."""
@@ -195,8 +209,15 @@ def test_an_infeasible_cost_is_infinite_and_says_why():
 
 
 @pytest.mark.parametrize(
-    ("matrix", "reason"), [([[1, 1, 1, 1]], "why"), ([[None] * 4], None), ([[1, 1, 1]], None), ([[-1, 1, 1, 1]], None),
-                           ([[float("nan")] * 4], None), ([], None)],
+    ("matrix", "reason"),
+    [
+        ([[1, 1, 1, 1]], "why"),
+        ([[None] * 4], None),
+        ([[1, 1, 1]], None),
+        ([[-1, 1, 1, 1]], None),
+        ([[float("nan")] * 4], None),
+        ([], None),
+    ],
 )
 def test_a_cost_that_makes_no_sense_is_refused(matrix, reason):
     """Reason and times exclude each other; times are D x 4, not negative and numbers."""
@@ -292,7 +313,7 @@ def test_what_was_given_is_shown_in_part_however_large_it_is():
     bomb: list[object] = ["lol"] * 10
     for _ in range(12):
         bomb = [bomb] * 10
-    assert len(shown(bomb)) <= 60
+    assert len(short_repr(bomb)) <= 60
     with pytest.raises(InputError, match="expected a whole number, got"):
         EmbeddingTable.from_dict({"name": "a", "num_embeddings": bomb, "embedding_dim": 4})
     with pytest.raises(InputError, match=r"name: .*given: "):

@@ -1,14 +1,14 @@
 """What other people's errors become."""
 
-from shardgym.errors import told
+from shardgym.errors import error_text
 
 
 def test_an_error_is_its_kind_and_first_line():
-    assert told(OSError("no such library\nsecond line")) == "OSError: no such library"
-    assert told(KeyError()) == "KeyError: no message"
+    assert error_text(OSError("no such library\nsecond line")) == "OSError: no such library"
+    assert error_text(KeyError()) == "KeyError: no message"
 
 
 def test_its_cause_is_told_too():
     error = OSError("could not load x.so")
     error.__cause__ = ImportError("libnvidia-ml.so.1: cannot open")
-    assert told(error) == "OSError: could not load x.so (ImportError: libnvidia-ml.so.1: cannot open)"
+    assert error_text(error) == "OSError: could not load x.so (ImportError: libnvidia-ml.so.1: cannot open)"

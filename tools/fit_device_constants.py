@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from shardgym.arrays import Floats
 from shardgym.collection.run import DEVICE
 from shardgym.costs.fbgemm.device_facts import DeviceFacts
 from shardgym.costs.hardware import DeviceConstants, device_constants
@@ -39,8 +39,6 @@ FITTED = (
 _LEAST, _NOTHING = 1e-3, 1e-4
 #: Digits that are worth printing.
 _DIGITS = 3
-
-Floats = npt.NDArray[np.float64]
 
 
 def main() -> int:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from neuroshard.arrays import Ints
 from neuroshard.compiled.jit import jit
 from neuroshard.compiled.lanes import Lanes, Limits, choose, copy
 from neuroshard.compiled.table import Table, find_or_append, price_new
+from shardgym.arrays import Ints
 
 
 @jit

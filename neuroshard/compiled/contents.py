@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from neuroshard.arrays import Floats, Ints
 from neuroshard.compiled import exchange
 from neuroshard.compiled.exchange import exchange_of
 from neuroshard.compiled.head import head_of
 from neuroshard.compiled.table import Table, add_all, slots_of
 from neuroshard.kinds import Kinds
 from neuroshard.simulator_contents import SimulatorContents
+from shardgym.arrays import Floats, Ints
 from shardgym.costs.simulator import SimulatorCost
 from shardgym.task import ELEMENT_BYTES
 

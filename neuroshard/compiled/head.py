@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neuroshard.arrays import Floats
 from neuroshard.compiled.jit import jit
 from neuroshard.compiled.layers import Chain, chain_of, dense
+from shardgym.arrays import Floats
 from shardgym.costs.simulator import compute_net
 from shardgym.costs.simulator.features import WORK_NAMES
 from shardgym.costs.simulator.ops import Params

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neuroshard.arrays import Floats, Ints
 from neuroshard.compiled.jit import jit
+from shardgym.arrays import Floats, Ints
 
 
 class Lanes(NamedTuple):

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neuroshard.arrays import Floats
 from neuroshard.compiled.jit import jit
+from shardgym.arrays import Floats
 from shardgym.costs.simulator.ops import Params
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from neuroshard.arrays import Floats, Ints
 from neuroshard.budget import Budget
 from neuroshard.compiled.advance import advance
 from neuroshard.compiled.contents import CompiledContents
@@ -12,6 +11,7 @@ from neuroshard.compiled.lanes import Lanes, Limits, lanes_for
 from neuroshard.cutoff import Cutoff
 from neuroshard.prefixes import Prefixes
 from neuroshard.scoring import Placed, best_placements
+from shardgym.arrays import Floats, Ints
 
 #: Steps between looks at the clock.
 _STEPS = 64

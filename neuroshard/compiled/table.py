@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neuroshard.arrays import DECIMALS, Floats, Ints, Keys
+from neuroshard.arrays import DECIMALS, Keys
 from neuroshard.compiled.head import Head, price
 from neuroshard.compiled.jit import jit
+from shardgym.arrays import Floats, Ints
 
 #: A slot that no content has taken.
 FREE = -1

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from neuroshard.arrays import Floats, Ints
 from neuroshard.budget import Budget
 from neuroshard.plus.pricing import Pricing
 from neuroshard.plus.shelf import Shelf
+from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import CostModel
 from shardgym.costs.collectives.link_model import transfer_ms
 from shardgym.costs.plan_cost import PHASES, PlanCost

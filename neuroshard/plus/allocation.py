@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from neuroshard.arrays import Ints
 from neuroshard.plus.shelf import Shelf
+from shardgym.arrays import Ints
 from shardgym.feasibility import COLUMN_UNIT
 from shardgym.plan import ShardingPlan
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from neuroshard.arrays import Floats, Ints
 from neuroshard.budget import Budget
 from neuroshard.plus.greedy import Built, build
 from neuroshard.plus.objective import Objective
 from neuroshard.plus.pricing import Pricing
+from shardgym.arrays import Floats, Ints
 
 #: Costliest shards that are cut on trial, and into how many parts.
 _TRIED, _PARTS = 4, (2, 3, 4)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from neuroshard.arrays import Ints
 from neuroshard.budget import Budget
 from neuroshard.plus.moves import Moves, moves_of
 from neuroshard.plus.objective import Objective
 from neuroshard.plus.placement import Placement
 from neuroshard.plus.pricing import Pricing
 from neuroshard.plus.settings import PlusSettings
+from shardgym.arrays import Ints
 
 #: A move has to bring more than this share of the objective.
 _LEAST_GAIN = 1e-6

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from neuroshard.arrays import Ints
 from neuroshard.budget import Budget
 from neuroshard.plus.additive_pricing import AdditivePricing
 from neuroshard.plus.allocation import plan_of
@@ -14,6 +13,7 @@ from neuroshard.plus.placement import Placement
 from neuroshard.plus.search import Search
 from neuroshard.plus.settings import KICKS_PER_ROUND, PlusSettings
 from neuroshard.plus.starts import starts_of
+from shardgym.arrays import Ints
 from shardgym.plan import ShardingPlan
 
 #: Plans of one query: enough to make up for what the estimate gets wrong, few enough to learn in between.

@@ -78,9 +78,7 @@ class ExactSearch:
         chosen = SearchSettings() if tight else _NARROW
         search = NeuroShard(chosen.beam_width, chosen.candidates, chosen.levels, chosen.grid)
         try:
-            return search.solve(
-                task, self._cost, time_limit_s=left_s, initial_plan=initial, observer=self._published
-            )
+            return search.solve(task, self._cost, time_limit_s=left_s, initial_plan=initial, observer=self._published)
         except NoFeasiblePlanError:
             return None  # cuts at other places than the middle may still lead to one
 

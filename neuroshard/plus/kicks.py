@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from neuroshard.arrays import Ints
 from neuroshard.plus.shelf import Shelf
+from shardgym.arrays import Ints
 
 #: Draws per move before a kick goes without it, which happens where memory is full or there is one device.
 _DRAWS = 20

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neuroshard.arrays import Floats, Ints
 from neuroshard.plus.placement import Change, Placement
+from shardgym.arrays import Floats, Ints
 
 #: Shares of what a device holds of a table that it may give away; besides, a single unit.
 _SHARES = np.array([1.0, 0.75, 0.5, 0.25])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from neuroshard.arrays import Floats, Ints
 from neuroshard.plus.pricing import Pricing
+from shardgym.arrays import Floats, Ints
 
 #: Plans x devices whose communication is predicted together; larger batches leave the processor's cache.
 _BATCH = 256

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neuroshard.arrays import Floats, Ints
 from neuroshard.plus.objective import Objective
 from neuroshard.plus.pricing import Pricing
+from shardgym.arrays import Floats, Ints
 
 
 class Change(NamedTuple):

@@ -6,8 +6,8 @@ import abc
 
 import numpy as np
 
-from neuroshard.arrays import Floats, Ints
 from neuroshard.plus.shelf import Shelf
+from shardgym.arrays import Floats, Ints
 
 
 class Pricing(abc.ABC):

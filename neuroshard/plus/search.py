@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from neuroshard.arrays import Ints
 from neuroshard.budget import Budget
 from neuroshard.plus.descent import Descent
 from neuroshard.plus.kicks import kicked
@@ -14,6 +13,7 @@ from neuroshard.plus.objective import Objective
 from neuroshard.plus.placement import Placement
 from neuroshard.plus.pricing import Pricing
 from neuroshard.plus.settings import PATIENCE, PlusSettings
+from shardgym.arrays import Ints
 
 
 class Search:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from neuroshard.arrays import Ints
+from shardgym.arrays import Ints
 from shardgym.feasibility import COLUMN_UNIT
 from shardgym.plan import Shard
 from shardgym.task import ShardingTask

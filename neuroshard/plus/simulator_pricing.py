@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from neuroshard.arrays import Floats, Ints
 from neuroshard.plus.pricing import Pricing
 from neuroshard.plus.shelf import Shelf
+from shardgym.arrays import Floats, Ints
 from shardgym.costs.simulator import SimulatorCost
 
 

@@ -17,7 +17,7 @@ from neuroshard.plus.settings import PlusSettings
 from neuroshard.plus.shelf import Shelf
 from neuroshard.plus.starts import packed
 from neuroshard.solver import NeuroShard
-from shardgym.arguments import check_kind
+from shardgym.arguments import check_instance
 from shardgym.costs.base import CostModel
 from shardgym.costs.simulator import SimulatorCost
 from shardgym.errors import NoFeasiblePlanError
@@ -53,7 +53,7 @@ class NeuroShardPlus:
         softness: float = 0.01, queries: int | None = None, keep_on_interrupt: bool = False,
     ) -> None:  # fmt: skip
         self.settings = PlusSettings(kicks, kick_moves, shortlist, sources, softness, queries)
-        check_kind("keep_on_interrupt", keep_on_interrupt, bool)
+        check_instance("keep_on_interrupt", keep_on_interrupt, bool)
         self._ends: tuple[type[BaseException], ...] = (OutOfTime, *([KeyboardInterrupt] if keep_on_interrupt else []))
 
     def warm_up(self, task: ShardingTask, cost: CostModel) -> None:

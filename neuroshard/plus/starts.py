@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from neuroshard.arrays import Ints
 from neuroshard.budget import Budget
 from neuroshard.kinds import Kinds
 from neuroshard.layout import plan_of
@@ -14,6 +13,7 @@ from neuroshard.plus.cutting import place_whole
 from neuroshard.plus.objective import Objective
 from neuroshard.plus.pricing import Pricing
 from neuroshard.plus.shelf import Shelf
+from shardgym.arrays import Ints
 from shardgym.errors import NoFeasiblePlanError
 from shardgym.plan import ShardingPlan
 

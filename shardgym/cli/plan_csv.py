@@ -8,7 +8,7 @@ import re
 
 from shardgym.errors import InputError
 from shardgym.plan import Shard, ShardingPlan
-from shardgym.records import shown
+from shardgym.records import short_repr
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 
@@ -65,7 +65,7 @@ def _check_header(where: str, header: list[str]) -> None:
     if len(set(header)) < len(header) or not {"table", "device"} <= set(header) or len(cut) not in (0, len(BOUNDS)):
         raise InputError(
             f"{where}: expected a header with table,device and, where tables are cut, all of {','.join(BOUNDS)}, "
-            f"got {shown(','.join(header))}"
+            f"got {short_repr(','.join(header))}"
         )
 
 

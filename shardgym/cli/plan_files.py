@@ -9,7 +9,7 @@ from typing import Any
 from shardgym.cli.plan_csv import shards_of_csv, table_of
 from shardgym.errors import InputError
 from shardgym.plan import Shard, ShardingPlan
-from shardgym.records import parse_json, read_text, shown
+from shardgym.records import parse_json, read_text, short_repr
 from shardgym.task import ShardingTask
 
 PLAN_HELP = 'a plan file; or {"TABLE": DEVICE, ...} in .json, table,device in .csv'
@@ -60,12 +60,14 @@ def _recorded(path: str, data: dict[str, Any], task: ShardingTask) -> ShardingPl
 def _shards(path: str, data: Any, task: ShardingTask) -> list[Shard]:
     """Make shards of an object of devices; tables that the task does not have are refused first."""
     if not isinstance(data, dict) or not data:
-        raise InputError(f'{path}: expected a plan, or {{"TABLE": DEVICE, ...}} for every table, got {shown(data)}')
+        raise InputError(
+            f'{path}: expected a plan, or {{"TABLE": DEVICE, ...}} for every table, got {short_repr(data)}'
+        )
     shards = []
     for name, device in data.items():
         table = table_of(path, name, task)
         if isinstance(device, bool) or not isinstance(device, int) or device < 0:
-            raise InputError(f"{path}, table '{name:.60}': expected the number of a device, got {shown(device)}")
+            raise InputError(f"{path}, table '{name:.60}': expected the number of a device, got {short_repr(device)}")
         shards.append(Shard.whole(table, device))
     return shards
 

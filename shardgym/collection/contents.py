@@ -137,5 +137,3 @@ def may_have(role: Role, digest: str) -> bool:
     if role not in ("oracle", "judge"):
         return True
     return (int(digest[:8], 16) % _PARTS < _ORACLE_PARTS) == (role == "oracle")
-
-

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from shardgym.arrays import Floats
 from shardgym.collection.log import Measurement, Times
 from shardgym.collection.plan import CollectionPlan
 from shardgym.costs.collectives.interleave import QUANTILE
@@ -12,8 +12,6 @@ from shardgym.costs.fbgemm.content import Piece
 from shardgym.costs.simulator.layout import CommRow, ComputeRow
 from shardgym.errors import InputError
 from shardgym.table import REUSE_BINS
-
-Floats = npt.NDArray[np.float64]
 
 
 def compute_row(plan: CollectionPlan, measurement: Measurement) -> ComputeRow:

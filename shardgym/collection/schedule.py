@@ -83,9 +83,7 @@ def schedule(counts: Counts, repeat_share: float, device_counts: Sequence[int], 
     compute = rng.sample(compute, len(compute))
     blocks = list(_comm_blocks(rng, entries_of("comm", counts, repeat_share), device_counts, seed)) or [((), 0)]
     edges = [round(i * len(compute) / len(blocks)) for i in range(len(blocks) + 1)]
-    return [
-        Block(tuple(compute[edges[i] : edges[i + 1]]), comm, devices) for i, (comm, devices) in enumerate(blocks)
-    ]
+    return [Block(tuple(compute[edges[i] : edges[i + 1]]), comm, devices) for i, (comm, devices) in enumerate(blocks)]
 
 
 def _comm_blocks(

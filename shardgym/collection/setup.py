@@ -16,6 +16,7 @@ Role = Literal["oracle", "judge", "test", "plans"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 ROLES: tuple[Role, ...] = get_args(Role)
 
+
 class Setup(NamedTuple):
     """The problem whose shards are measured.
 
@@ -67,9 +68,8 @@ class Effort(NamedTuple):
     comm_iterations: int
 
 
-EFFORT = Effort(
-    warmups=1, iterations=4, small_iterations=12, small_values=250_000, comm_warmups=2, comm_iterations=12
-)
+EFFORT = Effort(warmups=1, iterations=4, small_iterations=12, small_values=250_000, comm_warmups=2, comm_iterations=12)
+
 
 class Preset(NamedTuple):
     """How much is collected.

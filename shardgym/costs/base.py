@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from shardgym.arguments import check_kind, members_of_kind
+from shardgym.arguments import check_instance, check_list_of
 from shardgym.costs.plan_cost import PlanCost, Source, infinite
 from shardgym.errors import InfeasiblePlanError
 from shardgym.plan import ShardingPlan
@@ -18,7 +18,7 @@ ONE_PLAN = "a single plan goes into a list, [plan]; ShardingPlan.load(path) read
 
 
 class CostModel(abc.ABC):
-    """Scores plans. Subclasses implement `_evaluate` for feasible plans only.
+    """Scores plans. Subclasses implement `score` for feasible plans only.
 
     Attributes:
         name: as registered.
@@ -36,7 +36,7 @@ class CostModel(abc.ABC):
         """Tag of the hardware that the times are of; times of different tags are never compared."""
 
     @abc.abstractmethod
-    def _evaluate(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
+    def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         """Score plans that are known to be feasible for `task`."""
 
     def evaluate(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
@@ -53,10 +53,10 @@ class CostModel(abc.ABC):
             InputError: a plan was made for another task, or these are no task and plans.
         """
         check_task(task)
-        plans = members_of_kind("plans", plans, ShardingPlan, ONE_PLAN)
+        plans = check_list_of("plans", plans, ShardingPlan, ONE_PLAN)
         reasons = [_infeasibility(task, plan) for plan in plans]
         feasible = [plan for plan, reason in zip(plans, reasons, strict=True) if reason is None]
-        costs = iter(self._evaluate(task, feasible) if feasible else ())
+        costs = iter(self.score(task, feasible) if feasible else ())
         return [next(costs) if reason is None else self.no_cost(task, reason) for reason in reasons]
 
     @property
@@ -98,7 +98,7 @@ class CostModel(abc.ABC):
 
 def check_cost(cost: Any) -> None:
     """Raise `InputError` unless an argument named `cost` is a cost model."""
-    check_kind("cost", cost, CostModel, "make_cost(name) makes one")
+    check_instance("cost", cost, CostModel, "make_cost(name) makes one")
 
 
 def _infeasibility(task: ShardingTask, plan: ShardingPlan) -> str | None:

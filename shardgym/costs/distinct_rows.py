@@ -51,5 +51,3 @@ def _zipf_distinct(s: float, q: float, rows: int, ids: float) -> float:
     per_row = np.clip(masses / sizes, 0.0, 1.0 - 1e-16)
     distinct: float = -(sizes * np.expm1(ids * np.log1p(-per_row))).sum()
     return float(distinct)
-
-

@@ -7,11 +7,11 @@ import numbers
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 from pydantic.dataclasses import dataclass
 
-from shardgym.records import Name, Record, shown
+from shardgym.arrays import Floats
+from shardgym.records import Name, Record, short_repr
 
 #: Columns of `PlanCost.per_device`, in order.
 PHASES = ("forward_compute", "forward_comm", "backward_comm", "backward_compute")
@@ -22,7 +22,6 @@ Source = Literal["measured", "modelled", "predicted"]
 #: Notes of plan costs that say a prediction is far from what it was learned from start with this.
 UNFAMILIAR = "outside of what the simulator was trained on"
 
-Floats = npt.NDArray[np.float64]
 
 _EXPECTED = f"expected one row of {len(PHASES)} numbers per device"
 
@@ -51,7 +50,7 @@ def _list(value: Any) -> list[Any]:
     if isinstance(value, np.ndarray) and value.ndim:
         return list(value)
     if not isinstance(value, list | tuple):
-        raise ValueError(f"{_EXPECTED}, got {shown(value)}")
+        raise ValueError(f"{_EXPECTED}, got {short_repr(value)}")
     return list(value)
 
 
@@ -59,11 +58,11 @@ def _number(value: Any) -> float:
     if value is None:
         return math.inf
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ValueError(f"times must be numbers, got {shown(value)}")
+        raise ValueError(f"times must be numbers, got {short_repr(value)}")
     try:
         return float(value)
     except OverflowError:
-        raise ValueError(f"times must be numbers of ordinary size, got {shown(value)}") from None
+        raise ValueError(f"times must be numbers of ordinary size, got {short_repr(value)}") from None
 
 
 def _as_lists(matrix: Floats) -> list[list[float | None]]:

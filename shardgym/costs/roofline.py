@@ -46,14 +46,15 @@ class RooflineCost(CostModel):
 
     @property
     def hardware(self) -> str:
-        """"roofline", or "roofline-DEVICE" when the device is overridden."""
+        """Return "roofline", or "roofline-DEVICE" when the device is overridden."""
         return "roofline" if self._override is None else f"roofline-{self._override}"
 
     def settings(self) -> dict[str, Any]:
         """Return the keyword arguments that make this cost model again."""
         return {} if self._override is None else {"hardware": self._override}
 
-    def _evaluate(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
+    def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
+        """See `CostModel`."""
         device = device_constants(self._override or task.topology.device)
         times = self._times_of(task, device)
         return [self._plan_cost(task, plan, device, times) for plan in plans]

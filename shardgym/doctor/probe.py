@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from shardgym.errors import told
+from shardgym.errors import error_text
 
 
 def probe() -> dict[str, Any]:
@@ -32,7 +32,7 @@ def _gpus() -> tuple[list[dict[str, Any]], str]:
         found = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
         return [{"name": p.name, "memory_bytes": p.total_memory} for p in found], ""
     except Exception as error:
-        return [], told(error)
+        return [], error_text(error)
 
 
 def _fbgemm_error(device: str) -> str:
@@ -46,7 +46,7 @@ def _fbgemm_error(device: str) -> str:
         lengths = torch.tensor([1, 2], device=device)
         assert torch.ops.fbgemm.asynchronous_complete_cumsum(lengths).tolist() == [0, 1, 3]
     except Exception as error:
-        return told(error)
+        return error_text(error)
     return ""
 
 

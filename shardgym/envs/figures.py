@@ -7,14 +7,11 @@ from functools import cached_property
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 
+from shardgym.arrays import Floats, Ints
 from shardgym.envs.shards import WaitingShard
 from shardgym.errors import UnknownNameError
 from shardgym.task import ShardingTask
-
-Int64s = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 #: In what order tables come up: by memory, by dimension times pooling factor, by dimension (each descending, ties in
 #: the task's order), or as the task lists them.
@@ -38,12 +35,12 @@ class Figures:
 
     task: ShardingTask
     order: str
-    positions: Int64s
-    sizes: Int64s
-    dims: Int64s
+    positions: Ints
+    sizes: Ints
+    dims: Ints
     lookups: Floats
-    keys: Int64s | Floats
-    capacity: Int64s
+    keys: Ints | Floats
+    capacity: Ints
 
     @classmethod
     def of(cls, task: ShardingTask, order: str) -> Self:

@@ -7,7 +7,8 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from shardgym.costs.plan_cost import PHASES, Floats
+from shardgym.arrays import Floats
+from shardgym.costs.plan_cost import PHASES
 from shardgym.envs.placement import Placement
 
 _COMPUTE = [number for number, phase in enumerate(PHASES) if phase.endswith("compute")]

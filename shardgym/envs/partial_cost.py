@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Protocol, Self
 
+from shardgym.arrays import Floats
 from shardgym.costs.base import CostModel
-from shardgym.costs.plan_cost import Floats, PlanCost
+from shardgym.costs.plan_cost import PlanCost
 from shardgym.costs.simulator import SimulatorCost
 from shardgym.costs.simulator.placement import PlacementState
 from shardgym.envs.placement import Placement

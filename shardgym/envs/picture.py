@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from shardgym.costs.plan_cost import Floats
+from shardgym.arrays import Floats
 from shardgym.envs.digits import text_mask
 from shardgym.envs.loads import Loads
 from shardgym.envs.placement import Placement

@@ -7,7 +7,7 @@ from typing import Any
 
 from shardgym.envs.placement import Placement
 from shardgym.envs.shards import NO_SPLITS
-from shardgym.records import shown
+from shardgym.records import short_repr
 
 
 def why_not_there(placement: Placement, action: Any) -> str | None:
@@ -15,7 +15,7 @@ def why_not_there(placement: Placement, action: Any) -> str | None:
     try:
         device = operator.index(action)
     except TypeError:
-        return f"action {shown(action)} is not a whole number"
+        return f"action {short_repr(action)} is not a whole number"
     if not 0 <= device < len(placement.used):
         return f"there is no device {device}, the task has devices 0 to {len(placement.used) - 1}"
     if not placement.fitting()[device]:

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from shardgym.arguments import given
+from shardgym.arguments import describe
 from shardgym.costs.base import CostModel
 from shardgym.envs.base import PlacementEnv, Step
 from shardgym.envs.observation_space import Observation
@@ -40,7 +40,7 @@ class RelativeReward(
     def __init__(self, env: gymnasium.Env[Observation, np.int64]) -> None:
         inner = env.unwrapped if isinstance(env, gymnasium.Env) else env
         if not isinstance(inner, PlacementEnv):
-            raise InputError(f"RelativeReward is for ShardGym's environments, got {given(inner)}")
+            raise InputError(f"RelativeReward is for ShardGym's environments, got {describe(inner)}")
         gymnasium.utils.RecordConstructorArgs.__init__(self)
         gymnasium.Wrapper.__init__(self, env)
         self._placing: PlacementEnv = inner

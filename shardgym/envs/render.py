@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tabulate import tabulate
 
-from shardgym.costs.plan_cost import Floats
+from shardgym.arrays import Floats
 from shardgym.envs.loads import Loads
 from shardgym.envs.placement import Placement
 from shardgym.rendering.bars import bar

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from shardgym.envs.figures import check_order
 from shardgym.envs.shards import SplitLimits
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.records import shown
+from shardgym.records import short_repr
 
 OBSERVATIONS = ("compact", "full")
 REWARDS = ("terminal", "dense")
@@ -46,7 +46,7 @@ class Rules:
         check_choice("reward", self.reward, REWARDS)
         number = isinstance(self.penalty, numbers.Real)
         if not (number and math.isfinite(self.penalty) and self.penalty < 0):
-            raise InputError(f"penalty {shown(self.penalty)} is not a negative number")
+            raise InputError(f"penalty {short_repr(self.penalty)} is not a negative number")
 
 
 def check_choice(kind: str, name: str, known: Iterable[str]) -> str:

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from shardgym.arguments import dictionary, given
+from shardgym.arguments import check_dict, describe
+from shardgym.arrays import Floats
 from shardgym.costs.base import CostModel
-from shardgym.costs.plan_cost import PHASES, Floats, PlanCost
+from shardgym.costs.plan_cost import PHASES, PlanCost
 from shardgym.costs.registry import make_cost
 from shardgym.envs.episode import Episode
 from shardgym.envs.partial_cost import partial_cost
@@ -24,11 +25,11 @@ def cost_model(cost: str | CostModel, settings: dict[str, Any] | None) -> tuple[
         InputError: neither a name nor a cost model, settings that are no dictionary, or settings for a ready-made one.
         UnknownNameError: no cost of this name.
     """
-    settings = dictionary("cost_settings", settings)
+    settings = check_dict("cost_settings", settings)
     if isinstance(cost, str):
         return make_cost(cost, **settings), True
     if not isinstance(cost, CostModel):
-        raise InputError(f"cost: expected a cost model or its name, got {given(cost)}")
+        raise InputError(f"cost: expected a cost model or its name, got {describe(cost)}")
     if settings:
         raise InputError("cost_settings are for a cost given by name, a ready-made cost model was given")
     return cost, False

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from shardgym.errors import InputError
 from shardgym.feasibility import COLUMN_UNIT
-from shardgym.records import shown
+from shardgym.records import short_repr
 from shardgym.task import ShardingTask
 
 
@@ -66,7 +66,7 @@ class SplitLimits:
             if value is None and name == "max_table_splits":
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise InputError(f"{name} {shown(value)} is not a whole number from 0 on")
+                raise InputError(f"{name} {short_repr(value)} is not a whole number from 0 on")
 
     def refusal(self, shard: WaitingShard, splits: int, table_splits: int) -> str | None:
         """Return why a shard cannot be halved, or None.

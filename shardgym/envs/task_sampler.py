@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from shardgym.arguments import dictionary, members_of_kind, name_of, whole
+from shardgym.arguments import check_dict, check_int, check_list_of, check_name
 from shardgym.envs.pool_tasks import PoolTasks
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.records import shown
+from shardgym.records import short_repr
 from shardgym.suites import load_suite
 from shardgym.task import ShardingTask, check_task
 
@@ -50,7 +50,7 @@ class TaskSampler:
         self._tasks = _sequence(suite, tasks, pool)
         self.max_devices = self._bound("max_devices", max_devices, lambda task: task.num_devices)
         if max_tables is not None:
-            whole("max_tables", max_tables, 1)
+            check_int("max_tables", max_tables, 1)
         self.max_tables = self._bound("max_tables", max_tables, lambda task: task.num_tables) if counts_tables else None
 
     def pick(self, rng: np.random.Generator, options: Mapping[str, Any] | None) -> tuple[int, ShardingTask]:
@@ -63,7 +63,7 @@ class TaskSampler:
         Raises:
             InputError: options that are unknown, contradict each other, or name a task that is out of range.
         """
-        given = dictionary("options", options)
+        given = check_dict("options", options)
         for name in given:
             if name not in OPTIONS:
                 raise UnknownNameError("reset option", name, OPTIONS)
@@ -78,11 +78,11 @@ class TaskSampler:
         if given is None:
             known = getattr(self._tasks, name, None)
             return max(count(_member(task)) for task in self._tasks) if known is None else int(known)
-        return whole(name, given, 1)
+        return check_int(name, given, 1)
 
     def _index(self, index: Any) -> int:
         if isinstance(index, bool) or not isinstance(index, int | np.integer) or not 0 <= index < len(self._tasks):
-            raise InputError(f"task_index {shown(index)} is out of range: expected 0 to {len(self._tasks) - 1}")
+            raise InputError(f"task_index {short_repr(index)} is out of range: expected 0 to {len(self._tasks) - 1}")
         return int(index)
 
     def _checked(self, task: ShardingTask) -> ShardingTask:
@@ -105,12 +105,14 @@ def _member(task: ShardingTask) -> ShardingTask:
 
 def _sequence(suite: str | None, tasks: Sequence[ShardingTask] | None, pool: str | None) -> Sequence[ShardingTask]:
     if tasks is None:
-        name = DEFAULT_SUITE if suite is None else name_of("suite", suite, "tasks=suite takes a suite that is loaded")
-        return load_suite(name) if pool is None else PoolTasks(name_of("pool", pool), name)
+        name = (
+            DEFAULT_SUITE if suite is None else check_name("suite", suite, "tasks=suite takes a suite that is loaded")
+        )
+        return load_suite(name) if pool is None else PoolTasks(check_name("pool", pool), name)
     if suite is not None or pool is not None:
         raise InputError(f"expected {'a suite' if pool is None else 'a pool'} or tasks, got both: leave one out")
     if not isinstance(tasks, Sequence) or isinstance(tasks, list | tuple | str | bytes):
-        tasks = members_of_kind("tasks", tasks, ShardingTask, "a single task goes into a list, [task]")
+        tasks = check_list_of("tasks", tasks, ShardingTask, "a single task goes into a list, [task]")
     if not len(tasks):
         raise InputError("expected at least one task, got none")
     return tasks

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from shardgym.arguments import dictionary, given, members, name_of, whole
+from shardgym.arguments import check_dict, check_int, check_list, check_name, describe
 from shardgym.errors import InputError
 from shardgym.evaluation.tasks import Tasks
 
 
 def folder_of(out: str | Path) -> Path:
     """Return the folder of the records, independent of the current folder, which a solver may change."""
-    return Path(name_of("out", out)).absolute()
+    return Path(check_name("out", out)).absolute()
 
 
 def task_count(suite: Tasks, limit: int | None) -> int:
@@ -25,13 +25,13 @@ def task_count(suite: Tasks, limit: int | None) -> int:
         InputError: the suite is none, or the limit is no whole number from 1 on.
     """
     if not isinstance(getattr(suite, "name", None), str) or not hasattr(suite, "__getitem__"):
-        raise InputError(f"suite: expected tasks with a name, got {given(suite)}; shardgym.load_suite reads a suite")
-    return len(suite) if limit is None else min(whole("limit", limit, 1), len(suite))
+        raise InputError(f"suite: expected tasks with a name, got {describe(suite)}; shardgym.load_suite reads a suite")
+    return len(suite) if limit is None else min(check_int("limit", limit, 1), len(suite))
 
 
 def seeds_of(seeds: Iterable[int]) -> tuple[int, ...]:
     """Return the seeds, each once; raises `InputError` when there is none or one is no whole number from 0 on."""
-    found = [whole("seed", seed) for seed in members("seeds", seeds, "whole numbers", ordered=False)]
+    found = [check_int("seed", seed) for seed in check_list("seeds", seeds, "whole numbers", ordered=False)]
     if not found:
         raise InputError("no seed was given: name at least one")
     return tuple(dict.fromkeys(found))
@@ -41,12 +41,12 @@ def check_time_limit(seconds: float | None) -> None:
     """Refuse a time limit that is not None, nor a number of seconds above 0."""
     number = isinstance(seconds, numbers.Real) and not isinstance(seconds, bool)
     if seconds is not None and not (number and math.isfinite(seconds) and seconds > 0):
-        raise InputError(f"time_limit_s: expected a number of seconds above 0, got {given(seconds)}")
+        raise InputError(f"time_limit_s: expected a number of seconds above 0, got {describe(seconds)}")
 
 
 def settings_of(name: str, settings: Mapping[str, Any] | None, cost_is_made: bool) -> dict[str, Any]:
     """Return settings of a cost model that is given by name; raises `InputError` when there are some for an object."""
-    found = dictionary(name, settings)
+    found = check_dict(name, settings)
     if found and cost_is_made:
         raise InputError(f"{name} are for a cost model given by name: make the object with them instead")
     return found

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from shardgym.arguments import dictionary, given, members
+from shardgym.arguments import check_dict, check_list, describe
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError
 from shardgym.records import canonical_json
@@ -72,7 +72,7 @@ def make_entrants(solvers: Iterable[str | SolverSpec]) -> list[Entrant]:
         InputError: no solver, one title for different ones, a bad label, or settings that a class does not take.
     """
     specs: dict[str, SolverSpec] = {}
-    for number, value in enumerate(members("solvers", solvers, "names or SolverSpec")):
+    for number, value in enumerate(check_list("solvers", solvers, "names or SolverSpec")):
         spec = _checked(_spec(number, value))
         if specs.setdefault(spec.title, spec) != spec:
             raise InputError(
@@ -90,10 +90,10 @@ def _spec(number: int, value: object) -> SolverSpec:
     spec = SolverSpec(value) if isinstance(value, str) else value
     if not isinstance(spec, SolverSpec):
         raise InputError(
-            f"solvers[{number}]: expected a name, 'module:Class' or a SolverSpec, got {given(value)}; records name "
+            f"solvers[{number}]: expected a name, 'module:Class' or a SolverSpec, got {describe(value)}; records name "
             "solvers so that they can be made again"
         )
-    return replace(spec, settings=dictionary(f"settings of solver '{spec.name}'", spec.settings))
+    return replace(spec, settings=check_dict(f"settings of solver '{spec.name}'", spec.settings))
 
 
 def _checked(spec: SolverSpec) -> SolverSpec:

@@ -76,4 +76,3 @@ class Work:
     def _log(self, heading: str, text: str) -> None:
         with (self.store.folder / ERRORS).open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"--- {utc_now()} {heading}\n{text}\n")
-

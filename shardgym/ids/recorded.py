@@ -7,20 +7,16 @@ import hashlib
 import os
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
+from shardgym.arrays import Ints
 from shardgym.errors import InputError
 from shardgym.ids.distribution import RecordedIds
 from shardgym.ids.recording import read_bags
-
-Int64s = npt.NDArray[np.int64]
 
 #: Folders that are searched for recorded ids, separated like PATH.
 DATA_VARIABLE = "SHARDGYM_DATA"
 
 
-def bags_digest(indices: Int64s, lengths: Int64s) -> str:
+def bags_digest(indices: Ints, lengths: Ints) -> str:
     """SHA-256 over one table's lengths and ids as little-endian 64-bit integers."""
     digest = hashlib.sha256(lengths.astype("<i8").tobytes())
     digest.update(indices.astype("<i8").tobytes())
@@ -37,7 +33,7 @@ def find_data_file(name: str) -> Path:
     raise InputError(f"recorded ids need '{name}': put its folder into {DATA_VARIABLE} (now: {looked})")
 
 
-def recorded_bags(ids: RecordedIds, batch_size: int) -> tuple[Int64s, Int64s]:
+def recorded_bags(ids: RecordedIds, batch_size: int) -> tuple[Ints, Ints]:
     """Return (indices, lengths) of the first `batch_size` recorded samples.
 
     Raises:
@@ -51,7 +47,7 @@ def recorded_bags(ids: RecordedIds, batch_size: int) -> tuple[Int64s, Int64s]:
 
 
 @functools.lru_cache(maxsize=64)
-def _load(ids: RecordedIds) -> tuple[Int64s, Int64s]:
+def _load(ids: RecordedIds) -> tuple[Ints, Ints]:
     indices, lengths = read_bags(find_data_file(ids.file), ids.table_index)
     if bags_digest(indices, lengths) != ids.sha256:
         raise InputError(f"table {ids.table_index} of '{ids.file}' differs from the ids this task was made from")

@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from shardgym.arrays import Ints
 from shardgym.errors import InputError
 from shardgym.ids.safe_torch import load_tensors
 
 if TYPE_CHECKING:
     import torch
-
-Int64s = npt.NDArray[np.int64]
 
 
 class Recording(NamedTuple):
@@ -34,13 +32,13 @@ class Recording(NamedTuple):
     starts: list[int]
     lengths: torch.Tensor
 
-    def bags(self, table_index: int) -> tuple[Int64s, Int64s]:
+    def bags(self, table_index: int) -> tuple[Ints, Ints]:
         """Return (indices, lengths) of one table as 64-bit integers."""
         indices = self.indices[self.starts[table_index] : self.starts[table_index + 1]]
         return indices.numpy().astype(np.int64), self.lengths[table_index].numpy().astype(np.int64)
 
 
-def read_bags(path: str | Path, table_index: int) -> tuple[Int64s, Int64s]:
+def read_bags(path: str | Path, table_index: int) -> tuple[Ints, Ints]:
     """Return (indices, lengths) of one table, int64; the last file read stays in memory.
 
     Raises:

@@ -9,12 +9,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from shardgym.arrays import Ints
 from shardgym.ids.distribution import RecordedIds, UniformIds, ZipfIds
 from shardgym.ids.recorded import recorded_bags
 from shardgym.ids.zipf import ZipfLaw
 from shardgym.table import EmbeddingTable
-
-Int64s = npt.NDArray[np.int64]
 
 #: Ids drawn at once: small enough to stay in a core's cache.
 _CHUNK = 2**16
@@ -28,8 +27,8 @@ class Bags(NamedTuple):
         lengths: ids per sample, shape (batch_size,), summing to the number of ids.
     """
 
-    indices: Int64s
-    lengths: Int64s
+    indices: Ints
+    lengths: Ints
 
 
 def draw_bags(table: EmbeddingTable, batch_size: int, *, seed: int, batch: int = 0) -> Bags:
@@ -49,7 +48,7 @@ def draw_bags(table: EmbeddingTable, batch_size: int, *, seed: int, batch: int =
     return Bags(draw_rows(table.ids, table.num_embeddings, int(lengths.sum()), rng), lengths)
 
 
-def draw_rows(ids: UniformIds | ZipfIds, rows: int, count: int, rng: np.random.Generator) -> Int64s:
+def draw_rows(ids: UniformIds | ZipfIds, rows: int, count: int, rng: np.random.Generator) -> Ints:
     """Draw `count` row ids in [0, rows)."""
     if isinstance(ids, UniformIds):
         return rng.integers(0, rows, size=count, dtype=np.int64)
@@ -61,12 +60,12 @@ def draw_rows(ids: UniformIds | ZipfIds, rows: int, count: int, rng: np.random.G
     return drawn
 
 
-def zipf_ranks(ids: ZipfIds, rows: int, uniforms: npt.NDArray[np.float64]) -> Int64s:
+def zipf_ranks(ids: ZipfIds, rows: int, uniforms: npt.NDArray[np.float64]) -> Ints:
     """Map uniforms in [0, 1) to popularity ranks by inverting the cumulative law of `ids`."""
     return ZipfLaw(ids.s, ids.q, rows).ranks(uniforms)
 
 
-def scatter_ranks(ranks: Int64s, rows: int) -> Int64s:
+def scatter_ranks(ranks: Ints, rows: int) -> Ints:
     """Place popularity ranks on rows by an affine bijection modulo `rows`.
 
     The step is near the golden section of `rows`: any number of leading ranks spreads evenly over the rows, so every
@@ -77,7 +76,7 @@ def scatter_ranks(ranks: Int64s, rows: int) -> Int64s:
     step = int(rows * 0.6180339887)
     while math.gcd(step, rows) != 1:
         step -= 1
-    scattered: Int64s
+    scattered: Ints
     if rows < 2**31:
         scattered = (ranks * step + rows // 3) % rows
     else:  # ranks * step does not fit into 64 bits: multiply the upper and the lower bits of the ranks apart
@@ -86,10 +85,10 @@ def scatter_ranks(ranks: Int64s, rows: int) -> Int64s:
     return scattered
 
 
-def _lengths(table: EmbeddingTable, batch_size: int, rng: np.random.Generator) -> Int64s:
+def _lengths(table: EmbeddingTable, batch_size: int, rng: np.random.Generator) -> Ints:
     assert not isinstance(table.ids, RecordedIds)
     if table.ids.lengths == "poisson":
         return rng.poisson(table.pooling_factor, size=batch_size).astype(np.int64)
     edges = np.floor(np.arange(batch_size + 1) * table.pooling_factor + 0.5).astype(np.int64)
-    lengths: Int64s = np.diff(edges)
+    lengths: Ints = np.diff(edges)
     return lengths

@@ -7,8 +7,9 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from shardgym.arrays import Ints
+
 Float64s = npt.NDArray[np.float64]
-Int64s = npt.NDArray[np.int64]
 
 #: Ranks whose masses are summed exactly. Behind them a rank's mass is the integral over its unit interval, which is
 #: off by a factor of 1 + s(s+1)/24/(rank+q)**2 at most: 2e-6 for s = 1.
@@ -42,9 +43,9 @@ class ZipfLaw:
         at_edges = np.searchsorted(self._cumulative_head, np.arange(_CELLS + 1) / _CELLS, side="right")
         self._guide = np.where(at_edges[1:] == at_edges[:-1], at_edges[:-1], -1)
 
-    def ranks(self, uniforms: Float64s) -> Int64s:
+    def ranks(self, uniforms: Float64s) -> Ints:
         """Map uniforms in [0, 1) to ranks by inverting the cumulative law; the result has the same shape."""
-        ranks: Int64s = self._guide[(uniforms * _CELLS).astype(np.int64)]
+        ranks: Ints = self._guide[(uniforms * _CELLS).astype(np.int64)]
         unsure = np.flatnonzero(ranks < 0)
         ranks[unsure] = np.searchsorted(self._cumulative_head, uniforms[unsure], side="right")
         if self._head < self.rows:
@@ -52,7 +53,7 @@ class ZipfLaw:
             ranks[behind] = self._tail_ranks(uniforms[behind])
         return ranks
 
-    def cumulative(self, ranks: Int64s) -> Float64s:
+    def cumulative(self, ranks: Ints) -> Float64s:
         """Return the probability of a rank below each of `ranks`, which lie in [0, rows]."""
         head = np.concatenate([[0.0], self._cumulative_head])[np.minimum(ranks, self._head)]
         if self._head == self.rows:
@@ -66,7 +67,7 @@ class ZipfLaw:
             return np.asarray(logs)
         return np.asarray(np.expm1(self._power * np.asarray(logs)) / self._power)
 
-    def _tail_ranks(self, uniforms: Float64s) -> Int64s:
+    def _tail_ranks(self, uniforms: Float64s) -> Ints:
         """Map uniforms in [head share, 1) to the ranks behind the head."""
         part = (uniforms - self._head_share) / (1 - self._head_share)
         if abs(self._power) < 1e-12:

@@ -7,13 +7,10 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from shardgym.arrays import Bools, Floats
 from shardgym.evaluation.result import Result
 from shardgym.leaderboard.board import Board
-
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

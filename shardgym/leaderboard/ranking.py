@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardgym.arrays import Bools
 from shardgym.leaderboard.board import Board
-from shardgym.leaderboard.outcomes import Bools, Outcome, outcomes
+from shardgym.leaderboard.outcomes import Outcome, outcomes
 from shardgym.leaderboard.statistics import Interval, bootstrap_mean, mean_ratio
 
 #: Share of the tasks that the best solved which a solver must have solved to decide what tasks are common.

@@ -6,9 +6,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from shardgym.arrays import Floats
 
 RESAMPLES = 10_000
 FEWEST = 6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shardgym.arguments import name_of
+from shardgym.arguments import check_name
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.pools.pool import DEFAULT_BATCH_SIZE, TablePool
 
@@ -35,7 +35,7 @@ def load_pool(name_or_path: str | Path) -> TablePool:
         UnknownNameError: neither a known name nor a path; the closest names are given.
         InputError: the file cannot be read or holds something else; or no name or path is given.
     """
-    text = name_of("pool", name_or_path)
+    text = check_name("pool", name_or_path)
     if text.endswith(_RECORDED):
         from shardgym.pools.dlrm_datasets import load_dlrm_dataset
 

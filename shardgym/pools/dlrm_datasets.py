@@ -42,13 +42,15 @@ def load_dlrm_dataset(path: str | Path, embedding_dim: int = 16) -> TablePool:
         if indices.size and int(indices.min()) < 0:
             raise InputError(f"{path}: table {index} has a negative id ({int(indices.min())})")
         ids = RecordedIds(Path(path).name, index, batch_size, bags_digest(indices, lengths))
-        tables.append({
-            "name": f"t{index:03d}",
-            "num_embeddings": max(MIN_ROWS, int(indices.max(initial=-1)) + 1),
-            "embedding_dim": embedding_dim,
-            "pooling_factor": indices.size / batch_size,
-            "ids": ids,
-            "reuse_histogram": ReuseCounts.of(indices).row_shares(),
-        })
+        tables.append(
+            {
+                "name": f"t{index:03d}",
+                "num_embeddings": max(MIN_ROWS, int(indices.max(initial=-1)) + 1),
+                "embedding_dim": embedding_dim,
+                "pooling_factor": indices.size / batch_size,
+                "ids": ids,
+                "reuse_histogram": ReuseCounts.of(indices).row_shares(),
+            }
+        )
     made = tuple(EmbeddingTable.from_dict(table, f"{path}, table {i}") for i, table in enumerate(tables))
     return TablePool.from_dict({"name": Path(path).name, "batch_size": batch_size, "tables": made}, str(path))

@@ -12,10 +12,10 @@ from typing import Annotated, Literal, overload
 from pydantic import Field, field_validator
 from pydantic.dataclasses import dataclass
 
-from shardgym.arguments import position
+from shardgym.arguments import check_index
 from shardgym.errors import InputError
 from shardgym.ids.distribution import RecordedIds, ZipfIds
-from shardgym.records import CONFIG, Name, Record, Whole, shown
+from shardgym.records import CONFIG, Name, Record, Whole, short_repr
 from shardgym.table import EmbeddingTable
 
 #: Samples per batch that the papers' table statistics refer to (dlrm_datasets 2021).
@@ -59,7 +59,7 @@ class TablePool(Record, Sequence[EmbeddingTable]):
         """Return a table, or a tuple of tables; raises `IndexError`, and `InputError` when `index` is no number."""
         if isinstance(index, slice):
             return self.tables[index]
-        return self.tables[position(f"pool '{self.name}'", "table", index, len(self))]
+        return self.tables[check_index(f"pool '{self.name}'", "table", index, len(self))]
 
     def split(self) -> tuple[TablePool, TablePool]:
         """Cut the pool by table into a train and a test half.
@@ -98,8 +98,8 @@ class TablePool(Record, Sequence[EmbeddingTable]):
         """
         if not isinstance(factor, numbers.Integral) or factor < 1 or self.batch_size % factor:
             raise InputError(
-                f"pool '{self.name}' cannot be scaled by {shown(factor)}: expected a whole divisor of its batch size "
-                f"{self.batch_size}"
+                f"pool '{self.name}' cannot be scaled by {short_repr(factor)}: expected a whole divisor of its batch "
+                f"size {self.batch_size}"
             )
         if factor == 1:
             return self

@@ -12,7 +12,7 @@ from typing import Any
 
 from shardgym.errors import InputError
 from shardgym.pools.pool import DEFAULT_BATCH_SIZE, TablePool
-from shardgym.records import parse_json, read_text, shown
+from shardgym.records import parse_json, read_text, short_repr
 from shardgym.table import EmbeddingTable
 
 REQUIRED = ("name", "num_embeddings", "embedding_dim")
@@ -58,7 +58,7 @@ def _tables(rows: Iterable[tuple[str, Any]]) -> tuple[EmbeddingTable, ...]:
     tables = []
     for where, fields in rows:
         if not isinstance(fields, dict):
-            raise InputError(f"{where}: expected an object with {', '.join(REQUIRED)}, got {shown(fields)}")
+            raise InputError(f"{where}: expected an object with {', '.join(REQUIRED)}, got {short_repr(fields)}")
         _check_fields(where, fields, JSON_FIELDS, REQUIRED)
         table = EmbeddingTable.from_dict(fields, where)
         if table.name in seen:
@@ -91,7 +91,7 @@ def _from_csv(path: str | Path, text: str) -> dict[str, Any]:
         raise InputError(f"{path}: has empty cells only, expected a header with {', '.join(REQUIRED)}")
     for line, row in filled:
         if broken := next((cell for cell in row if len(cell.splitlines()) > 1), None):
-            raise InputError(f"{path}, line {line}: line break inside a quoted cell {shown(broken)}")
+            raise InputError(f"{path}, line {line}: line break inside a quoted cell {short_repr(broken)}")
     (line, header), body = filled[0], filled[1:]
     _check_fields(f"{path}, line {line}", dict.fromkeys(header), CSV_COLUMNS, REQUIRED)
     if len(set(header)) < len(header):

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from shardgym.arrays import Floats
 from shardgym.costs.simulator.ops import Groups
 from shardgym.costs.simulator.predictors import Predictor
-from shardgym.costs.simulator.samples import CommSamples, ComputeSamples, Floats
+from shardgym.costs.simulator.samples import CommSamples, ComputeSamples
 from shardgym.pretraining.exchange import BACKWARD, DIRECTIONS, exchanges_of_samples
 from shardgym.pretraining.metrics import per_group, repeat_pairs, score
 

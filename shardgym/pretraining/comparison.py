@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from shardgym.arrays import Floats
 from shardgym.costs.simulator.predictors import Predictor
-from shardgym.costs.simulator.samples import CommSamples, ComputeSamples, Floats
+from shardgym.costs.simulator.samples import CommSamples, ComputeSamples
 from shardgym.pretraining.assess import predict_compute
 from shardgym.pretraining.compute import best_member_ms, train_compute
 from shardgym.pretraining.exchange import BACKWARD, DIRECTIONS, exchanges_of_samples
@@ -23,8 +24,14 @@ _LEAST_COMM = 20
 
 
 def compare(
-    predictor: Predictor, compute: ComputeSamples, comm: CommSamples, test: tuple[ComputeSamples, CommSamples],
-    settings: FitSettings, published_epochs: int, seed: int, progress: Progress | None = None,
+    predictor: Predictor,
+    compute: ComputeSamples,
+    comm: CommSamples,
+    test: tuple[ComputeSamples, CommSamples],
+    settings: FitSettings,
+    published_epochs: int,
+    seed: int,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Train the published models on the oracle's samples, and both kinds of compute model on parts of them.
 

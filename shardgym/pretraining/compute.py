@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from shardgym.arrays import Floats
 from shardgym.costs.simulator import compute_net
 from shardgym.costs.simulator.ops import NUMPY, Groups, Params
 from shardgym.costs.simulator.predictors import member
-from shardgym.costs.simulator.samples import ComputeSamples, Floats, ragged
+from shardgym.costs.simulator.samples import ComputeSamples, ragged
 from shardgym.pretraining.fit import FitSettings, Fitted, Index, Progress, fit, log_loss, split
 from shardgym.pretraining.prior import fit_prior
 from shardgym.pretraining.torch_ops import TORCH, initial_layers

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from shardgym.arrays import Floats
 from shardgym.costs.simulator import comm_net, judge_comm_net
 from shardgym.costs.simulator.ops import Groups, Params
-from shardgym.costs.simulator.samples import CommSamples, Floats, ragged
+from shardgym.costs.simulator.samples import CommSamples, ragged
 from shardgym.pretraining.fit import FitSettings, Fitted, Index, LossOf, Progress, fit, log_loss, split
 from shardgym.pretraining.prior import fit_prior
 from shardgym.pretraining.torch_ops import TORCH, initial_layers

@@ -81,8 +81,14 @@ def split(content: npt.NDArray[Any], seed: int, share: float = 0.1) -> tuple[Ind
 
 
 def fit(
-    params: Params, loss_of: LossOf, train: Index, valid: Index, settings: FitSettings, seed: int,
-    name: str = "", progress: Progress | None = None,
+    params: Params,
+    loss_of: LossOf,
+    train: Index,
+    valid: Index,
+    settings: FitSettings,
+    seed: int,
+    name: str = "",
+    progress: Progress | None = None,
 ) -> Fitted:
     """Minimise the loss with AdamW and keep, for every member, the best state on the validation samples.
 

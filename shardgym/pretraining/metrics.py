@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardgym.arrays import Floats, Ints
 from shardgym.costs.simulator.optional import need
-from shardgym.costs.simulator.samples import Floats, Ints, Labels
+from shardgym.costs.simulator.samples import Labels
 
 
 def mape(predicted: Floats, measured: Floats) -> float:
@@ -26,9 +27,7 @@ def repeat_pairs(labels: Labels) -> tuple[Ints, Ints]:
     """Return positions of first and second measurements of the same content, of those that have both."""
     firsts = {content: n for n, content in enumerate(labels.content) if labels.repeat[n] == 0}
     pairs = [
-        (firsts[content], n)
-        for n, content in enumerate(labels.content)
-        if labels.repeat[n] == 1 and content in firsts
+        (firsts[content], n) for n, content in enumerate(labels.content) if labels.repeat[n] == 1 and content in firsts
     ]
     found = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return found[:, 0], found[:, 1]

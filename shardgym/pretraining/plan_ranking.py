@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from shardgym.arrays import Floats
 from shardgym.collection.whole_plans import DEVICES, PLANS_PER_TASK
 from shardgym.costs.simulator.predictors import Predictor
-from shardgym.costs.simulator.samples import ComputeSamples, Floats
+from shardgym.costs.simulator.samples import ComputeSamples
 from shardgym.pretraining.assess import predict_compute
 from shardgym.pretraining.metrics import kendall_tau, mape
 

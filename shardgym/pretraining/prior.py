@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardgym.arrays import Floats
 from shardgym.costs.simulator.optional import need
-from shardgym.costs.simulator.samples import Floats
 
 
 def fit_prior(amounts: npt.NDArray[np.float64], ms: npt.NDArray[np.float64]) -> Floats:

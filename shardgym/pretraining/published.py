@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from shardgym.costs.simulator.samples import CommSamples, ComputeSamples, Floats, Shards, ragged
+from shardgym.arrays import Floats
+from shardgym.costs.simulator.samples import CommSamples, ComputeSamples, Shards, ragged
 from shardgym.pretraining.fit import Index, one_thread, split
 
 LEARNING_RATE = 1e-3

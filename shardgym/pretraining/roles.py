@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from shardgym.arrays import Floats
 from shardgym.costs.simulator.comm_net import range_features
 from shardgym.costs.simulator.features import device_range_parts, shard_range_features
 from shardgym.costs.simulator.ops import Groups, Params
 from shardgym.costs.simulator.predictors import predictor_of
-from shardgym.costs.simulator.samples import CommSamples, ComputeSamples, Floats
+from shardgym.costs.simulator.samples import CommSamples, ComputeSamples
 from shardgym.costs.simulator.weights import Role, Weights
 from shardgym.pretraining.compute import train_compute
 from shardgym.pretraining.exchange import (
@@ -37,7 +38,12 @@ class Trained:
 
 
 def train_role(
-    role: Role, hardware: str, compute: ComputeSamples, comm: CommSamples, settings: FitSettings, seed: int,
+    role: Role,
+    hardware: str,
+    compute: ComputeSamples,
+    comm: CommSamples,
+    settings: FitSettings,
+    seed: int,
     progress: Progress | None = None,
 ) -> Trained:
     """Train a simulator; the same samples, settings and seed give the same weights.

@@ -12,8 +12,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from shardgym.arrays import Floats
 from shardgym.costs.collectives.link_model import wait_ms
-from shardgym.costs.plan_cost import Floats, PlanCost
+from shardgym.costs.plan_cost import PlanCost
 
 #: What sets a device apart: its lookups, the columns that it sends, or an exchange that these do not explain.
 Cause = Literal["compute", "columns", "other"]

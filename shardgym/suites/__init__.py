@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from shardgym.arguments import name_of
+from shardgym.arguments import check_name
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.records import parse_json, read_text
 from shardgym.suites.suite import Suite
@@ -33,7 +33,7 @@ def load_suite(name_or_path: str | Path) -> Suite:
         UnknownNameError: neither a known name nor a path; the closest names are given.
         InputError: the file cannot be read, has an unknown field, or one out of range; or no name or path is given.
     """
-    text = name_of("suite", name_or_path)
+    text = check_name("suite", name_or_path)
     if text.endswith((*_YAML, ".json")):
         return _from_file(Path(text))
     if text not in suite_names():

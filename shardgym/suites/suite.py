@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import overload
 
-from shardgym.arguments import check_kind, position
+from shardgym.arguments import check_index, check_instance
 from shardgym.errors import InputError
 from shardgym.suites.sources import TaskSource
 from shardgym.suites.tracks import Track, track_for
@@ -63,7 +63,7 @@ class Suite(Sequence[ShardingTask]):
             InputError: `judge` is no name.
         """
         if judge is not None:
-            check_kind("judge", judge, str, "the name of a cost model")
+            check_instance("judge", judge, str, "the name of a cost model")
         return track_for(judge, {track.judge.cost: track for track in self.tracks}, self.tracks[0])
 
     def __len__(self) -> int:
@@ -94,7 +94,7 @@ class Suite(Sequence[ShardingTask]):
         return list(dict.fromkeys(self.source.group(i) for i in range(len(self))))
 
     def _position(self, index: int) -> int:
-        return position(f"suite '{self.name}'", "task", index, len(self))
+        return check_index(f"suite '{self.name}'", "task", index, len(self))
 
     def _task(self, index: int) -> ShardingTask:
         if index not in self._built:

@@ -55,8 +55,10 @@ def test_help_about_a_group_lists_its_commands(capsys):
         (["run", "--zzz"], "unknown option '--zzz'; see 'shardgym run --help'"),
         (["run"], "the following arguments are required: --suite; see 'shardgym run --help'"),
         (["doctor", "now"], "unexpected argument 'now'; see 'shardgym doctor --help'"),
-        (["list", "foo"], "argument kind: unknown kind 'foo': known: costs, envs, pools, solvers, suites; "
-         "see 'shardgym list --help'"),
+        (
+            ["list", "foo"],
+            "argument kind: unknown kind 'foo': known: costs, envs, pools, solvers, suites; see 'shardgym list --help'",
+        ),
         (["list", "solver"], "argument kind: unknown kind 'solver': did you mean solvers?; see 'shardgym list --help'"),
     ],
 )

@@ -13,6 +13,7 @@ from shardgym.topology import Topology
 
 def make_tasks():
     """Tasks with 1 to 4 devices. Memory binds in the second and third; in the second, play can reach a dead end."""
+
     def task(name, units, memory_units):
         tables = tuple(EmbeddingTable(f"t{i}", 100 * size, 8, 1.0 + i) for i, size in enumerate(units))
         memory = tuple(3200 * size for size in memory_units)

@@ -19,6 +19,7 @@ BATCH = 64
 
 def random_task(rng, tables, devices, **options):
     """Tables of widths 4 to 32 with reuse histograms."""
+
     def table(number):
         histogram = np.zeros(17)
         histogram[:4] = rng.dirichlet(np.ones(4))

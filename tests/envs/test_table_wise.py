@@ -41,12 +41,12 @@ def play(env, actions, **reset):
 class Failing(RooflineCost):
     """Cannot measure anything."""
 
-    def _evaluate(self, task, plans):
+    def score(self, task, plans):
         return [self.no_cost(task, "worker died") for _ in plans]
 
 
 class Raising(RooflineCost):
-    def _evaluate(self, task, plans):
+    def score(self, task, plans):
         raise MeasurementError("no worker could be started")
 
 
@@ -237,7 +237,6 @@ def test_rendering_shows_devices_and_the_next_table():
     play(env, [0, 1, 1, 0])
     assert env.render().startswith("4 of 4 tables placed\n")
     assert TableWiseEnv(tasks=[TIGHT]).render() is None
-
 
 
 def test_observations_of_a_thousand_devices_are_finite():

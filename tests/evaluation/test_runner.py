@@ -124,10 +124,11 @@ def test_a_plan_that_the_judge_cannot_score_is_unmeasured(tmp_path):
 
 def test_what_the_judge_needs_and_does_not_find_ends_the_run(tmp_path, monkeypatch):
     """Missing data would fail every task the same way: one line instead of a file full of failures."""
+
     def refuse(self, task, plans):
         raise InputError("recorded ids need 'file.pt'")
 
-    monkeypatch.setattr(CountCost, "_evaluate", refuse)
+    monkeypatch.setattr(CountCost, "score", refuse)
     with pytest.raises(InputError, match="recorded ids"):
         run(tmp_path, "Halves")
     assert not (tmp_path / "records.jsonl").exists()
@@ -136,7 +137,7 @@ def test_what_the_judge_needs_and_does_not_find_ends_the_run(tmp_path, monkeypat
 def test_a_run_that_fails_before_its_first_record_does_not_claim_the_folder(tmp_path, monkeypatch):
     """What it was about does not matter to the next run there: it left nothing to mix with."""
     with monkeypatch.context() as patch:
-        patch.setattr(CountCost, "_evaluate", lambda *_: (_ for _ in ()).throw(InputError("no ids here")))
+        patch.setattr(CountCost, "score", lambda *_: (_ for _ in ()).throw(InputError("no ids here")))
         with pytest.raises(InputError, match="no ids"):
             run(tmp_path, "Halves")
     assert not (tmp_path / "run.json").exists()

@@ -134,7 +134,7 @@ def test_costs_that_are_all_a_little_lower_are_found(tmp_path, monkeypatch, fact
     names = [TOY + name for name in ("Halves", "Lopsided", "Mirrored")]
     suite = ToySuite(toy_tasks(6))
     evaluate(suite, names, out=tmp_path, judge=DriftingCost.name, oracle="roofline")
-    score = DriftingCost._evaluate
+    score = DriftingCost.score
 
     def rippled(self, task, plans):
         costs = score(self, task, plans)
@@ -142,7 +142,7 @@ def test_costs_that_are_all_a_little_lower_are_found(tmp_path, monkeypatch, fact
         return [dataclasses.replace(c, per_device=c.per_device * r) for c, r in zip(costs, ripple, strict=True)]
 
     monkeypatch.setattr(DriftingCost, "factor", 1.3)
-    monkeypatch.setattr(DriftingCost, "_evaluate", rippled)
+    monkeypatch.setattr(DriftingCost, "score", rippled)
     flatter(tmp_path, names[1], factor)
     report = verify(tmp_path, trust=[DriftingCost.name])
     assert [row.status for row in report.rows] == ["ok"] * 18

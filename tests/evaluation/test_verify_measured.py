@@ -38,6 +38,7 @@ def test_a_measured_cost_that_was_lowered_stands_out(measured, monkeypatch):
 
 def test_a_forged_session_does_not_save_a_lowered_cost(measured):
     """Alone it would be held to a drift of 2 only. The task is named, too: no run measures its plans apart."""
+
     def lower(record):
         record["cost"]["per_device"] = [[0.6 * ms for ms in row] for row in record["cost"]["per_device"]]
         record["cost"]["session"] = "mine"
@@ -88,8 +89,9 @@ def test_equal_plans_of_one_session_must_have_equal_stored_costs(tmp_path, monke
 @pytest.fixture
 def disturb(monkeypatch):
     """Return a function: from now on, so many measurements see plans with 3 shards on device 0 take twice as long."""
+
     def install(times):
-        calls, score = [], DriftingCost._evaluate
+        calls, score = [], DriftingCost.score
 
         def disturbed(self, task, plans):
             calls.append(task.name)
@@ -97,7 +99,7 @@ def disturb(monkeypatch):
             costs = zip(score(self, task, plans), factors, strict=True)
             return [dataclasses.replace(c, per_device=c.per_device * f) for c, f in costs]
 
-        monkeypatch.setattr(DriftingCost, "_evaluate", disturbed)
+        monkeypatch.setattr(DriftingCost, "score", disturbed)
         return calls
 
     return install
@@ -126,9 +128,9 @@ def test_measured_costs_of_other_hardware_are_skipped(measured):
 
 
 def test_plans_of_one_task_are_measured_again_in_one_call(measured, monkeypatch):
-    sizes, score = [], CountCost._evaluate
+    sizes, score = [], CountCost.score
     counted = lambda self, task, plans: sizes.append(len(plans)) or score(self, task, plans)  # noqa: E731
-    monkeypatch.setattr(CountCost, "_evaluate", counted)
+    monkeypatch.setattr(CountCost, "score", counted)
     verify([measured], trust=TRUST)
     assert sizes == [3, 3, 3]
 

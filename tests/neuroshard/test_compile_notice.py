@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("numba", reason="needs the extra 'search'")
 
-FUNCTIONS = '''
+FUNCTIONS = """
 from neuroshard.compiled.jit import jit
 
 @jit
@@ -22,7 +22,7 @@ def second(x):
     return x + 2
 
 print(first(1), second(1))
-'''
+"""
 LOGGED = 'import logging; logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")\n'
 #: Imports a file of the folder that is given as if it lay beside the compiled search.
 BESIDE = LOGGED + "import sys, neuroshard.compiled as c; c.__path__.append(sys.argv[1]); import neuroshard.compiled.toy"

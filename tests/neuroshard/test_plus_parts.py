@@ -106,8 +106,8 @@ def test_the_estimate_learns_how_slow_communication_is():
     """Exchanges that take three times as long as the link model says."""
 
     class SlowLinks(type(make_cost("roofline"))):
-        def _evaluate(self, task, plans):
-            answers = super()._evaluate(task, plans)
+        def score(self, task, plans):
+            answers = super().score(task, plans)
             slow = [answer.per_device + answer.per_device[:, [2]] * [0, 2, 2, 0] for answer in answers]
             return [dataclasses.replace(a, per_device=ms) for a, ms in zip(answers, slow, strict=True)]
 

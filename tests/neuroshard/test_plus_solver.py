@@ -45,10 +45,10 @@ class Counting(type(make_cost("roofline"))):
         super().__init__()
         self.task, self.asked = task, []
 
-    def _evaluate(self, task, plans):
+    def score(self, task, plans):
         if task == self.task:
             self.asked.append(len(plans))
-        return super()._evaluate(task, plans)
+        return super().score(task, plans)
 
 
 @pytest.mark.parametrize("name", HARD)
@@ -205,8 +205,8 @@ def test_the_estimate_learns_from_plans():
     """A cost with a fixed time per shard: only what was learned tells that cuts do not pay."""
 
     class PerShard(type(make_cost("roofline"))):
-        def _evaluate(self, task, plans):
-            answers = super()._evaluate(task, plans)
+        def score(self, task, plans):
+            answers = super().score(task, plans)
             added = [[max(len(plan.on(d)) - 1, 0) for d in range(task.num_devices)] for plan in plans]
             return [
                 dataclasses.replace(answer, per_device=answer.per_device + np.array(more)[:, None] * [5, 0, 0, 0])

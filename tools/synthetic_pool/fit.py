@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from shardgym.arrays import Ints
 from shardgym.pools.check import PoolStatistics
 
 Float64s = npt.NDArray[np.float64]
-Int64s = npt.NDArray[np.int64]
 
 #: The search stops when every share is this near; going on would only pull the choices away from their random start.
 GOOD_ENOUGH = 0.0005
@@ -23,7 +23,7 @@ def targets(published: PoolStatistics) -> Float64s:
     return np.concatenate([x / x.sum() for x in shares])
 
 
-def choose(contributions: Float64s, target: Float64s, rng: np.random.Generator) -> Int64s:
+def choose(contributions: Float64s, target: Float64s, rng: np.random.Generator) -> Ints:
     """Return the index of the chosen candidate per table.
 
     Starts from candidate 0 of every table and tries candidates of tables at random, keeping what brings the sum nearer

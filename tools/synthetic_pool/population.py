@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from shardgym.arrays import Ints
+
 Float64s = npt.NDArray[np.float64]
-Int64s = npt.NDArray[np.int64]
 
 #: Most tables: median and spread (of the logarithm) of rows. Spread and range were set so that the mean is near
 #: 1.3 million, see `shardgym.pools.synthetic`.
@@ -38,7 +39,7 @@ class Population(NamedTuple):
         pooling: pooling factors, shape (tables,), rounded as they are written.
     """
 
-    rows: Int64s
+    rows: Ints
     pooling: Float64s
 
 
@@ -51,7 +52,7 @@ def draw_population(tables: int, ids_per_sample: float, rng: np.random.Generator
     return Population(rows, pooling.round(4))
 
 
-def draw_candidates(rows: Int64s, rng: np.random.Generator) -> tuple[Float64s, Float64s]:
+def draw_candidates(rows: Ints, rng: np.random.Generator) -> tuple[Float64s, Float64s]:
     """Draw candidate exponents and shifts, each of shape (tables, CANDIDATES), rounded as they are written."""
     shape = (rows.size, CANDIDATES)
     s = _redrawn(lambda: rng.normal(S_MEAN, S_SIGMA, shape), *S_RANGE)
@@ -59,11 +60,11 @@ def draw_candidates(rows: Int64s, rng: np.random.Generator) -> tuple[Float64s, F
     return np.round(s, 4), np.round(q, 3)
 
 
-def _draw_rows(tables: int, rng: np.random.Generator) -> Int64s:
+def _draw_rows(tables: int, rng: np.random.Generator) -> Ints:
     z = rng.standard_normal
     large = _redrawn(lambda: ROWS_MEDIAN * np.exp(ROWS_SIGMA * z(tables)), SMALL_RANGE[0], ROWS_MAX)
     small = np.exp(rng.uniform(math.log(SMALL_RANGE[0]), math.log(SMALL_RANGE[1]), tables))
-    rows: Int64s = np.where(rng.random(tables) < SMALL_SHARE, small, large).astype(np.int64)
+    rows: Ints = np.where(rng.random(tables) < SMALL_SHARE, small, large).astype(np.int64)
     return rows
 
 
@@ -71,7 +72,7 @@ def _draw_single(tables: int, rng: np.random.Generator) -> Float64s:
     return _redrawn(lambda: SINGLE_MEDIAN * np.exp(SINGLE_SIGMA * rng.standard_normal(tables)), *SINGLE_RANGE)
 
 
-def _draw_multi(rows: Int64s, rng: np.random.Generator) -> Float64s:
+def _draw_multi(rows: Ints, rng: np.random.Generator) -> Float64s:
     """Draw pooling factors of multi-valued features; none is longer than a tenth of its table."""
     common = MULTI_CORRELATION * np.log(rows / ROWS_MEDIAN) / ROWS_SIGMA
     own = np.sqrt(1 - MULTI_CORRELATION**2)

@@ -13,7 +13,7 @@ import time
 from argparse import Namespace
 from pathlib import Path
 
-from shardgym.arguments import check_kind
+from shardgym.arguments import check_instance
 from shardgym.cli.inputs import (
     DEFAULT_ORACLE,
     PLAN_HELP,
@@ -103,7 +103,7 @@ def _solve(
     told: list[ShardingPlan] = []
 
     def observer(plan: ShardingPlan, cost_ms: float) -> None:
-        check_kind("what the solver tells its observer", plan, ShardingPlan, "observer(plan, cost_ms) takes a plan")
+        check_instance("what the solver tells its observer", plan, ShardingPlan, "observer(plan, cost_ms) takes a plan")
         told[:] = [plan]
         progress.told(cost_ms)
 

@@ -6,14 +6,12 @@ import random
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from shardgym.arrays import Floats
 from shardgym.costs.collectives.jobs import Exchange
 from shardgym.costs.collectives.measured import CollectiveGroup
 from shardgym.costs.workers.schedule import interleaved
 from shardgym.errors import MeasurementError
-
-Floats = npt.NDArray[np.float64]
 
 #: Start offsets are really slept through, so a round of an exchange with large ones has fewer iterations.
 ROUND_MS = 300.0

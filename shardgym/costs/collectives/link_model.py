@@ -7,14 +7,12 @@ kinds work at the same time, so a device needs as long as the busiest direction 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from shardgym.costs.collectives.splits import Int64s, pooled_widths, samples_per_device, start_offsets
+from shardgym.arrays import Floats, Ints
+from shardgym.costs.collectives.splits import pooled_widths, samples_per_device, start_offsets
 from shardgym.plan import ShardingPlan
 from shardgym.task import ELEMENT_BYTES, ShardingTask
 from shardgym.topology import Topology
-
-Floats = npt.NDArray[np.float64]
 
 
 def comm_times(task: ShardingTask, plan: ShardingPlan, compute_ms: Floats) -> tuple[Floats, Floats]:
@@ -40,7 +38,7 @@ def wait_ms(busy_ms: Floats) -> Floats:
     return np.asarray(offsets.max() - offsets, dtype=np.float64)
 
 
-def transfer_ms(topology: Topology, widths: Int64s | Floats, batch_size: int, element_bytes: int) -> Floats:
+def transfer_ms(topology: Topology, widths: Ints | Floats, batch_size: int, element_bytes: int) -> Floats:
     """Return what one all-to-all with aligned start takes on each device, in ms, shape (..., D).
 
     Forward and backward take the same time, as the backward exchange swaps what is sent and what is received.

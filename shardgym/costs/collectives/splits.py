@@ -10,18 +10,17 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from shardgym.arrays import Ints
 from shardgym.plan import ShardingPlan
 from shardgym.task import ShardingTask
 
-Int64s = npt.NDArray[np.int64]
 
-
-def pooled_widths(task: ShardingTask, plan: ShardingPlan) -> Int64s:
+def pooled_widths(task: ShardingTask, plan: ShardingPlan) -> Ints:
     """Return the columns of each device's pooled output: the summed widths of its shards, shape (D,)."""
     return np.array([sum(s.num_columns for s in plan.on(d)) for d in range(task.num_devices)], dtype=np.int64)
 
 
-def samples_per_device(batch_size: int, num_devices: int) -> Int64s:
+def samples_per_device(batch_size: int, num_devices: int) -> Ints:
     """Split a global batch evenly; the first devices take one sample more when it does not divide, shape (D,)."""
     share, rest = divmod(batch_size, num_devices)
     return np.array([share + (d < rest) for d in range(num_devices)], dtype=np.int64)

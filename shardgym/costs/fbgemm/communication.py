@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from shardgym.arrays import Floats
 from shardgym.costs.collectives.interleave import time_exchanges
 from shardgym.costs.collectives.jobs import Exchange
 from shardgym.costs.collectives.link_model import comm_times
@@ -20,8 +20,6 @@ from shardgym.costs.workers.statistics import centre
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
 from shardgym.task import ShardingTask
-
-Floats = npt.NDArray[np.float64]
 
 Choice = Literal["auto", "measured", "modelled"]
 

@@ -8,14 +8,12 @@ from contextlib import closing
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from shardgym.arrays import Floats
 from shardgym.costs.fbgemm.content import Content
 from shardgym.costs.fbgemm.measurer import Job
 from shardgym.costs.fbgemm.pool import WorkerPool
 from shardgym.costs.workers.schedule import interleaved
-
-Floats = npt.NDArray[np.float64]
 
 
 class Timed(NamedTuple):

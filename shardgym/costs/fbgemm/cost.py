@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
+from shardgym.arrays import Floats
 from shardgym.costs.base import CostModel
 from shardgym.costs.collectives.groups import Groups
 from shardgym.costs.fbgemm.communication import Choice, Comm, measured_comm, measures, modelled_comm
@@ -27,8 +27,6 @@ from shardgym.costs.workers.statistics import centre
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
 from shardgym.task import ShardingTask
-
-Floats = npt.NDArray[np.float64]
 
 
 class FbgemmCost(CostModel):
@@ -111,7 +109,8 @@ class FbgemmCost(CostModel):
         self._pool.close()
         self._groups.close()
 
-    def _evaluate(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
+    def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
+        """See `CostModel`."""
         self._require_kernels(task)
         measured = measures(self._settings.comm, self._settings.device, task.num_devices)
         with self._lock:
@@ -173,6 +172,4 @@ def _distinct(held: Sequence[Sequence[Content | None]]) -> list[Content]:
 
 
 def _first_failure(contents: Sequence[Content | None], failed: Mapping[Content, str]) -> str | None:
-    return next(
-        (f"device {d}: {failed[c]}" for d, c in enumerate(contents) if c is not None and c in failed), None
-    )
+    return next((f"device {d}: {failed[c]}" for d, c in enumerate(contents) if c is not None and c in failed), None)

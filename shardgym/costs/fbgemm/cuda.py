@@ -17,7 +17,7 @@ from shardgym.costs.fbgemm.operator import build_operator, fill_weights
 from shardgym.costs.fbgemm.requests import Ids
 from shardgym.costs.workers.child import Refusal
 from shardgym.costs.workers.machine import slug
-from shardgym.errors import told
+from shardgym.errors import error_text
 
 #: Share of the GPU's memory for drawn ids, which the host draws one table after the other.
 _FOR_IDS = 1 / 3
@@ -130,7 +130,7 @@ def _why_none() -> str:
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
     except Exception as error:
-        return told(error)
+        return error_text(error)
     return f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')!r}"
 
 

@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from shardgym.arrays import Floats
 from shardgym.costs.fbgemm.communication import Comm, device_notes, notes
 from shardgym.costs.link_notes import link_notes
 from shardgym.costs.plan_cost import PlanCost, Source
 from shardgym.costs.workers.statistics import centre, relative_error_of_total
 from shardgym.task import ShardingTask
-
-Floats = npt.NDArray[np.float64]
 
 
 class MeasuredPlan(NamedTuple):

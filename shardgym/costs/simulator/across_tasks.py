@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from shardgym.arrays import Floats, Ints
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.costs.simulator import compute_net
 from shardgym.costs.simulator.columns import Columns
@@ -22,7 +23,6 @@ from shardgym.costs.simulator.features import DEVICE_RANGE_NAMES
 from shardgym.costs.simulator.ops import NUMPY
 from shardgym.costs.simulator.plan_notes import PlanNotes, bits
 from shardgym.costs.simulator.predictors import OraclePredictor
-from shardgym.costs.simulator.samples import Floats, Ints
 from shardgym.costs.simulator.stacked_exchanges import StackedExchanges
 from shardgym.errors import InputError
 from shardgym.plan import Shard

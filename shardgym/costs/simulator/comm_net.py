@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from shardgym.arrays import Floats
 from shardgym.costs.simulator.ops import Array, Groups, Ops, Params, bounded, dense
-from shardgym.costs.simulator.samples import Floats
 
 ENCODER_SIZES = (48, 32)
 HEAD_SIZES = (48,)

@@ -14,9 +14,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from shardgym.arrays import Floats
 from shardgym.costs.simulator.features import WORK_NAMES, shard_features, work
 from shardgym.costs.simulator.ops import Array, Groups, Ops, Params, bounded, dense
-from shardgym.costs.simulator.samples import Floats, Shards
+from shardgym.costs.simulator.samples import Shards
 
 #: Names of hidden layers' sizes, as they are in the model card.
 ENCODER_SIZES = (64, 64)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardgym.costs.simulator.samples import Floats, Ints
+from shardgym.arrays import Floats, Ints
 
 
 class Contents(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from shardgym.arguments import members_of_kind
+from shardgym.arguments import check_list_of
 from shardgym.costs.base import ONE_PLAN, CostModel
 from shardgym.costs.closed import require_open
 from shardgym.costs.link_notes import link_notes
@@ -116,7 +116,7 @@ class SimulatorCost(CostModel):
         if not isinstance(self._predictor, OraclePredictor):
             raise InputError("a judge scores whole plans only: begin() needs a simulator with role='oracle'")
         whole = [Shard.whole(table, 0) for table in task.tables]
-        candidates = whole if shards is None else members_of_kind("shards", shards, Shard)
+        candidates = whole if shards is None else check_list_of("shards", shards, Shard)
         return PlacementState(task, self._predictor, self._shards_of(task), candidates)
 
     def familiarity(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[Familiarity]:
@@ -128,14 +128,15 @@ class SimulatorCost(CostModel):
         """
         _require_role(self.role)
         check_task(task)
-        plans = members_of_kind("plans", plans, ShardingPlan, ONE_PLAN)
+        plans = check_list_of("plans", plans, ShardingPlan, ONE_PLAN)
         for plan in plans:
             plan.validate(task)
         if not plans:
             return []
         return predict(self._predictor, self._weights, self._shards_of(task), task, plans).familiarity
 
-    def _evaluate(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
+    def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
+        """See `CostModel`."""
         _require_role(self.role)
         predicted = predict(self._predictor, self._weights, self._shards_of(task), task, plans)
         sources, links = self._sources(task), self._link_notes(task)

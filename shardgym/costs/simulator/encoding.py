@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from shardgym.arrays import Floats, Ints
 from shardgym.costs.simulator.features import device_range_parts, shard_range_features
 from shardgym.costs.simulator.ops import Array
-from shardgym.costs.simulator.samples import Floats, Ints, Shards
+from shardgym.costs.simulator.samples import Shards
 from shardgym.ids.reuse import ReuseCounts
 from shardgym.ids.sampling import draw_bags
 from shardgym.plan import Shard

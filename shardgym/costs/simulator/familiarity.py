@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from shardgym.arrays import Bools, Floats
 from shardgym.costs.plan_cost import UNFAMILIAR
-from shardgym.costs.simulator.samples import Floats
 from shardgym.costs.simulator.weights import Weights
-
-Bools = npt.NDArray[np.bool_]
 
 #: How far beyond the range of the training data a feature may lie.
 MARGIN = 1.1

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from shardgym.arrays import Floats
 from shardgym.costs.simulator.comm_net import Exchanges
 from shardgym.costs.simulator.ops import Array, Groups, Ops, Params, dense
-from shardgym.costs.simulator.samples import Floats
 
 WIDTH = 40
 _FEATURE_LIMIT = 4.0

@@ -10,9 +10,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from shardgym.arrays import Floats
 from shardgym.costs.simulator.features import judge_features
 from shardgym.costs.simulator.ops import Array, Groups, Ops, Params, dense
-from shardgym.costs.simulator.samples import Floats, Shards
+from shardgym.costs.simulator.samples import Shards
 
 WIDTH = 64
 _FEATURE_LIMIT = 4.0

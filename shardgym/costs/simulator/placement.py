@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from shardgym.arrays import Floats, Ints
 from shardgym.costs.plan_cost import PHASES
 from shardgym.costs.simulator.compute_net import LATENT
 from shardgym.costs.simulator.encoding import EncodedShards
 from shardgym.costs.simulator.exchange_times import exchange_times
 from shardgym.costs.simulator.predictors import OraclePredictor
-from shardgym.costs.simulator.samples import Floats, Ints
 from shardgym.errors import InputError
 from shardgym.plan import Shard
 from shardgym.task import ShardingTask

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardgym.costs.simulator.familiarity import Bools, Familiarity
-from shardgym.costs.simulator.samples import Floats, Ints
+from shardgym.arrays import Bools, Floats, Ints
+from shardgym.costs.simulator.familiarity import Familiarity
 from shardgym.costs.simulator.weights import RANGES, Weights
 
 #: Number of the first feature of each group, and the names of all.

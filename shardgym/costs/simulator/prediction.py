@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.simulator.comm_net import COMM_RANGE_NAMES, exchanges_of, range_features
 from shardgym.costs.simulator.encoding import EncodedShards
 from shardgym.costs.simulator.exchange_times import exchange_times
-from shardgym.costs.simulator.familiarity import Bools, Familiarity, outside
+from shardgym.costs.simulator.familiarity import Familiarity, outside
 from shardgym.costs.simulator.features import DEVICE_RANGE_NAMES, SHARD_RANGE_NAMES
 from shardgym.costs.simulator.ops import Groups
 from shardgym.costs.simulator.predictors import Predictor
-from shardgym.costs.simulator.samples import Floats, Ints
 from shardgym.costs.simulator.weights import Weights
 from shardgym.plan import ShardingPlan
 from shardgym.task import ELEMENT_BYTES, ShardingTask

@@ -6,10 +6,11 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from shardgym.arrays import Floats
 from shardgym.costs.simulator import comm_net, compute_net, judge_comm_net, judge_compute_net
 from shardgym.costs.simulator.comm_net import Exchanges
 from shardgym.costs.simulator.ops import NUMPY, Array, Groups, Params
-from shardgym.costs.simulator.samples import Floats, Shards
+from shardgym.costs.simulator.samples import Shards
 from shardgym.costs.simulator.weights import Weights
 
 

@@ -8,10 +8,9 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from shardgym.arrays import Floats, Ints
 from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 Strings = npt.NDArray[np.str_]
 
 

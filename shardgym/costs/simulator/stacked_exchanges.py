@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from shardgym.arrays import Bools, Floats
 from shardgym.costs.simulator import comm_net
 from shardgym.costs.simulator.comm_net import CommInputs, Exchanges, inputs, range_features
 from shardgym.costs.simulator.exchange_times import CommTimes
-from shardgym.costs.simulator.familiarity import Bools, outside
+from shardgym.costs.simulator.familiarity import outside
 from shardgym.costs.simulator.ops import NUMPY, Groups, Params
 from shardgym.costs.simulator.predictors import member
-from shardgym.costs.simulator.samples import Floats
 from shardgym.costs.simulator.weights import Weights
 
 

@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from shardgym.arrays import Floats
 from shardgym.costs.simulator import comm_net, compute_net, judge_comm_net, judge_compute_net
 from shardgym.costs.simulator.features import DEVICE_RANGE_NAMES, SHARD_RANGE_NAMES
 from shardgym.costs.simulator.ops import Params
-from shardgym.costs.simulator.samples import Floats
 from shardgym.errors import InputError
 
 SCHEMA = "shardgym.simulator/1"

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from shardgym.errors import ShardGymError, told
+from shardgym.errors import ShardGymError, error_text
 
 #: Seconds between two looks at whether the parent still lives while a message is being worked on.
 WATCH_S = 2.0
@@ -63,7 +63,7 @@ def _answer(handler: Handler, message: Any) -> tuple[str, Any]:
     except ShardGymError as error:
         return "refused", str(error)
     except Exception as error:  # it belongs to the parent, which fails the plan with it and replaces this process
-        return "failed", told(error)
+        return "failed", error_text(error)
 
 
 def _end_with_parent(parent: int) -> None:

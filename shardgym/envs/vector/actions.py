@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from shardgym.envs.vector.features import Int64s
+from shardgym.arrays import Ints
 from shardgym.errors import InputError
-from shardgym.records import shown
+from shardgym.records import short_repr
 
 #: Stands for an action that is no whole number. No environment has such an action.
 NOT_WHOLE = -1
 _LARGE = 2**62
 
 
-def whole_numbers(actions: Any, num_envs: int) -> Int64s:
+def whole_numbers(actions: Any, num_envs: int) -> Ints:
     """Return one action for each environment, shape (N,), `NOT_WHOLE` where it is no whole number or negative.
 
     Raises:
@@ -25,7 +25,9 @@ def whole_numbers(actions: Any, num_envs: int) -> Int64s:
     try:
         given = np.asarray(actions)
     except ValueError:  # lists of several lengths
-        raise InputError(f"got actions {shown(actions)}: expected one for each of {num_envs} environments") from None
+        raise InputError(
+            f"got actions {short_repr(actions)}: expected one for each of {num_envs} environments"
+        ) from None
     if given.shape != (num_envs,):
         raise InputError(f"got actions of shape {given.shape} for {num_envs} environments: expected one for each")
     if given.dtype.kind in "iu":

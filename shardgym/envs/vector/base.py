@@ -9,7 +9,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from shardgym.arguments import whole
+from shardgym.arguments import check_int
+from shardgym.arrays import Bools, Floats, Ints
 from shardgym.envs.base import PlacementEnv
 from shardgym.envs.episode import Episode
 from shardgym.envs.observation_space import Observation
@@ -17,8 +18,7 @@ from shardgym.envs.rules import RENDER_MODES
 from shardgym.envs.vector.actions import whole_numbers
 from shardgym.envs.vector.autoreset import autoreset_mode as mode_named
 from shardgym.envs.vector.draws import Draws
-from shardgym.envs.vector.features import Floats, Int64s
-from shardgym.envs.vector.game import Bools, VectorGame
+from shardgym.envs.vector.game import VectorGame
 from shardgym.envs.vector.infos import Infos, objects
 from shardgym.envs.vector.masks import reset_rows
 from shardgym.envs.vector.turn import Turn
@@ -27,7 +27,7 @@ from shardgym.errors import InputError
 Step = tuple[Observation, Floats, Bools, Bools, dict[str, Any]]
 
 
-class PlacementVectorEnv(VectorEnv[Observation, Int64s, Any]):
+class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
     """N environments stepped together, which say what Gymnasium's wrappers of single ones say; see the subclasses."""
 
     metadata: dict[str, Any]
@@ -38,7 +38,7 @@ class PlacementVectorEnv(VectorEnv[Observation, Int64s, Any]):
     def __init__(
         self, num_envs: int = 1, *, autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP, **settings: Any
     ) -> None:
-        num_envs = whole("num_envs", num_envs, 1)
+        num_envs = check_int("num_envs", num_envs, 1)
         self.num_envs, self._mode = num_envs, mode_named(autoreset_mode)
         self.metadata = {"render_modes": list(RENDER_MODES), "render_fps": 4, "autoreset_mode": self._mode}
         self._single = self.single_env(**settings)
@@ -139,7 +139,7 @@ class PlacementVectorEnv(VectorEnv[Observation, Int64s, Any]):
             )
         return ended
 
-    def _begin(self, rows: Int64s, options: dict[str, Any] | None, infos: Infos) -> None:
+    def _begin(self, rows: Ints, options: dict[str, Any] | None, infos: Infos) -> None:
         if not len(rows):
             return
         sampler, draws = self._single._sampler, self._draws
@@ -148,7 +148,7 @@ class PlacementVectorEnv(VectorEnv[Observation, Int64s, Any]):
         stuck = self._game.begin(rows, [task for _, task in picked])
         infos.put("reason", stuck, objects(map(self._game.reason, stuck.tolist()), len(stuck)))
 
-    def _say_final(self, rows: Int64s, turn: Turn, infos: Infos) -> None:
+    def _say_final(self, rows: Ints, turn: Turn, infos: Infos) -> None:
         """Say how episodes ended that are followed by others in the same step."""
         final, observation = Infos(self.num_envs), self._observe()
         self._describe(rows, final)
@@ -157,7 +157,7 @@ class PlacementVectorEnv(VectorEnv[Observation, Int64s, Any]):
         infos.put("final_obs", rows, objects(each, len(rows)))
         infos.nest("final_info", rows, final)
 
-    def _describe(self, rows: Int64s, infos: Infos) -> None:
+    def _describe(self, rows: Ints, infos: Infos) -> None:
         """Say what is always said."""
         infos.put("task_index", rows, self._task_index[rows])
         self._game.describe(rows, infos)

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.utils import seeding
 
 from shardgym.errors import InputError
-from shardgym.records import shown
+from shardgym.records import short_repr
 
 
 class Draws:
@@ -71,5 +71,5 @@ def _one_each(seed: Any, num_envs: int) -> Sequence[int | None]:
     try:
         first = operator.index(seed)
     except TypeError:
-        raise InputError(f"seed {shown(seed)} is neither a whole number nor a list of them") from None
+        raise InputError(f"seed {short_repr(seed)} is neither a whole number nor a list of them") from None
     return range(first, first + num_envs)

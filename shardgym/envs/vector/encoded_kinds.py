@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from shardgym.arrays import Ints
 from shardgym.costs.base import CostModel
 from shardgym.costs.simulator import SimulatorCost
 from shardgym.costs.simulator.across_tasks import AcrossTasks
-from shardgym.envs.vector.features import Int64s
 from shardgym.envs.vector.task_shards import TaskShards
 
 
@@ -27,7 +27,7 @@ class EncodedKinds:
         self._cost, self._shards, self._order = cost, shards, "position" if dense else "rank"
         self.across, self._number = self._nothing()
 
-    def numbers(self, slots: Int64s, kinds: Int64s) -> Int64s:
+    def numbers(self, slots: Ints, kinds: Ints) -> Ints:
         """Return the numbers of kinds, all of these tasks.
 
         Raises:
@@ -44,7 +44,7 @@ class EncodedKinds:
         """Forget all shards, as kinds have other numbers now."""
         self.across, self._number = self._nothing()
 
-    def _nothing(self) -> tuple[AcrossTasks, Int64s]:
+    def _nothing(self) -> tuple[AcrossTasks, Ints]:
         return AcrossTasks(self._cost), np.zeros(0, dtype=np.int64)
 
     def _add(self, slot: int) -> None:

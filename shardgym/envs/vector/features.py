@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from shardgym.arrays import Floats, Ints
 from shardgym.envs.observation_space import DEVICE_FEATURES
 
 Float32s = npt.NDArray[np.float32]
-Floats = npt.NDArray[np.float64]
-Int64s = npt.NDArray[np.int64]
 
 
 def unit(values: Floats) -> Float32s:
@@ -17,7 +16,7 @@ def unit(values: Floats) -> Float32s:
     return np.clip(values, 0.0, 1.0).astype(np.float32)
 
 
-def empty_devices(capacity: Int64s) -> Float32s:
+def empty_devices(capacity: Ints) -> Float32s:
     """Return the features of devices that hold nothing, shape (D, features).
 
     Args:

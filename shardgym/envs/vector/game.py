@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from shardgym.arrays import Bools, Ints
 from shardgym.envs.game import Game
 from shardgym.envs.observation_space import Layout
 from shardgym.envs.refusals import dead_end, why_not_there
 from shardgym.envs.shards import NO_SPLITS
-from shardgym.envs.vector.features import Int64s
 from shardgym.envs.vector.infos import Infos
 from shardgym.envs.vector.observations import Observations
 from shardgym.envs.vector.outcomes import Outcomes
@@ -21,8 +20,6 @@ from shardgym.envs.vector.placements import Placements
 from shardgym.envs.vector.task_shards import Prepare, TaskShards
 from shardgym.envs.vector.turn import Turn
 from shardgym.task import ShardingTask
-
-Bools = npt.NDArray[np.bool_]
 
 #: Tasks that are kept between episodes, if not more are being played.
 _TASKS_KEPT = 1024
@@ -52,7 +49,7 @@ class VectorGame:
         self.observations = Observations(self.placements, layout)
         self.outcomes = Outcomes(num_envs, game, self.placements)
 
-    def begin(self, rows: Int64s, tasks: Sequence[ShardingTask]) -> Int64s:
+    def begin(self, rows: Ints, tasks: Sequence[ShardingTask]) -> Ints:
         """Start episodes of tasks, at least one, and return the numbers of those in which nothing can be done."""
         if len(self.shards) > max(_TASKS_KEPT, 2 * len(self.outcomes.ended)):
             self._forget(rows)
@@ -70,7 +67,7 @@ class VectorGame:
         masks[self.outcomes.ended] = False
         return masks
 
-    def play(self, rows: Int64s, numbers: Int64s, actions: Any) -> Turn:
+    def play(self, rows: Ints, numbers: Ints, actions: Any) -> Turn:
         """Do what actions say.
 
         Args:
@@ -94,7 +91,7 @@ class VectorGame:
         self._after(going[halves], turn, placed=False)
         return turn
 
-    def describe(self, rows: Int64s, infos: Infos) -> None:
+    def describe(self, rows: Ints, infos: Infos) -> None:
         """Say what is said of every step."""
         p, kinds = self.placements, self.shards.kinds
         slot, now = p.slot[rows], p.queue.next[rows]
@@ -110,24 +107,24 @@ class VectorGame:
         """Return why nothing can be done in an episode, or None."""
         return dead_end(self.placements.placement(row))
 
-    def _refusal(self, numbers: Int64s, actions: Any, row: int) -> str | None:
+    def _refusal(self, numbers: Ints, actions: Any, row: int) -> str | None:
         """Return why the action of an environment cannot be done."""
         placement = self.placements.placement(row)
         halving = self.rules.limits is not None and numbers[row] == self._max_devices
         return placement.split_refusal() if halving else why_not_there(placement, actions[row])
 
-    def _put(self, rows: Int64s, devices: Int64s) -> None:
+    def _put(self, rows: Ints, devices: Ints) -> None:
         if len(rows):
             self.outcomes.put(rows, devices)
             self.placements.put(rows, devices)
             self.observations.put(rows, devices)
 
-    def _halve(self, rows: Int64s) -> None:
+    def _halve(self, rows: Ints) -> None:
         if len(rows):
             self.placements.halve(rows)
             self.observations.halve(rows)
 
-    def _after(self, rows: Int64s, turn: Turn, *, placed: bool) -> None:
+    def _after(self, rows: Ints, turn: Turn, *, placed: bool) -> None:
         """Go on, unless plans are complete or nothing can be done about the next shards."""
         p = self.placements
         waiting, is_open = p.queue.waiting[rows] > 0, p.open[rows]
@@ -136,7 +133,7 @@ class VectorGame:
         if placed:
             self.outcomes.compare(rows[waiting & is_open], turn)
 
-    def _forget(self, rows: Int64s) -> None:
+    def _forget(self, rows: Ints) -> None:
         """Keep the tasks that are played in other environments than these, and no others."""
         others = np.setdiff1d(np.arange(len(self.outcomes.ended)), rows)
         self.placements.clear(rows)

@@ -6,19 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from shardgym.arguments import dictionary
-from shardgym.envs.vector.features import Int64s
+from shardgym.arguments import check_dict
+from shardgym.arrays import Ints
 from shardgym.errors import InputError
 
 
-def reset_rows(options: dict[str, Any] | None, num_envs: int) -> tuple[Int64s, dict[str, Any]]:
+def reset_rows(options: dict[str, Any] | None, num_envs: int) -> tuple[Ints, dict[str, Any]]:
     """Return the numbers of the environments that `options["reset_mask"]` asks for, all without it, and other options.
 
     Raises:
         InputError: options that are no dictionary; a mask that is not an array of one boolean for each environment, or
             none of them is true.
     """
-    rest = dictionary("options", options)
+    rest = check_dict("options", options)
     mask = rest.pop("reset_mask", None)
     if mask is None:
         return np.arange(num_envs), rest

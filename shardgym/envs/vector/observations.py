@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from shardgym.arrays import Floats, Ints
 from shardgym.envs.observation_space import DEVICE_FEATURES, Layout, Observation
-from shardgym.envs.vector.features import Float32s, Floats, Int64s, unit
+from shardgym.envs.vector.features import Float32s, unit
 from shardgym.envs.vector.full_observations import full_observations
 from shardgym.envs.vector.placements import Placements
 
@@ -25,12 +26,12 @@ class Observations:
         self._placements, self._layout = placements, layout
         self._devices = np.zeros((len(placements.slot), layout.max_devices, len(DEVICE_FEATURES)), np.float32)
 
-    def begin(self, rows: Int64s) -> None:
+    def begin(self, rows: Ints) -> None:
         """See that placements were begun."""
         p = self._placements
         self._devices[rows] = p.shards.tasks["empty"][p.slot[rows]]
 
-    def put(self, rows: Int64s, devices: Int64s) -> None:
+    def put(self, rows: Ints, devices: Ints) -> None:
         """See that shards were put on devices."""
         p = self._placements
         tasks, slot = p.shards.tasks, p.slot[rows]
@@ -45,7 +46,7 @@ class Observations:
         seen[:, 6] = p.tables[rows, devices] / p.count[rows]
         self._devices[rows, devices] = unit(seen)
 
-    def halve(self, rows: Int64s) -> None:
+    def halve(self, rows: Ints) -> None:
         """See that shards were halved: there are more of them now."""
         p = self._placements
         self._devices[rows, :, _TABLES_SHARE] = unit(p.tables[rows] / p.count[rows][:, None])
@@ -71,7 +72,7 @@ class Observations:
             observation |= full_observations(self._layout, p)
         return observation
 
-    def _remaining(self, shards: Int64s) -> Float32s:
+    def _remaining(self, shards: Ints) -> Float32s:
         p = self._placements
         scale = p.shards.tasks["scale"][p.slot]
         shares: Floats = np.zeros((len(shards), 5))

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardgym.arrays import Floats, Ints
 from shardgym.envs.game import Game
 from shardgym.envs.vector.encoded_kinds import encoded_kinds
-from shardgym.envs.vector.features import Floats, Int64s
 from shardgym.envs.vector.infos import objects
 from shardgym.envs.vector.placements import Placements
 from shardgym.envs.vector.plans import PlanMaker, finished
@@ -43,13 +43,13 @@ class Outcomes:
         self._standing = standing(game.cost, placements, self._encoded) if dense else None
         self._plans, self._scorer = PlanMaker(shards), scorer(game.cost, shards, self._encoded)
 
-    def begin(self, rows: Int64s) -> None:
+    def begin(self, rows: Ints) -> None:
         """See that placements were begun."""
         self.ended[rows], self.cost[rows], self.earned[rows] = False, None, 0.0
         if self._standing is not None:
             self._standing.begin(rows)
 
-    def put(self, rows: Int64s, devices: Int64s) -> None:
+    def put(self, rows: Ints, devices: Ints) -> None:
         """See that the next shards are about to be put on devices."""
         if self._standing is not None:
             self._standing.put(rows, devices)
@@ -60,7 +60,7 @@ class Outcomes:
         if self._encoded is not None:
             self._encoded.forget()
 
-    def compare(self, rows: Int64s, turn: Turn) -> None:
+    def compare(self, rows: Ints, turn: Turn) -> None:
         """With dense rewards, pay what placements that go on added to their cost."""
         if self._standing is not None and len(rows):
             ms, reasons = self._standing.ms(rows)
@@ -68,7 +68,7 @@ class Outcomes:
             self._earn(rows[known], -ms[known], turn)
             self.give_up(rows[~known], "no_cost", reasons.__getitem__, turn)
 
-    def score(self, rows: Int64s, turn: Turn) -> None:
+    def score(self, rows: Ints, turn: Turn) -> None:
         """End episodes whose placement is complete."""
         if not len(rows):
             return
@@ -82,13 +82,13 @@ class Outcomes:
         standing_ms = np.array([-cost.total_ms for cost in costs])
         self._earn(rows, np.maximum(standing_ms, self._penalty), turn)
 
-    def give_up(self, rows: Int64s, outcome: str, why: Callable[[int], str | None], turn: Turn) -> None:
+    def give_up(self, rows: Ints, outcome: str, why: Callable[[int], str | None], turn: Turn) -> None:
         """End episodes without a cost; `why` gives the reason of each."""
         if len(rows):
             turn.say(rows, outcome=[outcome] * len(rows), reason=[why(row) for row in rows.tolist()])
             self.ended[rows] = True
             self._earn(rows, self._penalty, turn)
 
-    def _earn(self, rows: Int64s, standing: float | Floats, turn: Turn) -> None:
+    def _earn(self, rows: Ints, standing: float | Floats, turn: Turn) -> None:
         """Pay the rewards that bring what is earned to `standing`."""
         turn.rewards[rows], self.earned[rows] = standing - self.earned[rows], standing

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from shardgym.arrays import Ints
 from shardgym.envs.placement import Placement
 from shardgym.envs.shards import SplitLimits
-from shardgym.envs.vector.features import Int64s
 from shardgym.envs.vector.queues import Queues, widened
 from shardgym.envs.vector.shard_kinds import NOTHING
 from shardgym.envs.vector.task_shards import TaskShards
@@ -48,11 +48,11 @@ class Placements:
         self.can_split, self.open = np.zeros((2, num_envs), dtype=np.bool_)
 
     @property
-    def count(self) -> Int64s:
+    def count(self) -> Ints:
         """Shards that there are now, placed or waiting, shape (N,)."""
         return self.placed + self.queue.waiting
 
-    def begin(self, rows: Int64s, slots: Int64s) -> None:
+    def begin(self, rows: Ints, slots: Ints) -> None:
         """Start placing tasks, whose numbers are given, shape (n,)."""
         tasks = self.shards.tasks
         self.slot[rows] = slots
@@ -67,7 +67,7 @@ class Placements:
         self.lookups_left[rows] = tasks["lookups"][slots]
         self._look(rows)
 
-    def put(self, rows: Int64s, devices: Int64s) -> None:
+    def put(self, rows: Ints, devices: Ints) -> None:
         """Place the next shard of each environment on a device that has room for it, shape (n,)."""
         kinds, now, placed = self.shards.kinds, self.queue.next[rows], self.placed[rows]
         size, width, lookups = kinds["size"][now], kinds["width"][now], kinds["lookups"][now]
@@ -85,7 +85,7 @@ class Placements:
         self.lookups_left[rows] = np.where(self.queue.waiting[rows] > 0, self.lookups_left[rows] - lookups, 0.0)
         self._look(rows)
 
-    def halve(self, rows: Int64s) -> None:
+    def halve(self, rows: Ints) -> None:
         """Halve the next shard of each environment, which must be possible."""
         kinds, now = self.shards.kinds, self.queue.next[rows]
         self.splits[rows] += 1
@@ -107,11 +107,11 @@ class Placements:
         placement._table_splits.update(dict(enumerate(self._table_splits[row].tolist())))
         return placement
 
-    def clear(self, rows: Int64s) -> None:
+    def clear(self, rows: Ints) -> None:
         """Take all shards away, as another task is about to begin."""
         self.slot[rows] = self.placed[rows] = self.queue.waiting[rows] = 0
 
-    def renumber(self, number: Int64s, shift: Int64s) -> None:
+    def renumber(self, number: Ints, shift: Ints) -> None:
         """Go on with other numbers of tasks and kinds; see `TaskShards.keep`."""
         shift = shift[self.slot]
         held = np.arange(self.done.shape[1]) < self.placed[:, None]
@@ -119,7 +119,7 @@ class Placements:
         self.slot = number[self.slot]
         self.queue.renumber(shift)
 
-    def _look(self, rows: Int64s) -> None:
+    def _look(self, rows: Ints) -> None:
         """Find out what can be done about the shard to place now."""
         kinds, now = self.shards.kinds, self.queue.next[rows]
         fits = self.capacity[rows] - self.used[rows] >= kinds["size"][now][:, None]
@@ -128,7 +128,7 @@ class Placements:
             can_split = self.can_split[rows] = self._can_split(rows, now)
             self.open[rows] |= can_split
 
-    def _can_split(self, rows: Int64s, now: Int64s) -> npt.NDArray[np.bool_]:
+    def _can_split(self, rows: Ints, now: Ints) -> npt.NDArray[np.bool_]:
         kinds = self.shards.kinds
         can = (kinds["half"][now] >= 0) & (self.splits[rows] < self.limits.per_episode)
         if self.limits.per_table is not None:

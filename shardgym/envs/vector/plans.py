@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardgym.envs.vector.features import Int64s
+from shardgym.arrays import Ints
 from shardgym.envs.vector.placements import Placements
 from shardgym.envs.vector.task_shards import TaskShards
 from shardgym.plan import Shard, ShardingPlan
@@ -30,13 +30,13 @@ class Finished(NamedTuple):
         devices: shape (H,).
     """
 
-    slots: Int64s
-    counts: Int64s
-    kinds: Int64s
-    starts: Int64s
-    devices: Int64s
+    slots: Ints
+    counts: Ints
+    kinds: Ints
+    starts: Ints
+    devices: Ints
 
-    def pick(self, numbers: Int64s) -> Finished:
+    def pick(self, numbers: Ints) -> Finished:
         """Return some of the placements, whose numbers are given in ascending order, shape (n,)."""
         picked = np.zeros(len(self.counts), dtype=np.bool_)
         picked[numbers] = True
@@ -46,7 +46,7 @@ class Finished(NamedTuple):
         )
 
 
-def finished(placements: Placements, rows: Int64s) -> Finished:
+def finished(placements: Placements, rows: Ints) -> Finished:
     """Return the complete placements of some environments, shape (P,)."""
     counts = placements.placed[rows]
     most = counts.max()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from shardgym.arrays import Ints
 from shardgym.envs.shards import WaitingShard
-from shardgym.envs.vector.features import Int64s
 from shardgym.envs.vector.shard_kinds import NOTHING
 from shardgym.envs.vector.task_shards import TaskShards
 
 
-def widened(array: Int64s, columns: int) -> Int64s:
+def widened(array: Ints, columns: int) -> Ints:
     """Return an array with at least so many columns, new ones zero."""
     missing = columns - array.shape[1]
     return array if missing <= 0 else np.pad(array, ((0, 0), (0, missing)))
@@ -34,7 +34,7 @@ class Queues:
         self.waiting, self.next, self.next_start = np.zeros((3, num_envs), dtype=np.int64)
         self.kinds, self.starts = np.zeros((2, num_envs, 1), dtype=np.int64)
 
-    def begin(self, rows: Int64s, slots: Int64s, most_splits: int) -> None:
+    def begin(self, rows: Ints, slots: Ints, most_splits: int) -> None:
         """Fill queues with the tables of tasks, whole.
 
         Args:
@@ -51,12 +51,12 @@ class Queues:
         self.starts[rows] = 0
         self._look(rows)
 
-    def pop(self, rows: Int64s) -> None:
+    def pop(self, rows: Ints) -> None:
         """Take the next shards out."""
         self.waiting[rows] -= 1
         self._look(rows)
 
-    def halve(self, rows: Int64s) -> None:
+    def halve(self, rows: Ints) -> None:
         """Put halves in place of the next shards, before those that they tie with; see `Placement.halve`."""
         columns, key = self._shards.kinds, self._shards.kinds["key"]
         half, start, rest = columns["half"][self.next[rows]], self.next_start[rows], self.waiting[rows] - 1
@@ -76,13 +76,13 @@ class Queues:
         pairs = zip(self.kinds[row, held].tolist(), self.starts[row, held].tolist(), strict=True)
         return [self._shards.kinds.waiting(*pair) for pair in pairs]
 
-    def renumber(self, shift: Int64s) -> None:
+    def renumber(self, shift: Ints) -> None:
         """Add to the kinds of every environment, shape (N,), as they have other numbers now."""
         held = np.arange(self.kinds.shape[1]) < self.waiting[:, None]
         self.kinds = np.where(held, self.kinds + shift[:, None], NOTHING)
         self._look(np.arange(len(self.waiting)))
 
-    def _look(self, rows: Int64s) -> None:
+    def _look(self, rows: Ints) -> None:
         waiting = self.waiting[rows]
         last = np.maximum(waiting - 1, 0)
         self.next[rows] = np.where(waiting > 0, self.kinds[rows, last], NOTHING)

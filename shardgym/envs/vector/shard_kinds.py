@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from shardgym.arrays import Ints
 from shardgym.costs.simulator.columns import Columns
 from shardgym.envs.figures import Figures
 from shardgym.envs.observation import ObservationBuilder
 from shardgym.envs.observation_space import TABLE_FEATURES
 from shardgym.envs.shards import SplitLimits, WaitingShard
-from shardgym.envs.vector.features import Int64s
 from shardgym.feasibility import COLUMN_UNIT
 from shardgym.plan import Shard
 from shardgym.table import EmbeddingTable
@@ -49,7 +49,7 @@ class ShardKinds(Columns):
         features = np.zeros((1, len(TABLE_FEATURES)), np.float32)
         self._enter([nothing], [None], half=[-1], rank=[-1], name=[""], features=features, width_share=[0.0])
 
-    def add(self, figures: Figures, builder: ObservationBuilder) -> Int64s:
+    def add(self, figures: Figures, builder: ObservationBuilder) -> Ints:
         """Add the tables of a task and their parts, and return the kinds of whole tables as they come up."""
         families = [list(self._family(figures, shard)) for shard in figures.shards]
         sizes = np.array([len(family) for family in families])

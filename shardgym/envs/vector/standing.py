@@ -7,12 +7,12 @@ from typing import Protocol
 
 import numpy as np
 
+from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import CostModel
 from shardgym.costs.simulator.compute_net import LATENT
 from shardgym.envs.partial_cost import PartialCost, partial_cost
 from shardgym.envs.placement import Placement
 from shardgym.envs.vector.encoded_kinds import EncodedKinds
-from shardgym.envs.vector.features import Floats, Int64s
 from shardgym.envs.vector.placements import Placements
 from shardgym.errors import MeasurementError
 
@@ -20,13 +20,13 @@ from shardgym.errors import MeasurementError
 class Standing(Protocol):
     """`PartialCost` for N placements."""
 
-    def begin(self, rows: Int64s) -> None:
+    def begin(self, rows: Ints) -> None:
         """See that placements were begun."""
 
-    def put(self, rows: Int64s, devices: Int64s) -> None:
+    def put(self, rows: Ints, devices: Ints) -> None:
         """See that the next shards of placements are about to be put on devices."""
 
-    def ms(self, rows: Int64s) -> tuple[Floats, dict[int, str]]:
+    def ms(self, rows: Ints) -> tuple[Floats, dict[int, str]]:
         """Return what slowest devices take in ms, shape (n,), infinite for the numbers that reasons are given of."""
 
 
@@ -47,18 +47,18 @@ class SimulatedStanding:
         self._encoded, self._placements = encoded, placements
         self._sums = np.zeros((*placements.used.shape, LATENT))
 
-    def begin(self, rows: Int64s) -> None:
+    def begin(self, rows: Ints) -> None:
         """See `Standing`; encodes new tasks, so that those of an unknown kind are refused."""
         self._sums[rows] = 0.0
         self._encoded.numbers(self._placements.slot[rows], self._placements.queue.next[rows])
 
-    def put(self, rows: Int64s, devices: Int64s) -> None:
+    def put(self, rows: Ints, devices: Ints) -> None:
         """See `Standing`."""
         p = self._placements
         numbers = self._encoded.numbers(p.slot[rows], p.queue.next[rows])
         self._sums[rows, devices] += self._encoded.across.latents(numbers)
 
-    def ms(self, rows: Int64s) -> tuple[Floats, dict[int, str]]:
+    def ms(self, rows: Ints) -> tuple[Floats, dict[int, str]]:
         """See `Standing`."""
         p, ms = self._placements, np.zeros(len(rows))
         tasks, devices = p.shards.tasks, p.shards.tasks["devices"][p.slot[rows]]
@@ -84,20 +84,20 @@ class EvaluatedStanding:
         self._cost, self._placements = cost, placements
         self._partial: dict[int, PartialCost] = {}
 
-    def begin(self, rows: Int64s) -> None:
+    def begin(self, rows: Ints) -> None:
         """See `Standing`."""
         p = self._placements
         for row in rows.tolist():
             self._partial[row] = partial_cost(self._cost, Placement(p.shards.figures[p.slot[row]], p.limits))
 
-    def put(self, rows: Int64s, devices: Int64s) -> None:
+    def put(self, rows: Ints, devices: Ints) -> None:
         """See `Standing`."""
         p = self._placements
         shards = zip(p.queue.next[rows].tolist(), p.queue.next_start[rows].tolist(), devices.tolist(), strict=True)
         for row, shard in zip(rows.tolist(), shards, strict=True):
             self._partial[row].put(p.shards.kinds.shard(*shard))
 
-    def ms(self, rows: Int64s) -> tuple[Floats, dict[int, str]]:
+    def ms(self, rows: Ints) -> tuple[Floats, dict[int, str]]:
         """See `Standing`."""
         ms, reasons = np.full(len(rows), math.inf), {}
         for n, row in enumerate(rows.tolist()):

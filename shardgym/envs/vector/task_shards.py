@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from shardgym.arrays import Ints
 from shardgym.costs.simulator.columns import Columns
 from shardgym.envs.figures import Figures
 from shardgym.envs.observation import ObservationBuilder
 from shardgym.envs.observation_space import DEVICE_FEATURES, Layout
 from shardgym.envs.shards import SplitLimits
-from shardgym.envs.vector.features import Int64s, empty_devices
+from shardgym.envs.vector.features import empty_devices
 from shardgym.envs.vector.shard_kinds import ShardKinds
 from shardgym.task import ELEMENT_BYTES, ShardingTask
 
@@ -51,11 +52,11 @@ class TaskShards:
             self._slots[key] = self._add(task)
         return self._slots[key]
 
-    def kinds_of(self, slot: int) -> Int64s:
+    def kinds_of(self, slot: int) -> Ints:
         """Return the kinds of shards of a task."""
         return np.asarray(np.arange(self.tasks["kinds"][slot]) + self.tasks["kind"][slot], dtype=np.int64)
 
-    def keep(self, slots: Int64s) -> tuple[Int64s, Int64s]:
+    def keep(self, slots: Ints) -> tuple[Ints, Ints]:
         """Forget all other tasks.
 
         Args:

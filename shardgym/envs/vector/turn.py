@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardgym.envs.vector.features import Int64s
+from shardgym.arrays import Ints
 from shardgym.envs.vector.infos import Infos, objects
 
 
@@ -24,9 +24,9 @@ class Turn:
 
     def __init__(self, num_envs: int) -> None:
         self.rewards = np.zeros(num_envs)
-        self._said: list[tuple[str, Int64s, npt.NDArray[Any]]] = []
+        self._said: list[tuple[str, Ints, npt.NDArray[Any]]] = []
 
-    def say(self, rows: Int64s, **said: Sequence[Any] | npt.NDArray[Any]) -> None:
+    def say(self, rows: Ints, **said: Sequence[Any] | npt.NDArray[Any]) -> None:
         """Say something of the ends in some environments by name, of each one thing."""
         self._said += [(name, rows, objects(values, len(rows))) for name, values in said.items()]
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from shardgym.arguments import members, name_of
+from shardgym.arguments import check_list, check_name
 from shardgym.errors import InputError
 from shardgym.evaluation.store import record_files
 from shardgym.evaluation.tasks import task_of
@@ -43,9 +43,9 @@ def verify(
     Raises:
         InputError: a path does not exist or cannot be read, a `run.json` is damaged, or an argument is of another kind.
     """
-    given = [paths] if isinstance(paths, str | Path) else members("paths", paths, "files and folders", ordered=False)
-    files = record_files([name_of("path", path) for path in given])
-    trust = frozenset(members("trust", trust, "names 'module:Class'", ordered=False))
+    given = [paths] if isinstance(paths, str | Path) else check_list("paths", paths, "files and folders", ordered=False)
+    files = record_files([check_name("path", path) for path in given])
+    trust = frozenset(check_list("trust", trust, "names 'module:Class'", ordered=False))
     held = [hold_to_run(file, read_stored(file)) for file in files]
     rows = [row for some, _ in held for row in some]
     gaps = [*(gap for _, some in held for gap in some), *mixed_sessions(rows)]

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from shardgym.arrays import Floats
 from shardgym.costs.plan_cost import PHASES, PlanCost
-
-Floats = npt.NDArray[np.float64]
 
 #: Labels that settings and machine decide. Notes may tell of one measurement alone, and are not compared.
 _LABELS = ("compute", "communication", "repeats")

@@ -52,7 +52,13 @@ def test_the_walk_finds_the_oracles_own_weights(used_oracle):
 def test_no_public_call_of_the_oracle_returns_or_holds_anything_of_the_judge(used_oracle, judge, task, plans):
     """Every public attribute is read, and called where it can be with what a solver has."""
     secrets = {a.tobytes() for params in judge._weights.networks.values() for a in params.values() if a.size > 4}
-    given = {"evaluate": (task, plans), "familiarity": (task, plans), "begin": (task,), "no_cost": (task, "why")}
+    given = {
+        "evaluate": (task, plans),
+        "score": (task, plans),
+        "familiarity": (task, plans),
+        "begin": (task,),
+        "no_cost": (task, "why"),
+    }
     results: list[object] = [used_oracle]
     called = set()
     for name in (n for n in dir(used_oracle) if not n.startswith("_")):
@@ -167,9 +173,7 @@ def test_a_judge_is_refused_as_the_oracle_of_a_run(model, judge, task, tmp_path)
 
 def test_an_oracle_does_not_judge_those_who_query_it(model, oracle, task, tmp_path):
     with pytest.raises(InputError, match="judge 'simulator' has the weights of the oracle"):
-        evaluate(
-            ToySuite([task]), ["random"], out=tmp_path, judge=make_cost("simulator", weights=model), oracle=oracle
-        )
+        evaluate(ToySuite([task]), ["random"], out=tmp_path, judge=make_cost("simulator", weights=model), oracle=oracle)
     (record,) = evaluate(
         ToySuite([task]), ["random"], out=tmp_path, judge=make_cost("simulator", weights=model), oracle="roofline"
     )

@@ -23,10 +23,10 @@ OUTCOMES = {"complete", "invalid_action", "no_device_fits"}
 class Failing(RooflineCost):
     """Has no time for plans that leave device 0 empty, and no worker for tasks of five tables."""
 
-    def _evaluate(self, task, plans):
+    def score(self, task, plans):
         if task.num_tables == 5:
             raise MeasurementError("no worker could be started")
-        costs = super()._evaluate(task, plans)
+        costs = super().score(task, plans)
         return [c if p.on(0) else self.no_cost(task, "worker died") for c, p in zip(costs, plans, strict=True)]
 
 

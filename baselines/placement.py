@@ -8,8 +8,7 @@ import numpy as np
 
 from shardgym.arrays import Ints
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.feasibility import COLUMN_UNIT
-from shardgym.plan import ShardingPlan
+from shardgym.plan import COLUMN_UNIT, ShardingPlan
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 

@@ -22,8 +22,8 @@ from tqdm import tqdm
 
 from shardgym import CostModel, Shard, ShardingPlan, ShardingTask, load_suite, make_cost, make_solver
 from shardgym.errors import NO_PLAN
-from shardgym.feasibility import COLUMN_UNIT
 from shardgym.leaderboard.ranking import HEURISTICS
+from shardgym.plan import COLUMN_UNIT
 
 SOLVERS = (*HEURISTICS, "neuroshard", "neuroshard_plus")
 _TOGETHER = 2000

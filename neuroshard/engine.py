@@ -21,7 +21,7 @@ from shardgym.arrays import Floats
 from shardgym.costs.base import CostModel
 from shardgym.costs.simulator import SimulatorCost
 from shardgym.errors import InputError, MissingDependencyError
-from shardgym.feasibility import COLUMN_UNIT
+from shardgym.plan import COLUMN_UNIT
 from shardgym.task import ShardingTask
 
 #: What compiled code needs; scipy brings numba the matrix product.

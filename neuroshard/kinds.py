@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardgym.arrays import Ints
-from shardgym.feasibility import COLUMN_UNIT
-from shardgym.plan import Shard
+from shardgym.plan import COLUMN_UNIT, Shard
 from shardgym.task import ShardingTask
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from neuroshard.kinds import Kinds
 from shardgym.arrays import Ints
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.feasibility import COLUMN_UNIT
+from shardgym.plan import COLUMN_UNIT
 from shardgym.task import ShardingTask
 
 #: Shards that the exhaustive part of the packing places before it gives up.

@@ -6,8 +6,7 @@ import numpy as np
 
 from neuroshard.plus.shelf import Shelf
 from shardgym.arrays import Ints
-from shardgym.feasibility import COLUMN_UNIT
-from shardgym.plan import ShardingPlan
+from shardgym.plan import COLUMN_UNIT, ShardingPlan
 
 
 def plan_of(shelf: Shelf, units: Ints) -> ShardingPlan:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from shardgym.conformance.report import Check
 from shardgym.conformance.trial import Trial
 from shardgym.errors import NO_PLAN
-from shardgym.feasibility import memory_problems, plan_problems
-from shardgym.plan import ShardingPlan
+from shardgym.plan import ShardingPlan, memory_problems, plan_problems
 
 #: Yields None for every trial that keeps the promise and a sentence for every one that breaks it.
 Judge = Callable[[Sequence[Trial]], Iterable[str | None]]

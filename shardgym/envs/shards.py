@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from shardgym.errors import InputError
-from shardgym.feasibility import COLUMN_UNIT
+from shardgym.plan import COLUMN_UNIT
 from shardgym.records import short_repr
 from shardgym.task import ShardingTask
 

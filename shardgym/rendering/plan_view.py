@@ -8,8 +8,7 @@ from typing import NamedTuple
 from tabulate import tabulate
 
 from shardgym.costs.plan_cost import PlanCost
-from shardgym.feasibility import plan_problems
-from shardgym.plan import ShardingPlan
+from shardgym.plan import ShardingPlan, plan_problems
 from shardgym.rendering.bars import bar, mebibytes, stacked
 from shardgym.rendering.load import device_columns, device_loads
 from shardgym.rendering.remarks import remarks

@@ -16,8 +16,7 @@ from shardgym.cli.output import check_free, count, is_ascii_only, print_json, wi
 from shardgym.cli.parser import Parser
 from shardgym.cli.plan_csv import csv_of_plan
 from shardgym.costs.plan_cost import PlanCost
-from shardgym.feasibility import plan_problems
-from shardgym.plan import ShardingPlan
+from shardgym.plan import ShardingPlan, plan_problems
 from shardgym.rendering import render_plan, render_shards
 from shardgym.rendering.load import device_loads
 from shardgym.task import ShardingTask

@@ -16,7 +16,7 @@ from shardgym.cli.machine import add_machine, count_nodes, machine_of
 from shardgym.cli.output import check_free, count, print_json, say, write_result
 from shardgym.cli.parser import Parser, one_of, positive
 from shardgym.errors import InputError
-from shardgym.feasibility import COLUMN_UNIT
+from shardgym.plan import COLUMN_UNIT
 from shardgym.pools import load_pool
 from shardgym.task import Optimizer, Precision, ShardingTask
 from shardgym.topology import Topology

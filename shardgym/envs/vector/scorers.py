@@ -14,8 +14,7 @@ from shardgym.envs.vector.encoded_kinds import EncodedKinds
 from shardgym.envs.vector.plans import Finished
 from shardgym.envs.vector.task_shards import TaskShards
 from shardgym.errors import MeasurementError
-from shardgym.feasibility import COLUMN_UNIT
-from shardgym.plan import ShardingPlan
+from shardgym.plan import COLUMN_UNIT, ShardingPlan
 
 
 class Scorer(Protocol):

@@ -14,8 +14,7 @@ from shardgym.envs.figures import Figures
 from shardgym.envs.observation import ObservationBuilder
 from shardgym.envs.observation_space import TABLE_FEATURES
 from shardgym.envs.shards import SplitLimits, WaitingShard
-from shardgym.feasibility import COLUMN_UNIT
-from shardgym.plan import Shard
+from shardgym.plan import COLUMN_UNIT, Shard
 from shardgym.table import EmbeddingTable
 
 #: The kind of shard that stands for "none is left": it fits on no device.

@@ -6,7 +6,7 @@ from shardgym.costs.base import CostModel
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.evaluation.verify.checked import Checked, CheckStatus
 from shardgym.evaluation.verify.stored import Stored
-from shardgym.feasibility import plan_problems
+from shardgym.plan import plan_problems
 from shardgym.task import ShardingTask
 
 

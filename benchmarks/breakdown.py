@@ -26,7 +26,7 @@ from benchmarks.script import run_script
 from shardgym import load_suite, make_cost
 from shardgym.errors import InputError
 from shardgym.evaluation.result import Result
-from shardgym.evaluation.store import read_results
+from shardgym.evaluation.store import read_records
 
 _COMPUTE, _COMM = [0, 3], [1, 2]
 
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     oracle = make_cost("simulator", weights=arguments.weights)
-    results = solved_by_all(read_results(arguments.folder / "records.jsonl"))
+    results = solved_by_all(read_records(arguments.folder / "records.jsonl"))
     suite = load_suite(results[0].suite)
     found: dict[str, list[list[float]]] = defaultdict(list)
     for result in results:

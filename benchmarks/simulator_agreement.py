@@ -23,7 +23,7 @@ from tqdm import tqdm
 from shardgym import CostModel, ShardingPlan, ShardingTask, load_suite, make_cost
 from shardgym.costs.simulator.agreement import AGREEMENT, Agreement, Figures
 from shardgym.costs.simulator.shipped import find_weights
-from shardgym.evaluation.provenance import utc_now
+from shardgym.provenance import utc_now
 
 _DRAWS_PER_PLAN = 200
 REPEAT = "repeated measurement"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shardgym.errors import InputError
-from shardgym.evaluation.files import write_whole
+from shardgym.files import write_whole
 
 
 def print_json(data: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 from pydantic.dataclasses import dataclass
 
 from shardgym.errors import InputError
-from shardgym.evaluation.files import write_whole
+from shardgym.files import write_whole
 from shardgym.records import CONFIG, Name, Record
 
 INFO = "collection.json"

@@ -10,8 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from shardgym.collection.schedule import Entry
 from shardgym.errors import InputError
-from shardgym.evaluation.files import append_flushed
-from shardgym.evaluation.store import drop_torn_line, read_lines
+from shardgym.files import append_flushed, drop_torn_line, read_lines
 from shardgym.records import CONFIG, Digest, Record
 
 LOG = "measurements.jsonl"

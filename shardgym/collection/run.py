@@ -18,9 +18,9 @@ from shardgym.costs.fbgemm.pool import WorkerPool, require_fbgemm
 from shardgym.costs.simulator.dataset import DataInfo, write_rows
 from shardgym.costs.simulator.optional import need
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.evaluation.files import only_writer, write_whole
-from shardgym.evaluation.provenance import utc_now, versions
+from shardgym.files import only_writer, write_whole
 from shardgym.progress import ProgressBar
+from shardgym.provenance import utc_now, versions
 
 #: What the device does besides FBGEMM kernels: a `DeviceFacts` record.
 DEVICE = "device.json"

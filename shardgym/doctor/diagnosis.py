@@ -13,7 +13,7 @@ from shardgym.costs.fbgemm.communication import RANKS_PER_CORE
 from shardgym.costs.fbgemm.remedy import known_remedy
 from shardgym.costs.workers.machine import usable_cores
 from shardgym.doctor.machine import memory_bytes, missing_extras
-from shardgym.evaluation.provenance import commit, versions
+from shardgym.provenance import commit, versions
 
 _PROBE_TIMEOUT_S = 120
 

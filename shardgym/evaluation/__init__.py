@@ -3,7 +3,7 @@
 from shardgym.evaluation.entrant import SolverSpec
 from shardgym.evaluation.resume import Resume
 from shardgym.evaluation.runner import evaluate
-from shardgym.evaluation.store import read_results
+from shardgym.evaluation.store import read_records
 from shardgym.evaluation.verify import VerifyReport, verify
 
-__all__ = ["Resume", "SolverSpec", "VerifyReport", "evaluate", "read_results", "verify"]
+__all__ = ["Resume", "SolverSpec", "VerifyReport", "evaluate", "read_records", "verify"]

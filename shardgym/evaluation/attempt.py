@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from shardgym.costs.base import CostModel
 from shardgym.errors import NO_PLAN, InfeasiblePlanError, InputError
 from shardgym.evaluation.entrant import Entrant
-from shardgym.evaluation.provenance import utc_now
 from shardgym.evaluation.result import Status
 from shardgym.plan import ShardingPlan
+from shardgym.provenance import utc_now
 from shardgym.solver import call_solver
 from shardgym.task import ShardingTask
 

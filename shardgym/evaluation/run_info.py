@@ -10,8 +10,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from shardgym.errors import InputError
-from shardgym.evaluation.files import write_whole
 from shardgym.evaluation.result import Result
+from shardgym.files import write_whole
 from shardgym.records import CONFIG, Name, Record, Whole
 
 RUN_INFO = "run.json"

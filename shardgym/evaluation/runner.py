@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from shardgym.costs.base import CostModel
-from shardgym.costs.closed import judges_closed
+from shardgym.costs.judge_guard import judges_closed
 from shardgym.costs.registry import make_cost
 from shardgym.errors import InputError
 from shardgym.evaluation.asked import check_time_limit, folder_of, seeds_of, settings_of, task_count
 from shardgym.evaluation.belonging import check_records
 from shardgym.evaluation.entrant import Entrant, SolverSpec, make_entrants
-from shardgym.evaluation.files import only_writer
 from shardgym.evaluation.missing import missing_in
 from shardgym.evaluation.result import Result
 from shardgym.evaluation.resume import Resume, key_of
 from shardgym.evaluation.run_info import RunInfo
-from shardgym.evaluation.store import RECORDS, Store, read_results, set_aside
+from shardgym.evaluation.store import RECORDS, Store, read_records, set_aside
 from shardgym.evaluation.tasks import Tasks
 from shardgym.evaluation.work import Work
+from shardgym.files import only_writer
 
 logger = logging.getLogger(__name__)
 
@@ -75,9 +75,9 @@ def evaluate(
     folder, mode, count, wanted_seeds = folder_of(out), Resume.of(resume), task_count(suite, limit), seeds_of(seeds)
     check_time_limit(time_limit_s)
     with ExitStack() as stack:
-        key = stack.enter_context(judges_closed())
+        judging = stack.enter_context(judges_closed())
         entrants = make_entrants(solvers)
-        with key.opened():
+        with judging():
             judge_name, judge_cost = stack.enter_context(_cost("judge", judge, judge_settings))
         oracle_name, oracle_cost = stack.enter_context(_cost("oracle", oracle, oracle_settings))
         _check_apart(judge_cost, oracle_cost)
@@ -88,7 +88,7 @@ def evaluate(
             num_tasks=count, solvers=tuple(e.spec.title for e in entrants), seeds=wanted_seeds,
         )  # fmt: skip
         if mode is Resume.NONE:
-            results = read_results(folder / RECORDS)
+            results = read_records(folder / RECORDS)
             if results:
                 info.join(folder)
             check_records(results, folder, info, suite, entrants)
@@ -96,7 +96,7 @@ def evaluate(
         stack.enter_context(only_writer(folder))
         store, joined = _open(folder, info, mode, lambda old: check_records(old, folder, info, suite, entrants))
         _say_what_is_there(store, info, entrants)
-        Work(suite, entrants, info, joined, judge_cost, key, oracle_cost, store).run(progress)
+        Work(suite, entrants, info, joined, judge_cost, judging, oracle_cost, store).run(progress)
         return _asked(store.results, info, entrants)
 
 

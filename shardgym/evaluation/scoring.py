@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from shardgym.costs.base import CostModel
-from shardgym.costs.closed import JudgesKey
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError, MeasurementError, MissingDependencyError
 from shardgym.evaluation.attempt import Attempt, ErrorLog, one_line
-from shardgym.evaluation.provenance import commit, versions
 from shardgym.evaluation.result import Result, Status
 from shardgym.evaluation.run_info import RunInfo
 from shardgym.plan import ShardingPlan
+from shardgym.provenance import commit, versions
 from shardgym.task import ShardingTask
 
 
 @dataclass(frozen=True)
 class Judge:
-    """The cost model that scores, the key that opens it, what its results are part of, and where tracebacks go."""
+    """The cost model that scores, what opens it, what its results are part of, and where tracebacks go."""
 
     cost: CostModel
-    key: JudgesKey
+    judging: Callable[[], AbstractContextManager[None]]
     run: RunInfo
     log: ErrorLog
 
@@ -53,7 +53,7 @@ class Judge:
 
     def _costs(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         try:
-            with self.key.opened():
+            with self.judging():
                 costs = self.cost.evaluate(task, plans)
         except (InputError, MissingDependencyError):
             raise  # what the judge needs is not there: no other task would fare better

@@ -6,27 +6,14 @@ import itertools
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from shardgym.errors import InputError
-from shardgym.evaluation.files import append_flushed, write_whole
-from shardgym.evaluation.provenance import utc_now
 from shardgym.evaluation.result import Result
 from shardgym.evaluation.resume import Key, key_of
+from shardgym.files import Line, append_flushed, drop_torn_line, read_lines, write_whole
+from shardgym.provenance import utc_now
 
 RECORDS = "records.jsonl"
-
-
-class Line(NamedTuple):
-    """One line of a records file, without its end."""
-
-    number: int
-    text: bytes
-    whole: bool
-
-    def where(self, path: Path) -> str:
-        """Name file and line, for messages."""
-        return f"{path}:{self.number}"
 
 
 def record_files(paths: Iterable[str | Path]) -> list[Path]:
@@ -46,31 +33,7 @@ def record_files(paths: Iterable[str | Path]) -> list[Path]:
     return list(dict.fromkeys(file.resolve() for file in files)) if len(files) > 1 else files
 
 
-def read_lines(path: Path) -> list[Line]:
-    """Return the lines of a records file. Only the last can lack its end: a process was killed while writing it.
-
-    Raises:
-        InputError: the file cannot be read.
-    """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
-    *lines, rest = content.split(b"\n")
-    whole = [Line(number, text, True) for number, text in enumerate(lines, start=1)]
-    return whole + ([Line(len(lines) + 1, rest, False)] if rest else [])
-
-
-def drop_torn_line(path: Path) -> Line | None:
-    """Remove a last line that was cut off by a kill, and return it; a file that does not exist has none."""
-    lines = read_lines(path) if path.exists() else []
-    if not lines or lines[-1].whole:
-        return None
-    os.truncate(path, path.stat().st_size - len(lines[-1].text))
-    return lines[-1]
-
-
-def read_results(path: str | Path) -> list[Result]:
+def read_records(path: str | Path) -> list[Result]:
     """Read the whole lines of a records file; a last line that was cut off by a kill is left out.
 
     Args:
@@ -118,7 +81,7 @@ class Store:
         self.folder = folder
         self.path = folder / RECORDS
         self.notices: list[str] = []
-        self.results = read_results(self.path) if self.path.exists() else []
+        self.results = read_records(self.path) if self.path.exists() else []
         torn = drop_torn_line(self.path)
         if torn is not None:
             self.notices.append(f"{torn.where(self.path)}: dropped a record that was cut off while it was written")

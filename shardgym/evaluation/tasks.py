@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from shardgym.errors import InputError
-from shardgym.evaluation.files import make_folder, write_whole
 from shardgym.evaluation.result import Result
+from shardgym.files import make_folder, write_whole
 from shardgym.task import ShardingTask
 
 TASKS = "tasks"

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from shardgym.costs.base import CostModel
-from shardgym.costs.closed import JudgesKey
 from shardgym.evaluation.attempt import Attempt, attempt
 from shardgym.evaluation.entrant import Entrant
 from shardgym.evaluation.missing import Missing, missing_in
-from shardgym.evaluation.provenance import utc_now
 from shardgym.evaluation.run_info import RunInfo
 from shardgym.evaluation.scoring import Judge
 from shardgym.evaluation.store import Store
 from shardgym.evaluation.tasks import Tasks, keep_task
 from shardgym.progress import ProgressBar
+from shardgym.provenance import utc_now
 from shardgym.task import ShardingTask
 
 ERRORS = "errors.log"
@@ -31,7 +31,7 @@ class Work:
         info: what this run is about.
         joined: the same with earlier runs in the folder.
         judge: scores plans.
-        key: of the judge, which is closed to solvers.
+        judging: opens the judge, which is closed to solvers.
         oracle: what solvers may query.
         store: takes the results.
     """
@@ -41,14 +41,14 @@ class Work:
     info: RunInfo
     joined: RunInfo
     judge: CostModel
-    key: JudgesKey
+    judging: Callable[[], AbstractContextManager[None]]
     oracle: CostModel
     store: Store
 
     def run(self, progress: bool) -> None:
         """Solve, score and append what the store lacks."""
         missing = missing_in(self.store.results, self.info, self.entrants)
-        judge = Judge(self.judge, self.key, self.info, self._log)
+        judge = Judge(self.judge, self.judging, self.info, self._log)
         total = sum(map(len, missing))
         with ProgressBar(shown=progress and total > 0, total=total, unit="plan", desc=self.suite.name) as bar:
             for index, todo in enumerate(missing):

@@ -10,7 +10,7 @@ from pathlib import Path
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.evaluation.result import Result
 from shardgym.evaluation.run_info import RunInfo
-from shardgym.evaluation.store import RECORDS, read_results, record_files
+from shardgym.evaluation.store import RECORDS, read_records, record_files
 from shardgym.records import canonical_json
 
 
@@ -100,7 +100,7 @@ class _File:
     def read(cls, path: Path) -> _File:
         info = RunInfo.beside(path.parent) if path.name == RECORDS else None
         groups: dict[_Group, list[Result]] = {} if info is None else {_group(info): []}
-        for result in read_results(path):
+        for result in read_records(path):
             groups.setdefault(_group(result), []).append(result)
         return cls(path, info, groups)
 

@@ -12,7 +12,7 @@ from shardgym.costs.simulator.card import ModelCard
 from shardgym.costs.simulator.optional import need
 from shardgym.costs.simulator.predictors import Predictor
 from shardgym.costs.simulator.samples import ComputeSamples
-from shardgym.evaluation.files import make_folder
+from shardgym.files import make_folder
 from shardgym.pretraining.assess import predict_compute
 
 

@@ -11,13 +11,13 @@ from shardgym.costs.simulator.card import ModelCard
 from shardgym.costs.simulator.predictors import predictor_of
 from shardgym.costs.simulator.weights import Role, load_weights, save_weights
 from shardgym.errors import InputError
-from shardgym.evaluation.files import make_folder, write_whole
-from shardgym.evaluation.provenance import utc_now, versions
+from shardgym.files import make_folder, write_whole
 from shardgym.pretraining.assess import assess, by_count, by_dim
 from shardgym.pretraining.data import Data, trainable_roles
 from shardgym.pretraining.fit import FitSettings, Progress
 from shardgym.pretraining.plan_ranking import rank_plans
 from shardgym.pretraining.roles import train_role
+from shardgym.provenance import utc_now, versions
 
 
 def pretrain(

@@ -8,7 +8,7 @@ from pathlib import Path
 from shardgym.costs.simulator.card import ModelCard
 from shardgym.costs.simulator.predictors import predictor_of
 from shardgym.costs.simulator.weights import load_weights
-from shardgym.evaluation.files import write_whole
+from shardgym.files import write_whole
 from shardgym.pretraining.comparison import compare
 from shardgym.pretraining.data import Data
 from shardgym.pretraining.fit import FitSettings, Progress

@@ -12,7 +12,7 @@ from shardgym.collection.log import LOG, MeasurementLog
 from shardgym.costs.fbgemm.device_facts import DeviceFacts
 from shardgym.costs.fbgemm.measurer import HOST_WAITED
 from shardgym.errors import InputError, MissingDependencyError
-from shardgym.evaluation.files import only_writer
+from shardgym.files import only_writer
 
 pytest.importorskip("pyarrow", reason="Parquet files need pyarrow")
 

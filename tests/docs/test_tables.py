@@ -10,7 +10,7 @@ import pytest
 from shardgym import load_suite
 from shardgym.cli.commands.run import DEFAULT_SOLVERS
 from shardgym.evaluation import verify
-from shardgym.evaluation.store import read_results, record_files
+from shardgym.evaluation.store import read_records, record_files
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -37,7 +37,7 @@ def test_the_readme_shows_the_table_that_its_command_makes():
 def test_committed_records_are_of_committed_code_and_of_shipped_tasks():
     """One record per task, solver and seed; tasks are those of the suite; the checkout was not modified."""
     for file in record_files([ROOT / "leaderboards"]):
-        for result in read_results(file):
+        for result in read_records(file):
             assert load_suite(result.suite)[result.task_index].digest == result.task_hash
             assert result.commit
             assert not result.commit.endswith("+"), f"{file} was made from a modified checkout"
@@ -49,11 +49,11 @@ def test_simulated_boards_score_the_same_again():
     A solver that found no plan left nothing that could be scored.
     """
     files = record_files([ROOT / "leaderboards"])
-    folders = [file.parent for file in files if read_results(file)[0].judge == "simulator"]
+    folders = [file.parent for file in files if read_records(file)[0].judge == "simulator"]
     assert folders
     report = verify(folders)
     assert report.ok, report.footer()
     assert not report.gaps, report.footer()
-    without_plan = sum(r.plan is None for folder in folders for r in read_results(folder / "records.jsonl"))
+    without_plan = sum(r.plan is None for folder in folders for r in read_records(folder / "records.jsonl"))
     assert report.count("failure") == without_plan, report.footer()
     assert report.count("ok") == len(report.rows) - without_plan, report.footer()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from evaluation_toys import toy_tasks
 
-from shardgym.evaluation import read_results
+from shardgym.evaluation import read_records
 
 TASKS, SOLVERS = 25, ("evaluation_toys:Logged", "evaluation_toys:LoggedToo")
 
@@ -21,7 +21,7 @@ TASKS, SOLVERS = 25, ("evaluation_toys:Logged", "evaluation_toys:LoggedToo")
 def keys(out):
     """Return solver class and task of every whole record."""
     path = out / "records.jsonl"
-    return [(r.solver.partition(":")[2], f"toys/{r.task_index}") for r in read_results(path)] if path.exists() else []
+    return [(r.solver.partition(":")[2], f"toys/{r.task_index}") for r in read_records(path)] if path.exists() else []
 
 
 def test_a_run_that_is_killed_again_and_again_solves_everything_once(tmp_path):

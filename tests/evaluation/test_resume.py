@@ -11,8 +11,8 @@ import pytest
 from evaluation_toys import CountCost, DriftingCost, ToySuite, toy_tasks
 
 from shardgym.errors import InputError
-from shardgym.evaluation import SolverSpec, evaluate, read_results
-from shardgym.evaluation.files import only_writer, write_whole
+from shardgym.evaluation import SolverSpec, evaluate, read_records
+from shardgym.files import only_writer, write_whole
 
 TOY = "evaluation_toys:"
 
@@ -138,7 +138,7 @@ def test_a_record_that_is_there_twice_is_an_error(out):
     run(out, "Halves")
     (out / "records.jsonl").write_bytes(b"".join(lines(out)) + lines(out)[0])
     with pytest.raises(InputError, match=r"records\.jsonl:4: .*line 1 already"):
-        read_results(out / "records.jsonl")
+        read_records(out / "records.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_measured_plans_are_measured_again_together_with_a_new_one(out, monkeypa
     results = run(out, "Lopsided", "Halves", judge=DriftingCost())
     assert {r.cost.session for r in results} == {"day of 2.0"}
     assert [r.total_ms for r in results if r.task_index == 0] == [6.0, 4.0]
-    assert sorted(r.to_json() for r in read_results(out / "records.jsonl")) == sorted(r.to_json() for r in results)
+    assert sorted(r.to_json() for r in read_records(out / "records.jsonl")) == sorted(r.to_json() for r in results)
 
 
 def test_deterministic_records_stay_as_they_are_when_a_solver_joins(out):

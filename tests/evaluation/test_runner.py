@@ -10,7 +10,7 @@ import pytest
 from evaluation_toys import BrokenCost, CountCost, Halves, Spies, ToySuite, toy_tasks
 
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.evaluation import SolverSpec, evaluate, read_results
+from shardgym.evaluation import SolverSpec, evaluate, read_records
 
 TOY = "evaluation_toys:"
 
@@ -32,7 +32,7 @@ def test_one_record_per_task_solver_and_seed_with_the_judges_cost(tmp_path):
 
 def test_stored_records_are_the_returned_ones(tmp_path):
     results = run(tmp_path, "Halves", "GivesUp")
-    assert [r.to_json() for r in read_results(tmp_path / "records.jsonl")] == [r.to_json() for r in results]
+    assert [r.to_json() for r in read_records(tmp_path / "records.jsonl")] == [r.to_json() for r in results]
 
 
 def test_a_record_says_where_it_comes_from(tmp_path):
@@ -155,14 +155,14 @@ def test_run_info_without_records_is_replaced(tmp_path):
 def test_a_solver_that_changes_the_current_folder_does_not_move_the_records(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert len(run("out", "Wanders", "Halves")) == 6
-    assert len(read_results(tmp_path / "out" / "records.jsonl")) == 6
+    assert len(read_records(tmp_path / "out" / "records.jsonl")) == 6
     assert Path.cwd() == tmp_path
 
 
 def test_an_interrupt_leaves_the_finished_tasks(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, "Interrupted", "Halves")
-    assert [(r.task_index, r.status) for r in read_results(tmp_path / "records.jsonl")] == [(0, "ok"), (0, "ok")]
+    assert [(r.task_index, r.status) for r in read_records(tmp_path / "records.jsonl")] == [(0, "ok"), (0, "ok")]
 
 
 def test_a_wrong_name_is_found_before_anything_is_solved_or_written(tmp_path):

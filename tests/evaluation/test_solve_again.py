@@ -12,7 +12,7 @@ from verify_toys import TOY, edit
 
 from shardgym import ShardingPlan
 from shardgym.cli import main
-from shardgym.evaluation import SolverSpec, evaluate, read_results, verify
+from shardgym.evaluation import SolverSpec, evaluate, read_records, verify
 
 THIS = "test_solve_again:"
 
@@ -152,13 +152,13 @@ def test_folders_and_tasks_are_kept_from_solvers_as_in_a_run(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     suite = ToySuite([dataclasses.replace(t, batch_size=64) for t in toy_tasks(2)])
     evaluate(suite, [THIS + "Wanders"], out="run", judge=CountCost.name, oracle="roofline", seeds=[0, 1])
-    assert [r.status for r in read_results("run/records.jsonl")] == ["ok", "error"] * 2
+    assert [r.status for r in read_records("run/records.jsonl")] == ["ok", "error"] * 2
     report = verify("run", trust=[CountCost.name, THIS + "Wanders"], solve=True)
     assert report.verdict == "verified"
 
 
 def test_seeds_are_those_of_the_records(records):
-    assert {result.seed for result in read_results(records / "records.jsonl")} == {3}
+    assert {result.seed for result in read_records(records / "records.jsonl")} == {3}
     edit(records, 1, lambda record: record.update(seed=4))
     info = json.loads((records / "run.json").read_text())
     (records / "run.json").write_text(json.dumps(info | {"seeds": [3, 4]}))

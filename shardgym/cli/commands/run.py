@@ -29,7 +29,7 @@ from shardgym.cli.parser import Parser, folder, natural, one_of, positive, posit
 from shardgym.evaluation import Resume, SolverSpec, evaluate
 from shardgym.evaluation.result import Result
 from shardgym.evaluation.run_info import RunInfo
-from shardgym.evaluation.store import RECORDS, read_results
+from shardgym.evaluation.store import RECORDS, read_records
 from shardgym.evaluation.work import ERRORS
 from shardgym.leaderboard import load_boards, rank, render
 from shardgym.leaderboard.ranking import HEURISTICS
@@ -107,7 +107,7 @@ def _how_to_continue(out: Path) -> str:
     info = RunInfo.beside(out) if out.exists() else None
     if info is None:
         return "shardgym: interrupted before the first record"
-    done, total = len(read_results(out / RECORDS)) if (out / RECORDS).exists() else 0, _total(info)
+    done, total = len(read_records(out / RECORDS)) if (out / RECORDS).exists() else 0, _total(info)
     return f"shardgym: interrupted with {done} of {total} records in {out}; the same command continues"
 
 

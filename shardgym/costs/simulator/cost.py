@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from shardgym.arguments import check_list_of
 from shardgym.costs.base import ONE_PLAN, CostModel
-from shardgym.costs.closed import require_open
+from shardgym.costs.judge_guard import require_open
 from shardgym.costs.link_notes import link_notes
 from shardgym.costs.plan_cost import PlanCost, Source
 from shardgym.costs.simulator.encoding import EncodedShards

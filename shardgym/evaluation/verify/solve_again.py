@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from shardgym.costs.base import CostModel
-from shardgym.costs.closed import judges_closed
+from shardgym.costs.judge_guard import judges_closed
 from shardgym.errors import InputError, MissingDependencyError
 from shardgym.evaluation.attempt import Attempt, attempt
 from shardgym.evaluation.entrant import Entrant, SolverSpec, make_entrants

@@ -8,8 +8,8 @@ from pathlib import Path
 from shardgym.errors import InputError
 from shardgym.evaluation.result import Result
 from shardgym.evaluation.resume import key_of
-from shardgym.evaluation.store import read_lines
 from shardgym.evaluation.verify.checked import Checked, CheckStatus
+from shardgym.files import read_lines
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import shardgym
-from shardgym.evaluation import provenance
+from shardgym import provenance
 
 
 def git(folder, *arguments):
@@ -36,7 +36,7 @@ def test_versions_name_python_and_what_is_installed():
 
 def test_asking_for_versions_imports_neither_torch_nor_fbgemm():
     code = (
-        "import sys; from shardgym.evaluation.provenance import versions; versions(); "
+        "import sys; from shardgym.provenance import versions; versions(); "
         "assert not {'torch', 'fbgemm_gpu'} & set(sys.modules), 'imported'"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

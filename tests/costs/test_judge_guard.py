@@ -1,4 +1,4 @@
-"""Judges are closed to everybody but the one who closed them."""
+"""While a run goes on, judges are closed to everybody but the thread that scores."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from shardgym import InputError
-from shardgym.costs.closed import judges_closed, require_open
+from shardgym.costs.judge_guard import judges_closed, require_open
 
 VARIABLE = "SHARDGYM_JUDGES_CLOSED"
-ASK = "from shardgym.costs.closed import require_open; require_open('it')"
+ASK = "from shardgym.costs.judge_guard import require_open; require_open('it')"
 
 
 def is_open() -> bool:
@@ -55,27 +55,27 @@ def test_inside_they_are_closed_to_the_own_thread_and_others():
             require_open("the judge")
 
 
-def test_the_key_opens_them_to_the_thread_that_turns_it_alone():
-    with judges_closed() as key:
-        with key.opened():
+def test_judging_opens_them_to_the_thread_that_scores_alone():
+    with judges_closed() as judging:
+        with judging():
             assert is_open()
             assert not is_open_elsewhere()
-            with key.opened():
+            with judging():
                 assert is_open()
             assert is_open()
         assert not is_open()
 
 
 def test_a_thread_that_is_started_while_they_are_open_to_another_finds_them_closed():
-    with judges_closed() as key, key.opened(), ThreadPoolExecutor(1) as pool:
+    with judges_closed() as judging, judging(), ThreadPoolExecutor(1) as pool:
         assert not pool.submit(is_open).result()
 
 
-def test_a_key_from_inside_of_a_block_opens_nothing():
+def test_judging_inside_of_another_run_opens_nothing():
     """A solver could otherwise start a run of its own, in its own thread or in another one."""
 
     def opened_anew() -> bool:
-        with judges_closed() as key, key.opened():
+        with judges_closed() as judging, judging():
             return is_open()
 
     with judges_closed():
@@ -86,10 +86,10 @@ def test_a_key_from_inside_of_a_block_opens_nothing():
 
 
 def test_a_judge_may_be_a_run_of_its_own():
-    with judges_closed() as key, key.opened():
-        with judges_closed() as inner:
+    with judges_closed() as judging, judging():
+        with judges_closed() as judging_too:
             assert is_open()
-            with inner.opened():
+            with judging_too():
                 assert is_open()
         assert is_open()
 
@@ -105,23 +105,23 @@ def test_blocks_that_end_in_any_order_keep_them_closed_until_the_last_one_ends()
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
-def test_an_error_ends_the_block_and_the_opening(error):
-    with judges_closed() as key:
-        with pytest.raises(error), key.opened():
+def test_an_error_ends_the_block_and_judging(error):
+    with judges_closed() as judging:
+        with pytest.raises(error), judging():
             raise error
         assert not is_open()
     with pytest.raises(error), judges_closed():
         raise error
 
 
-def test_a_child_process_finds_them_closed_also_while_the_key_is_turned():
+def test_a_child_process_finds_them_closed_also_while_a_plan_is_scored():
     assert is_open_in_a_process()
-    with judges_closed() as key, key.opened():
+    with judges_closed() as judging, judging():
         assert not is_open_in_a_process()
 
 
 def test_a_run_in_a_child_process_of_a_run_cannot_open_them():
-    code = f"from shardgym.costs.closed import judges_closed\nwith judges_closed() as key, key.opened(): {ASK}"
+    code = f"from shardgym.costs.judge_guard import judges_closed\nwith judges_closed() as judging, judging(): {ASK}"
     with judges_closed():
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "InputError: it scores plans" in done.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import gymnasium
 import numpy as np
 
@@ -60,3 +62,19 @@ def play(env: gymnasium.Env, actions, **reset):
     """Return what the steps returned."""
     env.reset(**reset)
     return [env.step(action) for action in actions]
+
+
+def awkward_tasks():
+    """Toy tasks, one with a width that no kernel takes, two whose first table fits nowhere, and some whose halves take
+    more than half of the memory and whose figures do not add up exactly.
+    """
+    odd = ShardingTask((EmbeddingTable("odd", 10, 6),), Topology(num_devices=2, memory_bytes=2**20), batch_size=64)
+    full = ShardingTask((EmbeddingTable("big", 99, 4),), Topology(num_devices=2, memory_bytes=100), batch_size=64)
+    wide = ShardingTask((EmbeddingTable("wide", 99, 8),), Topology(num_devices=1, memory_bytes=2000), batch_size=64)
+    uneven = [
+        dataclasses.replace(task, optimizer="rowwise_adagrad", tables=tuple(
+            dataclasses.replace(table, pooling_factor=table.pooling_factor / 7) for table in task.tables
+        ))
+        for task in make_tasks()
+    ]  # fmt: skip
+    return [*make_tasks(), odd, full, wide, *uneven]

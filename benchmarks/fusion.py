@@ -29,8 +29,8 @@ if __name__ == "__main__":
 from benchmarks.fusion_report import plot, summary
 from benchmarks.script import run_script
 from shardgym import CostModel, ShardingPlan, ShardingTask, Topology, make_cost
-from shardgym.collection.placements import DIMS, whole_piece
-from shardgym.collection.setup import SETUPS
+from shardgym.collection.sampling import DIMS, whole_table
+from shardgym.collection.settings import SETUPS
 from shardgym.costs.fbgemm.compute import time_contents
 from shardgym.costs.fbgemm.content import Content, Piece
 from shardgym.costs.fbgemm.pool import WorkerPool
@@ -81,7 +81,7 @@ def draw_pieces(device: str, count: int, rng: np.random.Generator) -> list[Piece
     setup = SETUPS[device]
     tables = load_pool(setup.pool).split()[1].scaled(setup.scale).tables
     chosen = rng.choice(len(tables), size=count, replace=False).tolist()
-    return [whole_piece(tables[i], int(rng.choice(DIMS))) for i in chosen]
+    return [whole_table(tables[i], int(rng.choice(DIMS))) for i in chosen]
 
 
 def draw_sets(device: str, pieces: list[Piece], count: int, rng: np.random.Generator) -> list[list[Piece]]:

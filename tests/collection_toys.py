@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-import shardgym.collection.measure as measure_module
 import shardgym.collection.run as collect_module
 from shardgym.costs.fbgemm.device_facts import DeviceFacts
 from shardgym.costs.fbgemm.measurer import HOST_WAITED, Measured
@@ -79,5 +78,5 @@ def install(monkeypatch):
     pool, group = type("Pool", (ToyPool,), {}), type("Group", (ToyGroup,), {})
     monkeypatch.setattr(collect_module, "WorkerPool", pool)
     monkeypatch.setattr(collect_module, "require_fbgemm", lambda device: None)
-    monkeypatch.setattr(measure_module, "CollectiveGroup", group)
+    monkeypatch.setattr(collect_module, "CollectiveGroup", group)
     return pool, group

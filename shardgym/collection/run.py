@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from shardgym.collection.info import INFO, CollectionInfo
-from shardgym.collection.log import LOG, Measurement, MeasurementLog
-from shardgym.collection.measure import Collector
-from shardgym.collection.plan import CollectionPlan
-from shardgym.collection.rows import comm_row, compute_row
-from shardgym.collection.setup import KINDS, PRESETS, SETUPS, Counts, Kind, preset_counts
-from shardgym.collection.summary import Rows, Summary, repeat_noise, role_counts
-from shardgym.collection.timer import RunTimer
+import numpy as np
+
+from shardgym.arrays import Floats
+from shardgym.collection.measurements import (
+    INFO,
+    LOG,
+    CollectionInfo,
+    Measurement,
+    MeasurementLog,
+    Summary,
+    ids_per_sample,
+    repeat_noise,
+    role_counts,
+    rows_of,
+)
+from shardgym.collection.sampling import shard_set_digest
+from shardgym.collection.schedule import CollectionPlan, SampleId
+from shardgym.collection.settings import KINDS, PRESETS, SETUPS, STEPS, preset_counts
+from shardgym.costs.collectives.interleave import ROUND_MS
+from shardgym.costs.collectives.jobs import Exchange
+from shardgym.costs.collectives.measured import CollectiveGroup
 from shardgym.costs.fbgemm.communication import measures
+from shardgym.costs.fbgemm.content import Content
+from shardgym.costs.fbgemm.measurer import Job
 from shardgym.costs.fbgemm.pool import WorkerPool, require_fbgemm
 from shardgym.costs.simulator.dataset import DataInfo, write_rows
 from shardgym.costs.simulator.optional import need
-from shardgym.errors import InputError, UnknownNameError
+from shardgym.errors import InputError, MeasurementError, UnknownNameError
 from shardgym.files import only_writer, write_whole
 from shardgym.progress import ProgressBar
 from shardgym.provenance import utc_now, versions
@@ -27,6 +45,12 @@ DEVICE = "device.json"
 
 #: Seconds that one sample may take before its worker is replaced.
 TIMEOUT_S = 120.0
+
+#: Jobs that a worker has in advance. A GPU must not wait for this process. A core shares its caches and its memory with
+#: others, so this process had better be still while a CPU worker measures.
+_AHEAD = {"cpu": 0, "cuda": 1}
+#: Digits of a time in ms that are kept.
+_DIGITS = 6
 
 
 def collect(
@@ -64,40 +88,34 @@ def collect(
         MissingDependencyError: FBGEMM or pyarrow are not installed.
         MeasurementError: no worker can be started.
     """
-    _check(device, workers, repeat_share)
+    if device not in SETUPS:
+        raise UnknownNameError("device", device, SETUPS)
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise InputError(f"workers={workers!r}: expected a whole number, at least 1")
+    if not 0 <= repeat_share <= 1:
+        raise InputError(f"repeat_share={repeat_share}: expected a share from 0 to 1")
     need("pyarrow.parquet", "collecting")
     require_fbgemm(device)
-    counts = preset_counts(preset, device, compute, comm)
-    plan, notices = _plan(device, PRESETS[preset].device_counts, counts, repeat_share, seed, comm_asked=bool(comm))
+    plan, notices = _plan_for_machine(device, preset, compute, comm, repeat_share, seed)
     folder = Path(out)
     with ExitStack() as stack:
         stack.enter_context(only_writer(folder))
         pool = WorkerPool(device, workers, seed, TIMEOUT_S)
         stack.callback(pool.close)
         info = CollectionInfo(pool.facts()["hardware"], versions(), plan.settings() | {"workers": workers})
-        info.claim(folder)
-        _probe(pool, folder)
+        info.write_or_check(folder)
+        if not (folder / DEVICE).exists():
+            write_whole(folder / DEVICE, pool.probe().to_json(indent=1) + "\n")
         log = MeasurementLog(folder)
-        entries = [entry.sample_id for entry in plan.entries()]
-        bar = stack.enter_context(ProgressBar(shown=progress, total=len(entries), unit="sample"))
-        bar.initial = bar.n = sum(name in log.done for name in entries)
-
-        def advance(measurement: Measurement) -> None:
-            bar.remark(measurement.entry.kind)
-            bar.update()
-
-        timer = RunTimer(minutes, advance)
-        Collector(plan, log, pool, timeout_s=TIMEOUT_S, stop=timer.over, progress=timer.count).run()
+        samples = [str(sample) for sample in plan.samples()]
+        bar = stack.enter_context(ProgressBar(shown=progress, total=len(samples), unit="sample"))
+        bar.initial = bar.n = sum(name in log.done for name in samples)
+        run = _Run(plan, log, pool, minutes, bar)
+        run.measure()
         if log.dropped:
             notices.append("a line that a kill had cut off was dropped, its sample was measured again")
-        missing = sum(name not in log.done and name not in log.failed for name in entries)
-        return _finish(folder, info, plan, log, notices, timer, missing)
-
-
-def _probe(pool: WorkerPool, folder: Path) -> None:
-    """Measure the device itself once per folder."""
-    if not (folder / DEVICE).exists():
-        write_whole(folder / DEVICE, pool.probe().to_json(indent=1) + "\n")
+        missing = sum(name not in log.done and name not in log.failed for name in samples)
+        return _write_files(folder, info, plan, log, notices, run, missing)
 
 
 def finish(out: str | Path) -> Summary:
@@ -111,67 +129,168 @@ def finish(out: str | Path) -> Summary:
     folder = Path(out)
     info = CollectionInfo.of_folder(folder)
     with only_writer(folder):
-        s = info.settings
+        old = info.settings
         try:
-            plan = CollectionPlan(s["device"], {}, 0.0, tuple(s["device_counts"]), s["seed"])
-            same = plan.settings().items() <= s.items()
+            plan = CollectionPlan(old["device"], {}, 0.0, tuple(old["device_counts"]), old["seed"])
+            same = plan.settings().items() <= old.items()
         except (KeyError, TypeError):
             same = False
         if not same:
             raise InputError(f"{folder / INFO}: its settings are not those of this version of shardgym")
-        return _finish(folder, info, plan, MeasurementLog(folder), [], RunTimer(None, lambda _: None), 0)
+        return _write_files(folder, info, plan, MeasurementLog(folder))
 
 
-def _check(device: str, workers: int, repeat_share: float) -> None:
-    if device not in SETUPS:
-        raise UnknownNameError("device", device, SETUPS)
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise InputError(f"workers={workers!r}: expected a whole number, at least 1")
-    if not 0 <= repeat_share <= 1:
-        raise InputError(f"repeat_share={repeat_share}: expected a share from 0 to 1")
-
-
-def _plan(
-    device: str, wanted: tuple[int, ...], counts: Counts, repeat_share: float, seed: int, *, comm_asked: bool
+def _plan_for_machine(
+    device: str, preset: str, compute: int | None, comm: int | None, repeat_share: float, seed: int
 ) -> tuple[CollectionPlan, list[str]]:
-    """Return the plan as far as the machine has devices, and what was left out."""
-    exchanges = any(counts["comm"].values())
-    able = tuple(n for n in wanted if measures("auto", device, n)) if exchanges else wanted
-    if exchanges and not able:
-        if comm_asked:
+    """Return the plan as far as the machine has devices, and a sentence about what was left out."""
+    counts = preset_counts(preset, device, compute, comm)
+    wanted = PRESETS[preset].device_counts
+    if not any(counts["comm"].values()):
+        return CollectionPlan(device, counts, repeat_share, wanted, seed), []
+    able = tuple(n for n in wanted if measures("auto", device, n))
+    if not able:
+        if comm:
             raise InputError(f"comm: exchanges need {wanted[0]} devices, this machine measures fewer; use comm=0")
         counts = {**counts, "comm": dict.fromkeys(counts["comm"], 0)}
-    lacking = [str(n) for n in wanted if n not in able]
-    left_out = [f"exchanges over {', '.join(lacking)} devices were left out: this machine cannot measure them"]
-    return CollectionPlan(device, counts, repeat_share, able, seed), left_out if lacking else []
+    lacking = ", ".join(str(n) for n in wanted if n not in able)
+    notice = f"exchanges over {lacking} devices were left out: this machine cannot measure them"
+    return CollectionPlan(device, counts, repeat_share, able, seed), [notice] if lacking else []
 
 
-def _finish(
+class _Run:
+    """Measures what a plan lists and the log lacks, failed samples included.
+
+    Args:
+        plan: what to measure.
+        log: what has been measured; new measurements are appended.
+        pool: workers for compute.
+        minutes: begin nothing new after that long; None for no limit.
+        bar: moves with every measurement.
+
+    Attributes:
+        measured: measurements made, by kind.
+        minutes: how long that took, by kind.
+    """
+
+    def __init__(
+        self, plan: CollectionPlan, log: MeasurementLog, pool: WorkerPool, minutes: float | None, bar: ProgressBar
+    ) -> None:
+        self._plan = plan
+        self._log = log
+        self._pool = pool
+        self._bar = bar
+        self._last = time.monotonic()
+        self._deadline = None if minutes is None else self._last + 60 * minutes
+        self.measured: Counter[str] = Counter()
+        self.minutes: dict[str, float] = dict.fromkeys(KINDS, 0.0)
+
+    def measure(self) -> None:
+        """Go through the blocks of the plan; raises `MeasurementError` when no worker can be started."""
+        for block in self._plan.blocks:
+            self._measure_shard_sets(self._missing(block.shard_sets))
+            self._measure_exchanges(self._missing(block.exchanges), block.devices)
+
+    def _missing(self, samples: Sequence[SampleId]) -> list[SampleId]:
+        return [sample for sample in samples if str(sample) not in self._log.done]
+
+    def _time_is_up(self) -> bool:
+        return self._deadline is not None and time.monotonic() >= self._deadline
+
+    def _measure_shard_sets(self, samples: Sequence[SampleId]) -> None:
+        if not samples or self._time_is_up():
+            return
+        # Jobs come back in any order, and a sample and its repeat have equal jobs.
+        queues: dict[Content, list[SampleId]] = {}
+
+        def jobs() -> Iterator[Job]:
+            for sample in samples:
+                if self._time_is_up():
+                    return
+                shard_set = self._plan.shard_set(sample)
+                queues.setdefault(shard_set, []).append(sample)
+                yield Job(shard_set, STEPS.warmups, iterations_of(shard_set))
+
+        for job, outcome in self._pool.run(jobs(), _AHEAD[self._plan.device]):
+            sample = queues[job.content].pop(0)
+            digest = shard_set_digest(job.content)
+            if isinstance(outcome, str):
+                self._append(Measurement(str(sample), digest, reason=outcome))
+            elif outcome.notes:  # nobody reads the notes of a sample that a model is trained on
+                self._append(Measurement(str(sample), digest, reason="; ".join(outcome.notes)))
+            else:
+                self._append(_measurement(sample, digest, outcome.times[:, :1], outcome.times[:, 1:]))
+
+    def _measure_exchanges(self, samples: Sequence[SampleId], devices: int) -> None:
+        if not samples or self._time_is_up():
+            return
+        group = CollectiveGroup(devices, self._plan.device, TIMEOUT_S)
+        try:
+            for sample in samples:
+                if self._time_is_up():
+                    return
+                exchange = self._plan.exchange(sample)
+                try:
+                    forward = _time_exchange(group, exchange.exchange(backward=False))
+                    backward = _time_exchange(group, exchange.exchange(backward=True))
+                except MeasurementError as error:
+                    self._append(Measurement(str(sample), exchange.digest, reason=str(error)))
+                else:
+                    self._append(_measurement(sample, exchange.digest, forward, backward))
+        finally:
+            group.close()
+
+    def _append(self, measurement: Measurement) -> None:
+        """Append a measurement that was just made; the time since the one before is its own."""
+        self._log.append(measurement)
+        kind = measurement.sample.kind
+        now = time.monotonic()
+        self.measured[kind] += 1
+        self.minutes[kind] += (now - self._last) / 60
+        self._last = now
+        self._bar.remark(kind)
+        self._bar.update()
+
+
+def iterations_of(shard_set: Content) -> int:
+    """Return how many timed steps a shard set gets."""
+    values = shard_set.batch_size * sum(ids_per_sample(shard) * shard.width for shard in shard_set.pieces)
+    return STEPS.small_iterations if values < STEPS.small_values else STEPS.iterations
+
+
+def _time_exchange(group: CollectiveGroup, exchange: Exchange) -> Floats:
+    """Return times in ms, shape (iterations, D); fewer iterations where large offsets are slept through."""
+    fitting = int(ROUND_MS / max(1.0, *exchange.offsets_ms))
+    return group.time(exchange, STEPS.comm_warmups, min(STEPS.comm_iterations, fitting))
+
+
+def _measurement(sample: SampleId, digest: str, forward: Floats, backward: Floats) -> Measurement:
+    times = [tuple(tuple(step) for step in np.round(t, _DIGITS).tolist()) for t in (forward, backward)]
+    return Measurement(str(sample), digest, times[0], times[1])
+
+
+def _write_files(
     folder: Path, info: CollectionInfo, plan: CollectionPlan, log: MeasurementLog,
-    notices: list[str], timer: RunTimer, missing: int,
+    notices: Sequence[str] = (), run: _Run | None = None, missing: int = 0,
 ) -> Summary:  # fmt: skip
-    """Write one Parquet file per kind that has measurements, sorted by name, and summarise."""
-    rows = {kind: _rows(plan, log, kind) for kind in KINDS}
+    """Write one Parquet file per kind that has measurements, and summarise."""
+    rows = {kind: found for kind in KINDS if (found := rows_of(log, plan, kind))}
     files = {"measurements": str(folder / LOG)}
     if (folder / DEVICE).exists():
         files["device"] = str(folder / DEVICE)
-    for kind in KINDS:
-        if rows[kind]:
-            path = folder / f"{kind}.parquet"
-            write_rows(path, rows[kind], DataInfo(kind, info.hardware, info.versions, info.settings, utc_now()))
-            files[kind] = str(path)
+    for kind, of_kind in rows.items():
+        path = folder / f"{kind}.parquet"
+        write_rows(path, of_kind, DataInfo(kind, info.hardware, info.versions, info.settings, utc_now()))
+        files[kind] = str(path)
     if not log.done and not log.failed and missing == 0:
         raise InputError(f"{folder} holds no measurements")
     return Summary(
-        counts={kind: role_counts(rows[kind]) for kind in KINDS if rows[kind]},
-        noise={kind: noise for kind in KINDS if (noise := repeat_noise(rows[kind])) is not None},
-        failed=dict(log.failed), missing=missing, measured=timer.measured, minutes=timer.minutes,
-        files=files, notices=tuple(notices),
-    )  # fmt: skip
-
-
-def _rows(plan: CollectionPlan, log: MeasurementLog, kind: Kind) -> Rows:
-    chosen = sorted((m for m in log.done.values() if m.entry.kind == kind), key=lambda m: m.entry)
-    if kind == "compute":
-        return [compute_row(plan, measurement) for measurement in chosen]
-    return [comm_row(plan, measurement) for measurement in chosen]
+        counts={kind: role_counts(of_kind) for kind, of_kind in rows.items()},
+        noise={kind: noise for kind, of_kind in rows.items() if (noise := repeat_noise(of_kind)) is not None},
+        failed=dict(log.failed),
+        missing=missing,
+        measured=dict(run.measured) if run else {},
+        minutes={kind: run.minutes[kind] for kind in run.measured} if run else {},
+        files=files,
+        notices=tuple(notices),
+    )

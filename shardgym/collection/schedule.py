@@ -1,29 +1,39 @@
-"""The order of measuring: random, so that drift of the machine does not correlate with what is measured."""
+"""Which samples are measured and in which order: random, so that drift of the machine does not look like a property."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, get_args
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, cast
 
-from shardgym.collection.setup import KINDS, ROLES, Counts, Kind, Role
-from shardgym.collection.stream import Stream
+from shardgym.collection.sampling import (
+    DRAWS,
+    ExchangeSample,
+    ExchangeSampler,
+    ShardSetSampler,
+    StableRandom,
+    shard_set_digest,
+)
+from shardgym.collection.settings import KINDS, OVERFULL, ROLES, SETUPS, STEPS, Counts, Kind, Role
+from shardgym.costs.fbgemm.content import Content
 from shardgym.errors import InputError
 
 #: Exchanges in a row over the same number of devices, because starting its processes takes seconds.
 _BLOCK = 100
 
-_ID = re.compile(rf"({'|'.join(get_args(Kind))})/({'|'.join(get_args(Role))})/(\d{{1,9}})/(\d{{1,3}})")
+_ID = re.compile(rf"({'|'.join(KINDS)})/({'|'.join(ROLES)})/(\d{{1,9}})/(\d{{1,3}})")
 
 
-class Entry(NamedTuple):
-    """One measurement: which sample, and whether it is the first of it (0) or a repeat.
+class SampleId(NamedTuple):
+    """Name of one measurement, e.g. "compute/oracle/17/0" as text.
 
     Attributes:
         kind: "compute" or "comm".
         role: who learns from it.
         number: of the sample within its kind and role; what it is follows from that and the seed.
-        repeat: 0 for the first measurement.
+        repeat: 0 for the first measurement of the sample, 1 for the second.
     """
 
     kind: Kind
@@ -31,71 +41,116 @@ class Entry(NamedTuple):
     number: int
     repeat: int
 
-    @property
-    def sample_id(self) -> str:
-        """Name of the measurement, e.g. "compute/oracle/17/0"."""
+    def __str__(self) -> str:
         return f"{self.kind}/{self.role}/{self.number}/{self.repeat}"
 
     @classmethod
-    def parse(cls, sample_id: str) -> Entry:
-        """Return the entry of a name; raises `InputError`."""
-        match = _ID.fullmatch(sample_id)
+    def parse(cls, text: str) -> SampleId:
+        """Return the name that a text is; raises `InputError`."""
+        match = _ID.fullmatch(text)
         if match is None:
-            raise InputError(f"sample '{sample_id:.60}': expected KIND/ROLE/NUMBER/REPEAT")
-        kind = next(k for k in KINDS if k == match[1])
-        role = next(r for r in ROLES if r == match[2])
-        return cls(kind, role, int(match[3]), int(match[4]))
+            raise InputError(f"sample '{text:.60}': expected KIND/ROLE/NUMBER/REPEAT")
+        return cls(cast("Kind", match[1]), cast("Role", match[2]), int(match[3]), int(match[4]))
 
 
 class Block(NamedTuple):
     """Measurements that are made in one go: shard sets, then exchanges over one number of devices."""
 
-    compute: tuple[Entry, ...]
-    comm: tuple[Entry, ...]
+    shard_sets: tuple[SampleId, ...]
+    exchanges: tuple[SampleId, ...]
     devices: int
 
 
-def entries_of(kind: Kind, counts: Counts, repeat_share: float) -> list[Entry]:
-    """Return all measurements of a kind; the first samples of every role are measured twice."""
-    entries: list[Entry] = []
-    for role, count in counts[kind].items():
-        entries += [Entry(kind, role, number, 0) for number in range(count)]
-        entries += [Entry(kind, role, number, 1) for number in range(round(repeat_share * count))]
-    return entries
-
-
-def devices_of(entry: Entry, device_counts: Sequence[int], seed: int) -> int:
+def devices_of(sample: SampleId, device_counts: Sequence[int], seed: int) -> int:
     """Return over how many devices an exchange is measured."""
-    return Stream(seed, "devices", entry.role, entry.number).choice(device_counts)
+    return StableRandom(seed, "devices", sample.role, sample.number).choice(device_counts)
 
 
 def schedule(counts: Counts, repeat_share: float, device_counts: Sequence[int], seed: int) -> list[Block]:
-    """Return all measurements in order. Shard sets are in random order and spread evenly over the blocks.
+    """Return all measurements in order: blocks of exchanges, between which the shard sets are spread evenly.
 
     Args:
         counts: samples per kind and role.
-        repeat_share: share of the samples that is measured twice.
+        repeat_share: share of the samples that is measured twice: the first ones of every role.
         device_counts: that exchanges are measured over; none when the counts ask for no exchange.
         seed: of the order.
     """
-    rng = Stream(seed, "order")
-    compute = entries_of("compute", counts, repeat_share)
-    compute = rng.sample(compute, len(compute))
-    blocks = list(_comm_blocks(rng, entries_of("comm", counts, repeat_share), device_counts, seed)) or [((), 0)]
-    edges = [round(i * len(compute) / len(blocks)) for i in range(len(blocks) + 1)]
-    return [Block(tuple(compute[edges[i] : edges[i + 1]]), comm, devices) for i, (comm, devices) in enumerate(blocks)]
-
-
-def _comm_blocks(
-    rng: Stream, entries: list[Entry], device_counts: Sequence[int], seed: int
-) -> Iterator[tuple[tuple[Entry, ...], int]]:
-    """Yield blocks of exchanges, in random order of and within blocks."""
-    by_devices: dict[int, list[Entry]] = {}
-    for entry in rng.sample(entries, len(entries)):
-        by_devices.setdefault(devices_of(entry, device_counts, seed), []).append(entry)
-    blocks = [
-        (tuple(group[start : start + _BLOCK]), devices)
-        for devices, group in sorted(by_devices.items())
-        for start in range(0, len(group), _BLOCK)
+    rng = StableRandom(seed, "order")
+    samples: dict[Kind, list[SampleId]] = {}
+    for kind in KINDS:
+        samples[kind] = []
+        for role, count in counts[kind].items():
+            samples[kind] += [SampleId(kind, role, number, 0) for number in range(count)]
+            samples[kind] += [SampleId(kind, role, number, 1) for number in range(round(repeat_share * count))]
+    shard_sets = rng.sample(samples["compute"], len(samples["compute"]))
+    by_devices: dict[int, list[SampleId]] = {}
+    for sample in rng.sample(samples["comm"], len(samples["comm"])):
+        by_devices.setdefault(devices_of(sample, device_counts, seed), []).append(sample)
+    runs = [
+        (devices, exchanges[start : start + _BLOCK])
+        for devices, exchanges in sorted(by_devices.items())
+        for start in range(0, len(exchanges), _BLOCK)
     ]
-    yield from rng.sample(blocks, len(blocks))
+    runs = rng.sample(runs, len(runs)) or [(0, [])]
+    edges = [round(i * len(shard_sets) / len(runs)) for i in range(len(runs) + 1)]
+    return [
+        Block(tuple(shard_sets[edges[i] : edges[i + 1]]), tuple(exchanges), devices)
+        for i, (devices, exchanges) in enumerate(runs)
+    ]
+
+
+@dataclass(frozen=True)
+class CollectionPlan:
+    """Everything that follows from the arguments before anything is measured.
+
+    Attributes:
+        device: "cpu" or "cuda".
+        counts: samples per kind and role, without repeats.
+        repeat_share: share of them that is measured twice.
+        device_counts: that exchanges are measured over.
+        seed: of all draws and of the order.
+    """
+
+    device: str
+    counts: Counts
+    repeat_share: float
+    device_counts: tuple[int, ...]
+    seed: int
+
+    def settings(self) -> dict[str, Any]:
+        """Return what identifies the samples and how they are measured; the number of samples is not part of it."""
+        return {
+            "device": self.device, **SETUPS[self.device]._asdict(), "overfull": OVERFULL, **STEPS._asdict(),
+            "device_counts": list(self.device_counts), "seed": self.seed, "draws": DRAWS,
+        }  # fmt: skip
+
+    @cached_property
+    def blocks(self) -> list[Block]:
+        """All measurements in order."""
+        return schedule(self.counts, self.repeat_share, self.device_counts, self.seed)
+
+    def samples(self) -> Iterator[SampleId]:
+        """Yield all measurements in order."""
+        for block in self.blocks:
+            yield from (*block.shard_sets, *block.exchanges)
+
+    def shard_set(self, sample: SampleId) -> Content:
+        """Return the shard set of a compute sample."""
+        return self._shard_sets.shard_set(sample.role, sample.number)
+
+    def exchange(self, sample: SampleId) -> ExchangeSample:
+        """Return the exchange of a communication sample."""
+        devices = devices_of(sample, self.device_counts, self.seed)
+        return self._exchanges.exchange(sample.role, sample.number, devices)
+
+    def digest(self, sample: SampleId) -> str:
+        """Return the identity of what is measured; repeats share it."""
+        return shard_set_digest(self.shard_set(sample)) if sample.kind == "compute" else self.exchange(sample).digest
+
+    @cached_property
+    def _shard_sets(self) -> ShardSetSampler:
+        return ShardSetSampler(SETUPS[self.device], self.seed)
+
+    @cached_property
+    def _exchanges(self) -> ExchangeSampler:
+        return ExchangeSampler(SETUPS[self.device], self.seed)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from shardgym.arrays import Floats
-from shardgym.collection.whole_plans import DEVICES, PLANS_PER_TASK
+from shardgym.collection.settings import PLAN_DEVICES, PLANS_PER_TASK
 from shardgym.costs.simulator.predictors import Predictor
 from shardgym.costs.simulator.samples import ComputeSamples
 from shardgym.pretraining.assess import predict_compute
@@ -48,8 +48,8 @@ def _slowest(samples: ComputeSamples, ms: Floats, repeat: int) -> dict[int, floa
     for name, value in zip(samples.labels.sample_id.tolist(), ms.tolist(), strict=True):
         number, which = map(int, name.split("/")[-2:])
         if which == repeat:
-            devices.setdefault(number // DEVICES, {})[number % DEVICES] = value
-    return {plan: max(held.values()) for plan, held in devices.items() if len(held) == DEVICES}
+            devices.setdefault(number // PLAN_DEVICES, {})[number % PLAN_DEVICES] = value
+    return {plan: max(held.values()) for plan, held in devices.items() if len(held) == PLAN_DEVICES}
 
 
 def _over_tasks(first: dict[int, float], second: dict[int, float]) -> list[tuple[float, float]]:

@@ -8,7 +8,7 @@ import collection_toys
 import pytest
 
 from shardgym.collection import collect, finish
-from shardgym.collection.log import LOG, MeasurementLog
+from shardgym.collection.measurements import LOG, MeasurementLog
 from shardgym.costs.fbgemm.device_facts import DeviceFacts
 from shardgym.costs.fbgemm.measurer import HOST_WAITED
 from shardgym.errors import InputError, MissingDependencyError

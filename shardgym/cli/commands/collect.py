@@ -18,7 +18,7 @@ from argparse import Namespace
 from shardgym.cli.entry import INTERRUPTED
 from shardgym.cli.output import print_json, say
 from shardgym.cli.parser import Parser, folder, natural, one_of, positive, positive_number
-from shardgym.collection.setup import PRESETS, SETUPS
+from shardgym.collection.settings import PRESETS, SETUPS
 
 
 def configure(parser: Parser) -> None:

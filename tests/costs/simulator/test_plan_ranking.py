@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardgym.collection.whole_plans import DEVICES, PLANS_PER_TASK
+from shardgym.collection.settings import PLAN_DEVICES, PLANS_PER_TASK
 from shardgym.costs.simulator.samples import ComputeSamples, Labels
 from shardgym.pretraining import plan_ranking
 from shardgym.pretraining.plan_ranking import rank_plans
@@ -16,7 +16,7 @@ pytest.importorskip("scipy", reason="needs the extra 'simulator'")
 def samples_of(rows):
     """Rows of (plan, device, repeat, measured ms)."""
     count = len(rows)
-    ids = [f"compute/plans/{plan * DEVICES + device}/{repeat}" for plan, device, repeat, _ in rows]
+    ids = [f"compute/plans/{plan * PLAN_DEVICES + device}/{repeat}" for plan, device, repeat, _ in rows]
     labels = Labels(np.array(ids), np.array(["plans"] * count), np.array(ids), np.zeros(count, int), np.zeros(count))
     ms = np.array([[0.0, row[3]] for row in rows])
     kinds = np.array(["fp32"] * count)
@@ -24,7 +24,7 @@ def samples_of(rows):
 
 
 def devices(plan, slowest, repeat=0):
-    return [(plan, 0, repeat, slowest), *((plan, device, repeat, 1.0) for device in range(1, DEVICES))]
+    return [(plan, 0, repeat, slowest), *((plan, device, repeat, 1.0) for device in range(1, PLAN_DEVICES))]
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def predicting(monkeypatch):
     def install(predicted):
         def predict(predictor, samples):
             numbers = [int(name.split("/")[2]) for name in samples.labels.sample_id]
-            ms = [predicted[n // DEVICES] if n % DEVICES == 0 else 1.0 for n in numbers]
+            ms = [predicted[n // PLAN_DEVICES] if n % PLAN_DEVICES == 0 else 1.0 for n in numbers]
             return np.array([[0.0, value] for value in ms])
 
         monkeypatch.setattr(plan_ranking, "predict_compute", predict)

@@ -1,27 +1,29 @@
-"""What is collected: the size of the problem on each kind of device, and how many samples of each role."""
+"""What is collected: the size of the problem on each kind of device, steps per sample, and samples per role."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, get_args
 
-from shardgym.collection.whole_plans import DEVICES
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.task import Optimizer, Precision
 from shardgym.topology import GIB
 
+#: "compute" samples are the shard sets of one device, "comm" samples are all-to-all exchanges.
 Kind = Literal["compute", "comm"]
+#: Who may learn from a sample. Nobody learns from "test" and "plans": they measure errors.
 Role = Literal["oracle", "judge", "test", "plans"]
-
 KINDS: tuple[Kind, ...] = get_args(Kind)
 ROLES: tuple[Role, ...] = get_args(Role)
+
+Counts = Mapping[Kind, Mapping[Role, int]]
 
 
 class Setup(NamedTuple):
     """The problem whose shards are measured.
 
     Attributes:
-        pool: tables come from it; its train half for the oracle and the judge, its test half for test samples.
+        pool: its train half gives tables for the oracle and the judge, its test half those for tests.
         scale: rows and batch of the pool are divided by it.
         memory_bytes: of one device; a shard set may take `OVERFULL` times that.
         precision: of weights and of pooled values.
@@ -45,11 +47,11 @@ SETUPS: dict[str, Setup] = {
 OVERFULL = 1.25
 
 
-class Effort(NamedTuple):
-    """Steps of one sample.
+class StepCounts(NamedTuple):
+    """Steps per sample.
 
-    More steps make the times of small shard sets steadier (12 instead of 4 took the spread between repeats below 1 ms
-    from 12 to 7 %), not those of larger ones, which differ from one measurement to the next as a whole.
+    Small shard sets get more steps: 12 instead of 4 took the spread between repeats below 1 ms from 12 to 7 %. Large
+    ones gain nothing, because they differ from one measurement to the next as a whole.
 
     Attributes:
         warmups: untimed compute steps.
@@ -60,53 +62,52 @@ class Effort(NamedTuple):
         comm_iterations: timed exchanges, per direction.
     """
 
-    warmups: int
-    iterations: int
-    small_iterations: int
-    small_values: int
-    comm_warmups: int
-    comm_iterations: int
+    warmups: int = 1
+    iterations: int = 4
+    small_iterations: int = 12
+    small_values: int = 250_000
+    comm_warmups: int = 2
+    comm_iterations: int = 12
 
 
-EFFORT = Effort(warmups=1, iterations=4, small_iterations=12, small_values=250_000, comm_warmups=2, comm_iterations=12)
+STEPS = StepCounts()
+
+#: Samples of role "plans" are the devices of complete plans: so many per plan, and so many plans of the same tables.
+PLAN_DEVICES = 4
+PLANS_PER_TASK = 20
 
 
 class Preset(NamedTuple):
     """How much is collected.
 
     Attributes:
-        counts: samples per device, kind and role, without repeats.
-        device_counts: that exchanges are measured over, as far as the machine can.
+        counts: samples by device, kind and role, without repeats.
+        device_counts: numbers of devices that exchanges are measured over, as far as the machine can.
     """
 
-    counts: dict[str, dict[Kind, dict[Role, int]]]
+    counts: dict[str, Counts]
     device_counts: tuple[int, ...]
 
 
-_COMM: dict[Role, int] = {"oracle": 2_000, "judge": 700, "test": 300}
-_QUICK: dict[Kind, dict[Role, int]] = {
+_QUICK: Counts = {
     "compute": {"oracle": 60, "judge": 24, "test": 12},
     "comm": {"oracle": 12, "judge": 6, "test": 3},
 }
-#: Complete plans need no second look on the CPU, where whole plans can be measured with communication and all.
-_GPU_PLANS = 200 * DEVICES
-
+_SURVEY_COMM: Mapping[Role, int] = {"oracle": 2_000, "judge": 700, "test": 300}
+_SURVEY_CPU: Counts = {"compute": {"oracle": 10_000, "judge": 4_000, "test": 1_500}, "comm": _SURVEY_COMM}
+#: Complete plans are for the GPU alone: on the CPU they can be measured whole, with communication.
+_SURVEY_CUDA: Counts = {
+    "compute": {"oracle": 13_000, "judge": 5_200, "test": 1_800, "plans": 200 * PLAN_DEVICES},
+    "comm": _SURVEY_COMM,
+}
 PRESETS: dict[str, Preset] = {
-    "survey": Preset(
-        {
-            "cpu": {"compute": {"oracle": 10_000, "judge": 4_000, "test": 1_500}, "comm": _COMM},
-            "cuda": {"compute": {"oracle": 13_000, "judge": 5_200, "test": 1_800, "plans": _GPU_PLANS}, "comm": _COMM},
-        },
-        tuple(range(2, 9)),
-    ),
+    "survey": Preset({"cpu": _SURVEY_CPU, "cuda": _SURVEY_CUDA}, tuple(range(2, 9))),
     "quick": Preset({"cpu": _QUICK, "cuda": _QUICK}, (2, 3)),
 }
 
-Counts = Mapping[Kind, Mapping[Role, int]]
-
 
 def preset_counts(preset: str, device: str, compute: int | None, comm: int | None) -> Counts:
-    """Return samples per kind and role.
+    """Return samples by kind and role.
 
     Args:
         preset: its name.
@@ -120,12 +121,11 @@ def preset_counts(preset: str, device: str, compute: int | None, comm: int | Non
     """
     if preset not in PRESETS:
         raise UnknownNameError("preset", preset, PRESETS)
-    chosen = PRESETS[preset].counts[device]
     totals: dict[Kind, int | None] = {"compute": compute, "comm": comm}
     for kind, total in totals.items():
         if total is not None and total < 0:
             raise InputError(f"{kind}={total}: expected a number of samples, at least 0")
-    return {kind: apportion(chosen[kind], totals[kind]) for kind in KINDS}
+    return {kind: apportion(PRESETS[preset].counts[device][kind], totals[kind]) for kind in KINDS}
 
 
 def apportion(shares: Mapping[Role, int], total: int | None) -> dict[Role, int]:

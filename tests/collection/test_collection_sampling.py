@@ -1,0 +1,225 @@
+"""Which samples are measured: the same for ever, train and test apart, oracle and judge apart, within memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections import Counter
+
+import pytest
+
+from shardgym.collection.run import iterations_of
+from shardgym.collection.sampling import ExchangeSampler, ShardSetSampler, shard_set_digest
+from shardgym.collection.settings import OVERFULL, PLAN_DEVICES, PLANS_PER_TASK, ROLES, SETUPS, STEPS
+from shardgym.costs.fbgemm.content import Piece
+from shardgym.pools import load_pool
+from shardgym.suites import load_suite
+
+SETUP = SETUPS["cpu"]
+COUNT = 400
+PLANS = 30
+EXCHANGES = ExchangeSampler(SETUPS["cpu"], seed=0)
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    sampler = ShardSetSampler(SETUP, seed=0)
+    return {role: [sampler.shard_set(role, number) for number in range(COUNT)] for role in ROLES}
+
+
+def names(contents):
+    return {piece.table.name for content in contents for piece in content.pieces}
+
+
+def test_a_sample_does_not_depend_on_what_was_drawn_before():
+    late, early = ShardSetSampler(SETUP, seed=3), ShardSetSampler(SETUP, seed=3)
+    for number in range(20):
+        late.shard_set("oracle", number)
+    assert late.shard_set("judge", 7) == early.shard_set("judge", 7)
+    assert ShardSetSampler(SETUP, seed=4).shard_set("judge", 7) != early.shard_set("judge", 7)
+
+
+def digest_of(digests):
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()[:12]
+
+
+@pytest.mark.parametrize(
+    ("device", "role", "expected"),
+    [
+        ("cpu", "oracle", "4d99fc79e13d"),
+        ("cpu", "judge", "7965b9956d1e"),
+        ("cpu", "test", "59c2d444a745"),
+        ("cpu", "plans", "3ad1fae89161"),
+        ("cuda", "oracle", "3dd3ca718b7f"),
+        ("cuda", "judge", "d24c4dcda527"),
+        ("cuda", "test", "40233dfabd26"),
+        ("cuda", "plans", "14fed14f486c"),
+    ],
+)
+def test_published_shard_sets_do_not_change(device, role, expected):
+    """Whoever changes a draw must raise `DRAWS` in sampling.py: folders of both rules must not be mixed."""
+    sampler = ShardSetSampler(SETUPS[device], seed=0)
+    assert digest_of(shard_set_digest(sampler.shard_set(role, number)) for number in range(80)) == expected
+
+
+@pytest.mark.parametrize(
+    ("role", "expected"), [("oracle", "1f49e9a43e49"), ("judge", "d96fbb723c8a"), ("test", "3d3f8300394f")]
+)
+def test_published_exchanges_do_not_change(role, expected):
+    assert digest_of(EXCHANGES.exchange(role, number, 2 + number % 7).digest for number in range(80)) == expected
+
+
+def test_oracle_and_judge_see_train_tables_only_and_test_samples_the_others(drawn):
+    train, test = load_pool(SETUP.pool).split()
+    trained, held_out = {t.name for t in train}, {t.name for t in test}
+    assert names(drawn["oracle"]) | names(drawn["judge"]) <= trained
+    assert names(drawn["test"]) <= held_out
+    assert not trained & held_out
+
+
+def test_no_table_of_the_suites_is_trained_on(drawn):
+    suite = load_suite("dlrm4-v1")
+    tested = {table.name for index in range(0, 600, 25) for table in suite[index].tables}
+    assert not names(drawn["oracle"] + drawn["judge"]) & tested
+
+
+def test_oracle_and_judge_share_no_shard_set(drawn):
+    digests = {role: {shard_set_digest(content) for content in drawn[role]} for role in ROLES}
+    assert not digests["oracle"] & digests["judge"]
+
+
+def test_shard_sets_fit_a_device_or_exceed_it_a_little(drawn):
+    sizes = [4 * content.num_weights for contents in drawn.values() for content in contents]
+    assert max(sizes) <= OVERFULL * SETUP.memory_bytes
+    assert any(size > SETUP.memory_bytes for size in sizes)
+
+
+def test_the_spread_covers_single_tables_and_crowded_devices(drawn):
+    counts = [len(content.pieces) for content in drawn["oracle"]]
+    assert min(counts) == 1
+    assert max(counts) > 40
+    assert sum(count == 1 for count in counts) > COUNT / 10
+    assert sum(count > 15 for count in counts) > COUNT / 10
+
+
+def test_widths_are_whole_units_and_include_uneven_cuts(drawn):
+    widths = {piece.width for content in drawn["oracle"] for piece in content.pieces}
+    assert all(width % 4 == 0 and 4 <= width <= 128 for width in widths)
+    assert {4, 8, 16, 32, 64, 128} <= widths
+    assert widths - {4, 8, 16, 32, 64, 128}
+
+
+def test_some_pieces_are_row_ranges_and_some_tables_come_twice(drawn):
+    pieces = [piece for content in drawn["oracle"] for piece in content.pieces]
+    assert any(not piece.is_whole for piece in pieces)
+    assert all(0 <= p.rows[0] < p.rows[1] <= p.table.num_embeddings for p in pieces)
+    assert any(len({p.table.name for p in c.pieces}) < len(c.pieces) for c in drawn["oracle"])
+
+
+def test_contents_look_like_those_of_plans(drawn):
+    """Batch, precision and optimiser are the suite's; pieces are in the order that plans give them."""
+    task = load_suite("dlrm4-v1")[0]
+    for content in drawn["test"]:
+        assert (content.batch_size, content.precision, content.optimizer) == (
+            task.batch_size, task.precision, task.optimizer,
+        )  # fmt: skip
+        keys = [(p.table.name, p.rows, p.width) for p in content.pieces]
+        assert keys == sorted(keys)
+
+
+def test_small_shard_sets_get_more_steps(drawn):
+    """Ten ids per sample at width 4 read 8192 * 40 = 327,680 weights a step, half the rows half of that."""
+    content = next(c for c in drawn["oracle"] if len(c.pieces) == 1 and c.pieces[0].is_whole)
+    table = dataclasses.replace(content.pieces[0].table, num_embeddings=100, pooling_factor=10)
+    whole = content._replace(pieces=(Piece(table, (0, 100), 4),))
+    half = content._replace(pieces=(Piece(table, (0, 50), 4),))
+    assert (iterations_of(whole), iterations_of(half)) == (STEPS.iterations, STEPS.small_iterations)
+
+
+@pytest.fixture(scope="module")
+def specs():
+    return [EXCHANGES.exchange("oracle", number, 2 + number % 7) for number in range(700)]
+
+
+def test_every_device_has_a_width_and_an_offset(specs):
+    for number, spec in enumerate(specs):
+        assert len(spec.widths) == len(spec.offsets_ms) == 2 + number % 7
+        assert any(spec.widths)
+        assert all(width % 4 == 0 for width in spec.widths)
+        assert (spec.batch_size, spec.element_bytes) == (8192, 4)
+
+
+def test_offsets_begin_at_zero_and_some_samples_are_aligned(specs):
+    assert all(min(spec.offsets_ms) == 0 and max(spec.offsets_ms) < 160 for spec in specs)
+    assert 0.1 < sum(not any(spec.offsets_ms) for spec in specs) / len(specs) < 0.4
+    assert max(max(spec.offsets_ms) for spec in specs) > 30
+
+
+def test_balance_reaches_from_even_to_everything_on_one_device(specs):
+    shares = [max(spec.widths) * len(spec.widths) / sum(spec.widths) for spec in specs]
+    assert min(shares) < 1.02
+    assert max(shares) > 3
+
+
+def test_the_backward_exchange_is_aligned_and_the_forward_one_is_not():
+    spec = next(s for s in (EXCHANGES.exchange("judge", n, 3) for n in range(20)) if any(s.offsets_ms))
+    assert spec.exchange(backward=False).offsets_ms == spec.offsets_ms
+    assert spec.exchange(backward=True).offsets_ms == (0.0, 0.0, 0.0)
+
+
+def test_oracle_and_judge_share_no_exchange(specs):
+    judged = {EXCHANGES.exchange("judge", number, 2 + number % 7).digest for number in range(300)}
+    assert not judged & {spec.digest for spec in specs}
+
+
+def test_a_sample_is_the_same_whenever_it_is_asked_for(specs):
+    assert ExchangeSampler(SETUPS["cpu"], seed=0).exchange("oracle", 5, 7) == specs[5]
+
+
+def plans_of(sampler):
+    return [
+        [sampler.shard_set("plans", plan * PLAN_DEVICES + device) for device in range(PLAN_DEVICES)]
+        for plan in range(PLANS)
+    ]
+
+
+def tables_of(plan):
+    return sorted(piece.table.name for content in plan for piece in content.pieces)
+
+
+def test_plans_of_a_task_place_the_same_tables_whole_and_once():
+    plans = plans_of(ShardSetSampler(SETUPS["cuda"], seed=0))
+    for plan in plans:
+        assert max(Counter(tables_of(plan)).values()) == 1
+        assert all(piece.is_whole for content in plan for piece in content.pieces)
+    tasks = {tuple(tables_of(plan)) for plan in plans}
+    assert len(tasks) == 2
+    assert tables_of(plans[0]) == tables_of(plans[PLANS_PER_TASK - 1]) != tables_of(plans[PLANS_PER_TASK])
+    assert 10 <= len(tables_of(plans[0])) <= 59
+
+
+def test_every_device_holds_something_and_has_the_memory():
+    for device in ("cpu", "cuda"):
+        setup = SETUPS[device]
+        for plan in plans_of(ShardSetSampler(setup, seed=1)):
+            assert all(0 < 4 * content.num_weights <= setup.memory_bytes for content in plan)
+
+
+def test_tables_are_of_the_test_half():
+    test = {table.name for table in load_pool("synthetic-2021").split()[1]}
+    assert all(set(tables_of(plan)) <= test for plan in plans_of(ShardSetSampler(SETUPS["cpu"], seed=0)))
+
+
+def test_plans_differ_and_are_from_balanced_to_lopsided():
+    plans = plans_of(ShardSetSampler(SETUPS["cpu"], seed=0))
+    assert len({tuple(plan) for plan in plans}) == PLANS
+    shares = [max(content.width for content in plan) / sum(content.width for content in plan) for plan in plans]
+    assert min(shares) < 0.35
+    assert max(shares) > 0.45
+
+
+def test_a_plan_does_not_depend_on_which_was_asked_for_before():
+    fresh, used = ShardSetSampler(SETUPS["cpu"], seed=0), ShardSetSampler(SETUPS["cpu"], seed=0)
+    used.shard_set("plans", 99)
+    assert used.shard_set("plans", 42) == fresh.shard_set("plans", 42)
+    assert ShardSetSampler(SETUPS["cpu"], seed=1).shard_set("plans", 42) != fresh.shard_set("plans", 42)

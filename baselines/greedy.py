@@ -6,11 +6,11 @@ import abc
 import math
 
 from baselines.placement import place_greedily
-from shardgym.arguments import check_int
+from shardgym.arguments import check_instance, check_int
 from shardgym.costs.base import CostModel
 from shardgym.plan import ShardingPlan
 from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask, check_task
+from shardgym.task import ShardingTask
 
 _GIB = 2**30
 
@@ -30,7 +30,7 @@ class Greedy(abc.ABC):
             InputError: no task, or a seed that is no whole number.
         """
         del cost
-        check_task(task)
+        check_instance("task", task, ShardingTask)
         check_int("seed", seed)
         return place_greedily(task, [self.table_cost(task, table) for table in task.tables])
 

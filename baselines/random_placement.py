@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from baselines.placement import descending, place
-from shardgym.arguments import check_int
+from shardgym.arguments import check_instance, check_int
 from shardgym.arrays import Ints
 from shardgym.costs.base import CostModel
 from shardgym.plan import ShardingPlan
-from shardgym.task import ShardingTask, check_task
+from shardgym.task import ShardingTask
 
 
 class RandomSolver:
@@ -28,7 +28,7 @@ class RandomSolver:
             InputError: no task, or a seed that is no whole number.
         """
         del cost
-        check_task(task)
+        check_instance("task", task, ShardingTask)
         rng = np.random.default_rng(check_int("seed", seed))
 
         def any_of(position: int, size: int, fitting: Ints) -> int:

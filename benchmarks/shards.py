@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardgym.costs.fbgemm.content import Content, Piece
-from shardgym.ids.distribution import ZipfIds
-from shardgym.table import EmbeddingTable
+from shardgym.table import EmbeddingTable, ZipfIds
 
 _WIDTHS = (4, 8, 16, 32, 64, 128)
 

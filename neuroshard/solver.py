@@ -15,7 +15,7 @@ from neuroshard.settings import SearchSettings
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.plan import ShardingPlan
-from shardgym.solver import Observer, check_call
+from shardgym.solver import Observer, check_solve_arguments
 from shardgym.task import ShardingTask
 
 
@@ -76,7 +76,7 @@ class NeuroShard:
             InputError: `initial_plan` is for another task, or `cost` cannot price tasks of this kind; or an argument is
                 of another kind.
         """
-        check_call(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan, observer=observer)
+        check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan, observer=observer)
         check_possible(task)
         if self.compiled and time_limit_s is not None:
             compile_ahead(task, cost)

@@ -23,12 +23,11 @@ if TYPE_CHECKING:
     )
     from shardgym.evaluation import evaluate, verify
     from shardgym.evaluation.result import Result
-    from shardgym.ids.distribution import RecordedIds, UniformIds, ZipfIds
     from shardgym.plan import Shard, ShardingPlan
     from shardgym.pools import TablePool, load_pool
     from shardgym.solver import Observer, Solver, make_solver
     from shardgym.suites import Suite, load_suite
-    from shardgym.table import EmbeddingTable
+    from shardgym.table import EmbeddingTable, RecordedIds, UniformIds, ZipfIds
     from shardgym.task import ShardingTask
     from shardgym.topology import Topology
 
@@ -39,12 +38,12 @@ _HOME = {
     "InfeasiblePlanError": "errors", "InputError": "errors", "MeasurementError": "errors",
     "MissingDependencyError": "errors", "NoFeasiblePlanError": "errors", "ShardGymError": "errors",
     "Result": "evaluation.result", "evaluate": "evaluation", "verify": "evaluation",
-    "RecordedIds": "ids.distribution", "UniformIds": "ids.distribution", "ZipfIds": "ids.distribution",
+    "EmbeddingTable": "table", "RecordedIds": "table", "UniformIds": "table", "ZipfIds": "table",
     "Shard": "plan", "ShardingPlan": "plan",
     "TablePool": "pools", "load_pool": "pools",
     "Observer": "solver", "Solver": "solver", "make_solver": "solver",
     "Suite": "suites", "load_suite": "suites",
-    "EmbeddingTable": "table", "ShardingTask": "task", "Topology": "topology",
+    "ShardingTask": "task", "Topology": "topology",
 }  # fmt: skip
 
 __all__ = [

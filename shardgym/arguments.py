@@ -1,6 +1,6 @@
-"""Arguments of public calls: one that is of another kind is refused in one line that names it.
+"""Checks of arguments of public calls. A wrong one raises `InputError`: its name, what was expected, what was passed.
 
-What was given, what was expected, what to do. Checks are made once, where a user's call comes in.
+Checks are made once, where a user's call comes in.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 from shardgym.errors import InputError
 from shardgym.records import short_repr
 
-#: What is shown with its value; of other objects the kind says enough.
+#: Values of these types are shown in messages; of other objects the type says enough.
 _PLAIN = (bool, int, float, str, bytes, list, tuple, dict, set, Path)
 
-#: What can be iterated over and is no list: characters and keys.
+#: Iterables that are never meant as a list: iterating gives characters or keys.
 _NO_LISTS = (str, bytes, Mapping)
 
 
 def describe(value: Any) -> str:
-    """Return what was given: kind and beginning of plain data, the kind of anything else."""
+    """Return the type of a value and, of plain data, the beginning of the value."""
     if value is None:
         return "None"
     if isinstance(value, type):
@@ -29,14 +29,21 @@ def describe(value: Any) -> str:
     return type(value).__name__ + (f" {short_repr(value)}" if isinstance(value, _PLAIN) else "")
 
 
-def check_instance(name: str, value: Any, kind: type[Any], remedy: str = "") -> None:
-    """Raise `InputError` unless an argument is a `kind`; the remedy is put at the end of its message."""
-    if not isinstance(value, kind):
-        raise _refusal(name, _a(kind), value, remedy)
+def check_instance(name: str, value: Any, cls: type[Any], remedy: str = "") -> None:
+    """Raise `InputError` unless an argument is an instance of a class.
+
+    Args:
+        name: of the argument.
+        value: the argument.
+        cls: the class.
+        remedy: end of the message; `cls.how_to_get` when the class has one.
+    """
+    if not isinstance(value, cls):
+        raise _wrong_type(name, _a(cls), value, remedy or getattr(cls, "how_to_get", ""))
 
 
 def check_int(name: str, value: Any, least: int = 0) -> int:
-    """Return an argument that is a whole number, Python's or NumPy's, from `least` on; raises `InputError`."""
+    """Return a whole number, Python's or NumPy's, as an `int`; raises `InputError` when it is less than `least`."""
     try:
         number = least - 1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -47,77 +54,76 @@ def check_int(name: str, value: Any, least: int = 0) -> int:
 
 
 def check_list(name: str, values: Any, noun: str, remedy: str = "", *, ordered: bool = True) -> list[Any]:
-    """Return the members of a list or of anything else that has members; raises `InputError`.
+    """Return the members of a list, array, generator or other iterable; raises `InputError`.
 
     Args:
         name: of the argument.
         values: the argument.
-        noun: what the members should be; they are not looked at.
-        remedy: put at the end of the message.
-        ordered: whether their order matters, so that a set will not do.
+        noun: what the members should be, for the message; they are not checked.
+        remedy: end of the message.
+        ordered: whether their order matters, so that a set is refused.
     """
-    if isinstance(values, list):
-        return list(values)
+    refused = isinstance(values, _NO_LISTS) or (ordered and isinstance(values, Set))
     try:
-        found = None if isinstance(values, _NO_LISTS) or (ordered and isinstance(values, Set)) else iter(values)
+        members = None if refused else iter(values)
     except TypeError:
-        found = None
-    if found is None:
-        raise _refusal(name, f"a list of {noun}", values, remedy)
-    return list(found)
+        members = None
+    if members is None:
+        raise _wrong_type(name, f"a list of {noun}", values, remedy)
+    return list(members)
 
 
-def check_list_of(name: str, values: Any, kind: type[Any], remedy: str = "") -> list[Any]:
-    """Return the members of a list as `check_list` does; raises `InputError` when one of them is not a `kind`."""
-    found = check_list(name, values, kind.__name__, remedy)
-    for number, value in enumerate(found):
-        if not isinstance(value, kind):
-            raise _refusal(f"{name}[{number}]", _a(kind), value)
-    return found
+def check_list_of(name: str, values: Any, cls: type[Any], remedy: str = "") -> list[Any]:
+    """Return the members of a list as `check_list` does; raises `InputError` unless all are instances of `cls`."""
+    members = check_list(name, values, cls.__name__, remedy)
+    for index, member in enumerate(members):
+        if not isinstance(member, cls):
+            raise _wrong_type(f"{name}[{index}]", _a(cls), member)
+    return members
 
 
 def check_dict(name: str, value: Any) -> dict[str, Any]:
-    """Return a copy of an argument that is a dictionary with names for keys, or None; raises `InputError`."""
+    """Return a copy of a dictionary whose keys are names, an empty one for None; raises `InputError`."""
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise _refusal(name, "a dictionary with names for keys", value)
+        raise _wrong_type(name, "a dictionary with names for keys", value)
     return dict(value)
 
 
 def check_name(name: str, value: Any, remedy: str = "") -> str:
-    """Return an argument that is text or a path as text; raises `InputError`."""
+    """Return a name or path as text; raises `InputError` when it is neither."""
     if not isinstance(value, str | Path):
-        raise _refusal(name, "a name or the path of a file", value, remedy)
+        raise _wrong_type(name, "a name or the path of a file", value, remedy)
     return str(value)
 
 
 def check_index(owner: str, noun: str, index: Any, count: int) -> int:
-    """Return an index, which may be negative, as a position from 0 on.
+    """Return an index, which may be negative, as a number from 0 on.
 
     Args:
-        owner: what is indexed, e.g. "suite 'tiny-v1'".
-        noun: what it holds, in the singular.
+        owner: the sequence that is indexed, e.g. "suite 'tiny-v1'", for the message.
+        noun: its items in the singular, e.g. "task".
         index: the argument.
-        count: how many it holds.
+        count: number of items.
 
     Raises:
-        IndexError: it holds fewer.
+        IndexError: there are fewer items.
         InputError: the index is no whole number.
     """
-    holds = f"{owner} has {noun}s 0 to {count - 1}"
+    valid = f"{owner} has {noun}s 0 to {count - 1}"
     try:
         number = operator.index(index)
     except TypeError:
-        raise InputError(f"{holds}: expected a whole number, got {describe(index)}") from None
+        raise InputError(f"{valid}: expected a whole number, got {describe(index)}") from None
     if not -count <= number < count:
-        raise IndexError(f"{holds}, there is no {noun} {number}")
+        raise IndexError(f"{valid}, there is no {noun} {number}")
     return number % count
 
 
-def _refusal(name: str, expected: str, value: Any, remedy: str = "") -> InputError:
+def _wrong_type(name: str, expected: str, value: Any, remedy: str = "") -> InputError:
     return InputError(f"{name}: expected {expected}, got {describe(value)}{'; ' if remedy else ''}{remedy}")
 
 
-def _a(kind: type[Any]) -> str:
-    return f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"
+def _a(cls: type[Any]) -> str:
+    return f"{'an' if cls.__name__[0] in 'AEIOU' else 'a'} {cls.__name__}"

@@ -27,19 +27,19 @@ class UnknownNameError(InputError):
 
     Args:
         kind: what was looked up, e.g. "solver".
-        name: what was given for a name, whatever it is.
+        name: the unknown name, or whatever was passed as one.
         known: the names that exist.
-        also: what else could have been given, after the names.
+        also: end of the message, for what else is accepted.
     """
 
     def __init__(self, kind: str, name: object, known: Iterable[str], also: str = "") -> None:
         super().__init__(f"unknown {kind} '{name}': {closest(name, known)}{also}")
 
 
-def closest(name: object, known: Iterable[str]) -> str:
-    """Return "did you mean ...?" with names that are really close, or else all that are known."""
+def closest(name: object, known: Iterable[str], most: int = 3) -> str:
+    """Return "did you mean ...?" with up to `most` names that are really close, or else all that are known."""
     names = sorted(known)
-    close = difflib.get_close_matches(str(name), names, n=3, cutoff=0.6)
+    close = difflib.get_close_matches(str(name), names, n=most, cutoff=0.6)
     return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names) or 'none'}"
 
 
@@ -59,7 +59,7 @@ class MissingDependencyError(ShardGymError, ImportError):
 
 
 class InfeasiblePlanError(ShardGymError):
-    """A plan that cannot be executed for its task.
+    """A plan that cannot be executed for its task, raised by `ShardingPlan.validate`.
 
     Args:
         problems: one sentence per problem, each naming device, table and bytes, columns or rows.
@@ -75,7 +75,7 @@ class NoFeasiblePlanError(ShardGymError):
     """A solver that found no feasible plan; the message says which table fitted nowhere."""
 
 
-#: What a solver may raise to say that it found no feasible plan: also what `plan.validate` raises.
+#: What a solver may raise to say that it found no feasible plan.
 NO_PLAN = (NoFeasiblePlanError, InfeasiblePlanError)
 
 
@@ -84,7 +84,7 @@ class MeasurementError(ShardGymError):
 
 
 def error_text(error: BaseException) -> str:
-    """Return what happened in one line: kind and first line of an error that somebody else raised, and of its cause."""
-    text = str(error).strip().splitlines()
-    line = f"{type(error).__name__}: {text[0][:300] if text else 'no message'}"
-    return line if error.__cause__ is None else f"{line} ({error_text(error.__cause__)})"
+    """Return an error of another library in one line: its class, the first line of its message, and its cause."""
+    lines = str(error).strip().splitlines()
+    text = f"{type(error).__name__}: {lines[0][:300] if lines else 'no message'}"
+    return text if error.__cause__ is None else f"{text} ({error_text(error.__cause__)})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator
 from pydantic.dataclasses import dataclass
@@ -14,7 +14,7 @@ from shardgym.arguments import check_instance, check_list
 from shardgym.errors import InfeasiblePlanError, InputError
 from shardgym.records import CONFIG, Digest, Name, Record, Whole
 from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask, check_task
+from shardgym.task import ShardingTask
 
 #: FBGEMM's fused kernels take widths divisible by this, so it is the unit of a column cut.
 COLUMN_UNIT = 4
@@ -48,7 +48,7 @@ class Shard(Record):
     @classmethod
     def whole(cls, table: EmbeddingTable, device: int) -> Shard:
         """Return a shard that is all of `table`; raises `InputError` when that is no table."""
-        check_instance("table", table, EmbeddingTable, "task.table(name) finds one")
+        check_instance("table", table, EmbeddingTable)
         return cls(table.name, (0, table.num_embeddings), (0, table.embedding_dim), device)
 
     @property
@@ -75,6 +75,8 @@ class ShardingPlan(Record):
         shards: sorted by table, rows, columns and device.
     """
 
+    how_to_get: ClassVar[str] = "ShardingPlan.load(path) reads one"
+
     task_hash: Digest
     shards: tuple[Shard, ...]
     schema: Literal["shardgym.plan/1"] = "shardgym.plan/1"
@@ -87,7 +89,7 @@ class ShardingPlan(Record):
     @classmethod
     def of(cls, task: ShardingTask, shards: Iterable[Shard]) -> Self:
         """Make a plan for `task` from shards in any order; raises `InputError` when these are something else."""
-        check_task(task)
+        check_instance("task", task, ShardingTask)
         return cls(task_hash=task.digest, shards=tuple(check_list("shards", shards, "shards", ordered=False)))
 
     @classmethod
@@ -101,7 +103,7 @@ class ShardingPlan(Record):
         Raises:
             InputError: not exactly one device per table, or something else than a task and devices.
         """
-        check_task(task)
+        check_instance("task", task, ShardingTask)
         names = [table.name for table in task.tables]
         devices = devices if isinstance(devices, Mapping) else check_list("devices", devices, "numbers of devices")
         given = dict(devices) if isinstance(devices, Mapping) else dict(zip(names, devices, strict=False))
@@ -125,7 +127,7 @@ class ShardingPlan(Record):
 
     def bytes_per_device(self, task: ShardingTask) -> list[int]:
         """Bytes of weights and optimiser state on each device of the task."""
-        check_task(task)
+        check_instance("task", task, ShardingTask)
         return [sum(shard.bytes(task) for shard in self.on(d)) for d in range(task.num_devices)]
 
     def validate(self, task: ShardingTask) -> None:
@@ -136,7 +138,7 @@ class ShardingPlan(Record):
             InfeasiblePlanError: columns or rows missing or held twice, unknown table or device, a width that FBGEMM
                 cannot fuse, or memory overflow; `problems` lists all of them.
         """
-        check_task(task)
+        check_instance("task", task, ShardingTask)
         if self.task_hash != task.digest:
             raise InputError(
                 f"plan is for task {self.task_hash[:12]}, not for task {task.digest[:12]}: use the task it was made for"

@@ -6,6 +6,7 @@ construction, and `digest` is a SHA-256 over the canonical JSON (sorted keys, no
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import json
@@ -13,35 +14,40 @@ import operator
 import os
 import re
 import reprlib
+import typing
 from abc import ABCMeta
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
 
-from shardgym.errors import InputError
-from shardgym.field_hints import suggestion
+from shardgym.errors import InputError, closest
 
+#: Configuration of every record's dataclass.
 CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False)
-
 
 _SCHEMA = re.compile(r"shardgym\.\w{1,40}/\d{1,9}")
 
-#: Further places that the one line about a wrong record names.
-_MOST_PLACES = 8
+#: What pydantic calls the error of a field that a record does not have.
+_UNKNOWN_FIELD = "unexpected_keyword_argument"
 
-_SHORT = reprlib.Repr()
-_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxlong, _SHORT.maxother = 3, 60, 60, 60
+#: How many more wrong fields a message names after the first.
+_MAX_FIELDS_NAMED = 8
+
+_SHORT_REPR = reprlib.Repr()
+_SHORT_REPR.maxlevel = 3
+_SHORT_REPR.maxstring = 60
+_SHORT_REPR.maxlong = 60
+_SHORT_REPR.maxother = 60
 
 
 def short_repr(value: Any) -> str:
     """Return the beginning of a value's `repr`, at most 60 characters, however large and nested the value is."""
-    return _SHORT.repr(value)[:60]
+    return _SHORT_REPR.repr(value)[:60]
 
 
-def _whole(value: Any) -> int:
+def _to_int(value: Any) -> int:
     """Accept Python and numpy integers, nothing that would have to be rounded or parsed."""
     if isinstance(value, bool):
         raise ValueError("expected a whole number, not a boolean")
@@ -51,13 +57,14 @@ def _whole(value: Any) -> int:
         raise ValueError(f"expected a whole number, got {short_repr(value)}") from None
 
 
-def _plain_zero(value: float) -> float:
+def _without_negative_zero(value: float) -> float:
     """Turn -0.0 into 0.0, which is equal and would be written differently."""
     return value + 0.0
 
 
-Number = Annotated[float, AfterValidator(_plain_zero)]
-Whole = Annotated[int, BeforeValidator(_whole)]
+#: Types of fields: a finite number, a whole number (Python's or NumPy's), a name without blanks around it, a SHA-256.
+Number = Annotated[float, AfterValidator(_without_negative_zero)]
+Whole = Annotated[int, BeforeValidator(_to_int)]
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^\S(.*\S)?$")]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -72,45 +79,6 @@ def sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def explain(error: ValidationError, record: type[Any] | None = None) -> str:
-    """Turn pydantic's report on a `record` into one line: where, what was given, what was expected.
-
-    An unknown field comes before a missing one: it is what was misspelt.
-    """
-    errors = _own(error.errors(include_url=False))
-    first, *rest = sorted(errors, key=lambda e: e["type"] != "unexpected_keyword_argument")
-    where = ".".join(_named(first["loc"], record))
-    message, value = first["msg"].removeprefix("Value error, "), short_repr(first["input"])
-    silent = first["type"] == "missing" or (first["type"] == "value_error" and not where)
-    given = "" if silent or message.endswith(f"got {value}") else f" (given: {value})"
-    more = f"; {_others(rest, record)}" if rest else ""
-    unknown = first["type"] == "unexpected_keyword_argument"
-    hint = suggestion(record, first["loc"]) if unknown and record is not None else ""
-    return f"{where}{': ' if where else ''}{message}{given}{hint}{more}".replace("\n", " ")
-
-
-def _own(errors: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Leave out containers of what is wrong itself: a list "has too few items" as wrong items are not counted."""
-    containers = {error["loc"][:end] for error in errors for end in range(1, len(error["loc"]))}
-    return [error for error in errors if error["loc"] not in containers]
-
-
-def _others(errors: list[ErrorDetails], record: type[Any] | None) -> str:
-    """Say how many more errors there are and where; an error of a constructor's arguments as a whole has no place."""
-    places = list(dict.fromkeys(".".join(_named(error["loc"], record)) for error in errors))
-    shown_places = [place for place in places if place][:_MOST_PLACES]
-    rest = ", ..." if len(places) > _MOST_PLACES else ""
-    return f"{len(errors)} more{': ' if shown_places else ''}{', '.join(shown_places)}{rest}"
-
-
-def _named(loc: tuple[str | int, ...], record: type[Any] | None) -> list[str]:
-    """Return where something is wrong; an argument that was given by its position gets the name of its field."""
-    names = list(getattr(record, "__dataclass_fields__", ()))
-    first, *rest = [*loc] or [""]
-    positional = isinstance(first, int) and first < len(names)
-    return [str(part) for part in (names[int(first)] if positional else first, *rest) if part != ""]
-
-
 class RecordType(ABCMeta):
     """Makes the constructors of records say in one line what is wrong, as `from_json` does."""
 
@@ -119,7 +87,7 @@ class RecordType(ABCMeta):
         try:
             return super().__call__(*args, **kwargs)
         except ValidationError as error:
-            raise InputError(f"{cls.__name__}: {explain(error, cls)}") from None
+            raise InputError(f"{cls.__name__}: {_explain(error, cls)}") from None
 
 
 class Record(metaclass=RecordType):
@@ -143,7 +111,7 @@ class Record(metaclass=RecordType):
         try:
             return cls._adapter().validate_python(data)
         except ValidationError as error:
-            why = _other_kind(cls, data) or explain(error, cls)
+            why = _wrong_schema(cls, data) or _explain(error, cls)
             raise InputError(f"{source or cls.__name__}: {why}") from None
 
     @classmethod
@@ -186,37 +154,94 @@ def _adapter_of(cls: type[Any]) -> TypeAdapter[Any]:
     return TypeAdapter(cls)
 
 
-def _other_kind(cls: type[Any], data: Any) -> str:
-    """Say that the data are a record of another kind, if they say so themselves; "" otherwise."""
-    given = data.get("schema") if isinstance(data, dict) else None
+def _wrong_schema(cls: type[Any], data: Any) -> str:
+    """Say that the data are a record of another class, when their schema says so; "" otherwise."""
+    schema = data.get("schema") if isinstance(data, dict) else None
     expected = getattr(cls, "schema", None)
-    if not isinstance(given, str) or not isinstance(expected, str) or not _SCHEMA.fullmatch(given):
+    if not isinstance(schema, str) or not isinstance(expected, str) or not _SCHEMA.fullmatch(schema):
         return ""
-    same = given.partition("/")[0] == expected.partition("/")[0]
-    return "" if same else f"this is a {given}, expected {expected}"
+    same = schema.partition("/")[0] == expected.partition("/")[0]
+    return "" if same else f"this is a {schema}, expected {expected}"
 
 
-class _TwiceError(ValueError):
-    """A key that an object has twice."""
+def _explain(error: ValidationError, record: type[Any]) -> str:
+    """Turn pydantic's report on a `record` into one line: where, what was given, what was expected.
+
+    One error is explained, of the others the fields are named. An unknown field comes before a missing one, as it is
+    what was misspelt.
+    """
+    errors = error.errors(include_url=False)
+    # A list "has too few items" as its wrong items are not counted: leave out what holds something wrong itself.
+    containers = {e["loc"][:end] for e in errors for end in range(1, len(e["loc"]))}
+    errors = [e for e in errors if e["loc"] not in containers]
+    first, *rest = sorted(errors, key=lambda e: e["type"] != _UNKNOWN_FIELD)
+    field = _field_path(record, first["loc"])
+    message = first["msg"].removeprefix("Value error, ")
+    value = short_repr(first["input"])
+    whole_record = first["type"] == "value_error" and not field
+    if first["type"] != "missing" and not whole_record and not message.endswith(f"got {value}"):
+        message += f" (given: {value})"
+    if first["type"] == _UNKNOWN_FIELD:
+        message += f"; {_closest_field(record, first['loc'])}"
+    if rest:
+        others = [path for path in dict.fromkeys(_field_path(record, e["loc"]) for e in rest) if path]
+        named = ", ".join(others[:_MAX_FIELDS_NAMED]) + (", ..." if len(others) > _MAX_FIELDS_NAMED else "")
+        message += f"; {len(rest)} more{': ' if named else ''}{named}"
+    return f"{field}{': ' if field else ''}{message}".replace("\n", " ")
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _field_path(record: type[Any], location: tuple[str | int, ...]) -> str:
+    """Return where something is wrong; an argument that was passed by position gets the name of its field."""
+    names = [field.name for field in dataclasses.fields(record)]
+    first, *rest = location or ("",)
+    by_position = isinstance(first, int) and first < len(names)
+    return ".".join(str(part) for part in (names[int(first)] if by_position else first, *rest) if part != "")
+
+
+def _closest_field(record: type[Any], location: tuple[str | int, ...]) -> str:
+    """Return "did you mean ...?" for an unknown field.
+
+    Args:
+        record: class of the record that was being built.
+        location: path to the unknown field, as pydantic reports it: fields, positions and union tags.
+    """
+    classes = {record}
+    for step in location[:-1]:
+        hints = [typing.get_type_hints(cls) for cls in classes]
+        inner = {cls for hint in hints if step in hint for cls in _records_in(hint[str(step)])}
+        classes = inner or classes
+    known = {field.name for cls in classes for field in dataclasses.fields(cls)}
+    return closest(location[-1], known, most=1)
+
+
+def _records_in(hint: Any) -> set[type[Any]]:
+    """Return the records that a type hint names, also inside of tuples and unions."""
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return {hint}
+    return {cls for part in typing.get_args(hint) for cls in _records_in(part)}
+
+
+class _DuplicateKeyError(ValueError):
+    """A JSON object has a key twice."""
+
+
+def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     data = dict(pairs)
     if len(data) < len(pairs):
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-        raise _TwiceError(f"key {short_repr(twice)} occurs twice in one object")
+        raise _DuplicateKeyError(f"key {short_repr(twice)} occurs twice in one object")
     return data
 
 
-def _no_constant(token: str) -> Any:
+def _refuse_constant(token: str) -> Any:
     raise ValueError(f"{token} is not a number that JSON allows")
 
 
 def parse_json(text: str | bytes, source: str) -> Any:
     """Parse JSON, refusing NaN, infinities and keys that occur twice; raises `InputError` with line and column."""
     try:
-        return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_object)
-    except _TwiceError as error:
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_json_object)
+    except _DuplicateKeyError as error:
         raise InputError(f"{source}: {error}") from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{source}: not valid JSON ({error}); the file may be truncated") from None

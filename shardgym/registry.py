@@ -1,4 +1,4 @@
-"""Lookup by name among entry points, and by `module:Class` for what is not installed."""
+"""Classes by name: registered as entry points, or given as `module:Class`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shardgym.errors import InputError, ShardGymError, UnknownNameError, closest
+from shardgym.records import short_repr
 
 
 def registered(group: str) -> dict[str, str]:
@@ -25,7 +26,7 @@ def find_class(kind: str, group: str, name: str) -> Any:
         InputError: the module cannot be imported or has no such class, or the name is no text.
     """
     if not isinstance(name, str):
-        raise InputError(f"{kind}: expected a name or module:Class, got {name!r:.60}")
+        raise InputError(f"{kind}: expected a name or module:Class, got {short_repr(name)}")
     if ":" in name:
         return _import(kind, name)
     known = registered(group)
@@ -46,33 +47,23 @@ def _import(kind: str, target: str) -> Any:
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".replace("\n", " ")
         raise InputError(f"{kind} '{target}': cannot import '{module_name}': {reason}") from error
-    try:
-        return getattr(module, attribute)
-    except AttributeError:
-        hint = closest(attribute, _classes(module))
-        raise InputError(f"module '{module_name}' has no class '{attribute}': {hint}") from None
-
-
-def _settings(cls: Any) -> list[str] | None:
-    """Return the keyword arguments that a class takes; None when they cannot be told, or when it takes any."""
-    try:
-        parameters = inspect.signature(cls).parameters.values()
-    except (TypeError, ValueError):
-        return None
-    return None if any(p.kind is p.VAR_KEYWORD for p in parameters) else [p.name for p in parameters]
-
-
-def _classes(module: Any) -> list[str]:
-    own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
-    return [value.__name__ for value in own]
+    if not hasattr(module, attribute):
+        own = [v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__]
+        hint = closest(attribute, (cls.__name__ for cls in own))
+        raise InputError(f"module '{module_name}' has no class '{attribute}': {hint}")
+    return getattr(module, attribute)
 
 
 def construct(kind: str, name: str, cls: Any, settings: dict[str, Any]) -> Any:
-    """Call `cls(**settings)`; unsuitable settings are an `InputError` that names those that exist."""
-    known = _settings(cls)
-    unknown = [] if known is None else [setting for setting in settings if setting not in known]
-    if known is not None and unknown:
-        raise InputError(f"{kind} '{name}' has no setting '{unknown[0]}': {closest(unknown[0], known)}")
+    """Call `cls(**settings)`; raises `InputError`, which names the settings that exist, when these do not suit."""
+    try:
+        parameters = inspect.signature(cls).parameters
+    except (TypeError, ValueError):  # some classes written in C do not say what they take
+        parameters = None
+    if parameters is not None and all(p.kind is not p.VAR_KEYWORD for p in parameters.values()):
+        unknown = [setting for setting in settings if setting not in parameters]
+        if unknown:
+            raise InputError(f"{kind} '{name}' has no setting '{unknown[0]}': {closest(unknown[0], parameters)}")
     try:
         return cls(**settings)
     except TypeError as error:

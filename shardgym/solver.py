@@ -9,11 +9,11 @@ import numbers
 from typing import Any, Protocol, runtime_checkable
 
 from shardgym.arguments import check_instance, check_int, describe
-from shardgym.costs.base import CostModel, check_cost
+from shardgym.costs.base import CostModel
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
 from shardgym.registry import construct, find_class, registered
-from shardgym.task import ShardingTask, check_task
+from shardgym.task import ShardingTask
 
 GROUP = "shardgym.solvers"
 
@@ -106,27 +106,25 @@ def takes(solver: Solver, option: str) -> bool:
     return option in parameters or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
 
 
-def check_call(
+def check_solve_arguments(
     task: Any, cost: Any, seed: Any, *, time_limit_s: Any = None, initial_plan: Any = None, observer: Any = None
 ) -> None:
-    """Refuse arguments of `Solver.solve` that are of another kind; for solvers to call before they start.
+    """Check the types of the arguments of `Solver.solve`; for solvers to call before they start.
+
+    `initial_plan.validate(task)` checks whether a plan is for the task.
 
     Raises:
-        InputError: one is; it is named. Whether a plan is for the task, `initial_plan.validate(task)` says.
+        InputError: an argument has another type.
     """
-    check_task(task)
-    check_cost(cost)
+    check_instance("task", task, ShardingTask)
+    check_instance("cost", cost, CostModel)
     check_int("seed", seed)
     if time_limit_s is not None:
-        _check_seconds(time_limit_s)
+        # A negative number is accepted: the deadline of a caller may have passed.
+        is_number = isinstance(time_limit_s, numbers.Real) and not isinstance(time_limit_s, bool)
+        if not is_number or math.isnan(time_limit_s):
+            raise InputError(f"time_limit_s: expected a number of seconds, got {describe(time_limit_s)}")
     if initial_plan is not None:
-        check_instance("initial_plan", initial_plan, ShardingPlan, "ShardingPlan.load(path) reads one")
+        check_instance("initial_plan", initial_plan, ShardingPlan)
     if observer is not None and not callable(observer):
         raise InputError(f"observer: expected a function of a plan and its cost in ms, got {describe(observer)}")
-
-
-def _check_seconds(time_limit_s: Any) -> None:
-    """Take any number, also a negative one: a caller's deadline may have passed."""
-    number = isinstance(time_limit_s, numbers.Real) and not isinstance(time_limit_s, bool)
-    if not number or math.isnan(time_limit_s):
-        raise InputError(f"time_limit_s: expected a number of seconds, got {describe(time_limit_s)}")

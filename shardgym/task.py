@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
@@ -12,7 +11,7 @@ from pydantic.dataclasses import dataclass
 from shardgym.arguments import check_instance
 from shardgym.errors import UnknownNameError
 from shardgym.records import CONFIG, Record, Whole
-from shardgym.table import EmbeddingTable
+from shardgym.table import EmbeddingTable, check_distinct_names
 from shardgym.topology import Topology
 
 Precision = Literal["fp32", "fp16"]
@@ -48,6 +47,7 @@ class ShardingTask(Record):
     """
 
     not_identity: ClassVar[frozenset[str]] = frozenset({"name"})
+    how_to_get: ClassVar[str] = "ShardingTask.load(path) reads one, suite[0] is one of a suite"
 
     tables: Annotated[tuple[EmbeddingTable, ...], Field(min_length=1, max_length=100_000)]
     topology: Topology
@@ -59,9 +59,7 @@ class ShardingTask(Record):
 
     @model_validator(mode="after")
     def _distinct_names(self) -> ShardingTask:
-        twice = [name for name, n in Counter(t.name for t in self.tables).items() if n > 1]
-        if twice:
-            raise ValueError(f"table names must be distinct, '{twice[0]}' occurs more than once")
+        check_distinct_names(self.tables)
         return self
 
     @property
@@ -99,15 +97,10 @@ class ShardingTask(Record):
         Raises:
             InputError: not a table.
         """
-        check_instance("table", table, EmbeddingTable, "task.table(name) finds one")
+        check_instance("table", table, EmbeddingTable)
         return self.block_bytes(table.num_embeddings, table.embedding_dim)
 
     @property
     def total_bytes(self) -> int:
         """Bytes of all tables, each held whole."""
         return sum(self.table_bytes(table) for table in self.tables)
-
-
-def check_task(task: Any, name: str = "task") -> None:
-    """Raise `InputError` unless an argument of this name is a task."""
-    check_instance(name, task, ShardingTask, "ShardingTask.load(path) reads one, suite[0] is one of a suite")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
@@ -55,7 +56,7 @@ class Topology(Record):
         """Let one memory size stand for all devices, and one domain be the default."""
         values = data
         if isinstance(data, ArgsKwargs):
-            names = list(cls.__dataclass_fields__)[: len(data.args)]
+            names = [field.name for field in dataclasses.fields(cls)][: len(data.args)]
             values = dict(zip(names, data.args, strict=False)) | (data.kwargs or {})
             if len(values) < len(data.args) + len(data.kwargs or {}):
                 return data  # too many arguments, or one given twice

@@ -7,7 +7,7 @@ import pytest
 
 from shardgym import EmbeddingTable, InputError, ShardingPlan, ShardingTask, Topology, make_cost, make_solver
 from shardgym.costs.roofline import RooflineCost
-from shardgym.solver import check_call, solver_names
+from shardgym.solver import check_solve_arguments, solver_names
 
 TOPOLOGY = Topology(num_devices=2, memory_bytes=2**20)
 TASK = ShardingTask((EmbeddingTable("a", 10, 4), EmbeddingTable("b", 20, 4)), TOPOLOGY, batch_size=64)
@@ -58,7 +58,7 @@ def test_searches_refuse_options_of_another_kind(name, arguments, message):
 @pytest.mark.parametrize("seconds", [0, 2, 1.5, np.float32(1), float("inf"), -1.0])
 def test_any_number_is_a_time_limit(seconds):
     """Also a negative one: a deadline that has passed."""
-    check_call(TASK, COST, 0, time_limit_s=seconds, initial_plan=PLAN, observer=print)
+    check_solve_arguments(TASK, COST, 0, time_limit_s=seconds, initial_plan=PLAN, observer=print)
 
 
 def test_whether_to_keep_plans_on_interrupt_is_true_or_false():

@@ -16,7 +16,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from shardgym.errors import ShardGymError
-from shardgym.suites import digests_path, load_unverified, suite_names
+from shardgym.suites import digests_path, load_suite, suite_names
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def write(name: str, replace: bool) -> bool:
     """Write the digests of one suite; returns whether the file now holds them."""
-    suite = load_unverified(name)
+    suite = load_suite(name, verify=False)
     tasks = tqdm(suite, desc=name, unit="task", delay=1, leave=False, disable=None)
     text = "".join(f"{task.digest}\n" for task in tasks)
     path = digests_path(name)

@@ -22,7 +22,7 @@ from shardgym.costs.base import CostModel
 from shardgym.costs.simulator import SimulatorCost
 from shardgym.errors import NoFeasiblePlanError
 from shardgym.plan import ShardingPlan
-from shardgym.solver import Observer, check_call
+from shardgym.solver import Observer, check_solve_arguments
 from shardgym.task import ShardingTask
 
 
@@ -79,7 +79,7 @@ class NeuroShardPlus:
                 of another kind.
             MeasurementError: `cost` has no time for a shard alone on a device.
         """
-        check_call(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan, observer=observer)
+        check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan, observer=observer)
         start, budget, rng = time.monotonic(), Budget(time_limit_s), np.random.default_rng(seed)
         check_possible(task)
         best, shelf = Best(task, cost, observer), Shelf(task)

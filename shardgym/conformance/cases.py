@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardgym.ids.distribution import ZipfIds
-from shardgym.table import EmbeddingTable
+from shardgym.table import EmbeddingTable, ZipfIds
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology
 

@@ -11,7 +11,7 @@ from shardgym.arguments import check_instance, check_list_of
 from shardgym.costs.plan_cost import PlanCost, Source, infinite
 from shardgym.errors import InfeasiblePlanError
 from shardgym.plan import ShardingPlan
-from shardgym.task import ShardingTask, check_task
+from shardgym.task import ShardingTask
 
 #: What to do when plans are something else than a list of plans.
 ONE_PLAN = "a single plan goes into a list, [plan]; ShardingPlan.load(path) reads one"
@@ -25,6 +25,8 @@ class CostModel(abc.ABC):
         version: changes whenever the same plan may get another cost.
         deterministic: whether the same plan always gets the same cost.
     """
+
+    how_to_get: ClassVar[str] = "make_cost(name) makes one"
 
     name: ClassVar[str]
     version: ClassVar[str]
@@ -52,7 +54,7 @@ class CostModel(abc.ABC):
         Raises:
             InputError: a plan was made for another task, or these are no task and plans.
         """
-        check_task(task)
+        check_instance("task", task, ShardingTask)
         plans = check_list_of("plans", plans, ShardingPlan, ONE_PLAN)
         reasons = [_infeasibility(task, plan) for plan in plans]
         feasible = [plan for plan, reason in zip(plans, reasons, strict=True) if reason is None]
@@ -94,11 +96,6 @@ class CostModel(abc.ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def check_cost(cost: Any) -> None:
-    """Raise `InputError` unless an argument named `cost` is a cost model."""
-    check_instance("cost", cost, CostModel, "make_cost(name) makes one")
 
 
 def _infeasibility(task: ShardingTask, plan: ShardingPlan) -> str | None:

@@ -7,9 +7,8 @@ import math
 
 import numpy as np
 
-from shardgym.ids.distribution import ZipfIds
-from shardgym.ids.zipf import ZipfLaw
-from shardgym.table import REUSE_BINS, EmbeddingTable
+from shardgym.ids import ZipfLaw
+from shardgym.table import REUSE_BINS, EmbeddingTable, ZipfIds
 
 #: Ranks at which the Zipf law is cut into cells of near-equal mass per row.
 _CELLS_PER_OCTAVE = 8

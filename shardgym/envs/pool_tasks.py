@@ -7,7 +7,7 @@ from typing import overload
 
 from shardgym.errors import InputError
 from shardgym.suites import load_suite
-from shardgym.suites.drawn import DrawnSource
+from shardgym.suites.sources import DrawnSource
 from shardgym.task import ShardingTask
 
 #: Tasks of each group of the suite: more than a training run will see.

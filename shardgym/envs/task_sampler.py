@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from shardgym.arguments import check_dict, check_int, check_list_of, check_name
+from shardgym.arguments import check_dict, check_instance, check_int, check_list_of, check_name
 from shardgym.envs.pool_tasks import PoolTasks
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.records import short_repr
 from shardgym.suites import load_suite
-from shardgym.task import ShardingTask, check_task
+from shardgym.task import ShardingTask
 
 DEFAULT_SUITE = "quick-v1"
 OPTIONS = ("task", "task_index")
@@ -86,7 +86,7 @@ class TaskSampler:
         return int(index)
 
     def _checked(self, task: ShardingTask) -> ShardingTask:
-        check_task(task)
+        check_instance("task", task, ShardingTask)
         for noun, count, most in (
             ("devices", task.num_devices, self.max_devices), ("tables", task.num_tables, self.max_tables)
         ):  # fmt: skip
@@ -99,7 +99,7 @@ class TaskSampler:
 
 
 def _member(task: ShardingTask) -> ShardingTask:
-    check_task(task, "a member of tasks")
+    check_instance("a member of tasks", task, ShardingTask)
     return task
 
 

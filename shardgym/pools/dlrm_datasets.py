@@ -10,12 +10,10 @@ from pathlib import Path
 from tqdm import tqdm
 
 from shardgym.errors import InputError
-from shardgym.ids.distribution import RecordedIds
-from shardgym.ids.recorded import bags_digest
-from shardgym.ids.recording import read_recording
-from shardgym.ids.reuse import ReuseCounts
+from shardgym.ids import ReuseCounts
 from shardgym.pools.pool import TablePool
-from shardgym.table import EmbeddingTable
+from shardgym.recorded_ids import bags_digest, read_recording
+from shardgym.table import EmbeddingTable, RecordedIds
 
 #: Tables whose ids reach fewer rows are taken to have this many.
 MIN_ROWS = 100

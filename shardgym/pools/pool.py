@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import numbers
-from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Literal, overload
 
@@ -14,9 +13,8 @@ from pydantic.dataclasses import dataclass
 
 from shardgym.arguments import check_index
 from shardgym.errors import InputError
-from shardgym.ids.distribution import RecordedIds, ZipfIds
 from shardgym.records import CONFIG, Name, Record, Whole, short_repr
-from shardgym.table import EmbeddingTable
+from shardgym.table import EmbeddingTable, RecordedIds, ZipfIds, check_distinct_names
 
 #: Samples per batch that the papers' table statistics refer to (dlrm_datasets 2021).
 DEFAULT_BATCH_SIZE = 65_536
@@ -43,9 +41,7 @@ class TablePool(Record, Sequence[EmbeddingTable]):
     @field_validator("tables")
     @classmethod
     def _distinct_names(cls, value: tuple[EmbeddingTable, ...]) -> tuple[EmbeddingTable, ...]:
-        twice = [name for name, n in Counter(t.name for t in value).items() if n > 1]
-        if twice:
-            raise ValueError(f"table names must be distinct, '{twice[0]}' occurs more than once")
+        check_distinct_names(value)
         return value
 
     def __len__(self) -> int:

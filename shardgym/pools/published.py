@@ -11,10 +11,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from shardgym.errors import UnknownNameError
-from shardgym.ids.distribution import UniformIds, ZipfIds
 from shardgym.pools.pool import TablePool
 from shardgym.records import CONFIG, Record
-from shardgym.table import EmbeddingTable
+from shardgym.table import EmbeddingTable, UniformIds, ZipfIds
 from shardgym.task import Optimizer, Precision
 
 DATA = Path(__file__).with_name("data") / "published.yaml"

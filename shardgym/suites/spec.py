@@ -1,19 +1,65 @@
-"""What a suite file says: records that a YAML or JSON file is read into."""
+"""What a suite file says: records that a YAML or JSON file is read into, and how it is parsed."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import yaml
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from shardgym.records import CONFIG, Name, Record, Whole
-from shardgym.suites.tracks import CostChoice, Track
+from shardgym.errors import InputError
+from shardgym.records import CONFIG, Name, Record, Whole, parse_json, read_text
 from shardgym.task import Optimizer, Precision
+
+#: Values that a YAML file may stand for, each alias counted as all that it repeats. The shipped suites have hundreds.
+MAX_VALUES = 2_000_000
 
 Count = Annotated[Whole, Field(ge=1, le=100_000)]
 Bytes = Annotated[Whole, Field(ge=0, le=2**62)]
 Width = Annotated[Whole, Field(ge=1, le=2**16)]
+
+
+@dataclass(frozen=True, config=CONFIG)
+class CostChoice(Record):
+    """A cost model by name.
+
+    Attributes:
+        cost: a registered name.
+        settings: keyword arguments that it is made with.
+    """
+
+    cost: Name
+    settings: dict[str, Any] = Field(default_factory=dict)
+
+    @classmethod
+    def of(cls, choice: str | CostChoice) -> CostChoice:
+        """Return a choice; a suite file may give a bare name."""
+        return cls(choice) if isinstance(choice, str) else choice
+
+
+@dataclass(frozen=True, config=CONFIG)
+class Track(Record):
+    """One way to score a suite. Boards of different tracks are different boards.
+
+    Attributes:
+        judge: scores plans; no solver gets to see it.
+        oracle: what solvers may query.
+    """
+
+    judge: CostChoice
+    oracle: CostChoice
+
+    @classmethod
+    def between(cls, judge: str | CostChoice, oracle: str | CostChoice) -> Track:
+        """Make a track of two costs, each a choice or a bare name."""
+        return cls(CostChoice.of(judge), CostChoice.of(oracle))
+
+
+#: The simulated track of suites that name none. Its judge is the second simulator, which has another architecture and
+#: was trained on measurements that the first never saw.
+SIMULATED = Track(CostChoice("simulator", {"role": "judge"}), CostChoice("simulator"))
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -134,3 +180,49 @@ class SuiteSpec(Record):
         """Return the tracks of the suite, the default one first."""
         default = Track.between(self.judge, self.oracle)
         return (default,) if self.simulated is None else (default, self.simulated)
+
+
+def read_suite_file(path: Path) -> Any:
+    """Parse a suite file by its ending, JSON or YAML; raises `InputError` when it cannot be read or is neither."""
+    text = read_text(path)
+    return parse_json(text, str(path)) if path.suffix == ".json" else _parse_yaml(text, str(path))
+
+
+def _parse_yaml(text: str, source: str) -> Any:
+    """Parse YAML of plain values.
+
+    A few lines of aliases to lists of aliases stand for billions of values, which every reader of them would have to
+    go through. So values are counted before anything is built.
+
+    Raises:
+        InputError: not YAML, holds itself, or stands for more than `MAX_VALUES` values.
+    """
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        count = _count_values(node, {})
+        if count > MAX_VALUES:
+            shown = str(count) if count < 10**12 else "10^12 or more"
+            raise InputError(f"{source}: stands for {shown} values with its aliases, expected at most {MAX_VALUES}")
+        return loader.construct_document(node)
+    except InputError:
+        raise
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+        raise InputError(f"{source}: not valid YAML ({' '.join(str(error).split())})") from None
+    finally:
+        loader.dispose()
+
+
+def _count_values(node: yaml.Node, counts: dict[int, int]) -> int:
+    """Count a node and all below it; `counts` has those of earlier nodes, 0 for one that is still being counted."""
+    if isinstance(node, yaml.ScalarNode):
+        return 1
+    if id(node) not in counts:
+        counts[id(node)] = 0
+        parts = node.value if isinstance(node, yaml.SequenceNode) else [part for pair in node.value for part in pair]
+        counts[id(node)] = 1 + sum(_count_values(part, counts) for part in parts)
+    elif counts[id(node)] == 0:
+        raise ValueError("a value holds itself")
+    return counts[id(node)]

@@ -1,21 +1,25 @@
-"""Suite: a versioned list of tasks with its judge and its oracle."""
+"""Suite: a versioned list of tasks with its judge and its oracle, and how one is loaded."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import overload
 
-from shardgym.arguments import check_index, check_instance
-from shardgym.errors import InputError
-from shardgym.suites.sources import TaskSource
-from shardgym.suites.tracks import Track, track_for
+from shardgym.arguments import check_index, check_instance, check_name
+from shardgym.errors import InputError, UnknownNameError
+from shardgym.records import read_text
+from shardgym.suites.sources import DrawnSource, ListedSource, PublishedSource, TaskSource
+from shardgym.suites.spec import SIMULATED, CostChoice, DrawnTasks, PublishedTasks, SuiteSpec, Track, read_suite_file
 from shardgym.task import ShardingTask
+
+DATA = Path(__file__).with_name("data")
 
 
 @dataclass(frozen=True, eq=False)
 class Suite(Sequence[ShardingTask]):
-    """Tasks by index, built when first asked for.
+    """Tasks by index, built at their first use.
 
     Attributes:
         name: as loaded, e.g. "dlrm4-v1".
@@ -62,9 +66,13 @@ class Suite(Sequence[ShardingTask]):
         Raises:
             InputError: `judge` is no name.
         """
-        if judge is not None:
-            check_instance("judge", judge, str, "the name of a cost model")
-        return track_for(judge, {track.judge.cost: track for track in self.tracks}, self.tracks[0])
+        if judge is None:
+            return self.tracks[0]
+        check_instance("judge", judge, str, "the name of a cost model")
+        for track in self.tracks:
+            if track.judge.cost == judge:
+                return track
+        return SIMULATED if judge == SIMULATED.judge.cost else Track(CostChoice(judge), self.tracks[0].oracle)
 
     def __len__(self) -> int:
         return len(self.source)
@@ -82,19 +90,7 @@ class Suite(Sequence[ShardingTask]):
         """
         if isinstance(index, slice):
             return [self._task(i) for i in range(len(self))[index]]
-        return self._task(self._position(index))
-
-    def group(self, index: int) -> str:
-        """Return the name of the group that a task belongs to, e.g. "max_dim=16"; raises `IndexError`."""
-        return self.source.group(self._position(index))
-
-    @property
-    def groups(self) -> list[str]:
-        """Names of the groups in the order of their first tasks."""
-        return list(dict.fromkeys(self.source.group(i) for i in range(len(self))))
-
-    def _position(self, index: int) -> int:
-        return check_index(f"suite '{self.name}'", "task", index, len(self))
+        return self._task(check_index(f"suite '{self.name}'", "task", index, len(self)))
 
     def _task(self, index: int) -> ShardingTask:
         if index not in self._built:
@@ -106,3 +102,64 @@ class Suite(Sequence[ShardingTask]):
                 )
             self._built[index] = task
         return self._built[index]
+
+    def group(self, index: int) -> str:
+        """Return the name of a task's group, e.g. "max_dim=16"; raises `IndexError`."""
+        return self.source.group(check_index(f"suite '{self.name}'", "task", index, len(self)))
+
+    @property
+    def groups(self) -> list[str]:
+        """Names of the groups in the order of their first tasks."""
+        return list(dict.fromkeys(self.source.group(i) for i in range(len(self))))
+
+
+def suite_names() -> list[str]:
+    """Names of the suites that come with the package."""
+    return sorted(path.stem for path in DATA.glob("*.yaml"))
+
+
+def digests_path(name: str) -> Path:
+    """Return the file with the digests of a suite that comes with the package."""
+    return DATA / f"{name}.digests"
+
+
+def load_suite(name_or_path: str | Path, *, verify: bool = True) -> Suite:
+    """Load a suite; each task is built at its first use.
+
+    Args:
+        name_or_path: a name from `suite_names()`, or the path of a file of your own: a suite in YAML or JSON, one task
+            in JSON, or a JSON list of tasks.
+        verify: whether the tasks of a suite that comes with the package are compared with their published digests.
+
+    Raises:
+        UnknownNameError: neither a known name nor a path; the closest names are given.
+        InputError: the file cannot be read, has an unknown field, or one out of range; or no name or path is given.
+    """
+    text = check_name("suite", name_or_path)
+    if not text.endswith((".yaml", ".yml", ".json")):
+        if text not in suite_names():
+            raise UnknownNameError("suite", text, suite_names())
+        digests = tuple(read_text(digests_path(text)).split()) if verify else None
+        path = DATA / f"{text}.yaml"
+        return _from_spec(path, SuiteSpec.from_dict(read_suite_file(path), str(path)), digests)
+    path = Path(text)
+    data = read_suite_file(path)
+    if isinstance(data, dict) and "tables" in data:
+        data = [data]  # a single task
+    if isinstance(data, list):
+        if not data:
+            raise InputError(f"{path}: an empty list, expected tasks")
+        source = ListedSource(data, path)
+        return Suite(path.stem, f"tasks of {path.name}", (Track.between("fbgemm", "roofline"),), source)
+    return _from_spec(path, SuiteSpec.from_dict(data, str(path)), None)
+
+
+def _from_spec(path: Path, spec: SuiteSpec, digests: tuple[str, ...] | None) -> Suite:
+    source: TaskSource
+    if isinstance(spec.tasks, DrawnTasks):
+        source = DrawnSource(spec.tasks, path)
+    elif isinstance(spec.tasks, PublishedTasks):
+        source = PublishedSource(spec.tasks)
+    else:
+        source = ListedSource(spec.tasks.tasks, path)
+    return Suite(path.stem, spec.description, spec.tracks(), source, digests)

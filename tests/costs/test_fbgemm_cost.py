@@ -17,9 +17,8 @@ from shardgym.costs.fbgemm.measurer import HOST_WAITED, Job, Measured
 from shardgym.costs.workers.machine import usable_cores
 from shardgym.costs.workers.process import ChildProcess
 from shardgym.errors import InputError, MeasurementError
-from shardgym.ids.distribution import RecordedIds
 from shardgym.plan import Shard, ShardingPlan
-from shardgym.table import EmbeddingTable
+from shardgym.table import EmbeddingTable, RecordedIds
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology
 

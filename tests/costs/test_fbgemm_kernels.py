@@ -8,10 +8,9 @@ import pytest
 from shardgym.costs.fbgemm.content import content_of
 from shardgym.costs.fbgemm.measurer import Job, Measurer
 from shardgym.costs.fbgemm.requests import RequestMaker
-from shardgym.ids.distribution import ZipfIds
-from shardgym.ids.sampling import draw_bags
+from shardgym.ids import draw_bags
 from shardgym.plan import Shard, ShardingPlan
-from shardgym.table import EmbeddingTable
+from shardgym.table import EmbeddingTable, ZipfIds
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology
 

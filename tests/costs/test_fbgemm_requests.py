@@ -7,10 +7,9 @@ import torch
 from shardgym.costs.fbgemm.content import Content, Piece, content_of, contents_of
 from shardgym.costs.fbgemm.requests import ByteCache, RequestMaker, TableIds, cut_rows
 from shardgym.errors import InputError
-from shardgym.ids.distribution import ZipfIds
-from shardgym.ids.sampling import Bags, draw_bags
+from shardgym.ids import Bags, draw_bags
 from shardgym.plan import Shard, ShardingPlan
-from shardgym.table import EmbeddingTable
+from shardgym.table import EmbeddingTable, ZipfIds
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology
 

@@ -11,10 +11,9 @@ from shardgym.costs.hardware import DEVICES, DeviceConstants, device_constants
 from shardgym.costs.roofline import RooflineCost
 from shardgym.costs.shard_times import ShardTimes
 from shardgym.errors import UnknownNameError
-from shardgym.ids.distribution import UniformIds, ZipfIds
-from shardgym.ids.sampling import draw_bags
+from shardgym.ids import draw_bags
 from shardgym.plan import Shard, ShardingPlan
-from shardgym.table import EmbeddingTable
+from shardgym.table import EmbeddingTable, UniformIds, ZipfIds
 from shardgym.task import ShardingTask
 from shardgym.topology import PRESETS, Topology
 

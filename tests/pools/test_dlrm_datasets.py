@@ -8,14 +8,13 @@ import warnings
 import numpy as np
 import pytest
 
+from shardgym import recorded_ids
 from shardgym.errors import InputError
-from shardgym.ids import recording
-from shardgym.ids.distribution import RecordedIds
-from shardgym.ids.recorded import bags_digest
-from shardgym.ids.recording import read_bags
-from shardgym.ids.sampling import draw_bags
+from shardgym.ids import draw_bags
 from shardgym.pools import load_pool
 from shardgym.pools.dlrm_datasets import load_dlrm_dataset
+from shardgym.recorded_ids import bags_digest, read_bags
+from shardgym.table import RecordedIds
 
 torch = pytest.importorskip("torch")
 
@@ -74,8 +73,8 @@ def test_all_tables_get_the_width_asked_for(write_dlrm):
 
 def test_reading_many_tables_unpacks_the_file_once(write_dlrm, monkeypatch):
     path, unpacked = write_dlrm(BAGS, "once.pt.gz"), []
-    load = recording.load_tensors
-    monkeypatch.setattr(recording, "load_tensors", lambda p: unpacked.append(p) or load(p))
+    load = recorded_ids.load_tensors
+    monkeypatch.setattr(recorded_ids, "load_tensors", lambda p: unpacked.append(p) or load(p))
     assert read_bags(path, 0)[0].tolist() == [7, 250, 7, 7]
     assert read_bags(path, 1)[1].tolist() == [0, 0, 0]
     assert len(unpacked) == 1

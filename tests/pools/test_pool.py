@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.ids.distribution import RecordedIds, ZipfIds
-from shardgym.ids.reuse import ReuseCounts
-from shardgym.ids.sampling import draw_bags
+from shardgym.ids import ReuseCounts, draw_bags
 from shardgym.pools import TablePool, load_pool, pool_names
-from shardgym.table import EmbeddingTable
+from shardgym.table import EmbeddingTable, RecordedIds, ZipfIds
 
 
 def pool_of(*names, batch_size=64, **fields):

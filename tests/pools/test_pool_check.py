@@ -6,10 +6,8 @@ import json
 import pytest
 
 from shardgym.errors import InputError
-from shardgym.ids.distribution import UniformIds, ZipfIds
-from shardgym.pools.check import PUBLISHED_2021, check_pool, compare, measure_pool
-from shardgym.pools.synthetic import synthetic_tables
-from shardgym.table import EmbeddingTable
+from shardgym.pools.synthetic import PUBLISHED_2021, check_pool, compare, measure_pool, synthetic_tables
+from shardgym.table import EmbeddingTable, UniformIds, ZipfIds
 
 SMALL_BATCH = 512
 

@@ -5,10 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from shardgym.ids.reuse import ReuseCounts
-from shardgym.ids.sampling import draw_bags
-from shardgym.pools.check import PUBLISHED_2021, check_pool
-from shardgym.pools.synthetic import synthetic_tables
+from shardgym.ids import ReuseCounts, draw_bags
+from shardgym.pools.synthetic import PUBLISHED_2021, check_pool, synthetic_tables
 
 GIB = 2**30
 

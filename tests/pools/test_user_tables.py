@@ -5,9 +5,9 @@ import json
 import pytest
 
 from shardgym.errors import InputError
-from shardgym.ids.distribution import UniformIds, ZipfIds
 from shardgym.pools import load_pool
 from shardgym.pools.user_tables import load_user_tables
+from shardgym.table import UniformIds, ZipfIds
 
 HEADER = "name,num_embeddings,embedding_dim,pooling_factor,zipf_s,zipf_q\n"
 TABLE = {"name": "user", "num_embeddings": 1000, "embedding_dim": 64}

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 
 from shardgym.errors import InputError
-from shardgym.suites import drawn, load_suite
+from shardgym.suites import load_suite, sources
+from shardgym.suites.spec import Track
 from shardgym.suites.suite import Suite
-from shardgym.suites.tracks import Track
 
 
 class ToySource:
@@ -76,7 +76,7 @@ def test_loading_a_suite_reads_no_pool(monkeypatch):
     def forbidden(name):
         raise AssertionError("a pool was loaded")
 
-    monkeypatch.setattr(drawn, "load_pool", forbidden)
+    monkeypatch.setattr(sources, "load_pool", forbidden)
     suite = load_suite("dlrm8-v1")
     assert (len(suite), suite.group(7)) == (600, "max_dim=8")
     with pytest.raises(AssertionError):

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from shardgym import EmbeddingTable, InputError, ShardingTask, Topology, load_suite
-from shardgym.suites.tracks import SIMULATED, CostChoice, Track
+from shardgym.suites.spec import SIMULATED, CostChoice, Track
 
 TASK = ShardingTask((EmbeddingTable("a", 100, 8),), Topology(num_devices=2, memory_bytes=2**20), batch_size=64)
 

@@ -6,11 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardgym.ids.distribution import ZipfIds
-from shardgym.ids.reuse import ReuseCounts
-from shardgym.ids.sampling import draw_bags
+from shardgym.ids import ReuseCounts, draw_bags
 from shardgym.pools.synthetic import synthetic_tables
-from shardgym.table import EmbeddingTable
+from shardgym.table import EmbeddingTable, ZipfIds
 
 pytest.importorskip("scipy", reason="the calibration script needs the extra 'dev'")
 

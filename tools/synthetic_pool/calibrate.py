@@ -25,13 +25,10 @@ from population import Population, draw_candidates, draw_population
 from tqdm import tqdm
 
 import shardgym.pools
-from shardgym.ids.distribution import ZipfIds
-from shardgym.ids.reuse import ReuseCounts
-from shardgym.ids.sampling import draw_bags
-from shardgym.pools.check import PUBLISHED_2021 as GOAL
-from shardgym.pools.check import PoolStatistics, compare
-from shardgym.pools.synthetic import COLUMNS, DATA_FILE, PLACEHOLDER_DIM
-from shardgym.table import EmbeddingTable
+from shardgym.ids import ReuseCounts, draw_bags
+from shardgym.pools.synthetic import COLUMNS, DATA_FILE, PLACEHOLDER_DIM, PoolStatistics, compare
+from shardgym.pools.synthetic import PUBLISHED_2021 as GOAL
+from shardgym.table import EmbeddingTable, ZipfIds
 
 SEED = 2021
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardgym.arrays import Ints
-from shardgym.pools.check import PoolStatistics
+from shardgym.pools.synthetic import PoolStatistics
 
 Float64s = npt.NDArray[np.float64]
 

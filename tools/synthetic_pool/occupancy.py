@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import poisson
 
-from shardgym.ids.zipf import HEAD_RANKS, ZipfLaw
+from shardgym.ids import HEAD_RANKS, ZipfLaw
 from shardgym.table import REUSE_BINS
 
 Float64s = npt.NDArray[np.float64]

@@ -10,7 +10,7 @@ from argparse import Namespace
 from shardgym.cli.output import print_json
 from shardgym.cli.parser import Parser, natural
 from shardgym.pools import SYNTHETIC, load_pool
-from shardgym.pools.check import check_pool
+from shardgym.pools.synthetic import check_pool
 from shardgym.progress import ProgressBar
 
 

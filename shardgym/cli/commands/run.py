@@ -36,7 +36,7 @@ from shardgym.leaderboard.ranking import HEURISTICS
 from shardgym.leaderboard.render import to_dict
 from shardgym.progress import remarks
 from shardgym.suites import Suite, load_suite
-from shardgym.suites.tracks import CostChoice, Track
+from shardgym.suites.spec import CostChoice, Track
 
 DEFAULT_SOLVERS = ("random", *HEURISTICS, "neuroshard", "neuroshard_plus")
 TABLE = "table.md"

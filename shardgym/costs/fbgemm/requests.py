@@ -10,7 +10,7 @@ import torch
 
 from shardgym.costs.fbgemm.content import Content, Piece
 from shardgym.errors import InputError
-from shardgym.ids.sampling import Bags, draw_bags
+from shardgym.ids import Bags, draw_bags
 from shardgym.table import EmbeddingTable
 
 V = TypeVar("V")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from shardgym.arguments import check_list_of
+from shardgym.arguments import check_instance, check_list_of
 from shardgym.costs.base import ONE_PLAN, CostModel
 from shardgym.costs.judge_guard import require_open
 from shardgym.costs.link_notes import link_notes
@@ -20,7 +20,7 @@ from shardgym.costs.simulator.shipped import find_weights
 from shardgym.costs.simulator.weights import ROLES, Role, load_weights
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.plan import Shard, ShardingPlan
-from shardgym.task import ShardingTask, check_task
+from shardgym.task import ShardingTask
 
 #: Tasks whose encoded shards are kept; solvers and environments return to the same few.
 _TASKS_KEPT = 64
@@ -112,7 +112,7 @@ class SimulatorCost(CostModel):
             InputError: this is a judge, which cannot be evaluated incrementally, or the task is of a kind
                 that the weights were not trained on; or these are no task and shards.
         """
-        check_task(task)
+        check_instance("task", task, ShardingTask)
         if not isinstance(self._predictor, OraclePredictor):
             raise InputError("a judge scores whole plans only: begin() needs a simulator with role='oracle'")
         whole = [Shard.whole(table, 0) for table in task.tables]
@@ -127,7 +127,7 @@ class SimulatorCost(CostModel):
             InfeasiblePlanError: a plan is infeasible.
         """
         _require_role(self.role)
-        check_task(task)
+        check_instance("task", task, ShardingTask)
         plans = check_list_of("plans", plans, ShardingPlan, ONE_PLAN)
         for plan in plans:
             plan.validate(task)

@@ -11,8 +11,7 @@ from shardgym.arrays import Floats, Ints
 from shardgym.costs.simulator.features import device_range_parts, shard_range_features
 from shardgym.costs.simulator.ops import Array
 from shardgym.costs.simulator.samples import Shards
-from shardgym.ids.reuse import ReuseCounts
-from shardgym.ids.sampling import draw_bags
+from shardgym.ids import ReuseCounts, draw_bags
 from shardgym.plan import Shard
 from shardgym.table import EmbeddingTable
 from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from shardgym.ids.zipf import HEAD_RANKS, ZipfLaw
+from shardgym.ids import HEAD_RANKS, ZipfLaw
 
 
 def masses(s, q, rows):

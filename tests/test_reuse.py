@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from shardgym.ids.reuse import ReuseCounts
+from shardgym.ids import ReuseCounts
 
 
 def ids(*counts):

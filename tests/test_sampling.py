@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from shardgym.ids.distribution import UniformIds, ZipfIds
-from shardgym.ids.sampling import draw_bags, draw_rows, scatter_ranks, zipf_ranks
-from shardgym.table import EmbeddingTable
+from shardgym.ids import ZipfLaw, draw_bags, draw_rows, scatter_ranks
+from shardgym.table import EmbeddingTable, UniformIds, ZipfIds
 
 
 def table(ids=None, rows=1000, pooling=3.0, dim=8, name="t"):
@@ -78,7 +77,7 @@ def test_drawing_piece_by_piece_equals_drawing_at_once():
     ids, rows, count = ZipfIds(s=1.1, q=2.0), 12_345, 200_001
     pieces = draw_rows(ids, rows, count, np.random.default_rng(3))
     uniforms = np.random.default_rng(3).random(count)
-    np.testing.assert_array_equal(pieces, scatter_ranks(zipf_ranks(ids, rows, uniforms), rows))
+    np.testing.assert_array_equal(pieces, scatter_ranks(ZipfLaw(ids.s, ids.q, rows).ranks(uniforms), rows))
 
 
 @pytest.mark.parametrize("rows", [*range(1, 130), 1 << 16, 65_537, 999_983, 1_000_000])

@@ -1,0 +1,194 @@
+"""The ids of one batch of one table: drawn, reproducible from a seed, and counted."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from typing import NamedTuple
+
+import numpy as np
+
+from shardgym.arrays import Floats, Ints
+from shardgym.recorded_ids import recorded_bags
+from shardgym.table import REUSE_BINS, EmbeddingTable, RecordedIds, UniformIds, ZipfIds
+
+#: Ids drawn at once: small enough to stay in a core's cache.
+_CHUNK = 2**16
+
+#: Ranks of `ZipfLaw` whose masses are summed exactly. Behind them a rank's mass is the integral over its unit interval,
+#: which is off by a factor of 1 + s(s+1)/24/(rank+q)**2 at most: 2e-6 for s = 1.
+HEAD_RANKS = 256
+
+#: Cells of [0, 1) in the guide table of `ZipfLaw`; only uniforms in a cell that several ranks share are searched for.
+_CELLS = 4096
+
+
+class Bags(NamedTuple):
+    """The ids of one table for one batch.
+
+    Attributes:
+        indices: row ids, shape (number of ids,), in [0, num_embeddings).
+        lengths: ids per sample, shape (batch_size,), summing to the number of ids.
+    """
+
+    indices: Ints
+    lengths: Ints
+
+
+def draw_bags(table: EmbeddingTable, batch_size: int, *, seed: int, batch: int = 0) -> Bags:
+    """Draw the ids of `table` for batch number `batch`.
+
+    The draw depends on the table's name, rows, pooling factor and distribution, on `seed` and on `batch`. It does not
+    depend on the width, so column shards and every plan of a task see the same ids. Recorded ids ignore seed and batch.
+
+    Raises:
+        InputError: recorded ids cannot be found, differ from their checksum, or hold fewer samples.
+    """
+    if isinstance(table.ids, RecordedIds):
+        return Bags(*recorded_bags(table.ids, batch_size))
+    rng = np.random.default_rng([seed, batch, zlib.crc32(table.name.encode())])
+    lengths: Ints
+    if table.ids.lengths == "poisson":
+        lengths = rng.poisson(table.pooling_factor, size=batch_size).astype(np.int64)
+    else:
+        # Rounding running totals, not single bags, keeps the mean of a fractional pooling factor.
+        ends = np.floor(np.arange(batch_size + 1) * table.pooling_factor + 0.5).astype(np.int64)
+        lengths = np.diff(ends)
+    return Bags(draw_rows(table.ids, table.num_embeddings, int(lengths.sum()), rng), lengths)
+
+
+def draw_rows(ids: UniformIds | ZipfIds, rows: int, count: int, rng: np.random.Generator) -> Ints:
+    """Draw `count` row ids in [0, rows)."""
+    if isinstance(ids, UniformIds):
+        return rng.integers(0, rows, size=count, dtype=np.int64)
+    law = ZipfLaw(ids.s, ids.q, rows)
+    drawn = np.empty(count, dtype=np.int64)
+    for start in range(0, count, _CHUNK):
+        chunk = drawn[start : start + _CHUNK]
+        chunk[:] = scatter_ranks(law.ranks(rng.random(chunk.size)), rows)
+    return drawn
+
+
+def scatter_ranks(ranks: Ints, rows: int) -> Ints:
+    """Place popularity ranks on rows by an affine bijection modulo `rows`.
+
+    The step is near the golden section of `rows`: any number of leading ranks spreads evenly over the rows, so every
+    range of rows gets its fair share of popular ones.
+    """
+    if rows < 3:
+        return ranks
+    step = int(rows * 0.6180339887)
+    while math.gcd(step, rows) != 1:
+        step -= 1
+    scattered: Ints
+    if rows < 2**31:
+        scattered = (ranks * step + rows // 3) % rows
+    else:  # ranks * step does not fit into 64 bits: multiply the upper and the lower bits of the ranks apart
+        high = ranks >> 20
+        low = ranks & (2**20 - 1)
+        scattered = (high * ((step << 20) % rows) + low * step + rows // 3) % rows
+    return scattered
+
+
+class ZipfLaw:
+    """Popularity ranks x = 0, 1, ..., rows - 1 with probability proportional to (x + 1 + q) ** -s.
+
+    Args:
+        s: exponent, at least 0.
+        q: shift, at least -0.5.
+        rows: number of ranks, at least 1.
+    """
+
+    def __init__(self, s: float, q: float, rows: int) -> None:
+        self.rows = rows
+        self._head = min(rows, HEAD_RANKS)
+        masses = ((np.arange(self._head) + 1 + q) / (1 + q)) ** -s
+        self._power = 1 - s
+        self._low = self._head + 0.5 + q
+        self._log_range = math.log1p((rows - self._head) / self._low)
+        tail = self._low * (self._low / (1 + q)) ** -s * float(self._integral(self._log_range))
+        total = float(masses.sum()) + tail
+        self._cumulative_head = np.cumsum(masses) / total
+        self._head_share = float(self._cumulative_head[-1]) if tail else 1.0
+        self._cumulative_head[-1] = self._head_share
+        at_edges = np.searchsorted(self._cumulative_head, np.arange(_CELLS + 1) / _CELLS, side="right")
+        self._guide = np.where(at_edges[1:] == at_edges[:-1], at_edges[:-1], -1)
+
+    def ranks(self, uniforms: Floats) -> Ints:
+        """Map uniforms in [0, 1) to ranks by inverting the cumulative law; the result has the same shape."""
+        ranks: Ints = self._guide[(uniforms * _CELLS).astype(np.int64)]
+        unsure = np.flatnonzero(ranks < 0)
+        ranks[unsure] = np.searchsorted(self._cumulative_head, uniforms[unsure], side="right")
+        if self._head < self.rows:
+            behind = np.flatnonzero(ranks == self._head)
+            ranks[behind] = self._tail_ranks(uniforms[behind])
+        return ranks
+
+    def cumulative(self, ranks: Ints) -> Floats:
+        """Return the probability of a rank below each of `ranks`, which lie in [0, rows]."""
+        head = np.concatenate([[0.0], self._cumulative_head])[np.minimum(ranks, self._head)]
+        if self._head == self.rows:
+            return head
+        logs = np.log1p(np.maximum(ranks - self._head, 0) / self._low)
+        return head + (1 - self._head_share) * self._integral(logs) / float(self._integral(self._log_range))
+
+    def _integral(self, logs: float | Floats) -> Floats:
+        """Integrate t ** -s over [1, exp(logs)]."""
+        if abs(self._power) < 1e-12:
+            return np.asarray(logs)
+        return np.asarray(np.expm1(self._power * np.asarray(logs)) / self._power)
+
+    def _tail_ranks(self, uniforms: Floats) -> Ints:
+        """Map uniforms in [head share, 1) to the ranks behind the head."""
+        part = (uniforms - self._head_share) / (1 - self._head_share)
+        if abs(self._power) < 1e-12:
+            logs = part * self._log_range
+        else:
+            logs = np.log1p(part * math.expm1(self._power * self._log_range)) / self._power
+        ranks = self._head + (self._low * np.expm1(logs)).astype(np.int64)
+        return np.minimum(ranks, self.rows - 1)
+
+
+class ReuseCounts:
+    """How often the rows that a batch touches are touched, in bins, summed over any number of tables.
+
+    Attributes:
+        rows: distinct rows per bin of `EmbeddingTable.reuse_histogram`, shape (17,).
+        accesses: ids per bin, shape (17,).
+    """
+
+    def __init__(self) -> None:
+        self.rows = np.zeros(REUSE_BINS, dtype=np.int64)
+        self.accesses = np.zeros(REUSE_BINS, dtype=np.int64)
+
+    @classmethod
+    def of(cls, indices: Ints) -> ReuseCounts:
+        """Count one table's ids of one batch."""
+        if indices.size and int(indices.max()) < 8 * indices.size + 2**20:
+            per_row = np.bincount(indices)  # ids are dense: faster than sorting them
+            per_row = per_row[per_row > 0]
+        else:
+            per_row = np.unique(indices, return_counts=True)[1]
+        bins = np.minimum(np.ceil(np.log2(per_row)).astype(np.int64), REUSE_BINS - 1)
+        result = cls()
+        result.rows += np.bincount(bins, minlength=REUSE_BINS)
+        result.accesses += np.bincount(bins, weights=per_row, minlength=REUSE_BINS).astype(np.int64)
+        return result
+
+    def add(self, other: ReuseCounts) -> None:
+        """Add another table's counts to these."""
+        self.rows += other.rows
+        self.accesses += other.accesses
+
+    def row_shares(self) -> tuple[float, ...]:
+        """Share of distinct rows per bin: the `reuse_histogram` of a table; zeros when nothing was accessed."""
+        return _shares(self.rows)
+
+    def access_shares(self) -> tuple[float, ...]:
+        """Share of accesses per bin; zeros when nothing was accessed."""
+        return _shares(self.accesses)
+
+
+def _shares(counts: Ints) -> tuple[float, ...]:
+    total = int(counts.sum())
+    return tuple(float(count) / total if total else 0.0 for count in counts)

@@ -1,1 +1,0 @@
-"""Ids: how they are distributed, drawn, recorded and counted."""

@@ -31,11 +31,10 @@ from benchmarks.script import run_script
 from shardgym import CostModel, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.collection.sampling import DIMS, whole_table
 from shardgym.collection.settings import SETUPS
-from shardgym.costs.fbgemm.compute import time_contents
-from shardgym.costs.fbgemm.content import Content, Piece
+from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
 from shardgym.costs.fbgemm.pool import WorkerPool
+from shardgym.costs.fbgemm.rounds import mean_of_medians, time_shard_sets
 from shardgym.costs.simulator.optional import need
-from shardgym.costs.workers.statistics import centre
 from shardgym.pools import load_pool
 
 #: Tables of the sets.
@@ -76,7 +75,7 @@ def main() -> None:
         plot(given.plot, hardware, sizes, sums, fused)
 
 
-def draw_pieces(device: str, count: int, rng: np.random.Generator) -> list[Piece]:
+def draw_pieces(device: str, count: int, rng: np.random.Generator) -> list[ShardSpec]:
     """Draw whole tables of the test half, each at a random width of the suites."""
     setup = SETUPS[device]
     tables = load_pool(setup.pool).split()[1].scaled(setup.scale).tables
@@ -84,7 +83,7 @@ def draw_pieces(device: str, count: int, rng: np.random.Generator) -> list[Piece
     return [whole_table(tables[i], int(rng.choice(DIMS))) for i in chosen]
 
 
-def draw_sets(device: str, pieces: list[Piece], count: int, rng: np.random.Generator) -> list[list[Piece]]:
+def draw_sets(device: str, pieces: list[ShardSpec], count: int, rng: np.random.Generator) -> list[list[ShardSpec]]:
     """Draw `count` sets of each of `SIZES` that take at most the memory of a whole task."""
     limit, sets = _DEVICES * SETUPS[device].memory_bytes, []
     for size in (size for size in SIZES if size <= len(pieces)):
@@ -97,20 +96,20 @@ def draw_sets(device: str, pieces: list[Piece], count: int, rng: np.random.Gener
     return sets
 
 
-def content(device: str, pieces: list[Piece]) -> Content:
+def content(device: str, pieces: list[ShardSpec]) -> ShardSet:
     """Return what a device that holds these pieces has to do in a step."""
     setup = SETUPS[device]
     batch_size = load_pool(setup.pool).batch_size // setup.scale
-    return Content(tuple(pieces), batch_size, setup.precision, setup.optimizer)
+    return ShardSet(tuple(pieces), batch_size, setup.precision, setup.optimizer)
 
 
-def measure(device: str, held: list[list[Piece]], rounds: int, seed: int) -> tuple[str, Floats]:
+def measure(device: str, held: list[list[ShardSpec]], rounds: int, seed: int) -> tuple[str, Floats]:
     """Return the hardware tag, and forward and backward time of each set in ms, shape (sets, 2)."""
     contents = [content(device, pieces) for pieces in held]
     pool = WorkerPool(device, 1, seed, timeout_s=300.0)
     try:
         hardware = str(pool.facts()["hardware"])
-        samples, failed, notes = time_contents(
+        samples, failed, notes = time_shard_sets(
             pool, tqdm(contents), rounds=rounds, warmups=1, iterations=3, rng=random.Random(seed)
         )
     finally:
@@ -119,10 +118,10 @@ def measure(device: str, held: list[list[Piece]], rounds: int, seed: int) -> tup
         raise SystemExit(f"{len(failed)} sets failed: {next(iter(failed.values()))}")
     if notes:
         raise SystemExit(f"{len(notes)} sets have no times of their own: {'; '.join(next(iter(notes.values())))}")
-    return hardware, np.array([centre(samples[c]) for c in contents])
+    return hardware, np.array([mean_of_medians(samples[c]) for c in contents])
 
 
-def predict(hardware: str, contents: list[Content]) -> Floats:
+def predict(hardware: str, contents: list[ShardSet]) -> Floats:
     """Return what the simulator of this machine says of each content, forward plus backward in ms, shape (contents,).
 
     Raises:
@@ -132,9 +131,9 @@ def predict(hardware: str, contents: list[Content]) -> Floats:
     return np.array([_predict(cost, held) for held in contents])
 
 
-def _predict(cost: CostModel, held: Content) -> float:
+def _predict(cost: CostModel, held: ShardSet) -> float:
     """Ask for a task of one device, whose tables have the widths of the pieces."""
-    tables = tuple(dataclasses.replace(p.table, embedding_dim=p.width) for p in held.pieces)
+    tables = tuple(dataclasses.replace(p.table, embedding_dim=p.width) for p in held.shards)
     topology = Topology(num_devices=1, memory_bytes=2**50)
     task = ShardingTask(tables, topology, held.batch_size, held.precision, held.optimizer)
     (found,) = cost.evaluate(task, [ShardingPlan.table_wise(task, [0] * len(tables))])

@@ -25,12 +25,11 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.shards import random_contents, random_tables
-from shardgym.costs.fbgemm.content import Content
-from shardgym.costs.fbgemm.measurer import Job
+from shardgym.costs.fbgemm.cost import MeasureSettings
+from shardgym.costs.fbgemm.jobs import ShardSet, TimingJob
+from shardgym.costs.fbgemm.machine import cpu_tag, usable_cores
 from shardgym.costs.fbgemm.pool import ENVIRONMENT
-from shardgym.costs.fbgemm.settings import MeasureSettings
-from shardgym.costs.workers.machine import cpu_tag, usable_cores
-from shardgym.costs.workers.process import ChildProcess
+from shardgym.costs.fbgemm.process import ChildProcess
 
 GOAL = 3.0
 BATCH, TIMEOUT_S = 2048, 300.0
@@ -45,10 +44,10 @@ class Way(NamedTuple):
     warmups: int
     iterations: int
 
-    def measure(self, content: Content) -> tuple[float, float]:
+    def measure(self, content: ShardSet) -> tuple[float, float]:
         """Return the median step in ms and the seconds that getting it took."""
         start = time.perf_counter()
-        self.worker.send(Job(content, self.warmups, self.iterations))
+        self.worker.send(TimingJob(content, self.warmups, self.iterations))
         status, found = self.worker.receive(TIMEOUT_S)
         if status != "ok":
             raise SystemExit(f"measurement failed: {found}")
@@ -69,7 +68,7 @@ def main() -> None:
     print(json.dumps(result) if given.json else text(result))
 
 
-def compare(contents: list[Content], seed: int) -> dict[str, Any]:
+def compare(contents: list[ShardSet], seed: int) -> dict[str, Any]:
     """Measure every content in every way; return samples per minute, variation between repeats, and ratios."""
     settings = {"device": "cpu", "seed": seed, "core": usable_cores()[0]}
     ways = {
@@ -97,16 +96,16 @@ def compare(contents: list[Content], seed: int) -> dict[str, Any]:
     }
 
 
-def _warm_up(measure: Callable[[Content], Any], contents: list[Content]) -> None:
+def _warm_up(measure: Callable[[ShardSet], Any], contents: list[ShardSet]) -> None:
     """Draw the ids of all tables and touch the memory of the largest content, as any long run has done."""
     for content in contents:
-        measure(content._replace(pieces=tuple(piece._replace(width=4) for piece in content.pieces)))
+        measure(content._replace(shards=tuple(piece._replace(width=4) for piece in content.shards)))
     largest = max(contents, key=lambda content: content.num_weights)
-    measure(largest._replace(pieces=largest.pieces[::-1]))
+    measure(largest._replace(shards=largest.shards[::-1]))
 
 
 def _pass(
-    ways: dict[str, Way], contents: list[Content], shuffle: random.Random
+    ways: dict[str, Way], contents: list[ShardSet], shuffle: random.Random
 ) -> tuple[dict[str, list[float]], dict[str, float]]:
     """Measure every content once in every way; return the times by content and the seconds spent."""
     times: dict[str, list[float]] = {name: [] for name in ways}

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from shardgym.costs.fbgemm.content import Content
+from shardgym.costs.fbgemm.backend import build_operator
 from shardgym.costs.fbgemm.cpu import CpuBackend
-from shardgym.costs.fbgemm.measurer import Job, Measured, Measurer
-from shardgym.costs.fbgemm.operator import build_operator
+from shardgym.costs.fbgemm.jobs import ShardSet, StepTimes, TimingJob
+from shardgym.costs.fbgemm.process import Handler, serve
 from shardgym.costs.fbgemm.requests import RequestMaker
-from shardgym.costs.workers.child import Handler, serve
+from shardgym.costs.fbgemm.worker import Measurer
 
 
 class FreshBackend(CpuBackend):
@@ -25,7 +25,7 @@ class FreshBackend(CpuBackend):
         super().__init__()
         self.keeps_operators = False
 
-    def build(self, content: Content) -> Any:
+    def build(self, content: ShardSet) -> Any:
         """Return an operator on memory of its own."""
         return build_operator(content, self.device)
 
@@ -37,12 +37,12 @@ class PublishedWay:
         self._backend = FreshBackend()
         self._requests = RequestMaker(seed, self._backend.device, self._backend.kept_bytes().drawn)
 
-    def __call__(self, job: Job) -> Measured:
+    def __call__(self, job: TimingJob) -> StepTimes:
         """Run a job."""
-        ids = self._requests.request(job.content, 0)
-        operator, gradient = self._backend.build(job.content), self._backend.gradient(job.content)
+        ids = self._requests.request(job.shard_set, 0)
+        operator, gradient = self._backend.build(job.shard_set), self._backend.gradient(job.shard_set)
         steps = [self._backend.step(operator, ids, gradient) for _ in range(job.warmups + job.iterations)]
-        return Measured(np.array(steps[job.warmups :]))
+        return StepTimes(np.array(steps[job.warmups :]))
 
 
 def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:

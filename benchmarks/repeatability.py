@@ -23,12 +23,11 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.shards import random_contents, random_tables
-from shardgym.costs.fbgemm.compute import time_contents
-from shardgym.costs.fbgemm.content import Content
+from shardgym.costs.fbgemm.cost import MeasureSettings
+from shardgym.costs.fbgemm.jobs import ShardSet
+from shardgym.costs.fbgemm.machine import cpu_tag
 from shardgym.costs.fbgemm.pool import WorkerPool
-from shardgym.costs.fbgemm.settings import MeasureSettings
-from shardgym.costs.workers.machine import cpu_tag
-from shardgym.costs.workers.statistics import centre
+from shardgym.costs.fbgemm.rounds import mean_of_medians, time_shard_sets
 
 BATCH = 2048
 
@@ -54,16 +53,16 @@ def main() -> None:
     print(json.dumps(result) if given.json else "\n".join(f"{name}: {value}" for name, value in result.items()))
 
 
-def measure(contents: list[Content], order_seed: int, effort: dict[str, int]) -> Floats:
+def measure(contents: list[ShardSet], order_seed: int, effort: dict[str, int]) -> Floats:
     """Return forward plus backward time of each content in ms by a new worker, shape (contents,)."""
     pool = WorkerPool("cpu", 1, seed=0, timeout_s=300.0)
     try:
-        samples, failed, _ = time_contents(pool, contents, rng=random.Random(order_seed), **effort)
+        samples, failed, _ = time_shard_sets(pool, contents, rng=random.Random(order_seed), **effort)
     finally:
         pool.close()
     if failed:
         raise SystemExit(f"{len(failed)} shards failed: {next(iter(failed.values()))}")
-    return np.array([centre(samples[c]).sum() for c in contents])
+    return np.array([mean_of_medians(samples[c]).sum() for c in contents])
 
 
 def describe(times: Floats) -> dict[str, float]:

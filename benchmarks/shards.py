@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardgym.costs.fbgemm.content import Content, Piece
+from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
 from shardgym.table import EmbeddingTable, ZipfIds
 
 _WIDTHS = (4, 8, 16, 32, 64, 128)
@@ -22,11 +22,11 @@ def random_tables(count: int, max_rows: int, rng: np.random.Generator) -> list[E
 
 def random_contents(
     count: int, tables: list[EmbeddingTable], batch_size: int, rng: np.random.Generator
-) -> list[Content]:
+) -> list[ShardSet]:
     """Return device contents of 1 to 11 different tables, each at a width of 4 to 128."""
     contents = []
     for _ in range(count):
         chosen = sorted(rng.choice(len(tables), size=rng.integers(1, 12), replace=False).tolist())
-        pieces = [Piece(tables[i], (0, tables[i].num_embeddings), int(rng.choice(_WIDTHS))) for i in chosen]
-        contents.append(Content(tuple(pieces), batch_size, "fp32", "exact_sgd"))
+        pieces = [ShardSpec(tables[i], (0, tables[i].num_embeddings), int(rng.choice(_WIDTHS))) for i in chosen]
+        contents.append(ShardSet(tuple(pieces), batch_size, "fp32", "exact_sgd"))
     return contents

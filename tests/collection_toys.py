@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import shardgym.collection.run as collect_module
-from shardgym.costs.fbgemm.device_facts import DeviceFacts
-from shardgym.costs.fbgemm.measurer import HOST_WAITED, Measured
+from shardgym.costs.fbgemm.jobs import HOST_WAITED, DeviceFacts, StepTimes
 from shardgym.errors import MeasurementError
 
 
@@ -50,9 +49,9 @@ class ToyPool:
         cls.answered += 1
         if cls.answered in cls.refuses:
             return job, "worker died with signal -9 (SIGKILL)"
-        step = job.content.width / 100
+        step = job.shard_set.width / 100
         notes = (HOST_WAITED,) if cls.answered in cls.waits else ()
-        return job, Measured(np.array([[step, 2 * step]] * job.iterations), notes)
+        return job, StepTimes(np.array([[step, 2 * step]] * job.iterations), notes)
 
 
 class ToyGroup:

@@ -3,7 +3,7 @@
     python tools/fit_device_constants.py DATA --start NAME [--json]
 
 Minimises relative errors of forward and backward times over the shard sets of role "oracle" in DATA, starting from the
-constants that `shardgym/costs/hardware.py` has under NAME, and prints the new ones next to errors on the test role's
+constants that `shardgym/costs/roofline.py` has under NAME, and prints the new ones next to errors on the test role's
 sets, of tables that the fit has not seen. Where DATA has a `device.json`, its copy bandwidth is the memory bandwidth.
 `access_bytes` is not fitted: it is the device's.
 """
@@ -21,9 +21,8 @@ import numpy as np
 
 from shardgym.arrays import Floats
 from shardgym.collection.run import DEVICE
-from shardgym.costs.fbgemm.device_facts import DeviceFacts
-from shardgym.costs.hardware import DeviceConstants, device_constants
-from shardgym.costs.shard_work import ShardWork, backward_ms, forward_ms
+from shardgym.costs.fbgemm.jobs import DeviceFacts
+from shardgym.costs.roofline import DeviceConstants, ShardWork, backward_ms, device_constants, forward_ms
 from shardgym.costs.simulator.dataset import read_compute
 from shardgym.costs.simulator.features import distinct_rows
 from shardgym.costs.simulator.optional import need
@@ -55,7 +54,7 @@ def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("data", type=Path, help="folder of 'shardgym collect'")
-    parser.add_argument("--start", required=True, help="name in shardgym/costs/hardware.py")
+    parser.add_argument("--start", required=True, help="name in shardgym/costs/roofline.py")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 

@@ -12,7 +12,7 @@ from neuroshard.plus.pricing import Pricing
 from neuroshard.plus.shelf import Shelf
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import CostModel
-from shardgym.costs.collectives.link_model import transfer_ms
+from shardgym.costs.links import transfer_ms
 from shardgym.costs.plan_cost import PHASES, PlanCost
 from shardgym.errors import MeasurementError
 from shardgym.plan import Shard, ShardingPlan

@@ -11,8 +11,7 @@ from shardgym.cli.named import parse_named
 from shardgym.cli.parser import Parser
 from shardgym.cli.plan_files import PLAN_HELP as PLAN_HELP
 from shardgym.cli.plan_files import read_plan as read_plan
-from shardgym.costs.base import CostModel
-from shardgym.costs.registry import make_cost
+from shardgym.costs.base import CostModel, make_cost
 from shardgym.errors import InputError
 from shardgym.solver import Solver, make_solver
 from shardgym.task import ShardingTask

@@ -16,8 +16,8 @@ from pydantic.dataclasses import dataclass
 from shardgym.arrays import Floats
 from shardgym.collection.schedule import CollectionPlan, SampleId
 from shardgym.collection.settings import KINDS
-from shardgym.costs.collectives.interleave import QUANTILE
-from shardgym.costs.fbgemm.content import Piece
+from shardgym.costs.fbgemm.communication import QUANTILE
+from shardgym.costs.fbgemm.jobs import ShardSpec
 from shardgym.costs.simulator.layout import CommRow, ComputeRow
 from shardgym.errors import InputError
 from shardgym.files import append_flushed, drop_torn_line, read_lines, write_whole
@@ -163,7 +163,7 @@ def _compute_row(plan: CollectionPlan, measurement: Measurement) -> ComputeRow:
     """Times are medians over the steps."""
     sample = measurement.sample
     shard_set = plan.shard_set(sample)
-    shards = shard_set.pieces
+    shards = shard_set.shards
     _check_digest(plan, measurement)
     forward = np.array(measurement.forward_ms)[:, 0]
     backward = np.array(measurement.backward_ms)[:, 0]
@@ -201,7 +201,7 @@ def _comm_row(plan: CollectionPlan, measurement: Measurement) -> CommRow:
     )  # fmt: skip
 
 
-def ids_per_sample(shard: Piece) -> float:
+def ids_per_sample(shard: ShardSpec) -> float:
     """Return the ids per sample that fall into a shard: popular rows are spread evenly, so a range gets its share."""
     return shard.table.pooling_factor * shard.num_rows / shard.table.num_embeddings
 

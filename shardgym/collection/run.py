@@ -26,12 +26,9 @@ from shardgym.collection.measurements import (
 from shardgym.collection.sampling import shard_set_digest
 from shardgym.collection.schedule import CollectionPlan, SampleId
 from shardgym.collection.settings import KINDS, PRESETS, SETUPS, STEPS, preset_counts
-from shardgym.costs.collectives.interleave import ROUND_MS
-from shardgym.costs.collectives.jobs import Exchange
-from shardgym.costs.collectives.measured import CollectiveGroup
-from shardgym.costs.fbgemm.communication import measures
-from shardgym.costs.fbgemm.content import Content
-from shardgym.costs.fbgemm.measurer import Job
+from shardgym.costs.fbgemm.communication import ROUND_MS, AllToAll, CollectiveGroup
+from shardgym.costs.fbgemm.cost import measures_comm
+from shardgym.costs.fbgemm.jobs import ShardSet, TimingJob
 from shardgym.costs.fbgemm.pool import WorkerPool, require_fbgemm
 from shardgym.costs.simulator.dataset import DataInfo, write_rows
 from shardgym.costs.simulator.optional import need
@@ -47,7 +44,7 @@ DEVICE = "device.json"
 TIMEOUT_S = 120.0
 
 #: Jobs that a worker has in advance. A GPU must not wait for this process. A core shares its caches and its memory with
-#: others, so this process had better be still while a CPU worker measures.
+#: others, so this process had better be still while a CPU worker measures_comm.
 _AHEAD = {"cpu": 0, "cuda": 1}
 #: Digits of a time in ms that are kept.
 _DIGITS = 6
@@ -148,10 +145,10 @@ def _plan_for_machine(
     wanted = PRESETS[preset].device_counts
     if not any(counts["comm"].values()):
         return CollectionPlan(device, counts, repeat_share, wanted, seed), []
-    able = tuple(n for n in wanted if measures("auto", device, n))
+    able = tuple(n for n in wanted if measures_comm("auto", device, n))
     if not able:
         if comm:
-            raise InputError(f"comm: exchanges need {wanted[0]} devices, this machine measures fewer; use comm=0")
+            raise InputError(f"comm: exchanges need {wanted[0]} devices, this machine measures_comm fewer; use comm=0")
         counts = {**counts, "comm": dict.fromkeys(counts["comm"], 0)}
     lacking = ", ".join(str(n) for n in wanted if n not in able)
     notice = f"exchanges over {lacking} devices were left out: this machine cannot measure them"
@@ -201,19 +198,19 @@ class _Run:
         if not samples or self._time_is_up():
             return
         # Jobs come back in any order, and a sample and its repeat have equal jobs.
-        queues: dict[Content, list[SampleId]] = {}
+        queues: dict[ShardSet, list[SampleId]] = {}
 
-        def jobs() -> Iterator[Job]:
+        def jobs() -> Iterator[TimingJob]:
             for sample in samples:
                 if self._time_is_up():
                     return
                 shard_set = self._plan.shard_set(sample)
                 queues.setdefault(shard_set, []).append(sample)
-                yield Job(shard_set, STEPS.warmups, iterations_of(shard_set))
+                yield TimingJob(shard_set, STEPS.warmups, iterations_of(shard_set))
 
         for job, outcome in self._pool.run(jobs(), _AHEAD[self._plan.device]):
-            sample = queues[job.content].pop(0)
-            digest = shard_set_digest(job.content)
+            sample = queues[job.shard_set].pop(0)
+            digest = shard_set_digest(job.shard_set)
             if isinstance(outcome, str):
                 self._append(Measurement(str(sample), digest, reason=outcome))
             elif outcome.notes:  # nobody reads the notes of a sample that a model is trained on
@@ -252,13 +249,13 @@ class _Run:
         self._bar.update()
 
 
-def iterations_of(shard_set: Content) -> int:
+def iterations_of(shard_set: ShardSet) -> int:
     """Return how many timed steps a shard set gets."""
-    values = shard_set.batch_size * sum(ids_per_sample(shard) * shard.width for shard in shard_set.pieces)
+    values = shard_set.batch_size * sum(ids_per_sample(shard) * shard.width for shard in shard_set.shards)
     return STEPS.small_iterations if values < STEPS.small_values else STEPS.iterations
 
 
-def _time_exchange(group: CollectiveGroup, exchange: Exchange) -> Floats:
+def _time_exchange(group: CollectiveGroup, exchange: AllToAll) -> Floats:
     """Return times in ms, shape (iterations, D); fewer iterations where large offsets are slept through."""
     fitting = int(ROUND_MS / max(1.0, *exchange.offsets_ms))
     return group.time(exchange, STEPS.comm_warmups, min(STEPS.comm_iterations, fitting))

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from shardgym.collection.settings import OVERFULL, PLAN_DEVICES, PLANS_PER_TASK, Role, Setup
-from shardgym.costs.collectives.jobs import Exchange
-from shardgym.costs.fbgemm.content import Content, Piece
+from shardgym.costs.fbgemm.communication import AllToAll
+from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
 from shardgym.pools import TablePool, load_pool
 from shardgym.records import canonical_json, sha256
 from shardgym.table import EmbeddingTable
@@ -111,9 +111,9 @@ def may_have(role: Role, digest: str) -> bool:
     return (int(digest[:8], 16) % 7 < 5) == (role == "oracle")
 
 
-def shard_set_digest(shard_set: Content) -> str:
+def shard_set_digest(shard_set: ShardSet) -> str:
     """Return the identity of a shard set: tables by name, rows and widths, batch, precision and optimiser."""
-    shards = [[s.table.name, s.table.num_embeddings, *s.rows, s.width] for s in shard_set.pieces]
+    shards = [[s.table.name, s.table.num_embeddings, *s.rows, s.width] for s in shard_set.shards]
     return sha256(canonical_json([shards, shard_set.batch_size, shard_set.precision, shard_set.optimizer]))
 
 
@@ -132,7 +132,7 @@ class ShardSetSampler:
         self._setup = setup
         self._seed = seed
 
-    def shard_set(self, role: Role, number: int) -> Content:
+    def shard_set(self, role: Role, number: int) -> ShardSet:
         """Return the shard set of a sample.
 
         Of role "plans", sample number i is device `i % PLAN_DEVICES` of plan `i // PLAN_DEVICES`.
@@ -154,7 +154,7 @@ class ShardSetSampler:
         train, test = load_pool(self._setup.pool).split()
         return train.scaled(self._setup.scale), test.scaled(self._setup.scale)
 
-    def _draw(self, rng: StableRandom, tables: Sequence[EmbeddingTable]) -> list[Piece]:
+    def _draw(self, rng: StableRandom, tables: Sequence[EmbeddingTable]) -> list[ShardSpec]:
         kind = rng.uniform()
         if kind < _SINGLE:
             return _draw_any(rng, tables, 1)
@@ -168,7 +168,7 @@ class ShardSetSampler:
             return [s for s, total in zip(shards, sums, strict=True) if total <= memory] or shards[:1]
         return _draw_placed(rng, tables)
 
-    def _within_limits(self, shards: Sequence[Piece]) -> Iterator[Piece]:
+    def _within_limits(self, shards: Sequence[ShardSpec]) -> Iterator[ShardSpec]:
         """Leave out shards that do not fit any more."""
         free = int(OVERFULL * self._setup.memory_bytes)
         for shard in shards[:_MAX_TABLES]:
@@ -177,7 +177,7 @@ class ShardSetSampler:
                 yield shard
 
     @functools.lru_cache(maxsize=8)  # noqa: B019  (lives as long as one collection)
-    def _plan(self, number: int) -> list[list[Piece]]:
+    def _plan(self, number: int) -> list[list[ShardSpec]]:
         """Return what the devices of a complete table-wise plan hold. All hold something and have the memory."""
         shards = self._plan_task(number // PLANS_PER_TASK)
         rng = StableRandom(self._seed, "plan", number)
@@ -186,7 +186,7 @@ class ShardSetSampler:
             if self._fits(devices):
                 return devices
 
-    def _plan_task(self, number: int) -> list[Piece]:
+    def _plan_task(self, number: int) -> list[ShardSpec]:
         """Return the tables of a task that plans of any balance have the memory for."""
         tables = self._halves[1].tables
         rng = StableRandom(self._seed, "plan task", number)
@@ -195,27 +195,27 @@ class ShardSetSampler:
             if sum(self._fits(_place_anywhere(rng, shards)) for _ in range(_TRIALS)) > _TRIALS // 4:
                 return shards
 
-    def _fits(self, devices: Sequence[Sequence[Piece]]) -> bool:
+    def _fits(self, devices: Sequence[Sequence[ShardSpec]]) -> bool:
         return all(shards and sum(map(self._bytes, shards)) <= self._setup.memory_bytes for shards in devices)
 
-    def _bytes(self, shard: Piece) -> int:
+    def _bytes(self, shard: ShardSpec) -> int:
         return block_bytes(shard.num_rows, shard.width, self._setup.precision, self._setup.optimizer)
 
-    def _shard_set_of(self, shards: Sequence[Piece]) -> Content:
+    def _shard_set_of(self, shards: Sequence[ShardSpec]) -> ShardSet:
         ordered = tuple(sorted(shards, key=lambda s: (s.table.name, s.rows, s.width)))
-        return Content(ordered, self._halves[0].batch_size, self._setup.precision, self._setup.optimizer)
+        return ShardSet(ordered, self._halves[0].batch_size, self._setup.precision, self._setup.optimizer)
 
 
-def whole_table(table: EmbeddingTable, width: int) -> Piece:
+def whole_table(table: EmbeddingTable, width: int) -> ShardSpec:
     """Return all rows of a table at a width; the table's own width is a placeholder that nothing measures."""
-    return Piece(table, (0, table.num_embeddings), width)
+    return ShardSpec(table, (0, table.num_embeddings), width)
 
 
-def _draw_any(rng: StableRandom, tables: Sequence[EmbeddingTable], count: int) -> list[Piece]:
+def _draw_any(rng: StableRandom, tables: Sequence[EmbeddingTable], count: int) -> list[ShardSpec]:
     """Draw any tables up to a random width, at times cut by columns or rows, at times both halves of one table."""
     dims = DIMS[: rng.integer(1, len(DIMS))]
     has_row_ranges = rng.chance(_ROW_SETS)
-    shards: list[Piece] = []
+    shards: list[ShardSpec] = []
     for table in rng.sample(tables, count):
         width = rng.choice(dims)
         if width > UNIT and rng.chance(_UNEVEN):
@@ -232,14 +232,14 @@ def _draw_any(rng: StableRandom, tables: Sequence[EmbeddingTable], count: int) -
     return shards[:count]
 
 
-def _draw_task(rng: StableRandom, tables: Sequence[EmbeddingTable], devices: int) -> list[Piece]:
+def _draw_task(rng: StableRandom, tables: Sequence[EmbeddingTable], devices: int) -> list[ShardSpec]:
     """Draw the tables of a task, as in the suites."""
     dims = DIMS[: rng.integer(1, len(DIMS))]
     count = rng.integer(*_TASK_TABLES[devices])
     return [whole_table(table, rng.choice(dims)) for table in rng.sample(tables, min(len(tables), count))]
 
 
-def _draw_placed(rng: StableRandom, tables: Sequence[EmbeddingTable]) -> list[Piece]:
+def _draw_placed(rng: StableRandom, tables: Sequence[EmbeddingTable]) -> list[ShardSpec]:
     """Return what one device of a random placement of a random task holds, at least one shard.
 
     Largest shards are placed first. Each goes to the least loaded device or, with a probability of its own, to any. In
@@ -259,7 +259,7 @@ def _draw_placed(rng: StableRandom, tables: Sequence[EmbeddingTable]) -> list[Pi
         shards = shards[: rng.integer(1, len(shards))]
     measure = rng.choice(("size", "dim", "lookup", "size_lookup"))
     anywhere = rng.uniform()
-    placed: list[list[Piece]] = [[] for _ in range(devices)]
+    placed: list[list[ShardSpec]] = [[] for _ in range(devices)]
     loads = [0.0] * devices
     for shard in sorted(shards, key=lambda s: -_load(measure, s)):
         device = rng.integer(0, devices - 1) if rng.chance(anywhere) else loads.index(min(loads))
@@ -275,7 +275,7 @@ def _cut_in_two(rng: StableRandom, width: int) -> tuple[int, int]:
     return first * UNIT, width - first * UNIT
 
 
-def _load(measure: str, shard: Piece) -> float:
+def _load(measure: str, shard: ShardSpec) -> float:
     if measure == "size":
         return shard.num_rows * shard.width
     if measure == "dim":
@@ -284,10 +284,10 @@ def _load(measure: str, shard: Piece) -> float:
     return lookups if measure == "lookup" else lookups * math.log10(max(10, shard.num_rows))
 
 
-def _place_anywhere(rng: StableRandom, shards: Sequence[Piece]) -> list[list[Piece]]:
+def _place_anywhere(rng: StableRandom, shards: Sequence[ShardSpec]) -> list[list[ShardSpec]]:
     """Put every shard on a random device; how unevenly devices are preferred is random too."""
     weights = [rng.uniform(0.3, 1.0) for _ in range(PLAN_DEVICES)]
-    placed: list[list[Piece]] = [[] for _ in range(PLAN_DEVICES)]
+    placed: list[list[ShardSpec]] = [[] for _ in range(PLAN_DEVICES)]
     for shard in shards:
         rest = rng.uniform(0.0, sum(weights))
         for device, weight in enumerate(weights):
@@ -313,10 +313,10 @@ class ExchangeSample(NamedTuple):
     batch_size: int
     precision: Precision
 
-    def exchange(self, *, backward: bool) -> Exchange:
+    def exchange(self, *, backward: bool) -> AllToAll:
         """Return one of the two exchanges."""
         offsets = (0.0,) * len(self.widths) if backward else self.offsets_ms
-        return Exchange(self.widths, self.batch_size, self.precision, offsets, backward)
+        return AllToAll(self.widths, self.batch_size, self.precision, offsets, backward)
 
     @property
     def element_bytes(self) -> int:

@@ -17,7 +17,7 @@ from shardgym.collection.sampling import (
     shard_set_digest,
 )
 from shardgym.collection.settings import KINDS, OVERFULL, ROLES, SETUPS, STEPS, Counts, Kind, Role
-from shardgym.costs.fbgemm.content import Content
+from shardgym.costs.fbgemm.jobs import ShardSet
 from shardgym.errors import InputError
 
 #: Exchanges in a row over the same number of devices, because starting its processes takes seconds.
@@ -134,7 +134,7 @@ class CollectionPlan:
         for block in self.blocks:
             yield from (*block.shard_sets, *block.exchanges)
 
-    def shard_set(self, sample: SampleId) -> Content:
+    def shard_set(self, sample: SampleId) -> ShardSet:
         """Return the shard set of a compute sample."""
         return self._shard_sets.shard_set(sample.role, sample.number)
 

@@ -10,9 +10,8 @@ from shardgym.conformance.cases import Case, feasible_cases, infeasible_cases, l
 from shardgym.conformance.checks import JUDGES, judge
 from shardgym.conformance.report import Check, ConformanceReport
 from shardgym.conformance.trial import Trial, watch
-from shardgym.costs.base import CostModel
+from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.judge_guard import judges_closed
-from shardgym.costs.registry import make_cost
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
 from shardgym.registry import construct

@@ -1,4 +1,4 @@
-"""CostModel: the interface of everything that can say what a plan costs."""
+"""CostModel, the interface of everything that can say what a plan costs, and `make_cost`."""
 
 from __future__ import annotations
 
@@ -11,19 +11,29 @@ from shardgym.arguments import check_instance, check_list_of
 from shardgym.costs.plan_cost import PlanCost, Source, infinite
 from shardgym.errors import InfeasiblePlanError
 from shardgym.plan import ShardingPlan
+from shardgym.registry import construct, find_class, registered
 from shardgym.task import ShardingTask
+
+#: Entry-point group of cost models.
+GROUP = "shardgym.costs"
 
 #: What to do when plans are something else than a list of plans.
 ONE_PLAN = "a single plan goes into a list, [plan]; ShardingPlan.load(path) reads one"
 
 
 class CostModel(abc.ABC):
-    """Scores plans. Subclasses implement `score` for feasible plans only.
+    """Scores plans.
+
+    To write a cost model of your own, subclass this, set the four attributes and implement `score`. Then give
+    its `module:Class` wherever a cost is named. `evaluate` checks arguments, sorts out infeasible plans and calls
+    `score` with the rest, so `score` needs no checks of its own.
 
     Attributes:
-        name: as registered.
+        name: as registered, or any short name.
         version: changes whenever the same plan may get another cost.
         deterministic: whether the same plan always gets the same cost.
+        hardware: tag of the hardware that the times are of. Times of different tags are never compared. A class
+            attribute will do where the tag is always the same.
     """
 
     how_to_get: ClassVar[str] = "make_cost(name) makes one"
@@ -39,7 +49,15 @@ class CostModel(abc.ABC):
 
     @abc.abstractmethod
     def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
-        """Score plans that are known to be feasible for `task`."""
+        """Return the costs of feasible plans. Called by `evaluate`; this is what a subclass implements.
+
+        Args:
+            task: the task.
+            plans: at least one plan for it. All of them are known to be feasible.
+
+        Returns:
+            One cost per plan, in the same order. A plan that cannot be scored gets `no_cost(task, reason)`.
+        """
 
     def evaluate(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         """Score plans of one task together; measured costs interleave them.
@@ -96,6 +114,27 @@ class CostModel(abc.ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def cost_names() -> list[str]:
+    """Names of the registered cost models."""
+    return list(registered(GROUP))
+
+
+def make_cost(name: str, **settings: Any) -> CostModel:
+    """Make a cost model.
+
+    Args:
+        name: a registered name such as "fbgemm" or "roofline", or `module:Class`.
+        **settings: passed to the model, e.g. `device="cpu"`.
+
+    Raises:
+        UnknownNameError: no such model; the closest names are given.
+        InputError: the model does not take these settings.
+        MissingDependencyError: the model needs an extra that is not installed.
+    """
+    model: CostModel = construct("cost", name, find_class("cost", GROUP, name), settings)
+    return model
 
 
 def _infeasibility(task: ShardingTask, plan: ShardingPlan) -> str | None:

@@ -9,9 +9,9 @@ import sys
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from shardgym.costs.fbgemm.communication import RANKS_PER_CORE
-from shardgym.costs.fbgemm.remedy import known_remedy
-from shardgym.costs.workers.machine import usable_cores
+from shardgym.costs.fbgemm.cost import RANKS_PER_CORE
+from shardgym.costs.fbgemm.machine import usable_cores
+from shardgym.costs.fbgemm.pool import known_remedy
 from shardgym.doctor.machine import memory_bytes, missing_extras
 from shardgym.provenance import commit, versions
 

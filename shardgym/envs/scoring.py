@@ -8,9 +8,8 @@ import numpy as np
 
 from shardgym.arguments import check_dict, describe
 from shardgym.arrays import Floats
-from shardgym.costs.base import CostModel
+from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.plan_cost import PHASES, PlanCost
-from shardgym.costs.registry import make_cost
 from shardgym.envs.episode import Episode
 from shardgym.envs.partial_cost import partial_cost
 from shardgym.errors import InputError, MeasurementError

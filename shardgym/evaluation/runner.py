@@ -8,9 +8,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from shardgym.costs.base import CostModel
+from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.judge_guard import judges_closed
-from shardgym.costs.registry import make_cost
 from shardgym.errors import InputError
 from shardgym.evaluation.asked import check_time_limit, folder_of, seeds_of, settings_of, task_count
 from shardgym.evaluation.belonging import check_records

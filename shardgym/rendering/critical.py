@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from shardgym.arrays import Floats
-from shardgym.costs.collectives.link_model import wait_ms
+from shardgym.costs.links import wait_ms
 from shardgym.costs.plan_cost import PlanCost
 
 #: What sets a device apart: its lookups, the columns that it sends, or an exchange that these do not explain.

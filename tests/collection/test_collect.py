@@ -9,8 +9,7 @@ import pytest
 
 from shardgym.collection import collect, finish
 from shardgym.collection.measurements import LOG, MeasurementLog
-from shardgym.costs.fbgemm.device_facts import DeviceFacts
-from shardgym.costs.fbgemm.measurer import HOST_WAITED
+from shardgym.costs.fbgemm.jobs import HOST_WAITED, DeviceFacts
 from shardgym.errors import InputError, MissingDependencyError
 from shardgym.files import only_writer
 

@@ -11,7 +11,7 @@ import pytest
 from shardgym.collection.run import iterations_of
 from shardgym.collection.sampling import ExchangeSampler, ShardSetSampler, shard_set_digest
 from shardgym.collection.settings import OVERFULL, PLAN_DEVICES, PLANS_PER_TASK, ROLES, SETUPS, STEPS
-from shardgym.costs.fbgemm.content import Piece
+from shardgym.costs.fbgemm.jobs import ShardSpec
 from shardgym.pools import load_pool
 from shardgym.suites import load_suite
 
@@ -28,7 +28,7 @@ def drawn():
 
 
 def names(contents):
-    return {piece.table.name for content in contents for piece in content.pieces}
+    return {piece.table.name for content in contents for piece in content.shards}
 
 
 def test_a_sample_does_not_depend_on_what_was_drawn_before():
@@ -95,7 +95,7 @@ def test_shard_sets_fit_a_device_or_exceed_it_a_little(drawn):
 
 
 def test_the_spread_covers_single_tables_and_crowded_devices(drawn):
-    counts = [len(content.pieces) for content in drawn["oracle"]]
+    counts = [len(content.shards) for content in drawn["oracle"]]
     assert min(counts) == 1
     assert max(counts) > 40
     assert sum(count == 1 for count in counts) > COUNT / 10
@@ -103,17 +103,17 @@ def test_the_spread_covers_single_tables_and_crowded_devices(drawn):
 
 
 def test_widths_are_whole_units_and_include_uneven_cuts(drawn):
-    widths = {piece.width for content in drawn["oracle"] for piece in content.pieces}
+    widths = {piece.width for content in drawn["oracle"] for piece in content.shards}
     assert all(width % 4 == 0 and 4 <= width <= 128 for width in widths)
     assert {4, 8, 16, 32, 64, 128} <= widths
     assert widths - {4, 8, 16, 32, 64, 128}
 
 
 def test_some_pieces_are_row_ranges_and_some_tables_come_twice(drawn):
-    pieces = [piece for content in drawn["oracle"] for piece in content.pieces]
+    pieces = [piece for content in drawn["oracle"] for piece in content.shards]
     assert any(not piece.is_whole for piece in pieces)
     assert all(0 <= p.rows[0] < p.rows[1] <= p.table.num_embeddings for p in pieces)
-    assert any(len({p.table.name for p in c.pieces}) < len(c.pieces) for c in drawn["oracle"])
+    assert any(len({p.table.name for p in c.shards}) < len(c.shards) for c in drawn["oracle"])
 
 
 def test_contents_look_like_those_of_plans(drawn):
@@ -123,16 +123,16 @@ def test_contents_look_like_those_of_plans(drawn):
         assert (content.batch_size, content.precision, content.optimizer) == (
             task.batch_size, task.precision, task.optimizer,
         )  # fmt: skip
-        keys = [(p.table.name, p.rows, p.width) for p in content.pieces]
+        keys = [(p.table.name, p.rows, p.width) for p in content.shards]
         assert keys == sorted(keys)
 
 
 def test_small_shard_sets_get_more_steps(drawn):
     """Ten ids per sample at width 4 read 8192 * 40 = 327,680 weights a step, half the rows half of that."""
-    content = next(c for c in drawn["oracle"] if len(c.pieces) == 1 and c.pieces[0].is_whole)
-    table = dataclasses.replace(content.pieces[0].table, num_embeddings=100, pooling_factor=10)
-    whole = content._replace(pieces=(Piece(table, (0, 100), 4),))
-    half = content._replace(pieces=(Piece(table, (0, 50), 4),))
+    content = next(c for c in drawn["oracle"] if len(c.shards) == 1 and c.shards[0].is_whole)
+    table = dataclasses.replace(content.shards[0].table, num_embeddings=100, pooling_factor=10)
+    whole = content._replace(shards=(ShardSpec(table, (0, 100), 4),))
+    half = content._replace(shards=(ShardSpec(table, (0, 50), 4),))
     assert (iterations_of(whole), iterations_of(half)) == (STEPS.iterations, STEPS.small_iterations)
 
 
@@ -184,14 +184,14 @@ def plans_of(sampler):
 
 
 def tables_of(plan):
-    return sorted(piece.table.name for content in plan for piece in content.pieces)
+    return sorted(piece.table.name for content in plan for piece in content.shards)
 
 
 def test_plans_of_a_task_place_the_same_tables_whole_and_once():
     plans = plans_of(ShardSetSampler(SETUPS["cuda"], seed=0))
     for plan in plans:
         assert max(Counter(tables_of(plan)).values()) == 1
-        assert all(piece.is_whole for content in plan for piece in content.pieces)
+        assert all(piece.is_whole for content in plan for piece in content.shards)
     tasks = {tuple(tables_of(plan)) for plan in plans}
     assert len(tasks) == 2
     assert tables_of(plans[0]) == tables_of(plans[PLANS_PER_TASK - 1]) != tables_of(plans[PLANS_PER_TASK])

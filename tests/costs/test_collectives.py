@@ -8,10 +8,8 @@ import threading
 import numpy as np
 import pytest
 
-from shardgym.costs.collectives import measured
-from shardgym.costs.collectives.interleave import time_exchanges
-from shardgym.costs.collectives.jobs import Exchange
-from shardgym.costs.collectives.measured import CollectiveGroup
+from shardgym.costs.fbgemm import communication
+from shardgym.costs.fbgemm.cost import AllToAll, CollectiveGroup, time_all_to_alls
 from shardgym.errors import MeasurementError
 
 
@@ -23,7 +21,7 @@ def group():
 
 
 def exchange(widths, *, offsets=(0.0, 0.0, 0.0), backward=False, batch=8, precision="fp32"):
-    return Exchange(tuple(widths), batch, precision, tuple(offsets), backward)
+    return AllToAll(tuple(widths), batch, precision, tuple(offsets), backward)
 
 
 def kill_and_see(pid):
@@ -45,7 +43,7 @@ def test_backward_goes_the_same_way_in_reverse():
 def test_what_arrives_is_what_was_sent(group):
     elements = exchange([4, 0, 8]).elements()
     sent = [np.arange(elements[d].sum(), dtype=np.float32) + 1000 * d for d in range(3)]
-    received = group.move(sent, elements)
+    received = group.exchange(sent, elements)
     cuts = [np.split(values, np.cumsum(elements[d])[:-1]) for d, values in enumerate(sent)]
     for d in range(3):
         assert received[d].tolist() == np.concatenate([cuts[source][d] for source in range(3)]).tolist()
@@ -55,7 +53,7 @@ def test_pooled_values_reach_their_samples_and_gradients_come_home(group):
     # Forward and back again is the identity on each device's pooled output.
     elements = exchange([4, 0, 8]).elements()
     pooled = [np.random.default_rng(d).normal(size=elements[d].sum()).astype(np.float32) for d in range(3)]
-    home = group.move(group.move(pooled, elements), elements.T)
+    home = group.exchange(group.exchange(pooled, elements), elements.T)
     for d in range(3):
         assert home[d].tolist() == pooled[d].tolist()
 
@@ -77,7 +75,7 @@ def test_a_device_that_starts_early_waits_for_the_late_one(group):
 def test_many_exchanges_are_timed_in_rounds(group):
     first, second = exchange([4, 4, 4]), exchange([4, 0, 8], backward=True)
     effort = {"rounds": 2, "warmups": 0, "iterations": 2}
-    times, failed = time_exchanges(group, [first, second, first], rng=random.Random(0), **effort)
+    times, failed = time_all_to_alls(group, [first, second, first], rng=random.Random(0), **effort)
     assert failed == {}
     assert {e: t.shape for e, t in times.items()} == {first: (2, 3), second: (2, 3)}
 
@@ -105,7 +103,7 @@ class Rank:
         self.looks += 1
         return self.looks >= self._dies_at
 
-    def obituary(self):
+    def cause_of_death(self):
         return "worker died with signal 9"
 
 
@@ -117,7 +115,7 @@ def test_the_rank_that_died_is_named_although_a_peer_complained_first(monkeypatc
 
 
 def test_a_complaint_of_one_that_is_not_about_a_death_is_its_own(monkeypatch):
-    monkeypatch.setattr("shardgym.costs.collectives.measured._NOTICE_S", 0.05)
+    monkeypatch.setattr("shardgym.costs.fbgemm.communication._NOTICE_S", 0.05)
     group = CollectiveGroup(2, "cpu", 1.0)
     monkeypatch.setattr(group, "_ranks", [Rank(10**9), Rank(10**9)])
     assert group._culprit(1, "out of memory") == "device 1: out of memory"
@@ -143,8 +141,8 @@ def test_a_death_that_only_the_sender_notices_fails_nobodys_exchange(group, numb
 
 
 def test_a_rank_that_was_stopped_idle_fails_nobodys_exchange(group, monkeypatch):
-    monkeypatch.setattr(measured, "_IDLE_S", 0.0)
-    monkeypatch.setattr(measured, "_PING_S", 1.0)
+    monkeypatch.setattr(communication, "_IDLE_S", 0.0)
+    monkeypatch.setattr(communication, "_PING_S", 1.0)
     group.time(exchange([4, 4, 4]), 0, 1)
     before = group.pids()
     os.kill(before[1], signal.SIGSTOP)
@@ -154,7 +152,7 @@ def test_a_rank_that_was_stopped_idle_fails_nobodys_exchange(group, monkeypatch)
 
 def test_a_rank_that_hangs_is_killed_after_the_time_limit():
     processes = CollectiveGroup(2, "cpu", timeout_s=1.5)
-    two = Exchange((4, 4), 8, "fp32", (0.0, 0.0), True)
+    two = AllToAll((4, 4), 8, "fp32", (0.0, 0.0), True)
     processes.time(two, 0, 1)
     os.kill(processes.pids()[1], signal.SIGSTOP)
     with pytest.raises(MeasurementError, match=r"no answer within 1\.5 s"):
@@ -171,6 +169,6 @@ def test_an_exchange_larger_than_memory_is_refused_with_bytes(group):
 def test_only_the_failed_exchange_is_lost(group):
     good, bad = exchange([4, 4, 4]), exchange([2**40, 4, 4], batch=2**20)
     effort = {"rounds": 2, "warmups": 0, "iterations": 1}
-    times, failed = time_exchanges(group, [good, bad], rng=random.Random(0), **effort)
+    times, failed = time_all_to_alls(group, [good, bad], rng=random.Random(0), **effort)
     assert set(times) == {good}
     assert set(failed) == {bad}

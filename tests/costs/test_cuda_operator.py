@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from shardgym.costs.fbgemm.content import Content, Piece
-from shardgym.costs.fbgemm.operator import OPTIMIZERS, build_operator
+from shardgym.costs.fbgemm.backend import OPTIMIZERS, build_operator
+from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
 from shardgym.table import EmbeddingTable
 
 pytestmark = [
@@ -19,8 +19,8 @@ pytestmark = [
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_it_has_all_weights_and_states_on_the_gpu(optimizer, precision):
-    pieces = tuple(Piece(EmbeddingTable(f"t{n}", 100 + n, 32), (0, 100 + n), 8 * (n + 1)) for n in range(3))
-    content = Content(pieces, 64, precision, optimizer)
+    pieces = tuple(ShardSpec(EmbeddingTable(f"t{n}", 100 + n, 32), (0, 100 + n), 8 * (n + 1)) for n in range(3))
+    content = ShardSet(pieces, 64, precision, optimizer)
     with FakeTensorMode(allow_non_fake_inputs=True):
         operator = build_operator(content, torch.device("cuda", 0))
     states = [getattr(operator, name).numel() for name in ("momentum1_dev", "momentum2_dev") if hasattr(operator, name)]

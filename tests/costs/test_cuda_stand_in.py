@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from shardgym.costs.fbgemm import cuda
-from shardgym.costs.fbgemm.content import Content, Piece
-from shardgym.costs.fbgemm.measurer import HOST_WAITED, Job, Measurer
-from shardgym.costs.workers.child import Refusal
+from shardgym.costs.fbgemm.jobs import HOST_WAITED, ShardSet, ShardSpec, TimingJob
+from shardgym.costs.fbgemm.process import JobError
+from shardgym.costs.fbgemm.worker import Measurer
 from shardgym.table import EmbeddingTable
 
 pytestmark = [
@@ -74,11 +74,11 @@ def gpu(monkeypatch):
 
 def content(rows=50, batch_size=6):
     table = EmbeddingTable("t", rows, 8, 2.0)
-    return Content((Piece(table, (0, rows), 8),), batch_size, "fp32", "exact_sgd")
+    return ShardSet((ShardSpec(table, (0, rows), 8),), batch_size, "fp32", "exact_sgd")
 
 
 def test_events_around_each_phase_are_the_times(gpu):
-    times = Measurer(cuda.CudaBackend(), seed=0)(Job(content(), warmups=1, iterations=3)).times
+    times = Measurer(cuda.CudaBackend(), seed=0)(TimingJob(content(), warmups=1, iterations=3)).times
     assert times.tolist() == [[1.0, 1.0]] * 3
     assert gpu.log == (["event"] * 4 + ["wait"]) * 4
 
@@ -91,7 +91,7 @@ def test_a_step_in_which_the_gpu_waited_is_measured_again_behind_more_flushes(gp
     flushed = []
     monkeypatch.setattr(cuda.CudaBackend, "_flush_cache", lambda self, times: flushed.append(times))
     gpu.ahead = 2
-    times = Measurer(cuda.CudaBackend(), seed=0)(Job(content(), warmups=0, iterations=1)).times
+    times = Measurer(cuda.CudaBackend(), seed=0)(TimingJob(content(), warmups=0, iterations=1)).times
     assert times.shape == (1, 2)
     assert flushed == [1, 1, 2, 2]
 
@@ -100,7 +100,7 @@ def test_a_step_in_which_the_gpu_waited_is_measured_again_behind_more_flushes(gp
 def test_times_that_include_waiting_for_the_host_say_so(gpu, ahead, notes):
     """The stand-in that is ahead of the host waits for it, however many flushes there are."""
     gpu.ahead = ahead
-    found = Measurer(cuda.CudaBackend(), seed=0)(Job(content(), warmups=0, iterations=2))
+    found = Measurer(cuda.CudaBackend(), seed=0)(TimingJob(content(), warmups=0, iterations=2))
     assert found.times.shape == (2, 2)
     assert found.notes == notes
 
@@ -112,9 +112,9 @@ def test_only_steps_that_are_reported_count_and_only_those_of_the_job(gpu, monke
     monkeypatch.setattr(cuda.CudaBackend, "_attempt", lambda self, *given: (next(waits), attempt(self, *given)[1]))
     backend = cuda.CudaBackend()
     measure = Measurer(backend, seed=0)
-    assert measure(Job(content(), warmups=1, iterations=1)).notes == ()
+    assert measure(TimingJob(content(), warmups=1, iterations=1)).notes == ()
     assert backend.host_waits == 1
-    assert measure(Job(content(), warmups=0, iterations=2)).notes == ()
+    assert measure(TimingJob(content(), warmups=0, iterations=2)).notes == ()
 
 
 def test_the_flush_overwrites_more_than_the_cache_holds(gpu):
@@ -140,24 +140,24 @@ def test_all_weights_are_random(gpu):
 def test_a_content_that_does_not_fit_is_refused_with_bytes(gpu):
     measure = Measurer(cuda.CudaBackend(), seed=0)
     gpu.free = 1000
-    with pytest.raises(Refusal, match=r"needs \d{4,} bytes of GPU memory, 1200 bytes are available"):
-        measure(Job(content(), warmups=0, iterations=1))
+    with pytest.raises(JobError, match=r"needs \d{4,} bytes of GPU memory, 1200 bytes are available"):
+        measure(TimingJob(content(), warmups=0, iterations=1))
     gpu.free = 10**9
-    assert measure(Job(content(), warmups=0, iterations=1)).times.shape == (1, 2)
+    assert measure(TimingJob(content(), warmups=0, iterations=1)).times.shape == (1, 2)
 
 
 def test_ids_that_were_kept_are_given_up_before_a_content_is_refused(gpu):
     """What is kept for the next job counts as used memory; there is room once nothing is kept and it is released."""
     measure = Measurer(cuda.CudaBackend(), seed=0)
-    measure(Job(content(), warmups=0, iterations=1))
-    assert measure._requests._drawn.held_bytes > 0
+    measure(TimingJob(content(), warmups=0, iterations=1))
+    assert measure._requests.drawn.currsize > 0
     gpu.free = 1000
 
     def release():
-        gpu.free = 1000 if measure._requests._drawn.held_bytes else 10**9
+        gpu.free = 1000 if measure._requests.drawn.currsize else 10**9
 
     cuda.torch.cuda.empty_cache = release
-    assert measure(Job(content(rows=60), warmups=0, iterations=1)).times.shape == (1, 2)
+    assert measure(TimingJob(content(rows=60), warmups=0, iterations=1)).times.shape == (1, 2)
 
 
 def test_running_out_while_measuring_is_a_refusal_and_the_next_job_works(gpu, monkeypatch):
@@ -168,10 +168,10 @@ def test_running_out_while_measuring_is_a_refusal_and_the_next_job_works(gpu, mo
 
     with monkeypatch.context() as patch:
         patch.setattr(cuda.CudaBackend, "build", build)
-        with pytest.raises(Refusal, match=r"ran out of memory: measuring needs about \d+ bytes, \d+ bytes were"):
-            measure(Job(content(), warmups=0, iterations=1))
+        with pytest.raises(JobError, match=r"ran out of memory: measuring needs about \d+ bytes, \d+ bytes were"):
+            measure(TimingJob(content(), warmups=0, iterations=1))
     assert "release" in gpu.log
-    assert measure(Job(content(), warmups=0, iterations=1)).times.shape == (1, 2)
+    assert measure(TimingJob(content(), warmups=0, iterations=1)).times.shape == (1, 2)
 
 
 def fails_with(monkeypatch, error):
@@ -185,15 +185,15 @@ def fails_with(monkeypatch, error):
 @pytest.mark.parametrize("text", ["CUDA error: out of memory", "kernel.cuh:311 CUDA Error: out of memory"])
 def test_memory_that_runs_out_outside_of_the_allocator_is_a_refusal_too(gpu, monkeypatch, text):
     """Loading a kernel takes memory that torch's allocator does not know of."""
-    with pytest.raises(Refusal, match=r"ran out of memory: measuring needs about \d+ bytes"):
-        fails_with(monkeypatch, RuntimeError(text))(Job(content(), warmups=0, iterations=1))
+    with pytest.raises(JobError, match=r"ran out of memory: measuring needs about \d+ bytes"):
+        fails_with(monkeypatch, RuntimeError(text))(TimingJob(content(), warmups=0, iterations=1))
 
 
 def test_any_other_error_of_a_kernel_is_no_refusal(gpu, monkeypatch):
     """After an illegal access the process is of no use any more and must be replaced."""
     with pytest.raises(RuntimeError, match="illegal memory access"):
         fails_with(monkeypatch, RuntimeError("CUDA error: an illegal memory access was encountered"))(
-            Job(content(), warmups=0, iterations=1)
+            TimingJob(content(), warmups=0, iterations=1)
         )
 
 
@@ -202,7 +202,7 @@ def test_a_machine_without_a_gpu_is_refused_with_torchs_own_reason(gpu):
         raise RuntimeError("The NVIDIA driver on your system is too old\nsee www")
 
     cuda.torch.cuda.is_available, cuda.torch.cuda.init = (lambda: False), init
-    with pytest.raises(Refusal, match=r"sees no CUDA device \(RuntimeError: The NVIDIA dr.* too old\); use"):
+    with pytest.raises(JobError, match=r"sees no CUDA device \(RuntimeError: The NVIDIA dr.* too old\); use"):
         cuda.CudaBackend()
 
 

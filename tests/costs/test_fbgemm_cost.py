@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from shardgym.costs import make_cost
-from shardgym.costs.fbgemm.content import content_of
-from shardgym.costs.fbgemm.measurer import HOST_WAITED, Job, Measured
-from shardgym.costs.workers.machine import usable_cores
-from shardgym.costs.workers.process import ChildProcess
+from shardgym.costs.fbgemm.jobs import HOST_WAITED, ShardSet, StepTimes, TimingJob
+from shardgym.costs.fbgemm.machine import usable_cores
+from shardgym.costs.fbgemm.process import ChildProcess
 from shardgym.errors import InputError, MeasurementError
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.table import EmbeddingTable, RecordedIds
@@ -61,9 +60,9 @@ class ToyPool:
     def run(self, jobs, ahead=0):
         seen = set()
         for job in jobs:
-            waited = job.content in seen and any(piece.table.name == "a" for piece in job.content.pieces)
-            seen.add(job.content)
-            yield job, Measured(np.ones((job.iterations, 2)), (HOST_WAITED,) if waited else ())
+            waited = job.shard_set in seen and any(piece.table.name == "a" for piece in job.shard_set.shards)
+            seen.add(job.shard_set)
+            yield job, StepTimes(np.ones((job.iterations, 2)), (HOST_WAITED,) if waited else ())
 
     def close(self):
         """There is nothing to end."""
@@ -157,7 +156,7 @@ def signal_while_measuring(monkeypatch, victim, number):
     send = ChildProcess.send
 
     def send_and_signal(self, message):
-        chosen = isinstance(message, Job) and message.content == victim
+        chosen = isinstance(message, TimingJob) and message.shard_set == victim
         if chosen:
             os.kill(self.pid, signal.SIGSTOP)
         send(self, message)
@@ -170,7 +169,7 @@ def signal_while_measuring(monkeypatch, victim, number):
 def test_a_worker_that_dies_fails_only_its_own_plan_and_is_replaced(cost, monkeypatch):
     cost.evaluate(TASK, [APART])
     before = cost.worker_pids()
-    signal_while_measuring(monkeypatch, content_of(TASK, TOGETHER.on(0)), signal.SIGKILL)
+    signal_while_measuring(monkeypatch, ShardSet.of(TASK, TOGETHER.on(0)), signal.SIGKILL)
     apart, together = cost.evaluate(TASK, [APART, TOGETHER])
     assert together.reason.startswith("could not be measured: device 0: worker died with signal 9 (SIGKILL)")
     assert together.total_ms == np.inf
@@ -184,7 +183,7 @@ def test_a_worker_that_dies_fails_only_its_own_plan_and_is_replaced(cost, monkey
 def test_a_worker_that_hangs_is_killed_after_the_time_limit(cost, monkeypatch):
     cost.evaluate(TASK, [APART])
     monkeypatch.setattr(cost._pool, "_timeout_s", 3.0)
-    signal_while_measuring(monkeypatch, content_of(TASK, TOGETHER.on(0)), signal.SIGSTOP)
+    signal_while_measuring(monkeypatch, ShardSet.of(TASK, TOGETHER.on(0)), signal.SIGSTOP)
     apart, together = cost.evaluate(TASK, [APART, TOGETHER])
     assert "no answer within 3 s" in together.reason
     assert apart.feasible
@@ -203,7 +202,7 @@ def test_a_worker_that_dies_after_its_last_answer_costs_no_plan(cost, monkeypatc
     send, killed = ChildProcess.send, []
 
     def kill_once_and_send(self, message):
-        if isinstance(message, Job) and not killed:
+        if isinstance(message, TimingJob) and not killed:
             killed.append(self.pid)
             self._process.kill()
             self._process.wait()

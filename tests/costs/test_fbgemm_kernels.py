@@ -5,9 +5,9 @@ import time
 import numpy as np
 import pytest
 
-from shardgym.costs.fbgemm.content import content_of
-from shardgym.costs.fbgemm.measurer import Job, Measurer
+from shardgym.costs.fbgemm.jobs import ShardSet, TimingJob
 from shardgym.costs.fbgemm.requests import RequestMaker
+from shardgym.costs.fbgemm.worker import Measurer
 from shardgym.ids import draw_bags
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.table import EmbeddingTable, ZipfIds
@@ -48,7 +48,7 @@ def pooled_on_full_table(table, weights, seed=0):
 
 def run_shards(backend, problem, plan, device, weights):
     """Put the shards' part of the full weights into the operator and return pooled values per shard."""
-    content = content_of(problem, plan.on(device))
+    content = ShardSet.of(problem, plan.on(device))
     operator = backend.build(content)
     shards = sorted(plan.on(device), key=lambda s: (s.table, s.rows, s.num_columns))
     for shard, held in zip(shards, operator.split_embedding_weights(), strict=True):
@@ -75,7 +75,7 @@ def test_shards_reassembled_give_the_pooled_values_of_the_full_tables(backend, p
 
 def test_backward_updates_the_weights_by_the_gradient(backend):
     problem = task()
-    content = content_of(problem, [Shard.whole(A, 0)])
+    content = ShardSet.of(problem, [Shard.whole(A, 0)])
     operator = backend.build(content)
     weights = torch.randn(60, 16, requires_grad=True)
     operator.split_embedding_weights()[0].copy_(weights.detach())
@@ -89,27 +89,27 @@ def test_operators_share_one_memory_that_only_grows(backend):
     if not backend.keeps_operators:
         pytest.skip("this version of FBGEMM takes no memory from its caller")
     problem = task()
-    small, large = (content_of(problem, [Shard.whole(t, 0)]) for t in (B, A))
+    small, large = (ShardSet.of(problem, [Shard.whole(t, 0)]) for t in (B, A))
     first, second = backend.build(small), backend.build(large)
     places = [op.split_embedding_weights()[0].data_ptr() for op in (first, second, backend.build(small))]
     assert len(set(places)) == 1
 
 
 def test_no_weight_lies_on_an_untouched_page(backend):
-    weights = backend.build(content_of(task(), [Shard.whole(A, 0)])).split_embedding_weights()[0]
+    weights = backend.build(ShardSet.of(task(), [Shard.whole(A, 0)])).split_embedding_weights()[0]
     assert torch.count_nonzero(weights) > 0.9 * weights.numel()
 
 
 def test_versions_that_take_no_memory_get_random_weights_of_their_own(backend, monkeypatch):
     monkeypatch.setattr(backend, "keeps_operators", False)
-    first, second = (backend.build(content_of(task(), [Shard.whole(A, 0)])).split_embedding_weights()[0] for _ in "ab")
+    first, second = (backend.build(ShardSet.of(task(), [Shard.whole(A, 0)])).split_embedding_weights()[0] for _ in "ab")
     assert first.data_ptr() != second.data_ptr()
     assert torch.count_nonzero(first) > 0.9 * first.numel()
 
 
 def test_kernels_run_in_the_calling_thread_so_that_its_clock_sees_them(backend):
     heavy = EmbeddingTable("heavy", 50_000, 64, 40.0)
-    content = content_of(task(tables=(heavy,), batch_size=1000), [Shard.whole(heavy, 0)])
+    content = ShardSet.of(task(tables=(heavy,), batch_size=1000), [Shard.whole(heavy, 0)])
     operator, gradient = backend.build(content), backend.gradient(content)
     ids = RequestMaker(0, backend.device, 10**8).request(content, 0)
     process, thread = time.process_time_ns(), time.thread_time_ns()
@@ -123,15 +123,15 @@ def test_kernels_run_in_the_calling_thread_so_that_its_clock_sees_them(backend):
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_every_precision_and_cpu_optimiser_runs(backend, precision, optimizer):
     problem = task(precision=precision, optimizer=optimizer)
-    times = Measurer(backend, seed=0)(Job(content_of(problem, plan_of(problem).on(1)), 1, 3)).times
+    times = Measurer(backend, seed=0)(TimingJob(ShardSet.of(problem, plan_of(problem).on(1)), 1, 3)).times
     assert times.shape == (3, 2)
     assert (times > 0).all()
 
 
 def test_a_table_that_is_never_looked_up_can_be_measured(backend):
     unused = EmbeddingTable("unused", 10, 4, 0.0)
-    content = content_of(task(tables=(unused,)), [Shard.whole(unused, 0)])
-    assert np.isfinite(Measurer(backend, seed=0)(Job(content, warmups=0, iterations=1)).times).all()
+    content = ShardSet.of(task(tables=(unused,)), [Shard.whole(unused, 0)])
+    assert np.isfinite(Measurer(backend, seed=0)(TimingJob(content, warmups=0, iterations=1)).times).all()
 
 
 def test_steps_have_different_ids_and_every_job_the_same(backend):
@@ -143,7 +143,7 @@ def test_steps_have_different_ids_and_every_job_the_same(backend):
             return super().step(operator, ids, gradient)
 
     measure = Measurer(Spy(), seed=0)
-    job = Job(content_of(task(), [Shard.whole(A, 0)]), warmups=1, iterations=2)
+    job = TimingJob(ShardSet.of(task(), [Shard.whole(A, 0)]), warmups=1, iterations=2)
     measure(job)
     measure(job)
     assert all(torch.equal(first, again) for first, again in zip(seen[:3], seen[3:], strict=True))

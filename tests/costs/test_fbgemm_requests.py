@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from shardgym.costs.fbgemm.content import Content, Piece, content_of, contents_of
-from shardgym.costs.fbgemm.requests import ByteCache, RequestMaker, TableIds, cut_rows
+from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec, shard_sets
+from shardgym.costs.fbgemm.requests import RequestMaker, TableIds, cut_rows, tensor_bytes
 from shardgym.errors import InputError
 from shardgym.ids import Bags, draw_bags
 from shardgym.plan import Shard, ShardingPlan
@@ -20,12 +20,12 @@ TASK = ShardingTask(tables=(A, B), topology=Topology(num_devices=2, memory_bytes
 
 
 def content(*pieces, **changes):
-    return Content(**{"pieces": pieces, "batch_size": 20, "precision": "fp32", "optimizer": "exact_sgd", **changes})
+    return ShardSet(**{"shards": pieces, "batch_size": 20, "precision": "fp32", "optimizer": "exact_sgd", **changes})
 
 
 def test_a_row_shard_sees_only_its_rows_counted_from_its_first():
     ids = TableIds(torch.tensor([0, 5, 9, 5, 2]), torch.tensor([2, 0, 3]))
-    cut = cut_rows(ids, Piece(EmbeddingTable("t", 10, 4), (5, 10), 4))
+    cut = cut_rows(ids, ShardSpec(EmbeddingTable("t", 10, 4), (5, 10), 4))
     assert cut.indices.tolist() == [0, 4, 0]
     assert cut.lengths.tolist() == [1, 0, 2]
 
@@ -33,14 +33,14 @@ def test_a_row_shard_sees_only_its_rows_counted_from_its_first():
 def test_row_shards_together_see_every_id_once():
     bags = draw_bags(A, 20, seed=0)
     ids = TableIds(*map(torch.from_numpy, bags))
-    parts = [cut_rows(ids, Piece(A, rows, 8)) for rows in ((0, 30), (30, 31), (31, 100))]
+    parts = [cut_rows(ids, ShardSpec(A, rows, 8)) for rows in ((0, 30), (30, 31), (31, 100))]
     assert sum(part.lengths for part in parts).tolist() == bags.lengths.tolist()
     restored = np.concatenate([part.indices.numpy() + low for part, low in zip(parts, (0, 30, 31), strict=True)])
     assert sorted(restored) == sorted(bags.indices)
 
 
 def test_a_request_holds_piece_after_piece_in_the_kernels_layout():
-    request = RequestMaker(3, CPU, 10**6).request(content(Piece(A, (0, 100), 4), Piece(B, (0, 50), 16)), 1)
+    request = RequestMaker(3, CPU, 10**6).request(content(ShardSpec(A, (0, 100), 4), ShardSpec(B, (0, 50), 16)), 1)
     first, second = draw_bags(A, 20, seed=3, batch=1), draw_bags(B, 20, seed=3, batch=1)
     assert request.indices.tolist() == [*first.indices, *second.indices]
     assert request.offsets.tolist() == [0, *np.cumsum([*first.lengths, *second.lengths])]
@@ -48,7 +48,7 @@ def test_a_request_holds_piece_after_piece_in_the_kernels_layout():
 
 def test_column_shards_of_one_table_look_up_the_same_ids():
     maker = RequestMaker(0, CPU, 10**6)
-    narrow, wide = (maker.request(content(Piece(A, (0, 100), width)), 0) for width in (4, 8))
+    narrow, wide = (maker.request(content(ShardSpec(A, (0, 100), width)), 0) for width in (4, 8))
     assert narrow.indices.tolist() == wide.indices.tolist()
 
 
@@ -57,46 +57,56 @@ def test_ids_outside_the_table_are_refused_because_kernels_do_not_check(monkeypa
         "shardgym.costs.fbgemm.requests.draw_bags", lambda *_, **__: Bags(np.array([50]), np.array([1]))
     )
     with pytest.raises(InputError, match=r"table 'b' reach 50, it has 50 rows"):
-        RequestMaker(0, CPU, 10).request(content(Piece(B, (0, 50), 16), batch_size=1), 0)
+        RequestMaker(0, CPU, 10).request(content(ShardSpec(B, (0, 50), 16), batch_size=1), 0)
 
 
-def test_the_cache_forgets_what_was_used_longest_ago():
-    cache = ByteCache(10, len)
-    made = []
+@pytest.fixture
+def draws(monkeypatch):
+    """Names of the tables that ids were drawn of."""
+    names = []
 
-    def make(key):
-        return lambda: made.append(key) or "x" * 4
+    def draw(table, *args, **kwargs):
+        names.append(table.name)
+        return draw_bags(table, *args, **kwargs)
 
-    for key in ("one", "two", "one", "three", "one", "two"):
-        cache.get(key, make(key))
-    assert made == ["one", "two", "three", "two"]
-    assert cache.held_bytes == 8
-
-
-def test_the_cache_keeps_a_single_entry_that_is_too_large():
-    cache = ByteCache(10, len)
-    assert cache.get("big", lambda: "x" * 100) is cache.get("big", lambda: "y")
+    monkeypatch.setattr("shardgym.costs.fbgemm.requests.draw_bags", draw)
+    return names
 
 
-def test_equal_contents_of_different_plans_are_one():
+def test_ids_that_were_used_longest_ago_are_forgotten_first(draws):
+    tables = (A, B, EmbeddingTable("c", 50, 16, 2.0))
+    maker = RequestMaker(0, CPU, tensor_bytes(TableIds(*map(torch.from_numpy, draw_bags(A, 20, seed=0)))) + 500)
+    for n in (0, 1, 0, 2, 0, 1):  # there is room for the ids of two tables
+        maker.request(content(ShardSpec(tables[n], (0, 50), 4)), 0)
+    assert draws == ["a", "b", "c", "b"]
+
+
+def test_ids_that_are_too_many_to_keep_are_drawn_again(draws):
+    maker = RequestMaker(0, CPU, 10)
+    first, second = (maker.request(content(ShardSpec(A, (0, 100), 4)), 0) for _ in range(2))
+    assert draws == ["a", "a"]
+    assert first.indices.tolist() == second.indices.tolist()
+
+
+def test_equal_shard_sets_of_different_plans_are_one():
     half = lambda device, cut: Shard("b", (0, 50), cut, device)  # noqa: E731
     one = ShardingPlan.of(TASK, [Shard.whole(A, 0), half(0, (0, 8)), half(1, (8, 16))])
     other = ShardingPlan.of(TASK, [Shard.whole(A, 1), half(1, (8, 16)), half(0, (0, 8))])
-    assert contents_of(TASK, one) == contents_of(TASK, other)[::-1]
+    assert shard_sets(TASK, one) == shard_sets(TASK, other)[::-1]
 
 
-def test_contents_differ_by_rows_widths_and_what_the_kernel_does():
-    whole, cut = content_of(TASK, [Shard.whole(A, 0)]), content_of(TASK, [Shard("a", (0, 99), (0, 8), 0)])
-    narrow = content_of(TASK, [Shard("a", (0, 100), (0, 4), 0)])
+def test_shard_sets_differ_by_rows_widths_and_what_the_kernel_does():
+    whole, cut = ShardSet.of(TASK, [Shard.whole(A, 0)]), ShardSet.of(TASK, [Shard("a", (0, 99), (0, 8), 0)])
+    narrow = ShardSet.of(TASK, [Shard("a", (0, 100), (0, 4), 0)])
     assert len({whole, cut, narrow, whole._replace(precision="fp16"), whole._replace(batch_size=21)}) == 5
 
 
-def test_an_empty_device_has_no_content():
-    assert contents_of(TASK, ShardingPlan.table_wise(TASK, [0, 0]))[1] is None
+def test_an_empty_device_has_no_shard_set():
+    assert shard_sets(TASK, ShardingPlan.table_wise(TASK, [0, 0]))[1] is None
 
 
 def test_weights_and_optimiser_state_are_counted():
-    both = content(Piece(A, (0, 60), 8), Piece(B, (0, 50), 16), optimizer="rowwise_adagrad")
+    both = content(ShardSpec(A, (0, 60), 8), ShardSpec(B, (0, 50), 16), optimizer="rowwise_adagrad")
     assert both.num_weights == 60 * 8 + 50 * 16
     assert both.num_states == 110
     assert both.width == 24

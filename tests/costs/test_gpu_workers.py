@@ -6,7 +6,7 @@ import pytest
 
 from shardgym import make_cost
 from shardgym.costs.fbgemm import pool
-from shardgym.costs.fbgemm.remedy import known_remedy, remedy
+from shardgym.costs.fbgemm.pool import known_remedy, remedy
 from shardgym.errors import InputError, MeasurementError
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"

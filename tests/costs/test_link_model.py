@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from shardgym.costs.collectives.link_model import comm_times, transfer_ms
-from shardgym.costs.collectives.splits import pooled_widths, samples_per_device
+from shardgym.costs.links import comm_times, pooled_widths, samples_per_device, transfer_ms
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask

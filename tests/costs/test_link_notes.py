@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from shardgym.costs.link_notes import link_notes
+from shardgym.costs.links import link_notes
 from shardgym.topology import Topology
 
 

@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 
 from shardgym.costs import make_cost
-from shardgym.costs.fbgemm.communication import device_notes, measures
-from shardgym.costs.fbgemm.content import Content, Piece
-from shardgym.costs.fbgemm.settings import MeasureSettings
-from shardgym.costs.workers.machine import available_bytes, cpu_tag, slug, usable_cores
-from shardgym.costs.workers.schedule import interleaved
-from shardgym.costs.workers.statistics import centre, relative_error_of_total
+from shardgym.costs.fbgemm.cost import MeasureSettings, device_notes, measures_comm
+from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
+from shardgym.costs.fbgemm.machine import available_bytes, cpu_tag, slug, usable_cores
+from shardgym.costs.fbgemm.rounds import interleaved, mean_of_medians, relative_error_of_total
 from shardgym.errors import InputError, MissingDependencyError
 from shardgym.table import EmbeddingTable
 
@@ -53,11 +51,11 @@ def test_settings_make_the_same_model_again_and_survive_pickling(monkeypatch):
 
 def test_exchanges_are_measured_up_to_four_devices_per_core():
     most = 4 * len(usable_cores())
-    assert measures("auto", "cpu", most)
-    assert not measures("auto", "cpu", most + 1)
-    assert not measures("modelled", "cpu", 2)
+    assert measures_comm("auto", "cpu", most)
+    assert not measures_comm("auto", "cpu", most + 1)
+    assert not measures_comm("modelled", "cpu", 2)
     with pytest.raises(InputError, match=rf"takes up to {most}"):
-        measures("measured", "cpu", most + 1)
+        measures_comm("measured", "cpu", most + 1)
 
 
 def test_rounds_cover_everything_in_changing_order():
@@ -78,7 +76,7 @@ def test_what_failed_is_not_tried_again():
 
 def test_the_centre_is_the_mean_over_work_of_the_median_over_rounds():
     # Step 0 takes 1, 2, 9 (median 2), step 1 takes 10, 10, 40 (median 10).
-    assert centre(np.array([[1.0, 10.0], [2.0, 10.0], [9.0, 40.0]])) == pytest.approx(6.0)
+    assert mean_of_medians(np.array([[1.0, 10.0], [2.0, 10.0], [9.0, 40.0]])) == pytest.approx(6.0)
 
 
 def test_equal_rounds_have_no_noise():
@@ -143,10 +141,10 @@ def test_the_cpu_tag_counts_usable_cores():
 
 
 def test_gpu_memory_counts_weights_state_values_ids_and_their_sorting():
-    from shardgym.costs.fbgemm.gpu_memory import gpu_bytes
+    from shardgym.costs.fbgemm.cuda import gpu_bytes
 
-    piece = Piece(EmbeddingTable("t", 1000, 8, 2.0), (0, 1000), 8)
-    content = Content((piece,), 10, "fp16", "adam")
+    piece = ShardSpec(EmbeddingTable("t", 1000, 8, 2.0), (0, 1000), 8)
+    content = ShardSet((piece,), 10, "fp16", "adam")
     # Weights 8,000 x 2, Adam 16,000 x 4, four copies of 10 x 8 halves, twice 3 batches of 10 x (2 + 1) 8-byte numbers
     # (drawn and merged), and what sorting one batch takes, five times as much as the batch.
     assert gpu_bytes(content, 3) == 16_000 + 64_000 + 4 * 160 + 2 * 720 + 5 * 240

@@ -1,15 +1,20 @@
 """The analytic cost against sums done by hand."""
 
 import dataclasses
+from collections import namedtuple
 
 import numpy as np
 import pytest
 
 from shardgym.costs import make_cost
-from shardgym.costs.distinct_rows import expected_distinct_rows
-from shardgym.costs.hardware import DEVICES, DeviceConstants, device_constants
-from shardgym.costs.roofline import RooflineCost
-from shardgym.costs.shard_times import ShardTimes
+from shardgym.costs.roofline import (
+    DEVICES,
+    DeviceConstants,
+    RooflineCost,
+    device_constants,
+    expected_distinct_rows,
+    shard_ms,
+)
 from shardgym.errors import UnknownNameError
 from shardgym.ids import draw_bags
 from shardgym.plan import Shard, ShardingPlan
@@ -22,6 +27,9 @@ PLAIN = DeviceConstants(
     memory_bandwidth=1e6, update_bandwidth=1e6, cache_bytes=10**9, cache_bandwidth=1e7, access_bytes=1, row_access_ns=0,
     lookup_ns=0, forward_ms=0, backward_ms=0, table_ms=0, source="made up",
 )  # fmt: skip
+
+
+ShardMs = namedtuple("ShardMs", ["forward", "backward"])
 
 
 def histogram(**bins):
@@ -37,8 +45,8 @@ def make_task(*tables, devices=2, **options):
 TWICE = EmbeddingTable("a", 1000, 4, 2.0, reuse_histogram=histogram(b1=1.0))
 
 
-def times(task, device=PLAIN, rows=(0, 1000), columns=(0, 4)):
-    return ShardTimes(task, device).of(Shard("a", rows, columns, 0))
+def times(task, device=PLAIN, rows=1000, columns=4):
+    return ShardMs(*shard_ms(device, task, task.table("a"), rows, columns))
 
 
 def test_forward_is_ids_offsets_rows_and_pooled_values_over_bandwidth():
@@ -80,15 +88,22 @@ def test_half_precision_halves_rows_and_pooled_values():
 
 def test_a_row_shard_gets_the_lookups_of_its_rows_and_writes_all_samples():
     # Half the rows: 100 ids on 50 distinct rows. 800 + 100 x 24 = 3,200 bytes: 3.2 ms; rows 0.8 + 0.08 ms.
-    assert times(make_task(TWICE), rows=(0, 500)).forward == pytest.approx(3.2 + 0.88)
-    assert times(make_task(TWICE), rows=(500, 1000)) == times(make_task(TWICE), rows=(0, 500))
+    assert times(make_task(TWICE), rows=500).forward == pytest.approx(3.2 + 0.88)
+
+
+def test_where_rows_and_columns_of_a_shard_begin_does_not_matter():
+    task = make_task(dataclasses.replace(TWICE, embedding_dim=8), devices=4)
+    cuts = [((0, 500), (0, 4)), ((500, 1000), (0, 4)), ((0, 500), (4, 8)), ((500, 1000), (4, 8))]
+    plan = ShardingPlan.of(task, [Shard("a", *cut, device) for device, cut in enumerate(cuts)])
+    compute = RooflineCost().evaluate(task, [plan])[0].per_device[:, [0, 3]]
+    assert (compute == compute[0]).all()
 
 
 def test_column_shards_both_read_all_ids():
     task = make_task(dataclasses.replace(TWICE, embedding_dim=8))
     # Whole: 2.4 + 3.2 streamed, 3.52 rows. Halves: 2.4 ms of ids and offsets are paid twice.
-    assert times(task, columns=(0, 8)).forward == pytest.approx(2.4 + 3.2 + 3.52)
-    assert times(task, columns=(0, 4)).forward == pytest.approx(2.4 + 1.6 + 1.76)
+    assert times(task, columns=8).forward == pytest.approx(2.4 + 3.2 + 3.52)
+    assert times(task, columns=4).forward == pytest.approx(2.4 + 1.6 + 1.76)
 
 
 def test_latencies_count_per_id_and_per_row_outside_the_cache():
@@ -99,10 +114,10 @@ def test_latencies_count_per_id_and_per_row_outside_the_cache():
 
 def test_devices_pay_once_for_being_used_and_nothing_when_empty():
     task = make_task(TWICE, dataclasses.replace(TWICE, name="b"), devices=3)
-    shard_ms = ShardTimes(task, DEVICES["cpu-core"]).of(Shard.whole(task.tables[0], 0))
+    single = times(task, DEVICES["cpu-core"])
     both = RooflineCost().evaluate(task, [ShardingPlan.table_wise(task, [1, 1])])[0].per_device
-    assert both[1, 0] == pytest.approx(DEVICES["cpu-core"].forward_ms + 2 * shard_ms.forward)
-    assert both[1, 3] == pytest.approx(DEVICES["cpu-core"].backward_ms + 2 * shard_ms.backward)
+    assert both[1, 0] == pytest.approx(DEVICES["cpu-core"].forward_ms + 2 * single.forward)
+    assert both[1, 3] == pytest.approx(DEVICES["cpu-core"].backward_ms + 2 * single.backward)
     assert both[[0, 2]][:, [0, 3]].tolist() == [[0, 0], [0, 0]]
 
 

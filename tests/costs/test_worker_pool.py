@@ -6,10 +6,9 @@ from contextlib import closing
 
 import pytest
 
-from shardgym.costs.fbgemm.content import Content, Piece
-from shardgym.costs.fbgemm.measurer import Job
+from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec, TimingJob
 from shardgym.costs.fbgemm.pool import WorkerPool
-from shardgym.costs.workers.process import ChildProcess
+from shardgym.costs.fbgemm.process import ChildProcess
 from shardgym.table import EmbeddingTable
 
 pytestmark = pytest.mark.measured
@@ -17,7 +16,7 @@ pytestmark = pytest.mark.measured
 
 def job(number):
     table = EmbeddingTable(f"t{number}", 100 + number, 4, 1.0)
-    return Job(Content((Piece(table, (0, table.num_embeddings), 4),), 8, "fp32", "exact_sgd"), 0, 1)
+    return TimingJob(ShardSet((ShardSpec(table, (0, table.num_embeddings), 4),), 8, "fp32", "exact_sgd"), 0, 1)
 
 
 JOBS = [job(number) for number in range(6)]

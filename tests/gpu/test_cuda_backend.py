@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from shardgym import EmbeddingTable
-from shardgym.costs.fbgemm.content import Content, Piece
-from shardgym.costs.fbgemm.lead import MOST
-from shardgym.costs.fbgemm.measurer import Job, Measurer
-from shardgym.costs.workers.child import Refusal
+from shardgym.costs.fbgemm.cuda import MOST_FLUSHES
+from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec, TimingJob
+from shardgym.costs.fbgemm.process import JobError
+from shardgym.costs.fbgemm.worker import Measurer
 
 pytestmark = [
     pytest.mark.gpu,
@@ -23,8 +23,8 @@ pytestmark = [
 
 
 def content(tables, rows=100_000, dim=32, batch_size=8192, optimizer="exact_sgd"):
-    pieces = (Piece(EmbeddingTable(f"t{n}", rows, dim, pooling_factor=4.0), (0, rows), dim) for n in range(tables))
-    return Content(tuple(pieces), batch_size, "fp32", optimizer)
+    pieces = (ShardSpec(EmbeddingTable(f"t{n}", rows, dim, pooling_factor=4.0), (0, rows), dim) for n in range(tables))
+    return ShardSet(tuple(pieces), batch_size, "fp32", optimizer)
 
 
 @pytest.fixture
@@ -40,17 +40,17 @@ def backend():
 @pytest.mark.parametrize("tables", [1, 40])
 def test_the_host_gets_ahead_so_that_only_kernels_are_timed(backend, tables, optimizer):
     """It never would if FBGEMM waited for the GPU inside a step."""
-    found = Measurer(backend, seed=0)(Job(content(tables, optimizer=optimizer), warmups=3, iterations=10))
+    found = Measurer(backend, seed=0)(TimingJob(content(tables, optimizer=optimizer), warmups=3, iterations=10))
     assert (found.times > 0).all()
     assert found.notes == ()
-    assert backend._lead.flushes < MOST
+    assert backend._lead.flushes < MOST_FLUSHES
 
 
 def test_jobs_leave_nothing_behind_but_ids(backend):
     measure, held = Measurer(backend, seed=0), []
     for _ in range(4):
         for tables in (5, 20):
-            measure(Job(content(tables), warmups=1, iterations=2))
+            measure(TimingJob(content(tables), warmups=1, iterations=2))
         held.append(torch.cuda.memory_allocated())
     assert held[1:] == held[1:2] * 3
 
@@ -64,7 +64,7 @@ def test_a_full_gpu_is_a_refusal_and_there_is_room_again_afterwards(backend, mon
     with monkeypatch.context() as patch:
         if not foreseen:
             patch.setattr(cuda, "gpu_bytes", lambda *_: 0)
-        with pytest.raises(Refusal, match="bytes of GPU memory" if foreseen else "the GPU ran out of memory"):
-            measure(Job(large, warmups=0, iterations=1))
+        with pytest.raises(JobError, match="bytes of GPU memory" if foreseen else "the GPU ran out of memory"):
+            measure(TimingJob(large, warmups=0, iterations=1))
     del others
-    assert measure(Job(large, warmups=0, iterations=1)).times.shape == (1, 2)
+    assert measure(TimingJob(large, warmups=0, iterations=1)).times.shape == (1, 2)

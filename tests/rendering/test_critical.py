@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shardgym import EmbeddingTable, PlanCost, ShardingPlan, ShardingTask, Topology, make_cost
-from shardgym.costs.collectives.link_model import wait_ms
+from shardgym.costs.links import wait_ms
 from shardgym.rendering import render_plan
 from shardgym.rendering.critical import critical
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardgym.costs.hardware import device_constants
+from shardgym.costs.roofline import device_constants
 from shardgym.costs.simulator.samples import with_role
 from shardgym.costs.simulator.shipped import SHIPPED
 

@@ -1,17 +1,5 @@
-"""Measured cost: FBGEMM kernels in worker processes. Importing this loads neither torch nor fbgemm."""
+"""Measured cost: FBGEMM kernels and all-to-alls in worker processes. Importing this loads neither torch nor FBGEMM."""
 
-from __future__ import annotations
-
-import importlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from shardgym.costs.fbgemm.cost import FbgemmCost
+from shardgym.costs.fbgemm.cost import FbgemmCost
 
 __all__ = ["FbgemmCost"]
-
-
-def __getattr__(name: str) -> Any:
-    if name != "FbgemmCost":
-        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    return importlib.import_module("shardgym.costs.fbgemm.cost").FbgemmCost

@@ -4,36 +4,69 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import re
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
 from shardgym.arrays import Floats
 from shardgym.costs.base import CostModel
-from shardgym.costs.collectives.groups import Groups
-from shardgym.costs.fbgemm.communication import Choice, Comm, measured_comm, measures, modelled_comm
-from shardgym.costs.fbgemm.compute import distinct, time_contents
-from shardgym.costs.fbgemm.content import Content, contents_of
-from shardgym.costs.fbgemm.measured_plan import MeasuredPlan
-from shardgym.costs.fbgemm.operator import CPU_OPTIMIZERS
+from shardgym.costs.fbgemm.communication import CollectiveGroup, CommTimes, time_communication
+from shardgym.costs.fbgemm.jobs import ShardSet, shard_sets
+from shardgym.costs.fbgemm.machine import cpu_tag, usable_cores
 from shardgym.costs.fbgemm.pool import WorkerPool, require_fbgemm
-from shardgym.costs.fbgemm.settings import MeasureSettings
+from shardgym.costs.fbgemm.rounds import mean_of_medians, relative_error_of_total, time_shard_sets
+from shardgym.costs.links import comm_times, link_notes
 from shardgym.costs.plan_cost import PlanCost, Source
-from shardgym.costs.workers.machine import cpu_tag
-from shardgym.costs.workers.statistics import centre
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
 from shardgym.task import ShardingTask
+
+CommChoice = Literal["auto", "measured", "modelled"]
+
+#: Optimisers that FBGEMM has CPU kernels for.
+CPU_OPTIMIZERS = frozenset({"exact_sgd", "rowwise_adagrad", "adagrad"})
+#: Processes per core up to which exchanges are measured on the CPU.
+RANKS_PER_CORE = 4
+#: Groups of processes that are kept for the next task with as many devices.
+_GROUPS_KEPT = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class MeasureSettings:
+    """How to measure: the arguments of `FbgemmCost`, checked."""
+
+    device: str = "cpu"
+    workers: int = 1
+    rounds: int = 7
+    warmups: int = 2
+    iterations: int = 3
+    comm: CommChoice = "auto"
+    timeout_s: float = 120.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check every setting; raises `InputError`."""
+        for name, choices in (("device", ("cpu", "cuda")), ("comm", get_args(CommChoice))):
+            value = getattr(self, name)
+            if value not in choices:
+                raise InputError(f"{name}={value!r}: expected one of {', '.join(choices)}")
+        for name, least in (("workers", 1), ("rounds", 2), ("warmups", 0), ("iterations", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise InputError(f"{name}={value!r}: expected a whole number, at least {least}")
+        if isinstance(self.timeout_s, bool) or not 0 < self.timeout_s < 1e6:
+            raise InputError(f"timeout_s={self.timeout_s}: expected seconds between 0 and 1e6")
 
 
 class FbgemmCost(CostModel):
     """Measures plans of one task together, interleaved in random order.
 
-    Compute of every distinct device content is timed alone on one core or GPU. Times are means over batches of ids of
-    the median over rounds of the same batch; `PlanCost.noise` is a bootstrap over rounds. A plan that cannot
+    Compute of every distinct shard set of a device is timed alone on one core or GPU. Times are means over batches of
+    ids of the median over rounds of the same batch; `PlanCost.noise` is a bootstrap over rounds. A plan that cannot
     be measured costs infinity and says why; the others are not affected. Workers start with the first
     evaluation and stay until `close`.
 
@@ -43,18 +76,20 @@ class FbgemmCost(CostModel):
 
     Args:
         device: "cpu" or "cuda".
-        workers: processes that measure compute at the same time, each with a core or GPU of its own.
-        rounds: passes over everything that is compared, at least 2.
+        workers: processes that measure compute at the same time, each with a core or GPU of its own. Workers on
+            cores share caches and memory bandwidth, so one gives the quietest times.
+        rounds: passes over everything that is compared; at least 2, as the spread is taken over them.
         warmups: untimed steps per round.
-        iterations: timed steps per round.
+        iterations: timed steps per round, each with ids of its own.
         comm: "measured", "modelled", or "auto": measured where the machine can (on the CPU up to 4
             devices per core, on CUDA as many as there are GPUs).
-        timeout_s: seconds that one round of one device may take.
+        timeout_s: seconds that one round of one device may take before its worker is replaced.
         seed: of ids and of the order of measurements.
 
     Raises:
         InputError: a setting is out of range.
         MissingDependencyError: FBGEMM is not installed.
+        MeasurementError: this system is not Linux.
     """
 
     name: ClassVar[str] = "fbgemm"
@@ -68,7 +103,7 @@ class FbgemmCost(CostModel):
         rounds: int = 7,
         warmups: int = 2,
         iterations: int = 3,
-        comm: Choice = "auto",
+        comm: CommChoice = "auto",
         timeout_s: float = 120.0,
         seed: int = 0,
     ) -> None:
@@ -76,7 +111,7 @@ class FbgemmCost(CostModel):
         require_fbgemm(device)
         self._rng = random.Random(seed)
         self._pool = WorkerPool(device, workers, seed, timeout_s)
-        self._groups = Groups(device, timeout_s)
+        self._groups: dict[int, CollectiveGroup] = {}
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -107,69 +142,144 @@ class FbgemmCost(CostModel):
     def close(self) -> None:
         """End all processes; they are started again when needed."""
         self._pool.close()
-        self._groups.close()
+        while self._groups:
+            self._groups.popitem()[1].close()
 
     def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
-        """See `CostModel`."""
-        self._require_kernels(task)
-        measured = measures(self._settings.comm, self._settings.device, task.num_devices)
-        with self._lock:
-            held = [contents_of(task, plan) for plan in plans]
-            samples, failed, noted = time_contents(self._pool, _distinct(held), rng=self._rng, **self._effort)
-            reasons = {n: reason for n, contents in enumerate(held) if (reason := _first_failure(contents, failed))}
-            compute = {n: self._stack(held[n], samples) for n in range(len(plans)) if n not in reasons}
-            sums = {n: centre(times).sum(axis=1) for n, times in compute.items()}
-            alive = {n: plans[n] for n in compute}
-            comm, lost = self._communicate(task, alive, sums, measured=measured)
-        reasons |= lost
-        session = uuid.uuid4().hex
-        told = [distinct(note for c in contents if c is not None for note in noted.get(c, ())) for contents in held]
-        return [
-            self.no_cost(task, f"could not be measured: {reasons[n]}")
-            if n in reasons
-            else MeasuredPlan(task, compute[n], comm[n], measured, told[n]).cost(
-                self.name, self.version, self.hardware, self._settings.device, session
-            )
-            for n in range(len(plans))
-        ]
-
-    @property
-    def _effort(self) -> dict[str, int]:
-        chosen = self._settings
-        return {"rounds": chosen.rounds, "warmups": chosen.warmups, "iterations": chosen.iterations}
-
-    def _sources(self, task: ShardingTask) -> tuple[Source, Source]:
-        choice, device = self._settings.comm, self._settings.device
-        measured = choice == "measured" or measures(choice, device, task.num_devices)
-        return "measured", "measured" if measured else "modelled"
-
-    def _require_kernels(self, task: ShardingTask) -> None:
-        if self._settings.device == "cpu" and task.optimizer not in CPU_OPTIMIZERS:
+        """Measure compute of all plans, then communication of those whose compute could be measured."""
+        settings = self._settings
+        if settings.device == "cpu" and task.optimizer not in CPU_OPTIMIZERS:
             raise InputError(
                 f"optimizer '{task.optimizer}': FBGEMM has no CPU kernel for it; "
                 f"measure with device='cuda', or use one of {', '.join(sorted(CPU_OPTIMIZERS))}"
             )
+        comm_is_measured = measures_comm(settings.comm, settings.device, task.num_devices)
+        effort = {"rounds": settings.rounds, "warmups": settings.warmups, "iterations": settings.iterations}
+        with self._lock:
+            devices = [shard_sets(task, plan) for plan in plans]
+            distinct = dict.fromkeys(shard_set for sets in devices for shard_set in sets if shard_set is not None)
+            samples, failed, notes = time_shard_sets(self._pool, distinct, rng=self._rng, **effort)
+            reasons: dict[int, str] = {}
+            compute: dict[int, Floats] = {}
+            for n, sets in enumerate(devices):
+                failures = [f"device {d}: {failed[s]}" for d, s in enumerate(sets) if s is not None and s in failed]
+                if failures:
+                    reasons[n] = failures[0]
+                else:
+                    compute[n] = self._stack(sets, samples)
+            compute_ms = {n: mean_of_medians(times).sum(axis=1) for n, times in compute.items()}
+            alive = {n: plans[n] for n in compute}
+            comm: dict[int, CommTimes] = {}
+            if comm_is_measured and task.num_devices > 1:
+                group = self._group(task.num_devices)
+                comm, lost = time_communication(group, task, alive, compute_ms, rng=self._rng, **effort)
+                reasons |= lost
+            else:  # one device has no peers; the model says 0 for it
+                for n, plan in alive.items():
+                    forward, backward = comm_times(task, plan, compute_ms[n])
+                    comm[n] = CommTimes(forward[None], backward[None])
+        session = uuid.uuid4().hex
+        costs = []
+        for n, sets in enumerate(devices):
+            if n in reasons:
+                costs.append(self.no_cost(task, f"could not be measured: {reasons[n]}"))
+            else:
+                own_notes = dict.fromkeys(note for s in sets if s is not None for note in notes.get(s, ()))
+                costs.append(self._plan_cost(task, compute[n], comm[n], comm_is_measured, tuple(own_notes), session))
+        return costs
 
-    def _communicate(
-        self, task: ShardingTask, plans: Mapping[int, ShardingPlan], compute: Mapping[int, Floats], *, measured: bool
-    ) -> tuple[dict[int, Comm], dict[int, str]]:
-        if not measured or task.num_devices == 1:  # the model says 0 for one device, and so does the absence of peers
-            return modelled_comm(task, plans, compute), {}
-        return measured_comm(self._groups.of(task.num_devices), task, plans, compute, rng=self._rng, **self._effort)
-
-    def _stack(self, contents: Sequence[Content | None], samples: Mapping[Content, Floats]) -> Floats:
+    def _stack(self, sets: Sequence[ShardSet | None], samples: Mapping[ShardSet, Floats]) -> Floats:
         """Return the times of all devices of a plan, shape (rounds, iterations, D, 2); an empty device takes none."""
         idle = np.zeros((self._settings.rounds, self._settings.iterations, 2))
-        return np.stack([idle if c is None else samples[c] for c in contents], axis=2)
+        return np.stack([idle if s is None else samples[s] for s in sets], axis=2)
+
+    def _group(self, size: int) -> CollectiveGroup:
+        """Return the group of this many processes; the last few are kept."""
+        group = self._groups.pop(size, None)
+        if group is None:
+            group = CollectiveGroup(size, self._settings.device, self._settings.timeout_s)
+        self._groups[size] = group
+        while len(self._groups) > _GROUPS_KEPT:
+            oldest = next(iter(self._groups))
+            self._groups.pop(oldest).close()
+        return group
+
+    def _plan_cost(
+        self,
+        task: ShardingTask,
+        compute: Floats,
+        comm: CommTimes,
+        comm_is_measured: bool,
+        notes: tuple[str, ...],
+        session: str,
+    ) -> PlanCost:
+        """Put the cost of a plan together from compute, shape (rounds, iterations, D, 2), and communication."""
+        hardware = self.hardware
+        forward = comm.forward[:, None]
+        backward = comm.backward[:, None]
+        compute_ms = mean_of_medians(compute)
+        columns = [compute_ms[:, 0], mean_of_medians(forward), mean_of_medians(backward), compute_ms[:, 1]]
+        communication: Source = "measured" if comm_is_measured else "modelled"
+        return PlanCost(
+            per_device=np.column_stack(columns),
+            cost=self.name,
+            version=self.version,
+            hardware=hardware,
+            compute="measured",
+            communication=communication,
+            noise=relative_error_of_total(compute, forward, backward),
+            repeats=compute.shape[0] * compute.shape[1],
+            session=session,
+            notes=(
+                *notes,
+                *device_notes(task, hardware),
+                *comm_notes(task, measured=comm_is_measured, device=self._settings.device),
+                *link_notes(task, communication, hardware),
+            ),
+        )
+
+    def _sources(self, task: ShardingTask) -> tuple[Source, Source]:
+        choice = self._settings.comm
+        measured = choice == "measured" or measures_comm(choice, self._settings.device, task.num_devices)
+        return "measured", "measured" if measured else "modelled"
 
 
 def _remake(settings: dict[str, Any]) -> FbgemmCost:
     return FbgemmCost(**settings)
 
 
-def _distinct(held: Sequence[Sequence[Content | None]]) -> list[Content]:
-    return list(dict.fromkeys(content for contents in held for content in contents if content is not None))
+def measures_comm(choice: CommChoice, device: str, num_devices: int) -> bool:
+    """Say whether exchanges of so many devices are measured here.
+
+    Raises:
+        InputError: they should be measured and the machine has too few cores or GPUs.
+    """
+    if device == "cpu":
+        limit = RANKS_PER_CORE * len(usable_cores())
+    else:
+        import torch
+
+        limit = torch.cuda.device_count()
+    if choice == "measured" and num_devices > limit:
+        raise InputError(
+            f"comm='measured' for {num_devices} devices: this machine takes up to {limit}; "
+            "use comm='auto' or comm='modelled'"
+        )
+    return choice != "modelled" and num_devices <= limit
 
 
-def _first_failure(contents: Sequence[Content | None], failed: Mapping[Content, str]) -> str | None:
-    return next((f"device {d}: {failed[c]}" for d, c in enumerate(contents) if c is not None and c in failed), None)
+def comm_notes(task: ShardingTask, *, measured: bool, device: str) -> tuple[str, ...]:
+    """Return what a reader of the communication times must know."""
+    if not measured:
+        return (f"communication from the link model of '{task.topology.interconnect}'",)
+    cores = len(usable_cores())
+    crowded = device == "cpu" and task.num_devices > cores
+    return (f"{task.num_devices} processes share {cores} cores in the exchange",) if crowded else ()
+
+
+def device_notes(task: ShardingTask, hardware: str) -> tuple[str, ...]:
+    """Say so when compute was measured on other hardware than the task's topology names."""
+    wanted = re.sub("[^a-z0-9]", "", task.topology.device.lower())
+    measured_on = re.sub("[^a-z0-9]", "", hardware.lower())
+    matches = hardware.startswith("cpu") if wanted == "cpucore" else wanted in measured_on
+    return () if matches else (f"task is for '{task.topology.device}' devices; compute was measured on {hardware}",)

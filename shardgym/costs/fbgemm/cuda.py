@@ -3,42 +3,91 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from shardgym.costs.fbgemm.backend import KeptBytes, dtype_of, versions
-from shardgym.costs.fbgemm.content import Content
-from shardgym.costs.fbgemm.gpu_memory import gpu_bytes, ran_out
-from shardgym.costs.fbgemm.lead import Lead
-from shardgym.costs.fbgemm.operator import build_operator, fill_weights
+from shardgym.costs.fbgemm.backend import KeptBytes, build_operator, dtype_of, fill_weights, versions
+from shardgym.costs.fbgemm.jobs import ShardSet
+from shardgym.costs.fbgemm.machine import slug
+from shardgym.costs.fbgemm.process import JobError
 from shardgym.costs.fbgemm.requests import Ids
-from shardgym.costs.workers.child import Refusal
-from shardgym.costs.workers.machine import slug
 from shardgym.errors import error_text
 
 #: Share of the GPU's memory for drawn ids, which the host draws one table after the other.
 _FOR_IDS = 1 / 3
+#: Floats that a flush writes, in sizes of the cache.
 _FLUSH_FACTOR = 2
+#: At most so many flushes, so that a host that can never be ahead is not waited for without end.
+MOST_FLUSHES = 128
+#: Steps without waiting after which one flush less is tried. A flush takes far less than the step that is repeated
+#: when one less turns out to be too few.
+PATIENCE = 8
+_OUTPUT_COPIES = 4
+#: What the backward pass holds at once to sort the ids of a batch, in copies of them (8 bytes each): row numbers over
+#: all tables, unsorted and sorted (2), the bag of each, likewise (2 halves), rows without duplicates (1), how often
+#: each of those occurs and where its ids end (2 halves). Counted in transpose_embedding_input.cu of FBGEMM 1.6.
+_SORT_COPIES = 5
+
+#: Forward and backward in ms.
+Times = tuple[float, float]
+
+
+class HostLead:
+    """Keeps the GPU busy before what is timed, for about as long as the host needs to launch it.
+
+    The GPU's queue is filled with flushes of its cache. How many it takes is found by trying: twice as many whenever
+    the GPU had to wait, one less after every `PATIENCE` steps in which it had not.
+
+    Attributes:
+        flushes: before each phase of the next step.
+        given_up: steps so far in which the GPU waited behind `MOST_FLUSHES`, so that their times include waiting.
+    """
+
+    def __init__(self) -> None:
+        self.flushes = 1
+        self.given_up = 0
+        self._good = 0
+
+    def timed(self, attempt: Callable[[int], tuple[bool, Times]]) -> Times:
+        """Return the times of an attempt in which the GPU did not wait, or of one with `MOST_FLUSHES`.
+
+        The latter count as given up.
+
+        Args:
+            attempt: given the number of flushes, says whether the GPU waited for the host, and the times in ms.
+        """
+        while True:
+            waited, times = attempt(self.flushes)
+            if not waited:
+                self._good += 1
+                if self._good % PATIENCE == 0:
+                    self.flushes = max(1, self.flushes - 1)
+                return times
+            self._good = 0
+            if self.flushes == MOST_FLUSHES:
+                self.given_up += 1
+                return times
+            self.flushes = min(MOST_FLUSHES, 2 * self.flushes)
 
 
 class CudaBackend:
-    """Times on the only GPU that the worker sees."""
+    """Times on the only GPU that the worker sees; see `Backend`."""
 
     keeps_operators = False
 
     def __init__(self) -> None:
         if not torch.cuda.is_available():
-            none = f"torch sees no CUDA device ({_why_none()})"
-            raise Refusal(f"device 'cuda': {none}; use device='cpu', a CUDA build of torch, or fewer workers")
+            reason = f"torch sees no CUDA device ({_why_no_gpu()})"
+            raise JobError(f"device 'cuda': {reason}; use device='cpu', a CUDA build of torch, or fewer workers")
         self.device = torch.device("cuda", 0)
         self._properties = torch.cuda.get_device_properties(self.device)
         cache = int(getattr(self._properties, "L2_cache_size", 0)) or 64 * 2**20
         self._flush = torch.empty(_FLUSH_FACTOR * cache // 4, dtype=torch.float32, device=self.device)
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(4)]  # type: ignore[no-untyped-call]
-        self._lead = Lead()
+        self._lead = HostLead()
         self._gradient = torch.empty(0)
 
     def facts(self) -> dict[str, Any]:
@@ -55,36 +104,39 @@ class CudaBackend:
         return self._lead.given_up
 
     @contextmanager
-    def room(self, content: Content, batches: int) -> Iterator[None]:
+    def reserve(self, shard_set: ShardSet, batches: int) -> Iterator[None]:
         """Refuse what the GPU's memory does not hold: beforehand, or when it runs out after all."""
-        needed, available = gpu_bytes(content, batches), self._available_bytes()
+        needed = gpu_bytes(shard_set, batches)
+        available = self._available_bytes()
         if needed > available:
-            raise Refusal(f"measuring needs {needed} bytes of GPU memory, {available} bytes are available")
+            raise JobError(f"measuring needs {needed} bytes of GPU memory, {available} bytes are available")
         try:
             yield
         except RuntimeError as error:
-            if not ran_out(error):
+            # torch's allocator has a type for memory that ran out, CUDA and FBGEMM's kernels do not.
+            if not (isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error).lower()):
                 raise
-            raise Refusal(
+            raise JobError(
                 f"the GPU ran out of memory: measuring needs about {needed} bytes, {available} bytes were available"
             ) from None
 
-    def build(self, content: Content) -> Any:
-        """Return the operator of `content` with random weights."""
-        operator = build_operator(content, self.device)
+    def build(self, shard_set: ShardSet) -> Any:
+        """Return the operator of `shard_set` with random weights."""
+        operator = build_operator(shard_set, self.device)
         fill_weights(operator)
         return operator
 
-    def gradient(self, content: Content) -> torch.Tensor:
+    def gradient(self, shard_set: ShardSet) -> torch.Tensor:
         """Return a view of one fixed random tensor."""
-        count, dtype = content.batch_size * content.width, dtype_of(content)
+        count = shard_set.batch_size * shard_set.width
+        dtype = dtype_of(shard_set)
         if self._gradient.dtype != dtype or self._gradient.numel() < count:
             self._gradient = torch.empty(0)  # the old one's memory is free for the new one
             generator = torch.Generator(device=self.device).manual_seed(0)
             self._gradient = torch.randn(count, generator=generator, dtype=dtype, device=self.device)
-        return self._gradient[:count].view(content.batch_size, content.width)
+        return self._gradient[:count].view(shard_set.batch_size, shard_set.width)
 
-    def step(self, operator: Any, ids: Ids, gradient: torch.Tensor) -> tuple[float, float]:
+    def step(self, operator: Any, ids: Ids, gradient: torch.Tensor) -> Times:
         """Run forward and backward once, each from a cold cache, and return the kernels' times in ms.
 
         Where the GPU had to wait for the host, which would count as the kernels' time, the step is repeated with more
@@ -93,21 +145,19 @@ class CudaBackend:
         """
         return self._lead.timed(lambda flushes: self._attempt(operator, ids, gradient, flushes))
 
-    def _attempt(
-        self, operator: Any, ids: Ids, gradient: torch.Tensor, flushes: int
-    ) -> tuple[bool, tuple[float, float]]:
+    def _attempt(self, operator: Any, ids: Ids, gradient: torch.Tensor, flushes: int) -> tuple[bool, Times]:
         """Return whether the GPU had to wait for the host, and both times."""
         forward_start, forward_end, backward_start, backward_end = self._events
         self._flush_cache(flushes)
         forward_start.record()
         pooled = operator(*ids)
         forward_end.record()
-        waited = _passed(forward_start)
+        waited = _is_past(forward_start)
         self._flush_cache(flushes)
         backward_start.record()
         pooled.backward(gradient)
         backward_end.record()
-        waited |= _passed(backward_start)
+        waited |= _is_past(backward_start)
         torch.cuda.synchronize(self.device)
         return waited, (forward_start.elapsed_time(forward_end), backward_start.elapsed_time(backward_end))
 
@@ -125,15 +175,23 @@ class CudaBackend:
         return int(torch.cuda.mem_get_info(self.device)[0]) + int(idle)
 
 
-def _why_none() -> str:
+def gpu_bytes(shard_set: ShardSet, batches: int) -> int:
+    """Return the bytes of weights, optimiser state, pooled values, ids drawn and merged, and of sorting one batch."""
+    item = dtype_of(shard_set).itemsize
+    output = shard_set.batch_size * shard_set.width * item
+    state = shard_set.num_weights * item + shard_set.num_states * 4
+    return state + _OUTPUT_COPIES * output + shard_set.request_bytes(2 * batches + _SORT_COPIES)
+
+
+def _is_past(event: Any) -> bool:
+    """Say whether the GPU is past an event already: then it did not have enough to do and waited for the host."""
+    return bool(event.query())
+
+
+def _why_no_gpu() -> str:
     """Return what torch says when it is to use a GPU that it does not see."""
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
     except Exception as error:
         return error_text(error)
     return f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')!r}"
-
-
-def _passed(event: Any) -> bool:
-    """Say whether the GPU is past an event already."""
-    return bool(event.query())

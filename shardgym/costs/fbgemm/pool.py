@@ -1,19 +1,23 @@
-"""The parent's side of compute workers: hand out jobs, notice failures, replace workers."""
+"""WorkerPool, the parent's side of compute workers: hand out jobs, notice failures, replace workers."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib.util
+import itertools
 import os
+import re
+import time
 import weakref
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from importlib.metadata import distributions
+from multiprocessing.connection import wait
 from typing import Any
 
-from shardgym.costs.fbgemm.device_facts import DeviceFacts, Probe
-from shardgym.costs.fbgemm.measurer import Job, Measured
-from shardgym.costs.fbgemm.remedy import remedy
-from shardgym.costs.fbgemm.slots import Slot, ready
-from shardgym.costs.workers.machine import usable_cores
-from shardgym.costs.workers.process import ChildProcess
+from shardgym.costs.fbgemm.jobs import DeviceFacts, ProbeJob, StepTimes, TimingJob
+from shardgym.costs.fbgemm.machine import usable_cores
+from shardgym.costs.fbgemm.process import ChildProcess, require_linux
 from shardgym.errors import InputError, MeasurementError, MissingDependencyError
 
 #: Keep freed memory and never map it afresh; one thread. The last four are switches of CUDA and FBGEMM that change
@@ -35,11 +39,121 @@ _START_S = 180.0
 _PING_S = 10.0
 _MODULE = "shardgym.costs.fbgemm.worker"
 
+#: What a complaint of torch or FBGEMM contains, and what to do about it.
+_REMEDIES = (
+    (
+        r"libcuda\.so|libnvidia-ml\.so|NVIDIA driver",
+        "the CUDA builds of torch and FBGEMM need a driver that fits; without a GPU install shardgym's extra 'cpu'",
+    ),
+    (
+        r"no kernel image",
+        "the installed torch or FBGEMM has no kernels for this GPU; use device='cpu', or builds that support it",
+    ),
+    (
+        r"CUDA.*out of memory",
+        "something else holds the GPU's memory; end it, or name another GPU in CUDA_VISIBLE_DEVICES",
+    ),
+    (r"'CUDA' backend", "this is FBGEMM's CPU build; for the GPU replace it by shardgym's extra 'gpu'"),
+)
+
 
 def require_fbgemm(device: str) -> None:
-    """Raise `MissingDependencyError` when FBGEMM is not installed."""
+    """Raise `MeasurementError` on systems other than Linux, `MissingDependencyError` when FBGEMM is not installed."""
+    require_linux()
     if importlib.util.find_spec("fbgemm_gpu") is None:
         raise MissingDependencyError("fbgemm_gpu", "cpu" if device == "cpu" else "gpu", "measuring plans")
+
+
+def known_remedy(problem: str) -> str:
+    """Return what to do about a complaint of torch or FBGEMM, "" when it is not one of those known here."""
+    return next((advice for pattern, advice in _REMEDIES if re.search(pattern, problem, re.IGNORECASE)), "")
+
+
+def remedy(problem: str) -> str:
+    """Return what to do about a complaint; when it is not a known one, the pair of versions is the likeliest cause."""
+    if advice := known_remedy(problem):
+        return advice
+    names = ("torch", "fbgemm-gpu", "fbgemm-gpu-cpu")
+    found = sorted({f"{d.name} {d.version}" for d in distributions() if d.name.lower().replace("_", "-") in names})
+    advice = "each fbgemm-gpu fits one torch, reinstall the pair with shardgym's extra 'cpu', or 'gpu' with CUDA"
+    return f"found {', '.join(found)}; {advice}"
+
+
+class _Worker:
+    """One worker: its process, which may have to be replaced, and the jobs that it was given.
+
+    Args:
+        launch: starts the process.
+
+    Attributes:
+        process: None when there is none at the moment.
+        jobs: what it was given; it works on the first one.
+        deadline: when that one must be done, on the monotonic clock.
+    """
+
+    def __init__(self, launch: Callable[[], ChildProcess]) -> None:
+        self.launch = launch
+        self.process: ChildProcess | None = None
+        self.jobs: list[TimingJob] = []
+        self.deadline = 0.0
+
+    def discard(self) -> None:
+        """End the process; the jobs stay."""
+        if self.process is not None:
+            self.process.kill()
+        self.process = None
+
+    def greet(self) -> dict[str, Any]:
+        """Wait until a process that was launched works, and return its facts."""
+        assert self.process is not None
+        try:
+            status, value = self.process.receive(_START_S)
+        except MeasurementError as error:
+            status, value = "failed", str(error)
+        if status == "ok":
+            return dict(value)
+        self.discard()
+        if status == "refused":
+            raise InputError(value)
+        raise MeasurementError(f"FBGEMM does not work here: {value}; {remedy(value)}")
+
+    def fill(self, jobs: Iterator[TimingJob], ahead: int, timeout_s: float) -> None:
+        """Send the next jobs; a process that takes the place of another gets those that had been sent to it, too."""
+        fresh = list(itertools.islice(jobs, 1 + ahead - len(self.jobs)))
+        is_busy = bool(self.jobs) and self.process is not None
+        self.jobs += fresh
+        if not is_busy and self.jobs:
+            self._send_first(self.jobs[0])
+            self.deadline = time.monotonic() + timeout_s
+        for job in fresh if is_busy else self.jobs[1:]:
+            if self.process is not None:
+                with contextlib.suppress(MeasurementError):  # it died of the job before, `collect` will notice
+                    self.process.send(job)
+
+    def _send_first(self, job: TimingJob) -> None:
+        if self.process is not None:
+            try:
+                self.process.send(job)
+            except MeasurementError:  # it died after its last answer: this job is not to blame
+                self.discard()
+            else:
+                return
+        self.process = self.launch()
+        self.greet()
+        self.process.send(job)
+
+    def collect(self, timeout_s: float) -> tuple[TimingJob, StepTimes | str]:
+        """Return the first job with its answer, or with the reason why there is none; the next one's time begins."""
+        job = self.jobs.pop(0)
+        assert self.process is not None
+        try:
+            status, value = self.process.receive(timeout_s, self.deadline)
+        except MeasurementError as error:
+            status, value = "failed", str(error)
+        self.deadline = time.monotonic() + timeout_s
+        if status == "failed":
+            self.discard()
+        return job, value
 
 
 class WorkerPool:
@@ -56,12 +170,13 @@ class WorkerPool:
     """
 
     def __init__(self, device: str, workers: int, seed: int, timeout_s: float) -> None:
-        self._device, self._seed, self._timeout_s = device, seed, timeout_s
-        self._gpus = gpus_of_workers(workers) if device == "cuda" else []
-        self._slots = [Slot(i) for i in range(workers)]
+        self._device = device
+        self._timeout_s = timeout_s
+        gpus = gpus_of_workers(workers) if device == "cuda" else [None] * workers
+        self._workers = [_Worker(functools.partial(_launch, device, seed, i, gpu)) for i, gpu in enumerate(gpus)]
         self._owner = os.getpid()
         self._facts: dict[str, Any] = {}
-        self._finalizer = weakref.finalize(self, _close, self._slots, self._owner)
+        self._finalizer = weakref.finalize(self, _close, self._workers, self._owner)
 
     def facts(self) -> dict[str, Any]:
         """Return hardware tag and versions as the workers see them; starts workers."""
@@ -69,30 +184,30 @@ class WorkerPool:
         return self._facts
 
     def probe(self) -> DeviceFacts:
-        """Measure the first worker's device itself.
+        """Measure the device itself, in the first worker; starts workers.
 
         Raises:
             MeasurementError: no worker can be started, or it fails.
         """
         self._start()
-        slot = self._slots[0]
-        assert slot.process is not None
-        slot.process.send(Probe())
-        status, value = slot.process.receive(self._timeout_s)
+        worker = self._workers[0]
+        assert worker.process is not None
+        worker.process.send(ProbeJob())
+        status, value = worker.process.receive(self._timeout_s)
         if status == "ok" and isinstance(value, DeviceFacts):
             return value
-        slot.discard()
+        worker.discard()
         raise MeasurementError(f"the device could not be probed: {value}")
 
     def pids(self) -> list[int]:
         """Process ids of the workers that are alive."""
-        return [slot.process.pid for slot in self._slots if slot.process is not None]
+        return [worker.process.pid for worker in self._workers if worker.process is not None]
 
-    def run(self, jobs: Iterator[Job], ahead: int = 0) -> Generator[tuple[Job, Measured | str]]:
-        """Yield every job with what it found, or with the reason why it found nothing, as they come.
+    def run(self, jobs: Iterator[TimingJob], ahead: int = 0) -> Generator[tuple[TimingJob, StepTimes | str]]:
+        """Yield every job with its answer, or with the reason why there is none, as they come.
 
         Args:
-            jobs: advanced only when a worker is to be given something, so it can leave out what results so far made
+            jobs: advanced only when a worker is to be given something, so it can leave out what answers so far made
                 pointless.
             ahead: jobs that a worker is given before it needs them. With none, this process does nothing while a worker
                 measures; with one, workers need not wait for it.
@@ -102,67 +217,61 @@ class WorkerPool:
         """
         self._start()
         try:
-            for slot in self._slots:
-                slot.fill(jobs, ahead, self._timeout_s, self._launch_alone)
-            while busy := [slot for slot in self._slots if slot.jobs]:
-                for slot in ready(busy):
-                    yield slot.collect(self._timeout_s)
-                    slot.fill(jobs, ahead, self._timeout_s, self._launch_alone)
+            for worker in self._workers:
+                worker.fill(jobs, ahead, self._timeout_s)
+            while busy := [worker for worker in self._workers if worker.jobs]:
+                for worker in _ready(busy):
+                    yield worker.collect(self._timeout_s)
+                    worker.fill(jobs, ahead, self._timeout_s)
         finally:
-            for slot in self._slots:
-                slot.clear()
+            for worker in self._workers:
+                if worker.jobs:  # the run was broken off, and nobody waits for these answers
+                    worker.discard()
+                worker.jobs.clear()
 
     def close(self) -> None:
         """End the workers; they are started again when needed."""
-        _close(self._slots, self._owner)
+        _close(self._workers, self._owner)
 
     def _start(self) -> None:
         """Replace workers that died, start those that are missing, all at once, and wait until they work."""
         if os.getpid() != self._owner:  # a fork of the owner: the workers belong to the original
-            self._slots[:] = [Slot(slot.index) for slot in self._slots]
+            self._workers[:] = [_Worker(worker.launch) for worker in self._workers]
             self._owner = os.getpid()
-        for slot in self._slots:  # one that died while it was idle is nobody's plan's fault
-            if slot.process is not None and not slot.process.answers(_PING_S):
-                slot.discard()
-        missing = [slot for slot in self._slots if slot.process is None]
+        for worker in self._workers:  # one that died while it was idle is nobody's plan's fault
+            if worker.process is not None and not worker.process.ping(_PING_S):
+                worker.discard()
+        missing = [worker for worker in self._workers if worker.process is None]
         if missing:
             require_fbgemm(self._device)
-        for slot in missing:
-            slot.process = self._launch(slot.index)
-        for slot in missing:
-            self._greet(slot)
-
-    def _launch_alone(self, slot: Slot) -> None:
-        slot.process = self._launch(slot.index)
-        self._greet(slot)
-
-    def _launch(self, index: int) -> ChildProcess:
-        cores = usable_cores()
-        settings = {"device": self._device, "seed": self._seed, "core": cores[index % len(cores)]}
-        visible = {"CUDA_VISIBLE_DEVICES": self._gpus[index]} if self._gpus else {}
-        return ChildProcess(_MODULE, settings, {**ENVIRONMENT, **visible})
-
-    def _greet(self, slot: Slot) -> None:
-        assert slot.process is not None
-        try:
-            status, value = slot.process.receive(_START_S)
-        except MeasurementError as error:
-            status, value = "failed", str(error)
-        if status == "ok":
-            self._facts = value
-            return
-        slot.discard()
-        if status == "refused":
-            raise InputError(value)
-        raise MeasurementError(f"FBGEMM does not work here: {value}; {remedy(value)}")
+        for worker in missing:
+            worker.process = worker.launch()
+        for worker in missing:
+            self._facts = worker.greet()
 
 
-def _close(slots: list[Slot], owner: int) -> None:
-    for slot in slots:
-        if slot.process is not None and os.getpid() == owner:
-            slot.process.kill()
-        slot.process = None
-        slot.jobs.clear()
+def _launch(device: str, seed: int, index: int, gpu: str | None) -> ChildProcess:
+    cores = usable_cores()
+    settings = {"device": device, "seed": seed, "core": cores[index % len(cores)]}
+    visible = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
+    return ChildProcess(_MODULE, settings, {**ENVIRONMENT, **visible})
+
+
+def _close(workers: list[_Worker], owner: int) -> None:
+    for worker in workers:
+        if os.getpid() == owner:
+            worker.discard()
+        worker.process = None
+        worker.jobs.clear()
+
+
+def _ready(busy: list[_Worker]) -> list[_Worker]:
+    """Wait until workers answered, died or ran out of time, and return them."""
+    by_connection: dict[Any, _Worker] = {w.process.connection: w for w in busy if w.process is not None}
+    patience = max(0.0, min(worker.deadline for worker in busy) - time.monotonic())
+    answered = wait(list(by_connection), timeout=patience)
+    now = time.monotonic()
+    return [w for c, w in by_connection.items() if c in answered] or [w for w in busy if w.deadline <= now]
 
 
 def gpus_of_workers(workers: int) -> list[str]:

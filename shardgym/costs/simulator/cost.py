@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from shardgym.arguments import check_instance, check_list_of
 from shardgym.costs.base import ONE_PLAN, CostModel
 from shardgym.costs.judge_guard import require_open
-from shardgym.costs.link_notes import link_notes
+from shardgym.costs.links import link_notes
 from shardgym.costs.plan_cost import PlanCost, Source
 from shardgym.costs.simulator.encoding import EncodedShards
 from shardgym.costs.simulator.familiarity import Familiarity

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardgym.arrays import Floats
-from shardgym.costs.collectives.link_model import transfer_ms
+from shardgym.costs.links import transfer_ms
 from shardgym.costs.simulator.comm_net import exchanges_of
 from shardgym.costs.simulator.predictors import Predictor
 from shardgym.task import ELEMENT_BYTES, ShardingTask

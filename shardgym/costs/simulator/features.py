@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardgym.arrays import Floats
-from shardgym.costs.distinct_rows import BIN_ACCESSES
+from shardgym.costs.roofline import BIN_ACCESSES
 from shardgym.costs.simulator.samples import Shards
 
 #: Amounts of work of one shard in one batch; a shard's time is roughly a weighted sum of them.

@@ -7,8 +7,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self
 
-from shardgym.costs.base import CostModel
-from shardgym.costs.registry import make_cost
+from shardgym.costs.base import CostModel, make_cost
 from shardgym.errors import InputError, MissingDependencyError
 from shardgym.records import canonical_json
 

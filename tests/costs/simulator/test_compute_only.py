@@ -7,7 +7,7 @@ import pytest
 
 from shardgym import EmbeddingTable, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.cli import main
-from shardgym.costs.collectives.link_model import comm_times
+from shardgym.costs.links import comm_times
 from shardgym.costs.simulator.across_tasks import AcrossTasks
 from shardgym.costs.simulator.card import ModelCard
 from shardgym.costs.simulator.weights import load_weights, save_weights

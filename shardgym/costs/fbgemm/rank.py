@@ -1,4 +1,4 @@
-"""One rank of a collective group: `python -m shardgym.costs.collectives.rank SETTINGS DESCRIPTOR`."""
+"""One rank of a collective group: `python -m shardgym.costs.fbgemm.rank SETTINGS DESCRIPTOR`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from shardgym.costs.collectives.jobs import Move, Timing
-from shardgym.costs.workers.child import Handler, serve
+from shardgym.costs.fbgemm.communication import RankExchange, RankTiming
+from shardgym.costs.fbgemm.process import Handler, serve
 
 #: How far ahead ranks agree to start, so that all of them know it in time.
 _LEAD_S = 0.002
@@ -22,16 +22,18 @@ class Rank:
 
     Args:
         device: where the exchanged values live.
+        clock_group: a gloo group of all ranks, for agreeing on a start.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, clock_group: Any) -> None:
         self._device = device
+        self._clock_group = clock_group
 
-    def __call__(self, message: Timing | Move) -> Any:
+    def __call__(self, message: RankTiming | RankExchange) -> Any:
         """Time an exchange, or carry one out and return what arrived."""
-        return self.time(message) if isinstance(message, Timing) else self.move(message)
+        return self.time(message) if isinstance(message, RankTiming) else self.exchange(message)
 
-    def time(self, job: Timing) -> list[float]:
+    def time(self, job: RankTiming) -> list[float]:
         """Return, for each iteration, the ms from this rank's start to the end of its part of the exchange."""
         dtype = torch.float16 if job.precision == "fp16" else torch.float32
         outgoing = torch.ones(sum(job.send), dtype=dtype, device=self._device)
@@ -43,16 +45,22 @@ class Rank:
             gc.enable()
         return times[job.warmups :]
 
-    def _once(self, job: Timing, outgoing: torch.Tensor, incoming: torch.Tensor) -> float:
+    def _once(self, job: RankTiming, outgoing: torch.Tensor, incoming: torch.Tensor) -> float:
         """Sleep until the common start plus this rank's offset; the sleep itself does not count."""
-        ready = _agree_on_start() + job.offset_ms / 1e3
+        ready = self._agree_on_start() + job.offset_ms / 1e3
         time.sleep(max(0.0, ready - time.perf_counter()))
         start = time.perf_counter()
         dist.all_to_all_single(incoming, outgoing, job.receive, job.send)
         self._synchronize()
         return (time.perf_counter() - start) * 1e3
 
-    def move(self, job: Move) -> Any:
+    def _agree_on_start(self) -> float:
+        """Return a moment that is ahead for all ranks, on the monotonic clock that they share."""
+        moment = torch.tensor([time.perf_counter() + _LEAD_S], dtype=torch.float64)
+        dist.all_reduce(moment, op=dist.ReduceOp.MAX, group=self._clock_group)
+        return float(moment.item())
+
+    def exchange(self, job: RankExchange) -> Any:
         """Exchange given values and return what arrived as an array."""
         outgoing = torch.from_numpy(job.values).to(self._device)
         incoming = torch.empty(sum(job.receive), dtype=outgoing.dtype, device=self._device)
@@ -65,23 +73,12 @@ class Rank:
             torch.cuda.synchronize(self._device)
 
 
-def _agree_on_start() -> float:
-    """Return a moment that is ahead for all ranks, on the monotonic clock that they share."""
-    moment = torch.tensor([time.perf_counter() + _LEAD_S], dtype=torch.float64)
-    dist.all_reduce(moment, op=dist.ReduceOp.MAX, group=_clock_group)
-    return float(moment.item())
-
-
-_clock_group: Any = None
-
-
 def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:
     """Join the group.
 
     Args:
         settings: "rank", "world_size", "device", "file" to meet at and "timeout_s".
     """
-    global _clock_group
     cuda = settings["device"] == "cuda"
     torch.set_num_threads(1)
     device = torch.device("cuda", settings["rank"]) if cuda else torch.device("cpu")
@@ -94,10 +91,10 @@ def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:
         world_size=settings["world_size"],
         timeout=datetime.timedelta(seconds=settings["timeout_s"]),
     )
-    _clock_group = dist.new_group(backend="gloo") if cuda else dist.group.WORLD
+    clock_group = dist.new_group(backend="gloo") if cuda else dist.group.WORLD
     gc.collect()
     gc.freeze()
-    return Rank(device), {}
+    return Rank(device, clock_group), {}
 
 
 if __name__ == "__main__":

@@ -1,0 +1,133 @@
+"""What workers are asked to measure, and what they answer. All of it is pickled, and nothing here loads torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from shardgym.arrays import Floats
+from shardgym.plan import Shard, ShardingPlan
+from shardgym.records import CONFIG, Record
+from shardgym.table import EmbeddingTable
+from shardgym.task import OPTIMIZER_STATE, Optimizer, Precision, ShardingTask
+
+#: Note on times that include waiting. The same for all, so that boards say it once.
+HOST_WAITED = "the GPU waited for the host in timed steps, whatever was tried: compute times include the waiting"
+
+_INDEX_BYTES = 8
+
+Positive = Annotated[float, Field(gt=0)]
+
+
+class ShardSpec(NamedTuple):
+    """A shard as the kernel sees it: which columns does not matter, how many does."""
+
+    table: EmbeddingTable
+    rows: tuple[int, int]
+    width: int
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the shard."""
+        return self.rows[1] - self.rows[0]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the shard has all rows of its table."""
+        return self.rows == (0, self.table.num_embeddings)
+
+
+class ShardSet(NamedTuple):
+    """Everything that the compute time of one device depends on; equal sets are measured once.
+
+    Attributes:
+        shards: at least one, in an order that does not depend on the plan.
+        batch_size: samples of one step over all devices; each device looks all of them up.
+        precision: of weights and pooled values.
+        optimizer: fused into the backward pass.
+    """
+
+    shards: tuple[ShardSpec, ...]
+    batch_size: int
+    precision: Precision
+    optimizer: Optimizer
+
+    @classmethod
+    def of(cls, task: ShardingTask, shards: Iterable[Shard]) -> ShardSet:
+        """Return the set of a device that holds `shards`."""
+        specs = (ShardSpec(task.table(s.table), s.rows, s.num_columns) for s in shards)
+        ordered = tuple(sorted(specs, key=lambda s: (s.table.name, s.rows, s.width)))
+        return cls(ordered, task.batch_size, task.precision, task.optimizer)
+
+    @property
+    def width(self) -> int:
+        """Columns of the pooled output."""
+        return sum(shard.width for shard in self.shards)
+
+    @property
+    def num_weights(self) -> int:
+        """Weights of all shards."""
+        return sum(shard.num_rows * shard.width for shard in self.shards)
+
+    @property
+    def num_states(self) -> int:
+        """Elements of optimiser state."""
+        per_weight, per_row = OPTIMIZER_STATE[self.optimizer]
+        return per_weight * self.num_weights + per_row * sum(shard.num_rows for shard in self.shards)
+
+    def request_bytes(self, batches: int) -> int:
+        """Bytes of the ids of so many batches."""
+        ids = sum(shard.table.pooling_factor for shard in self.shards) + len(self.shards)
+        return int(ids * self.batch_size * _INDEX_BYTES * batches)
+
+
+def shard_sets(task: ShardingTask, plan: ShardingPlan) -> list[ShardSet | None]:
+    """Return the shard set of each device, None where a device holds nothing, length D."""
+    return [ShardSet.of(task, plan.on(d)) if plan.on(d) else None for d in range(task.num_devices)]
+
+
+class TimingJob(NamedTuple):
+    """One measurement of a shard set.
+
+    Attributes:
+        shard_set: what the device holds.
+        warmups: steps that are run and not reported.
+        iterations: steps that are reported. Every step has ids of its own, the same ones in every job.
+    """
+
+    shard_set: ShardSet
+    warmups: int
+    iterations: int
+
+
+class StepTimes(NamedTuple):
+    """The answer to a `TimingJob`.
+
+    Attributes:
+        times: forward and backward in ms, shape (iterations, 2).
+        notes: what a reader of the times must know.
+    """
+
+    times: Floats
+    notes: tuple[str, ...] = ()
+
+
+class ProbeJob(NamedTuple):
+    """A measurement of the device itself."""
+
+
+@dataclass(frozen=True, config=CONFIG)
+class DeviceFacts(Record):
+    """The answer to a `ProbeJob`: what a device does besides FBGEMM kernels; medians of several rounds.
+
+    Attributes:
+        copy_bandwidth: bytes per second of a copy within the device's memory, reads and writes both counted.
+        launch_ms: time of one operation on a single number, of many in a row: a kernel launch on a GPU.
+    """
+
+    copy_bandwidth: Positive
+    launch_ms: Positive
+    schema: Literal["shardgym.device_facts/1"] = "shardgym.device_facts/1"

@@ -1,0 +1,116 @@
+"""The all-to-all of pooled embeddings: who sends how much to whom, and the link model of what that takes.
+
+Forward, device d holds pooled values of the whole batch for its shards and owes every peer p the rows of p's samples:
+samples[p] x widths[d] elements. Backward, the gradients go the same way in reverse. Sum pooling lets row shards send
+partial sums, so a row shard counts with its full width on each device that holds one.
+
+The link model is latency plus bytes over bandwidth, inside a fast domain and between domains apart. The analytic cost
+uses it, and so does the measured one where a machine has fewer devices than the task. Links are full duplex and the two
+kinds work at the same time, so a device needs as long as the busiest direction of its busier kind of link.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardgym.arrays import Floats, Ints
+from shardgym.costs.plan_cost import Source
+from shardgym.plan import ShardingPlan
+from shardgym.task import ELEMENT_BYTES, ShardingTask
+from shardgym.topology import Topology
+
+
+def pooled_widths(task: ShardingTask, plan: ShardingPlan) -> Ints:
+    """Return the columns of each device's pooled output: the summed widths of its shards, shape (D,)."""
+    return np.array([sum(s.num_columns for s in plan.on(d)) for d in range(task.num_devices)], dtype=np.int64)
+
+
+def samples_per_device(batch_size: int, num_devices: int) -> Ints:
+    """Split a global batch evenly; the first devices take one sample more when it does not divide, shape (D,)."""
+    share, rest = divmod(batch_size, num_devices)
+    return np.array([share + (d < rest) for d in range(num_devices)], dtype=np.int64)
+
+
+def start_offsets(busy_ms: Floats) -> Floats:
+    """Return how much later than the first each device is ready for the forward exchange, in ms, shape (D,).
+
+    Args:
+        busy_ms: what each device does between two forward exchanges besides them: forward and backward compute and
+            backward communication, shape (D,). The devices left the last forward exchange together, so
+            the one with most of it comes last (NeuroShard, `simulator.py`).
+    """
+    return np.asarray(busy_ms - busy_ms.min(), dtype=np.float64)
+
+
+def wait_ms(busy_ms: Floats) -> Floats:
+    """Return how long each device waits in the forward exchange for the last one to enter it, in ms, shape (D,)."""
+    offsets = start_offsets(busy_ms)
+    return np.asarray(offsets.max() - offsets, dtype=np.float64)
+
+
+def comm_times(task: ShardingTask, plan: ShardingPlan, compute_ms: Floats) -> tuple[Floats, Floats]:
+    """Return what the exchanges of pooled values and of their gradients cost each device.
+
+    Args:
+        task: the task; its topology names latencies and bandwidths.
+        plan: a feasible plan for it.
+        compute_ms: forward plus backward compute of each device, shape (D,).
+
+    Returns:
+        Forward and backward communication in ms, each of shape (D,). An exchange runs once all devices have
+        entered it. Forward, devices are ready at different times, and the wait for the last one counts as
+        communication of those that wait (as in the measured protocol). Backward starts aligned.
+    """
+    transfer = transfer_ms(task.topology, pooled_widths(task, plan), task.batch_size, ELEMENT_BYTES[task.precision])
+    return wait_ms(compute_ms + transfer) + transfer, transfer
+
+
+def transfer_ms(topology: Topology, widths: Ints | Floats, batch_size: int, element_bytes: int) -> Floats:
+    """Return what one all-to-all with aligned start takes on each device, in ms, shape (..., D).
+
+    Forward and backward take the same time, as the backward exchange swaps what is sent and what is received.
+
+    Args:
+        topology: devices and links.
+        widths: columns of each device's pooled output, of one plan or of many, shape (..., D).
+        batch_size: samples over all devices.
+        element_bytes: bytes of one value.
+    """
+    devices = topology.num_devices
+    if devices == 1:
+        return np.zeros(widths.shape)
+    domains = np.arange(devices) // topology.fast_domain_size
+    samples = samples_per_device(batch_size, devices)
+    domain_widths = np.add.reduceat(widths, np.flatnonzero(np.diff(domains, prepend=-1)), axis=-1)[..., domains]
+    domain_samples = np.bincount(domains, weights=samples)[domains]
+    # Elements over the busier direction: what a device sends, or what it receives.
+    intra = np.maximum(widths * (domain_samples - samples), samples * (domain_widths - widths))
+    elsewhere = widths.sum(axis=-1, keepdims=True) - domain_widths
+    inter = np.maximum(widths * (batch_size - domain_samples), samples * elsewhere)
+    intra_ms = topology.intra_latency_ms + intra * element_bytes / topology.intra_bandwidth * 1e3
+    inter_ms = topology.inter_latency_ms + inter * element_bytes / topology.inter_bandwidth * 1e3
+    alone = np.bincount(domains)[domains] == 1
+    has_other_domains = topology.fast_domain_size < devices
+    return np.maximum(np.where(alone, 0.0, intra_ms), inter_ms if has_other_domains else 0.0)
+
+
+#: One machine, and links that nobody described.
+_DEFAULT = Topology(num_devices=1, memory_bytes=(1,))
+_LINKS = ("interconnect", "intra_bandwidth", "inter_bandwidth", "intra_latency_ms", "inter_latency_ms")
+
+
+def link_notes(task: ShardingTask, communication: Source, hardware: str) -> tuple[str, ...]:
+    """Return a note if exchanges were measured or predicted and the task's topology has links that are not the default.
+
+    Args:
+        task: its topology's links enter modelled communication alone.
+        communication: how it came about.
+        hardware: tag of the machine that exchanges were measured on.
+    """
+    topology = task.topology
+    same = all(getattr(topology, name) == getattr(_DEFAULT, name) for name in _LINKS)
+    is_default = same and topology.fast_domain_size == topology.num_devices
+    if communication == "modelled" or task.num_devices == 1 or is_default:
+        return ()
+    name = topology.interconnect
+    return (f"{communication} communication is that of {hardware}: the task's links ('{name}') play no part",)

@@ -1,1 +1,0 @@
-"""Child processes that measure: started with their own environment, watched, and replaced when they fail."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shardgym.costs.fbgemm import communication
-from shardgym.costs.fbgemm.cost import AllToAll, CollectiveGroup, time_all_to_alls
+from shardgym.costs.fbgemm.communication import AllToAll, CollectiveGroup, time_all_to_alls
 from shardgym.errors import MeasurementError
 
 

@@ -1,4 +1,4 @@
-"""Shard and ShardingPlan: which device holds which rows and columns of which table, and what can be wrong with that."""
+"""Shard and ShardingPlan: which piece of which table is on which device, and what makes a plan infeasible."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Shard(Record):
 
 @dataclass(frozen=True, config=CONFIG)
 class ShardingPlan(Record):
-    """A complete plan for one task. Plans with the same shards are equal whatever order they were given in.
+    """A complete plan for one task. Plans with the same shards are equal; their order does not matter.
 
     Attributes:
         task_hash: `digest` of the task that the plan is for.
@@ -106,13 +106,13 @@ class ShardingPlan(Record):
         check_instance("task", task, ShardingTask)
         names = [table.name for table in task.tables]
         devices = devices if isinstance(devices, Mapping) else check_list("devices", devices, "numbers of devices")
-        given = dict(devices) if isinstance(devices, Mapping) else dict(zip(names, devices, strict=False))
-        wrong = [f"'{name}' is no table of the task" for name in given if name not in names]
-        wrong += [f"table '{name}' has no device" for name in names if name not in given]
+        device_of = dict(devices) if isinstance(devices, Mapping) else dict(zip(names, devices, strict=False))
+        wrong = [f"'{name}' is no table of the task" for name in device_of if name not in names]
+        wrong += [f"table '{name}' has no device" for name in names if name not in device_of]
         if wrong or len(devices) != len(names):
             why = f": {wrong[0]}" if isinstance(devices, Mapping) else ""
             raise InputError(f"expected one device for each of {len(names)} tables, got {len(devices)}{why}")
-        return cls.of(task, (Shard.whole(table, given[table.name]) for table in task.tables))
+        return cls.of(task, (Shard.whole(table, device_of[table.name]) for table in task.tables))
 
     @functools.cached_property
     def _by_device(self) -> dict[int, tuple[Shard, ...]]:
@@ -150,67 +150,66 @@ class ShardingPlan(Record):
 
 def plan_problems(task: ShardingTask, shards: Sequence[Shard]) -> list[str]:
     """Return one sentence per problem of `shards` as a plan for `task`; empty when the plan is feasible."""
-    known = [shard for shard in shards if task.has_table(shard.table)]
     problems = [f"table '{shard.table}' is not in the task" for shard in shards if not task.has_table(shard.table)]
-    problems += _shard_problems(task, known)
-    problems += _cover_problems(task, known)
+    pieces: dict[str, list[Shard]] = {table.name: [] for table in task.tables}
+    known = [shard for shard in shards if shard.table in pieces]
+    for shard in known:
+        pieces[shard.table].append(shard)
+        if shard.device >= task.num_devices:
+            problems.append(
+                f"table '{shard.table}' is on device {shard.device}, the task has devices 0 to {task.num_devices - 1}"
+            )
+        if shard.num_columns % COLUMN_UNIT:
+            problems.append(
+                f"table '{shard.table}' has a shard of {shard.num_columns} columns on device {shard.device}: "
+                f"FBGEMM needs widths divisible by {COLUMN_UNIT}"
+            )
+    cover = (_cover_problem(table, pieces[table.name]) for table in task.tables)
+    problems += [problem for problem in cover if problem is not None]
     problems += memory_problems(task, known)
     return problems
 
 
-def _shard_problems(task: ShardingTask, shards: Sequence[Shard]) -> Iterator[str]:
+def _cover_problem(table: EmbeddingTable, shards: Sequence[Shard]) -> str | None:
+    """Return the first cell of a table that no shard or several shards hold, or a shard that is larger than the table.
+
+    All edges of shards together cut the table into cells, each of which a shard holds entirely or not at all.
+    """
+    num_rows = table.num_embeddings
+    num_columns = table.embedding_dim
+    if len(shards) == 1 and shards[0].rows == (0, num_rows) and shards[0].columns == (0, num_columns):
+        return None
     for shard in shards:
-        if shard.device >= task.num_devices:
-            yield f"table '{shard.table}' is on device {shard.device}, the task has devices 0 to {task.num_devices - 1}"
-        if shard.num_columns % COLUMN_UNIT:
-            yield (
-                f"table '{shard.table}' has a shard of {shard.num_columns} columns on device {shard.device}: "
-                f"FBGEMM needs widths divisible by {COLUMN_UNIT}"
-            )
-
-
-def _cover_problems(task: ShardingTask, shards: Sequence[Shard]) -> Iterator[str]:
-    groups: dict[str, list[Shard]] = {table.name: [] for table in task.tables}
-    for shard in shards:
-        groups[shard.table].append(shard)
-    for table in task.tables:
-        held = groups[table.name]
-        if len(held) == 1 and held[0].rows == (0, table.num_embeddings) and held[0].columns == (0, table.embedding_dim):
-            continue
-        yield from _table_problems(table.name, table.num_embeddings, table.embedding_dim, held)
-
-
-def _table_problems(name: str, rows: int, columns: int, shards: Sequence[Shard]) -> Iterator[str]:
-    """Find the first cell of the table that is held by no shard or by several, and any shard that sticks out."""
-    for shard in shards:
-        if shard.rows[1] > rows or shard.columns[1] > columns:
-            yield f"table '{name}' is {rows} x {columns}, a shard covers {_area(shard.rows, shard.columns)}"
-            return
-    row_cuts = sorted({0, rows, *(edge for s in shards for edge in s.rows)})
-    column_cuts = sorted({0, columns, *(edge for s in shards for edge in s.columns)})
-    for cell_rows in itertools.pairwise(row_cuts):
-        inside = [s for s in shards if s.rows[0] <= cell_rows[0] < s.rows[1]]
-        for cell_columns in itertools.pairwise(column_cuts):
-            holders = [s.device for s in inside if s.columns[0] <= cell_columns[0] < s.columns[1]]
-            if len(holders) != 1:
-                where = f"{_area(cell_rows, cell_columns)} of table '{name}'"
-                on = ", ".join(map(str, sorted(holders)))
-                yield f"{where} overlap: held by devices {on}" if holders else f"{where} are missing: held by no device"
-                return
+        if shard.rows[1] > num_rows or shard.columns[1] > num_columns:
+            area = _area(shard.rows, shard.columns)
+            return f"table '{table.name}' is {num_rows} x {num_columns}, a shard covers {area}"
+    row_edges = sorted({0, num_rows, *(edge for shard in shards for edge in shard.rows)})
+    column_edges = sorted({0, num_columns, *(edge for shard in shards for edge in shard.columns)})
+    for rows in itertools.pairwise(row_edges):
+        in_rows = [shard for shard in shards if shard.rows[0] <= rows[0] < shard.rows[1]]
+        for columns in itertools.pairwise(column_edges):
+            devices = sorted(s.device for s in in_rows if s.columns[0] <= columns[0] < s.columns[1])
+            cell = f"{_area(rows, columns)} of table '{table.name}'"
+            if not devices:
+                return f"{cell} are missing: held by no device"
+            if len(devices) > 1:
+                return f"{cell} overlap: held by devices {', '.join(map(str, devices))}"
+    return None
 
 
 def memory_problems(task: ShardingTask, shards: Sequence[Shard]) -> Iterator[str]:
     """Yield a sentence for every device whose shards exceed its memory, largest tables first."""
-    held: dict[int, list[tuple[int, str]]] = {}
+    sizes: dict[int, list[tuple[int, str]]] = {}
     for shard in shards:
-        held.setdefault(shard.device, []).append((shard.bytes(task), shard.table))
-    for device in sorted(d for d in held if d < task.num_devices):
-        used, limit = sum(size for size, _ in held[device]), task.topology.memory_bytes[device]
+        sizes.setdefault(shard.device, []).append((shard.bytes(task), shard.table))
+    for device in sorted(d for d in sizes if d < task.num_devices):
+        used = sum(size for size, _ in sizes[device])
+        limit = task.topology.memory_bytes[device]
         if used > limit:
-            largest = ", ".join(f"'{name}' {size}" for size, name in sorted(held[device], reverse=True)[:3])
+            largest = ", ".join(f"'{name}' {size}" for size, name in sorted(sizes[device], reverse=True)[:3])
             yield (
                 f"device {device} holds {used} bytes, {used - limit} more than its {limit}; "
-                f"largest of its {len(held[device])} shards: {largest}"
+                f"largest of its {len(sizes[device])} shards: {largest}"
             )
 
 

@@ -31,8 +31,7 @@ class Topology(Record):
         memory_bytes: what embedding weights and optimiser state may take on each device; one integer stands for all.
         device: the hardware of one device, a key of `shardgym.costs.roofline.DEVICES` (roofline constants).
         interconnect: name of the links, for display.
-        fast_domain_size: consecutive devices that share the fast links (an NVLink domain); all of them
-            when not given.
+        fast_domain_size: consecutive devices that share the fast links (an NVLink domain); all of them by default.
         intra_bandwidth: bytes per second that one device can send inside its fast domain.
         inter_bandwidth: bytes per second that one device can send to other domains.
         intra_latency_ms: start-up time of a collective inside a domain.
@@ -52,38 +51,33 @@ class Topology(Record):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill(cls, data: Any) -> Any:
-        """Let one memory size stand for all devices, and one domain be the default."""
+    def _expand(cls, data: Any) -> Any:
+        """Let one memory size stand for all devices, and make all of them one domain by default."""
         values = data
-        if isinstance(data, ArgsKwargs):
+        if isinstance(data, ArgsKwargs):  # from the constructor: arguments by position get their names
             names = [field.name for field in dataclasses.fields(cls)][: len(data.args)]
             values = dict(zip(names, data.args, strict=False)) | (data.kwargs or {})
             if len(values) < len(data.args) + len(data.kwargs or {}):
-                return data  # too many arguments, or one given twice
+                return data  # too many arguments, or one passed twice: pydantic says which
         if not isinstance(values, dict):
             return data
-        count, memory = _scalar(values.get("num_devices")), _scalar(values.get("memory_bytes"))
+        count = _int_or_none(values.get("num_devices"))
+        memory = _int_or_none(values.get("memory_bytes"))
         if count is not None and 0 < count <= MAX_DEVICES:
-            shared = {} if memory is None else {"memory_bytes": (memory,) * count}
-            values = {"fast_domain_size": count, **values, **shared}
+            values = {"fast_domain_size": count, **values}
+            if memory is not None:
+                values["memory_bytes"] = (memory,) * count
         return ArgsKwargs((), values) if isinstance(data, ArgsKwargs) else values
 
     @field_validator("memory_bytes", mode="before")
     @classmethod
-    def _sizes(cls, value: Any) -> Any:
+    def _is_list(cls, value: Any) -> Any:
         if isinstance(value, str | bytes) or not isinstance(value, Iterable):
             raise ValueError("expected a whole number of bytes, or one for each device")
         return value
 
-    @field_validator("memory_bytes")
-    @classmethod
-    def _not_empty(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if not value:
-            raise ValueError("expected one size per device, got none")
-        return value
-
     @model_validator(mode="after")
-    def _agree(self) -> Topology:
+    def _consistent(self) -> Topology:
         if len(self.memory_bytes) != self.num_devices:
             raise ValueError(f"memory_bytes has {len(self.memory_bytes)} entries for {self.num_devices} devices")
         if self.fast_domain_size > self.num_devices:
@@ -111,20 +105,34 @@ class Topology(Record):
         num_devices = check_int("num_devices", num_devices, 1)
         if name not in PRESETS:
             raise UnknownNameError("topology", name, PRESETS)
-        values = dict(PRESETS[name])
-        preset_memory = int(values.pop("memory_bytes"))
-        memory = preset_memory if memory_bytes is None else memory_bytes
-        domain = min(int(values.pop("fast_domain_size", num_devices)), num_devices)
         if num_devices > MAX_DEVICES:  # before there is a size for each of them
             raise InputError(f"num_devices: expected at most {MAX_DEVICES}, got {num_devices}")
-        return cls(num_devices=num_devices, memory_bytes=(memory,) * num_devices, fast_domain_size=domain, **values)
+        values = dict(PRESETS[name])
+        memory = values.pop("memory_bytes")
+        domain = min(values.pop("fast_domain_size", num_devices), num_devices)
+        memory_per_device = (memory if memory_bytes is None else memory_bytes,) * num_devices
+        return cls(num_devices=num_devices, memory_bytes=memory_per_device, fast_domain_size=domain, **values)
 
 
-def _scalar(value: Any) -> int | None:
-    """Return a value that is one whole number, numpy's included; None for any other and for booleans."""
+def _int_or_none(value: Any) -> int | None:
+    """Return a value that is one whole number, NumPy's included; None for any other and for booleans."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or getattr(value, "shape", None):
         return None
     return operator.index(value)
+
+
+def _dgx(device: str, memory_gib: int, interconnect: str, nvlink: float, infiniband: float) -> dict[str, Any]:
+    """Servers of eight NVIDIA GPUs; bandwidths in bytes per second."""
+    return {
+        "memory_bytes": memory_gib * GIB,
+        "device": device,
+        "interconnect": interconnect,
+        "fast_domain_size": 8,
+        "intra_bandwidth": nvlink,
+        "inter_bandwidth": infiniband,
+        "intra_latency_ms": 0.02,
+        "inter_latency_ms": 0.05,
+    }
 
 
 #: Bandwidths are per device and direction, from the vendors' data sheets: NVLink 2/3/4 (150, 300, 450 GB/s), PCIe 3
@@ -141,44 +149,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "intra_latency_ms": 0.05,
         "inter_latency_ms": 0.1,
     },
-    "dgx-v100": {
-        "memory_bytes": 24 * GIB,
-        "device": "v100",
-        "interconnect": "nvlink2+ib",
-        "fast_domain_size": 8,
-        "intra_bandwidth": 150e9,
-        "inter_bandwidth": 12.5e9,
-        "intra_latency_ms": 0.02,
-        "inter_latency_ms": 0.05,
-    },
-    "dgx-a100": {
-        "memory_bytes": 60 * GIB,
-        "device": "a100",
-        "interconnect": "nvlink3+hdr",
-        "fast_domain_size": 8,
-        "intra_bandwidth": 300e9,
-        "inter_bandwidth": 25e9,
-        "intra_latency_ms": 0.02,
-        "inter_latency_ms": 0.05,
-    },
-    "dgx-h100": {
-        "memory_bytes": 60 * GIB,
-        "device": "h100",
-        "interconnect": "nvlink4+ndr",
-        "fast_domain_size": 8,
-        "intra_bandwidth": 450e9,
-        "inter_bandwidth": 50e9,
-        "intra_latency_ms": 0.02,
-        "inter_latency_ms": 0.05,
-    },
-    "dgx-h200": {
-        "memory_bytes": 110 * GIB,
-        "device": "h200",
-        "interconnect": "nvlink4+ndr",
-        "fast_domain_size": 8,
-        "intra_bandwidth": 450e9,
-        "inter_bandwidth": 50e9,
-        "intra_latency_ms": 0.02,
-        "inter_latency_ms": 0.05,
-    },
+    "dgx-v100": _dgx("v100", 24, "nvlink2+ib", 150e9, 12.5e9),
+    "dgx-a100": _dgx("a100", 60, "nvlink3+hdr", 300e9, 25e9),
+    "dgx-h100": _dgx("h100", 60, "nvlink4+ndr", 450e9, 50e9),
+    "dgx-h200": _dgx("h200", 110, "nvlink4+ndr", 450e9, 50e9),
 }

@@ -27,7 +27,7 @@ def load_dlrm_dataset(path: str | Path, embedding_dim: int = 16) -> TablePool:
 
     Args:
         path: a `.pt` or `.pt.gz` file.
-        embedding_dim: width given to all tables, as the file says none.
+        embedding_dim: width of all tables, as the file has none.
 
     Raises:
         InputError: not such a file, truncated, or its three parts contradict each other.
@@ -39,16 +39,13 @@ def load_dlrm_dataset(path: str | Path, embedding_dim: int = 16) -> TablePool:
         indices, lengths = recording.bags(index)
         if indices.size and int(indices.min()) < 0:
             raise InputError(f"{path}: table {index} has a negative id ({int(indices.min())})")
-        ids = RecordedIds(Path(path).name, index, batch_size, bags_digest(indices, lengths))
-        tables.append(
-            {
-                "name": f"t{index:03d}",
-                "num_embeddings": max(MIN_ROWS, int(indices.max(initial=-1)) + 1),
-                "embedding_dim": embedding_dim,
-                "pooling_factor": indices.size / batch_size,
-                "ids": ids,
-                "reuse_histogram": ReuseCounts.of(indices).row_shares(),
-            }
-        )
-    made = tuple(EmbeddingTable.from_dict(table, f"{path}, table {i}") for i, table in enumerate(tables))
-    return TablePool.from_dict({"name": Path(path).name, "batch_size": batch_size, "tables": made}, str(path))
+        fields = {
+            "name": f"t{index:03d}",
+            "num_embeddings": max(MIN_ROWS, int(indices.max(initial=-1)) + 1),
+            "embedding_dim": embedding_dim,
+            "pooling_factor": indices.size / batch_size,
+            "ids": RecordedIds(Path(path).name, index, batch_size, bags_digest(indices, lengths)),
+            "reuse_histogram": ReuseCounts.of(indices).row_shares(),
+        }
+        tables.append(EmbeddingTable.from_dict(fields, f"{path}, table {index}"))
+    return TablePool.from_dict({"name": Path(path).name, "batch_size": batch_size, "tables": tuple(tables)}, str(path))

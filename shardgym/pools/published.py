@@ -18,9 +18,6 @@ from shardgym.task import Optimizer, Precision
 
 DATA = Path(__file__).with_name("data") / "published.yaml"
 
-#: Equal tables: how many, rows, columns, ids per sample.
-Group = tuple[int, int, int, float]
-
 
 @dataclass(frozen=True, config=CONFIG)
 class PublishedModel(Record):
@@ -51,7 +48,15 @@ def load_model(name: str) -> PublishedModel:
     if name not in entries:
         raise UnknownNameError("published model", name, entries)
     entry = dict(entries[name])
-    pool = _pool(name, entry.pop("batch_size"), entry.pop("tables"), entry.pop("zipf", None))
+    zipf = entry.pop("zipf", None)
+    ids = UniformIds() if zipf is None else ZipfIds(**zipf)  # bags have a fixed size, as in the sources
+    # The file groups equal tables: how many, rows, columns, ids per sample.
+    shapes = [(rows, dim, pooling) for count, rows, dim, pooling in entry.pop("tables") for _ in range(count)]
+    digits = len(str(len(shapes) - 1))
+    tables = [
+        EmbeddingTable(f"t{i:0{digits}d}", rows, dim, pooling, ids) for i, (rows, dim, pooling) in enumerate(shapes)
+    ]
+    pool = TablePool(name, entry.pop("batch_size"), tuple(tables))
     return PublishedModel.from_dict({"pool": pool, **entry}, f"{DATA.name}: {name}")
 
 
@@ -59,15 +64,3 @@ def load_model(name: str) -> PublishedModel:
 def _entries() -> dict[str, dict[str, Any]]:
     data: dict[str, dict[str, Any]] = yaml.safe_load(DATA.read_text(encoding="utf-8"))
     return data
-
-
-def _pool(name: str, batch_size: int, groups: list[Group], zipf: dict[str, float] | None) -> TablePool:
-    """Spell out groups of equal tables; bags have a fixed size, as in the sources."""
-    ids = UniformIds() if zipf is None else ZipfIds.from_dict({"kind": "zipf", **zipf})
-    shapes = [(rows, dim, pooling) for count, rows, dim, pooling in groups for _ in range(count)]
-    digits = len(str(len(shapes) - 1))
-    tables = [
-        EmbeddingTable(f"t{index:0{digits}d}", rows, dim, pooling, ids)
-        for index, (rows, dim, pooling) in enumerate(shapes)
-    ]
-    return TablePool(name, batch_size, tuple(tables))

@@ -6,7 +6,7 @@ import csv
 import difflib
 import io
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,96 +38,93 @@ def load_user_tables(path: str | Path, batch_size: int = DEFAULT_BATCH_SIZE) -> 
     text = read_text(path)
     if not text.strip():
         raise InputError(f"{path}: the file is empty, expected tables")
-    data = _from_csv(path, text) if Path(path).suffix.lower() == ".csv" else _from_json(path, text)
-    return TablePool.from_dict({"name": Path(path).stem, "batch_size": batch_size, **data}, str(path))
-
-
-def _from_json(path: str | Path, text: str) -> dict[str, Any]:
-    data = parse_json(text, str(path))
-    if isinstance(data, list):
-        data = {"tables": data}
-    if not isinstance(data, dict) or not isinstance(data.get("tables"), list):
-        raise InputError(f'{path}: expected a list of tables or an object {{"tables": [...]}}')
-    _check_fields(str(path), data, POOL_FIELDS, ("tables",))
-    return {**data, "tables": _tables((f"{path}, table {i}", t) for i, t in enumerate(data["tables"]))}
+    pool: dict[str, Any] = {"name": Path(path).stem, "batch_size": batch_size}
+    rows: Iterable[tuple[str, Any]]
+    if Path(path).suffix.lower() == ".csv":
+        rows = _csv_rows(path, text)
+    else:
+        data = parse_json(text, str(path))
+        if isinstance(data, list):
+            data = {"tables": data}
+        if not isinstance(data, dict) or not isinstance(data.get("tables"), list):
+            raise InputError(f'{path}: expected a list of tables or an object {{"tables": [...]}}')
+        _check_fields(str(path), data, POOL_FIELDS, ("tables",))
+        pool |= data
+        rows = ((f"{path}, table {i}", fields) for i, fields in enumerate(data["tables"]))
+    return TablePool.from_dict({**pool, "tables": _tables(rows)}, str(path))
 
 
 def _tables(rows: Iterable[tuple[str, Any]]) -> tuple[EmbeddingTable, ...]:
-    """Make tables from (where, fields), naming the place in errors."""
-    seen: dict[str, str] = {}
+    """Make tables from (place in the file, fields); errors name the place."""
     tables = []
-    for where, fields in rows:
+    places: dict[str, str] = {}
+    for place, fields in rows:
         if not isinstance(fields, dict):
-            raise InputError(f"{where}: expected an object with {', '.join(REQUIRED)}, got {short_repr(fields)}")
-        _check_fields(where, fields, JSON_FIELDS, REQUIRED)
-        table = EmbeddingTable.from_dict(fields, where)
-        if table.name in seen:
-            raise InputError(f"{where}: name '{table.name}' must be distinct, it is used in {seen[table.name]} too")
-        seen[table.name] = where
+            raise InputError(f"{place}: expected an object with {', '.join(REQUIRED)}, got {short_repr(fields)}")
+        _check_fields(place, fields, JSON_FIELDS, REQUIRED)
+        table = EmbeddingTable.from_dict(fields, place)
+        if table.name in places:
+            raise InputError(f"{place}: name '{table.name}' must be distinct, it is used in {places[table.name]} too")
+        places[table.name] = place
         tables.append(table)
     return tuple(tables)
 
 
-def _check_fields(where: str, given: Mapping[str, Any], known: tuple[str, ...], required: tuple[str, ...]) -> None:
-    for field in given:
+def _check_fields(place: str, fields: Iterable[str], known: tuple[str, ...], required: tuple[str, ...]) -> None:
+    for field in fields:
         if field not in known:
             close = difflib.get_close_matches(field, known, n=1, cutoff=0.5)
             hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
-            raise InputError(f"{where}: unknown field '{field:.60}': {hint}")
+            raise InputError(f"{place}: unknown field '{field:.60}': {hint}")
     for field in required:
-        if field not in given:
-            raise InputError(f"{where}: field '{field}' is missing")
+        if field not in fields:
+            raise InputError(f"{place}: field '{field}' is missing")
 
 
-def _from_csv(path: str | Path, text: str) -> dict[str, Any]:
-    lines = io.StringIO(text, newline="")
-    reader = csv.reader(lines, strict=True, skipinitialspace=True)
+def _csv_rows(path: str | Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (place in the file, fields of the table) of every line below the header; empty lines are skipped."""
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
+    lines: list[tuple[str, list[str]]] = []
     try:
-        rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader]
+        for cells in reader:
+            place = f"{path}, line {reader.line_num}"
+            if broken := next((cell for cell in cells if len(cell.strip().splitlines()) > 1), None):
+                raise InputError(f"{place}: line break inside a quoted cell {short_repr(broken.strip())}")
+            if any(cell.strip() for cell in cells):
+                lines.append((place, [cell.strip() for cell in cells]))
     except csv.Error as error:
         raise InputError(f"{path}, line {reader.line_num}: not valid CSV ({error})") from None
-    filled = [(line, row) for line, row in rows if any(row)]
-    if not filled:
+    if not lines:
         raise InputError(f"{path}: has empty cells only, expected a header with {', '.join(REQUIRED)}")
-    for line, row in filled:
-        if broken := next((cell for cell in row if len(cell.splitlines()) > 1), None):
-            raise InputError(f"{path}, line {line}: line break inside a quoted cell {short_repr(broken)}")
-    (line, header), body = filled[0], filled[1:]
-    _check_fields(f"{path}, line {line}", dict.fromkeys(header), CSV_COLUMNS, REQUIRED)
+    place, header = lines[0]
+    _check_fields(place, header, CSV_COLUMNS, REQUIRED)
     if len(set(header)) < len(header):
-        raise InputError(f"{path}, line {line}: a column occurs twice")
-    if not body:
+        raise InputError(f"{place}: a column occurs twice")
+    if len(lines) == 1:
         raise InputError(f"{path}: has a header and no tables")
-    return {"tables": _tables(_fields(f"{path}, line {line}", header, row) for line, row in body)}
+    for place, row in lines[1:]:
+        if len(row) != len(header):
+            raise InputError(f"{place}: expected {len(header)} cells ({', '.join(header)}), got {len(row)}")
+        values = {column: cell for column, cell in zip(header, row, strict=True) if cell or column in REQUIRED}
+        fields: dict[str, Any] = {"name": values["name"]}
+        for column in ("num_embeddings", "embedding_dim"):
+            if not re.fullmatch(r"[+-]?[0-9]{1,30}", values[column]):
+                raise InputError(f"{place}, {column}: expected a whole number, got '{values[column]:.40}'")
+            fields[column] = int(values[column])
+        if "pooling_factor" in values:
+            fields["pooling_factor"] = _number(place, "pooling_factor", values["pooling_factor"])
+        zipf = {c.removeprefix("zipf_"): _number(place, c, values[c]) for c in ("zipf_s", "zipf_q") if c in values}
+        if zipf and "s" not in zipf:
+            raise InputError(f"{place}: zipf_q is given without zipf_s")
+        if zipf:
+            fields["ids"] = {"kind": "zipf", **zipf}
+        yield place, fields
 
 
-def _fields(where: str, header: list[str], row: list[str]) -> tuple[str, dict[str, Any]]:
-    if len(row) != len(header):
-        raise InputError(f"{where}: expected {len(header)} cells ({', '.join(header)}), got {len(row)}")
-    cells = {column: cell for column, cell in zip(header, row, strict=True) if cell or column in REQUIRED}
-    fields: dict[str, Any] = {"name": cells["name"]}
-    for column in REQUIRED[1:]:
-        fields[column] = _whole(where, column, cells[column])
-    if "pooling_factor" in cells:
-        fields["pooling_factor"] = _number(where, "pooling_factor", cells["pooling_factor"])
-    zipf = {c.removeprefix("zipf_"): _number(where, c, cells[c]) for c in ("zipf_s", "zipf_q") if c in cells}
-    if zipf and "s" not in zipf:
-        raise InputError(f"{where}: zipf_q is given without zipf_s")
-    if zipf:
-        fields["ids"] = {"kind": "zipf", **zipf}
-    return where, fields
-
-
-def _whole(where: str, column: str, cell: str) -> int:
-    if not re.fullmatch(r"[+-]?[0-9]{1,30}", cell):
-        raise InputError(f"{where}, {column}: expected a whole number, got '{cell:.40}'")
-    return int(cell)
-
-
-def _number(where: str, column: str, cell: str) -> float:
+def _number(place: str, column: str, cell: str) -> float:
     try:
         if "_" in cell or not cell.isascii():  # Python's own notation for numbers, nobody else's
             raise ValueError
         return float(cell)
     except ValueError:
-        raise InputError(f"{where}, {column}: expected a number, got '{cell:.40}'") from None
+        raise InputError(f"{place}, {column}: expected a number, got '{cell:.40}'") from None

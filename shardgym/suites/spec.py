@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from shardgym.errors import InputError
@@ -33,10 +33,9 @@ class CostChoice(Record):
     cost: Name
     settings: dict[str, Any] = Field(default_factory=dict)
 
-    @classmethod
-    def of(cls, choice: str | CostChoice) -> CostChoice:
-        """Return a choice; a suite file may give a bare name."""
-        return cls(choice) if isinstance(choice, str) else choice
+
+#: A field that takes the bare name of a cost model for one without settings.
+CostField = Annotated[CostChoice, BeforeValidator(lambda value: {"cost": value} if isinstance(value, str) else value)]
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -48,13 +47,8 @@ class Track(Record):
         oracle: what solvers may query.
     """
 
-    judge: CostChoice
-    oracle: CostChoice
-
-    @classmethod
-    def between(cls, judge: str | CostChoice, oracle: str | CostChoice) -> Track:
-        """Make a track of two costs, each a choice or a bare name."""
-        return cls(CostChoice.of(judge), CostChoice.of(oracle))
+    judge: CostField
+    oracle: CostField
 
 
 #: The simulated track of suites that name none. Its judge is the second simulator, which has another architecture and
@@ -170,15 +164,15 @@ class SuiteSpec(Record):
     """
 
     description: str
-    judge: Name | CostChoice
-    oracle: Name | CostChoice
+    judge: CostField
+    oracle: CostField
     tasks: Annotated[DrawnTasks | PublishedTasks | ListedTasks, Field(discriminator="kind")]
     simulated: Track | None = None
     schema: Literal["shardgym.suite/1"] = "shardgym.suite/1"
 
     def tracks(self) -> tuple[Track, ...]:
         """Return the tracks of the suite, the default one first."""
-        default = Track.between(self.judge, self.oracle)
+        default = Track(self.judge, self.oracle)
         return (default,) if self.simulated is None else (default, self.simulated)
 
 

@@ -150,7 +150,7 @@ def load_suite(name_or_path: str | Path, *, verify: bool = True) -> Suite:
         if not data:
             raise InputError(f"{path}: an empty list, expected tasks")
         source = ListedSource(data, path)
-        return Suite(path.stem, f"tasks of {path.name}", (Track.between("fbgemm", "roofline"),), source)
+        return Suite(path.stem, f"tasks of {path.name}", (Track(CostChoice("fbgemm"), CostChoice("roofline")),), source)
     return _from_spec(path, SuiteSpec.from_dict(data, str(path)), None)
 
 

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from shardgym.records import Record
 from shardgym.suites import spec
 from shardgym.topology import PRESETS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "suites.md").read_text()
-RECORDS = [value for value in vars(spec).values() if isinstance(value, type) and dataclasses.is_dataclass(value)]
+RECORDS = [
+    cls for cls in vars(spec).values() if isinstance(cls, type) and issubclass(cls, Record) and cls is not Record
+]
 
 pytestmark = pytest.mark.repository
 

@@ -6,7 +6,7 @@ import pytest
 
 from shardgym.errors import InputError
 from shardgym.suites import load_suite, sources
-from shardgym.suites.spec import Track
+from shardgym.suites.spec import CostChoice, Track
 from shardgym.suites.suite import Suite
 
 
@@ -33,7 +33,7 @@ def source(toy_task):
 
 
 def suite_of(source, digests=None):
-    return Suite("toy", "", (Track.between("fbgemm", "roofline"),), source, digests)
+    return Suite("toy", "", (Track(CostChoice("fbgemm"), CostChoice("roofline")),), source, digests)
 
 
 def test_tasks_are_built_when_asked_for_and_once(source):

@@ -45,7 +45,7 @@ def test_without_a_simulated_track_the_simulators_own_judge_scores(suite_of):
 
 
 def test_another_judge_goes_with_the_default_oracle(suite_of):
-    assert suite_of(oracle="simulator").track("roofline") == Track.between("roofline", "simulator")
+    assert suite_of(oracle="simulator").track("roofline") == Track(CostChoice("roofline"), CostChoice("simulator"))
 
 
 @pytest.mark.parametrize(

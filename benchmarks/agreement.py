@@ -15,14 +15,14 @@ import numpy as np
 from scipy.stats import kendalltau
 from tabulate import tabulate
 
-from shardgym.evaluation.resume import Key, key_of
+from shardgym.evaluation.result import Key
 from shardgym.evaluation.store import RECORDS, read_records
 from shardgym.leaderboard import load_boards, rank
 
 
 def costs_of(folder: Path) -> dict[Key, float]:
     """Return the cost of every plan in a folder, by task, solver and seed."""
-    return {key_of(r): r.total_ms for r in read_records(folder / RECORDS) if r.status == "ok"}
+    return {r.key: r.total_ms for r in read_records(folder / RECORDS) if r.status == "ok"}
 
 
 def tau(pairs: np.ndarray) -> float:

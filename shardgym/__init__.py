@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         NoFeasiblePlanError,
         ShardGymError,
     )
-    from shardgym.evaluation import evaluate, verify
+    from shardgym.evaluation import evaluate, read_results, verify
     from shardgym.evaluation.result import Result
     from shardgym.plan import Shard, ShardingPlan
     from shardgym.pools import TablePool, load_pool
@@ -37,7 +37,7 @@ _HOME = {
     "CostModel": "costs", "PlanCost": "costs", "make_cost": "costs",
     "InfeasiblePlanError": "errors", "InputError": "errors", "MeasurementError": "errors",
     "MissingDependencyError": "errors", "NoFeasiblePlanError": "errors", "ShardGymError": "errors",
-    "Result": "evaluation.result", "evaluate": "evaluation", "verify": "evaluation",
+    "Result": "evaluation.result", "evaluate": "evaluation", "read_results": "evaluation", "verify": "evaluation",
     "EmbeddingTable": "table", "RecordedIds": "table", "UniformIds": "table", "ZipfIds": "table",
     "Shard": "plan", "ShardingPlan": "plan",
     "TablePool": "pools", "load_pool": "pools",
@@ -50,7 +50,7 @@ __all__ = [
     "CostModel", "EmbeddingTable", "InfeasiblePlanError", "InputError", "MeasurementError", "MissingDependencyError",
     "NoFeasiblePlanError", "Observer", "PlanCost", "RecordedIds", "Result", "Shard", "ShardGymError", "ShardingPlan",
     "ShardingTask", "Solver", "Suite", "TablePool", "Topology", "UniformIds", "ZipfIds", "__version__", "evaluate",
-    "load_pool", "load_suite", "make_cost", "make_solver", "verify",
+    "load_pool", "load_suite", "make_cost", "make_solver", "read_results", "verify",
 ]  # fmt: skip
 
 

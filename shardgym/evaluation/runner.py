@@ -2,32 +2,56 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+import numbers
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from shardgym.arguments import check_dict, check_int, check_list, check_name, describe
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.judge_guard import judges_closed
-from shardgym.errors import InputError
-from shardgym.evaluation.asked import check_time_limit, folder_of, seeds_of, settings_of, task_count
-from shardgym.evaluation.belonging import check_records
-from shardgym.evaluation.entrant import Entrant, SolverSpec, make_entrants
-from shardgym.evaluation.missing import missing_in
-from shardgym.evaluation.result import Result
-from shardgym.evaluation.resume import Resume, key_of
-from shardgym.evaluation.run_info import RunInfo
-from shardgym.evaluation.store import RECORDS, Store, read_records, set_aside
-from shardgym.evaluation.tasks import Tasks
-from shardgym.evaluation.work import Work
+from shardgym.errors import InputError, UnknownNameError
+from shardgym.evaluation.result import Result, RunInfo
+from shardgym.evaluation.scoring import Judge, solve_task
+from shardgym.evaluation.solver_spec import PreparedSolver, SolverSpec, prepare_solvers
+from shardgym.evaluation.store import RECORDS, Store, TaskSequence, read_records, set_aside, write_task
 from shardgym.files import only_writer
+from shardgym.progress import ProgressBar
+from shardgym.provenance import utc_now
+
+ERRORS = "errors.log"
 
 logger = logging.getLogger(__name__)
 
 
+class Resume(StrEnum):
+    """What a run does about results that its folder holds already: `evaluate(..., resume=...)`, `--resume`."""
+
+    #: Solve what has no record.
+    MISSING = "missing"
+    #: Solve what has no record and again what failed.
+    FAILED = "failed"
+    #: Start afresh; the old records are moved aside.
+    ALL = "all"
+    #: Solve nothing, report what is there.
+    NONE = "none"
+
+    @classmethod
+    def of(cls, mode: str) -> Resume:
+        """Return the mode of this name; raises `UnknownNameError`."""
+        try:
+            return cls(mode)
+        except ValueError:
+            raise UnknownNameError("resume mode", mode, list(cls)) from None
+
+
 def evaluate(
-    suite: Tasks,
+    suite: TaskSequence,
     solvers: Sequence[str | SolverSpec],
     *,
     out: str | Path,
@@ -71,42 +95,148 @@ def evaluate(
         InputError: the folder holds records of something else, is damaged or in use, or a name is unknown.
         MissingDependencyError: judge, oracle or a solver need an extra that is not installed.
     """
-    folder, mode, count, wanted_seeds = folder_of(out), Resume.of(resume), task_count(suite, limit), seeds_of(seeds)
-    check_time_limit(time_limit_s)
+    folder = Path(check_name("out", out)).absolute()  # a solver may change the current folder
+    mode = Resume.of(resume)
+    num_tasks = _check_suite(suite, limit)
+    checked_seeds = _check_seeds(seeds)
+    _check_time_limit(time_limit_s)
     with ExitStack() as stack:
         judging = stack.enter_context(judges_closed())
-        entrants = make_entrants(solvers)
+        prepared = prepare_solvers(solvers)
         with judging():
-            judge_name, judge_cost = stack.enter_context(_cost("judge", judge, judge_settings))
-        oracle_name, oracle_cost = stack.enter_context(_cost("oracle", oracle, oracle_settings))
+            judge_name, judge_cost = stack.enter_context(_open_cost("judge", judge, judge_settings))
+        oracle_name, oracle_cost = stack.enter_context(_open_cost("oracle", oracle, oracle_settings))
         _check_apart(judge_cost, oracle_cost)
-        info = RunInfo(
-            suite=suite.name, judge=judge_name, judge_version=judge_cost.version,
-            judge_settings=judge_cost.settings(), hardware=judge_cost.hardware,
-            oracle=oracle_name, oracle_settings=oracle_cost.settings(), time_limit_s=time_limit_s,
-            num_tasks=count, solvers=tuple(e.spec.title for e in entrants), seeds=wanted_seeds,
-        )  # fmt: skip
+        run = RunInfo(
+            suite=suite.name,
+            judge=judge_name,
+            judge_version=judge_cost.version,
+            judge_settings=judge_cost.settings(),
+            hardware=judge_cost.hardware,
+            oracle=oracle_name,
+            oracle_settings=oracle_cost.settings(),
+            time_limit_s=time_limit_s,
+            num_tasks=num_tasks,
+            solvers=tuple(solver.spec.title for solver in prepared),
+            seeds=checked_seeds,
+        )
         if mode is Resume.NONE:
             results = read_records(folder / RECORDS)
             if results:
-                info.join(folder)
-            check_records(results, folder, info, suite, entrants)
-            return _asked(results, info, entrants)
+                run.join(folder)
+            _check_records(results, folder, run, suite, prepared)
+            return _results_of(run, results)
         stack.enter_context(only_writer(folder))
-        store, joined = _open(folder, info, mode, lambda old: check_records(old, folder, info, suite, entrants))
-        _say_what_is_there(store, info, entrants)
-        Work(suite, entrants, info, joined, judge_cost, judging, oracle_cost, store).run(progress)
-        return _asked(store.results, info, entrants)
+        store = _open_store(folder, run, mode, suite, prepared)
+
+        def log_error(heading: str, text: str) -> None:
+            with (folder / ERRORS).open("a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(f"--- {utc_now()} {heading}\n{text}\n")
+
+        scoring = Judge(judge_cost, judging, run, log_error)
+        _solve_missing(run, suite, prepared, oracle_cost, scoring, store, progress)
+        return _results_of(run, store.results)
+
+
+def _solve_missing(
+    run: RunInfo,
+    suite: TaskSequence,
+    solvers: Sequence[PreparedSolver],
+    oracle: CostModel,
+    judge: Judge,
+    store: Store,
+    progress: bool,
+) -> None:
+    """Solve, score and append what the store lacks, task by task."""
+    found = {result.key for result in store.results}
+    missing = [
+        [(solver, seed) for solver in solvers for seed in run.seeds if (index, solver.spec.title, seed) not in found]
+        for index in range(run.num_tasks)
+    ]
+    total = sum(map(len, missing))
+    with ProgressBar(shown=progress and total > 0, total=total, unit="plan", desc=suite.name) as bar:
+        for index, todo in enumerate(missing):
+            if not todo:
+                continue
+            task = suite[index]
+            write_task(store.folder, suite, index, task)
+            attempts = []
+            for solver, seed in todo:
+                bar.remark(solver.spec.title)
+                attempts.append(solve_task(solver, task, oracle, seed, run.time_limit_s, judge.log))
+            bar.remark(f"task {index}: {run.judge} scores {len(attempts)} plans")
+            old = [result for result in store.results if result.task_index == index]
+            new, renewed = judge.score(task, index, attempts, old)
+            store.add(new, renewed)
+            bar.update(len(attempts))
+
+
+def _results_of(run: RunInfo, results: Iterable[Result]) -> list[Result]:
+    """Return the results that a run was asked for, in its order."""
+    by_key = {result.key: result for result in results}
+    keys = itertools.product(range(run.num_tasks), run.solvers, run.seeds)
+    return [by_key[key] for key in keys if key in by_key]
+
+
+def _open_store(
+    folder: Path, run: RunInfo, mode: Resume, suite: TaskSequence, solvers: Iterable[PreparedSolver]
+) -> Store:
+    """Open the folder's records as far as this run keeps them; refuse records of something else."""
+    if mode is Resume.ALL:
+        aside = set_aside(folder)
+        if aside is not None:
+            logger.warning("started afresh; the old records are in %s", aside)
+    store = Store(folder, run)
+    _check_records(store.results, folder, run, suite, solvers)
+    if store.results:
+        store.run.write(folder)
+    if mode is Resume.FAILED:
+        store.keep([result for result in store.results if result.status == "ok"])
+    for notice in store.notices:
+        logger.warning(notice)
+    found = len(_results_of(run, store.results))
+    if found:
+        todo = run.num_tasks * len(run.solvers) * len(run.seeds) - found
+        logger.info("%d records found, %d to solve (--resume all to start afresh)", found, todo)
+    return store
+
+
+def _check_records(
+    results: Sequence[Result], folder: Path, run: RunInfo, suite: TaskSequence, solvers: Iterable[PreparedSolver]
+) -> None:
+    """Check every record of a folder, also those that this run does not ask for.
+
+    Raises:
+        InputError: a record is of another judge, oracle, time limit, task, or of a solver with other settings.
+    """
+    remedy = "give another folder, or --resume all to start afresh"
+    recipes = {solver.spec.title: solver.spec.recipe for solver in solvers}
+    for result in results:
+        run.check(result, str(folder))
+        wanted = recipes.get(result.solver, result.recipe)
+        if wanted != result.recipe:
+            raise InputError(
+                f"{folder} holds records of solver '{result.solver}' with settings {result.recipe}, this run has "
+                f"{wanted}: give this one a label of its own, {remedy}"
+            )
+    for index in sorted({result.task_index for result in results}):
+        digest = suite[index].digest if index < len(suite) else None
+        if any(result.task_hash != digest for result in results if result.task_index == index):
+            raise InputError(f"{folder} holds records of another task {index} of suite '{suite.name}': {remedy}")
 
 
 @contextmanager
-def _cost(role: str, given: str | CostModel, settings: Mapping[str, Any] | None) -> Iterator[tuple[str, CostModel]]:
+def _open_cost(
+    role: str, given: str | CostModel, settings: Mapping[str, Any] | None
+) -> Iterator[tuple[str, CostModel]]:
     """Yield name and model; a model that was made here is closed at the end."""
-    wanted = settings_of(f"{role}_settings", settings, isinstance(given, CostModel))
+    checked = check_dict(f"{role}_settings", settings)
     if isinstance(given, CostModel):
+        if checked:
+            raise InputError(f"{role}_settings are for a cost model given by name: make the object with them instead")
         yield given.name, given
         return
-    with make_cost(given, **wanted) as model:
+    with make_cost(given, **checked) as model:
         yield given, model
 
 
@@ -123,40 +253,23 @@ def _check_apart(judge: CostModel, oracle: CostModel) -> None:
         )
 
 
-def _open(
-    folder: Path, info: RunInfo, mode: Resume, check: Callable[[Sequence[Result]], None]
-) -> tuple[Store, RunInfo]:
-    """Open the folder's records as far as this run keeps them; refuse records of something else.
-
-    Returns:
-        The records, and what they are about together with this run.
-    """
-    if mode is Resume.ALL:
-        aside = set_aside(folder)
-        if aside is not None:
-            logger.warning("started afresh; the old records are in %s", aside)
-    store = Store(folder)
-    # A run that failed before its first record leaves nothing that another one could be mixed with.
-    joined = info.join(folder) if store.results else info
-    check(store.results)
-    if store.results:
-        joined.write(folder)
-    if mode is Resume.FAILED:
-        store.keep([result for result in store.results if result.status == "ok"])
-    for notice in store.notices:
-        logger.warning(notice)
-    return store, joined
+def _check_suite(suite: TaskSequence, limit: int | None) -> int:
+    """Return how many tasks a run has; raises `InputError` for no suite, or a limit that is no number from 1 on."""
+    if not isinstance(getattr(suite, "name", None), str) or not hasattr(suite, "__getitem__"):
+        raise InputError(f"suite: expected tasks with a name, got {describe(suite)}; shardgym.load_suite reads a suite")
+    return len(suite) if limit is None else min(check_int("limit", limit, 1), len(suite))
 
 
-def _say_what_is_there(store: Store, info: RunInfo, entrants: Sequence[Entrant]) -> None:
-    found, todo = len(_asked(store.results, info, entrants)), sum(map(len, missing_in(store.results, info, entrants)))
-    if found:
-        logger.info("%d records found, %d to solve (--resume all to start afresh)", found, todo)
+def _check_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
+    """Return the seeds, each once; raises `InputError` when there is none or one is no whole number from 0 on."""
+    checked = [check_int("seed", seed) for seed in check_list("seeds", seeds, "whole numbers", ordered=False)]
+    if not checked:
+        raise InputError("no seed was given: name at least one")
+    return tuple(dict.fromkeys(checked))
 
 
-def _asked(results: Sequence[Result], info: RunInfo, entrants: Sequence[Entrant]) -> list[Result]:
-    """Return the records that a run was asked for, in its order."""
-    by_key = {key_of(result): result for result in results}
-    names = [entrant.spec.title for entrant in entrants]
-    keys = [(index, name, seed) for index in range(info.num_tasks) for name in names for seed in info.seeds]
-    return [by_key[key] for key in keys if key in by_key]
+def _check_time_limit(seconds: float | None) -> None:
+    """Refuse a time limit that is not None, nor a number of seconds above 0."""
+    is_number = isinstance(seconds, numbers.Real) and not isinstance(seconds, bool)
+    if seconds is not None and not (is_number and math.isfinite(seconds) and seconds > 0):
+        raise InputError(f"time_limit_s: expected a number of seconds above 0, got {describe(seconds)}")

@@ -1,8 +1,11 @@
-"""The judge's part: all plans of one task scored in one call, so that a measured judge interleaves them."""
+"""One task of a run: every solver makes its plan, then the judge scores all plans in one call."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -10,18 +13,128 @@ from dataclasses import dataclass
 
 from shardgym.costs.base import CostModel
 from shardgym.costs.plan_cost import PlanCost
-from shardgym.errors import InputError, MeasurementError, MissingDependencyError
-from shardgym.evaluation.attempt import Attempt, ErrorLog, one_line
-from shardgym.evaluation.result import Result, Status
-from shardgym.evaluation.run_info import RunInfo
+from shardgym.errors import NO_PLAN, InfeasiblePlanError, InputError, MeasurementError, MissingDependencyError
+from shardgym.evaluation.result import Result, RunInfo, Status
+from shardgym.evaluation.solver_spec import PreparedSolver, SolverSpec
 from shardgym.plan import ShardingPlan
-from shardgym.provenance import commit, versions
+from shardgym.provenance import commit, utc_now, versions
+from shardgym.solver import call_solver
 from shardgym.task import ShardingTask
+
+#: Takes a heading and a traceback.
+ErrorLog = Callable[[str, str], None]
+
+_LONGEST_REASON = 500
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What a solver made of a task, before it is scored.
+
+    Attributes:
+        spec: who solved.
+        seed: given to the solver.
+        started: UTC.
+        seconds: that the call took.
+        failure: status other than "ok"; None for a feasible plan.
+        reason: one line, why it failed.
+        plan: None when there is none for this task.
+    """
+
+    spec: SolverSpec
+    seed: int
+    started: str
+    seconds: float
+    failure: Status | None = None
+    reason: str | None = None
+    plan: ShardingPlan | None = None
+
+
+def solve_task(
+    prepared: PreparedSolver,
+    task: ShardingTask,
+    oracle: CostModel,
+    seed: int,
+    time_limit_s: float | None = None,
+    log: ErrorLog | None = None,
+) -> Attempt:
+    """Let a solver solve a copy of a task and time the call, after it has warmed up once.
+
+    Whatever the solver raises becomes a failure with a reason, except a keyboard interrupt; so does changing the task.
+    Wherever the solver goes, the current folder stays.
+    """
+    before = task.to_json()
+    copy = ShardingTask.from_json(before)
+    failure: Status | None = None
+    reason: str | None = None
+    plan: ShardingPlan | None = None
+    started = utc_now()
+    clock = time.perf_counter()
+    with contextlib.chdir(os.curdir):
+        try:
+            prepared.warm_up(copy, oracle)
+            clock = time.perf_counter()
+            answer: object = call_solver(prepared.solver, copy, oracle, seed, time_limit_s=time_limit_s)
+        except NO_PLAN as error:
+            failure = "infeasible"
+            reason = one_line(error, with_type=False)
+        except (Exception, SystemExit) as error:
+            failure = "error"
+            reason = one_line(error)
+            if log is not None:
+                log(f"{prepared.spec.title}, task {task.name or task.digest[:12]}, seed {seed}", traceback.format_exc())
+        seconds = time.perf_counter() - clock
+        if failure is None:
+            plan, failure, reason = _inspect(answer, copy)
+    try:
+        is_changed = copy.to_json() != before
+    except (ValueError, TypeError, AttributeError):  # changed into something that is no record any more
+        is_changed = True
+    if is_changed:
+        failure = "error"
+        reason = "the solver changed the task"
+        plan = None
+    return Attempt(prepared.spec, seed, started, seconds, failure, reason, plan)
+
+
+def _inspect(answer: object, task: ShardingTask) -> tuple[ShardingPlan | None, Status | None, str | None]:
+    """Return plan, failure and reason of what a solver returned."""
+    if not isinstance(answer, ShardingPlan):
+        return None, "error", f"the solver returned {type(answer).__name__}, not a ShardingPlan"
+    try:
+        # Through JSON: a subclass, or a plan that was changed by force, does not get past the checks.
+        plan = ShardingPlan.from_json(answer.to_json())
+        plan.validate(task)
+    except InfeasiblePlanError as error:
+        return plan, "infeasible", one_line(error, with_type=False)
+    except InputError as error:
+        return None, "error", one_line(error, with_type=False)
+    except Exception as error:  # a subclass with methods of its own, or fields that were changed by force
+        return None, "error", f"the solver returned a broken plan: {one_line(error)}"
+    return plan, None, None
+
+
+def one_line(error: BaseException, with_type: bool = True) -> str:
+    """Return an error as one line of at most 500 characters that UTF-8 can write."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:
+        text = "its message cannot be printed"
+    line = f"{type(error).__name__}: {text}" if with_type and text else text or type(error).__name__
+    line = line.encode(errors="backslashreplace").decode()
+    return line if len(line) <= _LONGEST_REASON else line[: _LONGEST_REASON - 1] + "…"
 
 
 @dataclass(frozen=True)
 class Judge:
-    """The cost model that scores, what opens it, what its results are part of, and where tracebacks go."""
+    """Scores what solvers made of a task.
+
+    Attributes:
+        cost: the cost model that scores.
+        judging: opens it to this thread; see `judges_closed`.
+        run: what the results are part of.
+        log: takes tracebacks.
+    """
 
     cost: CostModel
     judging: Callable[[], AbstractContextManager[None]]
@@ -31,7 +144,7 @@ class Judge:
     def score(
         self, task: ShardingTask, index: int, attempts: Sequence[Attempt], old: Sequence[Result] = ()
     ) -> tuple[list[Result], list[Result]]:
-        """Score attempts at a task.
+        """Score all plans of a task in one call, so that a measured judge interleaves them.
 
         Args:
             task: the task.
@@ -44,8 +157,9 @@ class Judge:
             One result per attempt, in order, and the old results with new costs, as far as these could be had.
         """
         plans = [a.plan for a in attempts if a.failure is None and a.plan is not None]
-        again = [r for r in old if r.status == "ok" and r.plan is not None] if plans else []
-        again = [] if self.cost.deterministic else again
+        again: list[Result] = []
+        if plans and not self.cost.deterministic:
+            again = [r for r in old if r.status == "ok"]
         costs = iter(self._costs(task, [*plans, *(r.plan for r in again if r.plan is not None)]) if plans else ())
         new = [self._result(task, index, a, next(costs) if a.failure is None else None) for a in attempts]
         renewed = [dataclasses.replace(r, cost=cost) for r, cost in zip(again, costs, strict=True) if cost.feasible]
@@ -69,15 +183,29 @@ class Judge:
         status: Status = attempt.failure or "ok"
         reason = attempt.reason
         if cost is not None and not cost.feasible:
-            status, reason = "unmeasured", cost.reason
+            status = "unmeasured"
+            reason = cost.reason
         if attempt.plan is not None and reason is not None and cost is None:
             cost = self.cost.no_cost(task, reason)
         return Result(
-            suite=self.run.suite, task_index=index, task_hash=task.digest,
-            solver=attempt.entrant.spec.title, made_from=attempt.entrant.spec.made_from,
-            solver_settings=dict(attempt.entrant.spec.settings), seed=attempt.seed,
-            judge=self.run.judge, judge_settings=self.run.judge_settings, oracle=self.run.oracle,
-            hardware=self.run.hardware, status=status, reason=reason, plan=attempt.plan, cost=cost,
-            solve_time_s=attempt.seconds, time_limit_s=self.run.time_limit_s, started=attempt.started,
-            versions=versions(), commit=commit(),
-        )  # fmt: skip
+            suite=self.run.suite,
+            task_index=index,
+            task_hash=task.digest,
+            solver=attempt.spec.title,
+            made_from=attempt.spec.made_from,
+            solver_settings=dict(attempt.spec.settings),
+            seed=attempt.seed,
+            judge=self.run.judge,
+            judge_settings=self.run.judge_settings,
+            oracle=self.run.oracle,
+            hardware=self.run.hardware,
+            status=status,
+            reason=reason,
+            plan=attempt.plan,
+            cost=cost,
+            solve_time_s=attempt.seconds,
+            time_limit_s=self.run.time_limit_s,
+            started=attempt.started,
+            versions=versions(),
+            commit=commit(),
+        )

@@ -8,8 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from shardgym.errors import InputError
-from shardgym.evaluation.result import Result
-from shardgym.evaluation.resume import Key, key_of
+from shardgym.evaluation.result import Key, Result
 from shardgym.leaderboard.parts import BoardKey, Part, read_parts
 
 
@@ -89,7 +88,7 @@ def _clash(parts: Sequence[Part]) -> str | None:
     found = None
     for part in parts:
         for result in part.results:
-            holder = holders.setdefault(key_of(result), part)
+            holder = holders.setdefault(result.key, part)
             first, task_hash = firsts.setdefault(result.task_index, (part, result.task_hash))
             if task_hash != result.task_hash:
                 found = found or _other_task(first, part, result)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.evaluation.result import Result
-from shardgym.evaluation.run_info import RunInfo
+from shardgym.evaluation.result import Result, RunInfo
 from shardgym.evaluation.store import RECORDS, read_records, record_files
 from shardgym.records import canonical_json
 

@@ -10,7 +10,7 @@ from evaluation_toys import CountCost, ToySuite, toy_tasks
 from shardgym.cli import main
 from shardgym.errors import InputError
 from shardgym.evaluation import SolverSpec, evaluate, verify
-from shardgym.evaluation.run_info import RunInfo
+from shardgym.evaluation.result import RunInfo
 from shardgym.leaderboard import load_boards, rank
 from shardgym.leaderboard.footer import footer
 

@@ -12,7 +12,7 @@ from evaluation_toys import CountCost, Halves, ToySuite, toy_tasks
 
 from shardgym.cli import main
 from shardgym.costs import make_cost
-from shardgym.evaluation import attempt, evaluate
+from shardgym.evaluation import evaluate, scoring
 from shardgym.solver import make_solver, warm_up
 
 THIS = "test_warm_up:"
@@ -57,7 +57,7 @@ def run(out, name):
 
 
 def test_a_run_warms_solvers_up_once_and_does_not_count_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(attempt, "time", SimpleNamespace(perf_counter=lambda: Clock.now))
+    monkeypatch.setattr(scoring, "time", SimpleNamespace(perf_counter=lambda: Clock.now))
     results = run(tmp_path, "Warms")
     assert Warms.calls == ["warm up with 1 table and roofline", *["solve"] * len(results)]
     assert [r.solve_time_s for r in results] == [1.0] * len(results)

@@ -27,10 +27,9 @@ from shardgym.cli.named import NOTATION, parse_labelled, parse_named
 from shardgym.cli.output import print_json, say, write_result
 from shardgym.cli.parser import Parser, folder, natural, one_of, positive, positive_number
 from shardgym.evaluation import Resume, SolverSpec, evaluate
-from shardgym.evaluation.result import Result
-from shardgym.evaluation.run_info import RunInfo
+from shardgym.evaluation.result import Result, RunInfo
+from shardgym.evaluation.runner import ERRORS
 from shardgym.evaluation.store import RECORDS, read_records
-from shardgym.evaluation.work import ERRORS
 from shardgym.leaderboard import load_boards, rank, render
 from shardgym.leaderboard.ranking import HEURISTICS
 from shardgym.leaderboard.render import to_dict

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from shardgym.cli.output import is_ascii_only, print_json
 from shardgym.cli.parser import Parser
 from shardgym.evaluation.store import record_files
-from shardgym.evaluation.verify import Checked, rules, verify
+from shardgym.evaluation.verify import RULE, RecordCheck, verify
 from shardgym.progress import remarks
 
 #: Statuses of records that make a verification fail.
@@ -31,7 +31,7 @@ _BAD = ("mismatch", "unreadable")
 
 def configure(parser: Parser) -> None:
     """Add the arguments."""
-    parser.epilog = rules.RULE
+    parser.epilog = RULE
     parser.add_argument("paths", nargs="+", metavar="PATH", help="folders of runs, or records files")
     parser.add_argument("--trust", action="append", default=[], metavar="MODULE:CLASS",
                         help="a judge or solver of your own that records may name; repeat for several")  # fmt: skip
@@ -65,6 +65,6 @@ def _quietly(path: str, arguments: Namespace) -> int:
     return 0 if report.ok else 1
 
 
-def _print(rows: Iterable[Checked]) -> None:
+def _print(rows: Iterable[RecordCheck]) -> None:
     for row in rows:
         print(row.line(is_ascii_only()))

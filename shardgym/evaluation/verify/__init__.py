@@ -1,7 +1,7 @@
 """Checking stored results: every plan is scored again."""
 
+from shardgym.evaluation.verify.agreement import RULE
 from shardgym.evaluation.verify.check import verify
-from shardgym.evaluation.verify.checked import Checked
-from shardgym.evaluation.verify.report import VerifyReport
+from shardgym.evaluation.verify.report import RecordCheck, VerifyReport
 
-__all__ = ["Checked", "VerifyReport", "verify"]
+__all__ = ["RULE", "RecordCheck", "VerifyReport", "verify"]

@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
 from shardgym.arguments import check_list, check_name
-from shardgym.errors import InputError
-from shardgym.evaluation.store import record_files
-from shardgym.evaluation.tasks import task_of
-from shardgym.evaluation.verify.checked import Checked
-from shardgym.evaluation.verify.claim import Claim
-from shardgym.evaluation.verify.fresh import check_unmeasured, score
-from shardgym.evaluation.verify.judges import Judges
-from shardgym.evaluation.verify.promised import hold_to_run
-from shardgym.evaluation.verify.report import VerifyReport
-from shardgym.evaluation.verify.sessions import mixed_sessions
-from shardgym.evaluation.verify.solve_again import SolveAgain
-from shardgym.evaluation.verify.static import without_judge
-from shardgym.evaluation.verify.stored import Stored, read_stored
+from shardgym.costs.base import CostModel, make_cost
+from shardgym.costs.plan_cost import PlanCost
+from shardgym.errors import InputError, MeasurementError, MissingDependencyError
+from shardgym.evaluation.scoring import one_line
+from shardgym.evaluation.store import read_task, record_files
+from shardgym.evaluation.verify.agreement import MEASUREMENTS, Remeasured, compare_measured, deterministic_problem
+from shardgym.evaluation.verify.records import StoredRecord, check_without_judge, read_file
+from shardgym.evaluation.verify.report import CheckStatus, RecordCheck, VerifyReport
+from shardgym.evaluation.verify.solve_again import solve_again
 from shardgym.progress import ProgressBar
 from shardgym.records import canonical_json
+from shardgym.task import ShardingTask
 
 
 def verify(
-    paths: str | Path | Iterable[str | Path], *, trust: Collection[str] = (), solve: bool = False,
+    paths: str | Path | Iterable[str | Path],
+    *,
+    trust: Collection[str] = (),
+    solve: bool = False,
     progress: bool = False,
-) -> VerifyReport:  # fmt: skip
+) -> VerifyReport:
     """Score every stored plan again with the judge and the settings of its record, and hold records to their run.
 
-    `shardgym.evaluation.verify.rules.RULE` says when a stored and a fresh cost agree. What a run has is in the
-    `run.json` beside its records.
+    `shardgym.evaluation.verify.RULE` says when a stored and a fresh cost agree. What a run has is in the `run.json`
+    beside its records.
 
     Args:
         paths: records files, or folders that are searched for `records.jsonl`; one, or several.
@@ -43,56 +46,205 @@ def verify(
     Raises:
         InputError: a path does not exist or cannot be read, a `run.json` is damaged, or an argument is of another kind.
     """
-    given = [paths] if isinstance(paths, str | Path) else check_list("paths", paths, "files and folders", ordered=False)
-    files = record_files([check_name("path", path) for path in given])
+    listed = (
+        [paths] if isinstance(paths, str | Path) else check_list("paths", paths, "files and folders", ordered=False)
+    )
+    files = record_files([check_name("path", path) for path in listed])
     trust = frozenset(check_list("trust", trust, "names 'module:Class'", ordered=False))
-    held = [hold_to_run(file, read_stored(file)) for file in files]
-    rows = [row for some, _ in held for row in some]
-    gaps = [*(gap for _, some in held for gap in some), *mixed_sessions(rows)]
-    done: dict[str, Checked] = {}
-    groups = _by_task([row for row in rows if isinstance(row, Stored)])
-    with Judges(trust) as judges, ProgressBar(shown=progress, total=len(groups), unit="task", desc="verify") as bar:
+    rows: list[StoredRecord | RecordCheck] = []
+    gaps: list[str] = []
+    for file in files:
+        file_rows, file_gaps = read_file(file)
+        rows += file_rows
+        gaps += file_gaps
+    records = [row for row in rows if isinstance(row, StoredRecord)]
+    checks: dict[str, RecordCheck] = {}
+    groups = _by_task(records)
+    with CostModels(trust, "judge") as judges, ProgressBar(
+        shown=progress, total=len(groups), unit="task", desc="verify"
+    ) as bar:  # fmt: skip
         for group in groups:
-            done |= {checked.where: checked for checked in _check_task(group, judges)}
+            checks |= {check.where: check for check in _check_task(group, judges)}
             bar.update()
     if solve:
-        gaps += _solve_again([row for row in rows if isinstance(row, Stored)], done, trust, progress=progress)
-    return VerifyReport([row if isinstance(row, Checked) else done[row.where] for row in rows], gaps)
+        with CostModels(trust, "oracle") as oracles, ProgressBar(
+            shown=progress, total=len(records), unit="plan", desc="solve"
+        ) as bar:  # fmt: skip
+            solved, not_solved = solve_again(records, checks, trust, oracles.get, bar.update)
+        checks |= {check.where: check for check in solved}
+        gaps += not_solved
+    return VerifyReport([row if isinstance(row, RecordCheck) else checks[row.where] for row in rows], gaps)
 
 
-def _solve_again(
-    stored: Sequence[Stored], done: dict[str, Checked], trust: Collection[str], *, progress: bool
-) -> list[str]:
-    """Replace rows by what solving again shows, and return a line for what was not solved again."""
-    solvers = SolveAgain(trust)
-    with ProgressBar(shown=progress, total=len(stored), unit="plan", desc="solve") as bar:
-        done |= {row.where: row for row in solvers.check(stored, done, bar.update)}
-    return solvers.gaps
+class CostModels:
+    """Makes the judges or oracles that records name, once each, and closes them all at the end.
+
+    Args:
+        trust: names of the form `module:Class` that may be imported; registered names always may.
+        role: "judge" or "oracle", for messages.
+    """
+
+    def __init__(self, trust: Collection[str], role: str) -> None:
+        self._trust = frozenset(trust)
+        self._role = role
+        self._made: dict[str, tuple[CostModel | None, str]] = {}
+        self._open = ExitStack()
+
+    def get(self, name: str, settings: Mapping[str, Any]) -> tuple[CostModel | None, str]:
+        """Return (model, ""), or (None, why it cannot be made here)."""
+        key = canonical_json([name, dict(settings)])
+        if key not in self._made:
+            self._made[key] = self._make(name, settings)
+        return self._made[key]
+
+    def _make(self, name: str, settings: Mapping[str, Any]) -> tuple[CostModel | None, str]:
+        if ":" in name and name not in self._trust:
+            return None, f"its {self._role} is '{name}': to import it, pass --trust {name}"
+        try:
+            return self._open.enter_context(make_cost(name, **settings)), ""
+        except (InputError, MissingDependencyError) as error:
+            return None, f"its {self._role} cannot be made here: {error}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
 
 
-def _by_task(stored: Sequence[Stored]) -> list[list[Stored]]:
+def _by_task(records: Iterable[StoredRecord]) -> list[list[StoredRecord]]:
     """Group records of one file, task and judge: they are scored in one call."""
-    groups: dict[tuple[str, ...], list[Stored]] = defaultdict(list)
-    for s in stored:
-        settings = canonical_json(s.result.judge_settings)
-        groups[(str(s.path), s.result.task_hash, s.result.judge, settings)].append(s)
+    groups: dict[tuple[str, ...], list[StoredRecord]] = defaultdict(list)
+    for record in records:
+        settings = canonical_json(record.result.judge_settings)
+        groups[str(record.path), record.result.task_hash, record.result.judge, settings].append(record)
     return list(groups.values())
 
 
-def _check_task(group: Sequence[Stored], judges: Judges) -> list[Checked]:
-    checked: list[Checked] = []
-    claims: list[Claim] = []
-    for stored in group:
+def _check_task(records: Sequence[StoredRecord], judges: CostModels) -> list[RecordCheck]:
+    """Check records of one task and judge."""
+    checks: list[RecordCheck] = []
+    scored: list[StoredRecord] = []
+    for record in records:
         try:
-            task = task_of(stored.result, stored.path.parent)
+            task = read_task(record.result, record.path.parent)
         except InputError as error:
-            checked.append(stored.row("unreadable", str(error)))
+            checks.append(record.checked("unreadable", str(error)))
             continue
-        settled, plan, cost = without_judge(stored, task), stored.result.plan, stored.result.cost
-        if settled is not None:
-            checked.append(settled)
-        elif plan is not None and cost is not None and stored.result.status == "ok":
-            claims.append(Claim(stored, plan, cost))
-        elif plan is not None:
-            checked.append(check_unmeasured(stored, plan, task, judges))
-    return checked + (score(claims, task, judges) if claims else [])
+        check = check_without_judge(record, task)
+        if check is not None:
+            checks.append(check)
+        elif record.result.status == "ok":
+            scored.append(record)
+        else:
+            checks.append(_check_unmeasured(record, task, judges))
+    return checks + (_rescore(scored, task, judges) if scored else [])
+
+
+def _rescore(records: Sequence[StoredRecord], task: ShardingTask, judges: CostModels) -> list[RecordCheck]:
+    """Score the plans of one task afresh."""
+    first = records[0].result
+    judge, why_not = judges.get(first.judge, first.judge_settings)
+    if judge is None:
+        return [record.checked("skipped", why_not) for record in records]
+    checks: list[RecordCheck] = []
+    comparable: list[StoredRecord] = []
+    for record in records:
+        check = _check_judge(record, record.cost, judge)
+        if check is None:
+            comparable.append(record)
+        else:
+            checks.append(check)
+    if not comparable:
+        return checks
+    try:
+        if judge.deterministic:
+            return checks + _recompute(comparable, task, judge)
+        return checks + _measure_until_agreed(comparable, task, judge)
+    except (InputError, MeasurementError) as error:
+        why_not = f"the judge cannot score it here: {error}"
+        return checks + [record.checked("skipped", why_not) for record in comparable]
+
+
+def _check_judge(record: StoredRecord, cost: PlanCost, judge: CostModel) -> RecordCheck | None:
+    """Refuse to compare with costs of another model, version or hardware; None when they can be compared."""
+    if cost.cost != judge.name:
+        return record.checked("mismatch", f"cost is by {cost.cost}, the record's judge is {judge.name}")
+    if cost.version != judge.version:
+        return record.checked("skipped", f"scored by {judge.name} {cost.version}, this is {judge.version}")
+    if cost.hardware != judge.hardware:
+        status: CheckStatus = "mismatch" if judge.deterministic else "skipped"
+        return record.checked(status, f"times of hardware {cost.hardware}, this is {judge.hardware}")
+    return None
+
+
+def _verdict(record: StoredRecord, fresh: PlanCost, problem: str | None, relative: float | None = None) -> RecordCheck:
+    if problem is not None:
+        return record.checked("mismatch", problem, relative)
+    return record.checked("ok", f"stored {record.cost.total_ms:.4g} ms, now {fresh.total_ms:.4g} ms", relative)
+
+
+def _recompute(records: Sequence[StoredRecord], task: ShardingTask, judge: CostModel) -> list[RecordCheck]:
+    checks = []
+    for record, fresh in zip(records, judge.evaluate(task, [record.plan for record in records]), strict=True):
+        problem = (
+            deterministic_problem(record.cost, fresh) if fresh.feasible else f"cannot be scored again: {fresh.reason}"
+        )
+        checks.append(_verdict(record, fresh, problem))
+    return checks
+
+
+def _measure_until_agreed(records: Sequence[StoredRecord], task: ShardingTask, judge: CostModel) -> list[RecordCheck]:
+    """Measure all plans of a task until each has agreed once, at most `MEASUREMENTS` times.
+
+    Raises:
+        InputError, MeasurementError: the first measurement failed as a whole.
+    """
+    checks = _measure(records, task, judge)
+    for _ in range(MEASUREMENTS - 1):
+        if all(check.status == "ok" for check in checks):
+            break
+        try:
+            repeated = _measure(records, task, judge)
+        except (InputError, MeasurementError):
+            break  # what disagreed has not been shown to agree
+        checks = [old if old.status == "ok" else new for old, new in zip(checks, repeated, strict=True)]
+    return checks
+
+
+def _measure(records: Sequence[StoredRecord], task: ShardingTask, judge: CostModel) -> list[RecordCheck]:
+    costs = judge.evaluate(task, [record.plan for record in records])
+    pairs = list(zip(records, costs, strict=True))
+    measured = [Remeasured(record.plan.digest, record.cost, fresh) for record, fresh in pairs if fresh.feasible]
+    agreements = iter(compare_measured(measured))
+    checks = []
+    for record, fresh in pairs:
+        if fresh.feasible:
+            problem, relative = next(agreements)
+            checks.append(_verdict(record, fresh, problem, relative))
+        else:
+            checks.append(_verdict(record, fresh, f"cannot be measured again: {fresh.reason}"))
+    return checks
+
+
+def _check_unmeasured(record: StoredRecord, task: ShardingTask, judges: CostModels) -> RecordCheck:
+    """Check a feasible plan that is recorded as unmeasured: a deterministic judge must not be able to score it."""
+    result = record.result
+    recorded = f"{result.status}: {result.reason}"
+    judge, why_not = judges.get(result.judge, result.judge_settings)
+    if judge is None:
+        return record.checked("skipped", why_not)
+    if not judge.deterministic:
+        return record.checked("skipped", recorded)
+    other = _check_judge(record, result.cost, judge) if result.cost is not None else None
+    if other is not None:
+        return other
+    try:
+        (fresh,) = judge.evaluate(task, [record.plan])
+    except Exception as error:  # whatever a judge raises makes a record of a run unmeasured
+        return record.checked("skipped", f"{recorded}; now: {one_line(error)}")
+    if fresh.feasible:
+        return record.checked("mismatch", f"recorded as unmeasured, and the judge says {fresh.total_ms:.4g} ms")
+    return record.checked("skipped", f"{recorded}; now: {fresh.reason}")

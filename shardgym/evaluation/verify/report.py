@@ -2,14 +2,57 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+import math
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal
 
-from shardgym.evaluation.verify.bias import biased_solvers, doubted_solvers
-from shardgym.evaluation.verify.checked import MARKS, Checked, CheckStatus
-from shardgym.evaluation.verify.failures import failure_lines
+from shardgym.evaluation.verify.agreement import SolverBias, biased_solvers
+
+#: `ok`: agrees with a fresh score. `mismatch`: does not, or is not of the run in `run.json`. `skipped`: claims a cost
+#: that cannot be scored here. `unreadable`: the line is damaged or its task is not at hand. `failure`: claims no cost
+#: and holds nothing that shows whether it failed.
+CheckStatus = Literal["ok", "mismatch", "skipped", "unreadable", "failure"]
+
+MARKS: dict[CheckStatus, str] = {"ok": "✅", "mismatch": "❌", "skipped": "⏭", "unreadable": "❌", "failure": "⏭"}
+
+
+@dataclass(frozen=True)
+class RecordCheck:
+    """One record and what became of it.
+
+    Attributes:
+        where: file and line.
+        subject: suite, task, solver and seed; "" when the line is damaged.
+        status: see `CheckStatus`.
+        reason: why it is not ok; for one that is, the stored and the fresh time.
+        solver: name of the solver; "" when the line is damaged.
+        task_index: position of the task in its suite; None when the line is damaged.
+        relative: new over stored time of a cost that was measured again, over the drift of its task; None for others.
+        claims_cost: whether the record claims a cost, which an "ok" of it then confirms.
+    """
+
+    where: str
+    subject: str
+    status: CheckStatus
+    reason: str
+    solver: str = ""
+    task_index: int | None = None
+    relative: float | None = None
+    claims_cost: bool = False
+
+    @property
+    def file(self) -> str:
+        """The file that the record is in."""
+        return self.where.rpartition(":")[0]
+
+    def line(self, ascii_only: bool = False) -> str:
+        """Return the record's line of the printed report."""
+        mark = "" if ascii_only else f"{MARKS[self.status]} "
+        return f"{mark}{self.status:<10} {self.where}  {self.subject}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -22,7 +65,7 @@ class VerifyReport:
             several sessions of a task.
     """
 
-    rows: Sequence[Checked]
+    rows: Sequence[RecordCheck]
     gaps: Sequence[str] = ()
 
     def count(self, status: CheckStatus) -> int:
@@ -39,18 +82,34 @@ class VerifyReport:
     @property
     def biased(self) -> list[str]:
         """One line for every solver whose measured costs are off the others' on average over its tasks."""
-        return biased_solvers(self.rows)
+        return [f"{solver} is consistently {bias} of {file}" for file, solver, bias in self._biases if bias.is_refused]
 
     @property
     def doubted(self) -> list[str]:
         """The same for solvers that are off by less: they make a verification partial, and do not fail it."""
-        return doubted_solvers(self.rows)
+        return [
+            f"{solver} is consistently {bias} of {file}: flattered, or a machine that differs"
+            for file, solver, bias in self._biases
+            if not bias.is_refused
+        ]
+
+    @cached_property
+    def _biases(self) -> list[tuple[str, str, SolverBias]]:
+        """File, solver and what is off; each file by itself, several seeds of a task as one value."""
+        seeds: dict[tuple[str, str, int], list[float]] = defaultdict(list)
+        for row in self.rows:
+            if row.relative is not None and row.task_index is not None:
+                seeds[row.file, row.solver, row.task_index].append(math.log(row.relative))
+        logs: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for (file, solver, _), values in seeds.items():
+            logs[file][solver].append(statistics.fmean(values))
+        return [(file, solver, bias) for file in logs for solver, bias in biased_solvers(logs[file]).items()]
 
     @property
     def ok(self) -> bool:
         """Whether of every file at least one record was verified, and nothing disagrees or is damaged."""
-        bad = self.count("mismatch") + self.count("unreadable") + len(self.unverified_files) + len(self.biased)
-        return self.count("ok") > 0 and not bad
+        num_bad = self.count("mismatch") + self.count("unreadable") + len(self.unverified_files) + len(self.biased)
+        return self.count("ok") > 0 and not num_bad
 
     @property
     def verdict(self) -> str:
@@ -65,15 +124,48 @@ class VerifyReport:
         counts = [f"{self.count(status)} {status}" for status in MARKS if status != "failure"]
         if self.count("failure"):
             counts.append(f"{self.count('failure')} failed (not checked)")
-        nothing = [f"nothing verified in {file}" for file in self.unverified_files]
         first = f"{self.verdict}: {len(self.rows)} records, {', '.join(counts)}"
-        return "\n".join([first, *self.biased, *self.doubted, *nothing, *failure_lines(self.rows), *self.gaps])
+        nothing = [f"nothing verified in {file}" for file in self.unverified_files]
+        return "\n".join([first, *self.biased, *self.doubted, *nothing, *self._failure_lines(), *self.gaps])
+
+    def _failure_lines(self) -> list[str]:
+        """Return a line per file with the tasks of every solver's unchecked failures."""
+        tasks: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+        for row in self.rows:
+            if row.status == "failure" and row.task_index is not None:
+                tasks[row.file][row.solver].append(row.task_index)
+        lines = []
+        for file, solvers in tasks.items():
+            named = [f"{solver} on tasks {format_indices(indices)}" for solver, indices in solvers.items()]
+            lines.append(f"failures, not checked, in {file}: {'; '.join(named)}")
+        return lines
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report JSON-ready."""
         rows = [{"where": r.where, "subject": r.subject, "status": r.status, "reason": r.reason} for r in self.rows]
-        counts = {status: self.count(status) for status in MARKS}
         return {
-            "ok": self.ok, "verdict": self.verdict, "counts": counts, "unverified_files": self.unverified_files,
-            "biased": self.biased, "doubted": self.doubted, "gaps": list(self.gaps), "records": rows,
-        }  # fmt: skip
+            "ok": self.ok,
+            "verdict": self.verdict,
+            "counts": {status: self.count(status) for status in MARKS},
+            "unverified_files": self.unverified_files,
+            "biased": self.biased,
+            "doubted": self.doubted,
+            "gaps": list(self.gaps),
+            "records": rows,
+        }
+
+
+def format_indices(indices: Iterable[int]) -> str:
+    """Return for example "0-3, 7"; an index that is given twice counts once."""
+    ranges: list[tuple[int, int]] = []
+    for index in sorted(set(indices)):
+        if ranges and index == ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], index)
+        else:
+            ranges.append((index, index))
+    return format_ranges(ranges)
+
+
+def format_ranges(ranges: Iterable[tuple[int, int]]) -> str:
+    """Return ranges of first and last index, both included, as text."""
+    return ", ".join(f"{first}-{last}" if last > first else str(first) for first, last in ranges)

@@ -3,98 +3,88 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from shardgym.costs.base import CostModel
 from shardgym.costs.judge_guard import judges_closed
 from shardgym.errors import InputError, MissingDependencyError
-from shardgym.evaluation.attempt import Attempt, attempt
-from shardgym.evaluation.entrant import Entrant, SolverSpec, make_entrants
-from shardgym.evaluation.run_info import RUN_INFO, RunInfo
-from shardgym.evaluation.store import RECORDS
-from shardgym.evaluation.tasks import task_of
-from shardgym.evaluation.verify.checked import Checked
-from shardgym.evaluation.verify.judges import Judges
-from shardgym.evaluation.verify.stored import Stored
+from shardgym.evaluation.result import RUN_INFO, Result, RunInfo
+from shardgym.evaluation.scoring import Attempt, solve_task
+from shardgym.evaluation.solver_spec import PreparedSolver, SolverSpec, prepare_solvers
+from shardgym.evaluation.store import RECORDS, read_task
+from shardgym.evaluation.verify.records import StoredRecord
+from shardgym.evaluation.verify.report import RecordCheck
 
-#: Statuses of records that are not sound enough to be solved again.
-_UNSOUND = ("mismatch", "unreadable")
+#: Returns the oracle of a name and settings, or None and why it cannot be made here.
+GetOracle = Callable[[str, Mapping[str, Any]], tuple[CostModel | None, str]]
 
 
-class SolveAgain:
-    """Solves with the oracle that `run.json` names, as the run did, and compares plans.
+def solve_again(
+    records: Sequence[StoredRecord],
+    checks: Mapping[str, RecordCheck],
+    trust: Collection[str],
+    get_oracle: GetOracle,
+    on_record: Callable[[], object],
+) -> tuple[list[RecordCheck], list[str]]:
+    """Solve with the oracle that `run.json` names, as the run did, and compare plans.
 
     Args:
-        trust: solvers and oracles of the form `module:Class` that may be imported.
+        records: of any files.
+        checks: what scoring them showed, by where they are.
+        trust: solvers of the form `module:Class` that may be imported.
+        get_oracle: makes oracles.
+        on_record: called after every record.
 
-    Attributes:
-        gaps: one line for every reason why records could not be solved again.
+    Returns:
+        What is known of the records now, in order, and one line for every reason why some could not be solved again.
     """
-
-    def __init__(self, trust: Collection[str] = ()) -> None:
-        self._trust = frozenset(trust)
-        self._entrants: dict[tuple[str, str], Entrant | str] = {}
-        self._not: dict[str, int] = {}
-
-    @property
-    def gaps(self) -> list[str]:
-        """What was not solved again, and why."""
-        return [f"{count} not solved again: {why}" for why, count in self._not.items()]
-
-    def check(self, stored: Sequence[Stored], rows: Mapping[str, Checked], tell: Callable[[], object]) -> list[Checked]:
-        """Return new rows for records of any files, in order.
-
-        Args:
-            stored: the records.
-            rows: what is known of them, by where they are.
-            tell: called after every record.
-        """
-        found = []
-        with Judges(self._trust, "oracle") as oracles, judges_closed():
-            for record in stored:
-                found.append(self._row(record, rows[record.where], oracles))
-                tell()
-        return found
-
-    def _row(self, stored: Stored, row: Checked, oracles: Judges) -> Checked:
-        if row.status in _UNSOUND:
-            return row
-        oracle, why_not = _oracle_of(stored.path, oracles)
-        entrant = self._entrant(stored)
-        if oracle is None or isinstance(entrant, str):
-            why = why_not if oracle is None else str(entrant)
-            self._not[why] = self._not.get(why, 0) + 1
-            return row
-        task = task_of(stored.result, stored.path.parent)
-        return _compared(stored, row, attempt(entrant, task, oracle, stored.result.seed, None, lambda *_: None))
-
-    def _entrant(self, stored: Stored) -> Entrant | str:
-        """Return the solver of a record, made once, or why it cannot be made."""
-        result = stored.result
-        key = (result.solver, result.recipe)
-        if key not in self._entrants:
-            name = result.made_from or result.solver
-            self._entrants[key] = self._made(SolverSpec(name, result.solver_settings, result.solver))
-        return self._entrants[key]
-
-    def _made(self, spec: SolverSpec) -> Entrant | str:
-        if ":" in spec.name and spec.name not in self._trust:
-            return f"the solver is '{spec.name}': to import it, pass --trust {spec.name}"
-        try:
-            return make_entrants([spec])[0]
-        except (InputError, MissingDependencyError) as error:
-            return f"the solver cannot be made here: {error}"
+    solvers: dict[tuple[str, str], PreparedSolver | str] = {}
+    not_solved: Counter[str] = Counter()
+    found = []
+    with judges_closed():
+        for record in records:
+            check = checks[record.where]
+            if check.status not in ("mismatch", "unreadable"):
+                oracle, why_not = _oracle_of(record.path, get_oracle)
+                result = record.result
+                key = (result.solver, result.recipe)
+                if key not in solvers:
+                    solvers[key] = _prepare(result, trust)
+                solver = solvers[key]
+                if oracle is None:
+                    not_solved[why_not] += 1
+                elif isinstance(solver, str):
+                    not_solved[solver] += 1
+                else:
+                    task = read_task(result, record.path.parent)
+                    check = _compare(result, check, solve_task(solver, task, oracle, result.seed))
+            found.append(check)
+            on_record()
+    return found, [f"{count} not solved again: {why}" for why, count in not_solved.items()]
 
 
-def _oracle_of(file: Path, oracles: Judges) -> tuple[CostModel | None, str]:
+def _prepare(result: Result, trust: Collection[str]) -> PreparedSolver | str:
+    """Return the solver of a record, or why it cannot be made."""
+    name = result.made_from or result.solver
+    if ":" in name and name not in trust:
+        return f"the solver is '{name}': to import it, pass --trust {name}"
+    try:
+        return prepare_solvers([SolverSpec(name, result.solver_settings, result.solver)])[0]
+    except (InputError, MissingDependencyError) as error:
+        return f"the solver cannot be made here: {error}"
+
+
+def _oracle_of(file: Path, get_oracle: GetOracle) -> tuple[CostModel | None, str]:
     """Return the oracle of a file's run, or why solving again would not show anything."""
     info = RunInfo.beside(file.parent) if file.name == RECORDS else None
     if info is None:
         return None, f"no {RUN_INFO} of {file} names the oracle"
     if info.time_limit_s is not None:
         return None, "with a time limit a solver need not make the same plan"
-    oracle, why_not = oracles.get(info.oracle, info.oracle_settings)
+    oracle, why_not = get_oracle(info.oracle, info.oracle_settings)
     if oracle is None:
         return None, why_not
     if not oracle.deterministic:
@@ -102,21 +92,20 @@ def _oracle_of(file: Path, oracles: Judges) -> tuple[CostModel | None, str]:
     return oracle, ""
 
 
-def _compared(stored: Stored, row: Checked, tried: Attempt) -> Checked:
-    result = stored.result
+def _compare(result: Result, check: RecordCheck, attempt: Attempt) -> RecordCheck:
+    """Return the check of a record with what solving again showed."""
     failure = result.status if result.status in ("infeasible", "error") else None
     before = (failure, result.plan.digest if result.plan is not None else None)
-    now = (tried.failure, tried.plan.digest if tried.plan is not None else None)
+    now = (attempt.failure, attempt.plan.digest if attempt.plan is not None else None)
     if before != now:
-        made = result.versions.get("shardgym", "?"), result.commit or "unknown"
-        reason = f"solved again: {_outcome(tried)}, not the stored one (of shardgym {made[0]}, commit {made[1]:.12})"
-        return dataclasses.replace(row, status="mismatch", reason=reason)
-    if row.status == "failure" and result.plan is None:
-        return dataclasses.replace(row, status="ok", reason=f"solved again: fails as recorded, {row.reason}")
-    return dataclasses.replace(row, reason=f"{row.reason}; solved again: the same plan")
-
-
-def _outcome(tried: Attempt) -> str:
-    if tried.plan is None:
-        return f"no plan, {tried.reason}"
-    return "another plan" if tried.failure is None else f"an infeasible plan, {tried.reason}"
+        if attempt.plan is None:
+            outcome = f"no plan, {attempt.reason}"
+        else:
+            outcome = "another plan" if attempt.failure is None else f"an infeasible plan, {attempt.reason}"
+        version = result.versions.get("shardgym", "?")
+        commit = result.commit or "unknown"
+        reason = f"solved again: {outcome}, not the stored one (of shardgym {version}, commit {commit:.12})"
+        return dataclasses.replace(check, status="mismatch", reason=reason)
+    if check.status == "failure" and result.plan is None:
+        return dataclasses.replace(check, status="ok", reason=f"solved again: fails as recorded, {check.reason}")
+    return dataclasses.replace(check, reason=f"{check.reason}; solved again: the same plan")

@@ -1,4 +1,4 @@
-"""Who takes part in a run: a solver, how it is named and the settings that it was made with."""
+"""SolverSpec: which solver takes part in a run, with which settings, under which label."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from shardgym.arguments import check_dict, check_list, describe
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError
+from shardgym.evaluation.result import recipe
 from shardgym.records import canonical_json
 from shardgym.solver import Solver, make_solver, solver_names, warm_up
 from shardgym.task import ShardingTask
@@ -42,10 +43,15 @@ class SolverSpec:
         """The name that the title stands for; None when it is the title."""
         return self.name if self.title != self.name else None
 
+    @property
+    def recipe(self) -> str:
+        """As `Result.recipe`."""
+        return recipe(self.made_from, self.settings)
+
 
 @dataclass
-class Entrant:
-    """A solver that takes part in a run, made once.
+class PreparedSolver:
+    """A solver that was made, and warms up before its first task.
 
     Attributes:
         spec: what it was made from.
@@ -64,7 +70,7 @@ class Entrant:
             self.is_warm = True
 
 
-def make_entrants(solvers: Iterable[str | SolverSpec]) -> list[Entrant]:
+def prepare_solvers(solvers: Iterable[str | SolverSpec]) -> list[PreparedSolver]:
     """Make every solver before anything is solved, so that a wrong name costs no time.
 
     Raises:
@@ -73,7 +79,7 @@ def make_entrants(solvers: Iterable[str | SolverSpec]) -> list[Entrant]:
     """
     specs: dict[str, SolverSpec] = {}
     for number, value in enumerate(check_list("solvers", solvers, "names or SolverSpec")):
-        spec = _checked(_spec(number, value))
+        spec = _check_spec(number, value)
         if specs.setdefault(spec.title, spec) != spec:
             raise InputError(
                 f"solver '{spec.title}' is given twice with different settings: label one, e.g. mine={spec.name},..."
@@ -81,23 +87,22 @@ def make_entrants(solvers: Iterable[str | SolverSpec]) -> list[Entrant]:
     if not specs:
         raise InputError("no solver was given: name at least one")
     for spec in specs.values():
-        _require_json(spec)
-    return [Entrant(spec, make_solver(spec.name, **spec.settings)) for spec in specs.values()]
+        try:
+            canonical_json(dict(spec.settings)).encode()
+        except (TypeError, ValueError) as error:
+            raise InputError(f"settings of solver '{spec.title}' are not JSON, which records need: {error}") from None
+    return [PreparedSolver(spec, make_solver(spec.name, **spec.settings)) for spec in specs.values()]
 
 
-def _spec(number: int, value: object) -> SolverSpec:
-    """Return a member of the list of solvers as a spec."""
+def _check_spec(number: int, value: object) -> SolverSpec:
+    """Return a member of the list of solvers as a spec, without a label that says nothing."""
     spec = SolverSpec(value) if isinstance(value, str) else value
     if not isinstance(spec, SolverSpec):
         raise InputError(
             f"solvers[{number}]: expected a name, 'module:Class' or a SolverSpec, got {describe(value)}; records name "
             "solvers so that they can be made again"
         )
-    return replace(spec, settings=check_dict(f"settings of solver '{spec.name}'", spec.settings))
-
-
-def _checked(spec: SolverSpec) -> SolverSpec:
-    """Return the spec without a label that says nothing."""
+    spec = replace(spec, settings=check_dict(f"settings of solver '{spec.name}'", spec.settings))
     if spec.made_from is None:
         return replace(spec, label="")
     check_label(spec.label, spec.name)
@@ -110,10 +115,3 @@ def check_label(label: str, name: str) -> None:
         raise InputError(f"label '{label:.80}': expected at most 60 letters, digits and any of _ . + -")
     if label in solver_names():
         raise InputError(f"label '{label}' is the name of another solver than '{name}': give another one")
-
-
-def _require_json(spec: SolverSpec) -> None:
-    try:
-        canonical_json(dict(spec.settings)).encode()
-    except (TypeError, ValueError) as error:
-        raise InputError(f"settings of solver '{spec.title}' are not JSON, which records need: {error}") from None

@@ -41,10 +41,10 @@ drift with the machine, so all plans of a task are measured again together, and 
 new/old over the task's different plans, is divided out; it may be at most {MAX_DRIFT:g} either way. What is left of a
 plan's new/old may be off by {TOLERANCE:.0%} either way (of two plans, each is held to the other one). No phase and no
 device may have moved by more than {SHIFT:.0%} of the time, labels must be the same, and equal plans that are measured
-equal must be stored equal. A task that disagrees is measured again, and a plan is a mismatch if it disagrees
-{MEASUREMENTS} times. A solver with {MIN_TASKS} tasks or more is refused if its costs, so compared, are off by more than
-{REFUSED:.0%} on average and the 95 % interval of that average over tasks excludes zero; from {DOUBTED:.0%} on it is
-named. How much tasks scatter, the median over the solvers says: nobody hides behind scatter of their own.
+equal must be stored equal. A task that disagrees is measured again, and a plan is a mismatch if it disagrees in each of
+{MEASUREMENTS} measurements. A solver with {MIN_TASKS} tasks or more is refused if its costs, so compared, are off by
+more than {REFUSED:.0%} on average and the 95 % interval of that average over tasks excludes zero; from {DOUBTED:.0%} on
+it is named. How much tasks scatter, the median over the solvers says: nobody hides behind scatter of their own.
 
 Records without a cost: a stored plan that is recorded as infeasible must be. A plan that is recorded as unmeasured must
 have no cost now either if the judge is deterministic. All others are failures that cannot be checked.

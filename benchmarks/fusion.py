@@ -34,7 +34,7 @@ from shardgym.collection.settings import SETUPS
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
 from shardgym.costs.fbgemm.pool import WorkerPool
 from shardgym.costs.fbgemm.rounds import mean_of_medians, time_shard_sets
-from shardgym.costs.simulator.optional import need
+from shardgym.errors import import_extra
 from shardgym.pools import load_pool
 
 #: Tables of the sets.
@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="also every single set")
     given = parser.parse_args()
     if given.plot is not None:
-        need("matplotlib.figure", "--plot")
+        import_extra("matplotlib.figure", "--plot")
     pieces = draw_pieces(given.device, given.tables, np.random.default_rng(given.seed))
     sets = draw_sets(given.device, pieces, given.sets, np.random.default_rng(given.seed + 1))
     hardware, ms = measure(given.device, [[piece] for piece in pieces] + sets, given.rounds, given.seed)

@@ -78,12 +78,13 @@ class CommModel:
 def fitted(task: ShardingTask, cost: SimulatorCost) -> ComputeModel:
     """Return a compute network for a task, fitted to devices that hold random shards of it."""
     kinds, rng = Kinds(task), np.random.default_rng(0)
-    state = cost.begin(task, [kinds.shard(kind) for kind in range(len(kinds))])
+    predictor = cost.predictor()
+    latents = predictor.latents(predictor.encode(task, [kinds.shard(kind) for kind in range(len(kinds))]))
     shards = zip(kinds.tables.tolist(), kinds.columns.tolist(), strict=True)
     features = features_of([config_of(task, table) | {"dim": columns} for table, columns in shards])
     most = 2 * max(task.num_tables // task.num_devices, 2)
     held = [rng.integers(0, len(kinds), rng.integers(1, most)).tolist() for _ in range(DEVICES)]
-    ms = state.compute_of(np.array([state.latents[numbers].sum(axis=0) for numbers in held])).sum(axis=1)
+    ms = predictor.compute_ms(np.array([latents[numbers].sum(axis=0) for numbers in held])).sum(axis=1)
     model = ComputeModel(features)
     model.fit(held, features, torch.from_numpy(ms).float())
     return model

@@ -21,8 +21,8 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 from shardgym import CostModel, ShardingPlan, ShardingTask, load_suite, make_cost
-from shardgym.costs.simulator.agreement import AGREEMENT, Agreement, Figures
-from shardgym.costs.simulator.shipped import find_weights
+from shardgym.costs.simulator.model_card import AGREEMENT, Agreement, ModelAgreement
+from shardgym.costs.simulator.weights import find_weights
 from shardgym.provenance import utc_now
 
 _DRAWS_PER_PLAN = 200
@@ -60,7 +60,8 @@ def kept(table: list[dict[str, Any]], models: dict[str, CostModel], suite: str, 
     """Return the record of what was found."""
     versions = {name: model.version for name, model in models.items()}
     figures = {
-        row["cost"]: Figures(row["tau"], row["mape"], row["unfamiliar"], versions.get(row["cost"], "")) for row in table
+        row["cost"]: ModelAgreement(row["tau"], row["mape"], row["unfamiliar"], versions.get(row["cost"], ""))
+        for row in table
     }
     repeat = figures.pop(REPEAT)
     return Agreement(suite, table[0]["tasks"], plans, utc_now(), hardware, repeat, figures)

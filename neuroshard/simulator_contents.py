@@ -22,8 +22,11 @@ class SimulatorContents(Contents):
     """
 
     def __init__(self, kinds: Kinds, cost: SimulatorCost) -> None:
-        self._state = cost.begin(kinds.task, [kinds.shard(kind) for kind in range(len(kinds))])
-        self._latents: Floats = np.ascontiguousarray(self._state.latents)
+        self._predictor = cost.predictor()
+        self._task = self._predictor.add_task(kinds.task)
+        shards = self._predictor.encode(kinds.task, [kinds.shard(kind) for kind in range(len(kinds))])
+        self._latents: Floats = np.ascontiguousarray(self._predictor.latents(shards))
+        self._shard_widths = self._predictor.widths(shards)
         super().__init__(kinds)
 
     def clear(self) -> None:
@@ -38,13 +41,13 @@ class SimulatorContents(Contents):
 
     def totals(self, contents: Ints) -> Floats:
         """See `Contents`."""
-        return self._state.totals_of(self.ms[contents], self._widths[contents])
+        return self._predictor.slowest_ms(self._task, self.ms[contents], self._widths[contents])
 
     def _price(self, numbers: Ints, contents: Ints, kinds: Ints) -> Floats:
-        self._widths[numbers] = self._widths[contents] + self._state.widths[kinds]
+        self._widths[numbers] = self._widths[contents] + self._shard_widths[kinds]
         sums = self._sums[contents] + self._latents[kinds]
         self._sums[numbers] = sums
-        return np.asarray(self._state.compute_of(sums).sum(axis=1), dtype=np.float64)
+        return np.asarray(self._predictor.compute_ms(sums).sum(axis=1), dtype=np.float64)
 
     def _reserve(self, capacity: int) -> None:
         super()._reserve(capacity)

@@ -7,7 +7,9 @@ message alone and exits with `exit_code`: 2 for bad usage or input, 1 for a resu
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 
 class ShardGymError(Exception):
@@ -88,3 +90,23 @@ def error_text(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     text = f"{type(error).__name__}: {lines[0][:300] if lines else 'no message'}"
     return text if error.__cause__ is None else f"{text} ({error_text(error.__cause__)})"
+
+
+def import_extra(module: str, purpose: str, extra: str = "simulator") -> Any:
+    """Import an optional module.
+
+    Args:
+        module: e.g. "pyarrow.parquet".
+        purpose: what it is needed for, e.g. "reading and writing samples".
+        extra: of `shardgym` that brings it.
+
+    Raises:
+        MissingDependencyError: it is not installed.
+    """
+    package = module.partition(".")[0]
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != package:
+            raise
+        raise MissingDependencyError(package, extra, purpose) from None

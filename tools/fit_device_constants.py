@@ -23,11 +23,10 @@ from shardgym.arrays import Floats
 from shardgym.collection.run import DEVICE
 from shardgym.costs.fbgemm.jobs import DeviceFacts
 from shardgym.costs.roofline import DeviceConstants, ShardWork, backward_ms, device_constants, forward_ms
-from shardgym.costs.simulator.dataset import read_compute
 from shardgym.costs.simulator.features import distinct_rows
-from shardgym.costs.simulator.optional import need
+from shardgym.costs.simulator.sample_files import read_compute
 from shardgym.costs.simulator.samples import ComputeSamples, with_role
-from shardgym.errors import ShardGymError
+from shardgym.errors import ShardGymError, import_extra
 
 #: What is fitted. Bandwidths and sizes are as positive as times, so all are fitted as logarithms.
 FITTED = (
@@ -85,7 +84,7 @@ def report(given: argparse.Namespace) -> None:
 
 def fit(start: DeviceConstants, samples: ComputeSamples, fixed: dict[str, float]) -> DeviceConstants:
     """Return the constants with the smallest squares of logarithmic errors; some squares count less (soft L1)."""
-    optimize: Any = need("scipy.optimize", "fitting constants")
+    optimize: Any = import_extra("scipy.optimize", "fitting constants")
     names = [name for name in FITTED if name not in fixed]
     known = dataclasses.replace(start, **fixed)
 

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 from tabulate import tabulate
 
-from shardgym.costs.simulator.agreement import shipped_agreement
-from shardgym.costs.simulator.card import ModelCard
+from shardgym.costs.simulator.model_card import ModelCard, shipped_agreement
 from shardgym.costs.simulator.samples import CommSamples, ComputeSamples
-from shardgym.costs.simulator.shipped import SHIPPED
+from shardgym.costs.simulator.weights import SHIPPED
 from shardgym.errors import InputError
 from shardgym.pretraining.data import Data, load_data
 

@@ -26,9 +26,9 @@ class CompiledContents(SimulatorContents):
 
     def __init__(self, kinds: Kinds, cost: SimulatorCost) -> None:
         super().__init__(kinds, cost)
-        predictor = self._state.predictor
-        self._head = head_of(predictor.best)
-        self._exchanges = {name: exchange_of(params) for name, params in predictor.comm.items()}
+        networks = self._predictor.networks
+        self._head = head_of(networks.best)
+        self._exchanges = {name: exchange_of(params) for name, params in networks.comm.items()}
 
     def clear(self) -> None:
         """See `Contents`."""
@@ -62,5 +62,5 @@ class CompiledContents(SimulatorContents):
         """Return what compiled code works on, until there has to be more room."""
         return Table(
             self._slots, self._keys, self._parents, self._added, self._sums, self._widths, self.ms, self.compared_ms,
-            self._kind_keys, self._latents, self._state.widths, self._head,
+            self._kind_keys, self._latents, self._shard_widths, self._head,
         )  # fmt: skip

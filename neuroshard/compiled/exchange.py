@@ -1,4 +1,4 @@
-"""The simulator's communication model: what `comm_net` and `exchange_times` do for plans of one task, compiled."""
+"""The simulator's communication model: what `CommNet` and `Predictor.slowest_ms` do for plans of one task, compiled."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 from neuroshard.compiled.jit import jit
 from neuroshard.compiled.layers import Chain, chain_of, dense, finish
 from shardgym.arrays import Floats
-from shardgym.costs.simulator import comm_net
-from shardgym.costs.simulator.ops import Params
+from shardgym.costs.simulator.network import Params
+from shardgym.costs.simulator.oracle_networks import CommNet
 
 
 class Exchange(NamedTuple):
-    """Parameters of one direction; see `comm_net` for those that are not trained."""
+    """Parameters of one direction; see `CommNet` for those that are not trained."""
 
     feature_mean: Floats
     feature_scale: Floats
@@ -27,11 +27,11 @@ class Exchange(NamedTuple):
 
 def exchange_of(params: Params) -> Exchange:
     """Return one direction's network."""
-    fixed = {name: params[f"fixed.{name}"] for name in comm_net.FIXED}
+    fixed = {name: params[f"fixed.{name}"] for name in CommNet.FIXED}
     ms_per_work = fixed["prior"].ravel() / fixed["work_unit"]
     return Exchange(
         np.ascontiguousarray(fixed["feature_mean"]), np.ascontiguousarray(fixed["feature_scale"]), ms_per_work,
-        chain_of(params, "encoder"), chain_of(params, "head"), comm_net.LIMIT, comm_net.FEATURE_LIMIT,
+        chain_of(params, "encoder"), chain_of(params, "head"), CommNet.LIMIT, CommNet.FEATURE_LIMIT,
     )  # fmt: skip
 
 
@@ -100,7 +100,7 @@ def _inputs(
     net: Exchange, widths: Floats, offsets: Floats, batch: float, element_bytes: float, seen: Floats, transfer: Floats,
     wait: Floats,
 ) -> None:  # fmt: skip
-    """Work out what `comm_net.inputs` does for one plan: standardised features, analytic ms, waits."""
+    """Work out what `CommNet.inputs` does for one plan: standardised features, analytic ms, waits."""
     count = len(widths)
     samples = batch / count
     total, largest, latest = widths.sum() * element_bytes, widths.max() * element_bytes, offsets.max()

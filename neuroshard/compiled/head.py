@@ -1,4 +1,4 @@
-"""The head of the simulator's compute model: what `compute_net.head` does, for one network and compiled."""
+"""The head of the simulator's compute model: what `ComputeNet.head` does, for one network and compiled."""
 
 from __future__ import annotations
 
@@ -9,17 +9,14 @@ import numpy as np
 from neuroshard.compiled.jit import jit
 from neuroshard.compiled.layers import Chain, chain_of, dense
 from shardgym.arrays import Floats
-from shardgym.costs.simulator import compute_net
-from shardgym.costs.simulator.features import WORK_NAMES
-from shardgym.costs.simulator.ops import Params
+from shardgym.costs.simulator.network import Params
+from shardgym.costs.simulator.oracle_networks import ComputeNet
 
-_WORK = len(WORK_NAMES)
-_TIMES = compute_net.LATENT - compute_net.ENCODING - _WORK
 _FIXED = ("device_ms", "scalar_mean", "scalar_scale")
 
 
 class Head(NamedTuple):
-    """Parameters of the head; see `compute_net` for those that are not trained.
+    """Parameters of the head; see `ComputeNet` for those that are not trained.
 
     Numbers of the architecture are data, too: code that is kept on disk must not hold on to them.
     """
@@ -39,8 +36,8 @@ def head_of(params: Params) -> Head:
     """Return the head of one compute network."""
     device_ms, mean, scale = (np.ascontiguousarray(params[f"fixed.{name}"]) for name in _FIXED)
     return Head(
-        device_ms, mean, scale, chain_of(params, "head"), compute_net.DEVICE_LIMIT, compute_net.FEATURE_LIMIT,
-        compute_net.LEAST_WORK, _TIMES, _TIMES + _WORK,
+        device_ms, mean, scale, chain_of(params, "head"), ComputeNet.DEVICE_LIMIT, ComputeNet.FEATURE_LIMIT,
+        ComputeNet.LEAST_WORK, ComputeNet.TIMES, ComputeNet.TIMES + ComputeNet.WORK,
     )  # fmt: skip
 
 

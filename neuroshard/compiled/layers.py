@@ -9,7 +9,7 @@ import numpy as np
 
 from neuroshard.compiled.jit import jit
 from shardgym.arrays import Floats
-from shardgym.costs.simulator.ops import Params
+from shardgym.costs.simulator.network import Params
 
 
 class Chain(NamedTuple):

@@ -23,15 +23,19 @@ class SimulatorPricing(Pricing):
 
     def __init__(self, shelf: Shelf, cost: SimulatorCost) -> None:
         rows = np.flatnonzero(shelf.columns)
-        self._state = cost.begin(shelf.task, [shelf.shard(row) for row in rows.tolist()])
-        vectors = np.zeros((len(shelf), self._state.latents.shape[1]))
-        vectors[rows] = self._state.latents
+        self._predictor = cost.predictor()
+        self._task = self._predictor.add_task(shelf.task)
+        latents = self._predictor.latents(
+            self._predictor.encode(shelf.task, [shelf.shard(row) for row in rows.tolist()])
+        )
+        vectors = np.zeros((len(shelf), latents.shape[1]))
+        vectors[rows] = latents
         super().__init__(shelf, vectors)
 
     def compute(self, sums: Floats) -> Floats:
         """See `Pricing`."""
-        return np.asarray(self._state.compute_of(sums).sum(axis=1), dtype=np.float64)
+        return np.asarray(self._predictor.compute_ms(sums).sum(axis=1), dtype=np.float64)
 
     def totals(self, compute: Floats, columns: Ints) -> Floats:
         """See `Pricing`."""
-        return self._state.totals_of(compute, columns.astype(np.float64))
+        return self._predictor.slowest_ms(self._task, compute, columns.astype(np.float64))

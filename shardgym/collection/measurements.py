@@ -18,7 +18,7 @@ from shardgym.collection.schedule import CollectionPlan, SampleId
 from shardgym.collection.settings import KINDS
 from shardgym.costs.fbgemm.communication import QUANTILE
 from shardgym.costs.fbgemm.jobs import ShardSpec
-from shardgym.costs.simulator.layout import CommRow, ComputeRow
+from shardgym.costs.simulator.samples import CommRow, ComputeRow
 from shardgym.errors import InputError
 from shardgym.files import append_flushed, drop_torn_line, read_lines, write_whole
 from shardgym.records import CONFIG, Digest, Name, Record

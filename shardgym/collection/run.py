@@ -30,9 +30,8 @@ from shardgym.costs.fbgemm.communication import ROUND_MS, AllToAll, CollectiveGr
 from shardgym.costs.fbgemm.cost import measures_comm
 from shardgym.costs.fbgemm.jobs import ShardSet, TimingJob
 from shardgym.costs.fbgemm.pool import WorkerPool, require_fbgemm
-from shardgym.costs.simulator.dataset import DataInfo, write_rows
-from shardgym.costs.simulator.optional import need
-from shardgym.errors import InputError, MeasurementError, UnknownNameError
+from shardgym.costs.simulator.sample_files import DataInfo, write_rows
+from shardgym.errors import InputError, MeasurementError, UnknownNameError, import_extra
 from shardgym.files import only_writer, write_whole
 from shardgym.progress import ProgressBar
 from shardgym.provenance import utc_now, versions
@@ -91,7 +90,7 @@ def collect(
         raise InputError(f"workers={workers!r}: expected a whole number, at least 1")
     if not 0 <= repeat_share <= 1:
         raise InputError(f"repeat_share={repeat_share}: expected a share from 0 to 1")
-    need("pyarrow.parquet", "collecting")
+    import_extra("pyarrow.parquet", "collecting")
     require_fbgemm(device)
     plan, notices = _plan_for_machine(device, preset, compute, comm, repeat_share, seed)
     folder = Path(out)
@@ -122,7 +121,7 @@ def finish(out: str | Path) -> Summary:
         InputError: the folder is in use, damaged, or holds no measurements.
         MissingDependencyError: pyarrow is not installed.
     """
-    need("pyarrow.parquet", "writing samples")
+    import_extra("pyarrow.parquet", "writing samples")
     folder = Path(out)
     info = CollectionInfo.of_folder(folder)
     with only_writer(folder):

@@ -9,7 +9,7 @@ from shardgym.arrays import Floats
 from shardgym.costs.base import CostModel
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.costs.simulator import SimulatorCost
-from shardgym.costs.simulator.placement import PlacementState
+from shardgym.costs.simulator.cost import PlacementState
 from shardgym.envs.placement import Placement
 from shardgym.errors import MeasurementError
 from shardgym.plan import Shard, ShardingPlan

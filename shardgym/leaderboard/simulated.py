@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from shardgym.costs.plan_cost import UNFAMILIAR
-from shardgym.costs.simulator.agreement import shipped_agreement
+from shardgym.costs.simulator.model_card import shipped_agreement
 from shardgym.leaderboard.board import Board
 
 SIMULATOR = "simulator"

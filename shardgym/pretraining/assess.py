@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 
 from shardgym.arrays import Floats
-from shardgym.costs.simulator.ops import Groups
-from shardgym.costs.simulator.predictors import Predictor
+from shardgym.costs.simulator.features import Groups
+from shardgym.costs.simulator.network import Networks
 from shardgym.costs.simulator.samples import CommSamples, ComputeSamples
 from shardgym.pretraining.exchange import BACKWARD, DIRECTIONS, exchanges_of_samples
 from shardgym.pretraining.metrics import per_group, repeat_pairs, score
 
 
-def predict_compute(predictor: Predictor, samples: ComputeSamples) -> Floats:
+def predict_compute(predictor: Networks, samples: ComputeSamples) -> Floats:
     """Return forward and backward ms, shape (N, 2)."""
     return predictor.compute(predictor.encode(samples.shards), Groups(samples.counts)).ms
 
 
-def assess(predictor: Predictor, compute: ComputeSamples, comm: CommSamples) -> dict[str, Any]:
+def assess(predictor: Networks, compute: ComputeSamples, comm: CommSamples) -> dict[str, Any]:
     """Return the scores of each part: forward, backward and total compute, and both directions of communication.
 
     Communication is scored by the slowest device of each exchange, if there are any.
@@ -38,7 +38,7 @@ def assess(predictor: Predictor, compute: ComputeSamples, comm: CommSamples) -> 
     return scores
 
 
-def by_count(predictor: Predictor, samples: ComputeSamples) -> list[dict[str, Any]]:
+def by_count(predictor: Networks, samples: ComputeSamples) -> list[dict[str, Any]]:
     """Return the error of total compute by number of shards on the device."""
     error, most = _relative_error(predictor, samples), int(samples.counts.max())
     rows = []
@@ -49,7 +49,7 @@ def by_count(predictor: Predictor, samples: ComputeSamples) -> list[dict[str, An
     return rows
 
 
-def by_dim(predictor: Predictor, samples: ComputeSamples) -> list[dict[str, Any]]:
+def by_dim(predictor: Networks, samples: ComputeSamples) -> list[dict[str, Any]]:
     """Return the error of total compute by the widest shard on the device."""
     error = _relative_error(predictor, samples)
     widest = per_group(samples.shards.columns, samples.counts)
@@ -59,6 +59,6 @@ def by_dim(predictor: Predictor, samples: ComputeSamples) -> list[dict[str, Any]
     ]
 
 
-def _relative_error(predictor: Predictor, samples: ComputeSamples) -> Floats:
+def _relative_error(predictor: Networks, samples: ComputeSamples) -> Floats:
     total = samples.ms.sum(axis=1)
     return np.asarray(np.abs(predict_compute(predictor, samples).sum(axis=1) - total) / total, dtype=np.float64)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from shardgym.arrays import Floats
-from shardgym.costs.simulator.predictors import Predictor
+from shardgym.costs.simulator.network import Networks
 from shardgym.costs.simulator.samples import CommSamples, ComputeSamples
 from shardgym.pretraining.assess import predict_compute
 from shardgym.pretraining.compute import best_member_ms, train_compute
@@ -24,7 +24,7 @@ _LEAST_COMM = 20
 
 
 def compare(
-    predictor: Predictor,
+    predictor: Networks,
     compute: ComputeSamples,
     comm: CommSamples,
     test: tuple[ComputeSamples, CommSamples],
@@ -82,7 +82,7 @@ def _reached(curve: list[dict[str, Any]], noise: float | None) -> dict[str, int 
 
 
 def _compare_comm(
-    predictor: Predictor, comm: CommSamples, test: CommSamples, direction: int, epochs: int, seed: int
+    predictor: Networks, comm: CommSamples, test: CommSamples, direction: int, epochs: int, seed: int
 ) -> dict[str, Any]:
     """Score numbers of devices that both the training and the test rows have enough of."""
     ours: list[Floats] = []

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from shardgym.arrays import Floats
-from shardgym.costs.simulator import compute_net
-from shardgym.costs.simulator.ops import NUMPY, Groups, Params
-from shardgym.costs.simulator.predictors import member
+from shardgym.costs.simulator.features import Groups
+from shardgym.costs.simulator.network import Params, member
+from shardgym.costs.simulator.oracle_networks import ComputeNet
 from shardgym.costs.simulator.samples import ComputeSamples, ragged
 from shardgym.pretraining.fit import FitSettings, Fitted, Index, Progress, fit, log_loss, split
 from shardgym.pretraining.prior import fit_prior
@@ -27,20 +27,18 @@ def train_compute(
         progress: called after every epoch.
     """
     train, valid = split(samples.labels.content, seed)
-    features, amounts = compute_net.inputs(samples.shards)
+    features, amounts = ComputeNet.inputs(samples.shards)
     constants = _constants(samples.take(train))
     tensors = {name: torch.from_numpy(value).float() for name, value in constants.items()}
     inputs = tuple(torch.from_numpy(part).float() for part in (features, amounts))
     targets = _targets(samples.ms)
     generator = torch.Generator().manual_seed(seed)
-    sizes = compute_net.sizes()
-    sizes["encoder"] = (features.shape[1], *sizes["encoder"])
-    layers = initial_layers(sizes, settings.members, generator, zero_last=("head",))
+    layers = initial_layers(ComputeNet.sizes(), settings.members, generator, zero_last=("head",))
 
     def loss_of(params: Params, index: Index) -> torch.Tensor:
         rows = torch.from_numpy(ragged(samples.counts, index))
         groups = Groups(samples.counts[index])
-        log_ms = compute_net.log_ms(TORCH, {**params, **tensors}, inputs[0][rows], inputs[1][rows], groups)
+        log_ms = ComputeNet({**params, **tensors}, TORCH).log_ms(inputs[0][rows], inputs[1][rows], groups)
         total = torch.logsumexp(log_ms, dim=-1, keepdim=True)
         return log_loss(torch.cat([log_ms, total], dim=-1) - targets[torch.from_numpy(index)])
 
@@ -52,7 +50,7 @@ def train_compute(
 def best_member_ms(fitted: Fitted, samples: ComputeSamples) -> Floats:
     """Predict forward and backward ms of samples with the best member, shape (N, 2)."""
     params = member({name: value.double().numpy() for name, value in fitted.params.items()}, 0)
-    log_ms = compute_net.log_ms(NUMPY, params, *compute_net.inputs(samples.shards), Groups(samples.counts))
+    log_ms = ComputeNet(params).log_ms(*ComputeNet.inputs(samples.shards), Groups(samples.counts))
     return np.asarray(np.exp(log_ms), dtype=np.float64)
 
 
@@ -63,11 +61,11 @@ def _targets(ms: Floats) -> torch.Tensor:
 
 def _constants(samples: ComputeSamples) -> dict[str, Floats]:
     """Scales, and the analytic sum fitted to the training samples."""
-    features, amounts = compute_net.inputs(samples.shards)
+    features, amounts = ComputeNet.inputs(samples.shards)
     unit = np.maximum(amounts.mean(axis=0), 1e-9)
     totals = np.add.reduceat(amounts / unit, np.cumsum(samples.counts) - samples.counts, axis=0)
     with_device = np.column_stack([totals, np.ones(len(samples))])
     weights = np.column_stack([fit_prior(with_device, samples.ms[:, phase]) for phase in range(2)])
     # Never quite 0: the head needs a logarithm for a device whose tables are not looked up.
     device_ms = np.maximum(weights[-1], 0.05 * np.quantile(samples.ms, 0.01, axis=0))
-    return compute_net.fixed(features, amounts, samples.counts, weights[:-1], device_ms)
+    return ComputeNet.fixed_params(features, amounts, samples.counts, weights[:-1], device_ms)

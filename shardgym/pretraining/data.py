@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardgym.costs.simulator.dataset import data_files, no_exchanges, read_comm, read_compute, read_info
+from shardgym.costs.simulator.sample_files import data_files, no_exchanges, read_comm, read_compute, read_info
 from shardgym.costs.simulator.samples import CommSamples, ComputeSamples, with_role
 from shardgym.costs.simulator.weights import ROLES, Role
 from shardgym.errors import InputError

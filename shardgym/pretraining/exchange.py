@@ -8,8 +8,10 @@ import numpy as np
 import torch
 
 from shardgym.arrays import Floats
-from shardgym.costs.simulator import comm_net, judge_comm_net
-from shardgym.costs.simulator.ops import Groups, Params
+from shardgym.costs.simulator.features import Exchanges, Groups
+from shardgym.costs.simulator.judge_networks import DevicePairs, JudgeCommNet
+from shardgym.costs.simulator.network import Params
+from shardgym.costs.simulator.oracle_networks import CommInputs, CommNet
 from shardgym.costs.simulator.samples import CommSamples, ragged
 from shardgym.pretraining.fit import FitSettings, Fitted, Index, LossOf, Progress, fit, log_loss, split
 from shardgym.pretraining.prior import fit_prior
@@ -19,13 +21,11 @@ FORWARD, BACKWARD = 0, 1
 DIRECTIONS = ("forward", "backward")
 
 
-def exchanges_of_samples(samples: CommSamples, direction: int) -> comm_net.Exchanges:
+def exchanges_of_samples(samples: CommSamples, direction: int) -> Exchanges:
     """Return the exchanges of one direction; backward ones start aligned."""
     groups = Groups(samples.counts)
     offsets = samples.offsets_ms if direction == FORWARD else np.zeros(len(samples.offsets_ms))
-    return comm_net.Exchanges(
-        groups, samples.widths, offsets, samples.batch[groups.ids], samples.element_bytes[groups.ids]
-    )
+    return Exchanges(groups, samples.widths, offsets, samples.batch[groups.ids], samples.element_bytes[groups.ids])
 
 
 def train_exchange(
@@ -34,17 +34,17 @@ def train_exchange(
     """Train the oracle's model of one direction (0 forward, 1 backward)."""
     train, valid = split(samples.labels.content, seed)
     exchanges = exchanges_of_samples(samples, direction)
-    seen = comm_net.inputs(exchanges)
-    learned = comm_net.inputs(exchanges_of_samples(samples.take(train), direction))
-    constants = _tensors(comm_net.fixed(learned, _prior(learned, samples.take(train).ms[:, direction])))
-    inputs = comm_net.CommInputs(*(torch.from_numpy(part).float() for part in seen))
+    seen = CommNet.inputs(exchanges)
+    learned = CommNet.inputs(exchanges_of_samples(samples.take(train), direction))
+    constants = _tensors(CommNet.fixed_params(learned, _prior(learned, samples.take(train).ms[:, direction])))
+    inputs = CommInputs(*(torch.from_numpy(part).float() for part in seen))
     targets = torch.from_numpy(np.log(samples.ms[:, direction])).float()
-    layers = initial_layers(comm_net.sizes(), settings.members, torch.Generator().manual_seed(seed + 1), ("head",))
+    layers = initial_layers(CommNet.sizes(), settings.members, torch.Generator().manual_seed(seed + 1), ("head",))
 
     def loss_of(params: Params, index: Index) -> torch.Tensor:
         rows = torch.from_numpy(ragged(samples.counts, index))
-        part = comm_net.CommInputs(*(value[rows] for value in inputs))
-        log_ms = comm_net.log_ms(TORCH, {**params, **constants}, part, Groups(samples.counts[index]))
+        part = CommInputs(*(value[rows] for value in inputs))
+        log_ms = CommNet({**params, **constants}, TORCH).log_ms(part, Groups(samples.counts[index]))
         return log_loss(log_ms[..., 0] - targets[rows])
 
     return _fit(layers, constants, loss_of, train, valid, settings, seed, DIRECTIONS[direction], progress)
@@ -55,21 +55,21 @@ def train_judge_exchange(
 ) -> Fitted:
     """Train the judge's model of one direction (0 forward, 1 backward)."""
     train, valid = split(samples.labels.content, seed)
-    seen = judge_comm_net.PairInputs(exchanges_of_samples(samples, direction))
-    learned = judge_comm_net.PairInputs(exchanges_of_samples(samples.take(train), direction))
+    seen = DevicePairs(exchanges_of_samples(samples, direction))
+    learned = DevicePairs(exchanges_of_samples(samples.take(train), direction))
     ms = samples.take(train).ms[:, direction]
-    constants = _tensors(judge_comm_net.fixed(learned.pairs, np.maximum(ms - learned.wait_ms[:, 0], 0.05 * ms)))
-    pairs, wait = torch.from_numpy(seen.pairs).float(), torch.from_numpy(seen.wait_ms).float()
+    constants = _tensors(JudgeCommNet.fixed_params(learned.features, np.maximum(ms - learned.wait_ms[:, 0], 0.05 * ms)))
+    pairs, wait = torch.from_numpy(seen.features).float(), torch.from_numpy(seen.wait_ms).float()
     targets = torch.from_numpy(np.log(samples.ms[:, direction])).float()
     generator = torch.Generator().manual_seed(seed + 2)
-    layers = initial_layers(judge_comm_net.sizes(), settings.members, generator, ("head",))
+    layers = initial_layers(JudgeCommNet.sizes(), settings.members, generator, ("head",))
 
     def loss_of(params: Params, index: Index) -> torch.Tensor:
         rows = ragged(samples.counts, index)
-        messages = torch.from_numpy(ragged(seen.peers.counts, rows))
+        messages = torch.from_numpy(ragged(seen.receivers.counts, rows))
         devices = torch.from_numpy(rows)
-        peers = Groups(seen.peers.counts[rows])
-        log_ms = judge_comm_net.log_ms(TORCH, {**params, **constants}, pairs[messages], wait[devices], peers)
+        peers = Groups(seen.receivers.counts[rows])
+        log_ms = JudgeCommNet({**params, **constants}, TORCH).log_ms(pairs[messages], wait[devices], peers)
         return log_loss(log_ms[..., 0] - targets[devices])
 
     return _fit(layers, constants, loss_of, train, valid, settings, seed, DIRECTIONS[direction], progress)
@@ -88,7 +88,7 @@ def _tensors(constants: dict[str, Any]) -> Params:
     return {name: torch.from_numpy(value).float() for name, value in constants.items()}
 
 
-def _prior(seen: comm_net.CommInputs, ms: Floats) -> Floats:
+def _prior(seen: CommInputs, ms: Floats) -> Floats:
     """Fit the analytic sum to the devices that come last: their times contain no wait."""
     last = seen.wait_ms[:, 0] == 0
     scaled = seen.amounts / np.maximum(seen.amounts.mean(axis=0), 1e-9)

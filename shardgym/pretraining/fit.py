@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from shardgym.costs.simulator.ops import Params
+from shardgym.costs.simulator.network import Params
 
 Index = npt.NDArray[np.int64]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from shardgym.costs.simulator import judge_compute_net
-from shardgym.costs.simulator.ops import Groups, Params
+from shardgym.costs.simulator.features import Groups, judge_features
+from shardgym.costs.simulator.judge_networks import JudgeComputeNet
+from shardgym.costs.simulator.network import Params
 from shardgym.costs.simulator.samples import ComputeSamples, ragged
 from shardgym.pretraining.fit import FitSettings, Fitted, Index, Progress, fit, log_loss, split
 from shardgym.pretraining.torch_ops import TORCH, initial_layers
@@ -24,18 +25,18 @@ def train_judge_compute(
         progress: called after every epoch.
     """
     train, valid = split(samples.labels.content, seed)
-    (features,) = judge_compute_net.inputs(samples.shards)
+    features = judge_features(samples.shards)
     learned = samples.take(train)
-    constants = judge_compute_net.fixed(*judge_compute_net.inputs(learned.shards), learned.counts, learned.ms)
+    constants = JudgeComputeNet.fixed_params(judge_features(learned.shards), learned.counts, learned.ms)
     tensors = {name: torch.from_numpy(value).float() for name, value in constants.items()}
     seen, targets = torch.from_numpy(features).float(), torch.from_numpy(np.log(samples.ms)).float()
-    sizes = judge_compute_net.sizes()
-    sizes["encoder"] = (features.shape[1], *sizes["encoder"])
-    layers = initial_layers(sizes, settings.members, torch.Generator().manual_seed(seed + 3), ("head",))
+    layers = initial_layers(
+        JudgeComputeNet.sizes(), settings.members, torch.Generator().manual_seed(seed + 3), ("head",)
+    )
 
     def loss_of(params: Params, index: Index) -> torch.Tensor:
         rows = torch.from_numpy(ragged(samples.counts, index))
-        log_ms = judge_compute_net.log_ms(TORCH, {**params, **tensors}, seen[rows], Groups(samples.counts[index]))
+        log_ms = JudgeComputeNet({**params, **tensors}, TORCH).log_ms(seen[rows], Groups(samples.counts[index]))
         return log_loss(log_ms - targets[torch.from_numpy(index)])
 
     fitted = fit(layers, loss_of, train, valid, settings, seed, "compute", progress)

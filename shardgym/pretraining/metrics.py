@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shardgym.arrays import Floats, Ints
-from shardgym.costs.simulator.optional import need
 from shardgym.costs.simulator.samples import Labels
+from shardgym.errors import import_extra
 
 
 def mape(predicted: Floats, measured: Floats) -> float:
@@ -19,7 +19,7 @@ def mape(predicted: Floats, measured: Floats) -> float:
 
 def kendall_tau(first: Floats, second: Floats) -> float:
     """Return Kendall's rank correlation (tau-b)."""
-    stats: Any = need("scipy.stats", "reporting on the simulator")
+    stats: Any = import_extra("scipy.stats", "reporting on the simulator")
     return float(stats.kendalltau(first, second).statistic)
 
 

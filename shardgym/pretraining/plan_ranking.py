@@ -8,7 +8,7 @@ import numpy as np
 
 from shardgym.arrays import Floats
 from shardgym.collection.settings import PLAN_DEVICES, PLANS_PER_TASK
-from shardgym.costs.simulator.predictors import Predictor
+from shardgym.costs.simulator.network import Networks
 from shardgym.costs.simulator.samples import ComputeSamples
 from shardgym.pretraining.assess import predict_compute
 from shardgym.pretraining.metrics import kendall_tau, mape
@@ -17,7 +17,7 @@ from shardgym.pretraining.metrics import kendall_tau, mape
 _LEAST = 3
 
 
-def rank_plans(predictor: Predictor, samples: ComputeSamples) -> dict[str, Any]:
+def rank_plans(predictor: Networks, samples: ComputeSamples) -> dict[str, Any]:
     """Score predictions of whole plans: compute of the slowest device, plans of the same tables against each other.
 
     Args:

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from shardgym.costs.simulator.card import ModelCard
-from shardgym.costs.simulator.optional import need
-from shardgym.costs.simulator.predictors import Predictor
+from shardgym.costs.simulator.model_card import ModelCard
+from shardgym.costs.simulator.network import Networks
 from shardgym.costs.simulator.samples import ComputeSamples
+from shardgym.errors import import_extra
 from shardgym.files import make_folder
 from shardgym.pretraining.assess import predict_compute
 
 
-def write_plots(folder: Path, card: ModelCard, predictor: Predictor, test: ComputeSamples) -> list[Path]:
+def write_plots(folder: Path, card: ModelCard, predictor: Networks, test: ComputeSamples) -> list[Path]:
     """Draw predictions against measurements, errors by size and width, losses, and the comparison if there is one.
 
     Args:
@@ -46,7 +46,7 @@ def write_plots(folder: Path, card: ModelCard, predictor: Predictor, test: Compu
 
 def _draw(path: Path, fill: Callable[[Any], None]) -> Path:
     """Draw one figure without touching matplotlib's global state."""
-    figure: Any = need("matplotlib.figure", "plots").Figure(figsize=(6, 4.5), layout="constrained")
+    figure: Any = import_extra("matplotlib.figure", "plots").Figure(figsize=(6, 4.5), layout="constrained")
     fill(figure.subplots())
     figure.savefig(path, dpi=130)
     return path
@@ -57,7 +57,7 @@ def _noise(card: ModelCard) -> float | None:
     return None if noise is None else 100 * float(noise)
 
 
-def _scatter(axes: Any, predictor: Predictor, test: ComputeSamples) -> None:
+def _scatter(axes: Any, predictor: Networks, test: ComputeSamples) -> None:
     predicted = predict_compute(predictor, test)
     for phase, name in enumerate(("forward", "backward")):
         axes.loglog(test.ms[:, phase], predicted[:, phase], ".", markersize=3, alpha=0.6, label=name)

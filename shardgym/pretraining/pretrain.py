@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from shardgym.costs.simulator.card import ModelCard
-from shardgym.costs.simulator.predictors import predictor_of
-from shardgym.costs.simulator.weights import Role, load_weights, save_weights
+from shardgym.costs.simulator.model_card import ModelCard
+from shardgym.costs.simulator.weights import Role, load_weights, networks_of, save_weights
 from shardgym.errors import InputError
 from shardgym.files import make_folder, write_whole
 from shardgym.pretraining.assess import assess, by_count, by_dim
@@ -54,7 +53,7 @@ def _pretrain_role(
     path = folder / f"{role}.safetensors"
     with _writing(path):
         digest = save_weights(path, trained.weights)
-    predictor, test = predictor_of(load_weights(path, role, data.hardware)), data.of("test")
+    predictor, test = networks_of(load_weights(path, role, data.hardware)), data.of("test")
     card = ModelCard(
         role=role, hardware=data.hardware, weights_sha256=digest, created=utc_now(), seed=seed,
         settings=dataclasses.asdict(settings), versions=versions(), data_sha256=data.digests,

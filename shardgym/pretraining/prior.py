@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardgym.arrays import Floats
-from shardgym.costs.simulator.optional import need
+from shardgym.errors import import_extra
 
 
 def fit_prior(amounts: npt.NDArray[np.float64], ms: npt.NDArray[np.float64]) -> Floats:
@@ -21,7 +21,7 @@ def fit_prior(amounts: npt.NDArray[np.float64], ms: npt.NDArray[np.float64]) -> 
     Returns:
         Weights, shape (W,).
     """
-    optimize: Any = need("scipy.optimize", "training the simulator")
+    optimize: Any = import_extra("scipy.optimize", "training the simulator")
     weights, _ = optimize.nnls(amounts / ms[:, None], np.ones(len(ms)))
     if not weights.any():
         weights[0] = float(np.median(ms / np.maximum(amounts[:, 0], 1e-9)))

@@ -16,7 +16,8 @@ import torch
 from torch import nn
 
 from shardgym.arrays import Floats
-from shardgym.costs.simulator.samples import CommSamples, ComputeSamples, Shards, ragged
+from shardgym.costs.simulator.features import Shards
+from shardgym.costs.simulator.samples import CommSamples, ComputeSamples, ragged
 from shardgym.pretraining.fit import Index, one_thread, split
 
 LEARNING_RATE = 1e-3

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from shardgym.costs.simulator.card import ModelCard
-from shardgym.costs.simulator.predictors import predictor_of
-from shardgym.costs.simulator.weights import load_weights
+from shardgym.costs.simulator.model_card import ModelCard
+from shardgym.costs.simulator.weights import load_weights, networks_of
 from shardgym.files import write_whole
 from shardgym.pretraining.comparison import compare
 from shardgym.pretraining.data import Data
@@ -33,7 +32,7 @@ def report(
     Returns:
         The card with its comparison, and the plots.
     """  # fmt: skip
-    predictor = predictor_of(load_weights(folder / f"{card.role}.safetensors", card.role, card.hardware))
+    predictor = networks_of(load_weights(folder / f"{card.role}.safetensors", card.role, card.hardware))
     if card.role == "oracle":
         compared = compare(
             predictor, *data.of("oracle"), data.of("test"), FitSettings(**card.settings),

@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 
 from shardgym.arrays import Floats
-from shardgym.costs.simulator.comm_net import range_features
-from shardgym.costs.simulator.features import device_range_parts, shard_range_features
-from shardgym.costs.simulator.ops import Groups, Params
-from shardgym.costs.simulator.predictors import predictor_of
+from shardgym.costs.simulator.features import Groups, comm_range_features, device_range_parts, shard_range_features
+from shardgym.costs.simulator.network import Params
 from shardgym.costs.simulator.samples import CommSamples, ComputeSamples
-from shardgym.costs.simulator.weights import Role, Weights
+from shardgym.costs.simulator.weights import Role, Weights, networks_of
 from shardgym.pretraining.compute import train_compute
 from shardgym.pretraining.exchange import (
     BACKWARD,
@@ -93,12 +91,12 @@ def _ranges(compute: ComputeSamples, comm: CommSamples) -> dict[str, Floats]:
         "device": np.add.reduceat(device_range_parts(compute.shards), starts, axis=0),
     }
     if len(comm):
-        values["comm"] = range_features(exchanges_of_samples(comm, FORWARD))
+        values["comm"] = comm_range_features(exchanges_of_samples(comm, FORWARD))
     return {name: np.stack([value.min(axis=0), value.max(axis=0)]) for name, value in values.items()}
 
 
 def _spread_limit(weights: Weights, compute: ComputeSamples, seed: int) -> float:
     """Largest disagreement on the contents that were held out of training."""
     held_out = compute.take(split(compute.labels.content, seed)[1])
-    predictor = predictor_of(weights)
-    return float(predictor.compute(predictor.encode(held_out.shards), Groups(held_out.counts)).spread.max())
+    predictor = networks_of(weights)
+    return float(predictor.compute(predictor.encode(held_out.shards), Groups(held_out.counts)).disagreement.max())

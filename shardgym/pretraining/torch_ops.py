@@ -8,54 +8,35 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from shardgym.costs.simulator.ops import Groups, Params
+from shardgym.costs.simulator.features import Groups
+from shardgym.costs.simulator.network import Ops, Params
 
 
-class TorchOps:
-    """`shardgym.costs.simulator.ops.Ops` on tensors."""
-
-    def exp(self, x: torch.Tensor) -> torch.Tensor:
-        """See `Ops`."""
-        return x.exp()
-
-    def log(self, x: torch.Tensor) -> torch.Tensor:
-        """See `Ops`."""
-        return x.log()
-
-    def tanh(self, x: torch.Tensor) -> torch.Tensor:
-        """See `Ops`."""
-        return x.tanh()
-
-    def relu(self, x: torch.Tensor) -> torch.Tensor:
-        """See `Ops`."""
-        return x.relu()
-
-    def clip(self, x: torch.Tensor, low: float, high: float) -> torch.Tensor:
-        """See `Ops`."""
-        return x.clamp(low, high)
-
-    def concat(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """See `Ops`."""
-        lead = np.broadcast_shapes(*(tuple(part.shape[:-1]) for part in parts))
-        return torch.cat([part.expand(*lead, part.shape[-1]) for part in parts], dim=-1)
-
-    def group_sum(self, x: torch.Tensor, groups: Groups) -> torch.Tensor:
-        """See `Ops`."""
-        empty = x.new_zeros((*x.shape[:-2], len(groups), x.shape[-1]))
-        return empty.index_add(-2, torch.from_numpy(groups.ids), x)
-
-    def group_max(self, x: torch.Tensor, groups: Groups) -> torch.Tensor:
-        """See `Ops`."""
-        least = x.new_full((*x.shape[:-2], len(groups), x.shape[-1]), -torch.inf)
-        index = torch.from_numpy(groups.ids)[:, None].expand(x.shape)
-        return least.scatter_reduce(-2, index, x, "amax")
-
-    def spread(self, x: torch.Tensor, groups: Groups) -> torch.Tensor:
-        """See `Ops`."""
-        return x.index_select(-2, torch.from_numpy(groups.ids))
+def _clip(x: torch.Tensor, low: float, high: float) -> torch.Tensor:
+    return x.clamp(low, high)
 
 
-TORCH = TorchOps()
+def _concat(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    lead = np.broadcast_shapes(*(tuple(part.shape[:-1]) for part in parts))
+    return torch.cat([part.expand(*lead, part.shape[-1]) for part in parts], dim=-1)
+
+
+def _group_sum(x: torch.Tensor, groups: Groups) -> torch.Tensor:
+    empty = x.new_zeros((*x.shape[:-2], len(groups), x.shape[-1]))
+    return empty.index_add(-2, torch.from_numpy(groups.ids), x)
+
+
+def _group_max(x: torch.Tensor, groups: Groups) -> torch.Tensor:
+    least = x.new_full((*x.shape[:-2], len(groups), x.shape[-1]), -torch.inf)
+    index = torch.from_numpy(groups.ids)[:, None].expand(x.shape)
+    return least.scatter_reduce(-2, index, x, "amax")
+
+
+def _repeat(x: torch.Tensor, groups: Groups) -> torch.Tensor:
+    return x.index_select(-2, torch.from_numpy(groups.ids))
+
+
+TORCH = Ops(torch.exp, torch.log, torch.tanh, torch.relu, _clip, _concat, _group_sum, _group_max, _repeat)
 
 
 def initial_layers(

@@ -15,7 +15,7 @@ from shardgym.files import only_writer
 
 pytest.importorskip("pyarrow", reason="Parquet files need pyarrow")
 
-from shardgym.costs.simulator.dataset import read_comm, read_compute, read_info
+from shardgym.costs.simulator.sample_files import read_comm, read_compute, read_info
 
 SMALL = {"preset": "quick", "compute": 24, "comm": 8, "repeat_share": 0.25}
 

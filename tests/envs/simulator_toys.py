@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 
 from shardgym import make_cost
-from shardgym.costs.simulator import comm_net, compute_net
-from shardgym.costs.simulator.encoding import shards_of
+from shardgym.costs.simulator.features import exchanges_of, shards_of
+from shardgym.costs.simulator.oracle_networks import CommNet, ComputeNet
 from shardgym.costs.simulator.weights import RANGES, Weights, save_weights
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
@@ -44,18 +44,18 @@ def random_oracle(path, *, exchanges=True):
 
 def _compute(rng):
     task = random_task(rng, 200, 2)
-    features, amounts = compute_net.inputs(
+    features, amounts = ComputeNet.inputs(
         shards_of(task, [(t.name, t.num_embeddings, t.embedding_dim) for t in task.tables])
     )
     prior = rng.uniform(0.01, 0.05, (amounts.shape[1], 2))
-    chains = compute_net.sizes()
-    chains["encoder"] = (features.shape[1], *chains["encoder"])
-    return compute_net.fixed(features, amounts, np.full(40, 5), prior, np.array([0.05, 0.1])) | _layers(chains, rng)
+    fixed = ComputeNet.fixed_params(features, amounts, np.full(40, 5), prior, np.array([0.05, 0.1]))
+    return fixed | _layers(ComputeNet.sizes(), rng)
 
 
 def _comm(rng):
-    exchanges = comm_net.exchanges_of(rng.integers(1, 100, (50, 3)) * 4, rng.uniform(0, 2, (50, 3)), BATCH, 4)
-    return comm_net.fixed(comm_net.inputs(exchanges), rng.uniform(0.01, 0.05, (5, 1))) | _layers(comm_net.sizes(), rng)
+    exchanges = exchanges_of(rng.integers(1, 100, (50, 3)) * 4, rng.uniform(0, 2, (50, 3)), BATCH, 4)
+    fixed = CommNet.fixed_params(CommNet.inputs(exchanges), rng.uniform(0.01, 0.05, (5, 1)))
+    return fixed | _layers(CommNet.sizes(), rng)
 
 
 def _layers(chains, rng):

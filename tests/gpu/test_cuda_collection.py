@@ -20,7 +20,7 @@ pytestmark = [
 
 def test_a_small_survey_of_a_gpu(tmp_path):
     pytest.importorskip("pyarrow", reason="needs the extra 'simulator'")
-    from shardgym.costs.simulator.dataset import read_compute
+    from shardgym.costs.simulator.sample_files import read_compute
 
     summary = collect(tmp_path, device="cuda", preset="survey", compute=60, comm=0, repeat_share=0.2)
     assert not summary.failed

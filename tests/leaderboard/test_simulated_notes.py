@@ -7,7 +7,7 @@ from evaluation_toys import Halves, toy_tasks
 
 from shardgym import PlanCost
 from shardgym.costs.plan_cost import UNFAMILIAR
-from shardgym.costs.simulator.agreement import AGREEMENT, Agreement, Figures, shipped_agreement
+from shardgym.costs.simulator.model_card import AGREEMENT, Agreement, ModelAgreement, shipped_agreement
 from shardgym.errors import InputError
 from shardgym.evaluation.result import Result
 from shardgym.leaderboard import load_boards, rank
@@ -15,8 +15,8 @@ from shardgym.leaderboard.footer import footer
 
 TASKS = toy_tasks(3)
 FOUND = Agreement(
-    "dlrm4-v1", 12, 16, "2026-01-01T00:00:00+00:00", "lab", Figures(0.9, 0.05),
-    {"oracle": Figures(0.89, 0.06, 0.0, "1-a"), "judge": Figures(0.87, 0.07, 0.0, "1-b")},
+    "dlrm4-v1", 12, 16, "2026-01-01T00:00:00+00:00", "lab", ModelAgreement(0.9, 0.05),
+    {"oracle": ModelAgreement(0.89, 0.06, 0.0, "1-a"), "judge": ModelAgreement(0.87, 0.07, 0.0, "1-b")},
 )  # fmt: skip
 
 

@@ -13,8 +13,8 @@ import pytest
 from random_tasks import BATCH, random_task
 
 from shardgym import make_cost
-from shardgym.costs.simulator import comm_net, compute_net
-from shardgym.costs.simulator.encoding import shards_of
+from shardgym.costs.simulator.features import exchanges_of, shards_of
+from shardgym.costs.simulator.oracle_networks import CommNet, ComputeNet
 from shardgym.costs.simulator.weights import RANGES, Weights, save_weights
 
 
@@ -31,18 +31,16 @@ def layers(chains: dict[str, Sequence[int]], rng: np.random.Generator) -> dict[s
 def compute_params(rng: np.random.Generator) -> dict[str, np.ndarray]:
     task = random_task(1, 200, 2)
     shards = shards_of(task, [(t.name, t.num_embeddings, t.embedding_dim) for t in task.tables])
-    features, amounts = compute_net.inputs(shards)
+    features, amounts = ComputeNet.inputs(shards)
     prior = rng.uniform(0.01, 0.05, (amounts.shape[1], 2))
-    fixed = compute_net.fixed(features, amounts, np.full(40, 5), prior, np.array([0.05, 0.1]))
-    chains = compute_net.sizes()
-    chains["encoder"] = (features.shape[1], *chains["encoder"])
-    return fixed | layers(chains, rng)
+    fixed = ComputeNet.fixed_params(features, amounts, np.full(40, 5), prior, np.array([0.05, 0.1]))
+    return fixed | layers(ComputeNet.sizes(), rng)
 
 
 def comm_params(rng: np.random.Generator) -> dict[str, np.ndarray]:
-    exchanges = comm_net.exchanges_of(rng.integers(1, 100, (50, 3)) * 4, rng.uniform(0, 2, (50, 3)), BATCH, 4)
-    seen = comm_net.inputs(exchanges)
-    return comm_net.fixed(seen, rng.uniform(0.01, 0.05, (5, 1))) | layers(comm_net.sizes(), rng)
+    exchanges = exchanges_of(rng.integers(1, 100, (50, 3)) * 4, rng.uniform(0, 2, (50, 3)), BATCH, 4)
+    seen = CommNet.inputs(exchanges)
+    return CommNet.fixed_params(seen, rng.uniform(0.01, 0.05, (5, 1))) | layers(CommNet.sizes(), rng)
 
 
 def random_oracle(folder, *, exchanges: bool):

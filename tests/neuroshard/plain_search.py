@@ -12,10 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardgym import Shard, ShardingPlan
-from shardgym.costs.simulator import compute_net
-from shardgym.costs.simulator.encoding import shards_of
-from shardgym.costs.simulator.exchange_times import exchange_times
-from shardgym.costs.simulator.ops import NUMPY
+from shardgym.costs.simulator.features import shards_of
+from shardgym.costs.simulator.oracle_networks import ComputeNet
 
 BEAM_WIDTH, CANDIDATES, LEVELS, GRID = 3, 10, 10, 11
 SCALES = [1.0 + 0.05 * step for step in range(GRID)]
@@ -40,7 +38,9 @@ class PlainSearch:
     """
 
     def __init__(self, task, cost):
-        self.task, self.predictor = task, cost._predictor
+        self.task = task
+        self.predictor = cost.predictor()
+        self.network = ComputeNet(self.predictor.networks.best)
         self.features: dict[Piece, tuple] = {}
         self.computed: dict[tuple[Piece, ...], float] = {}
         self.mean_columns = sum(table.embedding_dim for table in task.tables) / task.num_devices
@@ -118,22 +118,22 @@ class PlainSearch:
         key = tuple(pieces)
         if key not in self.computed:
             features, amounts = (np.vstack(rows) for rows in zip(*map(self.inputs, pieces), strict=True))
-            latents = compute_net.encode(NUMPY, self.predictor.best, features, amounts)
-            forward, backward = self.predictor.head_ms(latents.sum(axis=0, keepdims=True))[0]
+            latents = self.network.encode(features, amounts)
+            forward, backward = self.predictor.compute_ms(latents.sum(axis=0, keepdims=True))[0]
             self.computed[key] = round(float(forward + backward), DECIMALS)
         return self.computed[key]
 
     def inputs(self, piece: Piece) -> tuple:
         if piece not in self.features:
             rows = self.task.table(piece.table).num_embeddings
-            self.features[piece] = compute_net.inputs(shards_of(self.task, [(piece.table, rows, piece.columns)]))
+            self.features[piece] = ComputeNet.inputs(shards_of(self.task, [(piece.table, rows, piece.columns)]))
         return self.features[piece]
 
     def total_ms(self, devices: list[list[Piece]]) -> float:
         compute = np.array([[self.compute_ms(pieces) if pieces else 0.0 for pieces in devices]])
         widths = np.array([[float(sum(piece.columns for piece in pieces)) for pieces in devices]])
-        comm = exchange_times(self.predictor, self.task, compute, widths)
-        return round(float((compute + comm.forward_ms + comm.backward_ms).max()), DECIMALS)
+        number = self.predictor.add_task(self.task)
+        return round(float(self.predictor.slowest_ms(number, compute, widths)[0]), DECIMALS)
 
     def plan(self, devices: list[list[Piece]]) -> ShardingPlan:
         used = {table.name: 0 for table in self.task.tables}

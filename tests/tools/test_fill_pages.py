@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from shardgym.costs.simulator.card import ModelCard
-from shardgym.costs.simulator.shipped import SHIPPED
+from shardgym.costs.simulator.model_card import ModelCard
+from shardgym.costs.simulator.weights import SHIPPED
 from shardgym.errors import InputError
 
 pytest.importorskip("pyarrow", reason="needs the extra 'simulator'")

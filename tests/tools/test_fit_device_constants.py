@@ -11,12 +11,12 @@ import pytest
 
 from shardgym.costs.roofline import device_constants
 from shardgym.costs.simulator.samples import with_role
-from shardgym.costs.simulator.shipped import SHIPPED
+from shardgym.costs.simulator.weights import SHIPPED
 
 pytest.importorskip("pyarrow", reason="needs the extra 'simulator'")
 pytest.importorskip("scipy", reason="needs the extra 'simulator'")
 
-from shardgym.costs.simulator.dataset import read_compute
+from shardgym.costs.simulator.sample_files import read_compute
 
 pytestmark = pytest.mark.repository
 

@@ -1,4 +1,4 @@
-"""SimulatorCost: the learned cost model."""
+"""SimulatorCost: the learned cost model, for whole plans and for placing shards one by one."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+import numpy.typing as npt
+
 from shardgym.arguments import check_instance, check_list_of
+from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import ONE_PLAN, CostModel
 from shardgym.costs.judge_guard import require_open
-from shardgym.costs.links import link_notes
 from shardgym.costs.plan_cost import PlanCost, Source
-from shardgym.costs.simulator.encoding import EncodedShards
-from shardgym.costs.simulator.familiarity import Familiarity
-from shardgym.costs.simulator.placement import PlacementState
-from shardgym.costs.simulator.prediction import predict
-from shardgym.costs.simulator.predictors import OraclePredictor, predictor_of
-from shardgym.costs.simulator.shipped import find_weights
-from shardgym.costs.simulator.weights import ROLES, Role, load_weights
+from shardgym.costs.simulator.oracle_networks import ComputeNet
+from shardgym.costs.simulator.predictor import AdditivePredictor, Familiarity, PlanBatch, Predictor
+from shardgym.costs.simulator.weights import ROLES, Role, find_weights, load_weights
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.task import ShardingTask
@@ -25,16 +24,17 @@ from shardgym.task import ShardingTask
 #: Tasks whose encoded shards are kept; solvers and environments return to the same few.
 _TASKS_KEPT = 64
 
+#: Where a candidate is that is on no device.
+UNPLACED = -1
+
 
 class SimulatorCost(CostModel):
-    """Predicts plans with networks that were trained once on measurements.
+    """Predicts plans with networks that were trained once on measurements. Runs on NumPy alone.
 
-    Predictions are composed as NeuroShard does (`simulator.py` there): backward communication from the
-    devices' widths, start offsets from compute plus backward communication, forward communication with
-    these offsets. Weights from a machine that could not measure exchanges, such as one with a single GPU,
-    predict compute alone; communication is then modelled by the task's topology, and `PlanCost` says so. A
-    plan that leaves the range of the training data, or on which the ensemble disagrees, gets a note, and so do
-    predicted exchanges of a task that names links of its own. Runs on NumPy alone.
+    Weights from a machine that could not measure exchanges, such as one with a single GPU, predict compute alone;
+    communication is then modelled by the task's topology, and `PlanCost` says so. A plan gets a note when it leaves
+    the range of the training data, or when the ensemble disagrees on it. So do predicted exchanges of a task that
+    names links of its own.
 
     Example:
         >>> cost = make_cost("simulator", weights="model")                 # doctest: +SKIP
@@ -58,16 +58,15 @@ class SimulatorCost(CostModel):
     def __init__(self, weights: str | Path | None = None, role: Role = "oracle", hardware: str | None = None) -> None:
         if role not in ROLES:
             raise UnknownNameError("role of a simulator", str(role), ROLES)
-        _require_role(role)
+        _require_open(role)
         self._settings = {"weights": None if weights is None else str(weights), "role": role, "hardware": hardware}
         self._weights = load_weights(find_weights(weights, role, hardware), role, hardware)
-        self._predictor = predictor_of(self._weights)
-        self._encoded: dict[str, EncodedShards] = {}
+        self._predictor = self._new_predictor()
 
     @property
     def version(self) -> str:  # type: ignore[override]
         """Digest of the weights, shortened."""
-        return f"1-{self._weights.digest[:12]}"
+        return self._weights.version
 
     @property
     def hardware(self) -> str:
@@ -98,6 +97,17 @@ class SimulatorCost(CostModel):
         """Return the keyword arguments that make this cost model again."""
         return {k: v for k, v in self._settings.items() if v is not None and (k, v) != ("role", "oracle")}
 
+    def predictor(self) -> AdditivePredictor:
+        """Return a predictor that knows no task yet, for searches and environments.
+
+        Raises:
+            InputError: this is a judge, which cannot be evaluated incrementally.
+        """
+        predictor = self._new_predictor()
+        if not isinstance(predictor, AdditivePredictor):
+            raise InputError("a judge scores whole plans only: begin() needs a simulator with role='oracle'")
+        return predictor
+
     def begin(self, task: ShardingTask, shards: Sequence[Shard] | None = None) -> PlacementState:
         """Start placing shards one by one, for search and environments.
 
@@ -113,11 +123,11 @@ class SimulatorCost(CostModel):
                 that the weights were not trained on; or these are no task and shards.
         """
         check_instance("task", task, ShardingTask)
-        if not isinstance(self._predictor, OraclePredictor):
+        predictor = self._predictor_of(task)
+        if not isinstance(predictor, AdditivePredictor):
             raise InputError("a judge scores whole plans only: begin() needs a simulator with role='oracle'")
         whole = [Shard.whole(table, 0) for table in task.tables]
-        candidates = whole if shards is None else check_list_of("shards", shards, Shard)
-        return PlacementState(task, self._predictor, self._shards_of(task), candidates)
+        return PlacementState(task, predictor, whole if shards is None else check_list_of("shards", shards, Shard))
 
     def familiarity(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[Familiarity]:
         """Say for each feasible plan how far it is from the training data.
@@ -126,54 +136,185 @@ class SimulatorCost(CostModel):
             InputError: the task is of a kind that the weights were not trained on, or these are no task and plans.
             InfeasiblePlanError: a plan is infeasible.
         """
-        _require_role(self.role)
+        _require_open(self.role)
         check_instance("task", task, ShardingTask)
         plans = check_list_of("plans", plans, ShardingPlan, ONE_PLAN)
         for plan in plans:
             plan.validate(task)
-        if not plans:
-            return []
-        return predict(self._predictor, self._weights, self._shards_of(task), task, plans).familiarity
+        predictor = self._predictor_of(task)
+        return predictor.familiarity(_plan_batch(predictor, task, plans)) if plans else []
 
     def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         """See `CostModel`."""
-        _require_role(self.role)
-        predicted = predict(self._predictor, self._weights, self._shards_of(task), task, plans)
-        sources, links = self._sources(task), self._link_notes(task)
-        return [
-            PlanCost(
-                per_device, self.name, self.version, self.hardware, *sources, notes=near.notes() + links
-            )
-            for per_device, near in zip(predicted.per_device, predicted.familiarity, strict=True)
-        ]  # fmt: skip
+        _require_open(self.role)
+        predictor = self._predictor_of(task)
+        return predictor.plan_costs(_plan_batch(predictor, task, plans))
 
     def _sources(self, task: ShardingTask) -> tuple[Source, Source]:  # noqa: ARG002
-        return "predicted", "predicted" if self.predicts_exchanges else "modelled"
+        return self._predictor.sources
 
-    def _link_notes(self, task: ShardingTask) -> tuple[str, ...]:
-        return link_notes(task, self._sources(task)[1], self.hardware)
+    def _new_predictor(self) -> Predictor:
+        return AdditivePredictor(self._weights) if self.role == "oracle" else Predictor(self._weights)
 
-    def _shards_of(self, task: ShardingTask) -> EncodedShards:
-        self._require_kind(task)
-        if task.digest not in self._encoded:
-            if len(self._encoded) >= _TASKS_KEPT:
-                self._encoded.pop(next(iter(self._encoded)))
-            self._encoded[task.digest] = EncodedShards(task, self._predictor.encode)
-        return self._encoded[task.digest]
-
-    def _require_kind(self, task: ShardingTask) -> None:
-        """Refuse what no feature describes by degrees."""
-        for field, value, known in (
-            ("precision", task.precision, self._weights.precisions),
-            ("optimizer", task.optimizer, self._weights.optimizers),
-        ):
-            if value not in known:
-                raise InputError(
-                    f"the simulator was not trained on {field} '{value}': its weights know {', '.join(known)}; "
-                    "collect samples of it and pretrain, or use cost 'fbgemm' or 'roofline'"
-                )
+    def _predictor_of(self, task: ShardingTask) -> Predictor:
+        """Return a predictor with room for a task; one that knows too many is left to those who still use it."""
+        if self._predictor.num_tasks >= _TASKS_KEPT and not self._predictor.knows(task):
+            self._predictor = self._new_predictor()
+        return self._predictor
 
 
-def _require_role(role: Role) -> None:
+class PlacementState:
+    """Which candidate shard is on which device, and what that costs.
+
+    A shard more is one vector addition and one call of the head. Candidates are numbered in the order they were given.
+    Numbers agree with `SimulatorCost.evaluate` on the finished plan to rounding. Memory is not checked here.
+
+    Args:
+        task: the task.
+        predictor: of an oracle.
+        candidates: shards that can be placed; the devices they name are ignored.
+
+    Attributes:
+        candidates: shards by number.
+        devices: of every candidate, `UNPLACED` where it is on none, shape (C,).
+        latents: of every candidate, shape (C, 32).
+        widths: columns of every candidate, shape (C,).
+
+    Raises:
+        InputError: the task is of a kind that the weights were not trained on.
+    """
+
+    def __init__(self, task: ShardingTask, predictor: AdditivePredictor, candidates: Sequence[Shard]) -> None:
+        self._task = task
+        self._predictor = predictor
+        self._number = predictor.add_task(task)
+        self.candidates: list[Shard] = []
+        self.devices: Ints = np.zeros(0, dtype=np.int64)
+        self.latents: Floats = np.zeros((0, ComputeNet.LATENT))
+        self.widths: Floats = np.zeros(0)
+        self._counts: Ints = np.zeros(task.num_devices, dtype=np.int64)
+        self._sums: Floats = np.zeros((task.num_devices, ComputeNet.LATENT))
+        self.extend(candidates)
+
+    def extend(self, shards: Sequence[Shard]) -> list[int]:
+        """Add candidates, encoded together; return their numbers."""
+        if not shards:
+            return []
+        encoded = self._predictor.encode(self._task, shards)
+        first = len(self.candidates)
+        self.candidates += shards
+        self.devices = np.concatenate([self.devices, np.full(len(shards), UNPLACED)])
+        self.latents = np.concatenate([self.latents, self._predictor.latents(encoded)])
+        self.widths = np.concatenate([self.widths, self._predictor.widths(encoded)])
+        return list(range(first, len(self.candidates)))
+
+    def copy(self) -> PlacementState:
+        """Return an independent state with the same placement."""
+        other = object.__new__(PlacementState)
+        other.__dict__.update(self.__dict__)
+        other.candidates = list(self.candidates)
+        other.devices = self.devices.copy()
+        other._counts = self._counts.copy()
+        other._sums = self._sums.copy()
+        return other
+
+    def add(self, candidate: int, device: int) -> None:
+        """Put a candidate on a device.
+
+        Raises:
+            InputError: no such candidate or device, or the candidate is on a device already.
+        """
+        self._check(candidate, device)
+        if self.devices[candidate] != UNPLACED:
+            raise InputError(f"candidate {candidate} is on device {self.devices[candidate]}: remove it first")
+        self.devices[candidate] = device
+        self._sums[device] += self.latents[candidate]
+        self._counts[device] += 1
+
+    def remove(self, candidate: int) -> None:
+        """Take a candidate off its device.
+
+        Raises:
+            InputError: no such candidate, or it is on no device.
+        """
+        self._check(candidate, 0)
+        device = int(self.devices[candidate])
+        if device == UNPLACED:
+            raise InputError(f"candidate {candidate} is on no device")
+        self.devices[candidate] = UNPLACED
+        self._counts[device] -= 1
+        # Summed anew: what subtraction leaves of large latents would drown small ones.
+        self._sums[device] = self.latents[self.devices == device].sum(axis=0)
+
+    def what_if(self, candidates: npt.ArrayLike, devices: npt.ArrayLike) -> Floats:
+        """Predict compute of devices with one candidate more, for many hypothetical placements in one call.
+
+        Args:
+            candidates: numbers, shape (n,).
+            devices: where each would go, shape (n,).
+
+        Returns:
+            Forward and backward ms of that device with that candidate, shape (n, 2). Nothing is placed.
+        """
+        sums = self._sums[np.asarray(devices, dtype=np.int64)] + self.latents[np.asarray(candidates, dtype=np.int64)]
+        return self._predictor.compute_ms(sums)
+
+    def compute_ms(self) -> Floats:
+        """Return forward and backward compute of every device, shape (D, 2); an empty one takes none."""
+        return self.per_device()[:, [0, 3]]
+
+    def per_device(self) -> Floats:
+        """Return all four phases of every device as placed so far, in the order of `PHASES`, shape (D, 4)."""
+        placed = self.devices != UNPLACED
+        widths = np.zeros(self._task.num_devices)
+        np.add.at(widths, self.devices[placed], self.widths[placed])
+        phases = self._predictor.per_device_ms(self._number, self._sums[None], self._counts[None], widths[None])
+        return np.asarray(phases[0], dtype=np.float64)
+
+    def total(self) -> float:
+        """Return what the slowest device takes in ms as placed so far."""
+        return float(self.per_device().sum(axis=1).max())
+
+    def totals(self, placements: npt.ArrayLike) -> Floats:
+        """Predict many whole placements in one call, whatever is placed here.
+
+        Args:
+            placements: device of every candidate, `UNPLACED` for none, shape (P, C).
+
+        Returns:
+            What the slowest device takes in ms, shape (P,).
+        """
+        where = np.asarray(placements, dtype=np.int64)
+        shape = len(where), self._task.num_devices
+        sums = np.zeros((*shape, ComputeNet.LATENT))
+        counts = np.zeros(shape, dtype=np.int64)
+        widths = np.zeros(shape)
+        for device in range(self._task.num_devices):
+            here = (where == device).astype(np.float64)
+            sums[:, device] = here @ self.latents
+            widths[:, device] = here @ self.widths
+            counts[:, device] = here.sum(axis=1)
+        phases = self._predictor.per_device_ms(self._number, sums, counts, widths)
+        return np.asarray(phases.sum(axis=-1).max(axis=-1), dtype=np.float64)
+
+    def _check(self, candidate: int, device: int) -> None:
+        if not 0 <= candidate < len(self.candidates):
+            raise InputError(f"candidate {candidate}: there are candidates 0 to {len(self.candidates) - 1}")
+        if not 0 <= device < self._task.num_devices:
+            raise InputError(f"device {device}: the task has devices 0 to {self._task.num_devices - 1}")
+
+
+def _plan_batch(predictor: Predictor, task: ShardingTask, plans: Sequence[ShardingPlan]) -> PlanBatch:
+    """Return plans of one task as arrays."""
+    shards = [shard for plan in plans for shard in plan.shards]
+    return PlanBatch(
+        task.num_devices,
+        counts=np.array([len(plan.shards) for plan in plans], dtype=np.int64),
+        shards=predictor.encode(task, shards),
+        devices=np.array([shard.device for shard in shards], dtype=np.int64),
+    )
+
+
+def _require_open(role: Role) -> None:
     if role == "judge":
         require_open("the simulator with role='judge'")

@@ -1,24 +1,128 @@
-"""What models see of a shard: logarithms of amounts of work, and how often rows are used again."""
+"""What networks see of shards and of exchanges: amounts of work, and how often rows are used again."""
 
 from __future__ import annotations
 
-import numpy as np
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import NamedTuple
 
-from shardgym.arrays import Floats
+import numpy as np
+import numpy.typing as npt
+
+from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.roofline import BIN_ACCESSES
-from shardgym.costs.simulator.samples import Shards
+from shardgym.ids import ReuseCounts, draw_bags
+from shardgym.plan import Shard
+from shardgym.table import REUSE_BINS, EmbeddingTable
+from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask
 
 #: Amounts of work of one shard in one batch; a shard's time is roughly a weighted sum of them.
 WORK_NAMES = (
     "shards", "ids", "sort steps", "gathered bytes", "distinct rows", "distinct bytes", "pooled bytes", "updated bytes",
 )  # fmt: skip
 
-#: What must lie in the range of the training data, for every shard and for every device.
+#: What must lie in the range of the training data: of every shard, of every device, of every device of an exchange.
 SHARD_RANGE_NAMES = (
-    "num_embeddings", "embedding_dim", "pooling_factor", "batch_size", "ids per shard",
-    "accesses per row",
+    "num_embeddings", "embedding_dim", "pooling_factor", "batch_size", "ids per shard", "accesses per row",
 )  # fmt: skip
 DEVICE_RANGE_NAMES = ("shards per device", "ids per device", "columns per device")
+COMM_RANGE_NAMES = ("devices", "batch_size", "bytes per device", "start offset")
+
+#: How many features of a shard the compute networks see, the oracle's as the judge's.
+SHARD_FEATURES = 10 + REUSE_BINS
+
+#: What a shard's time depends on: table, rows, columns. Where rows and columns begin does not matter.
+ShardKey = tuple[str, int, int]
+
+
+class Groups:
+    """Which elements of a flat list belong together: the shards of a device, the devices of an exchange.
+
+    Args:
+        counts: elements of each group, all at least 1, shape (G,).
+    """
+
+    def __init__(self, counts: Ints) -> None:
+        self.counts = counts
+        self.starts = np.cumsum(counts) - counts
+        self.ids = np.repeat(np.arange(len(counts)), counts)
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The shards of any number of devices, in one flat list of S shards.
+
+    Attributes:
+        rows: shape (S,).
+        columns: shape (S,).
+        pooling: mean ids per sample, shape (S,).
+        reuse: reuse histograms, shape (S, 17).
+        batch: samples of the batch, shape (S,).
+        element_bytes: bytes of one weight, shape (S,).
+        state_per_weight: FP32 elements of optimiser state per weight, shape (S,).
+        state_per_row: likewise per row, shape (S,).
+    """
+
+    rows: Floats
+    columns: Floats
+    pooling: Floats
+    reuse: Floats
+    batch: Floats
+    element_bytes: Floats
+    state_per_weight: Floats
+    state_per_row: Floats
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, index: Ints | Bools) -> Shards:
+        """Return the chosen shards."""
+        return Shards(*(getattr(self, field.name)[index] for field in fields(self)))
+
+
+def shard_key(shard: Shard) -> ShardKey:
+    """Return what a shard's time depends on."""
+    return shard.table, shard.rows[1] - shard.rows[0], shard.columns[1] - shard.columns[0]
+
+
+def shards_of(task: ShardingTask, keys: Sequence[ShardKey]) -> Shards:
+    """Describe shards of a task; a row shard gets the share of lookups that its rows are of the table's."""
+    tables = [task.table(name) for name, _, _ in keys]
+    rows = np.array([float(key[1]) for key in keys])
+    share = rows / np.array([float(table.num_embeddings) for table in tables])
+    state_per_weight, state_per_row = OPTIMIZER_STATE[task.optimizer]
+    ones = np.ones(len(keys))
+    return Shards(
+        rows=rows,
+        columns=np.array([float(key[2]) for key in keys]),
+        pooling=share * np.array([table.pooling_factor for table in tables]),
+        reuse=np.array([reuse_of(table, task.batch_size) for table in tables]),
+        batch=ones * task.batch_size,
+        element_bytes=ones * ELEMENT_BYTES[task.precision],
+        state_per_weight=ones * state_per_weight,
+        state_per_row=ones * state_per_row,
+    )
+
+
+def reuse_of(table: EmbeddingTable, batch_size: int) -> tuple[float, ...]:
+    """Return the table's reuse histogram, or that of one batch drawn from its ids when it has none.
+
+    Raises:
+        InputError: it has none, and its recorded ids cannot be found.
+    """
+    known = table.reuse_histogram
+    if known is not None and (any(known) or table.pooling_factor == 0):
+        return known
+    return _drawn_reuse(table, batch_size)
+
+
+@functools.lru_cache(maxsize=4096)
+def _drawn_reuse(table: EmbeddingTable, batch_size: int) -> tuple[float, ...]:
+    return ReuseCounts.of(draw_bags(table, batch_size, seed=0).indices).row_shares()
 
 
 def mean_accesses(shards: Shards) -> Floats:
@@ -36,30 +140,27 @@ def distinct_rows(shards: Shards) -> Floats:
 
 def work(shards: Shards) -> Floats:
     """Return the amounts of work named in `WORK_NAMES`, none negative, shape (S, 8)."""
-    ids, distinct = shards.batch * shards.pooling, distinct_rows(shards)
-    width = shards.columns * shards.element_bytes
-    touched = width + 4 * (shards.state_per_weight * shards.columns + shards.state_per_row)
+    ids = shards.batch * shards.pooling
+    distinct = distinct_rows(shards)
+    row_bytes = shards.columns * shards.element_bytes
+    touched_bytes = row_bytes + 4 * (shards.state_per_weight * shards.columns + shards.state_per_row)
     return np.column_stack([
-        np.ones_like(ids), ids, ids * np.log2(ids + 1), ids * width, distinct, distinct * width, shards.batch * width,
-        distinct * touched,
+        np.ones_like(ids), ids, ids * np.log2(ids + 1), ids * row_bytes, distinct, distinct * row_bytes,
+        shards.batch * row_bytes, distinct * touched_bytes,
     ])  # fmt: skip
 
 
-def access_shares(shards: Shards) -> Floats:
-    """Return the share of accesses (not of rows) in each reuse bin, shape (S, 17)."""
-    accesses = shards.reuse * np.asarray(BIN_ACCESSES)
-    total = accesses.sum(axis=1, keepdims=True)
-    return np.asarray(accesses / np.where(total > 0, total, 1.0), dtype=np.float64)
-
-
-def shard_features(shards: Shards) -> Floats:
-    """Return what the oracle's encoder sees, shape (S, 27)."""
+def oracle_features(shards: Shards) -> Floats:
+    """Return what the oracle's encoder sees: logarithms, and the share of accesses per reuse bin, shape (S, 27)."""
+    distinct = distinct_rows(shards)
     amounts = np.column_stack([
         shards.rows, shards.columns, shards.pooling, shards.batch, shards.rows * shards.columns * shards.element_bytes,
-        mean_accesses(shards), distinct_rows(shards), distinct_rows(shards) * shards.columns * shards.element_bytes,
+        mean_accesses(shards), distinct, distinct * shards.columns * shards.element_bytes,
         shards.batch * shards.pooling, 1 + shards.state_per_weight + shards.state_per_row / shards.columns,
     ])  # fmt: skip
-    return np.hstack([np.log(amounts + 1e-3), access_shares(shards)])
+    accesses = shards.reuse * np.asarray(BIN_ACCESSES)
+    total = accesses.sum(axis=1, keepdims=True)
+    return np.hstack([np.log(amounts + 1e-3), accesses / np.where(total > 0, total, 1.0)])
 
 
 def judge_features(shards: Shards) -> Floats:
@@ -71,6 +172,7 @@ def judge_features(shards: Shards) -> Floats:
         np.log1p(ids * shards.columns * shards.element_bytes), np.log(shards.batch), shards.element_bytes,
         shards.state_per_weight, shards.state_per_row,
     ])  # fmt: skip
+    # The last of the cumulated shares is always 1.
     return np.hstack([amounts, np.cumsum(shards.reuse, axis=1)[:, :-1]])
 
 
@@ -83,3 +185,51 @@ def shard_range_features(shards: Shards) -> Floats:
 def device_range_parts(shards: Shards) -> Floats:
     """Return what each shard adds to the features named in `DEVICE_RANGE_NAMES`, shape (S, 3)."""
     return np.column_stack([np.ones(len(shards)), shards.batch * shards.pooling, shards.columns])
+
+
+class Exchanges(NamedTuple):
+    """Any number of exchanges; devices in one flat list of S.
+
+    Attributes:
+        groups: devices of each exchange.
+        widths: columns of each device's pooled output, shape (S,).
+        offsets_ms: how much later than the first each device starts, shape (S,); zeros for an aligned start.
+        batch: samples over all devices of the device's exchange, shape (S,).
+        element_bytes: of one value, shape (S,).
+    """
+
+    groups: Groups
+    widths: Floats
+    offsets_ms: Floats
+    batch: Floats
+    element_bytes: Floats
+
+
+def exchanges_of(
+    widths: npt.ArrayLike, offsets_ms: npt.ArrayLike, batch: npt.ArrayLike, element_bytes: npt.ArrayLike
+) -> Exchanges:
+    """Return the exchanges of P plans on D devices each.
+
+    Args:
+        widths: columns of each device's pooled output, shape (P, D).
+        offsets_ms: start offsets, shape (P, D).
+        batch: samples over all devices, shape (P,) or one number.
+        element_bytes: of one value, shape (P,) or one number.
+    """
+    grid = np.asarray(widths, dtype=np.float64)
+    plans, devices = grid.shape
+    per_plan = [np.broadcast_to(np.asarray(x, dtype=np.float64), plans) for x in (batch, element_bytes)]
+    return Exchanges(
+        Groups(np.full(plans, devices)),
+        grid.ravel(),
+        np.asarray(offsets_ms, dtype=np.float64).ravel(),
+        np.repeat(per_plan[0], devices),
+        np.repeat(per_plan[1], devices),
+    )
+
+
+def comm_range_features(exchanges: Exchanges) -> Floats:
+    """Return the features named in `COMM_RANGE_NAMES`, shape (S, 4)."""
+    devices = exchanges.groups.counts.astype(np.float64)[exchanges.groups.ids]
+    sent_bytes = exchanges.widths * exchanges.element_bytes * exchanges.batch
+    return np.column_stack([devices, exchanges.batch, sent_bytes, exchanges.offsets_ms])

@@ -1,49 +1,91 @@
-"""Samples as arrays: what models are trained and tested on."""
+"""Measured samples: rows as they are collected, and arrays that models are trained and tested on."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, fields
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from shardgym.arrays import Floats, Ints
-from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE
+from shardgym.costs.simulator.features import Shards
 
 Strings = npt.NDArray[np.str_]
 
+#: Who may learn from a row: the oracle, the judge, or nobody. `test` rows measure errors; `plans` rows are the devices
+#: of complete plans and measure how well plans are ranked.
+ROLES = ("oracle", "judge", "test", "plans")
 
-@dataclass(frozen=True)
-class Shards:
-    """The shards of any number of device contents, in one flat list of S shards.
+
+class ComputeRow(NamedTuple):
+    """One measurement of what one device holds. Lists have one entry per shard.
 
     Attributes:
-        rows: shape (S,).
-        columns: shape (S,).
-        pooling: mean ids per sample, shape (S,).
-        reuse: reuse histograms, shape (S, 17).
-        batch: samples of the batch, shape (S,).
-        element_bytes: bytes of one weight, shape (S,).
-        state_per_weight: FP32 elements of optimiser state per weight, shape (S,).
-        state_per_row: likewise per row, shape (S,).
+        sample_id: unique within a data set.
+        role: one of `ROLES`.
+        content: digest of everything the time depends on; repeats share it.
+        repeat: 0 for the first measurement of a content, 1 for the next, ...
+        batch_size: samples of the batch.
+        precision: of the weights.
+        optimizer: fused into the backward pass.
+        num_embeddings: rows of each shard.
+        embedding_dim: columns of each shard.
+        pooling_factor: mean ids per sample that fall into each shard.
+        reuse_histogram: of each shard's table, see `EmbeddingTable`.
+        table_name: of each shard's table in its pool.
+        forward_ms: forward pass.
+        backward_ms: backward pass with the optimiser's update.
+        noise: relative standard error of forward plus backward over the rounds of this measurement.
     """
 
-    rows: Floats
-    columns: Floats
-    pooling: Floats
-    reuse: Floats
-    batch: Floats
-    element_bytes: Floats
-    state_per_weight: Floats
-    state_per_row: Floats
+    sample_id: str
+    role: str
+    content: str
+    repeat: int
+    batch_size: int
+    precision: str
+    optimizer: str
+    num_embeddings: list[int]
+    embedding_dim: list[int]
+    pooling_factor: list[float]
+    reuse_histogram: list[list[float]]
+    table_name: list[str]
+    forward_ms: float
+    backward_ms: float
+    noise: float
 
-    def __len__(self) -> int:
-        return len(self.rows)
 
-    def take(self, index: npt.NDArray[Any]) -> Shards:
-        """Return the chosen shards."""
-        return Shards(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
+class CommRow(NamedTuple):
+    """One measurement of an all-to-all in both directions. Lists have one entry per device.
+
+    Attributes:
+        sample_id: unique within a data set.
+        role: one of `ROLES`.
+        content: digest of everything the times depend on; repeats share it.
+        repeat: 0 for the first measurement of a content, 1 for the next, ...
+        num_devices: devices that take part.
+        batch_size: samples over all devices.
+        element_bytes: bytes of one value.
+        widths: columns of each device's pooled output.
+        start_offsets_ms: how much later than the first each device enters the forward exchange.
+        forward_ms: from each device's own start to its end, the offset not counted.
+        backward_ms: likewise for the gradients, all devices starting together.
+        noise: relative standard error of the slowest device's times over the rounds of this measurement.
+    """
+
+    sample_id: str
+    role: str
+    content: str
+    repeat: int
+    num_devices: int
+    batch_size: int
+    element_bytes: int
+    widths: list[int]
+    start_offsets_ms: list[float]
+    forward_ms: list[float]
+    backward_ms: list[float]
+    noise: float
 
 
 @dataclass(frozen=True)
@@ -55,6 +97,10 @@ class Labels:
     content: Strings
     repeat: Ints
     noise: Floats
+
+    def take(self, index: Ints) -> Labels:
+        """Return the chosen labels."""
+        return Labels(*(getattr(self, field.name)[index] for field in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -82,12 +128,11 @@ class ComputeSamples:
     def __len__(self) -> int:
         return len(self.counts)
 
-    def take(self, index: npt.NDArray[Any]) -> ComputeSamples:
+    def take(self, index: Ints) -> ComputeSamples:
         """Return the samples at `index` (positions, not a mask), in that order."""
         rows = ragged(self.counts, index)
-        labels = Labels(*(getattr(self.labels, name)[index] for name in Labels.__dataclass_fields__))
         return ComputeSamples(
-            labels, self.shards.take(rows), self.counts[index], self.ms[index],
+            self.labels.take(index), self.shards.take(rows), self.counts[index], self.ms[index],
             self.precision[index], self.optimizer[index], self.table[rows],
         )  # fmt: skip
 
@@ -117,13 +162,12 @@ class CommSamples:
     def __len__(self) -> int:
         return len(self.counts)
 
-    def take(self, index: npt.NDArray[Any]) -> CommSamples:
+    def take(self, index: Ints) -> CommSamples:
         """Return the samples at `index` (positions, not a mask), in that order."""
         rows = ragged(self.counts, index)
-        labels = Labels(*(getattr(self.labels, name)[index] for name in Labels.__dataclass_fields__))
         return CommSamples(
-            labels, self.counts[index], self.batch[index], self.element_bytes[index], self.widths[rows],
-            self.offsets_ms[rows], self.ms[rows],
+            self.labels.take(index), self.counts[index], self.batch[index], self.element_bytes[index],
+            self.widths[rows], self.offsets_ms[rows], self.ms[rows],
         )  # fmt: skip
 
 
@@ -135,63 +179,9 @@ def with_role(samples: Samples, role: str) -> Samples:
     return samples.take(np.flatnonzero(samples.labels.role == role))
 
 
-def ragged(counts: Ints, index: npt.NDArray[Any]) -> Ints:
+def ragged(counts: Ints, index: Ints) -> Ints:
     """Return positions in a flat list of the members of the groups at `index`, group after group."""
     ends = np.cumsum(counts)
     sizes = counts[index]
     starts = np.repeat((ends - counts)[index] - (np.cumsum(sizes) - sizes), sizes)
     return np.asarray(starts + np.arange(sizes.sum()), dtype=np.int64)
-
-
-def compute_samples(table: Any) -> ComputeSamples:
-    """Convert a checked `pyarrow.Table` of compute rows."""
-    counts = _counts(table, "num_embeddings")
-    precision, optimizer = _strings(table, "precision"), _strings(table, "optimizer")
-    state = np.array([OPTIMIZER_STATE[name] for name in optimizer], dtype=np.float64)
-    shards = Shards(
-        rows=_flat(table, "num_embeddings"),
-        columns=_flat(table, "embedding_dim"),
-        pooling=_flat(table, "pooling_factor"),
-        reuse=_flat(table, "reuse_histogram").reshape(int(counts.sum()), -1),
-        batch=np.repeat(_flat(table, "batch_size"), counts),
-        element_bytes=np.repeat([float(ELEMENT_BYTES[p]) for p in precision], counts),
-        state_per_weight=np.repeat(state[:, 0], counts),
-        state_per_row=np.repeat(state[:, 1], counts),
-    )
-    ms = np.column_stack([_flat(table, "forward_ms"), _flat(table, "backward_ms")])
-    return ComputeSamples(_labels(table), shards, counts, ms, precision, optimizer, _strings(table, "table_name"))
-
-
-def comm_samples(table: Any) -> CommSamples:
-    """Convert a checked `pyarrow.Table` of communication rows."""
-    return CommSamples(
-        _labels(table), _counts(table, "widths"), _flat(table, "batch_size"), _flat(table, "element_bytes"),
-        _flat(table, "widths"), _flat(table, "start_offsets_ms"),
-        np.column_stack([_flat(table, "forward_ms"), _flat(table, "backward_ms")]),
-    )  # fmt: skip
-
-
-def _labels(table: Any) -> Labels:
-    return Labels(
-        _strings(table, "sample_id"), _strings(table, "role"), _strings(table, "content"),
-        _flat(table, "repeat").astype(np.int64), _flat(table, "noise"),
-    )  # fmt: skip
-
-
-def _values(table: Any, name: str) -> Any:
-    column = table.column(name).combine_chunks()
-    while hasattr(column.type, "value_type"):
-        column = column.flatten()
-    return column
-
-
-def _flat(table: Any, name: str) -> Floats:
-    return np.asarray(_values(table, name).to_numpy(zero_copy_only=False), dtype=np.float64)
-
-
-def _strings(table: Any, name: str) -> Strings:
-    return np.array(_values(table, name).to_pylist(), dtype=np.str_)
-
-
-def _counts(table: Any, name: str) -> Ints:
-    return np.asarray(table.column(name).combine_chunks().value_lengths().to_numpy(), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Files of trained weights: safetensors, with what must be known to use them in the header."""
+"""Files of trained weights: safetensors, with what must be known to use them in the header, and where they are."""
 
 from __future__ import annotations
 
@@ -7,34 +7,39 @@ import itertools
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
 
 from shardgym.arrays import Floats
-from shardgym.costs.simulator import comm_net, compute_net, judge_comm_net, judge_compute_net
-from shardgym.costs.simulator.features import DEVICE_RANGE_NAMES, SHARD_RANGE_NAMES
-from shardgym.costs.simulator.ops import Params
+from shardgym.costs.simulator.features import COMM_RANGE_NAMES, DEVICE_RANGE_NAMES, SHARD_RANGE_NAMES
+from shardgym.costs.simulator.judge_networks import JudgeCommNet, JudgeComputeNet, JudgeNetworks
+from shardgym.costs.simulator.network import Network, Params
+from shardgym.costs.simulator.oracle_networks import CommNet, ComputeNet, OracleNetworks
 from shardgym.errors import InputError
 
 SCHEMA = "shardgym.simulator/1"
 
+#: One folder per hardware tag, each as `shardgym pretrain` writes it.
+SHIPPED = Path(__file__).parent / "models"
+
+_TRAIN = "run 'shardgym collect' and 'shardgym pretrain' and give weights=FOLDER"
+
 Role = Literal["oracle", "judge"]
 ROLES: tuple[Role, ...] = ("oracle", "judge")
 
-#: Networks of a simulator.
-NETWORKS = ("compute", "forward", "backward")
-
-_NETS: dict[Role, dict[str, ModuleType]] = {
-    "oracle": {"compute": compute_net, "forward": comm_net, "backward": comm_net},
-    "judge": {"compute": judge_compute_net, "forward": judge_comm_net, "backward": judge_comm_net},
+#: Classes of the networks of a simulator. One that was trained without exchanges has "compute" alone.
+NETWORKS: dict[Role, dict[str, type[Network]]] = {
+    "oracle": {"compute": ComputeNet, "forward": CommNet, "backward": CommNet},
+    "judge": {"compute": JudgeComputeNet, "forward": JudgeCommNet, "backward": JudgeCommNet},
 }
 
-#: Names of the features whose ranges are kept, by group.
+#: Names of the features whose ranges are kept, by group; "comm" goes with the networks of exchanges.
 RANGES: dict[str, tuple[str, ...]] = {
-    "shard": SHARD_RANGE_NAMES, "device": DEVICE_RANGE_NAMES, "comm": comm_net.COMM_RANGE_NAMES,
+    "shard": SHARD_RANGE_NAMES, "device": DEVICE_RANGE_NAMES, "comm": COMM_RANGE_NAMES,
 }  # fmt: skip
+
+_HEADER_FIELDS = ("schema", "role", "hardware", "precisions", "optimizers", "spread_limit")
 
 
 @dataclass(frozen=True)
@@ -48,9 +53,8 @@ class Weights:
         optimizers: likewise.
         networks: parameters of each of `NETWORKS`, or of "compute" alone where no exchanges could be measured; members
             of the ensemble along the first axis, the best one first.
-        ranges: smallest and largest value of each feature in the training data by group of `RANGES`, shape (2, n);
-            "comm" goes with the networks of exchanges.
-        spread_limit: largest relative spread of the members' compute times on contents they had not seen.
+        ranges: smallest and largest value of each feature in the training data by group of `RANGES`, shape (2, n).
+        spread_limit: largest disagreement of the members on compute times of contents they had not seen.
         digest: SHA-256 of the file; "" before it is saved.
     """
 
@@ -68,6 +72,43 @@ class Weights:
         """Whether there are networks of exchanges."""
         return "comm" in self.ranges
 
+    @property
+    def version(self) -> str:
+        """Version of a cost model with these weights: their digest, shortened."""
+        return f"1-{self.digest[:12]}"
+
+
+def networks_of(weights: Weights) -> OracleNetworks | JudgeNetworks:
+    """Return the networks that have these weights."""
+    return OracleNetworks(weights.networks) if weights.role == "oracle" else JudgeNetworks(weights.networks)
+
+
+def find_weights(weights: str | Path | None, role: Role, hardware: str | None) -> Path:
+    """Return the file of weights for a role.
+
+    Args:
+        weights: a folder or a file; what ships with the package when None.
+        role: names the file in a folder.
+        hardware: which of the shipped ones; may be None when there is one only.
+
+    Raises:
+        InputError: there is no such file.
+    """
+    if weights is not None:
+        path = Path(weights)
+        path = path / f"{role}.safetensors" if path.is_dir() else path
+        if not path.is_file():
+            raise InputError(f"no simulator weights at {path}: {_TRAIN}")
+        return path
+    tags = sorted(path.parent.name for path in SHIPPED.glob(f"*/{role}.safetensors"))
+    if not tags:
+        raise InputError(f"no weights of the simulator's {role} ship with this version: {_TRAIN}")
+    if hardware is None and len(tags) > 1:
+        raise InputError(f"weights for several machines ship: give hardware=, one of {', '.join(tags)}")
+    if hardware is not None and hardware not in tags:
+        raise InputError(f"no weights for hardware '{hardware}' ship, only for {', '.join(tags)}: {_TRAIN}")
+    return SHIPPED / (hardware or tags[0]) / f"{role}.safetensors"
+
 
 def save_weights(path: Path, weights: Weights) -> str:
     """Write weights in single precision; the file appears whole or not at all. Return its SHA-256."""
@@ -80,11 +121,11 @@ def save_weights(path: Path, weights: Weights) -> str:
     }
     tensors |= {f"range.{name}": np.ascontiguousarray(value, np.float64) for name, value in weights.ranges.items()}
     header = {
-        "role": weights.role, "hardware": weights.hardware, "precisions": list(weights.precisions),
+        "schema": SCHEMA, "role": weights.role, "hardware": weights.hardware, "precisions": list(weights.precisions),
         "optimizers": list(weights.optimizers), "spread_limit": weights.spread_limit,
     }  # fmt: skip
     # One key only: safetensors keeps several in no particular order, and equal weights shall be equal files.
-    data: bytes = save(tensors, metadata={"shardgym": json.dumps({"schema": SCHEMA, **header}, sort_keys=True)})
+    data: bytes = save(tensors, metadata={"shardgym": json.dumps(header, sort_keys=True)})
     temporary = path.with_name(f".{path.name}.part")
     temporary.write_bytes(data)
     temporary.replace(path)
@@ -92,7 +133,7 @@ def save_weights(path: Path, weights: Weights) -> str:
 
 
 def load_weights(path: Path, role: Role, hardware: str | None = None) -> Weights:
-    """Read weights and check that they are what is asked for.
+    """Read weights and check that they are what is expected.
 
     Args:
         path: a file written by `save_weights`.
@@ -110,26 +151,36 @@ def load_weights(path: Path, role: Role, hardware: str | None = None) -> Weights
         data = path.read_bytes()
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
-    header = _header(data, path)
+    header = _read_header(data, path)
     for name, expected in (("schema", SCHEMA), ("role", role), ("hardware", hardware)):
-        if expected is not None and header.get(name) != expected:
-            given = str(header.get(name))
+        if expected is not None and header[name] != expected:
+            given = str(header[name])
             raise InputError(f"{path}: {name}: these weights are of '{given:.60}', expected '{expected}'")
-    tensors = _tensors(data, path)
-    _check(tensors, role, path)
+    tensors = _read_tensors(data, path)
+    # A file has ranges of exchanges where it has anything of exchanges.
+    has_exchanges = any(name.startswith(("forward.", "backward.", "range.comm")) for name in tensors)
+    groups = [name for name in RANGES if has_exchanges or name != "comm"]
+    _check_architecture(tensors, NETWORKS[role] if has_exchanges else {"compute": NETWORKS[role]["compute"]}, path)
+    for name in groups:
+        _check_shape(tensors, f"range.{name}", (2, len(RANGES[name])), path)
     networks: dict[str, Params] = {}
     for name, value in tensors.items():
         network, _, rest = name.partition(".")
-        if network in NETWORKS:
+        if network in NETWORKS[role]:
             networks.setdefault(network, {})[rest] = value.astype(np.float64)
     return Weights(
-        role, str(header["hardware"]), tuple(header["precisions"]), tuple(header["optimizers"]), networks,
-        {name: tensors[f"range.{name}"] for name in _groups(tensors)}, float(header["spread_limit"]),
-        hashlib.sha256(data).hexdigest(),
-    )  # fmt: skip
+        role=role,
+        hardware=str(header["hardware"]),
+        precisions=tuple(header["precisions"]),
+        optimizers=tuple(header["optimizers"]),
+        networks=networks,
+        ranges={name: tensors[f"range.{name}"] for name in groups},
+        spread_limit=float(header["spread_limit"]),
+        digest=hashlib.sha256(data).hexdigest(),
+    )
 
 
-def _header(data: bytes, path: Path) -> dict[str, Any]:
+def _read_header(data: bytes, path: Path) -> dict[str, Any]:
     """Parse the header's own field; its layout is 8 bytes of length, then JSON (safetensors format)."""
     try:
         length = int.from_bytes(data[:8], "little")
@@ -139,13 +190,13 @@ def _header(data: bytes, path: Path) -> dict[str, Any]:
         raise InputError(
             f"{path}: not a whole file of simulator weights: expected one written by 'shardgym pretrain'"
         ) from None
-    missing = [n for n in ("schema", "role", "hardware", "precisions", "optimizers", "spread_limit") if n not in fields]
-    if missing:
-        raise InputError(f"{path}: field '{missing[0]}' is missing from the header")
+    for name in _HEADER_FIELDS:
+        if name not in fields:
+            raise InputError(f"{path}: field '{name}' is missing from the header")
     return fields
 
 
-def _tensors(data: bytes, path: Path) -> dict[str, Any]:
+def _read_tensors(data: bytes, path: Path) -> dict[str, Any]:
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -159,32 +210,23 @@ def _tensors(data: bytes, path: Path) -> dict[str, Any]:
     return tensors
 
 
-def _check(tensors: dict[str, Any], role: Role, path: Path) -> None:
-    """Compare names and shapes with the architecture of the role."""
-    whole_model = "comm" in _groups(tensors)
-    for network, net in _NETS[role].items() if whole_model else [("compute", _NETS[role]["compute"])]:
+def _check_architecture(tensors: dict[str, Any], networks: dict[str, type[Network]], path: Path) -> None:
+    """Compare names and shapes of parameters with the networks that shall have them."""
+    for network, net in networks.items():
         for name in net.FIXED:
-            if f"{network}.fixed.{name}" not in tensors:
-                raise InputError(f"{path}: tensor '{network}.fixed.{name}' is missing: weights of another architecture")
+            _check_present(tensors, f"{network}.fixed.{name}", path)
         for chain, widths in net.sizes().items():
-            # The width of a compute encoder's input is that of the features.
-            features = len(tensors[f"{network}.fixed.feature_mean"])
-            whole = (features, *widths) if (network, chain) == ("compute", "encoder") else widths
-            for layer, (inputs, outputs) in enumerate(itertools.pairwise(whole)):
+            for layer, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
                 _check_shape(tensors, f"{network}.{chain}.{layer}.weight", (inputs, outputs), path)
                 _check_shape(tensors, f"{network}.{chain}.{layer}.bias", (1, outputs), path)
-    for name in _groups(tensors):
-        _check_shape(tensors, f"range.{name}", (2, len(RANGES[name])), path)
-
-
-def _groups(tensors: dict[str, Any]) -> list[str]:
-    """Return the groups of features that a file should have ranges of: "comm" where it has anything of exchanges."""
-    exchanges = any(name.startswith(("forward.", "backward.", "range.comm")) for name in tensors)
-    return [name for name in RANGES if exchanges or name != "comm"]
 
 
 def _check_shape(tensors: dict[str, Any], name: str, shape: tuple[int, ...], path: Path) -> None:
-    if name not in tensors:
-        raise InputError(f"{path}: tensor '{name}' is missing: weights of another architecture")
+    _check_present(tensors, name, path)
     if tensors[name].shape[-2:] != shape:
         raise InputError(f"{path}: tensor '{name}' has shape {tensors[name].shape}, expected (..., {str(shape)[1:]}")
+
+
+def _check_present(tensors: dict[str, Any], name: str, path: Path) -> None:
+    if name not in tensors:
+        raise InputError(f"{path}: tensor '{name}' is missing: weights of another architecture")

@@ -7,7 +7,7 @@ import numpy as np
 from shardgym.arrays import Ints
 from shardgym.costs.base import CostModel
 from shardgym.costs.simulator import SimulatorCost
-from shardgym.costs.simulator.across_tasks import AcrossTasks
+from shardgym.costs.simulator.predictor import AdditivePredictor
 from shardgym.envs.vector.task_shards import TaskShards
 
 
@@ -20,12 +20,12 @@ class EncodedKinds:
         dense: whether single environments encode tables in the task's order, instead of that of plans.
 
     Attributes:
-        across: predicts.
+        predictor: of these shards.
     """
 
     def __init__(self, cost: SimulatorCost, shards: TaskShards, *, dense: bool) -> None:
         self._cost, self._shards, self._order = cost, shards, "position" if dense else "rank"
-        self.across, self._number = self._nothing()
+        self.predictor, self._number = self._nothing()
 
     def numbers(self, slots: Ints, kinds: Ints) -> Ints:
         """Return the numbers of kinds, all of these tasks.
@@ -40,12 +40,17 @@ class EncodedKinds:
                 self._add(slot)
         return self._number[kinds]
 
+    def tasks(self, slots: Ints) -> Ints:
+        """Return the predictor's numbers of tasks."""
+        figures = self._shards.figures
+        return np.array([self.predictor.add_task(figures[slot].task) for slot in slots.tolist()])
+
     def forget(self) -> None:
         """Forget all shards, as kinds have other numbers now."""
-        self.across, self._number = self._nothing()
+        self.predictor, self._number = self._nothing()
 
-    def _nothing(self) -> tuple[AcrossTasks, Ints]:
-        return AcrossTasks(self._cost), np.zeros(0, dtype=np.int64)
+    def _nothing(self) -> tuple[AdditivePredictor, Ints]:
+        return self._cost.predictor(), np.zeros(0, dtype=np.int64)
 
     def _add(self, slot: int) -> None:
         """Add all kinds of shards of a task, whole tables first, in the order in which single environments encode them.
@@ -58,7 +63,7 @@ class EncodedKinds:
         columns = self._shards.kinds
         kinds = kinds[np.lexsort([columns[self._order][kinds], columns["width_share"][kinds] < 1])]
         shards = [self._shards.kinds.shard(kind, 0, 0) for kind in kinds.tolist()]
-        self._number[kinds] = self.across.add(task, shards) + np.arange(len(kinds))
+        self._number[kinds] = self.predictor.encode(task, shards)
 
 
 def encoded_kinds(cost: CostModel, shards: TaskShards, *, dense: bool) -> EncodedKinds | None:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from shardgym.costs.base import CostModel
 from shardgym.costs.plan_cost import PlanCost
-from shardgym.costs.simulator.contents import Contents
+from shardgym.costs.simulator.predictor import PlanBatch
 from shardgym.envs.vector.encoded_kinds import EncodedKinds
 from shardgym.envs.vector.plans import Finished
 from shardgym.envs.vector.task_shards import TaskShards
@@ -94,5 +94,4 @@ class SimulatorScorer:
 
     def _predict(self, done: Finished, num_devices: int) -> list[PlanCost]:
         numbers = self._encoded.numbers(done.slots, done.kinds)
-        amounts = self._shards.tasks["batch"][done.slots], self._shards.tasks["element_bytes"][done.slots]
-        return self._encoded.across.costs(Contents(num_devices, done.counts, numbers, done.devices, *amounts))
+        return self._encoded.predictor.plan_costs(PlanBatch(num_devices, done.counts, numbers, done.devices))

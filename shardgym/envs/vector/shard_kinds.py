@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from shardgym.arrays import Ints
-from shardgym.costs.simulator.columns import Columns
+from shardgym.arrays import GrowingArrays, Ints
 from shardgym.envs.figures import Figures
 from shardgym.envs.observation import ObservationBuilder
 from shardgym.envs.observation_space import TABLE_FEATURES
@@ -24,7 +23,7 @@ _FITS_NOWHERE = 2**62
 _FIGURES = ("size", "width", "lookups", "key", "table", "position")
 
 
-class ShardKinds(Columns):
+class ShardKinds(GrowingArrays):
     """Kinds of shards: a table and a width each. The first one is `NOTHING`.
 
     `size`, `width`, `lookups`, `key`, `table` and `position` are those of `WaitingShard`. `half` is the kind of the

@@ -9,7 +9,7 @@ import numpy as np
 
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import CostModel
-from shardgym.costs.simulator.compute_net import LATENT
+from shardgym.costs.simulator.oracle_networks import ComputeNet
 from shardgym.envs.partial_cost import PartialCost, partial_cost
 from shardgym.envs.placement import Placement
 from shardgym.envs.vector.encoded_kinds import EncodedKinds
@@ -45,7 +45,7 @@ class SimulatedStanding:
 
     def __init__(self, encoded: EncodedKinds, placements: Placements) -> None:
         self._encoded, self._placements = encoded, placements
-        self._sums = np.zeros((*placements.used.shape, LATENT))
+        self._sums = np.zeros((*placements.used.shape, ComputeNet.LATENT))
 
     def begin(self, rows: Ints) -> None:
         """See `Standing`; encodes new tasks, so that those of an unknown kind are refused."""
@@ -56,19 +56,21 @@ class SimulatedStanding:
         """See `Standing`."""
         p = self._placements
         numbers = self._encoded.numbers(p.slot[rows], p.queue.next[rows])
-        self._sums[rows, devices] += self._encoded.across.latents(numbers)
+        self._sums[rows, devices] += self._encoded.predictor.latents(numbers)
 
     def ms(self, rows: Ints) -> tuple[Floats, dict[int, str]]:
         """See `Standing`."""
         p, ms = self._placements, np.zeros(len(rows))
-        tasks, devices = p.shards.tasks, p.shards.tasks["devices"][p.slot[rows]]
+        devices = p.shards.tasks["devices"][p.slot[rows]]
         for count in np.unique(devices):
             group = devices == count
             here, slot = rows[group], p.slot[rows[group]]
-            ms[group] = self._encoded.across.placed_ms(
-                self._sums[here, :count], p.tables[here, :count], p.dims[here, :count].astype(np.float64),
-                tasks["batch"][slot], tasks["element_bytes"][slot],
-            )  # fmt: skip
+            numbers = self._encoded.tasks(slot)
+            widths = p.dims[here, :count].astype(np.float64)
+            phases = self._encoded.predictor.per_device_ms(
+                numbers, self._sums[here, :count], p.tables[here, :count], widths
+            )
+            ms[group] = phases.sum(axis=2).max(axis=1)
         return ms, {}
 
 

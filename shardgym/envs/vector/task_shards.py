@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from shardgym.arrays import Ints
-from shardgym.costs.simulator.columns import Columns
+from shardgym.arrays import GrowingArrays, Ints
 from shardgym.envs.figures import Figures
 from shardgym.envs.observation import ObservationBuilder
 from shardgym.envs.observation_space import DEVICE_FEATURES, Layout
@@ -75,8 +74,8 @@ class TaskShards:
 
     def _clear(self) -> None:
         ints, floats, words = ((), np.int64), ((), np.float64), ((), np.object_)
-        self.kinds, self.tables = ShardKinds(self._limits), Columns(kind=ints)
-        self.tasks = Columns(
+        self.kinds, self.tables = ShardKinds(self._limits), GrowingArrays(kind=ints)
+        self.tasks = GrowingArrays(
             kind=ints, kinds=ints, first=ints, count=ints, batch=floats, element_bytes=floats, devices=ints,
             capacity=((self._devices,), np.int64), largest=floats, bytes=ints, dims=ints, lookups=floats,
             scale=((3,), np.float64), empty=((self._devices, len(DEVICE_FEATURES)), np.float32), hash=words, name=words,

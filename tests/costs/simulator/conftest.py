@@ -48,7 +48,7 @@ def content(*parts: object) -> str:
 
 
 def compute_rows(rng, role: str, pool: list[EmbeddingTable], count: int, repeats: int = 1) -> list:
-    from shardgym.costs.simulator.dataset import ComputeRow
+    from shardgym.costs.simulator.samples import ComputeRow
 
     rows = []
     for n in range(count):
@@ -65,7 +65,7 @@ def compute_rows(rng, role: str, pool: list[EmbeddingTable], count: int, repeats
 
 
 def comm_rows(rng, role: str, count: int, repeats: int = 1) -> list:
-    from shardgym.costs.simulator.dataset import CommRow
+    from shardgym.costs.simulator.samples import CommRow
 
     rows = []
     for n in range(count):
@@ -83,13 +83,13 @@ def comm_rows(rng, role: str, count: int, repeats: int = 1) -> list:
 
 
 def data_info(kind: str, hardware: str = TAG):
-    from shardgym.costs.simulator.dataset import DataInfo
+    from shardgym.costs.simulator.sample_files import DataInfo
 
     return DataInfo(kind, hardware, {"shardgym": "test"}, {"made": "up"}, "2026-01-01T00:00:00+00:00")
 
 
 def write_samples(folder: Path, rows: dict[str, list], hardware: str = TAG) -> None:
-    from shardgym.costs.simulator.dataset import write_rows
+    from shardgym.costs.simulator.sample_files import write_rows
 
     for kind in ("compute", "comm"):
         write_rows(folder / f"{kind}-0.parquet", rows[kind], data_info(kind, hardware))

@@ -8,8 +8,8 @@ import pytest
 from shardgym import EmbeddingTable, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.cli import main
 from shardgym.costs.links import comm_times
-from shardgym.costs.simulator.across_tasks import AcrossTasks
-from shardgym.costs.simulator.card import ModelCard
+from shardgym.costs.simulator.model_card import ModelCard
+from shardgym.costs.simulator.predictor import PlanBatch
 from shardgym.costs.simulator.weights import load_weights, save_weights
 from shardgym.errors import InputError
 
@@ -19,7 +19,7 @@ pytest.importorskip("scipy", reason="needs the extra 'simulator'")
 
 @pytest.fixture(scope="module")
 def compute_data(made_up_rows, tmp_path_factory):
-    from shardgym.costs.simulator.dataset import DataInfo, write_rows
+    from shardgym.costs.simulator.sample_files import DataInfo, write_rows
 
     folder = tmp_path_factory.mktemp("compute-samples")
     info = DataInfo("compute", "made-up", {"shardgym": "test"}, {"made": "up"}, "2026-01-01T00:00:00+00:00")
@@ -99,9 +99,17 @@ def test_large_start_offsets_are_no_reason_for_doubt(compute_model):
     assert not {"start offset", "devices", "bytes per device"} & set(near.outside)
 
 
-def test_many_tasks_in_one_call_are_refused(compute_model):
-    with pytest.raises(InputError, match="compute alone"):
-        AcrossTasks(make_cost("simulator", weights=compute_model))
+def test_many_tasks_in_one_call_have_the_links_of_their_own(compute_model):
+    cost = make_cost("simulator", weights=compute_model)
+    predictor, tasks = cost.predictor(), [task(), task(intra_bandwidth=1e7), task(fast_domain_size=2), task()]
+    ours = [plans(problem, 1)[0] for problem in tasks]
+    batch = PlanBatch(
+        4, np.full(4, 9), np.concatenate([predictor.encode(t, p.shards) for t, p in zip(tasks, ours, strict=True)]),
+        np.array([shard.device for plan in ours for shard in plan.shards]),
+    )  # fmt: skip
+    for problem, plan, found in zip(tasks, ours, predictor.plan_costs(batch), strict=True):
+        np.testing.assert_allclose(found.per_device, cost.evaluate(problem, [plan])[0].per_device, rtol=1e-9)
+        assert found.communication == "modelled"
 
 
 def test_the_card_has_no_errors_of_communication(compute_model):

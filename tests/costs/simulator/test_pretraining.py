@@ -12,10 +12,10 @@ from shardgym import InputError
 pytest.importorskip("pyarrow", reason="needs the extra 'simulator'")
 
 from shardgym.cli import main
-from shardgym.costs.simulator import compute_net
-from shardgym.costs.simulator.card import ModelCard
-from shardgym.costs.simulator.dataset import DataInfo, write_rows
-from shardgym.costs.simulator.ops import NUMPY, Groups
+from shardgym.costs.simulator.features import Groups
+from shardgym.costs.simulator.model_card import ModelCard
+from shardgym.costs.simulator.oracle_networks import ComputeNet
+from shardgym.costs.simulator.sample_files import DataInfo, write_rows
 from shardgym.costs.simulator.samples import Labels, with_role
 from shardgym.pretraining.compute import train_compute
 from shardgym.pretraining.data import load_data
@@ -77,10 +77,10 @@ def test_numpy_serves_what_torch_trained(data_folder, model):
 
     samples = with_role(load_data(data_folder).compute, "test")
     params = load_weights(model / "oracle.safetensors", "oracle").networks["compute"]
-    inputs, groups = compute_net.inputs(samples.shards), Groups(samples.counts)
-    served = compute_net.log_ms(NUMPY, params, *inputs, groups)
+    inputs, groups = ComputeNet.inputs(samples.shards), Groups(samples.counts)
+    served = ComputeNet(params).log_ms(*inputs, groups)
     tensors = {name: torch.from_numpy(value) for name, value in params.items()}
-    trained = compute_net.log_ms(TORCH, tensors, *(torch.from_numpy(part) for part in inputs), groups)
+    trained = ComputeNet(tensors, TORCH).log_ms(*(torch.from_numpy(part) for part in inputs), groups)
     np.testing.assert_allclose(served, trained.numpy(), rtol=1e-9)
 
 

@@ -12,7 +12,7 @@ from shardgym import InputError, MissingDependencyError
 pa = pytest.importorskip("pyarrow", reason="needs the extra 'simulator'")
 pq = pytest.importorskip("pyarrow.parquet", reason="needs the extra 'simulator'")
 
-from shardgym.costs.simulator.dataset import (  # noqa: E402
+from shardgym.costs.simulator.sample_files import (  # noqa: E402
     DataInfo,
     read_comm,
     read_compute,

@@ -11,8 +11,8 @@ import pytest
 
 from shardgym import InputError, Shard, ShardingPlan, Topology, make_cost
 from shardgym.costs.plan_cost import UNFAMILIAR
-from shardgym.costs.simulator.familiarity import Familiarity
-from shardgym.costs.simulator.shipped import SHIPPED
+from shardgym.costs.simulator.predictor import Familiarity
+from shardgym.costs.simulator.weights import SHIPPED
 from shardgym.errors import UnknownNameError
 
 BOTH = pytest.mark.parametrize("role", ["oracle", "judge"])
@@ -191,13 +191,13 @@ def test_weights_that_do_not_exist_are_an_error_that_says_how_to_get_them(tmp_pa
 
 
 def test_without_shipped_weights_the_error_says_so(monkeypatch, tmp_path):
-    monkeypatch.setattr("shardgym.costs.simulator.shipped.SHIPPED", tmp_path)
+    monkeypatch.setattr("shardgym.costs.simulator.weights.SHIPPED", tmp_path)
     with pytest.raises(InputError, match=r"no weights of the simulator's judge ship .*shardgym pretrain"):
         make_cost("simulator", role="judge")
 
 
 def test_shipped_weights_are_chosen_by_hardware(monkeypatch, tmp_path, model):
-    monkeypatch.setattr("shardgym.costs.simulator.shipped.SHIPPED", tmp_path)
+    monkeypatch.setattr("shardgym.costs.simulator.weights.SHIPPED", tmp_path)
     (tmp_path / "made-up").symlink_to(model)
     assert make_cost("simulator").hardware == "made-up"
     with pytest.raises(InputError, match="no weights for hardware 'h100' ship, only for made-up"):

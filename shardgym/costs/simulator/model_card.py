@@ -1,23 +1,65 @@
-"""Agreement: how well a simulator ranks plans as fresh measurements do, kept next to its weights."""
+"""What lies next to trained weights: a card (what they were trained on) and how well they rank plans."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from shardgym.costs.simulator.shipped import SHIPPED
-from shardgym.records import CONFIG, Name, Record, Whole
+from shardgym.costs.simulator.weights import SHIPPED
+from shardgym.records import CONFIG, Digest, Name, Record, Whole
 
+#: Name of the file with an `Agreement`.
 AGREEMENT = "agreement.json"
 
 Share = Annotated[float, Field(ge=0)]
 
 
 @dataclass(frozen=True, config=CONFIG)
-class Figures(Record):
+class ModelCard(Record):
+    """Written next to the weights of one role.
+
+    Attributes:
+        role: oracle or judge.
+        hardware: tag of the machine that was measured.
+        weights_sha256: of the file of weights.
+        created: UTC.
+        seed: of training.
+        settings: of training.
+        versions: of Python and the packages.
+        data_sha256: of each file of samples.
+        collection: settings of the collection, by file.
+        samples: measurements by kind. A content that was measured again counts again; the data says which are the same.
+        errors: by part: error of the predictions on test rows (tables that no role learned from) as fractions,
+            that of one measurement against an independent repeat, and Kendall's tau of both.
+        error_by_shards: of total compute, by number of shards on the device.
+        error_by_dim: of total compute, by the widest shard on the device.
+        curves: training and validation loss of each network by epoch.
+        comparison: what `--report` adds: the published architecture and the learning curves.
+    """
+
+    role: Literal["oracle", "judge"]
+    hardware: Name
+    weights_sha256: Digest
+    created: str
+    seed: int
+    settings: dict[str, Any]
+    versions: dict[str, str]
+    data_sha256: dict[str, str]
+    collection: dict[str, Any]
+    samples: dict[str, int]
+    errors: dict[str, Any]
+    error_by_shards: list[dict[str, Any]]
+    error_by_dim: list[dict[str, Any]]
+    curves: dict[str, Any]
+    comparison: dict[str, Any] | None = None
+    schema: Literal["shardgym.model_card/1"] = "shardgym.model_card/1"
+
+
+@dataclass(frozen=True, config=CONFIG)
+class ModelAgreement(Record):
     """Means over tasks of one model against two measurements of the same random plans.
 
     Attributes:
@@ -35,7 +77,7 @@ class Figures(Record):
 
 @dataclass(frozen=True, config=CONFIG)
 class Agreement(Record):
-    """What `benchmarks/simulator_agreement.py` found.
+    """How well a simulator ranks plans as fresh measurements do: what `benchmarks/simulator_agreement.py` found.
 
     Attributes:
         suite: whose tasks.
@@ -52,8 +94,8 @@ class Agreement(Record):
     plans: Annotated[Whole, Field(ge=3)]
     created: str
     hardware: Name
-    repeat: Figures
-    models: dict[str, Figures]
+    repeat: ModelAgreement
+    models: dict[str, ModelAgreement]
     schema: Literal["shardgym.agreement/1"] = "shardgym.agreement/1"
 
     def sentence(self, version: str) -> str | None:

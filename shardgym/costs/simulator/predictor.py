@@ -1,0 +1,410 @@
+"""Predictor: shards are encoded once, added up per device and priced, for any number of tasks and plans in one call.
+
+Predictions are composed as NeuroShard does (`simulator.py` there): backward communication from the devices' widths,
+start offsets from compute plus backward communication, forward communication with these offsets.
+
+Everything that asks the simulator goes through here: `SimulatorCost.evaluate`, `PlacementState`, the environments and
+the search in NumPy. The compiled search mirrors `compute_ms` and `slowest_ms`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from shardgym.arrays import Bools, Floats, GrowingArrays, Ints
+from shardgym.costs.links import link_notes, transfer_ms
+from shardgym.costs.plan_cost import UNFAMILIAR, PlanCost, Source
+from shardgym.costs.simulator.features import (
+    DEVICE_RANGE_NAMES,
+    Groups,
+    ShardKey,
+    comm_range_features,
+    device_range_parts,
+    exchanges_of,
+    shard_key,
+    shard_range_features,
+    shards_of,
+)
+from shardgym.costs.simulator.network import Networks
+from shardgym.costs.simulator.oracle_networks import OracleNetworks
+from shardgym.costs.simulator.weights import RANGES, Weights, networks_of
+from shardgym.errors import InputError
+from shardgym.plan import Shard
+from shardgym.task import ELEMENT_BYTES, ShardingTask
+
+#: How far beyond the range of the training data a feature may lie.
+MARGIN = 1.1
+
+#: Shards of the plans that are predicted at once; more would leave the cache.
+_SHARDS_AT_ONCE = 2048
+
+_COLUMNS = DEVICE_RANGE_NAMES.index("columns per device")
+_RANGE_NAMES = [name for names in RANGES.values() for name in names]
+#: Bit of the first feature of each group of `RANGES`, in a mask of features that are out of range.
+_FIRST_BIT = {group: sum(map(len, itertools.islice(RANGES.values(), n))) for n, group in enumerate(RANGES)}
+
+
+class PlanBatch(NamedTuple):
+    """P complete plans as arrays. They may be of different tasks with the same number of devices.
+
+    Attributes:
+        num_devices: D of every plan.
+        counts: shards of each plan, all at least 1, shape (P,).
+        shards: numbers from `Predictor.encode`, plan after plan, shape (H,).
+        devices: that hold them, shape (H,).
+    """
+
+    num_devices: int
+    counts: Ints
+    shards: Ints
+    devices: Ints
+
+
+class ExchangeTimes(NamedTuple):
+    """Communication of P plans in ms, and the start offsets of the forward exchange, each of shape (P, D)."""
+
+    forward_ms: Floats
+    backward_ms: Floats
+    offsets_ms: Floats
+
+
+class Familiarity(NamedTuple):
+    """How far a plan is from the training data.
+
+    Attributes:
+        outside: names of features that leave the range of the training data, sorted.
+        spread: largest relative disagreement of the ensemble on the compute time of any of its devices.
+        spread_limit: largest disagreement on contents that were held out of training.
+    """
+
+    outside: tuple[str, ...]
+    spread: float
+    spread_limit: float
+
+    @property
+    def is_familiar(self) -> bool:
+        """Whether all features are in range and the ensemble agrees."""
+        return not self.outside and self.spread <= self.spread_limit
+
+    def notes(self) -> tuple[str, ...]:
+        """Return notes for `PlanCost`; without numbers, so that equal reasons are equal notes."""
+        notes = [f"{UNFAMILIAR}: {name}" for name in self.outside]
+        if self.spread > self.spread_limit:
+            notes.append(f"{UNFAMILIAR}: the ensemble disagrees on compute")
+        return tuple(notes)
+
+
+class _Predictions(NamedTuple):
+    """What is predicted of P plans.
+
+    Attributes:
+        per_device: ms in the order of `PHASES`, shape (P, D, 4).
+        outside: one bit for each feature of `RANGES` that is out of range, shape (P,).
+        disagreement: largest one of any device, shape (P,).
+    """
+
+    per_device: Floats
+    outside: Ints
+    disagreement: Floats
+
+
+class Predictor:
+    """Predicts complete plans with the networks of an oracle or a judge.
+
+    Tasks and shards are kept, under numbers, as long as the predictor is.
+
+    Args:
+        weights: of either role.
+
+    Attributes:
+        weights: likewise.
+        networks: that have these weights.
+    """
+
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
+        self.networks: Networks = networks_of(weights)
+        self._tasks: list[ShardingTask] = []
+        self._link_notes: list[tuple[str, ...]] = []
+        self._number_of_task: dict[str, int] = {}
+        self._number_of_shard: list[dict[ShardKey, int]] = []
+        self._task_rows = GrowingArrays(batch_size=((), np.float64), element_bytes=((), np.float64))
+        self._shard_rows = GrowingArrays(
+            encoded=(self.networks.encoded_shape, np.float64),
+            range_parts=((len(DEVICE_RANGE_NAMES),), np.float64),
+            outside=((), np.int64),
+            task=((), np.int64),
+        )
+        self._notes: dict[tuple[int, bool], tuple[str, ...]] = {}
+
+    @property
+    def sources(self) -> tuple[Source, Source]:
+        """How compute and communication come about; communication is modelled by weights of compute alone."""
+        return "predicted", "predicted" if self.weights.predicts_exchanges else "modelled"
+
+    @property
+    def num_tasks(self) -> int:
+        """How many tasks are known."""
+        return len(self._tasks)
+
+    def knows(self, task: ShardingTask) -> bool:
+        """Whether a task has a number already."""
+        return task.digest in self._number_of_task
+
+    def add_task(self, task: ShardingTask) -> int:
+        """Return the number of a task.
+
+        Raises:
+            InputError: the task is of a kind that the weights were not trained on, and that no feature describes by
+                degrees.
+        """
+        known = self._number_of_task.get(task.digest)
+        if known is not None:
+            return known
+        for field, value, trained in (
+            ("precision", task.precision, self.weights.precisions),
+            ("optimizer", task.optimizer, self.weights.optimizers),
+        ):
+            if value not in trained:
+                raise InputError(
+                    f"the simulator was not trained on {field} '{value}': its weights know {', '.join(trained)}; "
+                    "collect samples of it and pretrain, or use cost 'fbgemm' or 'roofline'"
+                )
+        number = self._task_rows.append(batch_size=[task.batch_size], element_bytes=[ELEMENT_BYTES[task.precision]])
+        self._tasks.append(task)
+        self._link_notes.append(link_notes(task, self.sources[1], self.weights.hardware))
+        self._number_of_shard.append({})
+        self._number_of_task[task.digest] = number
+        return number
+
+    def encode(self, task: ShardingTask, shards: Sequence[Shard]) -> Ints:
+        """Return the numbers of shards, shape (n,). Those not seen before are encoded together.
+
+        Where rows and columns of a shard begin does not matter, nor does its device: the halves of a table have one
+        number.
+
+        Raises:
+            InputError: as `add_task`.
+        """
+        number = self.add_task(task)
+        known = self._number_of_shard[number]
+        keys = [shard_key(shard) for shard in shards]
+        new = [key for key in dict.fromkeys(keys) if key not in known]
+        if new:
+            described = shards_of(task, new)
+            first = self._shard_rows.append(
+                encoded=self.networks.encode(described),
+                range_parts=device_range_parts(described),
+                outside=self._outside("shard", shard_range_features(described)),
+                task=np.full(len(new), number),
+            )
+            known.update(zip(new, itertools.count(first), strict=False))
+        return np.array([known[key] for key in keys], dtype=np.int64)
+
+    def exchange_times(self, tasks: int | Ints, compute_ms: Floats, widths: Floats) -> ExchangeTimes:
+        """Predict the exchanges of P plans on D devices; with weights of compute alone, the link model says them.
+
+        Args:
+            tasks: number of each plan's task, shape (P,), or one for all.
+            compute_ms: forward plus backward compute, shape (P, D).
+            widths: columns of each device's pooled output, shape (P, D).
+
+        Returns:
+            Times; all 0 where nothing is exchanged, on one device.
+        """
+        zeros = np.zeros_like(compute_ms)
+        if compute_ms.shape[1] == 1:
+            return ExchangeTimes(zeros, zeros, zeros)
+        if not self.weights.predicts_exchanges:
+            return self._modelled_exchange_times(tasks, compute_ms, widths)
+        batch_size = self._task_rows["batch_size"][tasks]
+        element_bytes = self._task_rows["element_bytes"][tasks]
+        aligned = exchanges_of(widths, zeros, batch_size, element_bytes)
+        backward_ms = self.networks.exchange_ms(aligned, backward=True).reshape(zeros.shape)
+        busy_ms = compute_ms + backward_ms
+        offsets_ms = busy_ms - busy_ms.min(axis=1, keepdims=True)
+        skewed = aligned._replace(offsets_ms=offsets_ms.ravel())
+        forward_ms = self.networks.exchange_ms(skewed, backward=False).reshape(zeros.shape)
+        return ExchangeTimes(forward_ms, backward_ms, offsets_ms)
+
+    def plan_costs(self, batch: PlanBatch) -> list[PlanCost]:
+        """Return the cost of every plan. Memory, cover and widths are not checked.
+
+        Args:
+            batch: any number of plans, of shards that were encoded.
+        """
+        if not len(batch.counts):
+            return []
+        predictions = self._predict(batch)
+        per_device = predictions.per_device
+        unsure = predictions.disagreement > self.weights.spread_limit
+        notes = [self._notes_of(*key) for key in zip(predictions.outside.tolist(), unsure.tolist(), strict=True)]
+        first_shards = batch.shards[np.cumsum(batch.counts) - batch.counts]
+        tasks = self._shard_rows["task"][first_shards].tolist()
+        notes = [own + self._link_notes[task] for own, task in zip(notes, tasks, strict=True)]
+
+        def cost(number: int) -> PlanCost:
+            weights = self.weights
+            times = per_device[number]
+            return PlanCost(times, "simulator", weights.version, weights.hardware, *self.sources, notes=notes[number])
+
+        if not (np.isfinite(per_device) & (per_device >= 0)).all():
+            return [cost(number) for number in range(len(per_device))]
+        # Checking the fields of a record costs more than predicting them, and the others differ from the first in
+        # times and notes alone.
+        first = cost(0)
+        per_device.setflags(write=False)
+        costs = [first]
+        for times, own in zip(per_device[1:], notes[1:], strict=True):
+            other = object.__new__(PlanCost)
+            other.__dict__.update(first.__dict__, per_device=times, notes=own)
+            costs.append(other)
+        return costs
+
+    def familiarity(self, batch: PlanBatch) -> list[Familiarity]:
+        """Say for each plan how far it is from the training data."""
+        predictions = self._predict(batch)
+        limit = self.weights.spread_limit
+        return [
+            Familiarity(_range_names(outside), spread, limit)
+            for outside, spread in zip(predictions.outside.tolist(), predictions.disagreement.tolist(), strict=True)
+        ]
+
+    def _predict(self, batch: PlanBatch) -> _Predictions:
+        """Predict plans, about `_SHARDS_AT_ONCE` shards at a time."""
+        ends = np.concatenate([[0], np.cumsum(batch.counts)])
+        cuts = np.flatnonzero(np.diff(ends[1:] // _SHARDS_AT_ONCE)) + 1
+        pieces = []
+        for first, last in itertools.pairwise([0, *cuts.tolist(), len(batch.counts)]):
+            held = slice(ends[first], ends[last])
+            piece = batch._replace(
+                counts=batch.counts[first:last], shards=batch.shards[held], devices=batch.devices[held]
+            )
+            pieces.append(self._predict_together(piece))
+        return pieces[0] if len(pieces) == 1 else _Predictions(*map(np.concatenate, zip(*pieces, strict=True)))
+
+    def _predict_together(self, batch: PlanBatch) -> _Predictions:
+        shape = len(batch.counts), batch.num_devices
+        plans = np.arange(shape[0])
+        first_shard = np.cumsum(batch.counts) - batch.counts
+        tasks = self._shard_rows["task"][batch.shards[first_shard]]
+
+        # Sort shards by plan and device. Devices that hold something are the groups.
+        slots = np.repeat(plans * batch.num_devices, batch.counts) + batch.devices
+        shards = batch.shards[np.argsort(slots, kind="stable")]
+        counts = np.bincount(slots, minlength=shape[0] * shape[1])
+        busy = np.flatnonzero(counts)
+        groups = Groups(counts[busy])
+        first_busy = np.searchsorted(busy, plans * batch.num_devices)
+
+        compute = self.networks.compute(self._shard_rows["encoded"][shards], groups)
+        sums = np.add.reduceat(self._shard_rows["range_parts"][shards], groups.starts, axis=0)
+        compute_ms = np.zeros((*shape, 2))
+        compute_ms.reshape(-1, 2)[busy] = compute.ms
+        widths = np.zeros(shape)
+        widths.reshape(-1)[busy] = sums[:, _COLUMNS]
+        exchange = self.exchange_times(tasks, compute_ms.sum(axis=2), widths)
+
+        outside = np.bitwise_or.reduceat(self._shard_rows["outside"][shards], first_shard)
+        outside |= np.bitwise_or.reduceat(self._outside("device", sums), first_busy)
+        if batch.num_devices > 1 and self.weights.predicts_exchanges:
+            values = (self._task_rows[name][tasks] for name in ("batch_size", "element_bytes"))
+            features = comm_range_features(exchanges_of(widths, exchange.offsets_ms, *values))
+            outside |= np.bitwise_or.reduce(self._outside("comm", features).reshape(shape), axis=1)
+        disagreement = np.maximum.reduceat(compute.disagreement, first_busy)
+        return _Predictions(_phases(compute_ms, exchange), outside, disagreement)
+
+    def _modelled_exchange_times(self, tasks: int | Ints, compute_ms: Floats, widths: Floats) -> ExchangeTimes:
+        """Return the transfer in both directions; forward, a device that is early waits for the last one."""
+        numbers = np.broadcast_to(tasks, len(widths))
+        transfer = np.zeros(widths.shape)
+        for number in np.unique(numbers).tolist():
+            task = self._tasks[number]
+            rows = numbers == number
+            element_bytes = ELEMENT_BYTES[task.precision]
+            transfer[rows] = transfer_ms(task.topology, widths[rows], task.batch_size, element_bytes)
+        busy_ms = compute_ms + transfer
+        offsets_ms = busy_ms - busy_ms.min(axis=1, keepdims=True)
+        wait_ms = offsets_ms.max(axis=1, keepdims=True) - offsets_ms
+        return ExchangeTimes(wait_ms + transfer, transfer, offsets_ms)
+
+    def _outside(self, group: str, values: Floats) -> Ints:
+        """Return one bit for each feature of a group that is out of range, (n, features) to (n,)."""
+        low, high = self.weights.ranges[group]
+        outside: Bools = (values < low / MARGIN) | (values > high * MARGIN)
+        return np.asarray(outside @ (1 << (_FIRST_BIT[group] + np.arange(values.shape[1]))), dtype=np.int64)
+
+    def _notes_of(self, outside: int, unsure: bool) -> tuple[str, ...]:
+        """Return the notes on a plan; most plans have the same ones, or none."""
+        key = outside, unsure
+        if key not in self._notes:
+            spread = np.inf if unsure else 0.0
+            self._notes[key] = Familiarity(_range_names(outside), spread, self.weights.spread_limit).notes()
+        return self._notes[key]
+
+
+class AdditivePredictor(Predictor):
+    """An oracle, which can be asked about devices by the sum of what they hold: for searches and environments.
+
+    Args:
+        weights: of an oracle.
+    """
+
+    networks: OracleNetworks
+
+    def latents(self, shards: Ints) -> Floats:
+        """Return what shards add to the sum over their device, shape (n, 32)."""
+        latents: Floats = self._shard_rows["encoded"][shards, 0]
+        return latents
+
+    def widths(self, shards: Ints) -> Floats:
+        """Return the columns of shards, shape (n,)."""
+        widths: Floats = self._shard_rows["range_parts"][shards, _COLUMNS]
+        return widths
+
+    def compute_ms(self, sums: Floats) -> Floats:
+        """Return forward and backward ms of devices that hold something, from added latents, (G, 32) to (G, 2)."""
+        return self.networks.compute_ms(sums)
+
+    def per_device_ms(self, tasks: int | Ints, sums: Floats, counts: Ints, widths: Floats) -> Floats:
+        """Return all four phases of P placements, complete or not.
+
+        Args:
+            tasks: number of each placement's task, shape (P,), or one for all.
+            sums: added latents of every device, shape (P, D, 32).
+            counts: shards of every device, shape (P, D); an empty one computes for free.
+            widths: columns of every device, shape (P, D).
+
+        Returns:
+            Ms in the order of `PHASES`, shape (P, D, 4).
+        """
+        compute_ms = np.zeros((*counts.shape, 2))
+        busy = counts > 0
+        if busy.any():
+            compute_ms[busy] = self.compute_ms(sums[busy])
+        return _phases(compute_ms, self.exchange_times(tasks, compute_ms.sum(axis=2), widths))
+
+    def slowest_ms(self, tasks: int | Ints, compute_ms: Floats, widths: Floats) -> Floats:
+        """Return what the slowest device of P placements takes in ms, shape (P,), from compute that is known.
+
+        Args:
+            tasks: number of each placement's task, shape (P,), or one for all.
+            compute_ms: forward plus backward compute of every device, shape (P, D).
+            widths: columns of every device, shape (P, D).
+        """
+        exchange = self.exchange_times(tasks, compute_ms, widths)
+        return np.asarray((compute_ms + exchange.forward_ms + exchange.backward_ms).max(axis=1), dtype=np.float64)
+
+
+def _phases(compute_ms: Floats, exchange: ExchangeTimes) -> Floats:
+    """Join compute of shape (P, D, 2) and communication in the order of `PHASES`."""
+    return np.stack([compute_ms[..., 0], exchange.forward_ms, exchange.backward_ms, compute_ms[..., 1]], axis=-1)
+
+
+def _range_names(outside: int) -> tuple[str, ...]:
+    """Return the sorted names of the features whose bits are set; some are in two groups."""
+    return tuple(sorted({name for bit, name in enumerate(_RANGE_NAMES) if outside >> bit & 1}))

@@ -1,0 +1,18 @@
+"""Arrays that grow."""
+
+import numpy as np
+import pytest
+
+from shardgym.arrays import GrowingArrays
+
+
+def test_arrays_grow_and_keep_their_rows():
+    arrays, expected = GrowingArrays(a=((), np.int64), b=((2,), np.float64)), np.arange(500)
+    for first in range(0, 500, 25):
+        new = expected[first : first + 25]
+        assert arrays.append(a=new, b=np.stack([new, -new], axis=1)) == first
+    assert len(arrays) == 500
+    np.testing.assert_array_equal(arrays["a"], expected)
+    np.testing.assert_array_equal(arrays["b"], np.stack([expected, -expected], axis=1))
+    with pytest.raises(ValueError, match="equally many rows of a, b"):
+        arrays.append(a=[1])

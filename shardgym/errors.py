@@ -1,7 +1,7 @@
 """Errors that ShardGym raises on purpose.
 
-Every message is one line that says what was given, what was expected and what to do. The command line prints the
-message alone and exits with `exit_code`: 2 for bad usage or input, 1 for a result that failed.
+Every message is one line: the value, what was expected, what to do. The command line prints the message alone and exits
+with `exit_code`: 2 for bad usage or input, 1 for a result that failed.
 """
 
 from __future__ import annotations

@@ -165,10 +165,10 @@ def _wrong_schema(cls: type[Any], data: Any) -> str:
 
 
 def _explain(error: ValidationError, record: type[Any]) -> str:
-    """Turn pydantic's report on a `record` into one line: where, what was given, what was expected.
+    """Turn pydantic's report on a `record` into one line: the field, what was expected, the value.
 
-    One error is explained, of the others the fields are named. An unknown field comes before a missing one, as it is
-    what was misspelt.
+    One error is explained; the fields of the others are named. An unknown field comes before a missing one, because it
+    may be that field, misspelt.
     """
     errors = error.errors(include_url=False)
     # A list "has too few items" as its wrong items are not counted: leave out what holds something wrong itself.

@@ -1,4 +1,4 @@
-"""Solver: the interface of everything that makes plans, and how solvers are found."""
+"""Solver: the interface of everything that makes plans, and how solvers are made and called."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ GROUP = "shardgym.solvers"
 
 
 class Observer(Protocol):
-    """Called by a solver with its best plan so far and what its cost model says of it."""
+    """Called by a solver with every new best plan and its cost."""
 
     def __call__(self, plan: ShardingPlan, cost_ms: float) -> None:
-        """Take note of a new best plan."""
+        """Receive a new best plan; `cost_ms` is what the solver's cost model predicts or measures."""
 
 
 @runtime_checkable
 class Solver(Protocol):
-    """Makes a plan for a task. A class with this method is a solver; nothing has to be inherited.
+    """A class with this method is a solver; nothing has to be inherited.
 
     Options that a solver does not take (`time_limit_s`, `initial_plan`, `observer`) may be left out of its signature. A
     solver that must compile or load something first may have a method `warm_up(task, cost)`, see `warm_up`.
@@ -73,7 +73,7 @@ def make_solver(name: str, **settings: Any) -> Solver:
         **settings: passed to the solver's class.
 
     Raises:
-        UnknownNameError: no such solver; the closest names are given.
+        UnknownNameError: no such solver; the closest names are in the message.
         InputError: the class cannot be imported, has no `solve`, or does not take these settings.
     """
     solver: Solver = construct("solver", name, find_class("solver", GROUP, name), settings)
@@ -83,11 +83,10 @@ def make_solver(name: str, **settings: Any) -> Solver:
 
 
 def warm_up(solver: Solver, task: ShardingTask, cost: CostModel) -> None:
-    """Let a solver compile or load what it needs, which is no part of the time that it solves in.
+    """Call `solver.warm_up(task, cost)`, where there is one, so that compiling and loading do not count as solving.
 
-    Calls `solver.warm_up(task, cost)` where there is one, with the first table of a task alone: nothing can be solved
-    ahead. A run does so once per solver, before its first task; where that raises, the task is an error, and it is
-    tried again before the next.
+    The task holds the first table alone, so that nothing can be solved ahead. A run warms a solver up once, before its
+    first task. When that raises, the task is recorded as an error, and the next task tries again.
     """
     method = getattr(solver, "warm_up", None)
     if callable(method):
@@ -95,13 +94,13 @@ def warm_up(solver: Solver, task: ShardingTask, cost: CostModel) -> None:
 
 
 def call_solver(solver: Solver, task: ShardingTask, cost: CostModel, seed: int, **options: Any) -> ShardingPlan:
-    """Call `solver.solve` with those of `options` that its signature takes and that are not None."""
-    wanted = {name: value for name, value in options.items() if value is not None and takes(solver, name)}
-    return solver.solve(task, cost, seed=seed, **wanted)
+    """Call `solver.solve` with those of `options` that are not None and that its signature accepts."""
+    accepted = {name: value for name, value in options.items() if value is not None and takes(solver, name)}
+    return solver.solve(task, cost, seed=seed, **accepted)
 
 
 def takes(solver: Solver, option: str) -> bool:
-    """Say whether the `solve` of a solver takes an option, by name or by taking any."""
+    """Return whether the `solve` of a solver takes an option, by name or as `**options`."""
     parameters = inspect.signature(solver.solve).parameters
     return option in parameters or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
 

@@ -27,7 +27,7 @@ class Odd:
     ("value", "text"),
     [(None, "None"), (3, "int 3"), ("x", "str 'x'"), (Odd(), "Odd"), (Odd, "the class Odd"), (math.nan, "float nan")],
 )
-def test_what_was_given_is_said_with_its_kind(value, text):
+def test_describe_names_the_type_and_shows_plain_values(value, text):
     assert describe(value) == text
     assert len(describe(["x" * 1000] * 1000)) < 80
 
@@ -109,7 +109,7 @@ def test_a_wrong_argument_is_one_line_with_its_name(call, message):
     assert "\n" not in str(caught.value)
 
 
-def test_what_was_taken_is_taken_still():
+def test_paths_numpy_numbers_generators_and_sets_are_accepted():
     """Paths, NumPy's numbers, generators and, where order does not matter, sets."""
     assert load_suite(Path("tiny-v1")).name == "tiny-v1"
     assert load_suite("tiny-v1")[np.int64(-1)] == load_suite("tiny-v1")[11]

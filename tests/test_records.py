@@ -308,7 +308,7 @@ def test_a_record_of_another_kind_is_called_by_its_name(toy_task: ShardingTask):
         ShardingTask.from_json(plan.to_json(), "a.json")
 
 
-def test_what_was_given_is_shown_in_part_however_large_it_is():
+def test_short_repr_is_short_however_large_the_value_is():
     """Ten lists of ten lists and so on stand for 10**12 values: writing them out would never end."""
     bomb: list[object] = ["lol"] * 10
     for _ in range(12):

@@ -42,7 +42,7 @@ class DrawnSource:
     """Tasks drawn at random from a pool, the same ones for ever.
 
     The protocol is NeuroShard's (tools/gen_tasks.py there): draw the number of tables, then draw tables and widths
-    again and again until they fit into a given total size. Unlike there, a table occurs at most once in a task, and
+    again and again until their total size is within limits. Unlike there, a table occurs at most once in a task, and
     only one half of the pool is drawn from. Every task has its own random stream, so any one can be built alone.
 
     Args:
@@ -76,7 +76,7 @@ class DrawnSource:
             count: tasks of each group.
 
         Raises:
-            UnknownNameError: no such pool; the closest names are given.
+            UnknownNameError: no such pool; the closest names are in the message.
         """
         groups = tuple(dataclasses.replace(group, count=count) for group in self._spec.groups)
         source = DrawnSource(dataclasses.replace(self._spec, pool=pool, half=half, groups=groups), self._path)

@@ -198,8 +198,8 @@ def _parse_yaml(text: str, source: str) -> Any:
             return None
         count = _count_values(node, {})
         if count > MAX_VALUES:
-            shown = str(count) if count < 10**12 else "10^12 or more"
-            raise InputError(f"{source}: stands for {shown} values with its aliases, expected at most {MAX_VALUES}")
+            size = str(count) if count < 10**12 else "10^12 or more"
+            raise InputError(f"{source}: stands for {size} values with its aliases, expected at most {MAX_VALUES}")
         return loader.construct_document(node)
     except InputError:
         raise

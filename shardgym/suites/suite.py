@@ -132,8 +132,8 @@ def load_suite(name_or_path: str | Path, *, verify: bool = True) -> Suite:
         verify: whether the tasks of a suite that comes with the package are compared with their published digests.
 
     Raises:
-        UnknownNameError: neither a known name nor a path; the closest names are given.
-        InputError: the file cannot be read, has an unknown field, or one out of range; or no name or path is given.
+        UnknownNameError: neither a known name nor a path; the closest names are in the message.
+        InputError: no name or path, or the file cannot be read, has an unknown field or one out of range.
     """
     text = check_name("suite", name_or_path)
     if not text.endswith((".yaml", ".yml", ".json")):

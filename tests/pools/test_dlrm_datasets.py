@@ -1,6 +1,9 @@
 """Files of dlrm_datasets: what is computed from them, and what damaged or hostile ones get."""
 
+from __future__ import annotations
+
 import gzip
+import itertools
 import os
 import pickle
 import warnings
@@ -15,6 +18,30 @@ from shardgym.pools import load_pool
 from shardgym.pools.dlrm_datasets import load_dlrm_dataset
 from shardgym.recorded_ids import bags_digest, read_bags
 from shardgym.table import RecordedIds
+
+
+@pytest.fixture
+def write_dlrm(tmp_path):
+    """Return a function that writes bags[table][sample] = list of ids and returns the path."""
+    import torch
+
+    def write(bags, name="toy.pt", **parts):
+        samples = list(itertools.chain.from_iterable(bags))
+        lengths = torch.tensor([len(ids) for ids in samples])
+        content = {
+            "indices": torch.tensor(list(itertools.chain.from_iterable(samples)), dtype=torch.int64),
+            "offsets": torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]),
+            "lengths": lengths.reshape(len(bags), -1),
+            **parts,
+        }
+        path = tmp_path / name
+        opener = gzip.open if name.endswith(".gz") else open
+        with opener(path, "wb") as file:
+            torch.save(tuple(content.values()), file)
+        return path
+
+    return write
+
 
 torch = pytest.importorskip("torch")
 
@@ -67,7 +94,7 @@ def test_32_bit_ids_get_the_checksum_of_64_bit_ids(write_dlrm):
     assert narrow[0].ids.sha256 == load_dlrm_dataset(write_dlrm(BAGS))[0].ids.sha256
 
 
-def test_all_tables_get_the_width_asked_for(write_dlrm):
+def test_embedding_dim_is_the_width_of_all_tables(write_dlrm):
     assert {t.embedding_dim for t in load_dlrm_dataset(write_dlrm(BAGS), embedding_dim=64)} == {64}
 
 

@@ -47,7 +47,7 @@ def test_a_pool_reads_what_it_writes(write):
     assert load_pool(write("copy.json", pool.to_json())) == pool
 
 
-def test_the_batch_size_can_be_given_for_files_that_do_not_say(write):
+def test_batch_size_is_that_of_files_without_one(write):
     path = write("a.json", [TABLE])
     assert load_user_tables(path).batch_size == 65_536
     assert load_user_tables(path, batch_size=2048).batch_size == 2048

@@ -135,7 +135,7 @@ def test_a_bad_suite_file_is_one_line_that_names_the_field(write, content, messa
         ({"tasks": {"pool": "none.csv"}}, "No such file"),
     ],
 )
-def test_a_suite_that_cannot_be_drawn_says_so_when_a_task_is_asked_for(write, monkeypatch, change, message):
+def test_a_suite_that_cannot_be_drawn_fails_at_its_first_task(write, monkeypatch, change, message):
     monkeypatch.setattr("shardgym.suites.sources.MAX_DRAWS", 100)
     suite = load_suite(write(spec(**change)))
     with pytest.raises(InputError, match=message):

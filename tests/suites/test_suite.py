@@ -1,13 +1,18 @@
-"""Suite: a lazy sequence that checks what it builds."""
+"""Suite: a lazy sequence that checks what it builds, with the tracks that score it."""
+
+from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 
-from shardgym.errors import InputError
-from shardgym.suites import load_suite, sources
-from shardgym.suites.spec import CostChoice, Track
+from shardgym import EmbeddingTable, InputError, ShardingTask, Topology, load_suite
+from shardgym.suites import sources
+from shardgym.suites.spec import SIMULATED, CostChoice, Track
 from shardgym.suites.suite import Suite
+
+TASK = ShardingTask((EmbeddingTable("a", 100, 8),), Topology(num_devices=2, memory_bytes=2**20), batch_size=64)
 
 
 class ToySource:
@@ -36,7 +41,7 @@ def suite_of(source, digests=None):
     return Suite("toy", "", (Track(CostChoice("fbgemm"), CostChoice("roofline")),), source, digests)
 
 
-def test_tasks_are_built_when_asked_for_and_once(source):
+def test_tasks_are_built_once_at_their_first_use(source):
     suite = suite_of(source)
     assert (len(suite), source.built) == (3, [])
     assert suite[1] is suite[1]
@@ -112,3 +117,54 @@ def test_a_suite_file_that_is_no_suite_is_refused_at_once(tmp_path, text, messag
     with pytest.raises(InputError, match=message) as error:
         load_suite(tmp_path / "suite.yaml")
     assert len(str(error.value)) < 600
+
+
+@pytest.fixture
+def suite_file(tmp_path):
+    """Load a suite file with the given fields."""
+
+    def load(**fields):
+        path = tmp_path / "own.json"
+        content = {"description": "one task", "judge": "fbgemm", "oracle": "roofline"} | fields
+        path.write_text(json.dumps(content | {"tasks": {"kind": "listed", "tasks": [TASK.to_dict()]}}))
+        return load_suite(path)
+
+    return load
+
+
+def test_the_default_track_is_that_of_judge_and_oracle(suite_file):
+    suite = suite_file(oracle={"cost": "simulator", "settings": {"weights": "mine"}})
+    track = Track(CostChoice("fbgemm"), CostChoice("simulator", {"weights": "mine"}))
+    assert suite.track() == suite.track("fbgemm") == track
+    assert (suite.judge, suite.oracle) == ("fbgemm", "simulator")
+
+
+def test_the_simulated_track_is_the_one_that_the_file_names(suite_file):
+    judge = {"cost": "simulator", "settings": {"role": "judge", "hardware": "lab"}}
+    suite = suite_file(simulated={"judge": judge, "oracle": {"cost": "roofline"}})
+    assert suite.track("simulator") == Track(CostChoice(**judge), CostChoice("roofline"))
+
+
+def test_without_a_simulated_track_the_simulators_own_judge_scores(suite_file):
+    assert suite_file().track("simulator") == SIMULATED
+    assert SIMULATED.judge.settings == {"role": "judge"}
+    assert "role" not in SIMULATED.oracle.settings
+
+
+def test_another_judge_goes_with_the_default_oracle(suite_file):
+    assert suite_file(oracle="simulator").track("roofline") == Track(CostChoice("roofline"), CostChoice("simulator"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"judge": {"cost": "simulator", "role": "judge"}}, "role"),
+        ({"judge": 3}, "judge"),
+        ({"simulated": {"judge": {"cost": "simulator"}}}, "oracle"),
+    ],
+)
+def test_a_wrong_track_gets_one_line_that_names_the_field(suite_file, fields, message):
+    with pytest.raises(InputError, match=message) as caught:
+        suite_file(**fields)
+    assert "\n" not in str(caught.value)
+    assert "own.json" in str(caught.value)

@@ -26,7 +26,7 @@ def test_digests_are_written_and_left_alone_when_right(tool, tmp_path, capsys):
     assert "unchanged" in capsys.readouterr().out
 
 
-def test_digests_that_differ_are_kept_unless_told_otherwise(tool, tmp_path):
+def test_digests_that_differ_are_replaced_only_with_the_option(tool, tmp_path):
     (tmp_path / "tiny-v1.digests").write_text("other\n")
     assert tool.main(["tiny-v1"]) == 1
     assert (tmp_path / "tiny-v1.digests").read_text() == "other\n"

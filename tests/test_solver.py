@@ -1,4 +1,4 @@
-"""Solvers that are registered refuse arguments of another kind in one line that names them."""
+"""Registered solvers refuse wrong arguments in one line that names them."""
 
 from __future__ import annotations
 

@@ -1,10 +1,36 @@
-"""Constructors of records say in one line what is wrong."""
+"""Wrong records are explained in one line, which suggests the field that may have been meant."""
+
+from __future__ import annotations
 
 import dataclasses
 
 import pytest
 
 from shardgym import EmbeddingTable, InputError, ShardingPlan, ShardingTask, Topology, load_suite, make_solver
+
+
+@pytest.mark.parametrize(
+    ("change", "hint"),
+    [
+        (lambda task: task.update(batchsize=4), r"batchsize: .*did you mean batch_size\?"),
+        (lambda task: task["topology"].update(num_device=4), r"topology\.num_device: .*did you mean num_devices\?"),
+        (lambda task: task["tables"][1].update(pooling=4), r"tables\.1\.pooling: .*did you mean pooling_factor\?"),
+        (lambda task: task["tables"][0]["ids"].update(kinds=4), r"ids\.uniform\.kinds: .*did you mean kind\?"),
+        (lambda task: task.update(colour="red"), r"colour: .*known: batch_size, name, optimizer, precision, schema"),
+    ],
+)
+def test_an_unknown_field_suggests_a_close_one(toy_task, change, hint):
+    data = toy_task.to_dict()
+    data = {**data, "topology": dict(data["topology"]), "tables": [dict(t) for t in data["tables"]]}
+    change(data)
+    with pytest.raises(InputError, match=hint):
+        ShardingTask.from_dict(data)
+
+
+def test_a_field_of_another_record_is_not_suggested():
+    with pytest.raises(InputError, match="known: embedding_dim"):
+        EmbeddingTable.from_dict({"name": "a", "num_embeddings": 1, "embedding_dim": 4, "device": 3})
+
 
 TABLE = EmbeddingTable("a", 100, 4)
 
@@ -30,7 +56,7 @@ def test_a_topology_takes_one_memory_size_by_position_too():
     assert Topology(3, 2**20) == Topology(num_devices=3, memory_bytes=2**20)
 
 
-def test_a_size_that_is_no_whole_number_is_said_so():
+def test_a_memory_size_that_is_no_whole_number_is_refused():
     with pytest.raises(InputError, match="Topology: memory_bytes: expected a whole number of bytes, or one for each"):
         Topology(num_devices=2, memory_bytes=1e9)
 
@@ -55,6 +81,6 @@ def test_a_suite_says_which_tasks_it_has():
             ask(99)
 
 
-def test_a_value_is_told_once():
+def test_a_message_shows_a_value_once():
     with pytest.raises(InputError, match=r"num_devices: expected a whole number, got None$"):
         Topology(num_devices=None, memory_bytes=(3,))

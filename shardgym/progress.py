@@ -1,4 +1,4 @@
-"""Progress on standard error: bars, live in a terminal or a line every few seconds in a log, and remarks above them."""
+"""Progress on standard error: bars, live in a terminal or a line now and then in a log, and log lines above them."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ class ProgressBar(_Bar):
 
 
 @contextlib.contextmanager
-def remarks(*, shown: bool) -> Iterator[None]:
+def log_to_stderr(*, info: bool) -> Iterator[None]:
     """Print what is logged on standard error while a command works.
 
     The loggers are "shardgym" and those below it; solvers, one's own too, log to "shardgym.solvers.NAME" what keeps
     people waiting.
 
     Args:
-        shown: whether information is printed, too; otherwise warnings and errors alone.
+        info: whether information is printed, too; otherwise warnings and errors alone.
     """
     logger, handler = logging.getLogger("shardgym"), _AboveBars()
     handler.setFormatter(logging.Formatter("shardgym: %(message)s"))
     before = logger.level
     logger.addHandler(handler)
-    logger.setLevel(logging.INFO if shown else logging.WARNING)
+    logger.setLevel(logging.INFO if info else logging.WARNING)
     try:
         yield
     finally:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from shardgym.progress import LOG_STYLE, ProgressBar, remarks
+from shardgym.progress import LOG_STYLE, ProgressBar, log_to_stderr
 
 
 def test_a_log_gets_whole_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
@@ -38,7 +38,7 @@ class Terminal(io.StringIO):
 
 
 def remark_within_a_bar() -> None:
-    with remarks(shown=True), ProgressBar(shown=True, total=2, desc="toy", ncols=60, nrows=10) as bar:
+    with log_to_stderr(info=True), ProgressBar(shown=True, total=2, desc="toy", ncols=60, nrows=10) as bar:
         bar.update()
         logging.getLogger("shardgym.solvers.toy").info("compiling")
         bar.update()
@@ -62,7 +62,7 @@ def test_a_remark_in_a_log_is_a_line(capsys: pytest.CaptureFixture[str], monkeyp
 
 
 def test_remarks_that_are_not_wanted_leave_warnings(capsys: pytest.CaptureFixture[str]):
-    with remarks(shown=False):
+    with log_to_stderr(info=False):
         logging.getLogger("shardgym.solvers.toy").info("compiling")
         logging.getLogger("shardgym.solvers.toy").warning("no such folder")
     assert capsys.readouterr().err == "shardgym: no such folder\n"

@@ -1,15 +1,16 @@
-"""Printing: JSON, marks that every terminal can show, and files that are there whole or not at all."""
+"""What commands print and write: JSON, remarks, notes of costs, and files that are there whole or not at all."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError
-from shardgym.files import write_whole
 
 
 def print_json(data: Any) -> None:
@@ -36,9 +37,23 @@ def is_ascii_only() -> bool:
     return False
 
 
-def width() -> int:
-    """Columns of the terminal; 100 when there is none."""
+def terminal_width() -> int:
+    """Return the columns of the terminal; 100 when there is none."""
     return shutil.get_terminal_size((100, 24)).columns
+
+
+def note_lines(costs: Sequence[tuple[str, PlanCost]]) -> list[str]:
+    """Return one line per distinct note of some costs.
+
+    Args:
+        costs: what each cost is called, and the cost. A note that only some of the feasible ones have names these.
+    """
+    lines = []
+    for note in dict.fromkeys(note for _, cost in costs for note in cost.notes):
+        is_general = all(note in cost.notes for _, cost in costs if cost.feasible)
+        names = ", ".join(name for name, cost in costs if note in cost.notes)
+        lines.append(f"note: {note}" if is_general else f"note: {note} ({names})")
+    return lines
 
 
 def check_free(path: Path, force: bool) -> None:
@@ -51,8 +66,3 @@ def check_free(path: Path, force: bool) -> None:
         raise InputError(f"cannot write {path}: expected a file in a folder that exists")
     if path.exists() and not force:
         raise InputError(f"{path} exists: give another name, or --force to overwrite it")
-
-
-def write_result(path: Path, text: str) -> None:
-    """Write a result file; it appears whole or not at all."""
-    write_whole(path, text)

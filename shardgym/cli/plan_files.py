@@ -1,20 +1,22 @@
-"""Plans as files: as ShardGym writes them, or one device for each table in JSON or CSV."""
+"""Plans as files: as ShardGym writes them, one device per table in JSON, or one line per shard in CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import csv
+import io
+import re
 from pathlib import Path
 from typing import Any
 
-from shardgym.cli.plan_csv import shards_of_csv, table_of
 from shardgym.errors import InputError
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.records import parse_json, read_text, short_repr
+from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 
-PLAN_HELP = 'a plan file; or {"TABLE": DEVICE, ...} in .json, table,device in .csv'
-
-_FIELDS = ("task_hash", "shards", "schema")
+_BOUNDS = ("first_row", "end_row", "first_column", "end_column")
+_CSV_COLUMNS = ("table", "device", *_BOUNDS, "bytes")
+_PLAN_FIELDS = ("task_hash", "shards", "schema")
 
 
 def read_plan(path: str, task: ShardingTask) -> ShardingPlan:
@@ -22,7 +24,9 @@ def read_plan(path: str, task: ShardingTask) -> ShardingPlan:
 
     Args:
         path: a plan as it writes itself; a `.json` file with an object of one device per table, all whole; or a `.csv`
-            file, see `shards_of_csv`. The last two name no task: their tables must be those of the task.
+            file. The last two name no task: their tables must be those of the task. The header of a CSV file names
+            `table`, `device` and, where tables are cut, all of `first_row`, `end_row`, `first_column` and
+            `end_column`; where these are empty, the table is whole. `bytes` is there for people and not read.
         task: the task.
 
     Raises:
@@ -30,19 +34,24 @@ def read_plan(path: str, task: ShardingTask) -> ShardingPlan:
     """
     text = read_text(path)
     if Path(path).suffix.lower() == ".csv":
-        return _of_tables(path, task, shards_of_csv(path, text, task))
+        return _complete_plan(path, task, _shards_from_csv(path, text, task))
     data = parse_json(text, path)
-    if _is_record(data):
-        return _recorded(path, data, task)
-    return _of_tables(path, task, _shards(path, data, task))
+    # In an object of one device per table, a table may be called like a field of a plan.
+    if isinstance(data, dict) and any(not isinstance(data[f], int) for f in _PLAN_FIELDS if f in data):
+        return _plan_from_record(path, data, task)
+    return _complete_plan(path, task, _shards_from_devices(path, data, task))
 
 
-def _is_record(data: Any) -> bool:
-    """Say whether this means to be a plan's own form; a table may be called like one of its fields."""
-    return isinstance(data, dict) and any(not isinstance(data[field], int) for field in _FIELDS if field in data)
+def plan_to_csv(task: ShardingTask, plan: ShardingPlan) -> str:
+    """Return a line per shard under a header; bytes hold optimiser state, too. Rows and columns are half-open."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_CSV_COLUMNS)
+    writer.writerows((s.table, s.device, *s.rows, *s.columns, s.bytes(task)) for s in plan.shards)
+    return text.getvalue()
 
 
-def _recorded(path: str, data: dict[str, Any], task: ShardingTask) -> ShardingPlan:
+def _plan_from_record(path: str, data: dict[str, Any], task: ShardingTask) -> ShardingPlan:
     if "shards" in data and "task_hash" not in data:
         raise InputError(
             f"{path}: task_hash is missing, the digest of the task that the plan was made for; if that is the task "
@@ -57,22 +66,7 @@ def _recorded(path: str, data: dict[str, Any], task: ShardingTask) -> ShardingPl
     return plan
 
 
-def _shards(path: str, data: Any, task: ShardingTask) -> list[Shard]:
-    """Make shards of an object of devices; tables that the task does not have are refused first."""
-    if not isinstance(data, dict) or not data:
-        raise InputError(
-            f'{path}: expected a plan, or {{"TABLE": DEVICE, ...}} for every table, got {short_repr(data)}'
-        )
-    shards = []
-    for name, device in data.items():
-        table = table_of(path, name, task)
-        if isinstance(device, bool) or not isinstance(device, int) or device < 0:
-            raise InputError(f"{path}, table '{name:.60}': expected the number of a device, got {short_repr(device)}")
-        shards.append(Shard.whole(table, device))
-    return shards
-
-
-def _of_tables(path: str, task: ShardingTask, shards: Iterable[Shard]) -> ShardingPlan:
+def _complete_plan(path: str, task: ShardingTask, shards: list[Shard]) -> ShardingPlan:
     """Make a plan of shards that mention every table: half of a plan, or one for fewer tables, is refused."""
     plan = ShardingPlan.of(task, shards)
     mentioned = {shard.table for shard in plan.shards}
@@ -83,3 +77,71 @@ def _of_tables(path: str, task: ShardingTask, shards: Iterable[Shard]) -> Shardi
             f"expected {task.num_tables} tables, {len(missing)} are missing"
         )
     return plan
+
+
+def _shards_from_devices(path: str, data: Any, task: ShardingTask) -> list[Shard]:
+    """Make whole tables of an object of devices by table name."""
+    if not isinstance(data, dict) or not data:
+        raise InputError(
+            f'{path}: expected a plan, or {{"TABLE": DEVICE, ...}} for every table, got {short_repr(data)}'
+        )
+    shards = []
+    for name, device in data.items():
+        table = _table_of(path, name, task)
+        if isinstance(device, bool) or not isinstance(device, int) or device < 0:
+            raise InputError(f"{path}, table '{name:.60}': expected the number of a device, got {short_repr(device)}")
+        shards.append(Shard.whole(table, device))
+    return shards
+
+
+def _shards_from_csv(path: str, text: str, task: ShardingTask) -> list[Shard]:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
+    try:
+        rows = [(f"{path}, line {reader.line_num}", [cell.strip() for cell in row]) for row in reader]
+    except csv.Error as error:
+        raise InputError(f"{path}, line {reader.line_num}: not valid CSV ({error})") from None
+    rows = [(where, row) for where, row in rows if any(row)]
+    if not rows:
+        raise InputError(f"{path}: the file is empty, expected a header with table,device")
+
+    (where, header), *body = rows
+    wrong = next((column for column in header if column not in _CSV_COLUMNS), None)
+    bounds = [column for column in _BOUNDS if column in header]
+    if wrong is not None:
+        raise InputError(f"{where}: unknown column '{wrong:.40}'; expected a header with table,device, see --help")
+    is_complete = {"table", "device"} <= set(header) and len(bounds) in (0, len(_BOUNDS))
+    if len(set(header)) < len(header) or not is_complete:
+        raise InputError(
+            f"{where}: expected a header with table,device and, where tables are cut, all of {','.join(_BOUNDS)}, "
+            f"got {short_repr(','.join(header))}"
+        )
+
+    shards: list[Shard] = []
+    for where, row in body:
+        if len(row) != len(header):
+            raise InputError(f"{where}: expected {len(header)} cells ({','.join(header)}), got {len(row)}")
+        cells = dict(zip(header, row, strict=True))
+        table = _table_of(where, cells["table"], task)
+        device = _parse_cell(where, cells, "device")
+        if not any(cells.get(column) for column in _BOUNDS):
+            shards.append(Shard.whole(table, device))
+            continue
+        first_row, end_row, first_column, end_column = (_parse_cell(where, cells, column) for column in _BOUNDS)
+        try:
+            shards.append(Shard(table.name, (first_row, end_row), (first_column, end_column), device))
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+    return shards
+
+
+def _parse_cell(where: str, cells: dict[str, str], column: str) -> int:
+    cell = cells[column]
+    if not re.fullmatch(r"[0-9]{1,18}", cell):
+        raise InputError(f"{where}, {column}: expected a whole number, got '{cell:.40}'")
+    return int(cell)
+
+
+def _table_of(where: str, name: str, task: ShardingTask) -> EmbeddingTable:
+    if not task.has_table(name):
+        raise InputError(f"{where}: '{name:.60}' is no table of the task given: expected its tables, a device for each")
+    return task.table(name)

@@ -10,7 +10,7 @@ from shardgym.table import EmbeddingTable, ZipfIds
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology
 
-#: Bytes of the tables of `_equal_tables` in FP32 without optimiser state.
+#: Bytes of one table of `_equal_tables` in FP32 without optimiser state.
 _UNIT = 64_000
 
 

@@ -7,7 +7,7 @@ from tabulate import tabulate
 from shardgym.arrays import Floats
 from shardgym.envs.loads import Loads
 from shardgym.envs.placement import Placement
-from shardgym.rendering.bars import bar
+from shardgym.rendering import bar
 
 _BAR = 20
 

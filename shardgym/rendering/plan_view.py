@@ -1,4 +1,4 @@
-"""One plan: devices by memory and cost, the worst device, and the tables that make it so."""
+"""One plan as text: devices by memory and cost, what holds up the step, and a list of all shards."""
 
 from __future__ import annotations
 
@@ -9,27 +9,29 @@ from tabulate import tabulate
 
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.plan import ShardingPlan, plan_problems
-from shardgym.rendering.bars import bar, mebibytes, stacked
-from shardgym.rendering.load import device_columns, device_loads
-from shardgym.rendering.remarks import remarks
+from shardgym.rendering.bottleneck import describe_bottleneck, device_columns, device_loads
 from shardgym.task import ShardingTask
+
+_PHASES = ("fwd comp", "fwd comm", "bwd comm", "bwd comp")
+_PHASE_MARKS = "█▓▒░"
+_PHASE_MARKS_ASCII = "FfbB"
+_EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 class _Detail(NamedTuple):
-    """What a table shows."""
+    """How much a table of devices shows."""
 
     bar_width: int
     phases: bool = True
     counts: bool = True
 
 
-#: Tried in turn until the table fits the terminal.
+#: From most to least: the first with which the table fits the terminal is taken.
 _DETAILS = (
     *(_Detail(width) for width in (24, 16, 10, 6, 0)),
     *(_Detail(width, phases=False) for width in (24, 16, 10, 6, 0)),
     *(_Detail(width, phases=False, counts=False) for width in (10, 6, 0)),
 )
-_PHASE_HEADERS = ("fwd comp", "fwd comm", "bwd comm", "bwd comp")
 
 
 def render_plan(
@@ -44,74 +46,111 @@ def render_plan(
         width: columns of the terminal.
         ascii_only: draw bars with characters that every terminal has.
     """
-    scored = cost if cost is not None and cost.feasible else None
-    parts = [_heading(task, plan, width), _table(task, plan, scored, width, ascii_only)]
-    parts += [_wrapped(line, width) for line in remarks(task, plan, scored)]
-    if scored is not None:
-        parts.append(_legend(scored, width, ascii_only))
-    elif cost is not None:
-        parts.append(f"cost: none by {cost.cost}, because of the following")
-    problems = list(plan_problems(task, plan.shards))
-    if not problems and cost is not None and cost.reason is not None:
-        problems = [cost.reason]
-    parts += [_wrapped(f"problem: {problem}", width) for problem in problems]
-    return "\n".join(parts)
 
+    def wrapped(text: str) -> str:
+        return textwrap.fill(text, max(width, 40), subsequent_indent="  ")
 
-def _heading(task: ShardingTask, plan: ShardingPlan, width: int) -> str:
-    text = (
+    times = cost if cost is not None and cost.feasible else None
+    heading = (
         f"plan {plan.digest[:12]} for task {task.name or task.digest[:12]}: {task.num_tables} tables in "
         f"{len(plan.shards)} shards on {task.num_devices} devices, batch {task.batch_size}, {task.precision}, "
         f"{task.optimizer}"
     )
-    return _wrapped(text, width) + "\n"
-
-
-def _wrapped(text: str, width: int) -> str:
-    return textwrap.fill(text, max(width, 40), subsequent_indent="  ")
-
-
-def _table(task: ShardingTask, plan: ShardingPlan, cost: PlanCost | None, width: int, ascii_only: bool) -> str:
-    """Render with the most detail that fits."""
     for detail in _DETAILS:
-        text = _draw(task, plan, cost, detail, ascii_only)
-        if max(map(len, text.splitlines())) <= width:
+        table = _device_table(task, plan, times, detail, ascii_only)
+        if max(map(len, table.splitlines())) <= width:
             break
-    return text
+    lines = [wrapped(heading), "", table, "", *map(wrapped, describe_bottleneck(task, plan, times))]
+    if times is not None:
+        marks = _PHASE_MARKS_ASCII if ascii_only else _PHASE_MARKS
+        phases = ", ".join(f"{mark} {name}" for mark, name in zip(marks, _PHASES, strict=True))
+        noise = f", standard error {100 * times.noise:.1f} %" if times.noise else ""
+        lines.append(wrapped(
+            f"cost: {times.cost} {times.version} on {times.hardware}, compute {times.compute}, communication "
+            f"{times.communication}{noise}; time bars: {phases}"
+        ))  # fmt: skip
+    elif cost is not None:
+        lines.append(f"cost: none by {cost.cost}, because of the following")
+    problems = list(plan_problems(task, plan.shards))
+    if not problems and cost is not None and cost.reason is not None:
+        problems = [cost.reason]
+    return "\n".join([*lines, *(wrapped(f"problem: {problem}") for problem in problems)])
 
 
-def _draw(task: ShardingTask, plan: ShardingPlan, cost: PlanCost | None, detail: _Detail, ascii_only: bool) -> str:
-    used, loads, columns = plan.bytes_per_device(task), device_loads(task, plan), device_columns(task, plan)
+def _device_table(
+    task: ShardingTask, plan: ShardingPlan, cost: PlanCost | None, detail: _Detail, ascii_only: bool
+) -> str:
+    used = plan.bytes_per_device(task)
+    loads = device_loads(task, plan)
+    columns = device_columns(task, plan)
     rows: list[dict[str, str]] = []
     for device in range(task.num_devices):
-        shards, share = plan.on(device), used[device] / task.topology.memory_bytes[device]
-        cells = {"device": str(device), "shards": str(len(shards))}
+        share = used[device] / task.topology.memory_bytes[device]
+        cells = {"device": str(device), "shards": str(len(plan.on(device)))}
         if detail.counts:
             cells |= {"columns": str(columns[device]), "values/sample": f"{loads[device]:.0f}"}
-        cells |= {"memory": mebibytes(used[device]), "used": f"{100 * share:.1f} %"}
+        cells |= {"memory": format_bytes(used[device]), "used": f"{100 * share:.1f} %"}
         if detail.bar_width:
             cells["bar"] = bar(share, detail.bar_width, ascii_only)
-        rows.append(cells | (_cost_cells(cost, device, detail, ascii_only) if cost is not None else {}))
+        if cost is not None:
+            times = [float(ms) for ms in cost.per_device[device]]
+            if detail.phases:
+                cells |= {phase: f"{ms:.3f}" for phase, ms in zip(_PHASES, times, strict=True)}
+            cells["total ms"] = f"{sum(times):.3f}"
+            if detail.bar_width:
+                longest = cost.total_ms or 1.0
+                cells["time"] = phase_bar([ms / longest for ms in times], detail.bar_width, ascii_only)
+        rows.append(cells)
     align = ["left" if header in ("bar", "time") else "right" for header in rows[0]]
     return tabulate(rows, "keys", "simple", colalign=align, disable_numparse=True)
 
 
-def _cost_cells(cost: PlanCost, device: int, detail: _Detail, ascii_only: bool) -> dict[str, str]:
-    times = [float(ms) for ms in cost.per_device[device]]
-    phases = zip(_PHASE_HEADERS, times, strict=True) if detail.phases else ()
-    cells = {header: f"{ms:.3f}" for header, ms in phases} | {"total ms": f"{sum(times):.3f}"}
-    if detail.bar_width:
-        longest = cost.total_ms or 1.0
-        cells["time"] = stacked([ms / longest for ms in times], detail.bar_width, ascii_only)
-    return cells
+def render_shards(task: ShardingTask, plan: ShardingPlan) -> str:
+    """List shards by table: their first and last rows and columns, device and memory with optimiser state."""
+    headers = ("table", "rows", "columns", "device", "memory")
+    rows = [
+        (
+            shard.table,
+            f"{shard.rows[0]}..{shard.rows[1] - 1}",
+            f"{shard.columns[0]}..{shard.columns[1] - 1}",
+            shard.device,
+            format_bytes(shard.bytes(task)),
+        )
+        for shard in plan.shards
+    ]
+    align = ("left", "right", "right", "right", "right")
+    return tabulate(rows, headers, "simple", colalign=align, disable_numparse=True)
 
 
-def _legend(cost: PlanCost, width: int, ascii_only: bool) -> str:
-    marks = "FfbB" if ascii_only else "█▓▒░"
-    phases = ", ".join(f"{mark} {name}" for mark, name in zip(marks, _PHASE_HEADERS, strict=True))
-    noise = f", standard error {100 * cost.noise:.1f} %" if cost.noise else ""
-    text = (
-        f"cost: {cost.cost} {cost.version} on {cost.hardware}, compute {cost.compute}, communication "
-        f"{cost.communication}{noise}; time bars: {phases}"
-    )
-    return _wrapped(text, width)
+def bar(share: float, width: int, ascii_only: bool = False) -> str:
+    """Return a bar of `width` characters of which `share` is filled; "" for no width."""
+    share = min(max(share, 0.0), 1.0)
+    if ascii_only:
+        filled = round(share * width)
+        return "#" * filled + "." * (width - filled)
+    full, eighths = divmod(round(share * width * 8), 8)
+    partial = _EIGHTHS[eighths] if eighths else ""
+    return ("█" * full + partial).ljust(width, "·")
+
+
+def phase_bar(shares: list[float], width: int, ascii_only: bool = False) -> str:
+    """Return a bar of `width` characters for a sum of 1, each of at most four phases in its own character."""
+    marks = _PHASE_MARKS_ASCII if ascii_only else _PHASE_MARKS
+    text = ""
+    edge = 0.0
+    for mark, share in zip(marks, shares, strict=False):
+        edge += share
+        text += mark * (round(min(edge, 1.0) * width) - len(text))
+    return text.ljust(width)
+
+
+def format_bytes(size: int) -> str:
+    """Return bytes in the unit that keeps the number short."""
+    value = float(size)
+    unit = "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        value /= 1024
+        unit = larger
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"

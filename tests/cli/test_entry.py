@@ -10,8 +10,10 @@ import sys
 import pytest
 
 import shardgym
-from shardgym.cli import entry, main
-from shardgym.cli.command_table import COMMANDS
+from shardgym import cli
+from shardgym.cli import COMMANDS, main
+
+FIRST_WORDS = ", ".join(dict.fromkeys(name.split()[0] for name in COMMANDS))
 
 
 def shell(*arguments, **options):
@@ -33,39 +35,62 @@ def test_version(capsys):
 def test_every_command_explains_itself_and_takes_json(name, capsys):
     assert main([*name.split(), "--help"]) == 0
     text = capsys.readouterr().out
-    assert text.startswith(f"usage: shardgym {name} [-h] [--json]")
+    assert text.startswith(f"Usage: shardgym {name} [OPTIONS]")
+    assert "--json" in text
     assert len(text) > 300
 
 
 def test_help_about_a_group_lists_its_commands(capsys):
     assert main(["plan", "--help"]) == 0
     text = capsys.readouterr().out
-    assert "plan show" in text
+    assert "  show  devices, memory" in text
     assert "verify" not in text
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "expected a command, see 'shardgym --help'"),
+        (
+            [],
+            f"expected a command: {FIRST_WORDS}; see 'shardgym --help'",
+        ),
         (["rum"], "unknown command 'rum': did you mean run?"),
-        (["plan"], "expected one of show, diff after 'plan'"),
-        (["plan", "shwo"], "unknown command after 'plan' 'shwo': did you mean show?"),
-        (["run", "--suit", "x"], "unknown option '--suit': did you mean --suite?; see 'shardgym run --help'"),
-        (["run", "--zzz"], "unknown option '--zzz'; see 'shardgym run --help'"),
-        (["run"], "the following arguments are required: --suite; see 'shardgym run --help'"),
-        (["doctor", "now"], "unexpected argument 'now'; see 'shardgym doctor --help'"),
+        (["plan"], "expected a command: show, diff; see 'shardgym plan --help'"),
+        (["plan", "shwo"], "unknown plan command 'shwo': did you mean show?"),
+        (["run", "--zzz"], "No such option '--zzz'; see 'shardgym run --help'"),
+        (["run"], "Missing option '--suite'; see 'shardgym run --help'"),
+        (["run", "--suite"], "Option '--suite' requires an argument; see 'shardgym run --help'"),
+        (["run", "--suite", "--limit", "1"], "Option '--suite' requires an argument; see 'shardgym run --help'"),
+        (["verify"], "Missing argument 'PATH...'; see 'shardgym verify --help'"),
+        (["doctor", "now"], "Got unexpected extra argument (now); see 'shardgym doctor --help'"),
         (
             ["list", "foo"],
-            "argument kind: unknown kind 'foo': known: costs, envs, pools, solvers, suites; see 'shardgym list --help'",
+            "Invalid value for 'KIND': unknown kind 'foo': known: costs, envs, pools, solvers, suites; "
+            "see 'shardgym list --help'",
         ),
-        (["list", "solver"], "argument kind: unknown kind 'solver': did you mean solvers?; see 'shardgym list --help'"),
+        (
+            ["list", "solver"],
+            "Invalid value for 'KIND': unknown kind 'solver': did you mean solvers?; see 'shardgym list --help'",
+        ),
     ],
 )
 def test_bad_usage_is_one_line_and_exit_code_2(arguments, message, capsys):
     assert main(arguments) == 2
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", f"shardgym: error: {message}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "known"),
+    [(["run", "--suit", "x"], "--suite"), (["solve", "t", "--outptu", "x"], "--output"), (["--versoin"], "--version")],
+)
+def test_an_unknown_option_is_answered_with_the_closest(arguments, known, capsys):
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("shardgym: error: No such option")
+    assert known in captured.err
+    assert captured.err.count("\n") == 1
 
 
 def test_neither_help_nor_lists_import_torch_or_fbgemm():
@@ -97,7 +122,7 @@ def test_a_reader_that_goes_away_is_no_error():
         process = subprocess.run(
             [sys.executable, "-m", "shardgym", "list", "pools"], stdout=gone, stderr=subprocess.PIPE, text=True
         )
-    assert (process.returncode, process.stderr) == (entry.BROKEN_PIPE, "")
+    assert (process.returncode, process.stderr) == (cli.BROKEN_PIPE, "")
 
 
 @pytest.mark.parametrize(("arguments", "code"), [("list costs", 0), ("list foo", 2), ("check-solver random", 0)])
@@ -121,7 +146,7 @@ def test_ctrl_c_is_one_line(monkeypatch, capsys):
     def press(arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(entry, "_dispatch", press)
+    monkeypatch.setattr(cli, "_invoke", press)
     assert main(["list", "costs"]) == 130
     assert capsys.readouterr().err == "shardgym: error: interrupted\n"
 
@@ -130,7 +155,7 @@ def test_a_bug_keeps_its_traceback(monkeypatch):
     def fail(arguments):
         raise ZeroDivisionError("bug")
 
-    monkeypatch.setattr(entry, "_dispatch", fail)
+    monkeypatch.setattr(cli, "_invoke", fail)
     with pytest.raises(ZeroDivisionError):
         main(["list", "costs"])
 

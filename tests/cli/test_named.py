@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 
 from shardgym import InputError
-from shardgym.cli.entry import main
-from shardgym.cli.named import parse_named
+from shardgym.cli import main
+from shardgym.cli.options import parse_spec
 
 
 def test_values_are_json_where_they_can_be_read_as_such():
-    assert parse_named("simulator,weights=a/b.c,role=judge") == ("simulator", {"weights": "a/b.c", "role": "judge"})
-    assert parse_named("m:Class,n=3,x=0.5,on=true,none=null,text=\"3\"") == (
+    assert parse_spec("simulator,weights=a/b.c,role=judge") == ("simulator", {"weights": "a/b.c", "role": "judge"})
+    assert parse_spec("m:Class,n=3,x=0.5,on=true,none=null,text=\"3\"") == (
         "m:Class", {"n": 3, "x": 0.5, "on": True, "none": None, "text": "3"},
     )  # fmt: skip
-    assert parse_named("random") == ("random", {})
+    assert parse_spec("random") == ("random", {})
 
 
 def test_an_equals_sign_belongs_to_the_value():
-    assert parse_named("cost,key=a=b").settings == {"key": "a=b"}
+    assert parse_spec("cost,key=a=b").settings == {"key": "a=b"}
 
 
 @pytest.mark.parametrize(
@@ -34,12 +34,13 @@ def test_an_equals_sign_belongs_to_the_value():
 )
 def test_what_is_not_that_gets_one_line(text, message):
     with pytest.raises(InputError, match=message) as caught:
-        parse_named(text)
+        parse_spec(text)
     assert "\n" not in str(caught.value)
 
 
 def test_solver_settings_reach_the_solver_and_the_records(tmp_path, capsys):
     command = ["run", "--suite", "tiny-v1", "--limit", "1", "--cost", "roofline", "--out", str(tmp_path)]
+    command += ["--oracle", "roofline"]
     assert main([*command, "--solver", "neuroshard,beam_width=0"]) == 2
     assert "beam_width of the search must be an integer from 1 on, got 0" in capsys.readouterr().err
     assert main([*command, "--solver", "neuroshard,beam_width=1,levels=0"]) == 0

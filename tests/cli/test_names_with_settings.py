@@ -69,7 +69,7 @@ BY_FILE = "expected module:Class, not a file: drop '.py' and give"
         (["run", "--suite", "tiny-v1", "--cost", "fbgemm,device=cuda", "--device", "cpu"],
          "--device cpu and setting device=cuda were given: leave one out"),
         (["solve", "task.json", *SOLVE, "random", "--time-limit", "inf"],
-         "argument --time-limit: expected a finite number above 0, got 'inf'; see 'shardgym solve --help'"),
+         "Invalid value for '--time-limit': expected a finite number above 0, got 'inf'; see 'shardgym solve --help'"),
     ],
 )  # fmt: skip
 def test_what_is_not_understood_is_one_line(here, capsys, arguments, message):

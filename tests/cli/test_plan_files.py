@@ -9,12 +9,12 @@ from evaluation_toys import toy_tasks
 
 from shardgym import InputError, Shard, ShardingPlan
 from shardgym.cli import main
-from shardgym.cli.plan_csv import BOUNDS, csv_of_plan
-from shardgym.cli.plan_files import read_plan
+from shardgym.cli.plan_files import plan_to_csv, read_plan
 
 TASK = toy_tasks(1)[0]
 HALVES = ShardingPlan.table_wise(TASK, [0, 0, 1, 1])
 HASH = TASK.digest
+BOUNDS = "first_row,end_row,first_column,end_column"
 MAPPING = {"t0": 0, "t1": 0, "t2": 1, "t3": 1}
 CUT = ShardingPlan.of(TASK, [*HALVES.shards[:3], Shard("t3", (0, 5), (0, 4), 0), Shard("t3", (5, 10), (0, 4), 1)])
 
@@ -36,8 +36,11 @@ def here(tmp_path, monkeypatch):
         ("plan.json", f"\ufeff{json.dumps(MAPPING)}"),
         ("plan.csv", "table,device\nt0,0\nt1,0\nt2,1\nt3,1\n"),
         ("plan.CSV", "\ufeffdevice, table\r\n0,t0\r\n\r\n0, t1\r\n1,t2\r\n1,t3\r\n"),
-        ("plan.csv", f"table,device,{','.join(BOUNDS)}\nt0,0,,,,\nt1,0,,,,\nt2,1,0,10,0,4\nt3,1,,,,\n"),
-        ("plan.csv", csv_of_plan(TASK, HALVES)),
+        (
+            "plan.csv",
+            f"table,device,{BOUNDS}\nt0,0,,,,\nt1,0,,,,\nt2,1,0,10,0,4\nt3,1,,,,\n",
+        ),
+        ("plan.csv", plan_to_csv(TASK, HALVES)),
     ],
 )
 def test_the_same_plan_in_every_form(here, name, text):
@@ -46,7 +49,7 @@ def test_the_same_plan_in_every_form(here, name, text):
 
 
 def test_cut_tables_come_back_from_csv(here):
-    (here / "plan.csv").write_text(csv_of_plan(TASK, CUT))
+    (here / "plan.csv").write_text(plan_to_csv(TASK, CUT))
     assert read_plan("plan.csv", TASK) == CUT
 
 
@@ -77,7 +80,7 @@ BAD = [
     ("plan.csv", "table,device\nt0,gpu0\n", "line 2, device: expected a whole number, got 'gpu0'"),
     ("plan.csv", "table,device\nt0,0\n", "table 't1' of the task given has no device"),
     ("plan.csv", "table,device\n", "table 't0' of the task given has no device"),
-    ("plan.csv", csv_of_plan(TASK, CUT).replace("5,10", "5,5"), "line 6: Shard: rows: expected start < end"),
+    ("plan.csv", plan_to_csv(TASK, CUT).replace("5,10", "5,5"), "line 6: Shard: rows: expected start < end"),
     ("plan.csv", 'table,device\n"t0,0\n', "not valid CSV"),
 ]  # fmt: skip
 

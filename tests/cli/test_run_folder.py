@@ -37,8 +37,8 @@ def test_records_of_folders_below_are_not_read(command, tmp_path, capsys):
 
 def test_an_empty_folder_name_is_refused(command, tmp_path, capsys):
     assert main([*command, "--solver", "random", "--out", ""]) == 2
-    error = "argument --out: expected the path of a folder, got ''; '.' is the current one; see 'shardgym run --help'"
-    assert capsys.readouterr().err == f"shardgym: error: {error}\n"
+    error = "Invalid value for '--out': expected the path of a folder, got ''; '.' is the current one"
+    assert capsys.readouterr().err == f"shardgym: error: {error}; see 'shardgym run --help'\n"
     assert [path.name for path in tmp_path.iterdir()] == ["toys.json"]
     assert main(["collect", "--out", ""]) == 2
     assert main(["pretrain", "data", "--out", ""]) == 2

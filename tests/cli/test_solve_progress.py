@@ -12,9 +12,10 @@ import pytest
 from evaluation_toys import toy_tasks
 
 from shardgym import ShardingPlan
-from shardgym.cli import main, solve_progress
-from shardgym.cli.solve_progress import SolveProgress
-from shardgym.progress import remarks
+from shardgym.cli import main
+from shardgym.cli import solve as solve_module
+from shardgym.cli.solve import SolveProgress
+from shardgym.progress import log_to_stderr
 
 TASK = toy_tasks(1)[0]
 HINT = "still solving; --time-limit SECONDS ends"
@@ -22,11 +23,11 @@ HINT = "still solving; --time-limit SECONDS ends"
 
 def told_at(progress: SolveProgress, costs: dict[int, float], until: int) -> None:
     """Look every second; costs are told before the second that they are given for."""
-    with remarks(shown=True):
+    with log_to_stderr(info=True):
         for second in range(1, until + 1):
             if second in costs:
-                progress.told(costs[second])
-            progress.look(second)
+                progress.set_best(costs[second])
+            progress.update(second)
 
 
 def test_a_log_gets_a_line_for_a_better_plan_after_ten_seconds_and_else_after_a_minute(capsys):
@@ -98,10 +99,10 @@ def quick(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "task.json").write_text(TASK.to_json())
     for name in ("BETTER_S", "SILENT_S"):
-        monkeypatch.setattr(solve_progress, name, 0.0)
-    monkeypatch.setattr(solve_progress, "LOOK_S", 0.01)
+        monkeypatch.setattr(solve_module, name, 0.0)
+    monkeypatch.setattr(solve_module, "UPDATE_S", 0.01)
     monkeypatch.setattr(Slow, "until", threading.Event())
-    looks, look = [], SolveProgress.look
+    looks, look = [], SolveProgress.update
 
     def counted(self, seconds):
         look(self, seconds)
@@ -109,7 +110,7 @@ def quick(tmp_path, monkeypatch):
         if len(looks) == 2:
             Slow.until.set()
 
-    monkeypatch.setattr(SolveProgress, "look", counted)
+    monkeypatch.setattr(SolveProgress, "update", counted)
     return looks
 
 

@@ -186,12 +186,12 @@ def test_pool_check_refuses_a_part_of_a_pool(here, capsys):
 
 
 def test_pool_check_prints_both_columns(capsys, monkeypatch):
-    from shardgym.cli.commands import pool_check
+    from shardgym.cli import checks
     from shardgym.pools.synthetic import PoolCheck, StatisticCheck
 
     for measured, code in ((101.0, 0), (110.0, 1)):
         outcome = PoolCheck((StatisticCheck("ids", 100.0, measured, 1.0),))
-        monkeypatch.setattr(pool_check, "check_pool", lambda tables, seed, progress, o=outcome: o)
+        monkeypatch.setattr(checks, "check_pool", lambda tables, seed, progress, o=outcome: o)
         assert main(["pool", "check"]) == code
         assert f"{measured:.4f}" in capsys.readouterr().out
 

@@ -55,7 +55,7 @@ def test_ctrl_c_says_how_to_continue_and_finish_does(toys, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "the following arguments are required: --out"),
+        ([], "Missing option '--out'"),
         (["--out", "x", "--preset", "quik"], "unknown preset 'quik': did you mean quick?"),
         (["--out", "x", "--repeat-share", "2"], "expected a share from 0 to 1, got '2'"),
         (["--out", "x", "--device", "gpu"], "unknown device 'gpu'"),

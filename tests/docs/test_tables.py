@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shardgym import load_suite
-from shardgym.cli.commands.run import DEFAULT_SOLVERS
+from shardgym.cli.run import DEFAULT_SOLVERS
 from shardgym.evaluation import verify
 from shardgym.evaluation.store import read_records, record_files
 

@@ -69,7 +69,7 @@ def test_a_solver_that_cannot_warm_up_fails_with_the_reason(tmp_path):
 
 
 def test_solve_does_not_count_it_either(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("shardgym.cli.commands.solve.time", SimpleNamespace(perf_counter=lambda: Clock.now))
+    monkeypatch.setattr("shardgym.cli.solve.time", SimpleNamespace(perf_counter=lambda: Clock.now))
     (tmp_path / "task.json").write_text(toy_tasks(1)[0].to_json())
     command = ["solve", str(tmp_path / "task.json"), "--solver", THIS + "Warms", "-o", str(tmp_path / "plan.json")]
     assert main([*command, "--oracle", "roofline", "--json"]) == 0

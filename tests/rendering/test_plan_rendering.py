@@ -7,8 +7,8 @@ from evaluation_toys import CountCost, toy_tasks
 
 from shardgym import Shard, ShardingPlan
 from shardgym.rendering import render_diff, render_plan, render_shards
-from shardgym.rendering.bars import bar, mebibytes, stacked
-from shardgym.rendering.plan_diff import changes
+from shardgym.rendering.plan_diff import table_changes
+from shardgym.rendering.plan_view import bar, format_bytes, phase_bar
 
 TASK = toy_tasks(1)[0]
 HALVES = ShardingPlan.table_wise(TASK, [0, 0, 1, 1])
@@ -25,13 +25,13 @@ def test_bars_fill_in_proportion():
 
 
 def test_stacked_bars_have_one_character_per_phase():
-    assert stacked([0.25, 0.25, 0.25, 0.25], 8, ascii_only=True) == "FFffbbBB"
-    assert stacked([0.5, 0, 0, 0.25], 4, ascii_only=True) == "FFB "
+    assert phase_bar([0.25, 0.25, 0.25, 0.25], 8, ascii_only=True) == "FFffbbBB"
+    assert phase_bar([0.5, 0, 0, 0.25], 4, ascii_only=True) == "FFB "
 
 
 @pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 * 2**30, "5.0 GiB")])
 def test_sizes_have_short_units(size, text):
-    assert mebibytes(size) == text
+    assert format_bytes(size) == text
 
 
 def test_a_plan_shows_every_device_with_memory():
@@ -77,7 +77,7 @@ def test_an_infeasible_plan_is_drawn_with_its_problems():
 def test_a_diff_tells_moves_from_other_cuts():
     halved = [Shard("t3", (0, 5), (0, 4), 0), Shard("t3", (5, 10), (0, 4), 1)]
     after = ShardingPlan.of(TASK, [*ShardingPlan.table_wise(TASK, [0, 0, 0, 1]).shards[:3], *halved])
-    found = {change.table: change.is_move for change in changes(TASK, HALVES, after)}
+    found = {change.table: change.is_move for change in table_changes(TASK, HALVES, after)}
     assert found == {"t2": True, "t3": False}
     text = render_diff(TASK, HALVES, after)
     assert "1 tables moved, 1 cut differently, 2 the same" in text
@@ -93,7 +93,7 @@ def test_a_diff_with_costs_says_which_is_better():
 
 @pytest.mark.parametrize(("listed", "moved", "more"), [(1, 1, True), (2, 2, False), (None, 2, False)])
 def test_a_diff_lists_as_many_tables_as_are_asked_for(listed, moved, more):
-    text = render_diff(TASK, HALVES, ShardingPlan.table_wise(TASK, [0, 1, 0, 1]), listed=listed)
+    text = render_diff(TASK, HALVES, ShardingPlan.table_wise(TASK, [0, 1, 0, 1]), max_listed=listed)
     assert text.count("moved '") == moved
     assert ("... and 1 more table; --all lists them" in text) == more
 
@@ -107,5 +107,5 @@ def test_shards_are_listed_with_their_last_row_and_column():
 
 
 def test_equal_plans_have_no_changes():
-    assert changes(TASK, HALVES, HALVES) == []
+    assert table_changes(TASK, HALVES, HALVES) == []
     assert "0 tables moved, 0 cut differently, 4 the same" in render_diff(TASK, HALVES, HALVES)

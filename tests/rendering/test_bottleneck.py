@@ -11,7 +11,7 @@ import pytest
 from shardgym import EmbeddingTable, PlanCost, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.costs.links import wait_ms
 from shardgym.rendering import render_plan
-from shardgym.rendering.critical import critical
+from shardgym.rendering.bottleneck import find_bottleneck
 
 ROOFLINE = make_cost("roofline")
 WIDTHS = (16, 32, 64, 128)
@@ -104,7 +104,7 @@ def cost_of(compute, exchange) -> PlanCost:
 
 
 def test_the_wait_is_no_part_of_what_a_device_does():
-    found = critical(cost_of([2, 10, 3], [1, 2, 4]), [4, 8, 16])
+    found = find_bottleneck(cost_of([2, 10, 3], [1, 2, 4]), [4, 8, 16])
     assert found.compute_ms.tolist() == [2, 10, 3]
     assert found.exchange_ms.tolist() == [2, 4, 8]
 
@@ -112,21 +112,21 @@ def test_the_wait_is_no_part_of_what_a_device_does():
 def test_the_device_that_the_others_wait_for_is_found_where_another_has_the_largest_sum():
     """Busy until the exchange 12, the next 7: 5 ms for device 1 alone. Device 2 has the largest sum, by 2 ms."""
     cost = cost_of([2, 10, 3], [1, 2, 4])
-    found = critical(cost, [4, 8, 16])
+    found = find_bottleneck(cost, [4, 8, 16])
     assert cost.slowest_device == 2
-    assert (found.device, found.alone_ms, found.cause) == (1, 5.0, "compute")
+    assert (found.device, found.margin_ms, found.cause) == (1, 5.0, "compute")
 
 
 def test_of_equal_devices_the_one_with_the_most_to_do_is_found():
-    found = critical(cost_of([5, 6, 6], [4, 3, 3]), [4, 4, 4])
-    assert (found.device, found.alone_ms) == (0, 1.0)
-    assert critical(cost_of([5, 5], [4, 4]), [4, 4]).alone_ms == 0.0
+    found = find_bottleneck(cost_of([5, 6, 6], [4, 3, 3]), [4, 4, 4])
+    assert (found.device, found.margin_ms) == (0, 1.0)
+    assert find_bottleneck(cost_of([5, 5], [4, 4]), [4, 4]).margin_ms == 0.0
 
 
 def test_an_exchange_that_its_columns_do_not_explain_is_told_as_such():
     """A device that holds little and receives much, e.g. one alone on its node."""
-    assert critical(cost_of([5, 5, 5], [1, 1, 9]), [40, 40, 4]).cause == "other"
-    assert critical(cost_of([5, 5, 5], [1, 1, 9]), [4, 4, 40]).cause == "columns"
+    assert find_bottleneck(cost_of([5, 5, 5], [1, 1, 9]), [40, 40, 4]).cause == "other"
+    assert find_bottleneck(cost_of([5, 5, 5], [1, 1, 9]), [4, 4, 40]).cause == "columns"
 
 
 def test_devices_that_are_even_are_said_to_be():
@@ -141,5 +141,5 @@ def even(compute: list[float]) -> str:
 
 
 def test_a_single_device_computes():
-    found = critical(cost_of([5], [0]), [4])
-    assert (found.device, found.alone_ms, found.cause) == (0, 5.0, "compute")
+    found = find_bottleneck(cost_of([5], [0]), [4])
+    assert (found.device, found.margin_ms, found.cause) == (0, 5.0, "compute")

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from shardgym.doctor import diagnosis, machine, probe
-from shardgym.doctor.diagnosis import Diagnosis
+from shardgym import doctor
+from shardgym.doctor import Diagnosis
 
 
 def found(**fields):
@@ -18,12 +18,12 @@ def found(**fields):
 
 
 def test_the_machine_has_memory():
-    assert machine.memory_bytes() > 2**20
+    assert doctor.memory_bytes() > 2**20
 
 
 def test_extras_are_those_of_the_package():
-    assert {"cpu", "gpu", "rl"} <= set(machine.extras())
-    assert "dev" not in machine.extras()
+    assert {"cpu", "gpu", "rl"} <= set(doctor.missing_distributions())
+    assert "dev" not in doctor.missing_distributions()
 
 
 @pytest.mark.parametrize(
@@ -35,8 +35,8 @@ def test_extras_are_those_of_the_package():
     ],
 )
 def test_one_of_the_two_fbgemm_wheels_is_enough(monkeypatch, extras, missing):
-    monkeypatch.setattr(machine, "extras", lambda: extras)
-    assert machine.missing_extras() == missing
+    monkeypatch.setattr(doctor, "missing_distributions", lambda: extras)
+    assert doctor.missing_extras() == missing
 
 
 def test_a_missing_extra_is_named_with_the_command_that_brings_it():
@@ -62,8 +62,8 @@ def test_a_crash_while_loading_torch_is_a_finding(monkeypatch, status, printed, 
     def crash(command, **options):
         return subprocess.CompletedProcess(command, status, stdout="", stderr=printed)
 
-    monkeypatch.setattr(diagnosis.subprocess, "run", crash)
-    assert diagnosis.diagnose().problem == f"torch and FBGEMM do not load: {reason}"
+    monkeypatch.setattr(doctor.subprocess, "run", crash)
+    assert doctor.diagnose().problem == f"torch and FBGEMM do not load: {reason}"
 
 
 def test_gpus_are_listed():
@@ -98,7 +98,7 @@ def test_gpus_that_torch_counts_and_cannot_use_do_not_hide_the_cpu(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
-    seen = probe.probe()
+    seen = doctor.probe()
     assert (seen["gpus"], seen["gloo"]) == ([], True)
     assert seen["cuda_error"].startswith("RuntimeError: The NVIDIA driver on your system is too old")
 
@@ -110,7 +110,7 @@ def test_a_kernel_is_run_on_a_gpu_before_it_is_said_to_measure(monkeypatch):
     gpu = SimpleNamespace(name="Accelerator", total_memory=2**36)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: gpu)
-    seen = probe.probe()
+    seen = doctor.probe()
     assert seen["gpus"] == [{"name": "Accelerator", "memory_bytes": 2**36}]
     assert seen["fbgemm_error"] == ""
     assert seen["cuda_error"]

@@ -23,18 +23,18 @@ _STDOUT = 1
 
 
 @dataclass
-class Trial:
+class SolverCall:
     """One watched call.
 
     Attributes:
         case: the task it was given.
-        kind: what the call is for: "first", "again", "fresh", "other seed" or "time limit".
+        kind: what the call is for: "first", "again", "fresh", "other seed", "time limit" or "no time limit".
         returned: what the solver returned; None when it raised or hung.
         error: what it raised.
         seconds: how long it took.
         hung: whether it was given up on.
         printed: the beginning of what it wrote to stdout.
-        random_changed: global generators that it drew from or seeded.
+        changed_generators: global random generators that it drew from or seeded.
         task_changed: whether its task differs afterwards.
     """
 
@@ -45,47 +45,48 @@ class Trial:
     seconds: float = 0.0
     hung: bool = False
     printed: str = ""
-    random_changed: list[str] = field(default_factory=list)
+    changed_generators: list[str] = field(default_factory=list)
     task_changed: bool = False
 
 
-def watch(case: Case, kind: str, solve: Callable[[ShardingTask], object], limit_s: float) -> Trial:
-    """Call `solve` with a copy of the case's task.
+def watch_call(case: Case, kind: str, solve: Callable[[ShardingTask], object], limit_s: float) -> SolverCall:
+    """Call `solve` with a copy of the case's task, in a thread of its own.
 
     Args:
         case: the case.
-        kind: kept in the trial.
-        solve: called in a thread of its own.
+        kind: kept in the result.
+        solve: what is called.
         limit_s: seconds after which the call is given up on and its thread is told to stop.
     """
-    trial = Trial(case, kind)
+    call = SolverCall(case, kind)
     task = ShardingTask.from_json(case.task.to_json())
-    random_before = _random_states()
+    generators = _generator_states()
 
-    def call() -> None:
+    def run() -> None:
         try:
-            trial.returned = solve(task)
+            call.returned = solve(task)
         except BaseException as error:
-            trial.error = error
+            call.error = error
 
-    with captured_stdout() as printed:
+    with _captured_stdout() as printed:
         start = time.perf_counter()
-        thread = threading.Thread(target=call, daemon=True)
+        thread = threading.Thread(target=run, daemon=True)
         thread.start()
         thread.join(limit_s)
-        trial.seconds = time.perf_counter() - start
-        trial.hung = thread.is_alive()
-        if trial.hung:
-            _stop(thread)
-    trial.printed = printed[0]
-    after = _random_states()
-    trial.random_changed = [name for name, state in random_before.items() if state != after[name]]
-    trial.task_changed = task != case.task or task.to_json() != case.task.to_json() or task.digest != case.task.digest
-    return trial
+        call.seconds = time.perf_counter() - start
+        call.hung = thread.is_alive()
+        if call.hung:
+            # Raised at the thread's next Python instruction. A call that never comes back to Python stays.
+            assert thread.ident is not None
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
+    call.printed = printed[0]
+    call.changed_generators = [name for name, state in _generator_states().items() if state != generators[name]]
+    call.task_changed = task != case.task or task.to_json() != case.task.to_json() or task.digest != case.task.digest
+    return call
 
 
 @contextlib.contextmanager
-def captured_stdout() -> Iterator[list[str]]:
+def _captured_stdout() -> Iterator[list[str]]:
     """Collect what is written to stdout, by Python or beneath it; the list holds the text after the block."""
     result: list[str] = []
     text = io.StringIO()
@@ -103,12 +104,6 @@ def captured_stdout() -> Iterator[list[str]]:
         result.append(text.getvalue()[:200] + file.read(200).decode(errors="replace"))
 
 
-def _random_states() -> dict[str, str]:
-    """Return the states of the global generators, in comparable form."""
+def _generator_states() -> dict[str, str]:
+    """Return the states of the global random generators, in comparable form."""
     return {"random": repr(random.getstate()), "numpy.random": repr(np.random.get_state(legacy=False))}
-
-
-def _stop(thread: threading.Thread) -> None:
-    """Raise SystemExit in a thread at its next Python instruction; one that never comes back to Python stays."""
-    assert thread.ident is not None
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))

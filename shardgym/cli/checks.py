@@ -1,0 +1,144 @@
+"""list, check-solver, pool check, doctor: what there is, and whether it is as it should be."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Callable
+
+import click
+from tabulate import tabulate
+
+from shardgym.cli.options import Command, json_option, natural, one_of, parse_spec
+from shardgym.cli.output import print_json, terminal_width
+from shardgym.pools import SYNTHETIC, load_pool, pool_names
+from shardgym.pools.synthetic import check_pool
+from shardgym.progress import ProgressBar, log_to_stderr
+from shardgym.registry import registered
+from shardgym.suites import load_suite, suite_names
+
+Rows = list[dict[str, object]]
+
+
+def _suite_rows() -> Rows:
+    suites = [load_suite(name) for name in suite_names()]
+    return [
+        {"suite": s.name, "tasks": len(s), "judge": s.judge, "oracle": s.oracle, "description": s.description}
+        for s in suites
+    ]
+
+
+def _env_rows() -> Rows:
+    from shardgym.envs.registration import ENV_IDS
+
+    return [{"environment": env_id, "class": target} for env_id, target in ENV_IDS.items()]
+
+
+def _pool_rows() -> Rows:
+    pools = [load_pool(name) for name in pool_names()]
+    return [
+        {
+            "pool": pool.name,
+            "tables": len(pool.tables),
+            "rows": sum(table.num_embeddings for table in pool.tables),
+            "batch size": pool.batch_size,
+        }
+        for pool in pools
+    ]
+
+
+LISTS: dict[str, Callable[[], Rows]] = {
+    "suites": _suite_rows,
+    "solvers": lambda: [{"solver": name, "class": t} for name, t in registered("shardgym.solvers").items()],
+    "costs": lambda: [{"cost": name, "class": t} for name, t in registered("shardgym.costs").items()],
+    "envs": _env_rows,
+    "pools": _pool_rows,
+}
+
+
+@click.command("list", cls=Command)
+@click.argument("kind", type=one_of("kind", LISTS), metavar="KIND")
+@json_option
+def list_names(kind: str, as_json: bool) -> int:
+    """List what there is by name. KIND is suites, solvers, costs, envs or pools.
+
+    Any name in these lists can be given where a command asks for one. Your own need no registration: solvers and costs
+    are also taken as module:Class, suites and pools as files.
+    """
+    rows = LISTS[kind]()
+    if as_json:
+        print_json(rows)
+    elif rows:
+        widths = [None if key != "description" else max(30, terminal_width() - 50) for key in rows[0]]
+        print(tabulate(rows, headers="keys", tablefmt="simple", disable_numparse=True, maxcolwidths=widths))
+    else:
+        print("none")
+    return 0
+
+
+@click.command("check-solver", cls=Command)
+@click.argument("solver_name", metavar="SOLVER")
+@json_option
+def check_solver(solver_name: str, as_json: bool) -> int:
+    """Check that a solver keeps the rules of the interface.
+
+    SOLVER is NAME[,KEY=VALUE...], a registered name or module:Class.
+
+    Valid plan, memory respected, same seed same plan, task not changed, time limit kept, tasks without a plan reported
+    as such. Exit code 1 when any rule is broken.
+    """
+    from shardgym.conformance import check_solver
+
+    name, settings = parse_spec(solver_name)
+    with contextlib.redirect_stdout(sys.stderr), log_to_stderr(info=not as_json):
+        report = dataclasses.replace(check_solver(name, settings=settings), solver=solver_name)
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        print(report.table())
+    return 0 if report.ok else 1
+
+
+@click.command("check", cls=Command)
+@click.argument("pool_name", default=SYNTHETIC, metavar="[POOL]")
+@click.option("--seed", type=natural, default=0, show_default=True, metavar="N", help="Of the draw.")
+@json_option
+def pool_check(pool_name: str, seed: int, as_json: bool) -> int:
+    """Compare a pool with the published statistics of the dlrm_datasets 2021 file, side by side.
+
+    POOL is a pool or its file; without one it is the synthetic pool. Draws the ids of every table, a quarter of a
+    minute or so for the full pool. Exit code 1 when a figure is off.
+    """
+    tables = load_pool(pool_name).tables
+    with ProgressBar(shown=not as_json, total=len(tables), unit="table", desc=pool_name) as bar:
+
+        def advance(done: int, total: int) -> None:
+            del total
+            bar.update(done - bar.n)
+
+        report = check_pool(tables, seed=seed, progress=advance)
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        print(report.table())
+        print("ok: every figure is within its tolerance" if report.ok else "OFF: a figure is outside its tolerance")
+    return 0 if report.ok else 1
+
+
+@click.command("doctor", cls=Command)
+@json_option
+def doctor(as_json: bool) -> int:
+    """Say what this machine can measure.
+
+    Cores, memory, GPUs, versions, whether torch and FBGEMM fit together, and which extras are missing. Exit code 1
+    when FBGEMM kernels cannot be measured here; everything that does not measure works all the same.
+    """
+    from shardgym.doctor import diagnose
+
+    diagnosis = diagnose()
+    if as_json:
+        print_json(diagnosis.to_dict())
+    else:
+        print("\n".join(diagnosis.lines()))
+    return 0 if diagnosis.ok else 1

@@ -1,1 +1,0 @@
-"""One module per command: `configure(parser)` and `run(arguments) -> exit code`."""

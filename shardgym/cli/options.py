@@ -1,0 +1,224 @@
+"""What commands have in common: types of options, and how tasks, costs and solvers are named."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from shardgym.costs.base import CostModel, make_cost
+from shardgym.errors import InputError, closest
+from shardgym.solver import Solver, make_solver
+from shardgym.suites import load_suite, suite_names
+from shardgym.task import ShardingTask
+
+#: The cost that commands use which need one that runs everywhere.
+DEFAULT_ORACLE = "roofline"
+
+#: How costs and solvers with settings are written, for help texts.
+NOTATION = "NAME[,KEY=VALUE...]"
+
+
+class Command(click.Command):
+    """A command that takes no option for the value of the option before it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuse e.g. `--out --force`, which would write into a folder called "--force"."""
+        options = {name: p for p in self.params if isinstance(p, click.Option) for name in p.opts}
+        for given, value in itertools.pairwise(args):
+            if given in options and not options[given].is_flag and value in options:
+                raise click.BadOptionUsage(given, f"Option '{given}' requires an argument.", ctx)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx  # left out by click where an option has no value
+            raise
+
+
+# --- types of options -------------------------------------------------------------------------------------------------
+
+
+def one_of(kind: str, names: Iterable[str]) -> Callable[[str], str]:
+    """Return a type that takes one of `names` and suggests close ones."""
+    known = list(names)
+
+    def name(text: str) -> str:
+        if text not in known:
+            raise click.BadParameter(f"unknown {kind} '{text}': {closest(text, known)}")
+        return text
+
+    return name
+
+
+def natural(text: str | int, least: int = 0) -> int:
+    """Parse a whole number of at least `least`."""
+    digits = str(text)
+    if not digits.isascii() or not digits.isdigit() or len(digits) > 18 or int(digits) < least:
+        raise click.BadParameter(f"expected a whole number of at least {least}, got '{digits:.40}'")
+    return int(digits)
+
+
+def positive(text: str | int) -> int:
+    """Parse a whole number of at least 1."""
+    return natural(text, least=1)
+
+
+def positive_number(text: str | float) -> float:
+    """Parse a number above 0 that is finite."""
+    value = _parse_float(text)
+    if not 0 < value < math.inf:
+        raise click.BadParameter(f"expected a finite number above 0, got '{text!s:.40}'")
+    return value
+
+
+def non_negative_number(text: str | float) -> float:
+    """Parse a number of at least 0 that is finite."""
+    value = _parse_float(text)
+    if not 0 <= value < math.inf:
+        raise click.BadParameter(f"expected a finite number of at least 0, got '{text!s:.40}'")
+    return value
+
+
+def share(text: str | float) -> float:
+    """Parse a number from 0 to 1."""
+    value = _parse_float(text)
+    if not 0 <= value <= 1:
+        raise click.BadParameter(f"expected a share from 0 to 1, got '{text!s:.40}'")
+    return value
+
+
+def _parse_float(text: str | float) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def folder(text: str | Path) -> Path:
+    """Take the path of a folder; an empty one, e.g. of a variable that is not set, would be the current folder."""
+    if text == "":
+        raise click.BadParameter("expected the path of a folder, got ''; '.' is the current one")
+    return Path(text)
+
+
+# --- options of several commands --------------------------------------------------------------------------------------
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+force_option = click.option("--force", is_flag=True, help="Overwrite an existing file.")
+device_option = click.option(
+    "--device", type=one_of("device", ["cpu", "cuda"]), metavar="DEVICE", help="Measure on cpu or cuda."
+)
+
+
+# --- names with settings ----------------------------------------------------------------------------------------------
+
+
+class Spec(NamedTuple):
+    """A registered name or `module:Class`, and keyword arguments for it."""
+
+    name: str
+    settings: dict[str, Any]
+
+
+def parse_spec(text: str) -> Spec:
+    """Read NAME,KEY=VALUE,... such as "simulator,weights=model,role=judge".
+
+    A value is JSON (a number, true, null, a quoted string) where it can be read as such, else a string.
+
+    Raises:
+        InputError: the name is missing or a file's, or a setting is not KEY=VALUE, is given twice or is called "name".
+    """
+    name, *assignments = text.split(",")
+    if not name:
+        raise InputError(f"'{text:.80}': expected {NOTATION}, the name is missing")
+    module, colon, attribute = name.partition(":")
+    if colon and module.endswith(".py"):
+        dotted = module.removesuffix(".py").removeprefix("./").replace("/", ".")
+        raise InputError(f"'{text:.80}': expected module:Class, not a file: drop '.py' and give {dotted}:{attribute}")
+    settings: dict[str, Any] = {}
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not equals or not key.isidentifier():
+            raise InputError(f"'{text:.80}': expected {NOTATION}, got '{assignment:.40}' for a setting")
+        if key == "name":
+            raise InputError(f"'{text:.80}': no setting can be called 'name', the name comes first")
+        if key in settings:
+            raise InputError(f"'{text:.80}': setting '{key}' is given twice")
+        try:
+            settings[key] = json.loads(value)
+        except ValueError:
+            settings[key] = value
+    return Spec(name, settings)
+
+
+def parse_labelled_spec(text: str) -> tuple[str, Spec]:
+    """Read e.g. "narrow=neuroshard,beam_width=1": a label and what it stands for; the label may be left out.
+
+    Raises:
+        InputError: as `parse_spec`, or nothing stands before or after the first "=".
+    """
+    first, comma, rest = text.partition(",")
+    label, equals, name = first.partition("=")
+    if not equals:
+        return "", parse_spec(text)
+    if not label or not name:
+        raise InputError(f"'{text:.80}': expected [LABEL=]{NOTATION}")
+    return label, parse_spec(name + comma + rest)
+
+
+def device_settings(device: str | None, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that `--device` stands for, besides those given with the cost's name.
+
+    Raises:
+        InputError: the device is given there, too.
+    """
+    if device is not None and "device" in settings:
+        raise InputError(f"--device {device} and setting device={settings['device']} were given: leave one out")
+    return {} if device is None else {"device": device}
+
+
+def open_cost(text: str, device: str | None = None) -> CostModel:
+    """Make the cost model that `--cost` and `--device` name.
+
+    Raises:
+        InputError: no such cost, or one that does not take these settings; or the device is given twice.
+    """
+    name, settings = parse_spec(text)
+    return make_cost(name, **device_settings(device, settings), **settings)
+
+
+def open_solver(text: str) -> Solver:
+    """Make the solver that `--solver` names.
+
+    Raises:
+        InputError: no such solver, or one that does not take these settings.
+    """
+    name, settings = parse_spec(text)
+    return make_solver(name, **settings)
+
+
+def read_task(text: str) -> ShardingTask:
+    """Read a task from a file, or from a suite by SUITE/INDEX.
+
+    Raises:
+        InputError: neither a file nor a task of a suite, or the file is damaged.
+    """
+    match = re.fullmatch(r"([^/]+)/([0-9]{1,9})", text)
+    # A suite without an index, or with one that is no number, is no file either: the message is about suites.
+    names_suite = match is not None or (re.fullmatch(r"[^/]+(/[\w-]*)?", text) and text.split("/")[0] in suite_names())
+    if Path(text).exists() or not names_suite:
+        return ShardingTask.load(text)
+    suite = load_suite(text.split("/")[0])
+    if match is None:
+        expected = f"{suite.name}/INDEX with INDEX from 0 to {len(suite) - 1}"
+        raise InputError(f"'{text:.80}' names no task: expected a task file, or {expected}")
+    index = int(match[2])
+    if index >= len(suite):
+        raise InputError(f"suite '{suite.name}' has tasks 0 to {len(suite) - 1}, not {index}")
+    return suite[index]

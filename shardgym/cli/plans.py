@@ -1,0 +1,201 @@
+"""measure, plan show, plan diff: what plans for a task cost, and what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from tabulate import tabulate
+
+from shardgym.cli.options import NOTATION, Command, device_option, force_option, json_option, open_cost, read_task
+from shardgym.cli.output import check_free, count, is_ascii_only, note_lines, print_json, terminal_width
+from shardgym.cli.plan_files import plan_to_csv, read_plan
+from shardgym.costs.plan_cost import PlanCost
+from shardgym.files import write_whole
+from shardgym.leaderboard.ties import RULE, TIED, marks
+from shardgym.plan import plan_problems
+from shardgym.rendering import render_diff, render_plan, render_shards
+from shardgym.rendering.bottleneck import device_loads
+from shardgym.rendering.plan_diff import MAX_LISTED, table_changes
+
+
+@click.command("measure", cls=Command)
+@click.argument("task_name", metavar="TASK")
+@click.argument("plan_paths", nargs=-1, required=True, metavar="PLAN...")
+@click.option(
+    "--cost", "cost_name", default="fbgemm", show_default=True, metavar="NAME", help=f"Cost model, {NOTATION}."
+)
+@device_option
+@json_option
+def measure(task_name: str, plan_paths: tuple[str, ...], cost_name: str, device: str | None, as_json: bool) -> int:
+    """Measure what plans for one task cost.
+
+    TASK is a task file, or SUITE/INDEX such as quick-v1/0. PLAN is a plan file, or one device for every table:
+    {"TABLE": DEVICE, ...} in .json, columns table,device in .csv.
+
+    Several plans are measured interleaved in one run, so that they can be compared; a table of all ends the output.
+    The lowest total is marked "best" only if it differs from every other by more than 2 standard errors of the
+    difference; else it and those within are marked "tied". Communication is measured where the machine has as many
+    devices as the task, else modelled, and the output says so. Exit code 1 when a plan is infeasible or could not be
+    measured.
+    """
+    task = read_task(task_name)
+    plans = [read_plan(path, task) for path in plan_paths]
+    with open_cost(cost_name, device) as model:
+        costs = model.evaluate(task, plans)
+    if as_json:
+        print_json([
+            {
+                "file": path,
+                "plan": plan.digest,
+                "total_ms": cost.total_ms if cost.feasible else None,
+                "mark": mark,
+                "cost": cost.to_dict(),
+            }
+            for path, plan, cost, mark in zip(plan_paths, plans, costs, marks(costs), strict=True)
+        ])  # fmt: skip
+    else:
+        for path, plan, cost in zip(plan_paths, plans, costs, strict=True):
+            page = render_plan(task, plan, cost, width=terminal_width(), ascii_only=is_ascii_only())
+            print(f"{path}:\n{page}\n")
+        if len(costs) > 1:
+            _print_comparison(plan_paths, costs)
+        for line in note_lines(list(zip(plan_paths, costs, strict=True))):
+            print(line)
+    return 0 if all(cost.feasible for cost in costs) else 1
+
+
+def _print_comparison(paths: Sequence[str], costs: Sequence[PlanCost]) -> None:
+    found = marks(costs)
+    rows = []
+    for path, cost, mark in zip(paths, costs, found, strict=True):
+        if cost.feasible:
+            rows.append([path, f"{cost.total_ms:.3f}", f"{cost.noise * cost.total_ms:.3f}", mark or ""])
+        else:
+            rows.append([path, "-", "-", "no cost"])
+    headers = ["file", "total ms", "+- std error", ""]
+    print(tabulate(rows, headers, "simple", colalign=["left", "right", "right", "left"], disable_numparse=True))
+    if TIED in found:
+        print(RULE)
+
+
+@click.command("show", cls=Command)
+@click.argument("task_name", metavar="TASK")
+@click.argument("plan_path", metavar="PLAN")
+@click.option("--cost", "cost_name", metavar="NAME", help=f"Score the plan with this cost model, {NOTATION}.")
+@device_option
+@click.option("--shards", "list_shards", is_flag=True, help="List every shard, too.")
+@click.option("--csv", "csv_path", type=click.Path(path_type=Path), metavar="FILE", help="Write every shard as CSV.")
+@force_option
+@json_option
+def show(
+    task_name: str,
+    plan_path: str,
+    cost_name: str | None,
+    device: str | None,
+    list_shards: bool,
+    csv_path: Path | None,
+    force: bool,
+    as_json: bool,
+) -> int:
+    """Draw a plan: devices by memory and, with --cost, by time; the worst device and the tables responsible for it.
+
+    TASK is a task file, or SUITE/INDEX such as quick-v1/0. PLAN is a plan file, or one device for every table:
+    {"TABLE": DEVICE, ...} in .json, columns table,device in .csv.
+
+    With --cost, "held up by" names the device that the others wait for or that exchanges longest, and whether its
+    compute or the columns that it sends set it apart. Exit code 1 when the plan is infeasible; its problems are listed.
+    """
+    if csv_path is not None:
+        check_free(csv_path, force)
+    task = read_task(task_name)
+    plan = read_plan(plan_path, task)
+    cost = None
+    if cost_name is not None:
+        with open_cost(cost_name, device) as model:
+            cost = model.evaluate(task, [plan])[0]
+    problems = list(plan_problems(task, plan.shards))
+    if csv_path is not None:
+        write_whole(csv_path, plan_to_csv(task, plan))
+    if as_json:
+        used = plan.bytes_per_device(task)
+        loads = device_loads(task, plan)
+        page = {
+            "task": task.digest,
+            "plan": plan.digest,
+            "problems": problems,
+            "cost": None if cost is None else cost.to_dict(),
+            "devices": [
+                {
+                    "device": d,
+                    "shards": len(plan.on(d)),
+                    "used_bytes": used[d],
+                    "memory_bytes": task.topology.memory_bytes[d],
+                    "values_per_sample": loads[d],
+                }
+                for d in range(task.num_devices)
+            ],
+        }
+        if list_shards:
+            page["shards"] = [shard.to_dict() | {"bytes": shard.bytes(task)} for shard in plan.shards]
+        print_json(page)
+    else:
+        if list_shards:
+            print(f"{render_shards(task, plan)}\n")
+        print(render_plan(task, plan, cost, width=terminal_width(), ascii_only=is_ascii_only()))
+        for line in note_lines([] if cost is None else [("", cost)]):
+            print(line)
+        if csv_path is not None:
+            print(f"csv: {count(len(plan.shards), 'shard')} written to {csv_path}")
+    return 1 if problems or (cost is not None and not cost.feasible) else 0
+
+
+@click.command("diff", cls=Command)
+@click.argument("task_name", metavar="TASK")
+@click.argument("path_a", metavar="A")
+@click.argument("path_b", metavar="B")
+@click.option(
+    "--cost", "cost_name", metavar="NAME", help=f"Score both plans with this cost model, {NOTATION}, in one run."
+)
+@click.option("--all", "list_all", is_flag=True, help=f"List every table that differs, not {MAX_LISTED} at most.")
+@device_option
+@json_option
+def diff(
+    task_name: str, path_a: str, path_b: str, cost_name: str | None, list_all: bool, device: str | None, as_json: bool
+) -> int:
+    """Compare two plans for the same task: devices side by side, tables that moved, tables that are cut differently.
+
+    TASK is a task file, or SUITE/INDEX such as quick-v1/0. A and B are plan files, or one device for every table:
+    {"TABLE": DEVICE, ...} in .json, columns table,device in .csv.
+    """
+    task = read_task(task_name)
+    before = read_plan(path_a, task)
+    after = read_plan(path_b, task)
+    costs = None
+    if cost_name is not None:
+        with open_cost(cost_name, device) as model:
+            first, second = model.evaluate(task, [before, after])
+            costs = (first, second)
+    if as_json:
+        changes = [
+            {
+                "table": change.table,
+                "moved": change.is_move,
+                "before": [shard.to_dict() for shard in change.before],
+                "after": [shard.to_dict() for shard in change.after],
+            }
+            for change in table_changes(task, before, after)
+        ]
+        print_json({"changes": changes, "costs": None if costs is None else [cost.to_dict() for cost in costs]})
+    else:
+        max_listed = None if list_all else MAX_LISTED
+        ascii_only = is_ascii_only()
+        print(
+            render_diff(
+                task, before, after, costs, width=terminal_width(), ascii_only=ascii_only, max_listed=max_listed
+            )
+        )
+        for line in note_lines([] if costs is None else list(zip("AB", costs, strict=True))):
+            print(line)
+    return 0

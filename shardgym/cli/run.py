@@ -1,0 +1,255 @@
+"""run, verify, leaderboard: solvers on a suite, their records scored again, and the tables of stored records."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+from shardgym.cli import INTERRUPTED
+from shardgym.cli.options import (
+    NOTATION,
+    Command,
+    device_option,
+    device_settings,
+    folder,
+    json_option,
+    natural,
+    one_of,
+    parse_labelled_spec,
+    parse_spec,
+    positive,
+    positive_number,
+)
+from shardgym.cli.output import is_ascii_only, print_json, say
+from shardgym.evaluation import Resume, SolverSpec, evaluate
+from shardgym.evaluation import verify as verify_records
+from shardgym.evaluation.result import RunInfo
+from shardgym.evaluation.runner import ERRORS
+from shardgym.evaluation.store import RECORDS, read_records, record_files
+from shardgym.evaluation.verify import RULE, RecordCheck
+from shardgym.files import write_whole
+from shardgym.leaderboard import load_boards, rank, render
+from shardgym.leaderboard.ranking import HEURISTICS
+from shardgym.leaderboard.render import FORMATS, to_dict
+from shardgym.progress import log_to_stderr
+from shardgym.suites import Suite, load_suite
+from shardgym.suites.spec import CostChoice, Track
+
+DEFAULT_SOLVERS = ("random", *HEURISTICS, "neuroshard", "neuroshard_plus")
+TABLE = "table.md"
+
+
+@click.command("run", cls=Command)
+@click.option("--suite", "suite_name", required=True, metavar="NAME", help="Name of a suite, or a suite file.")
+@click.option(
+    "--solver",
+    "solvers",
+    multiple=True,
+    metavar="NAME",
+    help=f"[LABEL=]{NOTATION}, registered name or module:Class; repeat for several, with labels if names are the same "
+    f"(default: {', '.join(DEFAULT_SOLVERS)}).",
+)
+@click.option(
+    "--cost", metavar="NAME", help=f"The judge, {NOTATION} (default: the suite's); 'simulator' for the simulated track."
+)
+@click.option("--oracle", metavar="NAME", help=f"The cost that solvers may query, {NOTATION} (default: the track's).")
+@device_option
+@click.option("--out", type=folder, metavar="DIR", help="Folder of the records (default: results/SUITE-JUDGE).")
+@click.option("--limit", type=positive, metavar="N", help="Only the first N tasks.")
+@click.option(
+    "--seed",
+    "seeds",
+    type=natural,
+    multiple=True,
+    metavar="N",
+    help="Given to solvers; repeat for several (default: 0).",
+)
+@click.option("--time-limit", type=positive_number, metavar="SECONDS", help="Given to solvers that take one.")
+@click.option(
+    "--resume",
+    type=one_of("resume mode", [str(mode) for mode in Resume]),
+    default="missing",
+    show_default=True,
+    metavar="MODE",
+    help=", ".join(Resume),
+)
+@json_option
+def run(
+    suite_name: str,
+    solvers: tuple[str, ...],
+    cost: str | None,
+    oracle: str | None,
+    device: str | None,
+    out: Path | None,
+    limit: int | None,
+    seeds: tuple[int, ...],
+    time_limit: float | None,
+    resume: str,
+    as_json: bool,
+) -> int:
+    """Run solvers on a suite and rank them.
+
+    Every solver solves every task with the oracle; then the judge, another cost model that no solver gets to see,
+    scores all plans of the task together. Where judge and oracle are the same model (roofline for both), solvers are
+    marked by their own measure, and the table says so. One record per task, solver and seed is appended to
+    OUT/records.jsonl as soon as the task is scored, failures included. Killed at any moment, the same command
+    continues. At the end the ranked table is printed and written to OUT/table.md.
+
+    --resume: 'missing' solves what has no record (default), 'failed' also solves again what failed, 'all' starts
+    afresh and moves the old records aside, 'none' only reports what is there. A stored plan is used again even if the
+    code of its solver has changed since.
+
+    Exit code 1 when a solver raised or returned nonsense, when a plan could not be scored, or when nothing was solved
+    at all; a task that a solver found no feasible plan for is an outcome and shows as its success rate.
+    """
+    suite = load_suite(suite_name)
+    track = _choose_track(suite, cost, oracle, device)
+    out = out or Path("results") / f"{suite.name}-{track.judge.cost.replace(':', '.')}"
+    specs = [parse_labelled_spec(text) for text in solvers or DEFAULT_SOLVERS]
+    try:
+        # What a solver prints is not part of the result.
+        with contextlib.redirect_stdout(sys.stderr), log_to_stderr(info=not as_json):
+            results = evaluate(
+                suite,
+                [SolverSpec(spec.name, spec.settings, label) for label, spec in specs],
+                out=out,
+                judge=track.judge.cost,
+                judge_settings=track.judge.settings,
+                oracle=track.oracle.cost,
+                oracle_settings=track.oracle.settings,
+                seeds=list(seeds) or [0],
+                limit=limit,
+                resume=resume,
+                time_limit_s=time_limit,
+                progress=not as_json,
+            )
+    except KeyboardInterrupt:
+        say(_how_to_continue(out))
+        return INTERRUPTED
+    rankings = [rank(board) for board in load_boards([out / RECORDS])]
+    write_whole(out / TABLE, render(rankings, "md") + "\n")
+    files = {"records": str(out / RECORDS), "table": str(out / TABLE)}
+    if (out / ERRORS).exists():
+        files["tracebacks"] = str(out / ERRORS)
+    failures = [r for r in results if r.status in ("error", "unmeasured")]
+    if as_json:
+        print_json({"rankings": [to_dict(r) for r in rankings], "files": files, "failures": len(failures)})
+    else:
+        print(render(rankings))
+        for r in failures[:3]:
+            say(f"shardgym: {r.solver} on task {r.task_index}, {r.status}: {r.reason}")
+        print("\n" + "\n".join(f"{what}: {path}" for what, path in files.items()))
+    return 1 if failures or not any(r.status == "ok" for r in results) else 0
+
+
+def _choose_track(suite: Suite, cost: str | None, oracle: str | None, device: str | None) -> Track:
+    """Return the suite's judge and oracle, with what the command line says otherwise."""
+    spec = None if cost is None else parse_spec(cost)
+    track = suite.track(None if spec is None else spec.name)
+    judge_choice = CostChoice(*spec) if spec is not None and spec.settings else track.judge
+    oracle_choice = track.oracle if oracle is None else CostChoice(*parse_spec(oracle))
+    extra = device_settings(device, spec.settings if spec is not None else {})
+    oracle_extra = extra if oracle_choice.cost == judge_choice.cost else {}
+    return Track(
+        CostChoice(judge_choice.cost, judge_choice.settings | extra),
+        CostChoice(oracle_choice.cost, oracle_choice.settings | oracle_extra),
+    )
+
+
+def _how_to_continue(out: Path) -> str:
+    info = RunInfo.beside(out) if out.exists() else None
+    if info is None:
+        return "shardgym: interrupted before the first record"
+    done = len(read_records(out / RECORDS)) if (out / RECORDS).exists() else 0
+    total = info.num_tasks * len(info.solvers) * len(info.seeds)
+    return f"shardgym: interrupted with {done} of {total} records in {out}; the same command continues"
+
+
+@click.command("verify", cls=Command, epilog=RULE)
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option(
+    "--trust",
+    multiple=True,
+    metavar="MODULE:CLASS",
+    help="A judge or solver of your own that records may name; repeat for several.",
+)
+@click.option("--solve", is_flag=True, help="Solve every task again, too, and compare plans.")
+@click.option("-q", "--quiet", is_flag=True, help="The verdict of each path, and what is wrong; no progress.")
+@json_option
+def verify(paths: tuple[str, ...], trust: tuple[str, ...], solve: bool, quiet: bool, as_json: bool) -> int:
+    """Score stored plans again and compare with their records.
+
+    PATH is a folder of runs, or a records file.
+
+    Of every record the line is parsed, the plan checked against its task, and its cost computed or measured again with
+    the record's judge and settings. Prints one line per record and a footer. Records of other hardware or of another
+    version of the judge are skipped and counted; records without a cost and without a plan are failures, not checked.
+    With --solve every solver solves its tasks again with the oracle and seed of the record, and must make the same
+    plan, or fail in the same way, which checks failures too; not with a time limit or a measured oracle. With --quiet
+    every path is verified by itself and gets one line, its verdict, and lines for what fails or is missing.
+
+    Exit code 1 when any record disagrees, is damaged or is not of the run in run.json, when a solver's measured costs
+    are consistently off, or when of a file nothing could be verified. The footer says "partly verified", with exit
+    code 0, when records were skipped, when there are failures that were not checked, or when records of the run or
+    run.json are missing.
+    """
+    if quiet and not as_json:
+        record_files(paths)  # a path that does not exist is told before time is spent on the others
+        return max([_verify_quietly(path, trust, solve) for path in dict.fromkeys(paths)])
+    # What a solver prints is not part of the result.
+    with contextlib.redirect_stdout(sys.stderr), log_to_stderr(info=not as_json):
+        report = verify_records(paths, trust=trust, solve=solve, progress=not as_json)
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        _print_rows(report.rows)
+        print(report.footer())
+    return 0 if report.ok else 1
+
+
+def _verify_quietly(path: str, trust: tuple[str, ...], solve: bool) -> int:
+    """Verify one path, print its verdict and what is wrong, and return its exit code."""
+    with contextlib.redirect_stdout(sys.stderr):
+        report = verify_records(path, trust=trust, solve=solve)
+    _print_rows(row for row in report.rows if row.status in ("mismatch", "unreadable"))
+    print(f"{path}: {report.footer()}", flush=True)
+    return 0 if report.ok else 1
+
+
+def _print_rows(rows: Iterable[RecordCheck]) -> None:
+    for row in rows:
+        print(row.line(is_ascii_only()))
+
+
+@click.command("leaderboard", cls=Command)
+@click.argument("paths", nargs=-1, metavar="[PATH]...")
+@click.option("--suite", "suite_name", metavar="NAME", help="Only this suite.")
+@click.option(
+    "--format",
+    "table_format",
+    type=one_of("format", FORMATS),
+    default="text",
+    show_default=True,
+    metavar="FORMAT",
+    help=" or ".join(FORMATS),
+)
+@json_option
+def leaderboard(paths: tuple[str, ...], suite_name: str | None, table_format: str, as_json: bool) -> int:
+    """Print ranked tables from stored records.
+
+    PATH is a folder of runs, or a records file; without one it is the folder results.
+
+    Records of different suites, judges or hardware go into different tables. Records of the same from several folders
+    share one, unless two of the folders hold the same solver, task and seed, or different tasks under one index: none
+    is preferred then, each of these folders has its own table, which names it and says why.
+    """
+    rankings = [rank(board) for board in load_boards(paths or ("results",), suite_name)]
+    if as_json:
+        print_json([to_dict(ranking) for ranking in rankings])
+    else:
+        print(render(rankings, table_format))
+    return 0

@@ -1,0 +1,161 @@
+"""collect, pretrain: measured samples, and the simulator that is trained on them."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from tabulate import tabulate
+from tqdm import tqdm
+
+from shardgym.cli import INTERRUPTED
+from shardgym.cli.options import Command, folder, json_option, natural, one_of, positive, positive_number, share
+from shardgym.cli.output import print_json, say
+from shardgym.errors import InputError
+
+# Collecting and training import torch, which takes seconds: not for --help.
+
+
+@click.command("collect", cls=Command)
+@click.option("--out", required=True, type=folder, metavar="DIR", help="Folder of the measurements.")
+@click.option(
+    "--device",
+    default="cpu",
+    show_default=True,
+    type=one_of("device", ["cpu", "cuda"]),
+    metavar="DEVICE",
+    help="Measure on cpu or cuda.",
+)
+@click.option("--preset", default="survey", show_default=True, metavar="PRESET", help="quick or survey")
+@click.option("--compute", type=natural, metavar="N", help="Shard sets, without repeats (default: the preset's).")
+@click.option("--comm", type=natural, metavar="N", help="Exchanges, without repeats (default: the preset's).")
+@click.option(
+    "--workers", type=positive, default=1, show_default=True, metavar="W", help="Compute measured at the same time."
+)
+@click.option(
+    "--repeat-share", type=share, default=0.15, show_default=True, metavar="X", help="Share that is measured twice."
+)
+@click.option("--minutes", type=positive_number, metavar="T", help="Begin nothing new after so long.")
+@click.option("--seed", type=natural, default=0, show_default=True, metavar="N", help="Of all draws.")
+@click.option("--finish", "only_finish", is_flag=True, help="Only write the Parquet files of what is there.")
+@json_option
+def collect(out: Path, only_finish: bool, as_json: bool, **settings: Any) -> int:
+    """Measure the data set that simulators are trained on: shard sets, and all-to-all exchanges.
+
+    Samples for the oracle and the judge are disjoint and come from the train half of the pool, test samples from its
+    test half. A part is measured twice, so that the noise floor is known. The order is random. Every measurement is
+    appended to DIR/measurements.jsonl and flushed: killed at any moment, the same command continues, and with higher
+    numbers it adds samples. At the end compute.parquet and comm.parquet are written; --finish writes them of what is
+    there.
+
+    Exit code 1 when a sample could not be measured.
+    """
+    from shardgym.collection.run import collect, finish
+
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            summary = finish(out) if only_finish else collect(out, progress=not as_json, **settings)
+    except KeyboardInterrupt:
+        say(f"shardgym: interrupted; the same command continues in {out}, --finish writes Parquet files")
+        return INTERRUPTED
+    if as_json:
+        print_json(summary.to_dict())
+    else:
+        print("\n".join(summary.lines()))
+    return 1 if summary.failed else 0
+
+
+@click.command("pretrain", cls=Command)
+@click.argument("data_folder", type=click.Path(path_type=Path), metavar="DATA")
+@click.option("-o", "--out", required=True, type=folder, metavar="FOLDER", help="Where weights and cards go.")
+@click.option("--seed", type=natural, default=0, show_default=True, metavar="N", help="Of weights, split and order.")
+@click.option(
+    "--epochs", type=positive, metavar="N", help="Passes over the samples (default: 120, more for few samples)."
+)
+@click.option("--report", "with_report", is_flag=True, help="Compare with the published architecture, draw plots.")
+@click.option("--force", is_flag=True, help="Overwrite weights in FOLDER.")
+@json_option
+def pretrain(
+    data_folder: Path, out: Path, seed: int, epochs: int | None, with_report: bool, force: bool, as_json: bool
+) -> int:
+    """Train the simulator on DATA, a folder of measured samples as 'shardgym collect' writes it.
+
+    Writes weights (safetensors) and a model card (JSON) for the oracle, and for the judge if there are samples for it.
+    Both are used with make_cost("simulator", weights=FOLDER). Without samples of exchanges, as from a machine with one
+    GPU, they predict compute, and communication is modelled by the task's topology. The same samples and seed give the
+    same weights. --report also trains the published architecture for comparison and draws plots.
+    """
+    from shardgym.pretraining.data import load_data
+    from shardgym.pretraining.fit import FitSettings
+    from shardgym.pretraining.pretrain import pretrain
+    from shardgym.pretraining.report import report
+
+    if out.exists() and not out.is_dir():
+        raise InputError(f"cannot write into {out}: expected a folder")
+    weights = list(out.glob("*.safetensors")) if out.is_dir() else []
+    if weights and not force:
+        raise InputError(f"{out} holds weights ({weights[0].name}): give another folder, or --force to overwrite them")
+    data = load_data(data_folder)
+    if not len(data.comm):
+        say(f"{data_folder} has no exchanges: the simulator will predict compute, and model communication")
+    settings = FitSettings() if epochs is None else FitSettings(epochs=epochs, least_steps=0)
+    with _TrainingBars(quiet=as_json) as bars:
+        cards = pretrain(data, out, settings, seed, bars.advance)
+        if with_report:
+            cards = [report(card, data, out, progress=bars.advance)[0] for card in cards]
+    if as_json:
+        print_json([card.to_dict() for card in cards])
+        return 0
+    for card in cards:
+        print(f"{card.role}, trained for {card.hardware}\n\n{_error_table(card.errors)}\n")
+    if len(cards) == 1:
+        say("no judge was trained: too few samples of role 'judge'")
+    print(f"weights and cards are in {out}")
+    return 0
+
+
+def _error_table(errors: dict[str, dict[str, float | None]]) -> str:
+    def percent(share: float | None) -> str | None:
+        return None if share is None else f"{100 * share:.1f} %"
+
+    rows = [
+        {
+            "part": part.replace("_", " "),
+            "error": percent(error["mape"]),
+            "repeat": percent(error["noise_mape"]),
+            "tau": error["kendall_tau"],
+            "tau of repeat": error["noise_kendall_tau"],
+        }
+        for part, error in errors.items()
+    ]
+    return tabulate(rows, headers="keys", tablefmt="simple", floatfmt=".3f", missingval="unknown")
+
+
+class _TrainingBars:
+    """One progress bar per thing that is trained, in terminals."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._disable = True if quiet else None
+        self._bar: Any = None
+        self._name = ""
+
+    def advance(self, name: str, done: int, total: int) -> None:
+        """Show that `done` of `total` steps of `name` are done."""
+        if name != self._name or self._bar is None:
+            self._close()
+            self._bar = tqdm(total=total, desc=name, unit="epoch", disable=self._disable)
+            self._name = name
+        self._bar.update(done - self._bar.n)
+
+    def _close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def __enter__(self) -> _TrainingBars:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._close()

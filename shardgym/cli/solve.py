@@ -1,0 +1,225 @@
+"""solve: one plan for one task, and on standard error how the solver is doing meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import click
+
+from shardgym.arguments import check_instance
+from shardgym.cli.options import (
+    DEFAULT_ORACLE,
+    NOTATION,
+    Command,
+    device_option,
+    force_option,
+    json_option,
+    natural,
+    open_cost,
+    open_solver,
+    positive_number,
+    read_task,
+)
+from shardgym.cli.output import check_free, count, note_lines, print_json, say
+from shardgym.cli.plan_files import read_plan
+from shardgym.errors import InfeasiblePlanError, InputError
+from shardgym.files import write_whole
+from shardgym.plan import ShardingPlan
+from shardgym.progress import ProgressBar, log_to_stderr
+from shardgym.solver import call_solver, takes, warm_up
+from shardgym.task import ShardingTask
+
+#: Seconds between updates of the progress, and until a solver that reports nothing is remarked on.
+UPDATE_S = 1.0
+SILENT_S = 15.0
+
+#: Seconds between lines of a log at least: after a better plan, and without one.
+BETTER_S = 10.0
+SAME_S = 60.0
+
+_logger = logging.getLogger("shardgym.solve")
+
+
+@click.command("solve", cls=Command)
+@click.argument("task_name", metavar="TASK")
+@click.option(
+    "--solver", "solver_name", required=True, metavar="NAME", help=f"{NOTATION}, registered name or module:Class."
+)
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="PLAN.json", help="Where the plan goes."
+)
+@click.option(
+    "--oracle",
+    "oracle_name",
+    default=DEFAULT_ORACLE,
+    show_default=True,
+    metavar="NAME",
+    help=f"The cost that the solver may query, {NOTATION}.",
+)
+@device_option
+@click.option("--seed", type=natural, default=0, show_default=True, metavar="N", help="Given to the solver.")
+@click.option("--time-limit", type=positive_number, metavar="SECONDS", help="Given to a solver that takes one.")
+@click.option("--initial-plan", "initial_path", metavar="PLAN", help="What the solver starts from, if it can.")
+@force_option
+@json_option
+def solve(
+    task_name: str,
+    solver_name: str,
+    output: Path,
+    oracle_name: str,
+    device: str | None,
+    seed: int,
+    time_limit: float | None,
+    initial_path: str | None,
+    force: bool,
+    as_json: bool,
+) -> int:
+    """Make one plan for one task and write it to a file.
+
+    TASK is a task file, or SUITE/INDEX such as quick-v1/0. PLAN is a plan file, or one device for every table:
+    {"TABLE": DEVICE, ...} in .json, columns table,device in .csv.
+
+    The file appears whole or not at all; an existing one is only replaced with --force. Exit code 1 when there is no
+    feasible plan. Meanwhile the best cost so far is shown on standard error, if the solver tells of any. On Ctrl-C the
+    best plan so far is written, if there is one, and the exit code is 1 too.
+    """
+    check_free(output, force)
+    task = read_task(task_name)
+    solver = open_solver(solver_name)
+    initial_plan = None
+    if initial_path is not None:
+        if not takes(solver, "initial_plan"):
+            raise InputError(
+                f"--initial-plan: solver '{solver_name:.80}' starts from no plan: leave it out, or name a solver "
+                "whose solve takes initial_plan, such as neuroshard_plus"
+            )
+        initial_plan = _read_feasible_plan(initial_path, task)
+    hint = ""
+    if time_limit is None and takes(solver, "time_limit_s"):
+        hint = f"still solving; --time-limit SECONDS ends '{solver_name:.80}' early"
+    progress = SolveProgress(shown=not as_json, hint=hint)
+    best: ShardingPlan | None = None
+
+    def observer(plan: ShardingPlan, cost_ms: float) -> None:
+        nonlocal best
+        check_instance("what the solver tells its observer", plan, ShardingPlan, "observer(plan, cost_ms) takes a plan")
+        best = plan
+        progress.set_best(cost_ms)
+
+    with open_cost(oracle_name, device) as oracle:
+        # What a solver prints is not part of the result.
+        with contextlib.redirect_stdout(sys.stderr), log_to_stderr(info=not as_json):
+            warm_up(solver, task, oracle)
+            start = time.perf_counter()
+            try:
+                with progress:
+                    options = {"time_limit_s": time_limit, "initial_plan": initial_plan, "observer": observer}
+                    plan = call_solver(solver, task, oracle, seed, **options)
+                code = 0
+            except KeyboardInterrupt:
+                if best is None:
+                    raise
+                say("interrupted: this is the best plan so far")
+                plan = best
+                code = 1
+        seconds = time.perf_counter() - start
+        plan.validate(task)
+        cost = oracle.evaluate(task, [plan])[0]
+    check_free(output, force)
+    write_whole(output, plan.to_json(indent=2) + "\n")
+    if as_json:
+        print_json({
+            "plan": str(output),
+            "shards": len(plan.shards),
+            "solve_time_s": seconds,
+            "oracle": oracle_name,
+            "oracle_cost": cost.to_dict(),
+        })  # fmt: skip
+    else:
+        print(
+            f"{output}: {count(len(plan.shards), 'shard')} on {count(task.num_devices, 'device')} "
+            f"in {seconds:.3f} s, {cost.total_ms:.3f} ms per step by {oracle_name}"
+        )
+        for line in note_lines([("", cost)]):
+            print(line)
+    return code
+
+
+def _read_feasible_plan(path: str, task: ShardingTask) -> ShardingPlan:
+    plan = read_plan(path, task)
+    try:
+        plan.validate(task)
+    except InfeasiblePlanError as error:
+        raise InputError(f"--initial-plan {path}: expected a feasible plan, but {error}") from None
+    return plan
+
+
+class SolveProgress:
+    """Shows the best cost so far and the seconds, from its own thread: a live line in a terminal, else lines of a log.
+
+    What takes less than `UPDATE_S` shows nothing. Lines of a log are logged as information, which
+    `shardgym.progress.log_to_stderr` prints. A log gets none as long as there is no cost.
+
+    Args:
+        shown: whether anything is shown at all.
+        hint: what to say, once, of a solver that has reported nothing for `SILENT_S`; "" for nothing.
+    """
+
+    def __init__(self, *, shown: bool, hint: str = "") -> None:
+        self._shown = shown
+        self._hint = hint
+        self._best_ms: float | None = None
+        self._logged_at_s = 0.0
+        self._logged_ms: float | None = None
+        self._bar: ProgressBar | None = None
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="shardgym-solve-progress", daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._shown:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop, and wipe the live line."""
+        self._done.set()
+        if self._shown:
+            self._thread.join()
+        if self._bar is not None:
+            self._bar.close()
+
+    def set_best(self, cost_ms: float) -> None:
+        """Take note of the cost of a new best plan."""
+        self._best_ms = float(cost_ms)
+
+    def update(self, seconds: float) -> None:
+        """Show what there is to show `seconds` after the start."""
+        best_ms = self._best_ms
+        text = f"solving for {seconds:.0f} s" + ("" if best_ms is None else f", best so far {best_ms:.3f} ms per step")
+        if sys.stderr.isatty():
+            if self._bar is None:
+                self._bar = ProgressBar(shown=True, bar_format="{desc}", leave=False, desc=text)
+            self._bar.set_description_str(text)
+        elif best_ms is not None:
+            pause = SAME_S if best_ms == self._logged_ms else BETTER_S
+            if seconds - self._logged_at_s >= pause:
+                self._logged_at_s = seconds
+                self._logged_ms = best_ms
+                _logger.info(text)
+        if self._hint and best_ms is None and seconds >= SILENT_S:
+            _logger.info(self._hint)
+            self._hint = ""
+
+    def _watch(self) -> None:
+        start = time.monotonic()
+        while not self._done.wait(UPDATE_S):
+            self.update(time.monotonic() - start)

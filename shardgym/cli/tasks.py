@@ -1,0 +1,219 @@
+"""task make: a task from your own tables, and from a machine given by a named topology and figures of your own."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from shardgym.cli.options import (
+    Command,
+    force_option,
+    json_option,
+    non_negative_number,
+    one_of,
+    positive,
+    positive_number,
+)
+from shardgym.cli.output import check_free, count, print_json, say
+from shardgym.errors import InputError
+from shardgym.files import write_whole
+from shardgym.plan import COLUMN_UNIT
+from shardgym.pools import load_pool
+from shardgym.task import Optimizer, Precision, ShardingTask
+from shardgym.topology import GIB, PRESETS, Topology
+
+#: Interconnect of links that were given by their figures and not by a name.
+OWN_LINKS = "own"
+
+
+@click.command("make", cls=Command)
+@click.option("--tables", required=True, metavar="FILE", help="Tables in .json or .csv, or the name of a pool.")
+@click.option("--devices", required=True, type=positive, metavar="N", help="Number of devices.")
+@click.option(
+    "--topology",
+    "--preset",
+    "preset",
+    default="cpu",
+    show_default=True,
+    type=one_of("topology", PRESETS),
+    metavar="NAME",
+    help=f"Kind of device, memory and links: {', '.join(PRESETS)}.",
+)
+@click.option(
+    "--nodes",
+    type=positive,
+    metavar="K",
+    help="Nodes, each with N/K devices that share its fast links (default: as few as the topology's take).",
+)
+@click.option("--memory-gib", type=positive_number, metavar="X", help="Memory per device (default: the topology's).")
+@click.option(
+    "--intra-bandwidth",
+    type=positive_number,
+    metavar="X",
+    help="Bytes per second that a device can send inside its node, e.g. 25e9 (default: the topology's).",
+)
+@click.option(
+    "--intra-latency-ms",
+    type=non_negative_number,
+    metavar="X",
+    help="Start-up time of an exchange inside a node (default: the topology's).",
+)
+@click.option(
+    "--inter-bandwidth",
+    type=positive_number,
+    metavar="X",
+    help="Bytes per second that a device can send to other nodes (default: the topology's).",
+)
+@click.option(
+    "--inter-latency-ms",
+    type=non_negative_number,
+    metavar="X",
+    help="Start-up time of an exchange between nodes (default: the topology's).",
+)
+@click.option(
+    "--interconnect",
+    metavar="NAME",
+    help=f"Name of the links, for display (default: the topology's, or '{OWN_LINKS}' with figures of your own).",
+)
+@click.option("--batch-size", required=True, type=positive, metavar="B", help="Samples per step over all devices.")
+@click.option(
+    "--precision",
+    default="fp32",
+    show_default=True,
+    type=one_of("precision", get_args(Precision)),
+    metavar="NAME",
+    help=" or ".join(get_args(Precision)),
+)
+@click.option(
+    "--optimizer",
+    default="exact_sgd",
+    show_default=True,
+    type=one_of("optimizer", get_args(Optimizer)),
+    metavar="NAME",
+    help=", ".join(get_args(Optimizer)),
+)
+@click.option("--name", default="", help="For display.")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="TASK.json", help="Where the task goes."
+)
+@force_option
+@json_option
+def make(
+    tables: str,
+    batch_size: int,
+    precision: Precision,
+    optimizer: Optimizer,
+    name: str,
+    output: Path,
+    force: bool,
+    as_json: bool,
+    **machine: Any,
+) -> int:
+    """Make a task from your own tables and machine.
+
+    Tables: a .json or .csv file with name, num_embeddings, embedding_dim and, if known, pooling_factor and the
+    distribution of ids. The machine: how many devices on how many nodes, the memory of each device that embeddings may
+    take, and a named topology, which says what kind of device they are and how they are linked; --intra-... and
+    --inter-... say otherwise. Links count where communication is modelled, as by 'roofline'.
+    """
+    check_free(output, force)
+    task = ShardingTask(
+        tables=load_pool(tables).tables,
+        topology=_make_topology(**machine),
+        batch_size=batch_size,
+        precision=precision,
+        optimizer=optimizer,
+        name=name or Path(tables).stem,
+    )
+    topology = task.topology
+    if task.total_bytes > topology.total_memory_bytes:
+        raise InputError(
+            f"the tables take {task.total_bytes} bytes with optimiser state, {task.num_devices} devices hold "
+            f"{topology.total_memory_bytes}: no plan can fit; give more devices or memory"
+        )
+    odd = next((table for table in task.tables if table.embedding_dim % COLUMN_UNIT), None)
+    if odd is not None:
+        say(
+            f"shardgym: warning: table '{odd.name}' has {count(odd.embedding_dim, 'column')}: "
+            f"FBGEMM needs multiples of {COLUMN_UNIT}, no plan will be feasible"
+        )
+    write_whole(output, task.to_json(indent=2) + "\n")
+    if as_json:
+        print_json({"task": str(output), "digest": task.digest, "tables": task.num_tables})
+        return 0
+    share = task.total_bytes / topology.total_memory_bytes
+    nodes = ""
+    if _num_nodes(topology) > 1:
+        intra, inter = (f"{rate / 1e9:g} GB/s" for rate in (topology.intra_bandwidth, topology.inter_bandwidth))
+        nodes = f" on {_num_nodes(topology)} nodes ({topology.interconnect}: {intra} inside, {inter} between)"
+    print(
+        f"{output}: {count(task.num_tables, 'table')}, {100 * share:.1f} % of the memory of "
+        f"{count(task.num_devices, 'device')}{nodes}"
+    )
+    print(f"digest, the task_hash of its plans: {task.digest}")
+    return 0
+
+
+def _make_topology(
+    devices: int,
+    preset: str,
+    nodes: int | None,
+    memory_gib: float | None,
+    interconnect: str | None,
+    **links: float | None,
+) -> Topology:
+    """Return the topology that the options describe, with a warning where its nodes make no difference.
+
+    Args:
+        devices: number of devices.
+        preset: the named topology.
+        nodes: number of nodes; None for as few as the named topology's take.
+        memory_gib: per device; None for the named topology's.
+        interconnect: name of the links, for display.
+        **links: bandwidths and latencies by their names in `Topology`; None for the named topology's.
+
+    Raises:
+        InputError: devices do not divide into the nodes, a node has more devices than the named topology's, links
+            between nodes are given for one node, or a figure is out of range.
+    """
+    # What no device has is left for the topology to refuse.
+    memory = None if memory_gib is None else max(1, int(min(memory_gib, 2.0**40) * GIB))
+    named = Topology.preset(preset, devices, memory)
+    domain = named.fast_domain_size
+    if nodes is not None:
+        _check_nodes(preset, devices, nodes)
+        domain = devices // nodes
+    own_links: dict[str, Any] = {field: value for field, value in links.items() if value is not None}
+    if interconnect is None:
+        interconnect = OWN_LINKS if own_links else named.interconnect
+    topology = dataclasses.replace(named, fast_domain_size=domain, interconnect=interconnect, **own_links)
+
+    between = [field for field in own_links if field.startswith("inter_")]
+    if between and _num_nodes(topology) == 1:
+        option = f"--{between[0].replace('_', '-')}"
+        raise InputError(f"{option} is for links between nodes, and all devices are on one node: give --nodes, too")
+    intra = (topology.intra_bandwidth, topology.intra_latency_ms)
+    inter = (topology.inter_bandwidth, topology.inter_latency_ms)
+    if _num_nodes(topology) > 1 and not between and intra == inter:
+        say(
+            "shardgym: warning: links between nodes are as fast as inside of nodes: give --inter-bandwidth and "
+            "--inter-latency-ms, or a --topology that has them"
+        )
+    return topology
+
+
+def _check_nodes(preset: str, devices: int, nodes: int) -> None:
+    """Refuse nodes that the devices do not divide into, or that are larger than the named topology's."""
+    largest = PRESETS[preset].get("fast_domain_size", devices)
+    possible = [n for n in range(1, devices + 1) if devices % n == 0 and devices <= n * largest]
+    if nodes not in possible:
+        why = f"'{preset}' has {largest} on a node" if devices % nodes == 0 else "they do not divide"
+        nearest = [n for n in possible if n < nodes][-1:] + [n for n in possible if n > nodes][:1]
+        raise InputError(f"--nodes {nodes} for {devices} devices: {why}; nearest is {' or '.join(map(str, nearest))}")
+
+
+def _num_nodes(topology: Topology) -> int:
+    return -(-topology.num_devices // topology.fast_domain_size)

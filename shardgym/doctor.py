@@ -1,0 +1,217 @@
+"""What this machine can measure, with which versions, and what is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, distribution, version
+from pathlib import Path
+from typing import Any
+
+from shardgym.costs.fbgemm.cost import RANKS_PER_CORE
+from shardgym.costs.fbgemm.machine import usable_cores
+from shardgym.costs.fbgemm.pool import known_remedy
+from shardgym.errors import error_text
+from shardgym.provenance import commit, versions
+
+_PROBE_TIMEOUT_S = 120
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+#: Extras that are for working on ShardGym, not for using it.
+_DEVELOPMENT_EXTRAS = frozenset({"dev"})
+#: One of these is enough: the GPU wheels of FBGEMM replace the CPU ones.
+_FBGEMM_EXTRAS = frozenset({"cpu", "gpu"})
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found.
+
+    Attributes:
+        versions: of Python and of the packages that matter.
+        commit: of the checkout, "" when not run from one.
+        cores: that this process may use.
+        memory_bytes: of the machine or container; 0 when the system does not tell.
+        gpus: name and memory of every GPU that torch sees.
+        gloo: whether torch has it.
+        nccl: whether torch has it.
+        problem: why FBGEMM kernels cannot run; "" when they can.
+        cuda_problem: why they cannot run on the GPUs; "" when they can, or when there is none.
+        missing_extras: extras that are not installed.
+    """
+
+    versions: dict[str, str]
+    commit: str
+    cores: int
+    memory_bytes: int
+    gpus: list[dict[str, Any]] = field(default_factory=list)
+    gloo: bool = False
+    nccl: bool = False
+    problem: str = ""
+    cuda_problem: str = ""
+    missing_extras: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether FBGEMM kernels can be measured on this machine."""
+        return not self.problem
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the diagnosis JSON-ready."""
+        return {"ok": self.ok, **asdict(self)}
+
+    def lines(self) -> list[str]:
+        """Return the diagnosis as lines of text."""
+        memory = f"{self.memory_bytes / 2**30:.1f} GiB" if self.memory_bytes else "unknown"
+        lines = [
+            *(f"{name:<16}{version}" for name, version in self.versions.items()),
+            f"{'commit':<16}{self.commit or 'not run from a checkout'}",
+            f"{'cores':<16}{self.cores}",
+            f"{'memory':<16}{memory}",
+            *(f"{'GPU':<16}{gpu['name']}, {gpu['memory_bytes'] / 2**30:.1f} GiB" for gpu in self.gpus),
+            "",
+        ]
+        on_gpus = bool(self.gpus) and not self.cuda_problem
+        devices = "cpu and cuda" if on_gpus else "cpu"
+        lines.append(f"measure compute: {f'yes, on {devices}' if self.ok else f'NO: {_with_remedy(self.problem)}'}")
+        if self.cuda_problem:
+            lines.append(f"measure compute on cuda: NO: {_with_remedy(self.cuda_problem)}")
+        if self.ok and self.gloo:
+            ranks = RANKS_PER_CORE * self.cores
+            lines.append(f"measure communication: gloo, up to {ranks} devices on cpu; modelled beyond that")
+        elif self.ok:
+            lines.append("measure communication: no, torch has no gloo; it will be modelled")
+        if self.ok and on_gpus and self.nccl and len(self.gpus) > 1:
+            lines.append(f"measure communication: nccl, up to {len(self.gpus)} devices on cuda")
+        lines += [f"extra not installed: {name} (pip install 'shardgym[{name}]')" for name in self.missing_extras]
+        return lines
+
+
+def _with_remedy(problem: str) -> str:
+    remedy = known_remedy(problem)
+    return f"{problem}; {remedy}" if remedy else problem
+
+
+def diagnose() -> Diagnosis:
+    """Look at the machine. Torch and FBGEMM are loaded in another process, which may crash without harm."""
+    found, problem = _run_probe()
+    return Diagnosis(
+        versions=versions(),
+        commit=commit(),
+        cores=len(usable_cores()),
+        memory_bytes=memory_bytes(),
+        gpus=found.get("gpus", []),
+        gloo=found.get("gloo", False),
+        nccl=found.get("nccl", False),
+        problem=problem or found.get("fbgemm_error", ""),
+        cuda_problem=found.get("cuda_error", ""),
+        missing_extras=missing_extras(),
+    )
+
+
+def memory_bytes() -> int:
+    """Return the memory of the machine, or of the container where that is less; 0 when the system does not tell."""
+    if not hasattr(os, "sysconf"):  # Windows
+        return 0
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = _CGROUP_LIMIT.read_text().strip() if _CGROUP_LIMIT.is_file() else "max"
+    return min(total, int(limit)) if limit.isdigit() else total
+
+
+def missing_distributions() -> dict[str, list[str]]:
+    """Return, per extra of `shardgym`, the distributions that it names and that are not installed."""
+    missing: dict[str, list[str]] = {}
+    for requirement in distribution("shardgym").requires or ():
+        match = re.fullmatch(r"([A-Za-z0-9._-]+).*;.*\bextra\s*==\s*['\"]([^'\"]+)['\"].*", requirement)
+        if match is None or match[2] in _DEVELOPMENT_EXTRAS:
+            continue
+        lacking = missing.setdefault(match[2], [])
+        try:
+            version(match[1])
+        except PackageNotFoundError:
+            lacking.append(match[1])
+    return missing
+
+
+def missing_extras() -> list[str]:
+    """Return the extras that lack a distribution; of `cpu` and `gpu`, one is enough."""
+    lacking = [extra for extra, names in missing_distributions().items() if names]
+    has_fbgemm = bool(_FBGEMM_EXTRAS - set(lacking))
+    return [extra for extra in lacking if not (has_fbgemm and extra in _FBGEMM_EXTRAS)]
+
+
+def _run_probe() -> tuple[dict[str, Any], str]:
+    """Run `probe` in a process of its own; return (what it found, why it failed)."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "shardgym.doctor"],
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {}, f"torch and FBGEMM did not load within {_PROBE_TIMEOUT_S} s"
+    if done.returncode == 0:
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return found, ""
+    if done.returncode < 0:
+        # Warnings that came before say nothing of a signal.
+        last = f"the process died with signal {-done.returncode} ({signal.Signals(-done.returncode).name})"
+    else:
+        last = (done.stderr.strip().splitlines() or [f"the process ended with {done.returncode}"])[-1]
+    return {}, f"torch and FBGEMM do not load: {last}"
+
+
+def probe() -> dict[str, Any]:
+    """Return what torch sees, and why FBGEMM kernels do not run: at all, and on the first GPU; "" where they do.
+
+    A wrong pair of versions may crash the process.
+    """
+    import torch
+
+    gpus: list[dict[str, Any]] = []
+    cuda_problem = ""
+    try:
+        # Torch also counts GPUs that a driver is too old to use.
+        for index in range(torch.cuda.device_count()):
+            properties = torch.cuda.get_device_properties(index)
+            gpus.append({"name": properties.name, "memory_bytes": properties.total_memory})
+    except Exception as error:
+        gpus = []
+        cuda_problem = error_text(error)
+    problem = _fbgemm_error("cpu")
+    if gpus and not problem:
+        cuda_problem = _fbgemm_error("cuda")
+    return {
+        "torch": torch.__version__,
+        "gloo": torch.distributed.is_available() and torch.distributed.is_gloo_available(),
+        "nccl": torch.distributed.is_available() and torch.distributed.is_nccl_available(),
+        "gpus": gpus,
+        "fbgemm_error": problem,
+        "cuda_error": cuda_problem,
+    }
+
+
+def _fbgemm_error(device: str) -> str:
+    """Run one small operator. Operators live in libraries that may fail to load, or lack kernels, without a word."""
+    import torch
+
+    try:
+        from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
+
+        assert SplitTableBatchedEmbeddingBagsCodegen is not None
+        lengths = torch.tensor([1, 2], device=device)
+        assert torch.ops.fbgemm.asynchronous_complete_cumsum(lengths).tolist() == [0, 1, 3]
+    except Exception as error:
+        return error_text(error)
+    return ""
+
+
+if __name__ == "__main__":
+    print(json.dumps(probe()))

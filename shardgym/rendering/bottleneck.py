@@ -1,0 +1,188 @@
+"""What makes a plan as slow as it is: the device that holds up the step, why, and the tables behind it.
+
+In the forward exchange all devices wait for the last one, and the wait counts as forward communication. Without the
+wait a device has its compute and two exchanges. A step takes the longest time that a device is busy before the forward
+exchange, plus the longest forward exchange. One device or two set these times; the others only wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from shardgym.arrays import Floats
+from shardgym.costs.links import wait_ms
+from shardgym.costs.plan_cost import PlanCost
+from shardgym.plan import Shard, ShardingPlan
+from shardgym.task import ShardingTask
+
+#: What sets a device apart: its lookups, the columns that it sends, or an exchange that these do not explain.
+Cause = Literal["compute", "columns", "other"]
+
+_EXPLANATIONS: dict[Cause, str] = {
+    "compute": "its compute sets it apart",
+    "columns": "the columns that it sends set it apart",
+    "other": "its exchange sets it apart, though it sends no more columns than the mean: what others send to it",
+}
+
+#: Share of the step below which devices count as even.
+_EVEN_SHARE = 0.01
+
+_MAX_NAMED_TABLES = 5
+
+
+class Bottleneck(NamedTuple):
+    """The device that holds up a step.
+
+    Attributes:
+        device: its number.
+        compute_ms: forward plus backward compute of every device, shape (D,).
+        exchange_ms: both exchanges of every device without the wait for the last one, shape (D,).
+        margin_ms: how much longer the step is for this device than for the next: the most that unloading it can gain
+            while what others send to it stays the same.
+        cause: what it has more of than the mean device.
+    """
+
+    device: int
+    compute_ms: Floats
+    exchange_ms: Floats
+    margin_ms: float
+    cause: Cause
+
+    @property
+    def excess_ms(self) -> float:
+        """By how much its compute or its exchange exceeds the mean device's, whichever does more."""
+        return max(float(times[self.device] - times.mean()) for times in (self.compute_ms, self.exchange_ms))
+
+
+def find_bottleneck(cost: PlanCost, columns: Sequence[int]) -> Bottleneck:
+    """Find the device that the step is longest for.
+
+    Args:
+        cost: of a feasible plan.
+        columns: that each device holds and sends, shape (D,).
+
+    Returns:
+        The device; of several alike, the one with most compute and exchange.
+    """
+    forward, forward_comm, backward_comm, backward = cost.per_device.T
+    compute = forward + backward
+    busy = compute + backward_comm
+    sent = forward_comm - np.minimum(wait_ms(busy), forward_comm)
+    exchange = sent + backward_comm
+    margins = _margin_of_largest(busy) + _margin_of_largest(sent)
+    device = int(np.lexsort((-compute - exchange, -margins))[0])
+
+    # Where nothing exceeds the mean, what takes longer counts as the cause.
+    more = {"compute": compute[device] - compute.mean(), "exchange": exchange[device] - exchange.mean()}
+    if max(more.values()) <= 0:
+        more = {"compute": compute[device], "exchange": exchange[device]}
+    cause: Cause = "other"
+    if more["compute"] >= more["exchange"]:
+        cause = "compute"
+    elif columns[device] >= np.mean(columns):
+        cause = "columns"
+    return Bottleneck(device, compute, exchange, float(margins[device]), cause)
+
+
+def _margin_of_largest(values: Floats) -> Floats:
+    """Return by how much the largest of `values` exceeds the second at its place, and 0 elsewhere, shape (D,)."""
+    margins = np.zeros(len(values))
+    order = np.argsort(values)
+    margins[order[-1]] = values[order[-1]] - (values[order[-2]] if len(values) > 1 else 0.0)
+    return margins
+
+
+def describe_bottleneck(task: ShardingTask, plan: ShardingPlan, cost: PlanCost | None) -> list[str]:
+    """Return lines on the fullest and on the slowest device, and on the tables that make it slow.
+
+    Args:
+        task: the task.
+        plan: feasible or not.
+        cost: its cost where it has times; without them the device with most lookups counts as the slowest.
+    """
+    used = plan.bytes_per_device(task)
+    shares = [size / limit for size, limit in zip(used, task.topology.memory_bytes, strict=True)]
+    fullest = shares.index(max(shares))
+    lines = [f"fullest: device {fullest}, {100 * shares[fullest]:.1f} % of its memory"]
+
+    def most_lookups(device: int) -> str:
+        named = _name_tables(plan.on(device), lambda shard: values_per_sample(task, shard), "lookups")
+        return f"tables responsible on device {device}: {named}"
+
+    def most_columns(device: int) -> str:
+        return _name_tables(plan.on(device), lambda shard: shard.num_columns, "columns")
+
+    if cost is None:
+        loads = device_loads(task, plan)
+        busiest = loads.index(max(loads))
+        times_mean = _as_times_mean(loads, busiest)
+        return [
+            *lines,
+            f"busiest: device {busiest}, {times_mean} values looked up per sample",
+            most_lookups(busiest),
+        ]
+
+    columns = device_columns(task, plan)
+    found = find_bottleneck(cost, columns)
+    is_even = found.excess_ms < _EVEN_SHARE * cost.total_ms
+    why = f"devices are even within {100 * _EVEN_SHARE:.0f} % of the step" if is_even else _EXPLANATIONS[found.cause]
+    compute, exchange = (
+        f"{times[found.device]:.3f} ms, {_as_times_mean(times.tolist(), found.device)}"
+        for times in (found.compute_ms, found.exchange_ms)
+    )
+    lines += [
+        f"slowest: device {cost.slowest_device}, {cost.total_ms:.3f} ms",
+        f"held up by: device {found.device}, the step is {found.margin_ms:.3f} ms longer than for the next device; "
+        f"its compute {compute}; its exchange without waiting {exchange}; {why}",
+    ]
+    if found.cause == "compute":
+        lines.append(most_lookups(found.device))
+    elif found.cause == "columns":
+        lines.append(f"tables responsible on device {found.device}: {most_columns(found.device)}")
+    else:
+        widest = columns.index(max(columns))
+        lines.append(f"most columns: device {widest}, {most_columns(widest)}")
+    return lines
+
+
+def _as_times_mean(values: Sequence[float], device: int) -> str:
+    mean = sum(values) / len(values)
+    return f"{values[device] / mean:.2f} times the mean" if mean else "as all"
+
+
+def _name_tables(shards: Sequence[Shard], load_of: Callable[[Shard], float], unit: str) -> str:
+    """Name the shards of one device with most of its load, largest first, and the share of each."""
+    loads = [load_of(shard) for shard in shards]
+    total = sum(loads) or 1.0
+    largest = sorted(zip(shards, loads, strict=True), key=lambda pair: -pair[1])
+    named = [
+        f"'{shard.table}' {100 * load / total:.0f} % ({shard.num_rows} rows x {shard.num_columns} columns)"
+        for shard, load in largest[:_MAX_NAMED_TABLES]
+    ]
+    if len(shards) > _MAX_NAMED_TABLES:
+        named.append(f"{len(shards) - _MAX_NAMED_TABLES} more")
+    return ", ".join(named) + f" of its {unit}" if named else "none, it holds no shard"
+
+
+def values_per_sample(task: ShardingTask, shard: Shard) -> float:
+    """Return the values that a shard looks up per sample: ids times columns, rows being equally likely.
+
+    0 for a table that the task does not have, so that a wrong plan can be drawn.
+    """
+    if not task.has_table(shard.table):
+        return 0.0
+    table = task.table(shard.table)
+    return table.pooling_factor * shard.num_rows / table.num_embeddings * shard.num_columns
+
+
+def device_loads(task: ShardingTask, plan: ShardingPlan) -> list[float]:
+    """Return the values looked up per sample on every device."""
+    return [sum(values_per_sample(task, shard) for shard in plan.on(d)) for d in range(task.num_devices)]
+
+
+def device_columns(task: ShardingTask, plan: ShardingPlan) -> list[int]:
+    """Return the columns that every device holds, a row shard with its full width: what it sends per sample."""
+    return [sum(shard.num_columns for shard in plan.on(d)) for d in range(task.num_devices)]

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import abc
 import math
+from collections.abc import Sequence
 
-from baselines.placement import place_greedily
+import numpy as np
+
 from shardgym.arguments import check_instance, check_int
+from shardgym.arrays import Ints
 from shardgym.costs.base import CostModel
-from shardgym.plan import ShardingPlan
+from shardgym.errors import NoFeasiblePlanError
+from shardgym.plan import COLUMN_UNIT, ShardingPlan
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 
@@ -68,3 +72,60 @@ class SizeLookupGreedy(Greedy):
         """Return values looked up per sample, weighted by how large the table is; 0 for a table of one row."""
         del task
         return table.embedding_dim * table.pooling_factor * math.log10(table.num_embeddings)
+
+
+def place_greedily(task: ShardingTask, costs: Sequence[float]) -> ShardingPlan:
+    """Place the costliest table first, each on the device with the smallest sum of costs that has room.
+
+    The greedy of NeuroShard, DreamShard and AutoShard (`sharders.py`): tables sorted by (cost, size, index)
+    descending; ties go to the device with fewer bytes, then to the lower number. Unlike there, a table that fits
+    nowhere ends the search instead of landing on the last device.
+
+    Args:
+        task: what to place.
+        costs: one per table.
+
+    Raises:
+        NoFeasiblePlanError: a table fits nowhere, or no plan can hold it.
+    """
+    sizes = [task.table_bytes(table) for table in task.tables]
+    room = np.array(task.topology.memory_bytes, dtype=np.int64)
+    used = np.zeros(task.num_devices, dtype=np.int64)
+    load = np.zeros(task.num_devices)
+    devices = [0] * task.num_tables
+    for n in sorted(range(task.num_tables), key=lambda n: (costs[n], sizes[n], n), reverse=True):
+        fitting = devices_with_room(task, task.tables[n], room)
+        lightest = fitting[load[fitting] == load[fitting].min()]
+        device = int(lightest[used[lightest].argmin()])
+        devices[n] = device
+        load[device] += costs[n]
+        used[device] += sizes[n]
+        room[device] -= sizes[n]
+    return ShardingPlan.table_wise(task, devices)
+
+
+def devices_with_room(task: ShardingTask, table: EmbeddingTable, room: Ints) -> Ints:
+    """Return the devices on which a whole table fits, ascending.
+
+    Args:
+        task: that the table is of.
+        table: to be placed.
+        room: bytes left on every device, shape (D,).
+
+    Raises:
+        NoFeasiblePlanError: there is none, or no cut of the table has widths that FBGEMM takes.
+    """
+    if table.embedding_dim % COLUMN_UNIT:
+        raise NoFeasiblePlanError(
+            f"table '{table.name}' has {table.embedding_dim} columns: no plan is feasible, "
+            f"FBGEMM needs widths divisible by {COLUMN_UNIT}"
+        )
+    size = task.table_bytes(table)
+    fitting: Ints = np.flatnonzero(room >= size)
+    if not fitting.size:
+        device = int(room.argmax())
+        raise NoFeasiblePlanError(
+            f"table '{table.name}' of {size} bytes fits on no device: the largest room left is {int(room[device])} "
+            f"bytes on device {device}"
+        )
+    return fitting

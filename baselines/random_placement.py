@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from baselines.placement import descending, place
+from baselines.greedy import devices_with_room
 from shardgym.arguments import check_instance, check_int
-from shardgym.arrays import Ints
 from shardgym.costs.base import CostModel
 from shardgym.plan import ShardingPlan
 from shardgym.task import ShardingTask
@@ -30,9 +29,10 @@ class RandomSolver:
         del cost
         check_instance("task", task, ShardingTask)
         rng = np.random.default_rng(check_int("seed", seed))
-
-        def any_of(position: int, size: int, fitting: Ints) -> int:
-            del position, size
-            return int(rng.choice(fitting))
-
-        return place(task, descending([task.table_bytes(table) for table in task.tables]), any_of)
+        sizes = [task.table_bytes(table) for table in task.tables]
+        room = np.array(task.topology.memory_bytes, dtype=np.int64)
+        devices = [0] * task.num_tables
+        for n in sorted(range(task.num_tables), key=lambda n: (sizes[n], n), reverse=True):
+            devices[n] = int(rng.choice(devices_with_room(task, task.tables[n], room)))
+            room[devices[n]] -= sizes[n]
+        return ShardingPlan.table_wise(task, devices)

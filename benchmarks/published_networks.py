@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from neuroshard.kinds import Kinds
+from neuroshard.shard_table import ShardTable
 from shardgym import ShardingTask
 from shardgym.costs.simulator import SimulatorCost
 
@@ -77,13 +77,15 @@ class CommModel:
 
 def fitted(task: ShardingTask, cost: SimulatorCost) -> ComputeModel:
     """Return a compute network for a task, fitted to devices that hold random shards of it."""
-    kinds, rng = Kinds(task), np.random.default_rng(0)
+    shards = ShardTable(task)
+    rng = np.random.default_rng(0)
+    rows = shards.reached_by_halving()
     predictor = cost.predictor()
-    latents = predictor.latents(predictor.encode(task, [kinds.shard(kind) for kind in range(len(kinds))]))
-    shards = zip(kinds.tables.tolist(), kinds.columns.tolist(), strict=True)
-    features = features_of([config_of(task, table) | {"dim": columns} for table, columns in shards])
+    latents = predictor.latents(predictor.encode(task, [shards.shard(row) for row in rows.tolist()]))
+    widths = zip(shards.tables[rows].tolist(), shards.columns[rows].tolist(), strict=True)
+    features = features_of([config_of(task, table) | {"dim": columns} for table, columns in widths])
     most = 2 * max(task.num_tables // task.num_devices, 2)
-    held = [rng.integers(0, len(kinds), rng.integers(1, most)).tolist() for _ in range(DEVICES)]
+    held = [rng.integers(0, len(rows), rng.integers(1, most)).tolist() for _ in range(DEVICES)]
     ms = predictor.compute_ms(np.array([latents[numbers].sum(axis=0) for numbers in held])).sum(axis=1)
     model = ComputeModel(features)
     model.fit(held, features, torch.from_numpy(ms).float())

@@ -1,33 +1,65 @@
-"""The outer search: a beam over column plans."""
+"""The outer search: a beam over column plans, and the constants of the published search."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 
-from neuroshard.budget import Budget
-from neuroshard.contents import Contents
-from neuroshard.cutoff import Cutoff
-from neuroshard.settings import SearchSettings
-from neuroshard.threads import InnerSearch
+from neuroshard.grid_search import Cutoff, InnerSearch
+from neuroshard.incumbent import Incumbent
+from neuroshard.shard_table import plan_of
 from shardgym.arrays import Floats, Ints
+from shardgym.errors import InputError
+
+#: How far above the mean width a device may go, from the first to the last value of the grid.
+LEAST_SCALE = 1.0
+LARGEST_SCALE = 1.5
 
 #: Shards of the column plans that are placed together, all counted: bounds memory.
 _SHARDS_TOGETHER = 200_000
 #: Column plans that are placed together when time is limited, so that the best of them is known early.
 _PLANS_IN_HURRY = 20
 
-#: Shards of a column plan by kind: in the task's order, second halves appended as they are cut.
-Shards = tuple[int, ...]
+#: Shards of a column plan: in the task's order, second halves appended as they are cut.
+ColumnPlan = tuple[int, ...]
 
 
-class Found(NamedTuple):
-    """A plan found by the search: kinds on every device, and its cost in ms."""
+@dataclass(frozen=True)
+class SearchSettings:
+    """How widely to search; the defaults are the published constants (`neurosharder.py`, `shard`).
 
-    held: list[list[int]]
-    cost_ms: float
+    Attributes:
+        beam_width: column plans kept from level to level, K in the paper.
+        candidates: shards tried by size and as many by compute, N in the paper.
+        levels: column cuts of one plan at most, L in the paper.
+        grid: limits of a device's width tried for every column plan, M in the paper; with 0 there is one placement
+            without a limit.
+
+    Raises:
+        InputError: a value is not an integer in range.
+    """
+
+    beam_width: int = 3
+    candidates: int = 10
+    levels: int = 10
+    grid: int = 11
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            least = 0 if field.name in ("levels", "grid") else 1
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise InputError(f"{field.name} of the search must be an integer from {least} on, got {value!r}")
+
+    def scales(self) -> Floats:
+        """Return the grid: 1.00, 1.05, ..., 1.50 as published; the least alone when M is 1, infinity when it is 0."""
+        if self.grid == 0:
+            return np.array([np.inf])
+        step = (LARGEST_SCALE - LEAST_SCALE) / max(self.grid - 1, 1)
+        return LEAST_SCALE + step * np.arange(self.grid, dtype=np.float64)
 
 
 class BeamSearch:
@@ -37,87 +69,84 @@ class BeamSearch:
     compute the later ones are candidates and are placed first; among column plans of equal cost the first found stays.
 
     Args:
-        contents: prices devices.
+        inner: places column plans.
         settings: constants.
-        budget: of time; may run out in the middle.
-        inner: makes the inner search over `contents` for a grid of width limits.
-        improved: told of every plan better than all before.
+        incumbent: updated with every better plan.
+        hurry: whether time is limited, so that good plans should be found early.
         crowded: whether memory is what plans fail at. Column plans without a placement are then ordered by their
             largest shard, and devices may get as wide as they like where no value of the grid leads to a plan.
     """
 
     def __init__(
-        self, contents: Contents, settings: SearchSettings, budget: Budget,
-        inner: Callable[[Floats, Budget], InnerSearch], improved: Callable[[Found], None],
-        *, crowded: bool = False,
-    ) -> None:  # fmt: skip
-        self._contents, self._settings, self._improved = contents, settings, improved
-        self._together = _PLANS_IN_HURRY if budget.limited else _SHARDS_TOGETHER
-        task = contents.kinds.task
-        mean_columns = sum(table.embedding_dim for table in task.tables) / task.num_devices
-        caps = settings.scales() * mean_columns
-        self._inner = inner(np.append(caps, np.inf) if crowded else caps, budget)
+        self, inner: InnerSearch, settings: SearchSettings, incumbent: Incumbent, *, hurry: bool, crowded: bool = False
+    ) -> None:
+        self._inner = inner
+        self._settings = settings
+        self._incumbent = incumbent
+        self._plans_together = _PLANS_IN_HURRY if hurry else _SHARDS_TOGETHER
         self._crowded = crowded
-        self._best_ms = np.inf
+        task = inner.sets.shards.task
+        mean_columns = sum(table.embedding_dim for table in task.tables) / task.num_devices
+        self._max_columns: Floats = settings.scales() * mean_columns
+        if crowded:
+            self._max_columns = np.append(self._max_columns, np.inf)
 
-    def run(self, shards: Shards) -> None:
+    def run(self, start: ColumnPlan) -> None:
         """Search from a column plan.
 
         Raises:
             OutOfTime: the budget is spent.
         """
-        self._level([shards])
-        beam = [shards]
+        self._score([start])
+        beam = [start]
         for _ in range(self._settings.levels):
             children = [child for parent in beam for child in self._children(parent)]
             if not children:
                 return
-            costs = self._level(children)
-            order = np.lexsort((self._largest(children), costs)) if self._crowded else costs.argsort(kind="stable")
+            costs = self._score(children)
+            order = costs.argsort(kind="stable")
+            if self._crowded:
+                largest = self._inner.sets.shards.bytes[np.array(children)].max(axis=1)
+                order = np.lexsort((largest, costs))
             beam = [children[n] for n in order[: self._settings.beam_width].tolist()]
 
-    def _children(self, shards: Shards) -> list[Shards]:
-        """Halve each candidate that can be halved."""
-        kinds, number = np.array(shards), self._settings.candidates
-        tried = np.arange(len(kinds))
-        if number <= len(kinds):
-            by_size = self._contents.kinds.bytes[kinds].argsort(kind="stable")[-number:]
-            by_compute = self._contents.singles(kinds).argsort(kind="stable")[-number:]
+    def _children(self, plan: ColumnPlan) -> list[ColumnPlan]:
+        """Halve each candidate that can be halved: the largest shards and those that compute longest."""
+        sets = self._inner.sets
+        shards = np.array(plan)
+        number = self._settings.candidates
+        tried = np.arange(len(shards))
+        if number <= len(shards):
+            by_size = sets.shards.bytes[shards].argsort(kind="stable")[-number:]
+            by_compute = sets.single_ms(shards).argsort(kind="stable")[-number:]
             tried = np.union1d(by_size, by_compute)
-        halves = self._contents.kinds.halves[kinds]
-        return [
-            (*shards[:n], int(halves[n]), *shards[n + 1 :], int(halves[n]))
-            for n in tried.tolist()
-            if halves[n] >= 0
-        ]  # fmt: skip
+        halves = sets.shards.halves[shards].tolist()
+        return [(*plan[:n], halves[n], *plan[n + 1 :], halves[n]) for n in tried.tolist() if halves[n] >= 0]
 
-    def _level(self, plans: Sequence[Shards]) -> Floats:
-        """Return the cost of each column plan, infinite for those that are not among the best.
+    def _score(self, plans: Sequence[ColumnPlan]) -> Floats:
+        """Return the cost of each column plan, infinite for those that are not among the best; update the incumbent.
 
         Plans are taken in parts, so that memory is bounded.
         """
-        size = min(max(_SHARDS_TOGETHER // len(plans[0]), 1), self._together)
-        cutoff, costs = Cutoff(self._settings.beam_width), []
+        shards = self._inner.sets.shards
+        size = min(max(_SHARDS_TOGETHER // len(plans[0]), 1), self._plans_together)
+        cutoff = Cutoff(self._settings.beam_width)
+        costs = []
         for start in range(0, len(plans), size):
-            costs.append(self._score(plans[start : start + size], cutoff))
-            cutoff.keep(costs[-1])
+            # Different cuts may lead to the same shards, which are placed once.
+            ordered = self._placement_order(np.array(plans[start : start + size]))
+            different, index = np.unique(ordered, axis=0, return_inverse=True)
+            best = self._inner.place(different, self._max_columns, cutoff)
+            found = best.costs[index.ravel()]
+            for n in np.flatnonzero(found < self._incumbent.cost_ms).tolist():
+                if found[n] < self._incumbent.cost_ms:
+                    devices = best.devices_of(int(index.flat[n]))
+                    self._incumbent.update(functools.partial(plan_of, shards, devices), float(found[n]))
+            cutoff.update(found)
+            costs.append(found)
         return np.concatenate(costs)
 
-    def _score(self, plans: Sequence[Shards], cutoff: Cutoff) -> Floats:
-        """Return the cost of each column plan, rounded for comparison, and report what is better than all before."""
-        costs, held = self._inner.place(self._order(np.array(plans)), cutoff)
-        for n in np.flatnonzero(costs < self._best_ms).tolist():
-            if costs[n] < self._best_ms:
-                self._best_ms = costs[n]
-                self._improved(Found(held(n), float(costs[n])))
-        return costs
-
-    def _order(self, plans: Ints) -> Ints:
+    def _placement_order(self, plans: Ints) -> Ints:
         """Sort the shards of each plan by what they compute alone, costliest and last first; shape (C, n)."""
-        singles = self._contents.singles(plans.ravel()).reshape(plans.shape)
-        return np.take_along_axis(plans, singles.argsort(axis=1, kind="stable")[:, ::-1], axis=1)
-
-    def _largest(self, plans: Sequence[Shards]) -> Ints:
-        """Return the bytes of each plan's largest shard."""
-        sizes: Ints = self._contents.kinds.bytes[np.array(plans)].max(axis=1)
-        return sizes
+        single_ms = self._inner.sets.single_ms(plans.ravel()).reshape(plans.shape)
+        return np.take_along_axis(plans, single_ms.argsort(axis=1, kind="stable")[:, ::-1], axis=1)

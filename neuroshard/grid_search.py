@@ -1,140 +1,205 @@
-"""The inner search: greedy placement of many column plans under every limit of the grid, all advanced together."""
+"""The inner search, readable and for every cost model: greedy placement under every limit of a device's width."""
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from neuroshard.budget import Budget
-from neuroshard.contents import EMPTY, Contents
-from neuroshard.cutoff import Cutoff
-from neuroshard.prefixes import Prefixes
-from neuroshard.scoring import Placed, best_placements
-from shardgym.arrays import Floats, Ints
+from neuroshard.device_sets import DECIMALS, EMPTY, DeviceSets
+from neuroshard.incumbent import Budget
+from shardgym.arrays import Bools, Floats, Ints
 
-
-@dataclasses.dataclass
-class _Lanes:
-    """Placements under way, L of them; each stands for consecutive values of the grid that did not differ so far.
-
-    Attributes:
-        rows: which sequence each is of, shape (L,).
-        low: first value of the grid, shape (L,).
-        high: last value of the grid, shape (L,).
-        contents: of every device, shape (L, D).
-        ms: compute of every device, rounded for comparison, shape (L, D).
-        bytes: used of every device, shape (L, D).
-        columns: of every device, shape (L, D).
-    """
-
-    rows: Ints
-    low: Ints
-    high: Ints
-    contents: Ints
-    ms: Floats
-    bytes: Ints
-    columns: Ints
-
-    def take(self, index: Ints) -> None:
-        """Keep some lanes, or some of them more than once."""
-        for field in dataclasses.fields(self):
-            setattr(self, field.name, getattr(self, field.name)[index])
-
-    def fork(self, forks: list[tuple[int, int]]) -> None:
-        """Let rows go on from where their stems are."""
-        copies = [(np.flatnonzero(self.rows == stem), row) for stem, row in forks]
-        index = np.concatenate([np.arange(len(self.rows)), *(lanes for lanes, _ in copies)])
-        rows = np.concatenate([self.rows, *(np.full(len(lanes), row) for lanes, row in copies)])
-        self.take(index)
-        self.rows = rows
+#: Devices scored in one call: few enough for a processor's cache.
+_DEVICES_PER_CALL = 1024
 
 
-class GridSearch:
-    """Places shards in a given order, each on the device with the least compute so far that has room for it.
+class Cutoff:
+    """The cost above which a column plan stays behind: that of the K-th best of its level of the beam so far.
 
     Args:
-        contents: prices devices.
-        caps: largest columns of a device, one per value of the grid, ascending, shape (M,).
-        budget: of time.
+        keep: K, column plans that go on to the next level.
     """
 
-    def __init__(self, contents: Contents, caps: Floats, budget: Budget) -> None:
-        self._contents, self._caps, self._budget = contents, caps, budget
-        self._kinds = contents.kinds
-        self._memory: Ints = np.array(self._kinds.task.topology.memory_bytes, dtype=np.int64)
+    def __init__(self, keep: int) -> None:
+        self._least: Floats = np.full(keep, np.inf)
 
-    def place(self, sequences: Ints, cutoff: Cutoff) -> Placed:
-        """Find the best placement of each sequence over the grid.
+    def together_with(self, costs: Floats) -> float:
+        """Return the cutoff, given the costs of some more column plans; these are not remembered."""
+        last = len(self._least) - 1
+        return float(np.partition(np.concatenate([self._least, costs]), last)[last])
+
+    def update(self, costs: Floats) -> None:
+        """Remember the costs of more column plans of the level."""
+        self._least = np.sort(np.concatenate([self._least, costs]))[: len(self._least)]
+
+
+class BestPlacements(NamedTuple):
+    """The best placement of each of C column plans.
+
+    Attributes:
+        costs: in ms, rounded for comparison, shape (C,); infinite without a placement, or when above the cutoff.
+        devices_of: gives the shards on every device for a column plan by number, until more is placed.
+    """
+
+    costs: Floats
+    devices_of: Callable[[int], list[list[int]]]
+
+
+class InnerSearch(Protocol):
+    """Places the shards of column plans."""
+
+    @property
+    def sets(self) -> DeviceSets:
+        """What prices devices and placements."""
+
+    def place(self, plans: Ints, max_columns: Floats, cutoff: Cutoff) -> BestPlacements:
+        """Find the best placement of each column plan over a grid of width limits.
 
         Args:
-            sequences: kinds in the order they are placed, shape (C, n).
+            plans: shards of each column plan in the order they are placed, shape (C, n).
+            max_columns: largest columns of a device, one per value of the grid, ascending, shape (M,).
             cutoff: what costs more is of no interest; it gets an infinite cost.
 
         Raises:
             OutOfTime: the budget is spent.
         """
-        self._contents.trim()
-        tree = Prefixes(sequences)
-        lanes = self._start()
-        for step in range(sequences.shape[1]):
-            self._budget.check()
-            forks = tree.forks(step)
-            if forks:
-                lanes.fork(list(forks))
-            self._step(lanes, tree.rows[lanes.rows, step])
-            if not lanes.rows.size:
-                break
-        return best_placements(self._contents, lanes.rows, lanes.low, lanes.contents, tree.row_of, cutoff)
 
-    def _start(self) -> _Lanes:
-        shape = (1, len(self._memory))
-        nothing = np.zeros(shape, dtype=np.int64)
-        first = np.zeros(1, dtype=np.int64)
-        return _Lanes(
-            first, first, first + len(self._caps) - 1, np.full(shape, EMPTY), np.zeros(shape), nothing, nothing.copy()
+
+class PartialPlacements(NamedTuple):
+    """Placements under way, N of them, each for one column plan and one or more width limits in succession.
+
+    As long as two limits lead to the same devices, they are one partial placement.
+
+    Attributes:
+        plan: which column plan each is of, shape (N,).
+        low: first limit, shape (N,).
+        high: last limit, shape (N,).
+        sets: what every device holds, shape (N, D).
+        ms: compute of every device, rounded for comparison, shape (N, D).
+        bytes: used of every device, shape (N, D).
+        columns: of every device, shape (N, D).
+    """
+
+    plan: Ints
+    low: Ints
+    high: Ints
+    sets: Ints
+    ms: Floats
+    bytes: Ints
+    columns: Ints
+
+    @classmethod
+    def start(cls, plans: int, limits: int, devices: int, capacity: int | None = None) -> PartialPlacements:
+        """Return column plans with nothing placed, each under all limits; with room for more where that is wanted."""
+        capacity = capacity or plans
+        return cls(
+            plan=np.arange(capacity),
+            low=np.zeros(capacity, dtype=np.int64),
+            high=np.full(capacity, limits - 1),
+            sets=np.full((capacity, devices), EMPTY),
+            ms=np.zeros((capacity, devices)),
+            bytes=np.zeros((capacity, devices), dtype=np.int64),
+            columns=np.zeros((capacity, devices), dtype=np.int64),
         )
 
-    def _step(self, lanes: _Lanes, kinds: Ints) -> None:
-        """Place one shard in each lane, splitting lanes whose values of the grid lead to different devices."""
-        columns, size = self._kinds.columns[kinds], self._kinds.bytes[kinds]
-        index, device, low, high = self._choose(lanes, columns, size)
-        if not np.array_equal(index, np.arange(len(lanes.rows))):
-            lanes.take(index)
-            kinds, columns, size = kinds[index], columns[index], size[index]
-        lanes.low, lanes.high = low, high
-        at = np.arange(len(index)), device
-        added = self._contents.add(lanes.contents[at], kinds)
-        lanes.contents[at], lanes.ms[at] = added, self._contents.compared_ms[added]
-        lanes.bytes[at] += size
-        lanes.columns[at] += columns
 
-    def _choose(self, lanes: _Lanes, columns: Ints, size: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """Return lanes to go on from, with the device and the values of the grid of each.
+class GridSearch:
+    """Places shards in a given order, each on the device with the least compute so far that has room for it.
 
-        The largest value of a lane allows the most devices. Values that are too small for the device it leads to are
-        looked at again without that device, and so on.
+    All column plans and all limits advance together, shard by shard.
+
+    Args:
+        sets: prices devices.
+        budget: of time.
+    """
+
+    def __init__(self, sets: DeviceSets, budget: Budget) -> None:
+        self.sets = sets
+        self._budget = budget
+        self._memory: Ints = np.array(sets.shards.task.topology.memory_bytes, dtype=np.int64)
+
+    def place(self, plans: Ints, max_columns: Floats, cutoff: Cutoff) -> BestPlacements:
+        """See `InnerSearch`."""
+        self.sets.trim()
+        partial = PartialPlacements.start(len(plans), len(max_columns), len(self._memory))
+        for step in range(plans.shape[1]):
+            self._budget.check()
+            partial = self._place_next(partial, plans[partial.plan, step], max_columns)
+            if not partial.plan.size:
+                break
+        return best_placements(self.sets, partial.plan, partial.low, partial.sets, len(plans), cutoff)
+
+    def _place_next(self, partial: PartialPlacements, shards: Ints, max_columns: Floats) -> PartialPlacements:
+        """Place one shard in each partial placement, splitting those whose limits lead to different devices.
+
+        The largest limit allows the most devices. Limits too small for the device that it leads to are looked at again
+        without that device, and so on. What finds no device is given up.
         """
-        wide, room = lanes.columns + columns[:, None], lanes.bytes + size[:, None] <= self._memory
-        index, high = np.arange(len(lanes.rows)), lanes.high
+        columns = self.sets.shards.columns[shards]
+        size = self.sets.shards.bytes[shards]
+        wide = partial.columns + columns[:, None]
+        has_room = partial.bytes + size[:, None] <= self._memory
+        index = np.arange(len(shards))
+        high = partial.high
         parts = []
         while index.size:
-            device, ms = _cheapest(lanes, index, room[index] & (wide[index] <= self._caps[high][:, None]))
-            least = np.maximum(self._caps.searchsorted(wide[index, device]), lanes.low[index])
-            alive = np.isfinite(ms)
-            parts.append((index[alive], device[alive], least[alive], high[alive]))
-            again = alive & (least > lanes.low[index])
-            index, high = index[again], least[again] - 1
-        if len(parts) == 1:
-            return parts[0]
-        joined = [np.concatenate(part) for part in zip(*parts, strict=True)]
-        return joined[0], joined[1], joined[2], joined[3]
+            device, ms = _least_loaded(partial, index, has_room[index] & (wide[index] <= max_columns[high][:, None]))
+            least = np.maximum(max_columns.searchsorted(wide[index, device]), partial.low[index])
+            placed = np.isfinite(ms)
+            parts.append((index[placed], device[placed], least[placed], high[placed]))
+            again = placed & (least > partial.low[index])
+            index = index[again]
+            high = least[again] - 1
+        index, device, low, high = (np.concatenate(part) for part in zip(*parts, strict=True))
+        partial = PartialPlacements._make(values[index] for values in partial)._replace(low=low, high=high)
+        at = (np.arange(len(index)), device)
+        partial.sets[at] = self.sets.add(partial.sets[at], shards[index])
+        partial.ms[at] = self.sets.rounded_ms[partial.sets[at]]
+        partial.bytes[at] += size[index]
+        partial.columns[at] += columns[index]
+        return partial
 
 
-def _cheapest(lanes: _Lanes, index: Ints, allowed: npt.NDArray[np.bool_]) -> tuple[Ints, Floats]:
+def _least_loaded(partial: PartialPlacements, index: Ints, allowed: Bools) -> tuple[Ints, Floats]:
     """Return the allowed device with the least compute (ties: fewer bytes, lower number) and its ms or infinity."""
-    ms = np.where(allowed, lanes.ms[index], np.inf)
+    ms = np.where(allowed, partial.ms[index], np.inf)
     least = ms.min(axis=1)
     tied = ms == least[:, None]
-    return np.where(tied, lanes.bytes[index], np.iinfo(np.int64).max).argmin(axis=1), least
+    return np.where(tied, partial.bytes[index], np.iinfo(np.int64).max).argmin(axis=1), least
+
+
+def best_placements(
+    device_sets: DeviceSets, plan: Ints, low: Ints, sets: Ints, count: int, cutoff: Cutoff
+) -> BestPlacements:
+    """Keep the cheapest placement of each column plan, communication included; ties go to the least limit.
+
+    Placements are scored in the order of their lower bounds. Where the bound is above the cutoff, neither they nor what
+    follows can be among the best column plans, and none of them is scored.
+
+    Args:
+        device_sets: prices placements.
+        plan: which column plan each placement is of, shape (P,).
+        low: first limit of each, shape (P,).
+        sets: of the devices of each, shape (P, D).
+        count: column plans.
+        cutoff: of the level.
+    """
+    costs = np.full(count, np.inf)
+    best = np.full(count, -1)
+    bounds = device_sets.lower_bounds(sets)
+    order = np.lexsort((low, bounds))
+    size = max(_DEVICES_PER_CALL // sets.shape[1], 1)
+    for start in range(0, len(order), size):
+        batch = order[start : start + size]
+        batch = batch[bounds[batch] <= cutoff.together_with(costs)]
+        if not batch.size:
+            break
+        totals = np.round(device_sets.total_ms(sets[batch]), DECIMALS)
+        for n, total in zip(batch.tolist(), totals.tolist(), strict=True):
+            row = plan[n]
+            if total < costs[row] or (total == costs[row] and low[n] < low[best[row]]):
+                costs[row] = total
+                best[row] = n
+    return BestPlacements(costs, lambda number: [device_sets.members(one) for one in sets[best[number]].tolist()])

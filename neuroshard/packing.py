@@ -1,17 +1,17 @@
-"""Packing: column plans and placements by memory alone, for tasks on which the published search finds nothing."""
+"""Packing: column plans and placements by memory alone, where the searches find none."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from neuroshard.kinds import Kinds
+from neuroshard.shard_table import ShardTable, plan_of, units_of
 from shardgym.arrays import Ints
 from shardgym.errors import NoFeasiblePlanError
 from shardgym.plan import COLUMN_UNIT
 from shardgym.task import ShardingTask
 
 #: Shards that the exhaustive part of the packing places before it gives up.
-_PATIENCE = 20_000
+_MOST_STEPS = 20_000
 
 
 def check_possible(task: ShardingTask) -> None:
@@ -32,85 +32,116 @@ def check_possible(task: ShardingTask) -> None:
         )
 
 
-def pack(kinds: Kinds) -> list[list[int]]:
+def pack(shards: ShardTable) -> list[list[int]]:
     """Halve the largest shard until all shards can be packed.
 
     Args:
-        kinds: what tables can be halved to.
+        shards: of the task.
 
     Returns:
-        Kinds on every device.
+        Rows of `shards` on every device.
 
     Raises:
         NoFeasiblePlanError: the shards cannot be packed even when nothing is left to halve.
     """
-    task, shards = kinds.task, kinds.whole.tolist()
-    room = np.array(task.topology.memory_bytes, dtype=np.int64)
+    rows = shards.whole.tolist()
+    memory = np.array(shards.task.topology.memory_bytes, dtype=np.int64)
     while True:
-        sizes = kinds.bytes[shards]
-        if sizes.max() <= room.max():
-            placed = _packed(sizes, room)
+        sizes = shards.bytes[rows]
+        if sizes.max() <= memory.max():
+            placed = _place_all(sizes, memory)
             if placed is not None:
-                return [[shards[n] for n in np.flatnonzero(placed == device)] for device in range(len(room))]
-        able = np.flatnonzero(kinds.halves[shards] >= 0)
+                return [[rows[n] for n in np.flatnonzero(placed == device)] for device in range(len(memory))]
+        able = np.flatnonzero(shards.halves[rows] >= 0)
         if not able.size:
-            raise _cannot(kinds, shards, room)
+            largest = rows[int(sizes.argmax())]
+            raise NoFeasiblePlanError(
+                "no packing found with every table halved as often as widths allow: the largest shard left, of table "
+                f"'{shards.shard(largest).table}', has {int(sizes.max())} bytes, the largest device {int(memory.max())}"
+            )
         largest = int(able[sizes[able].argmax()])
-        shards[largest] = int(kinds.halves[shards[largest]])
-        shards.append(shards[largest])
+        rows[largest] = int(shards.halves[rows[largest]])
+        rows.append(rows[largest])
 
 
-def _packed(sizes: Ints, room: Ints) -> Ints | None:
+def pack_units(shards: ShardTable) -> Ints:
+    """Return units of each table on each device, tables halved or where that fails cut anywhere; shape (D, T).
+
+    Raises:
+        NoFeasiblePlanError: no packing was found either way.
+    """
+    try:
+        units = units_of(shards, plan_of(shards, pack(shards)))
+    except NoFeasiblePlanError:
+        units = _fill(shards)
+        if units is None:
+            raise
+    assert units is not None, "a packing cuts no rows"
+    return units
+
+
+def _fill(shards: ShardTable) -> Ints | None:
+    """Give as many units as fit to the device with most room, largest units first; None if one fits nowhere."""
+    units = np.zeros((shards.task.num_devices, len(shards.units)), dtype=np.int64)
+    room = np.array(shards.task.topology.memory_bytes, dtype=np.int64)
+    for table in (-shards.bytes[shards.first + 1]).argsort(kind="stable").tolist():
+        first = int(shards.first[table])
+        left = int(shards.units[table])
+        while left:
+            device = int(room.argmax())
+            fitting = int(shards.bytes[first : first + left + 1].searchsorted(room[device], side="right")) - 1
+            if not fitting:
+                return None
+            units[device, table] += fitting
+            room[device] -= shards.bytes[first + fitting]
+            left -= fitting
+    return units
+
+
+def _place_all(sizes: Ints, memory: Ints) -> Ints | None:
     """Return a device per shard: largest first to the most room, else to the least that suffices, else by search."""
     order = sizes.argsort(kind="stable")[::-1]
     for pick in (np.argmax, np.argmin):
-        placed, left = np.full(len(sizes), -1), room.copy()
+        placed = np.full(len(sizes), -1)
+        room = memory.copy()
         for n in order:
-            fitting = np.flatnonzero(left >= sizes[n])
+            fitting = np.flatnonzero(room >= sizes[n])
             if not fitting.size:
                 break
-            device = fitting[pick(left[fitting])]
+            device = fitting[pick(room[fitting])]
             placed[n] = device
-            left[device] -= sizes[n]
+            room[device] -= sizes[n]
         else:
             return placed
-    return _searched(sizes, order, room)
+    return _backtrack(sizes, order, memory)
 
 
-def _searched(sizes: Ints, order: Ints, room: Ints) -> Ints | None:
-    """Try devices shard by shard, going back where one fits nowhere; None when there is no way or patience ends."""
-    if sizes.sum() > room.sum():
+def _backtrack(sizes: Ints, order: Ints, memory: Ints) -> Ints | None:
+    """Try devices shard by shard, going back where one fits nowhere; None when there is no way or it takes too long."""
+    if sizes.sum() > memory.sum():
         return None
-    placed, left = np.full(len(sizes), -1), room.copy()
-    ways: list[list[int]] = [_ways(left, int(sizes[order[0]]))]
-    for _ in range(_PATIENCE):
-        n = order[len(ways) - 1]
+    placed = np.full(len(sizes), -1)
+    room = memory.copy()
+    untried: list[list[int]] = [_fullest_first(room, int(sizes[order[0]]))]
+    for _ in range(_MOST_STEPS):
+        n = order[len(untried) - 1]
         if placed[n] >= 0:
-            left[placed[n]] += sizes[n]
+            room[placed[n]] += sizes[n]
             placed[n] = -1
-        if not ways[-1]:
-            ways.pop()
-            if not ways:
+        if not untried[-1]:
+            untried.pop()
+            if not untried:
                 return None
             continue
-        placed[n] = ways[-1].pop(0)
-        left[placed[n]] -= sizes[n]
-        if len(ways) == len(order):
+        placed[n] = untried[-1].pop(0)
+        room[placed[n]] -= sizes[n]
+        if len(untried) == len(order):
             return placed
-        ways.append(_ways(left, int(sizes[order[len(ways)]])))
+        untried.append(_fullest_first(room, int(sizes[order[len(untried)]])))
     return None
 
 
-def _ways(left: Ints, size: int) -> list[int]:
-    """Return devices with room for a shard, fullest first, one of those that have the same room."""
-    rooms, first = np.unique(left, return_index=True)
+def _fullest_first(room: Ints, size: int) -> list[int]:
+    """Return devices with room for a shard, one of those that have the same room."""
+    rooms, first = np.unique(room, return_index=True)
     return [int(device) for device in first[rooms >= size]]
-
-
-def _cannot(kinds: Kinds, shards: list[int], room: Ints) -> NoFeasiblePlanError:
-    largest = max(shards, key=lambda kind: int(kinds.bytes[kind]))
-    shard = kinds.shard(largest)
-    return NoFeasiblePlanError(
-        f"no packing found with every table halved as often as widths allow: the largest shard left, of table "
-        f"'{shard.table}', has {int(kinds.bytes[largest])} bytes, the largest device {int(room.max())}"
-    )

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import dataclasses
+import functools
+import importlib.util
+import logging
+from typing import TypeGuard
 
-from neuroshard.beam import BeamSearch, Found, Shards
-from neuroshard.budget import Budget, OutOfTime
-from neuroshard.engine import Engine, compile_ahead, engine, use_compiled
-from neuroshard.kinds import Kinds
-from neuroshard.layout import plan_of
+import numpy as np
+
+from neuroshard.beam import BeamSearch, SearchSettings
+from neuroshard.device_sets import EvaluatedDeviceSets, SimulatorDeviceSets
+from neuroshard.grid_search import Cutoff, GridSearch, InnerSearch
+from neuroshard.incumbent import Budget, Incumbent, OutOfTime
 from neuroshard.packing import check_possible, pack
-from neuroshard.settings import SearchSettings
+from neuroshard.shard_table import ShardTable, plan_of
 from shardgym.costs.base import CostModel
-from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.plan import ShardingPlan
+from shardgym.costs.simulator import SimulatorCost
+from shardgym.errors import InputError, MissingDependencyError
+from shardgym.plan import COLUMN_UNIT, ShardingPlan
 from shardgym.solver import Observer, check_solve_arguments
 from shardgym.task import ShardingTask
+
+#: Shown by commands where they show progress.
+_logger = logging.getLogger("shardgym.solvers.neuroshard")
+
+#: What compiled code needs; scipy brings numba the matrix product.
+_NEEDED = ("numba", "scipy")
 
 
 class NeuroShard:
@@ -24,7 +36,7 @@ class NeuroShard:
 
     Finds what the published search finds, with optimiser state counted and devices' memory respected one by one.
     Where that one returns nothing, shards are packed by memory alone, tables halved until they fit, and the search
-    goes on from there. Made for the learned simulator; with other cost models every device content is one query.
+    goes on from there. Made for the learned simulator; other cost models are asked for whole plans.
 
     Example:
         >>> plan = NeuroShard(beam_width=1).solve(task, cost)              # doctest: +SKIP
@@ -48,15 +60,30 @@ class NeuroShard:
         compiled: bool | None = None, threads: int = 1,
     ) -> None:  # fmt: skip
         self.settings = SearchSettings(beam_width, candidates, levels, grid)
-        self.compiled = use_compiled(compiled)
+        if compiled is not None and not isinstance(compiled, bool):
+            raise InputError(f"compiled must be true, false or none (where numba is installed), got {compiled!r}")
+        missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+        if compiled and missing:
+            raise MissingDependencyError(missing[0], "search", "the compiled search")
+        self.compiled = not missing if compiled is None else compiled
+        self._missing = missing[0] if missing and compiled is None else None
         if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
             raise InputError(f"threads of the search must be an integer from 1 on, got {threads!r}")
         self.threads = threads
 
     def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
         """Compile the search for this cost model, if it runs compiled; some 20 seconds, once on a machine."""
-        if self.compiled:
-            compile_ahead(task, cost)
+        if not _is_oracle(cost):
+            return
+        if self._missing is not None:
+            _warn_slow(self._missing)
+        possible = [table for table in task.tables if table.embedding_dim % COLUMN_UNIT == 0]
+        if self.compiled and possible:
+            # Placing one table calls everything there is to compile.
+            shards = ShardTable(dataclasses.replace(task, tables=tuple(possible[:1]), name=""))
+            inner = inner_search(shards, cost, Budget(), compiled=True)
+            inner.sets.single_ms(shards.whole)
+            inner.place(shards.whole[None], np.array([np.inf]), Cutoff(1))
 
     def solve(
         self,
@@ -78,72 +105,65 @@ class NeuroShard:
         """
         check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan, observer=observer)
         check_possible(task)
-        if self.compiled and time_limit_s is not None:
-            compile_ahead(task, cost)
+        if self._missing is not None or time_limit_s is not None:
+            self.warm_up(task, cost)  # a time limit is for searching, not for compiling
         budget = Budget(time_limit_s)
-        best = _Best(task, cost, observer)
+        incumbent = Incumbent(task, cost, observer)
         if initial_plan is not None:
             initial_plan.validate(task)
-            best.offer(initial_plan)
-        kinds = Kinds(task)
+            incumbent.offer(initial_plan)
+        shards = ShardTable(task)
         with contextlib.suppress(OutOfTime):
-            self._search(engine(kinds, cost, compiled=self.compiled, threads=self.threads), budget, best)
-        if best.cost_ms == float("inf"):
-            best.offer(plan_of(kinds, pack(kinds)))
-        return best.plan()
+            inner = inner_search(shards, cost, budget, compiled=self.compiled, threads=self.threads)
+            self._search(inner, incumbent, hurry=budget.limited)
+        if incumbent.cost_ms == float("inf"):
+            incumbent.offer(plan_of(shards, pack(shards)))
+        return incumbent.plan()
 
-    def _search(self, parts: Engine, budget: Budget, best: _Best) -> None:
+    def _search(self, inner: InnerSearch, incumbent: Incumbent, *, hurry: bool) -> None:
         """Search as published; once more from packed shards when that leads to no plan at all."""
-        kinds = parts.contents.kinds
-
-        def improved(found: Found) -> None:
-            best.take(lambda: plan_of(kinds, found.held), found.cost_ms)
-
-        BeamSearch(parts.contents, self.settings, budget, parts.inner, improved).run(tuple(kinds.whole.tolist()))
-        if best.cost_ms < float("inf"):
+        shards = inner.sets.shards
+        BeamSearch(inner, self.settings, incumbent, hurry=hurry).run(tuple(shards.whole.tolist()))
+        if incumbent.cost_ms < float("inf"):
             return
-        held = pack(kinds)
-        best.offer(plan_of(kinds, held))
-        BeamSearch(parts.contents, self.settings, budget, parts.inner, improved, crowded=True).run(_column_plan(held))
+        devices = pack(shards)
+        incumbent.offer(plan_of(shards, devices))
+        packed = [row for rows in devices for row in rows]
+        # Shards of one table together, the widest first.
+        start = sorted(packed, key=lambda row: (shards.tables[row], -shards.columns[row]))
+        BeamSearch(inner, self.settings, incumbent, hurry=hurry, crowded=True).run(tuple(start))
 
 
-def _column_plan(held: list[list[int]]) -> Shards:
-    """Return all shards, those of one table together."""
-    return tuple(sorted(kind for on_device in held for kind in on_device))
+def inner_search(
+    shards: ShardTable, cost: CostModel, budget: Budget, *, compiled: bool, threads: int = 1
+) -> InnerSearch:
+    """Return the inner search for a cost model; it runs compiled over simulators that are oracles.
 
+    Threads are for compiled code; what runs in Python stays on one.
 
-class _Best:
-    """The best plan so far.
-
-    Args:
-        task: the task.
-        cost: says what plans offered without a cost take.
-        observer: told of every improvement.
+    Raises:
+        InputError: `cost` cannot price tasks of this kind.
     """
+    if not _is_oracle(cost):
+        return GridSearch(EvaluatedDeviceSets(shards, cost), budget)
+    if not compiled:
+        return GridSearch(SimulatorDeviceSets(shards, cost), budget)
+    from neuroshard.compiled_search import CompiledDeviceSets, CompiledGridSearch, ThreadedSearch
 
-    def __init__(self, task: ShardingTask, cost: CostModel, observer: Observer | None) -> None:
-        self._task, self._cost, self._observer = task, cost, observer
-        self._plan: Callable[[], ShardingPlan] | None = None
-        self.cost_ms = float("inf")
+    searches = [CompiledGridSearch(CompiledDeviceSets(shards, cost), budget) for _ in range(threads)]
+    return searches[0] if threads == 1 else ThreadedSearch(searches)
 
-    def offer(self, plan: ShardingPlan) -> None:
-        """Evaluate a plan and keep it if it is better."""
-        (cost,) = self._cost.evaluate(self._task, [plan])
-        self.take(lambda: plan, cost.total_ms)
 
-    def take(self, plan: Callable[[], ShardingPlan], cost_ms: float) -> None:
-        """Keep a plan, made when it is needed, if it is better."""
-        if cost_ms < self.cost_ms:
-            self._plan, self.cost_ms = plan, cost_ms
-            if self._observer is not None:
-                self._observer(plan(), cost_ms)
+def _is_oracle(cost: CostModel) -> TypeGuard[SimulatorCost]:
+    """Say whether device sets can be priced by adding up what shards contribute."""
+    return isinstance(cost, SimulatorCost) and cost.role == "oracle"
 
-    def plan(self) -> ShardingPlan:
-        """Return the best plan.
 
-        Raises:
-            NoFeasiblePlanError: there is none.
-        """
-        if self._plan is None:
-            raise NoFeasiblePlanError(f"cost '{self._cost.name}' has no time for any plan that was tried")
-        return self._plan()
+@functools.cache
+def _warn_slow(missing: str) -> None:
+    """Say once in this process why searches are slower than they could be."""
+    _logger.warning(
+        "NeuroShard's search runs uncompiled, several times slower, as '%s' is not installed: "
+        "python -m pip install 'shardgym[search]', or compiled=False to be content with that",
+        missing,
+    )

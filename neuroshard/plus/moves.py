@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neuroshard.plus.placement import Change, Placement
+from neuroshard.plus.pricing import Objective, Pricing
 from shardgym.arrays import Floats, Ints
 
 #: Shares of what a device holds of a table that it may give away; besides, a single unit.
@@ -14,6 +14,95 @@ _SHARES = np.array([1.0, 0.75, 0.5, 0.25])
 #: Devices that shards are given to, the least loaded.
 _MOST_TARGETS = 16
 _NONE = -1
+
+
+class DeviceChange(NamedTuple):
+    """What devices have more than before, in arrays of one shape.
+
+    Attributes:
+        columns: of their shards.
+        bytes: of their shards.
+        ms: of compute.
+    """
+
+    columns: Ints
+    bytes: Ints
+    ms: Floats
+
+    def take(self, *index: Ints) -> DeviceChange:
+        """Return some of the changes."""
+        return DeviceChange(self.columns[index], self.bytes[index], self.ms[index])
+
+    def plus(self, other: DeviceChange) -> DeviceChange:
+        """Return both changes of the same devices together; ms are only roughly those of both."""
+        return DeviceChange(self.columns + other.columns, self.bytes + other.bytes, self.ms + other.ms)
+
+
+class Allocation:
+    """What devices hold, and what that takes.
+
+    Args:
+        pricing: of the task.
+        objective: what is minimised.
+        units: of each table on each device, shape (D, T).
+        total_ms: predicted cost of the plan where it is known already.
+
+    Attributes:
+        units: as given; must not be changed.
+        sums: added vectors of each device, shape (D, V).
+        columns: of each device, shape (D,).
+        bytes: used of each device, shape (D,).
+        compute: of each device in ms, shape (D,).
+        total_ms: predicted cost of the plan.
+        value: of the objective in ms.
+    """
+
+    def __init__(self, pricing: Pricing, objective: Objective, units: Ints, total_ms: float | None = None) -> None:
+        shards = pricing.shards
+        rows = shards.first + units
+        self._pricing = pricing
+        self.units = units
+        self.sums: Floats = pricing.vectors[rows].sum(axis=1)
+        self.columns: Ints = shards.columns[rows].sum(axis=1)
+        self.bytes: Ints = shards.bytes[rows].sum(axis=1)
+        self.compute: Floats = pricing.device_compute(self.sums, self.columns)
+        if total_ms is None:
+            total_ms = float(objective.totals(self.compute[None], self.columns[None])[0])
+        self.total_ms = total_ms
+        self.value = self.total_ms + float(objective.excess(self.compute[None])[0])
+
+    def change(self, devices: Ints, tables: Ints, units: Ints) -> DeviceChange:
+        """Return what it means that devices hold more or fewer units of a table; shapes broadcast together."""
+        shards = self._pricing.shards
+        before, after = self._rows(devices, tables, units)
+        columns = shards.columns[after] - shards.columns[before]
+        ms = self._more_ms(devices, self._pricing.vectors[after] - self._pricing.vectors[before], columns)
+        return DeviceChange(columns, shards.bytes[after] - shards.bytes[before], ms)
+
+    def two_changes_ms(self, devices: Ints, tables: Ints, units: Ints, others: Ints, other_units: Ints) -> Floats:
+        """Return by how much compute grows where devices hold other units of two tables, shapes (n,) to (n,).
+
+        Other tables of -1 are none.
+        """
+        shards = self._pricing.shards
+        vectors = self._pricing.vectors
+        before, after = self._rows(devices, tables, units)
+        added = vectors[after] - vectors[before]
+        columns = shards.columns[after] - shards.columns[before]
+        two = np.flatnonzero(others != _NONE)
+        before, after = self._rows(devices[two], others[two], other_units[two])
+        added[two] += vectors[after] - vectors[before]
+        columns[two] += shards.columns[after] - shards.columns[before]
+        return self._more_ms(devices, added, columns)
+
+    def _rows(self, devices: Ints, tables: Ints, units: Ints) -> tuple[Ints, Ints]:
+        """Return the shards that devices hold of tables now, and with more units."""
+        before = self._pricing.shards.first[tables] + self.units[devices, tables]
+        return before, before + units
+
+    def _more_ms(self, devices: Ints, vectors: Floats, columns: Ints) -> Floats:
+        after = self._pricing.device_compute(self.sums[devices] + vectors, self.columns[devices] + columns)
+        return after - self.compute[devices]
 
 
 class Moves(NamedTuple):
@@ -37,28 +126,25 @@ class Moves(NamedTuple):
     units: Ints
     back: Ints
     back_units: Ints
-    own: Change
-    theirs: Change
+    own: DeviceChange
+    theirs: DeviceChange
 
     def take(self, index: Ints) -> Moves:
         """Return some of the moves."""
-        return Moves(
-            self.targets[index], self.tables[index], self.units[index], self.back[index], self.back_units[index],
-            self.own.take(index), self.theirs.take(index),
-        )  # fmt: skip
+        return Moves._make([*(values[index] for values in self[:5]), self.own.take(index), self.theirs.take(index)])
 
-    def priced(self, placement: Placement, device: int) -> Moves:
+    def priced(self, allocation: Allocation, device: int) -> Moves:
         """Return the moves with exact ms."""
         here = np.full(len(self.targets), device)
-        own = placement.exchange_ms(here, self.tables, -self.units, self.back, self.back_units)
-        theirs = placement.exchange_ms(self.targets, self.tables, self.units, self.back, -self.back_units)
+        own = allocation.two_changes_ms(here, self.tables, -self.units, self.back, self.back_units)
+        theirs = allocation.two_changes_ms(self.targets, self.tables, self.units, self.back, -self.back_units)
         return self._replace(own=self.own._replace(ms=own), theirs=self.theirs._replace(ms=theirs))
 
-    def outcome(self, placement: Placement, device: int) -> tuple[Floats, Ints]:
+    def outcome(self, allocation: Allocation, device: int) -> tuple[Floats, Ints]:
         """Return compute and columns of all devices after each move, both of shape (P, D)."""
         number = np.arange(len(self.targets))
-        compute = np.repeat(placement.compute[None], len(number), axis=0)
-        columns = np.repeat(placement.columns[None], len(number), axis=0)
+        compute = np.repeat(allocation.compute[None], len(number), axis=0)
+        columns = np.repeat(allocation.columns[None], len(number), axis=0)
         compute[:, device] += self.own.ms
         columns[:, device] += self.own.columns
         compute[number, self.targets] += self.theirs.ms
@@ -67,71 +153,64 @@ class Moves(NamedTuple):
 
     def applied(self, number: int, device: int, units: Ints) -> Ints:
         """Return the units of all devices after one move of `device`, shape (D, T)."""
-        after, target = units.copy(), self.targets[number]
-        given = self.units[number]
-        after[[device, target], self.tables[number]] += [-given, given]
+        after = units.copy()
+        pair = [device, self.targets[number]]
+        after[pair, self.tables[number]] += [-self.units[number], self.units[number]]
         if self.back[number] != _NONE:
-            returned = self.back_units[number]
-            after[[device, target], self.back[number]] += [returned, -returned]
+            after[pair, self.back[number]] += [self.back_units[number], -self.back_units[number]]
         return after
 
 
-def moves_of(placement: Placement, device: int, memory: Ints) -> Moves:
+def moves_of(allocation: Allocation, device: int, memory: Ints) -> Moves:
     """Return all moves of a device that memory allows; `memory` in bytes per device, shape (D,)."""
-    held = np.flatnonzero(placement.units[device])
-    tables, units = _parts(held, placement.units[device, held])
-    targets = _targets(placement, device)
-    given = placement.change(np.array(device), tables, -units)
-    taken = placement.change(targets, tables[:, None], units[:, None])
-    give, to = np.divmod(np.arange(len(tables) * len(targets)), max(len(targets), 1))
-    nothing = np.full(len(give), _NONE)
-    transfers = Moves(targets[to], tables[give], units[give], nothing, nothing, given.take(give), taken.take(give, to))
-    swaps = _fitting(_swaps(placement, device, transfers), placement, device, memory)
-    return _joined(_fitting(transfers, placement, device, memory), swaps)
+    tables, units = _parts(allocation.units[device])
+    order = allocation.compute.argsort(kind="stable")
+    targets: Ints = np.sort(order[order != device][:_MOST_TARGETS])
+    own = allocation.change(np.array(device), tables, -units)
+    theirs = allocation.change(targets, tables[:, None], units[:, None])
+    # Every part goes to every target.
+    part, to = np.divmod(np.arange(len(tables) * len(targets)), max(len(targets), 1))
+    nothing = np.full(len(part), _NONE)
+    transfers = Moves(targets[to], tables[part], units[part], nothing, nothing, own.take(part), theirs.take(part, to))
+    swaps = _fitting(_swaps(allocation, device, transfers), allocation, device, memory)
+    return _joined(_fitting(transfers, allocation, device, memory), swaps)
 
 
-def _swaps(placement: Placement, device: int, transfers: Moves) -> Moves:
+def _swaps(allocation: Allocation, device: int, transfers: Moves) -> Moves:
     """Return whole shards against whole shards: every transfer of one with every shard of the other device."""
-    whole = transfers.take(np.flatnonzero(transfers.units == placement.units[device, transfers.tables]))
-    mask = np.zeros(len(placement.units), dtype=np.bool_)
-    mask[whole.targets] = True
-    owners, tables = np.nonzero(placement.units * mask[:, None])
-    units = placement.units[owners, tables]
-    here = placement.change(np.array(device), tables, units)
-    there = placement.change(owners, tables, -units)
+    whole = transfers.take(np.flatnonzero(transfers.units == allocation.units[device, transfers.tables]))
+    is_target = np.zeros(len(allocation.units), dtype=np.bool_)
+    is_target[whole.targets] = True
+    owners, tables = np.nonzero(allocation.units * is_target[:, None])
+    units = allocation.units[owners, tables]
+    own = allocation.change(np.array(device), tables, units)
+    theirs = allocation.change(owners, tables, -units)
     first, second = np.nonzero((whole.targets[:, None] == owners) & (whole.tables[:, None] != tables))
     return Moves(
         whole.targets[first], whole.tables[first], whole.units[first], tables[second], units[second],
-        whole.own.take(first).plus(here.take(second)), whole.theirs.take(first).plus(there.take(second)),
+        whole.own.take(first).plus(own.take(second)), whole.theirs.take(first).plus(theirs.take(second)),
     )  # fmt: skip
 
 
-def _fitting(moves: Moves, placement: Placement, device: int, memory: Ints) -> Moves:
-    here = placement.bytes[device] + moves.own.bytes <= memory[device]
-    fits = here & (placement.bytes[moves.targets] + moves.theirs.bytes <= memory[moves.targets])
+def _fitting(moves: Moves, allocation: Allocation, device: int, memory: Ints) -> Moves:
+    """Return the moves after which both devices have room for what they hold."""
+    own = allocation.bytes[device] + moves.own.bytes <= memory[device]
+    fits = own & (allocation.bytes[moves.targets] + moves.theirs.bytes <= memory[moves.targets])
     return moves if fits.all() else moves.take(np.flatnonzero(fits))
 
 
-def _parts(tables: Ints, held: Ints) -> tuple[Ints, Ints]:
-    """Return tables and units that can be given away, for tables of which `held` units are there."""
-    units = np.ones((len(held), len(_SHARES) + 1), dtype=np.int64)
-    units[:, :-1] = np.ceil(held[:, None] * _SHARES)
+def _parts(held: Ints) -> tuple[Ints, Ints]:
+    """Return tables and units that can be given away of what a device holds, shape (T,); each of shape (n,)."""
+    tables = np.flatnonzero(held)
+    units = np.ones((len(tables), len(_SHARES) + 1), dtype=np.int64)
+    units[:, :-1] = np.ceil(held[tables, None] * _SHARES)
     differs = np.ones(units.shape, dtype=np.bool_)
     differs[:, 1:] = units[:, 1:] < units[:, :-1]
     return np.repeat(tables, differs.sum(axis=1)), units[differs]
 
 
-def _targets(placement: Placement, device: int) -> Ints:
-    """Return the other devices, ascending; of many the least loaded."""
-    order = placement.compute.argsort(kind="stable")
-    targets: Ints = np.sort(order[order != device][:_MOST_TARGETS])
-    return targets
-
-
 def _joined(first: Moves, second: Moves) -> Moves:
-    return Moves(
-        np.concatenate([first.targets, second.targets]), np.concatenate([first.tables, second.tables]),
-        np.concatenate([first.units, second.units]), np.concatenate([first.back, second.back]),
-        np.concatenate([first.back_units, second.back_units]),
-        first.own.followed_by(second.own), first.theirs.followed_by(second.theirs),
-    )  # fmt: skip
+    own = DeviceChange._make(np.concatenate(pair) for pair in zip(first.own, second.own, strict=True))
+    theirs = DeviceChange._make(np.concatenate(pair) for pair in zip(first.theirs, second.theirs, strict=True))
+    arrays = [np.concatenate(pair) for pair in zip(first[:5], second[:5], strict=True)]
+    return Moves._make([*arrays, own, theirs])

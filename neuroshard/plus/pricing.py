@@ -1,30 +1,52 @@
-"""Pricing: times of devices and of whole plans from added vectors of their shards."""
+"""Pricing: what devices and whole plans take, from added vectors of their shards, and what the search minimises."""
 
 from __future__ import annotations
 
 import abc
+import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
-from neuroshard.plus.shelf import Shelf
+from neuroshard.device_sets import latents_of, made_up_task
+from neuroshard.incumbent import Budget
+from neuroshard.shard_table import ShardTable
 from shardgym.arrays import Floats, Ints
+from shardgym.costs.base import CostModel
+from shardgym.costs.links import transfer_ms
+from shardgym.costs.plan_cost import PHASES, PlanCost
+from shardgym.costs.simulator import SimulatorCost
+from shardgym.errors import MeasurementError
+from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan
+from shardgym.task import ELEMENT_BYTES
+
+_COMPUTE = [PHASES.index("forward_compute"), PHASES.index("backward_compute")]
+_BACKWARD_COMM = PHASES.index("backward_comm")
+#: How strongly a fit is drawn to the sum of what shards take alone; little, yet enough where there are too few devices.
+_RIDGE = 1e-6
+#: Shards priced in one query, without a time limit and with one.
+_SHARDS_PER_QUERY = 4096
+_SHARDS_IN_HURRY = 16
+#: Plans x devices whose communication is predicted together; larger batches leave the processor's cache.
+_DEVICES_PER_CALL = 256
 
 
 class Pricing(abc.ABC):
     """A cost model as sums of vectors, one per shard, and functions of these sums.
 
     Args:
-        shelf: the shards.
-        vectors: one per row of the shelf, zeros for empty rows, shape (R, V).
+        shards: of the task.
+        vectors: one per row of `shards`, zeros for empty rows, shape (R, V).
 
     Attributes:
-        shelf: the shards.
+        shards: of the task.
         vectors: as given.
         ms_per_column: about how much longer a step takes per column of the widest device.
     """
 
-    def __init__(self, shelf: Shelf, vectors: Floats) -> None:
-        self.shelf, self.vectors = shelf, vectors
+    def __init__(self, shards: ShardTable, vectors: Floats) -> None:
+        self.shards = shards
+        self.vectors = vectors
         self.ms_per_column = 0.0
 
     @abc.abstractmethod
@@ -43,22 +65,185 @@ class Pricing(abc.ABC):
             Shape (P,).
         """
 
-    def busy(self, sums: Floats, columns: Ints) -> Floats:
+    def device_compute(self, sums: Floats, columns: Ints) -> Floats:
         """Return compute of devices, 0 for empty ones; `sums` of shape (..., V), `columns` of shape (...)."""
-        held = columns > 0
-        if held.all():
+        busy = columns > 0
+        if busy.all():
             return self.compute(sums.reshape(-1, sums.shape[-1])).reshape(columns.shape)
         ms = np.zeros(columns.shape)
-        if held.any():
-            ms[held] = self.compute(sums[held])
+        if busy.any():
+            ms[busy] = self.compute(sums[busy])
         return ms
 
-    def learn_slope(self) -> None:
+    def fit_column_price(self) -> None:
         """Set `ms_per_column` from what a plan with everything spread evenly takes, and one with a wider device."""
-        rows, devices = self.shelf.first + self.shelf.units, self.shelf.task.num_devices
-        even = max(int(self.shelf.columns[rows].sum()) // devices, 4)
+        whole = self.shards.whole
+        devices = self.shards.task.num_devices
+        even = max(int(self.shards.columns[whole].sum()) // devices, COLUMN_UNIT)
         columns = np.full((2, devices), even)
-        columns[1, 0] += max(even // 4, 4)
-        compute = np.full(columns.shape, float(self.compute(self.vectors[rows]).sum()) / devices)
+        columns[1, 0] += max(even // 4, COLUMN_UNIT)
+        compute = np.full(columns.shape, float(self.compute(self.vectors[whole]).sum()) / devices)
         before, after = self.totals(compute, columns)
         self.ms_per_column = max(float(after - before) / float(columns[1, 0] - even), 0.0)
+
+
+class SimulatorPricing(Pricing):
+    """Pricing by the learned simulator, exact up to rounding; all shards are encoded at once, here and never again.
+
+    Args:
+        shards: of the task.
+        cost: an oracle.
+
+    Raises:
+        InputError: `cost` is a judge, or does not know tasks of this kind.
+    """
+
+    def __init__(self, shards: ShardTable, cost: SimulatorCost) -> None:
+        self._predictor = cost.predictor()
+        self._task = self._predictor.add_task(shards.task)
+        super().__init__(shards, latents_of(self._predictor, shards, np.flatnonzero(shards.columns)))
+
+    def compute(self, sums: Floats) -> Floats:
+        """See `Pricing`."""
+        return np.asarray(self._predictor.compute_ms(sums).sum(axis=1), dtype=np.float64)
+
+    def totals(self, compute: Floats, columns: Ints) -> Floats:
+        """See `Pricing`."""
+        return self._predictor.slowest_ms(self._task, compute, columns.astype(np.float64))
+
+
+class AdditivePricing(Pricing):
+    """Pricing for any cost model: what shards take alone, added up, and the link model; corrected by evaluated plans.
+
+    A device takes `factor` x the sum of its shards' own times + `per_shard` x their number + `per_device`. Widths 4, 8,
+    16, ... and the whole table are priced, each shard alone on a device of a made-up task; widths between are
+    interpolated. Communication follows the link model of the task's topology, times a factor.
+
+    Args:
+        shards: of the task.
+        cost: any cost model.
+        budget: of time.
+
+    Raises:
+        OutOfTime: the budget is spent before all shards are priced.
+        MeasurementError: the cost model has no time for some shard.
+    """
+
+    def __init__(self, shards: ShardTable, cost: CostModel, budget: Budget) -> None:
+        vectors = np.zeros((len(shards), 2))
+        vectors[:, 0] = _single_ms(shards, cost, budget)
+        vectors[:, 1] = shards.columns > 0
+        super().__init__(shards, vectors)
+        self._terms: Floats = np.array([1.0, 0.0, 0.0])
+        self._comm_factor = 1.0
+        # What was learned from: terms and ms of devices, and measured / modelled exchanges of plans.
+        self._device_terms: list[Floats] = []
+        self._device_ms: list[float] = []
+        self._comm_ratios: list[float] = []
+
+    def compute(self, sums: Floats) -> Floats:
+        """See `Pricing`."""
+        ms: Floats = np.maximum(sums @ self._terms[:2] + self._terms[2], 0.0)
+        return ms
+
+    def totals(self, compute: Floats, columns: Ints) -> Floats:
+        """See `Pricing`."""
+        transfer = self._comm_factor * self._transfer(columns)
+        # In the forward exchange all wait for the last to enter, so that only the transfer differs.
+        return np.asarray((compute + transfer).max(axis=1) + transfer.max(axis=1), dtype=np.float64)
+
+    def learn(self, units: Sequence[Ints], costs: Sequence[PlanCost]) -> None:
+        """Fit all terms to what plans turned out to cost, plans learned from before included.
+
+        Args:
+            units: of each table on each device, each of shape (D, T).
+            costs: of the plans; infeasible ones are left out.
+        """
+        for held, cost in zip(units, costs, strict=True):
+            if not cost.feasible:
+                continue
+            sums = self.vectors[self.shards.first + held].sum(axis=1)
+            columns = self.shards.columns[self.shards.first + held].sum(axis=1)
+            busy = columns > 0
+            self._device_terms += list(np.column_stack([sums, np.ones(len(sums))])[busy])
+            self._device_ms += cost.per_device[busy][:, _COMPUTE].sum(axis=1).tolist()
+            expected = float(self._transfer(columns).max())
+            if expected > 0:
+                self._comm_ratios.append(float(cost.per_device[:, _BACKWARD_COMM].max()) / expected)
+        if not self._device_ms:
+            return
+        terms = np.array(self._device_terms)
+        prior = np.array([1.0, 0.0, 0.0])
+        scale = np.maximum(np.abs(terms).max(axis=0), 1e-12)
+        regularised = np.vstack([terms / scale, np.sqrt(_RIDGE * len(terms)) * np.eye(3)])
+        missing = np.append(np.array(self._device_ms) - terms @ prior, np.zeros(3))
+        self._terms = prior + np.linalg.lstsq(regularised, missing, rcond=None)[0] / scale
+        if self._comm_ratios:
+            self._comm_factor = float(np.median(self._comm_ratios))
+
+    def _transfer(self, columns: Ints) -> Floats:
+        task = self.shards.task
+        return transfer_ms(task.topology, columns, task.batch_size, ELEMENT_BYTES[task.precision])
+
+
+def _single_ms(shards: ShardTable, cost: CostModel, budget: Budget) -> Floats:
+    """Return the compute of every row alone on a device; 0 for empty rows, shape (R,)."""
+    powers = COLUMN_UNIT * 2 ** np.arange(40)
+    priced: Ints = np.union1d(np.flatnonzero(np.isin(shards.columns, powers)), shards.whole)
+    ms: Floats = np.zeros(len(shards))
+    step = _SHARDS_IN_HURRY if budget.limited else _SHARDS_PER_QUERY
+    for start in range(0, len(priced), step):
+        budget.check()
+        rows = priced[start : start + step]
+        tables = [
+            dataclasses.replace(
+                shards.task.tables[shards.tables[row]], name=f"shard {row}", embedding_dim=int(shards.columns[row])
+            )
+            for row in rows.tolist()
+        ]
+        task = made_up_task(shards.task, tables, len(tables))
+        plan = ShardingPlan.of(task, (Shard.whole(table, device) for device, table in enumerate(tables)))
+        (answer,) = cost.evaluate(task, [plan])
+        if not answer.feasible:
+            raise MeasurementError(f"cost '{cost.name}' has no time for single shards: {answer.reason}")
+        ms[rows] = answer.per_device[:, _COMPUTE].sum(axis=1)
+    for first, whole in zip(shards.first.tolist(), shards.whole.tolist(), strict=True):
+        known = priced[(priced >= first) & (priced <= whole)]
+        rows = np.arange(first + 1, whole + 1)
+        ms[rows] = np.interp(rows, known, ms[known])
+    return ms
+
+
+class Objective:
+    """The predicted cost of a step, plus by how much a soft maximum over devices' compute is above the hard one.
+
+    With the hard maximum alone, nothing that happens on other devices than the slowest would count.
+
+    Args:
+        pricing: of the task.
+        softness: width of the soft maximum, as a share of mean compute; 0 for the hard one.
+    """
+
+    def __init__(self, pricing: Pricing, softness: float) -> None:
+        self._pricing = pricing
+        self._softness = softness
+
+    def rough(self, compute: Floats, columns: Ints) -> Floats:
+        """Return about what is minimised, up to a constant: communication is not predicted; (P, D) to (P,)."""
+        communication = self._pricing.ms_per_column * columns.max(axis=1)
+        return np.asarray(compute.max(axis=1) + self.excess(compute) + communication, dtype=np.float64)
+
+    def totals(self, compute: Floats, columns: Ints) -> Floats:
+        """Return what whole plans take in ms; (P, D) to (P,), P at least 1."""
+        step = max(_DEVICES_PER_CALL // compute.shape[1], 1)
+        starts = range(0, len(compute), step)
+        return np.concatenate([self._pricing.totals(compute[n : n + step], columns[n : n + step]) for n in starts])
+
+    def excess(self, compute: Floats) -> Floats:
+        """Return by how much the soft maximum of compute is above the hard one; (P, D) to (P,)."""
+        if not self._softness:
+            return np.zeros(len(compute))
+        width = self._softness * compute.mean(axis=1, keepdims=True)
+        above = (compute - compute.max(axis=1, keepdims=True)) / np.maximum(width, 1e-12)
+        excess: Floats = width[:, 0] * np.log(np.exp(above).sum(axis=1))
+        return excess

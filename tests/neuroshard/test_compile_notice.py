@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("numba", reason="needs the extra 'search'")
 
 FUNCTIONS = """
-from neuroshard.compiled.jit import jit
+from neuroshard.jit import jit
 
 @jit
 def first(x):
@@ -25,7 +25,7 @@ print(first(1), second(1))
 """
 LOGGED = 'import logging; logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")\n'
 #: Imports a file of the folder that is given as if it lay beside the compiled search.
-BESIDE = LOGGED + "import sys, neuroshard.compiled as c; c.__path__.append(sys.argv[1]); import neuroshard.compiled.toy"
+BESIDE = LOGGED + "import sys, neuroshard as n; n.__path__.append(sys.argv[1]); import neuroshard.toy"
 SAID = "shardgym.solvers.neuroshard: compiling NeuroShard's search: some 20 seconds"
 
 
@@ -45,7 +45,7 @@ def test_it_is_said_once_and_not_when_machine_code_is_kept(tmp_path):
 
 
 def test_code_that_cannot_be_kept_is_compiled_in_every_process(tmp_path):
-    code = LOGGED + "__name__ = 'neuroshard.compiled.toy'" + FUNCTIONS  # no file that machine code could belong to
+    code = LOGGED + "__name__ = 'neuroshard.toy'" + FUNCTIONS  # no file that machine code could belong to
     for _ in range(2):
         (line,) = said(tmp_path, code)
         assert line.startswith(f"{SAID} in every process")

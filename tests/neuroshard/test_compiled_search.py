@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from random_tasks import random_task
 
-from neuroshard import engine
-from neuroshard.budget import Budget
-from neuroshard.cutoff import Cutoff
-from neuroshard.kinds import Kinds
-from neuroshard.solver import NeuroShard
+from neuroshard import solver
+from neuroshard.grid_search import Cutoff, PartialPlacements
+from neuroshard.incumbent import Budget
+from neuroshard.shard_table import ShardTable
+from neuroshard.solver import NeuroShard, inner_search
 from shardgym import InputError, MissingDependencyError, make_cost, make_solver
 
 needs_numba = pytest.mark.skipif(
@@ -21,8 +21,8 @@ needs_numba = pytest.mark.skipif(
 )
 
 
-def both_engines(task, simulator):
-    return [engine.engine(Kinds(task), simulator, compiled=compiled) for compiled in (False, True)]
+def both_searches(task, simulator):
+    return [inner_search(ShardTable(task), simulator, Budget(), compiled=compiled) for compiled in (False, True)]
 
 
 @needs_numba
@@ -61,39 +61,39 @@ def test_plans_cost_the_same_where_tables_are_equal(simulator):
 
 
 @needs_numba
-def test_contents_are_priced_and_found_again_the_same_way(simulator):
+def test_sets_are_priced_and_found_again_the_same_way(simulator):
     """Many more than there is room for at first."""
     task = random_task(8, 30, 2)
-    plain, fast = (parts.contents for parts in both_engines(task, simulator))
+    plain, fast = (search.sets for search in both_searches(task, simulator))
     rng, devices = np.random.default_rng(0), [np.zeros(300, dtype=np.int64)] * 2
     for _ in range(12):
-        kinds = rng.integers(0, len(plain.kinds), 300)
-        devices = [contents.add(held, kinds) for contents, held in zip((plain, fast), devices, strict=True)]
+        shards = rng.choice(plain.shards.reached_by_halving(), 300)
+        devices = [sets.add(held, shards) for sets, held in zip((plain, fast), devices, strict=True)]
     assert fast.count == plain.count > 3000
     np.testing.assert_array_equal(*devices)
-    np.testing.assert_allclose(fast.ms[: fast.count], plain.ms[: plain.count], rtol=1e-12)
+    np.testing.assert_allclose(fast.compute_ms[: fast.count], plain.compute_ms[: plain.count], rtol=1e-12)
     pairs = devices[0].reshape(-1, 2)
-    np.testing.assert_allclose(fast.totals(pairs), plain.totals(pairs), rtol=1e-12)
-    assert [fast.held(n) for n in pairs[:, 0].tolist()] == [plain.held(n) for n in pairs[:, 0].tolist()]
+    np.testing.assert_allclose(fast.total_ms(pairs), plain.total_ms(pairs), rtol=1e-12)
+    assert [fast.members(n) for n in pairs[:, 0].tolist()] == [plain.members(n) for n in pairs[:, 0].tolist()]
 
 
 @needs_numba
-@pytest.mark.parametrize("caps", [[1.1, 1.2, 1.4, 1.8, 2.5], [2.0], [1.3, np.inf]])
-def test_placements_are_the_same_for_every_value_of_the_grid(simulator, caps):
+@pytest.mark.parametrize("scales", [[1.1, 1.2, 1.4, 1.8, 2.5], [2.0], [1.3, np.inf]])
+def test_placements_are_the_same_for_every_value_of_the_grid(simulator, scales):
     """Sequences in no sensible order, some equal, many beginning alike; memory that binds."""
     task = random_task(11, 14, 4, spare=1.8, uneven=True)
-    sequences = np.array([Kinds(task).whole] * 12)
+    sequences = np.array([ShardTable(task).whole] * 12)
     rng = np.random.default_rng(5)
     for n in range(1, len(sequences)):
         first = int(rng.integers(0, 13))
         sequences[n, first:] = rng.permutation(sequences[n, first:])
     sequences[3] = sequences[7]
-    widths = np.array(caps) * sum(table.embedding_dim for table in task.tables) / task.num_devices
+    max_columns = np.array(scales) * sum(table.embedding_dim for table in task.tables) / task.num_devices
     found = []
-    for parts in both_engines(task, simulator):
-        best = parts.inner(widths, Budget()).place(sequences, Cutoff(len(sequences)))
+    for search in both_searches(task, simulator):
+        best = search.place(sequences, max_columns, Cutoff(len(sequences)))
         feasible = np.flatnonzero(np.isfinite(best.costs)).tolist()
-        found.append((best.costs, [list(map(sorted, best.held(n))) for n in feasible]))
+        found.append((best.costs, [list(map(sorted, best.devices_of(n))) for n in feasible]))
     assert len(set(found[0][0])) > 1
     np.testing.assert_allclose(found[1][0], found[0][0], rtol=1e-9)
     assert found[1][1] == found[0][1]
@@ -102,7 +102,7 @@ def test_placements_are_the_same_for_every_value_of_the_grid(simulator, caps):
 @needs_numba
 @pytest.mark.parametrize("threads", [2, 3, 100])
 def test_threads_change_nothing(simulator, monkeypatch, threads):
-    monkeypatch.setattr("neuroshard.threads._WORTH_A_THREAD", 1)
+    monkeypatch.setattr("neuroshard.compiled_search._WORTH_A_THREAD", 1)
     task = random_task(13, 20, 4, spare=1.5, uneven=True)
     found = {}
     for count in (1, threads):
@@ -116,7 +116,7 @@ def test_threads_change_nothing(simulator, monkeypatch, threads):
 
 @needs_numba
 def test_a_time_limit_ends_all_threads(simulator, monkeypatch):
-    monkeypatch.setattr("neuroshard.threads._WORTH_A_THREAD", 1)
+    monkeypatch.setattr("neuroshard.compiled_search._WORTH_A_THREAD", 1)
     task = random_task(13, 20, 4)
     NeuroShard(compiled=True, threads=2).solve(task, simulator, time_limit_s=0).validate(task)
 
@@ -124,16 +124,16 @@ def test_a_time_limit_ends_all_threads(simulator, monkeypatch):
 @needs_numba
 def test_a_time_limit_begins_when_everything_is_compiled(simulator, monkeypatch):
     """Everything that a search with a limit calls has been called before."""
-    from neuroshard.compiled import contents, exchange, search
+    from neuroshard import compiled_search
 
     called, ready = [], []
-    for module, name in (contents, "add_all"), (exchange, "totals"), (search, "advance"):
-        work = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *a, work=work, name=name: called.append(name) or work(*a))
+    for name in ("add_all", "slowest_ms", "advance"):
+        work = getattr(compiled_search, name)
+        monkeypatch.setattr(compiled_search, name, lambda *a, work=work, name=name: called.append(name) or work(*a))
     begin = Budget.__init__
     monkeypatch.setattr(Budget, "__init__", lambda self, s=None: ready.append((s, {*called})) or begin(self, s))
     NeuroShard(compiled=True).solve(random_task(1, 4, 2), simulator, time_limit_s=10)
-    assert (10, {"add_all", "totals", "advance"}) in ready
+    assert (10, {"add_all", "slowest_ms", "advance"}) in ready
 
 
 @pytest.mark.parametrize("threads", [0, 1.5, True])
@@ -155,22 +155,51 @@ def test_threads_out_of_range_are_refused(threads):
 )
 def test_a_shard_goes_to_the_least_compute_then_bytes_then_number_where_there_is_room(ms, used, columns, device):
     """A shard of 4 columns and 2 bytes on devices of at most 12 columns and 12 bytes."""
-    from neuroshard.compiled import lanes
+    from neuroshard.compiled_search import Limits, least_loaded
 
-    state, four = lanes.lanes_for(1, 3, 1), np.array([4])
-    state.ms[0], state.bytes[0], state.columns[0] = ms, used, columns
-    limits = lanes.Limits(np.array([12.0]), np.full(3, 12), four, np.array([2]))
-    assert lanes.cheapest(state, 0, limits, 0) == device
+    partial = PartialPlacements.start(1, 1, 3)
+    partial.ms[0] = ms
+    partial.bytes[0] = used
+    partial.columns[0] = columns
+    limits = Limits(np.array([12.0]), np.full(3, 12), np.array([4]), np.array([2]))
+    assert least_loaded(partial, 0, limits, 0) == device
 
 
-def test_without_numba_the_compiled_search_is_refused_and_the_other_one_runs(simulator, monkeypatch):
+@pytest.fixture
+def no_numba(monkeypatch):
+    """As where numba is not installed, in a process that has not said so yet."""
     find = importlib.util.find_spec
-    monkeypatch.setattr(engine.importlib.util, "find_spec", lambda name: None if name == "numba" else find(name))
+    monkeypatch.setattr(solver.importlib.util, "find_spec", lambda name: None if name == "numba" else find(name))
+    solver._warn_slow.cache_clear()
+    yield
+    solver._warn_slow.cache_clear()
+
+
+def test_without_numba_the_compiled_search_is_refused_and_the_other_one_runs(simulator, no_numba):
     with pytest.raises(MissingDependencyError, match=r"needs 'numba'.*shardgym\[search\]"):
         NeuroShard(compiled=True)
     assert NeuroShard().compiled is False
     task = random_task(2, 5, 2)
     NeuroShard().solve(task, simulator).validate(task)
+
+
+def test_that_numba_is_missing_is_said_once_and_only_where_it_matters(simulator, no_numba, caplog):
+    """Not for other cost models, not to those who asked for the search in Python, and not again by another solver."""
+    task = random_task(2, 5, 2)
+    NeuroShard(levels=1).solve(task, make_cost("roofline"))
+    NeuroShard(levels=1, compiled=False).solve(task, simulator)
+    assert caplog.records == []
+    for quiet in (NeuroShard(levels=1), NeuroShard(levels=1), make_solver("neuroshard_plus")):
+        quiet.solve(task, simulator)
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("shardgym.solvers.neuroshard", "WARNING")
+    assert "'numba' is not installed: python -m pip install 'shardgym[search]'" in record.getMessage()
+
+
+def test_that_numba_is_missing_is_said_before_solving_is_timed(simulator, no_numba, caplog):
+    task = random_task(2, 5, 2)
+    NeuroShard().warm_up(task, simulator)
+    assert len(caplog.records) == 1
 
 
 @needs_numba

@@ -9,9 +9,9 @@ import pytest
 from plain_search import PlainSearch
 from random_tasks import random_task
 
-from neuroshard.budget import Budget, OutOfTime
-from neuroshard.kinds import Kinds
+from neuroshard.incumbent import Budget, OutOfTime
 from neuroshard.packing import pack
+from neuroshard.shard_table import ShardTable
 from neuroshard.solver import NeuroShard
 from shardgym import (
     EmbeddingTable,
@@ -64,7 +64,7 @@ def possible_on_two_devices(task: ShardingTask) -> bool:
 
 def packable(task: ShardingTask) -> bool:
     try:
-        pack(Kinds(task))
+        pack(ShardTable(task))
     except NoFeasiblePlanError:
         return False
     return True
@@ -81,9 +81,10 @@ def test_shards_are_packed_whenever_it_is_possible(spare):
 def test_packing_goes_back_where_largest_first_fails():
     """Only 5 + 4 and 8 + 7 + 6 fill both devices, and no greedy order finds it."""
     task = crowded([32, 28, 24, 20, 16], [9, 21])
-    held = pack(Kinds(task))
-    assert sum(map(len, held)) == 5, "no table had to be halved"
-    assert sorted(sum(task.tables[Kinds(task).tables[k]].embedding_dim for k in kinds) for kinds in held) == [36, 84]
+    shards = ShardTable(task)
+    devices = pack(shards)
+    assert sum(map(len, devices)) == 5, "no table had to be halved"
+    assert sorted(int(shards.columns[rows].sum()) for rows in devices) == [36, 84]
 
 
 def test_a_task_that_is_too_large_is_refused_with_the_bytes(simulator):
@@ -130,7 +131,7 @@ def test_when_time_runs_out_in_mid_search_the_best_plan_so_far_comes_back(simula
     seen = []
     monkeypatch.setattr(Budget, "check", check)
     if compiled:
-        monkeypatch.setattr("neuroshard.compiled.search._STEPS", 1)
+        monkeypatch.setattr("neuroshard.compiled_search._STEPS", 1)
     task = random_task(6, 11, 3)
     search = NeuroShard(compiled=compiled)
     plan = search.solve(task, simulator, time_limit_s=1e6, observer=lambda *best: seen.append(best))
@@ -139,10 +140,10 @@ def test_when_time_runs_out_in_mid_search_the_best_plan_so_far_comes_back(simula
     assert next(left) is False, "the search ended before its time"
 
 
-def test_forgetting_contents_changes_nothing(simulator, compiled, monkeypatch):
+def test_forgetting_sets_changes_nothing(simulator, compiled, monkeypatch):
     task = random_task(6, 11, 3)
     expected = NeuroShard(compiled=compiled).solve(task, simulator)
-    monkeypatch.setattr("neuroshard.contents._KEPT", 50)
+    monkeypatch.setattr("neuroshard.device_sets._MOST_KEPT", 50)
     monkeypatch.setattr("neuroshard.beam._SHARDS_TOGETHER", 50)
     assert NeuroShard(compiled=compiled).solve(task, simulator) == expected
 

@@ -8,27 +8,20 @@ import numpy as np
 import pytest
 from random_tasks import random_task
 
-from neuroshard.budget import Budget
-from neuroshard.plus.additive_pricing import AdditivePricing
-from neuroshard.plus.allocation import plan_of, units_of
-from neuroshard.plus.cutting import cut_greedily
-from neuroshard.plus.greedy import build
-from neuroshard.plus.kicks import kicked
-from neuroshard.plus.moves import moves_of
-from neuroshard.plus.objective import Objective
-from neuroshard.plus.placement import Placement
-from neuroshard.plus.pricing import Pricing
-from neuroshard.plus.settings import PlusSettings
-from neuroshard.plus.shelf import Shelf
-from neuroshard.plus.simulator_pricing import SimulatorPricing
+from neuroshard.incumbent import Budget
+from neuroshard.plus.construction import build, cut_greedily
+from neuroshard.plus.local_search import PlusSettings, kick
+from neuroshard.plus.moves import Allocation, moves_of
+from neuroshard.plus.pricing import AdditivePricing, Objective, Pricing, SimulatorPricing
+from neuroshard.shard_table import ShardTable, plan_of_units, units_of
 from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 
 
-def random_units(shelf: Shelf, rng: np.random.Generator) -> np.ndarray:
+def random_units(shards: ShardTable, rng: np.random.Generator) -> np.ndarray:
     """Every unit of every table on a random one of two random devices, shape (D, T)."""
-    devices = shelf.task.num_devices
-    units = np.zeros((devices, len(shelf.units)), dtype=np.int64)
-    for table, number in enumerate(shelf.units.tolist()):
+    devices = shards.task.num_devices
+    units = np.zeros((devices, len(shards.units)), dtype=np.int64)
+    for table, number in enumerate(shards.units.tolist()):
         for device in rng.choice(rng.integers(0, devices, 2), number):
             units[device, table] += 1
     return units
@@ -47,59 +40,61 @@ class ByHand(Pricing):
 def by_hand(widths: list[int], ms: list[float], memory: list[int]) -> ByHand:
     """Tables of 1 row; ms are of whole tables and in proportion for parts."""
     tables = tuple(EmbeddingTable(f"t{n}", 1, width, 1.0) for n, width in enumerate(widths))
-    shelf = Shelf(ShardingTask(tables, Topology(num_devices=len(memory), memory_bytes=tuple(memory)), batch_size=8))
+    shards = ShardTable(
+        ShardingTask(tables, Topology(num_devices=len(memory), memory_bytes=tuple(memory)), batch_size=8)
+    )
     per_column = np.array(ms) / np.array(widths)
-    return ByHand(shelf, (shelf.columns * per_column[shelf.tables])[:, None])
+    return ByHand(shards, (shards.columns * per_column[shards.tables])[:, None])
 
 
-def test_a_shelf_holds_every_width_with_its_bytes():
-    shelf = Shelf(random_task(3, 4, 2, optimizer="rowwise_adagrad"))
-    for row in np.flatnonzero(shelf.columns).tolist():
-        assert shelf.bytes[row] == shelf.shard(row).bytes(shelf.task)
-    assert shelf.bytes[shelf.first].tolist() == [0] * 4
-    widths = [table.embedding_dim for table in shelf.task.tables]
-    assert shelf.columns[shelf.first + shelf.units].tolist() == widths
+def test_a_shard_table_holds_every_width_with_its_bytes():
+    shards = ShardTable(random_task(3, 4, 2, optimizer="rowwise_adagrad"))
+    for row in np.flatnonzero(shards.columns).tolist():
+        assert shards.bytes[row] == shards.shard(row).bytes(shards.task)
+    assert shards.bytes[shards.first].tolist() == [0] * 4
+    widths = [table.embedding_dim for table in shards.task.tables]
+    assert shards.columns[shards.first + shards.units].tolist() == widths
 
 
 def test_units_and_plans_say_the_same():
-    rng, shelf = np.random.default_rng(1), Shelf(random_task(4, 8, 3))
+    rng, shards = np.random.default_rng(1), ShardTable(random_task(4, 8, 3))
     for _ in range(5):
-        units = random_units(shelf, rng)
-        plan = plan_of(shelf, units)
-        plan.validate(shelf.task)
-        np.testing.assert_array_equal(units_of(shelf, plan), units)
+        units = random_units(shards, rng)
+        plan = plan_of_units(shards, units)
+        plan.validate(shards.task)
+        np.testing.assert_array_equal(units_of(shards, plan), units)
 
 
 def test_shards_of_one_table_on_one_device_become_one_and_row_cuts_are_left_alone():
-    task = by_hand([16], [1.0], [2**20] * 2).shelf.task
+    task = by_hand([16], [1.0], [2**20] * 2).shards.task
     rows = (0, 1)
     halves = ShardingPlan.of(task, [Shard("t0", rows, (0, 8), 0), Shard("t0", rows, (8, 16), 0)])
-    assert units_of(Shelf(task), halves).tolist() == [[4], [0]]
+    assert units_of(ShardTable(task), halves).tolist() == [[4], [0]]
     tall = ShardingTask((EmbeddingTable("t0", 8, 4),), task.topology, batch_size=8)
     by_rows = ShardingPlan.of(tall, [Shard("t0", (0, 5), (0, 4), 0), Shard("t0", (5, 8), (0, 4), 1)])
-    assert units_of(Shelf(tall), by_rows) is None
+    assert units_of(ShardTable(tall), by_rows) is None
 
 
 @pytest.mark.parametrize("model", ["simulator", "roofline"])
 def test_pricing_says_what_the_cost_model_says(simulator, model):
     """The additive estimate too, once it has learned from some plans of an additive cost; empty devices are free."""
-    cost, shelf = simulator if model == "simulator" else make_cost("roofline"), Shelf(random_task(5, 9, 3))
+    cost, shards = simulator if model == "simulator" else make_cost("roofline"), ShardTable(random_task(5, 9, 3))
     rng, tolerance = np.random.default_rng(2), 1e-9 if model == "simulator" else 1e-3  # widths are interpolated
-    units = [random_units(shelf, rng) for _ in range(6)]
+    units = [random_units(shards, rng) for _ in range(6)]
     units[-1] = np.zeros_like(units[0])
-    units[-1][1] = shelf.units
-    told = cost.evaluate(shelf.task, [plan_of(shelf, held) for held in units])
+    units[-1][1] = shards.units
+    told = cost.evaluate(shards.task, [plan_of_units(shards, held) for held in units])
     if model == "simulator":
-        pricing = SimulatorPricing(shelf, cost)
+        pricing = SimulatorPricing(shards, cost)
     else:
-        pricing = AdditivePricing(shelf, cost, Budget())
+        pricing = AdditivePricing(shards, cost, Budget())
         pricing.learn(units[:3], told[:3])
     for held, answer in zip(units, told, strict=True):
-        placement = Placement(pricing, Objective(pricing, 0.0), held)
+        allocation = Allocation(pricing, Objective(pricing, 0.0), held)
         compute = answer.per_device[:, [0, 3]].sum(axis=1)
-        np.testing.assert_allclose(placement.compute, compute, rtol=tolerance, atol=1e-9)
-        assert placement.total_ms == pytest.approx(answer.total_ms, rel=tolerance)
-        assert placement.value == placement.total_ms
+        np.testing.assert_allclose(allocation.compute, compute, rtol=tolerance, atol=1e-9)
+        assert allocation.total_ms == pytest.approx(answer.total_ms, rel=tolerance)
+        assert allocation.value == allocation.total_ms
 
 
 def test_the_estimate_learns_how_slow_communication_is():
@@ -111,11 +106,11 @@ def test_the_estimate_learns_how_slow_communication_is():
             slow = [answer.per_device + answer.per_device[:, [2]] * [0, 2, 2, 0] for answer in answers]
             return [dataclasses.replace(a, per_device=ms) for a, ms in zip(answers, slow, strict=True)]
 
-    cost, shelf, rng = SlowLinks(), Shelf(random_task(5, 9, 3)), np.random.default_rng(2)
-    units = random_units(shelf, rng)
-    (told,) = cost.evaluate(shelf.task, [plan_of(shelf, units)])
-    pricing = AdditivePricing(shelf, cost, Budget())
-    columns = shelf.columns[shelf.first + units].sum(axis=1)
+    cost, shards, rng = SlowLinks(), ShardTable(random_task(5, 9, 3)), np.random.default_rng(2)
+    units = random_units(shards, rng)
+    (told,) = cost.evaluate(shards.task, [plan_of_units(shards, units)])
+    pricing = AdditivePricing(shards, cost, Budget())
+    columns = shards.columns[shards.first + units].sum(axis=1)
     before = pricing.totals(np.zeros((1, 3)), columns[None])
     pricing.learn([units], [told])
     assert pricing.totals(np.zeros((1, 3)), columns[None]) == pytest.approx(3 * before)
@@ -123,7 +118,7 @@ def test_the_estimate_learns_how_slow_communication_is():
 
 def test_a_wider_device_costs_what_pricing_says():
     pricing = by_hand([16, 16], [1.0, 1.0], [2**20] * 2)
-    pricing.learn_slope()
+    pricing.fit_column_price()
     assert pricing.ms_per_column == pytest.approx(0.01)
 
 
@@ -135,7 +130,7 @@ def test_the_soft_maximum_counts_devices_that_are_not_the_slowest():
     alike, alone = Objective(pricing, 0.01).excess(compute)
     assert alike == pytest.approx(0.08 * np.log(4))
     assert alone == pytest.approx(0, abs=1e-9)
-    assert Objective(pricing, 0.0).quick(compute, columns).tolist() == [8, 8]
+    assert Objective(pricing, 0.0).rough(compute, columns).tolist() == [8, 8]
 
 
 def test_the_greedy_looks_at_the_device_with_the_shard_on_it():
@@ -146,16 +141,16 @@ def test_the_greedy_looks_at_the_device_with_the_shard_on_it():
             return np.where(sums[:, 0] > 5, 6.0, sums[:, 0])
 
     plain = by_hand([4, 4, 4], [5.5, 4.0, 4.0], [2**20] * 2)
-    pricing = Fused(plain.shelf, plain.vectors)
-    built = build(pricing, np.arange(3)[None], plain.shelf.units[None], np.zeros(1), Budget())
+    pricing = Fused(plain.shards, plain.vectors)
+    built = build(pricing, np.arange(3)[None], plain.shards.units[None], np.zeros(1), Budget())
     assert built.units[0].tolist() == [[1, 0, 1], [0, 1, 0]]
     assert built.compute[0].tolist() == [6.0, 4.0]
 
 
 def test_the_greedy_pays_for_width_when_columns_have_a_price():
     pricing = by_hand([4, 64, 8], [3.0, 2.0, 1.5], [2**20] * 2)
-    lanes = np.tile(np.arange(3), (2, 1)), np.tile(pricing.shelf.units, (2, 1))
-    built = build(pricing, *lanes, np.array([0.0, 1.0]), Budget())
+    plans = np.tile(np.arange(3), (2, 1)), np.tile(pricing.shards.units, (2, 1))
+    built = build(pricing, *plans, np.array([0.0, 1.0]), Budget())
     assert built.columns.tolist() == [[4, 72], [12, 64]]
     assert built.compute.tolist() == [[3.0, 3.5], [4.5, 2.0]]
 
@@ -171,21 +166,21 @@ def test_the_greedy_says_where_a_shard_finds_no_room():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_moves_lead_where_they_say_within_memory(simulator, seed):
-    """Exact prices are those of the placement after the move; every kind of move is among them."""
+    """Exact prices are those of the allocation after the move; every kind of move is among them."""
     task = random_task(seed, 8, 3, spare=2.5)
-    shelf, rng = Shelf(task), np.random.default_rng(seed)
-    pricing, memory = SimulatorPricing(shelf, simulator), np.array(task.topology.memory_bytes)
+    shards, rng = ShardTable(task), np.random.default_rng(seed)
+    pricing, memory = SimulatorPricing(shards, simulator), np.array(task.topology.memory_bytes)
     objective = Objective(pricing, 0.01)
-    placement = Placement(pricing, objective, random_units(shelf, rng))
-    device = int(placement.bytes.argmax())
-    moves = moves_of(placement, device, memory).priced(placement, device)
-    compute, columns = moves.outcome(placement, device)
+    allocation = Allocation(pricing, objective, random_units(shards, rng))
+    device = int(allocation.bytes.argmax())
+    moves = moves_of(allocation, device, memory).priced(allocation, device)
+    compute, columns = moves.outcome(allocation, device)
     assert {*np.sign(moves.back).tolist()} >= {-1, 1}, "no transfers, or no swaps"
     assert len(moves.targets) > 10
     for number in range(len(moves.targets)):
-        after = Placement(pricing, objective, moves.applied(number, device, placement.units))
+        after = Allocation(pricing, objective, moves.applied(number, device, allocation.units))
         assert (after.units >= 0).all()
-        assert after.units.sum(axis=0).tolist() == shelf.units.tolist()
+        assert after.units.sum(axis=0).tolist() == shards.units.tolist()
         changed = np.array([device, moves.targets[number]])
         assert (after.bytes[changed] <= memory[changed]).all()
         np.testing.assert_allclose(compute[number], after.compute, rtol=1e-9)
@@ -194,9 +189,9 @@ def test_moves_lead_where_they_say_within_memory(simulator, seed):
 
 def test_moves_are_of_every_kind():
     pricing = by_hand([16, 16, 8], [4.0, 2.0, 1.0], [2**20] * 2)
-    placement = Placement(pricing, Objective(pricing, 0.0), np.array([[4, 3, 0], [0, 1, 2]]))
-    moves = moves_of(placement, 0, np.array([2**20] * 2))
-    reached = {str(moves.applied(n, 0, placement.units).tolist()) for n in range(len(moves.targets))}
+    allocation = Allocation(pricing, Objective(pricing, 0.0), np.array([[4, 3, 0], [0, 1, 2]]))
+    moves = moves_of(allocation, 0, np.array([2**20] * 2))
+    reached = {str(moves.applied(n, 0, allocation.units).tolist()) for n in range(len(moves.targets))}
     assert {
         "[[0, 3, 0], [4, 1, 2]]",  # a whole table
         "[[2, 3, 0], [2, 1, 2]]",  # half of it
@@ -208,7 +203,7 @@ def test_moves_are_of_every_kind():
 
 
 def test_cutting_goes_on_as_long_as_it_pays():
-    """One table is all the work: four devices get a quarter each; memory of one byte too few is no placement."""
+    """One table is all the work: four devices get a quarter each; memory of one byte too few is no allocation."""
     pricing = by_hand([64, 4], [16.0, 0.1], [2**20] * 4)
     told: list[np.ndarray] = []
     held = cut_greedily(pricing, Objective(pricing, 0.0), Budget(), told.append)
@@ -219,26 +214,26 @@ def test_cutting_goes_on_as_long_as_it_pays():
 
 
 def test_kicks_change_something_and_keep_to_memory():
-    shelf, rng = Shelf(random_task(2, 12, 3, spare=1.2)), np.random.default_rng(0)
-    memory = np.array(shelf.task.topology.memory_bytes)
-    built = build(by_bytes(shelf), np.arange(12)[None], shelf.units[None], np.zeros(1), Budget())
+    shards, rng = ShardTable(random_task(2, 12, 3, spare=1.2)), np.random.default_rng(0)
+    memory = np.array(shards.task.topology.memory_bytes)
+    built = build(by_bytes(shards), np.arange(12)[None], shards.units[None], np.zeros(1), Budget())
     assert built.complete.all()
     units, seen = built.units[0], set()
     for _ in range(30):
-        units = kicked(shelf, units, 2, rng)
-        assert (shelf.bytes[shelf.first + units].sum(axis=1) <= memory).all()
-        assert units.sum(axis=0).tolist() == shelf.units.tolist()
+        units = kick(shards, units, 2, rng)
+        assert (shards.bytes[shards.first + units].sum(axis=1) <= memory).all()
+        assert units.sum(axis=0).tolist() == shards.units.tolist()
         seen.add(units.tobytes())
     assert len(seen) > 15
 
 
-def by_bytes(shelf: Shelf) -> ByHand:
-    return ByHand(shelf, shelf.bytes[:, None].astype(np.float64))
+def by_bytes(shards: ShardTable) -> ByHand:
+    return ByHand(shards, shards.bytes[:, None].astype(np.float64))
 
 
 def test_a_kick_without_any_room_changes_nothing():
     pricing = by_hand([8], [1.0], [32, 15])
-    assert kicked(pricing.shelf, np.array([[2], [0]]), 3, np.random.default_rng(0)).tolist() == [[2], [0]]
+    assert kick(pricing.shards, np.array([[2], [0]]), 3, np.random.default_rng(0)).tolist() == [[2], [0]]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from random_tasks import random_task
 from test_neuroshard_solver import HARD, crowded
 
-from neuroshard.budget import Budget, OutOfTime
+from neuroshard.incumbent import Budget, OutOfTime
 from neuroshard.plus.solver import NeuroShardPlus
 from neuroshard.solver import NeuroShard
 from shardgym import (
@@ -156,7 +156,7 @@ def test_an_interrupt_is_passed_on_if_nothing_else_is_said(simulator, monkeypatc
 
 
 def test_with_a_time_limit_kicks_go_on_until_they_bring_nothing(simulator, monkeypatch):
-    monkeypatch.setattr("neuroshard.plus.search.PATIENCE", 8)
+    monkeypatch.setattr("neuroshard.plus.local_search.PATIENCE", 8)
     task = random_task(6, 11, 3)
     long = NeuroShardPlus(softness=0).solve(task, simulator, time_limit_s=1e6)
     short = NeuroShardPlus(softness=0).solve(task, simulator)

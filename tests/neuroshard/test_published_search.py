@@ -10,7 +10,7 @@ import pytest
 from plain_search import PlainSearch
 from random_tasks import random_task
 
-from neuroshard.settings import SearchSettings
+from neuroshard.beam import SearchSettings
 from neuroshard.solver import NeuroShard
 from shardgym import EmbeddingTable, InputError, ShardingTask, Topology, make_solver
 

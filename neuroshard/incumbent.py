@@ -1,7 +1,8 @@
-"""Best: the best plan so far, and who is told of it."""
+"""The best plan so far, and how long the search for a better one may take."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from shardgym.costs.base import CostModel
@@ -12,20 +13,46 @@ from shardgym.solver import Observer
 from shardgym.task import ShardingTask
 
 
-class Best:
+class OutOfTime(Exception):
+    """The time limit is reached: the incumbent is what there is."""
+
+
+class Budget:
+    """Time from now on.
+
+    Args:
+        seconds: limit; None for none.
+
+    Attributes:
+        limited: whether there is a limit.
+    """
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self.limited = seconds is not None
+        self._end = float("inf") if seconds is None else time.monotonic() + seconds
+
+    def check(self) -> None:
+        """Raise `OutOfTime` when it is spent."""
+        if time.monotonic() >= self._end:
+            raise OutOfTime
+
+
+class Incumbent:
     """The best plan so far; of equally good ones the first.
 
     Args:
         task: the task.
         cost: says what offered plans take.
-        observer: told of every improvement.
+        observer: called with every improvement.
 
     Attributes:
         cost_ms: of the plan; infinite as long as there is none.
     """
 
     def __init__(self, task: ShardingTask, cost: CostModel, observer: Observer | None) -> None:
-        self._task, self._cost, self._observer = task, cost, observer
+        self._task = task
+        self._cost = cost
+        self._observer = observer
         self._make: Callable[[], ShardingPlan] | None = None
         self.cost_ms = float("inf")
 
@@ -33,13 +60,14 @@ class Best:
         """Evaluate plans together and keep the best if it is better; return their costs."""
         costs = self._cost.evaluate(self._task, plans)
         for plan, cost in zip(plans, costs, strict=True):
-            self.take(lambda plan=plan: plan, cost.total_ms)  # type: ignore[misc]
+            self.update(lambda plan=plan: plan, cost.total_ms)  # type: ignore[misc]
         return costs
 
-    def take(self, make: Callable[[], ShardingPlan], cost_ms: float) -> None:
-        """Keep a plan of known cost, made when it is needed, if it is better."""
+    def update(self, make: Callable[[], ShardingPlan], cost_ms: float) -> None:
+        """Keep a plan of known cost if it is better; `make` returns it, and may be called more than once."""
         if cost_ms < self.cost_ms:
-            self._make, self.cost_ms = make, cost_ms
+            self._make = make
+            self.cost_ms = cost_ms
             if self._observer is not None:
                 self._observer(make(), cost_ms)
 

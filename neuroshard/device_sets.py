@@ -1,0 +1,250 @@
+"""Device sets: what one device may hold, each priced once however often the search comes across it."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections import Counter
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from neuroshard.shard_table import ShardTable, plan_of
+from shardgym.arrays import Floats, Ints
+from shardgym.costs.base import CostModel
+from shardgym.costs.plan_cost import PHASES
+from shardgym.costs.simulator import SimulatorCost
+from shardgym.costs.simulator.predictor import AdditivePredictor
+from shardgym.plan import Shard, ShardingPlan
+from shardgym.table import EmbeddingTable
+from shardgym.task import ShardingTask
+
+#: Times are compared to this many decimals of a ms, so that the order of a sum's terms decides nothing.
+DECIMALS = 9
+#: The number of the set of an empty device.
+EMPTY = 0
+
+_FIRST_CAPACITY = 1024
+#: Sets that may be kept from one call of the inner search to the next.
+_MOST_KEPT = 200_000
+_COMPUTE = [PHASES.index("forward_compute"), PHASES.index("backward_compute")]
+_MUCH_MEMORY = 2**60
+
+
+class DeviceSets(abc.ABC):
+    """Sets of shards by number; 0 is the empty one.
+
+    A set is made by adding a shard to another. The published cache asks for the same shards in the same order; here the
+    order does not matter: sets are told apart by the sum of random 64-bit keys of their shards.
+
+    Args:
+        shards: of the task.
+
+    Attributes:
+        shards: of the task.
+        count: sets so far.
+        compute_ms: forward plus backward compute of each set, shape (capacity,).
+        rounded_ms: the same, rounded for comparison.
+    """
+
+    #: Names of the arrays with a row per set.
+    _arrays: ClassVar[tuple[str, ...]] = ("compute_ms", "rounded_ms", "_keys", "_parents", "_added")
+
+    def __init__(self, shards: ShardTable) -> None:
+        self.shards = shards
+        rng = np.random.default_rng(0)
+        self._shard_keys: npt.NDArray[np.uint64] = rng.integers(2**64, size=len(shards), dtype=np.uint64)
+        self._single_ms: Floats = np.full(len(shards), np.nan)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all sets but the empty one."""
+        self.count = 1
+        self.compute_ms: Floats = np.zeros(_FIRST_CAPACITY)
+        self.rounded_ms: Floats = np.zeros(_FIRST_CAPACITY)
+        self._keys: npt.NDArray[np.uint64] = np.zeros(_FIRST_CAPACITY, dtype=np.uint64)
+        self._parents: Ints = np.zeros(_FIRST_CAPACITY, dtype=np.int64)
+        self._added: Ints = np.zeros(_FIRST_CAPACITY, dtype=np.int64)
+        self._known: dict[int, int] = {0: EMPTY}
+
+    def trim(self) -> None:
+        """Forget all sets when there are many."""
+        if self.count > _MOST_KEPT:
+            self.clear()
+
+    def add(self, sets: Ints, shards: Ints) -> Ints:
+        """Return the sets that adding one shard to each of some sets gives, pricing new ones together; shape (n,)."""
+        keys = (self._keys[sets] + self._shard_keys[shards]).tolist()
+        numbers = list(map(self._known.get, keys))
+        new = []
+        following = self.count
+        for n, number in enumerate(numbers):
+            if number is None:
+                # The same new set may come up more than once in a call.
+                numbers[n] = self._known.setdefault(keys[n], following)
+                if numbers[n] == following:
+                    new.append(n)
+                    following += 1
+        if new:
+            self._append(sets[new], shards[new])
+        return np.array(numbers, dtype=np.int64)
+
+    def single_ms(self, shards: Ints) -> Floats:
+        """Return what shards alone on a device compute in ms, rounded for comparison; shape (n,)."""
+        new = np.unique(shards[np.isnan(self._single_ms[shards])])
+        if new.size:
+            sets = self.add(np.full_like(new, EMPTY), new)  # first: it may replace the arrays by larger ones
+            self._single_ms[new] = self.rounded_ms[sets]
+        return self._single_ms[shards]
+
+    def members(self, number: int) -> list[int]:
+        """Return the shards of a set."""
+        shards = []
+        while number != EMPTY:
+            shards.append(int(self._added[number]))
+            number = int(self._parents[number])
+        return shards
+
+    def lower_bounds(self, sets: Ints) -> Floats:
+        """Return what whole plans take at least in ms, rounded for comparison; 0 where nothing is certain.
+
+        Args:
+            sets: of every device of every plan, shape (P, D).
+
+        Returns:
+            Shape (P,).
+        """
+        return np.zeros(len(sets), dtype=np.float64)
+
+    @abc.abstractmethod
+    def total_ms(self, sets: Ints) -> Floats:
+        """Return what whole plans take in ms, communication included; (P, D) to (P,)."""
+
+    @abc.abstractmethod
+    def _price(self, numbers: Ints, sets: Ints, shards: Ints) -> Floats:
+        """Return compute in ms of new sets `numbers`, each made of one of `sets` and one of `shards`; shape (n,)."""
+
+    def _append(self, sets: Ints, shards: Ints) -> None:
+        """Number new sets consecutively and price them."""
+        numbers = np.arange(self.count, self.count + len(shards))
+        if numbers[-1] >= len(self.compute_ms):
+            self._reserve(2 * int(numbers[-1]))
+        ms = self._price(numbers, sets, shards)
+        self.count += len(shards)
+        self.compute_ms[numbers] = ms
+        self.rounded_ms[numbers] = np.round(ms, DECIMALS)
+        self._keys[numbers] = self._keys[sets] + self._shard_keys[shards]
+        self._parents[numbers] = sets
+        self._added[numbers] = shards
+
+    def _reserve(self, capacity: int) -> None:
+        """Make room for sets."""
+        for name in self._arrays:
+            array = getattr(self, name)
+            grown = np.zeros((capacity, *array.shape[1:]), dtype=array.dtype)
+            grown[: len(array)] = array
+            setattr(self, name, grown)
+
+
+class SimulatorDeviceSets(DeviceSets):
+    """Sets priced by the learned simulator: one vector addition each, and one call of the head for all new ones.
+
+    Args:
+        shards: of the task; those that halving leads to are encoded at once, here and never again.
+        cost: an oracle.
+
+    Raises:
+        InputError: `cost` is a judge, or does not know tasks of this kind.
+    """
+
+    _arrays = (*DeviceSets._arrays, "_sums", "_widths")
+
+    def __init__(self, shards: ShardTable, cost: SimulatorCost) -> None:
+        self._predictor = cost.predictor()
+        self._task = self._predictor.add_task(shards.task)
+        self._latents = latents_of(self._predictor, shards, shards.reached_by_halving())
+        self._shard_widths: Floats = shards.columns.astype(np.float64)
+        super().__init__(shards)
+
+    def clear(self) -> None:
+        """See `DeviceSets`."""
+        super().clear()
+        self._sums: Floats = np.zeros((len(self.compute_ms), self._latents.shape[1]))
+        self._widths: Floats = np.zeros(len(self.compute_ms))
+
+    def lower_bounds(self, sets: Ints) -> Floats:
+        """Return the compute of each plan's busiest device: communication takes no negative time."""
+        return np.asarray(self.rounded_ms[sets].max(axis=1), dtype=np.float64)
+
+    def total_ms(self, sets: Ints) -> Floats:
+        """See `DeviceSets`."""
+        return self._predictor.slowest_ms(self._task, self.compute_ms[sets], self._widths[sets])
+
+    def _price(self, numbers: Ints, sets: Ints, shards: Ints) -> Floats:
+        self._widths[numbers] = self._widths[sets] + self._shard_widths[shards]
+        sums = self._sums[sets] + self._latents[shards]
+        self._sums[numbers] = sums
+        return np.asarray(self._predictor.compute_ms(sums).sum(axis=1), dtype=np.float64)
+
+
+def latents_of(predictor: AdditivePredictor, shards: ShardTable, rows: Ints) -> Floats:
+    """Return what some shards, encoded together, add to the sum of their device; zeros for others, shape (R, 32)."""
+    numbers = predictor.encode(shards.task, [shards.shard(row) for row in rows.tolist()])
+    known = predictor.latents(numbers)
+    latents = np.zeros((len(shards), known.shape[1]))
+    latents[rows] = known
+    return latents
+
+
+class EvaluatedDeviceSets(DeviceSets):
+    """Sets priced by any cost model: it is asked for plans of made-up tasks in which every new set is one device's.
+
+    A shard of some columns becomes a table of that width. This is slow with most cost models; the search is made for
+    the learned simulator.
+
+    Args:
+        shards: of the task.
+        cost: any cost model.
+    """
+
+    def __init__(self, shards: ShardTable, cost: CostModel) -> None:
+        self._cost = cost
+        self._stand_ins: dict[tuple[int, int], EmbeddingTable] = {}
+        super().__init__(shards)
+
+    def total_ms(self, sets: Ints) -> Floats:
+        """See `DeviceSets`."""
+        plans = [plan_of(self.shards, [self.members(number) for number in row]) for row in sets.tolist()]
+        return np.array([cost.total_ms for cost in self._cost.evaluate(self.shards.task, plans)])
+
+    def _price(self, numbers: Ints, sets: Ints, shards: Ints) -> Floats:
+        del numbers
+        devices = [[*self.members(number), shard] for number, shard in zip(sets.tolist(), shards.tolist(), strict=True)]
+        copies = Counter[int]()
+        placed = []
+        for device, rows in enumerate(devices):
+            for row in rows:
+                placed.append((self._stand_in(row, copies[row]), device))
+                copies[row] += 1
+        task = made_up_task(self.shards.task, [table for table, _ in placed], len(devices))
+        plan = ShardingPlan.of(task, (Shard.whole(table, device) for table, device in placed))
+        (cost,) = self._cost.evaluate(task, [plan])
+        return np.asarray(cost.per_device[:, _COMPUTE].sum(axis=1), dtype=np.float64)
+
+    def _stand_in(self, row: int, copy: int) -> EmbeddingTable:
+        """Return a table like a shard; copies differ by name."""
+        if (row, copy) not in self._stand_ins:
+            table = self.shards.task.tables[self.shards.tables[row]]
+            self._stand_ins[row, copy] = dataclasses.replace(
+                table, name=f"{row}.{copy}", embedding_dim=int(self.shards.columns[row])
+            )
+        return self._stand_ins[row, copy]
+
+
+def made_up_task(task: ShardingTask, tables: list[EmbeddingTable], devices: int) -> ShardingTask:
+    """Return a task like another with other tables, on devices like its own with room for everything."""
+    topology = dataclasses.replace(
+        task.topology, num_devices=devices, memory_bytes=(_MUCH_MEMORY,) * devices, fast_domain_size=devices
+    )
+    return dataclasses.replace(task, tables=tuple(tables), topology=topology, name="")

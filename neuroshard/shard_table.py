@@ -1,0 +1,106 @@
+"""The shards that a task's tables can be cut into by columns, numbered, and plans made of such numbers.
+
+Both searches know a shard as a row of this table. Where its columns begin is settled when a plan is made of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from shardgym.arrays import Ints
+from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan
+from shardgym.task import ShardingTask
+
+
+class ShardTable:
+    """Shards of 0, 1, 2, ... units of columns of each table; a unit is `COLUMN_UNIT` columns, the least FBGEMM takes.
+
+    Args:
+        task: the task; all widths are divisible by the unit.
+
+    Attributes:
+        task: the task.
+        units: of each table, uncut, shape (T,).
+        first: row of each table's empty shard; that of u units is u rows further on, shape (T,).
+        whole: row of each table, uncut, shape (T,).
+        tables: position of each row's table in the task, shape (R,).
+        columns: of each row, shape (R,).
+        bytes: of each row, optimiser state included, shape (R,).
+        halves: row of each row's halves, -1 where it cannot be halved, shape (R,).
+    """
+
+    def __init__(self, task: ShardingTask) -> None:
+        self.task = task
+        self.units: Ints = np.array([table.embedding_dim // COLUMN_UNIT for table in task.tables], dtype=np.int64)
+        self.whole: Ints = np.cumsum(self.units + 1) - 1
+        self.first: Ints = self.whole - self.units
+        self.tables: Ints = np.repeat(np.arange(len(self.units)), self.units + 1)
+        units = np.arange(len(self.tables)) - self.first[self.tables]
+        self.columns: Ints = COLUMN_UNIT * units
+        self.halves: Ints = np.where((units > 0) & (units % 2 == 0), self.first[self.tables] + units // 2, -1)
+        rows = [table.num_embeddings for table in task.tables]
+        self.bytes: Ints = np.array(
+            [
+                task.block_bytes(rows[table], columns) if columns else 0
+                for table, columns in zip(self.tables.tolist(), self.columns.tolist(), strict=True)
+            ],
+            dtype=np.int64,
+        )
+
+    def __len__(self) -> int:
+        return len(self.tables)
+
+    def reached_by_halving(self) -> Ints:
+        """Return the rows of whole tables, their halves, quarters and so on, ascending."""
+        reached = []
+        rows = self.whole
+        while rows.size:
+            reached.append(rows)
+            rows = self.halves[rows[self.halves[rows] >= 0]]
+        return np.sort(np.concatenate(reached))
+
+    def shard(self, row: int, first_column: int = 0, device: int = 0) -> Shard:
+        """Return a row that is not empty as a shard."""
+        table = self.task.tables[self.tables[row]]
+        columns = (first_column, first_column + int(self.columns[row]))
+        return Shard(table.name, (0, table.num_embeddings), columns, device)
+
+
+def plan_of(shards: ShardTable, devices: Sequence[Iterable[int]]) -> ShardingPlan:
+    """Return a plan; columns are handed out from the left: to the lowest device first, on a device to the widest shard.
+
+    Args:
+        shards: of the task.
+        devices: rows on every device; the widths of each table's shards add up to the table's.
+    """
+    next_column = [0] * shards.task.num_tables
+    placed = []
+    for device, rows in enumerate(devices):
+        for row in sorted(rows, reverse=True):
+            table = int(shards.tables[row])
+            placed.append(shards.shard(row, next_column[table], device))
+            next_column[table] += int(shards.columns[row])
+    return ShardingPlan.of(shards.task, placed)
+
+
+def plan_of_units(shards: ShardTable, units: Ints) -> ShardingPlan:
+    """Return a plan in which devices hold so many units of each table, one shard each; `units` of shape (D, T)."""
+    return plan_of(shards, [(shards.first + held)[held > 0].tolist() for held in units])
+
+
+def units_of(shards: ShardTable, plan: ShardingPlan) -> Ints | None:
+    """Return what each device holds of each table, shape (D, T); None for a plan with tables cut by rows.
+
+    Shards of one table on one device become one.
+    """
+    task = shards.task
+    position = {table.name: n for n, table in enumerate(task.tables)}
+    units = np.zeros((task.num_devices, task.num_tables), dtype=np.int64)
+    for shard in plan.shards:
+        table = position[shard.table]
+        if shard.num_rows != task.tables[table].num_embeddings:
+            return None
+        units[shard.device, table] += shard.num_columns // COLUMN_UNIT
+    return units

@@ -13,7 +13,7 @@ from shardgym.cli.output import check_free, count, is_ascii_only, note_lines, pr
 from shardgym.cli.plan_files import plan_to_csv, read_plan
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.files import write_whole
-from shardgym.leaderboard.ties import RULE, TIED, marks
+from shardgym.leaderboard.statistics import TIE_RULE, TIED, tie_marks
 from shardgym.plan import plan_problems
 from shardgym.rendering import render_diff, render_plan, render_shards
 from shardgym.rendering.bottleneck import device_loads
@@ -53,7 +53,7 @@ def measure(task_name: str, plan_paths: tuple[str, ...], cost_name: str, device:
                 "mark": mark,
                 "cost": cost.to_dict(),
             }
-            for path, plan, cost, mark in zip(plan_paths, plans, costs, marks(costs), strict=True)
+            for path, plan, cost, mark in zip(plan_paths, plans, costs, tie_marks(costs), strict=True)
         ])  # fmt: skip
     else:
         for path, plan, cost in zip(plan_paths, plans, costs, strict=True):
@@ -67,7 +67,7 @@ def measure(task_name: str, plan_paths: tuple[str, ...], cost_name: str, device:
 
 
 def _print_comparison(paths: Sequence[str], costs: Sequence[PlanCost]) -> None:
-    found = marks(costs)
+    found = tie_marks(costs)
     rows = []
     for path, cost, mark in zip(paths, costs, found, strict=True):
         if cost.feasible:
@@ -77,7 +77,7 @@ def _print_comparison(paths: Sequence[str], costs: Sequence[PlanCost]) -> None:
     headers = ["file", "total ms", "+- std error", ""]
     print(tabulate(rows, headers, "simple", colalign=["left", "right", "right", "left"], disable_numparse=True))
     if TIED in found:
-        print(RULE)
+        print(TIE_RULE)
 
 
 @click.command("show", cls=Command)

@@ -1,6 +1,6 @@
 """Ranked tables from result records."""
 
-from shardgym.leaderboard.board import Board, load_boards
+from shardgym.leaderboard.boards import Board, load_boards
 from shardgym.leaderboard.ranking import Ranking, Row, rank
 from shardgym.leaderboard.render import render
 

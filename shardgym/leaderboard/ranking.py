@@ -11,14 +11,16 @@ costs. When no solver is complete yet, the same rules apply to all, without rank
 from __future__ import annotations
 
 import math
+import statistics
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from shardgym.arrays import Bools
-from shardgym.leaderboard.board import Board
-from shardgym.leaderboard.outcomes import Outcome, outcomes
+from shardgym.arrays import Bools, Floats
+from shardgym.evaluation.result import Result
+from shardgym.leaderboard.boards import Board
 from shardgym.leaderboard.statistics import Interval, bootstrap_mean, mean_ratio
 
 #: Share of the tasks that the best solved which a solver must have solved to decide what tasks are common.
@@ -79,73 +81,115 @@ class Ranking:
     best_heuristic: str | None
 
 
+@dataclass(frozen=True)
+class SolverResults:
+    """One solver's results on the tasks of a board, T of them.
+
+    Attributes:
+        solver: its name.
+        records: its results.
+        num_asked: how many records were asked for, one per task and seed.
+        has_record: whether there is a record, shape (T,).
+        solved: whether all records of the task are ok, shape (T,).
+        cost_ms: mean over seeds, NaN where not solved, shape (T,).
+    """
+
+    solver: str
+    records: Sequence[Result]
+    num_asked: int
+    has_record: Bools
+    solved: Bools
+    cost_ms: Floats
+
+    @classmethod
+    def of(cls, solver: str, records: Sequence[Result], board: Board) -> SolverResults:
+        """Sort a solver's records by task."""
+        by_task: dict[int, list[Result]] = defaultdict(list)
+        for record in records:
+            by_task[record.task_index].append(record)
+        per_task = [by_task[task] for task in board.tasks]
+        solved = [bool(found) and all(r.status == "ok" for r in found) for found in per_task]
+        costs = [
+            np.mean([r.total_ms for r in found]) if ok else np.nan for found, ok in zip(per_task, solved, strict=True)
+        ]
+        return cls(
+            solver=solver,
+            records=records,
+            num_asked=len(board.tasks) * len(board.seeds[solver]),
+            has_record=np.array([bool(found) for found in per_task], dtype=bool),
+            solved=np.array(solved, dtype=bool),
+            cost_ms=np.array(costs, dtype=np.float64),
+        )
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every task has a record for every seed that was asked for."""
+        return len(self.records) == self.num_asked
+
+    @property
+    def num_solved(self) -> int:
+        """Tasks solved."""
+        return int(self.solved.sum())
+
+
 def rank(board: Board) -> Ranking:
     """Rank the solvers of a board; see the module for the rules."""
-    everyone = outcomes(board)
-    comparable = _comparable(everyone)
-    common = _common(comparable, len(board.tasks))
-    order = sorted(everyone, key=lambda o: _sort_key(o, common))
-    leader = order[0] if order and order[0].complete and order[0].num_solved else None
-    best = _best_heuristic(comparable, common)
-    rows = [_row(o, place, common, leader, best) for place, o in enumerate(order, start=1)]
-    return Ranking(board, tuple(rows), int(common.sum()), best.solver if best else None)
+    by_solver: dict[str, list[Result]] = defaultdict(list)
+    for result in board.results:
+        by_solver[result.solver].append(result)
+    everyone = [SolverResults.of(solver, by_solver[solver], board) for solver in board.solvers]
+
+    candidates = [s for s in everyone if s.is_complete] or everyone
+    most_solved = max((s.num_solved for s in candidates), default=0)
+    comparable = [s for s in candidates if s.num_solved and s.num_solved >= COMPARABLE * most_solved]
+    common = np.full(len(board.tasks), bool(comparable))
+    for results in comparable:
+        common &= results.solved
+
+    def mean_log(results: SolverResults) -> float:
+        costs = results.cost_ms[common & results.solved]
+        return float(np.log(costs).mean()) if costs.size else math.inf
+
+    order = sorted(everyone, key=lambda s: (not s.is_complete, -s.num_solved, mean_log(s), s.solver))
+    leader = order[0] if order and order[0].is_complete and order[0].num_solved else None
+    heuristics = [s for s in comparable if s.solver in HEURISTICS and common.any()]
+    best_heuristic = min(heuristics, key=mean_log, default=None)
+    rows = [_row(results, place, common, leader, best_heuristic) for place, results in enumerate(order, start=1)]
+    return Ranking(board, tuple(rows), int(common.sum()), best_heuristic.solver if best_heuristic else None)
 
 
-def _comparable(everyone: Sequence[Outcome]) -> list[Outcome]:
-    """Return the solvers that must have solved a task for it to be common."""
-    candidates = [o for o in everyone if o.complete] or list(everyone)
-    most = max((o.num_solved for o in candidates), default=0)
-    return [o for o in candidates if o.num_solved and o.num_solved >= COMPARABLE * most]
-
-
-def _common(comparable: Sequence[Outcome], num_tasks: int) -> Bools:
-    common = np.full(num_tasks, bool(comparable))
-    for outcome in comparable:
-        common &= outcome.solved
-    return common
-
-
-def _sort_key(outcome: Outcome, common: Bools) -> tuple[bool, int, float, str]:
-    costs = outcome.cost_ms[common & outcome.solved]
-    mean = float(np.log(costs).mean()) if costs.size else math.inf
-    return (not outcome.complete, -outcome.num_solved, mean, outcome.solver)
-
-
-def _best_heuristic(comparable: Sequence[Outcome], common: Bools) -> Outcome | None:
-    heuristics = [o for o in comparable if o.solver in HEURISTICS and common.any()]
-    return min(heuristics, key=lambda o: float(np.log(o.cost_ms[common]).mean()), default=None)
-
-
-def _row(outcome: Outcome, place: int, common: Bools, leader: Outcome | None, best: Outcome | None) -> Row:
-    own = common & outcome.solved
-    costs = outcome.cost_ms[own]
-    gap, interval = _gap(outcome, leader, own)
+def _row(
+    results: SolverResults, place: int, common: Bools, leader: SolverResults | None, best: SolverResults | None
+) -> Row:
+    own = common & results.solved
+    costs = results.cost_ms[own]
+    gap = math.nan
+    interval = None
+    if leader is not None:
+        both = own & leader.solved
+        logs = np.log(results.cost_ms[both] / leader.cost_ms[both])
+        gap = math.expm1(float(logs.mean())) if logs.size else math.nan
+        of_logs = None if results is leader else bootstrap_mean(logs)
+        interval = of_logs and Interval(*(math.expm1(end) for end in of_logs))
     is_tied = (
-        leader is not None and leader is not outcome and outcome.complete
-        and outcome.num_solved == leader.num_solved and (interval is None or interval.contains(0.0))
-    )  # fmt: skip
+        leader is not None
+        and leader is not results
+        and results.is_complete
+        and results.num_solved == leader.num_solved
+        and (interval is None or interval.contains(0.0))
+    )
+    records = results.records
     return Row(
-        solver=outcome.solver,
-        rank=place if outcome.complete and leader is not None else None,
+        solver=results.solver,
+        rank=place if results.is_complete and leader is not None else None,
         tied=is_tied,
         tasks=int(own.sum()),
         mean_ms=float(costs.mean()) if costs.size else math.nan,
         relative=mean_ratio(costs, best.cost_ms[own]) if best else math.nan,
         gap=gap,
         gap_interval=interval,
-        success=outcome.num_solved / int(outcome.recorded.sum()) if outcome.recorded.any() else math.nan,
-        completeness=outcome.completeness,
-        median_s=outcome.median_s,
-        failures=dict(outcome.failures),
+        success=results.num_solved / int(results.has_record.sum()) if results.has_record.any() else math.nan,
+        completeness=len(records) / results.num_asked if results.num_asked else math.nan,
+        median_s=statistics.median(r.solve_time_s for r in records) if records else math.nan,
+        failures=dict(Counter(r.status for r in records if r.status != "ok")),
     )
-
-
-def _gap(outcome: Outcome, leader: Outcome | None, own: Bools) -> tuple[float, Interval | None]:
-    """Return the gap to the leader over the tasks that both solved, and its interval."""
-    if leader is None:
-        return math.nan, None
-    both = own & leader.solved
-    logs = np.log(outcome.cost_ms[both] / leader.cost_ms[both])
-    gap = math.expm1(float(logs.mean())) if logs.size else math.nan
-    interval = None if outcome is leader else bootstrap_mean(logs)
-    return gap, interval and Interval(*(math.expm1(end) for end in interval))

@@ -1,18 +1,31 @@
-"""Means of ratios and bootstrap intervals."""
+"""What a difference between costs is worth: bootstrap intervals over tasks, and ties of measured costs."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from shardgym.arrays import Floats
+from shardgym.costs.plan_cost import PlanCost
 
 RESAMPLES = 10_000
 FEWEST = 6
 SEED = 0
 _CHUNK = 1000
+
+#: Standard errors of a difference within which two costs tie; about its 95 % interval.
+TIE_ERRORS = 2.0
+
+BEST, TIED = "best", "tied"
+
+#: The rule of ties, to stand under a table that has some.
+TIE_RULE = (
+    f"{TIED}: the difference from the lowest total is at most {TIE_ERRORS:g} standard errors of that difference, "
+    "so no plan is best."
+)
 
 
 class Interval(NamedTuple):
@@ -53,3 +66,28 @@ def bootstrap_mean(values: Floats, resamples: int = RESAMPLES, seed: int = SEED)
     ])  # fmt: skip
     low, high = np.quantile(means, [0.025, 0.975])
     return Interval(float(low), float(high))
+
+
+def is_tie(first: PlanCost, second: PlanCost) -> bool:
+    """Say whether the difference of two feasible costs is within the noise of the two.
+
+    Their errors are taken as independent. Equal costs tie, whatever their noise.
+    """
+    error = math.hypot(first.noise * first.total_ms, second.noise * second.total_ms)
+    return abs(first.total_ms - second.total_ms) <= TIE_ERRORS * error
+
+
+def tie_marks(costs: Sequence[PlanCost]) -> list[str | None]:
+    """Return a mark per cost.
+
+    Returns:
+        "best" for the lowest if no other ties with it; else "tied" for the lowest and for all that tie with it; None
+        for the rest, for plans without a cost, and for a plan that is compared with none.
+    """
+    feasible = [cost for cost in costs if cost.feasible]
+    if not feasible or len(costs) == 1:
+        return [None] * len(costs)
+    lowest = min(feasible, key=lambda cost: cost.total_ms)
+    close = [cost.feasible and is_tie(cost, lowest) for cost in costs]
+    mark = TIED if sum(close) > 1 else BEST
+    return [mark if is_close else None for is_close in close]

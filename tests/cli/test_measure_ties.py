@@ -9,7 +9,7 @@ from evaluation_toys import toy_tasks
 
 from shardgym import ShardingPlan
 from shardgym.cli import main
-from shardgym.leaderboard.ties import RULE
+from shardgym.leaderboard.statistics import TIE_RULE
 
 COST = ["--cost", "evaluation_toys:DriftingCost"]
 
@@ -34,14 +34,14 @@ def measured(capsys, *plans):
 def test_a_tie_has_no_best_and_says_by_which_rule(capsys):
     marks, rest = measured(capsys, "even.json", "uneven.json", "mirror.json")
     assert marks == [["tied"], [], ["tied"]]
-    assert rest[0] == RULE
-    assert "at most 2 standard errors" in RULE
+    assert rest[0] == TIE_RULE
+    assert "at most 2 standard errors" in TIE_RULE
 
 
 def test_a_clear_difference_has_a_best(capsys):
     marks, rest = measured(capsys, "uneven.json", "even.json")
     assert marks == [[], ["best"]]
-    assert RULE not in rest
+    assert TIE_RULE not in rest
 
 
 def test_json_carries_the_mark(capsys):

@@ -8,7 +8,7 @@ from test_ranking import board_of
 
 from shardgym.evaluation import evaluate
 from shardgym.leaderboard import load_boards, rank
-from shardgym.leaderboard.footer import footer
+from shardgym.leaderboard.notes import footer
 
 ONE, TWO = "evaluation_toys:Halves", "evaluation_toys:Lopsided"
 SAME = "Judge and oracle are the same model: solvers that query it are marked by their own measure."

@@ -11,7 +11,7 @@ from evaluation_toys import Halves, toy_tasks
 from shardgym import PlanCost
 from shardgym.evaluation.result import Result
 from shardgym.leaderboard import load_boards, rank, render
-from shardgym.leaderboard.footer import footer
+from shardgym.leaderboard.notes import footer
 from shardgym.leaderboard.render import to_dict
 from shardgym.leaderboard.statistics import bootstrap_mean, mean_ratio
 

@@ -10,7 +10,7 @@ from test_ranking import board_of, record, rows_of
 
 from shardgym.evaluation import evaluate
 from shardgym.leaderboard import load_boards, rank
-from shardgym.leaderboard.footer import footer
+from shardgym.leaderboard.notes import footer
 
 ONE, TWO = "evaluation_toys:Halves", "evaluation_toys:Lopsided"
 

@@ -11,7 +11,7 @@ from shardgym.costs.simulator.model_card import AGREEMENT, Agreement, ModelAgree
 from shardgym.errors import InputError
 from shardgym.evaluation.result import Result
 from shardgym.leaderboard import load_boards, rank
-from shardgym.leaderboard.footer import footer
+from shardgym.leaderboard.notes import footer
 
 TASKS = toy_tasks(3)
 FOUND = Agreement(
@@ -53,14 +53,14 @@ def test_other_judges_get_no_such_notes(tmp_path):
 
 
 def test_the_judges_agreement_with_measurements_stands_below(tmp_path, monkeypatch):
-    monkeypatch.setattr("shardgym.leaderboard.simulated.shipped_agreement", lambda hardware: FOUND)
+    monkeypatch.setattr("shardgym.leaderboard.notes.shipped_agreement", lambda hardware: FOUND)
     (note,) = (n for n in notes_of(tmp_path, {"mine": [()]}) if "Kendall" in n)
     assert note.startswith("Over 16 random plans on each of 12 tasks of dlrm4-v1, Kendall's tau of this judge with")
     assert "is 0.870 on average; that of a measurement with its own repeat is 0.900" in note
 
 
 def test_a_judge_that_was_not_compared_is_said_to_be_so(tmp_path, monkeypatch):
-    monkeypatch.setattr("shardgym.leaderboard.simulated.shipped_agreement", lambda hardware: None)
+    monkeypatch.setattr("shardgym.leaderboard.notes.shipped_agreement", lambda hardware: None)
     assert "How well this judge agrees with measurements is not on record." in notes_of(tmp_path, {"mine": [()]})
 
 

@@ -3,7 +3,7 @@
 from test_ranking import board_of, record
 
 from shardgym.leaderboard import load_boards, rank
-from shardgym.leaderboard.footer import footer
+from shardgym.leaderboard.notes import footer
 
 
 def test_settings_are_named_and_defaults_are_not(tmp_path):

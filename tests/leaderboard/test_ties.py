@@ -6,7 +6,7 @@ import pytest
 
 from shardgym import PlanCost
 from shardgym.costs.plan_cost import infinite
-from shardgym.leaderboard.ties import is_tie, marks
+from shardgym.leaderboard.statistics import is_tie, tie_marks
 
 
 def cost(total_ms, error_ms=0.0):
@@ -41,4 +41,4 @@ def test_costs_without_noise_tie_only_when_equal():
     ],
 )
 def test_best_is_what_no_other_ties_with(costs, expected):
-    assert marks(costs) == expected
+    assert tie_marks(costs) == expected

@@ -1,0 +1,195 @@
+"""Boards: results that may share a table, because suite, judge, hardware and time limit are the same."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from shardgym.errors import InputError, UnknownNameError
+from shardgym.evaluation.result import Key, Result, RunInfo
+from shardgym.evaluation.store import RECORDS, read_records, record_files
+from shardgym.records import canonical_json
+
+
+@dataclass(frozen=True)
+class BoardKey:
+    """What the results of one table have in common; `judge_settings` as canonical JSON."""
+
+    suite: str
+    judge: str
+    judge_version: str
+    judge_settings: str
+    hardware: str
+    time_limit_s: float | None
+
+
+@dataclass(frozen=True)
+class ResultFile:
+    """Comparable results of one file.
+
+    Attributes:
+        file: where they are.
+        key: what they have in common.
+        results: at most one per task, solver and seed.
+        info: what the run beside them promises; None when no `run.json` is there.
+    """
+
+    file: Path
+    key: BoardKey
+    results: tuple[Result, ...]
+    info: RunInfo | None
+
+    @property
+    def place(self) -> str:
+        """The folder of a run, or the file where it is none of a run; relative to here where it lies below."""
+        path = self.file.parent if self.file.name == RECORDS else self.file
+        relative = os.path.relpath(path)
+        return str(path) if relative.startswith("..") else relative
+
+    @property
+    def tasks(self) -> set[int]:
+        """Indices of the tasks that were asked for."""
+        return {*range(self.info.num_tasks if self.info else 0), *(r.task_index for r in self.results)}
+
+    @property
+    def seeds(self) -> dict[str, set[int]]:
+        """The seeds that each solver was asked for, solvers in the order of the run."""
+        seeds = {solver: set(self.info.seeds) for solver in self.info.solvers} if self.info else {}
+        for result in self.results:
+            seeds.setdefault(result.solver, set()).add(result.seed)
+        return seeds
+
+
+@dataclass(frozen=True)
+class Board:
+    """Comparable results.
+
+    Attributes:
+        key: what they have in common.
+        files: where they come from, one or more.
+        clash: why other files of the same key have tables of their own; None when there is one table for all.
+    """
+
+    key: BoardKey
+    files: tuple[ResultFile, ...]
+    clash: str | None = None
+
+    @cached_property
+    def results(self) -> tuple[Result, ...]:
+        """At most one per task, solver and seed."""
+        return tuple(result for file in self.files for result in file.results)
+
+    @cached_property
+    def tasks(self) -> tuple[int, ...]:
+        """Indices of the tasks that were asked for, ascending."""
+        return tuple(sorted(set().union(*(file.tasks for file in self.files))))
+
+    @cached_property
+    def seeds(self) -> dict[str, tuple[int, ...]]:
+        """The seeds that each solver was asked for, ascending; solvers in the order of their first run."""
+        seeds: dict[str, set[int]] = {}
+        for file in self.files:
+            for solver, own in file.seeds.items():
+                seeds.setdefault(solver, set()).update(own)
+        return {solver: tuple(sorted(own)) for solver, own in seeds.items()}
+
+    @property
+    def solvers(self) -> tuple[str, ...]:
+        """Solvers that were asked for, in the order of their first run."""
+        return tuple(self.seeds)
+
+    @property
+    def place(self) -> str | None:
+        """Where the records are, for a board that does not hold all of its key."""
+        return None if self.clash is None else self.files[0].place
+
+
+def load_boards(paths: Sequence[str | Path], suite: str | None = None) -> list[Board]:
+    """Read records and sort them into boards.
+
+    Files of the same key share a board. Where two of them hold the same solver, task and seed, or different tasks
+    under the same index, none is preferred: every file of that key has a board of its own.
+
+    Args:
+        paths: records files, or folders that are searched for `records.jsonl`.
+        suite: only this one; files of other suites are not looked at more closely.
+
+    Raises:
+        InputError: a path holds no records, a line is damaged, or a file holds what no single run can have made.
+        UnknownNameError: no record is of the suite.
+    """
+    grouped = [(path, *_read_groups(path)) for path in record_files(paths)]
+    suites = {group[0] for _, _, groups in grouped for group in groups}
+    if not suites:
+        raise InputError(f"{', '.join(map(str, paths))}: no records yet; expected at least one whole line")
+    if suite is not None and suite not in suites:
+        raise UnknownNameError("suite among the records", suite, suites)
+    by_key: dict[BoardKey, list[ResultFile]] = {}
+    for path, info, groups in grouped:
+        if suite is not None and all(group[0] != suite for group in groups):
+            continue
+        if info is not None and len(groups) > 1:
+            raise InputError(f"{path} holds records that are not of the run in {path.parent / 'run.json'}")
+        for group, results in groups.items():
+            file = _result_file(path, info, group, results)
+            if suite in (None, file.key.suite):
+                by_key.setdefault(file.key, []).append(file)
+    boards = []
+    for key, files in by_key.items():
+        clash = _clash(files)
+        boards += [Board(key, tuple(files))] if clash is None else [Board(key, (file,), clash) for file in files]
+    return boards
+
+
+#: Suite, judge, its settings as JSON, hardware, time limit.
+_Group = tuple[str, str, str, str, float | None]
+
+
+def _group(record: Result | RunInfo) -> _Group:
+    settings = canonical_json(record.judge_settings)
+    return (record.suite, record.judge, settings, record.hardware, record.time_limit_s)
+
+
+def _read_groups(path: Path) -> tuple[RunInfo | None, dict[_Group, list[Result]]]:
+    """Read a records file and the `run.json` beside it."""
+    info = RunInfo.beside(path.parent) if path.name == RECORDS else None
+    groups: dict[_Group, list[Result]] = {} if info is None else {_group(info): []}
+    for result in read_records(path):
+        groups.setdefault(_group(result), []).append(result)
+    return info, groups
+
+
+def _result_file(path: Path, info: RunInfo | None, group: _Group, results: Sequence[Result]) -> ResultFile:
+    suite, judge, settings, hardware, time_limit_s = group
+    versions = {r.cost.version for r in results if r.cost is not None}
+    if info is not None:
+        versions.add(info.judge_version)
+    if len(versions) > 1:
+        raise InputError(f"{path} mixes versions {', '.join(sorted(versions))} of judge '{judge}': score them apart")
+    key = BoardKey(suite, judge, next(iter(versions), ""), settings, hardware, time_limit_s)
+    return ResultFile(path, key, tuple(results), info)
+
+
+def _clash(files: Sequence[ResultFile]) -> str | None:
+    """Say what keeps files from sharing a table: the first thing found."""
+    holders: dict[Key, ResultFile] = {}
+    first_tasks: dict[int, tuple[ResultFile, str]] = {}
+    clashes = []
+    for file in files:
+        for result in file.results:
+            index = result.task_index
+            holder = holders.setdefault(result.key, file)
+            first, task_hash = first_tasks.setdefault(index, (file, result.task_hash))
+            if task_hash != result.task_hash:
+                if first is file:
+                    raise InputError(f"{file.file}: task {index} of '{result.suite}' differs from that of the rest")
+                clashes.append(f"task {index} of {first.place} is another than that of {file.place}")
+            elif holder is not file:
+                clashes.append(
+                    f"{holder.place} and {file.place} both hold solver '{result.solver}', task {index}, "
+                    f"seed {result.seed}; to share one, run one of them under a label (--solver LABEL=NAME)"
+                )
+    return clashes[0] if clashes else None

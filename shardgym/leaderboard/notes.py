@@ -1,0 +1,238 @@
+"""What stands under a table: all that a reader must know of the judge, the solvers, and how the times came about."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from shardgym.costs.plan_cost import UNFAMILIAR, PlanCost
+from shardgym.costs.simulator.model_card import shipped_agreement
+from shardgym.evaluation.result import Result
+from shardgym.leaderboard.boards import Board, ResultFile
+from shardgym.leaderboard.ranking import Ranking
+from shardgym.leaderboard.statistics import FEWEST, RESAMPLES, SEED
+from shardgym.records import canonical_json
+
+SIMULATOR = "simulator"
+
+
+def footer(ranking: Ranking) -> list[str]:
+    """Return the footnotes of a table, one sentence or two each."""
+    board = ranking.board
+    key = board.key
+    oracles = ", ".join(sorted({r.oracle for r in board.results})) or "-"
+    settings = _format_settings(json.loads(key.judge_settings))
+    notes = [
+        "Cost of a plan: the slowest device's sum of forward compute, forward communication, backward communication "
+        "and backward compute, in ms per training step.",
+        f"Judge: {key.judge} {key.judge_version} on {key.hardware}, settings: {settings}. "
+        f"Oracle that solvers could query: {oracles}.",
+        *_own_measure_notes(board),
+        f"Means are over the {ranking.num_common} of {len(board.tasks)} tasks that every complete solver has solved "
+        "(a solver that solved less than nine tenths as many as the best does not count here).",
+        "Ranked by tasks solved, then by geometric mean cost; a solver without a record for every task and seed has "
+        "no rank.",
+        f"Gap: geometric mean over tasks of cost / cost of rank 1, less 1; interval by {RESAMPLES:,} bootstrap "
+        f"resamples of the tasks, seed {SEED}. '1=' marks a tie with rank 1: the interval contains 0.",
+    ]
+    if ranking.num_common < FEWEST:
+        notes.append(f"Fewer than {FEWEST} tasks: no intervals, and nobody can be told from rank 1.")
+    if any(row.tasks not in (0, ranking.num_common) for row in ranking.rows):
+        notes.append("*: mean over fewer tasks than the others', not to be compared with them.")
+    if ranking.best_heuristic is not None:
+        notes.append(
+            f"vs greedy: geometric mean over tasks of cost / cost of {ranking.best_heuristic}, "
+            "the greedy heuristic with the lowest geometric mean."
+        )
+    if board.clash is not None:
+        notes.append(f"The records of {board.place} alone, in no table with others of the same kind: {board.clash}.")
+    return [
+        *notes,
+        *_seed_notes(board),
+        *_solver_notes(board),
+        *_simulator_notes(board),
+        *_measurement_notes(board),
+        *_failure_notes(ranking),
+    ]
+
+
+def _own_measure_notes(board: Board) -> list[str]:
+    """Say whose judge is the model that they could query: they are marked by their own measure.
+
+    Nobody is, by a judge that measures. Judge and oracle of a run are made by the same code, so with the same name and
+    settings they have the same version.
+    """
+    own = [solver for file in board.files if _is_own_measure(file) for solver in _scored_by_oracle(file)]
+    maybe = [solver for file in board.files if _may_be_own_measure(file) for solver in _scored_by_oracle(file)]
+    consequence = "solvers that query it are marked by their own measure"
+    notes = []
+    if own:
+        notes.append(f"Judge and oracle{_of_solvers(own, board)} are the same model: {consequence}.")
+    if maybe:
+        notes.append(
+            f"Judge and oracle{_of_solvers(maybe, board)} have the same name, and no run.json tells the oracle's "
+            f"settings: if they are the judge's, {consequence}."
+        )
+    return notes
+
+
+def _is_own_measure(file: ResultFile) -> bool:
+    info = file.info
+    return (
+        info is not None
+        and info.oracle == info.judge
+        and canonical_json(info.oracle_settings) == canonical_json(info.judge_settings)
+    )
+
+
+def _may_be_own_measure(file: ResultFile) -> bool:
+    """Say whether records alone leave it open; a run refuses a simulator that is judge and oracle at once."""
+    same_name = any(result.oracle == result.judge for result in file.results)
+    return file.info is None and same_name and file.key.judge != SIMULATOR
+
+
+def _scored_by_oracle(file: ResultFile) -> list[str]:
+    """Return the solvers whose plans got a deterministic cost by a judge that has the oracle's name."""
+    solvers = []
+    for result in file.results:
+        cost = result.cost
+        if result.oracle == result.judge and cost is not None and cost.feasible and not _is_measured(cost):
+            solvers.append(result.solver)
+    return list(dict.fromkeys(solvers))
+
+
+def _is_measured(cost: PlanCost) -> bool:
+    return "measured" in (cost.compute, cost.communication) or bool(cost.noise) or bool(cost.session)
+
+
+def _of_solvers(solvers: list[str], board: Board) -> str:
+    """Name the solvers unless they are all that have a cost."""
+    everyone = {result.solver for result in board.results if result.status == "ok"}
+    return "" if everyone <= set(solvers) else f" of {', '.join(dict.fromkeys(solvers))}"
+
+
+def _seed_notes(board: Board) -> list[str]:
+    """Say with which seeds the plans were made, so that a picked seed is visible."""
+    used: dict[str, set[int]] = {}
+    for result in board.results:
+        used.setdefault(result.solver, set()).add(result.seed)
+    seeds = {solver: tuple(sorted(used[solver])) for solver in board.solvers if solver in used}
+    if not seeds:
+        return []
+    several = any(len(own) > 1 for own in seeds.values())
+    if len(set(seeds.values())) == 1:
+        mean = "; a task's cost is the mean over them" if several else ""
+        notes = [f"Every solver ran with {_format_seeds(next(iter(seeds.values())))}{mean}."]
+    else:
+        mean = " A task's cost is the mean over a solver's own seeds." if several else ""
+        notes = [f"WARNING: solvers ran with different seeds: {_group_by_seeds(seeds)}.{mean}"]
+    lacking = {
+        solver: tuple(seed for seed in asked if seed not in used.get(solver, ()))
+        for solver, asked in board.seeds.items()
+    }
+    if any(lacking[solver] for solver in seeds):
+        missing = _group_by_seeds({solver: own for solver, own in lacking.items() if own})
+        notes.append(f"Asked for and without any record: {missing}.")
+    return notes
+
+
+def _group_by_seeds(seeds_of: Mapping[str, tuple[int, ...]]) -> str:
+    """Return e.g. "seed 0 for random, dim_greedy; seeds 0, 1 for ppo"."""
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for solver, seeds in seeds_of.items():
+        groups.setdefault(seeds, []).append(solver)
+    return "; ".join(f"{_format_seeds(seeds)} for {', '.join(solvers)}" for seeds, solvers in groups.items())
+
+
+def _format_seeds(seeds: tuple[int, ...]) -> str:
+    return f"seed{'' if len(seeds) == 1 else 's'} {', '.join(map(str, seeds))}"
+
+
+def _solver_notes(board: Board) -> list[str]:
+    """Say of each solver that was made with settings which, and warn where its records differ in them."""
+    notes = []
+    for solver in board.solvers:
+        distinct = list({r.recipe: r for r in board.results if r.solver == solver}.values())
+        recipes = "; ".join(_format_recipe(result) for result in distinct)
+        if len(distinct) > 1:
+            notes.append(f"WARNING: records of {solver} were made with different settings: {recipes}.")
+        elif distinct and distinct[0].made_from is not None:
+            notes.append(f"{solver} is {recipes}.")
+        elif distinct and distinct[0].solver_settings:
+            notes.append(f"Settings of {solver}: {recipes}.")
+    return notes
+
+
+def _format_recipe(result: Result) -> str:
+    """Return e.g. "neuroshard with beam_width=1", or the settings alone where `solver` is the name."""
+    settings = _format_settings(result.solver_settings)
+    if result.made_from is None:
+        return settings
+    return result.made_from if not result.solver_settings else f"{result.made_from} with {settings}"
+
+
+def _format_settings(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in settings.items()) or "none"
+
+
+def _simulator_notes(board: Board) -> list[str]:
+    """Say how far a simulated judge can be trusted, and whose plans it hardly knows."""
+    if board.key.judge != SIMULATOR:
+        return []
+    agreement = shipped_agreement(board.key.hardware)
+    trust = agreement.sentence(board.key.judge_version) if agreement is not None else None
+    notes = [trust or "How well this judge agrees with measurements is not on record."]
+    scored: Counter[str] = Counter()
+    unfamiliar: Counter[str] = Counter()
+    reasons: set[str] = set()
+    for result in board.results:
+        if result.cost is not None and result.cost.feasible:
+            own = {note.removeprefix(f"{UNFAMILIAR}: ") for note in result.cost.notes if note.startswith(UNFAMILIAR)}
+            scored[result.solver] += 1
+            unfamiliar[result.solver] += bool(own)
+            reasons |= own
+    if not reasons:
+        return [*notes, f"No plan was {UNFAMILIAR}."]
+    counts = ", ".join(f"{solver} {count} of {scored[solver]}" for solver, count in unfamiliar.items() if count)
+    return [*notes, f"Plans {UNFAMILIAR} ({', '.join(sorted(reasons))}): {counts}."]
+
+
+def _measurement_notes(board: Board) -> list[str]:
+    """Say how the times came about, as far as records tell."""
+    scored = [(r.task_index, r.cost) for r in board.results if r.cost is not None and r.cost.feasible]
+    modelled = {task for task, cost in scored if cost.communication == "modelled"}
+    sessions: dict[int, set[str]] = defaultdict(set)
+    for task, cost in scored:
+        sessions[task].add(cost.session)
+    num_mixed = sum(len(own) > 1 for own in sessions.values())
+    notes = []
+    if modelled:
+        notes.append(f"Communication was modelled, not measured, for {len(modelled)} of {len(board.tasks)} tasks.")
+    if num_mixed:
+        tasks = "1 task holds" if num_mixed == 1 else f"{num_mixed} tasks hold"
+        notes.append(f"WARNING: {tasks} times of different measurement sessions, which may differ by drift.")
+    noise = [cost.noise for _, cost in scored if cost.noise > 0]
+    if noise:
+        notes.append(f"Median standard error of a measured cost: {100 * statistics.median(noise):.1f} %.")
+    of_judge = {note for _, cost in scored for note in cost.notes if not note.startswith(UNFAMILIAR)}
+    return notes + [f"Note of the judge: {note}" for note in sorted(of_judge)]
+
+
+def _failure_notes(ranking: Ranking) -> list[str]:
+    """Say who failed, and who took clearly longer than the time limit."""
+    limit = ranking.board.key.time_limit_s
+    notes = [] if limit is None else [f"Time limit per plan: {limit:g} s."]
+    for row in ranking.rows:
+        num_late = sum(
+            r.solver == row.solver and r.time_limit_s is not None and r.solve_time_s > 1.1 * r.time_limit_s + 0.1
+            for r in ranking.board.results
+        )
+        if num_late:
+            notes.append(f"{row.solver} overran the time limit {'once' if num_late == 1 else f'{num_late} times'}.")
+        if row.failures:
+            counts = ", ".join(f"{n} {status}" for status, n in sorted(row.failures.items()))
+            notes.append(f"Records of {row.solver} without a cost: {counts}.")
+    return notes

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from shardgym.arguments import check_name
-from shardgym.errors import InputError, MissingDependencyError
+from shardgym.errors import InputError, import_extra
 from shardgym.evaluation.result import Key, Result, RunInfo
 from shardgym.files import append_flushed, drop_torn_line, make_folder, read_lines, write_whole
 from shardgym.provenance import utc_now
@@ -83,10 +83,7 @@ def read_results(path: str | Path) -> pd.DataFrame:
         InputError: there are no records, or a line is damaged; file and line are named.
         MissingDependencyError: pandas is not installed.
     """
-    try:
-        import pandas as pd
-    except ImportError:
-        raise MissingDependencyError("pandas", "pandas", "reading results into a table") from None
+    pandas = import_extra("pandas", "reading results into a table", extra="pandas")
     nan = float("nan")
     rows = []
     for file in record_files([check_name("path", path)]):
@@ -115,7 +112,8 @@ def read_results(path: str | Path) -> pd.DataFrame:
             })  # fmt: skip
     if not rows:
         raise InputError(f"{path}: no records yet; expected at least one whole line")
-    return pd.DataFrame(rows)
+    frame: pd.DataFrame = pandas.DataFrame(rows)
+    return frame
 
 
 class Store:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from shardgym.arrays import Floats
-from shardgym.pretraining.metrics import kendall_tau, mape
+from shardgym.pretraining.assess import kendall_tau, mape
 
 
 def summary(sizes: list[int], sums: Floats, fused: Floats, predicted: Floats | None) -> list[dict[str, Any]]:

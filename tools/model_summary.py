@@ -11,7 +11,7 @@ from shardgym.costs.simulator.model_card import ModelCard, shipped_agreement
 from shardgym.costs.simulator.samples import CommSamples, ComputeSamples
 from shardgym.costs.simulator.weights import SHIPPED
 from shardgym.errors import InputError
-from shardgym.pretraining.data import Data, load_data
+from shardgym.pretraining.data import DataSet, load_data
 
 _PARTS = {
     "forward_compute": "forward compute", "backward_compute": "backward compute", "compute": "compute",
@@ -43,7 +43,7 @@ def model_summary(hardware: str) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def counted(data: Data, oracle: ModelCard, judge: ModelCard) -> str:
+def counted(data: DataSet, oracle: ModelCard, judge: ModelCard) -> str:
     """Say how much was measured and how much of it is distinct: some contents were measured more than once.
 
     Raises:

@@ -75,7 +75,7 @@ def collect(out: Path, only_finish: bool, as_json: bool, **settings: Any) -> int
 @click.option(
     "--epochs", type=positive, metavar="N", help="Passes over the samples (default: 120, more for few samples)."
 )
-@click.option("--report", "with_report", is_flag=True, help="Compare with the published architecture, draw plots.")
+@click.option("--report", "with_report", is_flag=True, help="Draw errors and losses into FOLDER/report.")
 @click.option("--force", is_flag=True, help="Overwrite weights in FOLDER.")
 @json_option
 def pretrain(
@@ -86,12 +86,11 @@ def pretrain(
     Writes weights (safetensors) and a model card (JSON) for the oracle, and for the judge if there are samples for it.
     Both are used with make_cost("simulator", weights=FOLDER). Without samples of exchanges, as from a machine with one
     GPU, they predict compute, and communication is modelled by the task's topology. The same samples and seed give the
-    same weights. --report also trains the published architecture for comparison and draws plots.
+    same weights. tools/published_architecture.py of the repository compares them with the published architecture.
     """
     from shardgym.pretraining.data import load_data
-    from shardgym.pretraining.fit import FitSettings
-    from shardgym.pretraining.pretrain import pretrain
-    from shardgym.pretraining.report import report
+    from shardgym.pretraining.pretrain import draw_report, pretrain
+    from shardgym.pretraining.train import FitSettings
 
     if out.exists() and not out.is_dir():
         raise InputError(f"cannot write into {out}: expected a folder")
@@ -104,8 +103,11 @@ def pretrain(
     settings = FitSettings() if epochs is None else FitSettings(epochs=epochs, least_steps=0)
     with _TrainingBars(quiet=as_json) as bars:
         cards = pretrain(data, out, settings, seed, bars.advance)
-        if with_report:
-            cards = [report(card, data, out, progress=bars.advance)[0] for card in cards]
+    if with_report:
+        for card in cards:
+            draw_report(card, data, out)
+        compare = f"python tools/published_architecture.py {data_folder} {out}"
+        say(f"plots are in {out / 'report'}; to compare with the published architecture: {compare}")
     if as_json:
         print_json([card.to_dict() for card in cards])
         return 0

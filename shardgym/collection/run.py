@@ -43,7 +43,7 @@ DEVICE = "device.json"
 TIMEOUT_S = 120.0
 
 #: Jobs that a worker has in advance. A GPU must not wait for this process. A core shares its caches and its memory with
-#: others, so this process had better be still while a CPU worker measures_comm.
+#: others, so this process had better be still while a CPU worker measures.
 _AHEAD = {"cpu": 0, "cuda": 1}
 #: Digits of a time in ms that are kept.
 _DIGITS = 6
@@ -147,7 +147,7 @@ def _plan_for_machine(
     able = tuple(n for n in wanted if measures_comm("auto", device, n))
     if not able:
         if comm:
-            raise InputError(f"comm: exchanges need {wanted[0]} devices, this machine measures_comm fewer; use comm=0")
+            raise InputError(f"comm: exchanges need {wanted[0]} devices, this machine measures fewer; use comm=0")
         counts = {**counts, "comm": dict.fromkeys(counts["comm"], 0)}
     lacking = ", ".join(str(n) for n in wanted if n not in able)
     notice = f"exchanges over {lacking} devices were left out: this machine cannot measure them"

@@ -1,4 +1,4 @@
-"""A data set for pre-training: read whole, checked for leaks between those who learn and what is tested."""
+"""The data set for pre-training: read whole, checked for leaks between those who learn and what is tested."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from shardgym.arrays import Ints
+from shardgym.costs.simulator.features import Exchanges, Groups
 from shardgym.costs.simulator.sample_files import data_files, no_exchanges, read_comm, read_compute, read_info
 from shardgym.costs.simulator.samples import CommSamples, ComputeSamples, with_role
 from shardgym.costs.simulator.weights import ROLES, Role
@@ -16,12 +19,17 @@ from shardgym.errors import InputError
 #: Roles of rows that nothing learns from.
 TEST_ROLES = ("test", "plans")
 
-#: Fewer contents cannot be split into training and validation.
-LEAST_CONTENTS = 20
+#: Fewer distinct samples cannot be split into training and validation.
+LEAST_SAMPLES = 20
+
+#: Columns of the times of exchanges, and names of the networks that predict them.
+FORWARD = 0
+BACKWARD = 1
+DIRECTIONS = ("forward", "backward")
 
 
-class Data(NamedTuple):
-    """All samples of a data set.
+class DataSet(NamedTuple):
+    """All samples of a folder.
 
     Attributes:
         compute: compute samples of all roles.
@@ -43,65 +51,79 @@ class Data(NamedTuple):
         """Return the samples of one role."""
         return with_role(self.compute, role), with_role(self.comm, role)
 
+    def trainable_roles(self) -> list[Role]:
+        """Return the roles that have enough samples of every kind that there is."""
+        kinds = 2 if len(self.comm) else 1
+        return [
+            role for role in ROLES
+            if all(len(np.unique(samples.labels.content)) >= LEAST_SAMPLES for samples in self.of(role)[:kinds])
+        ]  # fmt: skip
 
-def load_data(folder: Path) -> Data:
+
+def load_data(folder: Path) -> DataSet:
     """Read a data set and check that nothing leaks between roles. It may lack exchanges, but not shard sets.
 
     Raises:
         InputError: a file is damaged, roles lack samples, or a table or content of the test rows is in others'.
         MissingDependencyError: pyarrow is not installed.
     """
-    exchanges = any(folder.glob("comm*.parquet"))
-    files = [*data_files(folder, "compute"), *(data_files(folder, "comm") if exchanges else [])]
+    has_exchanges = any(folder.glob("comm*.parquet"))
+    files = [*data_files(folder, "compute"), *(data_files(folder, "comm") if has_exchanges else [])]
     infos = {path.name: read_info(path) for path in files}
     tags = sorted({info.hardware for info in infos.values()})
     if len(tags) > 1:
         raise InputError(f"{folder}: hardware: files of several machines ({', '.join(tags)}), expected one")
-    all_comm = read_comm(folder) if exchanges else no_exchanges()
-    comm = _without_tested(all_comm)
-    data = Data(
-        read_compute(folder), comm, tags[0],
-        {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files},
-        {name: info.settings for name, info in infos.items()}, len(all_comm) - len(comm),
-    )  # fmt: skip
-    _check_roles(data, folder)
+    all_comm = read_comm(folder) if has_exchanges else no_exchanges()
+    # Exchanges have no tables that could keep roles apart, and a few of the simplest ones are drawn twice. Those that
+    # are tested are not learned from.
+    labels = all_comm.labels
+    tested = set(labels.content[labels.role == "test"].tolist())
+    keep = [role == "test" or content not in tested for role, content in zip(labels.role, labels.content, strict=True)]
+    comm = all_comm.take(np.flatnonzero(keep))
+    data = DataSet(
+        compute=read_compute(folder),
+        comm=comm,
+        hardware=tags[0],
+        digests={path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files},
+        settings={name: info.settings for name, info in infos.items()},
+        left_out=len(all_comm) - len(comm),
+    )
+    _check_roles(folder, "compute", data.compute)
+    if len(comm):
+        _check_roles(folder, "comm", comm)
+    tested_tables = {table for role in TEST_ROLES for table in data.of(role)[0].table.tolist()}
+    for role in ROLES:
+        both = tested_tables & set(data.of(role)[0].table.tolist())
+        if both:
+            raise InputError(f"{folder}: table '{min(both)}' is in rows for testing and in rows of role '{role}'")
     return data
 
 
-def _without_tested(samples: CommSamples) -> CommSamples:
-    """Leave out exchanges that a role would learn from and that test rows have too.
-
-    Exchanges have no tables that could keep them apart, and few of the simplest ones are drawn twice.
-    """
+def _check_roles(folder: Path, kind: str, samples: ComputeSamples | CommSamples) -> None:
+    """Raise `InputError` when a role lacks samples, or when two roles that must be apart share one."""
     labels = samples.labels
-    tested = set(labels.content[labels.role == "test"].tolist())
-    keep = [role == "test" or content not in tested for role, content in zip(labels.role, labels.content, strict=True)]
-    return samples.take(np.flatnonzero(keep))
+    for role, least in (("oracle", LEAST_SAMPLES), ("test", 2)):
+        found = len(np.unique(labels.content[labels.role == role]))
+        if found < least:
+            raise InputError(f"{folder}: {found} {kind} samples of role '{role}', expected at least {least}")
+    seen: dict[str, str] = {}
+    for role, content in zip(labels.role.tolist(), labels.content.tolist(), strict=True):
+        learner = role if role in ROLES else "test"
+        if seen.setdefault(content, learner) != learner:
+            raise InputError(f"{folder}: a {kind} content is in role '{role}' and in role '{seen[content]}'")
 
 
-def _check_roles(data: Data, folder: Path) -> None:
-    kinds: list[tuple[str, ComputeSamples | CommSamples]] = [("compute", data.compute), ("comm", data.comm)]
-    for kind, samples in kinds if len(data.comm) else kinds[:1]:
-        for role, least in (("oracle", LEAST_CONTENTS), ("test", 2)):
-            found = len(np.unique(samples.labels.content[samples.labels.role == role]))
-            if found < least:
-                raise InputError(f"{folder}: {found} {kind} samples of role '{role}', expected at least {least}")
-        seen: dict[str, str] = {}
-        for role, content in zip(samples.labels.role.tolist(), samples.labels.content.tolist(), strict=True):
-            learns = role if role in ROLES else "test"
-            if seen.setdefault(content, learns) != learns:
-                raise InputError(f"{folder}: a {kind} content is in role '{role}' and in role '{seen[content]}'")
-    tested = {table for role in TEST_ROLES for table in data.of(role)[0].table.tolist()}
-    for role in ROLES:
-        both = tested & set(data.of(role)[0].table.tolist())
-        if both:
-            raise InputError(f"{folder}: table '{min(both)}' is in rows for testing and in rows of role '{role}'")
+def split(content: npt.NDArray[Any], seed: int, share: float = 0.1) -> tuple[Ints, Ints]:
+    """Split samples into (training, validation) positions; repeats of one content stay together."""
+    contents, owner = np.unique(content, return_inverse=True)
+    held_out = max(1, round(share * len(contents)))
+    chosen = np.random.default_rng([seed, 7]).permutation(len(contents))[:held_out]
+    is_held_out = np.isin(owner, chosen)
+    return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
 
 
-def trainable_roles(data: Data) -> list[Role]:
-    """Return the roles that have enough samples of every kind that there is."""
-    kinds = 2 if len(data.comm) else 1
-    return [
-        role for role in ROLES
-        if all(len(np.unique(samples.labels.content)) >= LEAST_CONTENTS for samples in data.of(role)[:kinds])
-    ]  # fmt: skip
+def exchanges_of(samples: CommSamples, direction: int) -> Exchanges:
+    """Return the exchanges of one direction; backward ones start aligned."""
+    groups = Groups(samples.counts)
+    offsets = samples.offsets_ms if direction == FORWARD else np.zeros(len(samples.offsets_ms))
+    return Exchanges(groups, samples.widths, offsets, samples.batch[groups.ids], samples.element_bytes[groups.ids])

@@ -1,26 +1,25 @@
-"""Pre-training: from a folder of samples to a folder of weights and model cards."""
+"""Pre-training: from a folder of samples to a folder of weights, model cards and plots."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+from shardgym.arrays import Floats
 from shardgym.costs.simulator.model_card import ModelCard
 from shardgym.costs.simulator.weights import Role, load_weights, networks_of, save_weights
-from shardgym.errors import InputError
+from shardgym.errors import InputError, import_extra
 from shardgym.files import make_folder, write_whole
-from shardgym.pretraining.assess import assess, by_count, by_dim
-from shardgym.pretraining.data import Data, trainable_roles
-from shardgym.pretraining.fit import FitSettings, Progress
-from shardgym.pretraining.plan_ranking import rank_plans
-from shardgym.pretraining.roles import train_role
+from shardgym.pretraining.assess import assess, errors_by_dim, errors_by_shards, predict_compute, rank_plans
+from shardgym.pretraining.data import DataSet
+from shardgym.pretraining.train import FitSettings, Progress, train_role
 from shardgym.provenance import utc_now, versions
 
 
 def pretrain(
-    data: Data, folder: Path, settings: FitSettings | None = None, seed: int = 0, progress: Progress | None = None
+    data: DataSet, folder: Path, settings: FitSettings | None = None, seed: int = 0, progress: Progress | None = None
 ) -> list[ModelCard]:
     """Train every role that has samples and write `ROLE.safetensors` and `ROLE.json` into a folder.
 
@@ -37,42 +36,119 @@ def pretrain(
         The cards, in the order of `ROLES`.
     """
     make_folder(folder)
-    chosen = settings or FitSettings()
-    return [_pretrain_role(role, data, folder, chosen, seed, progress) for role in trainable_roles(data)]
+    return [
+        _pretrain_role(role, data, folder, settings or FitSettings(), seed, progress) for role in data.trainable_roles()
+    ]
 
 
 def _pretrain_role(
-    role: Role, data: Data, folder: Path, settings: FitSettings, seed: int, progress: Progress | None
+    role: Role, data: DataSet, folder: Path, settings: FitSettings, seed: int, progress: Progress | None
 ) -> ModelCard:
     def of_role(name: str, epoch: int, epochs: int) -> None:
         if progress is not None:
             progress(f"{role}, {name}", epoch, epochs)
 
     compute, comm = data.of(role)
+    test_compute, test_comm = data.of("test")
     trained = train_role(role, data.hardware, compute, comm, settings, seed, of_role)
     path = folder / f"{role}.safetensors"
-    with _writing(path):
+    try:
         digest = save_weights(path, trained.weights)
-    predictor, test = networks_of(load_weights(path, role, data.hardware)), data.of("test")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from None
+    # Errors are those of the file that was written, through the code that serves predictions.
+    networks = networks_of(load_weights(path, role, data.hardware))
     card = ModelCard(
-        role=role, hardware=data.hardware, weights_sha256=digest, created=utc_now(), seed=seed,
-        settings=dataclasses.asdict(settings), versions=versions(), data_sha256=data.digests,
+        role=role,
+        hardware=data.hardware,
+        weights_sha256=digest,
+        created=utc_now(),
+        seed=seed,
+        settings=dataclasses.asdict(settings),
+        versions=versions(),
+        data_sha256=data.digests,
         collection=data.settings,
         samples={
-            "compute": len(compute), "comm": len(comm), "test compute": len(test[0]), "test comm": len(test[1]),
+            "compute": len(compute),
+            "comm": len(comm),
+            "test compute": len(test_compute),
+            "test comm": len(test_comm),
             "comm left out": data.left_out,
         },
-        errors=assess(predictor, *test) | rank_plans(predictor, data.of("plans")[0]),
-        error_by_shards=by_count(predictor, test[0]), error_by_dim=by_dim(predictor, test[0]),
+        errors=assess(networks, test_compute, test_comm) | rank_plans(networks, data.of("plans")[0]),
+        error_by_shards=errors_by_shards(networks, test_compute),
+        error_by_dim=errors_by_dim(networks, test_compute),
         curves=trained.curves,
-    )  # fmt: skip
+    )
     write_whole(folder / f"{role}.json", card.to_json(indent=1) + "\n")
     return card
 
 
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
+def draw_report(card: ModelCard, data: DataSet, folder: Path) -> list[Path]:
+    """Draw predictions against measurements, errors by shards and by width, and losses, as PNG files.
+
+    Args:
+        card: of weights in `folder`.
+        data: that they were trained on.
+        folder: with the weights; plots go into `report/` in it.
+
+    Returns:
+        The files written.
+
+    Raises:
+        MissingDependencyError: matplotlib is not installed.
+    """
+    make_folder(folder / "report")
+    networks = networks_of(load_weights(folder / f"{card.role}.safetensors", card.role, card.hardware))
+    test, _ = data.of("test")
+    predicted = predict_compute(networks, test)
+    sizes = [
+        str(row["from"]) if row["from"] == row["to"] else f"{row['from']}-{row['to']}" for row in card.error_by_shards
+    ]
+    dims = [str(row["embedding_dim"]) for row in card.error_by_dim]
+
+    def losses(axes: Any) -> None:
+        for name, curves in card.curves.items():
+            line = axes.semilogy(curves["train"], linewidth=0.8, label=f"{name}, training")
+            axes.semilogy(curves["valid"], linewidth=0.8, linestyle="--", color=line[0].get_color(), label="validation")
+        axes.set(xlabel="epoch", ylabel="loss")
+        axes.legend()
+
+    plots: dict[str, Callable[[Any], None]] = {
+        "predicted": lambda axes: _draw_scatter(axes, test.ms, predicted),
+        "by-shards": lambda axes: _draw_errors(axes, card, sizes, card.error_by_shards, "shards on the device"),
+        "by-dim": lambda axes: _draw_errors(axes, card, dims, card.error_by_dim, "widest shard on the device"),
+        "losses": losses,
+    }
+    return [draw(folder / "report" / f"{card.role}-{name}.png", fill) for name, fill in plots.items()]
+
+
+def draw(path: Path, fill: Callable[[Any], None]) -> Path:
+    """Let `fill` draw into the axes of a figure of its own, without touching matplotlib's global state."""
+    figure: Any = import_extra("matplotlib.figure", "plots").Figure(figsize=(6, 4.5), layout="constrained")
+    fill(figure.subplots())
+    figure.savefig(path, dpi=130)
+    return path
+
+
+def draw_noise(axes: Any, card: ModelCard) -> None:
+    """Draw the error of total compute of one measurement against its repeat, where it is known."""
+    noise = card.errors["compute"]["noise_mape"]
+    if noise is not None:
+        axes.axhline(100 * noise, color="black", linewidth=0.8, label="one measurement against its repeat")
+        axes.legend()
+
+
+def _draw_scatter(axes: Any, measured: Floats, predicted: Floats) -> None:
+    for phase, name in enumerate(("forward", "backward")):
+        axes.loglog(measured[:, phase], predicted[:, phase], ".", markersize=3, alpha=0.6, label=name)
+    ends = [float(measured.min()), float(measured.max())]
+    axes.loglog(ends, ends, color="black", linewidth=0.8)
+    axes.set(xlabel="measured (ms)", ylabel="predicted (ms)", title="compute of shards of unseen tables")
+    axes.legend()
+
+
+def _draw_errors(axes: Any, card: ModelCard, labels: Sequence[str], rows: list[dict[str, Any]], xlabel: str) -> None:
+    axes.bar(labels, [100 * row["mape"] for row in rows])
+    draw_noise(axes, card)
+    axes.set(xlabel=xlabel, ylabel="mean absolute error (%)")

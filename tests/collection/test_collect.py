@@ -217,7 +217,7 @@ def test_bad_arguments_are_refused(toys, tmp_path, arguments, message):
 def test_missing_exchanges_are_said_and_asked_for_ones_refused(toys, tmp_path, monkeypatch):
     """As on a machine with one GPU."""
     module = collection_toys.collect_module
-    monkeypatch.setattr(module, "measures", lambda choice, device, devices: False)
+    monkeypatch.setattr(module, "measures_comm", lambda choice, device, devices: False)
     summary = collect(tmp_path, preset="quick", compute=6)
     assert "exchanges over 2, 3 devices were left out" in summary.notices[0]
     assert list(summary.counts) == ["compute"]
@@ -229,7 +229,7 @@ def test_without_pyarrow_nothing_is_measured(toys, tmp_path, monkeypatch):
     def missing(module, purpose):
         raise MissingDependencyError(module, "simulator", purpose)
 
-    monkeypatch.setattr(collection_toys.collect_module, "need", missing)
+    monkeypatch.setattr(collection_toys.collect_module, "import_extra", missing)
     with pytest.raises(MissingDependencyError, match=r"shardgym\[simulator\]"):
         collect(tmp_path, **SMALL)
     assert not any(tmp_path.iterdir())

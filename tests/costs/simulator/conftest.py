@@ -118,7 +118,7 @@ def data_folder(made_up_rows, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def quick_settings():
-    from shardgym.pretraining.fit import FitSettings
+    from shardgym.pretraining.train import FitSettings
 
     return FitSettings(epochs=60, least_steps=0, batch=64, members=2, weight_decay=2.0)
 

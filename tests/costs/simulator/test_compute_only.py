@@ -132,17 +132,3 @@ def test_the_command_trains_on_shard_sets_alone_and_says_so(compute_data, tmp_pa
     assert "has no exchanges: the simulator will predict compute, and model communication" in printed.err
     assert "forward comm" not in printed.out
     assert make_cost("simulator", weights=tmp_path / "m", role="judge").version
-
-
-def test_the_report_compares_compute_alone(compute_data, compute_model, tmp_path):
-    pytest.importorskip("matplotlib", reason="needs the extra 'simulator'")
-    import shutil
-
-    from shardgym.pretraining.data import load_data
-    from shardgym.pretraining.report import report
-
-    folder = shutil.copytree(compute_model, tmp_path / "model")
-    card, plots = report(ModelCard.load(folder / "oracle.json"), load_data(compute_data), folder, published_epochs=1)
-    assert "compute" in card.comparison
-    assert "forward_comm" not in card.comparison
-    assert all(plot.exists() for plot in plots)

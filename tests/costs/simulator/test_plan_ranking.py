@@ -7,8 +7,8 @@ import pytest
 
 from shardgym.collection.settings import PLAN_DEVICES, PLANS_PER_TASK
 from shardgym.costs.simulator.samples import ComputeSamples, Labels
-from shardgym.pretraining import plan_ranking
-from shardgym.pretraining.plan_ranking import rank_plans
+from shardgym.pretraining import assess
+from shardgym.pretraining.assess import rank_plans
 
 pytest.importorskip("scipy", reason="needs the extra 'simulator'")
 
@@ -37,7 +37,7 @@ def predicting(monkeypatch):
             ms = [predicted[n // PLAN_DEVICES] if n % PLAN_DEVICES == 0 else 1.0 for n in numbers]
             return np.array([[0.0, value] for value in ms])
 
-        monkeypatch.setattr(plan_ranking, "predict_compute", predict)
+        monkeypatch.setattr(assess, "predict_compute", predict)
 
     return install
 

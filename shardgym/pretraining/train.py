@@ -1,0 +1,409 @@
+"""Training the networks of a simulator in torch: two architectures, each for compute and for both exchanges."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from shardgym.arrays import Floats, Ints
+from shardgym.costs.simulator.features import (
+    Groups,
+    comm_range_features,
+    device_range_parts,
+    judge_features,
+    shard_range_features,
+)
+from shardgym.costs.simulator.judge_networks import DevicePairs, JudgeCommNet, JudgeComputeNet
+from shardgym.costs.simulator.network import Network, Ops, Params
+from shardgym.costs.simulator.oracle_networks import CommInputs, CommNet, ComputeNet
+from shardgym.costs.simulator.samples import CommSamples, ComputeSamples, ragged
+from shardgym.costs.simulator.weights import Role, Weights, networks_of
+from shardgym.errors import import_extra
+from shardgym.pretraining.data import BACKWARD, DIRECTIONS, FORWARD, exchanges_of, split
+
+#: Takes parameters and positions of samples, and returns the loss of every member, shape (K,).
+LossOf = Callable[[Params, Ints], torch.Tensor]
+
+#: Takes what is trained, the epoch that is done, and how many there are.
+Progress = Callable[[str, int, int], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class FitSettings:
+    """How a network is trained.
+
+    Attributes:
+        epochs: passes over the training samples.
+        least_steps: small data sets are passed over more often, until there are so many steps.
+        batch: samples per step.
+        learning_rate: at its highest; it rises over the first tenth of the steps and falls to 0 by a cosine.
+        weight_decay: of AdamW, times the learning rate per step. On 2,700 measured contents 0.03, 0.3 and 2 made no
+            difference on unseen tables beyond 0.001; with fewer contents, more is better.
+        members: networks trained side by side, each from its own start.
+    """
+
+    epochs: int = 120
+    least_steps: int = 600
+    batch: int = 256
+    learning_rate: float = 2e-3
+    weight_decay: float = 0.3
+    members: int = 3
+
+
+@dataclasses.dataclass
+class Fitted:
+    """What training gave.
+
+    Attributes:
+        params: fixed parameters, and trained ones of every member's best epoch on validation samples; the best member
+            is first.
+        train_loss: mean over members, per epoch.
+        valid_loss: likewise.
+    """
+
+    params: Params
+    train_loss: list[float]
+    valid_loss: list[float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """Weights of a role, and training and validation losses of each network by epoch."""
+
+    weights: Weights
+    curves: dict[str, dict[str, list[float]]]
+
+
+def train_role(
+    role: Role,
+    hardware: str,
+    compute: ComputeSamples,
+    comm: CommSamples,
+    settings: FitSettings,
+    seed: int,
+    progress: Progress | None = None,
+) -> Trained:
+    """Train a simulator; the same samples, settings and seed give the same weights.
+
+    Args:
+        role: which architecture.
+        hardware: tag of the samples.
+        compute: samples that the role may learn from.
+        comm: likewise; with none, the simulator predicts compute alone.
+        settings: how.
+        seed: of everything random.
+        progress: called after every epoch.
+    """
+    train_compute = train_oracle_compute if role == "oracle" else train_judge_compute
+    train_comm = train_oracle_comm if role == "oracle" else train_judge_comm
+    with one_thread():
+        fitted = {"compute": train_compute(compute, settings, seed, progress)}
+        if len(comm):
+            fitted["forward"] = train_comm(comm, FORWARD, settings, seed, progress)
+            fitted["backward"] = train_comm(comm, BACKWARD, settings, seed, progress)
+    weights = Weights(
+        role,
+        hardware,
+        tuple(np.unique(compute.precision).tolist()),
+        tuple(np.unique(compute.optimizer).tolist()),
+        {
+            name: {key: value.detach().double().numpy() for key, value in part.params.items()}
+            for name, part in fitted.items()
+        },
+        _feature_ranges(compute, comm),
+        spread_limit=0.0,
+    )
+    # What members disagree about on held-out samples is what they may disagree about at most before predictions are
+    # noted as far from the training data.
+    networks = networks_of(weights)
+    held_out = compute.take(split(compute.labels.content, seed)[1])
+    disagreement = networks.compute(networks.encode(held_out.shards), Groups(held_out.counts)).disagreement
+    curves = {
+        name: {"train": _rounded(part.train_loss), "valid": _rounded(part.valid_loss)} for name, part in fitted.items()
+    }
+    return Trained(dataclasses.replace(weights, spread_limit=float(disagreement.max())), curves)
+
+
+def _rounded(losses: list[float]) -> list[float]:
+    return [float(f"{loss:.5g}") for loss in losses]
+
+
+def _feature_ranges(compute: ComputeSamples, comm: CommSamples) -> dict[str, Floats]:
+    starts = np.cumsum(compute.counts) - compute.counts
+    values = {
+        "shard": shard_range_features(compute.shards),
+        "device": np.add.reduceat(device_range_parts(compute.shards), starts, axis=0),
+    }
+    if len(comm):
+        values["comm"] = comm_range_features(exchanges_of(comm, FORWARD))
+    return {name: np.stack([value.min(axis=0), value.max(axis=0)]) for name, value in values.items()}
+
+
+def train_oracle_compute(
+    samples: ComputeSamples, settings: FitSettings, seed: int, progress: Progress | None = None
+) -> Fitted:
+    """Train the oracle's compute network on forward, backward and total times."""
+    train, valid = split(samples.labels.content, seed)
+    features, amounts = map(_tensor, ComputeNet.inputs(samples.shards))
+    targets = _tensor(np.log(np.column_stack([samples.ms, samples.ms.sum(axis=1)])))
+
+    def loss_of(params: Params, index: Ints) -> torch.Tensor:
+        rows = torch.from_numpy(ragged(samples.counts, index))
+        groups = Groups(samples.counts[index])
+        log_ms = ComputeNet(params, TORCH).log_ms(features[rows], amounts[rows], groups)
+        total = torch.logsumexp(log_ms, dim=-1, keepdim=True)
+        return log_loss(torch.cat([log_ms, total], dim=-1) - targets[torch.from_numpy(index)])
+
+    fixed = _oracle_compute_fixed(samples.take(train))
+    layers = initial_layers(ComputeNet, settings.members, seed)
+    return fit("compute", layers, fixed, loss_of, train, valid, settings, seed, progress)
+
+
+def _oracle_compute_fixed(samples: ComputeSamples) -> dict[str, Floats]:
+    """Return scales, and the analytic sum fitted to the training samples."""
+    features, amounts = ComputeNet.inputs(samples.shards)
+    unit = np.maximum(amounts.mean(axis=0), 1e-9)
+    totals = np.add.reduceat(amounts / unit, Groups(samples.counts).starts, axis=0)
+    with_device = np.column_stack([totals, np.ones(len(samples))])
+    weights = np.column_stack([fit_prior(with_device, samples.ms[:, phase]) for phase in range(2)])
+    # Never quite 0: the head needs a logarithm for a device whose tables are not looked up.
+    device_ms = np.maximum(weights[-1], 0.05 * np.quantile(samples.ms, 0.01, axis=0))
+    return ComputeNet.fixed_params(features, amounts, samples.counts, weights[:-1], device_ms)
+
+
+def train_judge_compute(
+    samples: ComputeSamples, settings: FitSettings, seed: int, progress: Progress | None = None
+) -> Fitted:
+    """Train the judge's compute network on forward and backward times."""
+    train, valid = split(samples.labels.content, seed)
+    features = _tensor(judge_features(samples.shards))
+    targets = _tensor(np.log(samples.ms))
+
+    def loss_of(params: Params, index: Ints) -> torch.Tensor:
+        rows = torch.from_numpy(ragged(samples.counts, index))
+        log_ms = JudgeComputeNet(params, TORCH).log_ms(features[rows], Groups(samples.counts[index]))
+        return log_loss(log_ms - targets[torch.from_numpy(index)])
+
+    learned = samples.take(train)
+    fixed = JudgeComputeNet.fixed_params(judge_features(learned.shards), learned.counts, learned.ms)
+    layers = initial_layers(JudgeComputeNet, settings.members, seed + 3)
+    return fit("compute", layers, fixed, loss_of, train, valid, settings, seed, progress)
+
+
+def train_oracle_comm(
+    samples: CommSamples, direction: int, settings: FitSettings, seed: int, progress: Progress | None = None
+) -> Fitted:
+    """Train the oracle's network of one direction, `FORWARD` or `BACKWARD`."""
+    train, valid = split(samples.labels.content, seed)
+    inputs = CommInputs(*map(_tensor, CommNet.inputs(exchanges_of(samples, direction))))
+    targets = _tensor(np.log(samples.ms[:, direction]))
+
+    def loss_of(params: Params, index: Ints) -> torch.Tensor:
+        rows = torch.from_numpy(ragged(samples.counts, index))
+        part = CommInputs(*(value[rows] for value in inputs))
+        log_ms = CommNet(params, TORCH).log_ms(part, Groups(samples.counts[index]))
+        return log_loss(log_ms[..., 0] - targets[rows])
+
+    learned = CommNet.inputs(exchanges_of(samples.take(train), direction))
+    # The analytic sum is fitted to the devices that come last: their times contain no wait.
+    last = learned.wait_ms[:, 0] == 0
+    scaled = learned.amounts / np.maximum(learned.amounts.mean(axis=0), 1e-9)
+    prior = fit_prior(scaled[last], samples.take(train).ms[last, direction])[:, None]
+    fixed = CommNet.fixed_params(learned, prior)
+    layers = initial_layers(CommNet, settings.members, seed + 1)
+    name = f"{DIRECTIONS[direction]} communication"
+    return fit(name, layers, fixed, loss_of, train, valid, settings, seed, progress)
+
+
+def train_judge_comm(
+    samples: CommSamples, direction: int, settings: FitSettings, seed: int, progress: Progress | None = None
+) -> Fitted:
+    """Train the judge's network of one direction, `FORWARD` or `BACKWARD`."""
+    train, valid = split(samples.labels.content, seed)
+    inputs = DevicePairs(exchanges_of(samples, direction))
+    pairs = _tensor(inputs.features)
+    wait_ms = _tensor(inputs.wait_ms)
+    targets = _tensor(np.log(samples.ms[:, direction]))
+
+    def loss_of(params: Params, index: Ints) -> torch.Tensor:
+        rows = ragged(samples.counts, index)
+        messages = torch.from_numpy(ragged(inputs.receivers.counts, rows))
+        devices = torch.from_numpy(rows)
+        receivers = Groups(inputs.receivers.counts[rows])
+        log_ms = JudgeCommNet(params, TORCH).log_ms(pairs[messages], wait_ms[devices], receivers)
+        return log_loss(log_ms[..., 0] - targets[devices])
+
+    learned = DevicePairs(exchanges_of(samples.take(train), direction))
+    ms = samples.take(train).ms[:, direction]
+    fixed = JudgeCommNet.fixed_params(learned.features, np.maximum(ms - learned.wait_ms[:, 0], 0.05 * ms))
+    layers = initial_layers(JudgeCommNet, settings.members, seed + 2)
+    name = f"{DIRECTIONS[direction]} communication"
+    return fit(name, layers, fixed, loss_of, train, valid, settings, seed, progress)
+
+
+def fit_prior(amounts: Floats, ms: Floats) -> Floats:
+    """Fit the analytic sum under the oracle's networks: ms = amounts @ weights, relative errors, no negative weight.
+
+    Args:
+        amounts: work of each sample, shape (N, W).
+        ms: what it took, shape (N,).
+
+    Returns:
+        Weights, shape (W,).
+    """
+    optimize: Any = import_extra("scipy.optimize", "training the simulator")
+    weights, _ = optimize.nnls(amounts / ms[:, None], np.ones(len(ms)))
+    if not weights.any():
+        weights[0] = float(np.median(ms / np.maximum(amounts[:, 0], 1e-9)))
+    return np.asarray(weights, dtype=np.float64)
+
+
+def fit(
+    name: str,
+    layers: Params,
+    fixed: dict[str, Floats],
+    loss_of: LossOf,
+    train: Ints,
+    valid: Ints,
+    settings: FitSettings,
+    seed: int,
+    progress: Progress | None = None,
+) -> Fitted:
+    """Minimise the loss with AdamW and keep, for every member, the best state on the validation samples.
+
+    Args:
+        name: what is trained, for `progress`.
+        layers: tensors to train; members are along the first axis.
+        fixed: parameters that are not trained.
+        loss_of: the loss.
+        train: positions of the training samples.
+        valid: positions of the validation samples.
+        settings: how.
+        seed: of the order of samples.
+        progress: called after every epoch.
+    """
+    constants = {key: _tensor(value) for key, value in fixed.items()}
+
+    def valid_loss() -> torch.Tensor:
+        with torch.no_grad():
+            return loss_of({**layers, **constants}, valid)
+
+    rng = np.random.default_rng([seed, 11])
+    optimizer = torch.optim.AdamW(layers.values(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
+    batches = math.ceil(len(train) / settings.batch)
+    epochs = max(settings.epochs, math.ceil(settings.least_steps / batches))
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, epochs * batches))
+    best = {key: value.detach().clone() for key, value in layers.items()}
+    least = valid_loss()
+    fitted = Fitted({}, [], [])
+    for epoch in range(epochs):
+        losses = []
+        for batch in np.array_split(rng.permutation(train), batches):
+            optimizer.zero_grad()
+            loss = loss_of({**layers, **constants}, batch)
+            loss.sum().backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            scheduler.step()
+            losses.append(float(loss.detach().mean()))
+        now = valid_loss()
+        better = now < least
+        least = torch.where(better, now, least)
+        for key, value in layers.items():
+            best[key][better] = value.detach()[better]
+        fitted.train_loss.append(float(np.mean(losses)))
+        fitted.valid_loss.append(float(now.mean()))
+        if progress is not None:
+            progress(name, epoch + 1, epochs)
+    order = torch.argsort(least, stable=True)
+    fitted.params = {**{key: value[order] for key, value in best.items()}, **constants}
+    return fitted
+
+
+def _rate(step: int, steps: int) -> float:
+    warm = max(1, steps // 10)
+    if step < warm:
+        return (step + 1) / warm
+    return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
+
+
+def log_loss(log_errors: torch.Tensor, width: float = 0.1) -> torch.Tensor:
+    """Return Huber's loss of logarithmic errors per member: (K, ...) becomes (K,).
+
+    Args:
+        log_errors: predicted minus measured logarithms.
+        width: where it turns from squares to absolute values, about the noise of one measurement.
+    """
+    size = log_errors.abs()
+    huber = torch.where(size < width, size**2 / (2 * width), size - width / 2)
+    return huber.flatten(1).mean(dim=1)
+
+
+def initial_layers(network: type[Network], members: int, seed: int) -> Params:
+    """Return weights of all chains of layers, drawn uniformly as torch's linear layers draw theirs.
+
+    The last layer of the chain "head" starts at 0, so that corrections start at none.
+
+    Args:
+        network: says how wide the layers are.
+        members: networks that are trained together.
+        seed: of the draws.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    params: Params = {}
+    for name, widths in network.sizes().items():
+        for layer, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
+            is_last_of_head = name == "head" and layer == len(widths) - 2
+            bound = 0.0 if is_last_of_head else inputs**-0.5
+            for part, shape in (("weight", (members, inputs, outputs)), ("bias", (members, 1, outputs))):
+                drawn = torch.empty(shape).uniform_(-1, 1, generator=generator)
+                params[f"{name}.{layer}.{part}"] = (drawn * bound).requires_grad_()
+    return params
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch use one thread, so that sums are always added up in the same order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _tensor(array: Floats) -> torch.Tensor:
+    return torch.from_numpy(array).float()
+
+
+def _clip(x: torch.Tensor, low: float, high: float) -> torch.Tensor:
+    return x.clamp(low, high)
+
+
+def _concat(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    lead = np.broadcast_shapes(*(tuple(part.shape[:-1]) for part in parts))
+    return torch.cat([part.expand(*lead, part.shape[-1]) for part in parts], dim=-1)
+
+
+def _group_sum(x: torch.Tensor, groups: Groups) -> torch.Tensor:
+    empty = x.new_zeros((*x.shape[:-2], len(groups), x.shape[-1]))
+    return empty.index_add(-2, torch.from_numpy(groups.ids), x)
+
+
+def _group_max(x: torch.Tensor, groups: Groups) -> torch.Tensor:
+    least = x.new_full((*x.shape[:-2], len(groups), x.shape[-1]), -torch.inf)
+    index = torch.from_numpy(groups.ids)[:, None].expand(x.shape)
+    return least.scatter_reduce(-2, index, x, "amax")
+
+
+def _repeat(x: torch.Tensor, groups: Groups) -> torch.Tensor:
+    return x.index_select(-2, torch.from_numpy(groups.ids))
+
+
+TORCH = Ops(torch.exp, torch.log, torch.tanh, torch.relu, _clip, _concat, _group_sum, _group_max, _repeat)

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from shardgym.costs.fbgemm.backend import build_operator
 from shardgym.costs.fbgemm.cpu import CpuBackend
 from shardgym.costs.fbgemm.jobs import ShardSet, StepTimes, TimingJob
+from shardgym.costs.fbgemm.operator import build_operator
 from shardgym.costs.fbgemm.process import Handler, serve
 from shardgym.costs.fbgemm.requests import RequestMaker
 from shardgym.costs.fbgemm.worker import Measurer

@@ -22,7 +22,7 @@ import numpy as np
 from shardgym.arrays import Floats
 from shardgym.collection.run import DEVICE
 from shardgym.costs.fbgemm.jobs import DeviceFacts
-from shardgym.costs.roofline import DeviceConstants, ShardWork, backward_ms, device_constants, forward_ms
+from shardgym.costs.roofline import DeviceConstants, compute_ms, device_constants
 from shardgym.costs.simulator.features import distinct_rows
 from shardgym.costs.simulator.sample_files import read_compute
 from shardgym.costs.simulator.samples import ComputeSamples, with_role
@@ -108,9 +108,16 @@ def predicted(device: DeviceConstants, samples: ComputeSamples) -> Floats:
     shards = samples.shards
     ids = shards.batch * shards.pooling
     state = 4 * (shards.state_per_weight * shards.columns + shards.state_per_row)
-    work = ShardWork(shards.batch, ids, distinct_rows(shards), shards.columns * shards.element_bytes, state)
+    times = compute_ms(
+        device,
+        batch_size=shards.batch,
+        ids=ids,
+        distinct=distinct_rows(shards),
+        width_bytes=shards.columns * shards.element_bytes,
+        state_bytes=state,
+    )
     starts = np.concatenate([[0], np.cumsum(samples.counts)[:-1]])
-    forward, backward = (np.add.reduceat(times(device, work), starts) for times in (forward_ms, backward_ms))
+    forward, backward = (np.add.reduceat(ms, starts) for ms in times)
     return np.column_stack([device.forward_ms + forward, device.backward_ms + backward])
 
 

@@ -32,8 +32,7 @@ class CostModel(abc.ABC):
         name: as registered, or any short name.
         version: changes whenever the same plan may get another cost.
         deterministic: whether the same plan always gets the same cost.
-        hardware: tag of the hardware that the times are of. Times of different tags are never compared. A class
-            attribute will do where the tag is always the same.
+        hardware: tag of the hardware that the times are of; a class attribute will do where it is always the same.
     """
 
     how_to_get: ClassVar[str] = "make_cost(name) makes one"

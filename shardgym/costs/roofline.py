@@ -9,7 +9,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from cachetools import LRUCache
@@ -70,48 +70,40 @@ class DeviceConstants:
     source: str
 
 
-class ShardWork(NamedTuple):
-    """What a step has to do for a shard; every attribute is one number, or an array of one per shard.
+def compute_ms(
+    device: DeviceConstants,
+    *,
+    batch_size: Numbers,
+    ids: Numbers,
+    distinct: Numbers,
+    width_bytes: Numbers,
+    state_bytes: Numbers,
+) -> tuple[Numbers, Numbers]:
+    """Return forward and backward compute of one shard, or of each of an array of shards, in ms.
 
-    Attributes:
+    Forward reads ids and offsets, fetches a row per id and writes pooled values of every sample. Backward sorts ids,
+    fetches a gradient row per id, and updates every distinct row and its optimiser state.
+
+    Args:
+        device: constants of the device.
         batch_size: samples over all devices.
         ids: lookups into the shard.
         distinct: rows that they touch.
         width_bytes: of one row.
         state_bytes: of one row's optimiser state.
     """
+    lookups_s = ids * device.lookup_ns * 1e-9
+    streamed = ids * _ID_BYTES + batch_size * (_ID_BYTES + width_bytes)
+    rows_s = _row_reads_s(device, ids - distinct, distinct, distinct * width_bytes, width_bytes)
+    forward_s = streamed / device.memory_bandwidth + rows_s + lookups_s
 
-    batch_size: Numbers
-    ids: Numbers
-    distinct: Numbers
-    width_bytes: Numbers
-    state_bytes: Numbers
-
-
-def forward_ms(device: DeviceConstants, work: ShardWork) -> Numbers:
-    """Read ids and offsets, fetch a row per id, write pooled values of every sample."""
-    streamed = work.ids * _ID_BYTES + work.batch_size * (_ID_BYTES + work.width_bytes)
-    rows_s = _row_reads_s(
-        device, work.ids - work.distinct, work.distinct, work.distinct * work.width_bytes, work.width_bytes
-    )
-    seconds = streamed / device.memory_bandwidth + rows_s + work.ids * device.lookup_ns * 1e-9
-    return device.table_ms + seconds * 1e3
-
-
-def backward_ms(device: DeviceConstants, work: ShardWork) -> Numbers:
-    """Sort ids, fetch a gradient row per id, update every distinct row and its optimiser state."""
-    updated = np.maximum(work.width_bytes, device.access_bytes) + work.state_bytes
-    first_reads = np.minimum(work.ids, work.batch_size)
-    gradients_s = _row_reads_s(
-        device, work.ids - first_reads, first_reads, work.batch_size * work.width_bytes, work.width_bytes
-    )
-    seconds = (
-        work.ids * _SORT_BYTES_PER_ID / device.memory_bandwidth
-        + gradients_s
-        + work.distinct * (2 * updated / device.update_bandwidth + device.row_access_ns * 1e-9)
-        + work.ids * device.lookup_ns * 1e-9
-    )
-    return device.table_ms + seconds * 1e3
+    first_reads = np.minimum(ids, batch_size)
+    gradients_s = _row_reads_s(device, ids - first_reads, first_reads, batch_size * width_bytes, width_bytes)
+    sort_s = ids * _SORT_BYTES_PER_ID / device.memory_bandwidth
+    updated = np.maximum(width_bytes, device.access_bytes) + state_bytes
+    updates_s = distinct * (2 * updated / device.update_bandwidth + device.row_access_ns * 1e-9)
+    backward_s = sort_s + gradients_s + updates_s + lookups_s
+    return device.table_ms + forward_s * 1e3, device.table_ms + backward_s * 1e3
 
 
 def _row_reads_s(
@@ -166,14 +158,15 @@ def shard_ms(
     """
     share = rows / table.num_embeddings
     per_weight, per_row = OPTIMIZER_STATE[task.optimizer]
-    work = ShardWork(
+    forward, backward = compute_ms(
+        device,
         batch_size=task.batch_size,
         ids=task.batch_size * table.pooling_factor * share,
         distinct=expected_distinct_rows(table, task.batch_size) * share,
         width_bytes=columns * ELEMENT_BYTES[task.precision],
         state_bytes=4 * (per_weight * columns + per_row),
     )
-    return float(forward_ms(device, work)), float(backward_ms(device, work))
+    return float(forward), float(backward)
 
 
 def _gpu(memory_bandwidth: float, cache_bytes: int, cache_bandwidth: float, source: str) -> DeviceConstants:

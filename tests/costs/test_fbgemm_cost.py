@@ -60,7 +60,7 @@ class ToyPool:
     def run(self, jobs, ahead=0):
         seen = set()
         for job in jobs:
-            waited = job.shard_set in seen and any(piece.table.name == "a" for piece in job.shard_set.shards)
+            waited = job.shard_set in seen and any(shard.table.name == "a" for shard in job.shard_set.shards)
             seen.add(job.shard_set)
             yield job, StepTimes(np.ones((job.iterations, 2)), (HOST_WAITED,) if waited else ())
 

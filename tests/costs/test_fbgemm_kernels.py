@@ -48,12 +48,12 @@ def pooled_on_full_table(table, weights, seed=0):
 
 def run_shards(backend, problem, plan, device, weights):
     """Put the shards' part of the full weights into the operator and return pooled values per shard."""
-    content = ShardSet.of(problem, plan.on(device))
-    operator = backend.build(content)
+    shard_set = ShardSet.of(problem, plan.on(device))
+    operator = backend.build(shard_set)
     shards = sorted(plan.on(device), key=lambda s: (s.table, s.rows, s.num_columns))
     for shard, held in zip(shards, operator.split_embedding_weights(), strict=True):
         held.copy_(weights[shard.table][slice(*shard.rows), slice(*shard.columns)])
-    pooled = operator(*RequestMaker(0, backend.device, 10**6).request(content, 0))
+    pooled = operator(*RequestMaker(0, backend.device, 10**6).request(shard_set, 0))
     return zip(shards, pooled.split([s.num_columns for s in shards], dim=1), strict=True)
 
 
@@ -75,12 +75,12 @@ def test_shards_reassembled_give_the_pooled_values_of_the_full_tables(backend, p
 
 def test_backward_updates_the_weights_by_the_gradient(backend):
     problem = task()
-    content = ShardSet.of(problem, [Shard.whole(A, 0)])
-    operator = backend.build(content)
+    shard_set = ShardSet.of(problem, [Shard.whole(A, 0)])
+    operator = backend.build(shard_set)
     weights = torch.randn(60, 16, requires_grad=True)
     operator.split_embedding_weights()[0].copy_(weights.detach())
-    gradient = backend.gradient(content)
-    backend.step(operator, RequestMaker(0, backend.device, 10**6).request(content, 0), gradient)
+    gradient = backend.gradient(shard_set)
+    backend.step(operator, RequestMaker(0, backend.device, 10**6).request(shard_set, 0), gradient)
     pooled_on_full_table(A, weights).backward(gradient)
     torch.testing.assert_close(operator.split_embedding_weights()[0], weights.detach() - 0.01 * weights.grad)
 
@@ -109,9 +109,9 @@ def test_versions_that_take_no_memory_get_random_weights_of_their_own(backend, m
 
 def test_kernels_run_in_the_calling_thread_so_that_its_clock_sees_them(backend):
     heavy = EmbeddingTable("heavy", 50_000, 64, 40.0)
-    content = ShardSet.of(task(tables=(heavy,), batch_size=1000), [Shard.whole(heavy, 0)])
-    operator, gradient = backend.build(content), backend.gradient(content)
-    ids = RequestMaker(0, backend.device, 10**8).request(content, 0)
+    shard_set = ShardSet.of(task(tables=(heavy,), batch_size=1000), [Shard.whole(heavy, 0)])
+    operator, gradient = backend.build(shard_set), backend.gradient(shard_set)
+    ids = RequestMaker(0, backend.device, 10**8).request(shard_set, 0)
     process, thread = time.process_time_ns(), time.thread_time_ns()
     for _ in range(5):
         backend.step(operator, ids, gradient)
@@ -130,8 +130,8 @@ def test_every_precision_and_cpu_optimiser_runs(backend, precision, optimizer):
 
 def test_a_table_that_is_never_looked_up_can_be_measured(backend):
     unused = EmbeddingTable("unused", 10, 4, 0.0)
-    content = ShardSet.of(task(tables=(unused,)), [Shard.whole(unused, 0)])
-    assert np.isfinite(Measurer(backend, seed=0)(TimingJob(content, warmups=0, iterations=1)).times).all()
+    shard_set = ShardSet.of(task(tables=(unused,)), [Shard.whole(unused, 0)])
+    assert np.isfinite(Measurer(backend, seed=0)(TimingJob(shard_set, warmups=0, iterations=1)).times).all()
 
 
 def test_steps_have_different_ids_and_every_job_the_same(backend):

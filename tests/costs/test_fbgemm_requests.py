@@ -19,8 +19,8 @@ B = EmbeddingTable("b", 50, 16, 2.0)
 TASK = ShardingTask(tables=(A, B), topology=Topology(num_devices=2, memory_bytes=2**20), batch_size=20)
 
 
-def content(*pieces, **changes):
-    return ShardSet(**{"shards": pieces, "batch_size": 20, "precision": "fp32", "optimizer": "exact_sgd", **changes})
+def shard_set(*shards, **changes):
+    return ShardSet(**{"shards": shards, "batch_size": 20, "precision": "fp32", "optimizer": "exact_sgd", **changes})
 
 
 def test_a_row_shard_sees_only_its_rows_counted_from_its_first():
@@ -40,7 +40,7 @@ def test_row_shards_together_see_every_id_once():
 
 
 def test_a_request_holds_piece_after_piece_in_the_kernels_layout():
-    request = RequestMaker(3, CPU, 10**6).request(content(ShardSpec(A, (0, 100), 4), ShardSpec(B, (0, 50), 16)), 1)
+    request = RequestMaker(3, CPU, 10**6).request(shard_set(ShardSpec(A, (0, 100), 4), ShardSpec(B, (0, 50), 16)), 1)
     first, second = draw_bags(A, 20, seed=3, batch=1), draw_bags(B, 20, seed=3, batch=1)
     assert request.indices.tolist() == [*first.indices, *second.indices]
     assert request.offsets.tolist() == [0, *np.cumsum([*first.lengths, *second.lengths])]
@@ -48,7 +48,7 @@ def test_a_request_holds_piece_after_piece_in_the_kernels_layout():
 
 def test_column_shards_of_one_table_look_up_the_same_ids():
     maker = RequestMaker(0, CPU, 10**6)
-    narrow, wide = (maker.request(content(ShardSpec(A, (0, 100), width)), 0) for width in (4, 8))
+    narrow, wide = (maker.request(shard_set(ShardSpec(A, (0, 100), width)), 0) for width in (4, 8))
     assert narrow.indices.tolist() == wide.indices.tolist()
 
 
@@ -57,7 +57,7 @@ def test_ids_outside_the_table_are_refused_because_kernels_do_not_check(monkeypa
         "shardgym.costs.fbgemm.requests.draw_bags", lambda *_, **__: Bags(np.array([50]), np.array([1]))
     )
     with pytest.raises(InputError, match=r"table 'b' reach 50, it has 50 rows"):
-        RequestMaker(0, CPU, 10).request(content(ShardSpec(B, (0, 50), 16), batch_size=1), 0)
+        RequestMaker(0, CPU, 10).request(shard_set(ShardSpec(B, (0, 50), 16), batch_size=1), 0)
 
 
 @pytest.fixture
@@ -77,13 +77,13 @@ def test_ids_that_were_used_longest_ago_are_forgotten_first(draws):
     tables = (A, B, EmbeddingTable("c", 50, 16, 2.0))
     maker = RequestMaker(0, CPU, tensor_bytes(TableIds(*map(torch.from_numpy, draw_bags(A, 20, seed=0)))) + 500)
     for n in (0, 1, 0, 2, 0, 1):  # there is room for the ids of two tables
-        maker.request(content(ShardSpec(tables[n], (0, 50), 4)), 0)
+        maker.request(shard_set(ShardSpec(tables[n], (0, 50), 4)), 0)
     assert draws == ["a", "b", "c", "b"]
 
 
 def test_ids_that_are_too_many_to_keep_are_drawn_again(draws):
     maker = RequestMaker(0, CPU, 10)
-    first, second = (maker.request(content(ShardSpec(A, (0, 100), 4)), 0) for _ in range(2))
+    first, second = (maker.request(shard_set(ShardSpec(A, (0, 100), 4)), 0) for _ in range(2))
     assert draws == ["a", "a"]
     assert first.indices.tolist() == second.indices.tolist()
 
@@ -106,7 +106,7 @@ def test_an_empty_device_has_no_shard_set():
 
 
 def test_weights_and_optimiser_state_are_counted():
-    both = content(ShardSpec(A, (0, 60), 8), ShardSpec(B, (0, 50), 16), optimizer="rowwise_adagrad")
+    both = shard_set(ShardSpec(A, (0, 60), 8), ShardSpec(B, (0, 50), 16), optimizer="rowwise_adagrad")
     assert both.num_weights == 60 * 8 + 50 * 16
     assert both.num_states == 110
     assert both.width == 24

@@ -143,11 +143,11 @@ def test_the_cpu_tag_counts_usable_cores():
 def test_gpu_memory_counts_weights_state_values_ids_and_their_sorting():
     from shardgym.costs.fbgemm.cuda import gpu_bytes
 
-    piece = ShardSpec(EmbeddingTable("t", 1000, 8, 2.0), (0, 1000), 8)
-    content = ShardSet((piece,), 10, "fp16", "adam")
+    shard = ShardSpec(EmbeddingTable("t", 1000, 8, 2.0), (0, 1000), 8)
+    shard_set = ShardSet((shard,), 10, "fp16", "adam")
     # Weights 8,000 x 2, Adam 16,000 x 4, four copies of 10 x 8 halves, twice 3 batches of 10 x (2 + 1) 8-byte numbers
     # (drawn and merged), and what sorting one batch takes, five times as much as the batch.
-    assert gpu_bytes(content, 3) == 16_000 + 64_000 + 4 * 160 + 2 * 720 + 5 * 240
+    assert gpu_bytes(shard_set, 3) == 16_000 + 64_000 + 4 * 160 + 2 * 720 + 5 * 240
 
 
 @pytest.mark.parametrize(

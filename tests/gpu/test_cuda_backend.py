@@ -22,9 +22,9 @@ pytestmark = [
 ]
 
 
-def content(tables, rows=100_000, dim=32, batch_size=8192, optimizer="exact_sgd"):
-    pieces = (ShardSpec(EmbeddingTable(f"t{n}", rows, dim, pooling_factor=4.0), (0, rows), dim) for n in range(tables))
-    return ShardSet(tuple(pieces), batch_size, "fp32", optimizer)
+def shard_set(tables, rows=100_000, dim=32, batch_size=8192, optimizer="exact_sgd"):
+    shards = (ShardSpec(EmbeddingTable(f"t{n}", rows, dim, pooling_factor=4.0), (0, rows), dim) for n in range(tables))
+    return ShardSet(tuple(shards), batch_size, "fp32", optimizer)
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def backend():
 @pytest.mark.parametrize("tables", [1, 40])
 def test_the_host_gets_ahead_so_that_only_kernels_are_timed(backend, tables, optimizer):
     """It never would if FBGEMM waited for the GPU inside a step."""
-    found = Measurer(backend, seed=0)(TimingJob(content(tables, optimizer=optimizer), warmups=3, iterations=10))
+    found = Measurer(backend, seed=0)(TimingJob(shard_set(tables, optimizer=optimizer), warmups=3, iterations=10))
     assert (found.times > 0).all()
     assert found.notes == ()
     assert backend._lead.flushes < MOST_FLUSHES
@@ -50,7 +50,7 @@ def test_jobs_leave_nothing_behind_but_ids(backend):
     measure, held = Measurer(backend, seed=0), []
     for _ in range(4):
         for tables in (5, 20):
-            measure(TimingJob(content(tables), warmups=1, iterations=2))
+            measure(TimingJob(shard_set(tables), warmups=1, iterations=2))
         held.append(torch.cuda.memory_allocated())
     assert held[1:] == held[1:2] * 3
 
@@ -59,7 +59,7 @@ def test_jobs_leave_nothing_behind_but_ids(backend):
 def test_a_full_gpu_is_a_refusal_and_there_is_room_again_afterwards(backend, monkeypatch, foreseen):
     from shardgym.costs.fbgemm import cuda
 
-    measure, large = Measurer(backend, seed=0), content(4, rows=4_000_000)  # 2 GB of weights
+    measure, large = Measurer(backend, seed=0), shard_set(4, rows=4_000_000)  # 2 GB of weights
     others = torch.empty(torch.cuda.mem_get_info()[0] - 2**30, dtype=torch.uint8, device="cuda")
     with monkeypatch.context() as patch:
         if not foreseen:

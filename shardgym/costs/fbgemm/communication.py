@@ -296,17 +296,8 @@ def time_communication(
     """Time the exchanges of all plans, first all backward ones (aligned), then all forward ones (with start offsets).
 
     A device's offset is what it does between two forward exchanges (its compute and backward communication), minus
-    the least of all devices.
-
-    Args:
-        group: processes that exchange.
-        task: the task.
-        plans: plans by number.
-        compute_ms: forward plus backward compute of each plan, shape (D,).
-        rounds: passes over all exchanges.
-        warmups: untimed exchanges per round.
-        iterations: of compute per round; exchanges get `_ITERATION_FACTOR` times as many.
-        rng: shuffles every round.
+    the least of all devices. Plans have numbers; `compute_ms` is forward plus backward compute of each, shape (D,).
+    `iterations` are those of compute, exchanges get `_ITERATION_FACTOR` times as many.
 
     Returns:
         Communication by plan number, and the reason for each plan whose exchange failed.

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from shardgym.costs.fbgemm.backend import KeptBytes, build_operator, dtype_of, fill_weights, versions
 from shardgym.costs.fbgemm.jobs import ShardSet
 from shardgym.costs.fbgemm.machine import slug
+from shardgym.costs.fbgemm.operator import build_operator, dtype_of, fill_weights, versions
 from shardgym.costs.fbgemm.process import JobError
-from shardgym.costs.fbgemm.requests import Ids
+from shardgym.costs.fbgemm.requests import Ids, KeptBytes
 from shardgym.errors import error_text
 
 #: Share of the GPU's memory for drawn ids, which the host draws one table after the other.
@@ -74,7 +74,11 @@ class HostLead:
 
 
 class CudaBackend:
-    """Times on the only GPU that the worker sees; see `Backend`."""
+    """The same as `CpuBackend` on the only GPU that the worker sees.
+
+    Raises:
+        JobError: there is no GPU.
+    """
 
     keeps_operators = False
 
@@ -105,7 +109,7 @@ class CudaBackend:
 
     @contextmanager
     def reserve(self, shard_set: ShardSet, batches: int) -> Iterator[None]:
-        """Refuse what the GPU's memory does not hold: beforehand, or when it runs out after all."""
+        """Raise `JobError` for what the GPU's memory does not hold: beforehand, or when it runs out after all."""
         needed = gpu_bytes(shard_set, batches)
         available = self._available_bytes()
         if needed > available:

@@ -36,38 +36,32 @@ def _cpu_model() -> str:
 
 def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
     """Return how many bytes can still be allocated on this machine, or under the limit of the container."""
-    return min([_mem_available(proc), *_cgroup_rooms(proc, cgroups)])
-
-
-def _mem_available(proc: Path) -> int:
-    text = (proc / "meminfo").read_text(encoding="ascii")
-    found = re.search(r"^MemAvailable:\s+(\d+) kB$", text, re.MULTILINE)
+    meminfo = (proc / "meminfo").read_text(encoding="ascii")
+    found = re.search(r"^MemAvailable:\s+(\d+) kB$", meminfo, re.MULTILINE)
     assert found is not None, "the kernel reports MemAvailable since 3.14"
-    return int(found.group(1)) * 1024
+    available = [int(found.group(1)) * 1024]
+    for group, limit_file, used_file in _memory_groups(proc, cgroups):
+        try:
+            limit = (group / limit_file).read_text(encoding="ascii").strip()
+            used = (group / used_file).read_text(encoding="ascii").strip()
+        except OSError:
+            continue
+        if limit.isdigit() and used.isdigit():
+            available.append(max(0, int(limit) - int(used)))
+    return min(available)
 
 
-def _cgroup_rooms(proc: Path, root: Path) -> Iterator[int]:
-    """Yield limit minus use of this process's memory group and of the groups around it, version 1 and 2."""
+def _memory_groups(proc: Path, root: Path) -> Iterator[tuple[Path, str, str]]:
+    """Yield folder, limit file and use file of this process's memory group and of the groups around it."""
     try:
         lines = (proc / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
         return
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers in ("", "memory"):
-            names = ("memory.max", "memory.current") if not controllers else _V1_FILES
-            here = Path(path.lstrip("/"))
-            for group in [here, *here.parents]:
-                yield from _room(root / controllers / group, *names)
-
-
-_V1_FILES = ("memory.limit_in_bytes", "memory.usage_in_bytes")
-
-
-def _room(folder: Path, limit: str, used: str) -> Iterator[int]:
-    try:
-        values = [(folder / name).read_text(encoding="ascii").strip() for name in (limit, used)]
-    except OSError:
-        return
-    if all(value.isdigit() for value in values):
-        yield max(0, int(values[0]) - int(values[1]))
+        here = Path(path.lstrip("/"))
+        for group in [here, *here.parents]:
+            if controllers == "":  # version 2
+                yield root / group, "memory.max", "memory.current"
+            elif controllers == "memory":  # version 1
+                yield root / controllers / group, "memory.limit_in_bytes", "memory.usage_in_bytes"

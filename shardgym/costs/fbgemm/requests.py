@@ -37,6 +37,18 @@ class Ids(NamedTuple):
     offsets: torch.Tensor
 
 
+class KeptBytes(NamedTuple):
+    """How many bytes of ids may stay on the device for the next job.
+
+    Attributes:
+        drawn: of tables, one by one.
+        merged: of whole shard sets.
+    """
+
+    drawn: int
+    merged: int
+
+
 class RequestMaker:
     """Makes requests; every plan of a task sees the same ids.
 

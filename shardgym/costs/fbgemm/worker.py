@@ -7,17 +7,20 @@ import os
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from cachetools import LRUCache, cachedmethod
 
-from shardgym.costs.fbgemm.backend import Backend
 from shardgym.costs.fbgemm.jobs import HOST_WAITED, DeviceFacts, ProbeJob, ShardSet, ShardSpec, StepTimes, TimingJob
 from shardgym.costs.fbgemm.process import Handler, JobError, serve
 from shardgym.costs.fbgemm.requests import Ids, RequestMaker, tensor_bytes
 from shardgym.table import EmbeddingTable
+
+if TYPE_CHECKING:
+    from shardgym.costs.fbgemm.cpu import CpuBackend
+    from shardgym.costs.fbgemm.cuda import CudaBackend
 
 #: An operator without its weights takes some hundred kilobytes.
 _KEPT_OPERATORS = 500
@@ -36,7 +39,7 @@ class Measurer:
         seed: of the id draws.
     """
 
-    def __init__(self, backend: Backend, seed: int) -> None:
+    def __init__(self, backend: CpuBackend | CudaBackend, seed: int) -> None:
         kept = backend.kept_bytes()
         self._backend = backend
         self._requests = RequestMaker(seed, backend.device, kept.drawn)
@@ -125,7 +128,15 @@ def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:
         settings: "device" ("cpu" or "cuda"), "seed", and "core" to be pinned to (CPU only).
     """
     device = settings["device"]
-    backend = _backend(device)
+    backend: CpuBackend | CudaBackend
+    if device == "cpu":
+        from shardgym.costs.fbgemm.cpu import CpuBackend
+
+        backend = CpuBackend()
+    else:
+        from shardgym.costs.fbgemm.cuda import CudaBackend
+
+        backend = CudaBackend()
     facts = backend.facts()
     if device == "cpu":
         os.sched_setaffinity(0, {settings["core"]})
@@ -139,16 +150,6 @@ def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:
         return measurer(job) if isinstance(job, TimingJob) else probe(device)
 
     return answer, facts
-
-
-def _backend(device: str) -> Backend:
-    if device == "cpu":
-        from shardgym.costs.fbgemm.cpu import CpuBackend
-
-        return CpuBackend()
-    from shardgym.costs.fbgemm.cuda import CudaBackend
-
-    return CudaBackend()
 
 
 if __name__ == "__main__":

@@ -1,17 +1,15 @@
-"""Backend, what differs between measuring on the CPU and on a GPU, and FBGEMM's operator, which both build."""
+"""FBGEMM's fused embedding operator for what one device holds, on the CPU and on a GPU."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import torch
 
 from shardgym.costs.fbgemm.jobs import ShardSet
-from shardgym.costs.fbgemm.requests import Ids
 
 #: Optimisers of tasks by FBGEMM's names.
 OPTIMIZERS = {
@@ -23,66 +21,6 @@ OPTIMIZERS = {
 #: Weights are drawn from +-this. What they are does not matter, as long as no page is the kernel's shared zero page:
 #: memory that was never written to is read faster than it should be.
 WEIGHT_SPREAD = 0.01
-
-
-class KeptBytes(NamedTuple):
-    """How many bytes of ids may stay on the device for the next job.
-
-    Attributes:
-        drawn: of tables, one by one.
-        merged: of whole shard sets.
-    """
-
-    drawn: int
-    merged: int
-
-
-class Backend(Protocol):
-    """Builds operators on one device and times their steps.
-
-    Attributes:
-        keeps_operators: whether an operator costs nothing to keep, because operators share their weights' memory.
-        device: where weights and ids live and kernels run.
-    """
-
-    keeps_operators: bool
-    device: torch.device
-
-    def facts(self) -> dict[str, Any]:
-        """Return what the parent may want to know: hardware tag and versions."""
-        ...
-
-    def kept_bytes(self) -> KeptBytes:
-        """Return how many bytes of ids may be kept."""
-        ...
-
-    @property
-    def host_waits(self) -> int:
-        """Steps so far whose times include waiting for the host."""
-        ...
-
-    def reserve(self, shard_set: ShardSet, batches: int) -> AbstractContextManager[None]:
-        """Return a context in which there is memory to measure `shard_set` with so many batches of ids.
-
-        Entering or leaving it raises `JobError`, with the bytes needed and available, when there is not.
-        """
-        ...
-
-    def build(self, shard_set: ShardSet) -> Any:
-        """Return the operator of `shard_set`."""
-        ...
-
-    def gradient(self, shard_set: ShardSet) -> torch.Tensor:
-        """Return a fixed random normal gradient of the pooled output, shape (batch_size, width)."""
-        ...
-
-    def step(self, operator: Any, ids: Ids, gradient: torch.Tensor) -> tuple[float, float]:
-        """Run forward and backward once and return both times in ms."""
-        ...
-
-    def release(self) -> None:
-        """Give back memory that nothing uses any more."""
-        ...
 
 
 def build_operator(

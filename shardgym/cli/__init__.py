@@ -103,7 +103,7 @@ ROOT = LazyGroup(
     help="Benchmark for embedding-table sharding, measured with real kernels.",
     epilog="'shardgym COMMAND --help' explains a command. Every command takes --json. "
     "Exit codes: 0 done, 1 a result failed, 2 bad usage or input, 130 interrupted.",
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True},
 )
 click.version_option(__version__, prog_name="shardgym", message="%(prog)s %(version)s")(ROOT)
 

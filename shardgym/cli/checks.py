@@ -102,7 +102,7 @@ def check_solver(solver_name: str, as_json: bool) -> int:
 
 @click.command("check", cls=Command)
 @click.argument("pool_name", default=SYNTHETIC, metavar="[POOL]")
-@click.option("--seed", type=natural, default=0, show_default=True, metavar="N", help="Of the draw.")
+@click.option("--seed", type=natural, default=0, help="Of the draw.")
 @json_option
 def pool_check(pool_name: str, seed: int, as_json: bool) -> int:
     """Compare a pool with the published statistics of the dlrm_datasets 2021 file, side by side.

@@ -111,9 +111,7 @@ def folder(text: str | Path) -> Path:
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 force_option = click.option("--force", is_flag=True, help="Overwrite an existing file.")
-device_option = click.option(
-    "--device", type=one_of("device", ["cpu", "cuda"]), metavar="DEVICE", help="Measure on cpu or cuda."
-)
+device_option = click.option("--device", type=one_of("device", ["cpu", "cuda"]), help="Measure on cpu or cuda.")
 
 
 # --- names with settings ----------------------------------------------------------------------------------------------

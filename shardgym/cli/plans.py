@@ -23,9 +23,7 @@ from shardgym.rendering.plan_diff import MAX_LISTED, table_changes
 @click.command("measure", cls=Command)
 @click.argument("task_name", metavar="TASK")
 @click.argument("plan_paths", nargs=-1, required=True, metavar="PLAN...")
-@click.option(
-    "--cost", "cost_name", default="fbgemm", show_default=True, metavar="NAME", help=f"Cost model, {NOTATION}."
-)
+@click.option("--cost", "cost_name", default="fbgemm", metavar="NAME", help=f"Cost model, {NOTATION}.")
 @device_option
 @json_option
 def measure(task_name: str, plan_paths: tuple[str, ...], cost_name: str, device: str | None, as_json: bool) -> int:
@@ -86,7 +84,7 @@ def _print_comparison(paths: Sequence[str], costs: Sequence[PlanCost]) -> None:
 @click.option("--cost", "cost_name", metavar="NAME", help=f"Score the plan with this cost model, {NOTATION}.")
 @device_option
 @click.option("--shards", "list_shards", is_flag=True, help="List every shard, too.")
-@click.option("--csv", "csv_path", type=click.Path(path_type=Path), metavar="FILE", help="Write every shard as CSV.")
+@click.option("--csv", "csv_path", type=click.Path(path_type=Path), help="Write every shard as CSV.")
 @force_option
 @json_option
 def show(

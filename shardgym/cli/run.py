@@ -58,25 +58,11 @@ TABLE = "table.md"
 )
 @click.option("--oracle", metavar="NAME", help=f"The cost that solvers may query, {NOTATION} (default: the track's).")
 @device_option
-@click.option("--out", type=folder, metavar="DIR", help="Folder of the records (default: results/SUITE-JUDGE).")
+@click.option("--out", type=folder, help="Where the records go (default: results/SUITE-JUDGE).")
 @click.option("--limit", type=positive, metavar="N", help="Only the first N tasks.")
-@click.option(
-    "--seed",
-    "seeds",
-    type=natural,
-    multiple=True,
-    metavar="N",
-    help="Given to solvers; repeat for several (default: 0).",
-)
+@click.option("--seed", "seeds", type=natural, multiple=True, help="Given to solvers; repeat for several (default: 0).")
 @click.option("--time-limit", type=positive_number, metavar="SECONDS", help="Given to solvers that take one.")
-@click.option(
-    "--resume",
-    type=one_of("resume mode", [str(mode) for mode in Resume]),
-    default="missing",
-    show_default=True,
-    metavar="MODE",
-    help=", ".join(Resume),
-)
+@click.option("--resume", type=one_of("resume mode", map(str, Resume)), default="missing", help=", ".join(Resume))
 @json_option
 def run(
     suite_name: str,
@@ -96,8 +82,8 @@ def run(
     Every solver solves every task with the oracle; then the judge, another cost model that no solver gets to see,
     scores all plans of the task together. Where judge and oracle are the same model (roofline for both), solvers are
     marked by their own measure, and the table says so. One record per task, solver and seed is appended to
-    OUT/records.jsonl as soon as the task is scored, failures included. Killed at any moment, the same command
-    continues. At the end the ranked table is printed and written to OUT/table.md.
+    FOLDER/records.jsonl as soon as the task is scored, failures included. Killed at any moment, the same command
+    continues. At the end the ranked table is printed and written to FOLDER/table.md.
 
     --resume: 'missing' solves what has no record (default), 'failed' also solves again what failed, 'all' starts
     afresh and moves the old records aside, 'none' only reports what is there. A stored plan is used again even if the
@@ -172,10 +158,7 @@ def _how_to_continue(out: Path) -> str:
 @click.command("verify", cls=Command, epilog=RULE)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option(
-    "--trust",
-    multiple=True,
-    metavar="MODULE:CLASS",
-    help="A judge or solver of your own that records may name; repeat for several.",
+    "--trust", multiple=True, metavar="MODULE:CLASS", help="Your judge or solver that records may name; repeatable."
 )
 @click.option("--solve", is_flag=True, help="Solve every task again, too, and compare plans.")
 @click.option("-q", "--quiet", is_flag=True, help="The verdict of each path, and what is wrong; no progress.")
@@ -228,15 +211,7 @@ def _print_rows(rows: Iterable[RecordCheck]) -> None:
 @click.command("leaderboard", cls=Command)
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option("--suite", "suite_name", metavar="NAME", help="Only this suite.")
-@click.option(
-    "--format",
-    "table_format",
-    type=one_of("format", FORMATS),
-    default="text",
-    show_default=True,
-    metavar="FORMAT",
-    help=" or ".join(FORMATS),
-)
+@click.option("--format", "table_format", type=one_of("format", FORMATS), default="text", help=" or ".join(FORMATS))
 @json_option
 def leaderboard(paths: tuple[str, ...], suite_name: str | None, table_format: str, as_json: bool) -> int:
     """Print ranked tables from stored records.

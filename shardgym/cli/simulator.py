@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +21,15 @@ from shardgym.errors import InputError
 
 
 @click.command("collect", cls=Command)
-@click.option("--out", required=True, type=folder, metavar="DIR", help="Folder of the measurements.")
-@click.option(
-    "--device",
-    default="cpu",
-    show_default=True,
-    type=one_of("device", ["cpu", "cuda"]),
-    metavar="DEVICE",
-    help="Measure on cpu or cuda.",
-)
-@click.option("--preset", default="survey", show_default=True, metavar="PRESET", help="quick or survey")
+@click.option("--out", required=True, type=folder, help="Where the measurements go.")
+@click.option("--device", default="cpu", type=one_of("device", ["cpu", "cuda"]), help="Measure on cpu or cuda.")
+@click.option("--preset", default="survey", help="quick or survey")
 @click.option("--compute", type=natural, metavar="N", help="Shard sets, without repeats (default: the preset's).")
 @click.option("--comm", type=natural, metavar="N", help="Exchanges, without repeats (default: the preset's).")
-@click.option(
-    "--workers", type=positive, default=1, show_default=True, metavar="W", help="Compute measured at the same time."
-)
-@click.option(
-    "--repeat-share", type=share, default=0.15, show_default=True, metavar="X", help="Share that is measured twice."
-)
-@click.option("--minutes", type=positive_number, metavar="T", help="Begin nothing new after so long.")
-@click.option("--seed", type=natural, default=0, show_default=True, metavar="N", help="Of all draws.")
+@click.option("--workers", type=positive, default=1, help="Shard sets measured at the same time.")
+@click.option("--repeat-share", type=share, default=0.15, help="Share that is measured twice.")
+@click.option("--minutes", type=positive_number, help="Begin nothing new after so long.")
+@click.option("--seed", type=natural, default=0, help="Of all draws.")
 @click.option("--finish", "only_finish", is_flag=True, help="Only write the Parquet files of what is there.")
 @json_option
 def collect(out: Path, only_finish: bool, as_json: bool, **settings: Any) -> int:
@@ -47,7 +37,7 @@ def collect(out: Path, only_finish: bool, as_json: bool, **settings: Any) -> int
 
     Samples for the oracle and the judge are disjoint and come from the train half of the pool, test samples from its
     test half. A part is measured twice, so that the noise floor is known. The order is random. Every measurement is
-    appended to DIR/measurements.jsonl and flushed: killed at any moment, the same command continues, and with higher
+    appended to FOLDER/measurements.jsonl and flushed: killed at any moment, the same command continues, and with higher
     numbers it adds samples. At the end compute.parquet and comm.parquet are written; --finish writes them of what is
     there.
 
@@ -70,11 +60,9 @@ def collect(out: Path, only_finish: bool, as_json: bool, **settings: Any) -> int
 
 @click.command("pretrain", cls=Command)
 @click.argument("data_folder", type=click.Path(path_type=Path), metavar="DATA")
-@click.option("-o", "--out", required=True, type=folder, metavar="FOLDER", help="Where weights and cards go.")
-@click.option("--seed", type=natural, default=0, show_default=True, metavar="N", help="Of weights, split and order.")
-@click.option(
-    "--epochs", type=positive, metavar="N", help="Passes over the samples (default: 120, more for few samples)."
-)
+@click.option("-o", "--out", required=True, type=folder, help="Where weights and cards go.")
+@click.option("--seed", type=natural, default=0, help="Of weights, split and order.")
+@click.option("--epochs", type=positive, help="Passes over the samples (default: 120, more for few samples).")
 @click.option("--report", "with_report", is_flag=True, help="Draw errors and losses into FOLDER/report.")
 @click.option("--force", is_flag=True, help="Overwrite weights in FOLDER.")
 @json_option
@@ -101,8 +89,8 @@ def pretrain(
     if not len(data.comm):
         say(f"{data_folder} has no exchanges: the simulator will predict compute, and model communication")
     settings = FitSettings() if epochs is None else FitSettings(epochs=epochs, least_steps=0)
-    with _TrainingBars(quiet=as_json) as bars:
-        cards = pretrain(data, out, settings, seed, bars.advance)
+    with _training_bars(shown=not as_json) as advance:
+        cards = pretrain(data, out, settings, seed, advance)
     if with_report:
         for card in cards:
             draw_report(card, data, out)
@@ -136,28 +124,22 @@ def _error_table(errors: dict[str, dict[str, float | None]]) -> str:
     return tabulate(rows, headers="keys", tablefmt="simple", floatfmt=".3f", missingval="unknown")
 
 
-class _TrainingBars:
-    """One progress bar per thing that is trained, in terminals."""
+@contextlib.contextmanager
+def _training_bars(*, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """Show a bar per thing that is trained, in terminals; yields advance(name, done, total)."""
+    bars: dict[str, Any] = {}
 
-    def __init__(self, *, quiet: bool) -> None:
-        self._disable = True if quiet else None
-        self._bar: Any = None
-        self._name = ""
+    def advance(name: str, done: int, total: int) -> None:
+        if name not in bars:
+            close()
+            bars[name] = tqdm(total=total, desc=name, unit="epoch", disable=None if shown else True)
+        bars[name].update(done - bars[name].n)
 
-    def advance(self, name: str, done: int, total: int) -> None:
-        """Show that `done` of `total` steps of `name` are done."""
-        if name != self._name or self._bar is None:
-            self._close()
-            self._bar = tqdm(total=total, desc=name, unit="epoch", disable=self._disable)
-            self._name = name
-        self._bar.update(done - self._bar.n)
+    def close() -> None:
+        for bar in bars.values():
+            bar.close()
 
-    def _close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-    def __enter__(self) -> _TrainingBars:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._close()
+    try:
+        yield advance
+    finally:
+        close()

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import click
@@ -52,19 +51,16 @@ _logger = logging.getLogger("shardgym.solve")
 @click.option(
     "--solver", "solver_name", required=True, metavar="NAME", help=f"{NOTATION}, registered name or module:Class."
 )
-@click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="PLAN.json", help="Where the plan goes."
-)
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where the plan goes.")
 @click.option(
     "--oracle",
     "oracle_name",
     default=DEFAULT_ORACLE,
-    show_default=True,
     metavar="NAME",
-    help=f"The cost that the solver may query, {NOTATION}.",
+    help=f"Cost that the solver may query, {NOTATION}.",
 )
 @device_option
-@click.option("--seed", type=natural, default=0, show_default=True, metavar="N", help="Given to the solver.")
+@click.option("--seed", type=natural, default=0, help="Given to the solver.")
 @click.option("--time-limit", type=positive_number, metavar="SECONDS", help="Given to a solver that takes one.")
 @click.option("--initial-plan", "initial_path", metavar="PLAN", help="What the solver starts from, if it can.")
 @force_option
@@ -187,9 +183,7 @@ class SolveProgress:
             self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Stop, and wipe the live line."""
         self._done.set()
         if self._shown:

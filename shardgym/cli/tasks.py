@@ -28,77 +28,47 @@ from shardgym.topology import GIB, PRESETS, Topology
 #: Interconnect of links that were given by their figures and not by a name.
 OWN_LINKS = "own"
 
+PRECISIONS: tuple[str, ...] = get_args(Precision)
+OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
+
 
 @click.command("make", cls=Command)
 @click.option("--tables", required=True, metavar="FILE", help="Tables in .json or .csv, or the name of a pool.")
 @click.option("--devices", required=True, type=positive, metavar="N", help="Number of devices.")
 @click.option(
-    "--topology",
-    "--preset",
-    "preset",
-    default="cpu",
-    show_default=True,
-    type=one_of("topology", PRESETS),
-    metavar="NAME",
+    "--topology", "--preset", "preset", default="cpu", type=one_of("topology", PRESETS),
     help=f"Kind of device, memory and links: {', '.join(PRESETS)}.",
-)
+)  # fmt: skip
 @click.option(
-    "--nodes",
-    type=positive,
-    metavar="K",
+    "--nodes", type=positive, metavar="K",
     help="Nodes, each with N/K devices that share its fast links (default: as few as the topology's take).",
-)
+)  # fmt: skip
 @click.option("--memory-gib", type=positive_number, metavar="X", help="Memory per device (default: the topology's).")
 @click.option(
-    "--intra-bandwidth",
-    type=positive_number,
-    metavar="X",
+    "--intra-bandwidth", type=positive_number, metavar="X",
     help="Bytes per second that a device can send inside its node, e.g. 25e9 (default: the topology's).",
-)
+)  # fmt: skip
 @click.option(
-    "--intra-latency-ms",
-    type=non_negative_number,
-    metavar="X",
-    help="Start-up time of an exchange inside a node (default: the topology's).",
-)
-@click.option(
-    "--inter-bandwidth",
-    type=positive_number,
-    metavar="X",
+    "--inter-bandwidth", type=positive_number, metavar="X",
     help="Bytes per second that a device can send to other nodes (default: the topology's).",
-)
+)  # fmt: skip
 @click.option(
-    "--inter-latency-ms",
-    type=non_negative_number,
-    metavar="X",
+    "--intra-latency-ms", type=non_negative_number, metavar="X",
+    help="Start-up time of an exchange inside a node (default: the topology's).",
+)  # fmt: skip
+@click.option(
+    "--inter-latency-ms", type=non_negative_number, metavar="X",
     help="Start-up time of an exchange between nodes (default: the topology's).",
-)
+)  # fmt: skip
 @click.option(
-    "--interconnect",
-    metavar="NAME",
+    "--interconnect", metavar="NAME",
     help=f"Name of the links, for display (default: the topology's, or '{OWN_LINKS}' with figures of your own).",
-)
+)  # fmt: skip
 @click.option("--batch-size", required=True, type=positive, metavar="B", help="Samples per step over all devices.")
-@click.option(
-    "--precision",
-    default="fp32",
-    show_default=True,
-    type=one_of("precision", get_args(Precision)),
-    metavar="NAME",
-    help=" or ".join(get_args(Precision)),
-)
-@click.option(
-    "--optimizer",
-    default="exact_sgd",
-    show_default=True,
-    type=one_of("optimizer", get_args(Optimizer)),
-    metavar="NAME",
-    help=", ".join(get_args(Optimizer)),
-)
-@click.option("--name", default="", help="For display.")
-@click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="TASK.json", help="Where the task goes."
-)
+@click.option("--precision", default="fp32", type=one_of("precision", PRECISIONS), help=" or ".join(PRECISIONS))
+@click.option("--optimizer", default="exact_sgd", type=one_of("optimizer", OPTIMIZERS), help=", ".join(OPTIMIZERS))
+@click.option("--name", metavar="NAME", help="For display (default: that of the file).")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where the task goes.")
 @force_option
 @json_option
 def make(
@@ -106,7 +76,7 @@ def make(
     batch_size: int,
     precision: Precision,
     optimizer: Optimizer,
-    name: str,
+    name: str | None,
     output: Path,
     force: bool,
     as_json: bool,

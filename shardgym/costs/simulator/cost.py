@@ -103,10 +103,7 @@ class SimulatorCost(CostModel):
         Raises:
             InputError: this is a judge, which cannot be evaluated incrementally.
         """
-        predictor = self._new_predictor()
-        if not isinstance(predictor, AdditivePredictor):
-            raise InputError("a judge scores whole plans only: begin() needs a simulator with role='oracle'")
-        return predictor
+        return _additive(self._new_predictor())
 
     def begin(self, task: ShardingTask, shards: Sequence[Shard] | None = None) -> PlacementState:
         """Start placing shards one by one, for search and environments.
@@ -123,9 +120,7 @@ class SimulatorCost(CostModel):
                 that the weights were not trained on; or these are no task and shards.
         """
         check_instance("task", task, ShardingTask)
-        predictor = self._predictor_of(task)
-        if not isinstance(predictor, AdditivePredictor):
-            raise InputError("a judge scores whole plans only: begin() needs a simulator with role='oracle'")
+        predictor = _additive(self._shared_predictor())
         whole = [Shard.whole(table, 0) for table in task.tables]
         return PlacementState(task, predictor, whole if shards is None else check_list_of("shards", shards, Shard))
 
@@ -141,13 +136,13 @@ class SimulatorCost(CostModel):
         plans = check_list_of("plans", plans, ShardingPlan, ONE_PLAN)
         for plan in plans:
             plan.validate(task)
-        predictor = self._predictor_of(task)
+        predictor = self._shared_predictor()
         return predictor.familiarity(_plan_batch(predictor, task, plans)) if plans else []
 
     def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         """See `CostModel`."""
         _require_open(self.role)
-        predictor = self._predictor_of(task)
+        predictor = self._shared_predictor()
         return predictor.plan_costs(_plan_batch(predictor, task, plans))
 
     def _sources(self, task: ShardingTask) -> tuple[Source, Source]:  # noqa: ARG002
@@ -156,9 +151,9 @@ class SimulatorCost(CostModel):
     def _new_predictor(self) -> Predictor:
         return AdditivePredictor(self._weights) if self.role == "oracle" else Predictor(self._weights)
 
-    def _predictor_of(self, task: ShardingTask) -> Predictor:
-        """Return a predictor with room for a task; one that knows too many is left to those who still use it."""
-        if self._predictor.num_tasks >= _TASKS_KEPT and not self._predictor.knows(task):
+    def _shared_predictor(self) -> Predictor:
+        """Return a predictor that knows few tasks; one that knows too many is left to those who still use it."""
+        if self._predictor.num_tasks > _TASKS_KEPT:
             self._predictor = self._new_predictor()
         return self._predictor
 
@@ -261,7 +256,7 @@ class PlacementState:
 
     def compute_ms(self) -> Floats:
         """Return forward and backward compute of every device, shape (D, 2); an empty one takes none."""
-        return self.per_device()[:, [0, 3]]
+        return self._predictor.device_ms(self._sums, self._counts)
 
     def per_device(self) -> Floats:
         """Return all four phases of every device as placed so far, in the order of `PHASES`, shape (D, 4)."""
@@ -313,6 +308,12 @@ def _plan_batch(predictor: Predictor, task: ShardingTask, plans: Sequence[Shardi
         shards=predictor.encode(task, shards),
         devices=np.array([shard.device for shard in shards], dtype=np.int64),
     )
+
+
+def _additive(predictor: Predictor) -> AdditivePredictor:
+    if not isinstance(predictor, AdditivePredictor):
+        raise InputError("a judge scores whole plans only: begin() needs a simulator with role='oracle'")
+    return predictor
 
 
 def _require_open(role: Role) -> None:

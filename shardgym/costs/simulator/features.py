@@ -208,23 +208,15 @@ class Exchanges(NamedTuple):
 def exchanges_of(
     widths: npt.ArrayLike, offsets_ms: npt.ArrayLike, batch: npt.ArrayLike, element_bytes: npt.ArrayLike
 ) -> Exchanges:
-    """Return the exchanges of P plans on D devices each.
-
-    Args:
-        widths: columns of each device's pooled output, shape (P, D).
-        offsets_ms: start offsets, shape (P, D).
-        batch: samples over all devices, shape (P,) or one number.
-        element_bytes: of one value, shape (P,) or one number.
-    """
+    """Return the exchanges of P plans on D devices: two arrays of shape (P, D), and two of shape (P,) or numbers."""
     grid = np.asarray(widths, dtype=np.float64)
     plans, devices = grid.shape
-    per_plan = [np.broadcast_to(np.asarray(x, dtype=np.float64), plans) for x in (batch, element_bytes)]
     return Exchanges(
-        Groups(np.full(plans, devices)),
-        grid.ravel(),
-        np.asarray(offsets_ms, dtype=np.float64).ravel(),
-        np.repeat(per_plan[0], devices),
-        np.repeat(per_plan[1], devices),
+        groups=Groups(np.full(plans, devices)),
+        widths=grid.ravel(),
+        offsets_ms=np.asarray(offsets_ms, dtype=np.float64).ravel(),
+        batch=np.full(grid.shape, np.asarray(batch)[..., None], dtype=np.float64).ravel(),
+        element_bytes=np.full(grid.shape, np.asarray(element_bytes)[..., None], dtype=np.float64).ravel(),
     )
 
 

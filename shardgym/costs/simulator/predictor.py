@@ -9,6 +9,7 @@ the search in NumPy. The compiled search mirrors `compute_ms` and `slowest_ms`.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -151,10 +152,6 @@ class Predictor:
         """How many tasks are known."""
         return len(self._tasks)
 
-    def knows(self, task: ShardingTask) -> bool:
-        """Whether a task has a number already."""
-        return task.digest in self._number_of_task
-
     def add_task(self, task: ShardingTask) -> int:
         """Return the number of a task.
 
@@ -219,16 +216,20 @@ class Predictor:
         zeros = np.zeros_like(compute_ms)
         if compute_ms.shape[1] == 1:
             return ExchangeTimes(zeros, zeros, zeros)
-        if not self.weights.predicts_exchanges:
-            return self._modelled_exchange_times(tasks, compute_ms, widths)
-        batch_size = self._task_rows["batch_size"][tasks]
-        element_bytes = self._task_rows["element_bytes"][tasks]
-        aligned = exchanges_of(widths, zeros, batch_size, element_bytes)
-        backward_ms = self.networks.exchange_ms(aligned, backward=True).reshape(zeros.shape)
+        is_predicted = self.weights.predicts_exchanges
+        if is_predicted:
+            aligned = exchanges_of(widths, zeros, *self._batch_and_bytes(tasks))
+            backward_ms = self.networks.exchange_ms(aligned, backward=True).reshape(zeros.shape)
+        else:
+            backward_ms = self._transfer_ms(tasks, widths)
         busy_ms = compute_ms + backward_ms
         offsets_ms = busy_ms - busy_ms.min(axis=1, keepdims=True)
-        skewed = aligned._replace(offsets_ms=offsets_ms.ravel())
-        forward_ms = self.networks.exchange_ms(skewed, backward=False).reshape(zeros.shape)
+        if is_predicted:
+            skewed = aligned._replace(offsets_ms=offsets_ms.ravel())
+            forward_ms = self.networks.exchange_ms(skewed, backward=False).reshape(zeros.shape)
+        else:
+            # The link model knows no offsets: a device that is early waits for the last one.
+            forward_ms = backward_ms + offsets_ms.max(axis=1, keepdims=True) - offsets_ms
         return ExchangeTimes(forward_ms, backward_ms, offsets_ms)
 
     def plan_costs(self, batch: PlanBatch) -> list[PlanCost]:
@@ -242,27 +243,23 @@ class Predictor:
         predictions = self._predict(batch)
         per_device = predictions.per_device
         unsure = predictions.disagreement > self.weights.spread_limit
-        notes = [self._notes_of(*key) for key in zip(predictions.outside.tolist(), unsure.tolist(), strict=True)]
-        first_shards = batch.shards[np.cumsum(batch.counts) - batch.counts]
-        tasks = self._shard_rows["task"][first_shards].tolist()
-        notes = [own + self._link_notes[task] for own, task in zip(notes, tasks, strict=True)]
-
-        def cost(number: int) -> PlanCost:
-            weights = self.weights
-            times = per_device[number]
-            return PlanCost(times, "simulator", weights.version, weights.hardware, *self.sources, notes=notes[number])
-
+        tasks = self._shard_rows["task"][batch.shards[np.cumsum(batch.counts) - batch.counts]]
+        notes = [
+            self._notes_of(*key) + self._link_notes[task]
+            for *key, task in zip(predictions.outside.tolist(), unsure.tolist(), tasks.tolist(), strict=True)
+        ]
+        version, hardware = self.weights.version, self.weights.hardware
+        first = PlanCost(per_device[0], "simulator", version, hardware, *self.sources, notes=notes[0])
+        rest = zip(per_device[1:], notes[1:], strict=True)
         if not (np.isfinite(per_device) & (per_device >= 0)).all():
-            return [cost(number) for number in range(len(per_device))]
-        # Checking the fields of a record costs more than predicting them, and the others differ from the first in
-        # times and notes alone.
-        first = cost(0)
+            return [first, *(dataclasses.replace(first, per_device=ms, notes=own) for ms, own in rest)]
+        # Checking the fields of a record takes longer than predicting them. The others differ from the first in times,
+        # which were checked together, and in notes.
         per_device.setflags(write=False)
         costs = [first]
-        for times, own in zip(per_device[1:], notes[1:], strict=True):
-            other = object.__new__(PlanCost)
-            other.__dict__.update(first.__dict__, per_device=times, notes=own)
-            costs.append(other)
+        for ms, own in rest:
+            costs.append(object.__new__(PlanCost))
+            costs[-1].__dict__.update(first.__dict__, per_device=ms, notes=own)
         return costs
 
     def familiarity(self, batch: PlanBatch) -> list[Familiarity]:
@@ -292,7 +289,6 @@ class Predictor:
         plans = np.arange(shape[0])
         first_shard = np.cumsum(batch.counts) - batch.counts
         tasks = self._shard_rows["task"][batch.shards[first_shard]]
-
         # Sort shards by plan and device. Devices that hold something are the groups.
         slots = np.repeat(plans * batch.num_devices, batch.counts) + batch.devices
         shards = batch.shards[np.argsort(slots, kind="stable")]
@@ -300,7 +296,6 @@ class Predictor:
         busy = np.flatnonzero(counts)
         groups = Groups(counts[busy])
         first_busy = np.searchsorted(busy, plans * batch.num_devices)
-
         compute = self.networks.compute(self._shard_rows["encoded"][shards], groups)
         sums = np.add.reduceat(self._shard_rows["range_parts"][shards], groups.starts, axis=0)
         compute_ms = np.zeros((*shape, 2))
@@ -308,18 +303,20 @@ class Predictor:
         widths = np.zeros(shape)
         widths.reshape(-1)[busy] = sums[:, _COLUMNS]
         exchange = self.exchange_times(tasks, compute_ms.sum(axis=2), widths)
-
         outside = np.bitwise_or.reduceat(self._shard_rows["outside"][shards], first_shard)
         outside |= np.bitwise_or.reduceat(self._outside("device", sums), first_busy)
         if batch.num_devices > 1 and self.weights.predicts_exchanges:
-            values = (self._task_rows[name][tasks] for name in ("batch_size", "element_bytes"))
-            features = comm_range_features(exchanges_of(widths, exchange.offsets_ms, *values))
+            exchanges = exchanges_of(widths, exchange.offsets_ms, *self._batch_and_bytes(tasks))
+            features = comm_range_features(exchanges)
             outside |= np.bitwise_or.reduce(self._outside("comm", features).reshape(shape), axis=1)
         disagreement = np.maximum.reduceat(compute.disagreement, first_busy)
         return _Predictions(_phases(compute_ms, exchange), outside, disagreement)
 
-    def _modelled_exchange_times(self, tasks: int | Ints, compute_ms: Floats, widths: Floats) -> ExchangeTimes:
-        """Return the transfer in both directions; forward, a device that is early waits for the last one."""
+    def _batch_and_bytes(self, tasks: int | Ints) -> tuple[Floats, Floats]:
+        return self._task_rows["batch_size"][tasks], self._task_rows["element_bytes"][tasks]
+
+    def _transfer_ms(self, tasks: int | Ints, widths: Floats) -> Floats:
+        """Return what the link model says of exchanges that start aligned, shape (P, D)."""
         numbers = np.broadcast_to(tasks, len(widths))
         transfer = np.zeros(widths.shape)
         for number in np.unique(numbers).tolist():
@@ -327,10 +324,7 @@ class Predictor:
             rows = numbers == number
             element_bytes = ELEMENT_BYTES[task.precision]
             transfer[rows] = transfer_ms(task.topology, widths[rows], task.batch_size, element_bytes)
-        busy_ms = compute_ms + transfer
-        offsets_ms = busy_ms - busy_ms.min(axis=1, keepdims=True)
-        wait_ms = offsets_ms.max(axis=1, keepdims=True) - offsets_ms
-        return ExchangeTimes(wait_ms + transfer, transfer, offsets_ms)
+        return transfer
 
     def _outside(self, group: str, values: Floats) -> Ints:
         """Return one bit for each feature of a group that is out of range, (n, features) to (n,)."""
@@ -370,6 +364,14 @@ class AdditivePredictor(Predictor):
         """Return forward and backward ms of devices that hold something, from added latents, (G, 32) to (G, 2)."""
         return self.networks.compute_ms(sums)
 
+    def device_ms(self, sums: Floats, counts: Ints) -> Floats:
+        """Return the same of devices that may be empty, which take none, (..., 32) and (...) to (..., 2)."""
+        compute_ms = np.zeros((*counts.shape, 2))
+        busy = counts > 0
+        if busy.any():
+            compute_ms[busy] = self.compute_ms(sums[busy])
+        return compute_ms
+
     def per_device_ms(self, tasks: int | Ints, sums: Floats, counts: Ints, widths: Floats) -> Floats:
         """Return all four phases of P placements, complete or not.
 
@@ -382,10 +384,7 @@ class AdditivePredictor(Predictor):
         Returns:
             Ms in the order of `PHASES`, shape (P, D, 4).
         """
-        compute_ms = np.zeros((*counts.shape, 2))
-        busy = counts > 0
-        if busy.any():
-            compute_ms[busy] = self.compute_ms(sums[busy])
+        compute_ms = self.device_ms(sums, counts)
         return _phases(compute_ms, self.exchange_times(tasks, compute_ms.sum(axis=2), widths))
 
     def slowest_ms(self, tasks: int | Ints, compute_ms: Floats, widths: Floats) -> Floats:

@@ -27,7 +27,6 @@ from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE
 Kind = Literal["compute", "comm"]
 
 _METADATA_KEY = b"shardgym"
-_PURPOSE = "reading and writing samples"
 
 _ROWS: dict[Kind, type[ComputeRow] | type[CommRow]] = {"compute": ComputeRow, "comm": CommRow}
 
@@ -83,8 +82,7 @@ def write_rows(path: str | Path, rows: Sequence[ComputeRow] | Sequence[CommRow],
         InputError: a row has a wrong type or an impossible value, or the file cannot be written there.
         MissingDependencyError: pyarrow is not installed.
     """
-    pa = import_extra("pyarrow", _PURPOSE)
-    pq = import_extra("pyarrow.parquet", _PURPOSE)
+    pa, pq = _import_pyarrow()
     path = Path(path)
     try:
         table = pa.Table.from_pylist([row._asdict() for row in rows], schema=_arrow_schema(info.kind))
@@ -113,8 +111,7 @@ def read_info(path: str | Path) -> DataInfo:
         InputError: not a whole Parquet file, or not one of samples, or of another schema version.
         MissingDependencyError: pyarrow is not installed.
     """
-    pa = import_extra("pyarrow", _PURPOSE)
-    pq = import_extra("pyarrow.parquet", _PURPOSE)
+    pa, pq = _import_pyarrow()
     try:
         metadata = pq.read_schema(path).metadata or {}
     except (OSError, pa.ArrowInvalid) as error:
@@ -140,8 +137,7 @@ def read_file(path: str | Path, kind: Kind, hardware: str | None = None) -> tupl
             an impossible value; the message names file and field.
         MissingDependencyError: pyarrow is not installed.
     """
-    pa = import_extra("pyarrow", _PURPOSE)
-    pq = import_extra("pyarrow.parquet", _PURPOSE)
+    pa, pq = _import_pyarrow()
     info = read_info(path)
     if info.kind != kind:
         raise InputError(f"{path}: kind: expected a file of '{kind}' rows, it holds '{info.kind}' rows")
@@ -169,7 +165,7 @@ def data_files(folder: str | Path, kind: Kind) -> list[Path]:
 def read_compute(folder: str | Path, hardware: str | None = None) -> ComputeSamples:
     """Read all compute samples of a data set; raises `InputError` as `read_file` does."""
     table = _read_all(folder, "compute", hardware)
-    counts = _counts(table, "num_embeddings")
+    counts = _list_lengths(table.column("num_embeddings").combine_chunks())
     precision = _strings(table, "precision")
     optimizer = _strings(table, "optimizer")
     state = np.array([OPTIMIZER_STATE[name] for name in optimizer], dtype=np.float64)
@@ -177,14 +173,14 @@ def read_compute(folder: str | Path, hardware: str | None = None) -> ComputeSamp
         rows=_floats(table, "num_embeddings"),
         columns=_floats(table, "embedding_dim"),
         pooling=_floats(table, "pooling_factor"),
-        reuse=_floats(table, "reuse_histogram").reshape(int(counts.sum()), -1),
+        reuse=_floats(table, "reuse_histogram").reshape(-1, REUSE_BINS),
         batch=np.repeat(_floats(table, "batch_size"), counts),
         element_bytes=np.repeat([float(ELEMENT_BYTES[name]) for name in precision], counts),
         state_per_weight=np.repeat(state[:, 0], counts),
         state_per_row=np.repeat(state[:, 1], counts),
     )
-    tables = _strings(table, "table_name")
-    return ComputeSamples(_labels(table), shards, counts, _times(table), precision, optimizer, tables)
+    ms = np.column_stack([_floats(table, "forward_ms"), _floats(table, "backward_ms")])
+    return ComputeSamples(_labels(table), shards, counts, ms, precision, optimizer, _strings(table, "table_name"))
 
 
 def read_comm(folder: str | Path, hardware: str | None = None) -> CommSamples:
@@ -200,13 +196,18 @@ def no_exchanges() -> CommSamples:
 def _comm_samples(table: Any) -> CommSamples:
     return CommSamples(
         labels=_labels(table),
-        counts=_counts(table, "widths"),
+        counts=_list_lengths(table.column("widths").combine_chunks()),
         batch=_floats(table, "batch_size"),
         element_bytes=_floats(table, "element_bytes"),
         widths=_floats(table, "widths"),
         offsets_ms=_floats(table, "start_offsets_ms"),
-        ms=_times(table),
+        ms=np.column_stack([_floats(table, "forward_ms"), _floats(table, "backward_ms")]),
     )
+
+
+def _import_pyarrow() -> tuple[Any, Any]:
+    purpose = "reading and writing samples"
+    return import_extra("pyarrow", purpose), import_extra("pyarrow.parquet", purpose)
 
 
 def _read_all(folder: str | Path, kind: Kind, hardware: str | None) -> Any:
@@ -216,12 +217,12 @@ def _read_all(folder: str | Path, kind: Kind, hardware: str | None) -> Any:
         info, table = read_file(path, kind, hardware)
         hardware = info.hardware
         tables.append(table)
-    return import_extra("pyarrow", _PURPOSE).concat_tables(tables)
+    return _import_pyarrow()[0].concat_tables(tables)
 
 
 def _arrow_schema(kind: Kind) -> Any:
     """Return the `pyarrow.Schema` of the rows of a kind."""
-    pa = import_extra("pyarrow", _PURPOSE)
+    pa, _ = _import_pyarrow()
     columns = []
     for name, hint in get_type_hints(_ROWS[kind]).items():
         is_list = get_origin(hint) is list
@@ -321,10 +322,6 @@ def _labels(table: Any) -> Labels:
     )
 
 
-def _times(table: Any) -> Floats:
-    return np.column_stack([_floats(table, "forward_ms"), _floats(table, "backward_ms")])
-
-
 def _values(table: Any, name: str) -> Any:
     """Return the values of a column, lists one after the other."""
     column = table.column(name).combine_chunks()
@@ -339,10 +336,6 @@ def _floats(table: Any, name: str) -> Floats:
 
 def _strings(table: Any, name: str) -> Strings:
     return np.array(_values(table, name).to_pylist(), dtype=np.str_)
-
-
-def _counts(table: Any, name: str) -> Ints:
-    return np.asarray(table.column(name).combine_chunks().value_lengths().to_numpy(), dtype=np.int64)
 
 
 def _unreadable(path: str | Path, error: Exception) -> InputError:

@@ -44,6 +44,7 @@ def check_instance(name: str, value: Any, cls: type[Any], remedy: str = "") -> N
 
 def check_int(name: str, value: Any, least: int = 0) -> int:
     """Return a whole number, Python's or NumPy's, as an `int`; raises `InputError` when it is less than `least`."""
+    # `operator.index` takes NumPy integers and refuses floats and text; booleans would pass as 0 and 1.
     try:
         number = least - 1 if isinstance(value, bool) else operator.index(value)
     except TypeError:

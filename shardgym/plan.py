@@ -114,6 +114,7 @@ class ShardingPlan(Record):
             raise InputError(f"expected one device for each of {len(names)} tables, got {len(devices)}{why}")
         return cls.of(task, (Shard.whole(table, device_of[table.name]) for table in task.tables))
 
+    # Environments and renderings ask for the shards of every device again and again.
     @functools.cached_property
     def _by_device(self) -> dict[int, tuple[Shard, ...]]:
         groups: dict[int, list[Shard]] = {}
@@ -152,7 +153,7 @@ def plan_problems(task: ShardingTask, shards: Sequence[Shard]) -> list[str]:
     """Return one sentence per problem of `shards` as a plan for `task`; empty when the plan is feasible."""
     problems = [f"table '{shard.table}' is not in the task" for shard in shards if not task.has_table(shard.table)]
     pieces: dict[str, list[Shard]] = {table.name: [] for table in task.tables}
-    known = [shard for shard in shards if shard.table in pieces]
+    known = [shard for shard in shards if shard.table in pieces]  # of unknown tables nothing else can be checked
     for shard in known:
         pieces[shard.table].append(shard)
         if shard.device >= task.num_devices:
@@ -177,6 +178,7 @@ def _cover_problem(table: EmbeddingTable, shards: Sequence[Shard]) -> str | None
     """
     num_rows = table.num_embeddings
     num_columns = table.embedding_dim
+    # Most tables are placed whole: leave early.
     if len(shards) == 1 and shards[0].rows == (0, num_rows) and shards[0].columns == (0, num_columns):
         return None
     for shard in shards:

@@ -97,11 +97,6 @@ class Record(metaclass=RecordType):
     not_identity: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
-    def _adapter(cls) -> TypeAdapter[Self]:
-        adapter: TypeAdapter[Self] = _adapter_of(cls)
-        return adapter
-
-    @classmethod
     def from_dict(cls, data: Any, source: str = "") -> Self:
         """Build a record from parsed JSON.
 
@@ -109,7 +104,8 @@ class Record(metaclass=RecordType):
             InputError: a field is missing, unknown or out of range; `source` is named in the message.
         """
         try:
-            return cls._adapter().validate_python(data)
+            record: Self = _adapter_of(cls).validate_python(data)
+            return record
         except ValidationError as error:
             why = _wrong_schema(cls, data) or _explain(error, cls)
             raise InputError(f"{source or cls.__name__}: {why}") from None
@@ -133,7 +129,7 @@ class Record(metaclass=RecordType):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as JSON-ready lists and dictionaries."""
-        data: dict[str, Any] = self._adapter().dump_python(self, mode="json")
+        data: dict[str, Any] = _adapter_of(type(self)).dump_python(self, mode="json")
         return data
 
     def to_json(self, indent: int | None = None) -> str:
@@ -149,7 +145,7 @@ class Record(metaclass=RecordType):
         return sha256(canonical_json({k: v for k, v in self.to_dict().items() if k not in self.not_identity}))
 
 
-@functools.cache
+@functools.cache  # building an adapter takes milliseconds
 def _adapter_of(cls: type[Any]) -> TypeAdapter[Any]:
     return TypeAdapter(cls)
 

@@ -37,13 +37,14 @@ def find_class(kind: str, group: str, name: str) -> Any:
 
 def _import(kind: str, target: str) -> Any:
     module_name, _, attribute = target.partition(":")
+    # As with `python -m`: modules in the current folder can be named without being installed.
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)
     try:
         module = importlib.import_module(module_name)
     except ShardGymError:
-        raise
+        raise  # e.g. a missing dependency, which already says what to install
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".replace("\n", " ")
         raise InputError(f"{kind} '{target}': cannot import '{module_name}': {reason}") from error

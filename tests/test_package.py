@@ -12,7 +12,13 @@ import shardgym
 HEAVY = ("torch", "fbgemm_gpu", "stable_baselines3", "scipy", "pandas")
 
 
-@pytest.mark.parametrize("code", ["import shardgym", "import sys, shardgym.cli as c; c.main(['list', 'solvers'])"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import shardgym; shardgym.load_pool('synthetic-2021'); shardgym.load_suite('tiny-v1')[0]",
+        "import shardgym.cli as c; c.main(['list', 'solvers'])",
+    ],
+)
 def test_nothing_heavy_is_imported_before_it_is_used(code: str):
     """Half a second for `import shardgym` and the command line allows for neither torch nor fbgemm."""
     probe = f"{code}\nimport sys; print([m for m in {HEAVY!r} if m in sys.modules])"

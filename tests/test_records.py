@@ -39,7 +39,7 @@ ids = st.one_of(
 )
 tables = st.builds(
     EmbeddingTable,
-    name=st.from_regex(r"[a-z]{1,8}", fullmatch=True),
+    name=st.text("abc", min_size=1, max_size=8),
     num_embeddings=st.integers(1, 2**40),
     embedding_dim=st.integers(1, 2**16),
     pooling_factor=st.floats(0, 1e6),

@@ -71,6 +71,7 @@ class TablePool(Record, Sequence[EmbeddingTable]):
         """
         if len(self) < 2:
             raise InputError(f"pool '{self.name}' has one table: a train and a test half need at least two")
+        # By rank and not by a bit of the hash, so that both halves have the same size.
         ranked = sorted((_split_hash(table.name), table.name) for table in self)
         train = {name for _, name in ranked[: len(self) // 2]}
         halves = [tuple(t for t in self if (t.name in train) == wanted) for wanted in (True, False)]

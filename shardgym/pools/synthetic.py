@@ -14,7 +14,7 @@ Nothing is published per table, so the following is our choice:
   random and drawn anew, table by table, until the totals matched.
 
 Widths are not part of that file: `embedding_dim` is a placeholder of 16, suites draw their own. The reuse histograms
-are those of one real draw at batch 65,536. `tools/synthetic_pool/calibrate.py` made the data.
+are those of one real draw at batch 65,536. `tools/calibrate_synthetic_pool.py` made the data.
 """
 
 from __future__ import annotations

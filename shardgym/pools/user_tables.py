@@ -102,6 +102,7 @@ def _csv_rows(path: str | Path, text: str) -> Iterator[tuple[str, dict[str, Any]
         raise InputError(f"{place}: a column occurs twice")
     if len(lines) == 1:
         raise InputError(f"{path}: has a header and no tables")
+    # Empty cells stand for defaults, except in the required columns.
     for place, row in lines[1:]:
         if len(row) != len(header):
             raise InputError(f"{place}: expected {len(header)} cells ({', '.join(header)}), got {len(row)}")

@@ -156,6 +156,7 @@ class DrawnSource:
 
 def _random_stream(seed: int, group: int, position: int) -> random.Random:
     """Return the random stream of one task. Only `random()` of it is used: Python keeps that stable."""
+    # Hashing makes the streams of neighbouring tasks independent, whatever their numbers.
     digest = hashlib.sha256(f"{seed}/{group}/{position}".encode()).digest()
     return random.Random(int.from_bytes(digest[:8], "big"))
 

@@ -95,6 +95,7 @@ class Suite(Sequence[ShardingTask]):
     def _task(self, index: int) -> ShardingTask:
         if index not in self._built:
             task = self.source.build(index, f"{self.name}/{index}")
+            # A suite is a promise: results of different versions of ShardGym are about the same tasks.
             if self.digests is not None and task.digest != self.digests[index]:
                 raise InputError(
                     f"task {index} of suite '{self.name}' is {task.digest[:12]}, published was "

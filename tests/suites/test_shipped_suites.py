@@ -1,5 +1,6 @@
 """The suites that come with the package: unchanged, as described, and on the test half only."""
 
+import functools
 import itertools
 import math
 
@@ -20,9 +21,15 @@ GIB = 2**30
 PROTOCOL = {"dlrm4-gpu-v1": (4, 10, 59, 15), "dlrm8-gpu-v1": (8, 20, 119, 31)}
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@functools.cache
+def shipped(name):
+    """Load a suite once: building its tasks takes longer than all that is tested of them."""
+    return load_suite(name)
+
+
+@pytest.fixture(params=NAMES)
 def suite(request):
-    return load_suite(request.param)
+    return shipped(request.param)
 
 
 def test_the_suites_are_the_known_ones():
@@ -47,14 +54,14 @@ def test_judge_and_oracle_are_cost_models_and_not_the_same(suite):
 @pytest.mark.parametrize("name", DRAWN)
 def test_no_table_of_the_train_half_is_in_a_suite(name):
     train, test = load_pool("synthetic-2021").split()
-    used = {table.name for task in load_suite(name) for table in task.tables}
+    used = {table.name for task in shipped(name) for table in task.tables}
     assert used.isdisjoint(table.name for table in train)
     assert used <= {table.name for table in test}
 
 
 @pytest.mark.parametrize("name", PROTOCOL)
 def test_gpu_suites_follow_the_neuroshard_protocol(name):
-    suite, (devices, fewest, most, limit) = load_suite(name), PROTOCOL[name]
+    suite, (devices, fewest, most, limit) = shipped(name), PROTOCOL[name]
     counts = [task.num_tables for task in suite]
     assert (len(suite), suite.groups) == (600, [f"max_dim={width}" for width in WIDTHS])
     assert (min(counts), max(counts)) == (fewest, most)
@@ -70,7 +77,7 @@ def test_gpu_suites_follow_the_neuroshard_protocol(name):
 
 @pytest.mark.parametrize("name", ["dlrm4", "dlrm8"])
 def test_cpu_suites_are_the_gpu_suites_divided_by_eight(name):
-    for small, large in zip(load_suite(f"{name}-v1"), load_suite(f"{name}-gpu-v1"), strict=True):
+    for small, large in zip(shipped(f"{name}-v1"), shipped(f"{name}-gpu-v1"), strict=True):
         assert small.batch_size * 8 == large.batch_size
         assert small.topology.total_memory_bytes * 8 == large.topology.total_memory_bytes
         for one, other in zip(small.tables, large.tables, strict=True):
@@ -82,19 +89,19 @@ def test_cpu_suites_are_the_gpu_suites_divided_by_eight(name):
 
 @pytest.mark.parametrize("name", ["dlrm4-v1", "dlrm8-v1"])
 def test_memory_binds_where_tables_are_wide(name):
-    suite = load_suite(name)
+    suite = shipped(name)
     wide = [task for i, task in enumerate(suite) if suite.group(i) == "max_dim=128"]
     larger = [task for task in wide if largest(task) > task.topology.memory_bytes[0]]
     assert 10 <= len(larger) <= 60  # these need a table to be cut
 
 
 def test_quick_takes_2_and_4_devices_in_turn():
-    assert [task.num_devices for task in load_suite("quick-v1")] == [2, 4] * 5
+    assert [task.num_devices for task in shipped("quick-v1")] == [2, 4] * 5
 
 
 def test_quick_can_be_solved_table_wise_and_sometimes_only_by_watching_memory():
     overfull = 0
-    for task in load_suite("quick-v1"):
+    for task in shipped("quick-v1"):
         assert greedy_fits(task, watch_memory=True)
         overfull += not greedy_fits(task, watch_memory=False)
     assert 3 <= overfull <= 7
@@ -102,7 +109,7 @@ def test_quick_can_be_solved_table_wise_and_sometimes_only_by_watching_memory():
 
 def test_tiny_can_be_enumerated_and_memory_rules_out_plans_of_half_its_tasks():
     tight = 0
-    for task in load_suite("tiny-v1"):
+    for task in shipped("tiny-v1"):
         plans = [*itertools.product(*(loads(task, table) for table in task.tables))]
         fitting = sum(fits(task, plan) for plan in plans)
         assert 0 < fitting <= len(plans) < 10_000
@@ -111,12 +118,12 @@ def test_tiny_can_be_enumerated_and_memory_rules_out_plans_of_half_its_tasks():
 
 
 def test_some_tiny_task_needs_a_table_to_be_cut():
-    needs = [largest(task) > task.topology.memory_bytes[0] for task in load_suite("tiny-v1")]
+    needs = [largest(task) > task.topology.memory_bytes[0] for task in shipped("tiny-v1")]
     assert sum(needs) == 1
 
 
 def test_published_has_every_model_on_a_power_of_two_with_head_room():
-    suite = load_suite("published-v1")
+    suite = shipped("published-v1")
     assert suite.groups == model_names()
     for task in suite:
         assert task.num_devices.bit_count() == 1

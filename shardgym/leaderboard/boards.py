@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -49,19 +49,6 @@ class ResultFile:
         relative = os.path.relpath(path)
         return str(path) if relative.startswith("..") else relative
 
-    @property
-    def tasks(self) -> set[int]:
-        """Indices of the tasks that were asked for."""
-        return {*range(self.info.num_tasks if self.info else 0), *(r.task_index for r in self.results)}
-
-    @property
-    def seeds(self) -> dict[str, set[int]]:
-        """The seeds that each solver was asked for, solvers in the order of the run."""
-        seeds = {solver: set(self.info.seeds) for solver in self.info.solvers} if self.info else {}
-        for result in self.results:
-            seeds.setdefault(result.solver, set()).add(result.seed)
-        return seeds
-
 
 @dataclass(frozen=True)
 class Board:
@@ -85,15 +72,19 @@ class Board:
     @cached_property
     def tasks(self) -> tuple[int, ...]:
         """Indices of the tasks that were asked for, ascending."""
-        return tuple(sorted(set().union(*(file.tasks for file in self.files))))
+        num_tasks = max((file.info.num_tasks for file in self.files if file.info is not None), default=0)
+        return tuple(sorted({*range(num_tasks), *(result.task_index for result in self.results)}))
 
     @cached_property
     def seeds(self) -> dict[str, tuple[int, ...]]:
         """The seeds that each solver was asked for, ascending; solvers in the order of their first run."""
         seeds: dict[str, set[int]] = {}
         for file in self.files:
-            for solver, own in file.seeds.items():
-                seeds.setdefault(solver, set()).update(own)
+            if file.info is not None:
+                for solver in file.info.solvers:
+                    seeds.setdefault(solver, set()).update(file.info.seeds)
+            for result in file.results:
+                seeds.setdefault(result.solver, set()).add(result.seed)
         return {solver: tuple(sorted(own)) for solver, own in seeds.items()}
 
     @property
@@ -121,22 +112,18 @@ def load_boards(paths: Sequence[str | Path], suite: str | None = None) -> list[B
         InputError: a path holds no records, a line is damaged, or a file holds what no single run can have made.
         UnknownNameError: no record is of the suite.
     """
-    grouped = [(path, *_read_groups(path)) for path in record_files(paths)]
-    suites = {group[0] for _, _, groups in grouped for group in groups}
+    read = [_read_file(path) for path in record_files(paths)]
+    suites = {file.key.suite for files in read for file in files}
     if not suites:
         raise InputError(f"{', '.join(map(str, paths))}: no records yet; expected at least one whole line")
     if suite is not None and suite not in suites:
         raise UnknownNameError("suite among the records", suite, suites)
     by_key: dict[BoardKey, list[ResultFile]] = {}
-    for path, info, groups in grouped:
-        if suite is not None and all(group[0] != suite for group in groups):
-            continue
-        if info is not None and len(groups) > 1:
-            raise InputError(f"{path} holds records that are not of the run in {path.parent / 'run.json'}")
-        for group, results in groups.items():
-            file = _result_file(path, info, group, results)
-            if suite in (None, file.key.suite):
-                by_key.setdefault(file.key, []).append(file)
+    for files in read:
+        if suite is None or any(file.key.suite == suite for file in files):
+            for file in _check_one_run(files):
+                if suite in (None, file.key.suite):
+                    by_key.setdefault(file.key, []).append(file)
     boards = []
     for key, files in by_key.items():
         clash = _clash(files)
@@ -144,33 +131,37 @@ def load_boards(paths: Sequence[str | Path], suite: str | None = None) -> list[B
     return boards
 
 
-#: Suite, judge, its settings as JSON, hardware, time limit.
-_Group = tuple[str, str, str, str, float | None]
-
-
-def _group(record: Result | RunInfo) -> _Group:
-    settings = canonical_json(record.judge_settings)
-    return (record.suite, record.judge, settings, record.hardware, record.time_limit_s)
-
-
-def _read_groups(path: Path) -> tuple[RunInfo | None, dict[_Group, list[Result]]]:
-    """Read a records file and the `run.json` beside it."""
+def _read_file(path: Path) -> list[ResultFile]:
+    """Read a records file and the `run.json` beside it: by what its results have in common, without judge versions."""
     info = RunInfo.beside(path.parent) if path.name == RECORDS else None
-    groups: dict[_Group, list[Result]] = {} if info is None else {_group(info): []}
-    for result in read_records(path):
-        groups.setdefault(_group(result), []).append(result)
-    return info, groups
-
-
-def _result_file(path: Path, info: RunInfo | None, group: _Group, results: Sequence[Result]) -> ResultFile:
-    suite, judge, settings, hardware, time_limit_s = group
-    versions = {r.cost.version for r in results if r.cost is not None}
+    groups: dict[BoardKey, list[Result]] = {}
     if info is not None:
-        versions.add(info.judge_version)
-    if len(versions) > 1:
-        raise InputError(f"{path} mixes versions {', '.join(sorted(versions))} of judge '{judge}': score them apart")
-    key = BoardKey(suite, judge, next(iter(versions), ""), settings, hardware, time_limit_s)
-    return ResultFile(path, key, tuple(results), info)
+        groups[_key_of(info)] = []
+    for result in read_records(path):
+        groups.setdefault(_key_of(result), []).append(result)
+    return [ResultFile(path, key, tuple(results), info) for key, results in groups.items()]
+
+
+def _key_of(record: Result | RunInfo) -> BoardKey:
+    settings = canonical_json(record.judge_settings)
+    return BoardKey(record.suite, record.judge, "", settings, record.hardware, record.time_limit_s)
+
+
+def _check_one_run(files: Sequence[ResultFile]) -> list[ResultFile]:
+    """Return the groups of one records file with the version of their judge; raises `InputError` for several."""
+    checked = []
+    for file in files:
+        versions = {r.cost.version for r in file.results if r.cost is not None}
+        if file.info is not None:
+            versions.add(file.info.judge_version)
+            if len(files) > 1:
+                run_json = file.file.parent / "run.json"
+                raise InputError(f"{file.file} holds records that are not of the run in {run_json}")
+        if len(versions) > 1:
+            mixed = f"{file.file} mixes versions {', '.join(sorted(versions))} of judge '{file.key.judge}'"
+            raise InputError(f"{mixed}: score them apart")
+        checked.append(replace(file, key=replace(file.key, judge_version=next(iter(versions), ""))))
+    return checked
 
 
 def _clash(files: Sequence[ResultFile]) -> str | None:

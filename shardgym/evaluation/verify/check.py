@@ -6,8 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from shardgym.arguments import check_list, check_name
 from shardgym.costs.base import CostModel, make_cost
@@ -18,7 +17,7 @@ from shardgym.evaluation.store import read_task, record_files
 from shardgym.evaluation.verify.agreement import MEASUREMENTS, Remeasured, compare_measured, deterministic_problem
 from shardgym.evaluation.verify.records import StoredRecord, check_without_judge, read_file
 from shardgym.evaluation.verify.report import CheckStatus, RecordCheck, VerifyReport
-from shardgym.evaluation.verify.solve_again import solve_again
+from shardgym.evaluation.verify.solve_again import GetCost, solve_again
 from shardgym.progress import ProgressBar
 from shardgym.records import canonical_json
 from shardgym.task import ShardingTask
@@ -60,58 +59,40 @@ def verify(
     records = [row for row in rows if isinstance(row, StoredRecord)]
     checks: dict[str, RecordCheck] = {}
     groups = _by_task(records)
-    with CostModels(trust, "judge") as judges, ProgressBar(
-        shown=progress, total=len(groups), unit="task", desc="verify"
-    ) as bar:  # fmt: skip
+    with ExitStack() as stack:
+        get_judge = _cost_maker("judge", trust, stack)
+        bar = stack.enter_context(ProgressBar(shown=progress, total=len(groups), unit="task", desc="verify"))
         for group in groups:
-            checks |= {check.where: check for check in _check_task(group, judges)}
+            checks |= {check.where: check for check in _check_task(group, get_judge)}
             bar.update()
     if solve:
-        with CostModels(trust, "oracle") as oracles, ProgressBar(
-            shown=progress, total=len(records), unit="plan", desc="solve"
-        ) as bar:  # fmt: skip
-            solved, not_solved = solve_again(records, checks, trust, oracles.get, bar.update)
+        with ExitStack() as stack:
+            get_oracle = _cost_maker("oracle", trust, stack)
+            bar = stack.enter_context(ProgressBar(shown=progress, total=len(records), unit="plan", desc="solve"))
+            solved, not_solved = solve_again(records, checks, trust, get_oracle, bar.update)
         checks |= {check.where: check for check in solved}
         gaps += not_solved
     return VerifyReport([row if isinstance(row, RecordCheck) else checks[row.where] for row in rows], gaps)
 
 
-class CostModels:
-    """Makes the judges or oracles that records name, once each, and closes them all at the end.
+def _cost_maker(role: str, trust: Collection[str], stack: ExitStack) -> GetCost:
+    """Return a function that makes the judges or oracles that records name, once each; the stack closes them."""
+    made: dict[str, tuple[CostModel | None, str]] = {}
 
-    Args:
-        trust: names of the form `module:Class` that may be imported; registered names always may.
-        role: "judge" or "oracle", for messages.
-    """
-
-    def __init__(self, trust: Collection[str], role: str) -> None:
-        self._trust = frozenset(trust)
-        self._role = role
-        self._made: dict[str, tuple[CostModel | None, str]] = {}
-        self._open = ExitStack()
-
-    def get(self, name: str, settings: Mapping[str, Any]) -> tuple[CostModel | None, str]:
-        """Return (model, ""), or (None, why it cannot be made here)."""
+    def get_cost(name: str, settings: Mapping[str, Any]) -> tuple[CostModel | None, str]:
         key = canonical_json([name, dict(settings)])
-        if key not in self._made:
-            self._made[key] = self._make(name, settings)
-        return self._made[key]
+        if key in made:
+            return made[key]
+        if ":" in name and name not in trust:
+            made[key] = None, f"its {role} is '{name}': to import it, pass --trust {name}"
+        else:
+            try:
+                made[key] = stack.enter_context(make_cost(name, **settings)), ""
+            except (InputError, MissingDependencyError) as error:
+                made[key] = None, f"its {role} cannot be made here: {error}"
+        return made[key]
 
-    def _make(self, name: str, settings: Mapping[str, Any]) -> tuple[CostModel | None, str]:
-        if ":" in name and name not in self._trust:
-            return None, f"its {self._role} is '{name}': to import it, pass --trust {name}"
-        try:
-            return self._open.enter_context(make_cost(name, **settings)), ""
-        except (InputError, MissingDependencyError) as error:
-            return None, f"its {self._role} cannot be made here: {error}"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._open.close()
+    return get_cost
 
 
 def _by_task(records: Iterable[StoredRecord]) -> list[list[StoredRecord]]:
@@ -123,7 +104,7 @@ def _by_task(records: Iterable[StoredRecord]) -> list[list[StoredRecord]]:
     return list(groups.values())
 
 
-def _check_task(records: Sequence[StoredRecord], judges: CostModels) -> list[RecordCheck]:
+def _check_task(records: Sequence[StoredRecord], get_judge: GetCost) -> list[RecordCheck]:
     """Check records of one task and judge."""
     checks: list[RecordCheck] = []
     scored: list[StoredRecord] = []
@@ -139,14 +120,14 @@ def _check_task(records: Sequence[StoredRecord], judges: CostModels) -> list[Rec
         elif record.result.status == "ok":
             scored.append(record)
         else:
-            checks.append(_check_unmeasured(record, task, judges))
-    return checks + (_rescore(scored, task, judges) if scored else [])
+            checks.append(_check_unmeasured(record, task, get_judge))
+    return checks + (_rescore(scored, task, get_judge) if scored else [])
 
 
-def _rescore(records: Sequence[StoredRecord], task: ShardingTask, judges: CostModels) -> list[RecordCheck]:
+def _rescore(records: Sequence[StoredRecord], task: ShardingTask, get_judge: GetCost) -> list[RecordCheck]:
     """Score the plans of one task afresh."""
     first = records[0].result
-    judge, why_not = judges.get(first.judge, first.judge_settings)
+    judge, why_not = get_judge(first.judge, first.judge_settings)
     if judge is None:
         return [record.checked("skipped", why_not) for record in records]
     checks: list[RecordCheck] = []
@@ -229,11 +210,11 @@ def _measure(records: Sequence[StoredRecord], task: ShardingTask, judge: CostMod
     return checks
 
 
-def _check_unmeasured(record: StoredRecord, task: ShardingTask, judges: CostModels) -> RecordCheck:
+def _check_unmeasured(record: StoredRecord, task: ShardingTask, get_judge: GetCost) -> RecordCheck:
     """Check a feasible plan that is recorded as unmeasured: a deterministic judge must not be able to score it."""
     result = record.result
     recorded = f"{result.status}: {result.reason}"
-    judge, why_not = judges.get(result.judge, result.judge_settings)
+    judge, why_not = get_judge(result.judge, result.judge_settings)
     if judge is None:
         return record.checked("skipped", why_not)
     if not judge.deterministic:

@@ -18,15 +18,15 @@ from shardgym.evaluation.store import RECORDS, read_task
 from shardgym.evaluation.verify.records import StoredRecord
 from shardgym.evaluation.verify.report import RecordCheck
 
-#: Returns the oracle of a name and settings, or None and why it cannot be made here.
-GetOracle = Callable[[str, Mapping[str, Any]], tuple[CostModel | None, str]]
+#: Returns the cost model of a name and settings, or None and why it cannot be made here.
+GetCost = Callable[[str, Mapping[str, Any]], tuple[CostModel | None, str]]
 
 
 def solve_again(
     records: Sequence[StoredRecord],
     checks: Mapping[str, RecordCheck],
     trust: Collection[str],
-    get_oracle: GetOracle,
+    get_oracle: GetCost,
     on_record: Callable[[], object],
 ) -> tuple[list[RecordCheck], list[str]]:
     """Solve with the oracle that `run.json` names, as the run did, and compare plans.
@@ -77,7 +77,7 @@ def _prepare(result: Result, trust: Collection[str]) -> PreparedSolver | str:
         return f"the solver cannot be made here: {error}"
 
 
-def _oracle_of(file: Path, get_oracle: GetOracle) -> tuple[CostModel | None, str]:
+def _oracle_of(file: Path, get_oracle: GetCost) -> tuple[CostModel | None, str]:
     """Return the oracle of a file's run, or why solving again would not show anything."""
     info = RunInfo.beside(file.parent) if file.name == RECORDS else None
     if info is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 from evaluation_toys import Halves, toy_tasks
 
@@ -13,7 +12,6 @@ from shardgym.evaluation.result import Result
 from shardgym.leaderboard import load_boards, rank, render
 from shardgym.leaderboard.notes import footer
 from shardgym.leaderboard.render import to_dict
-from shardgym.leaderboard.statistics import bootstrap_mean, mean_ratio
 
 TASKS = toy_tasks(40)
 
@@ -177,20 +175,6 @@ def test_footers_tell_how_the_times_came_about(tmp_path):
     assert "2 tasks hold times of different measurement sessions" in text
     assert "Communication was modelled, not measured, for 2 of 2 tasks" in text
     assert "Judge: lab-cost 1 on lab, settings: none." in text
-
-
-def test_the_bootstrap_interval_is_that_of_the_normal_distribution_for_many_tasks():
-    """Mean 1 and standard deviation 2 over 400 values: 1.96 x 2 / 20 = 0.196 to either side."""
-    values = np.random.default_rng(1).normal(size=400)
-    values = 1 + 2 * (values - values.mean()) / values.std()
-    low, high = bootstrap_mean(values)
-    assert (low, high) == pytest.approx((1 - 0.196, 1 + 0.196), abs=0.015)
-    assert bootstrap_mean(values) == (low, high)
-
-
-def test_the_mean_ratio_is_geometric():
-    assert mean_ratio(np.array([1.0, 8.0]), np.array([2.0, 4.0])) == pytest.approx(1.0)
-    assert math.isnan(mean_ratio(np.array([]), np.array([])))
 
 
 def test_markdown_and_json_carry_the_same_figures(tmp_path):

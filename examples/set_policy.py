@@ -10,7 +10,7 @@ from sb3_contrib.common.maskable.policies import MaskableMultiInputActorCriticPo
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import Tensor, nn
 
-from shardgym.envs.observation_space import DEVICE_FEATURES, TABLE_FEATURES
+from shardgym.envs.observation import DEVICE_FEATURES, TABLE_FEATURES
 
 
 class SetFeatures(BaseFeaturesExtractor):

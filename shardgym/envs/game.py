@@ -1,108 +1,335 @@
-"""Game: what actions do to an episode, and what they earn."""
+"""The rules: what actions do to N episodes at once, what they earn, and how episodes end."""
 
 from __future__ import annotations
 
+import math
+import numbers
 import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.base import CostModel
-from shardgym.envs.episode import Episode
-from shardgym.envs.figures import Figures
-from shardgym.envs.partial_cost import partial_cost
-from shardgym.envs.placement import Placement
-from shardgym.envs.refusals import dead_end, why_not_there
-from shardgym.envs.rules import Rules
-from shardgym.envs.scoring import plan_cost
-from shardgym.envs.shards import NO_SPLITS
-from shardgym.errors import MeasurementError
+from shardgym.costs.plan_cost import PlanCost
+from shardgym.envs.observation import Layout, Observation, observe
+from shardgym.envs.placements import Placements
+from shardgym.envs.scoring import plan_scorer
+from shardgym.envs.shard_catalog import NOTHING, ShardCatalog, SplitLimits
+from shardgym.errors import InputError, UnknownNameError
+from shardgym.plan import COLUMN_UNIT
+from shardgym.records import short_repr
+from shardgym.task import ShardingTask
+
+REWARDS = ("terminal", "dense")
+
+#: Tasks that are kept between episodes, if not more are being played.
+_TASKS_KEPT = 1024
 
 
-class Move(NamedTuple):
-    """What an action led to.
+@dataclass(frozen=True)
+class Rules:
+    """What episodes depend on besides their task and the cost model.
 
     Attributes:
-        reward: for it.
-        end: what `info` says of the end; empty while the episode goes on.
+        order: in which tables come up, one of `ORDERS`.
+        reward: one of `REWARDS`.
+        penalty: what an episode earns that ends without a cost.
+        limits: how often shards may be halved; None where tables are placed whole and halving is no action.
+
+    Raises:
+        InputError: a penalty that is not negative and finite.
+        UnknownNameError: no such reward.
     """
 
-    reward: float
-    end: dict[str, Any]
+    order: str
+    reward: str
+    penalty: float
+    limits: SplitLimits | None = None
+
+    def __post_init__(self) -> None:
+        if self.reward not in REWARDS:
+            raise UnknownNameError("reward", self.reward, REWARDS)
+        number = isinstance(self.penalty, numbers.Real)
+        if not (number and math.isfinite(self.penalty) and self.penalty < 0):
+            raise InputError(f"penalty {short_repr(self.penalty)} is not a negative number")
+
+
+@dataclass
+class StepResult:
+    """What a step of N episodes led to.
+
+    Attributes:
+        rewards: shape (N,).
+        ends: what `info` says of the end, by number of the episodes that ended.
+    """
+
+    rewards: Floats
+    ends: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+
+class EpisodeState(NamedTuple):
+    """A point of an episode, independent of the game that it was saved from.
+
+    Attributes:
+        task: the task.
+        task_index: of the task, -1 for one that is not of the sequence.
+        placement: see `Placements.save`.
+        partial: see `PlanScorer.save`.
+        earned: rewards so far.
+        ended: whether there is nothing left to do.
+        cost: of the complete plan.
+    """
+
+    task: ShardingTask
+    task_index: int
+    placement: dict[str, npt.NDArray[Any]]
+    partial: Any
+    earned: float
+    ended: bool
+    cost: PlanCost | None
 
 
 class Game:
-    """Plays episodes by rules.
+    """Plays N episodes by the same rules. Methods take `rows`, numbers of episodes, shape (n,).
 
     Args:
         rules: the rules.
         cost: scores plans.
-        max_devices: device actions; the action of this number halves, if the rules have limits for that.
+        layout: of observations.
+        num_envs: N.
+
+    Attributes:
+        placements: how far the episodes have come.
+        scorer: scores them.
+        task_index: of the tasks, shape (N,).
+        ended: whether there is nothing left to do, shape (N,).
+        earned: rewards so far, shape (N,).
+        cost_of: `PlanCost` of complete plans, None for others, shape (N,).
     """
 
-    def __init__(self, rules: Rules, cost: CostModel, max_devices: int) -> None:
-        self.rules, self.cost, self._max_devices = rules, cost, max_devices
+    def __init__(self, rules: Rules, cost: CostModel, layout: Layout, num_envs: int = 1) -> None:
+        self.rules = rules
+        self.cost = cost
+        self.layout = layout
+        self.catalog = ShardCatalog(rules.order, layout.max_devices, rules.limits)
+        self.placements = Placements(num_envs, layout.max_devices, self.catalog, rules.limits, layout.max_shards)
+        self.scorer = plan_scorer(cost, self.placements, partial=rules.reward == "dense")
+        self.task_index = np.zeros(num_envs, dtype=np.int64)
+        self.ended: Bools = np.ones(num_envs, dtype=np.bool_)
+        self.earned: Floats = np.zeros(num_envs)
+        self.cost_of: npt.NDArray[Any] = np.full(num_envs, None)
+        #: Episodes in which nothing fits from the beginning; their first step ends them.
+        self._stuck: Bools = np.zeros(num_envs, dtype=np.bool_)
 
-    def start(self, task_index: int, figures: Figures) -> Episode:
-        """Return an episode with nothing placed."""
-        placement = Placement(figures, self.rules.limits or NO_SPLITS)
-        dense = self.rules.reward == "dense"
-        return Episode(task_index, placement, partial_cost(self.cost, placement) if dense else None)
+    def start(self, rows: Ints, drawn: Sequence[tuple[int, ShardingTask]]) -> dict[int, str]:
+        """Start episodes of tasks, given with their indices.
 
-    def masks(self, episode: Episode) -> npt.NDArray[np.bool_]:
-        """Return which actions are valid now, shape (actions,); see `PlacementEnv.action_masks`."""
-        mask = np.zeros(self._max_devices + (self.rules.limits is not None), dtype=np.bool_)
-        if not episode.ended:
-            fitting, can_split = episode.placement.fitting(), episode.placement.can_split
-            mask[: len(fitting)] = fitting if can_split or fitting.any() else True
-            mask[self._max_devices :] = can_split
-        return mask
+        Returns:
+            Why nothing can be done, by number of the episodes where this is so.
+        """
+        if len(self.catalog.tasks) > max(_TASKS_KEPT, 2 * len(self.ended)):
+            self._forget_tasks(rows)
+        self.task_index[rows] = [index for index, _ in drawn]
+        self.placements.start(rows, np.array([self.catalog.number(task) for _, task in drawn]))
+        self.scorer.start(rows)
+        self.ended[rows] = False
+        self.earned[rows] = 0.0
+        self.cost_of[rows] = None
+        self._stuck[rows] = stuck = ~self.placements.allowed[rows].any(axis=1)
+        return {row: self._why_nothing_fits(row) for row in rows[stuck].tolist()}
 
-    def play(self, episode: Episode, action: Any) -> Move:
-        """Do what an action says; the episode must not have ended."""
-        placement = episode.placement
-        if (reason := dead_end(placement)) is not None:
-            return self._give_up(episode, "no_device_fits", reason)
-        halving = self.rules.limits is not None and _is(action, self._max_devices)
-        if (reason := placement.split_refusal() if halving else why_not_there(placement, action)) is not None:
-            return self._give_up(episode, "invalid_action", reason)
-        if halving:
-            placement.halve()
-        else:
-            episode.put(int(action))
-        return self._after(episode, placed=not halving)
+    def masks(self) -> Bools:
+        """Return which actions may be chosen, shape (N, actions); none after the end.
 
-    def _after(self, episode: Episode, *, placed: bool) -> Move:
-        """Go on, unless the plan is complete or nothing can be done about the next shard."""
-        if episode.placement.complete:
-            return self._score(episode)
-        if (reason := dead_end(episode.placement)) is not None:
-            return self._give_up(episode, "no_device_fits", reason)
-        if not placed or episode.partial is None:
-            return Move(0.0, {})
+        Where nothing fits from the beginning, the devices may be: an agent has to choose something.
+        """
+        masks = self.placements.allowed[:, :-1].copy()
+        if self._stuck.any():
+            masks[self._stuck, : self.layout.max_devices] = self.placements.capacity[self._stuck] >= 0
+        return masks
+
+    def step(self, rows: Ints, actions: Ints, given: Sequence[Any]) -> StepResult:
+        """Do what actions say.
+
+        Args:
+            rows: episodes that have not ended.
+            actions: of all N episodes, anything out of range for what is no action, shape (N,).
+            given: the same, as they came in.
+        """
+        p = self.placements
+        result = StepResult(np.zeros(len(self.ended)))
+        no_action = self.layout.actions
+        chosen = actions[rows]
+        chosen = np.where((chosen >= 0) & (chosen < no_action), chosen, no_action)
+        allowed = p.allowed[rows, chosen]
+        if not allowed.all():
+            for row in rows[~allowed].tolist():
+                stuck = bool(self._stuck[row])
+                outcome = "no_device_fits" if stuck else "invalid_action"
+                reason = self._why_nothing_fits(row) if stuck else self._why_not(row, given[row])
+                self._end(result, row, self.rules.penalty, outcome, reason=reason)
+            rows, chosen = rows[allowed], chosen[allowed]
+        placing, devices = rows, chosen
+        if self.rules.limits is not None:
+            halving = chosen == self.layout.max_devices
+            if halving.any():
+                p.halve(rows[halving])
+                placing, devices = rows[~halving], chosen[~halving]
+        if len(placing):
+            self.scorer.place(placing, devices)
+            p.place(placing, devices)
+        going = p.allowed[rows].any(axis=1)
+        if not going.all():
+            halted = rows[~going]
+            complete = p.next[halted] == NOTHING
+            self._finish(result, halted[complete])
+            for row in halted[~complete].tolist():
+                self._end(result, row, self.rules.penalty, "no_device_fits", reason=self._why_nothing_fits(row))
+        if self.rules.reward == "dense":
+            self._pay_partial(result, placing[~self.ended[placing]])
+        return result
+
+    def observe(self) -> Observation:
+        """Return the observations of all episodes."""
+        return observe(self.placements, self.layout, self.masks())
+
+    def infos(self) -> dict[str, npt.NDArray[Any]]:
+        """Return what `info` says at every step, each of shape (N,)."""
+        p = self.placements
+        task, shard = self.catalog.task, self.catalog.shard
+        infos = {
+            "task_index": self.task_index.copy(), "task_hash": task["hash"][p.task], "task": task["name"][p.task],
+            "table": shard["name"][p.next], "placed": p.placed.copy(),
+        }  # fmt: skip
+        if self.rules.limits is not None:
+            infos |= {"width": shard["width"][p.next], "splits": p.splits}
+        return infos
+
+    def save(self, row: int) -> EpisodeState:
+        """Return the point that an episode has reached."""
+        p = self.placements
+        return EpisodeState(
+            self.catalog.tasks[p.task[row]], int(self.task_index[row]), p.save(row), self.scorer.save(row),
+            float(self.earned[row]), bool(self.ended[row]), self.cost_of[row],
+        )  # fmt: skip
+
+    def load(self, row: int, state: EpisodeState) -> None:
+        """Go back, or on, to a point of an episode."""
+        self.placements.load(row, self.catalog.number(state.task), state.placement)
+        self.scorer.load(row, state.partial)
+        self.task_index[row] = state.task_index
+        self.earned[row] = state.earned
+        self.ended[row] = state.ended
+        self.cost_of[row] = state.cost
+        self._stuck[row] = not state.ended and not self.placements.allowed[row].any()
+        if state.ended:
+            self.placements.allowed[row] = False
+
+    def _finish(self, result: StepResult, rows: Ints) -> None:
+        """Score complete plans."""
+        if not len(rows):
+            return
+        self.placements.finish(rows)
+        plans = self.scorer.plans(rows)
+        costs = self.scorer.costs(rows, plans)
+        for row, plan, cost in zip(rows.tolist(), plans, costs, strict=True):
+            self.cost_of[row] = cost
+            if cost.feasible:
+                earned = max(-cost.total_ms, self.rules.penalty)
+                self._end(result, row, earned, "complete", plan=plan, cost=cost)
+            else:
+                self._end(result, row, self.rules.penalty, "no_cost", reason=str(cost.reason), plan=plan, cost=cost)
+
+    def _pay_partial(self, result: StepResult, rows: Ints) -> None:
+        """Pay what placements that go on added to their cost."""
+        if not len(rows):
+            return
+        ms, reasons = self.scorer.partial_ms(rows)
+        for row, reason in reasons.items():
+            self._end(result, row, self.rules.penalty, "no_cost", reason=reason)
+        known = np.isfinite(ms)
+        rows, ms = rows[known], ms[known]
+        result.rewards[rows] = -ms - self.earned[rows]
+        self.earned[rows] = -ms
+
+    def _end(self, result: StepResult, row: int, earned: float, outcome: str, **said: Any) -> None:
+        """End an episode with the reward that brings what it has earned to `earned`."""
+        result.rewards[row] = earned - self.earned[row]
+        result.ends[row] = {"outcome": outcome, **said}
+        self.earned[row] = earned
+        self.ended[row] = True
+        self._stuck[row] = False
+        self.placements.allowed[row] = False
+
+    def _forget_tasks(self, rows: Ints) -> None:
+        """Forget all tasks but those that are played in other episodes than these."""
+        others = np.setdiff1d(np.arange(len(self.ended)), rows).tolist()
+        states = [self.save(row) for row in others]
+        self.catalog.clear()
+        self.scorer.forget()
+        for row, state in zip(others, states, strict=True):
+            self.load(row, state)
+
+    def _why_not(self, row: int, action: Any) -> str:
+        """Return why an action cannot be done."""
+        p = self.placements
         try:
-            standing = -float(episode.partial.per_device().sum(axis=1).max())
-        except MeasurementError as error:
-            return self._give_up(episode, "no_cost", str(error))
-        return Move(episode.earn(standing), {})
+            device = operator.index(action)
+        except TypeError:
+            return f"action {short_repr(action)} is not a whole number"
+        if self.rules.limits is not None and device == self.layout.max_devices:
+            return self._why_not_halved(row)
+        num_devices = self.catalog.tasks[p.task[row]].num_devices
+        if not 0 <= device < num_devices:
+            return f"there is no device {device}, the task has devices 0 to {num_devices - 1}"
+        room, size = int(self._room(row)[device]), int(self._amount(row, 0))
+        return f"device {device} has room for {room} bytes, {self._next_shard(row)} needs {size}"
 
-    def _score(self, episode: Episode) -> Move:
-        plan = episode.placement.plan()
-        cost = episode.cost = plan_cost(self.cost, episode.placement.figures.task, plan)
-        if not cost.feasible:
-            return self._give_up(episode, "no_cost", str(cost.reason), plan=plan, cost=cost)
-        episode.ended = True
-        reward = episode.earn(max(-cost.total_ms, self.rules.penalty))
-        return Move(reward, {"outcome": "complete", "plan": plan, "cost": cost})
+    def _why_nothing_fits(self, row: int) -> str:
+        """Say where there is most room for the next shard, which fits nowhere, and why it cannot be halved."""
+        room = self._room(row)
+        device = int(room.argmax())
+        limits = self.rules.limits
+        halving = f"; {self._why_not_halved(row)}" if limits not in (None, SplitLimits(0)) else ""
+        return (
+            f"{self._next_shard(row)} of {int(self._amount(row, 0))} bytes fits on no device: "
+            f"the largest room left is {int(room[device])} bytes on device {device}{halving}"
+        )
 
-    def _give_up(self, episode: Episode, outcome: str, reason: str, **more: Any) -> Move:
-        episode.ended = True
-        return Move(episode.earn(self.rules.penalty), {"outcome": outcome, "reason": reason, **more})
+    def _why_not_halved(self, row: int) -> str:
+        assert self.rules.limits is not None
+        p = self.placements
+        shard = p.next[row]
+        width = int(self.catalog.shard["width"][shard])
+        max_splits, max_table_splits = self.rules.limits
+        if width % (2 * COLUMN_UNIT):
+            reason = f"its {width} columns are not divisible by {2 * COLUMN_UNIT}"
+        elif p.splits[row] >= max_splits:
+            reason = f"max_splits={max_splits} is used up"
+        else:
+            reason = f"max_table_splits={max_table_splits} is used up"
+        return f"table '{self.catalog.shard['name'][shard]}' cannot be halved: {reason}"
 
+    def _room(self, row: int) -> Floats:
+        """Return the free bytes of devices, shape (D,)."""
+        num_devices = self.catalog.tasks[self.placements.task[row]].num_devices
+        room: Floats = self.placements.capacity[row] - self.placements.loads[row, :, 0]
+        return room[:num_devices]
 
-def _is(action: Any, number: int) -> bool:
-    try:
-        return operator.index(action) == number
-    except TypeError:
-        return False
+    def _amount(self, row: int, column: int) -> float:
+        return float(self.catalog.shard["amounts"][self.placements.next[row], column])
+
+    def _next_shard(self, row: int) -> str:
+        """Name the next shard, with its columns where they are not all of the table's."""
+        p = self.placements
+        shard = self.catalog.shard
+        number = p.next[row]
+        name = f"table '{shard['name'][number]}'"
+        if shard["width_share"][number] == 1:
+            return name
+        start = int(p.starts[row, p.placed[row]])
+        return f"columns {start} to {start + int(shard['width'][number]) - 1} of {name}"

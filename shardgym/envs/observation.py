@@ -1,126 +1,192 @@
-"""Observations of a placement: compact ones here, what full ones add in `full_observation`."""
+"""Observations: their spaces, and how they are made of placements. All features are shares or logarithms in [0, 1]."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from gymnasium import spaces
 
-from shardgym.envs.figures import Figures
-from shardgym.envs.full_observation import full_entries
-from shardgym.envs.observation_space import (
-    DEVICE_FEATURES,
-    LOG_DIM,
-    LOG_POOLING,
-    LOG_ROWS,
-    TABLE_FEATURES,
-    Layout,
-    Observation,
-)
-from shardgym.envs.placement import Placement
-from shardgym.envs.shards import WaitingShard
+from shardgym.arrays import Bools, Floats, Ints
 from shardgym.table import REUSE_BINS
+from shardgym.task import ShardingTask
 
+if TYPE_CHECKING:
+    from shardgym.envs.placements import Placements
+
+Observation = dict[str, npt.NDArray[np.generic]]
 Float32s = npt.NDArray[np.float32]
 
+OBSERVATIONS = ("compact", "full")
 
-class ObservationBuilder:
-    """Makes observations of the placements of one task.
+#: Entries of `obs["table"]`, and of every row of `obs["tables"]`; see `TableWiseEnv`.
+TABLE_FEATURES = (
+    "log_rows", "log_dim", "log_pooling", "share_of_largest_device", "bytes_share", "dim_share", "lookup_share",
+    "histogram_known", *(f"reuse_bin_{i}" for i in range(REUSE_BINS)),
+)  # fmt: skip
+#: What `obs["devices"]` says of every device.
+DEVICE_FEATURES = (
+    "exists", "free_share", "capacity_share", "bytes_share", "dim_share", "lookup_share", "tables_share",
+)  # fmt: skip
+#: Entries of `obs["remaining"]`.
+REMAINING_FEATURES = ("tables_share", "bytes_share", "dim_share", "lookup_share", "bytes_per_free_byte")
+#: Entries of `obs["splits"]`.
+SPLIT_FEATURES = ("splits_left", "width_share")
 
-    Args:
-        figures: of the task.
-        layout: of the observation space.
+#: What the logarithmic features are divided by: log2 of rows, log2 of columns, ln(1 + pooling factor).
+LOG_ROWS, LOG_DIM, LOG_POOLING = 40.0, 16.0, math.log1p(1e6)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the shapes of observations depend on.
+
+    Attributes:
+        max_devices: devices of a task at most, D.
+        max_splits: halvings of an episode at most; None where tables are placed whole.
+        max_tables: tables of a task at most; None for compact observations.
     """
 
-    def __init__(self, figures: Figures, layout: Layout) -> None:
-        self._figures, self._layout = figures, layout
-        self._bytes = float(figures.sizes.sum())
-        self._dims = float(figures.dims.sum())
-        self._lookups = float(figures.lookups.sum()) or 1.0
-        self._whole = self._features(figures.shards)
-        self._parts: dict[tuple[int, int], Float32s] = {}
+    max_devices: int
+    max_splits: int | None = None
+    max_tables: int | None = None
 
-    def observe(self, placement: Placement, mask: npt.NDArray[np.bool_]) -> Observation:
-        """Return the observation of a placement.
+    @property
+    def actions(self) -> int:
+        """A device each, and one for halving where that can be done."""
+        return self.max_devices + (self.max_splits is not None)
 
-        Args:
-            placement: of this task.
-            mask: actions that may be chosen, shape (actions,).
-        """
-        now = placement.next
-        observation: Observation = {
-            "table": np.zeros(len(TABLE_FEATURES), np.float32) if now is None else self.features_of(now).copy(),
-            "devices": self._devices(placement),
-            "progress": np.array([placement.placed / placement.shards], np.float32),
-            "remaining": self._remaining(placement),
-            "action_mask": mask.astype(np.int8),
-        }
-        if self._layout.max_splits is not None:
-            observation["splits"] = self._splits(placement, self._layout.max_splits)
-        if self._layout.max_tables is not None:
-            observation |= full_entries(self._layout, placement, self.features_of)
-        return observation
-
-    def features_of(self, shard: WaitingShard) -> Float32s:
-        """Return the features of a shard, shape (features,), not to be written to."""
-        if shard.width == self._figures.dims[shard.table]:
-            row: Float32s = self._whole[shard.table]
-            return row
-        key = shard.table, shard.width
-        if key not in self._parts:
-            self._parts[key] = self._features([shard])[0]
-        return self._parts[key]
-
-    def _features(self, shards: Sequence[WaitingShard]) -> Float32s:
-        """Return the features of shards, shape (S, features)."""
-        tables = [self._figures.task.tables[shard.position] for shard in shards]
-        sizes, dims, lookups = np.array([(s.size, s.width, s.lookups) for s in shards], dtype=np.float64).T
-        histograms = [table.reuse_histogram for table in tables]
-        columns = [
-            np.log2([table.num_embeddings for table in tables]) / LOG_ROWS,
-            np.log2(dims) / LOG_DIM,
-            np.log1p([table.pooling_factor for table in tables]) / LOG_POOLING,
-            sizes / self._figures.capacity.max(),
-            sizes / self._bytes,
-            dims / self._dims,
-            lookups / self._lookups,
-            np.array([histogram is not None for histogram in histograms], dtype=np.float64),
-        ]
-        reuse = np.array([histogram or (0.0,) * REUSE_BINS for histogram in histograms])
-        return _unit(np.concatenate([np.stack(columns, axis=1), reuse], axis=1))
-
-    def _devices(self, placement: Placement) -> Float32s:
-        capacity = self._figures.capacity
-        features = np.zeros((self._layout.max_devices, len(DEVICE_FEATURES)), np.float32)
-        features[: len(capacity)] = _unit(np.stack([
-            np.ones(len(capacity)),
-            1 - placement.used / capacity,
-            capacity / capacity.max(),
-            placement.used / self._bytes,
-            placement.dims / self._dims,
-            placement.lookups / self._lookups,
-            placement.tables / placement.shards,
-        ], axis=1))  # fmt: skip
-        return features.ravel()
-
-    def _remaining(self, placement: Placement) -> Float32s:
-        size, free = placement.bytes_left, float((self._figures.capacity - placement.used).sum())
-        return _unit(np.array([
-            len(placement.waiting) / placement.shards,
-            size / self._bytes,
-            placement.dims_left / self._dims,
-            placement.lookups_left / self._lookups,
-            size / free if free else 0.0,
-        ]))  # fmt: skip
-
-    def _splits(self, placement: Placement, max_splits: int) -> Float32s:
-        now = placement.next
-        return _unit(np.array([
-            1 - placement.splits / max_splits if max_splits else 0.0,
-            now.width / self._figures.dims[now.table] if now else 0.0,
-        ]))  # fmt: skip
+    @property
+    def max_shards(self) -> int:
+        """Rows of full observations, S."""
+        return (self.max_tables or 0) + (self.max_splits or 0)
 
 
-def _unit(values: npt.NDArray[np.float64]) -> Float32s:
-    return np.clip(values, 0.0, 1.0).astype(np.float32)
+def observation_space(layout: Layout) -> spaces.Dict:
+    """Return the space of observations: boxes of one dimension with finite bounds."""
+    shares = {
+        "table": len(TABLE_FEATURES), "devices": layout.max_devices * len(DEVICE_FEATURES), "progress": 1,
+        "remaining": len(REMAINING_FEATURES),
+    }  # fmt: skip
+    flags = {"action_mask": layout.actions}
+    entries: dict[str, spaces.Space[Any]] = {}
+    if layout.max_splits is not None:
+        shares["splits"] = len(SPLIT_FEATURES)
+    if layout.max_tables is not None:
+        rows = layout.max_shards
+        shares |= {"tables": rows * len(TABLE_FEATURES), "width_shares": rows}
+        flags |= {"waiting": rows, "membership": rows * layout.max_devices}
+        entries["positions"] = spaces.Box(0, layout.max_tables, (rows,), np.int32)
+    entries |= {name: spaces.Box(0.0, 1.0, (size,), np.float32) for name, size in shares.items()}
+    entries |= {name: spaces.Box(0, 1, (size,), np.int8) for name, size in flags.items()}
+    return spaces.Dict(entries)
+
+
+def observe(placements: Placements, layout: Layout, masks: Bools) -> Observation:
+    """Return the observations of N placements; nothing in them changes later.
+
+    Args:
+        placements: what is observed.
+        layout: of the observation space.
+        masks: actions that may be chosen, shape (N, actions).
+    """
+    catalog = placements.catalog
+    next_shard = placements.next
+    observation: Observation = {
+        "table": catalog.shard["features"][next_shard],
+        "devices": _devices(placements),
+        "progress": (placements.placed / placements.scale[:, 3]).astype(np.float32)[:, None],
+        "remaining": _remaining(placements),
+        "action_mask": masks.astype(np.int8),
+    }
+    if layout.max_splits is not None:
+        splits = np.zeros((len(next_shard), len(SPLIT_FEATURES)), np.float32)
+        if layout.max_splits:
+            splits[:, 0] = 1 - placements.splits / layout.max_splits
+        splits[:, 1] = catalog.shard["width_share"][next_shard]
+        observation["splits"] = splits
+    if layout.max_tables is not None:
+        observation |= _every_shard(placements, layout)
+    return observation
+
+
+def _devices(placements: Placements) -> Float32s:
+    features = placements.catalog.task["devices"][placements.task]
+    exists = features[:, :, 0]
+    # Devices that do not exist hold 0 of -1 bytes.
+    features[:, :, 1] = exists - placements.loads[:, :, 0] / placements.capacity
+    # Optimiser state of halves may add up to more than the task's bytes.
+    features[:, :, 3:] = np.minimum(placements.loads / placements.scale[:, None, :], 1.0)
+    return features.reshape(len(features), -1)
+
+
+def _remaining(placements: Placements) -> Float32s:
+    left = placements.left
+    shares = left[:, :4] / placements.scale
+    features = np.zeros((len(left), len(REMAINING_FEATURES)))
+    features[:, 0] = shares[:, 3]
+    features[:, 1:4] = shares[:, :3]
+    free = left[:, 4]
+    np.divide(left[:, 0], free, out=features[:, 4], where=free > 0)
+    return _unit(features)
+
+
+def _every_shard(placements: Placements, layout: Layout) -> Observation:
+    """Return what full observations add: placed shards in the order of placing, then those that wait, then zeros."""
+    shard = placements.catalog.shard
+    shards = placements.shards[:, : layout.max_shards]
+    devices = placements.devices[:, : layout.max_shards]
+    membership = devices[:, :, None] == np.arange(layout.max_devices)
+    return {
+        "tables": shard["features"][shards].reshape(len(shards), -1),
+        "positions": (shard["position"][shards] + 1).astype(np.int32),
+        "width_shares": shard["width_share"][shards].astype(np.float32),
+        "waiting": ((devices < 0) & (shards > 0)).astype(np.int8),
+        "membership": membership.reshape(len(shards), -1).astype(np.int8),
+    }
+
+
+def shard_features(
+    task: ShardingTask, positions: Ints, amounts: Floats, scale: list[float], largest_device: float
+) -> Float32s:
+    """Return the features of shards, see `TABLE_FEATURES`, shape (n, 25).
+
+    Args:
+        task: the task.
+        positions: of their tables, shape (n,).
+        amounts: bytes, columns, columns times pooling factor of each, shape (n, 3 or more).
+        scale: what shares of these are relative to.
+        largest_device: bytes of memory.
+    """
+    tables = task.tables
+    histograms = [table.reuse_histogram for table in tables]
+    features = np.empty((len(positions), len(TABLE_FEATURES)))
+    features[:, 0] = (np.log2([table.num_embeddings for table in tables]) / LOG_ROWS)[positions]
+    features[:, 1] = np.log2(amounts[:, 1]) / LOG_DIM
+    features[:, 2] = (np.log1p([table.pooling_factor for table in tables]) / LOG_POOLING)[positions]
+    features[:, 3] = amounts[:, 0] / largest_device
+    features[:, 4:7] = amounts[:, :3] / scale[:3]
+    features[:, 7] = np.array([histogram is not None for histogram in histograms])[positions]
+    features[:, 8:] = np.array([histogram or (0.0,) * REUSE_BINS for histogram in histograms])[positions]
+    return _unit(features)
+
+
+def empty_devices(capacity: Floats) -> Float32s:
+    """Return the features of devices that hold nothing, shape (D, 7).
+
+    Args:
+        capacity: bytes of memory, -1 where there is no device, shape (D,).
+    """
+    exists = capacity >= 0
+    features = np.zeros((len(capacity), len(DEVICE_FEATURES)), np.float32)
+    features[exists, :2] = 1.0
+    features[exists, 2] = capacity[exists] / capacity.max()
+    return features
+
+
+def _unit(values: Floats) -> Float32s:
+    """Limit to [0, 1]; `np.clip` takes longer for small arrays."""
+    return np.minimum(np.maximum(values, 0.0), 1.0).astype(np.float32)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import gymnasium
 
 ENV_IDS = {
-    "ShardGym/TableWise-v0": "shardgym.envs.table_wise:TableWiseEnv",
-    "ShardGym/ColumnWise-v0": "shardgym.envs.column_wise:ColumnWiseEnv",
+    "ShardGym/TableWise-v0": "shardgym.envs.env:TableWiseEnv",
+    "ShardGym/ColumnWise-v0": "shardgym.envs.env:ColumnWiseEnv",
 }
 #: What `make_vec` makes of many of them.
 VECTOR_ENVS = {
-    "ShardGym/TableWise-v0": "shardgym.envs.vector.table_wise:TableWiseVectorEnv",
-    "ShardGym/ColumnWise-v0": "shardgym.envs.vector.column_wise:ColumnWiseVectorEnv",
+    "ShardGym/TableWise-v0": "shardgym.envs.vector_env:TableWiseVectorEnv",
+    "ShardGym/ColumnWise-v0": "shardgym.envs.vector_env:ColumnWiseVectorEnv",
 }
 
 

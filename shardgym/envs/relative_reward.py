@@ -10,8 +10,8 @@ import numpy as np
 
 from shardgym.arguments import describe
 from shardgym.costs.base import CostModel
-from shardgym.envs.base import PlacementEnv, Step
-from shardgym.envs.observation_space import Observation
+from shardgym.envs.env import PlacementEnv, Step
+from shardgym.envs.observation import Observation
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
 from shardgym.task import ShardingTask

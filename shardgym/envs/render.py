@@ -1,52 +1,185 @@
-"""Text rendering of a placement."""
+"""Drawing a placement: as text, or as a picture with two bars per device, drawn with NumPy alone.
+
+The left bar of a device is its time, compute (blue) with communication (orange) on top; the right one is its memory
+(green), as high as its share of the largest device's. A red mark stands under the slowest device. The numbers at the
+top are its time in ms (left) and the shards placed and there (right).
+"""
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 from tabulate import tabulate
 
-from shardgym.arrays import Floats
-from shardgym.envs.loads import Loads
-from shardgym.envs.placement import Placement
+from shardgym.arrays import Bools, Floats
+from shardgym.costs.plan_cost import PHASES
+from shardgym.envs.game import Game
+from shardgym.errors import InputError, MeasurementError
 from shardgym.rendering import bar
 
+RENDER_MODES = ("ansi", "rgb_array")
+
+Picture = npt.NDArray[np.uint8]
+
+PAPER, TRACK, INK = (255, 255, 255), (226, 226, 226), (60, 60, 60)
+COMPUTE, COMM, MEMORY, SLOWEST = (52, 101, 175), (240, 150, 50), (80, 160, 90), (205, 40, 40)
+
+_HEIGHT, _MARGIN, _TOP, _BAR_HEIGHT, _LEAST_WIDTH = 360, 16, 40, 290, 320
+#: Characters of a bar in text.
 _BAR = 20
+_COMPUTE_PHASES = [number for number, phase in enumerate(PHASES) if phase.endswith("compute")]
+
+#: Digits as five rows of three pixels each, rows from the top, "#" is ink; each pixel is drawn `_SCALE` times.
+_SCALE = 3
+_GLYPHS = {
+    "0": "### #.# #.# #.# ###", "1": ".#. ##. .#. .#. ###", "2": "### ..# ### #.. ###", "3": "### ..# ### ..# ###",
+    "4": "#.# #.# ### ..# ..#", "5": "### #.. ### ..# ###", "6": "### #.. ### #.# ###", "7": "### ..# ..# .#. .#.",
+    "8": "### #.# ### #.# ###", "9": "### #.# ### ..# ###", ".": "... ... ... ... .#.", "/": "..# ..# .#. #.. #..",
+    "-": "... ... ### ... ...",
+}  # fmt: skip
 
 
-def render_ansi(placement: Placement, phases: Floats | None) -> str:
-    """Draw devices with what they hold and what it costs, mark the slowest, and say what is placed next.
+class RenderModeError(InputError, TypeError):
+    """A render mode that there is not. A `TypeError` too: makers of environments try again without one then."""
 
-    Args:
-        placement: what to draw.
-        phases: of what is placed, shape (D, 4); None where there are no times.
+
+def check_render_mode(mode: str | None) -> str | None:
+    """Return `mode`; raises `RenderModeError` when there is none like it."""
+    if mode is not None and mode not in RENDER_MODES:
+        expected = " or ".join(repr(known) for known in (None, *RENDER_MODES))
+        raise RenderModeError(f"unknown render_mode '{mode}': expected {expected}")
+    return mode
+
+
+class DeviceLoads(NamedTuple):
+    """What the devices of one episode do and hold.
+
+    Attributes:
+        compute_ms: forward and backward, shape (D,); None where the cost model gives no times.
+        comm_ms: likewise.
+        loads: bytes, columns, columns times pooling factor and number of shards held, shape (D, 4).
+        capacity: bytes of memory, shape (D,).
+        slowest: the device that sets the cost, of several the one that computes longest; None where nothing is placed
+            or there are no times.
     """
-    loads = Loads.of(placement, phases)
-    rows = [
-        (f"{d} *" if d == loads.slowest else str(d), int(placement.tables[d]), *_times(loads, d),
-         bar(used / capacity, _BAR, ascii_only=True), f"{used / 2**20:.1f} / {capacity / 2**20:.1f}",
-         int(placement.dims[d]), f"{placement.lookups[d]:.0f}")
-        for d, (used, capacity) in enumerate(zip(loads.used, loads.capacity, strict=True))
-    ]  # fmt: skip
-    noun = _noun(placement)
-    headers = ("device", noun, "compute ms", "comm ms", "memory", "MiB", "columns", "lookups x columns")
-    table = tabulate(rows, headers=headers, disable_numparse=True)
-    footer = "" if loads.slowest is None else "* the slowest device, which sets the cost\n"
-    return f"{_headline(placement, noun)}\n{table}\n{footer}"
+
+    compute_ms: Floats | None
+    comm_ms: Floats | None
+    loads: Floats
+    capacity: Floats
+    slowest: int | None
+
+    @property
+    def slowest_ms(self) -> float:
+        """The slowest device's time; 0 where there are no times."""
+        if self.compute_ms is None or self.comm_ms is None:
+            return 0.0
+        return float((self.compute_ms + self.comm_ms).max())
 
 
-def _times(loads: Loads, device: int) -> tuple[str, str]:
-    if loads.compute_ms is None or loads.comm_ms is None:
-        return "-", "-"
-    return f"{loads.compute_ms[device]:.3f}", f"{loads.comm_ms[device]:.3f}"
+def render(game: Game, row: int, mode: str) -> Any:
+    """Return an episode as text (str, mode "ansi") or as a picture (uint8, shape (360, W, 3), mode "rgb_array").
+
+    The width of pictures is even and depends on the largest number of devices alone, so that all have one size.
+    """
+    loads = device_loads(game, row)
+    return _text(game, row, loads) if mode == "ansi" else _picture(game, row, loads)
 
 
-def _noun(placement: Placement) -> str:
-    return "shards" if placement.limits.per_episode else "tables"
+def device_loads(game: Game, row: int) -> DeviceLoads:
+    """Return what devices do and hold; times are those of the complete plan, or of what is placed so far."""
+    p = game.placements
+    num_devices = game.catalog.tasks[p.task[row]].num_devices
+    memory = p.loads[row, :num_devices], p.capacity[row, :num_devices]
+    cost = game.cost_of[row]
+    try:
+        phases = game.scorer.partial_per_device(row) if cost is None else cost.per_device
+    except MeasurementError:
+        phases = None
+    if phases is None or not np.isfinite(phases).all():
+        return DeviceLoads(None, None, *memory, None)
+    total = phases.sum(axis=1)
+    compute = phases[:, _COMPUTE_PHASES].sum(axis=1)
+    # Waiting counts as communication, so devices often tie but for rounding.
+    slowest = int(np.where(np.isclose(total, total.max(), rtol=1e-9), compute, -1.0).argmax())
+    return DeviceLoads(compute, total - compute, *memory, slowest if p.placed[row] else None)
 
 
-def _headline(placement: Placement, noun: str) -> str:
-    done = f"{placement.placed} of {placement.shards} {noun} placed"
-    if not placement.waiting:
-        return done
-    shard = placement.waiting[-1]
-    rows = placement.figures.task.tables[shard.position].num_embeddings
-    return f"{done}; next: '{placement.table_name}', {rows} x {shard.width}, {shard.size / 2**20:.1f} MiB"
+def _text(game: Game, row: int, devices: DeviceLoads) -> str:
+    """Draw devices with what they hold and what it costs, mark the slowest, and say what is placed next."""
+    p = game.placements
+    rows = []
+    for device, (used, columns, lookups, count) in enumerate(devices.loads.tolist()):
+        times = ["-", "-"]
+        if devices.compute_ms is not None and devices.comm_ms is not None:
+            times = [f"{devices.compute_ms[device]:.3f}", f"{devices.comm_ms[device]:.3f}"]
+        capacity = float(devices.capacity[device])
+        name = f"{device} *" if device == devices.slowest else str(device)
+        memory = [bar(used / capacity, _BAR, ascii_only=True), f"{used / 2**20:.1f} / {capacity / 2**20:.1f}"]
+        rows.append([name, int(count), *times, *memory, int(columns), f"{lookups:.0f}"])
+    noun = "shards" if game.rules.limits and game.rules.limits.max_splits else "tables"
+    headers = ["device", noun, "compute ms", "comm ms", "memory", "MiB", "columns", "lookups x columns"]
+    headline = f"{p.placed[row]} of {p.count[row]} {noun} placed"
+    if p.placed[row] < p.count[row]:
+        shard = {name: game.catalog.shard[name][p.next[row]] for name in ("name", "rows", "width", "amounts")}
+        size = f"{shard['amounts'][0] / 2**20:.1f} MiB"
+        headline += f"; next: '{shard['name']}', {shard['rows']} x {shard['width']}, {size}"
+    footer = "" if devices.slowest is None else "* the slowest device, which sets the cost\n"
+    return f"{headline}\n{tabulate(rows, headers=headers, disable_numparse=True)}\n{footer}"
+
+
+def _picture(game: Game, row: int, devices: DeviceLoads) -> Picture:
+    max_devices = game.layout.max_devices
+    cell = min(max(640 // max_devices, 6), 96) // 2 * 2
+    width = max(2 * _MARGIN + cell * max_devices, _LEAST_WIDTH)
+    picture = np.full((_HEIGHT, width, 3), PAPER, np.uint8)
+    for device in range(len(devices.capacity)):
+        _draw_device(picture[_TOP:, _MARGIN + device * cell : _MARGIN + (device + 1) * cell], devices, device)
+    _write(picture[:, _MARGIN:], "-" if devices.slowest is None else f"{devices.slowest_ms:.2f}")
+    counts = f"{game.placements.placed[row]}/{game.placements.count[row]}"
+    _write(picture[:, width - _MARGIN - text_mask(counts).shape[1] :], counts)
+    return picture
+
+
+def _draw_device(cell: Picture, devices: DeviceLoads, device: int) -> None:
+    width = cell.shape[1]
+    gap = max(width // 16, 1)
+    thickness = max(width * 6 // 16, 1)
+    time = cell[:_BAR_HEIGHT, gap : gap + thickness]
+    memory = cell[:_BAR_HEIGHT, width - gap - thickness : width - gap]
+    time[:] = TRACK
+    if devices.compute_ms is not None and devices.comm_ms is not None:
+        full = _round_up(devices.slowest_ms)
+        compute, comm = devices.compute_ms[device] / full, devices.comm_ms[device] / full
+        _fill(time, compute + comm, COMM)
+        _fill(time, compute, COMPUTE)
+    largest = float(devices.capacity.max())
+    _fill(memory, devices.capacity[device] / largest, TRACK)
+    _fill(memory, devices.loads[device, 0] / largest, MEMORY)
+    if device == devices.slowest:
+        cell[_BAR_HEIGHT + 6 : _BAR_HEIGHT + 14, gap : width - gap] = SLOWEST
+
+
+def _fill(column: Picture, share: float, colour: tuple[int, int, int]) -> None:
+    column[len(column) - round(share * len(column)) :] = colour
+
+
+def _round_up(ms: float) -> float:
+    """Return 1, 2 or 5 times a power of ten that is at least `ms`, so that the scale seldom changes."""
+    if ms <= 0:
+        return 1.0
+    power = 10.0 ** np.floor(np.log10(ms))
+    return float(next(power * factor for factor in (1, 2, 5, 10) if power * factor >= ms))
+
+
+def _write(picture: Picture, text: str) -> None:
+    mask = text_mask(text)
+    picture[_MARGIN : _MARGIN + len(mask), : mask.shape[1]][mask] = INK
+
+
+def text_mask(text: str) -> Bools:
+    """Return where the ink of digits, ".", "/" and "-" is, shape (15, 12 * characters)."""
+    glyphs = [np.array([[dot == "#" for dot in row + "."] for row in _GLYPHS[c].split()]) for c in text]
+    return np.concatenate(glyphs, axis=1).repeat(_SCALE, axis=0).repeat(_SCALE, axis=1)

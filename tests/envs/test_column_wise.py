@@ -7,7 +7,7 @@ import pytest
 from env_toys import halvable_task, make_tasks, masked_rollout, play
 
 from shardgym.costs.roofline import RooflineCost
-from shardgym.envs.column_wise import ColumnWiseEnv
+from shardgym.envs.env import ColumnWiseEnv
 from shardgym.errors import InputError
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.table import EmbeddingTable

@@ -6,11 +6,9 @@ import pytest
 from env_toys import halvable_task, make_tasks, play
 
 from shardgym.costs.roofline import RooflineCost
-from shardgym.envs.column_wise import ColumnWiseEnv
-from shardgym.envs.digits import text_mask
-from shardgym.envs.picture import COMM, COMPUTE, INK, MEMORY, PAPER, SLOWEST, TRACK
+from shardgym.envs.env import ColumnWiseEnv, TableWiseEnv
 from shardgym.envs.registration import ENV_IDS
-from shardgym.envs.table_wise import TableWiseEnv
+from shardgym.envs.render import COMM, COMPUTE, INK, MEMORY, PAPER, SLOWEST, TRACK, text_mask
 
 #: With two devices, cells of 96 pixels begin at 16: time bars at 22 to 58, memory bars at 70 to 106.
 TIME, MEM = (40, 136), (88, 184)
@@ -42,7 +40,7 @@ def bars(picture, x):
 
 def test_the_picture_shows_memory_times_and_the_slowest_device():
     picture, env = picture_after([1, 0])
-    [cost] = [env.snapshot().episode.cost]
+    [cost] = [env.snapshot().state.cost]
     assert (picture.shape, picture.dtype) == ((360, 320, 3), np.uint8)
     # t0, 4,096 of 8,192 bytes, is on device 1; t1, 2,048 bytes, on device 0.
     assert bars(picture, MEM[1]) == {MEMORY: 0.5, TRACK: 0.5}
@@ -64,7 +62,7 @@ def test_the_picture_shows_memory_times_and_the_slowest_device():
 
 def test_numbers_at_the_top_are_the_slowest_time_and_the_progress():
     picture, env = picture_after([1])
-    assert env.snapshot().episode.cost is None
+    assert env.snapshot().state.cost is None
     ink = (picture[16:31] == INK).all(axis=2)
     counts = text_mask("1/2")
     assert np.array_equal(ink[:, 320 - 16 - counts.shape[1] : 320 - 16], counts)
@@ -125,7 +123,7 @@ def test_text_marks_the_slowest_device_and_gives_its_times():
     assert "* the slowest device, which sets the cost" in text
     play(env, [0, 0])
     slowest = env.render().splitlines()[3].split()
-    row = env.snapshot().episode.cost.per_device[0]
+    row = env.snapshot().state.cost.per_device[0]
     assert slowest[:2] == ["0", "*"]
     assert slowest[3:5] == [f"{row[0] + row[3]:.3f}", f"{row[1] + row[2]:.3f}"]
 

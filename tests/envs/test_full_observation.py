@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from env_toys import halvable_task, make_tasks, masked_rollout, play
 
-from shardgym.envs.column_wise import ColumnWiseEnv
-from shardgym.envs.observation_space import TABLE_FEATURES
+from shardgym.envs.env import ColumnWiseEnv, TableWiseEnv
+from shardgym.envs.observation import TABLE_FEATURES
 from shardgym.envs.registration import ENV_IDS
-from shardgym.envs.table_wise import TableWiseEnv
 from shardgym.errors import InputError
 
 FEATURES = len(TABLE_FEATURES)

@@ -3,7 +3,7 @@
 import gymnasium
 import pytest
 
-from shardgym.envs.table_wise import TableWiseEnv
+from shardgym.envs.env import TableWiseEnv
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology

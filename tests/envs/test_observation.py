@@ -2,42 +2,34 @@
 
 import numpy as np
 import pytest
+from env_toys import play
 
-from shardgym.envs.figures import Figures
-from shardgym.envs.observation import ObservationBuilder
-from shardgym.envs.observation_space import (
-    DEVICE_FEATURES,
-    REMAINING_FEATURES,
-    TABLE_FEATURES,
-    Layout,
-    observation_space,
-)
-from shardgym.envs.placement import Placement
+from shardgym.envs.env import TableWiseEnv
+from shardgym.envs.observation import DEVICE_FEATURES, REMAINING_FEATURES, TABLE_FEATURES
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology
 
 HISTOGRAM = (0.75, 0.25) + (0.0,) * 15
 
+#: Table a: 1,024 bytes, 16 columns, 48 lookups x columns; b: 256 bytes, 4, 16. Devices of 2,048 and 1,024 bytes.
+TASK = ShardingTask(
+    (EmbeddingTable("b", 16, 4, 4.0), EmbeddingTable("a", 16, 16, 3.0, reuse_histogram=HISTOGRAM)),
+    Topology(num_devices=2, memory_bytes=(2048, 1024)),
+    batch_size=8,
+)
 
-@pytest.fixture
-def placement():
-    """Table a: 1,024 bytes, 16 columns, 48 lookups x columns; b: 256 bytes, 4, 16. Devices of 2,048 and 1,024 bytes."""
-    tables = (EmbeddingTable("b", 16, 4, 4.0), EmbeddingTable("a", 16, 16, 3.0, reuse_histogram=HISTOGRAM))
-    topology = Topology(num_devices=2, memory_bytes=(2048, 1024))
-    return Placement(Figures.of(ShardingTask(tables, topology, batch_size=8), "size"))
 
-
-def observe(placement, max_devices=3):
-    mask = np.array([True, False, False][:max_devices])
-    layout = Layout(max_devices)
-    observation = ObservationBuilder(placement.figures, layout).observe(placement, mask)
-    assert observation_space(layout).contains(observation)
+def observe(actions=(), task=TASK, **settings):
+    """What is observed after actions."""
+    env = TableWiseEnv(tasks=[task], **{"max_devices": 3} | settings)
+    observation = play(env, actions)[-1][0] if actions else env.reset()[0]
+    assert env.observation_space.contains(observation)
     return observation
 
 
-def test_the_first_table_is_described_by_its_features(placement):
-    features = dict(zip(TABLE_FEATURES, observe(placement)["table"], strict=True))
+def test_the_first_table_is_described_by_its_features():
+    features = dict(zip(TABLE_FEATURES, observe()["table"], strict=True))
     assert features["log_rows"] == pytest.approx(4 / 40)
     assert features["log_dim"] == pytest.approx(4 / 16)
     assert features["log_pooling"] == pytest.approx(np.log(4) / np.log(1_000_001))
@@ -48,15 +40,13 @@ def test_the_first_table_is_described_by_its_features(placement):
     assert (features["histogram_known"], features["reuse_bin_0"], features["reuse_bin_1"]) == (1, 0.75, 0.25)
 
 
-def test_a_table_without_histogram_says_so(placement):
-    placement.put(0)
-    features = dict(zip(TABLE_FEATURES, observe(placement)["table"], strict=True))
+def test_a_table_without_histogram_says_so():
+    features = dict(zip(TABLE_FEATURES, observe([0])["table"], strict=True))
     assert (features["histogram_known"], features["reuse_bin_0"]) == (0, 0)
 
 
-def test_devices_show_what_they_hold_and_missing_ones_are_zero(placement):
-    placement.put(0)
-    devices = observe(placement)["devices"].reshape(3, len(DEVICE_FEATURES))
+def test_devices_show_what_they_hold_and_missing_ones_are_zero():
+    devices = observe([0])["devices"].reshape(3, len(DEVICE_FEATURES))
     first = dict(zip(DEVICE_FEATURES, devices[0], strict=True))
     assert (first["exists"], first["free_share"], first["capacity_share"]) == (1, 0.5, 1)
     held = [first[f"{name}_share"] for name in ("bytes", "dim", "lookup", "tables")]
@@ -65,13 +55,11 @@ def test_devices_show_what_they_hold_and_missing_ones_are_zero(placement):
     assert not devices[2].any()
 
 
-def test_remaining_and_progress_count_down_to_the_end(placement):
+def test_remaining_and_progress_count_down_to_the_end():
     seen = []
-    for device in (0, 1, None):
-        observation = observe(placement)
+    for actions in ([], [0], [0, 1]):
+        observation = observe(actions)
         seen.append([*observation["progress"], *observation["remaining"]])
-        if device is not None:
-            placement.put(device)
     # Progress, then tables, bytes, dims, lookups left, and bytes left over bytes free (3,072, then 2,048).
     assert len(REMAINING_FEATURES) == 5
     assert seen[0] == pytest.approx([0, 1, 1, 1, 1, 1280 / 3072])
@@ -81,14 +69,14 @@ def test_remaining_and_progress_count_down_to_the_end(placement):
 
 def test_a_task_without_lookups_and_a_device_filled_to_the_byte_stay_finite():
     task = ShardingTask((EmbeddingTable("t", 16, 4, 0.0),), Topology(num_devices=1, memory_bytes=256), batch_size=8)
-    placement = Placement(Figures.of(task, "lookup"))
-    observe(placement, 1)
-    placement.put(0)
-    assert observe(placement, 1)["devices"].tolist() == [1, 0, 1, 1, 1, 0, 1]
+    settings = {"task": task, "order": "lookup", "max_devices": 1}
+    observe(**settings)
+    assert observe([0], **settings)["devices"].tolist() == [1, 0, 1, 1, 1, 0, 1]
 
 
-def test_observations_do_not_share_memory_with_the_environment(placement):
-    builder = ObservationBuilder(placement.figures, Layout(3))
-    mask = np.ones(3, dtype=bool)
-    builder.observe(placement, mask)["table"][:] = 0.5
-    assert builder.observe(placement, mask)["table"][0] == pytest.approx(0.1)
+def test_observations_do_not_share_memory_with_the_environment():
+    env = TableWiseEnv(tasks=[TASK])
+    for values in env.reset()[0].values():
+        values[:] = 0
+    assert env.reset()[0]["table"][0] == pytest.approx(0.1)
+    assert env.reset()[0]["devices"][0] == 1

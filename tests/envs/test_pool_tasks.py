@@ -3,9 +3,9 @@
 import gymnasium
 import pytest
 
-from shardgym.envs.pool_tasks import PER_GROUP, PoolTasks
+from shardgym.envs.env import TableWiseEnv
 from shardgym.envs.registration import ENV_IDS
-from shardgym.envs.table_wise import TableWiseEnv
+from shardgym.envs.tasks import PER_GROUP, PoolTasks
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.pools import load_pool
 from shardgym.suites import load_suite
@@ -76,7 +76,7 @@ def test_a_pool_of_ones_own_works_too(tmp_path):
     train, _ = load_pool(path).split()
     env = TableWiseEnv(pool=str(path))
     env.reset(seed=0)
-    task = env.snapshot().episode.placement.figures.task
+    task = env.task
     assert names(task) <= {table.name for table in train}
 
 

@@ -13,8 +13,9 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env, data_equivalence
 
 from shardgym.costs.roofline import RooflineCost
+from shardgym.envs.game import REWARDS
+from shardgym.envs.observation import OBSERVATIONS
 from shardgym.envs.registration import ENV_IDS
-from shardgym.envs.rules import OBSERVATIONS, REWARDS
 
 SEEDS = range(3)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shardgym.costs.roofline import RooflineCost
-from shardgym.envs.table_wise import TableWiseEnv
+from shardgym.envs.env import TableWiseEnv
 from shardgym.errors import MeasurementError
 from shardgym.plan import ShardingPlan
 from shardgym.table import EmbeddingTable

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from shardgym.costs.roofline import RooflineCost
-from shardgym.envs.table_wise import TableWiseEnv
+from shardgym.envs.env import TableWiseEnv
 from shardgym.errors import InputError
 from shardgym.suites import load_suite
 from shardgym.table import EmbeddingTable

@@ -16,9 +16,9 @@ from vector_play import COLUMN_WISE, TABLE_WISE, assert_same, native, play_toget
 
 import shardgym
 from shardgym.costs.roofline import RooflineCost
+from shardgym.envs import game
 from shardgym.envs.registration import ENV_IDS
-from shardgym.envs.vector import game
-from shardgym.envs.vector.base import PlacementVectorEnv
+from shardgym.envs.vector_env import PlacementVectorEnv
 from shardgym.errors import InputError
 
 
@@ -146,7 +146,7 @@ def test_tasks_that_are_not_played_are_forgotten(env_id, simulator, monkeypatch)
     settings = {"tasks": tasks, "cost": simulator, "reward": "dense", "num_envs": 2}
     pair = [make(env_id, **settings) for make in (wrapped, native)]
     assert play_together(pair, seed=6, steps=250)["complete"] > 20
-    assert len(pair[1]._game.shards) <= 6
+    assert len(pair[1]._game.catalog.tasks) <= 6
 
 
 def test_actions_may_be_lists_or_other_numbers():

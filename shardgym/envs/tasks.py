@@ -1,17 +1,17 @@
-"""TaskSampler: which task an episode is about."""
+"""Which task an episode is about: one that is asked for, or one drawn from a suite, a list or a pool."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 from shardgym.arguments import check_dict, check_instance, check_int, check_list_of, check_name
-from shardgym.envs.pool_tasks import PoolTasks
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.records import short_repr
 from shardgym.suites import load_suite
+from shardgym.suites.sources import DrawnSource
 from shardgym.task import ShardingTask
 
 DEFAULT_SUITE = "quick-v1"
@@ -19,6 +19,9 @@ OPTIONS = ("task", "task_index")
 
 #: `task_index` of a task that is not one of the sequence.
 NO_INDEX = -1
+
+#: Tasks of each group of the suite: more than a training run will see.
+PER_GROUP = 2**14
 
 
 class TaskSampler:
@@ -116,3 +119,45 @@ def _sequence(suite: str | None, tasks: Sequence[ShardingTask] | None, pool: str
     if not len(tasks):
         raise InputError("expected at least one task, got none")
     return tasks
+
+
+class PoolTasks(Sequence[ShardingTask]):
+    """Tasks of the train half of a pool, sized like those of a suite. Each is drawn when it is asked for.
+
+    Args:
+        pool: name or path of a pool.
+        suite: name or path of a suite whose tasks are drawn; its numbers of tables and devices, widths, sizes and
+            memory are taken, with its groups in turn.
+
+    Attributes:
+        max_devices: devices of a task at most.
+        max_tables: tables of a task at most.
+
+    Raises:
+        InputError: the suite's tasks are not drawn.
+        UnknownNameError: no such pool or suite.
+    """
+
+    def __init__(self, pool: str, suite: str) -> None:
+        source = load_suite(suite).source
+        if not isinstance(source, DrawnSource):
+            raise InputError(f"suite '{suite}' is not drawn at random, so it cannot say how to draw tasks from a pool")
+        self._name = f"{pool}/train"
+        self._source = source.redrawn(pool, "train", PER_GROUP)
+        groups = self._source.groups
+        self.max_devices = max(group.num_devices for group in groups)
+        self.max_tables = max(group.num_tables[1] for group in groups)
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    @overload
+    def __getitem__(self, index: int) -> ShardingTask: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ShardingTask]: ...
+    def __getitem__(self, index: int | slice) -> ShardingTask | list[ShardingTask]:
+        positions = range(len(self))[index]
+        return self._build(positions) if isinstance(positions, int) else [self._build(i) for i in positions]
+
+    def _build(self, index: int) -> ShardingTask:
+        return self._source.build(index, f"{self._name}/{index}")

@@ -1,0 +1,353 @@
+"""The environments: an episode is row 0 of a `Game` that is played with one row."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from shardgym.arrays import Bools
+from shardgym.costs.base import CostModel
+from shardgym.envs.game import EpisodeState, Game, Rules
+from shardgym.envs.observation import OBSERVATIONS, Layout, Observation, observation_space
+from shardgym.envs.render import RENDER_MODES, check_render_mode, render
+from shardgym.envs.scoring import cost_model
+from shardgym.envs.shard_catalog import SplitLimits
+from shardgym.envs.tasks import TaskSampler
+from shardgym.errors import InputError, UnknownNameError
+from shardgym.task import ShardingTask
+
+Step = tuple[Observation, float, bool, bool, dict[str, Any]]
+
+#: The only row.
+_ROW = np.zeros(1, dtype=np.int64)
+#: Stands for an action that is no whole number, or a huge one: there is no such action.
+_NO_ACTION = -1
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A point of an episode, to return to any number of times; can be pickled.
+
+    Attributes:
+        made_with: what the environment was made with as far as episodes depend on it.
+        state: the point.
+    """
+
+    made_with: tuple[Any, ...]
+    state: EpisodeState
+
+
+class PlacementEnv(gymnasium.Env[Observation, np.int64]):
+    """Puts one shard after another on a device, or halves it where that is an action; see the subclasses."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": list(RENDER_MODES), "render_fps": 4}  # type: ignore[misc]
+
+    #: How often shards may be halved; None where tables are placed whole and halving is no action.
+    _limits: SplitLimits | None = None
+
+    def __init__(
+        self,
+        suite: str | None = None,
+        cost: str | CostModel = "roofline",
+        *,
+        tasks: Sequence[ShardingTask] | None = None,
+        pool: str | None = None,
+        cost_settings: dict[str, Any] | None = None,
+        order: str = "size",
+        observation: str = "compact",
+        reward: str = "terminal",
+        penalty: float = -1000.0,
+        max_devices: int | None = None,
+        max_tables: int | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        self.render_mode = check_render_mode(render_mode)
+        rules = Rules(order, reward, penalty, self._limits)
+        if observation not in OBSERVATIONS:
+            raise UnknownNameError("observation", observation, OBSERVATIONS)
+        self._sampler = TaskSampler(suite, tasks, pool, max_devices, max_tables, counts_tables=observation == "full")
+        model, self._owns_cost = cost_model(cost, cost_settings)
+        max_splits = None if self._limits is None else self._limits.max_splits
+        layout = Layout(self._sampler.max_devices, max_splits, self._sampler.max_tables)
+        self._game = Game(rules, model, layout)
+        self._started = False
+        self.observation_space: spaces.Dict = observation_space(layout)  # type: ignore[assignment]
+        self.action_space = spaces.Discrete(layout.actions)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Start an episode; see the class for `options`.
+
+        Raises:
+            InputError: unknown options, or a task that is out of range or too large.
+        """
+        super().reset(seed=seed)
+        reasons = self._game.start(_ROW, [self._sampler.pick(self.np_random, options)])
+        self._started = True
+        return self._observe(), self._info() | ({"reason": reasons[0]} if reasons else {})
+
+    def step(self, action: Any) -> Step:
+        """Put the shard on device `action`, or halve it; see the class for what ends the episode.
+
+        Raises:
+            gymnasium.error.ResetNeeded: there is no running episode.
+        """
+        self._require_episode()
+        if self._game.ended[0]:
+            raise gymnasium.error.ResetNeeded("the episode has ended: call reset() first")
+        result = self._game.step(_ROW, np.array([whole_number(action)]), [action])
+        info = self._info() | result.ends.get(0, {})
+        return self._observe(), float(result.rewards[0]), 0 in result.ends, False, info
+
+    def action_masks(self) -> Bools:
+        """Return which actions are valid now, shape (actions,); none after the end (as in sb3-contrib)."""
+        masks: Bools = self._game.masks()[0]
+        return masks
+
+    def snapshot(self) -> Snapshot:
+        """Return the point that the episode has reached, for `restore`. The random generator is no part of it.
+
+        Raises:
+            gymnasium.error.ResetNeeded: there is no episode.
+        """
+        self._require_episode()
+        return Snapshot(self._made_with, self._game.save(0))
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back, or on, to a point of an episode of this environment or of one made with the same arguments.
+
+        What `reset` or `step` returned there is not returned again.
+
+        Raises:
+            InputError: not a snapshot, or of an environment made with other arguments.
+        """
+        if not isinstance(snapshot, Snapshot):
+            raise InputError(f"expected what snapshot() returned, got {type(snapshot).__name__}")
+        if snapshot.made_with != self._made_with:
+            raise InputError("the snapshot is of an environment made with other arguments: use it there")
+        self._game.load(0, snapshot.state)
+        self._started = True
+
+    def render(self) -> Any:
+        """Return the placement as text (str) or picture (uint8, shape (H, W, 3)), or None without render mode.
+
+        Raises:
+            gymnasium.error.ResetNeeded: before the first reset.
+        """
+        if self.render_mode is None:
+            return None
+        self._require_episode()
+        return render(self._game, 0, self.render_mode)
+
+    def close(self) -> None:
+        """Close the cost model if this environment made it."""
+        if self._owns_cost:
+            self._game.cost.close()
+
+    @property
+    def task(self) -> ShardingTask:
+        """The task being placed; raises `gymnasium.error.ResetNeeded` before the first reset."""
+        self._require_episode()
+        return self._game.catalog.tasks[int(self._game.placements.task[0])]
+
+    @property
+    def cost(self) -> CostModel:
+        """The cost model that rewards come from."""
+        return self._game.cost
+
+    @property
+    def _made_with(self) -> tuple[Any, ...]:
+        cost = self._game.cost
+        return type(self).__name__, self._game.rules, self._game.layout, cost.name, cost.version, cost.hardware
+
+    def _require_episode(self) -> None:
+        if not self._started:
+            raise gymnasium.error.ResetNeeded("there is no episode: call reset() first")
+
+    def _observe(self) -> Observation:
+        return {name: values[0] for name, values in self._game.observe().items()}
+
+    def _info(self) -> dict[str, Any]:
+        return {name: values.item(0) for name, values in self._game.infos().items()}
+
+
+def whole_number(action: Any) -> int:
+    """Return an action as a number; one that there is not where it is none, or too large for an array."""
+    try:
+        number = operator.index(action)
+    except TypeError:
+        return _NO_ACTION
+    return number if abs(number) < 2**62 else _NO_ACTION
+
+
+class TableWiseEnv(PlacementEnv):
+    """Place the tables of a task whole, one after another; registered as `ShardGym/TableWise-v0`.
+
+    **Episode.** `reset` draws a task uniformly, or takes the one asked for with `options={"task_index": i}` or
+    `options={"task": task}`. Tables come up in descending order of memory (see `order`). An episode has as many steps
+    as the task has tables.
+
+    **Action.** The number of the device that gets the table. `action_space` is `Discrete(max_devices)`, the largest
+    number of devices in the suite.
+
+    **Observation.** A dictionary of boxes of one dimension. All features are float32 in [0, 1]; "share" is relative to
+    the whole task unless said otherwise. D is `max_devices`.
+
+    - `table` (25,): the table to place (zeros when none is left). log2(rows) / 40; log2(columns) / 16;
+      ln(1 + pooling factor) / ln(1 + 1e6); bytes over the largest device's memory, at most 1; shares of bytes, of
+      columns, of columns times pooling factor; whether the reuse histogram is known; its 17 bins (zeros if not).
+    - `devices` (7 D,): seven numbers for each device, `reshape(D, 7)` gives a row each. Whether the device exists (all
+      zero if not); free share of its memory; its memory over the largest device's; then what it holds: shares of
+      bytes, columns, columns times pooling factor, tables.
+    - `progress` (1,): share of tables placed.
+    - `remaining` (5,): shares of tables, bytes, columns, columns times pooling factor still to place; bytes to place
+      over bytes free, at most 1.
+    - `action_mask`, int8 (D,): 1 for devices that exist and have room for the table. All zero only after the end.
+
+    With observation="full" these are added. N is `max_tables`; the rows are the placed tables in the order of placing,
+    then those that wait, the one to place first, then zeros.
+
+    - `tables` (25 N,): the features of every table, as in `table`.
+    - `positions`, int32 (N,): 1 + position in `task.tables`.
+    - `width_shares` (N,): columns over those of the whole table, which is 1.
+    - `waiting`, int8 (N,): 1 for tables still to place.
+    - `membership`, int8 (N D,): `reshape(N, D)` has a 1 where a table is on a device.
+
+    The names of the features are in `shardgym.envs.observation`. `action_masks()` returns the mask as booleans.
+
+    **Reward.** A complete plan earns minus its cost, `-info["cost"].total_ms`, but never less than `penalty`, so that
+    giving up never pays. With reward="terminal" it is earned at the end and steps before earn 0. With reward="dense"
+    every step earns minus what it added to the cost of what is placed, and the last one what is missing to the same
+    sum, penalties included; so returns are equal to rounding. What is placed is scored as if the task had no other
+    tables, by the simulator incrementally, by other cost models as a task of its own (so "fbgemm" measures every step).
+
+    **End.** `terminated` is set, and `info["outcome"]` says how it came:
+
+    - "complete": all tables are placed and the plan has a cost.
+    - "invalid_action": the device does not exist or has no room. The episode earns `penalty`.
+    - "no_device_fits": no device has room for the table that came up. The episode earns `penalty`. Where this is so for
+      the first table, `reset` says so in `info["reason"]` and opens the mask for all devices of the task; the first
+      step ends the episode whatever the action.
+    - "no_cost": the plan is infeasible or could not be measured. The episode earns `penalty`. Dense rewards notice
+      before the plan is complete.
+
+    Episodes are never truncated.
+
+    **Info.** Always: `task_index` (-1 for a task given by option), `task_hash`, `task` (its name), `table` (name of
+    the table to place, "" if none), `placed`. At the end also `outcome`, and `reason`, one line, unless complete. A
+    complete plan adds `plan` (`ShardingPlan`) and `cost` (`PlanCost`). Info is deterministic if the cost is.
+
+    **Forks.** `env.unwrapped.snapshot()` returns a point of an episode and `restore(snapshot)` goes there, cheaply
+    enough for tree search. Environments and snapshots can be pickled if the cost model can.
+
+    **Rendering.** Devices with compute, communication and memory of what is placed, the slowest one marked. The times
+    are the cost model's, so a measured cost is measured for every frame.
+
+    Args:
+        suite: name of a suite; "quick-v1" when neither `suite` nor `tasks` is given.
+        cost: name of a cost model, or the model itself (which is then not closed with the environment).
+        tasks: tasks of one's own instead of a suite.
+        pool: name or path of a pool. Tasks are then drawn at random from its train half, sized like those of `suite`,
+            so that a policy trained on them has seen no table of the suite's test half.
+        cost_settings: keyword arguments for a cost model given by name.
+        order: "size", "lookup" (columns times pooling factor), "dim" or "task"; descending, ties as the task lists
+            them.
+        observation: "compact" or "full".
+        reward: "terminal" or "dense".
+        penalty: what an episode earns that ends without a cost; negative and finite.
+        max_devices: makes the spaces larger than the suite needs, to use a policy on other suites.
+        max_tables: likewise, for full observations.
+        render_mode: None, "ansi" or "rgb_array".
+
+    Raises:
+        InputError: arguments that are out of range or contradict each other.
+        UnknownNameError: no such suite, pool, cost, order, observation or reward; the closest names are given.
+
+    Example:
+        >>> env = gymnasium.make("ShardGym/TableWise-v0", suite="quick-v1", cost="roofline")
+        >>> observation, info = env.reset(seed=0)
+        >>> ended = False
+        >>> while not ended:
+        ...     action = env.action_space.sample(mask=observation["action_mask"])
+        ...     observation, reward, ended, _, info = env.step(action)
+        >>> info["outcome"]
+        'complete'
+    """
+
+
+class ColumnWiseEnv(PlacementEnv):
+    """Place shards on devices or halve them by columns; registered as `ShardGym/ColumnWise-v0`.
+
+    **State.** A queue of shards, at first the task's tables, whole, in descending order of memory (see `order`), and
+    for every device the shards that it holds. A shard is all rows of some columns of one table and counts as a table of
+    that width: as many ids, fewer columns, bytes with the optimiser state of its own. The agent decides about the
+    shard at the head of the queue.
+
+    **Action.** `action_space` is `Discrete(max_devices + 1)`.
+
+    - 0 to `max_devices - 1`: the device that gets the shard. Shards of one table may share a device.
+    - `max_devices`: halve the shard. It leaves the queue and its two halves enter, left one first, where `order` has
+      them: in front of the first waiting shard whose key is not larger than a half's. So the queue stays in order, and
+      with order="task" the halves come up at once.
+
+    A shard can be halved if its columns are divisible by 8 (four columns are the unit of a cut), fewer than
+    `max_splits` shards were halved in the episode, and fewer than `max_table_splits` of its table.
+
+    **Episode.** `reset` draws a task, as in `TableWiseEnv`. Each table takes one step and each halving two more, so
+    there are at most `tables + 2 * max_splits` steps.
+
+    **Observation.** That of `TableWiseEnv` with these differences. D is `max_devices`, N is `max_tables + max_splits`.
+
+    - `table` (and `tables`, if full) are about shards, and `progress` and every share of tables count shards: relative
+      to the shards that there are now, placed or waiting. Shares of bytes, columns and columns times pooling factor
+      are relative to the task's uncut tables, at most 1.
+    - `splits`, float32 (2,), is added: halvings left over `max_splits` (0 if that is 0); columns of the shard to
+      place over those of its whole table (0 when none is left).
+    - `action_mask` is int8 (D + 1,); its last entry says whether the shard can be halved.
+
+    **Reward, End.** As in `TableWiseEnv`. Halving earns 0. "invalid_action" also covers halving what cannot be halved.
+    "no_device_fits" means that no device has room for the shard and it cannot be halved either; where this is so for
+    the first table, the mask opens for the task's devices, not for halving.
+
+    **Info.** That of `TableWiseEnv`, where `table` names the table that the shard is of and `placed` counts shards;
+    and `width`, columns of the shard to place (0 if none), and `splits`, halvings so far.
+
+    **Forks, Rendering.** As in `TableWiseEnv`.
+
+    Args:
+        suite: name of a suite; "quick-v1" when neither `suite` nor `tasks` is given.
+        cost: name of a cost model, or the model itself (which is then not closed with the environment).
+        max_splits: halvings in an episode at most; by default the published depth of NeuroShard's search over splits.
+        max_table_splits: halvings of the shards of one table at most; None for no limit of its own.
+        others: keyword arguments of `TableWiseEnv`.
+
+    Raises:
+        InputError: arguments that are out of range or contradict each other.
+        UnknownNameError: no such suite, pool, cost, order, observation or reward; the closest names are given.
+
+    Example:
+        >>> env = gymnasium.make("ShardGym/ColumnWise-v0", suite="quick-v1", max_splits=4, reward="dense")
+        >>> observation, info = env.reset(seed=0)
+        >>> observation, reward, ended, _, info = env.step(env.action_space.n - 1)
+        >>> info["splits"], reward
+        (1, 0.0)
+    """
+
+    def __init__(
+        self,
+        suite: str | None = None,
+        cost: str | CostModel = "roofline",
+        *,
+        max_splits: int = 10,
+        max_table_splits: int | None = None,
+        **others: Any,
+    ) -> None:
+        self._limits = SplitLimits(max_splits, max_table_splits).checked()
+        super().__init__(suite, cost, **others)

@@ -1,0 +1,180 @@
+"""Placements: which shards are on which devices and which wait, for N episodes at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardgym.arrays import Bools, Floats, Ints
+from shardgym.envs.shard_catalog import NOTHING, ShardCatalog, SplitLimits
+from shardgym.plan import Shard
+
+#: What an episode's placement can be made again from; everything else follows.
+_SAVED = ("shards", "starts", "devices", "placed", "loads", "left", "scale")
+
+
+class Placements:
+    """The state of N placements as arrays. Methods take `rows`, numbers of episodes, shape (n,).
+
+    Args:
+        num_envs: N.
+        max_devices: D.
+        catalog: of tasks and shards.
+        limits: how often shards may be halved; None where that is no action.
+        max_shards: that there is room for at first; queues grow with the tasks.
+
+    Attributes:
+        task: number of the task in the catalog, shape (N,).
+        tables: that it has, shape (N,).
+        shards: numbers of shards in the catalog, shape (N, Q). First those placed, in the order of placing; then those
+            that wait, the next one first; then `NOTHING`, at least once.
+        starts: their first columns, shape (N, Q).
+        devices: of the shards placed, -1 for others, shape (N, Q).
+        placed: how many, shape (N,).
+        next: the shard to place now, `NOTHING` when none is left, shape (N,).
+        capacity: bytes of devices, -1 where there is none, shape (N, D).
+        loads: bytes, columns, columns times pooling factor and number of the shards on every device, shape (N, D, 4).
+            Bytes are exact up to 2**53, as all numbers here are.
+        left: the same sums over the shards that wait, and bytes that are free on all devices, shape (N, 5).
+        scale: what shares of loads are relative to, shape (N, 4). The last one is the number of shards there are now.
+        allowed: which actions can be done, shape (N, actions + 1). The last column is for what is no action.
+    """
+
+    def __init__(
+        self, num_envs: int, max_devices: int, catalog: ShardCatalog, limits: SplitLimits | None, max_shards: int = 0
+    ) -> None:
+        self.catalog = catalog
+        self._limits = limits
+        self._max_devices = max_devices
+        self.task, self.tables, self.placed, self.next = np.zeros((4, num_envs), dtype=np.int64)
+        self.shards, self.starts, self.devices = np.zeros((3, num_envs, max_shards + 1), dtype=np.int64)
+        self.capacity: Floats = np.zeros((num_envs, max_devices))
+        self.loads: Floats = np.zeros((num_envs, max_devices, 4))
+        self.left: Floats = np.zeros((num_envs, 5))
+        self.scale: Floats = np.ones((num_envs, 4))
+        self.allowed: Bools = np.zeros((num_envs, max_devices + (limits is not None) + 1), dtype=np.bool_)
+
+    @property
+    def splits(self) -> Ints:
+        """Halvings so far, shape (N,): each of them made one shard of another two."""
+        return self.count - self.tables
+
+    @property
+    def count(self) -> Ints:
+        """Shards that there are now, placed or waiting, shape (N,)."""
+        return self.scale[:, 3].astype(np.int64)
+
+    def start(self, rows: Ints, tasks: Ints) -> None:
+        """Start placing tasks, whose numbers are given, shape (n,)."""
+        task = self.catalog.task
+        tables = self.tables[rows] = task["tables"][tasks]
+        self._make_room(int(tables.max()) + (self._limits.max_splits if self._limits else 0))
+        places = np.arange(self.shards.shape[1])
+        queue = task["first"][tasks][:, None] + places
+        self.shards[rows] = np.where(places < tables[:, None], queue, NOTHING)
+        self.starts[rows] = 0
+        self.devices[rows] = -1
+        self.task[rows] = tasks
+        self.placed[rows] = 0
+        self.capacity[rows] = task["capacity"][tasks]
+        self.loads[rows] = 0.0
+        self.left[rows] = task["totals"][tasks]
+        self.scale[rows] = task["scale"][tasks]
+        self._update(rows)
+
+    def place(self, rows: Ints, devices: Ints) -> None:
+        """Place the next shard of each episode on a device that has room for it, shape (n,)."""
+        here = self.placed[rows]
+        amounts = self.catalog.shard["amounts"][self.next[rows]]
+        self.devices[rows, here] = devices
+        self.placed[rows] = here + 1
+        self.loads[rows, devices] += amounts[:, :4]
+        self.left[rows] -= amounts
+        self._update(rows)
+
+    def halve(self, rows: Ints) -> None:
+        """Halve the next shard of each episode, which must be possible.
+
+        Its halves go in front of the first waiting shard whose key is not larger than theirs, left one first.
+        """
+        catalog = self.catalog.shard
+        here = self.placed[rows][:, None]
+        half = catalog["half"][self.next[rows]]
+        start = self.starts[rows, self.placed[rows]]
+        queue = self.shards[rows]
+        places = np.arange(queue.shape[1])
+        waiting = (places > here) & (queue != NOTHING)
+        larger = (waiting & (catalog["key"][queue] > catalog["key"][half][:, None])).sum(axis=1)[:, None]
+        # Shards with a larger key move one place to the front, those behind the halves one to the back.
+        left = here + larger
+        source = places + ((places >= here) & (places < left)) - (places > left + 1)
+        for array, halves in (
+            (self.shards, [half, half]), (self.starts, [start, start + catalog["width"][half]])
+        ):  # fmt: skip
+            moved = np.take_along_axis(array[rows], source, 1)
+            np.put_along_axis(moved, np.hstack([left, left + 1]), np.column_stack(halves), 1)
+            array[rows] = moved
+        # Two halves may hold more optimiser state than the whole.
+        amounts = catalog["amounts"]
+        self.left[rows, :4] += (2 * amounts[half] - amounts[self.next[rows]])[:, :4]
+        self.scale[rows, 3] += 1
+        self._update(rows)
+
+    def finish(self, rows: Ints) -> None:
+        """Clear what complete placements have left: differences of floating-point sums do not end at 0."""
+        self.left[rows, :4] = 0.0
+
+    def table_splits(self, rows: Ints) -> Ints:
+        """Return halvings of the table that the next shard is of, shape (n,)."""
+        position = self.catalog.shard["position"]
+        of_table = position[self.shards[rows]] == position[self.next[rows]][:, None]
+        return np.asarray(of_table.sum(axis=1) - 1, dtype=np.int64)
+
+    def placed_shards(self, row: int) -> list[Shard]:
+        """Return the shards of an episode that are placed, in the order of placing."""
+        placed = slice(self.placed[row])
+        columns = (array[row, placed].tolist() for array in (self.shards, self.starts, self.devices))
+        return [self.catalog.placed(*shard) for shard in zip(*columns, strict=True)]
+
+    def save(self, row: int) -> dict[str, npt.NDArray[Any]]:
+        """Return the placement of an episode, for `load` here or where the catalog has other numbers."""
+        saved = {name: getattr(self, name)[row].copy() for name in _SAVED}
+        saved["shards"] -= self.catalog.task["first"][self.task[row]]
+        return saved
+
+    def load(self, row: int, task: int, saved: dict[str, npt.NDArray[Any]]) -> None:
+        """Go on with a placement that was saved, of the task that has this number now."""
+        count = int(saved["scale"][3])
+        # As many halvings are still possible as were when it was saved.
+        self._make_room(count + (self._limits.max_splits if self._limits else 0))
+        for name in ("placed", "loads", "left", "scale"):
+            getattr(self, name)[row] = saved[name]
+        self.task[row] = task
+        self.tables[row] = self.catalog.task["tables"][task]
+        self.capacity[row] = self.catalog.task["capacity"][task]
+        self.shards[row] = NOTHING
+        self.shards[row, :count] = saved["shards"][:count] + self.catalog.task["first"][task]
+        self.starts[row, :count] = saved["starts"][:count]
+        self.devices[row] = -1
+        self.devices[row, :count] = saved["devices"][:count]
+        self._update(np.array([row]))
+
+    def _update(self, rows: Ints) -> None:
+        """Find out what can be done about the shard to place now."""
+        shards = self.next[rows] = self.shards[rows, self.placed[rows]]
+        room = self.capacity[rows] - self.loads[rows, :, 0]
+        self.allowed[rows, : self._max_devices] = room >= self.catalog.shard["amounts"][shards, 0][:, None]
+        if self._limits is not None:
+            can_halve = (self.catalog.shard["half"][shards] >= 0) & (self.splits[rows] < self._limits.max_splits)
+            if self._limits.max_table_splits is not None:
+                can_halve &= self.table_splits(rows) < self._limits.max_table_splits
+            self.allowed[rows, self._max_devices] = can_halve
+
+    def _make_room(self, shards: int) -> None:
+        missing = shards + 1 - self.shards.shape[1]
+        if missing > 0:
+            for name in ("shards", "starts", "devices"):
+                fill = -1 if name == "devices" else 0
+                setattr(self, name, np.pad(getattr(self, name), ((0, 0), (0, missing)), constant_values=fill))

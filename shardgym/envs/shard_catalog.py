@@ -1,0 +1,168 @@
+"""ShardCatalog: everything that the game looks up about tasks and their shards, as arrays."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from shardgym.arguments import check_int
+from shardgym.arrays import GrowingArrays, Ints
+from shardgym.envs.observation import DEVICE_FEATURES, TABLE_FEATURES, empty_devices, shard_features
+from shardgym.errors import UnknownNameError
+from shardgym.plan import COLUMN_UNIT, Shard
+from shardgym.task import ShardingTask
+
+#: In what order tables come up: by memory, by columns times pooling factor, by columns (each descending, ties in the
+#: task's order), or as the task lists them.
+ORDERS = ("size", "lookup", "dim", "task")
+
+#: The shard that stands for "none is left": it fits on no device.
+NOTHING = 0
+
+
+class SplitLimits(NamedTuple):
+    """How often shards may be halved.
+
+    Attributes:
+        max_splits: halvings in an episode.
+        max_table_splits: halvings of the shards of one table; None for no limit of its own.
+    """
+
+    max_splits: int
+    max_table_splits: int | None = None
+
+    def checked(self) -> SplitLimits:
+        """Return the limits; raises `InputError` when one is no whole number from 0 on."""
+        check_int("max_splits", self.max_splits, 0)
+        if self.max_table_splits is not None:
+            check_int("max_table_splits", self.max_table_splits, 0)
+        return self
+
+
+class ShardCatalog:
+    """Tasks, and the shards that can come up in them: tables whole, their halves, the halves of these and so on.
+
+    Tasks are numbered as they are first asked for, and so are shards; those of one task lie together, its whole tables
+    first. A shard is a table and a number of columns: where the columns begin changes none of its figures.
+
+    Args:
+        order: in which tables come up, one of `ORDERS`.
+        max_devices: devices of a task at most, D.
+        limits: how often shards may be halved; None where tables are placed whole.
+
+    Attributes:
+        tasks: by number.
+        task: arrays with an entry for each task. `first`: number of its first shard; `tables`: how many; `num_devices`;
+            `capacity`: bytes of every device, -1 where there is none, shape (D,); `totals`: sums of `amounts` over its
+            tables, and bytes of all its devices in place of the last; `scale`: what shares are relative to, shape (4,);
+            `devices`: features of devices that hold nothing; `hash`; `name`.
+        shard: arrays with an entry for each shard. `amounts`: bytes with optimiser state, columns, columns times
+            pooling factor, 1 (itself), and bytes again, which it takes from the free ones; `key`: what the queue is
+            ordered by, descending; `half`: number of its halves, -1 if it cannot be halved; `position` of the table in
+            `task.tables`; `rank` of the table's name among the task's; `rows`, `width` (columns); `width_share`: of
+            the whole table; `features`: see `shard_features`; `name` of the table.
+
+    Raises:
+        UnknownNameError: no such order.
+    """
+
+    def __init__(self, order: str, max_devices: int, limits: SplitLimits | None) -> None:
+        if order not in ORDERS:
+            raise UnknownNameError("order", order, ORDERS)
+        self._order = order
+        self._max_devices = max_devices
+        self._limits = limits or SplitLimits(0)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all tasks."""
+        number = ((), np.int64)
+        real = ((), np.float64)
+        label = ((), np.object_)
+        device = ((self._max_devices,), np.float64)
+        self.tasks: list[ShardingTask] = []
+        self._numbers: dict[tuple[str, str], int] = {}
+        self.task = GrowingArrays(
+            first=number, tables=number, num_devices=number, capacity=device, totals=((5,), np.float64),
+            scale=((4,), np.float64), devices=((self._max_devices, len(DEVICE_FEATURES)), np.float32), hash=label,
+            name=label,
+        )  # fmt: skip
+        self.shard = GrowingArrays(
+            amounts=((5,), np.float64), key=real, half=number, position=number, rank=number, rows=number, width=number,
+            width_share=real, features=((len(TABLE_FEATURES),), np.float32), name=label,
+        )  # fmt: skip
+        self.shard.append(
+            amounts=[[np.inf, 0, 0, 0, 0]], key=[0], half=[-1], position=[-1], rank=[-1], rows=[0], width=[0],
+            width_share=[0], features=np.zeros((1, len(TABLE_FEATURES))), name=[""],
+        )  # fmt: skip
+
+    def number(self, task: ShardingTask) -> int:
+        """Return the number of a task; one that is new is added."""
+        key = task.digest, task.name
+        if key not in self._numbers:
+            self._add(task)
+            self._numbers[key] = len(self.tasks)
+            self.tasks.append(task)
+        return self._numbers[key]
+
+    def shards_of(self, task: int) -> Ints:
+        """Return the numbers of all shards of a task."""
+        first = self.task["first"]
+        end = first[task + 1] if task + 1 < len(first) else len(self.shard)
+        return np.arange(first[task], end)
+
+    def placed(self, shard: int, start: int, device: int) -> Shard:
+        """Return the shard of a plan: all rows, and the columns from `start` on."""
+        rows, width = int(self.shard["rows"][shard]), int(self.shard["width"][shard])
+        return Shard(self.shard["name"][shard], (0, rows), (start, start + width), device)
+
+    def _add(self, task: ShardingTask) -> None:
+        dims = np.array([table.embedding_dim for table in task.tables])
+        sizes = np.array([task.table_bytes(table) for table in task.tables], dtype=np.float64)
+        lookups = dims * np.array([table.pooling_factor for table in task.tables])
+        keys = {"size": sizes, "lookup": lookups, "dim": dims, "task": np.zeros(len(dims))}
+        queue = np.argsort(-keys[self._order], kind="stable").tolist()
+
+        # The list grows while it is walked through: halves follow the tables, and are halved in turn.
+        shards = [(position, task.tables[position].embedding_dim) for position in queue]
+        halves = []
+        for position, width in shards:
+            depth = (task.tables[position].embedding_dim // width).bit_length() - 1
+            if width % (2 * COLUMN_UNIT) == 0 and depth < self._deepest:
+                halves.append(len(self.shard) + len(shards))
+                shards.append((position, width // 2))
+            else:
+                halves.append(-1)
+
+        position, width = np.array(shards).T
+        amounts = np.ones((len(shards), 5))
+        amounts[:, 0] = [task.block_bytes(task.tables[at].num_embeddings, columns) for at, columns in shards]
+        amounts[:, 1] = width
+        # The parts of a table have exactly as many lookups as the table, as this divides by powers of two.
+        amounts[:, 2] = lookups[position] / (dims[position] // width)
+        amounts[:, 4] = amounts[:, 0]
+        capacity = np.full(self._max_devices, -1.0)
+        capacity[: task.num_devices] = task.topology.memory_bytes
+        totals = [sizes.sum(), dims.sum(), lookups[queue].sum(), len(dims), sum(task.topology.memory_bytes)]
+        scale = [totals[0], totals[1], totals[2] or 1.0, totals[3]]
+
+        names = [table.name for table in task.tables]
+        rank = {name: number for number, name in enumerate(sorted(names))}
+        key = {"size": amounts[:, 0], "lookup": amounts[:, 2], "dim": width, "task": np.zeros(len(width))}
+        first = self.shard.append(
+            amounts=amounts, key=key[self._order], half=halves, position=position,
+            rank=[rank[names[at]] for at in position], rows=[task.tables[at].num_embeddings for at in position],
+            width=width, width_share=width / dims[position], name=[names[at] for at in position],
+            features=shard_features(task, position, amounts, scale, capacity.max()),
+        )  # fmt: skip
+        self.task.append(
+            first=[first], tables=[len(dims)], num_devices=[task.num_devices], capacity=[capacity], totals=[totals],
+            scale=[scale], devices=[empty_devices(capacity)], hash=[task.digest], name=[task.name],
+        )  # fmt: skip
+
+    @property
+    def _deepest(self) -> int:
+        """How often a table can be halved, and then one of its halves, and so on."""
+        most, of_table = self._limits
+        return most if of_table is None else min(most, of_table)

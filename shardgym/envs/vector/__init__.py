@@ -1,1 +1,0 @@
-"""Native vector environments: many episodes as arrays, stepped together."""

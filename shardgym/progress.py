@@ -55,7 +55,8 @@ def log_to_stderr(*, info: bool) -> Iterator[None]:
     Args:
         info: whether information is printed, too; otherwise warnings and errors alone.
     """
-    logger, handler = logging.getLogger("shardgym"), _AboveBars()
+    logger = logging.getLogger("shardgym")
+    handler = _AboveBars()
     handler.setFormatter(logging.Formatter("shardgym: %(message)s"))
     before = logger.level
     logger.addHandler(handler)

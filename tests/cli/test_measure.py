@@ -1,4 +1,4 @@
-"""Notes of costs are printed by every command that shows the cost."""
+"""measure: notes of costs, and no plan is best that another cannot be told from."""
 
 from __future__ import annotations
 
@@ -9,18 +9,24 @@ from evaluation_toys import toy_tasks
 
 from shardgym import ShardingPlan
 from shardgym.cli import main
+from shardgym.leaderboard.statistics import TIE_RULE
 
 COST = ["--cost", "cost_notes_toys:NotedCost"]
+DRIFTING = ["--cost", "evaluation_toys:DriftingCost"]
 SHARED, LOPSIDED = "note: devices shared cores", "note: lopsided plans are seldom good"
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
-    """A folder with a task, a plan without and one with a note of its own, and one that does not fit."""
+    """A task, two plans of 2 ms, one of 3 ms with a note of its own, and one that does not fit.
+
+    A cost of DriftingCost has a standard error of 1 %.
+    """
     monkeypatch.chdir(tmp_path)
     task = toy_tasks(1)[0]
     (tmp_path / "task.json").write_text(task.to_json())
-    for name, devices in ("even", [0, 0, 1, 1]), ("uneven", [0, 0, 0, 1]), ("full", [0, 0, 0, 0]):
+    plans = {"even": [0, 0, 1, 1], "mirror": [1, 1, 0, 0], "uneven": [0, 0, 0, 1], "full": [0, 0, 0, 0]}
+    for name, devices in plans.items():
         (tmp_path / f"{name}.json").write_text(ShardingPlan.table_wise(task, devices).to_json())
     return tmp_path
 
@@ -83,3 +89,28 @@ def test_one_plan_needs_no_table(capsys):
     out = capsys.readouterr().out
     assert out.startswith("even.json:\n")
     assert "std error" not in out
+
+
+def measured(capsys, *plans):
+    assert main(["measure", "task.json", *plans, *DRIFTING]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("file "))
+    return [line.split()[3:] for line in lines[start + 2 : start + 2 + len(plans)]], lines[start + 2 + len(plans) :]
+
+
+def test_a_tie_has_no_best_and_says_by_which_rule(capsys):
+    marks, rest = measured(capsys, "even.json", "uneven.json", "mirror.json")
+    assert marks == [["tied"], [], ["tied"]]
+    assert rest[0] == TIE_RULE
+    assert "at most 2 standard errors" in TIE_RULE
+
+
+def test_a_clear_difference_has_a_best(capsys):
+    marks, rest = measured(capsys, "uneven.json", "even.json")
+    assert marks == [[], ["best"]]
+    assert TIE_RULE not in rest
+
+
+def test_json_carries_the_mark(capsys):
+    assert main(["measure", "task.json", "even.json", "uneven.json", *DRIFTING, "--json"]) == 0
+    assert [row["mark"] for row in json.loads(capsys.readouterr().out)] == ["best", None]

@@ -107,7 +107,8 @@ class ShardingPlan(Record):
         names = [table.name for table in task.tables]
         devices = devices if isinstance(devices, Mapping) else check_list("devices", devices, "numbers of devices")
         device_of = dict(devices) if isinstance(devices, Mapping) else dict(zip(names, devices, strict=False))
-        wrong = [f"'{name}' is no table of the task" for name in device_of if name not in names]
+        known = set(names)
+        wrong = [f"'{name}' is no table of the task" for name in device_of if name not in known]
         wrong += [f"table '{name}' has no device" for name in names if name not in device_of]
         if wrong or len(devices) != len(names):
             why = f": {wrong[0]}" if isinstance(devices, Mapping) else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardgym import EmbeddingTable, InfeasiblePlanError, InputError, Shard, ShardingPlan, ShardingTask, Topology
@@ -134,6 +134,7 @@ def test_a_shard_that_makes_no_sense_is_refused(bad):
         Shard.from_dict({"table": "a", "rows": (0, 4), "columns": (0, 4), "device": 0} | bad)
 
 
+@settings(max_examples=50)
 @given(st.data())
 def test_a_table_cut_anywhere_is_covered_and_one_piece_less_is_not(data):
     """Random guillotine cuts: all pieces are feasible, dropping or doubling any one is not."""

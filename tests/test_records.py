@@ -9,7 +9,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardgym import (
@@ -48,6 +48,7 @@ tables = st.builds(
 )
 
 
+@settings(max_examples=50)
 @given(tables)
 def test_a_table_survives_json_and_pickle_with_the_same_identity(table: EmbeddingTable):
     """Round trips are exact, floats included."""

@@ -113,7 +113,7 @@ def test_a_suite_may_put_published_models_on_devices(write):
         (spec(top={"tasks": {"kind": "listed", "tasks": []}}), "tasks"),
         ("", r"own\.yaml: .*given: None"),
         ("description: [", "not valid YAML"),
-        ("[" * 5000, "not valid YAML"),
+        ("[" * 800, "not valid YAML"),
         ("- 1\n- 2\n", r"own\.yaml, task 0"),
         ("[]", "an empty list, expected tasks"),
     ],

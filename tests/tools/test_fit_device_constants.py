@@ -35,18 +35,24 @@ def samples():
     return every.take(np.arange(0, len(every), 12))
 
 
-def test_times_that_the_cost_itself_made_are_met(script, samples):
+@pytest.fixture(scope="module")
+def few_samples(samples):
+    """Enough where the constants are known, or are not looked at."""
+    return samples.take(np.arange(0, len(samples), 6))
+
+
+def test_times_that_the_cost_itself_made_are_met(script, few_samples):
     truth = dataclasses.replace(
         device_constants("h200"), memory_bandwidth=2e12, update_bandwidth=1e12, forward_ms=0.05, table_ms=0.002
     )
-    made = dataclasses.replace(samples, ms=script.predicted(truth, samples))
+    made = dataclasses.replace(few_samples, ms=script.predicted(truth, few_samples))
     start = device_constants("a100")
     assert script.error(start, made) > 0.1
     assert script.error(script.fit(start, made, {}), made) < 0.02
 
 
-def test_a_measured_constant_is_kept(script, samples):
-    fitted = script.fit(device_constants("cpu-core"), samples, {"memory_bandwidth": 2.5e10})
+def test_a_measured_constant_is_kept(script, few_samples):
+    fitted = script.fit(device_constants("cpu-core"), few_samples, {"memory_bandwidth": 2.5e10})
     assert fitted.memory_bandwidth == 2.5e10
 
 

@@ -16,6 +16,7 @@ import json
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tabulate import tabulate
@@ -26,7 +27,6 @@ from shardgym.arrays import Floats
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.fusion_report import plot, summary
 from benchmarks.script import run_script
 from shardgym import CostModel, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.collection.sampling import DIMS, whole_table
@@ -36,6 +36,7 @@ from shardgym.costs.fbgemm.pool import WorkerPool
 from shardgym.costs.fbgemm.rounds import mean_of_medians, time_shard_sets
 from shardgym.errors import import_extra
 from shardgym.pools import load_pool
+from shardgym.pretraining.assess import kendall_tau, mape
 
 #: Tables of the sets.
 SIZES = (2, 4, 8, 15, 30, 60)
@@ -57,14 +58,15 @@ def main() -> None:
     given = parser.parse_args()
     if given.plot is not None:
         import_extra("matplotlib.figure", "--plot")
-    pieces = draw_pieces(given.device, given.tables, np.random.default_rng(given.seed))
-    sets = draw_sets(given.device, pieces, given.sets, np.random.default_rng(given.seed + 1))
-    hardware, ms = measure(given.device, [[piece] for piece in pieces] + sets, given.rounds, given.seed)
-    single, fused = ms[: len(pieces)], ms[len(pieces) :]
-    place = {piece: i for i, piece in enumerate(pieces)}
-    sums = np.array([single[[place[piece] for piece in held]].sum(axis=0) for held in sets])
-    predicted = predict(hardware, [content(given.device, held) for held in sets]) if given.simulator else None
-    sizes = [len(held) for held in sets]
+    shards = draw_shards(given.device, given.tables, np.random.default_rng(given.seed))
+    sets = draw_sets(given.device, shards, given.sets, np.random.default_rng(given.seed + 1))
+    hardware, ms = measure(given.device, [[shard] for shard in shards] + sets, given.rounds, given.seed)
+    single = ms[: len(shards)]
+    fused = ms[len(shards) :]
+    place = {shard: i for i, shard in enumerate(shards)}
+    sums = np.array([single[[place[shard] for shard in chosen]].sum(axis=0) for chosen in sets])
+    predicted = predict(hardware, [shard_set(given.device, chosen) for chosen in sets]) if given.simulator else None
+    sizes = [len(chosen) for chosen in sets]
     rows = summary(sizes, sums, fused, predicted)
     if given.json:
         found = {"tables": sizes, "fused_ms": fused.tolist(), "sum_ms": sums.tolist()}
@@ -75,7 +77,7 @@ def main() -> None:
         plot(given.plot, hardware, sizes, sums, fused)
 
 
-def draw_pieces(device: str, count: int, rng: np.random.Generator) -> list[ShardSpec]:
+def draw_shards(device: str, count: int, rng: np.random.Generator) -> list[ShardSpec]:
     """Draw whole tables of the test half, each at a random width of the suites."""
     setup = SETUPS[device]
     tables = load_pool(setup.pool).split()[1].scaled(setup.scale).tables
@@ -83,34 +85,35 @@ def draw_pieces(device: str, count: int, rng: np.random.Generator) -> list[Shard
     return [whole_table(tables[i], int(rng.choice(DIMS))) for i in chosen]
 
 
-def draw_sets(device: str, pieces: list[ShardSpec], count: int, rng: np.random.Generator) -> list[list[ShardSpec]]:
+def draw_sets(device: str, shards: list[ShardSpec], count: int, rng: np.random.Generator) -> list[list[ShardSpec]]:
     """Draw `count` sets of each of `SIZES` that take at most the memory of a whole task."""
-    limit, sets = _DEVICES * SETUPS[device].memory_bytes, []
-    for size in (size for size in SIZES if size <= len(pieces)):
+    limit = _DEVICES * SETUPS[device].memory_bytes
+    sets = []
+    for size in (size for size in SIZES if size <= len(shards)):
         found = 0
         while found < count:
-            held = [pieces[i] for i in sorted(rng.choice(len(pieces), size=size, replace=False).tolist())]
-            if content(device, held).num_weights * 4 <= limit:
-                sets.append(held)
+            chosen = [shards[i] for i in sorted(rng.choice(len(shards), size=size, replace=False).tolist())]
+            if shard_set(device, chosen).num_weights * 4 <= limit:
+                sets.append(chosen)
                 found += 1
     return sets
 
 
-def content(device: str, pieces: list[ShardSpec]) -> ShardSet:
-    """Return what a device that holds these pieces has to do in a step."""
+def shard_set(device: str, shards: list[ShardSpec]) -> ShardSet:
+    """Return what a device that holds these shards has to do in a step."""
     setup = SETUPS[device]
     batch_size = load_pool(setup.pool).batch_size // setup.scale
-    return ShardSet(tuple(pieces), batch_size, setup.precision, setup.optimizer)
+    return ShardSet(tuple(shards), batch_size, setup.precision, setup.optimizer)
 
 
-def measure(device: str, held: list[list[ShardSpec]], rounds: int, seed: int) -> tuple[str, Floats]:
+def measure(device: str, chosen: list[list[ShardSpec]], rounds: int, seed: int) -> tuple[str, Floats]:
     """Return the hardware tag, and forward and backward time of each set in ms, shape (sets, 2)."""
-    contents = [content(device, pieces) for pieces in held]
+    shard_sets = [shard_set(device, shards) for shards in chosen]
     pool = WorkerPool(device, 1, seed, timeout_s=300.0)
     try:
         hardware = str(pool.facts()["hardware"])
         samples, failed, notes = time_shard_sets(
-            pool, tqdm(contents), rounds=rounds, warmups=1, iterations=3, rng=random.Random(seed)
+            pool, tqdm(shard_sets), rounds=rounds, warmups=1, iterations=3, rng=random.Random(seed)
         )
     finally:
         pool.close()
@@ -118,26 +121,88 @@ def measure(device: str, held: list[list[ShardSpec]], rounds: int, seed: int) ->
         raise SystemExit(f"{len(failed)} sets failed: {next(iter(failed.values()))}")
     if notes:
         raise SystemExit(f"{len(notes)} sets have no times of their own: {'; '.join(next(iter(notes.values())))}")
-    return hardware, np.array([mean_of_medians(samples[c]) for c in contents])
+    return hardware, np.array([mean_of_medians(samples[c]) for c in shard_sets])
 
 
-def predict(hardware: str, contents: list[ShardSet]) -> Floats:
-    """Return what the simulator of this machine says of each content, forward plus backward in ms, shape (contents,).
+def predict(hardware: str, shard_sets: list[ShardSet]) -> Floats:
+    """Return what the simulator of this machine says of each shard set, forward plus backward in ms, shape (sets,).
 
     Raises:
         InputError: there are no weights for this hardware.
     """
     cost = make_cost("simulator", hardware=hardware)
-    return np.array([_predict(cost, held) for held in contents])
+    return np.array([_predict(cost, chosen) for chosen in shard_sets])
 
 
-def _predict(cost: CostModel, held: ShardSet) -> float:
-    """Ask for a task of one device, whose tables have the widths of the pieces."""
-    tables = tuple(dataclasses.replace(p.table, embedding_dim=p.width) for p in held.shards)
+def _predict(cost: CostModel, chosen: ShardSet) -> float:
+    """Ask for a task of one device, whose tables have the widths of the shards."""
+    tables = tuple(dataclasses.replace(p.table, embedding_dim=p.width) for p in chosen.shards)
     topology = Topology(num_devices=1, memory_bytes=2**50)
-    task = ShardingTask(tables, topology, held.batch_size, held.precision, held.optimizer)
+    task = ShardingTask(tables, topology, chosen.batch_size, chosen.precision, chosen.optimizer)
     (found,) = cost.evaluate(task, [ShardingPlan.table_wise(task, [0] * len(tables))])
     return float(found.per_device[0, [0, 3]].sum())
+
+
+def summary(sizes: list[int], sums: Floats, fused: Floats, predicted: Floats | None) -> list[dict[str, Any]]:
+    """Return one row per number of tables. All figures are of forward plus backward but for the two that say otherwise.
+
+    Both models are scaled by one factor for all sets before their errors are taken: machines drift between the
+    simulator's training data and now, and a factor changes no decision.
+
+    Args:
+        sizes: tables of each set.
+        sums: sums of single times in ms, forward and backward, shape (sets, 2).
+        fused: times of the fused operator, likewise.
+        predicted: forward plus backward of the simulator in ms, shape (sets,).
+    """
+    added = sums.sum(axis=1)
+    total = fused.sum(axis=1)
+    rows = []
+    models = {"the sum": added} | ({} if predicted is None else {"the simulator": predicted})
+    for size in sorted(set(sizes)):
+        here = np.array(sizes) == size
+        ratio = total[here] / added[here]
+        row: dict[str, Any] = {
+            "tables": size, "sets": int(here.sum()), "fused / sum": float(np.median(ratio)),
+            "least": float(ratio.min()), "most": float(ratio.max()),
+            "forward": float(np.median(fused[here, 0] / sums[here, 0])),
+            "backward": float(np.median(fused[here, 1] / sums[here, 1])),
+        }  # fmt: skip
+        for name, model in models.items():
+            scaled = model * float(np.median(total / model))
+            row[f"error of {name}"] = mape(scaled[here], total[here])
+            row[f"tau of {name}"] = kendall_tau(scaled[here], total[here])
+        rows.append(row)
+    return rows
+
+
+def plot(path: Path, hardware: str, sizes: list[int], sums: Floats, fused: Floats) -> None:
+    """Draw fused time against the sum of single times, and their ratio against the number of tables."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    added = sums.sum(axis=1)
+    total = fused.sum(axis=1)
+    points = left.scatter(added, total, c=np.log2(sizes), s=14, cmap="viridis")
+    ends = [min(added.min(), total.min()), max(added.max(), total.max())]
+    left.plot(ends, ends, "k--", linewidth=0.8, label="no effect of fusion")
+    left.set(
+        xscale="log", yscale="log", xlabel="sum of single tables, ms", ylabel="one fused operator, ms", title=hardware
+    )
+    left.legend()
+    bar = figure.colorbar(points, ax=left, ticks=np.log2(sorted(set(sizes))))
+    bar.ax.set_yticklabels([str(size) for size in sorted(set(sizes))])
+    bar.set_label("tables")
+    for name, column, offset in (("forward", 0, 0.97), ("backward", 1, 1.03)):
+        ratio = fused[:, column] / sums[:, column]
+        right.plot(np.array(sizes) * offset, ratio, "o", markersize=4, label=name, alpha=0.7)
+    right.axhline(1.0, color="k", linestyle="--", linewidth=0.8)
+    right.set(xscale="log", xlabel="tables in the operator", ylabel="fused / sum of single tables")
+    right.set_xticks(sorted(set(sizes)), [str(size) for size in sorted(set(sizes))])
+    right.minorticks_off()
+    right.legend()
+    figure.savefig(path, dpi=130)
 
 
 if __name__ == "__main__":

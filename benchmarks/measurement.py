@@ -24,7 +24,7 @@ import numpy as np
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.shards import random_contents, random_tables
+from benchmarks.shards import random_shard_sets, random_tables
 from shardgym.costs.fbgemm.cost import MeasureSettings
 from shardgym.costs.fbgemm.jobs import ShardSet, TimingJob
 from shardgym.costs.fbgemm.machine import cpu_tag, usable_cores
@@ -44,10 +44,10 @@ class Way(NamedTuple):
     warmups: int
     iterations: int
 
-    def measure(self, content: ShardSet) -> tuple[float, float]:
+    def measure(self, shard_set: ShardSet) -> tuple[float, float]:
         """Return the median step in ms and the seconds that getting it took."""
         start = time.perf_counter()
-        self.worker.send(TimingJob(content, self.warmups, self.iterations))
+        self.worker.send(TimingJob(shard_set, self.warmups, self.iterations))
         status, found = self.worker.receive(TIMEOUT_S)
         if status != "ok":
             raise SystemExit(f"measurement failed: {found}")
@@ -63,13 +63,13 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     rng = np.random.default_rng(given.seed)
-    contents = random_contents(given.samples, random_tables(60, given.max_rows, rng), BATCH, rng)
-    result = compare(contents, given.seed)
+    shard_sets = random_shard_sets(given.samples, random_tables(60, given.max_rows, rng), BATCH, rng)
+    result = compare(shard_sets, given.seed)
     print(json.dumps(result) if given.json else text(result))
 
 
-def compare(contents: list[ShardSet], seed: int) -> dict[str, Any]:
-    """Measure every content in every way; return samples per minute, variation between repeats, and ratios."""
+def compare(shard_sets: list[ShardSet], seed: int) -> dict[str, Any]:
+    """Measure every shard set in every way; return samples per minute, variation between repeats, and ratios."""
     settings = {"device": "cpu", "seed": seed, "core": usable_cores()[0]}
     ways = {
         "recycled": Way(ChildProcess("shardgym.costs.fbgemm.worker", settings, ENVIRONMENT), *_STEPS),
@@ -79,16 +79,16 @@ def compare(contents: list[ShardSet], seed: int) -> dict[str, Any]:
     try:
         for way in ways.values():
             way.worker.receive(TIMEOUT_S)
-            _warm_up(way.measure, contents)
-        first, seconds = _pass(ways, contents, random.Random(seed))
-        second, _ = _pass(ways, contents, random.Random(seed + 1))
+            _warm_up(way.measure, shard_sets)
+        first, seconds = _pass(ways, shard_sets, random.Random(seed))
+        second, _ = _pass(ways, shard_sets, random.Random(seed + 1))
     finally:
         for way in ways.values():
             way.worker.kill()
-    rate = {name: 60 * len(contents) / spent for name, spent in seconds.items()}
+    rate = {name: 60 * len(shard_sets) / spent for name, spent in seconds.items()}
     return {
         "hardware": cpu_tag(),
-        "samples": len(contents),
+        "samples": len(shard_sets),
         "per_minute": rate,
         "cv": {name: _variation(first[name], second[name]) for name in ways},
         "ratio_same_steps": rate["recycled"] / rate["fresh"],
@@ -96,23 +96,23 @@ def compare(contents: list[ShardSet], seed: int) -> dict[str, Any]:
     }
 
 
-def _warm_up(measure: Callable[[ShardSet], Any], contents: list[ShardSet]) -> None:
-    """Draw the ids of all tables and touch the memory of the largest content, as any long run has done."""
-    for content in contents:
-        measure(content._replace(shards=tuple(piece._replace(width=4) for piece in content.shards)))
-    largest = max(contents, key=lambda content: content.num_weights)
+def _warm_up(measure: Callable[[ShardSet], Any], shard_sets: list[ShardSet]) -> None:
+    """Draw the ids of all tables and touch the memory of the largest shard set, as any long run has done."""
+    for shard_set in shard_sets:
+        measure(shard_set._replace(shards=tuple(shard._replace(width=4) for shard in shard_set.shards)))
+    largest = max(shard_sets, key=lambda shard_set: shard_set.num_weights)
     measure(largest._replace(shards=largest.shards[::-1]))
 
 
 def _pass(
-    ways: dict[str, Way], contents: list[ShardSet], shuffle: random.Random
+    ways: dict[str, Way], shard_sets: list[ShardSet], shuffle: random.Random
 ) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """Measure every content once in every way; return the times by content and the seconds spent."""
+    """Measure every shard set once in every way; return the times by shard set and the seconds spent."""
     times: dict[str, list[float]] = {name: [] for name in ways}
     seconds = dict.fromkeys(ways, 0.0)
-    for content in contents:
+    for shard_set in shard_sets:
         for name in shuffle.sample(sorted(ways), len(ways)):
-            step_ms, spent = ways[name].measure(content)
+            step_ms, spent = ways[name].measure(shard_set)
             times[name].append(step_ms)
             seconds[name] += spent
     return times, seconds

@@ -25,9 +25,9 @@ class FreshBackend(CpuBackend):
         super().__init__()
         self.keeps_operators = False
 
-    def build(self, content: ShardSet) -> Any:
+    def build(self, shard_set: ShardSet) -> Any:
         """Return an operator on memory of its own."""
-        return build_operator(content, self.device)
+        return build_operator(shard_set, self.device)
 
 
 class PublishedWay:

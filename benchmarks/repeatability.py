@@ -22,7 +22,7 @@ from shardgym.arrays import Floats
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.shards import random_contents, random_tables
+from benchmarks.shards import random_shard_sets, random_tables
 from shardgym.costs.fbgemm.cost import MeasureSettings
 from shardgym.costs.fbgemm.jobs import ShardSet
 from shardgym.costs.fbgemm.machine import cpu_tag
@@ -46,23 +46,23 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     rng = np.random.default_rng(given.seed)
-    contents = random_contents(given.shards, random_tables(60, given.max_rows, rng), BATCH, rng)
+    shard_sets = random_shard_sets(given.shards, random_tables(60, given.max_rows, rng), BATCH, rng)
     effort = {"rounds": given.rounds, "warmups": given.warmups, "iterations": given.iterations}
-    times = np.stack([measure(contents, given.seed + r, effort) for r in range(given.repeats)])
+    times = np.stack([measure(shard_sets, given.seed + r, effort) for r in range(given.repeats)])
     result = {"hardware": cpu_tag(), "shards": given.shards, "repeats": given.repeats, **effort, **describe(times)}
     print(json.dumps(result) if given.json else "\n".join(f"{name}: {value}" for name, value in result.items()))
 
 
-def measure(contents: list[ShardSet], order_seed: int, effort: dict[str, int]) -> Floats:
-    """Return forward plus backward time of each content in ms by a new worker, shape (contents,)."""
+def measure(shard_sets: list[ShardSet], order_seed: int, effort: dict[str, int]) -> Floats:
+    """Return forward plus backward time of each shard set in ms by a new worker, shape (sets,)."""
     pool = WorkerPool("cpu", 1, seed=0, timeout_s=300.0)
     try:
-        samples, failed, _ = time_shard_sets(pool, contents, rng=random.Random(order_seed), **effort)
+        samples, failed, _ = time_shard_sets(pool, shard_sets, rng=random.Random(order_seed), **effort)
     finally:
         pool.close()
     if failed:
         raise SystemExit(f"{len(failed)} shards failed: {next(iter(failed.values()))}")
-    return np.array([mean_of_medians(samples[c]).sum() for c in contents])
+    return np.array([mean_of_medians(samples[c]).sum() for c in shard_sets])
 
 
 def describe(times: Floats) -> dict[str, float]:

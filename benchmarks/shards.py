@@ -20,13 +20,13 @@ def random_tables(count: int, max_rows: int, rng: np.random.Generator) -> list[E
     ]
 
 
-def random_contents(
+def random_shard_sets(
     count: int, tables: list[EmbeddingTable], batch_size: int, rng: np.random.Generator
 ) -> list[ShardSet]:
-    """Return device contents of 1 to 11 different tables, each at a width of 4 to 128."""
-    contents = []
+    """Return shard sets of 1 to 11 different tables, each at a width of 4 to 128."""
+    shard_sets = []
     for _ in range(count):
         chosen = sorted(rng.choice(len(tables), size=rng.integers(1, 12), replace=False).tolist())
-        pieces = [ShardSpec(tables[i], (0, tables[i].num_embeddings), int(rng.choice(_WIDTHS))) for i in chosen]
-        contents.append(ShardSet(tuple(pieces), batch_size, "fp32", "exact_sgd"))
-    return contents
+        shards = [ShardSpec(tables[i], (0, tables[i].num_embeddings), int(rng.choice(_WIDTHS))) for i in chosen]
+        shard_sets.append(ShardSet(tuple(shards), batch_size, "fp32", "exact_sgd"))
+    return shard_sets

@@ -22,15 +22,14 @@ Source = Literal["measured", "modelled", "predicted"]
 #: Notes of plan costs that say a prediction is far from what it was learned from start with this.
 UNFAMILIAR = "outside of what the simulator was trained on"
 
-
 _EXPECTED = f"expected one row of {len(PHASES)} numbers per device"
 
 
 def _as_matrix(value: Any) -> Floats:
-    """Take D x 4 numbers; None stands for infinity, as JSON has none. An array is not looked at number by number."""
-    is_numeric = isinstance(value, np.ndarray) and value.dtype.kind in "fiu"
-    given = value if is_numeric else _rows(value)
-    matrix: Floats = np.array(given, dtype=np.float64) + 0.0  # turns -0 into 0: equal costs have equal digests
+    """Take D x 4 numbers; None stands for infinity, as JSON has none."""
+    is_numeric = isinstance(value, np.ndarray) and value.dtype.kind in "fiu"  # arrays are fast: not number by number
+    rows = value if is_numeric else [[_number(x) for x in _row(row)] for row in _list(value)]
+    matrix: Floats = np.array(rows, dtype=np.float64) + 0.0  # turns -0 into 0: equal costs have equal digests
     if matrix.ndim != 2 or matrix.shape[0] == 0 or matrix.shape[1] != len(PHASES):
         raise ValueError(_EXPECTED)
     if np.isnan(matrix).any() or (matrix < 0).any():
@@ -39,19 +38,16 @@ def _as_matrix(value: Any) -> Floats:
     return matrix
 
 
-def _rows(value: Any) -> list[list[float]]:
-    rows = [_list(row) for row in _list(value)]
-    if any(len(row) != len(PHASES) for row in rows):
-        raise ValueError(_EXPECTED)
-    return [[_number(x) for x in row] for row in rows]
-
-
 def _list(value: Any) -> list[Any]:
-    if isinstance(value, np.ndarray) and value.ndim:
+    if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim):
         return list(value)
-    if not isinstance(value, list | tuple):
-        raise ValueError(f"{_EXPECTED}, got {short_repr(value)}")
-    return list(value)
+    raise ValueError(f"{_EXPECTED}, got {short_repr(value)}")
+
+
+def _row(value: Any) -> list[Any]:
+    if len(row := _list(value)) != len(PHASES):
+        raise ValueError(_EXPECTED)
+    return row
 
 
 def _number(value: Any) -> float:

@@ -103,13 +103,17 @@ class _Worker:
             self.process.kill()
         self.process = None
 
-    def greet(self) -> dict[str, Any]:
-        """Wait until a process that was launched works, and return its facts."""
+    def _receive(self, timeout_s: float, deadline: float | None) -> tuple[str, Any]:
         assert self.process is not None
         try:
-            status, value = self.process.receive(_START_S)
+            status, value = self.process.receive(timeout_s, deadline)
         except MeasurementError as error:
-            status, value = "failed", str(error)
+            return "failed", str(error)
+        return status, value
+
+    def greet(self) -> dict[str, Any]:
+        """Wait until a process that was launched works, and return its facts."""
+        status, value = self._receive(_START_S, None)
         if status == "ok":
             return dict(value)
         self.discard()
@@ -145,11 +149,7 @@ class _Worker:
     def collect(self, timeout_s: float) -> tuple[TimingJob, StepTimes | str]:
         """Return the first job with its answer, or with the reason why there is none; the next one's time begins."""
         job = self.jobs.pop(0)
-        assert self.process is not None
-        try:
-            status, value = self.process.receive(timeout_s, self.deadline)
-        except MeasurementError as error:
-            status, value = "failed", str(error)
+        status, value = self._receive(timeout_s, self.deadline)
         self.deadline = time.monotonic() + timeout_s
         if status == "failed":
             self.discard()

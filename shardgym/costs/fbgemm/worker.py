@@ -7,20 +7,18 @@ import os
 import statistics
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from cachetools import LRUCache, cachedmethod
 
+from shardgym.costs.fbgemm.cpu import CpuBackend
+from shardgym.costs.fbgemm.cuda import CudaBackend
 from shardgym.costs.fbgemm.jobs import HOST_WAITED, DeviceFacts, ProbeJob, ShardSet, ShardSpec, StepTimes, TimingJob
 from shardgym.costs.fbgemm.process import Handler, JobError, serve
 from shardgym.costs.fbgemm.requests import Ids, RequestMaker, tensor_bytes
 from shardgym.table import EmbeddingTable
-
-if TYPE_CHECKING:
-    from shardgym.costs.fbgemm.cpu import CpuBackend
-    from shardgym.costs.fbgemm.cuda import CudaBackend
 
 #: An operator without its weights takes some hundred kilobytes.
 _KEPT_OPERATORS = 500
@@ -128,15 +126,7 @@ def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:
         settings: "device" ("cpu" or "cuda"), "seed", and "core" to be pinned to (CPU only).
     """
     device = settings["device"]
-    backend: CpuBackend | CudaBackend
-    if device == "cpu":
-        from shardgym.costs.fbgemm.cpu import CpuBackend
-
-        backend = CpuBackend()
-    else:
-        from shardgym.costs.fbgemm.cuda import CudaBackend
-
-        backend = CudaBackend()
+    backend = CpuBackend() if device == "cpu" else CudaBackend()
     facts = backend.facts()
     if device == "cpu":
         os.sched_setaffinity(0, {settings["core"]})

@@ -34,16 +34,11 @@ class SetTable(NamedTuple):
 
     Attributes:
         slots: number of the set in each slot or `_FREE`; a power of 2 of them, twice the capacity at least.
-        keys: of sets, shape (capacity,).
-        parents: which set each is made of, shape (capacity,).
-        added: and which shard, shape (capacity,).
+        keys: of sets, shape (capacity,); so are the others up to `rounded_ms`.
+        parents: which set each is made of.
+        added: and which shard.
         sums: added latents, shape (capacity, 32).
-        widths: columns, shape (capacity,).
-        compute_ms: forward plus backward compute, shape (capacity,).
-        rounded_ms: the same, rounded for comparison.
-        shard_keys: shape (R,).
-        shard_latents: shape (R, 32).
-        shard_widths: shape (R,).
+        shard_keys: shape (R,); so are the other ones of shards.
         head: of the compute network.
     """
 
@@ -152,7 +147,8 @@ class CompiledGridSearch:
         capacity = count * len(max_columns)
         partial = PartialPlacements.start(count, len(max_columns), len(self._memory), capacity)
         plans = np.ascontiguousarray(plans)
-        step, used = 0, count
+        step = 0
+        used = count
         while used and step < steps:
             self._budget.check()
             self.sets.reserve(2 * capacity)

@@ -9,7 +9,7 @@ import numpy as np
 
 from neuroshard.incumbent import Budget
 from neuroshard.packing import pack_units
-from neuroshard.plus.pricing import Objective, Pricing
+from neuroshard.plus.pricing import Pricing
 from neuroshard.shard_table import units_of
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.plan import ShardingPlan
@@ -39,7 +39,7 @@ class Built(NamedTuple):
     complete: Bools
 
 
-def starts_of(pricing: Pricing, objective: Objective, budget: Budget, plan: ShardingPlan | None) -> list[Ints]:
+def starts_of(pricing: Pricing, budget: Budget, plan: ShardingPlan | None) -> list[Ints]:
     """Return a given plan that cuts no rows; without one, whole tables placed greedily or else a packing.
 
     Raises:
@@ -49,18 +49,15 @@ def starts_of(pricing: Pricing, objective: Objective, budget: Budget, plan: Shar
     given = None if plan is None else units_of(pricing.shards, plan)
     if given is not None:
         return [given]
-    built, values = _build_whole(pricing, objective, budget)
+    built, values = _build_whole(pricing, budget)
     return list(built.units[np.isfinite(values)]) or [pack_units(pricing.shards)]
 
 
-def cut_greedily(
-    pricing: Pricing, objective: Objective, budget: Budget, improved: Callable[[Ints], object]
-) -> Ints | None:
+def cut_greedily(pricing: Pricing, budget: Budget, improved: Callable[[Ints], object]) -> Ints | None:
     """Cut shards one by one as long as everything placed anew is cheaper with the cut.
 
     Args:
         pricing: of the task.
-        objective: what is minimised.
         budget: of time.
         improved: called with what every round ends in, as the whole may take longer than there is time.
 
@@ -70,7 +67,7 @@ def cut_greedily(
     Raises:
         OutOfTime: the budget is spent.
     """
-    built, values = _build_whole(pricing, objective, budget)
+    built, values = _build_whole(pricing, budget)
     best = int(values.argmin())
     value = values[best]
     held = built.units[best]
@@ -82,7 +79,7 @@ def cut_greedily(
         if not len(more_tables):
             break
         built = build(pricing, more_tables, more_units, np.full(len(more_tables), column_price), budget)
-        values = _values(objective, built)
+        values = _values(pricing, built)
         best = int(values.argmin())
         if not values[best] < value * (1 - _LEAST_GAIN):
             break
@@ -145,17 +142,17 @@ def build(pricing: Pricing, tables: Ints, units: Ints, ms_per_column: Floats, bu
     return Built(held, compute, columns, complete)
 
 
-def _build_whole(pricing: Pricing, objective: Objective, budget: Budget) -> tuple[Built, Floats]:
+def _build_whole(pricing: Pricing, budget: Budget) -> tuple[Built, Floats]:
     """Place whole tables at several prices of a column; return plans and values of the objective, infinite for none."""
     prices = pricing.ms_per_column * _COLUMN_PRICES
     tables = np.tile(np.arange(len(pricing.shards.units)), (len(prices), 1))
     units = np.tile(pricing.shards.units, (len(prices), 1))
     built = build(pricing, tables, units, prices, budget)
-    return built, _values(objective, built)
+    return built, _values(pricing, built)
 
 
-def _values(objective: Objective, built: Built) -> Floats:
-    values = objective.totals(built.compute, built.columns) + objective.excess(built.compute)
+def _values(pricing: Pricing, built: Built) -> Floats:
+    _, values = pricing.objective(built.compute, built.columns)
     return np.where(built.complete, values, np.inf)
 
 

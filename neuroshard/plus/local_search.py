@@ -10,7 +10,7 @@ import numpy as np
 
 from neuroshard.incumbent import Budget
 from neuroshard.plus.moves import Allocation, Moves, moves_of
-from neuroshard.plus.pricing import Objective, Pricing
+from neuroshard.plus.pricing import Pricing
 from neuroshard.shard_table import ShardTable
 from shardgym.arrays import Ints
 from shardgym.errors import InputError
@@ -32,18 +32,7 @@ _LEAST = {"kicks": 0, "kick_moves": 1, "shortlist": 1, "sources": 1, "queries": 
 
 @dataclass(frozen=True)
 class PlusSettings:
-    """Constants of the search.
-
-    Attributes:
-        kicks: how often the best plan is disturbed and improved again. When None: with the learned simulator until
-            the time limit where there is one, else only on tasks of fewer than 10 tables; with other cost models 3
-            times between queries.
-        kick_moves: random moves of one kick.
-        shortlist: moves of a device whose communication is predicted.
-        sources: most loaded devices that are tried before a plan counts as done.
-        softness: width of the soft maximum over devices, as a share of their mean compute.
-        queries: plans that cost models other than the learned simulator may be asked for. When None: 32 without a time
-            limit, any number with one.
+    """Constants of the search, explained in `NeuroShardPlus`.
 
     Raises:
         InputError: a value is out of range or of another type.
@@ -95,16 +84,12 @@ class LocalSearch:
         budget: of time; may run out in the middle.
         rng: of the kicks.
         found: called with every start and every local optimum.
-
-    Attributes:
-        objective: what is minimised.
     """
 
     def __init__(
         self, pricing: Pricing, settings: PlusSettings, budget: Budget, rng: np.random.Generator,
         found: Callable[[Allocation], None],
     ) -> None:  # fmt: skip
-        self.objective = Objective(pricing, settings.softness)
         self._pricing = pricing
         self._settings = settings
         self._budget = budget
@@ -128,7 +113,7 @@ class LocalSearch:
         in_vain = 0
         while number != kicks and in_vain != PATIENCE:
             units = kick(self._pricing.shards, best.units, self._settings.kick_moves, self._rng)
-            other = self._descend(Allocation(self._pricing, self.objective, units))
+            other = self._descend(Allocation(self._pricing, units))
             number += 1
             in_vain = 0 if other.value < best.value else in_vain + 1
             best = min(best, other, key=lambda allocation: allocation.value)
@@ -136,7 +121,7 @@ class LocalSearch:
 
     def offer(self, units: Ints) -> Allocation:
         """Report and return an allocation that was found elsewhere."""
-        allocation = Allocation(self._pricing, self.objective, units)
+        allocation = Allocation(self._pricing, units)
         self._found(allocation)
         return allocation
 
@@ -170,18 +155,16 @@ class LocalSearch:
         if not len(moves.targets):
             return None
         compute, columns = moves.outcome(allocation, device)
-        totals = self.objective.totals(compute, columns)
-        values = totals + self.objective.excess(compute)
+        totals, values = self._pricing.objective(compute, columns)
         best = int(values.argmin())
         if values[best] >= allocation.value * (1 - _LEAST_GAIN):
             return None
-        units = moves.applied(best, device, allocation.units)
-        return Allocation(self._pricing, self.objective, units, float(totals[best]))
+        return Allocation(self._pricing, moves.applied(best, device, allocation.units), float(totals[best]))
 
     def _shortlist(self, moves: Moves, allocation: Allocation, device: int, number: int) -> Moves:
         """Return the moves that look best, none that does not look better than no move."""
-        values = self.objective.rough(*moves.outcome(allocation, device))
-        now = self.objective.rough(allocation.compute[None], allocation.columns[None])
+        values = self._pricing.rough_objective(*moves.outcome(allocation, device))
+        now = self._pricing.rough_objective(allocation.compute[None], allocation.columns[None])
         promising = np.flatnonzero(values < now)
         return moves.take(promising[values[promising].argsort(kind="stable")[:number]])
 

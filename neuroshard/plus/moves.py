@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neuroshard.plus.pricing import Objective, Pricing
+from neuroshard.plus.pricing import Pricing
 from shardgym.arrays import Floats, Ints
 
 #: Shares of what a device holds of a table that it may give away; besides, a single unit.
@@ -43,7 +43,6 @@ class Allocation:
 
     Args:
         pricing: of the task.
-        objective: what is minimised.
         units: of each table on each device, shape (D, T).
         total_ms: predicted cost of the plan where it is known already.
 
@@ -57,7 +56,7 @@ class Allocation:
         value: of the objective in ms.
     """
 
-    def __init__(self, pricing: Pricing, objective: Objective, units: Ints, total_ms: float | None = None) -> None:
+    def __init__(self, pricing: Pricing, units: Ints, total_ms: float | None = None) -> None:
         shards = pricing.shards
         rows = shards.first + units
         self._pricing = pricing
@@ -67,9 +66,9 @@ class Allocation:
         self.bytes: Ints = shards.bytes[rows].sum(axis=1)
         self.compute: Floats = pricing.device_compute(self.sums, self.columns)
         if total_ms is None:
-            total_ms = float(objective.totals(self.compute[None], self.columns[None])[0])
+            total_ms = float(pricing.totals(self.compute[None], self.columns[None])[0])
         self.total_ms = total_ms
-        self.value = self.total_ms + float(objective.excess(self.compute[None])[0])
+        self.value = self.total_ms + float(pricing.excess(self.compute[None])[0])
 
     def change(self, devices: Ints, tables: Ints, units: Ints) -> DeviceChange:
         """Return what it means that devices hold more or fewer units of a table; shapes broadcast together."""

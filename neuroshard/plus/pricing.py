@@ -32,22 +32,27 @@ _DEVICES_PER_CALL = 256
 
 
 class Pricing(abc.ABC):
-    """A cost model as sums of vectors, one per shard, and functions of these sums.
+    """A cost model as sums of vectors, one per shard, and functions of these sums; and what the search minimises.
+
+    That is the predicted cost of a step, plus by how much a soft maximum over devices' compute is above the hard one.
+    With the hard maximum alone, nothing that happens on other devices than the slowest would count.
 
     Args:
         shards: of the task.
         vectors: one per row of `shards`, zeros for empty rows, shape (R, V).
+        softness: width of the soft maximum, as a share of mean compute; 0 for the hard one.
 
     Attributes:
         shards: of the task.
         vectors: as given.
-        ms_per_column: about how much longer a step takes per column of the widest device.
+        ms_per_column: about how much longer a step takes per column of the widest device; see `fit_column_price`.
     """
 
-    def __init__(self, shards: ShardTable, vectors: Floats) -> None:
+    def __init__(self, shards: ShardTable, vectors: Floats, softness: float) -> None:
         self.shards = shards
         self.vectors = vectors
         self.ms_per_column = 0.0
+        self._softness = softness
 
     @abc.abstractmethod
     def compute(self, sums: Floats) -> Floats:
@@ -86,6 +91,27 @@ class Pricing(abc.ABC):
         before, after = self.totals(compute, columns)
         self.ms_per_column = max(float(after - before) / float(columns[1, 0] - even), 0.0)
 
+    def objective(self, compute: Floats, columns: Ints) -> tuple[Floats, Floats]:
+        """Return what plans take in ms, and what is minimised; (P, D) to (P,) each, P at least 1."""
+        step = max(_DEVICES_PER_CALL // compute.shape[1], 1)
+        starts = range(0, len(compute), step)
+        totals = np.concatenate([self.totals(compute[n : n + step], columns[n : n + step]) for n in starts])
+        return totals, totals + self.excess(compute)
+
+    def rough_objective(self, compute: Floats, columns: Ints) -> Floats:
+        """Return about what is minimised, up to a constant: communication is not predicted; (P, D) to (P,)."""
+        communication = self.ms_per_column * columns.max(axis=1)
+        return np.asarray(compute.max(axis=1) + self.excess(compute) + communication, dtype=np.float64)
+
+    def excess(self, compute: Floats) -> Floats:
+        """Return by how much the soft maximum of compute is above the hard one; (P, D) to (P,)."""
+        if not self._softness:
+            return np.zeros(len(compute))
+        width = self._softness * compute.mean(axis=1, keepdims=True)
+        above = (compute - compute.max(axis=1, keepdims=True)) / np.maximum(width, 1e-12)
+        excess: Floats = width[:, 0] * np.log(np.exp(above).sum(axis=1))
+        return excess
+
 
 class SimulatorPricing(Pricing):
     """Pricing by the learned simulator, exact up to rounding; all shards are encoded at once, here and never again.
@@ -93,15 +119,16 @@ class SimulatorPricing(Pricing):
     Args:
         shards: of the task.
         cost: an oracle.
+        softness: see `Pricing`.
 
     Raises:
         InputError: `cost` is a judge, or does not know tasks of this kind.
     """
 
-    def __init__(self, shards: ShardTable, cost: SimulatorCost) -> None:
+    def __init__(self, shards: ShardTable, cost: SimulatorCost, softness: float) -> None:
         self._predictor = cost.predictor()
         self._task = self._predictor.add_task(shards.task)
-        super().__init__(shards, latents_of(self._predictor, shards, np.flatnonzero(shards.columns)))
+        super().__init__(shards, latents_of(self._predictor, shards, np.flatnonzero(shards.columns)), softness)
 
     def compute(self, sums: Floats) -> Floats:
         """See `Pricing`."""
@@ -122,6 +149,7 @@ class AdditivePricing(Pricing):
     Args:
         shards: of the task.
         cost: any cost model.
+        softness: see `Pricing`.
         budget: of time.
 
     Raises:
@@ -129,11 +157,11 @@ class AdditivePricing(Pricing):
         MeasurementError: the cost model has no time for some shard.
     """
 
-    def __init__(self, shards: ShardTable, cost: CostModel, budget: Budget) -> None:
+    def __init__(self, shards: ShardTable, cost: CostModel, softness: float, budget: Budget) -> None:
         vectors = np.zeros((len(shards), 2))
         vectors[:, 0] = _single_ms(shards, cost, budget)
         vectors[:, 1] = shards.columns > 0
-        super().__init__(shards, vectors)
+        super().__init__(shards, vectors, softness)
         self._terms: Floats = np.array([1.0, 0.0, 0.0])
         self._comm_factor = 1.0
         # What was learned from: terms and ms of devices, and measured / modelled exchanges of plans.
@@ -212,38 +240,3 @@ def _single_ms(shards: ShardTable, cost: CostModel, budget: Budget) -> Floats:
         rows = np.arange(first + 1, whole + 1)
         ms[rows] = np.interp(rows, known, ms[known])
     return ms
-
-
-class Objective:
-    """The predicted cost of a step, plus by how much a soft maximum over devices' compute is above the hard one.
-
-    With the hard maximum alone, nothing that happens on other devices than the slowest would count.
-
-    Args:
-        pricing: of the task.
-        softness: width of the soft maximum, as a share of mean compute; 0 for the hard one.
-    """
-
-    def __init__(self, pricing: Pricing, softness: float) -> None:
-        self._pricing = pricing
-        self._softness = softness
-
-    def rough(self, compute: Floats, columns: Ints) -> Floats:
-        """Return about what is minimised, up to a constant: communication is not predicted; (P, D) to (P,)."""
-        communication = self._pricing.ms_per_column * columns.max(axis=1)
-        return np.asarray(compute.max(axis=1) + self.excess(compute) + communication, dtype=np.float64)
-
-    def totals(self, compute: Floats, columns: Ints) -> Floats:
-        """Return what whole plans take in ms; (P, D) to (P,), P at least 1."""
-        step = max(_DEVICES_PER_CALL // compute.shape[1], 1)
-        starts = range(0, len(compute), step)
-        return np.concatenate([self._pricing.totals(compute[n : n + step], columns[n : n + step]) for n in starts])
-
-    def excess(self, compute: Floats) -> Floats:
-        """Return by how much the soft maximum of compute is above the hard one; (P, D) to (P,)."""
-        if not self._softness:
-            return np.zeros(len(compute))
-        width = self._softness * compute.mean(axis=1, keepdims=True)
-        above = (compute - compute.max(axis=1, keepdims=True)) / np.maximum(width, 1e-12)
-        excess: Floats = width[:, 0] * np.log(np.exp(above).sum(axis=1))
-        return excess

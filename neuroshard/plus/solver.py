@@ -105,7 +105,7 @@ class NeuroShardPlus:
                 budget.check()
                 _search_by_simulator(shards, cost, self.settings, budget, rng, incumbent, published)
             else:
-                pricing = AdditivePricing(shards, cost, budget)
+                pricing = AdditivePricing(shards, cost, self.settings.softness, budget)
                 _EstimateSearch(pricing, self.settings, budget, rng, incumbent).run(initial_plan)
         except NoFeasiblePlanError:
             if initial_plan is None:
@@ -150,28 +150,20 @@ def _search_by_simulator(
     def found(allocation: Allocation) -> None:
         incumbent.update(lambda: plan_of_units(shards, allocation.units), allocation.total_ms)
 
-    pricing = SimulatorPricing(shards, cost)
+    pricing = SimulatorPricing(shards, cost, settings.softness)
     pricing.fit_column_price()
     search = LocalSearch(pricing, settings, budget, rng, found)
-    best = search.run(starts_of(pricing, search.objective, budget, start), 0)
+    best = search.run(starts_of(pricing, budget, start), 0)
     kicks = settings.kicks_within(shards.task.num_tables, limited=budget.limited)
     if kicks != 0:
-        cut = cut_greedily(pricing, search.objective, budget, search.offer)
+        cut = cut_greedily(pricing, budget, search.offer)
         if cut is not None:
             best = min(best, search.run([cut], 0), key=lambda allocation: allocation.value)
         search.run([best.units], kicks)
 
 
 class _EstimateSearch:
-    """Searches with an additive estimate, has the most promising plans evaluated, learns, and searches again.
-
-    Args:
-        pricing: the estimate.
-        settings: how thoroughly.
-        budget: of time; may run out in the middle.
-        rng: of the kicks.
-        incumbent: is offered every plan that is evaluated.
-    """
+    """Searches with an additive estimate, has the most promising plans evaluated, learns, and searches again."""
 
     def __init__(
         self, pricing: AdditivePricing, settings: PlusSettings, budget: Budget, rng: np.random.Generator,
@@ -195,11 +187,10 @@ class _EstimateSearch:
             OutOfTime: the budget is spent.
             NoFeasiblePlanError: no packing was found.
         """
-        objective = self._search.objective
         self._pricing.fit_column_price()
-        starts = starts_of(self._pricing, objective, self._budget, initial_plan)
+        starts = starts_of(self._pricing, self._budget, initial_plan)
         self._evaluate(starts)
-        cut = cut_greedily(self._pricing, objective, self._budget, self._search.offer)
+        cut = cut_greedily(self._pricing, self._budget, self._search.offer)
         starts += [] if cut is None else [cut]
         while self._queries_left:
             self._search.run([*starts, *([] if self._best_units is None else [self._best_units])], self._kicks)

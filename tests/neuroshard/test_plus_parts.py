@@ -12,7 +12,7 @@ from neuroshard.incumbent import Budget
 from neuroshard.plus.construction import build, cut_greedily
 from neuroshard.plus.local_search import PlusSettings, kick
 from neuroshard.plus.moves import Allocation, moves_of
-from neuroshard.plus.pricing import AdditivePricing, Objective, Pricing, SimulatorPricing
+from neuroshard.plus.pricing import AdditivePricing, Pricing, SimulatorPricing
 from neuroshard.shard_table import ShardTable, plan_of_units, units_of
 from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 
@@ -37,14 +37,14 @@ class ByHand(Pricing):
         return compute.max(axis=1) + columns.max(axis=1) / 100
 
 
-def by_hand(widths: list[int], ms: list[float], memory: list[int]) -> ByHand:
+def by_hand(widths: list[int], ms: list[float], memory: list[int], softness: float = 0.0) -> ByHand:
     """Tables of 1 row; ms are of whole tables and in proportion for parts."""
     tables = tuple(EmbeddingTable(f"t{n}", 1, width, 1.0) for n, width in enumerate(widths))
     shards = ShardTable(
         ShardingTask(tables, Topology(num_devices=len(memory), memory_bytes=tuple(memory)), batch_size=8)
     )
     per_column = np.array(ms) / np.array(widths)
-    return ByHand(shards, (shards.columns * per_column[shards.tables])[:, None])
+    return ByHand(shards, (shards.columns * per_column[shards.tables])[:, None], softness)
 
 
 def test_a_shard_table_holds_every_width_with_its_bytes():
@@ -85,12 +85,12 @@ def test_pricing_says_what_the_cost_model_says(simulator, model):
     units[-1][1] = shards.units
     told = cost.evaluate(shards.task, [plan_of_units(shards, held) for held in units])
     if model == "simulator":
-        pricing = SimulatorPricing(shards, cost)
+        pricing = SimulatorPricing(shards, cost, 0.0)
     else:
-        pricing = AdditivePricing(shards, cost, Budget())
+        pricing = AdditivePricing(shards, cost, 0.0, Budget())
         pricing.learn(units[:3], told[:3])
     for held, answer in zip(units, told, strict=True):
-        allocation = Allocation(pricing, Objective(pricing, 0.0), held)
+        allocation = Allocation(pricing, held)
         compute = answer.per_device[:, [0, 3]].sum(axis=1)
         np.testing.assert_allclose(allocation.compute, compute, rtol=tolerance, atol=1e-9)
         assert allocation.total_ms == pytest.approx(answer.total_ms, rel=tolerance)
@@ -109,7 +109,7 @@ def test_the_estimate_learns_how_slow_communication_is():
     cost, shards, rng = SlowLinks(), ShardTable(random_task(5, 9, 3)), np.random.default_rng(2)
     units = random_units(shards, rng)
     (told,) = cost.evaluate(shards.task, [plan_of_units(shards, units)])
-    pricing = AdditivePricing(shards, cost, Budget())
+    pricing = AdditivePricing(shards, cost, 0.0, Budget())
     columns = shards.columns[shards.first + units].sum(axis=1)
     before = pricing.totals(np.zeros((1, 3)), columns[None])
     pricing.learn([units], [told])
@@ -126,11 +126,11 @@ def test_the_soft_maximum_counts_devices_that_are_not_the_slowest():
     pricing = by_hand([16], [1.0], [2**20] * 4)
     columns = np.zeros((2, 4), dtype=np.int64)
     compute = np.array([[8.0, 8.0, 8.0, 8.0], [8.0, 1.0, 1.0, 1.0]])
-    assert Objective(pricing, 0.0).excess(compute).tolist() == [0, 0]
-    alike, alone = Objective(pricing, 0.01).excess(compute)
+    assert pricing.excess(compute).tolist() == [0, 0]
+    alike, alone = by_hand([16], [1.0], [2**20] * 4, softness=0.01).excess(compute)
     assert alike == pytest.approx(0.08 * np.log(4))
     assert alone == pytest.approx(0, abs=1e-9)
-    assert Objective(pricing, 0.0).rough(compute, columns).tolist() == [8, 8]
+    assert pricing.rough_objective(compute, columns).tolist() == [8, 8]
 
 
 def test_the_greedy_looks_at_the_device_with_the_shard_on_it():
@@ -141,7 +141,7 @@ def test_the_greedy_looks_at_the_device_with_the_shard_on_it():
             return np.where(sums[:, 0] > 5, 6.0, sums[:, 0])
 
     plain = by_hand([4, 4, 4], [5.5, 4.0, 4.0], [2**20] * 2)
-    pricing = Fused(plain.shards, plain.vectors)
+    pricing = Fused(plain.shards, plain.vectors, 0.0)
     built = build(pricing, np.arange(3)[None], plain.shards.units[None], np.zeros(1), Budget())
     assert built.units[0].tolist() == [[1, 0, 1], [0, 1, 0]]
     assert built.compute[0].tolist() == [6.0, 4.0]
@@ -169,16 +169,16 @@ def test_moves_lead_where_they_say_within_memory(simulator, seed):
     """Exact prices are those of the allocation after the move; every kind of move is among them."""
     task = random_task(seed, 8, 3, spare=2.5)
     shards, rng = ShardTable(task), np.random.default_rng(seed)
-    pricing, memory = SimulatorPricing(shards, simulator), np.array(task.topology.memory_bytes)
-    objective = Objective(pricing, 0.01)
-    allocation = Allocation(pricing, objective, random_units(shards, rng))
+    pricing = SimulatorPricing(shards, simulator, 0.01)
+    memory = np.array(task.topology.memory_bytes)
+    allocation = Allocation(pricing, random_units(shards, rng))
     device = int(allocation.bytes.argmax())
     moves = moves_of(allocation, device, memory).priced(allocation, device)
     compute, columns = moves.outcome(allocation, device)
     assert {*np.sign(moves.back).tolist()} >= {-1, 1}, "no transfers, or no swaps"
     assert len(moves.targets) > 10
     for number in range(len(moves.targets)):
-        after = Allocation(pricing, objective, moves.applied(number, device, allocation.units))
+        after = Allocation(pricing, moves.applied(number, device, allocation.units))
         assert (after.units >= 0).all()
         assert after.units.sum(axis=0).tolist() == shards.units.tolist()
         changed = np.array([device, moves.targets[number]])
@@ -189,7 +189,7 @@ def test_moves_lead_where_they_say_within_memory(simulator, seed):
 
 def test_moves_are_of_every_kind():
     pricing = by_hand([16, 16, 8], [4.0, 2.0, 1.0], [2**20] * 2)
-    allocation = Allocation(pricing, Objective(pricing, 0.0), np.array([[4, 3, 0], [0, 1, 2]]))
+    allocation = Allocation(pricing, np.array([[4, 3, 0], [0, 1, 2]]))
     moves = moves_of(allocation, 0, np.array([2**20] * 2))
     reached = {str(moves.applied(n, 0, allocation.units).tolist()) for n in range(len(moves.targets))}
     assert {
@@ -206,11 +206,11 @@ def test_cutting_goes_on_as_long_as_it_pays():
     """One table is all the work: four devices get a quarter each; memory of one byte too few is no allocation."""
     pricing = by_hand([64, 4], [16.0, 0.1], [2**20] * 4)
     told: list[np.ndarray] = []
-    held = cut_greedily(pricing, Objective(pricing, 0.0), Budget(), told.append)
+    held = cut_greedily(pricing, Budget(), told.append)
     assert held[:, 0].tolist() == [4, 4, 4, 4]
     assert told[-1].tolist() == held.tolist()
     full = by_hand([8, 8], [1.0, 1.0], [32, 31])
-    assert cut_greedily(full, Objective(full, 0.0), Budget(), told.append) is None
+    assert cut_greedily(full, Budget(), told.append) is None
 
 
 def test_kicks_change_something_and_keep_to_memory():
@@ -228,7 +228,7 @@ def test_kicks_change_something_and_keep_to_memory():
 
 
 def by_bytes(shards: ShardTable) -> ByHand:
-    return ByHand(shards, shards.bytes[:, None].astype(np.float64))
+    return ByHand(shards, shards.bytes[:, None].astype(np.float64), 0.0)
 
 
 def test_a_kick_without_any_room_changes_nothing():

@@ -61,6 +61,7 @@ class SimulatorCost(CostModel):
         _require_open(role)
         self._settings = {"weights": None if weights is None else str(weights), "role": role, "hardware": hardware}
         self._weights = load_weights(find_weights(weights, role, hardware), role, hardware)
+        # Shared by all calls, so that tasks that come again are not encoded again.
         self._predictor = self._new_predictor()
 
     @property

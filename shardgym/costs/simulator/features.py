@@ -135,6 +135,7 @@ def mean_accesses(shards: Shards) -> Floats:
 def distinct_rows(shards: Shards) -> Floats:
     """Return the distinct rows that a batch touches, from the reuse histogram, shape (S,)."""
     ids = shards.batch * shards.pooling
+    # No more rows than there are ids, or in the table: histograms are of whole tables, shards may have fewer rows.
     return np.minimum(ids / mean_accesses(shards), np.minimum(ids, shards.rows))
 
 
@@ -143,6 +144,7 @@ def work(shards: Shards) -> Floats:
     ids = shards.batch * shards.pooling
     distinct = distinct_rows(shards)
     row_bytes = shards.columns * shards.element_bytes
+    # The optimiser updates weights and its own FP32 state.
     touched_bytes = row_bytes + 4 * (shards.state_per_weight * shards.columns + shards.state_per_row)
     return np.column_stack([
         np.ones_like(ids), ids, ids * np.log2(ids + 1), ids * row_bytes, distinct, distinct * row_bytes,
@@ -166,6 +168,7 @@ def oracle_features(shards: Shards) -> Floats:
 def judge_features(shards: Shards) -> Floats:
     """Return what the judge's encoder sees: also square and cube roots, and cumulated row shares, shape (S, 27)."""
     ids = shards.batch * shards.pooling
+    # Other scales than the oracle's on purpose, so that the two err in different places.
     amounts = np.column_stack([
         np.log2(shards.rows), np.log2(shards.columns), np.log2(mean_accesses(shards)), np.log1p(ids),
         np.cbrt(ids), np.sqrt(shards.columns),

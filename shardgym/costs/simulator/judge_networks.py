@@ -25,12 +25,7 @@ class JudgeComputeNet(Network):
     @staticmethod
     def sizes() -> dict[str, tuple[int, ...]]:
         """See `Network`; a pool is three vectors and a count."""
-        width = 64
-        return {
-            "encoder": (SHARD_FEATURES, width, width),
-            "mixer": (4 * width + 1, width, width),
-            "head": (3 * width + 1, width, 2),
-        }
+        return {"encoder": (SHARD_FEATURES, 64, 64), "mixer": (4 * 64 + 1, 64, 64), "head": (3 * 64 + 1, 64, 2)}
 
     @staticmethod
     def fixed_params(features: Floats, counts: Ints, ms: Floats) -> dict[str, Floats]:
@@ -53,6 +48,7 @@ class JudgeComputeNet(Network):
         """Return the logarithms of forward and backward ms of whole devices, shape (K, G, 2)."""
         ops = self.ops
         first = ops.relu(self.dense("encoder", self.standardise(features)))
+        # Ones of the features' own library and type.
         counts = ops.group_sum(features[..., :1] * 0 + 1, groups)
         context = ops.repeat(self._pool(first, counts, groups), groups)
         second = ops.relu(self.dense("mixer", ops.concat([first, context])))
@@ -88,6 +84,7 @@ class DevicePairs:
         samples = exchanges.batch / devices
         block_bytes = exchanges.widths * exchanges.element_bytes * samples
         latest = np.maximum.reduceat(exchanges.offsets_ms, groups.starts)[groups.ids]
+        # Who starts later than the receiver delays its message; who is earlier waits for the last one.
         lead = exchanges.offsets_ms[theirs] - exchanges.offsets_ms[mine]
         late = latest[mine] - exchanges.offsets_ms[mine]
         self.features: Floats = np.column_stack([
@@ -106,8 +103,7 @@ class JudgeCommNet(Network):
     @staticmethod
     def sizes() -> dict[str, tuple[int, ...]]:
         """See `Network`; the head sees the mean and the largest message, and their number."""
-        width = 40
-        return {"pair": (9, width, width), "head": (2 * width + 1, width, 1)}
+        return {"pair": (9, 40, 40), "head": (2 * 40 + 1, 40, 1)}
 
     @staticmethod
     def fixed_params(features: Floats, transfer_ms: Floats) -> dict[str, Floats]:

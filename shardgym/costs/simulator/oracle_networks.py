@@ -57,11 +57,8 @@ class ComputeNet(Network):
     @staticmethod
     def sizes() -> dict[str, tuple[int, ...]]:
         """See `Network`."""
-        outputs = ComputeNet.TIMES + ComputeNet.ENCODING
-        return {
-            "encoder": (SHARD_FEATURES, 64, 64, outputs),
-            "head": (ComputeNet.LATENT, 64, 64, ComputeNet.TIMES),
-        }
+        encoded = ComputeNet.TIMES + ComputeNet.ENCODING
+        return {"encoder": (SHARD_FEATURES, 64, 64, encoded), "head": (ComputeNet.LATENT, 64, 64, ComputeNet.TIMES)}
 
     @staticmethod
     def fixed_params(
@@ -92,6 +89,7 @@ class ComputeNet(Network):
     def encode(self, features: Array, amounts: Array) -> Array:
         """Return the latents of shards, shape (K, S, 32)."""
         scaled = amounts / self.fixed("work_unit")
+        # The analytic times carry the magnitudes; the encoder only corrects them by bounded factors.
         encoded = self.dense("encoder", self.standardise(features))
         factors = self.ops.exp(self.bounded(encoded[..., : self.TIMES], self.SHARD_LIMIT))
         return self.ops.concat([(scaled @ self.fixed("prior")) * factors, scaled, encoded[..., self.TIMES :]])
@@ -152,6 +150,7 @@ class CommNet(Network):
         groups = exchanges.groups
         ids = groups.ids
         counts = groups.counts.astype(np.float64)[ids]
+        # Every device ends up with its share of the samples: all columns of them, from all devices.
         samples = exchanges.batch / counts
         row_bytes = exchanges.widths * exchanges.element_bytes
         total = np.add.reduceat(row_bytes, groups.starts)[ids]
@@ -192,6 +191,7 @@ class CommNet(Network):
     def log_ms(self, inputs: CommInputs, groups: Groups) -> Array:
         """Return the logarithm of what an exchange takes on each device, shape (K, S, 1)."""
         ops = self.ops
+        # What all devices of an exchange share is symmetric in them, so their numbering does not matter.
         code = ops.relu(self.dense("encoder", self.standardise(inputs.features)))
         # The first amount is one for each device.
         devices = ops.group_sum(inputs.amounts[..., :1], groups)

@@ -19,17 +19,7 @@ import numpy as np
 from shardgym.arrays import Bools, Floats, GrowingArrays, Ints
 from shardgym.costs.links import link_notes, transfer_ms
 from shardgym.costs.plan_cost import UNFAMILIAR, PlanCost, Source
-from shardgym.costs.simulator.features import (
-    DEVICE_RANGE_NAMES,
-    Groups,
-    ShardKey,
-    comm_range_features,
-    device_range_parts,
-    exchanges_of,
-    shard_key,
-    shard_range_features,
-    shards_of,
-)
+from shardgym.costs.simulator import features
 from shardgym.costs.simulator.network import Networks
 from shardgym.costs.simulator.oracle_networks import OracleNetworks
 from shardgym.costs.simulator.weights import RANGES, Weights, networks_of
@@ -43,10 +33,11 @@ MARGIN = 1.1
 #: Shards of the plans that are predicted at once; more would leave the cache.
 _SHARDS_AT_ONCE = 2048
 
-_COLUMNS = DEVICE_RANGE_NAMES.index("columns per device")
-_RANGE_NAMES = [name for names in RANGES.values() for name in names]
-#: Bit of the first feature of each group of `RANGES`, in a mask of features that are out of range.
-_FIRST_BIT = {group: sum(map(len, itertools.islice(RANGES.values(), n))) for n, group in enumerate(RANGES)}
+_COLUMNS = features.DEVICE_RANGE_NAMES.index("columns per device")
+
+#: Which bit of a mask says that a feature is out of range: names by bit, and the first bit of each group of `RANGES`.
+_RANGE_NAMES = [*RANGES["shard"], *RANGES["device"], *RANGES["comm"]]
+_FIRST_BIT = {"shard": 0, "device": len(RANGES["shard"]), "comm": len(RANGES["shard"]) + len(RANGES["device"])}
 
 
 class PlanBatch(NamedTuple):
@@ -132,12 +123,12 @@ class Predictor:
         self._tasks: list[ShardingTask] = []
         self._link_notes: list[tuple[str, ...]] = []
         self._number_of_task: dict[str, int] = {}
-        self._number_of_shard: list[dict[ShardKey, int]] = []
+        self._number_of_shard: list[dict[features.ShardKey, int]] = []
         self._task_rows = GrowingArrays(batch_size=((), np.float64), element_bytes=((), np.float64))
         self._shard_rows = GrowingArrays(
             encoded=(self.networks.encoded_shape, np.float64),
-            range_parts=((len(DEVICE_RANGE_NAMES),), np.float64),
-            outside=((), np.int64),
+            range_parts=((len(features.DEVICE_RANGE_NAMES),), np.float64),
+            outside=((), np.int64),  # one bit for each feature of a shard that is out of range
             task=((), np.int64),
         )
         self._notes: dict[tuple[int, bool], tuple[str, ...]] = {}
@@ -189,14 +180,14 @@ class Predictor:
         """
         number = self.add_task(task)
         known = self._number_of_shard[number]
-        keys = [shard_key(shard) for shard in shards]
+        keys = [features.shard_key(shard) for shard in shards]
         new = [key for key in dict.fromkeys(keys) if key not in known]
         if new:
-            described = shards_of(task, new)
+            described = features.shards_of(task, new)
             first = self._shard_rows.append(
                 encoded=self.networks.encode(described),
-                range_parts=device_range_parts(described),
-                outside=self._outside("shard", shard_range_features(described)),
+                range_parts=features.device_range_parts(described),
+                outside=self._outside("shard", features.shard_range_features(described)),
                 task=np.full(len(new), number),
             )
             known.update(zip(new, itertools.count(first), strict=False))
@@ -218,7 +209,7 @@ class Predictor:
             return ExchangeTimes(zeros, zeros, zeros)
         is_predicted = self.weights.predicts_exchanges
         if is_predicted:
-            aligned = exchanges_of(widths, zeros, *self._batch_and_bytes(tasks))
+            aligned = features.exchanges_of(widths, zeros, *self._batch_and_bytes(tasks))
             backward_ms = self.networks.exchange_ms(aligned, backward=True).reshape(zeros.shape)
         else:
             backward_ms = self._transfer_ms(tasks, widths)
@@ -288,13 +279,14 @@ class Predictor:
         shape = len(batch.counts), batch.num_devices
         plans = np.arange(shape[0])
         first_shard = np.cumsum(batch.counts) - batch.counts
+        # A plan is of the task of its first shard.
         tasks = self._shard_rows["task"][batch.shards[first_shard]]
         # Sort shards by plan and device. Devices that hold something are the groups.
         slots = np.repeat(plans * batch.num_devices, batch.counts) + batch.devices
         shards = batch.shards[np.argsort(slots, kind="stable")]
         counts = np.bincount(slots, minlength=shape[0] * shape[1])
         busy = np.flatnonzero(counts)
-        groups = Groups(counts[busy])
+        groups = features.Groups(counts[busy])
         first_busy = np.searchsorted(busy, plans * batch.num_devices)
         compute = self.networks.compute(self._shard_rows["encoded"][shards], groups)
         sums = np.add.reduceat(self._shard_rows["range_parts"][shards], groups.starts, axis=0)
@@ -306,9 +298,10 @@ class Predictor:
         outside = np.bitwise_or.reduceat(self._shard_rows["outside"][shards], first_shard)
         outside |= np.bitwise_or.reduceat(self._outside("device", sums), first_busy)
         if batch.num_devices > 1 and self.weights.predicts_exchanges:
-            exchanges = exchanges_of(widths, exchange.offsets_ms, *self._batch_and_bytes(tasks))
-            features = comm_range_features(exchanges)
-            outside |= np.bitwise_or.reduce(self._outside("comm", features).reshape(shape), axis=1)
+            exchanges = features.exchanges_of(widths, exchange.offsets_ms, *self._batch_and_bytes(tasks))
+            by_device = self._outside("comm", features.comm_range_features(exchanges)).reshape(shape)
+            outside |= np.bitwise_or.reduce(by_device, axis=1)
+        # A plan is as familiar as its least familiar device.
         disagreement = np.maximum.reduceat(compute.disagreement, first_busy)
         return _Predictions(_phases(compute_ms, exchange), outside, disagreement)
 

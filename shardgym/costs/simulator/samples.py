@@ -60,10 +60,7 @@ class CommRow(NamedTuple):
     """One measurement of an all-to-all in both directions. Lists have one entry per device.
 
     Attributes:
-        sample_id: unique within a data set.
-        role: one of `ROLES`.
-        content: digest of everything the times depend on; repeats share it.
-        repeat: 0 for the first measurement of a content, 1 for the next, ...
+        sample_id, role, content, repeat: as in `ComputeRow`.
         num_devices: devices that take part.
         batch_size: samples over all devices.
         element_bytes: bytes of one value.

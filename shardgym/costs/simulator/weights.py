@@ -39,8 +39,6 @@ RANGES: dict[str, tuple[str, ...]] = {
     "shard": SHARD_RANGE_NAMES, "device": DEVICE_RANGE_NAMES, "comm": COMM_RANGE_NAMES,
 }  # fmt: skip
 
-_HEADER_FIELDS = ("schema", "role", "hardware", "precisions", "optimizers", "spread_limit")
-
 
 @dataclass(frozen=True)
 class Weights:
@@ -167,6 +165,7 @@ def load_weights(path: Path, role: Role, hardware: str | None = None) -> Weights
     for name, value in tensors.items():
         network, _, rest = name.partition(".")
         if network in NETWORKS[role]:
+            # Predictions are made in double precision: rounding must not decide which of two plans is better.
             networks.setdefault(network, {})[rest] = value.astype(np.float64)
     return Weights(
         role=role,
@@ -190,7 +189,7 @@ def _read_header(data: bytes, path: Path) -> dict[str, Any]:
         raise InputError(
             f"{path}: not a whole file of simulator weights: expected one written by 'shardgym pretrain'"
         ) from None
-    for name in _HEADER_FIELDS:
+    for name in ("schema", "role", "hardware", "precisions", "optimizers", "spread_limit"):
         if name not in fields:
             raise InputError(f"{path}: field '{name}' is missing from the header")
     return fields

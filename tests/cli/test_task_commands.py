@@ -196,10 +196,12 @@ def test_pool_check_prints_both_columns(capsys, monkeypatch):
         assert f"{measured:.4f}" in capsys.readouterr().out
 
 
-def test_doctor_reports_and_sets_the_exit_code(capsys):
-    code = main(["doctor", "--json"])
+@pytest.mark.parametrize(("problem", "code"), [("", 0), ("torch and FBGEMM do not load: no torch", 1)])
+def test_doctor_reports_and_sets_the_exit_code(capsys, monkeypatch, problem, code):
+    monkeypatch.setattr("shardgym.doctor._run_probe", lambda: ({}, problem))
+    assert main(["doctor", "--json"]) == code
     data = json.loads(capsys.readouterr().out)
-    assert code == (0 if data["ok"] else 1)
+    assert (data["ok"], data["problem"]) == (code == 0, problem)
     assert data["cores"] >= 1
 
 

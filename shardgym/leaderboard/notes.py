@@ -66,6 +66,7 @@ def _own_measure_notes(board: Board) -> list[str]:
     settings they have the same version.
     """
     own = [solver for file in board.files if _is_own_measure(file) for solver in _scored_by_oracle(file)]
+    # Records alone leave it open; but a run refuses a simulator that is judge and oracle at once.
     maybe = [solver for file in board.files if _may_be_own_measure(file) for solver in _scored_by_oracle(file)]
     consequence = "solvers that query it are marked by their own measure"
     notes = []
@@ -89,7 +90,6 @@ def _is_own_measure(file: ResultFile) -> bool:
 
 
 def _may_be_own_measure(file: ResultFile) -> bool:
-    """Say whether records alone leave it open; a run refuses a simulator that is judge and oracle at once."""
     same_name = any(result.oracle == result.judge for result in file.results)
     return file.info is None and same_name and file.key.judge != SIMULATOR
 
@@ -130,8 +130,8 @@ def _seed_notes(board: Board) -> list[str]:
         mean = " A task's cost is the mean over a solver's own seeds." if several else ""
         notes = [f"WARNING: solvers ran with different seeds: {_group_by_seeds(seeds)}.{mean}"]
     lacking = {
-        solver: tuple(seed for seed in asked if seed not in used.get(solver, ()))
-        for solver, asked in board.seeds.items()
+        solver: tuple(seed for seed in requested if seed not in used.get(solver, ()))
+        for solver, requested in board.seeds.items()
     }
     if any(lacking[solver] for solver in seeds):
         missing = _group_by_seeds({solver: own for solver, own in lacking.items() if own})

@@ -26,7 +26,7 @@ from shardgym.leaderboard.statistics import Interval, bootstrap_mean, mean_ratio
 #: Share of the tasks that the best solved which a solver must have solved to decide what tasks are common.
 COMPARABLE = 0.9
 
-#: The published heuristics; costs are told relative to the best of them. `random` is not one.
+#: The published heuristics; costs are given relative to the best of them. `random` is not one.
 HEURISTICS = ("size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy")
 
 
@@ -88,7 +88,7 @@ class SolverResults:
     Attributes:
         solver: its name.
         records: its results.
-        num_asked: how many records were asked for, one per task and seed.
+        num_requested: how many records were requested, one per task and seed.
         has_record: whether there is a record, shape (T,).
         solved: whether all records of the task are ok, shape (T,).
         cost_ms: mean over seeds, NaN where not solved, shape (T,).
@@ -96,7 +96,7 @@ class SolverResults:
 
     solver: str
     records: Sequence[Result]
-    num_asked: int
+    num_requested: int
     has_record: Bools
     solved: Bools
     cost_ms: Floats
@@ -115,7 +115,7 @@ class SolverResults:
         return cls(
             solver=solver,
             records=records,
-            num_asked=len(board.tasks) * len(board.seeds[solver]),
+            num_requested=len(board.tasks) * len(board.seeds[solver]),
             has_record=np.array([bool(found) for found in per_task], dtype=bool),
             solved=np.array(solved, dtype=bool),
             cost_ms=np.array(costs, dtype=np.float64),
@@ -124,7 +124,7 @@ class SolverResults:
     @property
     def is_complete(self) -> bool:
         """Whether every task has a record for every seed that was asked for."""
-        return len(self.records) == self.num_asked
+        return len(self.records) == self.num_requested
 
     @property
     def num_solved(self) -> int:
@@ -189,7 +189,7 @@ def _row(
         gap=gap,
         gap_interval=interval,
         success=results.num_solved / int(results.has_record.sum()) if results.has_record.any() else math.nan,
-        completeness=len(records) / results.num_asked if results.num_asked else math.nan,
+        completeness=len(records) / results.num_requested if results.num_requested else math.nan,
         median_s=statistics.median(r.solve_time_s for r in records) if records else math.nan,
         failures=dict(Counter(r.status for r in records if r.status != "ok")),
     )

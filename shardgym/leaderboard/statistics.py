@@ -19,7 +19,8 @@ _CHUNK = 1000
 #: Standard errors of a difference within which two costs tie; about its 95 % interval.
 TIE_ERRORS = 2.0
 
-BEST, TIED = "best", "tied"
+BEST = "best"
+TIED = "tied"
 
 #: The rule of ties, to stand under a table that has some.
 TIE_RULE = (

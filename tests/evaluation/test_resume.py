@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from pathlib import Path
 
 import pytest
 from evaluation_toys import CountCost, DriftingCost, ToySuite, toy_tasks
 
 from shardgym.errors import InputError
 from shardgym.evaluation import SolverSpec, evaluate, read_records
-from shardgym.files import only_writer, write_whole
+from shardgym.files import only_writer
 
 TOY = "evaluation_toys:"
 
@@ -231,19 +230,6 @@ def test_what_is_found_and_what_is_to_do_is_said(out, caplog):
         assert "1 records found, 2 to solve (--resume all to start afresh)" in caplog.text
         run(out, "Halves")
         assert "3 records found, 0 to solve" in caplog.text
-
-
-@pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
-def test_only_regular_files_are_written_over(tmp_path, kind):
-    path = Path(os.devnull) if kind == "device" else tmp_path / "path"
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "folder":
-        path.mkdir()
-    mode = path.stat().st_mode
-    with pytest.raises(InputError, match="not a regular file"):
-        write_whole(path, "text")
-    assert path.stat().st_mode == mode
 
 
 def test_two_runs_cannot_write_into_one_folder(out):

@@ -30,7 +30,7 @@ MEASUREMENTS = 3
 #: Fewer tasks say little about a solver's average.
 MIN_TASKS = 5
 #: Of a solver's average: honest ones were off by 3.5 % between the three boards, and by 6 % on a machine of the same
-#: tag with another clock. What lies between is told, and not refused.
+#: tag that took 1.2 times as long. What lies between is reported, and not refused.
 DOUBTED = 0.05
 REFUSED = 0.08
 #: Half a 95 % interval.
@@ -39,7 +39,7 @@ STANDARD_ERRORS = 2.0
 RULE = f"""Deterministic costs must agree to {EXACT:g} in every number, and in their labels and notes. Measured costs
 drift with the machine, so all plans of a task are measured again together, and their common drift, the median of
 new/old over the task's different plans, is divided out; it may be at most {MAX_DRIFT:g} either way. What is left of a
-plan's new/old may be off by {TOLERANCE:.0%} either way (of two plans, each is held to the other one). No phase and no
+plan's new/old may be off by {TOLERANCE:.0%} either way (of two plans, each is compared with the other). No phase and no
 device may have moved by more than {SHIFT:.0%} of the time, labels must be the same, and equal plans that are measured
 equal must be stored equal. A task that disagrees is measured again, and a plan is a mismatch if it disagrees in each of
 {MEASUREMENTS} measurements. A solver with {MIN_TASKS} tasks or more is refused if its costs, so compared, are off by

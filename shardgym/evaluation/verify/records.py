@@ -1,4 +1,4 @@
-"""Stored records as verify reads them: damage is told, not raised, and every record is held to its run."""
+"""Stored records as verify reads them: damage is reported, not raised, and every record is compared with its run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class StoredRecord:
 
 
 def read_file(path: Path) -> tuple[list[StoredRecord | RecordCheck], list[str]]:
-    """Read a records file and hold its records to each other and to the `run.json` beside it.
+    """Read a records file and compare its records with each other and with the `run.json` beside it.
 
     Returns:
         Per line a record that is still to be scored, or what became of it already: a line that is damaged, doubled, cut

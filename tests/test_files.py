@@ -1,0 +1,73 @@
+"""Files that survive a kill, and folders that one process writes to."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shardgym.errors import InputError
+from shardgym.files import append_flushed, drop_torn_line, only_writer, read_lines, write_whole
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
+def test_only_regular_files_are_written_over(tmp_path, kind):
+    path = Path(os.devnull) if kind == "device" else tmp_path / "path"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    mode = path.stat().st_mode
+    with pytest.raises(InputError, match="not a regular file"):
+        write_whole(path, "text")
+    assert path.stat().st_mode == mode
+
+
+def test_a_folder_has_one_writer_at_a_time(tmp_path):
+    with only_writer(tmp_path / "new"), pytest.raises(InputError, match="another run is writing into"):
+        with only_writer(tmp_path / "new"):
+            pass
+    with only_writer(tmp_path / "new"):
+        pass
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot make the folder"), only_writer(tmp_path / "file" / "below"):
+        pass
+
+
+def test_a_process_that_was_killed_holds_nothing(tmp_path):
+    code = (
+        "import os, pathlib\nfrom shardgym.files import only_writer\n"
+        f"with only_writer(pathlib.Path({str(tmp_path)!r})): os._exit(9)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
+    with only_writer(tmp_path):
+        pass
+
+
+def test_lines_are_appended_and_one_that_was_cut_off_is_dropped(tmp_path):
+    path = tmp_path / "lines"
+    assert drop_torn_line(path) is None
+    append_flushed(path, b"one\ntwo\n")
+    append_flushed(path, b"thr")
+    assert [(line.number, line.text, line.whole) for line in read_lines(path)] == [
+        (1, b"one", True), (2, b"two", True), (3, b"thr", False),
+    ]  # fmt: skip
+    assert drop_torn_line(path).text == b"thr"
+    assert path.read_bytes() == b"one\ntwo\n"
+    assert drop_torn_line(path) is None
+
+
+def test_runs_and_tables_need_no_module_of_posix_alone():
+    """On Windows there is no fcntl and no resource."""
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(['fcntl', 'resource', 'pwd', 'grp', 'termios']));"
+        "import shardgym.evaluation, shardgym.leaderboard"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

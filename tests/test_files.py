@@ -27,9 +27,9 @@ def test_only_regular_files_are_written_over(tmp_path, kind):
 
 
 def test_a_folder_has_one_writer_at_a_time(tmp_path):
+    second = only_writer(tmp_path / "new")
     with only_writer(tmp_path / "new"), pytest.raises(InputError, match="another run is writing into"):
-        with only_writer(tmp_path / "new"):
-            pass
+        second.__enter__()
     with only_writer(tmp_path / "new"):
         pass
 

@@ -85,9 +85,14 @@ def test_solvers_without_need_are_left_alone():
 def test_neuroshard_compiles_before_it_solves(name, monkeypatch):
     pytest.importorskip("numba")
     seen = []
-    monkeypatch.setattr("neuroshard.solver.compile_ahead", lambda task, cost: seen.append(task.num_tables))
+
+    def inner_search(shards, cost, budget, *, compiled):
+        placed = lambda rows, bounds, cutoff: seen.append((len(rows), compiled))  # noqa: E731
+        return SimpleNamespace(sets=SimpleNamespace(single_ms=lambda rows: None), place=placed)
+
+    monkeypatch.setattr("neuroshard.solver.inner_search", inner_search)
     warm_up(make_solver(name), toy_tasks(1)[0], make_cost("simulator"))
-    assert seen == [1]
+    assert seen == [(1, True)]
 
 
 @pytest.mark.parametrize("cost", ["simulator", "roofline"])

@@ -85,7 +85,7 @@ class BeamSearch:
         self._incumbent = incumbent
         self._plans_together = _PLANS_IN_HURRY if hurry else _SHARDS_TOGETHER
         self._crowded = crowded
-        task = inner.sets.shards.task
+        task = inner.device_sets.shards.task
         mean_columns = sum(table.embedding_dim for table in task.tables) / task.num_devices
         self._max_columns: Floats = settings.scales() * mean_columns
         if crowded:
@@ -106,13 +106,13 @@ class BeamSearch:
             costs = self._score(children)
             order = costs.argsort(kind="stable")
             if self._crowded:
-                largest = self._inner.sets.shards.bytes[np.array(children)].max(axis=1)
+                largest = self._inner.device_sets.shards.bytes[np.array(children)].max(axis=1)
                 order = np.lexsort((largest, costs))
             beam = [children[n] for n in order[: self._settings.beam_width].tolist()]
 
     def _children(self, plan: ColumnPlan) -> list[ColumnPlan]:
         """Halve each candidate that can be halved: the largest shards and those that compute longest."""
-        sets = self._inner.sets
+        sets = self._inner.device_sets
         shards = np.array(plan)
         number = self._settings.candidates
         tried = np.arange(len(shards))
@@ -128,7 +128,7 @@ class BeamSearch:
 
         Plans are taken in parts, so that memory is bounded.
         """
-        shards = self._inner.sets.shards
+        shards = self._inner.device_sets.shards
         size = min(max(_SHARDS_TOGETHER // len(plans[0]), 1), self._plans_together)
         cutoff = Cutoff(self._settings.beam_width)
         costs = []
@@ -148,5 +148,5 @@ class BeamSearch:
 
     def _placement_order(self, plans: Ints) -> Ints:
         """Sort the shards of each plan by what they compute alone, costliest and last first; shape (C, n)."""
-        single_ms = self._inner.sets.single_ms(plans.ravel()).reshape(plans.shape)
+        single_ms = self._inner.device_sets.single_ms(plans.ravel()).reshape(plans.shape)
         return np.take_along_axis(plans, single_ms.argsort(axis=1, kind="stable")[:, ::-1], axis=1)

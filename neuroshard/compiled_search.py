@@ -129,20 +129,20 @@ class CompiledGridSearch:
     """Does what `GridSearch` does.
 
     Args:
-        sets: prices devices.
+        device_sets: prices devices.
         budget: of time.
     """
 
-    def __init__(self, sets: CompiledDeviceSets, budget: Budget) -> None:
-        self.sets: CompiledDeviceSets = sets
+    def __init__(self, device_sets: CompiledDeviceSets, budget: Budget) -> None:
+        self.device_sets: CompiledDeviceSets = device_sets
         self._budget = budget
-        self._memory: Ints = np.array(sets.shards.task.topology.memory_bytes, dtype=np.int64)
+        self._memory: Ints = np.array(device_sets.shards.task.topology.memory_bytes, dtype=np.int64)
 
     def place(self, plans: Ints, max_columns: Floats, cutoff: Cutoff) -> BestPlacements:
         """See `InnerSearch`."""
-        self.sets.trim()
+        self.device_sets.trim()
         count, steps = plans.shape
-        limits = Limits(max_columns, self._memory, self.sets.shards.columns, self.sets.shards.bytes)
+        limits = Limits(max_columns, self._memory, self.device_sets.shards.columns, self.device_sets.shards.bytes)
         # Every limit of every plan may come to lead to devices of its own.
         capacity = count * len(max_columns)
         partial = PartialPlacements.start(count, len(max_columns), len(self._memory), capacity)
@@ -151,11 +151,20 @@ class CompiledGridSearch:
         used = count
         while used and step < steps:
             self._budget.check()
-            self.sets.reserve(2 * capacity)
-            step, used, self.sets.count = advance(
-                partial, used, self.sets.table(), self.sets.count, limits, plans, step, min(step + _STEPS, steps)
+            self.device_sets.reserve(2 * capacity)
+            step, used, self.device_sets.count = advance(
+                partial,
+                used,
+                self.device_sets.table(),
+                self.device_sets.count,
+                limits,
+                plans,
+                step,
+                min(step + _STEPS, steps),
             )
-        return best_placements(self.sets, partial.plan[:used], partial.low[:used], partial.sets[:used], count, cutoff)
+        return best_placements(
+            self.device_sets, partial.plan[:used], partial.low[:used], partial.sets[:used], count, cutoff
+        )
 
 
 class ThreadedSearch:
@@ -167,7 +176,7 @@ class ThreadedSearch:
 
     def __init__(self, searches: Sequence[InnerSearch]) -> None:
         self._searches = searches
-        self.sets = searches[0].sets
+        self.device_sets = searches[0].device_sets
 
     def place(self, plans: Ints, max_columns: Floats, cutoff: Cutoff) -> BestPlacements:
         """See `InnerSearch`."""

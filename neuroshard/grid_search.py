@@ -51,7 +51,7 @@ class InnerSearch(Protocol):
     """Places the shards of column plans."""
 
     @property
-    def sets(self) -> DeviceSets:
+    def device_sets(self) -> DeviceSets:
         """What prices devices and placements."""
 
     def place(self, plans: Ints, max_columns: Floats, cutoff: Cutoff) -> BestPlacements:
@@ -111,25 +111,25 @@ class GridSearch:
     All column plans and all limits advance together, shard by shard.
 
     Args:
-        sets: prices devices.
+        device_sets: prices devices.
         budget: of time.
     """
 
-    def __init__(self, sets: DeviceSets, budget: Budget) -> None:
-        self.sets = sets
+    def __init__(self, device_sets: DeviceSets, budget: Budget) -> None:
+        self.device_sets = device_sets
         self._budget = budget
-        self._memory: Ints = np.array(sets.shards.task.topology.memory_bytes, dtype=np.int64)
+        self._memory: Ints = np.array(device_sets.shards.task.topology.memory_bytes, dtype=np.int64)
 
     def place(self, plans: Ints, max_columns: Floats, cutoff: Cutoff) -> BestPlacements:
         """See `InnerSearch`."""
-        self.sets.trim()
+        self.device_sets.trim()
         partial = PartialPlacements.start(len(plans), len(max_columns), len(self._memory))
         for step in range(plans.shape[1]):
             self._budget.check()
             partial = self._place_next(partial, plans[partial.plan, step], max_columns)
             if not partial.plan.size:
                 break
-        return best_placements(self.sets, partial.plan, partial.low, partial.sets, len(plans), cutoff)
+        return best_placements(self.device_sets, partial.plan, partial.low, partial.sets, len(plans), cutoff)
 
     def _place_next(self, partial: PartialPlacements, shards: Ints, max_columns: Floats) -> PartialPlacements:
         """Place one shard in each partial placement, splitting those whose limits lead to different devices.
@@ -137,8 +137,8 @@ class GridSearch:
         The largest limit allows the most devices. Limits too small for the device that it leads to are looked at again
         without that device, and so on. What finds no device is given up.
         """
-        columns = self.sets.shards.columns[shards]
-        size = self.sets.shards.bytes[shards]
+        columns = self.device_sets.shards.columns[shards]
+        size = self.device_sets.shards.bytes[shards]
         wide = partial.columns + columns[:, None]
         has_room = partial.bytes + size[:, None] <= self._memory
         index = np.arange(len(shards))
@@ -155,8 +155,8 @@ class GridSearch:
         index, device, low, high = (np.concatenate(part) for part in zip(*parts, strict=True))
         partial = PartialPlacements._make(values[index] for values in partial)._replace(low=low, high=high)
         at = (np.arange(len(index)), device)
-        partial.sets[at] = self.sets.add(partial.sets[at], shards[index])
-        partial.ms[at] = self.sets.rounded_ms[partial.sets[at]]
+        partial.sets[at] = self.device_sets.add(partial.sets[at], shards[index])
+        partial.ms[at] = self.device_sets.rounded_ms[partial.sets[at]]
         partial.bytes[at] += size[index]
         partial.columns[at] += columns[index]
         return partial

@@ -82,7 +82,7 @@ class NeuroShard:
             # Placing one table calls everything there is to compile.
             shards = ShardTable(dataclasses.replace(task, tables=tuple(possible[:1]), name=""))
             inner = inner_search(shards, cost, Budget(), compiled=True)
-            inner.sets.single_ms(shards.whole)
+            inner.device_sets.single_ms(shards.whole)
             inner.place(shards.whole[None], np.array([np.inf]), Cutoff(1))
 
     def solve(
@@ -122,7 +122,7 @@ class NeuroShard:
 
     def _search(self, inner: InnerSearch, incumbent: Incumbent, *, hurry: bool) -> None:
         """Search as published; once more from packed shards when that leads to no plan at all."""
-        shards = inner.sets.shards
+        shards = inner.device_sets.shards
         BeamSearch(inner, self.settings, incumbent, hurry=hurry).run(tuple(shards.whole.tolist()))
         if incumbent.cost_ms < float("inf"):
             return

@@ -64,7 +64,7 @@ def test_plans_cost_the_same_where_tables_are_equal(simulator):
 def test_sets_are_priced_and_found_again_the_same_way(simulator):
     """Many more than there is room for at first."""
     task = random_task(8, 30, 2)
-    plain, fast = (search.sets for search in both_searches(task, simulator))
+    plain, fast = (search.device_sets for search in both_searches(task, simulator))
     rng, devices = np.random.default_rng(0), [np.zeros(300, dtype=np.int64)] * 2
     for _ in range(12):
         shards = rng.choice(plain.shards.reached_by_halving(), 300)

@@ -76,6 +76,6 @@ def test_many_sets_survive_growing(simulator):
 
 def test_more_shards_than_there_is_room_for_at_first(simulator, compiled):
     shards = ShardTable(random_task(9, 1100, 2))
-    sets = inner_search(shards, simulator, Budget(), compiled=compiled).sets
+    sets = inner_search(shards, simulator, Budget(), compiled=compiled).device_sets
     singles = sets.single_ms(shards.whole)
     assert singles[-1] == SimulatorDeviceSets(shards, simulator).single_ms(shards.whole[-1:])[0] > 0

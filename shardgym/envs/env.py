@@ -100,7 +100,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
             gymnasium.error.ResetNeeded: there is no running episode.
         """
         self._require_episode()
-        if self._game.ended[0]:
+        if not self._game.placements.active[0]:
             raise gymnasium.error.ResetNeeded("the episode has ended: call reset() first")
         result = self._game.step(_ROW, np.array([whole_number(action)]), [action])
         info = self._info() | result.ends.get(0, {})

@@ -6,7 +6,7 @@ import math
 import numbers
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,8 +58,7 @@ class Rules:
             raise InputError(f"penalty {short_repr(self.penalty)} is not a negative number")
 
 
-@dataclass
-class StepResult:
+class StepResult(NamedTuple):
     """What a step of N episodes led to.
 
     Attributes:
@@ -68,7 +67,7 @@ class StepResult:
     """
 
     rewards: Floats
-    ends: dict[int, dict[str, Any]] = field(default_factory=dict)
+    ends: dict[int, dict[str, Any]]
 
 
 class EpisodeState(NamedTuple):
@@ -106,7 +105,6 @@ class Game:
         placements: how far the episodes have come.
         scorer: scores them.
         task_index: of the tasks, shape (N,).
-        ended: whether there is nothing left to do, shape (N,).
         earned: rewards so far, shape (N,).
         cost_of: `PlanCost` of complete plans, None for others, shape (N,).
     """
@@ -119,11 +117,15 @@ class Game:
         self.placements = Placements(num_envs, layout.max_devices, self.catalog, rules.limits, layout.max_shards)
         self.scorer = plan_scorer(cost, self.placements, partial=rules.reward == "dense")
         self.task_index = np.zeros(num_envs, dtype=np.int64)
-        self.ended: Bools = np.ones(num_envs, dtype=np.bool_)
         self.earned: Floats = np.zeros(num_envs)
         self.cost_of: npt.NDArray[Any] = np.full(num_envs, None)
         #: Episodes in which nothing fits from the beginning; their first step ends them.
         self._stuck: Bools = np.zeros(num_envs, dtype=np.bool_)
+
+    @property
+    def ended(self) -> Bools:
+        """Whether there is nothing left to do, shape (N,)."""
+        return ~self.placements.active
 
     def start(self, rows: Ints, drawn: Sequence[tuple[int, ShardingTask]]) -> dict[int, str]:
         """Start episodes of tasks, given with their indices.
@@ -131,12 +133,11 @@ class Game:
         Returns:
             Why nothing can be done, by number of the episodes where this is so.
         """
-        if len(self.catalog.tasks) > max(_TASKS_KEPT, 2 * len(self.ended)):
+        if len(self.catalog.tasks) > max(_TASKS_KEPT, 2 * len(self.earned)):
             self._forget_tasks(rows)
         self.task_index[rows] = [index for index, _ in drawn]
         self.placements.start(rows, np.array([self.catalog.number(task) for _, task in drawn]))
         self.scorer.start(rows)
-        self.ended[rows] = False
         self.earned[rows] = 0.0
         self.cost_of[rows] = None
         self._stuck[rows] = stuck = ~self.placements.allowed[rows].any(axis=1)
@@ -148,7 +149,7 @@ class Game:
         Where nothing fits from the beginning, the devices may be: an agent has to choose something.
         """
         masks = self.placements.allowed[:, :-1].copy()
-        if self._stuck.any():
+        if np.count_nonzero(self._stuck):
             masks[self._stuck, : self.layout.max_devices] = self.placements.capacity[self._stuck] >= 0
         return masks
 
@@ -161,12 +162,11 @@ class Game:
             given: the same, as they came in.
         """
         p = self.placements
-        result = StepResult(np.zeros(len(self.ended)))
-        no_action = self.layout.actions
-        chosen = actions[rows]
-        chosen = np.where((chosen >= 0) & (chosen < no_action), chosen, no_action)
+        result = StepResult(np.zeros(len(self.earned)), {})
+        # Actions out of range share the last column, which is never allowed. Unsigned, negative numbers are huge.
+        chosen = np.minimum(actions[rows].view(np.uint64), self.layout.actions).view(np.int64)
         allowed = p.allowed[rows, chosen]
-        if not allowed.all():
+        if np.count_nonzero(allowed) < len(rows):
             for row in rows[~allowed].tolist():
                 stuck = bool(self._stuck[row])
                 outcome = "no_device_fits" if stuck else "invalid_action"
@@ -176,21 +176,25 @@ class Game:
         placing, devices = rows, chosen
         if self.rules.limits is not None:
             halving = chosen == self.layout.max_devices
-            if halving.any():
+            if np.count_nonzero(halving):
                 p.halve(rows[halving])
                 placing, devices = rows[~halving], chosen[~halving]
         if len(placing):
             self.scorer.place(placing, devices)
-            p.place(placing, devices)
-        going = p.allowed[rows].any(axis=1)
-        if not going.all():
+            if len(placing) == 1:
+                p.place(placing[0], devices[0])
+            else:
+                p.place(placing, devices)
+        p.update()
+        going = np.logical_or.reduce(p.allowed[rows], axis=1)
+        if np.count_nonzero(going) < len(rows):
             halted = rows[~going]
             complete = p.next[halted] == NOTHING
             self._finish(result, halted[complete])
             for row in halted[~complete].tolist():
                 self._end(result, row, self.rules.penalty, "no_device_fits", reason=self._why_nothing_fits(row))
         if self.rules.reward == "dense":
-            self._pay_partial(result, placing[~self.ended[placing]])
+            self._pay_partial(result, placing[p.active[placing]])
         return result
 
     def observe(self) -> Observation:
@@ -214,26 +218,23 @@ class Game:
         p = self.placements
         return EpisodeState(
             self.catalog.tasks[p.task[row]], int(self.task_index[row]), p.save(row), self.scorer.save(row),
-            float(self.earned[row]), bool(self.ended[row]), self.cost_of[row],
+            float(self.earned[row]), not p.active[row], self.cost_of[row],
         )  # fmt: skip
 
     def load(self, row: int, state: EpisodeState) -> None:
         """Go back, or on, to a point of an episode."""
-        self.placements.load(row, self.catalog.number(state.task), state.placement)
+        self.placements.load(row, self.catalog.number(state.task), state.placement, active=not state.ended)
+        self.placements.update()
         self.scorer.load(row, state.partial)
         self.task_index[row] = state.task_index
         self.earned[row] = state.earned
-        self.ended[row] = state.ended
         self.cost_of[row] = state.cost
         self._stuck[row] = not state.ended and not self.placements.allowed[row].any()
-        if state.ended:
-            self.placements.allowed[row] = False
 
     def _finish(self, result: StepResult, rows: Ints) -> None:
         """Score complete plans."""
         if not len(rows):
             return
-        self.placements.finish(rows)
         plans = self.scorer.plans(rows)
         costs = self.scorer.costs(rows, plans)
         for row, plan, cost in zip(rows.tolist(), plans, costs, strict=True):
@@ -261,16 +262,16 @@ class Game:
         result.rewards[row] = earned - self.earned[row]
         result.ends[row] = {"outcome": outcome, **said}
         self.earned[row] = earned
-        self.ended[row] = True
         self._stuck[row] = False
-        self.placements.allowed[row] = False
+        self.placements.end(row)
 
     def _forget_tasks(self, rows: Ints) -> None:
         """Forget all tasks but those that are played in other episodes than these."""
-        others = np.setdiff1d(np.arange(len(self.ended)), rows).tolist()
+        others = np.setdiff1d(np.arange(len(self.earned)), rows).tolist()
         states = [self.save(row) for row in others]
         self.catalog.clear()
         self.scorer.forget()
+        self.placements.shards[:] = NOTHING
         for row, state in zip(others, states, strict=True):
             self.load(row, state)
 
@@ -286,7 +287,7 @@ class Game:
         num_devices = self.catalog.tasks[p.task[row]].num_devices
         if not 0 <= device < num_devices:
             return f"there is no device {device}, the task has devices 0 to {num_devices - 1}"
-        room, size = int(self._room(row)[device]), int(self._amount(row, 0))
+        room, size = int(self._room(row)[device]), self._next_bytes(row)
         return f"device {device} has room for {room} bytes, {self._next_shard(row)} needs {size}"
 
     def _why_nothing_fits(self, row: int) -> str:
@@ -296,7 +297,7 @@ class Game:
         limits = self.rules.limits
         halving = f"; {self._why_not_halved(row)}" if limits not in (None, SplitLimits(0)) else ""
         return (
-            f"{self._next_shard(row)} of {int(self._amount(row, 0))} bytes fits on no device: "
+            f"{self._next_shard(row)} of {self._next_bytes(row)} bytes fits on no device: "
             f"the largest room left is {int(room[device])} bytes on device {device}{halving}"
         )
 
@@ -320,8 +321,8 @@ class Game:
         room: Floats = self.placements.capacity[row] - self.placements.loads[row, :, 0]
         return room[:num_devices]
 
-    def _amount(self, row: int, column: int) -> float:
-        return float(self.catalog.shard["amounts"][self.placements.next[row], column])
+    def _next_bytes(self, row: int) -> int:
+        return int(self.catalog.shard["bytes"][self.placements.next[row]])
 
     def _next_shard(self, row: int) -> str:
         """Name the next shard, with its columns where they are not all of the table's."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -64,6 +65,12 @@ class Layout:
         """Rows of full observations, S."""
         return (self.max_tables or 0) + (self.max_splits or 0)
 
+    @functools.cached_property
+    def splits_left(self) -> Float32s:
+        """Share of halvings that are left after 0, 1, 2 and so on, shape (max_splits + 1,); 0 if there are none."""
+        most = self.max_splits or 0
+        return (1 - np.arange(most + 1) / most).astype(np.float32) if most else np.zeros(1, np.float32)
+
 
 def observation_space(layout: Layout) -> spaces.Dict:
     """Return the space of observations: boxes of one dimension with finite bounds."""
@@ -91,7 +98,7 @@ def observe(placements: Placements, layout: Layout, masks: Bools) -> Observation
     Args:
         placements: what is observed.
         layout: of the observation space.
-        masks: actions that may be chosen, shape (N, actions).
+        masks: actions that may be chosen, shape (N, actions); taken over, not copied.
     """
     catalog = placements.catalog
     next_shard = placements.next
@@ -100,12 +107,11 @@ def observe(placements: Placements, layout: Layout, masks: Bools) -> Observation
         "devices": _devices(placements),
         "progress": (placements.placed / placements.scale[:, 3]).astype(np.float32)[:, None],
         "remaining": _remaining(placements),
-        "action_mask": masks.astype(np.int8),
+        "action_mask": masks.view(np.int8),
     }
     if layout.max_splits is not None:
-        splits = np.zeros((len(next_shard), len(SPLIT_FEATURES)), np.float32)
-        if layout.max_splits:
-            splits[:, 0] = 1 - placements.splits / layout.max_splits
+        splits = np.empty((len(next_shard), len(SPLIT_FEATURES)), np.float32)
+        splits[:, 0] = layout.splits_left[placements.splits]
         splits[:, 1] = catalog.shard["width_share"][next_shard]
         observation["splits"] = splits
     if layout.max_tables is not None:
@@ -117,9 +123,11 @@ def _devices(placements: Placements) -> Float32s:
     features = placements.catalog.task["devices"][placements.task]
     exists = features[:, :, 0]
     # Devices that do not exist hold 0 of -1 bytes.
-    features[:, :, 1] = exists - placements.loads[:, :, 0] / placements.capacity
+    used = placements.loads[:, :, 0] / placements.capacity
+    np.subtract(exists, used, out=features[:, :, 1], casting="same_kind")
     # Optimiser state of halves may add up to more than the task's bytes.
-    features[:, :, 3:] = np.minimum(placements.loads / placements.scale[:, None, :], 1.0)
+    shares = placements.loads / placements.scale[:, None, :]
+    np.minimum(shares, 1.0, out=features[:, :, 3:], casting="same_kind")
     return features.reshape(len(features), -1)
 
 
@@ -189,4 +197,5 @@ def empty_devices(capacity: Floats) -> Float32s:
 
 def _unit(values: Floats) -> Float32s:
     """Limit to [0, 1]; `np.clip` takes longer for small arrays."""
-    return np.minimum(np.maximum(values, 0.0), 1.0).astype(np.float32)
+    unit = np.empty(values.shape, np.float32)
+    return np.minimum(np.maximum(values, 0.0), 1.0, out=unit, casting="same_kind")

@@ -27,18 +27,19 @@ class Placements:
 
     Attributes:
         task: number of the task in the catalog, shape (N,).
-        tables: that it has, shape (N,).
         shards: numbers of shards in the catalog, shape (N, Q). First those placed, in the order of placing; then those
             that wait, the next one first; then `NOTHING`, at least once.
         starts: their first columns, shape (N, Q).
         devices: of the shards placed, -1 for others, shape (N, Q).
         placed: how many, shape (N,).
+        splits: halvings so far, shape (N,).
         next: the shard to place now, `NOTHING` when none is left, shape (N,).
         capacity: bytes of devices, -1 where there is none, shape (N, D).
         loads: bytes, columns, columns times pooling factor and number of the shards on every device, shape (N, D, 4).
             Bytes are exact up to 2**53, as all numbers here are.
         left: the same sums over the shards that wait, and bytes that are free on all devices, shape (N, 5).
         scale: what shares of loads are relative to, shape (N, 4). The last one is the number of shards there are now.
+        active: whether the episode has begun and not ended, shape (N,).
         allowed: which actions can be done, shape (N, actions + 1). The last column is for what is no action.
     """
 
@@ -48,18 +49,15 @@ class Placements:
         self.catalog = catalog
         self._limits = limits
         self._max_devices = max_devices
-        self.task, self.tables, self.placed, self.next = np.zeros((4, num_envs), dtype=np.int64)
+        self._rows = np.arange(num_envs)
+        self.task, self.placed, self.splits, self.next = np.zeros((4, num_envs), dtype=np.int64)
+        self.active: Bools = np.zeros(num_envs, dtype=np.bool_)
         self.shards, self.starts, self.devices = np.zeros((3, num_envs, max_shards + 1), dtype=np.int64)
         self.capacity: Floats = np.zeros((num_envs, max_devices))
         self.loads: Floats = np.zeros((num_envs, max_devices, 4))
         self.left: Floats = np.zeros((num_envs, 5))
         self.scale: Floats = np.ones((num_envs, 4))
         self.allowed: Bools = np.zeros((num_envs, max_devices + (limits is not None) + 1), dtype=np.bool_)
-
-    @property
-    def splits(self) -> Ints:
-        """Halvings so far, shape (N,): each of them made one shard of another two."""
-        return self.count - self.tables
 
     @property
     def count(self) -> Ints:
@@ -69,7 +67,7 @@ class Placements:
     def start(self, rows: Ints, tasks: Ints) -> None:
         """Start placing tasks, whose numbers are given, shape (n,)."""
         task = self.catalog.task
-        tables = self.tables[rows] = task["tables"][tasks]
+        tables = task["tables"][tasks]
         self._make_room(int(tables.max()) + (self._limits.max_splits if self._limits else 0))
         places = np.arange(self.shards.shape[1])
         queue = task["first"][tasks][:, None] + places
@@ -78,24 +76,28 @@ class Placements:
         self.devices[rows] = -1
         self.task[rows] = tasks
         self.placed[rows] = 0
+        self.splits[rows] = 0
         self.capacity[rows] = task["capacity"][tasks]
         self.loads[rows] = 0.0
         self.left[rows] = task["totals"][tasks]
         self.scale[rows] = task["scale"][tasks]
-        self._update(rows)
+        self.active[rows] = True
+        self.update()
 
-    def place(self, rows: Ints, devices: Ints) -> None:
-        """Place the next shard of each episode on a device that has room for it, shape (n,)."""
+    def place(self, rows: Ints | np.int64, devices: Ints | np.int64) -> None:
+        """Place the next shard of each episode on a device that has room for it, shape (n,); then `update`.
+
+        Both may be numbers instead, for one episode: NumPy indexes several times as fast by a number as by an array.
+        """
         here = self.placed[rows]
         amounts = self.catalog.shard["amounts"][self.next[rows]]
         self.devices[rows, here] = devices
         self.placed[rows] = here + 1
-        self.loads[rows, devices] += amounts[:, :4]
+        self.loads[rows, devices] += amounts[..., :4]
         self.left[rows] -= amounts
-        self._update(rows)
 
     def halve(self, rows: Ints) -> None:
-        """Halve the next shard of each episode, which must be possible.
+        """Halve the next shard of each episode, which must be possible; then `update`.
 
         Its halves go in front of the first waiting shard whose key is not larger than theirs, left one first.
         """
@@ -120,17 +122,29 @@ class Placements:
         amounts = catalog["amounts"]
         self.left[rows, :4] += (2 * amounts[half] - amounts[self.next[rows]])[:, :4]
         self.scale[rows, 3] += 1
-        self._update(rows)
+        self.splits[rows] += 1
 
-    def finish(self, rows: Ints) -> None:
-        """Clear what complete placements have left: differences of floating-point sums do not end at 0."""
-        self.left[rows, :4] = 0.0
+    def update(self) -> None:
+        """Find out what the next shards are and what can be done about them, after shards were placed or halved."""
+        shard = self.catalog.shard
+        self.next = self.shards[self._rows, self.placed]
+        room = self.capacity - self.loads[:, :, 0]
+        np.greater_equal(room, shard["bytes"][self.next][:, None], out=self.allowed[:, : self._max_devices])
+        if self._limits is not None:
+            can_halve = self.allowed[:, self._max_devices]
+            np.less(self.splits, self._limits.max_splits, out=can_halve)
+            can_halve &= shard["halvable"][self.next]
+            if self._limits.max_table_splits is not None:
+                can_halve &= self._table_splits() < self._limits.max_table_splits
+        self.allowed &= self.active[:, None]
 
-    def table_splits(self, rows: Ints) -> Ints:
-        """Return halvings of the table that the next shard is of, shape (n,)."""
-        position = self.catalog.shard["position"]
-        of_table = position[self.shards[rows]] == position[self.next[rows]][:, None]
-        return np.asarray(of_table.sum(axis=1) - 1, dtype=np.int64)
+    def end(self, row: int) -> None:
+        """End an episode: no action is allowed any more."""
+        self.active[row] = False
+        self.allowed[row] = False
+        if self.next[row] == NOTHING:
+            # Differences of floating-point sums do not end at 0 by themselves.
+            self.left[row, :4] = 0.0
 
     def placed_shards(self, row: int) -> list[Shard]:
         """Return the shards of an episode that are placed, in the order of placing."""
@@ -144,33 +158,28 @@ class Placements:
         saved["shards"] -= self.catalog.task["first"][self.task[row]]
         return saved
 
-    def load(self, row: int, task: int, saved: dict[str, npt.NDArray[Any]]) -> None:
-        """Go on with a placement that was saved, of the task that has this number now."""
+    def load(self, row: int, task: int, saved: dict[str, npt.NDArray[Any]], *, active: bool) -> None:
+        """Go on with a placement that was saved, of the task that has this number now; then `update`."""
         count = int(saved["scale"][3])
         # As many halvings are still possible as were when it was saved.
         self._make_room(count + (self._limits.max_splits if self._limits else 0))
         for name in ("placed", "loads", "left", "scale"):
             getattr(self, name)[row] = saved[name]
         self.task[row] = task
-        self.tables[row] = self.catalog.task["tables"][task]
+        self.splits[row] = count - self.catalog.task["tables"][task]
+        self.active[row] = active
         self.capacity[row] = self.catalog.task["capacity"][task]
         self.shards[row] = NOTHING
         self.shards[row, :count] = saved["shards"][:count] + self.catalog.task["first"][task]
         self.starts[row, :count] = saved["starts"][:count]
         self.devices[row] = -1
         self.devices[row, :count] = saved["devices"][:count]
-        self._update(np.array([row]))
 
-    def _update(self, rows: Ints) -> None:
-        """Find out what can be done about the shard to place now."""
-        shards = self.next[rows] = self.shards[rows, self.placed[rows]]
-        room = self.capacity[rows] - self.loads[rows, :, 0]
-        self.allowed[rows, : self._max_devices] = room >= self.catalog.shard["amounts"][shards, 0][:, None]
-        if self._limits is not None:
-            can_halve = (self.catalog.shard["half"][shards] >= 0) & (self.splits[rows] < self._limits.max_splits)
-            if self._limits.max_table_splits is not None:
-                can_halve &= self.table_splits(rows) < self._limits.max_table_splits
-            self.allowed[rows, self._max_devices] = can_halve
+    def _table_splits(self) -> Ints:
+        """Return halvings of the tables that the next shards are of, shape (N,)."""
+        position = self.catalog.shard["position"]
+        of_table = position[self.shards] == position[self.next][:, None]
+        return np.asarray(of_table.sum(axis=1) - 1, dtype=np.int64)
 
     def _make_room(self, shards: int) -> None:
         missing = shards + 1 - self.shards.shape[1]

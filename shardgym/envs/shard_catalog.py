@@ -58,10 +58,10 @@ class ShardCatalog:
             tables, and bytes of all its devices in place of the last; `scale`: what shares are relative to, shape (4,);
             `devices`: features of devices that hold nothing; `hash`; `name`.
         shard: arrays with an entry for each shard. `amounts`: bytes with optimiser state, columns, columns times
-            pooling factor, 1 (itself), and bytes again, which it takes from the free ones; `key`: what the queue is
-            ordered by, descending; `half`: number of its halves, -1 if it cannot be halved; `position` of the table in
-            `task.tables`; `rank` of the table's name among the task's; `rows`, `width` (columns); `width_share`: of
-            the whole table; `features`: see `shard_features`; `name` of the table.
+            pooling factor, 1 (itself), and bytes again, which it takes from the free ones; `bytes`; `key`: what the
+            queue is ordered by, descending; `half`: number of its halves, -1 if it cannot be halved; `halvable`;
+            `position` of the table in `task.tables`; `rank` of the table's name among the task's; `rows`; `width`:
+            columns; `width_share`: of the whole table; `features`: see `shard_features`; `name` of the table.
 
     Raises:
         UnknownNameError: no such order.
@@ -89,12 +89,13 @@ class ShardCatalog:
             name=label,
         )  # fmt: skip
         self.shard = GrowingArrays(
-            amounts=((5,), np.float64), key=real, half=number, position=number, rank=number, rows=number, width=number,
-            width_share=real, features=((len(TABLE_FEATURES),), np.float32), name=label,
+            amounts=((5,), np.float64), bytes=real, key=real, half=number, halvable=((), np.bool_), position=number,
+            rank=number, rows=number, width=number, width_share=real, name=label,
+            features=((len(TABLE_FEATURES),), np.float32),
         )  # fmt: skip
         self.shard.append(
-            amounts=[[np.inf, 0, 0, 0, 0]], key=[0], half=[-1], position=[-1], rank=[-1], rows=[0], width=[0],
-            width_share=[0], features=np.zeros((1, len(TABLE_FEATURES))), name=[""],
+            amounts=[[np.inf, 0, 0, 0, 0]], bytes=[np.inf], key=[0], half=[-1], halvable=[False], position=[-1],
+            rank=[-1], rows=[0], width=[0], width_share=[0], features=np.zeros((1, len(TABLE_FEATURES))), name=[""],
         )  # fmt: skip
 
     def number(self, task: ShardingTask) -> int:
@@ -151,7 +152,8 @@ class ShardCatalog:
         rank = {name: number for number, name in enumerate(sorted(names))}
         key = {"size": amounts[:, 0], "lookup": amounts[:, 2], "dim": width, "task": np.zeros(len(width))}
         first = self.shard.append(
-            amounts=amounts, key=key[self._order], half=halves, position=position,
+            amounts=amounts, bytes=amounts[:, 0], key=key[self._order], half=halves,
+            halvable=np.array(halves) > 0, position=position,
             rank=[rank[names[at]] for at in position], rows=[task.tables[at].num_embeddings for at in position],
             width=width, width_share=width / dims[position], name=[names[at] for at in position],
             features=shard_features(task, position, amounts, scale, capacity.max()),

@@ -99,7 +99,7 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
         """
         if not self._started:
             raise gymnasium.error.ResetNeeded("there are no episodes: call reset() first")
-        again = self._game.ended.copy()
+        again = self._game.ended
         if self._mode is AutoresetMode.DISABLED and again.any():
             raise gymnasium.error.ResetNeeded(
                 f"the episode of environment {int(again.argmax())} has ended: call reset() with a reset_mask first"

@@ -37,7 +37,7 @@ _MODULE = "shardgym.costs.fbgemm.rank"
 _START_S = 180.0
 #: Share of the available memory that buffers may take.
 _USABLE = 0.9
-#: Seconds without an exchange after which ranks are asked whether they are well, and what they have for an answer.
+#: Seconds without an exchange after which ranks are pinged before the next one, and seconds for their answer.
 _IDLE_S = 1.0
 _PING_S = 10.0
 #: Seconds in which a rank whose peers have lost it is found to be dead.
@@ -99,7 +99,7 @@ class RankExchange(NamedTuple):
 
 
 class CollectiveGroup:
-    """Processes that carry out exchanges. It starts when first used, anew after a failure or when one was lost idle.
+    """Processes that carry out exchanges. They start when first used, and anew after a failure.
 
     Args:
         size: processes, one per device.

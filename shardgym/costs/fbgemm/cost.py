@@ -172,8 +172,8 @@ class FbgemmCost(CostModel):
             comm: dict[int, CommTimes] = {}
             if comm_is_measured and task.num_devices > 1:
                 group = self._group(task.num_devices)
-                comm, lost = time_communication(group, task, alive, compute_ms, rng=self._rng, **effort)
-                reasons |= lost
+                comm, comm_failed = time_communication(group, task, alive, compute_ms, rng=self._rng, **effort)
+                reasons |= comm_failed
             else:  # one device has no peers; the model says 0 for it
                 for n, plan in alive.items():
                     forward, backward = comm_times(task, plan, compute_ms[n])

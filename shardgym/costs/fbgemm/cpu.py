@@ -51,7 +51,7 @@ class Arena:
         self._filled = 0
 
     @property
-    def held_bytes(self) -> int:
+    def backed_bytes(self) -> int:
         """Bytes that are backed by memory."""
         return self._filled * self._tensor.element_size()
 
@@ -128,11 +128,11 @@ class CpuBackend:
             JobError: the machine's memory does not hold it.
         """
         elements = self._elements(shard_set)
-        held = sum(min(self._arena(*key).held_bytes, n * key[1].itemsize) for key, n in elements.items())
+        reusable = sum(min(self._arena(*key).backed_bytes, n * key[1].itemsize) for key, n in elements.items())
         weights = sum(n * dtype.itemsize for (_, dtype), n in elements.items())
         output = shard_set.batch_size * shard_set.width * dtype_of(shard_set).itemsize
         needed = weights + _OUTPUT_COPIES * output + 2 * shard_set.request_bytes(batches)
-        available = int(available_bytes() * _USABLE) + held
+        available = int(available_bytes() * _USABLE) + reusable
         if needed > available:
             raise JobError(f"measuring needs {needed} bytes of memory, {available} bytes are available")
         yield

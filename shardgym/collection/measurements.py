@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -303,8 +302,3 @@ class Summary:
 
     def _rates(self) -> dict[str, float]:
         return {kind: self.measured[kind] / self.minutes[kind] for kind in self.measured if self.minutes[kind] > 0}
-
-
-def role_counts(rows: Rows) -> dict[str, int]:
-    """Return rows per role."""
-    return dict(Counter(row.role for row in rows))

@@ -20,7 +20,6 @@ from shardgym.collection.measurements import (
     Summary,
     ids_per_sample,
     repeat_noise,
-    role_counts,
     rows_of,
 )
 from shardgym.collection.sampling import shard_set_digest
@@ -281,7 +280,7 @@ def _write_files(
     if not log.done and not log.failed and missing == 0:
         raise InputError(f"{folder} holds no measurements")
     return Summary(
-        counts={kind: role_counts(of_kind) for kind, of_kind in rows.items()},
+        counts={kind: dict(Counter(row.role for row in of_kind)) for kind, of_kind in rows.items()},
         noise={kind: noise for kind, of_kind in rows.items() if (noise := repeat_noise(of_kind)) is not None},
         failed=dict(log.failed),
         missing=missing,

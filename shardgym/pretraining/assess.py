@@ -167,7 +167,7 @@ def repeat_pairs(labels: Labels) -> tuple[Ints, Ints]:
 
 def noise_floor(ms: Floats, pairs: tuple[Ints, Ints]) -> float | None:
     """Return the error of one measurement as a prediction of an independent repeat, both ways; None without repeats."""
-    first, second = ms[pairs[0]], ms[pairs[1]]
+    first, second = (ms[positions] for positions in pairs)
     return (mape(first, second) + mape(second, first)) / 2 if len(first) else None
 
 

@@ -50,10 +50,10 @@ def _pretrain_role(
 
     compute, comm = data.of(role)
     test_compute, test_comm = data.of("test")
-    trained = train_role(role, data.hardware, compute, comm, settings, seed, of_role)
+    weights, curves = train_role(role, data.hardware, compute, comm, settings, seed, of_role)
     path = folder / f"{role}.safetensors"
     try:
-        digest = save_weights(path, trained.weights)
+        digest = save_weights(path, weights)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from None
     # Errors are those of the file that was written, through the code that serves predictions.
@@ -78,7 +78,7 @@ def _pretrain_role(
         errors=assess(networks, test_compute, test_comm) | rank_plans(networks, data.of("plans")[0]),
         error_by_shards=errors_by_shards(networks, test_compute),
         error_by_dim=errors_by_dim(networks, test_compute),
-        curves=trained.curves,
+        curves=curves,
     )
     write_whole(folder / f"{role}.json", card.to_json(indent=1) + "\n")
     return card

@@ -73,14 +73,6 @@ class Fitted:
     valid_loss: list[float]
 
 
-@dataclasses.dataclass(frozen=True)
-class Trained:
-    """Weights of a role, and training and validation losses of each network by epoch."""
-
-    weights: Weights
-    curves: dict[str, dict[str, list[float]]]
-
-
 def train_role(
     role: Role,
     hardware: str,
@@ -89,7 +81,7 @@ def train_role(
     settings: FitSettings,
     seed: int,
     progress: Progress | None = None,
-) -> Trained:
+) -> tuple[Weights, dict[str, Any]]:
     """Train a simulator; the same samples, settings and seed give the same weights.
 
     Args:
@@ -100,6 +92,9 @@ def train_role(
         settings: how.
         seed: of everything random.
         progress: called after every epoch.
+
+    Returns:
+        Weights, and training and validation losses of each network by epoch.
     """
     train_compute = train_oracle_compute if role == "oracle" else train_judge_compute
     train_comm = train_oracle_comm if role == "oracle" else train_judge_comm
@@ -126,13 +121,13 @@ def train_role(
     held_out = compute.take(split(compute.labels.content, seed)[1])
     disagreement = networks.compute(networks.encode(held_out.shards), Groups(held_out.counts)).disagreement
     curves = {
-        name: {"train": _rounded(part.train_loss), "valid": _rounded(part.valid_loss)} for name, part in fitted.items()
+        name: {
+            "train": [float(f"{loss:.5g}") for loss in part.train_loss],
+            "valid": [float(f"{loss:.5g}") for loss in part.valid_loss],
+        }
+        for name, part in fitted.items()
     }
-    return Trained(dataclasses.replace(weights, spread_limit=float(disagreement.max())), curves)
-
-
-def _rounded(losses: list[float]) -> list[float]:
-    return [float(f"{loss:.5g}") for loss in losses]
+    return dataclasses.replace(weights, spread_limit=float(disagreement.max())), curves
 
 
 def _feature_ranges(compute: ComputeSamples, comm: CommSamples) -> dict[str, Floats]:

@@ -232,6 +232,8 @@ class OracleNetworks:
     def compute(self, encoded: Floats, groups: Groups) -> ComputeTimes:
         """See `Networks`."""
         sums = np.add.reduceat(encoded, groups.starts, axis=0)
+        # The largest array of all; its memory serves what follows.
+        del encoded
         log_ms = self._ensemble.head(np.swapaxes(sums, 0, 1))
         return ComputeTimes(np.exp(log_ms[0]), disagreement(log_ms))
 

@@ -88,7 +88,7 @@ def test_neuroshard_compiles_before_it_solves(name, monkeypatch):
 
     def inner_search(shards, cost, budget, *, compiled):
         placed = lambda rows, bounds, cutoff: seen.append((len(rows), compiled))  # noqa: E731
-        return SimpleNamespace(sets=SimpleNamespace(single_ms=lambda rows: None), place=placed)
+        return SimpleNamespace(device_sets=SimpleNamespace(single_ms=lambda rows: None), place=placed)
 
     monkeypatch.setattr("neuroshard.solver.inner_search", inner_search)
     warm_up(make_solver(name), toy_tasks(1)[0], make_cost("simulator"))

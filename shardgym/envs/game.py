@@ -172,13 +172,16 @@ class Game:
                 outcome = "no_device_fits" if stuck else "invalid_action"
                 reason = self._why_nothing_fits(row) if stuck else self._why_not(row, given[row])
                 self._end(result, row, self.rules.penalty, outcome, reason=reason)
-            rows, chosen = rows[allowed], chosen[allowed]
-        placing, devices = rows, chosen
+            rows = rows[allowed]
+            chosen = chosen[allowed]
+        placing = rows
+        devices = chosen
         if self.rules.limits is not None:
             halving = chosen == self.layout.max_devices
             if np.count_nonzero(halving):
                 p.halve(rows[halving])
-                placing, devices = rows[~halving], chosen[~halving]
+                placing = rows[~halving]
+                devices = chosen[~halving]
         if len(placing):
             self.scorer.place(placing, devices)
             if len(placing) == 1:
@@ -204,7 +207,8 @@ class Game:
     def infos(self) -> dict[str, npt.NDArray[Any]]:
         """Return what `info` says at every step, each of shape (N,)."""
         p = self.placements
-        task, shard = self.catalog.task, self.catalog.shard
+        task = self.catalog.task
+        shard = self.catalog.shard
         infos = {
             "task_index": self.task_index.copy(), "task_hash": task["hash"][p.task], "task": task["name"][p.task],
             "table": shard["name"][p.next], "placed": p.placed.copy(),
@@ -253,9 +257,10 @@ class Game:
         for row, reason in reasons.items():
             self._end(result, row, self.rules.penalty, "no_cost", reason=reason)
         known = np.isfinite(ms)
-        rows, ms = rows[known], ms[known]
-        result.rewards[rows] = -ms - self.earned[rows]
-        self.earned[rows] = -ms
+        rows = rows[known]
+        earned = -ms[known]
+        result.rewards[rows] = earned - self.earned[rows]
+        self.earned[rows] = earned
 
     def _end(self, result: StepResult, row: int, earned: float, outcome: str, **said: Any) -> None:
         """End an episode with the reward that brings what it has earned to `earned`."""
@@ -287,8 +292,8 @@ class Game:
         num_devices = self.catalog.tasks[p.task[row]].num_devices
         if not 0 <= device < num_devices:
             return f"there is no device {device}, the task has devices 0 to {num_devices - 1}"
-        room, size = int(self._room(row)[device]), self._next_bytes(row)
-        return f"device {device} has room for {room} bytes, {self._next_shard(row)} needs {size}"
+        room = int(self._room(row)[device])
+        return f"device {device} has room for {room} bytes, {self._next_shard(row)} needs {self._next_bytes(row)}"
 
     def _why_nothing_fits(self, row: int) -> str:
         """Say where there is most room for the next shard, which fits nowhere, and why it cannot be halved."""

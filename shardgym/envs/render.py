@@ -152,8 +152,8 @@ def _draw_device(cell: Picture, devices: DeviceLoads, device: int) -> None:
     time[:] = TRACK
     if devices.compute_ms is not None and devices.comm_ms is not None:
         full = _round_up(devices.slowest_ms)
-        compute, comm = devices.compute_ms[device] / full, devices.comm_ms[device] / full
-        _fill(time, compute + comm, COMM)
+        compute = devices.compute_ms[device] / full
+        _fill(time, compute + devices.comm_ms[device] / full, COMM)
         _fill(time, compute, COMPUTE)
     largest = float(devices.capacity.max())
     _fill(memory, devices.capacity[device] / largest, TRACK)

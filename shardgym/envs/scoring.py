@@ -144,7 +144,8 @@ class PlanScorer:
         key = shard, start
         if key not in self._stand_ins:
             catalog = self._placements.catalog.shard
-            position, width = int(catalog["position"][shard]), int(catalog["width"][shard])
+            position = int(catalog["position"][shard])
+            width = int(catalog["width"][shard])
             table = task.tables[position]
             if width != table.embedding_dim:
                 name = f"columns {start} to {start + width - 1} of {position}"

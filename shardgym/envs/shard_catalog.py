@@ -115,7 +115,8 @@ class ShardCatalog:
 
     def placed(self, shard: int, start: int, device: int) -> Shard:
         """Return the shard of a plan: all rows, and the columns from `start` on."""
-        rows, width = int(self.shard["rows"][shard]), int(self.shard["width"][shard])
+        rows = int(self.shard["rows"][shard])
+        width = int(self.shard["width"][shard])
         return Shard(self.shard["name"][shard], (0, rows), (start, start + width), device)
 
     def _add(self, task: ShardingTask) -> None:

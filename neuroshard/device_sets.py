@@ -190,7 +190,10 @@ class SimulatorDeviceSets(DeviceSets):
 
 def latents_of(predictor: AdditivePredictor, shards: ShardTable, rows: Ints) -> Floats:
     """Return what some shards, encoded together, add to the sum of their device; zeros for others, shape (R, 32)."""
-    numbers = predictor.encode(shards.task, [shards.shard(row) for row in rows.tolist()])
+    # Making a `Shard` of every row, which checks its fields, would take longer than encoding them.
+    tables = [(table.name, table.num_embeddings) for table in shards.task.tables]
+    described = zip(shards.tables[rows].tolist(), shards.columns[rows].tolist(), strict=True)
+    numbers = predictor.encode_keys(shards.task, [(*tables[table], columns) for table, columns in described])
     known = predictor.latents(numbers)
     latents = np.zeros((len(shards), known.shape[1]))
     latents[rows] = known

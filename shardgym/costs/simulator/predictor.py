@@ -178,9 +178,12 @@ class Predictor:
         Raises:
             InputError: as `add_task`.
         """
+        return self.encode_keys(task, [features.shard_key(shard) for shard in shards])
+
+    def encode_keys(self, task: ShardingTask, keys: Sequence[features.ShardKey]) -> Ints:
+        """Return the same for shards that nobody has made records of: table, rows and columns of each."""
         number = self.add_task(task)
         known = self._number_of_shard[number]
-        keys = [features.shard_key(shard) for shard in shards]
         new = [key for key in dict.fromkeys(keys) if key not in known]
         if new:
             described = features.shards_of(task, new)

@@ -28,8 +28,7 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 from shardgym import NoFeasiblePlanError, ShardingTask, load_suite, make_cost, make_solver
-from shardgym.leaderboard.ranking import HEURISTICS
-from shardgym.leaderboard.statistics import bootstrap_mean, mean_ratio
+from shardgym.leaderboard.ranking import HEURISTICS, bootstrap_mean, mean_ratio
 from shardgym.solver import call_solver
 
 REFERENCE, PLUS = "neuroshard", "neuroshard_plus"

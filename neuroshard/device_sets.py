@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from neuroshard.shard_table import ShardTable, plan_of
 from shardgym.arrays import Floats, Ints
-from shardgym.costs.base import CostModel
-from shardgym.costs.plan_cost import PHASES
+from shardgym.costs.base import PHASES, CostModel
 from shardgym.costs.simulator import SimulatorCost
 from shardgym.costs.simulator.predictor import AdditivePredictor
 from shardgym.plan import Shard, ShardingPlan

@@ -12,9 +12,8 @@ from neuroshard.device_sets import latents_of, made_up_task
 from neuroshard.incumbent import Budget
 from neuroshard.shard_table import ShardTable
 from shardgym.arrays import Floats, Ints
-from shardgym.costs.base import CostModel
+from shardgym.costs.base import PHASES, CostModel, PlanCost
 from shardgym.costs.links import transfer_ms
-from shardgym.costs.plan_cost import PHASES, PlanCost
 from shardgym.costs.simulator import SimulatorCost
 from shardgym.errors import MeasurementError
 from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan

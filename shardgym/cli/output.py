@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from shardgym.costs.plan_cost import PlanCost
+from shardgym.costs.base import PlanCost
 from shardgym.errors import InputError
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,13 +12,24 @@ from tabulate import tabulate
 from shardgym.cli.options import NOTATION, Command, device_option, force_option, json_option, open_cost, read_task
 from shardgym.cli.output import check_free, count, is_ascii_only, note_lines, print_json, terminal_width
 from shardgym.cli.plan_files import plan_to_csv, read_plan
-from shardgym.costs.plan_cost import PlanCost
+from shardgym.costs.base import PlanCost
 from shardgym.files import write_whole
-from shardgym.leaderboard.statistics import TIE_RULE, TIED, tie_marks
 from shardgym.plan import plan_problems
 from shardgym.rendering import render_diff, render_plan, render_shards
 from shardgym.rendering.bottleneck import device_loads
 from shardgym.rendering.plan_diff import MAX_LISTED, table_changes
+
+#: Standard errors of a difference within which two costs tie; about its 95 % interval.
+TIE_ERRORS = 2.0
+
+BEST = "best"
+TIED = "tied"
+
+#: The rule of ties, to stand under a table that has some.
+TIE_RULE = (
+    f"{TIED}: the difference from the lowest total is at most {TIE_ERRORS:g} standard errors of that difference, "
+    "so no plan is best."
+)
 
 
 @click.command("measure", cls=Command)
@@ -76,6 +88,31 @@ def _print_comparison(paths: Sequence[str], costs: Sequence[PlanCost]) -> None:
     print(tabulate(rows, headers, "simple", colalign=["left", "right", "right", "left"], disable_numparse=True))
     if TIED in found:
         print(TIE_RULE)
+
+
+def is_tie(first: PlanCost, second: PlanCost) -> bool:
+    """Say whether the difference of two feasible costs is within the noise of the two.
+
+    Their errors are taken as independent. Equal costs tie, whatever their noise.
+    """
+    error = math.hypot(first.noise * first.total_ms, second.noise * second.total_ms)
+    return abs(first.total_ms - second.total_ms) <= TIE_ERRORS * error
+
+
+def tie_marks(costs: Sequence[PlanCost]) -> list[str | None]:
+    """Return a mark per cost.
+
+    Returns:
+        "best" for the lowest if no other ties with it; else "tied" for the lowest and for all that tie with it; None
+        for the rest, for plans without a cost, and for a plan that is compared with none.
+    """
+    feasible = [cost for cost in costs if cost.feasible]
+    if not feasible or len(costs) == 1:
+        return [None] * len(costs)
+    lowest = min(feasible, key=lambda cost: cost.total_ms)
+    close = [cost.feasible and is_tie(cost, lowest) for cost in costs]
+    mark = TIED if sum(close) > 1 else BEST
+    return [mark if is_close else None for is_close in close]
 
 
 @click.command("show", cls=Command)

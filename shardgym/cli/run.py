@@ -34,7 +34,7 @@ from shardgym.evaluation.verify import RULE, RecordCheck
 from shardgym.files import write_whole
 from shardgym.leaderboard import load_boards, rank, render
 from shardgym.leaderboard.ranking import HEURISTICS
-from shardgym.leaderboard.render import FORMATS, to_dict
+from shardgym.leaderboard.tables import FORMATS, to_dict
 from shardgym.progress import log_to_stderr
 from shardgym.suites import Suite, load_suite
 from shardgym.suites.spec import CostChoice, Track

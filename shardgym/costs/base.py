@@ -1,18 +1,158 @@
-"""CostModel, the interface of everything that can say what a plan costs, and `make_cost`."""
+"""PlanCost and CostModel: what a plan costs, and the interface of everything that can say so; `make_cost` makes one."""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+import math
+import numbers
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import numpy as np
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
+from pydantic.dataclasses import dataclass
 
 from shardgym.arguments import check_instance, check_list_of
-from shardgym.costs.plan_cost import PlanCost, Source, infinite
-from shardgym.errors import InfeasiblePlanError
+from shardgym.arrays import Floats
+from shardgym.errors import InfeasiblePlanError, InputError
 from shardgym.plan import ShardingPlan
+from shardgym.records import Name, Record, short_repr
 from shardgym.registry import construct, find_class, registered
 from shardgym.task import ShardingTask
+
+#: Columns of `PlanCost.per_device`, in order.
+PHASES = ("forward_compute", "forward_comm", "backward_comm", "backward_compute")
+
+#: How a figure came about.
+Source = Literal["measured", "modelled", "predicted"]
+
+#: Notes of plan costs that say a prediction is far from what it was learned from start with this.
+UNFAMILIAR = "outside of what the simulator was trained on"
+
+_EXPECTED = f"expected one row of {len(PHASES)} numbers per device"
+
+
+def _as_matrix(value: Any) -> Floats:
+    """Take D x 4 numbers; None stands for infinity, as JSON has none."""
+    is_numeric = isinstance(value, np.ndarray) and value.dtype.kind in "fiu"  # arrays are fast: not number by number
+    rows = value if is_numeric else [[_number(x) for x in _row(row)] for row in _list(value)]
+    matrix: Floats = np.array(rows, dtype=np.float64) + 0.0  # turns -0 into 0: equal costs have equal digests
+    if matrix.ndim != 2 or matrix.shape[0] == 0 or matrix.shape[1] != len(PHASES):
+        raise ValueError(_EXPECTED)
+    if np.isnan(matrix).any() or (matrix < 0).any():
+        raise ValueError("times must be numbers that are not negative")
+    matrix.setflags(write=False)
+    return matrix
+
+
+def _list(value: Any) -> list[Any]:
+    if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim):
+        return list(value)
+    raise ValueError(f"{_EXPECTED}, got {short_repr(value)}")
+
+
+def _row(value: Any) -> list[Any]:
+    if len(row := _list(value)) != len(PHASES):
+        raise ValueError(_EXPECTED)
+    return row
+
+
+def _number(value: Any) -> float:
+    if value is None:
+        return math.inf
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ValueError(f"times must be numbers, got {short_repr(value)}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"times must be numbers of ordinary size, got {short_repr(value)}") from None
+
+
+def _as_lists(matrix: Floats) -> list[list[float | None]]:
+    return [[float(x) if math.isfinite(x) else None for x in row] for row in matrix]
+
+
+Matrix = Annotated[Floats, BeforeValidator(_as_matrix), PlainSerializer(_as_lists)]
+
+CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
+
+
+@dataclass(frozen=True, eq=False, config=CONFIG)
+class PlanCost(Record):
+    """The cost of one plan on one task, in milliseconds per training step.
+
+    Attributes:
+        per_device: read-only array, shape (D, 4): forward compute, forward communication, backward communication,
+            backward compute of every device. All infinite when the plan is infeasible or could not be measured.
+        cost: name of the cost model.
+        version: version of the cost model.
+        hardware: tag of the hardware that the times are of.
+        compute: how the compute columns came about.
+        communication: how the communication columns came about.
+        reason: why there are no times; None for a feasible plan.
+        noise: relative standard error of `total_ms`; 0 for a deterministic cost.
+        repeats: measurements behind each time.
+        session: identifies times that were measured interleaved and may be compared without drift; "" if it does
+            not matter.
+        notes: what a reader must know besides, e.g. that devices shared cores.
+    """
+
+    per_device: Matrix
+    cost: Name
+    version: str
+    hardware: str
+    compute: Source = "modelled"
+    communication: Source = "modelled"
+    reason: str | None = None
+    noise: Annotated[float, Field(ge=0)] = 0.0
+    repeats: Annotated[int, Field(ge=0)] = 1
+    session: str = ""
+    notes: tuple[str, ...] = ()
+    schema: Literal["shardgym.plan_cost/1"] = "shardgym.plan_cost/1"
+
+    @model_validator(mode="after")
+    def _reason_iff_infinite(self) -> PlanCost:
+        finite = bool(np.isfinite(self.per_device).all())
+        if finite == (self.reason is not None):
+            raise ValueError("a cost has finite times or a reason why not, and not both")
+        return self
+
+    @property
+    def feasible(self) -> bool:
+        """Whether the plan can be executed and has times."""
+        return self.reason is None
+
+    @property
+    def device_ms(self) -> Floats:
+        """Time of every device: the sum of its four phases, shape (D,)."""
+        sums: Floats = self.per_device.sum(axis=1)
+        return sums
+
+    @property
+    def total_ms(self) -> float:
+        """The slowest device's time, the objective of the papers; infinite for an infeasible plan."""
+        return float(self.device_ms.max())
+
+    @property
+    def slowest_device(self) -> int:
+        """The device that sets `total_ms`."""
+        return int(self.device_ms.argmax())
+
+    def __eq__(self, other: object) -> bool:
+        return self.to_dict() == other.to_dict() if isinstance(other, PlanCost) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+
+def infinite(num_devices: int) -> Floats:
+    """Return the `per_device` of a plan that has no times."""
+    return np.full((num_devices, len(PHASES)), math.inf)
+
 
 #: Entry-point group of cost models.
 GROUP = "shardgym.costs"
@@ -142,3 +282,74 @@ def _infeasibility(task: ShardingTask, plan: ShardingPlan) -> str | None:
     except InfeasiblePlanError as error:
         return str(error)
     return None
+
+
+# Judges are closed while a run goes on. The harness hands solvers an oracle, but the weights of a simulated judge ship
+# with the package, so a solver could make the judge by itself. Inside of `judges_closed` that is an error: in every
+# thread of this process, and in processes that inherit its environment. Only the thread that scores, inside of
+# `judging`, may make and query a judge. This guards against accidents and is no sandbox: nothing stops code that reads
+# the weights without the public calls, or starts a process with another environment.
+
+#: Set while judges are closed; an environment variable, so that child processes inherit it.
+_VARIABLE = "SHARDGYM_JUDGES_CLOSED"
+
+_inherited = _VARIABLE in os.environ
+_lock = threading.Lock()
+_num_runs = 0  # of this process that keep judges closed
+
+
+class _Thread(threading.local):
+    """Whether the calling thread scores. Other than context variables, threads never inherit it."""
+
+    scores = False
+
+
+_thread = _Thread()
+
+
+@contextmanager
+def judges_closed() -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """Refuse judges inside of the block, and yield `judging`, in which the calling thread may make and ask one.
+
+    Where judges are closed already, `judging` opens nothing: a solver could otherwise have a run of its own score its
+    plans.
+    """
+    global _num_runs
+    judging = _judging if _is_open() else nullcontext
+    with _lock:
+        _num_runs += 1
+        os.environ[_VARIABLE] = "1"
+    try:
+        yield judging
+    finally:
+        with _lock:
+            _num_runs -= 1
+            if not _num_runs and not _inherited:
+                os.environ.pop(_VARIABLE, None)
+
+
+@contextmanager
+def _judging() -> Iterator[None]:
+    before = _thread.scores
+    _thread.scores = True
+    try:
+        yield
+    finally:
+        _thread.scores = before
+
+
+def require_open(what: str) -> None:
+    """Raise `InputError` while judges are closed to the calling thread.
+
+    Args:
+        what: is asked for, e.g. "the simulator with role='judge'".
+    """
+    if not _is_open():
+        raise InputError(
+            f"{what} scores plans: a solver may query the oracle that it is given, not this; "
+            "until the run that goes on has ended, only that run may ask it"
+        )
+
+
+def _is_open() -> bool:
+    return not _inherited and (not _num_runs or _thread.scores)

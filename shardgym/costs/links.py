@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardgym.arrays import Floats, Ints
-from shardgym.costs.plan_cost import Source
+from shardgym.costs.base import Source
 from shardgym.plan import ShardingPlan
 from shardgym.task import ELEMENT_BYTES, ShardingTask
 from shardgym.topology import Topology

@@ -15,9 +15,8 @@ import numpy as np
 from cachetools import LRUCache
 
 from shardgym.arrays import Floats
-from shardgym.costs.base import CostModel
+from shardgym.costs.base import CostModel, PlanCost
 from shardgym.costs.links import comm_times
-from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import UnknownNameError
 from shardgym.ids import ZipfLaw
 from shardgym.plan import ShardingPlan

@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardgym.arrays import Bools, Floats, Ints
-from shardgym.costs.base import CostModel
-from shardgym.costs.plan_cost import PlanCost
+from shardgym.costs.base import CostModel, PlanCost
 from shardgym.envs.observation import Layout, Observation, observe
 from shardgym.envs.placements import Placements
 from shardgym.envs.scoring import plan_scorer

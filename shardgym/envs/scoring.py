@@ -11,8 +11,7 @@ import numpy as np
 
 from shardgym.arguments import check_dict, describe
 from shardgym.arrays import Floats, Ints
-from shardgym.costs.base import CostModel, make_cost
-from shardgym.costs.plan_cost import PHASES, PlanCost
+from shardgym.costs.base import PHASES, CostModel, PlanCost, make_cost
 from shardgym.costs.simulator import SimulatorCost
 from shardgym.costs.simulator.predictor import AdditivePredictor, PlanBatch
 from shardgym.envs.placements import Placements

@@ -1,7 +1,7 @@
 """Running solvers on suites, keeping the results, and checking them."""
 
 from shardgym.evaluation.runner import Resume, evaluate
-from shardgym.evaluation.solver_spec import SolverSpec
+from shardgym.evaluation.scoring import SolverSpec
 from shardgym.evaluation.store import read_records, read_results
 from shardgym.evaluation.verify import VerifyReport, verify
 

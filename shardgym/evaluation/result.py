@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from shardgym.costs.plan_cost import CONFIG as COST_CONFIG
-from shardgym.costs.plan_cost import PlanCost
+from shardgym.costs.base import CONFIG as COST_CONFIG
+from shardgym.costs.base import PlanCost
 from shardgym.errors import InputError
 from shardgym.files import write_whole
 from shardgym.plan import ShardingPlan

@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from shardgym.arguments import check_dict, check_int, check_list, check_name, describe
-from shardgym.costs.base import CostModel, make_cost
-from shardgym.costs.judge_guard import judges_closed
+from shardgym.costs.base import CostModel, judges_closed, make_cost
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.evaluation.result import Result, RunInfo
-from shardgym.evaluation.scoring import Judge, solve_task
-from shardgym.evaluation.solver_spec import PreparedSolver, SolverSpec, prepare_solvers
+from shardgym.evaluation.scoring import Judge, PreparedSolver, SolverSpec, prepare_solvers, solve_task
 from shardgym.evaluation.store import RECORDS, Store, TaskSequence, read_records, set_aside, write_task
 from shardgym.files import only_writer
 from shardgym.progress import ProgressBar

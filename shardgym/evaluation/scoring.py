@@ -1,25 +1,129 @@
-"""One task of a run: every solver makes its plan, then the judge scores all plans in one call."""
+"""The parts of a run: solvers made from `SolverSpec`, their plans for a task, and the judge that scores these plans."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import os
+import re
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from shardgym.costs.base import CostModel
-from shardgym.costs.plan_cost import PlanCost
+from shardgym.arguments import check_dict, check_list, describe
+from shardgym.costs.base import CostModel, PlanCost
 from shardgym.errors import NO_PLAN, InfeasiblePlanError, InputError, MeasurementError, MissingDependencyError
-from shardgym.evaluation.result import Result, RunInfo, Status
-from shardgym.evaluation.solver_spec import PreparedSolver, SolverSpec
+from shardgym.evaluation.result import Result, RunInfo, Status, recipe
 from shardgym.plan import ShardingPlan
 from shardgym.provenance import commit, utc_now, versions
-from shardgym.solver import call_solver
+from shardgym.records import canonical_json
+from shardgym.solver import Solver, call_solver, make_solver, solver_names, warm_up
 from shardgym.task import ShardingTask
+
+_LABEL = re.compile(r"[A-Za-z0-9_.+-]{1,60}")
+
+
+@dataclass(frozen=True)
+class SolverSpec:
+    """A solver to be made.
+
+    Attributes:
+        name: a registered name, or `module:Class`.
+        settings: keyword arguments for its class, JSON-ready.
+        label: what it is called in records and tables; empty for its name. With labels, one solver takes part several
+            times with different settings.
+    """
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    label: str = ""
+
+    @property
+    def title(self) -> str:
+        """What it is called in records and tables."""
+        return self.label or self.name
+
+    @property
+    def made_from(self) -> str | None:
+        """The name that the title stands for; None when it is the title."""
+        return self.name if self.title != self.name else None
+
+    @property
+    def recipe(self) -> str:
+        """As `Result.recipe`."""
+        return recipe(self.made_from, self.settings)
+
+
+@dataclass
+class PreparedSolver:
+    """A solver that was made, and warms up before its first task.
+
+    Attributes:
+        spec: what it was made from.
+        solver: the solver.
+        is_warm: whether it has warmed up.
+    """
+
+    spec: SolverSpec
+    solver: Solver
+    is_warm: bool = False
+
+    def warm_up(self, task: ShardingTask, oracle: CostModel) -> None:
+        """Let the solver warm up unless it has; where that fails it is tried again before the next task."""
+        if not self.is_warm:
+            warm_up(self.solver, task, oracle)
+            self.is_warm = True
+
+
+def prepare_solvers(solvers: Iterable[str | SolverSpec]) -> list[PreparedSolver]:
+    """Make every solver before anything is solved, so that a wrong name costs no time.
+
+    Raises:
+        UnknownNameError: a solver that does not exist; the closest names are given.
+        InputError: no solver, one title for different ones, a bad label, or settings that a class does not take.
+    """
+    specs: dict[str, SolverSpec] = {}
+    for number, value in enumerate(check_list("solvers", solvers, "names or SolverSpec")):
+        spec = _check_spec(number, value)
+        if specs.setdefault(spec.title, spec) != spec:
+            raise InputError(
+                f"solver '{spec.title}' is given twice with different settings: label one, e.g. mine={spec.name},..."
+            )
+    if not specs:
+        raise InputError("no solver was given: name at least one")
+    for spec in specs.values():
+        try:
+            canonical_json(dict(spec.settings)).encode()
+        except (TypeError, ValueError) as error:
+            raise InputError(f"settings of solver '{spec.title}' are not JSON, which records need: {error}") from None
+    return [PreparedSolver(spec, make_solver(spec.name, **spec.settings)) for spec in specs.values()]
+
+
+def _check_spec(number: int, value: object) -> SolverSpec:
+    """Return a member of the list of solvers as a spec, without a label that says nothing."""
+    spec = SolverSpec(value) if isinstance(value, str) else value
+    if not isinstance(spec, SolverSpec):
+        raise InputError(
+            f"solvers[{number}]: expected a name, 'module:Class' or a SolverSpec, got {describe(value)}; records name "
+            "solvers so that they can be made again"
+        )
+    spec = replace(spec, settings=check_dict(f"settings of solver '{spec.name}'", spec.settings))
+    if spec.made_from is None:
+        return replace(spec, label="")
+    check_label(spec.label, spec.name)
+    return spec
+
+
+def check_label(label: str, name: str) -> None:
+    """Refuse a label that tables cannot show plainly, or that is the name of another solver; raises `InputError`."""
+    if not _LABEL.fullmatch(label):
+        raise InputError(f"label '{label:.80}': expected at most 60 letters, digits and any of _ . + -")
+    if label in solver_names():
+        raise InputError(f"label '{label}' is the name of another solver than '{name}': give another one")
+
 
 #: Takes a heading and a traceback.
 ErrorLog = Callable[[str, str], None]

@@ -2,6 +2,6 @@
 
 from shardgym.leaderboard.boards import Board, load_boards
 from shardgym.leaderboard.ranking import Ranking, Row, rank
-from shardgym.leaderboard.render import render
+from shardgym.leaderboard.tables import render
 
 __all__ = ["Board", "Ranking", "Row", "load_boards", "rank", "render"]

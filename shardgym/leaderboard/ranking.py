@@ -15,19 +15,35 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from shardgym.arrays import Bools, Floats
 from shardgym.evaluation.result import Result
 from shardgym.leaderboard.boards import Board
-from shardgym.leaderboard.statistics import Interval, bootstrap_mean, mean_ratio
+
+RESAMPLES = 10_000
+FEWEST = 6
+SEED = 0
+_CHUNK = 1000
 
 #: Share of the tasks that the best solved which a solver must have solved to decide what tasks are common.
 COMPARABLE = 0.9
 
 #: The published heuristics; costs are given relative to the best of them. `random` is not one.
 HEURISTICS = ("size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy")
+
+
+class Interval(NamedTuple):
+    """A 95 % interval."""
+
+    low: float
+    high: float
+
+    def contains(self, value: float) -> bool:
+        """Say whether a value lies in the interval, ends included."""
+        return self.low <= value <= self.high
 
 
 @dataclass(frozen=True)
@@ -193,3 +209,32 @@ def _row(
         median_s=statistics.median(r.solve_time_s for r in records) if records else math.nan,
         failures=dict(Counter(r.status for r in records if r.status != "ok")),
     )
+
+
+def mean_ratio(costs: Floats, reference: Floats) -> float:
+    """Return the geometric mean of costs / reference over tasks, both of shape (n,); NaN when n is 0."""
+    return math.exp(float(np.log(costs / reference).mean())) if costs.size else math.nan
+
+
+def bootstrap_mean(values: Floats, resamples: int = RESAMPLES, seed: int = SEED) -> Interval | None:
+    """Return the percentile interval of the mean of `values` when tasks are drawn anew with replacement.
+
+    Efron & Tibshirani, An Introduction to the Bootstrap, chapter 13.
+
+    Args:
+        values: one per task, shape (n,).
+        resamples: how often tasks are drawn.
+        seed: of the draws.
+
+    Returns:
+        None for fewer than `FEWEST` tasks: so few say next to nothing about their spread.
+    """
+    if values.size < FEWEST:
+        return None
+    rng = np.random.default_rng(seed)
+    means = np.concatenate([
+        values[rng.integers(values.size, size=(min(_CHUNK, resamples - start), values.size))].mean(axis=1)
+        for start in range(0, resamples, _CHUNK)
+    ])  # fmt: skip
+    low, high = np.quantile(means, [0.025, 0.975])
+    return Interval(float(low), float(high))

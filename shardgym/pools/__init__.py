@@ -7,10 +7,10 @@ from pathlib import Path
 from shardgym.arguments import check_name
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.pools.dlrm_datasets import load_dlrm_dataset
-from shardgym.pools.pool import DEFAULT_BATCH_SIZE, TablePool
 from shardgym.pools.published import load_model, model_names
 from shardgym.pools.synthetic import synthetic_tables
 from shardgym.pools.user_tables import load_user_tables
+from shardgym.table import DEFAULT_BATCH_SIZE, TablePool
 
 __all__ = ["DEFAULT_BATCH_SIZE", "SYNTHETIC", "TablePool", "load_pool", "pool_names"]
 

@@ -11,9 +11,8 @@ from tqdm import tqdm
 
 from shardgym.errors import InputError
 from shardgym.ids import ReuseCounts
-from shardgym.pools.pool import TablePool
 from shardgym.recorded_ids import bags_digest, read_recording
-from shardgym.table import EmbeddingTable, RecordedIds
+from shardgym.table import EmbeddingTable, RecordedIds, TablePool
 
 #: Tables whose ids reach fewer rows are taken to have this many.
 MIN_ROWS = 100

@@ -11,9 +11,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from shardgym.errors import UnknownNameError
-from shardgym.pools.pool import TablePool
 from shardgym.records import CONFIG, Record
-from shardgym.table import EmbeddingTable, UniformIds, ZipfIds
+from shardgym.table import EmbeddingTable, TablePool, UniformIds, ZipfIds
 from shardgym.task import Optimizer, Precision
 
 DATA = Path(__file__).with_name("data") / "published.yaml"

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from shardgym.errors import InputError
-from shardgym.pools.pool import DEFAULT_BATCH_SIZE, TablePool
 from shardgym.records import parse_json, read_text, short_repr
-from shardgym.table import EmbeddingTable
+from shardgym.table import DEFAULT_BATCH_SIZE, EmbeddingTable, TablePool
 
 REQUIRED = ("name", "num_embeddings", "embedding_dim")
 CSV_COLUMNS = (*REQUIRED, "pooling_factor", "zipf_s", "zipf_q")

@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from shardgym.arrays import Floats
+from shardgym.costs.base import PlanCost
 from shardgym.costs.links import wait_ms
-from shardgym.costs.plan_cost import PlanCost
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.task import ShardingTask
 

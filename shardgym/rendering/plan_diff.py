@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tabulate import tabulate
 
-from shardgym.costs.plan_cost import PlanCost
+from shardgym.costs.base import PlanCost
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.rendering.plan_view import format_bytes
 from shardgym.task import ShardingTask

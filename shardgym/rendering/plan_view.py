@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tabulate import tabulate
 
-from shardgym.costs.plan_cost import PlanCost
+from shardgym.costs.base import PlanCost
 from shardgym.plan import ShardingPlan, plan_problems
 from shardgym.rendering.bottleneck import describe_bottleneck, device_columns, device_loads
 from shardgym.task import ShardingTask

@@ -9,7 +9,7 @@ from evaluation_toys import toy_tasks
 
 from shardgym import ShardingPlan
 from shardgym.cli import main
-from shardgym.leaderboard.statistics import TIE_RULE
+from shardgym.cli.plans import TIE_RULE
 
 COST = ["--cost", "cost_notes_toys:NotedCost"]
 DRIFTING = ["--cost", "evaluation_toys:DriftingCost"]

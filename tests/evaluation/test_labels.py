@@ -12,7 +12,7 @@ from shardgym.errors import InputError
 from shardgym.evaluation import SolverSpec, evaluate, verify
 from shardgym.evaluation.result import RunInfo
 from shardgym.leaderboard import load_boards, rank
-from shardgym.leaderboard.notes import footer
+from shardgym.leaderboard.tables import footer
 
 
 def run(out, *specs, **options):

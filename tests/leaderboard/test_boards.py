@@ -9,8 +9,7 @@ from test_ranking import board_of, record
 
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.leaderboard import load_boards, rank, render
-from shardgym.leaderboard.notes import footer
-from shardgym.leaderboard.render import to_dict
+from shardgym.leaderboard.tables import footer, to_dict
 
 
 @pytest.fixture

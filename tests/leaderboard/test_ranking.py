@@ -10,8 +10,7 @@ from evaluation_toys import Halves, toy_tasks
 from shardgym import PlanCost
 from shardgym.evaluation.result import Result
 from shardgym.leaderboard import load_boards, rank, render
-from shardgym.leaderboard.notes import footer
-from shardgym.leaderboard.render import to_dict
+from shardgym.leaderboard.tables import footer, to_dict
 
 TASKS = toy_tasks(40)
 

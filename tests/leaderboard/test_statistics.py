@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from shardgym import PlanCost
-from shardgym.costs.plan_cost import infinite
-from shardgym.leaderboard.statistics import bootstrap_mean, is_tie, mean_ratio, tie_marks
+from shardgym.cli.plans import is_tie, tie_marks
+from shardgym.costs.base import infinite
+from shardgym.leaderboard.ranking import bootstrap_mean, mean_ratio
 
 
 def test_the_bootstrap_interval_is_that_of_the_normal_distribution_for_many_tasks():

@@ -13,14 +13,13 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 
 from shardgym.arrays import Floats
-from shardgym.costs.base import CostModel
+from shardgym.costs.base import CostModel, PlanCost, Source
 from shardgym.costs.fbgemm.communication import CollectiveGroup, CommTimes, time_communication
 from shardgym.costs.fbgemm.jobs import ShardSet, shard_sets
 from shardgym.costs.fbgemm.machine import cpu_tag, usable_cores
 from shardgym.costs.fbgemm.pool import WorkerPool, require_fbgemm
 from shardgym.costs.fbgemm.rounds import mean_of_medians, relative_error_of_total, time_shard_sets
 from shardgym.costs.links import comm_times, link_notes
-from shardgym.costs.plan_cost import PlanCost, Source
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
 from shardgym.task import ShardingTask

@@ -11,9 +11,7 @@ import numpy.typing as npt
 
 from shardgym.arguments import check_instance, check_list_of
 from shardgym.arrays import Floats, Ints
-from shardgym.costs.base import ONE_PLAN, CostModel
-from shardgym.costs.judge_guard import require_open
-from shardgym.costs.plan_cost import PlanCost, Source
+from shardgym.costs.base import ONE_PLAN, CostModel, PlanCost, Source, require_open
 from shardgym.costs.simulator.oracle_networks import ComputeNet
 from shardgym.costs.simulator.predictor import AdditivePredictor, Familiarity, PlanBatch, Predictor
 from shardgym.costs.simulator.weights import ROLES, Role, find_weights, load_weights

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from shardgym.arrays import Bools, Floats, GrowingArrays, Ints
+from shardgym.costs.base import UNFAMILIAR, PlanCost, Source
 from shardgym.costs.links import link_notes, transfer_ms
-from shardgym.costs.plan_cost import UNFAMILIAR, PlanCost, Source
 from shardgym.costs.simulator import features
 from shardgym.costs.simulator.network import Networks
 from shardgym.costs.simulator.oracle_networks import OracleNetworks

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardgym.arrays import Floats
-from shardgym.costs.plan_cost import PHASES, PlanCost
+from shardgym.costs.base import PHASES, PlanCost
 
 #: Of deterministic figures: other processors and libraries round the last digits differently.
 EXACT = 1e-6

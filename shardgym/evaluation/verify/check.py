@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shardgym.arguments import check_list, check_name
-from shardgym.costs.base import CostModel, make_cost
-from shardgym.costs.plan_cost import PlanCost
+from shardgym.costs.base import CostModel, PlanCost, make_cost
 from shardgym.errors import InputError, MeasurementError, MissingDependencyError
 from shardgym.evaluation.scoring import one_line
 from shardgym.evaluation.store import read_task, record_files

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardgym.costs.plan_cost import PlanCost
+from shardgym.costs.base import PlanCost
 from shardgym.errors import InputError
 from shardgym.evaluation.result import RUN_INFO, Result, RunInfo
-from shardgym.evaluation.solver_spec import check_label
+from shardgym.evaluation.scoring import check_label
 from shardgym.evaluation.store import RECORDS
 from shardgym.evaluation.verify.report import CheckStatus, RecordCheck, format_indices, format_ranges
 from shardgym.files import read_lines

@@ -8,12 +8,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shardgym.costs.base import CostModel
-from shardgym.costs.judge_guard import judges_closed
+from shardgym.costs.base import CostModel, judges_closed
 from shardgym.errors import InputError, MissingDependencyError
 from shardgym.evaluation.result import RUN_INFO, Result, RunInfo
-from shardgym.evaluation.scoring import Attempt, solve_task
-from shardgym.evaluation.solver_spec import PreparedSolver, SolverSpec, prepare_solvers
+from shardgym.evaluation.scoring import Attempt, PreparedSolver, SolverSpec, prepare_solvers, solve_task
 from shardgym.evaluation.store import RECORDS, read_task
 from shardgym.evaluation.verify.records import StoredRecord
 from shardgym.evaluation.verify.report import RecordCheck

@@ -15,7 +15,7 @@ from evaluation_toys import ToySuite
 
 from shardgym import InputError, ShardingPlan, make_cost
 from shardgym.conformance import check_solver
-from shardgym.evaluation import evaluate, solver_spec
+from shardgym.evaluation import evaluate, scoring
 
 
 def reachable(root: object) -> list[object]:
@@ -153,7 +153,7 @@ def test_a_solver_in_a_run_reaches_the_judge_by_no_public_call(model, judge, tas
         made[0].model, made[0].kept = model, judge
         return made[0]
 
-    monkeypatch.setattr("shardgym.evaluation.solver_spec.make_solver", solver)
+    monkeypatch.setattr("shardgym.evaluation.scoring.make_solver", solver)
     (record,) = evaluate(
         ToySuite([task]), ["prying"], out=tmp_path, judge=judge, oracle="simulator", oracle_settings={"weights": model}
     )
@@ -233,7 +233,7 @@ def test_a_thread_that_outlives_solve_finds_the_judge_closed_until_the_run_ends(
         assert evaluate_one(task, plans) == before
         return before
 
-    monkeypatch.setattr("shardgym.evaluation.solver_spec.make_solver", solver)
+    monkeypatch.setattr("shardgym.evaluation.scoring.make_solver", solver)
     monkeypatch.setattr(judge, "evaluate", evaluate_and_wait)
     try:
         (record,) = evaluate(
@@ -267,8 +267,8 @@ class Nesting:
 def test_a_run_that_a_solver_starts_is_refused_the_judge(model, judge, task, tmp_path, monkeypatch):
     solver = Nesting()
     solver.model, solver.folder = model, tmp_path / "inner"
-    make = solver_spec.make_solver
-    monkeypatch.setattr(solver_spec, "make_solver", lambda name: solver if name == "nesting" else make(name))
+    make = scoring.make_solver
+    monkeypatch.setattr(scoring, "make_solver", lambda name: solver if name == "nesting" else make(name))
     (record,) = evaluate(ToySuite([task]), ["nesting"], out=tmp_path / "outer", judge=judge, oracle="roofline")
     assert record.status == "error"
     assert "until the run that goes on has ended, only that run may ask it" in str(record.reason)
@@ -280,7 +280,7 @@ class Interrupting:
 
 
 def test_judges_are_open_again_after_a_run_that_was_interrupted(model, judge, task, plans, tmp_path, monkeypatch):
-    monkeypatch.setattr(solver_spec, "make_solver", lambda name: Interrupting())
+    monkeypatch.setattr(scoring, "make_solver", lambda name: Interrupting())
     with pytest.raises(KeyboardInterrupt):
         evaluate(ToySuite([task]), ["interrupting"], out=tmp_path, judge=judge, oracle="roofline")
     assert judge.evaluate(task, plans[:1])[0].feasible

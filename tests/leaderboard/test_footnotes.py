@@ -9,13 +9,13 @@ from evaluation_toys import CountCost, DriftingCost, Halves, ToySuite, toy_tasks
 from test_ranking import board_of, record, rows_of
 
 from shardgym import PlanCost
-from shardgym.costs.plan_cost import UNFAMILIAR
+from shardgym.costs.base import UNFAMILIAR
 from shardgym.costs.simulator.model_card import AGREEMENT, Agreement, ModelAgreement, shipped_agreement
 from shardgym.errors import InputError
 from shardgym.evaluation import evaluate
 from shardgym.evaluation.result import Result
 from shardgym.leaderboard import load_boards, rank
-from shardgym.leaderboard.notes import footer
+from shardgym.leaderboard.tables import footer
 
 ONE, TWO = "evaluation_toys:Halves", "evaluation_toys:Lopsided"
 
@@ -216,14 +216,14 @@ def test_other_judges_get_no_such_notes(tmp_path):
 
 
 def test_the_judges_agreement_with_measurements_stands_below(tmp_path, monkeypatch):
-    monkeypatch.setattr("shardgym.leaderboard.notes.shipped_agreement", lambda hardware: FOUND)
+    monkeypatch.setattr("shardgym.leaderboard.tables.shipped_agreement", lambda hardware: FOUND)
     (note,) = (n for n in notes_of(tmp_path, {"mine": [()]}) if "Kendall" in n)
     assert note.startswith("Over 16 random plans on each of 12 tasks of dlrm4-v1, Kendall's tau of this judge with")
     assert "is 0.870 on average; that of a measurement with its own repeat is 0.900" in note
 
 
 def test_a_judge_that_was_not_compared_is_said_to_be_so(tmp_path, monkeypatch):
-    monkeypatch.setattr("shardgym.leaderboard.notes.shipped_agreement", lambda hardware: None)
+    monkeypatch.setattr("shardgym.leaderboard.tables.shipped_agreement", lambda hardware: None)
     assert "How well this judge agrees with measurements is not on record." in notes_of(tmp_path, {"mine": [()]})
 
 

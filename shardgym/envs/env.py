@@ -1,4 +1,4 @@
-"""The environments: an episode is row 0 of a `Game` that is played with one row."""
+"""The single environments. Each is a `Game` with one row: the rules are written once, for any number of episodes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from shardgym.arguments import check_int
 from shardgym.arrays import Bools
 from shardgym.costs.base import CostModel
 from shardgym.envs.game import EpisodeState, Game, Rules
@@ -26,17 +27,15 @@ Step = tuple[Observation, float, bool, bool, dict[str, Any]]
 
 #: The only row.
 _ROW = np.zeros(1, dtype=np.int64)
-#: Stands for an action that is no whole number, or a huge one: there is no such action.
-_NO_ACTION = -1
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A point of an episode, to return to any number of times; can be pickled.
+    """A saved point of an episode, which can be restored any number of times and pickled.
 
     Attributes:
-        made_with: what the environment was made with as far as episodes depend on it.
-        state: the point.
+        made_with: the arguments of the environment that episodes depend on.
+        state: of the episode.
     """
 
     made_with: tuple[Any, ...]
@@ -44,11 +43,11 @@ class Snapshot:
 
 
 class PlacementEnv(gymnasium.Env[Observation, np.int64]):
-    """Puts one shard after another on a device, or halves it where that is an action; see the subclasses."""
+    """What `TableWiseEnv` and `ColumnWiseEnv` have in common; see there."""
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": list(RENDER_MODES), "render_fps": 4}  # type: ignore[misc]
 
-    #: How often shards may be halved; None where tables are placed whole and halving is no action.
+    #: How often shards may be halved; None where tables are placed whole and halving is not an action.
     _limits: SplitLimits | None = None
 
     def __init__(
@@ -102,17 +101,17 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         self._require_episode()
         if not self._game.placements.active[0]:
             raise gymnasium.error.ResetNeeded("the episode has ended: call reset() first")
-        result = self._game.step(_ROW, np.array([whole_number(action)]), [action])
+        result = self._game.step(_ROW, np.array([action_number(action)]), [action])
         info = self._info() | result.ends.get(0, {})
         return self._observe(), float(result.rewards[0]), 0 in result.ends, False, info
 
     def action_masks(self) -> Bools:
-        """Return which actions are valid now, shape (actions,); none after the end (as in sb3-contrib)."""
+        """Return which actions are valid now, shape (actions,); none after the end. MaskablePPO calls this."""
         masks: Bools = self._game.masks()[0]
         return masks
 
     def snapshot(self) -> Snapshot:
-        """Return the point that the episode has reached, for `restore`. The random generator is no part of it.
+        """Save the state of the episode for `restore`; that of the random generator is not saved.
 
         Raises:
             gymnasium.error.ResetNeeded: there is no episode.
@@ -121,9 +120,9 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         return Snapshot(self._made_with, self._game.save(0))
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go back, or on, to a point of an episode of this environment or of one made with the same arguments.
+        """Restore a snapshot of this environment or of one made with the same arguments.
 
-        What `reset` or `step` returned there is not returned again.
+        The observation of that point is not returned again.
 
         Raises:
             InputError: not a snapshot, or of an environment made with other arguments.
@@ -178,19 +177,19 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         return {name: values.item(0) for name, values in self._game.infos().items()}
 
 
-def whole_number(action: Any) -> int:
-    """Return an action as a number; one that there is not where it is none, or too large for an array."""
+def action_number(action: Any) -> int:
+    """Return an action as an `int`; -1, which is never valid, if it is not a whole number or too large for an array."""
     try:
         number = operator.index(action)
     except TypeError:
-        return _NO_ACTION
-    return number if abs(number) < 2**62 else _NO_ACTION
+        return -1
+    return number if abs(number) < 2**62 else -1
 
 
 class TableWiseEnv(PlacementEnv):
     """Place the tables of a task whole, one after another; registered as `ShardGym/TableWise-v0`.
 
-    **Episode.** `reset` draws a task uniformly, or takes the one asked for with `options={"task_index": i}` or
+    **Episode.** `reset` draws a task uniformly, or takes the one given by `options={"task_index": i}` or
     `options={"task": task}`. Tables come up in descending order of memory (see `order`). An episode has as many steps
     as the task has tables.
 
@@ -204,8 +203,8 @@ class TableWiseEnv(PlacementEnv):
       ln(1 + pooling factor) / ln(1 + 1e6); bytes over the largest device's memory, at most 1; shares of bytes, of
       columns, of columns times pooling factor; whether the reuse histogram is known; its 17 bins (zeros if not).
     - `devices` (7 D,): seven numbers for each device, `reshape(D, 7)` gives a row each. Whether the device exists (all
-      zero if not); free share of its memory; its memory over the largest device's; then what it holds: shares of
-      bytes, columns, columns times pooling factor, tables.
+      zero if not); free share of its memory; its memory over the largest device's; then the load of its tables: shares
+      of bytes, columns, columns times pooling factor, tables.
     - `progress` (1,): share of tables placed.
     - `remaining` (5,): shares of tables, bytes, columns, columns times pooling factor still to place; bytes to place
       over bytes free, at most 1.
@@ -223,18 +222,19 @@ class TableWiseEnv(PlacementEnv):
     The names of the features are in `shardgym.envs.observation`. `action_masks()` returns the mask as booleans.
 
     **Reward.** A complete plan earns minus its cost, `-info["cost"].total_ms`, but never less than `penalty`, so that
-    giving up never pays. With reward="terminal" it is earned at the end and steps before earn 0. With reward="dense"
-    every step earns minus what it added to the cost of what is placed, and the last one what is missing to the same
-    sum, penalties included; so returns are equal to rounding. What is placed is scored as if the task had no other
-    tables, by the simulator incrementally, by other cost models as a task of its own (so "fbgemm" measures every step).
+    giving up never pays. With reward="terminal" it is earned at the end and earlier steps earn 0. With reward="dense"
+    every step earns minus the increase of the cost of the placed tables, and the last step the rest, penalties
+    included, so that both kinds of reward have the same return up to rounding. Placed tables are scored as if the task
+    had no others, by the simulator incrementally, by other cost models as a task of its own (so "fbgemm" measures every
+    step).
 
-    **End.** `terminated` is set, and `info["outcome"]` says how it came:
+    **End.** `terminated` is set, and `info["outcome"]` says why:
 
     - "complete": all tables are placed and the plan has a cost.
     - "invalid_action": the device does not exist or has no room. The episode earns `penalty`.
-    - "no_device_fits": no device has room for the table that came up. The episode earns `penalty`. Where this is so for
-      the first table, `reset` says so in `info["reason"]` and opens the mask for all devices of the task; the first
-      step ends the episode whatever the action.
+    - "no_device_fits": no device has room for the table that came up. The episode earns `penalty`. If this is the first
+      table, `reset` gives the reason in `info["reason"]` and the mask allows all devices of the task, as agents need
+      some valid action; the first step ends the episode whatever the action.
     - "no_cost": the plan is infeasible or could not be measured. The episode earns `penalty`. Dense rewards notice
       before the plan is complete.
 
@@ -244,16 +244,16 @@ class TableWiseEnv(PlacementEnv):
     the table to place, "" if none), `placed`. At the end also `outcome`, and `reason`, one line, unless complete. A
     complete plan adds `plan` (`ShardingPlan`) and `cost` (`PlanCost`). Info is deterministic if the cost is.
 
-    **Forks.** `env.unwrapped.snapshot()` returns a point of an episode and `restore(snapshot)` goes there, cheaply
-    enough for tree search. Environments and snapshots can be pickled if the cost model can.
+    **Snapshots.** `env.unwrapped.snapshot()` saves the state of an episode and `restore(snapshot)` returns to it,
+    cheaply enough for tree search. Environments and snapshots can be pickled if the cost model can.
 
-    **Rendering.** Devices with compute, communication and memory of what is placed, the slowest one marked. The times
-    are the cost model's, so a measured cost is measured for every frame.
+    **Rendering.** Devices with compute, communication and memory of the placed tables, the slowest one marked. The
+    times are the cost model's, so a measured cost is measured for every frame.
 
     Args:
         suite: name of a suite; "quick-v1" when neither `suite` nor `tasks` is given.
         cost: name of a cost model, or the model itself (which is then not closed with the environment).
-        tasks: tasks of one's own instead of a suite.
+        tasks: your own tasks instead of a suite.
         pool: name or path of a pool. Tasks are then drawn at random from its train half, sized like those of `suite`,
             so that a policy trained on them has seen no table of the suite's test half.
         cost_settings: keyword arguments for a cost model given by name.
@@ -261,7 +261,7 @@ class TableWiseEnv(PlacementEnv):
             them.
         observation: "compact" or "full".
         reward: "terminal" or "dense".
-        penalty: what an episode earns that ends without a cost; negative and finite.
+        penalty: return of an episode that ends without a cost; negative and finite.
         max_devices: makes the spaces larger than the suite needs, to use a policy on other suites.
         max_tables: likewise, for full observations.
         render_mode: None, "ansi" or "rgb_array".
@@ -285,17 +285,17 @@ class TableWiseEnv(PlacementEnv):
 class ColumnWiseEnv(PlacementEnv):
     """Place shards on devices or halve them by columns; registered as `ShardGym/ColumnWise-v0`.
 
-    **State.** A queue of shards, at first the task's tables, whole, in descending order of memory (see `order`), and
-    for every device the shards that it holds. A shard is all rows of some columns of one table and counts as a table of
-    that width: as many ids, fewer columns, bytes with the optimiser state of its own. The agent decides about the
-    shard at the head of the queue.
+    **State.** A queue of shards, at first the task's whole tables in descending order of memory (see `order`), and the
+    shards on every device. A shard is all rows of some columns of one table and counts as a table of that width: as
+    many ids, fewer columns, the bytes of its weights and of its own optimiser state. The agent decides about the shard
+    at the head of the queue.
 
     **Action.** `action_space` is `Discrete(max_devices + 1)`.
 
     - 0 to `max_devices - 1`: the device that gets the shard. Shards of one table may share a device.
-    - `max_devices`: halve the shard. It leaves the queue and its two halves enter, left one first, where `order` has
-      them: in front of the first waiting shard whose key is not larger than a half's. So the queue stays in order, and
-      with order="task" the halves come up at once.
+    - `max_devices`: halve the shard. It leaves the queue and its two halves enter, left one first, in front of the
+      first waiting shard that does not precede them by `order`. So the queue stays sorted, and with order="task" the
+      halves come up at once.
 
     A shard can be halved if its columns are divisible by 8 (four columns are the unit of a cut), fewer than
     `max_splits` shards were halved in the episode, and fewer than `max_table_splits` of its table.
@@ -305,27 +305,27 @@ class ColumnWiseEnv(PlacementEnv):
 
     **Observation.** That of `TableWiseEnv` with these differences. D is `max_devices`, N is `max_tables + max_splits`.
 
-    - `table` (and `tables`, if full) are about shards, and `progress` and every share of tables count shards: relative
-      to the shards that there are now, placed or waiting. Shares of bytes, columns and columns times pooling factor
-      are relative to the task's uncut tables, at most 1.
+    - `table` (and `tables`, if full) describe shards, and `progress` and all shares of tables count shards, relative
+      to the current number of shards, placed or waiting. Shares of bytes, columns and columns times pooling factor
+      are relative to the task's whole tables, at most 1.
     - `splits`, float32 (2,), is added: halvings left over `max_splits` (0 if that is 0); columns of the shard to
       place over those of its whole table (0 when none is left).
     - `action_mask` is int8 (D + 1,); its last entry says whether the shard can be halved.
 
     **Reward, End.** As in `TableWiseEnv`. Halving earns 0. "invalid_action" also covers halving what cannot be halved.
-    "no_device_fits" means that no device has room for the shard and it cannot be halved either; where this is so for
-    the first table, the mask opens for the task's devices, not for halving.
+    "no_device_fits" means that no device has room for the shard and it cannot be halved either; if this is the
+    first table, the mask allows the task's devices, not halving.
 
-    **Info.** That of `TableWiseEnv`, where `table` names the table that the shard is of and `placed` counts shards;
+    **Info.** That of `TableWiseEnv`, where `table` names the table of the shard to place and `placed` counts shards;
     and `width`, columns of the shard to place (0 if none), and `splits`, halvings so far.
 
-    **Forks, Rendering.** As in `TableWiseEnv`.
+    **Snapshots, Rendering.** As in `TableWiseEnv`.
 
     Args:
         suite: name of a suite; "quick-v1" when neither `suite` nor `tasks` is given.
         cost: name of a cost model, or the model itself (which is then not closed with the environment).
         max_splits: halvings in an episode at most; by default the published depth of NeuroShard's search over splits.
-        max_table_splits: halvings of the shards of one table at most; None for no limit of its own.
+        max_table_splits: halvings of the shards of one table at most; None for no such limit.
         others: keyword arguments of `TableWiseEnv`.
 
     Raises:
@@ -349,5 +349,7 @@ class ColumnWiseEnv(PlacementEnv):
         max_table_splits: int | None = None,
         **others: Any,
     ) -> None:
-        self._limits = SplitLimits(max_splits, max_table_splits).checked()
+        if max_table_splits is not None:
+            check_int("max_table_splits", max_table_splits)
+        self._limits = SplitLimits(check_int("max_splits", max_splits), max_table_splits)
         super().__init__(suite, cost, **others)

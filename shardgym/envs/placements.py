@@ -9,9 +9,8 @@ import numpy.typing as npt
 
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.envs.shard_catalog import NOTHING, ShardCatalog, SplitLimits
-from shardgym.plan import Shard
 
-#: What an episode's placement can be made again from; everything else follows.
+#: Attributes that a saved placement consists of; the others are derived from them.
 _SAVED = ("shards", "starts", "devices", "placed", "loads", "left", "scale")
 
 
@@ -22,25 +21,26 @@ class Placements:
         num_envs: N.
         max_devices: D.
         catalog: of tasks and shards.
-        limits: how often shards may be halved; None where that is no action.
-        max_shards: that there is room for at first; queues grow with the tasks.
+        limits: how often shards may be halved; None where halving is not an action.
+        max_shards: initial capacity of the queues, which grow with the tasks.
 
     Attributes:
         task: number of the task in the catalog, shape (N,).
         shards: numbers of shards in the catalog, shape (N, Q). First those placed, in the order of placing; then those
             that wait, the next one first; then `NOTHING`, at least once.
-        starts: their first columns, shape (N, Q).
-        devices: of the shards placed, -1 for others, shape (N, Q).
-        placed: how many, shape (N,).
+        starts: first columns of these shards, shape (N, Q).
+        devices: devices of the placed shards, -1 for others, shape (N, Q).
+        placed: number of placed shards, shape (N,).
         splits: halvings so far, shape (N,).
         next: the shard to place now, `NOTHING` when none is left, shape (N,).
-        capacity: bytes of devices, -1 where there is none, shape (N, D).
+        capacity: bytes of devices, -1 where the task has fewer devices, shape (N, D).
         loads: bytes, columns, columns times pooling factor and number of the shards on every device, shape (N, D, 4).
             Bytes are exact up to 2**53, as all numbers here are.
         left: the same sums over the shards that wait, and bytes that are free on all devices, shape (N, 5).
-        scale: what shares of loads are relative to, shape (N, 4). The last one is the number of shards there are now.
+        scale: denominators of the shares of `loads`, shape (N, 4). The last one is the current number of shards.
         active: whether the episode has begun and not ended, shape (N,).
-        allowed: which actions can be done, shape (N, actions + 1). The last column is for what is no action.
+        allowed: which actions are valid, shape (N, actions + 1). The last column, always false, stands for actions that
+            are out of range.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class Placements:
 
     @property
     def count(self) -> Ints:
-        """Shards that there are now, placed or waiting, shape (N,)."""
+        """Current number of shards, placed or waiting, shape (N,)."""
         return self.scale[:, 3].astype(np.int64)
 
     def start(self, rows: Ints, tasks: Ints) -> None:
         """Start placing tasks, whose numbers are given, shape (n,)."""
         task = self.catalog.task
         tables = task["tables"][tasks]
-        self._make_room(int(tables.max()) + (self._limits.max_splits if self._limits else 0))
+        self._make_room(int(tables.max()))
         places = np.arange(self.shards.shape[1])
         queue = task["first"][tasks][:, None] + places
         self.shards[rows] = np.where(places < tables[:, None], queue, NOTHING)
@@ -102,30 +102,33 @@ class Placements:
         Its halves go in front of the first waiting shard whose key is not larger than theirs, left one first.
         """
         catalog = self.catalog.shard
-        here = self.placed[rows][:, None]
-        half = catalog["half"][self.next[rows]]
-        start = self.starts[rows, self.placed[rows]]
+        whole = self.next[rows]
+        half = catalog["half"][whole]
+        here = self.placed[rows]
+        start = self.starts[rows, here]
         queue = self.shards[rows]
         places = np.arange(queue.shape[1])
-        waiting = (places > here) & (queue != NOTHING)
-        larger = (waiting & (catalog["key"][queue] > catalog["key"][half][:, None])).sum(axis=1)[:, None]
+        behind = places > here[:, None]
+        # Keys descend along the queue, so the waiting shards with a larger key lie together, at its front.
+        larger = behind & (queue != NOTHING) & (catalog["key"][queue] > catalog["key"][half][:, None])
+        left = here + np.count_nonzero(larger, axis=1)
         # Shards with a larger key move one place to the front, those behind the halves one to the back.
-        left = here + larger
-        source = places + ((places >= here) & (places < left)) - (places > left + 1)
-        for array, halves in (
-            (self.shards, [half, half]), (self.starts, [start, start + catalog["width"][half]])
+        forward = (places >= here[:, None]) & (places < left[:, None])
+        source = places + forward - (places > left[:, None] + 1)
+        for array, left_half, right_half in (
+            (self.shards, half, half), (self.starts, start, start + catalog["width"][half])
         ):  # fmt: skip
-            moved = np.take_along_axis(array[rows], source, 1)
-            np.put_along_axis(moved, np.hstack([left, left + 1]), np.column_stack(halves), 1)
-            array[rows] = moved
+            array[rows] = array[rows[:, None], source]
+            array[rows, left] = left_half
+            array[rows, left + 1] = right_half
         # Two halves may hold more optimiser state than the whole.
         amounts = catalog["amounts"]
-        self.left[rows, :4] += (2 * amounts[half] - amounts[self.next[rows]])[:, :4]
+        self.left[rows, :4] += (2 * amounts[half] - amounts[whole])[:, :4]
         self.scale[rows, 3] += 1
         self.splits[rows] += 1
 
     def update(self) -> None:
-        """Find out what the next shards are and what can be done about them, after shards were placed or halved."""
+        """Recompute `next` and `allowed` after shards were placed or halved."""
         shard = self.catalog.shard
         self.next = self.shards[self._rows, self.placed]
         room = self.capacity - self.loads[:, :, 0]
@@ -139,30 +142,23 @@ class Placements:
         self.allowed &= self.active[:, None]
 
     def end(self, row: int) -> None:
-        """End an episode: no action is allowed any more."""
+        """End an episode: no action is valid any more."""
         self.active[row] = False
         self.allowed[row] = False
         if self.next[row] == NOTHING:
-            # Differences of floating-point sums do not end at 0 by themselves.
+            # The running differences of floating-point sums need not end at exactly 0.
             self.left[row, :4] = 0.0
 
-    def placed_shards(self, row: int) -> list[Shard]:
-        """Return the shards of an episode that are placed, in the order of placing."""
-        placed = slice(self.placed[row])
-        columns = (array[row, placed].tolist() for array in (self.shards, self.starts, self.devices))
-        return [self.catalog.placed(*shard) for shard in zip(*columns, strict=True)]
-
     def save(self, row: int) -> dict[str, npt.NDArray[Any]]:
-        """Return the placement of an episode, for `load` here or where the catalog has other numbers."""
+        """Return the placement of an episode; `load` also takes it where the catalog numbers shards differently."""
         saved = {name: getattr(self, name)[row].copy() for name in _SAVED}
         saved["shards"] -= self.catalog.task["first"][self.task[row]]
         return saved
 
     def load(self, row: int, task: int, saved: dict[str, npt.NDArray[Any]], *, active: bool) -> None:
-        """Go on with a placement that was saved, of the task that has this number now; then `update`."""
+        """Restore a saved placement, whose task has this number in the catalog now; then `update`."""
         count = int(saved["scale"][3])
-        # As many halvings are still possible as were when it was saved.
-        self._make_room(count + (self._limits.max_splits if self._limits else 0))
+        self._make_room(count)
         for name in ("placed", "loads", "left", "scale"):
             getattr(self, name)[row] = saved[name]
         self.task[row] = task
@@ -176,13 +172,15 @@ class Placements:
         self.devices[row, :count] = saved["devices"][:count]
 
     def _table_splits(self) -> Ints:
-        """Return halvings of the tables that the next shards are of, shape (N,)."""
+        """Return how often the tables of the next shards were halved so far, shape (N,)."""
         position = self.catalog.shard["position"]
         of_table = position[self.shards] == position[self.next][:, None]
         return np.asarray(of_table.sum(axis=1) - 1, dtype=np.int64)
 
     def _make_room(self, shards: int) -> None:
-        missing = shards + 1 - self.shards.shape[1]
+        """Widen the queues to hold so many shards, all halvings that may follow, and the final `NOTHING`."""
+        max_splits = self._limits.max_splits if self._limits else 0
+        missing = shards + max_splits + 1 - self.shards.shape[1]
         if missing > 0:
             for name in ("shards", "starts", "devices"):
                 fill = -1 if name == "devices" else 0

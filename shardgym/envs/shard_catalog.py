@@ -1,4 +1,4 @@
-"""ShardCatalog: everything that the game looks up about tasks and their shards, as arrays."""
+"""ShardCatalog: the static figures of tasks and their shards, as arrays."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardgym.arguments import check_int
 from shardgym.arrays import GrowingArrays, Ints
 from shardgym.envs.observation import DEVICE_FEATURES, TABLE_FEATURES, empty_devices, shard_features
 from shardgym.errors import UnknownNameError
@@ -17,7 +16,7 @@ from shardgym.task import ShardingTask
 #: task's order), or as the task lists them.
 ORDERS = ("size", "lookup", "dim", "task")
 
-#: The shard that stands for "none is left": it fits on no device.
+#: Number of the placeholder shard for "none is left". Its size is infinite, so it fits on no device.
 NOTHING = 0
 
 
@@ -26,25 +25,18 @@ class SplitLimits(NamedTuple):
 
     Attributes:
         max_splits: halvings in an episode.
-        max_table_splits: halvings of the shards of one table; None for no limit of its own.
+        max_table_splits: halvings of the shards of one table; None for no such limit.
     """
 
     max_splits: int
     max_table_splits: int | None = None
 
-    def checked(self) -> SplitLimits:
-        """Return the limits; raises `InputError` when one is no whole number from 0 on."""
-        check_int("max_splits", self.max_splits, 0)
-        if self.max_table_splits is not None:
-            check_int("max_table_splits", self.max_table_splits, 0)
-        return self
-
 
 class ShardCatalog:
     """Tasks, and the shards that can come up in them: tables whole, their halves, the halves of these and so on.
 
-    Tasks are numbered as they are first asked for, and so are shards; those of one task lie together, its whole tables
-    first. A shard is a table and a number of columns: where the columns begin changes none of its figures.
+    Tasks and shards are numbered in the order in which they are added. Shards of one task have consecutive numbers, its
+    whole tables first. A shard here is a table and a number of columns: where the columns begin changes no figure.
 
     Args:
         order: in which tables come up, one of `ORDERS`.
@@ -53,10 +45,10 @@ class ShardCatalog:
 
     Attributes:
         tasks: by number.
-        task: arrays with an entry for each task. `first`: number of its first shard; `tables`: how many; `num_devices`;
-            `capacity`: bytes of every device, -1 where there is none, shape (D,); `totals`: sums of `amounts` over its
-            tables, and bytes of all its devices in place of the last; `scale`: what shares are relative to, shape (4,);
-            `devices`: features of devices that hold nothing; `hash`; `name`.
+        task: arrays with an entry for each task. `first`: number of its first shard; `tables`: number of tables;
+            `num_devices`; `capacity`: bytes of every device, -1 beyond the last one, shape (D,); `totals`: sums of the
+            first four `amounts` over its tables, and bytes of all its devices, shape (5,); `scale`: denominators of
+            shares, shape (4,); `devices`: features of empty devices; `hash`; `name`.
         shard: arrays with an entry for each shard. `amounts`: bytes with optimiser state, columns, columns times
             pooling factor, 1 (itself), and bytes again, which it takes from the free ones; `bytes`; `key`: what the
             queue is ordered by, descending; `half`: number of its halves, -1 if it cannot be halved; `halvable`;
@@ -99,7 +91,7 @@ class ShardCatalog:
         )  # fmt: skip
 
     def number(self, task: ShardingTask) -> int:
-        """Return the number of a task; one that is new is added."""
+        """Return the number of a task, which is added if it is new."""
         key = task.digest, task.name
         if key not in self._numbers:
             self._add(task)
@@ -126,12 +118,14 @@ class ShardCatalog:
         keys = {"size": sizes, "lookup": lookups, "dim": dims, "task": np.zeros(len(dims))}
         queue = np.argsort(-keys[self._order], kind="stable").tolist()
 
-        # The list grows while it is walked through: halves follow the tables, and are halved in turn.
+        # The loop extends the list that it walks: halves are appended behind the tables, and are halved in turn.
         shards = [(position, task.tables[position].embedding_dim) for position in queue]
         halves = []
+        max_splits, max_table_splits = self._limits
+        max_depth = max_splits if max_table_splits is None else min(max_splits, max_table_splits)
         for position, width in shards:
             depth = (task.tables[position].embedding_dim // width).bit_length() - 1
-            if width % (2 * COLUMN_UNIT) == 0 and depth < self._deepest:
+            if width % (2 * COLUMN_UNIT) == 0 and depth < max_depth:
                 halves.append(len(self.shard) + len(shards))
                 shards.append((position, width // 2))
             else:
@@ -163,9 +157,3 @@ class ShardCatalog:
             first=[first], tables=[len(dims)], num_devices=[task.num_devices], capacity=[capacity], totals=[totals],
             scale=[scale], devices=[empty_devices(capacity)], hash=[task.digest], name=[task.name],
         )  # fmt: skip
-
-    @property
-    def _deepest(self) -> int:
-        """How often a table can be halved, and then one of its halves, and so on."""
-        most, of_table = self._limits
-        return most if of_table is None else min(most, of_table)

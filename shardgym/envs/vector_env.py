@@ -15,7 +15,7 @@ from gymnasium.vector.utils import batch_space
 
 from shardgym.arguments import check_dict, check_int
 from shardgym.arrays import Bools, Floats, Ints
-from shardgym.envs.env import ColumnWiseEnv, PlacementEnv, TableWiseEnv, whole_number
+from shardgym.envs.env import ColumnWiseEnv, PlacementEnv, TableWiseEnv, action_number
 from shardgym.envs.game import Game, StepResult
 from shardgym.envs.observation import Observation
 from shardgym.envs.render import RENDER_MODES, render
@@ -26,11 +26,11 @@ Step = tuple[Observation, Floats, Bools, Bools, dict[str, Any]]
 
 
 class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
-    """N environments stepped together, which say what Gymnasium's wrappers of single ones say; see the subclasses."""
+    """What the native vector environments have in common; see the subclasses."""
 
     metadata: dict[str, Any]
 
-    #: What it is N of.
+    #: Class of the environments that are batched.
     single_env: ClassVar[type[PlacementEnv]]
 
     def __init__(
@@ -39,7 +39,7 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
         self.num_envs = check_int("num_envs", num_envs, 1)
         self._mode = _autoreset_mode(autoreset_mode)
         self.metadata = {"render_modes": list(RENDER_MODES), "render_fps": 4, "autoreset_mode": self._mode}
-        # Checks the settings, and has spaces, rules and tasks.
+        # It is never stepped: it checks the settings and makes the spaces, the rules and the sampler of tasks.
         self._single = self.single_env(**settings)
         self.render_mode = self._single.render_mode
         self.single_observation_space = self._single.observation_space
@@ -54,12 +54,12 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
 
     @property  # type: ignore[misc]
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
-        """The random generators of the environments; those that were not seeded get a random seed now."""
+        """The random generators of the environments; an environment that was not seeded gets a random seed now."""
         return tuple(self._generator(row) for row in range(self.num_envs))
 
     @property
     def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
-        """What they were seeded with."""
+        """The seeds of `np_random`."""
         return tuple(seed for _, seed in zip(self.np_random, self._seeds, strict=True) if seed is not None)
 
     def reset(
@@ -99,12 +99,12 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
         """
         if not self._started:
             raise gymnasium.error.ResetNeeded("there are no episodes: call reset() first")
-        again = self._game.ended
+        again = self._game.ended  # rows that are reset in this step
         if self._mode is AutoresetMode.DISABLED and again.any():
             raise gymnasium.error.ResetNeeded(
                 f"the episode of environment {int(again.argmax())} has ended: call reset() with a reset_mask first"
             )
-        result = self._game.step(np.flatnonzero(~again), _whole_numbers(actions, self.num_envs), actions)
+        result = self._game.step(np.flatnonzero(~again), _action_numbers(actions, self.num_envs), actions)
         terminated = self._game.ended & ~again
         final: dict[int, dict[str, Any]] = {}
         if self._mode is AutoresetMode.SAME_STEP:
@@ -137,19 +137,19 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
         self._single.close()
 
     def _start(self, rows: Ints, options: dict[str, Any] | None) -> dict[int, str]:
-        """Start episodes; return why nothing can be done, for those where this is so."""
+        """Start episodes; return the reason for each in which no action is valid from the beginning."""
         if not len(rows):
             return {}
         sampler = self._single._sampler
         return self._game.start(rows, [sampler.pick(self._generator(row), options) for row in rows.tolist()])
 
     def _infos(self, mask: Bools, reasons: dict[int, str], ends: dict[int, dict[str, Any]]) -> dict[str, Any]:
-        """Return infos in Gymnasium's form: `_NAME` says of which environments NAME is said.
+        """Return infos in Gymnasium's form: the mask `_NAME` marks the environments that have an entry NAME.
 
         Args:
-            mask: environments that have something to say, shape (N,).
-            reasons: why nothing can be done in episodes that have been started.
-            ends: what is said of ends.
+            mask: environments that have infos, shape (N,).
+            reasons: see `Game.start`.
+            ends: entries added at the end of episodes, by row.
         """
         infos: dict[str, Any] = {}
         everywhere = mask.all()
@@ -163,7 +163,7 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
         return infos
 
     def _final(self, result: StepResult) -> dict[int, dict[str, Any]]:
-        """Return the last observation and info of episodes that are followed by others in the same step."""
+        """Return `final_obs` and `final_info` of the episodes that ended, before the same step resets them."""
         if not result.ends:
             return {}
         observations = self._game.observe()
@@ -189,16 +189,16 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
 class TableWiseVectorEnv(PlacementVectorEnv):
     """`TableWiseEnv` many times, as arrays; what `make_vec("ShardGym/TableWise-v0", num_envs=N)` makes.
 
-    Observations, rewards, ends, infos and drawn tasks are those of Gymnasium's wrappers `SyncVectorEnv` and
-    `AsyncVectorEnv` around N single environments with the same arguments and seeds, row by row. Simulated costs may
-    differ in their last bits (by 1e-9 at most), as how many plans are predicted together matters to rounding. A step is
-    a few dozen array operations whatever N is; plans that are finished in the same step are scored together.
+    Observations, rewards, ends, infos and drawn tasks are those of Gymnasium's `SyncVectorEnv` and `AsyncVectorEnv` of
+    N single environments with the same arguments and seeds, row by row. Simulated costs may differ in their last bits
+    (by 1e-9 at most), as rounding depends on how many plans are predicted together. A step takes a few dozen array
+    operations whatever N is; plans that are finished in the same step are scored together.
 
-    **Episodes.** Environments draw their tasks apart, each with a generator of its own: `reset(seed=s)` seeds
-    environment i with s + i. Options of `reset` hold for all environments; `options={"reset_mask": mask}` resets those
-    where the mask, booleans of shape (N,), is true.
+    **Episodes.** Each environment draws its tasks with its own generator: `reset(seed=s)` seeds environment i with
+    s + i. Options of `reset` hold for all environments; `options={"reset_mask": mask}` resets those where the mask,
+    booleans of shape (N,), is true.
 
-    **Autoreset.** What follows an end is declared in `metadata["autoreset_mode"]`.
+    **Autoreset.** `metadata["autoreset_mode"]` says what follows the end of an episode:
 
     - "NextStep", the default, as for Gymnasium's wrappers: the next step ignores the action, resets the environment and
       earns 0. In the observation of the end `action_mask` is all zero.
@@ -206,13 +206,13 @@ class TableWiseVectorEnv(PlacementVectorEnv):
       `infos["final_obs"]` and `infos["final_info"]`.
     - "Disabled": the environment must be reset with `reset_mask` before the next step.
 
-    **Infos.** Arrays with one entry per environment, or dictionaries of such; `_NAME` says which entries of NAME count.
-    `plan` and `cost` are the objects that the single environment gives.
+    **Infos.** Arrays with one entry per environment, or dictionaries of such; the mask `_NAME` marks the valid entries
+    of NAME. `plan` and `cost` are the objects that the single environment gives.
 
-    **Cost.** An oracle of the simulator predicts all plans of a step with equally many devices in one call, and so all
-    placements with dense rewards. Any other cost model is asked to `evaluate` the plans of each task together, so that
-    measured costs interleave them; one that cannot measure at all fails all of them. For dense rewards it is asked
-    about one environment after the other, which is no faster than Gymnasium's wrappers.
+    **Cost.** An oracle of the simulator predicts all plans of a step with equally many devices in one call, and with
+    dense rewards all incomplete placements likewise. With any other cost model the plans of each task are evaluated
+    together, so that measured costs interleave them; if that raises `MeasurementError`, all of them have no cost. With
+    dense rewards it scores one environment after the other, which is no faster than `SyncVectorEnv`.
 
     `action_masks()` returns booleans of shape (N, D). `render()` returns one picture or text per environment.
 
@@ -240,7 +240,7 @@ class TableWiseVectorEnv(PlacementVectorEnv):
 class ColumnWiseVectorEnv(PlacementVectorEnv):
     """`ColumnWiseEnv` many times, as arrays; what `make_vec("ShardGym/ColumnWise-v0", num_envs=N)` makes.
 
-    All that is said of `TableWiseVectorEnv` holds.
+    Everything in the description of `TableWiseVectorEnv` applies.
 
     Args:
         num_envs: number of environments.
@@ -295,7 +295,7 @@ def _one_seed_each(seed: Any, num_envs: int) -> Sequence[int | None]:
     return range(first, first + num_envs)
 
 
-def _whole_numbers(actions: Any, num_envs: int) -> Ints:
+def _action_numbers(actions: Any, num_envs: int) -> Ints:
     """Return one action for each environment, shape (N,); raises `InputError` when there are not as many."""
     try:
         given = np.asarray(actions)
@@ -307,10 +307,10 @@ def _whole_numbers(actions: Any, num_envs: int) -> Ints:
         raise InputError(f"got actions of shape {given.shape} for {num_envs} environments: expected one for each")
     if given.dtype.kind in "iu":
         return given.astype(np.int64)
-    return np.array([whole_number(action) for action in actions], dtype=np.int64)
+    return np.array([action_number(action) for action in actions], dtype=np.int64)
 
 
 def _blank(values: npt.NDArray[Any], mask: Bools) -> npt.NDArray[Any]:
-    """Return values with nothing where the mask is true."""
+    """Set values to None, or 0, where the mask is true, and return them."""
     values[mask] = None if values.dtype == np.object_ else 0
     return values

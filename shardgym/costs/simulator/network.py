@@ -65,6 +65,10 @@ def _group_sum(x: Array, groups: Groups) -> Array:
 
 
 def _group_max(x: Array, groups: Groups) -> Array:
+    size = groups.counts[0] if len(groups) else 0
+    if size and (groups.counts == size).all():
+        # Exchanges of one task have the same number of devices; this is several times faster than reduceat.
+        return x.reshape(*x.shape[:-2], len(groups), size, x.shape[-1]).max(axis=-2)
     return np.maximum.reduceat(x, groups.starts, axis=-2)
 
 

@@ -30,8 +30,10 @@ from shardgym.task import ELEMENT_BYTES, ShardingTask
 #: How far beyond the range of the training data a feature may lie.
 MARGIN = 1.1
 
-#: Shards of the plans that are predicted at once; more would leave the cache.
+#: How many shards of whole plans, and how many devices, are predicted at once. Arrays of more would leave the cache;
+#: and malloc would return their memory to the system in every call, which can take longer than the arithmetic.
 _SHARDS_AT_ONCE = 2048
+_DEVICES_AT_ONCE = 256
 
 _COLUMNS = features.DEVICE_RANGE_NAMES.index("columns per device")
 
@@ -207,6 +209,16 @@ class Predictor:
         Returns:
             Times; all 0 where nothing is exchanged, on one device.
         """
+        num_plans, num_devices = compute_ms.shape
+        step = max(1, _DEVICES_AT_ONCE // num_devices)
+        if num_plans <= step:
+            return self._exchange_times_together(tasks, compute_ms, widths)
+        task_of_plan = np.broadcast_to(tasks, num_plans)
+        cuts = [slice(first, first + step) for first in range(0, num_plans, step)]
+        pieces = [self._exchange_times_together(task_of_plan[cut], compute_ms[cut], widths[cut]) for cut in cuts]
+        return ExchangeTimes(*map(np.concatenate, zip(*pieces, strict=True)))
+
+    def _exchange_times_together(self, tasks: int | Ints, compute_ms: Floats, widths: Floats) -> ExchangeTimes:
         zeros = np.zeros_like(compute_ms)
         if compute_ms.shape[1] == 1:
             return ExchangeTimes(zeros, zeros, zeros)
@@ -358,7 +370,8 @@ class AdditivePredictor(Predictor):
 
     def compute_ms(self, sums: Floats) -> Floats:
         """Return forward and backward ms of devices that hold something, from added latents, (G, 32) to (G, 2)."""
-        return self.networks.compute_ms(sums)
+        firsts = range(0, max(len(sums), 1), _DEVICES_AT_ONCE)
+        return np.concatenate([self.networks.compute_ms(sums[i : i + _DEVICES_AT_ONCE]) for i in firsts])
 
     def device_ms(self, sums: Floats, counts: Ints) -> Floats:
         """Return the same of devices that may be empty, which take none, (..., 32) and (...) to (..., 2)."""

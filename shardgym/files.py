@@ -120,10 +120,10 @@ def make_folder(path: Path) -> None:
 
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
-    """Hold a folder for this process; the system releases it when the process ends, however it ends.
+    """Lock a folder for this process; the system releases the lock when the process ends, however it ends.
 
     Raises:
-        InputError: another process holds it, or it cannot be written.
+        InputError: another process has locked it, or it cannot be written.
     """
     make_folder(folder)
     lock = FileLock(folder / ".lock", mode=0o666)

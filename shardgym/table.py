@@ -120,7 +120,7 @@ def check_distinct_names(tables: Iterable[EmbeddingTable]) -> None:
 #: Samples per batch that the papers' table statistics refer to (dlrm_datasets 2021).
 DEFAULT_BATCH_SIZE = 65_536
 
-#: Decides for ever which half of a pool a table is in.
+#: Hashed with a table's name to choose its half of a pool; a change would move tables between train and test halves.
 SPLIT_SALT = "shardgym pool split 1"
 
 

@@ -72,8 +72,9 @@ class LazyGroup(click.Group):
             entry = self._entries[cmd_name]
             command: click.Command = getattr(importlib.import_module(f"shardgym.cli.{entry.module}"), entry.function)
             return command
-        below = {name.removeprefix(f"{cmd_name} "): e for name, e in self._entries.items() if name.startswith(cmd_name)}
-        return LazyGroup(cmd_name, below) if cmd_name in self.list_commands(ctx) else None
+        prefix = f"{cmd_name} "
+        below = {name.removeprefix(prefix): e for name, e in self._entries.items() if name.startswith(prefix)}
+        return LazyGroup(cmd_name, below) if below else None
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Refuse a line that ends before the command."""

@@ -133,7 +133,7 @@ def run(
 
 
 def _choose_track(suite: Suite, cost: str | None, oracle: str | None, device: str | None) -> Track:
-    """Return the suite's judge and oracle, with what the command line says otherwise."""
+    """Return judge and oracle: the suite's, unless the command line names others."""
     spec = None if cost is None else parse_spec(cost)
     track = suite.track(None if spec is None else spec.name)
     judge_choice = CostChoice(*spec) if spec is not None and spec.settings else track.judge

@@ -196,7 +196,7 @@ class SolveProgress:
         self._best_ms = float(cost_ms)
 
     def update(self, seconds: float) -> None:
-        """Show what there is to show `seconds` after the start."""
+        """Show the best cost so far, `seconds` after the start."""
         best_ms = self._best_ms
         text = f"solving for {seconds:.0f} s" + ("" if best_ms is None else f", best so far {best_ms:.3f} ms per step")
         if sys.stderr.isatty():

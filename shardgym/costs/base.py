@@ -30,7 +30,7 @@ PHASES = ("forward_compute", "forward_comm", "backward_comm", "backward_compute"
 #: How a figure came about.
 Source = Literal["measured", "modelled", "predicted"]
 
-#: Notes of plan costs that say a prediction is far from what it was learned from start with this.
+#: Start of the notes which say that a plan is outside of the simulator's training data.
 UNFAMILIAR = "outside of what the simulator was trained on"
 
 _EXPECTED = f"expected one row of {len(PHASES)} numbers per device"
@@ -157,7 +157,7 @@ def infinite(num_devices: int) -> Floats:
 #: Entry-point group of cost models.
 GROUP = "shardgym.costs"
 
-#: What to do when plans are something else than a list of plans.
+#: End of the error message where `plans` is not a list of plans.
 ONE_PLAN = "a single plan goes into a list, [plan]; ShardingPlan.load(path) reads one"
 
 
@@ -309,7 +309,7 @@ _thread = _Thread()
 
 @contextmanager
 def judges_closed() -> Iterator[Callable[[], AbstractContextManager[None]]]:
-    """Refuse judges inside of the block, and yield `judging`, in which the calling thread may make and ask one.
+    """Refuse judges inside of the block, and yield `judging`, in which the calling thread may make and query one.
 
     Where judges are closed already, `judging` opens nothing: a solver could otherwise have a run of its own score its
     plans.
@@ -342,7 +342,7 @@ def require_open(what: str) -> None:
     """Raise `InputError` while judges are closed to the calling thread.
 
     Args:
-        what: is asked for, e.g. "the simulator with role='judge'".
+        what: the judge, for the message, e.g. "the simulator with role='judge'".
     """
     if not _is_open():
         raise InputError(

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class Resume(StrEnum):
-    """What a run does about results that its folder holds already: `evaluate(..., resume=...)`, `--resume`."""
+    """How a run treats results that its folder already has: `evaluate(..., resume=...)`, `--resume`."""
 
     #: Solve what has no record.
     MISSING = "missing"
@@ -82,7 +82,7 @@ def evaluate(
         oracle_settings: keyword arguments for an oracle given by name.
         seeds: every solver solves every task once per seed.
         limit: only the first so many tasks.
-        resume: what to do about records that are there, see `Resume`.
+        resume: how existing records are treated, see `Resume`.
         time_limit_s: passed to solvers that take one.
         progress: draw progress bars on standard error when it is a terminal.
 

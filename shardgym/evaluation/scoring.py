@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from shardgym.arguments import check_dict, check_list, describe
@@ -28,7 +28,7 @@ _LABEL = re.compile(r"[A-Za-z0-9_.+-]{1,60}")
 
 @dataclass(frozen=True)
 class SolverSpec:
-    """A solver to be made.
+    """Which solver takes part in a run, with which settings, under which label.
 
     Attributes:
         name: a registered name, or `module:Class`.
@@ -53,7 +53,7 @@ class SolverSpec:
 
     @property
     def recipe(self) -> str:
-        """As `Result.recipe`."""
+        """Name behind a label, and settings, as text; the same as `Result.recipe`."""
         return recipe(self.made_from, self.settings)
 
 
@@ -103,16 +103,16 @@ def prepare_solvers(solvers: Iterable[str | SolverSpec]) -> list[PreparedSolver]
 
 
 def _check_spec(number: int, value: object) -> SolverSpec:
-    """Return a member of the list of solvers as a spec, without a label that says nothing."""
+    """Return one entry of the list of solvers as a spec; a label that equals the name is dropped."""
     spec = SolverSpec(value) if isinstance(value, str) else value
     if not isinstance(spec, SolverSpec):
         raise InputError(
             f"solvers[{number}]: expected a name, 'module:Class' or a SolverSpec, got {describe(value)}; records name "
             "solvers so that they can be made again"
         )
-    spec = replace(spec, settings=check_dict(f"settings of solver '{spec.name}'", spec.settings))
+    spec = dataclasses.replace(spec, settings=check_dict(f"settings of solver '{spec.name}'", spec.settings))
     if spec.made_from is None:
-        return replace(spec, label="")
+        return dataclasses.replace(spec, label="")
     check_label(spec.label, spec.name)
     return spec
 
@@ -133,7 +133,7 @@ _LONGEST_REASON = 500
 
 @dataclass(frozen=True)
 class Attempt:
-    """What a solver made of a task, before it is scored.
+    """What a solver returned for a task, before it is scored.
 
     Attributes:
         spec: who solved.
@@ -231,7 +231,7 @@ def one_line(error: BaseException, with_type: bool = True) -> str:
 
 @dataclass(frozen=True)
 class Judge:
-    """Scores what solvers made of a task.
+    """Scores the plans of all solvers for a task.
 
     Attributes:
         cost: the cost model that scores.
@@ -274,7 +274,7 @@ class Judge:
             with self.judging():
                 costs = self.cost.evaluate(task, plans)
         except (InputError, MissingDependencyError):
-            raise  # what the judge needs is not there: no other task would fare better
+            raise  # e.g. an extra is not installed: it would fail for every other task, too
         except Exception as error:
             if not isinstance(error, MeasurementError):
                 self.log(f"judge {self.run.judge}, task {task.name or task.digest[:12]}", traceback.format_exc())

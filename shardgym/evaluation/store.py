@@ -117,7 +117,7 @@ def read_results(path: str | Path) -> pd.DataFrame:
 
 
 class Store:
-    """The records file of one folder, open for appending. The caller holds the folder (`only_writer`).
+    """The records file of one folder, open for appending. The caller has locked the folder (`only_writer`).
 
     Args:
         folder: where the file is.

@@ -23,9 +23,11 @@ from shardgym.arrays import Bools, Floats
 from shardgym.evaluation.result import Result
 from shardgym.leaderboard.boards import Board
 
+#: Of the bootstrap intervals. Solvers with fewer common tasks get none: so few say next to nothing about their spread.
 RESAMPLES = 10_000
-FEWEST = 6
+MIN_TASKS = 6
 SEED = 0
+#: Resamples drawn at once, to bound memory.
 _CHUNK = 1000
 
 #: Share of the tasks that the best solved which a solver must have solved to decide what tasks are common.
@@ -216,25 +218,23 @@ def mean_ratio(costs: Floats, reference: Floats) -> float:
     return math.exp(float(np.log(costs / reference).mean())) if costs.size else math.nan
 
 
-def bootstrap_mean(values: Floats, resamples: int = RESAMPLES, seed: int = SEED) -> Interval | None:
+def bootstrap_mean(values: Floats) -> Interval | None:
     """Return the percentile interval of the mean of `values` when tasks are drawn anew with replacement.
 
     Efron & Tibshirani, An Introduction to the Bootstrap, chapter 13.
 
     Args:
         values: one per task, shape (n,).
-        resamples: how often tasks are drawn.
-        seed: of the draws.
 
     Returns:
-        None for fewer than `FEWEST` tasks: so few say next to nothing about their spread.
+        None for fewer than `MIN_TASKS` tasks.
     """
-    if values.size < FEWEST:
+    if values.size < MIN_TASKS:
         return None
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(SEED)
     means = np.concatenate([
-        values[rng.integers(values.size, size=(min(_CHUNK, resamples - start), values.size))].mean(axis=1)
-        for start in range(0, resamples, _CHUNK)
+        values[rng.integers(values.size, size=(min(_CHUNK, RESAMPLES - start), values.size))].mean(axis=1)
+        for start in range(0, RESAMPLES, _CHUNK)
     ])  # fmt: skip
     low, high = np.quantile(means, [0.025, 0.975])
     return Interval(float(low), float(high))

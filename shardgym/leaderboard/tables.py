@@ -20,7 +20,7 @@ from shardgym.costs.simulator.model_card import shipped_agreement
 from shardgym.errors import UnknownNameError
 from shardgym.evaluation.result import Result
 from shardgym.leaderboard.boards import Board, ResultFile
-from shardgym.leaderboard.ranking import FEWEST, RESAMPLES, SEED, Ranking, Row
+from shardgym.leaderboard.ranking import MIN_TASKS, RESAMPLES, SEED, Ranking, Row
 from shardgym.records import canonical_json
 from shardgym.suites import load_suite, suite_names
 
@@ -141,8 +141,8 @@ def footer(ranking: Ranking) -> list[str]:
         f"Gap: geometric mean over tasks of cost / cost of rank 1, less 1; interval by {RESAMPLES:,} bootstrap "
         f"resamples of the tasks, seed {SEED}. '1=' marks a tie with rank 1: the interval contains 0.",
     ]
-    if ranking.num_common < FEWEST:
-        notes.append(f"Fewer than {FEWEST} tasks: no intervals, and nobody can be told from rank 1.")
+    if ranking.num_common < MIN_TASKS:
+        notes.append(f"Fewer than {MIN_TASKS} tasks: no intervals, and nobody can be told from rank 1.")
     if any(row.tasks not in (0, ranking.num_common) for row in ranking.rows):
         notes.append("*: mean over fewer tasks than the others', not to be compared with them.")
     if ranking.best_heuristic is not None:
@@ -163,7 +163,7 @@ def footer(ranking: Ranking) -> list[str]:
 
 
 def _own_measure_notes(board: Board) -> list[str]:
-    """Say whose judge is the model that they could query: they are marked by their own measure.
+    """Name the solvers whose judge is the cost model that they could query: they are marked by their own measure.
 
     Nobody is, by a judge that measures. Judge and oracle of a run are made by the same code, so with the same name and
     settings they have the same version.
@@ -282,7 +282,7 @@ def _format_settings(settings: dict[str, Any]) -> str:
 
 
 def _simulator_notes(board: Board) -> list[str]:
-    """Say how far a simulated judge can be trusted, and whose plans it hardly knows."""
+    """Report how well a simulated judge agrees with measurements, and which plans are outside of its training data."""
     if board.key.judge != SIMULATOR:
         return []
     agreement = shipped_agreement(board.key.hardware)
@@ -304,7 +304,7 @@ def _simulator_notes(board: Board) -> list[str]:
 
 
 def _measurement_notes(board: Board) -> list[str]:
-    """Say how the times came about, as far as records tell."""
+    """Report which times were modelled, measured in several sessions, or noisy."""
     scored = [(r.task_index, r.cost) for r in board.results if r.cost is not None and r.cost.feasible]
     modelled = {task for task, cost in scored if cost.communication == "modelled"}
     sessions: dict[int, set[str]] = defaultdict(set)
@@ -325,7 +325,7 @@ def _measurement_notes(board: Board) -> list[str]:
 
 
 def _failure_notes(ranking: Ranking) -> list[str]:
-    """Say who failed, and who took clearly longer than the time limit."""
+    """Count failures per solver, and plans that took clearly longer than the time limit."""
     limit = ranking.board.key.time_limit_s
     notes = [] if limit is None else [f"Time limit per plan: {limit:g} s."]
     for row in ranking.rows:

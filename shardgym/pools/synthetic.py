@@ -142,8 +142,8 @@ class PoolCheck:
         """Return the outcome as JSON-ready lists and dictionaries."""
         return {"ok": self.ok, "rows": [{**asdict(row), "ok": row.ok} for row in self.rows]}
 
-    def table(self, tablefmt: str = "simple") -> str:
-        """Render published and measured values side by side; `tablefmt` is a format of tabulate."""
+    def table(self) -> str:
+        """Return published and measured values side by side, as a table in plain text."""
         cells = []
         for row in self.rows:
             values = (row.published, row.measured, row.tolerance)
@@ -151,7 +151,7 @@ class PoolCheck:
             cells.append([row.name, *numbers, "ok" if row.ok else "OFF"])
         headers = ("statistic", "published", "measured", "tolerance", "")
         align = ("left", "right", "right", "right", "left")
-        return tabulate(cells, headers=headers, tablefmt=tablefmt, colalign=align, disable_numparse=True)
+        return tabulate(cells, headers=headers, tablefmt="simple", colalign=align, disable_numparse=True)
 
 
 def check_pool(

@@ -1,4 +1,4 @@
-"""What a suite file says: records that a YAML or JSON file is read into, and how it is parsed."""
+"""The format of suite files: the records that a YAML or JSON file is parsed into."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ class TaskSource(Protocol):
 
 
 class DrawnSource:
-    """Tasks drawn at random from a pool, the same ones for ever.
+    """Tasks drawn at random from a pool; the same spec gives the same tasks in every version of ShardGym.
 
     The protocol is NeuroShard's (tools/gen_tasks.py there): draw the number of tables, then draw tables and widths
     again and again until their total size is within limits. Unlike there, a table occurs at most once in a task, and
@@ -363,7 +363,7 @@ class PublishedSource:
 
 
 class ListedSource:
-    """Tasks of one's own, grouped by the number of devices.
+    """Tasks that a file lists, grouped by their number of devices.
 
     Args:
         tasks: task records, or paths of task files as seen from the suite file.

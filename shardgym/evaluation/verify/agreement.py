@@ -112,7 +112,7 @@ def compare_measured(plans: Sequence[Remeasured]) -> list[Agreement]:
     for p in plans:
         relative = p.ratio / drift if has_drift and 0 < p.ratio < math.inf else None
         others = [ratio for plan, ratio in ratios.items() if plan != p.plan]
-        # The middle of two would be as far off either, and hide half of a forgery.
+        # The median of two ratios lies halfway between them and would hide half of a forgery.
         reference = others[0] if len(others) == 1 else drift
         agreements.append(Agreement(_measured_problem(p, plans, drift, reference), relative))
     return agreements

@@ -29,10 +29,10 @@ def verify(
     solve: bool = False,
     progress: bool = False,
 ) -> VerifyReport:
-    """Score every stored plan again with the judge and the settings of its record, and hold records to their run.
+    """Score every stored plan again with its record's judge and settings, and check that records belong to their run.
 
-    `shardgym.evaluation.verify.RULE` says when a stored and a fresh cost agree. What a run has is in the `run.json`
-    beside its records.
+    `shardgym.evaluation.verify.RULE` says when a stored and a fresh cost agree. Which records a run has is in
+    the `run.json` beside them.
 
     Args:
         paths: records files, or folders that are searched for `records.jsonl`; one, or several.

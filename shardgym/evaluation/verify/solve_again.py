@@ -1,4 +1,4 @@
-"""Solving the tasks of records again: whether a solver makes the plan that stands under its name."""
+"""Solving the tasks of stored records again, and comparing the new plans with the stored ones."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def solve_again(
 
     Args:
         records: of any files.
-        checks: what scoring them showed, by where they are.
+        checks: outcome of scoring them again, by file and line.
         trust: solvers of the form `module:Class` that may be imported.
         get_oracle: makes oracles.
         on_record: called after every record.
 
     Returns:
-        What is known of the records now, in order, and one line for every reason why some could not be solved again.
+        The updated checks, in the order of the records, and one line per reason why some could not be solved again.
     """
     solvers: dict[tuple[str, str], PreparedSolver | str] = {}
     not_solved: Counter[str] = Counter()

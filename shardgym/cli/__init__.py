@@ -66,7 +66,7 @@ class LazyGroup(click.Group):
         """Return the first word of every command."""
         return list(dict.fromkeys(name.split()[0] for name in self._entries))
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Import a command. The first of two words is a group of its own."""
         if cmd_name in self._entries:
             entry = self._entries[cmd_name]

@@ -19,35 +19,40 @@ from typing import Any
 import numpy as np
 from tabulate import tabulate
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from benchmarks.script import run_script
-from shardgym import load_suite, make_cost
-from shardgym.errors import InputError
+from shardgym import CostModel, load_suite, make_cost
+from shardgym.errors import InputError, ShardGymError
 from shardgym.evaluation.result import Result
 from shardgym.evaluation.store import read_records
 
 _COMPUTE, _COMM = [0, 3], [1, 2]
 
 
-def main() -> None:
-    """Read the records and print the table."""
+def main() -> int:
+    """Read the records and print the table; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path, help="with records.jsonl")
     parser.add_argument("--weights", type=Path, help="folder of 'shardgym pretrain'; the package's if not given")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    oracle = make_cost("simulator", weights=arguments.weights)
-    results = solved_by_all(read_records(arguments.folder / "records.jsonl"))
+    try:
+        rows = breakdown(arguments.folder, make_cost("simulator", weights=arguments.weights))
+    except ShardGymError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    print(json.dumps(rows, indent=2) if arguments.json else tabulate(rows, headers="keys", floatfmt=".3f"))
+    return 0
+
+
+def breakdown(folder: Path, oracle: CostModel) -> list[dict[str, Any]]:
+    """Return a row per solver, cheapest first."""
+    results = solved_by_all(read_records(folder / "records.jsonl"))
     suite = load_suite(results[0].suite)
     found: dict[str, list[list[float]]] = defaultdict(list)
     for result in results:
-        (told,) = oracle.evaluate(suite[result.task_index], [result.plan])
-        found[result.solver].append([*parts(result.cost.per_device), *parts(told.per_device)])
+        (predicted,) = oracle.evaluate(suite[result.task_index], [result.plan])
+        found[result.solver].append([*parts(result.cost.per_device), *parts(predicted.per_device)])
     rows = [row(solver, np.array(values)) for solver, values in found.items()]
-    rows.sort(key=lambda row: row["ms"])
-    print(json.dumps(rows, indent=2) if arguments.json else tabulate(rows, headers="keys", floatfmt=".3f"))
+    return sorted(rows, key=lambda row: row["ms"])
 
 
 def solved_by_all(results: list[Result]) -> list[Result]:
@@ -83,4 +88,4 @@ def row(solver: str, values: np.ndarray) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_script(main))
+    sys.exit(main())

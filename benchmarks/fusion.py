@@ -22,19 +22,14 @@ import numpy as np
 from tabulate import tabulate
 from tqdm import tqdm
 
-from shardgym.arrays import Floats
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from benchmarks.script import run_script
 from shardgym import CostModel, ShardingPlan, ShardingTask, Topology, make_cost
+from shardgym.arrays import Floats
 from shardgym.collection.sampling import DIMS, whole_table
 from shardgym.collection.settings import SETUPS
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
 from shardgym.costs.fbgemm.pool import WorkerPool
 from shardgym.costs.fbgemm.rounds import mean_of_medians, time_shard_sets
-from shardgym.errors import import_extra
+from shardgym.errors import ShardGymError, import_extra
 from shardgym.pools import load_pool
 from shardgym.pretraining.assess import kendall_tau, mape
 
@@ -44,8 +39,8 @@ SIZES = (2, 4, 8, 15, 30, 60)
 _DEVICES = 4
 
 
-def main() -> None:
-    """Measure, print the table and draw the plot."""
+def main() -> int:
+    """Run the command; returns its exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=tuple(SETUPS), default="cpu")
     parser.add_argument("--tables", type=int, default=80, help="measured one by one (%(default)s)")
@@ -55,7 +50,16 @@ def main() -> None:
     parser.add_argument("--simulator", action="store_true", help="compare the one of this machine too")
     parser.add_argument("--plot", type=Path, help="file for the plot; needs matplotlib")
     parser.add_argument("--json", action="store_true", help="also every single set")
-    given = parser.parse_args()
+    try:
+        report(parser.parse_args())
+    except ShardGymError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def report(given: argparse.Namespace) -> None:
+    """Measure, print the table and draw the plot."""
     if given.plot is not None:
         import_extra("matplotlib.figure", "--plot")
     shards = draw_shards(given.device, given.tables, np.random.default_rng(given.seed))
@@ -206,4 +210,4 @@ def plot(path: Path, hardware: str, sizes: list[int], sums: Floats, fused: Float
 
 
 if __name__ == "__main__":
-    sys.exit(run_script(main))
+    sys.exit(main())

@@ -1,6 +1,6 @@
-"""The references of `benchmarks/measurement.py`: workers that build a fresh operator for every sample.
+"""What `measurement.py` compares with: workers that build a fresh operator for every sample.
 
-They run in a process with the allocator's default settings.
+Not a script: `measurement.py` starts it in a process of its own, with the allocator's default settings.
 """
 
 from __future__ import annotations

@@ -95,8 +95,8 @@ class Comparison:
             except NoFeasiblePlanError:
                 continue
             seconds = time.perf_counter() - start
-            (told,), (judged,) = (cost.evaluate(task, [plan]) for cost in (self._oracles[name], self._judge))
-            scores[name] = told.total_ms, judged.total_ms, seconds
+            (predicted,), (judged,) = (cost.evaluate(task, [plan]) for cost in (self._oracles[name], self._judge))
+            scores[name] = predicted.total_ms, judged.total_ms, seconds
         if bar is not None:
             bar.update()
         return scores

@@ -12,17 +12,11 @@ import argparse
 import itertools
 import json
 import random
-import sys
-from pathlib import Path
 
 import numpy as np
+from random_shards import random_shard_sets, random_tables
 
 from shardgym.arrays import Floats
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from benchmarks.shards import random_shard_sets, random_tables
 from shardgym.costs.fbgemm.cost import MeasureSettings
 from shardgym.costs.fbgemm.jobs import ShardSet
 from shardgym.costs.fbgemm.machine import cpu_tag

@@ -15,13 +15,18 @@ For sizes in `--plain` the plain implementation of the tests runs too, with the 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import functools
 import itertools
 import json
 import os
+import resource
 import statistics
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -31,16 +36,22 @@ import numpy as np
 import torch
 from plain_search import PlainSearch
 from published_search import PublishedSearch
-from search_growth import growth, plot
-from search_tasks import benchmark_task, parsed, peak_mib, timed
 from tabulate import tabulate
 
 from neuroshard import NeuroShard
-from shardgym import ShardingTask
+from shardgym import ShardingTask, Topology, load_pool
 from shardgym.costs.simulator import SimulatorCost
 
 #: Inner searches that are timed where the whole published search takes too long.
 INNER = 3
+#: What is varied, and the values of (tables, devices, beam width) it takes.
+SWEEPS = {
+    "tables": [(tables, 32, 3) for tables in (100, 200, 400, 800, 1600)],
+    "devices": [(400, devices, 3) for devices in (4, 8, 16, 32, 64, 128, 256)],
+    "beam width": [(100, 8, width) for width in (1, 2, 4, 8, 16, 32)],
+}
+
+Result = TypeVar("Result")
 
 
 def main() -> None:
@@ -104,6 +115,63 @@ def published_s(task: ShardingTask, cost: SimulatorCost, *, whole: bool) -> floa
     _, some = timed(lambda: [search.over_grid() for _ in itertools.islice(search.children(parent), INNER)])
     inner_searches = children * (1 + settings.beam_width * (settings.levels - 1))
     return first + some / INNER * inner_searches
+
+
+def growth(cost: SimulatorCost, tasks: int) -> list[dict[str, Any]]:
+    """Time the sweeps; medians over tasks. Memory is the most that the process had so far."""
+    rows = []
+    for varied, settings in SWEEPS.items():
+        for tables, devices, width in settings:
+            search = NeuroShard(beam_width=width)
+            chosen = [benchmark_task(tables, devices, seed) for seed in range(tasks)]
+            seconds = [timed(functools.partial(search.solve, task, cost))[1] for task in chosen]
+            rows.append({
+                "varied": varied, "tables": tables, "devices": devices, "beam width": width,
+                "search, s": statistics.median(seconds), "peak memory, MiB": peak_mib(),
+            })  # fmt: skip
+    return rows
+
+
+def plot(rows: list[dict[str, Any]], path: Path) -> None:
+    """Draw one curve per sweep, both axes logarithmic."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 3.5), layout="constrained")
+    for axes, varied in zip(figure.subplots(1, len(SWEEPS), sharey=True), SWEEPS, strict=True):
+        points = [row for row in rows if row["varied"] == varied]
+        axes.loglog([row[varied] for row in points], [row["search, s"] for row in points], "o-")
+        axes.set(xlabel=varied, title=", ".join(f"{name} {points[0][name]}" for name in SWEEPS if name != varied))
+        axes.grid(visible=True, alpha=0.3)
+    figure.supylabel("seconds of one search, one thread")
+    figure.savefig(path)
+
+
+def benchmark_task(tables: int, devices: int, seed: int) -> ShardingTask:
+    """Draw tables of the pool's test half with replacement, and widths of 4, 8, ..., 128; memory does not bind."""
+    pool, rng = load_pool("synthetic-2021").scaled(8).split()[1].tables, np.random.default_rng([seed, tables, devices])
+    drawn = tuple(
+        dataclasses.replace(pool[n], name=f"t{number}", embedding_dim=int(2 ** rng.integers(2, 8)))
+        for number, n in enumerate(rng.integers(0, len(pool), tables))
+    )
+    return ShardingTask(drawn, Topology(num_devices=devices, memory_bytes=2**50), batch_size=8192)
+
+
+def parsed(sizes: str) -> list[tuple[int, int]]:
+    """Read "10x4,35x4" as pairs of tables and devices."""
+    pairs = [size.split("x") for size in sizes.split(",") if size]
+    return [(int(tables), int(devices)) for tables, devices in pairs]
+
+
+def timed(work: Callable[[], Result]) -> tuple[Result, float]:
+    """Return what work returns, and the processor seconds it took: what other processes do counts little."""
+    start = time.process_time()
+    result = work()
+    return result, time.process_time() - start
+
+
+def peak_mib() -> float:
+    """Return the most memory that this process ever had, in MiB (Linux counts in KiB)."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 if __name__ == "__main__":

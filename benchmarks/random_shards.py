@@ -1,4 +1,4 @@
-"""Random shards for the measurement benchmarks."""
+"""Random shards that `measurement.py` and `repeatability.py` measure. Not a script."""
 
 from __future__ import annotations
 

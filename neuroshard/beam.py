@@ -14,10 +14,6 @@ from neuroshard.shard_table import plan_of
 from shardgym.arrays import Floats, Ints
 from shardgym.errors import InputError
 
-#: How far above the mean width a device may go, from the first to the last value of the grid.
-LEAST_SCALE = 1.0
-LARGEST_SCALE = 1.5
-
 #: Shards of the column plans that are placed together, all counted: bounds memory.
 _SHARDS_TOGETHER = 200_000
 #: Column plans that are placed together when time is limited, so that the best of them is known early.
@@ -55,11 +51,14 @@ class SearchSettings:
                 raise InputError(f"{field.name} of the search must be an integer from {least} on, got {value!r}")
 
     def scales(self) -> Floats:
-        """Return the grid: 1.00, 1.05, ..., 1.50 as published; the least alone when M is 1, infinity when it is 0."""
+        """Return the grid, as multiples of the mean width: 1.00, 1.05, ..., 1.50 as published.
+
+        With M = 1 it is 1.00 alone, with M = 0 infinity.
+        """
         if self.grid == 0:
             return np.array([np.inf])
-        step = (LARGEST_SCALE - LEAST_SCALE) / max(self.grid - 1, 1)
-        return LEAST_SCALE + step * np.arange(self.grid, dtype=np.float64)
+        step = 0.5 / max(self.grid - 1, 1)
+        return 1.0 + step * np.arange(self.grid, dtype=np.float64)
 
 
 class BeamSearch:
@@ -73,7 +72,7 @@ class BeamSearch:
         settings: constants.
         incumbent: updated with every better plan.
         hurry: whether time is limited, so that good plans should be found early.
-        crowded: whether memory is what plans fail at. Column plans without a placement are then ordered by their
+        crowded: whether plans fail for lack of memory. Column plans without a placement are then ordered by their
             largest shard, and devices may get as wide as they like where no value of the grid leads to a plan.
     """
 

@@ -1,4 +1,4 @@
-"""The inner search over the simulator compiled by numba: does what `GridSearch` over `SimulatorDeviceSets` does."""
+"""The inner search over the simulator compiled by numba: finds the plans of `GridSearch` with `SimulatorDeviceSets`."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class CompiledDeviceSets(SimulatorDeviceSets):
 
 
 class CompiledGridSearch:
-    """Does what `GridSearch` does.
+    """`GridSearch` in compiled code.
 
     Args:
         device_sets: prices devices.

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from neuroshard.shard_table import ShardTable, plan_of
 from shardgym.arrays import Floats, Ints
-from shardgym.costs.base import PHASES, CostModel
+from shardgym.costs.base import PHASES, CostModel, PlanCost
 from shardgym.costs.simulator import SimulatorCost
 from shardgym.costs.simulator.predictor import AdditivePredictor
 from shardgym.plan import Shard, ShardingPlan
@@ -34,8 +34,8 @@ _MUCH_MEMORY = 2**60
 class DeviceSets(abc.ABC):
     """Sets of shards by number; 0 is the empty one.
 
-    A set is made by adding a shard to another. The published cache asks for the same shards in the same order; here the
-    order does not matter: sets are told apart by the sum of random 64-bit keys of their shards.
+    A set is made by adding a shard to another. The published cache knows a set only in the order in which it came
+    together. Here the order does not matter: the key of a set is the sum of random 64-bit keys of its shards.
 
     Args:
         shards: of the task.
@@ -200,7 +200,7 @@ def latents_of(predictor: AdditivePredictor, shards: ShardTable, rows: Ints) -> 
 
 
 class EvaluatedDeviceSets(DeviceSets):
-    """Sets priced by any cost model: it is asked for plans of made-up tasks in which every new set is one device's.
+    """Sets priced by any cost model, which evaluates plans of made-up tasks: every new set is what one device holds.
 
     A shard of some columns becomes a table of that width. This is slow with most cost models; the search is made for
     the learned simulator.
@@ -232,7 +232,7 @@ class EvaluatedDeviceSets(DeviceSets):
         task = made_up_task(self.shards.task, [table for table, _ in placed], len(devices))
         plan = ShardingPlan.of(task, (Shard.whole(table, device) for table, device in placed))
         (cost,) = self._cost.evaluate(task, [plan])
-        return np.asarray(cost.per_device[:, _COMPUTE].sum(axis=1), dtype=np.float64)
+        return compute_ms_of(cost)
 
     def _stand_in(self, row: int, copy: int) -> EmbeddingTable:
         """Return a table like a shard; copies differ by name."""
@@ -242,6 +242,11 @@ class EvaluatedDeviceSets(DeviceSets):
                 table, name=f"{row}.{copy}", embedding_dim=int(self.shards.columns[row])
             )
         return self._stand_ins[row, copy]
+
+
+def compute_ms_of(cost: PlanCost) -> Floats:
+    """Return forward plus backward compute of every device, shape (D,)."""
+    return np.asarray(cost.per_device[:, _COMPUTE].sum(axis=1), dtype=np.float64)
 
 
 def made_up_task(task: ShardingTask, tables: list[EmbeddingTable], devices: int) -> ShardingTask:

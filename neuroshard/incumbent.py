@@ -13,7 +13,7 @@ from shardgym.task import ShardingTask
 
 
 class OutOfTime(Exception):
-    """The time limit is reached: the incumbent is what there is."""
+    """The time limit is reached; the search ends with the incumbent."""
 
 
 class Budget:
@@ -41,7 +41,7 @@ class Incumbent:
 
     Args:
         task: the task.
-        cost: says what offered plans take.
+        cost: evaluates offered plans.
         observer: called with every improvement.
 
     Attributes:

@@ -87,11 +87,11 @@ def plan_of(shards: ShardTable, devices: Sequence[Iterable[int]]) -> ShardingPla
 
 def plan_of_units(shards: ShardTable, units: Ints) -> ShardingPlan:
     """Return a plan in which devices hold so many units of each table, one shard each; `units` of shape (D, T)."""
-    return plan_of(shards, [(shards.first + held)[held > 0].tolist() for held in units])
+    return plan_of(shards, [(shards.first + on_device)[on_device > 0].tolist() for on_device in units])
 
 
 def units_of(shards: ShardTable, plan: ShardingPlan) -> Ints | None:
-    """Return what each device holds of each table, shape (D, T); None for a plan with tables cut by rows.
+    """Return the units of each table on each device, shape (D, T); None for a plan with tables cut by rows.
 
     Shards of one table on one device become one.
     """

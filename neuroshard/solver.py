@@ -36,7 +36,7 @@ class NeuroShard:
 
     Finds what the published search finds, with optimiser state counted and devices' memory respected one by one.
     Where that one returns nothing, shards are packed by memory alone, tables halved until they fit, and the search
-    goes on from there. Made for the learned simulator; other cost models are asked for whole plans.
+    goes on from there. Made for the learned simulator; other cost models evaluate whole plans.
 
     Example:
         >>> plan = NeuroShard(beam_width=1).solve(task, cost)              # doctest: +SKIP

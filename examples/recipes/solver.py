@@ -16,7 +16,7 @@ from shardgym import CostModel, NoFeasiblePlanError, ShardingPlan, ShardingTask
 class LongestProcessingTime:
     """Tables by what they compute alone, longest first, each to the device that has computed least so far.
 
-    The rule is known as LPT (Graham, 1969). The cost model is asked once for each table.
+    The rule is known as LPT (Graham, 1969). The cost model evaluates each table once.
 
     Args:
         headroom: share of every device's memory that stays free.

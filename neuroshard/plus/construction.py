@@ -70,7 +70,7 @@ def cut_greedily(pricing: Pricing, budget: Budget, improved: Callable[[Ints], ob
     built, values = _build_whole(pricing, budget)
     best = int(values.argmin())
     value = values[best]
-    held = built.units[best]
+    best_units = built.units[best]
     column_price = pricing.ms_per_column * _COLUMN_PRICES[best]
     tables = np.arange(len(pricing.shards.units))
     units = pricing.shards.units
@@ -84,18 +84,19 @@ def cut_greedily(pricing: Pricing, budget: Budget, improved: Callable[[Ints], ob
         if not values[best] < value * (1 - _LEAST_GAIN):
             break
         value = values[best]
-        held = built.units[best]
-        improved(held)
+        best_units = built.units[best]
+        improved(best_units)
         tables = more_tables[best]
         units = more_units[best]
-    return held if np.isfinite(value) else None
+    return best_units if np.isfinite(value) else None
 
 
 def build(pricing: Pricing, tables: Ints, units: Ints, ms_per_column: Floats, budget: Budget) -> Built:
     """Place shards one after another, costliest first, each on the device that ends up least loaded of those with room.
 
-    The published greedy asks which device is least loaded before; here the shard itself and the width that the device
-    has to communicate count. All column plans advance together. Shards of one table on one device become one.
+    The published greedy chooses the device that is least loaded without the shard; here the load includes the shard and
+    the price of the width that the device communicates. All column plans advance together. Shards of one table on one
+    device become one.
 
     Args:
         pricing: of the task.
@@ -117,7 +118,7 @@ def build(pricing: Pricing, tables: Ints, units: Ints, ms_per_column: Floats, bu
 
     plans = np.arange(len(tables))
     shape = (len(tables), len(memory))
-    held = np.zeros((*shape, len(shards.units)), dtype=np.int64)
+    placed = np.zeros((*shape, len(shards.units)), dtype=np.int64)
     sums = np.zeros((*shape, pricing.vectors.shape[1]))
     compute = np.zeros(shape)
     columns = np.zeros(shape, dtype=np.int64)
@@ -125,7 +126,7 @@ def build(pricing: Pricing, tables: Ints, units: Ints, ms_per_column: Floats, bu
     complete = np.ones(len(tables), dtype=np.bool_)
     for table, more in zip(tables.T, units.T, strict=True):
         budget.check()
-        before = shards.first[table][:, None] + held[plans, :, table]
+        before = shards.first[table][:, None] + placed[plans, :, table]
         after = before + more[:, None]
         new_sums = sums + (pricing.vectors[after] - pricing.vectors[before])
         new_columns = columns + (shards.columns[after] - shards.columns[before])
@@ -134,12 +135,12 @@ def build(pricing: Pricing, tables: Ints, units: Ints, ms_per_column: Floats, bu
         load = np.where(new_used <= memory, new_compute + ms_per_column[:, None] * new_columns, np.inf)
         at = (plans, load.argmin(axis=1))
         complete &= np.isfinite(load[at])
-        held[(*at, table)] += more
+        placed[(*at, table)] += more
         sums[at] = new_sums[at]
         columns[at] = new_columns[at]
         used[at] = new_used[at]
         compute[at] = new_compute[at]
-    return Built(held, compute, columns, complete)
+    return Built(placed, compute, columns, complete)
 
 
 def _build_whole(pricing: Pricing, budget: Budget) -> tuple[Built, Floats]:

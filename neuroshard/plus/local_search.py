@@ -1,4 +1,4 @@
-"""Iterated local search over how many units of each table every device holds: descents and random kicks."""
+"""Iterated local search over the units of each table on each device: descents and random kicks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from neuroshard.shard_table import ShardTable
 from shardgym.arrays import Ints
 from shardgym.errors import InputError
 
-#: Queries without a limit of time.
+#: Plans that a cost model other than the simulator evaluates, without a limit of time.
 DEFAULT_QUERIES = 32
 #: Kicks in succession without success after which a search with a limit of time ends early.
 PATIENCE = 300
@@ -204,8 +204,8 @@ def _random_move(units: Ints, rng: np.random.Generator) -> Ints:
     if others.size and rng.integers(3):
         transfers.append((target, source, int(rng.choice(others))))
     for giver, taker, table in transfers:
-        held = int(units[giver, table])
-        given = held if rng.integers(2) else int(rng.integers(1, held + 1))
+        most = int(units[giver, table])
+        given = most if rng.integers(2) else int(rng.integers(1, most + 1))
         after[taker, table] += given
         after[giver, table] -= given
     return after

@@ -1,4 +1,4 @@
-"""Moves: everything that can be done about one device by giving units of one table away, with or without a return."""
+"""Moves of the local search: a device gives units of a table to another, and may get a whole shard in return."""
 
 from __future__ import annotations
 
@@ -198,11 +198,11 @@ def _fitting(moves: Moves, allocation: Allocation, device: int, memory: Ints) ->
     return moves if fits.all() else moves.take(np.flatnonzero(fits))
 
 
-def _parts(held: Ints) -> tuple[Ints, Ints]:
-    """Return tables and units that can be given away of what a device holds, shape (T,); each of shape (n,)."""
-    tables = np.flatnonzero(held)
+def _parts(device_units: Ints) -> tuple[Ints, Ints]:
+    """Return tables and units that a device can give away, shape (n,) each; it holds `device_units`, shape (T,)."""
+    tables = np.flatnonzero(device_units)
     units = np.ones((len(tables), len(_SHARES) + 1), dtype=np.int64)
-    units[:, :-1] = np.ceil(held[tables, None] * _SHARES)
+    units[:, :-1] = np.ceil(device_units[tables, None] * _SHARES)
     differs = np.ones(units.shape, dtype=np.bool_)
     differs[:, 1:] = units[:, 1:] < units[:, :-1]
     return np.repeat(tables, differs.sum(axis=1)), units[differs]

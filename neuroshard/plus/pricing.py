@@ -1,4 +1,4 @@
-"""Pricing: what devices and whole plans take, from added vectors of their shards, and what the search minimises."""
+"""Pricing: times of devices and whole plans from added vectors of their shards, and what the search minimises."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from neuroshard.device_sets import latents_of, made_up_task
+from neuroshard.device_sets import compute_ms_of, latents_of, made_up_task
 from neuroshard.incumbent import Budget
 from neuroshard.shard_table import ShardTable
 from shardgym.arrays import Floats, Ints
@@ -19,7 +19,6 @@ from shardgym.errors import MeasurementError
 from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan
 from shardgym.task import ELEMENT_BYTES
 
-_COMPUTE = [PHASES.index("forward_compute"), PHASES.index("backward_compute")]
 _BACKWARD_COMM = PHASES.index("backward_comm")
 #: How strongly a fit is drawn to the sum of what shards take alone; little, yet enough where there are too few devices.
 _RIDGE = 1e-6
@@ -186,14 +185,15 @@ class AdditivePricing(Pricing):
             units: of each table on each device, each of shape (D, T).
             costs: of the plans; infeasible ones are left out.
         """
-        for held, cost in zip(units, costs, strict=True):
+        for plan_units, cost in zip(units, costs, strict=True):
             if not cost.feasible:
                 continue
-            sums = self.vectors[self.shards.first + held].sum(axis=1)
-            columns = self.shards.columns[self.shards.first + held].sum(axis=1)
+            rows = self.shards.first + plan_units
+            sums = self.vectors[rows].sum(axis=1)
+            columns = self.shards.columns[rows].sum(axis=1)
             busy = columns > 0
             self._device_terms += list(np.column_stack([sums, np.ones(len(sums))])[busy])
-            self._device_ms += cost.per_device[busy][:, _COMPUTE].sum(axis=1).tolist()
+            self._device_ms += compute_ms_of(cost)[busy].tolist()
             expected = float(self._transfer(columns).max())
             if expected > 0:
                 self._comm_ratios.append(float(cost.per_device[:, _BACKWARD_COMM].max()) / expected)
@@ -233,7 +233,7 @@ def _single_ms(shards: ShardTable, cost: CostModel, budget: Budget) -> Floats:
         (answer,) = cost.evaluate(task, [plan])
         if not answer.feasible:
             raise MeasurementError(f"cost '{cost.name}' has no time for single shards: {answer.reason}")
-        ms[rows] = answer.per_device[:, _COMPUTE].sum(axis=1)
+        ms[rows] = compute_ms_of(answer)
     for first, whole in zip(shards.first.tolist(), shards.whole.tolist(), strict=True):
         known = priced[(priced >= first) & (priced <= whole)]
         rows = np.arange(first + 1, whole + 1)

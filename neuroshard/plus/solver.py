@@ -1,4 +1,4 @@
-"""NeuroShardPlus: the published search as a start, and what it leaves on the table."""
+"""NeuroShardPlus as a solver: a NeuroShard search, and local search from the plan that it finds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _KICKS_PER_ROUND = 3
 
 
 class NeuroShardPlus:
-    """Local search over who holds how many columns of what, from greedy placements and a narrow NeuroShard search.
+    """Local search over the columns of each table on each device, from greedy placements and a NeuroShard search.
 
     Example:
         >>> plan = NeuroShardPlus().solve(task, cost, time_limit_s=1.0)    # doctest: +SKIP
@@ -49,7 +49,7 @@ class NeuroShardPlus:
         shortlist: moves of a device whose communication is predicted.
         sources: most loaded devices that are tried before a plan counts as done.
         softness: width of the soft maximum, as a share of mean compute.
-        queries: plans that cost models other than the learned simulator may be asked for. When None: 32 without a time
+        queries: plans that cost models other than the learned simulator evaluate at most. When None: 32 without a time
             limit, any number with one.
         keep_on_interrupt: return the best plan so far on Ctrl-C, instead of passing the interrupt on.
 

@@ -1,4 +1,4 @@
-"""What this machine can measure, with which versions, and what is missing."""
+"""`shardgym doctor`: what this machine can measure, with which versions, and what is missing."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 #: Extras that are for working on ShardGym, not for using it.
 _DEVELOPMENT_EXTRAS = frozenset({"dev"})
-#: One of these is enough: the GPU wheels of FBGEMM replace the CPU ones.
+#: One of these is enough: both install FBGEMM.
 _FBGEMM_EXTRAS = frozenset({"cpu", "gpu"})
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found.
+    """Versions, hardware and missing parts.
 
     Attributes:
         versions: of Python and of the packages that matter.
@@ -98,7 +98,7 @@ def _with_remedy(problem: str) -> str:
 
 
 def diagnose() -> Diagnosis:
-    """Look at the machine. Torch and FBGEMM are loaded in another process, which may crash without harm."""
+    """Examine the machine. Torch and FBGEMM are loaded in another process, which may crash without harm."""
     found, problem = _run_probe()
     return Diagnosis(
         versions=versions(),
@@ -161,7 +161,7 @@ def _run_probe() -> tuple[dict[str, Any], str]:
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return found, ""
     if done.returncode < 0:
-        # Warnings that came before say nothing of a signal.
+        # The last line of stderr would be an unrelated warning.
         last = f"the process died with signal {-done.returncode} ({signal.Signals(-done.returncode).name})"
     else:
         last = (done.stderr.strip().splitlines() or [f"the process ended with {done.returncode}"])[-1]
@@ -199,7 +199,7 @@ def probe() -> dict[str, Any]:
 
 
 def _fbgemm_error(device: str) -> str:
-    """Run one small operator. Operators live in libraries that may fail to load, or lack kernels, without a word."""
+    """Run one small operator and return its error, "" if none: imports may succeed without kernels or libraries."""
     import torch
 
     try:

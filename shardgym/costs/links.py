@@ -1,4 +1,4 @@
-"""The all-to-all of pooled embeddings: who sends how much to whom, and the link model of what that takes.
+"""The all-to-all of pooled embeddings: how much each device sends to each, and the link model of the time.
 
 Forward, device d holds pooled values of the whole batch for its shards and owes every peer p the rows of p's samples:
 samples[p] x widths[d] elements. Backward, the gradients go the same way in reverse. Sum pooling lets row shards send
@@ -35,9 +35,9 @@ def start_offsets(busy_ms: Floats) -> Floats:
     """Return how much later than the first each device is ready for the forward exchange, in ms, shape (D,).
 
     Args:
-        busy_ms: what each device does between two forward exchanges besides them: forward and backward compute and
-            backward communication, shape (D,). The devices left the last forward exchange together, so
-            the one with most of it comes last (NeuroShard, `simulator.py`).
+        busy_ms: time of each device between two forward exchanges: forward and backward compute and backward
+            communication, shape (D,). All devices left the last forward exchange together, so the one with the largest
+            time is ready last (NeuroShard, `simulator.py`).
     """
     return np.asarray(busy_ms - busy_ms.min(), dtype=np.float64)
 
@@ -49,7 +49,7 @@ def wait_ms(busy_ms: Floats) -> Floats:
 
 
 def comm_times(task: ShardingTask, plan: ShardingPlan, compute_ms: Floats) -> tuple[Floats, Floats]:
-    """Return what the exchanges of pooled values and of their gradients cost each device.
+    """Return the time of each device in the exchanges of pooled values and of their gradients.
 
     Args:
         task: the task; its topology names latencies and bandwidths.
@@ -66,7 +66,7 @@ def comm_times(task: ShardingTask, plan: ShardingPlan, compute_ms: Floats) -> tu
 
 
 def transfer_ms(topology: Topology, widths: Ints | Floats, batch_size: int, element_bytes: int) -> Floats:
-    """Return what one all-to-all with aligned start takes on each device, in ms, shape (..., D).
+    """Return the time of one all-to-all with aligned start on each device, in ms, shape (..., D).
 
     Forward and backward take the same time, as the backward exchange swaps what is sent and what is received.
 
@@ -94,7 +94,7 @@ def transfer_ms(topology: Topology, widths: Ints | Floats, batch_size: int, elem
     return np.maximum(np.where(alone, 0.0, intra_ms), inter_ms if has_other_domains else 0.0)
 
 
-#: One machine, and links that nobody described.
+#: Has the default links.
 _DEFAULT = Topology(num_devices=1, memory_bytes=(1,))
 _LINKS = ("interconnect", "intra_bandwidth", "inter_bandwidth", "intra_latency_ms", "inter_latency_ms")
 
@@ -103,9 +103,9 @@ def link_notes(task: ShardingTask, communication: Source, hardware: str) -> tupl
     """Return a note if exchanges were measured or predicted and the task's topology has links that are not the default.
 
     Args:
-        task: its topology's links enter modelled communication alone.
-        communication: how it came about.
-        hardware: tag of the machine that exchanges were measured on.
+        task: its topology describes links, which only modelled communication uses.
+        communication: source of the communication times.
+        hardware: tag of the machine on which exchanges were measured.
     """
     topology = task.topology
     same = all(getattr(topology, name) == getattr(_DEFAULT, name) for name in _LINKS)

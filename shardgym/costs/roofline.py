@@ -40,14 +40,14 @@ BIN_ACCESSES: tuple[float, ...] = (1.0, 2.0, *((1.5 * 2**i + 1) / 2 for i in ran
 
 @dataclass(frozen=True)
 class DeviceConstants:
-    """What the analytic cost knows about one device.
+    """Constants of one device.
 
     Attributes:
         memory_bandwidth: bytes per second of reads and of streaming writes.
         update_bandwidth: bytes per second of scattered read-modify-writes, reads and writes both counted.
-        cache_bytes: capacity of the cache that keeps rows which a batch touches again.
+        cache_bytes: capacity of the cache for rows that a batch touches again.
         cache_bandwidth: bytes per second out of that cache.
-        access_bytes: least that one row access moves; narrower rows cost as much.
+        access_bytes: smallest number of bytes that a row access moves; narrower rows cost as much.
         row_access_ns: latency of a row that is not in the cache, as far as other accesses do not hide it.
         lookup_ns: work per id that does not depend on the width, as far as other work does not hide it.
         forward_ms: fixed cost of a device that holds any table: kernel launches and host work.
@@ -87,7 +87,7 @@ def compute_ms(
         device: constants of the device.
         batch_size: samples over all devices.
         ids: lookups into the shard.
-        distinct: rows that they touch.
+        distinct: distinct rows among them.
         width_bytes: of one row.
         state_bytes: of one row's optimiser state.
     """
@@ -119,7 +119,7 @@ def _row_reads_s(
 def expected_distinct_rows(table: EmbeddingTable, batch_size: int) -> float:
     """Return the expected number of distinct rows among `batch_size * pooling_factor` ids.
 
-    The reuse histogram decides where the table has one. Otherwise ids are taken as independent draws from the table's
+    It is computed from the reuse histogram if the table has one. Otherwise ids are independent draws from the table's
     distribution; recorded ids without a histogram count as uniform.
     """
     rows = table.num_embeddings
@@ -138,7 +138,7 @@ def expected_distinct_rows(table: EmbeddingTable, batch_size: int) -> float:
 
 @functools.lru_cache(maxsize=65536)
 def _zipf_distinct(s: float, q: float, rows: int, ids: float) -> float:
-    """Sum over cells of ranks, each taken as uniform inside."""
+    """Return the expected distinct rows of a Zipf law, summed over cells of ranks with a uniform law inside each."""
     octaves = math.log2(rows) if rows > 1 else 0.0
     edges = np.unique(np.floor(np.exp2(np.linspace(0, octaves, int(octaves * _CELLS_PER_OCTAVE) + 2))).astype(np.int64))
     edges = np.concatenate([[0], edges[edges < rows], [rows]])
@@ -151,9 +151,9 @@ def _zipf_distinct(s: float, q: float, rows: int, ids: float) -> float:
 def shard_ms(
     device: DeviceConstants, task: ShardingTask, table: EmbeddingTable, rows: int, columns: int
 ) -> tuple[float, float]:
-    """Return forward and backward compute of a shard of so many rows and columns, in ms.
+    """Return forward and backward compute of a shard with this many rows and columns, in ms.
 
-    Where its rows and columns begin does not matter. It gets the share of lookups that its rows are of the table's.
+    The position of its rows does not matter: lookups are spread evenly over the rows of the table.
     """
     share = rows / table.num_embeddings
     per_weight, per_row = OPTIMIZER_STATE[task.optimizer]
@@ -226,7 +226,7 @@ def device_constants(name: str) -> DeviceConstants:
 class RooflineCost(CostModel):
     """Bytes moved over bandwidth, plus latencies and fixed costs per device and per shard.
 
-    Compute is additive over shards, so it knows nothing of fusion. Communication is the link model of the task's
+    Compute is additive over shards: fusion is not modelled. Communication is the link model of the task's
     topology. Devices without shards compute for free.
 
     Args:

@@ -1,4 +1,4 @@
-"""The rules: what actions do to N episodes at once, what they earn, and how episodes end."""
+"""The rules of the environments for N episodes at once: the effect of actions, rewards, and how episodes end."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from shardgym.task import ShardingTask
 
 REWARDS = ("terminal", "dense")
 
-#: Tasks that are kept between episodes, if not more are being played.
+#: Tasks that stay in the catalog; twice the number of episodes where that is more.
 _TASKS_KEPT = 1024
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What episodes depend on besides their task and the cost model.
+    """The settings of an environment that its episodes depend on, besides the cost model.
 
     Attributes:
         order: in which tables come up, one of `ORDERS`.
         reward: one of `REWARDS`.
-        penalty: what an episode earns that ends without a cost.
-        limits: how often shards may be halved; None where tables are placed whole and halving is no action.
+        penalty: return of an episode that ends without a cost.
+        limits: how often shards may be halved; None where tables are placed whole and halving is not an action.
 
     Raises:
         InputError: a penalty that is not negative and finite.
@@ -58,11 +58,11 @@ class Rules:
 
 
 class StepResult(NamedTuple):
-    """What a step of N episodes led to.
+    """The outcome of a step of N episodes.
 
     Attributes:
         rewards: shape (N,).
-        ends: what `info` says of the end, by number of the episodes that ended.
+        ends: the entries that the end of an episode adds to `info`, by row.
     """
 
     rewards: Floats
@@ -70,16 +70,16 @@ class StepResult(NamedTuple):
 
 
 class EpisodeState(NamedTuple):
-    """A point of an episode, independent of the game that it was saved from.
+    """A saved episode, independent of the game that it was saved from.
 
     Attributes:
         task: the task.
-        task_index: of the task, -1 for one that is not of the sequence.
+        task_index: of the task, -1 for a task given by option.
         placement: see `Placements.save`.
         partial: see `PlanScorer.save`.
-        earned: rewards so far.
-        ended: whether there is nothing left to do.
-        cost: of the complete plan.
+        earned: sum of rewards so far.
+        ended: whether the episode has ended.
+        cost: of the complete plan, else None.
     """
 
     task: ShardingTask
@@ -92,7 +92,7 @@ class EpisodeState(NamedTuple):
 
 
 class Game:
-    """Plays N episodes by the same rules. Methods take `rows`, numbers of episodes, shape (n,).
+    """N episodes by the same rules. Methods take `rows`, numbers of episodes, shape (n,).
 
     Args:
         rules: the rules.
@@ -101,10 +101,10 @@ class Game:
         num_envs: N.
 
     Attributes:
-        placements: how far the episodes have come.
-        scorer: scores them.
+        placements: the state of the episodes.
+        scorer: scores placements.
         task_index: of the tasks, shape (N,).
-        earned: rewards so far, shape (N,).
+        earned: sums of rewards so far, shape (N,).
         cost_of: `PlanCost` of complete plans, None for others, shape (N,).
     """
 
@@ -118,19 +118,19 @@ class Game:
         self.task_index = np.zeros(num_envs, dtype=np.int64)
         self.earned: Floats = np.zeros(num_envs)
         self.cost_of: npt.NDArray[Any] = np.full(num_envs, None)
-        #: Episodes in which nothing fits from the beginning; their first step ends them.
+        #: Episodes whose first table fits nowhere; their first step ends them.
         self._stuck: Bools = np.zeros(num_envs, dtype=np.bool_)
 
     @property
     def ended(self) -> Bools:
-        """Whether there is nothing left to do, shape (N,)."""
+        """Whether an episode has ended, or never began, shape (N,)."""
         return ~self.placements.active
 
     def start(self, rows: Ints, drawn: Sequence[tuple[int, ShardingTask]]) -> dict[int, str]:
         """Start episodes of tasks, given with their indices.
 
         Returns:
-            Why nothing can be done, by number of the episodes where this is so.
+            The reason, by row, for each episode in which no action is valid from the beginning.
         """
         if len(self.catalog.tasks) > max(_TASKS_KEPT, 2 * len(self.earned)):
             self._forget_tasks(rows)
@@ -143,9 +143,9 @@ class Game:
         return {row: self._why_nothing_fits(row) for row in rows[stuck].tolist()}
 
     def masks(self) -> Bools:
-        """Return which actions may be chosen, shape (N, actions); none after the end.
+        """Return which actions are valid, shape (N, actions); none after the end.
 
-        Where nothing fits from the beginning, the devices may be: an agent has to choose something.
+        If the first table fits nowhere, the devices are valid all the same, as an agent has to choose something.
         """
         masks = self.placements.allowed[:, :-1].copy()
         if np.count_nonzero(self._stuck):
@@ -153,12 +153,12 @@ class Game:
         return masks
 
     def step(self, rows: Ints, actions: Ints, given: Sequence[Any]) -> StepResult:
-        """Do what actions say.
+        """Take one action in each of these episodes.
 
         Args:
             rows: episodes that have not ended.
-            actions: of all N episodes, anything out of range for what is no action, shape (N,).
-            given: the same, as they came in.
+            actions: of all N episodes, shape (N,); invalid ones may be any number.
+            given: the same as the caller passed them, for messages.
         """
         p = self.placements
         result = StepResult(np.zeros(len(self.earned)), {})
@@ -169,7 +169,7 @@ class Game:
             for row in rows[~allowed].tolist():
                 stuck = bool(self._stuck[row])
                 outcome = "no_device_fits" if stuck else "invalid_action"
-                reason = self._why_nothing_fits(row) if stuck else self._why_not(row, given[row])
+                reason = self._why_nothing_fits(row) if stuck else self._why_invalid(row, given[row])
                 self._end(result, row, self.rules.penalty, outcome, reason=reason)
             rows = rows[allowed]
             chosen = chosen[allowed]
@@ -204,7 +204,7 @@ class Game:
         return observe(self.placements, self.layout, self.masks())
 
     def infos(self) -> dict[str, npt.NDArray[Any]]:
-        """Return what `info` says at every step, each of shape (N,)."""
+        """Return the entries of `info` at every step, each of shape (N,)."""
         p = self.placements
         task = self.catalog.task
         shard = self.catalog.shard
@@ -217,7 +217,7 @@ class Game:
         return infos
 
     def save(self, row: int) -> EpisodeState:
-        """Return the point that an episode has reached."""
+        """Save an episode."""
         p = self.placements
         return EpisodeState(
             self.catalog.tasks[p.task[row]], int(self.task_index[row]), p.save(row), self.scorer.save(row),
@@ -225,7 +225,7 @@ class Game:
         )  # fmt: skip
 
     def load(self, row: int, state: EpisodeState) -> None:
-        """Go back, or on, to a point of an episode."""
+        """Restore an episode."""
         self.placements.load(row, self.catalog.number(state.task), state.placement, active=not state.ended)
         self.placements.update()
         self.scorer.load(row, state.partial)
@@ -249,7 +249,7 @@ class Game:
                 self._end(result, row, self.rules.penalty, "no_cost", reason=str(cost.reason), plan=plan, cost=cost)
 
     def _pay_partial(self, result: StepResult, rows: Ints) -> None:
-        """Pay what placements that go on added to their cost."""
+        """Reward the steps of incomplete placements: minus the increase of their cost."""
         if not len(rows):
             return
         ms, reasons = self.scorer.partial_ms(rows)
@@ -261,16 +261,16 @@ class Game:
         result.rewards[rows] = earned - self.earned[rows]
         self.earned[rows] = earned
 
-    def _end(self, result: StepResult, row: int, earned: float, outcome: str, **said: Any) -> None:
-        """End an episode with the reward that brings what it has earned to `earned`."""
+    def _end(self, result: StepResult, row: int, earned: float, outcome: str, **info: Any) -> None:
+        """End an episode with the reward that makes its return `earned`."""
         result.rewards[row] = earned - self.earned[row]
-        result.ends[row] = {"outcome": outcome, **said}
+        result.ends[row] = {"outcome": outcome, **info}
         self.earned[row] = earned
         self._stuck[row] = False
         self.placements.end(row)
 
     def _forget_tasks(self, rows: Ints) -> None:
-        """Forget all tasks but those that are played in other episodes than these."""
+        """Clear the catalog of all tasks except those of the other episodes, which are saved and restored."""
         others = np.setdiff1d(np.arange(len(self.earned)), rows).tolist()
         states = [self.save(row) for row in others]
         self.catalog.clear()
@@ -279,8 +279,8 @@ class Game:
         for row, state in zip(others, states, strict=True):
             self.load(row, state)
 
-    def _why_not(self, row: int, action: Any) -> str:
-        """Return why an action cannot be done."""
+    def _why_invalid(self, row: int, action: Any) -> str:
+        """Return why an action is invalid."""
         p = self.placements
         try:
             device = operator.index(action)
@@ -295,7 +295,7 @@ class Game:
         return f"device {device} has room for {room} bytes, {self._next_shard(row)} needs {self._next_bytes(row)}"
 
     def _why_nothing_fits(self, row: int) -> str:
-        """Say where there is most room for the next shard, which fits nowhere, and why it cannot be halved."""
+        """Return why no action is valid: the largest room left, and why the next shard cannot be halved."""
         room = self._room(row)
         device = int(room.argmax())
         limits = self.rules.limits

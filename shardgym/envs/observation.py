@@ -1,4 +1,4 @@
-"""Observations: their spaces, and how they are made of placements. All features are shares or logarithms in [0, 1]."""
+"""Observations of placements, and their spaces. All features are shares or logarithms in [0, 1]."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TABLE_FEATURES = (
     "log_rows", "log_dim", "log_pooling", "share_of_largest_device", "bytes_share", "dim_share", "lookup_share",
     "histogram_known", *(f"reuse_bin_{i}" for i in range(REUSE_BINS)),
 )  # fmt: skip
-#: What `obs["devices"]` says of every device.
+#: Entries of every row of `obs["devices"]`.
 DEVICE_FEATURES = (
     "exists", "free_share", "capacity_share", "bytes_share", "dim_share", "lookup_share", "tables_share",
 )  # fmt: skip
@@ -37,13 +37,13 @@ REMAINING_FEATURES = ("tables_share", "bytes_share", "dim_share", "lookup_share"
 #: Entries of `obs["splits"]`.
 SPLIT_FEATURES = ("splits_left", "width_share")
 
-#: What the logarithmic features are divided by: log2 of rows, log2 of columns, ln(1 + pooling factor).
+#: Divisors of the logarithmic features: log2 of rows, log2 of columns, ln(1 + pooling factor).
 LOG_ROWS, LOG_DIM, LOG_POOLING = 40.0, 16.0, math.log1p(1e6)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What the shapes of observations depend on.
+    """The limits that set the shapes of observations.
 
     Attributes:
         max_devices: devices of a task at most, D.
@@ -57,7 +57,7 @@ class Layout:
 
     @property
     def actions(self) -> int:
-        """A device each, and one for halving where that can be done."""
+        """One per device, and one for halving where that is an action."""
         return self.max_devices + (self.max_splits is not None)
 
     @property
@@ -67,7 +67,7 @@ class Layout:
 
     @functools.cached_property
     def splits_left(self) -> Float32s:
-        """Share of halvings that are left after 0, 1, 2 and so on, shape (max_splits + 1,); 0 if there are none."""
+        """Share of halvings left after 0, 1, 2, ... of them, shape (max_splits + 1,); 0 if `max_splits` is 0."""
         most = self.max_splits or 0
         return (1 - np.arange(most + 1) / most).astype(np.float32) if most else np.zeros(1, np.float32)
 
@@ -93,12 +93,12 @@ def observation_space(layout: Layout) -> spaces.Dict:
 
 
 def observe(placements: Placements, layout: Layout, masks: Bools) -> Observation:
-    """Return the observations of N placements; nothing in them changes later.
+    """Return the observations of N placements, as arrays that later steps do not change.
 
     Args:
         placements: what is observed.
         layout: of the observation space.
-        masks: actions that may be chosen, shape (N, actions); taken over, not copied.
+        masks: valid actions, shape (N, actions); not copied.
     """
     catalog = placements.catalog
     next_shard = placements.next
@@ -122,10 +122,10 @@ def observe(placements: Placements, layout: Layout, masks: Bools) -> Observation
 def _devices(placements: Placements) -> Float32s:
     features = placements.catalog.task["devices"][placements.task]
     exists = features[:, :, 0]
-    # Devices that do not exist hold 0 of -1 bytes.
+    # Devices that do not exist use 0 of -1 bytes, so no division by zero occurs.
     used = placements.loads[:, :, 0] / placements.capacity
     np.subtract(exists, used, out=features[:, :, 1], casting="same_kind")
-    # Optimiser state of halves may add up to more than the task's bytes.
+    # Halves duplicate optimiser state per row, so loads may add up to more than the bytes of the task.
     shares = placements.loads / placements.scale[:, None, :]
     np.minimum(shares, 1.0, out=features[:, :, 3:], casting="same_kind")
     return features.reshape(len(features), -1)
@@ -143,7 +143,7 @@ def _remaining(placements: Placements) -> Float32s:
 
 
 def _every_shard(placements: Placements, layout: Layout) -> Observation:
-    """Return what full observations add: placed shards in the order of placing, then those that wait, then zeros."""
+    """Return the entries of full observations: placed shards in the order of placing, waiting ones, then zeros."""
     shard = placements.catalog.shard
     shards = placements.shards[:, : layout.max_shards]
     devices = placements.devices[:, : layout.max_shards]
@@ -166,7 +166,7 @@ def shard_features(
         task: the task.
         positions: of their tables, shape (n,).
         amounts: bytes, columns, columns times pooling factor of each, shape (n, 3 or more).
-        scale: what shares of these are relative to.
+        scale: denominators of their shares.
         largest_device: bytes of memory.
     """
     tables = task.tables
@@ -183,10 +183,10 @@ def shard_features(
 
 
 def empty_devices(capacity: Floats) -> Float32s:
-    """Return the features of devices that hold nothing, shape (D, 7).
+    """Return the features of empty devices, shape (D, 7).
 
     Args:
-        capacity: bytes of memory, -1 where there is no device, shape (D,).
+        capacity: bytes of memory, -1 beyond the last device, shape (D,).
     """
     exists = capacity >= 0
     features = np.zeros((len(capacity), len(DEVICE_FEATURES)), np.float32)

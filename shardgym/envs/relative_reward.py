@@ -1,4 +1,4 @@
-"""RelativeReward: rewards of one size, however expensive the task is."""
+"""RelativeReward: rewards of similar size for cheap and expensive tasks."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ _MUCH_MEMORY = 2**60
 class RelativeReward(
     gymnasium.Wrapper[Observation, np.int64, Observation, np.int64], gymnasium.utils.RecordConstructorArgs
 ):
-    """Divides rewards by the time that the task would take if its work could be spread evenly.
+    """Divides rewards by the time that the task would take if its work were spread evenly.
 
     Rewards of the environments are milliseconds, and some tasks cost ten times as much as others. Here a complete plan
-    earns about -1 when it is perfectly balanced and -D when one of D devices does all the work. The even share is what
-    the cost model says of all tables on one device (whatever its memory), over the number of devices; it is worked out
-    at every `reset` and added to `info` as `even_share_ms`. `penalty` of the environment stays in ms and is divided
-    too.
+    earns about -1 when it is perfectly balanced and -D when one of D devices does all the work. The even share is the
+    cost of all tables on one device (whatever its memory), over the number of devices; it is computed at every `reset`
+    and added to `info` as `even_share_ms`. `penalty` of the environment is given in ms and divided too.
 
     Args:
         env: one of ShardGym's environments, wrapped or not.
@@ -49,7 +48,7 @@ class RelativeReward(
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Start an episode and work out its even share.
+        """Start an episode and compute its even share.
 
         Raises:
             InputError: the cost model cannot score all tables on one device; or as the environment.

@@ -2,7 +2,7 @@
 
 The left bar of a device is its time, compute (blue) with communication (orange) on top; the right one is its memory
 (green), as high as its share of the largest device's. A red mark stands under the slowest device. The numbers at the
-top are its time in ms (left) and the shards placed and there (right).
+top are its time in ms (left), and the shards placed and in total (right).
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _GLYPHS = {
 
 
 class RenderModeError(InputError, TypeError):
-    """A render mode that there is not. A `TypeError` too: makers of environments try again without one then."""
+    """An unknown render mode. Also a `TypeError`, on which Gymnasium's makers try again without a render mode."""
 
 
 def check_render_mode(mode: str | None) -> str | None:
-    """Return `mode`; raises `RenderModeError` when there is none like it."""
+    """Return `mode`; raises `RenderModeError` when it is unknown."""
     if mode is not None and mode not in RENDER_MODES:
         expected = " or ".join(repr(known) for known in (None, *RENDER_MODES))
         raise RenderModeError(f"unknown render_mode '{mode}': expected {expected}")
@@ -54,14 +54,14 @@ def check_render_mode(mode: str | None) -> str | None:
 
 
 class DeviceLoads(NamedTuple):
-    """What the devices of one episode do and hold.
+    """Times and loads of the devices of one episode.
 
     Attributes:
         compute_ms: forward and backward, shape (D,); None where the cost model gives no times.
         comm_ms: likewise.
-        loads: bytes, columns, columns times pooling factor and number of shards held, shape (D, 4).
+        loads: bytes, columns, columns times pooling factor and number of shards, shape (D, 4).
         capacity: bytes of memory, shape (D,).
-        slowest: the device that sets the cost, of several the one that computes longest; None where nothing is placed
+        slowest: the device that sets the cost, in a tie the one that computes longest; None if nothing is placed
             or there are no times.
     """
 
@@ -89,7 +89,7 @@ def render(game: Game, row: int, mode: str) -> Any:
 
 
 def device_loads(game: Game, row: int) -> DeviceLoads:
-    """Return what devices do and hold; times are those of the complete plan, or of what is placed so far."""
+    """Return times and loads; times are those of the complete plan, or of the shards placed so far."""
     p = game.placements
     num_devices = game.catalog.tasks[p.task[row]].num_devices
     memory = p.loads[row, :num_devices], p.capacity[row, :num_devices]
@@ -108,7 +108,7 @@ def device_loads(game: Game, row: int) -> DeviceLoads:
 
 
 def _text(game: Game, row: int, devices: DeviceLoads) -> str:
-    """Draw devices with what they hold and what it costs, mark the slowest, and say what is placed next."""
+    """Return a table of devices with the slowest one marked, under a headline that names the next shard."""
     p = game.placements
     rows = []
     for device, (used, columns, lookups, count) in enumerate(devices.loads.tolist()):

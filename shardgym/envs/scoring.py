@@ -1,4 +1,4 @@
-"""What plans cost, and placements that are not complete yet: many at once, in few calls of the cost model."""
+"""Costs of complete and of partial placements: many at once, in few calls of the cost model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 
-#: Shards that are kept to be part of later plans too.
+#: `Shard` objects that are kept for later plans.
 _SHARDS_KEPT = 2**20
 
 
@@ -38,15 +38,15 @@ class PlanScorer:
         self.forget()
 
     def forget(self) -> None:
-        """Forget what is known of shards, as the catalog has been cleared."""
+        """Drop everything that refers to numbers of the catalog, which has been cleared."""
         self._plan_shards: dict[tuple[int, int, int], Shard] = {}
         self._stand_ins: dict[tuple[int, int], EmbeddingTable] = {}
 
     def start(self, rows: Ints) -> None:
-        """Get ready for partial costs of placements that have been started or loaded."""
+        """Prepare partial costs of placements that have just been started; overridden where that takes work."""
 
     def place(self, rows: Ints, devices: Ints) -> None:
-        """Add the next shards to devices, for partial costs; called before they are placed."""
+        """Update partial costs for the next shards, which are about to be placed on these devices."""
 
     def plans(self, rows: Ints) -> list[ShardingPlan]:
         """Return the plans of complete placements."""
@@ -83,9 +83,9 @@ class PlanScorer:
         return [costs[n] for n in range(len(plans))]
 
     def partial_ms(self, rows: Ints) -> tuple[Floats, dict[int, str]]:
-        """Return the slowest device's time for what is placed, shape (n,), and reasons why there is none by row.
+        """Return the slowest device's time of incomplete placements, shape (n,); infinite where there is none.
 
-        Times that there are not are infinite.
+        Also returns the reasons why there is none, by row.
         """
         ms = np.full(len(rows), math.inf)
         reasons = {}
@@ -97,10 +97,10 @@ class PlanScorer:
         return ms, reasons
 
     def partial_per_device(self, row: int) -> Floats:
-        """Return the phases of every device for what is placed, shape (D, 4), as `PlanCost.per_device`.
+        """Return the phases of every device for the placed shards, shape (D, 4), as `PlanCost.per_device`.
 
-        The cost model scores a made-up task for it, of the tables that are placed and no others. A shard of some
-        columns becomes a table of that width.
+        The cost model scores a task that is made up for it, of the placed tables only. A shard of some columns becomes
+        a table of that width.
 
         Raises:
             MeasurementError: the cost model cannot score it; the message says why.
@@ -118,13 +118,13 @@ class PlanScorer:
         return cost.per_device
 
     def save(self, row: int) -> Any:
-        """Return what `load` needs to go on with partial costs."""
+        """Return the state that `load` needs to restore partial costs."""
 
     def load(self, row: int, saved: Any) -> None:
-        """Go on with the partial costs of a placement that has been loaded."""
+        """Restore the partial costs of a placement that has been restored."""
 
     def _plan(self, task: int, shards: list[tuple[int, int, int]]) -> ShardingPlan:
-        """Return a plan without checking its parts again: the hash is a task's own, and the shards are sorted."""
+        """Return a plan without validation, which takes longer than a step: its shards are valid and sorted."""
         plan = object.__new__(ShardingPlan)
         task_hash = self._placements.catalog.tasks[task].digest
         plan.__dict__.update(
@@ -139,7 +139,7 @@ class PlanScorer:
         return shard
 
     def _stand_in(self, task: ShardingTask, shard: int, start: int) -> EmbeddingTable:
-        """Return a shard as a table: its own where it is whole."""
+        """Return a shard as a table: the task's own table where it is whole."""
         key = shard, start
         if key not in self._stand_ins:
             catalog = self._placements.catalog.shard
@@ -156,14 +156,14 @@ class PlanScorer:
 
 
 class SimulatorScorer(PlanScorer):
-    """Scores placements with an oracle of the simulator, which predicts those of all tasks together.
+    """Scores placements with an oracle of the simulator, which predicts plans of several tasks together.
 
-    For partial costs, a shard more is one vector addition and one call of the predictor's head.
+    For partial costs, one more shard takes one vector addition and one call of the predictor's head.
 
     Args:
         cost: the oracle.
         placements: what is scored.
-        partial: whether partial costs will be asked for.
+        partial: whether partial costs are needed.
     """
 
     def __init__(self, cost: SimulatorCost, placements: Placements, *, partial: bool) -> None:
@@ -177,7 +177,7 @@ class SimulatorScorer(PlanScorer):
         """See `PlanScorer`."""
         super().forget()
         self._predictor: AdditivePredictor = self._oracle.predictor()
-        #: Numbers of the catalog's tasks and shards in the predictor, -1 for those that it does not know.
+        #: Numbers of the catalog's tasks and shards in the predictor, -1 for those that are not encoded yet.
         self._task_numbers = np.zeros(0, dtype=np.int64)
         self._shard_numbers = np.zeros(0, dtype=np.int64)
 
@@ -194,10 +194,10 @@ class SimulatorScorer(PlanScorer):
             self._sums[rows, devices] += self._predictor.latents(shards)
 
     def costs(self, rows: Ints, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
-        """See `PlanScorer`. What is placed has room and covers its task, so plans are not checked again."""
+        """See `PlanScorer`. Complete placements are feasible plans, so they are not validated again."""
         p = self._placements
         shards = p.shards[rows]
-        # A task with a width that no kernel takes has no feasible plan: the cost model says so.
+        # A width that no kernel takes makes a plan infeasible: `CostModel.evaluate` gives the reason.
         odd = (p.catalog.shard["width"][shards] % COLUMN_UNIT > 0).any(axis=1)
         num_devices = np.where(odd, 0, p.catalog.task["num_devices"][p.task[rows]])
         self._encode(p.task[rows[~odd]])
@@ -205,9 +205,9 @@ class SimulatorScorer(PlanScorer):
         for count in np.unique(num_devices).tolist():
             group = np.flatnonzero(num_devices == count)
             if count:
-                held = shards[group] > 0
-                numbers = self._shard_numbers[shards[group][held]]
-                batch = PlanBatch(count, held.sum(axis=1), numbers, p.devices[rows[group]][held])
+                exists = shards[group] > 0
+                numbers = self._shard_numbers[shards[group][exists]]
+                batch = PlanBatch(count, exists.sum(axis=1), numbers, p.devices[rows[group]][exists])
                 found = self._predictor.plan_costs(batch)
             else:
                 found = super().costs(rows[group], [plans[n] for n in group.tolist()])
@@ -240,7 +240,7 @@ class SimulatorScorer(PlanScorer):
         self._sums[row] = saved
 
     def _encode(self, tasks: Ints) -> None:
-        """Have the predictor encode all shards of tasks that it does not know yet."""
+        """Let the predictor encode all shards of the tasks that are new to it."""
         catalog = self._placements.catalog
         new = len(catalog.tasks) - len(self._task_numbers)
         if new:
@@ -257,17 +257,17 @@ class SimulatorScorer(PlanScorer):
 
 
 def plan_scorer(cost: CostModel, placements: Placements, *, partial: bool) -> PlanScorer:
-    """Return what scores placements with this cost model, and `partial` ones if asked for."""
+    """Return the scorer for a cost model; `partial` says whether partial costs are needed."""
     if type(cost) is SimulatorCost and cost.role == "oracle":
         return SimulatorScorer(cost, placements, partial=partial)
     return PlanScorer(cost, placements)
 
 
 def cost_model(cost: str | CostModel, settings: dict[str, Any] | None) -> tuple[CostModel, bool]:
-    """Return the cost model, and whether it was made here.
+    """Return the cost model given by name or as an object, and whether it was made here.
 
     Raises:
-        InputError: neither a name nor a cost model, settings that are no dictionary, or settings for a ready-made one.
+        InputError: neither a name nor a cost model, `settings` is not a dictionary, or settings of an object.
         UnknownNameError: no cost of this name.
     """
     settings = check_dict("cost_settings", settings)

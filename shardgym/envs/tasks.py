@@ -1,4 +1,4 @@
-"""Which task an episode is about: one that is asked for, or one drawn from a suite, a list or a pool."""
+"""The task of an episode: given by `options` of `reset`, or drawn from a suite, a list or a pool."""
 
 from __future__ import annotations
 
@@ -17,23 +17,20 @@ from shardgym.task import ShardingTask
 DEFAULT_SUITE = "quick-v1"
 OPTIONS = ("task", "task_index")
 
-#: `task_index` of a task that is not one of the sequence.
-NO_INDEX = -1
-
-#: Tasks of each group of the suite: more than a training run will see.
+#: Pool tasks of each group of the suite: more than a training run will see.
 PER_GROUP = 2**14
 
 
 class TaskSampler:
-    """A sequence of tasks, drawn from uniformly unless a task is asked for.
+    """Draws tasks uniformly from a sequence, unless `options` name one.
 
     Args:
         suite: name of a suite; `DEFAULT_SUITE` when neither suite nor tasks are given.
-        tasks: tasks of one's own instead of a suite.
+        tasks: your own tasks instead of a suite.
         pool: tasks like those of the suite are drawn from the train half of this pool; see `PoolTasks`.
-        max_devices: what tasks are bounded by; the largest number of devices in the sequence when not given.
-        max_tables: likewise.
-        counts_tables: whether numbers of tables matter, so that they are bounded.
+        max_devices: largest number of devices of a task; that of the sequence when not given.
+        max_tables: likewise for tables.
+        counts_tables: whether the number of tables is limited; if not, `max_tables` is only checked.
 
     Raises:
         InputError: tasks given together with a suite or a pool, no tasks, or a bound that is no whole number from 1 on.
@@ -57,11 +54,11 @@ class TaskSampler:
         self.max_tables = self._bound("max_tables", max_tables, lambda task: task.num_tables) if counts_tables else None
 
     def pick(self, rng: np.random.Generator, options: Mapping[str, Any] | None) -> tuple[int, ShardingTask]:
-        """Return index and task: those that `options` asks for, or drawn uniformly.
+        """Return index and task: those that `options` name, or drawn uniformly.
 
         Args:
-            rng: drawn from only when no task is asked for.
-            options: {"task_index": int}, {"task": ShardingTask} or nothing.
+            rng: used only when `options` name no task.
+            options: {"task_index": int}, {"task": ShardingTask} or nothing. The index of a given task is -1.
 
         Raises:
             InputError: options that are unknown, contradict each other, or name a task that is out of range.
@@ -73,7 +70,7 @@ class TaskSampler:
         if len(given) > 1:
             raise InputError("expected one of the reset options task and task_index, got both")
         if "task" in given:
-            return NO_INDEX, self._checked(given["task"])
+            return -1, self._checked(given["task"])
         index = int(rng.integers(len(self._tasks))) if not given else self._index(given["task_index"])
         return index, self._checked(self._tasks[index])
 
@@ -122,19 +119,19 @@ def _sequence(suite: str | None, tasks: Sequence[ShardingTask] | None, pool: str
 
 
 class PoolTasks(Sequence[ShardingTask]):
-    """Tasks of the train half of a pool, sized like those of a suite. Each is drawn when it is asked for.
+    """Tasks of the train half of a pool, sized like those of a suite. A task is drawn when it is indexed.
 
     Args:
         pool: name or path of a pool.
-        suite: name or path of a suite whose tasks are drawn; its numbers of tables and devices, widths, sizes and
-            memory are taken, with its groups in turn.
+        suite: name or path of a suite whose tasks are drawn at random; gives the numbers of tables and devices,
+            widths, sizes and memory, group by group in turn.
 
     Attributes:
         max_devices: devices of a task at most.
         max_tables: tables of a task at most.
 
     Raises:
-        InputError: the suite's tasks are not drawn.
+        InputError: the suite's tasks are not drawn at random.
         UnknownNameError: no such pool or suite.
     """
 

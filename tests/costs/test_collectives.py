@@ -135,7 +135,7 @@ def test_a_death_that_only_the_sender_notices_fails_nobodys_exchange(group, numb
     group.time(exchange([4, 4, 4]), 0, 1)
     before = group.pids()
     kill_and_see(before[number])
-    monkeypatch.setattr(group, "_end_unless_well", lambda: None)
+    monkeypatch.setattr(group, "_end_if_unhealthy", lambda: None)
     assert group.time(exchange([4, 4, 4]), 0, 1).shape == (1, 3)
     assert set(before).isdisjoint(group.pids())
 

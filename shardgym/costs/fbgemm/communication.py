@@ -24,9 +24,10 @@ from shardgym.errors import MeasurementError
 from shardgym.plan import ShardingPlan
 from shardgym.task import ELEMENT_BYTES, Precision, ShardingTask
 
-#: Start offsets are really slept through, so a round of an exchange with large ones has fewer iterations.
+#: Ranks sleep through their start offsets. So that a round takes about this long, one with large offsets has fewer
+#: iterations.
 ROUND_MS = 300.0
-#: Of an exchange's iterations: what counts as its time.
+#: Quantile over the iterations of a round that counts as the time of the exchange.
 QUANTILE = 0.25
 #: Iterations of an exchange for every iteration of compute: they are shorter and noisier.
 _ITERATION_FACTOR = 3
@@ -37,10 +38,10 @@ _MODULE = "shardgym.costs.fbgemm.rank"
 _START_S = 180.0
 #: Share of the available memory that buffers may take.
 _USABLE = 0.9
-#: Seconds without an exchange after which ranks are pinged before the next one, and seconds for their answer.
+#: Seconds without an exchange after which ranks are pinged before the next one, and time limit of a ping.
 _IDLE_S = 1.0
 _PING_S = 10.0
-#: Seconds in which a rank whose peers have lost it is found to be dead.
+#: Seconds to wait for the exit of a rank that its peers report as lost.
 _NOTICE_S = 2.0
 
 
@@ -80,7 +81,7 @@ class AllToAll(NamedTuple):
 
 
 class RankTiming(NamedTuple):
-    """A message to one rank, to time an exchange: elements to and from every rank, and its start."""
+    """A message to one rank, to time an exchange: elements to and from every rank, and the rank's start offset."""
 
     send: list[int]
     receive: list[int]
@@ -171,8 +172,8 @@ class CollectiveGroup:
         return answers
 
     def _send(self, messages: Sequence[RankTiming | RankExchange]) -> bool:
-        """Send to ranks that are well. Return False, and end the group, when one died before it was given its part."""
-        self._end_unless_well()
+        """Send to living ranks. Return False, and end the group, if one died before its message was sent."""
+        self._end_if_unhealthy()
         self._start()
         try:
             for rank, message in zip(self._ranks, messages, strict=True):
@@ -182,8 +183,8 @@ class CollectiveGroup:
             return False
         return True
 
-    def _end_unless_well(self) -> None:
-        """End a group of which a rank died or stopped while it had nothing to do."""
+    def _end_if_unhealthy(self) -> None:
+        """End the group if a rank died or hung while it was idle."""
         if os.getpid() != self._owner or not self._ranks:
             return
         idle = time.monotonic() - self._last_used > _IDLE_S
@@ -204,7 +205,7 @@ class CollectiveGroup:
         return values
 
     def _culprit(self, number: int, complaint: str) -> str:
-        """Name the rank that died: those that talk to it notice first, maybe before it counts as dead here."""
+        """Name the rank that died; its peers may report the failure before its exit is seen here."""
         deadline = time.monotonic() + _NOTICE_S
         while True:
             for other, rank in enumerate(self._ranks):

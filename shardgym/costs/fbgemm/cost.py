@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import random
 import re
 import threading
@@ -30,7 +31,7 @@ CommChoice = Literal["auto", "measured", "modelled"]
 CPU_OPTIMIZERS = frozenset({"exact_sgd", "rowwise_adagrad", "adagrad"})
 #: Processes per core up to which exchanges are measured on the CPU.
 RANKS_PER_CORE = 4
-#: Groups of processes that are kept for the next task with as many devices.
+#: Process groups that stay alive for later tasks with the same number of devices.
 _GROUPS_KEPT = 2
 
 
@@ -64,9 +65,9 @@ class MeasureSettings:
 class FbgemmCost(CostModel):
     """Measures plans of one task together, interleaved in random order.
 
-    Compute of every distinct shard set of a device is timed alone on one core or GPU. Times are means over batches of
-    ids of the median over rounds of the same batch; `PlanCost.noise` is a bootstrap over rounds. A plan that cannot
-    be measured costs infinity and says why; the others are not affected. Workers start with the first
+    The compute of each distinct shard set of a device is timed alone on one core or GPU. A time is the mean over
+    batches of ids of the median over rounds of the same batch; `PlanCost.noise` is a bootstrap over rounds. A plan that
+    cannot be measured costs infinity, with the reason, and does not affect the others. Workers start with the first
     evaluation and stay until `close`.
 
     Example:
@@ -115,7 +116,7 @@ class FbgemmCost(CostModel):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the settings only: every process has workers of its own."""
-        return _remake, (self.settings(),)
+        return functools.partial(FbgemmCost, **self.settings()), ()
 
     @property
     def hardware(self) -> str:
@@ -127,7 +128,7 @@ class FbgemmCost(CostModel):
         return dataclasses.asdict(self._settings)
 
     def facts(self) -> dict[str, Any]:
-        """Return hardware tag and versions after a first kernel has run; starts workers.
+        """Start the workers, which run a first kernel, and return hardware tag and versions.
 
         Raises:
             MeasurementError: FBGEMM does not work here, e.g. because it does not fit the installed torch.
@@ -193,7 +194,7 @@ class FbgemmCost(CostModel):
         return np.stack([idle if s is None else samples[s] for s in sets], axis=2)
 
     def _group(self, size: int) -> CollectiveGroup:
-        """Return the group of this many processes; the last few are kept."""
+        """Return the process group of this size, and close the least recently used one beyond `_GROUPS_KEPT`."""
         group = self._groups.pop(size, None)
         if group is None:
             group = CollectiveGroup(size, self._settings.device, self._settings.timeout_s)
@@ -212,7 +213,7 @@ class FbgemmCost(CostModel):
         notes: tuple[str, ...],
         session: str,
     ) -> PlanCost:
-        """Put the cost of a plan together from compute, shape (rounds, iterations, D, 2), and communication."""
+        """Return the cost of a plan from its compute, shape (rounds, iterations, D, 2), and communication."""
         hardware = self.hardware
         forward = comm.forward[:, None]
         backward = comm.backward[:, None]
@@ -243,15 +244,11 @@ class FbgemmCost(CostModel):
         return "measured", "measured" if measured else "modelled"
 
 
-def _remake(settings: dict[str, Any]) -> FbgemmCost:
-    return FbgemmCost(**settings)
-
-
 def measures_comm(choice: CommChoice, device: str, num_devices: int) -> bool:
-    """Say whether exchanges of so many devices are measured here.
+    """Return whether exchanges of this many devices are measured on this machine.
 
     Raises:
-        InputError: they should be measured and the machine has too few cores or GPUs.
+        InputError: `choice` is "measured" and the machine has too few cores or GPUs.
     """
     if device == "cpu":
         limit = RANKS_PER_CORE * len(usable_cores())
@@ -268,7 +265,7 @@ def measures_comm(choice: CommChoice, device: str, num_devices: int) -> bool:
 
 
 def comm_notes(task: ShardingTask, *, measured: bool, device: str) -> tuple[str, ...]:
-    """Return what a reader of the communication times must know."""
+    """Return caveats for a reader of the communication times."""
     if not measured:
         return (f"communication from the link model of '{task.topology.interconnect}'",)
     cores = len(usable_cores())
@@ -277,7 +274,7 @@ def comm_notes(task: ShardingTask, *, measured: bool, device: str) -> tuple[str,
 
 
 def device_notes(task: ShardingTask, hardware: str) -> tuple[str, ...]:
-    """Say so when compute was measured on other hardware than the task's topology names."""
+    """Return a note if compute was measured on other hardware than the task's topology names."""
     wanted = re.sub("[^a-z0-9]", "", task.topology.device.lower())
     measured_on = re.sub("[^a-z0-9]", "", hardware.lower())
     matches = hardware.startswith("cpu") if wanted == "cpucore" else wanted in measured_on

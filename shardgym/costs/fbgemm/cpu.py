@@ -35,10 +35,10 @@ _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 class Arena:
     """Host memory for weights that outlives the operators built on it.
 
-    Fresh pages are what makes building an operator slow, and where they lie physically is what makes its times differ
-    from run to run. So a worker keeps one region per kind of data, lets every operator start at its beginning, and asks
-    for huge pages: on two shared cores that lowered the coefficient of variation over processes from 11 % to 3 %.
-    A region is as large as the machine's memory and backed by memory as far as it was used.
+    Mapping fresh pages makes building an operator slow, and their physical addresses make its times differ from run to
+    run. So a worker keeps one region per kind of data, in which every operator starts at the beginning, and asks for
+    huge pages: on two shared cores that lowered the coefficient of variation over processes from 11 % to 3 %.
+    A region reserves as much address space as the machine has memory; only the used part is backed by memory.
 
     Args:
         dtype: of the elements.
@@ -56,10 +56,10 @@ class Arena:
         return self._filled * self._tensor.element_size()
 
     def view(self, elements: int) -> torch.Tensor:
-        """Return the first `elements` elements; what earlier users wrote is still in them.
+        """Return the first `elements` elements, with the values that earlier operators left in them.
 
         Raises:
-            MemoryError: more than the machine's memory is asked for.
+            MemoryError: this is more than the machine's memory.
         """
         if elements > self._tensor.numel():
             raise MemoryError(f"{elements * self._tensor.element_size()} bytes exceed the memory of this machine")
@@ -71,7 +71,7 @@ class Arena:
 
 
 def _reserve_address_space() -> mmap.mmap:
-    """Reserve as much address space as there is memory; a system that does not overcommit gives less of it."""
+    """Reserve as much address space as there is memory, or less on a system that does not overcommit."""
     size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     while True:
         try:
@@ -88,9 +88,9 @@ def _reserve_address_space() -> mmap.mmap:
 class CpuBackend:
     """Builds operators on one core and times their steps on the calling thread's CPU clock.
 
-    CPU kernels, backward included, run in the calling thread, so its clock sees all of the work and nothing of what
-    else runs on the core. Alone on a core the two clocks agree; with a process that takes a third of
-    the core, the spread between rounds was 12 % by CPU time and 26 % by wall time.
+    CPU kernels, backward included, run in the calling thread, so its clock counts all of the work and nothing else that
+    runs on the core. Alone on a core CPU time and wall time agree; with a process that takes a third of the core, the
+    spread between rounds was 12 % by CPU time and 26 % by wall time.
 
     Attributes:
         device: where weights and ids live and kernels run.
@@ -120,9 +120,9 @@ class CpuBackend:
 
     @contextmanager
     def reserve(self, shard_set: ShardSet, batches: int) -> Iterator[None]:
-        """Return a context in which there is memory to measure `shard_set` with so many batches of ids.
+        """Check that memory suffices to measure `shard_set` with so many batches of ids.
 
-        Memory that the worker has already counts as available.
+        A context, as on a GPU memory may also run out inside. Recycled weight memory counts as available.
 
         Raises:
             JobError: the machine's memory does not hold it.
@@ -138,7 +138,7 @@ class CpuBackend:
         yield
 
     def build(self, shard_set: ShardSet) -> Any:
-        """Return the operator of `shard_set`, on recycled memory where FBGEMM can have that."""
+        """Return the operator of `shard_set`, on recycled memory if FBGEMM takes any."""
         if not self.keeps_operators:
             operator = build_operator(shard_set, self.device)
             fill_weights(operator)
@@ -165,7 +165,7 @@ class CpuBackend:
         return (middle - start) / 1e6, (end - middle) / 1e6
 
     def release(self) -> None:
-        """Nothing to give back: the weights' memory is kept for the next operator."""
+        """Do nothing: the memory of weights is kept for the next operator."""
 
     def _arena(self, name: str, dtype: torch.dtype) -> Arena:
         key = (name, dtype)

@@ -74,7 +74,7 @@ class HostLead:
 
 
 class CudaBackend:
-    """The same as `CpuBackend` on the only GPU that the worker sees.
+    """The counterpart of `CpuBackend` for the only GPU that the worker sees.
 
     Raises:
         JobError: there is no GPU.
@@ -99,7 +99,7 @@ class CudaBackend:
         return {"hardware": f"cuda-{slug(self._properties.name)}", "versions": versions()}
 
     def kept_bytes(self) -> KeptBytes:
-        """Keep what was drawn; merging it again takes the GPU no time worth the memory."""
+        """Return a share of the memory for drawn ids; merging again on the GPU is cheaper than caching merged ids."""
         return KeptBytes(drawn=int(self._available_bytes() * _FOR_IDS), merged=0)
 
     @property
@@ -109,7 +109,7 @@ class CudaBackend:
 
     @contextmanager
     def reserve(self, shard_set: ShardSet, batches: int) -> Iterator[None]:
-        """Raise `JobError` for what the GPU's memory does not hold: beforehand, or when it runs out after all."""
+        """Raise `JobError` if the GPU's memory does not suffice, by the estimate or when it runs out inside."""
         needed = gpu_bytes(shard_set, batches)
         available = self._available_bytes()
         if needed > available:
@@ -166,7 +166,7 @@ class CudaBackend:
         return waited, (forward_start.elapsed_time(forward_end), backward_start.elapsed_time(backward_end))
 
     def release(self) -> None:
-        """Return memory that nothing uses to the driver."""
+        """Return unused memory to the driver."""
         torch.cuda.empty_cache()
 
     def _flush_cache(self, times: int) -> None:
@@ -188,12 +188,12 @@ def gpu_bytes(shard_set: ShardSet, batches: int) -> int:
 
 
 def _is_past(event: Any) -> bool:
-    """Say whether the GPU is past an event already: then it did not have enough to do and waited for the host."""
+    """Return whether the GPU has already passed an event: then its queue was empty and it waited for the host."""
     return bool(event.query())
 
 
 def _why_no_gpu() -> str:
-    """Return what torch says when it is to use a GPU that it does not see."""
+    """Return the error of torch when it is told to use a GPU that it does not see."""
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
     except Exception as error:

@@ -1,4 +1,4 @@
-"""What workers are asked to measure, and what they answer. All of it is pickled, and nothing here loads torch."""
+"""Jobs of compute workers, and their answers. Both are pickled; nothing here loads torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Positive = Annotated[float, Field(gt=0)]
 
 
 class ShardSpec(NamedTuple):
-    """A shard as the kernel sees it: which columns does not matter, how many does."""
+    """A shard as the kernel sees it: only the number of its columns matters, not which they are."""
 
     table: EmbeddingTable
     rows: tuple[int, int]
@@ -41,7 +41,7 @@ class ShardSpec(NamedTuple):
 
 
 class ShardSet(NamedTuple):
-    """Everything that the compute time of one device depends on; equal sets are measured once.
+    """All that the compute time of one device depends on; equal sets are measured once.
 
     Attributes:
         shards: at least one, in an order that does not depend on the plan.
@@ -93,7 +93,7 @@ class TimingJob(NamedTuple):
     """One measurement of a shard set.
 
     Attributes:
-        shard_set: what the device holds.
+        shard_set: the shards of the device.
         warmups: steps that are run and not reported.
         iterations: steps that are reported. Every step has ids of its own, the same ones in every job.
     """
@@ -108,7 +108,7 @@ class StepTimes(NamedTuple):
 
     Attributes:
         times: forward and backward in ms, shape (iterations, 2).
-        notes: what a reader of the times must know.
+        notes: caveats for a reader of the times.
     """
 
     times: Floats
@@ -121,11 +121,11 @@ class ProbeJob(NamedTuple):
 
 @dataclass(frozen=True, config=CONFIG)
 class DeviceFacts(Record):
-    """The answer to a `ProbeJob`: what a device does besides FBGEMM kernels; medians of several rounds.
+    """The answer to a `ProbeJob`: properties of the device apart from FBGEMM; medians of several rounds.
 
     Attributes:
         copy_bandwidth: bytes per second of a copy within the device's memory, reads and writes both counted.
-        launch_ms: time of one operation on a single number, of many in a row: a kernel launch on a GPU.
+        launch_ms: time per operation of many on a single number in a row; on a GPU that of a kernel launch.
     """
 
     copy_bandwidth: Positive

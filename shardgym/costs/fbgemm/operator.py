@@ -1,4 +1,4 @@
-"""FBGEMM's fused embedding operator for what one device holds, on the CPU and on a GPU."""
+"""FBGEMM's fused embedding operator for the shards of one device, on the CPU and on a GPU."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ OPTIMIZERS = {
     "adagrad": "EXACT_ADAGRAD",
     "adam": "ADAM",
 }
-#: Weights are drawn from +-this. What they are does not matter, as long as no page is the kernel's shared zero page:
-#: memory that was never written to is read faster than it should be.
+#: Weights are uniform in +- this value. Values do not matter, but every page must have been written to: otherwise it is
+#: the kernel's shared zero page, which stays in the cache, so that reads would be too fast.
 WEIGHT_SPREAD = 0.01
 
 
@@ -29,7 +29,7 @@ def build_operator(
     """Build `SplitTableBatchedEmbeddingBagsCodegen` with one table per shard and sum pooling.
 
     Args:
-        shard_set: what the device holds.
+        shard_set: the shards of the device.
         device: where weights live and kernels run.
         host_buffers: memory for "weights" and "momentum1" on the CPU, one-dimensional and of the exact size, for
             versions of FBGEMM that take it; FBGEMM allocates its own when it is not given.
@@ -44,9 +44,7 @@ def build_operator(
     on_cpu = device.type == "cpu"
     where = (EmbeddingLocation.HOST, ComputeDevice.CPU) if on_cpu else (EmbeddingLocation.DEVICE, ComputeDevice.CUDA)
     precision = SparseType.FP16 if shard_set.precision == "fp16" else SparseType.FP32
-    extra: dict[str, Any] = {}
-    if host_buffers:
-        extra["preallocated_host_buffers"] = dict(host_buffers)
+    extra: dict[str, Any] = {"preallocated_host_buffers": dict(host_buffers)} if host_buffers else {}
     return SplitTableBatchedEmbeddingBagsCodegen(
         [(shard.num_rows, shard.width, *where) for shard in shard_set.shards],
         weights_precision=precision,
@@ -68,7 +66,7 @@ def fill_weights(operator: Any) -> None:
 
 
 def takes_host_buffers() -> bool:
-    """Say whether this version of FBGEMM lets weights be placed in memory that the caller owns (1.8 does, 1.6 not)."""
+    """Return whether this FBGEMM takes memory of the caller for weights (1.8 does, 1.6 does not)."""
     from fbgemm_gpu.split_table_batched_embeddings_ops_training import SplitTableBatchedEmbeddingBagsCodegen
 
     return "preallocated_host_buffers" in inspect.signature(SplitTableBatchedEmbeddingBagsCodegen.__init__).parameters

@@ -1,4 +1,4 @@
-"""WorkerPool, the parent's side of compute workers: hand out jobs, notice failures, replace workers."""
+"""WorkerPool, the parent's side of compute workers: hands out jobs, notices failures, replaces workers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from shardgym.costs.fbgemm.machine import usable_cores
 from shardgym.costs.fbgemm.process import ChildProcess, require_linux
 from shardgym.errors import InputError, MeasurementError, MissingDependencyError
 
-#: Keep freed memory and never map it afresh; one thread. The last four are switches of CUDA and FBGEMM that change
-#: which kernels run, or make the host wait for each of them: what is measured must not depend on the user's shell.
+#: Variables of every worker. The allocator keeps freed memory instead of mapping it afresh, and there is one thread.
+#: The last four are switches of CUDA and FBGEMM that change which kernels run, or make the host wait for each of them:
+#: measurements must not depend on the user's shell.
 ENVIRONMENT = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_MMAP_THRESHOLD_": str(2**62),
@@ -39,7 +40,7 @@ _START_S = 180.0
 _PING_S = 10.0
 _MODULE = "shardgym.costs.fbgemm.worker"
 
-#: What a complaint of torch or FBGEMM contains, and what to do about it.
+#: Pattern in an error message of torch or FBGEMM, and what to do about it.
 _REMEDIES = (
     (
         r"libcuda\.so|libnvidia-ml\.so|NVIDIA driver",
@@ -65,12 +66,12 @@ def require_fbgemm(device: str) -> None:
 
 
 def known_remedy(problem: str) -> str:
-    """Return what to do about a complaint of torch or FBGEMM, "" when it is not one of those known here."""
+    """Return what to do about an error message of torch or FBGEMM; "" for an unknown one."""
     return next((advice for pattern, advice in _REMEDIES if re.search(pattern, problem, re.IGNORECASE)), "")
 
 
 def remedy(problem: str) -> str:
-    """Return what to do about a complaint; when it is not a known one, the pair of versions is the likeliest cause."""
+    """Return what to do about an error message; for an unknown one, blame the pair of versions, the likeliest cause."""
     if advice := known_remedy(problem):
         return advice
     names = ("torch", "fbgemm-gpu", "fbgemm-gpu-cpu")
@@ -80,15 +81,15 @@ def remedy(problem: str) -> str:
 
 
 class _Worker:
-    """One worker: its process, which may have to be replaced, and the jobs that it was given.
+    """One worker: its process, which may have to be replaced, and the jobs that were sent to it.
 
     Args:
         launch: starts the process.
 
     Attributes:
-        process: None when there is none at the moment.
-        jobs: what it was given; it works on the first one.
-        deadline: when that one must be done, on the monotonic clock.
+        process: None before the first start and after a failure.
+        jobs: sent and not answered; the process works on the first one.
+        deadline: of the first job, on the monotonic clock.
     """
 
     def __init__(self, launch: Callable[[], ChildProcess]) -> None:
@@ -98,7 +99,7 @@ class _Worker:
         self.deadline = 0.0
 
     def discard(self) -> None:
-        """End the process; the jobs stay."""
+        """End the process; `jobs` stays."""
         if self.process is not None:
             self.process.kill()
         self.process = None
@@ -112,7 +113,7 @@ class _Worker:
         return status, value
 
     def greet(self) -> dict[str, Any]:
-        """Wait until a process that was launched works, and return its facts."""
+        """Wait for the first answer of a launched process, and return its facts."""
         status, value = self._receive(_START_S, None)
         if status == "ok":
             return dict(value)
@@ -122,7 +123,7 @@ class _Worker:
         raise MeasurementError(f"FBGEMM does not work here: {value}; {remedy(value)}")
 
     def fill(self, jobs: Iterator[TimingJob], ahead: int, timeout_s: float) -> None:
-        """Send the next jobs; a process that takes the place of another gets those that had been sent to it, too."""
+        """Send the next jobs; a process that replaces another one gets the unanswered jobs of that one first."""
         fresh = list(itertools.islice(jobs, 1 + ahead - len(self.jobs)))
         is_busy = bool(self.jobs) and self.process is not None
         self.jobs += fresh
@@ -147,7 +148,7 @@ class _Worker:
         self.process.send(job)
 
     def collect(self, timeout_s: float) -> tuple[TimingJob, StepTimes | str]:
-        """Return the first job with its answer, or with the reason why there is none; the next one's time begins."""
+        """Return the first job with its answer, or with the reason why there is none, and set the next deadline."""
         job = self.jobs.pop(0)
         status, value = self._receive(timeout_s, self.deadline)
         self.deadline = time.monotonic() + timeout_s
@@ -157,7 +158,7 @@ class _Worker:
 
 
 class WorkerPool:
-    """Workers that stay alive between calls.
+    """Compute workers that stay alive between calls.
 
     Args:
         device: "cpu" or "cuda".
@@ -207,10 +208,10 @@ class WorkerPool:
         """Yield every job with its answer, or with the reason why there is none, as they come.
 
         Args:
-            jobs: advanced only when a worker is to be given something, so it can leave out what answers so far made
-                pointless.
-            ahead: jobs that a worker is given before it needs them. With none, this process does nothing while a worker
-                measures; with one, workers need not wait for it.
+            jobs: advanced only when a worker is ready for a job, so a generator can skip jobs that earlier answers
+                made pointless.
+            ahead: jobs that are sent to a worker before it needs them. With 0, this process does nothing while a worker
+                measures; with 1, workers need not wait for it.
 
         Raises:
             MeasurementError: no worker can be started.
@@ -225,7 +226,7 @@ class WorkerPool:
                     worker.fill(jobs, ahead, self._timeout_s)
         finally:
             for worker in self._workers:
-                if worker.jobs:  # the run was broken off, and nobody waits for these answers
+                if worker.jobs:  # the caller stopped early, and nobody waits for these answers
                     worker.discard()
                 worker.jobs.clear()
 
@@ -238,7 +239,7 @@ class WorkerPool:
         if os.getpid() != self._owner:  # a fork of the owner: the workers belong to the original
             self._workers[:] = [_Worker(worker.launch) for worker in self._workers]
             self._owner = os.getpid()
-        for worker in self._workers:  # one that died while it was idle is nobody's plan's fault
+        for worker in self._workers:  # no plan is to blame for one that died while idle
             if worker.process is not None and not worker.process.ping(_PING_S):
                 worker.discard()
         missing = [worker for worker in self._workers if worker.process is None]
@@ -266,7 +267,7 @@ def _close(workers: list[_Worker], owner: int) -> None:
 
 
 def _ready(busy: list[_Worker]) -> list[_Worker]:
-    """Wait until workers answered, died or ran out of time, and return them."""
+    """Wait until some workers have answered, died or run out of time, and return these."""
     by_connection: dict[Any, _Worker] = {w.process.connection: w for w in busy if w.process is not None}
     patience = max(0.0, min(worker.deadline for worker in busy) - time.monotonic())
     answered = wait(list(by_connection), timeout=patience)

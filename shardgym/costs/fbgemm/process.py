@@ -1,8 +1,8 @@
-"""Child processes that measure, and how they talk to their parent: both ends.
+"""Child processes that measure, and the protocol between them and their parent.
 
 The parent starts a `ChildProcess`, sends messages and receives answers with a time limit. The child's main calls
-`serve`. Every answer is a pair: "ok" and a value, "refused" and a reason (the child is as good as before), or "failed"
-and a reason (the child should be replaced). The first answer, which nobody asked for, is that of starting.
+`serve`. Every answer is a pair: "ok" and a value, "refused" and a reason (the child can go on), or "failed" and a
+reason (the child should be replaced). The first answer comes without a message and reports the start.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from shardgym.errors import MeasurementError, ShardGymError, error_text
 _ROOT = Path(__file__).parents[3]
 #: A message that any child answers at once.
 _PING = "ping"
-#: Seconds between two looks of a child at whether its parent still lives.
+#: Seconds between checks of a child that its parent is alive.
 _WATCH_S = 2.0
 #: Seconds that a child which has closed its connection may take to end.
 _END_S = 5.0
@@ -38,7 +38,7 @@ Handler = Callable[[Any], Any]
 
 
 class JobError(ShardGymError):
-    """A job cannot be done here, and the child is as good as before."""
+    """A job cannot be done on this device; the child can go on with the next one."""
 
 
 class ChildProcess:
@@ -49,8 +49,8 @@ class ChildProcess:
 
     Args:
         module: a module that can be run and calls `serve`.
-        settings: what the child is told at its start, JSON-ready.
-        environment: variables that are set for the child on top of the parent's.
+        settings: passed to the child's `start`, JSON-ready.
+        environment: variables of the child in addition to the parent's.
 
     Raises:
         MeasurementError: this system is not Linux.
@@ -103,7 +103,7 @@ class ChildProcess:
 
         Args:
             timeout_s: how long an answer may take.
-            deadline: on the monotonic clock, when that time is over; counted from now if not given.
+            deadline: when that time is over, on the monotonic clock; `timeout_s` from now if not given.
 
         Raises:
             MeasurementError: the child died, or did not answer in time (it is killed then).
@@ -117,7 +117,7 @@ class ChildProcess:
         raise MeasurementError(f"worker gave no answer within {timeout_s:g} s and was killed")
 
     def cause_of_death(self) -> str:
-        """Wait for a child that closed its end, and say how it died and what it printed last."""
+        """Wait for the end of a child that closed its connection; return its signal, or its status and last output."""
         try:
             status = self._process.wait(timeout=_END_S)
         except subprocess.TimeoutExpired:
@@ -131,7 +131,7 @@ class ChildProcess:
         return f"worker exited with status {status}: {lines[-1].strip()[:300] if lines else 'it printed nothing'}"
 
     def kill(self) -> None:
-        """End the child now, whatever it is doing; it holds nothing worth saving. May be called again."""
+        """End the child at once; it has no state to save. May be called again."""
         if self._log.closed:
             return
         self._process.kill()
@@ -164,8 +164,8 @@ def serve(start: Callable[[dict[str, Any]], tuple[Handler, dict[str, Any]]]) -> 
     The connection's descriptor is the last command-line argument, after the settings.
 
     Args:
-        start: given the settings, loads what is needed, checks that it works, and returns the function that answers
-            messages and facts about the child.
+        start: takes the settings, loads and checks libraries, and returns the function that answers messages, and
+            facts about the child.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
     with contextlib.suppress(OSError):  # when memory runs out, the kernel should end this process, not the parent

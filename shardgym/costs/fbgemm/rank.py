@@ -13,7 +13,7 @@ import torch.distributed as dist
 from shardgym.costs.fbgemm.communication import RankExchange, RankTiming
 from shardgym.costs.fbgemm.process import Handler, serve
 
-#: How far ahead ranks agree to start, so that all of them know it in time.
+#: Seconds from agreeing on a start to the start, so that all ranks know it in time.
 _LEAD_S = 0.002
 
 
@@ -55,7 +55,7 @@ class Rank:
         return (time.perf_counter() - start) * 1e3
 
     def _agree_on_start(self) -> float:
-        """Return a moment that is ahead for all ranks, on the monotonic clock that they share."""
+        """Return a moment in the near future, the same for all ranks, on the monotonic clock that they share."""
         moment = torch.tensor([time.perf_counter() + _LEAD_S], dtype=torch.float64)
         dist.all_reduce(moment, op=dist.ReduceOp.MAX, group=self._clock_group)
         return float(moment.item())
@@ -77,7 +77,7 @@ def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:
     """Join the group.
 
     Args:
-        settings: "rank", "world_size", "device", "file" to meet at and "timeout_s".
+        settings: "rank", "world_size", "device", "file" (for torch's file rendezvous) and "timeout_s".
     """
     cuda = settings["device"] == "cuda"
     torch.set_num_threads(1)

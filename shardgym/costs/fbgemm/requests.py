@@ -1,4 +1,4 @@
-"""The ids that a device looks up: drawn once per table and batch, kept on the device, merged there for the kernel."""
+"""The ids of a batch: drawn once per table, cached on the device, and merged there for the kernel."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Ids(NamedTuple):
 
 
 class KeptBytes(NamedTuple):
-    """How many bytes of ids may stay on the device for the next job.
+    """Sizes of the caches of ids on the device, in bytes.
 
     Attributes:
-        drawn: of tables, one by one.
-        merged: of whole shard sets.
+        drawn: for ids of single tables.
+        merged: for ids of whole shard sets.
     """
 
     drawn: int
@@ -50,15 +50,15 @@ class KeptBytes(NamedTuple):
 
 
 class RequestMaker:
-    """Makes requests; every plan of a task sees the same ids.
+    """Draws and merges ids; every plan of a task gets the same ones.
 
     Args:
         seed: of the id draws.
-        device: where ids are kept and merged.
-        limit_bytes: how much of the drawn ids is kept for the next request.
+        device: where ids are cached and merged.
+        limit_bytes: size of the cache of drawn ids.
 
     Attributes:
-        drawn: ids that were drawn, by table and batch.
+        drawn: the cache of drawn ids, by table and batch.
     """
 
     def __init__(self, seed: int, device: torch.device, limit_bytes: int) -> None:
@@ -70,7 +70,7 @@ class RequestMaker:
         """Return the ids of batch number `batch` for all shards of `shard_set`.
 
         Raises:
-            InputError: recorded ids cannot be had, or ids lie outside their table.
+            InputError: recorded ids are missing, or ids lie outside their table.
         """
         parts = [cut_rows(self._table_ids(s.table, shard_set.batch_size, batch), s) for s in shard_set.shards]
         lengths = torch.cat([part.lengths for part in parts])

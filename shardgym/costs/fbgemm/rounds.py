@@ -1,4 +1,4 @@
-"""Rounds of measurements: their order, and how they become one number and its uncertainty."""
+"""Rounds of measurements: their order, their summary in one number, and its standard error."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _RESAMPLES = 200
 
 
 def interleaved(keys: Sequence[K], rounds: int, rng: random.Random, failed: Container[K]) -> Iterator[K]:
-    """Yield every key once per round in random order, so that drift of the machine meets all of them alike.
+    """Yield every key once per round in random order, so that drift of the machine affects all of them alike.
 
     Args:
-        keys: what to measure, distinct.
-        rounds: how often.
+        keys: of the things to measure, distinct.
+        rounds: number of rounds.
         rng: shuffles every round.
-        failed: keys that are in it when their turn comes are left out.
+        failed: keys that are in this container when their turn comes are skipped; the caller may add to it meanwhile.
     """
     for _ in range(rounds):
         for key in rng.sample(keys, len(keys)):
@@ -34,12 +34,12 @@ def interleaved(keys: Sequence[K], rounds: int, rng: random.Random, failed: Cont
 
 
 class ShardSetTimes(NamedTuple):
-    """What was measured of shard sets; each is in one of `samples` and `failed`.
+    """Measured times; each shard set is either in `samples` or in `failed`.
 
     Attributes:
         samples: forward and backward times in ms, shape (rounds, iterations, 2).
         failed: why there are no times.
-        notes: what a reader of the times must know, of shard sets where there is something to know.
+        notes: caveats for a reader of the times, for shard sets that have any.
     """
 
     samples: dict[ShardSet, Floats]
@@ -67,7 +67,7 @@ def time_shard_sets(
 
 
 def mean_of_medians(samples: Floats) -> Floats:
-    """Return the mean over different work of the median over repeats of the same work.
+    """Return the mean over steps of the median over rounds.
 
     Args:
         samples: shape (rounds, steps, ...): step i of every round did exactly the same work, other steps did not.

@@ -30,7 +30,7 @@ _PROBE_ROUNDS = 7
 
 
 class Measurer:
-    """Runs jobs on one backend and keeps what the next job may need again, as long as no job lacks the memory.
+    """Runs jobs on one backend; caches ids and operators for later jobs, until a job needs the memory.
 
     Args:
         backend: the device.
@@ -49,11 +49,11 @@ class Measurer:
 
         Raises:
             JobError: the shard set does not fit into memory.
-            InputError: ids cannot be had.
+            InputError: recorded ids are missing or invalid.
         """
         try:
             return self._measure(job)
-        except JobError:  # maybe there is room once nothing is kept for the next job
+        except JobError:  # try again with empty caches
             self._requests.drawn.clear()
             self._merged_ids.clear()
             self._operators.clear()
@@ -88,7 +88,7 @@ class Measurer:
 
 
 def probe(device: str) -> DeviceFacts:
-    """Measure the device of the calling process; it should do nothing else meanwhile.
+    """Measure the device of the calling process, which should do nothing else meanwhile.
 
     Args:
         device: "cpu" (one thread) or "cuda" (the first visible GPU).
@@ -103,7 +103,7 @@ def probe(device: str) -> DeviceFacts:
             torch.cuda.synchronize()
 
     def median_seconds(work: Callable[[], object], times: int) -> float:
-        """Return the wall time of one call, of many in a row; the device is waited for before and after them."""
+        """Return the wall time per call of many calls in a row, the device synchronised before and after them."""
         rounds = []
         for _ in range(_PROBE_ROUNDS):
             wait()
@@ -120,7 +120,7 @@ def probe(device: str) -> DeviceFacts:
 
 
 def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:
-    """Load the backend and run one tiny job, so that versions that do not fit together show here.
+    """Load the backend and run one tiny job, so that incompatible versions fail here.
 
     Args:
         settings: "device" ("cpu" or "cuda"), "seed", and "core" to be pinned to (CPU only).

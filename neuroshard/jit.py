@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
+import platformdirs
 from numba.core import event
 
 #: Shown by commands where they show progress.
@@ -26,7 +27,7 @@ def _cache_folder() -> str:
     here = Path(__file__).parent
     for name in ("jit.py", "compiled_predictor.py", "compiled_search.py", "device_sets.py", "grid_search.py"):
         digest.update((here / name).read_bytes())
-    caches = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    caches = os.environ.get("NUMBA_CACHE_DIR") or platformdirs.user_cache_dir()
     return str(Path(caches, "shardgym", "search", digest.hexdigest()[:16]).expanduser())
 
 

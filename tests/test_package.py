@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -36,3 +40,24 @@ def test_an_unknown_name_is_an_attribute_error():
     """As for any module."""
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         shardgym.nonsense  # noqa: B018
+
+
+@pytest.mark.repository
+def test_every_package_that_is_imported_is_declared():
+    """A dependency that only another one brings along is missing as soon as that one drops it."""
+    root = Path(__file__).parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    extras = [line for lines in project["optional-dependencies"].values() for line in lines]
+    declared = {re.split(r"[<>=~!\[ ]", line)[0].replace("-", "_") for line in [*project["dependencies"], *extras]}
+    other_names = {"yaml": "pyyaml", "pydantic_core": "pydantic", "fbgemm_gpu": "fbgemm_gpu_cpu"}
+    imported = set()
+    for package in ("shardgym", "baselines", "neuroshard"):
+        for file in (root / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text())):
+                if isinstance(node, ast.Import):
+                    imported |= {alias.name.partition(".")[0] for alias in node.names}
+                elif isinstance(node, ast.ImportFrom) and node.module:
+                    imported.add(node.module.partition(".")[0])
+    foreign = imported - sys.stdlib_module_names - {"shardgym", "baselines", "neuroshard"}
+    assert "numpy" in foreign
+    assert {name for name in foreign if other_names.get(name, name) not in declared} == set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import inspect
 import math
 import numbers
 import os
@@ -209,13 +210,21 @@ class CostModel(abc.ABC):
             One cost per plan, in order. An infeasible plan costs infinity and says why.
 
         Raises:
-            InputError: a plan was made for another task, or these are no task and plans.
+            InputError: a plan was made for another task, or these are no task and plans; or `score` did not return
+                one `PlanCost` for each plan.
         """
         check_instance("task", task, ShardingTask)
         plans = check_list_of("plans", plans, ShardingPlan, ONE_PLAN)
         reasons = [_infeasibility(task, plan) for plan in plans]
         feasible = [plan for plan, reason in zip(plans, reasons, strict=True) if reason is None]
-        costs = iter(self.score(task, feasible) if feasible else ())
+        scored = (
+            check_list_of(f"what score() of cost '{self.name}' returned", self.score(task, feasible), PlanCost)
+            if feasible
+            else []
+        )
+        if len(scored) != len(feasible):
+            raise InputError(f"score() of cost '{self.name}' returned {len(scored)} costs for {len(feasible)} plans")
+        costs = iter(scored)
         return [next(costs) if reason is None else self.no_cost(task, reason) for reason in reasons]
 
     @property
@@ -269,10 +278,19 @@ def make_cost(name: str, **settings: Any) -> CostModel:
 
     Raises:
         UnknownNameError: no such model; the closest names are given.
-        InputError: the model does not take these settings.
+        InputError: the model does not take these settings, or it is no complete `CostModel`.
         MissingDependencyError: the model needs an extra that is not installed.
     """
-    model: CostModel = construct("cost", name, find_class("cost", GROUP, name), settings)
+    cls = find_class("cost", GROUP, name)
+    remedy = "subclass shardgym.CostModel, set name, version, deterministic and hardware, and implement score"
+    if inspect.isabstract(cls):
+        raise InputError(f"cost '{name}' lacks {', '.join(sorted(cls.__abstractmethods__))}: {remedy}")
+    model = construct("cost", name, cls, settings)
+    if not isinstance(model, CostModel):
+        raise InputError(f"cost '{name}' is no CostModel: {remedy}")
+    lacking = [attribute for attribute in ("name", "version", "deterministic") if not hasattr(model, attribute)]
+    if lacking:
+        raise InputError(f"cost '{name}' lacks {', '.join(lacking)}: {remedy}")
     return model
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardgym import EmbeddingTable, InputError, ShardingPlan, ShardingTask, Topology, load_suite, make_cost
+from shardgym import CostModel, EmbeddingTable, InputError, ShardingPlan, ShardingTask, Topology, load_suite, make_cost
 
 TOPOLOGY = Topology(num_devices=2, memory_bytes=2**20)
 TASK = ShardingTask((EmbeddingTable("a", 10, 4), EmbeddingTable("b", 20, 4)), TOPOLOGY, batch_size=64)
@@ -65,3 +65,54 @@ def test_the_simulators_own_calls_say_it_too(call, message):
 def test_a_device_that_is_no_name_is_an_unknown_one(hardware):
     with pytest.raises(InputError, match=r"hardware|unknown device '3'"):
         make_cost("roofline", hardware=hardware)
+
+
+class Complete(CostModel):
+    """A cost model whose `score` returns what it is given."""
+
+    name, version, deterministic, hardware = "complete", "1", True, "none"
+    returned: object = ()
+
+    def score(self, task, plans):
+        return self.returned
+
+
+class NoVersion(Complete):
+    """Lacks a version."""
+
+
+class NoCostModel:
+    """Has nothing of a cost model."""
+
+
+class NoScore(CostModel):
+    """Implements nothing."""
+
+
+@pytest.mark.parametrize(
+    ("cls", "message"),
+    [
+        ("NoCostModel", "cost '.*:NoCostModel' is no CostModel: subclass shardgym.CostModel"),
+        ("NoScore", "cost '.*:NoScore' lacks hardware, score: subclass shardgym.CostModel"),
+        ("NoVersion", "cost '.*:NoVersion' lacks version: subclass shardgym.CostModel"),
+    ],
+)
+def test_a_cost_of_ones_own_that_is_not_complete_is_refused(cls, message, monkeypatch):
+    monkeypatch.delattr(Complete, "version") if cls == "NoVersion" else None
+    with pytest.raises(InputError, match=message):
+        make_cost(f"{__name__}:{cls}")
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ([], r"score\(\) of cost 'complete' returned 0 costs for 1 plans"),
+        ([1.0], r"what score\(\) of cost 'complete' returned\[0\]: expected a PlanCost, got float 1.0"),
+        (None, r"what score\(\) of cost 'complete' returned: expected a list of PlanCost, got None"),
+    ],
+)
+def test_score_returns_a_cost_for_every_plan(returned, message):
+    cost = Complete()
+    cost.returned = returned
+    with pytest.raises(InputError, match=message):
+        cost.evaluate(TASK, [PLAN])

@@ -125,8 +125,13 @@ class VerifyReport:
         if self.count("failure"):
             counts.append(f"{self.count('failure')} failed (not checked)")
         first = f"{self.verdict}: {len(self.rows)} records, {', '.join(counts)}"
-        nothing = [f"nothing verified in {file}" for file in self.unverified_files]
+        nothing = [f"nothing verified in {file}{self._why_skipped(file)}" for file in self.unverified_files]
         return "\n".join([first, *self.biased, *self.doubted, *nothing, *self._failure_lines(), *self.gaps])
+
+    def _why_skipped(self, file: str) -> str:
+        """Return the most frequent reason why records of a file were skipped; empty where none were."""
+        reasons = Counter(row.reason for row in self.rows if row.file == file and row.status == "skipped")
+        return f": {reasons.most_common(1)[0][0]}" if reasons else ""
 
     def _failure_lines(self) -> list[str]:
         """Return a line per file with the tasks of every solver's unchecked failures."""

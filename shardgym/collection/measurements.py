@@ -262,7 +262,7 @@ class Summary:
         counts: measurements by kind and role, repeats included.
         noise: by kind; a kind without pairs is missing.
         failed: reasons by sample, of what could not be measured.
-        missing: measurements that were asked for and are not there.
+        missing: measurements of the plan that the folder lacks.
         measured: by kind, how many were made by this run.
         minutes: by kind, how long this run measured it.
         files: paths by content.

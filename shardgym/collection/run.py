@@ -1,4 +1,4 @@
-"""collect: measure shard sets and exchanges into a folder. finish: make Parquet files of what is there."""
+"""collect: measure shard sets and exchanges into a folder. finish: write the Parquet files of what was measured."""
 
 from __future__ import annotations
 

@@ -59,8 +59,8 @@ class SimulatorCost(CostModel):
         _require_open(role)
         self._settings = {"weights": None if weights is None else str(weights), "role": role, "hardware": hardware}
         self._weights = load_weights(find_weights(weights, role, hardware), role, hardware)
-        # Shared by all calls, so that tasks that come again are not encoded again.
-        self._predictor = self._new_predictor()
+        # Built by the first prediction: a run that scores with another cost only needs the weights checked.
+        self._predictor: Predictor | None = None
 
     @property
     def version(self) -> str:  # type: ignore[override]
@@ -145,14 +145,14 @@ class SimulatorCost(CostModel):
         return predictor.plan_costs(_plan_batch(predictor, task, plans))
 
     def _sources(self, task: ShardingTask) -> tuple[Source, Source]:  # noqa: ARG002
-        return self._predictor.sources
+        return self._shared_predictor().sources
 
     def _new_predictor(self) -> Predictor:
         return AdditivePredictor(self._weights) if self.role == "oracle" else Predictor(self._weights)
 
     def _shared_predictor(self) -> Predictor:
-        """Return a predictor that knows few tasks; one that knows too many is left to those who still use it."""
-        if self._predictor.num_tasks > _TASKS_KEPT:
+        """Return the predictor of all calls, which encodes a task once; after many tasks, a new one replaces it."""
+        if self._predictor is None or self._predictor.num_tasks > _TASKS_KEPT:
             self._predictor = self._new_predictor()
         return self._predictor
 
@@ -160,8 +160,8 @@ class SimulatorCost(CostModel):
 class PlacementState:
     """Which candidate shard is on which device, and what that costs.
 
-    A shard more is one vector addition and one call of the head. Candidates are numbered in the order they were given.
-    Numbers agree with `SimulatorCost.evaluate` on the finished plan to rounding. Memory is not checked here.
+    Adding a shard costs one vector addition and one call of the head. Candidates are numbered in the order they were
+    given. Times agree with `SimulatorCost.evaluate` on the finished plan to rounding. Memory is not checked here.
 
     Args:
         task: the task.

@@ -283,10 +283,8 @@ class Predictor:
         cuts = np.flatnonzero(np.diff(ends[1:] // _SHARDS_AT_ONCE)) + 1
         pieces = []
         for first, last in itertools.pairwise([0, *cuts.tolist(), len(batch.counts)]):
-            held = slice(ends[first], ends[last])
-            piece = batch._replace(
-                counts=batch.counts[first:last], shards=batch.shards[held], devices=batch.devices[held]
-            )
+            rows = slice(ends[first], ends[last])
+            piece = PlanBatch(batch.num_devices, batch.counts[first:last], batch.shards[rows], batch.devices[rows])
             pieces.append(self._predict_together(piece))
         return pieces[0] if len(pieces) == 1 else _Predictions(*map(np.concatenate, zip(*pieces, strict=True)))
 
@@ -350,7 +348,7 @@ class Predictor:
 
 
 class AdditivePredictor(Predictor):
-    """An oracle, which can be asked about devices by the sum of what they hold: for searches and environments.
+    """The oracle's predictor: also predicts devices from added latents, for searches and environments.
 
     Args:
         weights: of an oracle.

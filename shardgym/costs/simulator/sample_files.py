@@ -300,9 +300,7 @@ def _check_values(column: Any, name: str, source: str) -> None:
         return
     if bad.any():
         first = bad.argmax()
-        raise InputError(
-            f"{source}: column '{name}', row {rows[first]}: {values[first]!s:.40}, expected {expected}"
-        )  # fmt: skip
+        raise InputError(f"{source}: column '{name}', row {rows[first]}: {values[first]!s:.40}, expected {expected}")
 
 
 def _list_lengths(column: Any) -> Ints:

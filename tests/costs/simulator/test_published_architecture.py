@@ -37,14 +37,13 @@ def test_the_comparison_goes_into_the_card_and_into_plots(tool, data_folder, mod
 
 
 def test_without_exchanges_compute_alone_is_compared(tool, made_up_rows, quick_settings, tmp_path, capsys):
-    from conftest import data_info
-
-    from shardgym.costs.simulator.sample_files import write_rows
+    from shardgym.costs.simulator.sample_files import DataInfo, write_rows
     from shardgym.pretraining.data import load_data
     from shardgym.pretraining.pretrain import pretrain
     from shardgym.pretraining.train import FitSettings
 
-    write_rows(tmp_path / "compute.parquet", made_up_rows["compute"], data_info("compute"))
+    info = DataInfo("compute", "made-up", {"shardgym": "test"}, {"made": "up"}, "2026-01-01T00:00:00+00:00")
+    write_rows(tmp_path / "compute.parquet", made_up_rows["compute"], info)
     pretrain(load_data(tmp_path), tmp_path / "model", FitSettings(epochs=1, least_steps=0))
     assert tool.main([str(tmp_path), str(tmp_path / "model"), "--epochs", "1", "--json"]) == 0
     assert set(json.loads(capsys.readouterr().out)) == {"compute", "learning_curve", "samples_to_twice_noise"}

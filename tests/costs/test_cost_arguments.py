@@ -98,7 +98,8 @@ class NoScore(CostModel):
     ],
 )
 def test_a_cost_of_ones_own_that_is_not_complete_is_refused(cls, message, monkeypatch):
-    monkeypatch.delattr(Complete, "version") if cls == "NoVersion" else None
+    if cls == "NoVersion":
+        monkeypatch.delattr(Complete, "version")
     with pytest.raises(InputError, match=message):
         make_cost(f"{__name__}:{cls}")
 

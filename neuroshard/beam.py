@@ -9,10 +9,10 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from neuroshard.grid_search import Cutoff, InnerSearch
-from neuroshard.incumbent import Incumbent
 from neuroshard.shard_table import plan_of
 from shardgym.arrays import Floats, Ints
 from shardgym.errors import InputError
+from shardgym.incumbent import Incumbent
 
 #: Shards of the column plans that are placed together, all counted: bounds memory.
 _SHARDS_TOGETHER = 200_000

@@ -12,11 +12,11 @@ import numpy.typing as npt
 from neuroshard.compiled_predictor import ComputeHead, compute_head_of, exchange_network_of, head_ms, slowest_ms
 from neuroshard.device_sets import DECIMALS, SimulatorDeviceSets
 from neuroshard.grid_search import BestPlacements, Cutoff, InnerSearch, PartialPlacements, best_placements
-from neuroshard.incumbent import Budget
 from neuroshard.jit import jit
 from neuroshard.shard_table import ShardTable
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.simulator import SimulatorCost
+from shardgym.incumbent import Budget
 from shardgym.task import ELEMENT_BYTES
 
 #: Steps between looks at the clock.

@@ -8,8 +8,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from neuroshard.device_sets import DECIMALS, EMPTY, DeviceSets
-from neuroshard.incumbent import Budget
 from shardgym.arrays import Bools, Floats, Ints
+from shardgym.incumbent import Budget
 
 #: Devices scored in one call: few enough for a processor's cache.
 _DEVICES_PER_CALL = 1024

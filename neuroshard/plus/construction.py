@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neuroshard.incumbent import Budget
 from neuroshard.packing import pack_units
 from neuroshard.plus.pricing import Pricing
 from neuroshard.shard_table import units_of
 from shardgym.arrays import Bools, Floats, Ints
+from shardgym.incumbent import Budget
 from shardgym.plan import ShardingPlan
 
 #: Costliest shards that are cut on trial, and into how many parts.

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neuroshard.incumbent import Budget
 from neuroshard.plus.moves import Allocation, Moves, moves_of
 from neuroshard.plus.pricing import Pricing
 from neuroshard.shard_table import ShardTable
 from shardgym.arrays import Ints
 from shardgym.errors import InputError
+from shardgym.incumbent import Budget
 
 #: Plans that a cost model other than the simulator evaluates, without a limit of time.
 DEFAULT_QUERIES = 32

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from neuroshard.device_sets import compute_ms_of, latents_of, made_up_task
-from neuroshard.incumbent import Budget
 from neuroshard.shard_table import ShardTable
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import PHASES, CostModel, PlanCost
 from shardgym.costs.links import transfer_ms
 from shardgym.costs.simulator import SimulatorCost
 from shardgym.errors import MeasurementError
+from shardgym.incumbent import Budget
 from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan
 from shardgym.task import ELEMENT_BYTES
 

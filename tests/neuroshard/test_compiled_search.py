@@ -11,10 +11,10 @@ from random_tasks import random_task
 
 from neuroshard import solver
 from neuroshard.grid_search import Cutoff, PartialPlacements
-from neuroshard.incumbent import Budget
 from neuroshard.shard_table import ShardTable
 from neuroshard.solver import NeuroShard, inner_search
 from shardgym import InputError, MissingDependencyError, make_cost, make_solver
+from shardgym.incumbent import Budget
 
 needs_numba = pytest.mark.skipif(
     not all(map(importlib.util.find_spec, ("numba", "scipy"))), reason="needs the extra 'search'"

@@ -7,10 +7,10 @@ import pytest
 from random_tasks import random_task
 
 from neuroshard.device_sets import EvaluatedDeviceSets, SimulatorDeviceSets
-from neuroshard.incumbent import Budget
 from neuroshard.shard_table import ShardTable, plan_of
 from neuroshard.solver import inner_search
 from shardgym import EmbeddingTable, ShardingTask, Topology, make_cost
+from shardgym.incumbent import Budget
 
 
 def task_of(*widths: int) -> ShardingTask:

@@ -7,9 +7,9 @@ import pytest
 
 from neuroshard.device_sets import DeviceSets
 from neuroshard.grid_search import Cutoff, GridSearch, best_placements
-from neuroshard.incumbent import Budget
 from neuroshard.shard_table import ShardTable
 from shardgym import EmbeddingTable, ShardingTask, Topology
+from shardgym.incumbent import Budget
 
 
 class Flat(DeviceSets):

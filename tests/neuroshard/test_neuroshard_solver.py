@@ -9,7 +9,6 @@ import pytest
 from plain_search import PlainSearch
 from random_tasks import random_task
 
-from neuroshard.incumbent import Budget, OutOfTime
 from neuroshard.packing import pack
 from neuroshard.shard_table import ShardTable
 from neuroshard.solver import NeuroShard
@@ -24,6 +23,7 @@ from shardgym import (
     make_cost,
 )
 from shardgym.conformance import check_solver
+from shardgym.incumbent import Budget, OutOfTime
 
 UNIT = 4 * 100 * 4
 

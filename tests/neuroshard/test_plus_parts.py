@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from random_tasks import random_task
 
-from neuroshard.incumbent import Budget
 from neuroshard.plus.construction import build, cut_greedily
 from neuroshard.plus.local_search import PlusSettings, kick
 from neuroshard.plus.moves import Allocation, moves_of
 from neuroshard.plus.pricing import AdditivePricing, Pricing, SimulatorPricing
 from neuroshard.shard_table import ShardTable, plan_of_units, units_of
 from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, make_cost
+from shardgym.incumbent import Budget
 
 
 def random_units(shards: ShardTable, rng: np.random.Generator) -> np.ndarray:

@@ -10,7 +10,6 @@ import pytest
 from random_tasks import random_task
 from test_neuroshard_solver import HARD, crowded
 
-from neuroshard.incumbent import Budget, OutOfTime
 from neuroshard.plus.solver import NeuroShardPlus
 from neuroshard.solver import NeuroShard
 from shardgym import (
@@ -26,6 +25,7 @@ from shardgym import (
     make_solver,
 )
 from shardgym.conformance import check_solver
+from shardgym.incumbent import Budget, OutOfTime
 
 
 def total_ms(task, cost, plan) -> float:

@@ -184,7 +184,7 @@ def _cover_problem(table: EmbeddingTable, shards: Sequence[Shard]) -> str | None
         return None
     for shard in shards:
         if shard.rows[1] > num_rows or shard.columns[1] > num_columns:
-            area = _area(shard.rows, shard.columns)
+            area = format_area(shard.rows, shard.columns)
             return f"table '{table.name}' is {num_rows} x {num_columns}, a shard covers {area}"
     row_edges = sorted({0, num_rows, *(edge for shard in shards for edge in shard.rows)})
     column_edges = sorted({0, num_columns, *(edge for shard in shards for edge in shard.columns)})
@@ -192,7 +192,7 @@ def _cover_problem(table: EmbeddingTable, shards: Sequence[Shard]) -> str | None
         in_rows = [shard for shard in shards if shard.rows[0] <= rows[0] < shard.rows[1]]
         for columns in itertools.pairwise(column_edges):
             devices = sorted(s.device for s in in_rows if s.columns[0] <= columns[0] < s.columns[1])
-            cell = f"{_area(rows, columns)} of table '{table.name}'"
+            cell = f"{format_area(rows, columns)} of table '{table.name}'"
             if not devices:
                 return f"{cell} are missing: held by no device"
             if len(devices) > 1:
@@ -216,5 +216,6 @@ def memory_problems(task: ShardingTask, shards: Sequence[Shard]) -> Iterator[str
             )
 
 
-def _area(rows: tuple[int, int], columns: tuple[int, int]) -> str:
-    return f"rows {rows[0]}..{rows[1] - 1} columns {columns[0]}..{columns[1] - 1}"
+def format_area(rows: tuple[int, int], columns: tuple[int, int]) -> str:
+    """Return "rows [0, 5) columns [4, 8)": as in plans, the ends are left out."""
+    return f"rows [{rows[0]}, {rows[1]}) columns [{columns[0]}, {columns[1]})"

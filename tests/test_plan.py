@@ -67,17 +67,17 @@ def test_uneven_cuts_and_several_shards_of_a_table_on_one_device_are_feasible(to
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ([Shard("wide", (0, 5), (0, 8), 0)], "rows 0..4 columns 8..15 of table 'wide' are missing"),
-        ([Shard("wide", (0, 3), (0, 16), 0)], "rows 3..4 columns 0..15 of table 'wide' are missing"),
+        ([Shard("wide", (0, 5), (0, 8), 0)], "rows [0, 5) columns [8, 16) of table 'wide' are missing"),
+        ([Shard("wide", (0, 3), (0, 16), 0)], "rows [3, 5) columns [0, 16) of table 'wide' are missing"),
         (
             [Shard("wide", (0, 5), (0, 8), 0), Shard("wide", (0, 5), (4, 16), 1)],
-            "rows 0..4 columns 4..7 of table 'wide' overlap: held by devices 0, 1",
+            "rows [0, 5) columns [4, 8) of table 'wide' overlap: held by devices 0, 1",
         ),
         (
             [Shard("wide", (0, 5), (0, 16), 0), Shard("wide", (4, 5), (12, 16), 0)],
-            "rows 4..4 columns 12..15 of table 'wide' overlap: held by devices 0, 0",
+            "rows [4, 5) columns [12, 16) of table 'wide' overlap: held by devices 0, 0",
         ),
-        ([Shard("wide", (0, 6), (0, 16), 0)], "table 'wide' is 5 x 16, a shard covers rows 0..5 columns 0..15"),
+        ([Shard("wide", (0, 6), (0, 16), 0)], "table 'wide' is 5 x 16, a shard covers rows [0, 6) columns [0, 16)"),
         ([Shard("wide", (0, 5), (0, 16), 2)], "table 'wide' is on device 2, the task has devices 0 to 1"),
         ([Shard("wide", (0, 5), (0, 6), 0), Shard("wide", (0, 5), (6, 16), 0)], "FBGEMM needs widths divisible by 4"),
         ([Shard("narrow", (0, 5), (0, 4), 0)], "table 'narrow' is not in the task"),
@@ -91,7 +91,7 @@ def test_a_plan_that_does_not_cover_the_task_says_where(toy_task: ShardingTask, 
 def test_a_table_left_out_is_missing(toy_task: ShardingTask):
     """All of it."""
     plan = ShardingPlan.of(toy_task, ShardingPlan.table_wise(toy_task, [0, 0, 1]).shards[1:])
-    with pytest.raises(InfeasiblePlanError, match=r"rows 0\.\.9 columns 0\.\.7 of table 'square' are missing"):
+    with pytest.raises(InfeasiblePlanError, match=r"rows \[0, 10\) columns \[0, 8\) of table 'square' are missing"):
         plan.validate(toy_task)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tabulate import tabulate
 
 from shardgym.costs.base import PlanCost
-from shardgym.plan import Shard, ShardingPlan
+from shardgym.plan import Shard, ShardingPlan, format_area
 from shardgym.rendering.plan_view import format_bytes
 from shardgym.task import ShardingTask
 
@@ -52,7 +52,7 @@ def render_diff(
     after: ShardingPlan,
     costs: tuple[PlanCost, PlanCost] | None = None,
     *,
-    width: int = 100,
+    width: int,
     ascii_only: bool = False,
     max_listed: int | None = MAX_LISTED,
 ) -> str:
@@ -121,11 +121,7 @@ def _describe_change(change: TableChange, arrow: str) -> str:
         old, new = (", ".join(str(s.device) for s in shards) for shards in (change.before, change.after))
         return f"moved '{change.table}': device {old} {arrow} {new}"
     old, new = (
-        " + ".join(
-            f"rows {s.rows[0]}..{s.rows[1] - 1} columns {s.columns[0]}..{s.columns[1] - 1} on {s.device}"
-            for s in shards
-        )
-        or "nowhere"
+        " + ".join(f"{format_area(s.rows, s.columns)} on {s.device}" for s in shards) or "nowhere"
         for shards in (change.before, change.after)
     )
     return f"cut   '{change.table}': {old} {arrow} {new}"

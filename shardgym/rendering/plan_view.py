@@ -35,7 +35,7 @@ _DETAILS = (
 
 
 def render_plan(
-    task: ShardingTask, plan: ShardingPlan, cost: PlanCost | None = None, *, width: int = 100, ascii_only: bool = False
+    task: ShardingTask, plan: ShardingPlan, cost: PlanCost | None = None, *, width: int, ascii_only: bool = False
 ) -> str:
     """Draw a plan.
 
@@ -106,13 +106,13 @@ def _device_table(
 
 
 def render_shards(task: ShardingTask, plan: ShardingPlan) -> str:
-    """List shards by table: their first and last rows and columns, device and memory with optimiser state."""
+    """List shards by table: their rows and columns, the ends left out, device and memory with optimiser state."""
     headers = ("table", "rows", "columns", "device", "memory")
     rows = [
         (
             shard.table,
-            f"{shard.rows[0]}..{shard.rows[1] - 1}",
-            f"{shard.columns[0]}..{shard.columns[1] - 1}",
+            f"[{shard.rows[0]}, {shard.rows[1]})",
+            f"[{shard.columns[0]}, {shard.columns[1]})",
             shard.device,
             format_bytes(shard.bytes(task)),
         )

@@ -121,7 +121,7 @@ class ModelOnDevices(Record):
     """A published model and what it is placed on.
 
     Attributes:
-        model: a name from `shardgym.pools.published.model_names()`.
+        model: a name from `shardgym.pools.load.model_names()`.
         topology: a preset's name; its memory per device is used.
         num_devices: devices.
     """

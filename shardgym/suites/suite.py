@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, overload
 from shardgym.arguments import check_index, check_instance, check_name
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.pools import TablePool, load_pool
-from shardgym.pools.published import load_model
+from shardgym.pools.load import load_model
 from shardgym.records import read_text
 from shardgym.suites.spec import (
     SIMULATED,

@@ -187,13 +187,16 @@ def test_pool_check_refuses_a_part_of_a_pool(here, capsys):
 
 def test_pool_check_prints_both_columns(capsys, monkeypatch):
     from shardgym.cli import checks
-    from shardgym.pools.synthetic import PoolCheck, StatisticCheck
+    from shardgym.pools.statistics import StatisticCheck
 
     for measured, code in ((101.0, 0), (110.0, 1)):
-        outcome = PoolCheck((StatisticCheck("ids", 100.0, measured, 1.0),))
+        outcome = [StatisticCheck("ids", 100.0, measured, 1.0)]
         monkeypatch.setattr(checks, "check_pool", lambda tables, seed, progress, o=outcome: o)
         assert main(["pool", "check"]) == code
         assert f"{measured:.4f}" in capsys.readouterr().out
+        assert main(["pool", "check", "--json"]) == code
+        row = {"name": "ids", "published": 100.0, "measured": measured, "tolerance": 1.0, "ok": code == 0}
+        assert json.loads(capsys.readouterr().out) == {"ok": code == 0, "rows": [row]}
 
 
 @pytest.mark.parametrize(("problem", "code"), [("", 0), ("torch and FBGEMM do not load: no torch", 1)])

@@ -15,7 +15,7 @@ from shardgym import recorded_ids
 from shardgym.errors import InputError
 from shardgym.ids import draw_bags
 from shardgym.pools import load_pool
-from shardgym.pools.dlrm_datasets import load_dlrm_dataset
+from shardgym.pools.files import load_dlrm_dataset
 from shardgym.recorded_ids import bags_digest, read_bags
 from shardgym.table import RecordedIds
 

@@ -3,7 +3,7 @@
 import pytest
 
 from shardgym.errors import UnknownNameError
-from shardgym.pools.published import load_model, model_names
+from shardgym.pools.load import load_model, model_names
 from shardgym.table import UniformIds, ZipfIds
 
 #: Tables, rows, ids per sample, GiB in FP32, as their sources or the sums of their published lists say.

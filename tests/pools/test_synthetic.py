@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 
 import numpy as np
@@ -11,7 +10,8 @@ import pytest
 
 from shardgym.errors import InputError
 from shardgym.ids import ReuseCounts, draw_bags
-from shardgym.pools.synthetic import PUBLISHED_2021, check_pool, compare, measure_pool, synthetic_tables
+from shardgym.pools.load import synthetic_tables
+from shardgym.pools.statistics import PUBLISHED_2021, check_pool, compare, format_checks, measure_pool
 from shardgym.table import EmbeddingTable, UniformIds, ZipfIds
 
 GIB = 2**30
@@ -86,8 +86,8 @@ def test_a_stored_histogram_is_that_of_a_real_draw(index):
 @pytest.mark.slow
 def test_the_ids_of_the_pool_have_the_published_statistics():
     check = check_pool(synthetic_tables(), seed=1)
-    assert check.ok, check.table()
-    shares = [row for row in check.rows if row.name.startswith("share")]
+    assert not failing(check), format_checks(check)
+    shares = [row for row in check if row.name.startswith("share")]
     assert max(abs(row.measured - row.published) for row in shares) < 0.005
 
 
@@ -109,7 +109,7 @@ def changed(**changes):
 
 
 def failing(check):
-    return [row.name for row in check.rows if not row.ok]
+    return [row.name for row in check if not row.ok]
 
 
 def test_measured_statistics_of_a_pool_that_can_be_counted_by_hand():
@@ -123,8 +123,8 @@ def test_measured_statistics_of_a_pool_that_can_be_counted_by_hand():
 
 def test_the_published_figures_are_within_tolerance_of_themselves():
     check = compare(PUBLISHED_2021, PUBLISHED_2021)
-    assert check.ok
-    assert len(check.rows) == 2 + 17 + 17
+    assert not failing(check)
+    assert len(check) == 2 + 17 + 17
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,6 @@ def test_the_published_figures_are_within_tolerance_of_themselves():
 )
 def test_one_figure_out_of_tolerance_fails_the_check_and_is_named(off, name):
     check = compare(off, PUBLISHED_2021)
-    assert not check.ok
     assert failing(check) == [name]
 
 
@@ -150,11 +149,11 @@ def test_deviations_inside_the_tolerances_pass():
         distinct_rows=int(128_435_723 * 0.981),
         row_shares=tuple(x + 0.009 for x in PUBLISHED_2021.row_shares),
     )
-    assert compare(inside, PUBLISHED_2021).ok
+    assert not failing(compare(inside, PUBLISHED_2021))
 
 
 def test_another_draw_of_the_same_pool_passes(as_published):
-    assert check_pool(small_pool(), seed=1, published=as_published).ok
+    assert not failing(check_pool(small_pool(), seed=1, published=as_published))
 
 
 def more_ids(t):
@@ -184,7 +183,6 @@ def no_skew(t):
 )
 def test_a_perturbed_pool_fails(change, name, as_published):
     check = check_pool([change(t) for t in small_pool()], published=as_published)
-    assert not check.ok
     assert name in failing(check)
 
 
@@ -196,21 +194,12 @@ def test_a_part_of_the_pool_is_refused():
 def test_progress_is_reported_after_every_table():
     calls = []
     tables = [EmbeddingTable(f"t{i}", 10, 4, 1.0, ZipfIds(s=1.0)) for i in range(3)]
-    measure_pool(tables, 8, progress=lambda done, total: calls.append((done, total)))
-    assert calls == [(1, 3), (2, 3), (3, 3)]
+    measure_pool(tables, 8, progress=lambda: calls.append(1))
+    assert len(calls) == 3
 
 
 def test_the_rendering_shows_both_columns_and_what_is_off():
-    lines = compare(changed(ids=900_000_000), PUBLISHED_2021).table().splitlines()
+    lines = format_checks(compare(changed(ids=900_000_000), PUBLISHED_2021)).splitlines()
     assert len(lines) == 2 + 36
     assert lines[2].split() == ["ids", "887,017,990", "900,000,000", "8,870,180", "OFF"]
     assert lines[4].split()[-4:] == ["0.4730", "0.4730", "0.0100", "ok"]
-
-
-def test_the_outcome_survives_json():
-    check = compare(changed(ids=900_000_000), PUBLISHED_2021)
-    data = json.loads(json.dumps(check.to_dict()))
-    assert data["ok"] is False
-    assert data["rows"][0] == {
-        "name": "ids", "published": 887_017_990, "measured": 900_000_000, "tolerance": 8_870_179.9, "ok": False,
-    }  # fmt: skip

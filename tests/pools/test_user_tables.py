@@ -6,7 +6,7 @@ import pytest
 
 from shardgym.errors import InputError
 from shardgym.pools import load_pool
-from shardgym.pools.user_tables import load_user_tables
+from shardgym.pools.files import load_user_tables
 from shardgym.table import UniformIds, ZipfIds
 
 HEADER = "name,num_embeddings,embedding_dim,pooling_factor,zipf_s,zipf_q\n"

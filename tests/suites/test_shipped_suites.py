@@ -9,7 +9,7 @@ import pytest
 from shardgym.costs import cost_names
 from shardgym.errors import UnknownNameError
 from shardgym.pools import load_pool
-from shardgym.pools.published import model_names
+from shardgym.pools.load import model_names
 from shardgym.suites import load_suite, suite_names
 
 NAMES = ["dlrm4-gpu-v1", "dlrm4-v1", "dlrm8-gpu-v1", "dlrm8-v1", "published-v1", "quick-v1", "tiny-v1"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from shardgym.ids import ReuseCounts, draw_bags
-from shardgym.pools.synthetic import synthetic_tables
+from shardgym.pools.load import synthetic_tables
 from shardgym.table import EmbeddingTable, ZipfIds
 
 pytest.importorskip("scipy", reason="the calibration script needs the extra 'dev'")

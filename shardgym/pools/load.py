@@ -1,0 +1,144 @@
+"""Pools by name or file. With the package come a synthetic one and the tables of published models.
+
+The synthetic pool is 856 made-up tables that together behave like the dlrm_datasets 2021 file. Published of that file
+(`embedding_bag/2021/locality_stats.txt`) are totals over its 856 tables at batch 65,536: ids, distinct rows, and both
+reuse histograms. The ids of this pool, drawn with `draw_bags`, match them (`shardgym.pools.statistics`). Nothing is
+published per table, so the following is our choice:
+
+- Rows are log-normal up to 20 million, a tenth of the tables being small vocabularies from 100 rows; the mean is 1.3
+  million. That lets the NeuroShard protocol (10 to 59 tables, widths up to 128, at most 15 GiB in FP32 on four
+  devices of 4 GiB) find a task in a few draws, and memory binds: 29 tables exceed a device at width 128.
+- Half of the tables are single-valued features that some samples lack (pooling factor around 0.7), the others
+  multi-valued with a log-normal pooling factor up to about 200; larger tables tend to have more. The mean is 15.8, as
+  published.
+- Every table has its own skew. Exponents s (around 1.1) and shifts q (from 0 to half of the rows) were drawn at
+  random and drawn anew, table by table, until the totals matched.
+
+Widths are not part of that file: `embedding_dim` is a placeholder of 16, suites draw their own. The reuse histograms
+are those of one real draw at batch 65,536. `tools/calibrate_synthetic_pool.py` made the data.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from shardgym.arguments import check_name
+from shardgym.errors import InputError, UnknownNameError
+from shardgym.pools.files import load_dlrm_dataset, load_user_tables
+from shardgym.records import CONFIG, Record
+from shardgym.table import DEFAULT_BATCH_SIZE, REUSE_BINS, EmbeddingTable, TablePool, UniformIds, ZipfIds
+from shardgym.task import Optimizer, Precision
+
+_DATA = Path(__file__).with_name("data")
+
+#: Name of the synthetic pool.
+SYNTHETIC = "synthetic-2021"
+
+#: Width of every synthetic table until a suite draws one.
+PLACEHOLDER_DIM = 16
+
+#: The synthetic tables, one per line, and its columns.
+DATA_FILE = _DATA / f"{SYNTHETIC}.csv"
+BIN_COLUMNS = tuple(f"bin_{i}" for i in range(REUSE_BINS))
+COLUMNS = ("name", "num_embeddings", "pooling_factor", "s", "q", *BIN_COLUMNS)
+
+
+def pool_names() -> list[str]:
+    """Names that `load_pool` knows besides paths."""
+    return [SYNTHETIC, *model_names()]
+
+
+def load_pool(name_or_path: str | Path) -> TablePool:
+    """Load a pool.
+
+    Args:
+        name_or_path: a name from `pool_names()`, or the path of a file: `.json` or `.csv` with your own tables,
+            `.pt` or `.pt.gz` from dlrm_datasets.
+
+    Raises:
+        UnknownNameError: neither a known name nor a path; the closest names are in the message.
+        InputError: the file cannot be read or holds something else; or the argument is no name or path.
+    """
+    text = check_name("pool", name_or_path)
+    if text.endswith((".pt", ".pt.gz")):
+        return load_dlrm_dataset(text)
+    if text.endswith((".json", ".csv")):
+        return load_user_tables(text)
+    if text == SYNTHETIC:
+        return TablePool(SYNTHETIC, DEFAULT_BATCH_SIZE, synthetic_tables())
+    if text in model_names():
+        return load_model(text).pool
+    if Path(text).exists():
+        raise InputError(f"pool file '{text}': expected a name ending in .json, .csv, .pt, .pt.gz")
+    raise UnknownNameError("pool", text, pool_names())
+
+
+@functools.cache
+def synthetic_tables() -> tuple[EmbeddingTable, ...]:
+    """Return the 856 tables, in an order that carries no information."""
+    with DATA_FILE.open(encoding="utf-8") as lines:
+        return tuple(
+            EmbeddingTable(
+                name=row["name"],
+                num_embeddings=int(row["num_embeddings"]),
+                embedding_dim=PLACEHOLDER_DIM,
+                pooling_factor=float(row["pooling_factor"]),
+                ids=ZipfIds(s=float(row["s"]), q=float(row["q"]), lengths="poisson"),
+                reuse_histogram=tuple(float(row[column]) for column in BIN_COLUMNS),
+            )
+            for row in csv.DictReader(lines)
+        )
+
+
+@dataclass(frozen=True, config=CONFIG)
+class PublishedModel(Record):
+    """A model that somebody published.
+
+    Attributes:
+        pool: its tables and its batch size (global).
+        source: where table sizes, batch size and id distribution are from, and what is not stated there.
+        precision: of weights.
+        optimizer: that it was published with.
+    """
+
+    pool: TablePool
+    source: Annotated[str, Field(min_length=1)]
+    precision: Precision = "fp32"
+    optimizer: Optimizer = "exact_sgd"
+
+
+def model_names() -> list[str]:
+    """Names of the published models, in the order of the data file."""
+    return list(_entries())
+
+
+@functools.cache
+def load_model(name: str) -> PublishedModel:
+    """Return a published model; raises `UnknownNameError` with the closest names."""
+    entries = _entries()
+    if name not in entries:
+        raise UnknownNameError("published model", name, entries)
+    entry = dict(entries[name])
+    zipf = entry.pop("zipf", None)
+    ids = UniformIds() if zipf is None else ZipfIds(**zipf)  # bags have a fixed size, as in the sources
+    # The file groups equal tables: how many, rows, columns, ids per sample.
+    shapes = [(rows, dim, pooling) for count, rows, dim, pooling in entry.pop("tables") for _ in range(count)]
+    digits = len(str(len(shapes) - 1))
+    tables = [
+        EmbeddingTable(f"t{i:0{digits}d}", rows, dim, pooling, ids) for i, (rows, dim, pooling) in enumerate(shapes)
+    ]
+    pool = TablePool(name, entry.pop("batch_size"), tuple(tables))
+    return PublishedModel.from_dict({"pool": pool, **entry}, f"published.yaml: {name}")
+
+
+@functools.cache
+def _entries() -> dict[str, dict[str, Any]]:
+    data: dict[str, dict[str, Any]] = yaml.safe_load((_DATA / "published.yaml").read_text(encoding="utf-8"))
+    return data

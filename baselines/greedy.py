@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -12,7 +13,7 @@ from shardgym.arguments import check_instance, check_int
 from shardgym.arrays import Ints
 from shardgym.costs.base import CostModel
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.plan import COLUMN_UNIT, ShardingPlan
+from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 
@@ -74,8 +75,8 @@ class SizeLookupGreedy(Greedy):
         return table.embedding_dim * table.pooling_factor * math.log10(table.num_embeddings)
 
 
-def place_greedily(task: ShardingTask, costs: Sequence[float]) -> ShardingPlan:
-    """Place the costliest table first, each on the device with the smallest sum of costs that has room.
+def place_greedily(task: ShardingTask, costs: Sequence[float], shards: Sequence[Shard] | None = None) -> ShardingPlan:
+    """Place the costliest shard first, each on the device with the smallest sum of costs that has room.
 
     The greedy of NeuroShard, DreamShard and AutoShard (`sharders.py`): tables sorted by (cost, size, index)
     descending; ties go to the device with fewer bytes, then to the lower number. Unlike there, a table that fits
@@ -83,49 +84,53 @@ def place_greedily(task: ShardingTask, costs: Sequence[float]) -> ShardingPlan:
 
     Args:
         task: what to place.
-        costs: one per table.
+        costs: one per shard.
+        shards: that hold every cell of every table once, whatever devices they name; every table whole when None.
 
     Raises:
-        NoFeasiblePlanError: a table fits nowhere, or no plan can hold it.
+        NoFeasiblePlanError: a shard fits nowhere, or no plan can hold it.
     """
-    sizes = [task.table_bytes(table) for table in task.tables]
+    pieces = [Shard.whole(table, 0) for table in task.tables] if shards is None else shards
+    sizes = [piece.bytes(task) for piece in pieces]
     room = np.array(task.topology.memory_bytes, dtype=np.int64)
     used = np.zeros(task.num_devices, dtype=np.int64)
     load = np.zeros(task.num_devices)
-    devices = [0] * task.num_tables
-    for n in sorted(range(task.num_tables), key=lambda n: (costs[n], sizes[n], n), reverse=True):
-        fitting = devices_with_room(task, task.tables[n], room)
+    placed = []
+    for n in sorted(range(len(pieces)), key=lambda n: (costs[n], sizes[n], n), reverse=True):
+        fitting = devices_with_room(task, pieces[n], room)
         lightest = fitting[load[fitting] == load[fitting].min()]
         device = int(lightest[used[lightest].argmin()])
-        devices[n] = device
+        placed.append(dataclasses.replace(pieces[n], device=device))
         load[device] += costs[n]
         used[device] += sizes[n]
         room[device] -= sizes[n]
-    return ShardingPlan.table_wise(task, devices)
+    return ShardingPlan.of(task, placed)
 
 
-def devices_with_room(task: ShardingTask, table: EmbeddingTable, room: Ints) -> Ints:
-    """Return the devices on which a whole table fits, ascending.
+def devices_with_room(task: ShardingTask, shard: Shard, room: Ints) -> Ints:
+    """Return the devices on which a shard fits, ascending.
 
     Args:
-        task: that the table is of.
-        table: to be placed.
+        task: that the shard is of.
+        shard: to be placed.
         room: bytes left on every device, shape (D,).
 
     Raises:
-        NoFeasiblePlanError: there is none, or no cut of the table has widths that FBGEMM takes.
+        NoFeasiblePlanError: there is none, or FBGEMM does not take the shard's width.
     """
-    if table.embedding_dim % COLUMN_UNIT:
+    if shard.num_columns % COLUMN_UNIT:
         raise NoFeasiblePlanError(
-            f"table '{table.name}' has {table.embedding_dim} columns: no plan is feasible, "
+            f"table '{shard.table}' has {shard.num_columns} columns: no plan is feasible, "
             f"FBGEMM needs widths divisible by {COLUMN_UNIT}"
         )
-    size = task.table_bytes(table)
+    size = shard.bytes(task)
     fitting: Ints = np.flatnonzero(room >= size)
     if not fitting.size:
         device = int(room.argmax())
+        is_whole = shard.num_columns == task.table(shard.table).embedding_dim
+        piece = "" if is_whole else f"a piece of {shard.num_columns} columns of "
         raise NoFeasiblePlanError(
-            f"table '{table.name}' of {size} bytes fits on no device: the largest room left is {int(room[device])} "
-            f"bytes on device {device}"
+            f"{piece}table '{shard.table}' of {size} bytes fits on no device: the largest room left is "
+            f"{int(room[device])} bytes on device {device}"
         )
     return fitting

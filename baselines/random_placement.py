@@ -7,7 +7,7 @@ import numpy as np
 from baselines.greedy import devices_with_room
 from shardgym.arguments import check_instance, check_int
 from shardgym.costs.base import CostModel
-from shardgym.plan import ShardingPlan
+from shardgym.plan import Shard, ShardingPlan
 from shardgym.task import ShardingTask
 
 
@@ -33,6 +33,6 @@ class RandomSolver:
         room = np.array(task.topology.memory_bytes, dtype=np.int64)
         devices = [0] * task.num_tables
         for n in sorted(range(task.num_tables), key=lambda n: (sizes[n], n), reverse=True):
-            devices[n] = int(rng.choice(devices_with_room(task, task.tables[n], room)))
+            devices[n] = int(rng.choice(devices_with_room(task, Shard.whole(task.tables[n], 0), room)))
             room[devices[n]] -= sizes[n]
         return ShardingPlan.table_wise(task, devices)

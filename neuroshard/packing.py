@@ -7,29 +7,9 @@ import numpy as np
 from neuroshard.shard_table import ShardTable, plan_of, units_of
 from shardgym.arrays import Ints
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.plan import COLUMN_UNIT
-from shardgym.task import ShardingTask
 
 #: Shards that the exhaustive part of the packing places before it gives up.
 _MOST_STEPS = 20_000
-
-
-def check_possible(task: ShardingTask) -> None:
-    """Refuse tasks that no halving of columns can make feasible.
-
-    Raises:
-        NoFeasiblePlanError: a width cannot be fused, or the tables are larger than all devices together.
-    """
-    for table in task.tables:
-        if table.embedding_dim % COLUMN_UNIT:
-            raise NoFeasiblePlanError(
-                f"table '{table.name}' has {table.embedding_dim} columns: no plan is feasible, "
-                f"FBGEMM needs widths divisible by {COLUMN_UNIT}"
-            )
-    if task.total_bytes > task.topology.total_memory_bytes:
-        raise NoFeasiblePlanError(
-            f"the tables take {task.total_bytes} bytes, the devices have {task.topology.total_memory_bytes} together"
-        )
 
 
 def pack(shards: ShardTable) -> list[list[int]]:

@@ -14,13 +14,13 @@ import numpy as np
 from neuroshard.beam import BeamSearch, SearchSettings
 from neuroshard.device_sets import EvaluatedDeviceSets, SimulatorDeviceSets
 from neuroshard.grid_search import Cutoff, GridSearch, InnerSearch
-from neuroshard.packing import check_possible, pack
+from neuroshard.packing import pack
 from neuroshard.shard_table import ShardTable, plan_of
 from shardgym.costs.base import CostModel
 from shardgym.costs.simulator import SimulatorCost
 from shardgym.errors import InputError, MissingDependencyError
 from shardgym.incumbent import Budget, Incumbent, OutOfTime
-from shardgym.plan import COLUMN_UNIT, ShardingPlan
+from shardgym.plan import COLUMN_UNIT, ShardingPlan, check_possible
 from shardgym.solver import Observer, check_solve_arguments
 from shardgym.task import ShardingTask
 

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 from pydantic.dataclasses import dataclass
 
 from shardgym.arguments import check_instance, check_list
-from shardgym.errors import InfeasiblePlanError, InputError
+from shardgym.errors import InfeasiblePlanError, InputError, NoFeasiblePlanError
 from shardgym.records import CONFIG, Digest, Name, Record, Whole
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
@@ -170,6 +170,24 @@ def plan_problems(task: ShardingTask, shards: Sequence[Shard]) -> list[str]:
     problems += [problem for problem in cover if problem is not None]
     problems += memory_problems(task, known)
     return problems
+
+
+def check_possible(task: ShardingTask) -> None:
+    """Refuse tasks that no plan is feasible for, however tables are cut by columns.
+
+    Raises:
+        NoFeasiblePlanError: a width cannot be fused, or the tables are larger than all devices together.
+    """
+    for table in task.tables:
+        if table.embedding_dim % COLUMN_UNIT:
+            raise NoFeasiblePlanError(
+                f"table '{table.name}' has {table.embedding_dim} columns: no plan is feasible, "
+                f"FBGEMM needs widths divisible by {COLUMN_UNIT}"
+            )
+    if task.total_bytes > task.topology.total_memory_bytes:
+        raise NoFeasiblePlanError(
+            f"the tables take {task.total_bytes} bytes, the devices have {task.topology.total_memory_bytes} together"
+        )
 
 
 def _cover_problem(table: EmbeddingTable, shards: Sequence[Shard]) -> str | None:

@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from neuroshard.beam import SearchSettings
-from neuroshard.packing import check_possible, pack_units
+from neuroshard.packing import pack_units
 from neuroshard.plus.construction import cut_greedily, starts_of
 from neuroshard.plus.local_search import LocalSearch, PlusSettings
 from neuroshard.plus.moves import Allocation
@@ -20,7 +20,7 @@ from shardgym.costs.base import CostModel
 from shardgym.costs.simulator import SimulatorCost
 from shardgym.errors import NoFeasiblePlanError
 from shardgym.incumbent import Budget, Incumbent, OutOfTime
-from shardgym.plan import ShardingPlan
+from shardgym.plan import ShardingPlan, check_possible
 from shardgym.solver import Observer, check_solve_arguments
 from shardgym.task import ShardingTask
 

@@ -161,6 +161,16 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         """The cost model that rewards come from."""
         return self._game.cost
 
+    def even_share_ms(self) -> float:
+        """Return the time of all tables of the task on one device (whatever its memory), over the number of devices.
+
+        Raises:
+            gymnasium.error.ResetNeeded: before the first reset.
+            InputError: the cost model has no time for it.
+        """
+        self._require_episode()
+        return float(self._game.scorer.even_share_ms(_ROW)[0])
+
     @property
     def _made_with(self) -> tuple[Any, ...]:
         cost = self._game.cost
@@ -241,8 +251,9 @@ class TableWiseEnv(PlacementEnv):
     Episodes are never truncated.
 
     **Info.** Always: `task_index` (-1 for a task given by option), `task_hash`, `task` (its name), `table` (name of
-    the table to place, "" if none), `placed`. At the end also `outcome`, and `reason`, one line, unless complete. A
-    complete plan adds `plan` (`ShardingPlan`) and `cost` (`PlanCost`). Info is deterministic if the cost is.
+    the table to place, "" if none), `placed`. At the end also `outcome`; `is_success`, 1.0 if complete, else 0.0;
+    `cost_ms`, the plan's cost, infinite unless complete; and `reason`, one line, unless complete. A complete plan adds
+    `plan` (`ShardingPlan`) and `cost` (`PlanCost`). Info is deterministic if the cost is.
 
     **Snapshots.** `env.unwrapped.snapshot()` saves the state of an episode and `restore(snapshot)` returns to it,
     cheaply enough for tree search. Environments and snapshots can be pickled if the cost model can.

@@ -264,7 +264,9 @@ class Game:
     def _end(self, result: StepResult, row: int, earned: float, outcome: str, **info: Any) -> None:
         """End an episode with the reward that makes its return `earned`."""
         result.rewards[row] = earned - self.earned[row]
-        result.ends[row] = {"outcome": outcome, **info}
+        complete = outcome == "complete"
+        cost_ms = info["cost"].total_ms if complete else math.inf
+        result.ends[row] = {"outcome": outcome, "is_success": float(complete), "cost_ms": cost_ms, **info}
         self.earned[row] = earned
         self._stuck[row] = False
         self.placements.end(row)

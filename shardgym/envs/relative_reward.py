@@ -1,22 +1,20 @@
-"""RelativeReward: rewards of similar size for cheap and expensive tasks."""
+"""RelativeReward and VectorRelativeReward: rewards of similar size for cheap and expensive tasks."""
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
 from shardgym.arguments import describe
-from shardgym.costs.base import CostModel
+from shardgym.arrays import Bools, Floats, Ints
 from shardgym.envs.env import PlacementEnv, Step
 from shardgym.envs.observation import Observation
+from shardgym.envs.vector_env import PlacementVectorEnv
+from shardgym.envs.vector_env import Step as VectorStep
 from shardgym.errors import InputError
-from shardgym.plan import ShardingPlan
-from shardgym.task import ShardingTask
-
-_MUCH_MEMORY = 2**60
 
 
 class RelativeReward(
@@ -54,7 +52,7 @@ class RelativeReward(
             InputError: the cost model cannot score all tables on one device; or as the environment.
         """
         observation, info = self.env.reset(seed=seed, options=options)
-        self._even_share_ms = even_share_ms(self._placing.cost, self._placing.task)
+        self._even_share_ms = self._placing.even_share_ms()
         return observation, info | {"even_share_ms": self._even_share_ms}
 
     def step(self, action: Any) -> Step:
@@ -63,15 +61,63 @@ class RelativeReward(
         return observation, float(reward) / self._even_share_ms, terminated, truncated, info
 
 
-def even_share_ms(cost: CostModel, task: ShardingTask) -> float:
-    """Return the time of all tables on one device over the number of devices.
+class VectorRelativeReward(VectorWrapper[Observation, Ints, Observation, Ints, Any]):
+    """`RelativeReward` for the native vector environments.
+
+    Infos have `even_share_ms` of the environments that have just been reset.
+
+    Args:
+        env: a native vector environment, wrapped or not.
 
     Raises:
-        InputError: the cost model has no time for it.
+        InputError: another environment.
+
+    Example:
+        >>> envs = VectorRelativeReward(gymnasium.make_vec("ShardGym/TableWise-v0", num_envs=8))
+        >>> observations, infos = envs.reset(seed=0)
+        >>> infos["even_share_ms"].shape
+        (8,)
     """
-    topology = dataclasses.replace(task.topology, memory_bytes=(_MUCH_MEMORY,) * task.num_devices)
-    roomy = dataclasses.replace(task, topology=topology)
-    [on_one] = cost.evaluate(roomy, [ShardingPlan.table_wise(roomy, [0] * task.num_tables)])
-    if on_one.reason is not None:
-        raise InputError(f"task '{task.name}': there is no time of all tables on one device: {on_one.reason}")
-    return on_one.total_ms / task.num_devices
+
+    def __init__(self, env: VectorEnv[Observation, Ints, Any]) -> None:
+        inner = env.unwrapped if isinstance(env, VectorEnv) else env
+        if not isinstance(inner, PlacementVectorEnv):
+            raise InputError(f"VectorRelativeReward is for native vector environments, got {describe(inner)}")
+        super().__init__(env)
+        self._placing: PlacementVectorEnv = inner
+        self.autoreset_mode = inner.autoreset_mode
+        self._even_share_ms: Floats = np.ones(inner.num_envs)
+        self._ended: Bools = np.zeros(inner.num_envs, dtype=np.bool_)
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Start episodes and compute their even shares.
+
+        Raises:
+            InputError: the cost model cannot score all tables on one device; or as the environment.
+        """
+        observations, infos = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]
+        mask = (options or {}).get("reset_mask")
+        return observations, self._start(infos, np.ones_like(self._ended) if mask is None else mask)
+
+    def step(self, actions: Any) -> VectorStep:
+        """Step, and divide the rewards."""
+        observations, rewards, terminated, truncated, infos = self.env.step(actions)
+        # A step that resets an environment (NEXT_STEP) earns 0, whatever this divides by.
+        relative = rewards / self._even_share_ms
+        again = {AutoresetMode.SAME_STEP: terminated, AutoresetMode.NEXT_STEP: self._ended}.get(self.autoreset_mode)
+        if again is not None and again.any():
+            infos = self._start(infos, again)
+        self._ended = terminated
+        return observations, relative, terminated, truncated, infos
+
+    def action_masks(self) -> Bools:
+        """Return which actions are valid now, shape (N, actions); none where the episode has ended."""
+        return self._placing.action_masks()
+
+    def _start(self, infos: dict[str, Any], mask: Bools) -> dict[str, Any]:
+        """Compute the even shares of episodes that have just begun and add them to the infos."""
+        self._even_share_ms[mask] = self._placing.even_share_ms(np.flatnonzero(mask))
+        self._ended = np.zeros_like(mask)
+        return infos | {"even_share_ms": np.where(mask, self._even_share_ms, 0.0), "_even_share_ms": mask.copy()}

@@ -23,6 +23,9 @@ from shardgym.task import ShardingTask
 #: `Shard` objects that are kept for later plans.
 _SHARDS_KEPT = 2**20
 
+#: Memory of a device on which every task fits.
+_MUCH_MEMORY = 2**60
+
 
 class PlanScorer:
     """Scores placements with any cost model. Methods take `rows`, numbers of episodes, shape (n,).
@@ -41,6 +44,7 @@ class PlanScorer:
         """Drop everything that refers to numbers of the catalog, which has been cleared."""
         self._plan_shards: dict[tuple[int, int, int], Shard] = {}
         self._stand_ins: dict[tuple[int, int], EmbeddingTable] = {}
+        self._even_shares: dict[int, float] = {}
 
     def start(self, rows: Ints) -> None:
         """Prepare partial costs of placements that have just been started; overridden where that takes work."""
@@ -116,6 +120,19 @@ class PlanScorer:
         if cost.reason is not None:
             raise MeasurementError(cost.reason)
         return cost.per_device
+
+    def even_share_ms(self, rows: Ints) -> Floats:
+        """Return the time of all tables of a task on one device, over the number of devices, shape (n,).
+
+        Raises:
+            InputError: the cost model has no time for it.
+        """
+        shares = []
+        for number in self._placements.task[rows].tolist():
+            if number not in self._even_shares:
+                self._even_shares[number] = even_share_ms(self._cost, self._placements.catalog.tasks[number])
+            shares.append(self._even_shares[number])
+        return np.array(shares)
 
     def save(self, row: int) -> Any:
         """Return the state that `load` needs to restore partial costs."""
@@ -278,3 +295,17 @@ def cost_model(cost: str | CostModel, settings: dict[str, Any] | None) -> tuple[
     if settings:
         raise InputError("cost_settings are for a cost given by name, a ready-made cost model was given")
     return cost, False
+
+
+def even_share_ms(cost: CostModel, task: ShardingTask) -> float:
+    """Return the time of all tables on one device over the number of devices.
+
+    Raises:
+        InputError: the cost model has no time for it.
+    """
+    topology = dataclasses.replace(task.topology, memory_bytes=(_MUCH_MEMORY,) * task.num_devices)
+    roomy = dataclasses.replace(task, topology=topology)
+    [on_one] = cost.evaluate(roomy, [ShardingPlan.table_wise(roomy, [0] * task.num_tables)])
+    if on_one.reason is not None:
+        raise InputError(f"task '{task.name}': there is no time of all tables on one device: {on_one.reason}")
+    return on_one.total_ms / task.num_devices

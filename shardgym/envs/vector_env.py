@@ -37,8 +37,9 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
         self, num_envs: int = 1, *, autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP, **settings: Any
     ) -> None:
         self.num_envs = check_int("num_envs", num_envs, 1)
-        self._mode = _autoreset_mode(autoreset_mode)
-        self.metadata = {"render_modes": list(RENDER_MODES), "render_fps": 4, "autoreset_mode": self._mode}
+        # Gymnasium looks into the metadata, TorchRL at the attribute.
+        self.autoreset_mode = _autoreset_mode(autoreset_mode)
+        self.metadata = {"render_modes": list(RENDER_MODES), "render_fps": 4, "autoreset_mode": self.autoreset_mode}
         # It is never stepped: it checks the settings and makes the spaces, the rules and the sampler of tasks.
         self._single = self.single_env(**settings)
         self.render_mode = self._single.render_mode
@@ -100,18 +101,18 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
         if not self._started:
             raise gymnasium.error.ResetNeeded("there are no episodes: call reset() first")
         again = self._game.ended  # rows that are reset in this step
-        if self._mode is AutoresetMode.DISABLED and again.any():
+        if self.autoreset_mode is AutoresetMode.DISABLED and again.any():
             raise gymnasium.error.ResetNeeded(
                 f"the episode of environment {int(again.argmax())} has ended: call reset() with a reset_mask first"
             )
         result = self._game.step(np.flatnonzero(~again), _action_numbers(actions, self.num_envs), actions)
         terminated = self._game.ended & ~again
         final: dict[int, dict[str, Any]] = {}
-        if self._mode is AutoresetMode.SAME_STEP:
+        if self.autoreset_mode is AutoresetMode.SAME_STEP:
             again = terminated
             final = self._final(result)
         reasons = self._start(np.flatnonzero(again), None)
-        ends = result.ends if self._mode is not AutoresetMode.SAME_STEP else final
+        ends = result.ends if self.autoreset_mode is not AutoresetMode.SAME_STEP else final
         infos = self._infos(np.ones(self.num_envs, dtype=np.bool_), reasons, ends)
         truncated = np.zeros(self.num_envs, dtype=np.bool_)
         return self._game.observe(), result.rewards, terminated, truncated, infos
@@ -119,6 +120,17 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
     def action_masks(self) -> Bools:
         """Return which actions are valid now, shape (N, actions); none where the episode has ended."""
         return self._game.masks()
+
+    def even_share_ms(self, rows: Ints) -> Floats:
+        """Return the time of all tables of a task on one device, over the number of devices, shape (n,).
+
+        Args:
+            rows: numbers of environments, shape (n,).
+
+        Raises:
+            InputError: the cost model has no time for it.
+        """
+        return self._game.scorer.even_share_ms(rows)
 
     def render(self) -> tuple[Any, ...] | None:
         """Return every environment's placement, as the single environment renders it; None without render mode.

@@ -34,6 +34,10 @@ PLAYED = {
 PLAY = ("greedy", "valid", "any")
 
 
+#: Entries of infos that came after the recording, and say what other entries say.
+LATER = {"is_success", "_is_success", "cost_ms", "_cost_ms"}
+
+
 class Failing(RooflineCost):
     """Has no time for plans that leave device 0 empty, and no worker for tasks of five tables."""
 
@@ -189,7 +193,7 @@ def add(digest, observation, info, costs):
 def plain(value, costs):
     """Return what an info holds as JSON, and append the times of costs to `costs`."""
     if isinstance(value, dict):
-        return {name: plain(value[name], costs) for name in sorted(value)}
+        return {name: plain(value[name], costs) for name in sorted(value.keys() - LATER)}
     if isinstance(value, np.ndarray):
         return [str(value.dtype), [plain(member, costs) for member in value]]
     if isinstance(value, shardgym.ShardingPlan):

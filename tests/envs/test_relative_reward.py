@@ -1,13 +1,15 @@
 """RelativeReward: rewards over the even share of the task's work."""
 
 import gymnasium
+import numpy as np
 import pytest
 from env_toys import halvable_task, make_tasks, masked_rollout
 from gymnasium.envs.registration import EnvSpec
+from vector_play import some_actions
 
 from shardgym.costs.roofline import RooflineCost
 from shardgym.envs.registration import ENV_IDS
-from shardgym.envs.relative_reward import RelativeReward
+from shardgym.envs.relative_reward import RelativeReward, VectorRelativeReward
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
 from shardgym.table import EmbeddingTable
@@ -56,3 +58,32 @@ def test_masks_and_spec_go_through_the_wrapper():
     assert env.get_wrapper_attr("action_masks")().any()
     again = gymnasium.make(EnvSpec.from_json(env.spec.to_json()))
     assert isinstance(again, RelativeReward)
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
+def test_many_environments_earn_what_single_ones_earn(mode):
+    """Row by row, as the wrapper of single environments in Gymnasium's vector environment."""
+    settings = {"num_envs": 3, "tasks": make_tasks(), "reward": "dense"}
+    options = {"vectorization_mode": "sync", "wrappers": [RelativeReward]}
+    envs = [
+        VectorRelativeReward(gymnasium.make_vec("ShardGym/TableWise-v0", autoreset_mode=mode, **settings)),
+        gymnasium.make_vec("ShardGym/TableWise-v0", vector_kwargs={"autoreset_mode": mode}, **options, **settings),
+    ]
+    rng = np.random.default_rng(4)
+    observations, infos = zip(*(env.reset(seed=1) for env in envs), strict=True)
+    for _ in range(40):
+        assert np.array_equal(*(info.get("_even_share_ms", np.zeros(3, bool)) for info in infos))
+        np.testing.assert_allclose(*(info.get("even_share_ms", np.zeros(3)) for info in infos), rtol=1e-12)
+        actions = some_actions(rng, observations[0]["action_mask"], illegal=0)
+        observations, rewards, terminated, _, infos = zip(*(env.step(actions) for env in envs), strict=True)
+        np.testing.assert_allclose(*rewards, rtol=1e-9)
+        if mode == "Disabled" and terminated[0].any():
+            again = {"reset_mask": terminated[0]}
+            observations, infos = zip(*(env.reset(options=dict(again)) for env in envs), strict=True)
+
+
+def test_only_native_vector_environments_can_be_wrapped():
+    with pytest.raises(InputError, match="VectorRelativeReward is for native vector environments, got SyncVectorEnv"):
+        VectorRelativeReward(gymnasium.make_vec("ShardGym/TableWise-v0", num_envs=2, vectorization_mode="sync"))
+    with pytest.raises(InputError, match="is for native vector environments, got int 3"):
+        VectorRelativeReward(3)

@@ -1,0 +1,161 @@
+"""NativeVecEnv: a native vector environment as a `VecEnv` of stable-baselines3. Needs the extra `rl`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from shardgym.arguments import describe
+from shardgym.arrays import Bools, Floats, Ints
+from shardgym.envs.observation import Observation
+from shardgym.envs.vector_env import PlacementVectorEnv
+from shardgym.errors import InputError, MissingDependencyError
+
+try:
+    from stable_baselines3.common.monitor import Monitor
+    from stable_baselines3.common.vec_env import VecEnv
+    from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices
+except ModuleNotFoundError as error:
+    if error.name is None or error.name.partition(".")[0] != "stable_baselines3":
+        raise
+    raise MissingDependencyError("stable_baselines3", "rl", "shardgym.envs.sb3") from None
+
+Step = tuple[Observation, npt.NDArray[np.float32], Bools, list[dict[str, Any]]]
+
+
+class NativeVecEnv(VecEnv):
+    """A native vector environment for the algorithms of stable-baselines3 and sb3-contrib.
+
+    It stands for `DummyVecEnv` of single environments wrapped with `Monitor`, and is faster: see
+    docs/vector_environments.md.
+
+    - `env_method("action_masks")` returns the valid actions of every environment, which `MaskablePPO` asks for.
+    - An environment is reset in the step that ends its episode. The last observation is in
+      `info["terminal_observation"]`, the info of the new episode in `reset_infos`.
+    - An info has entries only in the step that ends an episode: those of the environment, and `info["episode"]` with
+      return `r`, length `l` and seconds `t`, as `Monitor` gives them. Other infos are empty, for speed.
+    - `seed(s)` seeds environment i with s + i at the next `reset`.
+
+    Args:
+        envs: what `gymnasium.make_vec` returned with `autoreset_mode="SameStep"`, wrapped or not.
+
+    Raises:
+        InputError: another environment, or one with another `autoreset_mode`.
+
+    Example:
+        >>> envs = gymnasium.make_vec("ShardGym/TableWise-v0", num_envs=8, autoreset_mode="SameStep")
+        >>> venv = NativeVecEnv(envs)
+        >>> model = sb3_contrib.MaskablePPO("MultiInputPolicy", venv, seed=0)            # doctest: +SKIP
+        >>> model.learn(20_000)                                                         # doctest: +SKIP
+    """
+
+    def __init__(self, envs: VectorEnv[Observation, Ints, Any]) -> None:
+        native = envs.unwrapped if isinstance(envs, VectorEnv) else envs
+        if not isinstance(native, PlacementVectorEnv):
+            remedy = "gymnasium.make_vec(id, num_envs=N, autoreset_mode='SameStep') makes one"
+            raise InputError(f"envs: expected a native vector environment, got {describe(envs)}; {remedy}")
+        if native.autoreset_mode is not AutoresetMode.SAME_STEP:
+            raise InputError(
+                f"stable-baselines3 resets in the step that ends an episode: make the environment with "
+                f"autoreset_mode='SameStep', not '{native.autoreset_mode.value}'"
+            )
+        self.envs = envs
+        self._native: PlacementVectorEnv = native
+        self._actions: Ints = np.zeros(envs.num_envs, dtype=np.int64)
+        self._returns: Floats = np.zeros(envs.num_envs)
+        self._lengths: Ints = np.zeros(envs.num_envs, dtype=np.int64)
+        self._started_at = time.time()
+        super().__init__(envs.num_envs, envs.single_observation_space, envs.single_action_space)
+
+    def reset(self) -> Observation:
+        """Start episodes in all environments, with the seeds and options that were set."""
+        observations, infos = self.envs.reset(seed=self._seeds, options=self._options_of_all())  # type: ignore[arg-type]
+        self.reset_infos = [info_of_row(infos, row) for row in range(self.num_envs)]
+        self._returns[:] = 0.0
+        self._lengths[:] = 0
+        self._reset_seeds()
+        self._reset_options()
+        return observations
+
+    def step_async(self, actions: npt.NDArray[Any]) -> None:
+        """Remember the actions for `step_wait`."""
+        self._actions = actions
+
+    def step_wait(self) -> Step:
+        """Step all environments."""
+        observations, rewards, dones, _, infos = self.envs.step(self._actions)
+        self._returns += rewards
+        self._lengths += 1
+        infos_of_rows: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        for row in np.flatnonzero(dones).tolist():
+            seconds = round(time.time() - self._started_at, 6)
+            infos_of_rows[row] = info_of_row(infos["final_info"], row) | {
+                "terminal_observation": infos["final_obs"][row], "TimeLimit.truncated": False,
+                "episode": {"r": round(float(self._returns[row]), 6), "l": int(self._lengths[row]), "t": seconds},
+            }  # fmt: skip
+            self.reset_infos[row] = info_of_row(infos, row, but=("final_obs", "final_info"))
+        self._returns[dones] = 0.0
+        self._lengths[dones] = 0
+        return observations, rewards.astype(np.float32), dones, infos_of_rows
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.envs.close()
+
+    def get_images(self) -> Sequence[npt.NDArray[np.uint8] | None]:
+        """Return a picture of every environment; None without render_mode="rgb_array"."""
+        return self.env_method("render") if self.render_mode == "rgb_array" else [None] * self.num_envs
+
+    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
+        """Return an attribute of the vector environment, which all of its environments share."""
+        value = getattr(self._native, attr_name)
+        return [value for _ in self._get_indices(indices)]
+
+    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:  # noqa: ARG002
+        """Not possible: the environments share their settings.
+
+        Raises:
+            InputError: always.
+        """
+        raise InputError(f"{attr_name} cannot be set: native environments share their settings, so make others")
+
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+    ) -> list[Any]:
+        """Call a method that returns something for every environment: `action_masks` or `render`."""
+        values = getattr(self._native, method_name)(*method_args, **method_kwargs)
+        return [values[row] for row in self._get_indices(indices)]
+
+    def env_is_wrapped(
+        self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
+    ) -> list[bool]:
+        """Return true for `Monitor`, whose entries the infos have; false for other wrappers."""
+        return [wrapper_class is Monitor for _ in self._get_indices(indices)]
+
+    def _options_of_all(self) -> dict[str, Any] | None:
+        """Return the options for the next reset, which must be the same for all environments."""
+        first, *others = self._options
+        if any(other != first for other in others):
+            raise InputError("set_options: native environments take the same options, give one dictionary")
+        return first or None
+
+
+def info_of_row(infos: dict[str, Any], row: int, but: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the info of one environment out of those of a vector environment, as a single environment gives it.
+
+    Args:
+        infos: see `PlacementVectorEnv.step`.
+        row: number of the environment.
+        but: names to leave out.
+    """
+    info = {}
+    for name, values in infos.items():
+        if not name.startswith("_") and name not in but and infos[f"_{name}"][row]:
+            info[name] = values[row] if values.dtype == np.object_ else values.item(row)
+    return info

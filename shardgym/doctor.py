@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from shardgym.costs.fbgemm.machine import usable_cores
 from shardgym.costs.fbgemm.pool import known_remedy
 from shardgym.errors import error_text
 from shardgym.provenance import commit, versions
+from shardgym.registry import missing_distributions
 
 _PROBE_TIMEOUT_S = 120
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -123,24 +122,10 @@ def memory_bytes() -> int:
     return min(total, int(limit)) if limit.isdigit() else total
 
 
-def missing_distributions() -> dict[str, list[str]]:
-    """Return, per extra of `shardgym`, the distributions that it names and that are not installed."""
-    missing: dict[str, list[str]] = {}
-    for requirement in distribution("shardgym").requires or ():
-        match = re.fullmatch(r"([A-Za-z0-9._-]+).*;.*\bextra\s*==\s*['\"]([^'\"]+)['\"].*", requirement)
-        if match is None or match[2] in _DEVELOPMENT_EXTRAS:
-            continue
-        lacking = missing.setdefault(match[2], [])
-        try:
-            version(match[1])
-        except PackageNotFoundError:
-            lacking.append(match[1])
-    return missing
-
-
 def missing_extras() -> list[str]:
     """Return the extras that lack a distribution; of `cpu` and `gpu`, one is enough."""
-    lacking = [extra for extra, names in missing_distributions().items() if names]
+    missing = missing_distributions()
+    lacking = [extra for extra, names in missing.items() if names and extra not in _DEVELOPMENT_EXTRAS]
     has_fbgemm = bool(_FBGEMM_EXTRAS - set(lacking))
     return [extra for extra in lacking if not (has_fbgemm and extra in _FBGEMM_EXTRAS)]
 

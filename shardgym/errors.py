@@ -52,12 +52,17 @@ class MissingDependencyError(ShardGymError, ImportError):
         module: the module that could not be imported.
         extra: the extra of `shardgym` that brings it.
         purpose: what it is needed for.
+        package: the distribution that has the extra.
+
+    Attributes:
+        command: installs it.
     """
 
     exit_code = 2
 
-    def __init__(self, module: str, extra: str, purpose: str) -> None:
-        super().__init__(f"{purpose} needs '{module}', which is not installed: pip install 'shardgym[{extra}]'")
+    def __init__(self, module: str, extra: str, purpose: str, package: str = "shardgym") -> None:
+        self.command = f"pip install '{package}[{extra}]'"
+        super().__init__(f"{purpose} needs '{module}', which is not installed: {self.command}")
 
 
 class InfeasiblePlanError(ShardGymError):

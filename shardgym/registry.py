@@ -1,21 +1,58 @@
-"""Classes by name: registered as entry points, or given as `module:Class`."""
+"""Classes by name: registered as entry points, or given as `module:Class`.
+
+An entry point may name the extra that its class needs, e.g. `cp_sat = "baselines.cp_sat:CpSat [exact]"`. So nothing has
+to be imported to say what is not installed.
+"""
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import sys
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points, version
 from pathlib import Path
 from typing import Any
 
-from shardgym.errors import InputError, ShardGymError, UnknownNameError, closest
+from shardgym.errors import InputError, MissingDependencyError, ShardGymError, UnknownNameError, closest
 from shardgym.records import short_repr
 
 
 def registered(group: str) -> dict[str, str]:
     """Return name -> `module:Class` of an entry-point group, sorted by name."""
-    return {entry.name: entry.value for entry in sorted(entry_points(group=group))}
+    return {entry.name: f"{entry.module}:{entry.attr}" for entry in sorted(entry_points(group=group))}
+
+
+def not_installed(group: str) -> dict[str, MissingDependencyError]:
+    """Return the names of an entry-point group that lack an extra, each with the error that says how to install it."""
+    errors = {entry.name: _missing_extra(entry) for entry in entry_points(group=group)}
+    return {name: error for name, error in errors.items() if error is not None}
+
+
+def missing_distributions(package: str = "shardgym") -> dict[str, list[str]]:
+    """Return, per extra of a package, the distributions that it names and that are not installed."""
+    missing: dict[str, list[str]] = {}
+    for requirement in distribution(package).requires or ():
+        match = re.fullmatch(r"([A-Za-z0-9._-]+).*;.*\bextra\s*==\s*['\"]([^'\"]+)['\"].*", requirement)
+        if match is None:
+            continue
+        lacking = missing.setdefault(match[2], [])
+        try:
+            version(match[1])
+        except PackageNotFoundError:
+            lacking.append(match[1])
+    return missing
+
+
+def _missing_extra(entry: EntryPoint) -> MissingDependencyError | None:
+    """Return the error of a class whose entry point names an extra that is not installed; None for others."""
+    package = entry.dist.name if entry.dist is not None else "shardgym"
+    for extra in entry.extras:
+        lacking = missing_distributions(package).get(extra)
+        if lacking:
+            kind = entry.group.rpartition(".")[2].removesuffix("s")
+            return MissingDependencyError(lacking[0], extra, f"{kind} '{entry.name}'", package)
+    return None
 
 
 def find_class(kind: str, group: str, name: str) -> Any:
@@ -24,6 +61,7 @@ def find_class(kind: str, group: str, name: str) -> Any:
     Raises:
         UnknownNameError: no such name; the closest are named.
         InputError: the module cannot be imported or has no such class, or the name is no text.
+        MissingDependencyError: the class needs an extra that is not installed.
     """
     if not isinstance(name, str):
         raise InputError(f"{kind}: expected a name or module:Class, got {short_repr(name)}")
@@ -32,6 +70,9 @@ def find_class(kind: str, group: str, name: str) -> Any:
     known = registered(group)
     if name not in known:
         raise UnknownNameError(kind, name, known, "; or module:Class for one of your own")
+    missing = not_installed(group).get(name)
+    if missing is not None:
+        raise missing
     return _import(kind, known[name])
 
 

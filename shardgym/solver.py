@@ -12,7 +12,7 @@ from shardgym.arguments import check_instance, check_int, describe
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
-from shardgym.registry import construct, find_class, registered
+from shardgym.registry import construct, find_class, not_installed, registered
 from shardgym.task import ShardingTask
 
 GROUP = "shardgym.solvers"
@@ -30,7 +30,9 @@ class Solver(Protocol):
     """A class with this method is a solver; nothing has to be inherited.
 
     Options that a solver does not take (`time_limit_s`, `initial_plan`, `observer`) may be left out of its signature. A
-    solver that must compile or load something first may have a method `warm_up(task, cost)`, see `warm_up`.
+    solver that must compile or load something first may have a method `warm_up(task, cost)`, see `warm_up`. A learned
+    one has an attribute `weights_digest`, the SHA-256 of the weights that it solved with, and may have
+    `training_time_s`, the seconds that it took to train them; records hold both.
     """
 
     def solve(
@@ -60,9 +62,10 @@ class Solver(Protocol):
         ...
 
 
-def solver_names() -> list[str]:
-    """Names of the registered solvers."""
-    return list(registered(GROUP))
+def solver_names(*, installed_only: bool = False) -> list[str]:
+    """Names of the registered solvers; on request without those that lack an extra."""
+    missing = not_installed(GROUP) if installed_only else {}
+    return [name for name in registered(GROUP) if name not in missing]
 
 
 def make_solver(name: str, **settings: Any) -> Solver:
@@ -75,6 +78,7 @@ def make_solver(name: str, **settings: Any) -> Solver:
     Raises:
         UnknownNameError: no such solver; the closest names are in the message.
         InputError: the class cannot be imported, has no `solve`, or does not take these settings.
+        MissingDependencyError: the solver needs an extra that is not installed.
     """
     solver: Solver = construct("solver", name, find_class("solver", GROUP, name), settings)
     if not callable(getattr(solver, "solve", None)):

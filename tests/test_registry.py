@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from importlib.metadata import EntryPoint, entry_points
 
 import pytest
 
-from shardgym import InputError, ShardingPlan, make_cost, make_solver
+from shardgym import InputError, ShardingPlan, make_cost, make_solver, registry
+from shardgym.cli import main
+from shardgym.errors import MissingDependencyError
 from shardgym.registry import registered
-from shardgym.solver import call_solver
+from shardgym.solver import call_solver, solver_names
 
 
 @pytest.fixture
@@ -67,3 +71,51 @@ def test_settings_that_a_class_does_not_take_are_refused(own_module):
         make_solver("own_solvers:First", devices=1)
     with pytest.raises(InputError, match="unknown cost 'rofline': did you mean roofline"):
         make_cost("rofline")
+
+
+@pytest.fixture
+def registered_with_extras(monkeypatch):
+    """Two solvers that need an extra: one that this package does not have installed, and one that it has."""
+    entries = [
+        EntryPoint("lacking", "does_not_exist:Lacking [wanted]", "shardgym.solvers"),
+        EntryPoint("complete", "baselines.greedy:DimGreedy [there]", "shardgym.solvers"),
+    ]
+    monkeypatch.setattr(registry, "entry_points", lambda group: entries)
+    extras = {"wanted": ["some-library"], "there": []}
+    monkeypatch.setattr(registry, "missing_distributions", lambda package: extras)
+
+
+def test_a_solver_without_its_extra_says_how_to_install_it(registered_with_extras):
+    with pytest.raises(MissingDependencyError) as caught:
+        make_solver("lacking")
+    expected = "solver 'lacking' needs 'some-library', which is not installed: pip install 'shardgym[wanted]'"
+    assert str(caught.value) == expected
+    assert type(make_solver("complete")).__name__ == "DimGreedy"
+
+
+def test_a_solver_without_its_extra_is_listed_with_the_command_that_installs_it(registered_with_extras, capsys):
+    assert solver_names() == ["complete", "lacking"]
+    assert solver_names(installed_only=True) == ["complete"]
+    assert main(["list", "solvers", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [
+        {"solver": "complete", "class": "baselines.greedy:DimGreedy"},
+        {"solver": "lacking", "class": "does_not_exist:Lacking", "not installed": "pip install 'shardgym[wanted]'"},
+    ]
+    assert main(["list", "solvers"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["solver", "class", "not", "installed"]
+    assert lines[-1].endswith("pip install 'shardgym[wanted]'")
+
+
+def test_running_a_solver_without_its_extra_is_one_line(registered_with_extras, tmp_path, capsys):
+    assert main(["run", "--suite", "tiny-v1", "--solver", "lacking", "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("shardgym: error: solver 'lacking' needs 'some-library'")
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_extra_that_an_entry_point_names_is_one_of_the_package():
+    for group in ("shardgym.solvers", "shardgym.costs"):
+        for entry in entry_points(group=group):
+            assert set(entry.extras) <= set(registry.missing_distributions())

@@ -15,10 +15,16 @@ from shardgym.cli.output import print_json, terminal_width
 from shardgym.pools import SYNTHETIC, load_pool, pool_names
 from shardgym.pools.statistics import check_pool, format_checks
 from shardgym.progress import ProgressBar, log_to_stderr
-from shardgym.registry import registered
+from shardgym.registry import not_installed, registered
 from shardgym.suites import load_suite, suite_names
 
 Rows = list[dict[str, object]]
+
+
+def _class_rows(kind: str, group: str) -> Rows:
+    """Return registered classes without importing them; what lacks an extra comes with the command that installs it."""
+    missing = {name: {"not installed": error.command} for name, error in not_installed(group).items()}
+    return [{kind: name, "class": target} | missing.get(name, {}) for name, target in registered(group).items()]
 
 
 def _suite_rows() -> Rows:
@@ -50,8 +56,8 @@ def _pool_rows() -> Rows:
 
 LISTS: dict[str, Callable[[], Rows]] = {
     "suites": _suite_rows,
-    "solvers": lambda: [{"solver": name, "class": t} for name, t in registered("shardgym.solvers").items()],
-    "costs": lambda: [{"cost": name, "class": t} for name, t in registered("shardgym.costs").items()],
+    "solvers": lambda: _class_rows("solver", "shardgym.solvers"),
+    "costs": lambda: _class_rows("cost", "shardgym.costs"),
     "envs": _env_rows,
     "pools": _pool_rows,
 }

@@ -51,7 +51,7 @@ TABLE = "table.md"
     multiple=True,
     metavar="NAME",
     help=f"[LABEL=]{NOTATION}, registered name or module:Class; repeat for several, with labels if names are the same "
-    f"(default: {', '.join(DEFAULT_SOLVERS)}).",
+    f"(default: the suite's, else {', '.join(DEFAULT_SOLVERS)}).",
 )
 @click.option(
     "--cost", metavar="NAME", help=f"The judge, {NOTATION} (default: the suite's); 'simulator' for the simulated track."
@@ -95,7 +95,7 @@ def run(
     suite = load_suite(suite_name)
     track = _choose_track(suite, cost, oracle, device)
     out = out or Path("results") / f"{suite.name}-{track.judge.cost.replace(':', '.')}"
-    specs = [parse_labelled_spec(text) for text in solvers or DEFAULT_SOLVERS]
+    specs = [parse_labelled_spec(text) for text in solvers or suite.solvers or DEFAULT_SOLVERS]
     try:
         # What a solver prints is not part of the result.
         with contextlib.redirect_stdout(sys.stderr), log_to_stderr(info=not as_json):

@@ -44,6 +44,8 @@ class Result(Record):
         solver: name the solver was asked for by, or its label in this run.
         made_from: the name that `solver` is a label for; None when it is the name.
         solver_settings: keyword arguments it was made with.
+        weights_digest: SHA-256 of the weights that a learned solver solved with; "" for others, and in older records.
+        training_time_s: seconds that these weights took to train; no part of `solve_time_s`. None where not known.
         seed: given to the solver.
         judge: name of the cost model that scored the plan.
         oracle: name of the cost model that the solver could query.
@@ -77,6 +79,8 @@ class Result(Record):
     cost: PlanCost | None = None
     made_from: Name | None = None
     solver_settings: dict[str, Any] = Field(default_factory=dict)
+    weights_digest: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    training_time_s: Annotated[float, Field(ge=0)] | None = None
     judge_settings: dict[str, Any] = Field(default_factory=dict)
     versions: dict[str, str] = Field(default_factory=dict)
     commit: str = ""

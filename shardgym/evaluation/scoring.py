@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import re
 import time
@@ -143,6 +144,8 @@ class Attempt:
         failure: status other than "ok"; None for a feasible plan.
         reason: one line, why it failed.
         plan: None when there is none for this task.
+        weights_digest: of the weights that the solver solved with; "" when it has none.
+        training_time_s: that these took to train; None where not known.
     """
 
     spec: SolverSpec
@@ -152,6 +155,8 @@ class Attempt:
     failure: Status | None = None
     reason: str | None = None
     plan: ShardingPlan | None = None
+    weights_digest: str = ""
+    training_time_s: float | None = None
 
 
 def solve_task(
@@ -172,6 +177,8 @@ def solve_task(
     failure: Status | None = None
     reason: str | None = None
     plan: ShardingPlan | None = None
+    weights_digest = ""
+    training_time_s = None
     started = utc_now()
     clock = time.perf_counter()
     with contextlib.chdir(os.curdir):
@@ -190,6 +197,12 @@ def solve_task(
         seconds = time.perf_counter() - clock
         if failure is None:
             plan, failure, reason = _inspect(answer, copy)
+        try:
+            weights_digest, training_time_s = _weights_of(prepared.solver)
+        except InputError as error:
+            failure = "error"
+            reason = one_line(error, with_type=False)
+            plan = None
     try:
         is_changed = copy.to_json() != before
     except (ValueError, TypeError, AttributeError):  # changed into something that is no record any more
@@ -198,7 +211,20 @@ def solve_task(
         failure = "error"
         reason = "the solver changed the task"
         plan = None
-    return Attempt(prepared.spec, seed, started, seconds, failure, reason, plan)
+    return Attempt(
+        prepared.spec, seed, started, seconds, failure, reason, plan, weights_digest, training_time_s
+    )  # fmt: skip
+
+
+def _weights_of(solver: Solver) -> tuple[str, float | None]:
+    """Return the digest of a solver's weights and the seconds they took to train; raises `InputError` for nonsense."""
+    digest = getattr(solver, "weights_digest", "")
+    if not isinstance(digest, str) or not re.fullmatch(r"([0-9a-f]{64})?", digest):
+        raise InputError(f"weights_digest of the solver: expected 64 hexadecimal digits or '', got {describe(digest)}")
+    seconds = getattr(solver, "training_time_s", None)
+    if seconds is not None and not (isinstance(seconds, int | float) and 0 <= seconds < math.inf):
+        raise InputError(f"training_time_s of the solver: expected seconds or None, got {describe(seconds)}")
+    return digest, seconds
 
 
 def _inspect(answer: object, task: ShardingTask) -> tuple[ShardingPlan | None, Status | None, str | None]:
@@ -298,6 +324,8 @@ class Judge:
             solver=attempt.spec.title,
             made_from=attempt.spec.made_from,
             solver_settings=dict(attempt.spec.settings),
+            weights_digest=attempt.weights_digest,
+            training_time_s=attempt.training_time_s,
             seed=attempt.seed,
             judge=self.run.judge,
             judge_settings=self.run.judge_settings,

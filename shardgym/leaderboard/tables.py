@@ -255,10 +255,11 @@ def _format_seeds(seeds: tuple[int, ...]) -> str:
 
 
 def _solver_notes(board: Board) -> list[str]:
-    """Say of each solver that was made with settings which, and warn where its records differ in them."""
+    """Say of each solver with which settings and weights it was made, and warn where its records differ in them."""
     notes = []
     for solver in board.solvers:
-        distinct = list({r.recipe: r for r in board.results if r.solver == solver}.values())
+        own = [r for r in board.results if r.solver == solver]
+        distinct = list({r.recipe: r for r in own}.values())
         recipes = "; ".join(_format_recipe(result) for result in distinct)
         if len(distinct) > 1:
             notes.append(f"WARNING: records of {solver} were made with different settings: {recipes}.")
@@ -266,7 +267,19 @@ def _solver_notes(board: Board) -> list[str]:
             notes.append(f"{solver} is {recipes}.")
         elif distinct and distinct[0].solver_settings:
             notes.append(f"Settings of {solver}: {recipes}.")
+        weights = {r.weights_digest: r for r in own if r.weights_digest}
+        if weights:
+            named = ", ".join(_format_weights(result) for result in weights.values())
+            notes.append(f"{solver} is learned, weights {named}; time/plan is without training.")
+        if len({(r.seed, r.weights_digest) for r in own}) > len({r.seed for r in own}):
+            notes.append(f"WARNING: records of {solver} with the same seed were made with different weights.")
     return notes
+
+
+def _format_weights(result: Result) -> str:
+    """Return e.g. "0123456789ab (trained for 12.0 min)"."""
+    seconds = result.training_time_s
+    return result.weights_digest[:12] + ("" if seconds is None else f" (trained for {seconds / 60:.1f} min)")
 
 
 def _format_recipe(result: Result) -> str:

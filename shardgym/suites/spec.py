@@ -161,6 +161,8 @@ class SuiteSpec(Record):
         oracle: the cost model that solvers may query, likewise.
         tasks: how the tasks come about.
         simulated: judge and oracle of the track that needs no hardware; None where there is none.
+        solvers: what `shardgym run` runs where no solver is named, each written as for `--solver`; empty for the
+            heuristics and NeuroShard's two.
     """
 
     description: str
@@ -168,6 +170,7 @@ class SuiteSpec(Record):
     oracle: CostField
     tasks: Annotated[DrawnTasks | PublishedTasks | ListedTasks, Field(discriminator="kind")]
     simulated: Track | None = None
+    solvers: tuple[Name, ...] = ()
     schema: Literal["shardgym.suite/1"] = "shardgym.suite/1"
 
     def tracks(self) -> tuple[Track, ...]:

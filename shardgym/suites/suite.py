@@ -43,6 +43,8 @@ class Suite(Sequence[ShardingTask]):
         tracks: ways to score plans, the default one first.
         source: builds the tasks.
         digests: one per task, compared with every task that is built; None where none are published.
+        solvers: what `shardgym run` runs where no solver is named, each written as for `--solver`; empty where the
+            suite names none.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Suite(Sequence[ShardingTask]):
     tracks: tuple[Track, ...]
     source: TaskSource = field(repr=False)
     digests: tuple[str, ...] | None = field(default=None, repr=False)
+    solvers: tuple[str, ...] = ()
     _built: dict[int, ShardingTask] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -179,7 +182,7 @@ def _from_spec(path: Path, spec: SuiteSpec, digests: tuple[str, ...] | None) -> 
         source = PublishedSource(spec.tasks)
     else:
         source = ListedSource(spec.tasks.tasks, path)
-    return Suite(path.stem, spec.description, spec.tracks(), source, digests)
+    return Suite(path.stem, spec.description, spec.tracks(), source, digests, spec.solvers)
 
 
 #: Redraws after which a group's limits are taken to be impossible.

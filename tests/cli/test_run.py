@@ -8,6 +8,7 @@ import pytest
 from evaluation_toys import toy_tasks
 
 from shardgym.cli import main
+from shardgym.cli.run import DEFAULT_SOLVERS
 
 ROOFLINE = ["--cost", "roofline", "--oracle", "roofline"]
 
@@ -223,3 +224,21 @@ def test_an_empty_folder_name_is_refused(command, tmp_path, capsys):
     assert main(["collect", "--out", ""]) == 2
     assert main(["pretrain", "data", "--out", ""]) == 2
     assert capsys.readouterr().err.count("expected the path of a folder, got ''") == 2
+
+
+def test_a_suite_names_the_solvers_that_run_by_default(command, tmp_path, capsys):
+    tasks = [task.to_dict() for task in toy_tasks(1)]
+    suite = {"description": "", "judge": "roofline", "oracle": "roofline", "tasks": {"kind": "listed", "tasks": tasks}}
+    named = suite | {"solvers": ["random", "mine=evaluation_toys:Tuned,k=2"]}
+    (tmp_path / "toys.json").write_text(json.dumps(named))
+    assert main([*command, "--out", "named"]) == 0
+    (ranking,) = json.loads(capsys.readouterr().out)["rankings"]
+    assert {row["solver"] for row in ranking["rows"]} == {"random", "mine"}
+    assert "mine is evaluation_toys:Tuned with k=2." in ranking["footer"]
+    assert main([*command, "--solver", "dim_greedy", "--out", "chosen"]) == 0
+    (ranking,) = json.loads(capsys.readouterr().out)["rankings"]
+    assert [row["solver"] for row in ranking["rows"]] == ["dim_greedy"]
+    (tmp_path / "toys.json").write_text(json.dumps(suite))
+    assert main([*command, "--out", "unnamed"]) == 0
+    (ranking,) = json.loads(capsys.readouterr().out)["rankings"]
+    assert {row["solver"] for row in ranking["rows"]} == set(DEFAULT_SOLVERS)

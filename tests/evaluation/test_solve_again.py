@@ -26,6 +26,13 @@ class Changeable:
         return ShardingPlan.table_wise(task, [self.device] * 3 + [1 - self.device])
 
 
+class Learned(Changeable):
+    """Has weights, which were trained for one and a half minutes."""
+
+    weights_digest = "a" * 64
+    training_time_s = 90.0
+
+
 class NeedsWarmth:
     """Solves only after it has warmed up."""
 
@@ -179,3 +186,50 @@ def test_on_the_command_line(tmp_path, capsys):
     assert main(["verify", "-q", out]) == 0
     assert main(["verify", "-q", "--solve", out]) == 1
     assert "solved again: another plan" in capsys.readouterr().out
+
+
+@pytest.fixture
+def learned_records(tmp_path, monkeypatch):
+    """Records of a learned solver, which a test can give other weights."""
+    monkeypatch.setattr(Learned, "weights_digest", "a" * 64)
+    monkeypatch.setattr(Changeable, "device", 0)
+    suite = ToySuite(toy_tasks(1))
+    evaluate(suite, [THIS + "Learned"], out=tmp_path, judge=CountCost.name, oracle="roofline")
+    return tmp_path
+
+
+def test_a_record_holds_the_digest_of_the_weights(learned_records):
+    (result,) = read_records(learned_records / "records.jsonl")
+    assert (result.weights_digest, result.training_time_s) == ("a" * 64, 90.0)
+    (row,) = check(learned_records, [CountCost.name, THIS + "Learned"]).rows
+    assert row.status == "ok"
+
+
+@pytest.mark.parametrize(("digest", "at_hand"), [("b" * 64, "b" * 12), ("", "none")])
+@pytest.mark.parametrize("device", [0, 1])
+def test_other_weights_than_those_of_the_record_are_a_mismatch(learned_records, monkeypatch, digest, at_hand, device):
+    monkeypatch.setattr(Learned, "weights_digest", digest)
+    monkeypatch.setattr(Changeable, "device", device)
+    (row,) = check(learned_records, [CountCost.name, THIS + "Learned"]).rows
+    assert row.status == "mismatch"
+    assert ("another plan" in row.reason) == (device == 1)
+    assert row.reason.endswith(f"the weights of the record are {'a' * 12}, those at hand are {at_hand}")
+
+
+def test_records_from_before_the_field_are_read_and_verified(learned_records):
+    def before(record):
+        del record["weights_digest"], record["training_time_s"]
+
+    edit(learned_records, 1, before)
+    (result,) = read_records(learned_records / "records.jsonl")
+    assert (result.weights_digest, result.training_time_s) == ("", None)
+    assert check(learned_records, [CountCost.name, THIS + "Learned"]).verdict == "verified"
+
+
+@pytest.mark.parametrize("digest", ["abc", None, 3])
+def test_a_digest_that_is_none_is_an_error_of_the_solver(tmp_path, monkeypatch, digest):
+    monkeypatch.setattr(Learned, "weights_digest", digest)
+    suite = ToySuite(toy_tasks(1))
+    (result,) = evaluate(suite, [THIS + "Learned"], out=tmp_path, judge=CountCost.name, oracle="roofline")
+    assert (result.status, result.plan) == ("error", None)
+    assert result.reason.startswith("weights_digest of the solver: expected 64 hexadecimal digits or '', got")

@@ -236,3 +236,22 @@ def test_agreement_is_read_from_beside_the_weights(tmp_path):
     (tmp_path / "lab" / AGREEMENT).write_text(FOUND.to_json()[:100])
     with pytest.raises(InputError, match=AGREEMENT):
         shipped_agreement("lab", tmp_path)
+
+
+# Learned solvers
+
+
+def test_weights_and_training_time_of_a_learned_solver_stand_below(tmp_path):
+    trained = {"weights_digest": "a" * 64, "training_time_s": 90.0}
+    notes = footer(rank(board_of(tmp_path, {"mine": [1.0, 2.0]}, **trained)))
+    assert f"mine is learned, weights {'a' * 12} (trained for 1.5 min); time/plan is without training." in notes
+
+
+@pytest.mark.parametrize(("index", "seed", "is_warned_of"), [(1, 0, True), (0, 1, False)])
+def test_a_solver_with_several_weights_for_one_seed_is_warned_of(tmp_path, index, seed, is_warned_of):
+    rows = [record("mine", 0, 1.0, weights_digest="a" * 64)]
+    rows.append(record("mine", index, 1.0, seed=seed, weights_digest="b" * 64))
+    (tmp_path / "records.jsonl").write_text("".join(row.to_json() + "\n" for row in rows))
+    (board,) = load_boards([tmp_path])
+    warning = "WARNING: records of mine with the same seed were made with different weights."
+    assert (warning in footer(rank(board))) == is_warned_of

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from importlib.metadata import entry_points
 
 import pytest
 
 from shardgym import EmbeddingTable, InputError, ShardingTask, Topology, load_suite
+from shardgym.solver import solver_names
 from shardgym.suites import suite as suite_module
 from shardgym.suites.spec import SIMULATED, CostChoice, Track
 from shardgym.suites.suite import Suite
@@ -168,3 +170,11 @@ def test_a_wrong_track_gets_one_line_that_names_the_field(suite_file, fields, me
         suite_file(**fields)
     assert "\n" not in str(caught.value)
     assert "own.json" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["quick-v1", "tiny-v1", "dlrm4-v1", "dlrm8-v1", "dlrm4-gpu-v1", "dlrm8-gpu-v1"])
+def test_shipped_suites_name_solvers_that_need_no_extra(name):
+    """So that the command of the README runs everywhere."""
+    solvers = load_suite(name).solvers
+    assert {"random", "size_lookup_greedy", "neuroshard", "neuroshard_plus"} <= set(solvers) <= set(solver_names())
+    assert not any(entry.extras for entry in entry_points(group="shardgym.solvers") if entry.name in solvers)

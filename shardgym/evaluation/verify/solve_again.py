@@ -95,6 +95,10 @@ def _compare(result: Result, check: RecordCheck, attempt: Attempt) -> RecordChec
     failure = result.status if result.status in ("infeasible", "error") else None
     before = (failure, result.plan.digest if result.plan is not None else None)
     now = (attempt.failure, attempt.plan.digest if attempt.plan is not None else None)
+    other_weights = ""
+    if result.weights_digest and result.weights_digest != attempt.weights_digest:
+        at_hand = attempt.weights_digest[:12] or "none"
+        other_weights = f"the weights of the record are {result.weights_digest[:12]}, those at hand are {at_hand}"
     if before != now:
         if attempt.plan is None:
             outcome = f"no plan, {attempt.reason}"
@@ -103,7 +107,10 @@ def _compare(result: Result, check: RecordCheck, attempt: Attempt) -> RecordChec
         version = result.versions.get("shardgym", "?")
         commit = result.commit or "unknown"
         reason = f"solved again: {outcome}, not the stored one (of shardgym {version}, commit {commit:.12})"
+        reason += f"; {other_weights}" if other_weights else ""
         return dataclasses.replace(check, status="mismatch", reason=reason)
+    if other_weights:
+        return dataclasses.replace(check, status="mismatch", reason=f"solved again: the same plan, but {other_weights}")
     if check.status == "failure" and result.plan is None:
         return dataclasses.replace(check, status="ok", reason=f"solved again: fails as recorded, {check.reason}")
     return dataclasses.replace(check, reason=f"{check.reason}; solved again: the same plan")

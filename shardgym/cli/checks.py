@@ -23,8 +23,13 @@ Rows = list[dict[str, object]]
 
 def _class_rows(kind: str, group: str) -> Rows:
     """Return registered classes without importing them; what lacks an extra comes with the command that installs it."""
-    missing = {name: {"not installed": error.command} for name, error in not_installed(group).items()}
-    return [{kind: name, "class": target} | missing.get(name, {}) for name, target in registered(group).items()]
+    missing = not_installed(group)
+    rows: Rows = []
+    for name, target in registered(group).items():
+        rows.append({kind: name, "class": target})
+        if name in missing:
+            rows[-1]["not installed"] = missing[name].command
+    return rows
 
 
 def _suite_rows() -> Rows:

@@ -10,8 +10,8 @@ import numpy as np
 
 from neuroshard.grid_search import Cutoff, InnerSearch
 from neuroshard.shard_table import plan_of
+from shardgym.arguments import check_int
 from shardgym.arrays import Floats, Ints
-from shardgym.errors import InputError
 from shardgym.incumbent import Incumbent
 
 #: Shards of the column plans that are placed together, all counted: bounds memory.
@@ -45,10 +45,7 @@ class SearchSettings:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            least = 0 if field.name in ("levels", "grid") else 1
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InputError(f"{field.name} of the search must be an integer from {least} on, got {value!r}")
+            check_int(field.name, getattr(self, field.name), 0 if field.name in ("levels", "grid") else 1)
 
     def scales(self) -> Floats:
         """Return the grid, as multiples of the mean width: 1.00, 1.05, ..., 1.50 as published.

@@ -1,12 +1,13 @@
-"""NeuroShard: the published search as a solver."""
+"""NeuroShard: the published search as a solver, and what it shares with NeuroShardPlus around a search."""
 
 from __future__ import annotations
 
-import contextlib
+import abc
 import dataclasses
 import functools
 import importlib.util
 import logging
+import math
 from typing import TypeGuard
 
 import numpy as np
@@ -16,9 +17,10 @@ from neuroshard.device_sets import EvaluatedDeviceSets, SimulatorDeviceSets
 from neuroshard.grid_search import Cutoff, GridSearch, InnerSearch
 from neuroshard.packing import pack
 from neuroshard.shard_table import ShardTable, plan_of
+from shardgym.arguments import check_int
 from shardgym.costs.base import CostModel
 from shardgym.costs.simulator import SimulatorCost
-from shardgym.errors import InputError, MissingDependencyError
+from shardgym.errors import InputError, MissingDependencyError, NoFeasiblePlanError
 from shardgym.incumbent import Budget, Incumbent, OutOfTime
 from shardgym.plan import COLUMN_UNIT, ShardingPlan, check_possible
 from shardgym.solver import Observer, check_solve_arguments
@@ -31,7 +33,75 @@ _logger = logging.getLogger("shardgym.solvers.neuroshard")
 _NEEDED = ("numba", "scipy")
 
 
-class NeuroShard:
+class ColumnSolver(abc.ABC):
+    """A solver that cuts tables by columns: it searches as long as it may, and returns its incumbent."""
+
+    #: What ends a search early.
+    _ends: tuple[type[BaseException], ...] = (OutOfTime,)
+
+    @abc.abstractmethod
+    def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
+        """Compile what the search needs."""
+
+    @abc.abstractmethod
+    def search(self, shards: ShardTable, cost: CostModel, seed: int, budget: Budget, incumbent: Incumbent) -> None:
+        """Update the incumbent, which is the initial plan where there is one, with every better plan.
+
+        Raises:
+            OutOfTime: the budget is spent.
+            NoFeasiblePlanError: no packing was found.
+        """
+
+    @abc.abstractmethod
+    def pack(self, shards: ShardTable) -> ShardingPlan:
+        """Return a plan by memory alone, for searches that end before they have one.
+
+        Raises:
+            NoFeasiblePlanError: no packing was found.
+        """
+
+    def solve(
+        self,
+        task: ShardingTask,
+        cost: CostModel,
+        seed: int = 0,
+        *,
+        time_limit_s: float | None = None,
+        initial_plan: ShardingPlan | None = None,
+        observer: Observer | None = None,
+    ) -> ShardingPlan:
+        """Return the best plan found.
+
+        Raises:
+            NoFeasiblePlanError: shards cannot be packed however tables are halved, or no packing was found.
+            InfeasiblePlanError: `initial_plan` is infeasible.
+            InputError: `initial_plan` is for another task, or `cost` cannot price tasks of this kind; or an argument is
+                of another kind.
+            MeasurementError: `cost` has no time for a shard alone on a device.
+        """
+        check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan, observer=observer)
+        check_possible(task)
+        if time_limit_s is not None:
+            self.warm_up(task, cost)  # a time limit is for searching, not for compiling
+        budget = Budget(time_limit_s)
+        incumbent = Incumbent(task, cost, observer)
+        if initial_plan is not None:
+            initial_plan.validate(task)
+            incumbent.offer(initial_plan)
+        shards = ShardTable(task)
+        try:
+            self.search(shards, cost, seed, budget, incumbent)
+        except NoFeasiblePlanError:
+            if initial_plan is None:
+                raise
+        except self._ends:
+            pass
+        if incumbent.cost_ms == math.inf:
+            incumbent.offer(self.pack(shards))
+        return incumbent.plan()
+
+
+class NeuroShard(ColumnSolver):
     """Column splits by beam search, placements by greedy grid search (Zha et al., MLSys 2023, `neurosharder.py`).
 
     Finds what the published search finds, with optimiser state counted and devices' memory respected one by one.
@@ -67,71 +137,40 @@ class NeuroShard:
             raise MissingDependencyError(missing[0], "search", "the compiled search")
         self.compiled = not missing if compiled is None else compiled
         self._missing = missing[0] if missing and compiled is None else None
-        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
-            raise InputError(f"threads of the search must be an integer from 1 on, got {threads!r}")
-        self.threads = threads
+        self.threads = check_int("threads", threads, 1)
 
     def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
         """Compile the search for this cost model, if it runs compiled; some 20 seconds, once on a machine."""
-        if not _is_oracle(cost):
-            return
-        if self._missing is not None:
-            _warn_slow(self._missing)
         possible = [table for table in task.tables if table.embedding_dim % COLUMN_UNIT == 0]
-        if self.compiled and possible:
+        if _is_oracle(cost) and possible:
             # Placing one table calls everything there is to compile.
             shards = ShardTable(dataclasses.replace(task, tables=tuple(possible[:1]), name=""))
-            inner = inner_search(shards, cost, Budget(), compiled=True)
+            inner = self._inner_search(shards, cost, Budget())
             inner.device_sets.single_ms(shards.whole)
             inner.place(shards.whole[None], np.array([np.inf]), Cutoff(1))
 
-    def solve(
-        self,
-        task: ShardingTask,
-        cost: CostModel,
-        seed: int = 0,
-        *,
-        time_limit_s: float | None = None,
-        initial_plan: ShardingPlan | None = None,
-        observer: Observer | None = None,
-    ) -> ShardingPlan:
-        """Return the best plan found; `seed` makes no difference, as nothing is drawn.
-
-        Raises:
-            NoFeasiblePlanError: shards cannot be packed however tables are halved, or no packing was found.
-            InfeasiblePlanError: `initial_plan` is infeasible.
-            InputError: `initial_plan` is for another task, or `cost` cannot price tasks of this kind; or an argument is
-                of another kind.
-        """
-        check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan, observer=observer)
-        check_possible(task)
-        if self._missing is not None or time_limit_s is not None:
-            self.warm_up(task, cost)  # a time limit is for searching, not for compiling
-        budget = Budget(time_limit_s)
-        incumbent = Incumbent(task, cost, observer)
-        if initial_plan is not None:
-            initial_plan.validate(task)
-            incumbent.offer(initial_plan)
-        shards = ShardTable(task)
-        with contextlib.suppress(OutOfTime):
-            inner = inner_search(shards, cost, budget, compiled=self.compiled, threads=self.threads)
-            self._search(inner, incumbent, hurry=budget.limited)
-        if incumbent.cost_ms == float("inf"):
-            incumbent.offer(plan_of(shards, pack(shards)))
-        return incumbent.plan()
-
-    def _search(self, inner: InnerSearch, incumbent: Incumbent, *, hurry: bool) -> None:
-        """Search as published; once more from packed shards when that leads to no plan at all."""
-        shards = inner.device_sets.shards
-        BeamSearch(inner, self.settings, incumbent, hurry=hurry).run(tuple(shards.whole.tolist()))
-        if incumbent.cost_ms < float("inf"):
+    def search(self, shards: ShardTable, cost: CostModel, seed: int, budget: Budget, incumbent: Incumbent) -> None:
+        """Search as published; once more from packed shards when that leads to no plan at all. Nothing is drawn."""
+        del seed
+        inner = self._inner_search(shards, cost, budget)
+        BeamSearch(inner, self.settings, incumbent, hurry=budget.limited).run(tuple(shards.whole.tolist()))
+        if incumbent.cost_ms < math.inf:
             return
         devices = pack(shards)
         incumbent.offer(plan_of(shards, devices))
         packed = [row for rows in devices for row in rows]
         # Shards of one table together, the widest first.
         start = sorted(packed, key=lambda row: (shards.tables[row], -shards.columns[row]))
-        BeamSearch(inner, self.settings, incumbent, hurry=hurry, crowded=True).run(tuple(start))
+        BeamSearch(inner, self.settings, incumbent, hurry=budget.limited, crowded=True).run(tuple(start))
+
+    def pack(self, shards: ShardTable) -> ShardingPlan:
+        """Halve tables until they can be packed."""
+        return plan_of(shards, pack(shards))
+
+    def _inner_search(self, shards: ShardTable, cost: CostModel, budget: Budget) -> InnerSearch:
+        if self._missing is not None and _is_oracle(cost):
+            _warn_slow(self._missing)
+        return inner_search(shards, cost, budget, compiled=self.compiled, threads=self.threads)
 
 
 def inner_search(

@@ -11,6 +11,7 @@ import numpy as np
 from neuroshard.plus.moves import Allocation, Moves, moves_of
 from neuroshard.plus.pricing import Pricing
 from neuroshard.shard_table import ShardTable
+from shardgym.arguments import check_int
 from shardgym.arrays import Ints
 from shardgym.errors import InputError
 from shardgym.incumbent import Budget
@@ -26,8 +27,6 @@ _FEWER_PER_TABLE = 3
 _DRAWS = 20
 #: A move has to bring more than this share of the objective.
 _LEAST_GAIN = 1e-6
-
-_LEAST = {"kicks": 0, "kick_moves": 1, "shortlist": 1, "sources": 1, "queries": 1}
 
 
 @dataclass(frozen=True)
@@ -46,15 +45,13 @@ class PlusSettings:
     queries: int | None = None
 
     def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
+        for name, least in (("kicks", 0), ("kick_moves", 1), ("shortlist", 1), ("sources", 1), ("queries", 1)):
             value = getattr(self, name)
-            if name in ("kicks", "queries") and value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InputError(f"{name} of the search must be an integer from {least} on, got {value!r}")
+            if value is not None or name not in ("kicks", "queries"):
+                check_int(name, value, least)
         soft = self.softness
         if isinstance(soft, bool) or not isinstance(soft, int | float) or not 0 <= soft < math.inf:
-            raise InputError(f"softness of the search must be a number from 0 on, got {soft!r}")
+            raise InputError(f"softness {soft!r} is not a number from 0 on")
 
     def kicks_within(self, tables: int, *, limited: bool) -> int | None:
         """Return the number of kicks with the simulator, with or without a time limit; None for any number.

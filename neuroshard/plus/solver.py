@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import time
+import contextlib
+import math
 
 import numpy as np
 
-from neuroshard.beam import SearchSettings
 from neuroshard.packing import pack_units
 from neuroshard.plus.construction import cut_greedily, starts_of
 from neuroshard.plus.local_search import LocalSearch, PlusSettings
 from neuroshard.plus.moves import Allocation
 from neuroshard.plus.pricing import AdditivePricing, SimulatorPricing
 from neuroshard.shard_table import ShardTable, plan_of_units
-from neuroshard.solver import NeuroShard
+from neuroshard.solver import ColumnSolver, NeuroShard
 from shardgym.arguments import check_instance
 from shardgym.arrays import Ints
 from shardgym.costs.base import CostModel
 from shardgym.costs.simulator import SimulatorCost
 from shardgym.errors import NoFeasiblePlanError
 from shardgym.incumbent import Budget, Incumbent, OutOfTime
-from shardgym.plan import ShardingPlan, check_possible
-from shardgym.solver import Observer, check_solve_arguments
+from shardgym.plan import ShardingPlan
 from shardgym.task import ShardingTask
 
-#: A published search in a third of the time of the full one, for a start.
-_NARROW = SearchSettings(beam_width=1, candidates=4, levels=4, grid=4)
 #: Where tables take more than this share of the memory, a narrow search finds poor plans at best, and descents from
 #: them get stuck; the full one makes sure that the result is not worse than its own.
 _TIGHT = 0.8
@@ -35,7 +32,7 @@ _PLANS_PER_QUERY = 8
 _KICKS_PER_ROUND = 3
 
 
-class NeuroShardPlus:
+class NeuroShardPlus(ColumnSolver):
     """Local search over the columns of each table on each device, from greedy placements and a NeuroShard search.
 
     Example:
@@ -63,103 +60,54 @@ class NeuroShardPlus:
     ) -> None:  # fmt: skip
         self.settings = PlusSettings(kicks, kick_moves, shortlist, sources, softness, queries)
         check_instance("keep_on_interrupt", keep_on_interrupt, bool)
-        self._ends: tuple[type[BaseException], ...] = (OutOfTime, *([KeyboardInterrupt] if keep_on_interrupt else []))
+        if keep_on_interrupt:
+            self._ends = (OutOfTime, KeyboardInterrupt)
 
     def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
         """Compile NeuroShard's search, which gives the plans to start from."""
         NeuroShard().warm_up(task, cost)
 
-    def solve(
-        self,
-        task: ShardingTask,
-        cost: CostModel,
-        seed: int = 0,
-        *,
-        time_limit_s: float | None = None,
-        initial_plan: ShardingPlan | None = None,
-        observer: Observer | None = None,
-    ) -> ShardingPlan:
-        """Return the best plan found.
-
-        Raises:
-            NoFeasiblePlanError: shards cannot be packed however tables are halved, or no packing was found.
-            InfeasiblePlanError: `initial_plan` is infeasible.
-            InputError: `initial_plan` is for another task, or `cost` cannot price tasks of this kind; or an argument is
-                of another kind.
-            MeasurementError: `cost` has no time for a shard alone on a device.
-        """
-        check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan, observer=observer)
-        start = time.monotonic()
-        budget = Budget(time_limit_s)
+    def search(self, shards: ShardTable, cost: CostModel, seed: int, budget: Budget, incumbent: Incumbent) -> None:
+        """Search with exact prices where the cost model is a learned oracle, else with estimates that are corrected."""
         rng = np.random.default_rng(seed)
-        check_possible(task)
-        incumbent = Incumbent(task, cost, observer)
-        shards = ShardTable(task)
-        if initial_plan is not None:
-            initial_plan.validate(task)
-            incumbent.offer(initial_plan)
-        try:
-            if isinstance(cost, SimulatorCost) and cost.role == "oracle":
-                left_s = None if time_limit_s is None else max(time_limit_s - (time.monotonic() - start), 0.0)
-                published = _published_plan(task, cost, incumbent, initial_plan, left_s)
-                budget.check()
-                _search_by_simulator(shards, cost, self.settings, budget, rng, incumbent, published)
-            else:
-                pricing = AdditivePricing(shards, cost, self.settings.softness, budget)
-                _EstimateSearch(pricing, self.settings, budget, rng, incumbent).run(initial_plan)
-        except NoFeasiblePlanError:
-            if initial_plan is None:
-                raise
-        except self._ends:
-            pass
-        if incumbent.cost_ms == float("inf"):
-            incumbent.offer(plan_of_units(shards, pack_units(shards)))
-        return incumbent.plan()
+        if isinstance(cost, SimulatorCost) and cost.role == "oracle":
+            self._search_exactly(shards, cost, budget, rng, incumbent)
+        else:
+            pricing = AdditivePricing(shards, cost, self.settings.softness, budget)
+            _EstimateSearch(pricing, self.settings, budget, rng, incumbent).run()
+
+    def pack(self, shards: ShardTable) -> ShardingPlan:
+        """Halve tables, or cut them anywhere."""
+        return plan_of_units(shards, pack_units(shards))
+
+    def _search_exactly(
+        self, shards: ShardTable, cost: SimulatorCost, budget: Budget, rng: np.random.Generator, incumbent: Incumbent
+    ) -> None:
+        """Descend from the plan of a published search, and where there are kicks, from greedy cutting first."""
+        tight = shards.task.total_bytes > _TIGHT * shards.task.topology.total_memory_bytes
+        # The narrow one takes a third of the time of the full one.
+        published = NeuroShard() if tight else NeuroShard(beam_width=1, candidates=4, levels=4, grid=4)
+        # Where it finds no plan, cuts at other places than the middle may still lead to one.
+        with contextlib.suppress(NoFeasiblePlanError):
+            published.search(shards, cost, 0, budget, incumbent)
+
+        def found(allocation: Allocation) -> None:
+            incumbent.update(lambda: plan_of_units(shards, allocation.units), allocation.total_ms)
+
+        pricing = SimulatorPricing(shards, cost, self.settings.softness)
+        pricing.fit_column_price()
+        search = LocalSearch(pricing, self.settings, budget, rng, found)
+        best = search.run(starts_of(pricing, budget, _plan_or_none(incumbent)), 0)
+        kicks = self.settings.kicks_within(shards.task.num_tables, limited=budget.limited)
+        if kicks != 0:
+            cut = cut_greedily(pricing, budget, search.offer)
+            if cut is not None:
+                best = min(best, search.run([cut], 0), key=lambda allocation: allocation.value)
+            search.run([best.units], kicks)
 
 
-def _published_plan(
-    task: ShardingTask, cost: SimulatorCost, incumbent: Incumbent, initial_plan: ShardingPlan | None,
-    left_s: float | None,
-) -> ShardingPlan | None:  # fmt: skip
-    """Return what the published search finds, a narrow one unless memory is tight; None when it finds nothing."""
-    tight = task.total_bytes > _TIGHT * task.topology.total_memory_bytes
-    settings = SearchSettings() if tight else _NARROW
-    search = NeuroShard(settings.beam_width, settings.candidates, settings.levels, settings.grid)
-
-    def improved(plan: ShardingPlan, cost_ms: float) -> None:
-        incumbent.update(lambda: plan, cost_ms)
-
-    try:
-        return search.solve(task, cost, time_limit_s=left_s, initial_plan=initial_plan, observer=improved)
-    except NoFeasiblePlanError:
-        return None  # cuts at other places than the middle may still lead to one
-
-
-def _search_by_simulator(
-    shards: ShardTable, cost: SimulatorCost, settings: PlusSettings, budget: Budget, rng: np.random.Generator,
-    incumbent: Incumbent, start: ShardingPlan | None,
-) -> None:  # fmt: skip
-    """Search with exact prices: a descent from a plan, and where there are kicks, one from greedy cutting first.
-
-    Raises:
-        OutOfTime: the budget is spent.
-        NoFeasiblePlanError: no packing was found.
-        InputError: the cost model does not know tasks of this kind.
-    """
-
-    def found(allocation: Allocation) -> None:
-        incumbent.update(lambda: plan_of_units(shards, allocation.units), allocation.total_ms)
-
-    pricing = SimulatorPricing(shards, cost, settings.softness)
-    pricing.fit_column_price()
-    search = LocalSearch(pricing, settings, budget, rng, found)
-    best = search.run(starts_of(pricing, budget, start), 0)
-    kicks = settings.kicks_within(shards.task.num_tables, limited=budget.limited)
-    if kicks != 0:
-        cut = cut_greedily(pricing, budget, search.offer)
-        if cut is not None:
-            best = min(best, search.run([cut], 0), key=lambda allocation: allocation.value)
-        search.run([best.units], kicks)
+def _plan_or_none(incumbent: Incumbent) -> ShardingPlan | None:
+    return incumbent.plan() if incumbent.cost_ms < math.inf else None
 
 
 class _EstimateSearch:
@@ -180,7 +128,7 @@ class _EstimateSearch:
         self._evaluated: set[bytes] = set()
         self._best_units: Ints | None = None
 
-    def run(self, initial_plan: ShardingPlan | None) -> None:
+    def run(self) -> None:
         """Search until queries are used up or nothing new comes up.
 
         Raises:
@@ -188,7 +136,7 @@ class _EstimateSearch:
             NoFeasiblePlanError: no packing was found.
         """
         self._pricing.fit_column_price()
-        starts = starts_of(self._pricing, self._budget, initial_plan)
+        starts = starts_of(self._pricing, self._budget, _plan_or_none(self._incumbent))
         self._evaluate(starts)
         cut = cut_greedily(self._pricing, self._budget, self._search.offer)
         starts += [] if cut is None else [cut]

@@ -45,7 +45,7 @@ def test_solver_settings_reach_the_solver_and_the_records(tmp_path, capsys):
     command = ["run", "--suite", "tiny-v1", "--limit", "1", "--cost", "roofline", "--out", str(tmp_path)]
     command += ["--oracle", "roofline"]
     assert main([*command, "--solver", "neuroshard,beam_width=0"]) == 2
-    assert "beam_width of the search must be an integer from 1 on, got 0" in capsys.readouterr().err
+    assert "beam_width 0 is not a whole number from 1 on" in capsys.readouterr().err
     assert main([*command, "--solver", "neuroshard,beam_width=1,levels=0"]) == 0
     assert '"solver_settings":{"beam_width":1,"levels":0}' in (tmp_path / "records.jsonl").read_text().replace(" ", "")
 
@@ -88,7 +88,7 @@ def test_check_solver_passes_settings_and_shows_them(capsys):
     assert main(["check-solver", "neuroshard,beam_width=1,levels=0", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["solver"] == "neuroshard,beam_width=1,levels=0"
     assert main(["check-solver", "neuroshard,beam_width=0"]) == 2
-    assert "beam_width of the search must be an integer from 1 on, got 0" in capsys.readouterr().err
+    assert "beam_width 0 is not a whole number from 1 on" in capsys.readouterr().err
 
 
 SOLVE = ["-o", "plan.json", "--solver"]

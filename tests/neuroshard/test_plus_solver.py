@@ -231,7 +231,7 @@ def test_kicks_of_small_tasks_cost_little_and_those_of_large_ones_are_asked_for(
 
 
 def test_plus_settings_are_refused_by_name():
-    with pytest.raises(InputError, match="kick_moves of the search must be an integer from 1 on, got 0"):
+    with pytest.raises(InputError, match="kick_moves 0 is not a whole number from 1 on"):
         make_solver("neuroshard_plus", kick_moves=0)
 
 

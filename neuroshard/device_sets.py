@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import abc
-import dataclasses
-from collections import Counter
 from typing import ClassVar
 
 import numpy as np
@@ -15,9 +13,6 @@ from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import PHASES, CostModel, PlanCost
 from shardgym.costs.simulator import SimulatorCost
 from shardgym.costs.simulator.predictor import AdditivePredictor
-from shardgym.plan import Shard, ShardingPlan
-from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask
 
 #: Times are compared to this many decimals of a ms, so that the order of a sum's terms decides nothing.
 DECIMALS = 9
@@ -28,7 +23,6 @@ _FIRST_CAPACITY = 1024
 #: Sets that may be kept from one call of the inner search to the next.
 _MOST_KEPT = 200_000
 _COMPUTE = [PHASES.index("forward_compute"), PHASES.index("backward_compute")]
-_MUCH_MEMORY = 2**60
 
 
 class DeviceSets(abc.ABC):
@@ -202,8 +196,7 @@ def latents_of(predictor: AdditivePredictor, shards: ShardTable, rows: Ints) -> 
 class EvaluatedDeviceSets(DeviceSets):
     """Sets priced by any cost model, which evaluates plans of made-up tasks: every new set is what one device holds.
 
-    A shard of some columns becomes a table of that width. This is slow with most cost models; the search is made for
-    the learned simulator.
+    This is slow with most cost models; the search is made for the learned simulator.
 
     Args:
         shards: of the task.
@@ -212,7 +205,6 @@ class EvaluatedDeviceSets(DeviceSets):
 
     def __init__(self, shards: ShardTable, cost: CostModel) -> None:
         self._cost = cost
-        self._stand_ins: dict[tuple[int, int], EmbeddingTable] = {}
         super().__init__(shards)
 
     def total_ms(self, sets: Ints) -> Floats:
@@ -223,35 +215,11 @@ class EvaluatedDeviceSets(DeviceSets):
     def _price(self, numbers: Ints, sets: Ints, shards: Ints) -> Floats:
         del numbers
         devices = [[*self.members(number), shard] for number, shard in zip(sets.tolist(), shards.tolist(), strict=True)]
-        copies = Counter[int]()
-        placed = []
-        for device, rows in enumerate(devices):
-            for row in rows:
-                placed.append((self._stand_in(row, copies[row]), device))
-                copies[row] += 1
-        task = made_up_task(self.shards.task, [table for table, _ in placed], len(devices))
-        plan = ShardingPlan.of(task, (Shard.whole(table, device) for table, device in placed))
+        task, plan = self.shards.with_own_tables(devices)
         (cost,) = self._cost.evaluate(task, [plan])
         return compute_ms_of(cost)
-
-    def _stand_in(self, row: int, copy: int) -> EmbeddingTable:
-        """Return a table like a shard; copies differ by name."""
-        if (row, copy) not in self._stand_ins:
-            table = self.shards.task.tables[self.shards.tables[row]]
-            self._stand_ins[row, copy] = dataclasses.replace(
-                table, name=f"{row}.{copy}", embedding_dim=int(self.shards.columns[row])
-            )
-        return self._stand_ins[row, copy]
 
 
 def compute_ms_of(cost: PlanCost) -> Floats:
     """Return forward plus backward compute of every device, shape (D,)."""
     return np.asarray(cost.per_device[:, _COMPUTE].sum(axis=1), dtype=np.float64)
-
-
-def made_up_task(task: ShardingTask, tables: list[EmbeddingTable], devices: int) -> ShardingTask:
-    """Return a task like another with other tables, on devices like its own with room for everything."""
-    topology = dataclasses.replace(
-        task.topology, num_devices=devices, memory_bytes=(_MUCH_MEMORY,) * devices, fast_domain_size=devices
-    )
-    return dataclasses.replace(task, tables=tuple(tables), topology=topology, name="")

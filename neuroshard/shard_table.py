@@ -5,13 +5,19 @@ Both searches know a shard as a row of this table. Where its columns begin is se
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from shardgym.arrays import Ints
 from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan
+from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
+
+#: Bytes that hold any shards.
+_MUCH_MEMORY = 2**60
 
 
 class ShardTable:
@@ -48,6 +54,7 @@ class ShardTable:
             ],
             dtype=np.int64,
         )
+        self._own_tables: dict[tuple[int, int], EmbeddingTable] = {}
 
     def __len__(self) -> int:
         return len(self.tables)
@@ -66,6 +73,37 @@ class ShardTable:
         table = self.task.tables[self.tables[row]]
         columns = (first_column, first_column + int(self.columns[row]))
         return Shard(table.name, (0, table.num_embeddings), columns, device)
+
+    def with_own_tables(self, devices: Sequence[Iterable[int]]) -> tuple[ShardingTask, ShardingPlan]:
+        """Return a made-up task in which every shard is a table of its own, and the plan that places them.
+
+        Cost models price sets of shards with it, also such as are no part of a plan: a row may occur more than once.
+
+        Args:
+            devices: rows on every device. Devices are like the task's own, with room for everything.
+        """
+        copies = Counter[int]()
+        placed = []
+        for device, rows in enumerate(devices):
+            for row in rows:
+                placed.append((self._as_table(row, copies[row]), device))
+                copies[row] += 1
+        number = len(devices)
+        topology = dataclasses.replace(
+            self.task.topology, num_devices=number, memory_bytes=(_MUCH_MEMORY,) * number, fast_domain_size=number
+        )
+        tables = tuple(table for table, _ in placed)
+        task = dataclasses.replace(self.task, tables=tables, topology=topology, name="")
+        return task, ShardingPlan.of(task, (Shard.whole(table, device) for table, device in placed))
+
+    def _as_table(self, row: int, copy: int) -> EmbeddingTable:
+        """Return a shard as a table of its width; copies differ by name. Made once, as records check themselves."""
+        if (row, copy) not in self._own_tables:
+            table = self.task.tables[self.tables[row]]
+            self._own_tables[row, copy] = dataclasses.replace(
+                table, name=f"{row}.{copy}", embedding_dim=int(self.columns[row])
+            )
+        return self._own_tables[row, copy]
 
 
 def plan_of(shards: ShardTable, devices: Sequence[Iterable[int]]) -> ShardingPlan:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import abc
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 
-from neuroshard.device_sets import compute_ms_of, latents_of, made_up_task
+from neuroshard.device_sets import compute_ms_of, latents_of
 from neuroshard.shard_table import ShardTable
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import PHASES, CostModel, PlanCost
@@ -16,7 +15,7 @@ from shardgym.costs.links import transfer_ms
 from shardgym.costs.simulator import SimulatorCost
 from shardgym.errors import MeasurementError
 from shardgym.incumbent import Budget
-from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan
+from shardgym.plan import COLUMN_UNIT
 from shardgym.task import ELEMENT_BYTES
 
 _BACKWARD_COMM = PHASES.index("backward_comm")
@@ -222,14 +221,7 @@ def _single_ms(shards: ShardTable, cost: CostModel, budget: Budget) -> Floats:
     for start in range(0, len(priced), step):
         budget.check()
         rows = priced[start : start + step]
-        tables = [
-            dataclasses.replace(
-                shards.task.tables[shards.tables[row]], name=f"shard {row}", embedding_dim=int(shards.columns[row])
-            )
-            for row in rows.tolist()
-        ]
-        task = made_up_task(shards.task, tables, len(tables))
-        plan = ShardingPlan.of(task, (Shard.whole(table, device) for device, table in enumerate(tables)))
+        task, plan = shards.with_own_tables(rows[:, None].tolist())
         (answer,) = cost.evaluate(task, [plan])
         if not answer.feasible:
             raise MeasurementError(f"cost '{cost.name}' has no time for single shards: {answer.reason}")

@@ -1,4 +1,4 @@
-"""The task of an episode: given by `options` of `reset`, or drawn from a suite, a list or a pool."""
+"""The task of an episode: given by `options` of `reset`, or drawn from a suite, a list or a pool; training tasks."""
 
 from __future__ import annotations
 
@@ -158,3 +158,30 @@ class PoolTasks(Sequence[ShardingTask]):
 
     def _build(self, index: int) -> ShardingTask:
         return self._source.build(index, f"{self._name}/{index}")
+
+
+def training_tasks(suite: str, count: int, seed: int = 0) -> list[ShardingTask]:
+    """Draw tasks to fit a solver on: like those of a suite, from the train half of the suite's own pool.
+
+    Groups of the suite take turns.
+
+    Args:
+        suite: name or path of a suite whose tasks are drawn at random from the test half of a pool.
+        count: tasks, at least 1.
+        seed: of the draw.
+
+    Raises:
+        InputError: the suite's tasks are not drawn from a test half, so that no other half is left to learn from.
+        UnknownNameError: no such suite.
+    """
+    check_int("count", count, 1)
+    source = load_suite(suite).source
+    if not isinstance(source, DrawnSource) or source.spec.half != "test":
+        raise InputError(
+            f"suite '{suite}' is not drawn from the test half of a pool, so there is no train half to learn from: "
+            "name a suite that is, such as dlrm4-v1, and judge on this one"
+        )
+    tasks = PoolTasks(source.spec.pool, suite)
+    num_groups = len(source.groups)
+    positions = np.random.default_rng(check_int("seed", seed)).permutation(PER_GROUP)
+    return [tasks[int(positions[i // num_groups]) * num_groups + i % num_groups] for i in range(count)]

@@ -230,6 +230,11 @@ class DrawnSource:
         return len(self._order)
 
     @property
+    def spec(self) -> DrawnTasks:
+        """How tasks are drawn."""
+        return self._spec
+
+    @property
     def groups(self) -> tuple[DrawnGroup, ...]:
         """The groups as the spec describes them."""
         return self._spec.groups

@@ -1,0 +1,168 @@
+"""DreamShard's policy network, and episodes of many tasks at once in the estimated decision process."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from baselines.learning.cost_network import DEVICE_PHASES, CostNetwork
+from baselines.learning.encoder import LATENT, TableEncoder, mlp, on_device
+from baselines.learning.tables import FeatureScale, TaskBatch
+
+#: Layers for the predicted costs of a device.
+COST_WIDTHS = (len(DEVICE_PHASES), 64, 32)
+
+
+class PolicyNetwork(nn.Module):
+    """Scores devices for the next table (DreamShard, `models.py`).
+
+    A device is the sum of its tables' latents, from an encoder of the policy's own, and a latent of its predicted
+    costs. A linear layer turns both into a score; softmax over devices gives probabilities. The next table is not an
+    input: tables come in descending order of cost.
+
+    The predicted costs are divided by the task's even share. The published code takes them in ms, on tasks that cost
+    about the same; those of one suite differ by a factor of 20.
+
+    Args:
+        scale: of the features.
+    """
+
+    def __init__(self, scale: FeatureScale) -> None:
+        super().__init__()
+        self.encoder = TableEncoder(scale)
+        self.costs = mlp(*COST_WIDTHS, end_with_relu=True)
+        self.score = nn.Linear(LATENT + COST_WIDTHS[-1], 1)
+
+    def forward(self, sums: Tensor, costs: Tensor) -> Tensor:
+        """Return the scores of devices.
+
+        Args:
+            sums: of the latents of each device's tables, shape (..., D, 32).
+            costs: predicted for each device, over the even share, shape (..., D, 3).
+
+        Returns:
+            Shape (..., D).
+        """
+        scores: Tensor = self.score(torch.cat([sums, self.costs(costs)], dim=-1))
+        return scores[..., 0]
+
+
+class DreamShardNetwork(nn.Module):
+    """The cost network and the policy network, which share nothing."""
+
+    def __init__(self, scale: FeatureScale) -> None:
+        super().__init__()
+        self.cost = CostNetwork(scale)
+        self.policy = PolicyNetwork(scale)
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """E episodes on each of B tasks. Tables are in the order in which they were placed.
+
+    Attributes:
+        order: number of the table that was placed in each step, padding last, shape (B, T).
+        devices: that it was placed on, -1 for none, shape (B, E, T).
+        allowed: devices that it could be placed on, shape (B, E, T, D).
+        costs: predicted for each device before the step, over the even share, shape (B, E, T, D, 3).
+        complete: whether all tables were placed, shape (B, E).
+        predicted_ms: the cost network's overall cost of what was placed, shape (B, E).
+    """
+
+    order: Tensor
+    devices: Tensor
+    allowed: Tensor
+    costs: Tensor
+    complete: Tensor
+    predicted_ms: Tensor
+
+    def table_devices(self) -> Tensor:
+        """Return the device of every table in the tasks' own order, shape (B, E, T)."""
+        index = self.order[:, None].expand_as(self.devices)
+        return torch.empty_like(self.devices).scatter_(2, index, self.devices)
+
+
+@torch.no_grad()
+def play(
+    network: DreamShardNetwork, batch: TaskBatch, episodes: int, generator: torch.Generator | None = None
+) -> Episodes:
+    """Play episodes: every step places the next table on a device with room for it.
+
+    Tables come in descending order of their predicted cost alone on a device. The reward, minus the predicted overall
+    cost, comes at the end. An episode in which a table fits nowhere ends there.
+
+    Args:
+        network: predicts costs and scores devices.
+        batch: the tasks.
+        episodes: on each task.
+        generator: devices are drawn with the policy's probabilities; when None, the highest score wins.
+    """
+    num_tables = batch.table_mask.shape[1]
+    num_devices = batch.device_mask.shape[1]
+    alone_ms = network.cost.table_ms(batch.features).masked_fill(~batch.table_mask, -math.inf)
+    order = alone_ms.argsort(dim=1, descending=True, stable=True)
+    features = batch.features.gather(1, order[..., None].expand_as(batch.features))
+    cost_latents = network.cost.encoder(features)
+    policy_latents = network.policy.encoder(features)
+    sizes = batch.table_bytes.gather(1, order)
+    exists = batch.table_mask.gather(1, order)
+    unit = even_share(network.cost, batch)[:, None, None, None]
+
+    shape = (len(batch), episodes, num_devices)
+    cost_sums = torch.zeros(*shape, cost_latents.shape[-1])
+    policy_sums = torch.zeros(*shape, policy_latents.shape[-1])
+    room = batch.memory_bytes[:, None].repeat(1, episodes, 1)
+    playing = torch.ones(shape[:2], dtype=torch.bool)
+    devices = torch.full((*shape[:2], num_tables), -1)
+    allowed = torch.zeros(*shape[:2], num_tables, num_devices, dtype=torch.bool)
+    costs = torch.zeros(*shape[:2], num_tables, num_devices, len(DEVICE_PHASES))
+    for t in range(num_tables):
+        size = sizes[:, t, None, None]
+        fits = (room >= size) & batch.device_mask[:, None] & exists[:, t, None, None] & playing[..., None]
+        costs[:, :, t] = network.cost.device_ms(cost_sums) / unit
+        scores = network.policy(policy_sums, costs[:, :, t]).masked_fill(~fits, -math.inf)
+        if generator is not None:
+            # The largest of scores plus Gumbel noise is a draw from their softmax.
+            uniform = torch.rand(scores.shape, generator=generator).clamp(min=1e-20)
+            scores = scores - torch.log(-torch.log(uniform))
+        placed = fits.any(dim=-1)
+        device = torch.where(placed, scores.argmax(dim=-1), -1)
+        playing &= placed | ~exists[:, t, None]
+        here = on_device(device, num_devices)[..., None]
+        cost_sums += here * cost_latents[:, t, None, None]
+        policy_sums += here * policy_latents[:, t, None, None]
+        room -= here[..., 0].long() * size
+        devices[:, :, t] = device
+        allowed[:, :, t] = fits
+    return Episodes(order, devices, allowed, costs, playing, network.cost.overall_ms(cost_sums, batch.device_mask))
+
+
+def even_share(cost: CostNetwork, batch: TaskBatch) -> Tensor:
+    """Return the mean over devices of the tables' predicted single costs, in ms, shape (B,)."""
+    alone_ms = (cost.table_ms(batch.features) * batch.table_mask).sum(dim=1)
+    # Untrained heads may predict next to nothing, or less.
+    return torch.maximum(alone_ms / batch.device_mask.sum(dim=1), 1e-2 * cost.unit_ms.sum())
+
+
+def log_probabilities(policy: PolicyNetwork, batch: TaskBatch, episodes: Episodes) -> Tensor:
+    """Return the logarithms of the policy's probabilities in every step of episodes, with gradients.
+
+    Devices without room have none here either, as when devices were drawn; the published code masks them only there.
+
+    Returns:
+        Shape (B, E, T, D), minus infinity for what was not allowed; all zeros in steps that placed nothing.
+    """
+    order = episodes.order
+    features = batch.features.gather(1, order[..., None].expand_as(batch.features))
+    latents = policy.encoder(features)
+    here = on_device(episodes.devices, batch.device_mask.shape[1])
+    placed = here[..., None] * latents[:, None, :, None]
+    # What was on each device before the step.
+    sums = placed.cumsum(dim=2) - placed
+    scores = policy(sums, episodes.costs)
+    nothing = ~episodes.allowed.any(dim=-1, keepdim=True)
+    masked = scores.masked_fill(~(episodes.allowed | nothing), -math.inf)
+    return torch.log_softmax(masked, dim=-1).masked_fill(nothing, 0.0)

@@ -1,0 +1,240 @@
+"""DreamShard as a solver, and how it learns: collect costs, fit the cost network, improve the policy, again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from baselines.dreamshard.policy import COST_WIDTHS, DreamShardNetwork, log_probabilities, play
+from baselines.learning.cost_network import DEVICE_COLUMNS, HEAD_WIDTHS, CostTargets, cost_losses
+from baselines.learning.encoder import ENCODER_WIDTHS, sum_per_device
+from baselines.learning.oracle import TrainingOracle
+from baselines.learning.solver import LearnedSolver
+from baselines.learning.tables import FeatureScale, TaskBatch
+from baselines.learning.training import Learner, torch_generator
+from shardgym.costs.base import CostModel
+from shardgym.errors import NoFeasiblePlanError
+from shardgym.plan import ShardingPlan
+from shardgym.records import CONFIG, Record, Whole
+from shardgym.task import ShardingTask
+
+Count = Annotated[Whole, Field(ge=1)]
+Rate = Annotated[float, Field(gt=0)]
+
+
+@dataclass(frozen=True, config=CONFIG)
+class DreamShardSettings(Record):
+    """How DreamShard is trained. A round collects costs, fits the cost network, and updates the policy.
+
+    Attributes:
+        policy_updates: of a round; a step of training is one of them (published: 10).
+        collected_tasks: tasks of a round that plans are priced for (published: 10).
+        collected_plans: plans of each of them, drawn from the policy (published: 1).
+        cost_updates: of a round (published: 300).
+        cost_batch: plans of a cost update (published: 64).
+        update_tasks: tasks of a policy update (published: 1).
+        update_episodes: on each of them (published: 10).
+        learning_rate: of Adam; falls linearly to 0 (published: 5e-4).
+        entropy: weight of the entropy bonus (published: 0.001).
+    """
+
+    policy_updates: Count = 10
+    collected_tasks: Count = 64
+    collected_plans: Count = 4
+    cost_updates: Count = 300
+    cost_batch: Count = 64
+    update_tasks: Count = 16
+    update_episodes: Annotated[Whole, Field(ge=2)] = 16
+    learning_rate: Rate = 1e-3
+    entropy: Annotated[float, Field(ge=0)] = 1e-3
+
+
+class DreamShard(LearnedSolver[DreamShardNetwork]):
+    """DreamShard (Zha et al., NeurIPS 2022): whole tables, placed by a policy that sees predicted costs.
+
+    A cost network predicts what devices and plans cost. Tables are placed one by one, in descending order of predicted
+    cost, on the device that the policy network prefers among those with room. Both networks add up tables and take
+    maxima over devices, so one policy serves other numbers of tables and devices. Solving asks no oracle.
+
+    Where it differs from the published code (`training.py`, `env.py`, `models.py`):
+
+    - Devices without room are masked when probabilities are computed for the gradient, too, not only when devices are
+      drawn. A table that fits nowhere ends the episode, which counts as twice the worst of its task; there, training
+      crashes.
+    - Each network has an Adam of its own, so that momentum never moves the one that is not being trained.
+    - Features are scaled by the tables of all training tasks and the amounts are logarithms; there, rows, size and
+      pooling factor are scaled per task, and the dimension not at all.
+    - Costs are relative: squared errors to the plan's cost, predicted costs in the policy to the task's even share.
+    - An empty device is an empty set; there, it holds a table of zeros.
+    - An update plays episodes on several tasks, and rewards are normalised within each.
+    - More plans are priced, as the oracle is a model and not a measurement: see `DreamShardSettings`.
+
+    See `LearnedSolver` for arguments, fitting and files.
+    """
+
+    name: ClassVar[str] = "dreamshard"
+    settings_type: ClassVar[type[Record]] = DreamShardSettings
+    default_steps: ClassVar[int] = 200
+    architecture: ClassVar[dict[str, Any]] = {
+        "table encoders": ENCODER_WIDTHS,
+        "cost heads": HEAD_WIDTHS,
+        "costs in the policy": COST_WIDTHS,
+    }
+    settings: DreamShardSettings
+
+    def build_network(self, scale: FeatureScale) -> DreamShardNetwork:
+        """See `LearnedSolver`."""
+        return DreamShardNetwork(scale)
+
+    def make_learner(
+        self, network: DreamShardNetwork, tasks: Sequence[ShardingTask], oracle: TrainingOracle, steps: int
+    ) -> Learner:
+        """See `LearnedSolver`."""
+        return DreamShardLearner(network, tasks, oracle, steps, self.settings)
+
+    def place(self, network: DreamShardNetwork, task: ShardingTask, cost: CostModel, seed: int) -> ShardingPlan:
+        """Return the plan of one episode in which the highest score always wins; `cost` and `seed` are not used.
+
+        Raises:
+            NoFeasiblePlanError: a table fits nowhere any more.
+        """
+        del cost, seed
+        episodes = play(network, TaskBatch.of([task]), 1)
+        if not bool(episodes.complete):
+            stuck = task.tables[int(episodes.order[0, int((episodes.devices[0, 0] >= 0).sum())])]
+            raise NoFeasiblePlanError(
+                f"dreamshard: table '{stuck.name}' of {task.table_bytes(stuck)} bytes fits on no device any more"
+            )
+        return ShardingPlan.table_wise(task, episodes.table_devices()[0, 0].tolist())
+
+
+class DreamShardLearner(Learner):
+    """Trains both networks. The priced plans of all rounds are kept in `replay`.
+
+    Args:
+        network: to be trained.
+        tasks: to train on.
+        oracle: prices plans.
+        steps: policy updates in all.
+        settings: how.
+    """
+
+    network: DreamShardNetwork
+
+    def __init__(
+        self,
+        network: DreamShardNetwork,
+        tasks: Sequence[ShardingTask],
+        oracle: TrainingOracle,
+        steps: int,
+        settings: DreamShardSettings,
+    ) -> None:
+        self.network = network
+        self.oracle = oracle
+        self.replay: dict[str, Tensor] = {}
+        self._tasks = tasks
+        self._batch = TaskBatch.of(tasks)
+        self._steps = steps
+        self._settings = settings
+        self._cost_optimizer = torch.optim.Adam(network.cost.parameters(), lr=settings.learning_rate)
+        self._policy_optimizer = torch.optim.Adam(network.policy.parameters(), lr=settings.learning_rate)
+        self.optimizers = (self._cost_optimizer, self._policy_optimizer)
+
+    def step(self, number: int, rng: np.random.Generator) -> dict[str, float]:
+        """Update the policy once; the first step of a round collects costs and fits the cost network before."""
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = self._settings.learning_rate * (1 - number / self._steps)
+        figures: dict[str, float] = {}
+        if number % self._settings.policy_updates == 0:
+            self._collect(rng)
+            figures |= self._fit_costs(rng)
+        return figures | self._improve_policy(rng)
+
+    def _collect(self, rng: np.random.Generator) -> None:
+        """Price plans of the current policy on random tasks and keep what they cost."""
+        chosen = self._draw_tasks(rng, self._settings.collected_tasks)
+        batch = self._batch.take(chosen)
+        episodes = play(self.network, batch, self._settings.collected_plans, torch_generator(rng))
+        devices = episodes.table_devices()
+        tasks: list[int] = []
+        kept: list[Tensor] = []
+        times: list[Tensor] = []
+        for row, number in enumerate(chosen.tolist()):
+            plans = devices[row, episodes.complete[row]]
+            if not len(plans):
+                continue
+            task = self._tasks[number]
+            priced = self.oracle.price(task, plans[:, : task.num_tables].numpy())
+            padded = torch.zeros(len(plans), batch.device_mask.shape[1], priced.shape[-1])
+            padded[:, : task.num_devices] = torch.from_numpy(priced)
+            feasible = torch.isfinite(padded).all(dim=-1).all(dim=-1)
+            tasks += [number] * int(feasible.sum())
+            kept.append(plans[feasible])
+            times.append(padded[feasible])
+        new = {"task": torch.tensor(tasks), "devices": torch.cat(kept), "ms": torch.cat(times)}
+        first = not self.replay
+        self.replay = {name: torch.cat([self.replay.get(name, value[:0]), value]) for name, value in new.items()}
+        if first:
+            self._set_units()
+
+    def _set_units(self) -> None:
+        """Set what the cost network's heads count in: the means of the first round."""
+        ms = self.replay["ms"]
+        exists = self._batch.device_mask[self.replay["task"]]
+        units = [*ms[exists][:, DEVICE_COLUMNS].mean(dim=0), ms.sum(dim=-1).amax(dim=-1).mean()]
+        self.network.cost.unit_ms.copy_(torch.stack(units).clamp(min=1e-6))
+
+    def _fit_costs(self, rng: np.random.Generator) -> dict[str, float]:
+        """Fit the cost network to random plans of all rounds; return the mean losses."""
+        total: dict[str, float] = {}
+        for _ in range(self._settings.cost_updates):
+            index = torch.from_numpy(rng.integers(len(self.replay["task"]), size=self._settings.cost_batch))
+            batch = self._batch.take(self.replay["task"][index])
+            ms = self.replay["ms"][index]
+            targets = CostTargets(ms[..., DEVICE_COLUMNS], ms.sum(dim=-1).amax(dim=-1), batch.device_mask)
+            latents = self.network.cost.encoder(batch.features)
+            devices = self.replay["devices"][index]
+            sums = sum_per_device(latents, devices[:, None], batch.device_mask.shape[1])[:, 0]
+            losses = cost_losses(self.network.cost, sums, targets)
+            _descend(self._cost_optimizer, torch.stack(list(losses.values())).sum())
+            for name, loss in losses.items():
+                total[name] = total.get(name, 0.0) + float(loss.detach()) / self._settings.cost_updates
+        return {f"loss_{name}": value for name, value in total.items()}
+
+    def _improve_policy(self, rng: np.random.Generator) -> dict[str, float]:
+        """Make one update of REINFORCE with an entropy bonus, on episodes in the estimated decision process."""
+        batch = self._batch.take(self._draw_tasks(rng, self._settings.update_tasks))
+        episodes = play(self.network, batch, self._settings.update_episodes, torch_generator(rng))
+        rewards = self._rewards(episodes.predicted_ms, episodes.complete)
+        advantage = (rewards - rewards.mean(dim=1, keepdim=True)) / (rewards.std(dim=1, keepdim=True) + 1e-8)
+        log_p = log_probabilities(self.network.policy, batch, episodes)
+        placed = episodes.devices >= 0
+        taken = log_p.gather(3, episodes.devices.clamp(min=0)[..., None])[..., 0] * placed
+        finite = log_p.masked_fill(~episodes.allowed, 0.0)
+        entropy = -(finite.exp() * finite * episodes.allowed).sum(dim=-1)
+        mean_entropy = entropy.sum() / placed.sum()
+        loss = -(taken.sum(dim=2) * advantage).mean() - self._settings.entropy * entropy.sum(dim=2).mean()
+        _descend(self._policy_optimizer, loss)
+        return {"policy_loss": float(loss.detach()), "entropy": float(mean_entropy.detach())}
+
+    @staticmethod
+    def _rewards(predicted_ms: Tensor, complete: Tensor) -> Tensor:
+        """Return minus the predicted costs; an episode without a plan counts as twice the worst of its task."""
+        worst = predicted_ms.masked_fill(~complete, 0.0).amax(dim=1, keepdim=True).clamp(min=0.0)
+        return -torch.where(complete, predicted_ms, 2 * worst)
+
+    def _draw_tasks(self, rng: np.random.Generator, count: int) -> Tensor:
+        return torch.from_numpy(rng.integers(len(self._tasks), size=count))
+
+
+def _descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()

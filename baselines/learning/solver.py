@@ -1,0 +1,339 @@
+"""LearnedSolver: the base class of solvers that are fitted before they solve."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from baselines.learning.oracle import TrainingOracle
+from baselines.learning.tables import FEATURES, FeatureScale
+from baselines.learning.training import Learner, TrainingOptions, train
+from baselines.learning.weights import (
+    SHIPPED,
+    Shipped,
+    SolverCard,
+    TaskSummary,
+    choose_shipped,
+    load_card,
+    load_network,
+    pack,
+    save_network,
+    sha256_of,
+    shipped_weights,
+)
+from shardgym.arguments import check_instance, check_int, check_list_of
+from shardgym.costs.base import CostModel
+from shardgym.errors import InputError, NoFeasiblePlanError
+from shardgym.plan import ShardingPlan, check_possible
+from shardgym.pretraining.train import one_thread
+from shardgym.provenance import utc_now, versions
+from shardgym.records import Record, sha256
+from shardgym.solver import check_solve_arguments
+from shardgym.task import ShardingTask
+
+NetworkT = TypeVar("NetworkT", bound=nn.Module)
+
+#: One task in so many is kept for validation where no validation tasks are given.
+VALIDATION_SHARE = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Fitted(Generic[NetworkT]):
+    """A network with weights, and the card that says where they come from."""
+
+    network: NetworkT
+    card: SolverCard
+
+
+class LearnedSolver(abc.ABC, Generic[NetworkT]):
+    """A solver that is fitted on tasks with an oracle, then solves others.
+
+    A subclass says what its network is (`build_network`), how it learns (`make_learner`), and how a network makes a
+    plan (`place`). This class has the rest: fitting with validation, checkpoints and a card, files, the weights of the
+    package, and checks of arguments.
+
+    Args:
+        weights: a folder that `save` or `shardgym fit` wrote; None for the weights in the package, of which
+            `choose_shipped` picks those for a task. Not needed before `fit`.
+        **settings: of training; the fields of `settings_type`.
+
+    Attributes:
+        name: as registered; names the weights in the package, too.
+        architecture: widths of the networks by name, JSON-ready; weights of another are refused.
+        settings_type: record of the settings of training, all with defaults.
+        default_steps: of training.
+
+    Raises:
+        InputError: no such setting, or weights that are missing, damaged or of another solver or architecture.
+    """
+
+    name: ClassVar[str]
+    architecture: ClassVar[Mapping[str, Any]]
+    settings_type: ClassVar[type[Record]]
+    default_steps: ClassVar[int]
+
+    def __init__(self, weights: str | Path | None = None, **settings: Any) -> None:
+        self.settings = self.settings_type.from_dict(settings, f"solver '{self.name}'")
+        self._own = None if weights is None else self._read(weights)
+        self._shipped: dict[Path, Fitted[NetworkT]] = {}  # those of the package that were loaded
+        self._used: Fitted[NetworkT] | None = self._own
+
+    # --- what a subclass defines --------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def build_network(self, scale: FeatureScale) -> NetworkT:
+        """Return an untrained network. torch's global generator, which draws its weights, is seeded by `fit`."""
+
+    @abc.abstractmethod
+    def make_learner(
+        self, network: NetworkT, tasks: Sequence[ShardingTask], oracle: TrainingOracle, steps: int
+    ) -> Learner:
+        """Return what trains a network.
+
+        Args:
+            network: to be trained.
+            tasks: to train on.
+            oracle: to be queried; counts.
+            steps: of training in all.
+        """
+
+    @abc.abstractmethod
+    def place(self, network: NetworkT, task: ShardingTask, cost: CostModel, seed: int) -> ShardingPlan:
+        """Return a plan; called with one thread and without gradients unless the subclass enables them.
+
+        Raises:
+            NoFeasiblePlanError: no action is left that respects memory.
+        """
+
+    # --- solving ------------------------------------------------------------------------------------------------------
+
+    def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
+        """Return a plan. With the weights of the package, `seed` chooses the training seed among those that ship.
+
+        Raises:
+            NoFeasiblePlanError: the network got stuck, or there is no feasible plan.
+            InputError: there are no weights, or these are no task, cost and seed.
+        """
+        check_solve_arguments(task, cost, seed)
+        self._used = self._fitted_for(task, int(seed))
+        check_possible(task)
+        with one_thread(), torch.no_grad():
+            return self.place(self._used.network, task, cost, int(seed))
+
+    def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
+        """Load all weights that may be chosen for a task."""
+        del cost
+        for shipped in self._shipped_index.values() if self._own is None else ():
+            for seed in range(len(shipped.seeds)):
+                self._fitted_for(task, seed)
+
+    @property
+    def weights_digest(self) -> str | None:
+        """SHA-256 of the weights that were loaded, fitted, or used by the latest `solve`; None before."""
+        return None if self._used is None else self._used.card.weights_sha256
+
+    @property
+    def card(self) -> SolverCard | None:
+        """Card of these weights."""
+        return None if self._used is None else self._used.card
+
+    # --- fitting ------------------------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        tasks: Sequence[ShardingTask],
+        cost: CostModel,
+        seed: int = 0,
+        *,
+        validation: Sequence[ShardingTask] | None = None,
+        steps: int | None = None,
+        minutes: float | None = None,
+        evaluate_every: int | None = None,
+        checkpoint_dir: str | Path | None = None,
+        resume: bool = False,
+        log_dir: str | Path | None = None,
+        progress: bool = False,
+        source: str = "",
+    ) -> Self:
+        """Train on tasks and use what was learned from now on.
+
+        The same tasks, cost, seed, settings and steps give the same weights on the same machine and versions, also
+        when training is killed and resumed.
+
+        Args:
+            tasks: to learn from; of the train half of a pool.
+            cost: the oracle.
+            seed: of all chance.
+            validation: tasks that choose the best weights; every tenth of `tasks` when None.
+            steps: of training; `default_steps` when None.
+            minutes: begin no step after so long.
+            evaluate_every: steps between evaluations on the validation tasks, each followed by a checkpoint; a
+                fortieth of the steps when None.
+            checkpoint_dir: folder that checkpoints and the learning curve are written to.
+            resume: go on from the checkpoint there, if there is one.
+            log_dir: where TensorBoard's files go.
+            progress: whether a bar is shown on standard error.
+            source: where the tasks come from, for the card.
+
+        Raises:
+            InputError: wrong arguments, or a checkpoint that is of another training.
+            TrainingError: a loss or a weight is no number any more.
+            MissingDependencyError: TensorBoard was asked for and is not installed.
+        """
+        check_instance("cost", cost, CostModel)
+        check_int("seed", seed)
+        steps = self.default_steps if steps is None else check_int("steps", steps, 1)
+        every = max(1, steps // 40) if evaluate_every is None else check_int("evaluate_every", evaluate_every, 1)
+        learned, held_out = _split(tasks, validation)
+        oracle = TrainingOracle(cost)
+        scale = FeatureScale.of(learned)
+        with one_thread():
+            network = self._untrained(scale, int(seed))
+            with torch.enable_grad():
+                learner = self.make_learner(network, learned, oracle, steps)
+                summary = summarise(learned, source)
+                identity = {
+                    "solver": self.name,
+                    "architecture": dict(self.architecture),
+                    "settings": self.settings.to_dict(),
+                    "tasks": summary.to_dict(),
+                    "oracle": f"{cost.name} {cost.version} {cost.hardware}",
+                }
+                options = TrainingOptions(
+                    every, minutes, _path(checkpoint_dir), resume, _path(log_dir), progress=progress
+                )
+                log = train(
+                    learner,
+                    lambda: self._validate(network, held_out, oracle, int(seed)),
+                    steps=steps,
+                    seed=int(seed),
+                    identity=identity,
+                    options=options,
+                )
+        card = SolverCard(
+            solver=self.name,
+            architecture=dict(self.architecture),
+            settings=self.settings.to_dict(),
+            features={name: (float(scale.mean[i]), float(scale.std[i])) for i, name in enumerate(FEATURES)},
+            tasks=summary,
+            validation=summarise(held_out, source),
+            oracle={
+                "name": cost.name, "version": cost.version, "hardware": cost.hardware, "settings": cost.settings()
+            },
+            oracle_queries=oracle.queries,
+            seed=int(seed),
+            steps=log.steps,
+            best_step=log.best_step,
+            minutes=round(log.seconds / 60, 2),
+            curve=log.curve,
+            created=utc_now(),
+            versions=versions(),
+            weights_sha256=sha256_of(pack(network.state_dict())),
+        )  # fmt: skip
+        self._own = self._used = Fitted(network, card)
+        return self
+
+    def save(self, folder: str | Path) -> None:
+        """Write weights and card into a folder, which is made if needed.
+
+        Raises:
+            InputError: nothing was fitted or loaded, or the folder cannot be written.
+        """
+        if self._own is None:
+            raise InputError(f"solver '{self.name}' has no weights to save: call fit(tasks, cost) first")
+        save_network(Path(folder), self._own.network, self._own.card)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Return a solver with the weights of a folder; raises `InputError` when they are missing or damaged."""
+        return cls(weights=folder)
+
+    # --- parts --------------------------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def _shipped_index(self) -> dict[str, Shipped]:
+        return shipped_weights(self.name, SHIPPED)
+
+    def _fitted_for(self, task: ShardingTask, seed: int) -> Fitted[NetworkT]:
+        if self._own is not None:
+            return self._own
+        if not self._shipped_index:
+            raise InputError(
+                f"no weights of solver '{self.name}' ship with this version: run 'shardgym fit {self.name} --suite "
+                f"SUITE --out FOLDER' and give weights=FOLDER"
+            )
+        folder = choose_shipped(self._shipped_index, task.num_devices, seed)
+        if folder not in self._shipped:
+            self._shipped[folder] = self._read(folder)
+        return self._shipped[folder]
+
+    def _read(self, folder: str | Path) -> Fitted[NetworkT]:
+        card = load_card(folder, self.name, self.architecture)
+        network = self._untrained(FeatureScale.identity(), 0)
+        load_network(folder, card, network)
+        return Fitted(network, card)
+
+    def _untrained(self, scale: FeatureScale, seed: int) -> NetworkT:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return self.build_network(scale)
+
+    def _validate(
+        self, network: NetworkT, tasks: Sequence[ShardingTask], oracle: TrainingOracle, seed: int
+    ) -> dict[str, float]:
+        """Return the geometric mean of the costs of the validation tasks, and the share without a plan.
+
+        A task without a plan counts as ten times the mean, so that weights which solve more tasks are better.
+        """
+        logs = []
+        with torch.no_grad():
+            for task in tasks:
+                try:
+                    plan = self.place(network, task, oracle.cost, seed)
+                except NoFeasiblePlanError:
+                    continue
+                logs.append(math.log(oracle.price_plans(task, [plan])[0].sum(axis=1).max()))
+        failed = 1 - len(logs) / len(tasks)
+        mean = float(np.mean(logs)) if logs else math.log(1e6)
+        return {"validation_ms": math.exp(mean + failed * math.log(10)), "validation_failed": failed}
+
+
+def summarise(tasks: Sequence[ShardingTask], source: str) -> TaskSummary:
+    """Return what a card says about tasks."""
+    tables = [task.num_tables for task in tasks]
+    devices = [task.num_devices for task in tasks]
+    return TaskSummary(
+        source=source,
+        count=len(tasks),
+        sha256=sha256("".join(task.digest for task in tasks)),
+        num_tables=(min(tables), max(tables)),
+        num_devices=(min(devices), max(devices)),
+    )
+
+
+def _split(
+    tasks: Sequence[ShardingTask], validation: Sequence[ShardingTask] | None
+) -> tuple[list[ShardingTask], list[ShardingTask]]:
+    """Return the tasks to learn from and those to validate on; a single task serves as both."""
+    learned = check_list_of("tasks", tasks, ShardingTask, "a single task goes into a list, [task]")
+    if not learned:
+        raise InputError("tasks: expected at least one task to fit on, got none")
+    if validation is not None:
+        held_out = check_list_of("validation", validation, ShardingTask)
+        return learned, held_out or learned
+    held_out = learned[::VALIDATION_SHARE]
+    rest = [task for i, task in enumerate(learned) if i % VALIDATION_SHARE]
+    return (rest, held_out) if rest else (learned, learned)
+
+
+def _path(folder: str | Path | None) -> Path | None:
+    return None if folder is None else Path(folder)

@@ -1,0 +1,319 @@
+"""The training loop of learned solvers: steps, validation, a learning curve, and checkpoints that outlive a kill."""
+
+from __future__ import annotations
+
+import abc
+import csv
+import io
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from baselines.learning.oracle import TrainingOracle
+from baselines.learning.weights import pack, unpack, unpack_metadata, write_bytes_whole
+from shardgym.errors import InputError, ShardGymError, import_extra
+from shardgym.files import make_folder, only_writer, write_whole
+from shardgym.progress import ProgressBar
+
+CHECKPOINT = "checkpoint.safetensors"
+CURVE = "curve.csv"
+SCHEMA = "shardgym.solver_checkpoint/1"
+
+
+class TrainingError(ShardGymError):
+    """Training that cannot go on: a loss or a weight is no number any more."""
+
+
+class Learner(abc.ABC):
+    """What a solver does in one step of training. A subclass holds all that changes from step to step in these.
+
+    Attributes:
+        network: what is trained, and saved as the solver's weights.
+        optimizers: of its parameters.
+        oracle: counts its queries.
+        replay: further tensors that later steps depend on, such as priced plans; any shapes.
+    """
+
+    network: nn.Module
+    optimizers: Sequence[torch.optim.Optimizer]
+    oracle: TrainingOracle
+    replay: dict[str, Tensor]
+
+    @abc.abstractmethod
+    def step(self, number: int, rng: np.random.Generator) -> dict[str, float]:
+        """Train one step.
+
+        Args:
+            number: of the step, from 0 on. Learning rates follow from it.
+            rng: all chance comes from it. Every step has its own, so that a resumed training draws the same.
+
+        Returns:
+            Figures for the learning curve, such as losses.
+        """
+
+
+def torch_generator(rng: np.random.Generator) -> torch.Generator:
+    """Return a generator of torch that is seeded by one of NumPy."""
+    return torch.Generator().manual_seed(int(rng.integers(2**63)))
+
+
+@dataclass
+class TrainingLog:
+    """How far training is.
+
+    Attributes:
+        steps: done.
+        seconds: that they took, interruptions left out.
+        curve: one entry per evaluation.
+        best_step: step after which validation was best.
+        best: tensors of the network at that step.
+    """
+
+    steps: int = 0
+    seconds: float = 0.0
+    curve: list[dict[str, float]] = field(default_factory=list)
+    best_step: int = 0
+    best: dict[str, Tensor] = field(default_factory=dict)
+
+    #: What of it goes into the header of a checkpoint.
+    PLAIN: ClassVar[tuple[str, ...]] = ("steps", "seconds", "curve", "best_step")
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How the loop runs; nothing in here changes what is learned, but for `minutes`.
+
+    Attributes:
+        evaluate_every: steps between evaluations, each followed by a checkpoint.
+        minutes: begin no step after so long; None for no limit.
+        checkpoint_dir: folder of checkpoint and curve; None for none.
+        resume: go on from the checkpoint there.
+        log_dir: where TensorBoard's files go; None for none.
+        progress: whether a bar is shown.
+    """
+
+    evaluate_every: int = 10
+    minutes: float | None = None
+    checkpoint_dir: Path | None = None
+    resume: bool = False
+    log_dir: Path | None = None
+    progress: bool = False
+
+
+def train(
+    learner: Learner,
+    validate: Callable[[], dict[str, float]],
+    *,
+    steps: int,
+    seed: int,
+    identity: dict[str, Any],
+    options: TrainingOptions,
+) -> TrainingLog:
+    """Train, and leave the best weights of all evaluations in the learner's network.
+
+    The same learner, steps and seed give the same weights, also when training was killed and resumed.
+
+    Args:
+        learner: what is trained.
+        validate: returns figures of the network as it is; the smallest first figure is best.
+        steps: of training in all.
+        seed: of all chance.
+        identity: what the training is about, JSON-ready; a checkpoint of another is refused.
+        options: how the loop runs.
+
+    Raises:
+        TrainingError: a loss or a weight is no number; the last checkpoint is as it was.
+        InputError: there is a checkpoint already and `resume` is not set, or the other way round; or it is of another
+            training or damaged.
+        MissingDependencyError: TensorBoard was asked for and is not installed.
+    """
+    folder = options.checkpoint_dir
+    if folder is None:
+        if options.resume:
+            raise InputError("resume needs checkpoint_dir, the folder of the training that is to go on")
+        return _Loop(learner, validate, steps, seed, identity, options).run()
+    make_folder(folder)
+    with only_writer(folder):
+        return _Loop(learner, validate, steps, seed, identity, options).run()
+
+
+class _Loop:
+    def __init__(
+        self,
+        learner: Learner,
+        validate: Callable[[], dict[str, float]],
+        steps: int,
+        seed: int,
+        identity: dict[str, Any],
+        options: TrainingOptions,
+    ) -> None:
+        self._learner = learner
+        self._validate = validate
+        self._steps = steps
+        self._seed = seed
+        self._identity = json.loads(json.dumps(identity | {"steps": steps, "seed": seed}))
+        self._options = options
+        self._log = TrainingLog()
+        self._path = None if options.checkpoint_dir is None else options.checkpoint_dir / CHECKPOINT
+
+    def run(self) -> TrainingLog:
+        self._start()
+        writer = _summary_writer(self._options.log_dir)
+        log = self._log
+        before = log.seconds
+        started = time.monotonic()
+        figures: dict[str, float] = {}
+        with ProgressBar(
+            shown=self._options.progress, total=self._steps, initial=log.steps, unit="step", desc="training"
+        ) as bar:
+            if not log.curve:
+                self._evaluate({}, writer)
+            while log.steps < self._steps and not self._is_late():
+                figures = self._learner.step(log.steps, np.random.default_rng([self._seed, log.steps]))
+                log.steps += 1
+                self._check_numbers(figures)
+                log.seconds = before + time.monotonic() - started
+                bar.update()
+                if log.steps % self._options.evaluate_every == 0 or log.steps == self._steps or self._is_late():
+                    self._evaluate(figures, writer)
+                    log.seconds = before + time.monotonic() - started
+                    self._save()
+                    bar.remark(f"validation {min(entry['validation_ms'] for entry in log.curve):.3f} ms")
+        if writer is not None:
+            writer.close()
+        self._learner.network.load_state_dict(log.best)
+        return log
+
+    def _is_late(self) -> bool:
+        return self._options.minutes is not None and self._log.seconds >= 60 * self._options.minutes
+
+    def _evaluate(self, figures: dict[str, float], writer: Any) -> None:
+        log = self._log
+        found = self._validate()
+        key = next(iter(found))
+        if not log.best or found[key] < min(entry[key] for entry in log.curve):
+            log.best_step = log.steps
+            log.best = {name: value.detach().clone() for name, value in self._learner.network.state_dict().items()}
+        entry = {"step": log.steps, "minutes": round(log.seconds / 60, 3), **found, **figures}
+        log.curve.append({name: _rounded(value) for name, value in entry.items()})
+        if writer is not None:
+            for name, value in (found | figures).items():
+                writer.add_scalar(name, value, log.steps)
+
+    def _check_numbers(self, figures: dict[str, float]) -> None:
+        """Stop when a figure or a weight is not finite."""
+        wrong = [f"{name} is {value}" for name, value in figures.items() if not math.isfinite(value)]
+        for name, value in self._learner.network.state_dict().items():
+            if not wrong and not bool(torch.isfinite(value).all()):
+                wrong.append(f"weight '{name}' is not finite")
+        if not wrong:
+            return
+        kept = "nothing was kept: no checkpoint_dir was given"
+        if self._path is not None:
+            kept = f"{self._path} holds the last good step" if self._path.exists() else "there is no checkpoint yet"
+        raise TrainingError(
+            f"training stopped at step {self._log.steps}: {wrong[0]}; {kept}; try a lower learning_rate"
+        )
+
+    # --- checkpoints --------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        path = self._path
+        if path is None:
+            return
+        if self._options.resume:
+            self._restore(path)
+        elif path.exists():
+            raise InputError(f"{path} exists: resume that training, or give another folder")
+
+    def _save(self) -> None:
+        if self._path is None:
+            return
+        learner = self._learner
+        parts = {
+            "network": learner.network.state_dict(),
+            "best": self._log.best,
+            "replay": learner.replay,
+            **{f"optimizer{i}": _moments(optimizer) for i, optimizer in enumerate(learner.optimizers)},
+        }
+        plain = {name: getattr(self._log, name) for name in TrainingLog.PLAIN}
+        header = {"schema": SCHEMA, "identity": self._identity, "queries": learner.oracle.queries, **plain}
+        tensors = {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
+        write_bytes_whole(self._path, pack(tensors, {"shardgym": json.dumps(header)}))
+        write_whole(self._path.with_name(CURVE), curve_csv(self._log.curve))
+
+    def _restore(self, path: Path) -> None:
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return  # killed before the first checkpoint: begin anew
+        except OSError as error:
+            raise InputError(f"cannot read {path}: {error.strerror}") from None
+        try:
+            header = json.loads(unpack_metadata(data, path)["shardgym"])
+            schema = header["schema"]
+        except (ValueError, KeyError, TypeError):
+            raise InputError(f"{path}: damaged, or no checkpoint of a solver's training") from None
+        if schema != SCHEMA:
+            raise InputError(f"{path}: a checkpoint of schema '{schema!s:.60}', expected '{SCHEMA}'")
+        for name in sorted({*header["identity"], *self._identity}):
+            was = header["identity"].get(name)
+            now = self._identity.get(name)
+            if was != now:
+                raise InputError(f"{path}: a checkpoint of a training with {name} {was}, this one has {now}")
+        parts: dict[str, dict[str, Tensor]] = {}
+        for name, value in unpack(data, path).items():
+            part, _, rest = name.partition("/")
+            parts.setdefault(part, {})[rest] = value
+        learner = self._learner
+        learner.network.load_state_dict(parts["network"])
+        for i, optimizer in enumerate(learner.optimizers):
+            _load_moments(optimizer, parts.get(f"optimizer{i}", {}))
+        learner.replay = parts.get("replay", {})
+        learner.oracle.queries = header["queries"]
+        self._log = TrainingLog(best=parts["best"], **{name: header[name] for name in TrainingLog.PLAIN})
+
+
+def _moments(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return what an optimiser remembers of every parameter, as named tensors."""
+    state = optimizer.state_dict()["state"]
+    return {f"{number}/{name}": value for number, values in state.items() for name, value in values.items()}
+
+
+def _load_moments(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        number, _, name = key.partition("/")
+        state.setdefault(int(number), {})[name] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def curve_csv(curve: Sequence[dict[str, float]]) -> str:
+    """Return a learning curve as CSV, one line per evaluation."""
+    columns = list(dict.fromkeys(name for entry in curve for name in entry))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(curve)
+    return text.getvalue()
+
+
+def _rounded(value: float) -> float:
+    return value if isinstance(value, int) else float(f"{value:.6g}")
+
+
+def _summary_writer(log_dir: Path | None) -> Any:
+    if log_dir is None:
+        return None
+    import_extra("tensorboard", "logging to TensorBoard", "rl")
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(log_dir))

@@ -1,0 +1,182 @@
+"""DreamShard: its decision process respects memory, its gradients see the masks, and what it learns carries over."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from baselines.dreamshard.policy import DreamShardNetwork, log_probabilities, play
+from baselines.dreamshard.solver import DreamShard, DreamShardLearner, DreamShardSettings
+from baselines.learning.cost_network import CostNetwork, CostTargets, cost_losses
+from baselines.learning.encoder import sum_per_device
+from baselines.learning.oracle import TrainingOracle
+from baselines.learning.tables import FeatureScale, TaskBatch
+from shardgym import EmbeddingTable, NoFeasiblePlanError, ShardingTask, Topology, make_cost
+from shardgym.conformance import check_solver
+from shardgym.envs.tasks import training_tasks
+
+COST = make_cost("roofline")
+
+#: So small that a step takes milliseconds.
+TINY = {
+    "policy_updates": 2, "collected_tasks": 8, "collected_plans": 2, "cost_updates": 20, "cost_batch": 16,
+    "update_tasks": 4, "update_episodes": 4,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def two_devices():
+    return [task for task in training_tasks("tiny-v1", 60) if task.num_devices == 2]
+
+
+@pytest.fixture(scope="module")
+def fitted(two_devices, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dreamshard")
+    DreamShard(**TINY).fit(two_devices, COST, steps=4).save(folder)
+    return folder
+
+
+@pytest.fixture
+def network(two_devices):
+    torch.manual_seed(0)
+    return DreamShardNetwork(FeatureScale.of(two_devices[:5]))
+
+
+def on(task, num_devices):
+    """The task's tables on another number of devices."""
+    return dataclasses.replace(task, topology=Topology(num_devices=num_devices, memory_bytes=2**30))
+
+
+def test_it_keeps_the_rules_of_solvers(fitted):
+    report = check_solver("dreamshard", settings={"weights": str(fitted)})
+    assert report.ok, "\n" + report.table()
+
+
+def test_weights_are_small(fitted):
+    assert (fitted / "weights.safetensors").stat().st_size < 300_000
+
+
+def test_trained_on_two_devices_it_uses_all_of_four(fitted, two_devices):
+    solver = DreamShard.load(fitted)
+    tables = tuple({table.name: table for task in two_devices for table in task.tables}.values())[:30]
+    task = dataclasses.replace(on(two_devices[0], 4), tables=tables)
+    plan = solver.solve(task, COST)
+    plan.validate(task)
+    assert {shard.device for shard in plan.shards} == {0, 1, 2, 3}
+    assert solver.card.tasks.num_devices == (2, 2)
+
+
+def test_killed_and_resumed_training_gives_the_same_weights(two_devices, tmp_path, monkeypatch):
+    whole = DreamShard(**TINY).fit(two_devices, COST, steps=5, evaluate_every=1)
+    original = DreamShardLearner.step
+
+    def killed(self, number, rng):
+        if number == 3:
+            raise KeyboardInterrupt
+        return original(self, number, rng)
+
+    monkeypatch.setattr(DreamShardLearner, "step", killed)
+    with pytest.raises(KeyboardInterrupt):
+        DreamShard(**TINY).fit(two_devices, COST, steps=5, evaluate_every=1, checkpoint_dir=tmp_path)
+    monkeypatch.undo()
+    resumed = DreamShard(**TINY).fit(two_devices, COST, steps=5, evaluate_every=1, checkpoint_dir=tmp_path, resume=True)
+    assert resumed.weights_digest == whole.weights_digest
+    assert resumed.card.curve[-1]["policy_loss"] == whole.card.curve[-1]["policy_loss"]
+
+
+def test_costs_are_learned(two_devices):
+    """Of devices that were not in the training data, too."""
+    tasks = two_devices[:16]
+    torch.manual_seed(0)
+    network = DreamShardNetwork(FeatureScale.of(tasks))
+    settings = DreamShardSettings(collected_tasks=32, cost_updates=300, cost_batch=32)
+    learner = DreamShardLearner(network, tasks, TrainingOracle(COST), 10, settings)
+    learner._collect(np.random.default_rng(0))
+    losses = learner._fit_costs(np.random.default_rng(1))
+    assert 100 < learner.oracle.queries <= 128  # complete episodes alone
+    batch = TaskBatch.of(two_devices[16:24])
+    episodes = play(network, batch, 4, torch.Generator().manual_seed(0))
+    errors = []
+    for b, task in enumerate(two_devices[16:24]):
+        for e in range(4):
+            if episodes.complete[b, e]:
+                ms = learner.oracle.price(task, episodes.table_devices()[b, e : e + 1, : task.num_tables].numpy())
+                errors.append(abs(math.log(float(episodes.predicted_ms[b, e]) / ms[0].sum(axis=1).max())))
+    assert np.median(errors) < 0.25
+    assert set(losses) == {"loss_forward_compute", "loss_backward_compute", "loss_backward_comm", "loss_overall"}
+
+
+@torch.no_grad()
+def test_the_loss_compares_every_device_and_the_plan(two_devices):
+    network = CostNetwork(FeatureScale.of(two_devices[:2]))
+    batch = TaskBatch.of(two_devices[:1])
+    nowhere_else = torch.zeros(batch.table_mask.shape, dtype=torch.int64)
+    sums = sum_per_device(network.encoder(batch.features), nowhere_else[:, None], 2)[:, 0]
+    device_ms = network.device_ms(sums)
+    overall_ms = network.overall_ms(sums[:, None], batch.device_mask)[:, 0]
+    losses = cost_losses(network, sums, CostTargets(device_ms, overall_ms, batch.device_mask))
+    assert [float(loss) for loss in losses.values()] == [0] * 4
+    device_ms[0, 1, 2] += 0.5 * overall_ms[0]
+    losses = cost_losses(network, sums, CostTargets(device_ms, overall_ms, batch.device_mask))
+    assert losses["backward_comm"] == pytest.approx(0.25 / 2)
+    device_ms[0, 1, 2] -= 0.5 * overall_ms[0]
+    losses = cost_losses(network, sums, CostTargets(device_ms, overall_ms / 3, batch.device_mask))
+    assert losses["overall"] == pytest.approx(4.0)
+
+
+def test_episodes_respect_memory_and_say_when_nothing_fits(network):
+    tables = tuple(EmbeddingTable(f"t{i}", 100, 4, 1.0 + i) for i in range(5))
+    roomy = ShardingTask(tables[:3], Topology(num_devices=2, memory_bytes=3200), batch_size=64)
+    full = ShardingTask(tables, Topology(num_devices=2, memory_bytes=(1600, 4800)), batch_size=64)
+    stuck = ShardingTask(tables, Topology(num_devices=2, memory_bytes=3200), batch_size=64)
+    episodes = play(network, TaskBatch.of([roomy, full, stuck]), 8, torch.Generator().manual_seed(1))
+    assert episodes.complete[0].all()
+    for b, task in enumerate((roomy, full, stuck)):
+        devices = episodes.table_devices()[b]
+        for e in range(8):
+            held = [int((devices[e] == d).sum()) * 1600 for d in range(2)]
+            assert all(used <= room for used, room in zip(held, task.topology.memory_bytes, strict=True))
+            assert bool(episodes.complete[b, e]) == (int((devices[e] >= 0).sum()) == task.num_tables)
+    assert not episodes.complete[2].any()
+    assert (episodes.table_devices()[0, :, 3:] == -1).all()
+
+
+def test_the_gradient_sees_the_probabilities_that_devices_were_drawn_with(network):
+    tables = tuple(EmbeddingTable(f"t{i}", 100, 4, 1.0 + i) for i in range(4))
+    task = ShardingTask(tables, Topology(num_devices=2, memory_bytes=(1600, 4800)), batch_size=64)
+    batch = TaskBatch.of([task])
+    episodes = play(network, batch, 64, torch.Generator().manual_seed(1))
+    log_p = log_probabilities(network.policy, batch, episodes)
+    p = log_p.exp()
+    assert episodes.complete.all()
+    assert not p[~episodes.allowed].any()
+    torch.testing.assert_close(p.sum(dim=-1), torch.ones(1, 64, 4))
+    # Once device 0 is full, device 1 is certain.
+    full = (episodes.devices == 0).cumsum(dim=2) - (episodes.devices == 0).long() >= 1
+    assert full.any()
+    assert (p[..., 1][full] == 1).all()
+    # The share of first draws agrees with the probability.
+    drawn = (episodes.devices[0, :, 0] == 0).float().mean()
+    assert abs(float(drawn) - p[0, 0, 0, 0].item()) < 0.2
+    log_p.gather(3, episodes.devices[..., None]).sum().backward()
+    assert all(torch.isfinite(w.grad).all() for w in network.policy.parameters())
+    assert any(w.grad.abs().sum() > 0 for w in network.policy.parameters())
+
+
+def test_rewards_of_episodes_without_a_plan_are_the_worst():
+    predicted = torch.tensor([[1.0, 3.0, 0.5], [1.0, 2.0, 3.0]])
+    complete = torch.tensor([[True, True, False], [False, False, False]])
+    assert DreamShardLearner._rewards(predicted, complete).tolist() == [[-1, -3, -6], [0, 0, 0]]
+
+
+def test_a_table_that_fits_nowhere_any_more_is_named(fitted):
+    tables = tuple(EmbeddingTable(f"t{i}", 100, 4, 1.0 + i) for i in range(3))
+    task = ShardingTask(tables, Topology(num_devices=2, memory_bytes=2400), batch_size=64)
+    with pytest.raises(
+        NoFeasiblePlanError, match=r"^dreamshard: table 't\d' of 1600 bytes fits on no device any more$"
+    ):
+        DreamShard.load(fitted).solve(task, COST)

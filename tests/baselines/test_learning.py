@@ -1,0 +1,328 @@
+"""What learned solvers share: features, training that survives a kill, cards, and which weights serve a task."""
+
+from __future__ import annotations
+
+import json
+import math
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+import torch
+from pydantic.dataclasses import dataclass
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from baselines.learning.encoder import max_over_devices, mlp, sum_per_device
+from baselines.learning.solver import LearnedSolver
+from baselines.learning.tables import FEATURES, FeatureScale, TaskBatch, table_features
+from baselines.learning.training import CHECKPOINT, CURVE, Learner, TrainingError
+from baselines.learning.weights import CARD, WEIGHTS, Shipped, SolverCard, choose_shipped
+from shardgym import EmbeddingTable, InputError, ShardingPlan, ShardingTask, Topology, make_cost
+from shardgym.envs.tasks import training_tasks
+from shardgym.records import CONFIG, Record
+
+COST = make_cost("roofline")
+
+
+@dataclass(frozen=True, config=CONFIG)
+class ToySettings(Record):
+    """The loss is no number in step `nan_at`."""
+
+    learning_rate: float = 0.1
+    nan_at: int = -1
+
+
+class ToyLearner(Learner):
+    """Regresses on noise and remembers all of it; the newest counts as much as the first."""
+
+    killed_at = -1
+
+    def __init__(self, network, oracle, settings):
+        self.network = network
+        self.oracle = oracle
+        self.optimizers = (torch.optim.Adam(network.parameters(), lr=settings.learning_rate),)
+        self.replay = {}
+        self.settings = settings
+
+    def step(self, number, rng):
+        if number == self.killed_at:
+            raise KeyboardInterrupt
+        noise = torch.from_numpy(rng.normal(size=(1, len(FEATURES)))).float()
+        self.replay = {"noise": torch.cat([self.replay.get("noise", noise[:0]), noise])}
+        self.oracle.queries += 1
+        loss = (self.network(self.replay["noise"]) - 3).square().mean()
+        if number == self.settings.nan_at:
+            loss = loss * math.nan
+        self.optimizers[0].zero_grad()
+        loss.backward()
+        self.optimizers[0].step()
+        return {"loss": loss.item()}
+
+
+class Toy(LearnedSolver[nn.Sequential]):
+    """Puts every table on the device that a linear layer names."""
+
+    name = "toy"
+    architecture = MappingProxyType({"layers": (len(FEATURES), 1)})
+    settings_type = ToySettings
+    default_steps = 6
+
+    def build_network(self, scale):
+        return mlp(len(FEATURES), 1)
+
+    def make_learner(self, network, tasks, oracle, steps):
+        return ToyLearner(network, oracle, self.settings)
+
+    def place(self, network, task, cost, seed):
+        scores = network(torch.from_numpy(table_features(task)).float())[:, 0]
+        return ShardingPlan.table_wise(task, (scores > scores.mean()).long().tolist())
+
+
+class WiderToy(Toy):
+    architecture = MappingProxyType({"layers": (len(FEATURES), 2)})
+
+    def build_network(self, scale):
+        return mlp(len(FEATURES), 2)
+
+
+@pytest.fixture
+def fitted(toy_task, tmp_path):
+    solver = Toy().fit([toy_task], COST, source="toys")
+    solver.save(tmp_path / "toy")
+    return solver
+
+
+def weights_of(solver):
+    return solver.weights_digest
+
+
+# --- features ---------------------------------------------------------------------------------------------------------
+
+
+def test_features_are_the_published_ones_with_amounts_as_logarithms(toy_task):
+    features = table_features(toy_task)
+    assert features.shape == (3, 21)
+    assert len(FEATURES) == 21
+    np.testing.assert_allclose(np.exp(features[0, [0, 1]]), [16, 5])
+    assert np.expm1(features[1, 2]) == pytest.approx(4.0)
+    assert np.exp(features[2, 3]) == pytest.approx(20 * 4 * 4)
+    # Without a histogram of its own, a table has that of a batch of its ids.
+    np.testing.assert_allclose(features[:, 4:].sum(axis=1), 1.0)
+
+
+def test_a_table_is_scaled_alike_in_every_task(toy_task):
+    scale = FeatureScale.of([toy_task])
+    values = (table_features(toy_task) - scale.mean) / scale.std
+    np.testing.assert_allclose(values[:, :3].mean(axis=0), 0.0, atol=1e-12)
+    np.testing.assert_allclose(values[:, :3].std(axis=0), 1.0)
+    assert scale.std[3] == 1.0  # all sizes are the same
+    assert (scale.mean[4:] == 0).all()
+
+
+def test_tasks_are_padded_at_the_end(toy_task):
+    small = ShardingTask(toy_task.tables[:1], Topology(num_devices=3, memory_bytes=500), batch_size=4)
+    batch = TaskBatch.of([toy_task, small])
+    assert batch.table_mask.tolist() == [[True] * 3, [True, False, False]]
+    assert batch.device_mask.tolist() == [[True, True, False], [True] * 3]
+    assert batch.memory_bytes.tolist() == [[700, 700, 0], [500] * 3]
+    assert batch.table_bytes.tolist() == [[320] * 3, [320, 0, 0]]
+    assert batch.take(torch.tensor([1, 1])).table_mask.tolist() == [[True, False, False]] * 2
+
+
+def test_devices_are_sums_of_their_tables_and_plans_maxima_of_devices():
+    latents = torch.tensor([[[1.0, 10.0], [2.0, 20.0], [4.0, 40.0]]])
+    sums = sum_per_device(latents, torch.tensor([[[1, 0, 1], [0, 0, -1]]]), 3)
+    assert sums[0, 0].tolist() == [[2, 20], [5, 50], [0, 0]]
+    assert sums[0, 1].tolist() == [[3, 30], [0, 0], [0, 0]]
+    mask = torch.tensor([[True, False, True]])
+    assert max_over_devices(sums, mask).tolist() == [[[2, 20], [3, 30]]]
+
+
+def test_training_tasks_share_no_table_with_the_suite():
+    from shardgym.suites import load_suite
+
+    tasks = training_tasks("tiny-v1", 40, seed=3)
+    suite = load_suite("tiny-v1")
+    seen = {table.name for task in tasks for table in task.tables}
+    assert len(seen) > 100
+    assert not seen & {table.name for task in suite for table in task.tables}
+    assert [task.num_devices for task in tasks[:4]] == [suite[i].num_devices for i in range(4)]
+    assert training_tasks("tiny-v1", 40, seed=3) == tasks != training_tasks("tiny-v1", 40, seed=4)
+    with pytest.raises(InputError, match=r"^suite 'published-v1' is not drawn from the test half of a pool"):
+        training_tasks("published-v1", 1)
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
+
+
+def test_same_seed_same_weights(toy_task):
+    state = torch.get_rng_state()
+    first, again, other = (Toy().fit([toy_task], COST, seed) for seed in (1, 1, 2))
+    assert weights_of(first) == weights_of(again) != weights_of(other)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("killed_at", [0, 2, 5])
+def test_killed_and_resumed_training_gives_the_same_weights(toy_task, tmp_path, monkeypatch, killed_at):
+    whole = Toy().fit([toy_task], COST, evaluate_every=2)
+    monkeypatch.setattr(ToyLearner, "killed_at", killed_at)
+    with pytest.raises(KeyboardInterrupt):
+        Toy().fit([toy_task], COST, evaluate_every=2, checkpoint_dir=tmp_path)
+    monkeypatch.undo()
+    resumed = Toy().fit([toy_task], COST, evaluate_every=2, checkpoint_dir=tmp_path, resume=True)
+    assert weights_of(resumed) == weights_of(whole)
+    assert resumed.card.oracle_queries == whole.card.oracle_queries
+    assert [entry["loss"] for entry in resumed.card.curve[1:]] == [entry["loss"] for entry in whole.card.curve[1:]]
+    assert (tmp_path / CURVE).read_text().splitlines()[0] == "step,minutes,validation_ms,validation_failed,loss"
+
+
+def test_nan_stops_with_its_step_and_keeps_the_last_good_checkpoint(toy_task, tmp_path):
+    with pytest.raises(TrainingError, match=r"^training stopped at step 4: loss is nan; .* holds the last good step"):
+        Toy(nan_at=3).fit([toy_task], COST, checkpoint_dir=tmp_path, evaluate_every=2)
+    assert all(torch.isfinite(value).all() for value in load_file(tmp_path / CHECKPOINT).values())
+    with pytest.raises(TrainingError, match=r"^training stopped at step 4"):
+        Toy(nan_at=3).fit([toy_task], COST, checkpoint_dir=tmp_path, evaluate_every=2, resume=True)
+
+
+def test_a_checkpoint_is_only_resumed_by_the_training_it_is_of(toy_task, tmp_path):
+    Toy().fit([toy_task], COST, checkpoint_dir=tmp_path, steps=2)
+    with pytest.raises(InputError, match=r"checkpoint.safetensors exists: resume that training, or give another"):
+        Toy().fit([toy_task], COST, checkpoint_dir=tmp_path, steps=2)
+    with pytest.raises(InputError, match=r"a checkpoint of a training with seed 0, this one has 1$"):
+        Toy().fit([toy_task], COST, 1, checkpoint_dir=tmp_path, steps=2, resume=True)
+    (tmp_path / CHECKPOINT).write_bytes((tmp_path / CHECKPOINT).read_bytes()[:-40])
+    with pytest.raises(InputError, match=r"checkpoint.safetensors: damaged or truncated"):
+        Toy().fit([toy_task], COST, checkpoint_dir=tmp_path, steps=2, resume=True)
+
+
+def test_no_time_left_is_no_step(toy_task):
+    assert Toy().fit([toy_task], COST, minutes=1e-9, evaluate_every=100).card.steps <= 1
+
+
+def test_tensorboard_on_request(toy_task, tmp_path):
+    pytest.importorskip("tensorboard")
+    Toy().fit([toy_task], COST, steps=1, log_dir=tmp_path)
+    assert len(list(tmp_path.glob("events.*"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"tasks": []}, "^tasks: expected at least one task to fit on, got none$"),
+        ({"tasks": ["x"]}, r"^tasks\[0\]: expected a ShardingTask, got str 'x'"),
+        ({"cost": "roofline"}, r"^cost: expected a CostModel, got str 'roofline'"),
+        ({"cost": make_cost("simulator", role="judge")}, "^cost 'simulator' is a judge, which no solver may be fitted"),
+        ({"steps": 0}, "^steps 0 is not a whole number from 1 on$"),
+        ({"resume": True}, "^resume needs checkpoint_dir"),
+    ],
+)
+def test_wrong_arguments_of_fit_are_named(toy_task, arguments, message):
+    with pytest.raises(InputError, match=message):
+        Toy().fit(**{"tasks": [toy_task], "cost": COST} | arguments)
+
+
+def test_unknown_settings_are_named():
+    with pytest.raises(InputError, match=r"^solver 'toy': rate: .*learning_rate"):
+        Toy(rate=1)
+
+
+# --- weights ----------------------------------------------------------------------------------------------------------
+
+
+def test_loaded_weights_make_the_same_plan(fitted, toy_task, tmp_path):
+    loaded = Toy.load(tmp_path / "toy")
+    assert loaded.solve(toy_task, COST) == fitted.solve(toy_task, COST)
+    assert loaded.weights_digest == fitted.weights_digest == loaded.card.weights_sha256
+    card = SolverCard.load(tmp_path / "toy" / CARD)
+    assert (card.solver, card.tasks.source, card.tasks.count) == ("toy", "toys", 1)
+    assert (card.tasks.num_tables, card.tasks.num_devices) == ((3, 3), (2, 2))
+    assert card.oracle["name"] == "roofline"
+    assert card.oracle_queries == 6 + len(card.curve)
+    assert card.curve[0]["step"] == 0 < card.curve[-1]["step"] == 6
+
+
+def test_without_weights_the_command_that_makes_them_is_named(toy_task):
+    with pytest.raises(InputError, match=r"^no weights of solver 'toy' ship .*'shardgym fit toy --suite SUITE"):
+        Toy().solve(toy_task, COST)
+    with pytest.raises(InputError, match=r"^solver 'toy' has no weights to save: call fit"):
+        Toy().save("nowhere")
+
+
+def damage(folder, what):
+    card = json.loads((folder / CARD).read_text())
+    if what == "card":
+        (folder / CARD).unlink()
+    elif what == "schema":
+        (folder / CARD).write_text(json.dumps(card | {"schema": "shardgym.solver_card/9"}))
+    elif what == "solver":
+        (folder / CARD).write_text(json.dumps(card | {"solver": "dreamshard"}))
+    elif what == "bytes":
+        (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-8])
+    elif what == "missing":
+        (folder / WEIGHTS).unlink()
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("card", r"weights.safetensors without its card.json: writing was cut off"),
+        ("schema", r"card.json: .*shardgym.solver_card/1"),
+        ("solver", r"card.json: weights of solver 'dreamshard', expected 'toy'$"),
+        ("bytes", r"weights.safetensors: damaged, or not the weights that card.json is about"),
+        ("missing", r"cannot read .*weights.safetensors: No such file"),
+    ],
+)
+def test_damaged_weights_are_refused(fitted, tmp_path, what, message):
+    damage(tmp_path / "toy", what)
+    with pytest.raises(InputError, match=message):
+        Toy.load(tmp_path / "toy")
+
+
+def test_weights_of_another_architecture_are_refused(fitted, tmp_path):
+    folder = tmp_path / "toy"
+    with pytest.raises(InputError, match=r"another architecture: 'layers' is \[21, 1\], expected \[21, 2\]; fit again"):
+        WiderToy.load(folder)
+    save_file({"0.weight": torch.zeros(2, 21), "0.bias": torch.zeros(1)}, folder / WEIGHTS)
+    import hashlib
+
+    digest = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
+    card = json.loads((folder / CARD).read_text()) | {"weights_sha256": digest}
+    (folder / CARD).write_text(json.dumps(card))
+    with pytest.raises(InputError, match=r"another architecture: '0.weight' is \(2, 21\), expected \(1, 21\)$"):
+        Toy.load(folder)
+
+
+def test_a_folder_without_weights_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"^no weights of solver 'toy' in .*nowhere: expected a folder that 'shardgym"):
+        Toy(weights=tmp_path / "nowhere")
+
+
+def test_weights_for_the_nearest_number_of_devices_serve_a_task(tmp_path):
+    shipped = {
+        "eight": Shipped((tmp_path / "8-0", tmp_path / "8-1"), (8, 8)),
+        "few": Shipped((tmp_path / "f-0",), (2, 4)),
+    }
+    chosen = {devices: choose_shipped(shipped, devices, 0).name for devices in (1, 3, 5, 6, 8, 100)}
+    assert chosen == {1: "f-0", 3: "f-0", 5: "f-0", 6: "8-0", 8: "8-0", 100: "8-0"}
+    assert [choose_shipped(shipped, 8, seed).name for seed in range(4)] == ["8-0", "8-1", "8-0", "8-1"]
+
+
+def test_shipped_weights_are_found_by_solver_and_seed(fitted, toy_task, tmp_path, monkeypatch):
+    for seed in (0, 1):
+        Toy().fit([toy_task], COST, seed).save(tmp_path / "shipped" / "toy" / "toys-v1" / f"seed-{seed}")
+    monkeypatch.setattr("baselines.learning.solver.SHIPPED", tmp_path / "shipped")
+    solver = Toy()
+    assert solver.weights_digest is None
+    digests = set()
+    for seed in range(3):
+        solver.solve(toy_task, COST, seed)
+        digests.add(solver.weights_digest)
+    assert len(digests) == 2
+    solver.warm_up(toy_task, COST)
+
+
+def test_an_unlookedup_table_has_features():
+    table = EmbeddingTable("unused", 10, 4, 0.0, reuse_histogram=(0.0,) * 17)
+    task = ShardingTask((table,), Topology(num_devices=1, memory_bytes=1000), batch_size=4)
+    assert np.isfinite(table_features(task)).all()

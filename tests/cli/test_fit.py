@@ -1,0 +1,70 @@
+"""shardgym fit: weights of a learned solver from one command."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from shardgym.cli import main
+
+TINY = "dreamshard,policy_updates=1,collected_tasks=2,cost_updates=2,cost_batch=4,update_tasks=2,update_episodes=2"
+FIT = ["fit", TINY, "--suite", "tiny-v1", "--oracle", "roofline", "--tasks", "12"]
+
+
+class Simple:
+    """Learns nothing; takes no options in `fit`."""
+
+    def solve(self, task, cost, seed=0):
+        raise NotImplementedError
+
+    def fit(self, tasks, cost, seed=0):
+        self.count = len(tasks)
+
+    def save(self, folder):
+        folder.mkdir(parents=True)
+        (folder / "count").write_text(str(self.count))
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_fitted_weights_solve(here, capsys):
+    assert main([*FIT, "--steps", "2", "--seed", "1"]) == 0
+    folder = "weights/dreamshard/tiny-v1/seed-1"
+    assert f"use them with --solver dreamshard,weights={folder}" in capsys.readouterr().out
+    card = json.loads((here / folder / "card.json").read_text())
+    assert (card["steps"], card["seed"], card["oracle"]["name"]) == (2, 1, "roofline")
+    assert card["tasks"]["source"] == "train half of the pool of tiny-v1, drawn like its tasks with seed 1"
+    solve = ["solve", "tiny-v1/0", "--solver", f"dreamshard,weights={folder}", "-o", "plan.json"]
+    assert main(solve) == 0
+    assert main([*FIT, "--steps", "2", "--seed", "1"]) == 2
+    assert "checkpoint.safetensors exists: resume that training" in capsys.readouterr().err
+    assert main([*FIT, "--steps", "2", "--seed", "1", "--resume", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["card"]["weights_sha256"] == card["weights_sha256"]
+
+
+def test_a_class_of_ones_own_needs_no_options(here):
+    assert main(["fit", "test_fit:Simple", "--suite", "tiny-v1", "--tasks", "5", "--out", "own"]) == 0
+    assert (here / "own" / "count").read_text() == "5"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["dim_greedy", "--suite", "tiny-v1"], "solver 'dim_greedy' learns nothing: it has no fit(tasks, cost, seed)"),
+        (["test_fit:Simple", "--suite", "tiny-v1", "--steps", "3"], "--steps: fit() of this solver takes no 'steps'"),
+        (["dreamshard", "--suite", "tyni-v1"], "unknown suite 'tyni-v1': did you mean tiny-v1?"),
+        (["dreamshard", "--suite", "published-v1"], "suite 'published-v1' is not drawn from the test half of a pool"),
+        (["dreamshard,rate=1", "--suite", "tiny-v1"], "solver 'dreamshard': rate: "),
+        (["dreamshard,weights=here", "--suite", "tiny-v1"], "no weights of solver 'dreamshard' in here"),
+    ],
+)
+def test_bad_usage_is_one_line(arguments, message, capsys):
+    assert main(["fit", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1

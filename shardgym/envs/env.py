@@ -62,15 +62,19 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         observation: str = "compact",
         reward: str = "terminal",
         penalty: float = -1000.0,
+        relative_penalty: float | None = None,
+        sampling: str = "random",
         max_devices: int | None = None,
         max_tables: int | None = None,
         render_mode: str | None = None,
     ) -> None:
         self.render_mode = check_render_mode(render_mode)
-        rules = Rules(order, reward, penalty, self._limits)
+        rules = Rules(order, reward, penalty, relative_penalty, self._limits)
         if observation not in OBSERVATIONS:
             raise UnknownNameError("observation", observation, OBSERVATIONS)
-        self._sampler = TaskSampler(suite, tasks, pool, max_devices, max_tables, counts_tables=observation == "full")
+        self._sampler = TaskSampler(
+            suite, tasks, pool, max_devices, max_tables, counts_tables=observation == "full", sampling=sampling
+        )
         model, self._owns_cost = cost_model(cost, cost_settings)
         max_splits = None if self._limits is None else self._limits.max_splits
         layout = Layout(self._sampler.max_devices, max_splits, self._sampler.max_tables)
@@ -88,6 +92,8 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
             InputError: unknown options, or a task that is out of range or too large.
         """
         super().reset(seed=seed)
+        if seed is not None:
+            self._sampler.begin_anew()
         reasons = self._game.start(_ROW, [self._sampler.pick(self.np_random, options)])
         self._started = True
         return self._observe(), self._info() | ({"reason": reasons[0]} if reasons else {})
@@ -199,9 +205,9 @@ def action_number(action: Any) -> int:
 class TableWiseEnv(PlacementEnv):
     """Place the tables of a task whole, one after another; registered as `ShardGym/TableWise-v0`.
 
-    **Episode.** `reset` draws a task uniformly, or takes the one given by `options={"task_index": i}` or
-    `options={"task": task}`. Tables come up in descending order of memory (see `order`). An episode has as many steps
-    as the task has tables.
+    **Episode.** `reset` draws a task uniformly (see `sampling`), or takes the one given by `options={"task_index": i}`
+    or `options={"task": task}`. Tables come up in descending order of memory (see `order`). An episode has as many
+    steps as the task has tables.
 
     **Action.** The number of the device that gets the table. `action_space` is `Discrete(max_devices)`, the largest
     number of devices in the suite.
@@ -272,14 +278,19 @@ class TableWiseEnv(PlacementEnv):
             them.
         observation: "compact" or "full".
         reward: "terminal" or "dense".
-        penalty: return of an episode that ends without a cost; negative and finite.
+        penalty: return of an episode that ends without a cost, in ms; negative and finite.
+        relative_penalty: the same in even shares of the task (see `RelativeReward`), instead of `penalty`. A complete
+            plan earns about -1 of them when it is balanced and -D when one of D devices does all the work.
+        sampling: "random", or "cycle" to play the tasks in order, over and over, from the first after a `reset` with a
+            seed, for evaluation.
         max_devices: makes the spaces larger than the suite needs, to use a policy on other suites.
         max_tables: likewise, for full observations.
         render_mode: None, "ansi" or "rgb_array".
 
     Raises:
         InputError: arguments that are out of range or contradict each other.
-        UnknownNameError: no such suite, pool, cost, order, observation or reward; the closest names are given.
+        UnknownNameError: no such suite, pool, cost, order, observation, reward or sampling; the closest names are
+            given.
 
     Example:
         >>> env = gymnasium.make("ShardGym/TableWise-v0", suite="quick-v1", cost="roofline")
@@ -341,7 +352,8 @@ class ColumnWiseEnv(PlacementEnv):
 
     Raises:
         InputError: arguments that are out of range or contradict each other.
-        UnknownNameError: no such suite, pool, cost, order, observation or reward; the closest names are given.
+        UnknownNameError: no such suite, pool, cost, order, observation, reward or sampling; the closest names are
+            given.
 
     Example:
         >>> env = gymnasium.make("ShardGym/ColumnWise-v0", suite="quick-v1", max_splits=4, reward="dense")

@@ -36,25 +36,32 @@ class Rules:
     Attributes:
         order: in which tables come up, one of `ORDERS`.
         reward: one of `REWARDS`.
-        penalty: return of an episode that ends without a cost.
+        penalty: return of an episode that ends without a cost, in ms.
+        relative_penalty: the same in even shares of the task, instead of `penalty`; None to use that.
         limits: how often shards may be halved; None where tables are placed whole and halving is not an action.
 
     Raises:
-        InputError: a penalty that is not negative and finite.
+        InputError: penalties that are not negative and finite.
         UnknownNameError: no such reward.
     """
 
     order: str
     reward: str
     penalty: float
+    relative_penalty: float | None = None
     limits: SplitLimits | None = None
 
     def __post_init__(self) -> None:
         if self.reward not in REWARDS:
             raise UnknownNameError("reward", self.reward, REWARDS)
-        number = isinstance(self.penalty, numbers.Real)
-        if not (number and math.isfinite(self.penalty) and self.penalty < 0):
-            raise InputError(f"penalty {short_repr(self.penalty)} is not a negative number")
+        _check_negative("penalty", self.penalty)
+        if self.relative_penalty is not None:
+            _check_negative("relative_penalty", self.relative_penalty)
+
+
+def _check_negative(name: str, value: Any) -> None:
+    if not (isinstance(value, numbers.Real) and math.isfinite(value) and value < 0):
+        raise InputError(f"{name} {short_repr(value)} is not a negative number")
 
 
 class StepResult(NamedTuple):
@@ -105,6 +112,7 @@ class Game:
         scorer: scores placements.
         task_index: of the tasks, shape (N,).
         earned: sums of rewards so far, shape (N,).
+        penalty: returns of episodes that end without a cost, shape (N,).
         cost_of: `PlanCost` of complete plans, None for others, shape (N,).
     """
 
@@ -117,6 +125,7 @@ class Game:
         self.scorer = plan_scorer(cost, self.placements, partial=rules.reward == "dense")
         self.task_index = np.zeros(num_envs, dtype=np.int64)
         self.earned: Floats = np.zeros(num_envs)
+        self.penalty: Floats = np.full(num_envs, float(rules.penalty))
         self.cost_of: npt.NDArray[Any] = np.full(num_envs, None)
         #: Episodes whose first table fits nowhere; their first step ends them.
         self._stuck: Bools = np.zeros(num_envs, dtype=np.bool_)
@@ -137,6 +146,7 @@ class Game:
         self.task_index[rows] = [index for index, _ in drawn]
         self.placements.start(rows, np.array([self.catalog.number(task) for _, task in drawn]))
         self.scorer.start(rows)
+        self._set_penalty(rows)
         self.earned[rows] = 0.0
         self.cost_of[rows] = None
         self._stuck[rows] = stuck = ~self.placements.allowed[rows].any(axis=1)
@@ -170,7 +180,7 @@ class Game:
                 stuck = bool(self._stuck[row])
                 outcome = "no_device_fits" if stuck else "invalid_action"
                 reason = self._why_nothing_fits(row) if stuck else self._why_invalid(row, given[row])
-                self._end(result, row, self.rules.penalty, outcome, reason=reason)
+                self._end(result, row, self.penalty[row], outcome, reason=reason)
             rows = rows[allowed]
             chosen = chosen[allowed]
         placing = rows
@@ -194,7 +204,7 @@ class Game:
             complete = p.next[halted] == NOTHING
             self._finish(result, halted[complete])
             for row in halted[~complete].tolist():
-                self._end(result, row, self.rules.penalty, "no_device_fits", reason=self._why_nothing_fits(row))
+                self._end(result, row, self.penalty[row], "no_device_fits", reason=self._why_nothing_fits(row))
         if self.rules.reward == "dense":
             self._pay_partial(result, placing[p.active[placing]])
         return result
@@ -229,10 +239,15 @@ class Game:
         self.placements.load(row, self.catalog.number(state.task), state.placement, active=not state.ended)
         self.placements.update()
         self.scorer.load(row, state.partial)
+        self._set_penalty(np.array([row]))
         self.task_index[row] = state.task_index
         self.earned[row] = state.earned
         self.cost_of[row] = state.cost
         self._stuck[row] = not state.ended and not self.placements.allowed[row].any()
+
+    def _set_penalty(self, rows: Ints) -> None:
+        if self.rules.relative_penalty is not None:
+            self.penalty[rows] = self.rules.relative_penalty * self.scorer.even_share_ms(rows)
 
     def _finish(self, result: StepResult, rows: Ints) -> None:
         """Score complete plans."""
@@ -243,10 +258,10 @@ class Game:
         for row, plan, cost in zip(rows.tolist(), plans, costs, strict=True):
             self.cost_of[row] = cost
             if cost.feasible:
-                earned = max(-cost.total_ms, self.rules.penalty)
+                earned = max(-cost.total_ms, self.penalty[row])
                 self._end(result, row, earned, "complete", plan=plan, cost=cost)
             else:
-                self._end(result, row, self.rules.penalty, "no_cost", reason=str(cost.reason), plan=plan, cost=cost)
+                self._end(result, row, self.penalty[row], "no_cost", reason=str(cost.reason), plan=plan, cost=cost)
 
     def _pay_partial(self, result: StepResult, rows: Ints) -> None:
         """Reward the steps of incomplete placements: minus the increase of their cost."""
@@ -254,7 +269,7 @@ class Game:
             return
         ms, reasons = self.scorer.partial_ms(rows)
         for row, reason in reasons.items():
-            self._end(result, row, self.rules.penalty, "no_cost", reason=reason)
+            self._end(result, row, self.penalty[row], "no_cost", reason=reason)
         known = np.isfinite(ms)
         rows = rows[known]
         earned = -ms[known]

@@ -139,11 +139,13 @@ class NativeVecEnv(VecEnv):
         return [wrapper_class is Monitor for _ in self._get_indices(indices)]
 
     def _options_of_all(self) -> dict[str, Any] | None:
-        """Return the options for the next reset, which must be the same for all environments."""
+        """Return the options for the next reset; only their task indices may differ between environments."""
         first, *others = self._options
-        if any(other != first for other in others):
-            raise InputError("set_options: native environments take the same options, give one dictionary")
-        return first or None
+        if all(other == first for other in others):
+            return first or None
+        if any(options.keys() != {"task_index"} for options in self._options):
+            raise InputError("set_options: only task_index may differ between native environments")
+        return {"task_index": [options["task_index"] for options in self._options]}
 
 
 def info_of_row(infos: dict[str, Any], row: int, but: Sequence[str] = ()) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
@@ -17,12 +18,15 @@ from shardgym.task import ShardingTask
 DEFAULT_SUITE = "quick-v1"
 OPTIONS = ("task", "task_index")
 
+#: How tasks are chosen: uniformly, or one after another in order.
+SAMPLINGS = ("random", "cycle")
+
 #: Pool tasks of each group of the suite: more than a training run will see.
 PER_GROUP = 2**14
 
 
 class TaskSampler:
-    """Draws tasks uniformly from a sequence, unless `options` name one.
+    """Draws tasks from a sequence, uniformly or in order, unless `options` name one.
 
     Args:
         suite: name of a suite; `DEFAULT_SUITE` when neither suite nor tasks are given.
@@ -31,10 +35,11 @@ class TaskSampler:
         max_devices: largest number of devices of a task; that of the sequence when not given.
         max_tables: likewise for tables.
         counts_tables: whether the number of tables is limited; if not, `max_tables` is only checked.
+        sampling: one of `SAMPLINGS`.
 
     Raises:
         InputError: tasks given together with a suite or a pool, no tasks, or a bound that is no whole number from 1 on.
-        UnknownNameError: no such suite or pool.
+        UnknownNameError: no such suite, pool or sampling.
     """
 
     def __init__(
@@ -46,19 +51,44 @@ class TaskSampler:
         max_tables: int | None = None,
         *,
         counts_tables: bool = False,
+        sampling: str = "random",
     ) -> None:
+        if sampling not in SAMPLINGS:
+            raise UnknownNameError("sampling", sampling, SAMPLINGS)
+        self._cycles = sampling == "cycle"
         self._tasks = _sequence(suite, tasks, pool)
+        self.share_among(1)
         self.max_devices = self._bound("max_devices", max_devices, lambda task: task.num_devices)
         if max_tables is not None:
             check_int("max_tables", max_tables, 1)
         self.max_tables = self._bound("max_tables", max_tables, lambda task: task.num_tables) if counts_tables else None
 
-    def pick(self, rng: np.random.Generator, options: Mapping[str, Any] | None) -> tuple[int, ShardingTask]:
-        """Return index and task: those that `options` name, or drawn uniformly.
+    def share_among(self, num_envs: int) -> None:
+        """Give each environment a part of the tasks to play in order; with random sampling each draws from all.
+
+        Raises:
+            InputError: there are fewer tasks than environments, and they are to be played in order.
+        """
+        count = len(self._tasks)
+        if self._cycles and num_envs > count:
+            raise InputError(f"sampling='cycle' shares {count} tasks among {num_envs} environments: make fewer of them")
+        ends = np.cumsum([(count + row) // num_envs for row in range(num_envs)]).tolist()
+        self._parts = [range(first, last) for first, last in itertools.pairwise([0, *ends])]
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Let every environment play its part of the tasks from the first one on."""
+        self._played = [0] * len(self._parts)
+
+    def pick(
+        self, rng: np.random.Generator, options: Mapping[str, Any] | None, row: int = 0
+    ) -> tuple[int, ShardingTask]:
+        """Return index and task: those that `options` name, or drawn.
 
         Args:
-            rng: used only when `options` name no task.
+            rng: used only when `options` name no task, and not where tasks are played in order.
             options: {"task_index": int}, {"task": ShardingTask} or nothing. The index of a given task is -1.
+            row: number of the environment.
 
         Raises:
             InputError: options that are unknown, contradict each other, or name a task that is out of range.
@@ -71,7 +101,14 @@ class TaskSampler:
             raise InputError("expected one of the reset options task and task_index, got both")
         if "task" in given:
             return -1, self._checked(given["task"])
-        index = int(rng.integers(len(self._tasks))) if not given else self._index(given["task_index"])
+        if given:
+            index = self._index(given["task_index"])
+        elif self._cycles:
+            part = self._parts[row]
+            index = part[self._played[row] % len(part)]
+            self._played[row] += 1
+        else:
+            index = int(rng.integers(len(self._tasks)))
         return index, self._checked(self._tasks[index])
 
     def _bound(self, name: str, given: int | None, count: Callable[[ShardingTask], int]) -> int:

@@ -47,6 +47,7 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
         self.single_action_space = self._single.action_space
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self._single._sampler.share_among(self.num_envs)
         game = self._single._game
         self._game = Game(game.rules, game.cost, game.layout, self.num_envs)
         self._generators: list[np.random.Generator | None] = [None] * self.num_envs
@@ -70,13 +71,16 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
 
         Args:
             seed: of environment 0, the others get the numbers that follow; or one for every environment.
-            options: of the single environment's `reset`, for every environment alike; and `reset_mask`, shape (N,).
+            options: of the single environment's `reset`, for every environment alike, where `task_index` may also be
+                one number for each environment, shape (N,); and `reset_mask`, shape (N,).
 
         Raises:
             InputError: unknown options, a seed or mask of another form, or a task that is out of range or too large.
         """
         options = check_dict("options", options)
         mask = _reset_mask(options.pop("reset_mask", None), self.num_envs)
+        if mask.all():
+            self._single._sampler.begin_anew()
         if not self._started and not mask.all():
             raise InputError("reset_mask leaves out environments that have no episode yet: reset all of them first")
         rows = np.flatnonzero(mask)
@@ -153,7 +157,9 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
         if not len(rows):
             return {}
         sampler = self._single._sampler
-        return self._game.start(rows, [sampler.pick(self._generator(row), options) for row in rows.tolist()])
+        options_of = _options_of_each(options, self.num_envs)
+        drawn = [sampler.pick(self._generator(row), options_of[row], row) for row in rows.tolist()]
+        return self._game.start(rows, drawn)
 
     def _infos(self, mask: Bools, reasons: dict[int, str], ends: dict[int, dict[str, Any]]) -> dict[str, Any]:
         """Return infos in Gymnasium's form: the mask `_NAME` marks the environments that have an entry NAME.
@@ -207,8 +213,10 @@ class TableWiseVectorEnv(PlacementVectorEnv):
     operations whatever N is; plans that are finished in the same step are scored together.
 
     **Episodes.** Each environment draws its tasks with its own generator: `reset(seed=s)` seeds environment i with
-    s + i. Options of `reset` hold for all environments; `options={"reset_mask": mask}` resets those where the mask,
-    booleans of shape (N,), is true.
+    s + i. Options of `reset` hold for all environments, but `task_index` may be one number for each;
+    `options={"reset_mask": mask}` resets those where the mask, booleans of shape (N,), is true. With sampling="cycle"
+    each environment plays a part of the T tasks in order: the parts are (T + i) // N tasks long, as stable-baselines3
+    counts episodes of evaluations. A `reset` of all environments starts anew.
 
     **Autoreset.** `metadata["autoreset_mode"]` says what follows the end of an episode:
 
@@ -290,6 +298,16 @@ def _reset_mask(mask: Any, num_envs: int) -> Bools:
     if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.shape != (num_envs,) or not mask.any():
         raise InputError(f"reset_mask is not an array of {num_envs} booleans of which at least one is true")
     return mask
+
+
+def _options_of_each(options: dict[str, Any] | None, num_envs: int) -> Sequence[dict[str, Any] | None]:
+    """Return the options of the single environments; raises `InputError` when not each of them has a task index."""
+    indices = (options or {}).get("task_index")
+    if isinstance(indices, str) or not isinstance(indices, Sequence | np.ndarray):
+        return [options] * num_envs
+    if len(indices) != num_envs:
+        raise InputError(f"got {len(indices)} numbers of tasks for {num_envs} environments: expected one for each")
+    return [{**(options or {}), "task_index": index} for index in indices]
 
 
 def _one_seed_each(seed: Any, num_envs: int) -> Sequence[int | None]:

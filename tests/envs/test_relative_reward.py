@@ -3,7 +3,7 @@
 import gymnasium
 import numpy as np
 import pytest
-from env_toys import halvable_task, make_tasks, masked_rollout
+from env_toys import halvable_task, make_tasks, masked_rollout, returns
 from gymnasium.envs.registration import EnvSpec
 from vector_play import some_actions
 
@@ -43,6 +43,30 @@ def test_a_task_without_times_is_an_input_error():
     odd = ShardingTask((EmbeddingTable("odd", 10, 6),), Topology(num_devices=1, memory_bytes=2**20), batch_size=64)
     with pytest.raises(InputError, match=r"no time of all tables on one device: .*widths divisible by 4"):
         RelativeReward(gymnasium.make("ShardGym/TableWise-v0", tasks=[odd])).reset()
+
+
+@pytest.mark.parametrize("reward", ["terminal", "dense"])
+def test_a_relative_penalty_is_in_even_shares(reward):
+    """It also bounds what complete plans earn, and goes with the task of each environment."""
+    settings = {"tasks": make_tasks(), "reward": reward, "relative_penalty": -1.5}
+    ended = set()
+    single = RelativeReward(gymnasium.make("ShardGym/TableWise-v0", **settings))
+    for seed in range(3):
+        for earned, outcome in returns(single, seed, 60):
+            assert earned == pytest.approx(-1.5) if outcome != "complete" else -1.5 <= earned < 0
+            ended.add(outcome)
+    assert ended == {"complete", "no_device_fits"}
+    envs = VectorRelativeReward(gymnasium.make_vec("ShardGym/TableWise-v0", num_envs=3, **settings))
+    envs.reset(options={"task_index": [0, 1, 2]})
+    _, rewards, terminated, _, _ = envs.step([9, 9, 9])
+    assert terminated.all()
+    np.testing.assert_allclose(rewards, -1.5)
+
+
+@pytest.mark.parametrize("penalty", [0, 2.0, "x", float("-inf")])
+def test_a_relative_penalty_is_negative(penalty):
+    with pytest.raises(InputError, match=r"relative_penalty .* is not a negative number"):
+        gymnasium.make("ShardGym/TableWise-v0", relative_penalty=penalty)
 
 
 def test_only_environments_of_the_package_can_be_wrapped():

@@ -16,6 +16,7 @@ from shardgym.errors import InputError
 pytest.importorskip("stable_baselines3", reason="needs the extra 'rl'")
 sb3_contrib = pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
 
+from sb3_contrib.common.maskable.evaluation import evaluate_policy as evaluate_maskable  # noqa: E402
 from stable_baselines3.common.evaluation import evaluate_policy  # noqa: E402
 from stable_baselines3.common.monitor import Monitor  # noqa: E402
 from stable_baselines3.common.vec_env import DummyVecEnv  # noqa: E402
@@ -103,8 +104,26 @@ def test_options_hold_for_the_next_reset():
     venv.reset()
     assert {info["task_index"] for info in venv.reset_infos} != {2}
     venv.set_options([{"task_index": row} for row in range(3)])
-    with pytest.raises(InputError, match="give one dictionary"):
+    venv.reset()
+    assert [info["task_index"] for info in venv.reset_infos] == [0, 1, 2]
+    venv.set_options([{"task": make_tasks()[0]}, {}, {}])
+    with pytest.raises(InputError, match="only task_index may differ"):
         venv.reset()
+
+
+@pytest.mark.parametrize("num_envs", [1, 3, 4])
+def test_an_evaluation_plays_every_task_once(num_envs):
+    """Several times in a row, though environments are in the middle of another episode when the first one ends."""
+    envs = native(TABLE_WISE, num_envs, tasks=make_tasks(), sampling="cycle", autoreset_mode="SameStep")
+    model = sb3_contrib.MaskablePPO("MultiInputPolicy", NativeVecEnv(envs), seed=0, device="cpu")
+    for _ in range(2):
+        seen = []
+
+        def note(local, _):
+            seen.extend([local["info"]["task"]] if local["done"] else [])  # noqa: B023
+
+        evaluate_maskable(model, model.get_env(), 4, callback=note)
+        assert sorted(seen) == sorted(task.name for task in make_tasks())
 
 
 def test_rewards_are_relative_where_the_environment_is_wrapped():

@@ -171,6 +171,17 @@ class AdditivePricing(Pricing):
         ms: Floats = np.maximum(sums @ self._terms[:2] + self._terms[2], 0.0)
         return ms
 
+    @property
+    def row_ms(self) -> Floats:
+        """What each row adds to the compute of a device, shape (R,)."""
+        ms: Floats = self.vectors @ self._terms[:2]
+        return ms
+
+    @property
+    def comm_factor(self) -> float:
+        """Exchanges of the cost model over those of the link model."""
+        return self._comm_factor
+
     def totals(self, compute: Floats, columns: Ints) -> Floats:
         """See `Pricing`."""
         transfer = self._comm_factor * self._transfer(columns)

@@ -11,6 +11,8 @@ kinds work at the same time, so a device needs as long as the busiest direction 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from shardgym.arrays import Floats, Ints
@@ -92,6 +94,40 @@ def transfer_ms(topology: Topology, widths: Ints | Floats, batch_size: int, elem
     alone = np.bincount(domains)[domains] == 1
     has_other_domains = topology.fast_domain_size < devices
     return np.maximum(np.where(alone, 0.0, intra_ms), inter_ms if has_other_domains else 0.0)
+
+
+class LinkPrices(NamedTuple):
+    """The lines whose maximum is `transfer_ms`, for optimisers that need it piece by piece.
+
+    With row 0 for links inside of a fast domain and row 1 for those between domains, the transfer of device d takes as
+    long as the largest of four figures: `latency_ms[k, d] + sent_ms[k, d] * own` and
+    `latency_ms[k, d] + received_ms[k, d] * others`. `own` are the device's columns; `others` are those of the rest of
+    its domain for k = 0, and those of all other domains for k = 1. All are 0 for links that a device does not use.
+
+    Attributes:
+        latency_ms: start-up time, shape (2, D).
+        sent_ms: per column of the device, shape (2, D).
+        received_ms: per column of the others, shape (2, D).
+        domains: fast domain of every device, shape (D,).
+    """
+
+    latency_ms: Floats
+    sent_ms: Floats
+    received_ms: Floats
+    domains: Ints
+
+
+def link_prices(topology: Topology, batch_size: int, element_bytes: int) -> LinkPrices:
+    """Return the link model of `transfer_ms` as lines; arguments as there."""
+    devices = topology.num_devices
+    domains = np.arange(devices) // topology.fast_domain_size
+    samples = samples_per_device(batch_size, devices)
+    in_domain = np.bincount(domains, weights=samples)[domains]
+    used = np.array([np.bincount(domains)[domains] > 1, np.full(devices, topology.fast_domain_size < devices)])
+    column_ms = np.array([[element_bytes / topology.intra_bandwidth], [element_bytes / topology.inter_bandwidth]]) * 1e3
+    latency_ms = used * np.array([[topology.intra_latency_ms], [topology.inter_latency_ms]])
+    sent_ms = used * column_ms * np.array([in_domain - samples, batch_size - in_domain])
+    return LinkPrices(latency_ms, sent_ms, used * column_ms * samples, domains)
 
 
 #: Has the default links.

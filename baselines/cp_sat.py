@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import time
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from baselines.greedy import place_greedily
-from neuroshard.packing import check_possible, pack_units
+from neuroshard.packing import pack_units
 from neuroshard.plus.pricing import AdditivePricing
 from neuroshard.shard_table import ShardTable, plan_of_units, units_of
+from neuroshard.solver import ColumnSolver
 from shardgym.arguments import check_instance, check_int
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import CostModel
 from shardgym.costs.links import LinkPrices, link_prices
 from shardgym.errors import InputError, NoFeasiblePlanError, import_extra
-from shardgym.incumbent import Budget, Incumbent, OutOfTime
+from shardgym.incumbent import Budget, Incumbent
 from shardgym.plan import COLUMN_UNIT, ShardingPlan
-from shardgym.solver import Observer, check_solve_arguments
 from shardgym.task import ELEMENT_BYTES, ShardingTask
 
 #: CP-SAT counts in integers: what all tables cost together becomes this many.
@@ -33,7 +33,7 @@ _PLANS_PER_ROUND = 16
 _WORTH_CUTTING = 0.1
 
 
-class CpSat:
+class CpSat(ColumnSolver):
     """Minimises the slowest device's time under a linear estimate of the oracle, by CP-SAT of OR-Tools.
 
     The estimate is that of `neuroshard_plus` for costs other than the simulator (`AdditivePricing`): what each shard
@@ -66,56 +66,33 @@ class CpSat:
         self.effort = float(effort)
         _import_cp_model()
 
-    def solve(
-        self,
-        task: ShardingTask,
-        cost: CostModel,
-        seed: int = 0,
-        *,
-        time_limit_s: float | None = None,
-        initial_plan: ShardingPlan | None = None,
-        observer: Observer | None = None,
-    ) -> ShardingPlan:
-        """Return the best plan found.
+    def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
+        """Nothing is compiled."""
+
+    def search(self, shards: ShardTable, cost: CostModel, seed: int, budget: Budget, incumbent: Incumbent) -> None:
+        """Fit the estimate to evaluated plans, minimise it, have its plans evaluated, and so on.
 
         Raises:
-            NoFeasiblePlanError: no plan with tables whole, or halved as often as allowed, is feasible or was found.
-            InfeasiblePlanError: `initial_plan` is infeasible.
-            InputError: `initial_plan` is for another task, or `cost` cannot price tasks of this kind; or an argument is
-                of another kind.
+            NoFeasiblePlanError: no plan with tables whole, or halved as often as allowed, is feasible.
             MeasurementError: `cost` has no time for a shard alone on a device.
         """
-        check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan, observer=observer)
-        start = time.monotonic()
-        budget = Budget(time_limit_s)
-        check_possible(task)
-        incumbent = Incumbent(task, cost, observer)
-        shards = ShardTable(task)
-        if initial_plan is not None:
-            initial_plan.validate(task)
-            incumbent.offer(initial_plan)
-        try:
-            pricing = AdditivePricing(shards, cost, 0.0, budget)
-            evaluated = _Evaluated(pricing, incumbent)
-            evaluated.offer(_starts(shards, pricing, initial_plan))
-            for number in range(self.rounds):
-                budget.check()
-                left_s = None if time_limit_s is None else (time_limit_s - (time.monotonic() - start)) * 0.9
-                model = _PlacementModel(shards, pricing, self.halvings)
-                left_s = None if left_s is None else left_s / (self.rounds - number)
-                if not evaluated.offer(model.solve(evaluated.best, seed, self.effort / self.rounds, left_s)):
-                    break
-        except NoFeasiblePlanError:
-            if initial_plan is None:
-                raise
-        except OutOfTime:
-            pass
-        if incumbent.cost_ms == float("inf"):
-            by_bytes = [float(task.table_bytes(table)) for table in task.tables]
-            incumbent.offer(
-                plan_of_units(shards, pack_units(shards)) if self.halvings else place_greedily(task, by_bytes)
-            )
-        return incumbent.plan()
+        pricing = AdditivePricing(shards, cost, 0.0, budget)
+        evaluated = _Evaluated(pricing, incumbent)
+        initial = [incumbent.plan()] if incumbent.cost_ms < math.inf else []
+        evaluated.offer(_starts(shards, pricing, initial))
+        for rounds_left in range(self.rounds, 0, -1):
+            budget.check()
+            model = _PlacementModel(shards, pricing, self.halvings)
+            # A tenth is for building the model and evaluating the plans.
+            limit_s = 0.9 * budget.left_s / rounds_left if budget.limited else None
+            if not evaluated.offer(model.solve(evaluated.best, seed, self.effort / self.rounds, limit_s)):
+                return
+
+    def pack(self, shards: ShardTable) -> ShardingPlan:
+        """Place whole tables by bytes; where they may be cut, pack pieces."""
+        if self.halvings:
+            return plan_of_units(shards, pack_units(shards))
+        return place_greedily(shards.task, shards.bytes[shards.whole].tolist())
 
 
 class _Evaluated:
@@ -147,9 +124,9 @@ class _Evaluated:
         return True
 
 
-def _starts(shards: ShardTable, pricing: AdditivePricing, initial_plan: ShardingPlan | None) -> list[Ints]:
-    """Return placements to learn from: the initial plan, and greedy ones that balance time, width and bytes."""
-    plans = [] if initial_plan is None else [initial_plan]
+def _starts(shards: ShardTable, pricing: AdditivePricing, initial: list[ShardingPlan]) -> list[Ints]:
+    """Return placements to learn from: those of given plans, and greedy ones that balance time, width and bytes."""
+    plans = list(initial)
     for figure in (pricing.row_ms, shards.columns, shards.bytes):
         with contextlib.suppress(NoFeasiblePlanError):
             plans.append(place_greedily(shards.task, figure[shards.whole].tolist()))

@@ -30,6 +30,11 @@ class Budget:
         self.limited = seconds is not None
         self._end = float("inf") if seconds is None else time.monotonic() + seconds
 
+    @property
+    def left_s(self) -> float:
+        """Seconds left, infinite without a limit."""
+        return max(self._end - time.monotonic(), 0.0)
+
     def check(self) -> None:
         """Raise `OutOfTime` when it is spent."""
         if time.monotonic() >= self._end:

@@ -34,37 +34,46 @@ def samples_per_device(batch_size: int, num_devices: int) -> Ints:
 
 
 def start_offsets(busy_ms: Floats) -> Floats:
-    """Return how much later than the first each device is ready for the forward exchange, in ms, shape (D,).
+    """Return how much later than the first each device is ready for the forward exchange, in ms, shape (..., D).
 
     Args:
         busy_ms: time of each device between two forward exchanges: forward and backward compute and backward
-            communication, shape (D,). All devices left the last forward exchange together, so the one with the largest
-            time is ready last (NeuroShard, `simulator.py`).
+            communication, shape (..., D). All devices left the last forward exchange together, so the one with the
+            largest time is ready last (NeuroShard, `simulator.py`).
     """
-    return np.asarray(busy_ms - busy_ms.min(), dtype=np.float64)
+    return np.asarray(busy_ms - busy_ms.min(axis=-1, keepdims=True), dtype=np.float64)
 
 
 def wait_ms(busy_ms: Floats) -> Floats:
-    """Return how long each device waits in the forward exchange for the last one to enter it, in ms, shape (D,)."""
+    """Return how long each device waits in the forward exchange for the last one to enter it, in ms, shape (..., D)."""
     offsets = start_offsets(busy_ms)
-    return np.asarray(offsets.max() - offsets, dtype=np.float64)
+    return np.asarray(offsets.max(axis=-1, keepdims=True) - offsets, dtype=np.float64)
 
 
-def comm_times(task: ShardingTask, plan: ShardingPlan, compute_ms: Floats) -> tuple[Floats, Floats]:
+class ExchangeTimes(NamedTuple):
+    """Communication of devices in ms, and their start offsets of the forward exchange, each of shape (..., D)."""
+
+    forward_ms: Floats
+    backward_ms: Floats
+    offsets_ms: Floats
+
+
+def exchange_times(task: ShardingTask, compute_ms: Floats, widths: Ints | Floats) -> ExchangeTimes:
     """Return the time of each device in the exchanges of pooled values and of their gradients.
 
     Args:
-        task: the task; its topology names latencies and bandwidths.
-        plan: a feasible plan for it.
-        compute_ms: forward plus backward compute of each device, shape (D,).
+        task: its topology names latencies and bandwidths.
+        compute_ms: forward plus backward compute of each device, of one placement or of many, shape (..., D).
+        widths: columns of each device's pooled output, shape (..., D).
 
     Returns:
-        Forward and backward communication in ms, each of shape (D,). An exchange runs once all devices have
-        entered it. Forward, devices are ready at different times, and the wait for the last one counts as
-        communication of those that wait (as in the measured protocol). Backward starts aligned.
+        Times by the link model. An exchange runs once all devices have entered it. Forward, devices are ready at
+        different times, and the wait for the last one counts as communication of those that wait (as in the measured
+        protocol). Backward starts aligned.
     """
-    transfer = transfer_ms(task.topology, pooled_widths(task, plan), task.batch_size, ELEMENT_BYTES[task.precision])
-    return wait_ms(compute_ms + transfer) + transfer, transfer
+    transfer = transfer_ms(task.topology, widths, task.batch_size, ELEMENT_BYTES[task.precision])
+    offsets = start_offsets(compute_ms + transfer)
+    return ExchangeTimes(offsets.max(axis=-1, keepdims=True) - offsets + transfer, transfer, offsets)
 
 
 def transfer_ms(topology: Topology, widths: Ints | Floats, batch_size: int, element_bytes: int) -> Floats:

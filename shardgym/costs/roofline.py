@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from cachetools import LRUCache
 
-from shardgym.arrays import Floats
+from shardgym.arrays import Floats, Ints
+from shardgym.costs.additive import AdditiveCosts, ShardKey
 from shardgym.costs.base import CostModel, PlanCost
-from shardgym.costs.links import comm_times
 from shardgym.errors import UnknownNameError
 from shardgym.ids import ZipfLaw
 from shardgym.plan import ShardingPlan
@@ -211,6 +210,9 @@ DEVICES: dict[str, DeviceConstants] = {
     ),
 }  # fmt: skip
 
+#: What a device that holds any shard takes at least, forward and backward, in the order of `DEVICES`.
+_FIXED_MS = np.array([(device.forward_ms, device.backward_ms) for device in DEVICES.values()])
+
 
 def device_constants(name: str) -> DeviceConstants:
     """Return the constants of a device.
@@ -244,8 +246,7 @@ class RooflineCost(CostModel):
         self._override = hardware
         if hardware is not None:
             device_constants(hardware)
-        #: By task digest: forward and backward ms by (table, rows, columns).
-        self._shard_ms: LRUCache[str, dict[tuple[str, int, int], tuple[float, float]]] = LRUCache(_TASKS_KEPT)
+        self._prices = self.additive()
 
     @property
     def hardware(self) -> str:
@@ -256,22 +257,40 @@ class RooflineCost(CostModel):
         """Return the keyword arguments that make this cost model again."""
         return {} if self._override is None else {"hardware": self._override}
 
+    def additive(self) -> AdditiveRoofline:
+        """See `CostModel`."""
+        return AdditiveRoofline(self._override)
+
     def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         """See `CostModel`."""
-        device = device_constants(self._override or task.topology.device)
-        return [self._plan_cost(task, plan, device) for plan in plans]
+        if self._prices.num_tasks > _TASKS_KEPT:
+            self._prices = self.additive()
+        per_device = self._prices.plans_ms(task, plans)
+        return [PlanCost(ms, self.name, self.version, self.hardware) for ms in per_device]
 
-    def _plan_cost(self, task: ShardingTask, plan: ShardingPlan, device: DeviceConstants) -> PlanCost:
-        known = self._shard_ms.setdefault(task.digest, {})
-        forward = [0.0] * task.num_devices
-        backward = [0.0] * task.num_devices
-        for shard in plan.shards:
-            key = (shard.table, shard.rows[1] - shard.rows[0], shard.columns[1] - shard.columns[0])
-            times = known.get(key)
-            if times is None:
-                times = known[key] = shard_ms(device, task, task.table(shard.table), *key[1:])
-            forward[shard.device] = (forward[shard.device] or device.forward_ms) + times[0]
-            backward[shard.device] = (backward[shard.device] or device.backward_ms) + times[1]
-        forward_comm, backward_comm = comm_times(task, plan, np.array(forward) + np.array(backward))
-        per_device = np.column_stack([forward, forward_comm, backward_comm, backward])
-        return PlanCost(per_device, self.name, self.version, self.hardware)
+
+class AdditiveRoofline(AdditiveCosts):
+    """The prices of `RooflineCost`: latents are forward and backward ms of a shard, and the number of its device.
+
+    Args:
+        hardware: as in `RooflineCost`.
+    """
+
+    def __init__(self, hardware: str | None = None) -> None:
+        super().__init__(num_latents=3)
+        self._override = hardware
+
+    def describe(self, task: ShardingTask, keys: Sequence[ShardKey]) -> dict[str, Floats]:
+        """See `AdditiveCosts`; an unknown device of the task is an `UnknownNameError`."""
+        name = self._override or task.topology.device
+        device = device_constants(name)
+        number = list(DEVICES).index(name)
+        rows = [(*shard_ms(device, task, task.table(table), rows, columns), number) for table, rows, columns in keys]
+        return {"latents": np.array(rows, dtype=np.float64)}
+
+    def device_ms(self, sums: Floats, counts: Ints) -> Floats:
+        """See `AdditiveCosts`."""
+        # All shards of a device have its number, so the sum of the numbers over the count says which device it is.
+        # Fixed costs come from the table: the sums of numbers are exact, sums of fixed costs would not be.
+        numbers = np.rint(sums[..., 2] / np.maximum(counts, 1)).astype(np.int64)
+        return np.where(counts[..., None] > 0, sums[..., :2] + _FIXED_MS[numbers], 0.0)

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from shardgym.costs.links import comm_times, link_notes, pooled_widths, samples_per_device, transfer_ms
+from shardgym.costs.links import exchange_times, link_notes, pooled_widths, samples_per_device, transfer_ms
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
@@ -49,14 +49,18 @@ def test_a_device_alone_in_its_domain_uses_only_the_links_between_domains():
 
 def test_one_device_does_not_communicate():
     only = task(1)
-    forward, backward = comm_times(only, ShardingPlan.table_wise(only, [0, 0]), np.array([7.0]))
+    forward, backward, _ = exchange_times(
+        only, np.array([7.0]), pooled_widths(only, ShardingPlan.table_wise(only, [0, 0]))
+    )
     assert forward == pytest.approx([0])
     assert backward == pytest.approx([0])
 
 
 def test_the_early_device_waits_for_the_late_one_forward_but_not_backward():
     two = task(2)
-    forward, backward = comm_times(two, ShardingPlan.table_wise(two, [0, 1]), np.array([10.0, 30.0]))
+    forward, backward, _ = exchange_times(
+        two, np.array([10.0, 30.0]), pooled_widths(two, ShardingPlan.table_wise(two, [0, 1]))
+    )
     assert forward == pytest.approx([25, 5])
     assert backward == pytest.approx([5, 5])
 
@@ -69,7 +73,9 @@ def test_backward_communication_delays_the_start_of_the_next_forward_exchange():
         topology=topology(3, fast_domain_size=2),
         batch_size=900,
     )
-    forward, backward = comm_times(three, ShardingPlan.table_wise(three, [2, 2]), np.full(3, 10.0))
+    forward, backward, _ = exchange_times(
+        three, np.full(3, 10.0), pooled_widths(three, ShardingPlan.table_wise(three, [2, 2]))
+    )
     # Device 2 sends 600 x 16 x 4 = 38,400 bytes between domains; 0 and 1 receive 300 x 16 x 4 = 19,200 each.
     assert backward == pytest.approx([24.2, 24.2, 43.4])
     assert forward == pytest.approx([24.2 + 19.2, 24.2 + 19.2, 43.4])

@@ -20,7 +20,7 @@ from shardgym.costs.fbgemm.jobs import ShardSet, shard_sets
 from shardgym.costs.fbgemm.machine import cpu_tag, usable_cores
 from shardgym.costs.fbgemm.pool import WorkerPool, require_fbgemm
 from shardgym.costs.fbgemm.rounds import mean_of_medians, relative_error_of_total, time_shard_sets
-from shardgym.costs.links import comm_times, link_notes
+from shardgym.costs.links import exchange_times, link_notes, pooled_widths
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
 from shardgym.task import ShardingTask
@@ -176,7 +176,7 @@ class FbgemmCost(CostModel):
                 reasons |= comm_failed
             else:  # one device has no peers; the model says 0 for it
                 for n, plan in alive.items():
-                    forward, backward = comm_times(task, plan, compute_ms[n])
+                    forward, backward, _ = exchange_times(task, compute_ms[n], pooled_widths(task, plan))
                     comm[n] = CommTimes(forward[None], backward[None])
         session = uuid.uuid4().hex
         costs = []

@@ -1,4 +1,4 @@
-"""SimulatorCost: the learned cost model, for whole plans and for placing shards one by one."""
+"""SimulatorCost: the learned cost model."""
 
 from __future__ import annotations
 
@@ -7,23 +7,17 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from shardgym.arguments import check_instance, check_list_of
-from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import ONE_PLAN, CostModel, PlanCost, Source, require_open
-from shardgym.costs.simulator.oracle_networks import ComputeNet
 from shardgym.costs.simulator.predictor import AdditivePredictor, Familiarity, PlanBatch, Predictor
 from shardgym.costs.simulator.weights import ROLES, Role, find_weights, load_weights
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.plan import Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
 from shardgym.task import ShardingTask
 
 #: Tasks whose encoded shards are kept; solvers and environments return to the same few.
 _TASKS_KEPT = 64
-
-#: Where a candidate is that is on no device.
-UNPLACED = -1
 
 
 class SimulatorCost(CostModel):
@@ -102,26 +96,13 @@ class SimulatorCost(CostModel):
         Raises:
             InputError: this is a judge, which cannot be evaluated incrementally.
         """
-        return _additive(self._new_predictor())
+        if self.role == "judge":
+            raise InputError("a judge scores whole plans only: predictor() needs a simulator with role='oracle'")
+        return AdditivePredictor(self._weights)
 
-    def begin(self, task: ShardingTask, shards: Sequence[Shard] | None = None) -> PlacementState:
-        """Start placing shards one by one, for search and environments.
-
-        Args:
-            task: the task.
-            shards: candidates, whatever devices they name; every table whole when None.
-
-        Returns:
-            A state with nothing placed.
-
-        Raises:
-            InputError: this is a judge, which cannot be evaluated incrementally, or the task is of a kind
-                that the weights were not trained on; or these are no task and shards.
-        """
-        check_instance("task", task, ShardingTask)
-        predictor = _additive(self._shared_predictor())
-        whole = [Shard.whole(table, 0) for table in task.tables]
-        return PlacementState(task, predictor, whole if shards is None else check_list_of("shards", shards, Shard))
+    def additive(self) -> AdditivePredictor | None:
+        """See `CostModel`; a judge offers none."""
+        return self.predictor() if self.role == "oracle" else None
 
     def familiarity(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[Familiarity]:
         """Say for each feasible plan how far it is from the training data.
@@ -147,155 +128,11 @@ class SimulatorCost(CostModel):
     def _sources(self, task: ShardingTask) -> tuple[Source, Source]:  # noqa: ARG002
         return self._shared_predictor().sources
 
-    def _new_predictor(self) -> Predictor:
-        return AdditivePredictor(self._weights) if self.role == "oracle" else Predictor(self._weights)
-
     def _shared_predictor(self) -> Predictor:
         """Return the predictor of all calls, which encodes a task once; after many tasks, a new one replaces it."""
         if self._predictor is None or self._predictor.num_tasks > _TASKS_KEPT:
-            self._predictor = self._new_predictor()
+            self._predictor = Predictor(self._weights)
         return self._predictor
-
-
-class PlacementState:
-    """Which candidate shard is on which device, and what that costs.
-
-    Adding a shard costs one vector addition and one call of the head. Candidates are numbered in the order they were
-    given. Times agree with `SimulatorCost.evaluate` on the finished plan to rounding. Memory is not checked here.
-
-    Args:
-        task: the task.
-        predictor: of an oracle.
-        candidates: shards that can be placed; the devices they name are ignored.
-
-    Attributes:
-        candidates: shards by number.
-        devices: of every candidate, `UNPLACED` where it is on none, shape (C,).
-        latents: of every candidate, shape (C, 32).
-        widths: columns of every candidate, shape (C,).
-
-    Raises:
-        InputError: the task is of a kind that the weights were not trained on.
-    """
-
-    def __init__(self, task: ShardingTask, predictor: AdditivePredictor, candidates: Sequence[Shard]) -> None:
-        self._task = task
-        self._predictor = predictor
-        self._number = predictor.add_task(task)
-        self.candidates: list[Shard] = []
-        self.devices: Ints = np.zeros(0, dtype=np.int64)
-        self.latents: Floats = np.zeros((0, ComputeNet.LATENT))
-        self.widths: Floats = np.zeros(0)
-        self._counts: Ints = np.zeros(task.num_devices, dtype=np.int64)
-        self._sums: Floats = np.zeros((task.num_devices, ComputeNet.LATENT))
-        self.extend(candidates)
-
-    def extend(self, shards: Sequence[Shard]) -> list[int]:
-        """Add candidates, encoded together; return their numbers."""
-        if not shards:
-            return []
-        encoded = self._predictor.encode(self._task, shards)
-        first = len(self.candidates)
-        self.candidates += shards
-        self.devices = np.concatenate([self.devices, np.full(len(shards), UNPLACED)])
-        self.latents = np.concatenate([self.latents, self._predictor.latents(encoded)])
-        self.widths = np.concatenate([self.widths, self._predictor.widths(encoded)])
-        return list(range(first, len(self.candidates)))
-
-    def copy(self) -> PlacementState:
-        """Return an independent state with the same placement."""
-        other = object.__new__(PlacementState)
-        other.__dict__.update(self.__dict__)
-        other.candidates = list(self.candidates)
-        other.devices = self.devices.copy()
-        other._counts = self._counts.copy()
-        other._sums = self._sums.copy()
-        return other
-
-    def add(self, candidate: int, device: int) -> None:
-        """Put a candidate on a device.
-
-        Raises:
-            InputError: no such candidate or device, or the candidate is on a device already.
-        """
-        self._check(candidate, device)
-        if self.devices[candidate] != UNPLACED:
-            raise InputError(f"candidate {candidate} is on device {self.devices[candidate]}: remove it first")
-        self.devices[candidate] = device
-        self._sums[device] += self.latents[candidate]
-        self._counts[device] += 1
-
-    def remove(self, candidate: int) -> None:
-        """Take a candidate off its device.
-
-        Raises:
-            InputError: no such candidate, or it is on no device.
-        """
-        self._check(candidate, 0)
-        device = int(self.devices[candidate])
-        if device == UNPLACED:
-            raise InputError(f"candidate {candidate} is on no device")
-        self.devices[candidate] = UNPLACED
-        self._counts[device] -= 1
-        # Summed anew: what subtraction leaves of large latents would drown small ones.
-        self._sums[device] = self.latents[self.devices == device].sum(axis=0)
-
-    def what_if(self, candidates: npt.ArrayLike, devices: npt.ArrayLike) -> Floats:
-        """Predict compute of devices with one candidate more, for many hypothetical placements in one call.
-
-        Args:
-            candidates: numbers, shape (n,).
-            devices: where each would go, shape (n,).
-
-        Returns:
-            Forward and backward ms of that device with that candidate, shape (n, 2). Nothing is placed.
-        """
-        sums = self._sums[np.asarray(devices, dtype=np.int64)] + self.latents[np.asarray(candidates, dtype=np.int64)]
-        return self._predictor.compute_ms(sums)
-
-    def compute_ms(self) -> Floats:
-        """Return forward and backward compute of every device, shape (D, 2); an empty one takes none."""
-        return self._predictor.device_ms(self._sums, self._counts)
-
-    def per_device(self) -> Floats:
-        """Return all four phases of every device as placed so far, in the order of `PHASES`, shape (D, 4)."""
-        placed = self.devices != UNPLACED
-        widths = np.zeros(self._task.num_devices)
-        np.add.at(widths, self.devices[placed], self.widths[placed])
-        phases = self._predictor.per_device_ms(self._number, self._sums[None], self._counts[None], widths[None])
-        return np.asarray(phases[0], dtype=np.float64)
-
-    def total(self) -> float:
-        """Return what the slowest device takes in ms as placed so far."""
-        return float(self.per_device().sum(axis=1).max())
-
-    def totals(self, placements: npt.ArrayLike) -> Floats:
-        """Predict many whole placements in one call, whatever is placed here.
-
-        Args:
-            placements: device of every candidate, `UNPLACED` for none, shape (P, C).
-
-        Returns:
-            What the slowest device takes in ms, shape (P,).
-        """
-        where = np.asarray(placements, dtype=np.int64)
-        shape = len(where), self._task.num_devices
-        sums = np.zeros((*shape, ComputeNet.LATENT))
-        counts = np.zeros(shape, dtype=np.int64)
-        widths = np.zeros(shape)
-        for device in range(self._task.num_devices):
-            here = (where == device).astype(np.float64)
-            sums[:, device] = here @ self.latents
-            widths[:, device] = here @ self.widths
-            counts[:, device] = here.sum(axis=1)
-        phases = self._predictor.per_device_ms(self._number, sums, counts, widths)
-        return np.asarray(phases.sum(axis=-1).max(axis=-1), dtype=np.float64)
-
-    def _check(self, candidate: int, device: int) -> None:
-        if not 0 <= candidate < len(self.candidates):
-            raise InputError(f"candidate {candidate}: there are candidates 0 to {len(self.candidates) - 1}")
-        if not 0 <= device < self._task.num_devices:
-            raise InputError(f"device {device}: the task has devices 0 to {self._task.num_devices - 1}")
 
 
 def _plan_batch(predictor: Predictor, task: ShardingTask, plans: Sequence[ShardingPlan]) -> PlanBatch:
@@ -307,12 +144,6 @@ def _plan_batch(predictor: Predictor, task: ShardingTask, plans: Sequence[Shardi
         shards=predictor.encode(task, shards),
         devices=np.array([shard.device for shard in shards], dtype=np.int64),
     )
-
-
-def _additive(predictor: Predictor) -> AdditivePredictor:
-    if not isinstance(predictor, AdditivePredictor):
-        raise InputError("a judge scores whole plans only: begin() needs a simulator with role='oracle'")
-    return predictor
 
 
 def _require_open(role: Role) -> None:

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from shardgym.arrays import Bools, Floats, Ints
+from shardgym.costs.additive import ShardKey
 from shardgym.costs.roofline import BIN_ACCESSES
 from shardgym.ids import ReuseCounts, draw_bags
-from shardgym.plan import Shard
 from shardgym.table import REUSE_BINS, EmbeddingTable
 from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask
 
@@ -31,9 +31,6 @@ COMM_RANGE_NAMES = ("devices", "batch_size", "bytes per device", "start offset")
 
 #: How many features of a shard the compute networks see, the oracle's as the judge's.
 SHARD_FEATURES = 10 + REUSE_BINS
-
-#: What a shard's time depends on: table, rows, columns. Where rows and columns begin does not matter.
-ShardKey = tuple[str, int, int]
 
 
 class Groups:
@@ -82,11 +79,6 @@ class Shards:
     def take(self, index: Ints | Bools) -> Shards:
         """Return the chosen shards."""
         return Shards(*(getattr(self, field.name)[index] for field in fields(self)))
-
-
-def shard_key(shard: Shard) -> ShardKey:
-    """Return what a shard's time depends on."""
-    return shard.table, shard.rows[1] - shard.rows[0], shard.columns[1] - shard.columns[0]
 
 
 def shards_of(task: ShardingTask, keys: Sequence[ShardKey]) -> Shards:

@@ -3,8 +3,8 @@
 Predictions are composed as NeuroShard does (`simulator.py` there): backward communication from the devices' widths,
 start offsets from compute plus backward communication, forward communication with these offsets.
 
-Everything that asks the simulator goes through here: `SimulatorCost.evaluate`, `PlacementState`, the environments and
-the search in NumPy. The compiled search mirrors `compute_ms` and `slowest_ms`.
+Everything that asks the simulator goes through here: `SimulatorCost.evaluate`, placements, the environments and the
+search in NumPy. The compiled search mirrors `compute_ms` and `slowest_ms`.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from shardgym.arrays import Bools, Floats, GrowingArrays, Ints
+from shardgym.costs.additive import AdditiveCosts, NumberedShards, ShardKey, join_phases
 from shardgym.costs.base import UNFAMILIAR, PlanCost, Source
-from shardgym.costs.links import link_notes, transfer_ms
+from shardgym.costs.links import ExchangeTimes, link_notes, start_offsets
 from shardgym.costs.simulator import features
 from shardgym.costs.simulator.network import Networks
 from shardgym.costs.simulator.oracle_networks import OracleNetworks
 from shardgym.costs.simulator.weights import RANGES, Weights, networks_of
 from shardgym.errors import InputError
-from shardgym.plan import Shard
 from shardgym.task import ELEMENT_BYTES, ShardingTask
 
 #: How far beyond the range of the training data a feature may lie.
@@ -56,14 +57,6 @@ class PlanBatch(NamedTuple):
     counts: Ints
     shards: Ints
     devices: Ints
-
-
-class ExchangeTimes(NamedTuple):
-    """Communication of P plans in ms, and the start offsets of the forward exchange, each of shape (P, D)."""
-
-    forward_ms: Floats
-    backward_ms: Floats
-    offsets_ms: Floats
 
 
 class Familiarity(NamedTuple):
@@ -106,7 +99,7 @@ class _Predictions(NamedTuple):
     disagreement: Floats
 
 
-class Predictor:
+class Predictor(NumberedShards):
     """Predicts complete plans with the networks of an oracle or a judge.
 
     Tasks and shards are kept, under numbers, as long as the predictor is.
@@ -122,28 +115,21 @@ class Predictor:
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
         self.networks: Networks = networks_of(weights)
-        self._tasks: list[ShardingTask] = []
-        self._link_notes: list[tuple[str, ...]] = []
-        self._number_of_task: dict[str, int] = {}
-        self._number_of_shard: list[dict[features.ShardKey, int]] = []
-        self._task_rows = GrowingArrays(batch_size=((), np.float64), element_bytes=((), np.float64))
-        self._shard_rows = GrowingArrays(
+        # Not super(): an additive predictor's latents are part of what is encoded, and not kept twice.
+        NumberedShards.__init__(
+            self,
             encoded=(self.networks.encoded_shape, np.float64),
             range_parts=((len(features.DEVICE_RANGE_NAMES),), np.float64),
             outside=((), np.int64),  # one bit for each feature of a shard that is out of range
-            task=((), np.int64),
         )
+        self._task_rows = GrowingArrays(batch_size=((), np.float64), element_bytes=((), np.float64))
+        self._link_notes: list[tuple[str, ...]] = []
         self._notes: dict[tuple[int, bool], tuple[str, ...]] = {}
 
     @property
     def sources(self) -> tuple[Source, Source]:
         """How compute and communication come about; communication is modelled by weights of compute alone."""
         return "predicted", "predicted" if self.weights.predicts_exchanges else "modelled"
-
-    @property
-    def num_tasks(self) -> int:
-        """How many tasks are known."""
-        return len(self._tasks)
 
     def add_task(self, task: ShardingTask) -> int:
         """Return the number of a task.
@@ -152,51 +138,28 @@ class Predictor:
             InputError: the task is of a kind that the weights were not trained on, and that no feature describes by
                 degrees.
         """
-        known = self._number_of_task.get(task.digest)
-        if known is not None:
-            return known
-        for field, value, trained in (
-            ("precision", task.precision, self.weights.precisions),
-            ("optimizer", task.optimizer, self.weights.optimizers),
-        ):
-            if value not in trained:
-                raise InputError(
-                    f"the simulator was not trained on {field} '{value}': its weights know {', '.join(trained)}; "
-                    "collect samples of it and pretrain, or use cost 'fbgemm' or 'roofline'"
-                )
-        number = self._task_rows.append(batch_size=[task.batch_size], element_bytes=[ELEMENT_BYTES[task.precision]])
-        self._tasks.append(task)
-        self._link_notes.append(link_notes(task, self.sources[1], self.weights.hardware))
-        self._number_of_shard.append({})
-        self._number_of_task[task.digest] = number
-        return number
+        if task.digest not in self._number_of_task:
+            for field, value, trained in (
+                ("precision", task.precision, self.weights.precisions),
+                ("optimizer", task.optimizer, self.weights.optimizers),
+            ):
+                if value not in trained:
+                    raise InputError(
+                        f"the simulator was not trained on {field} '{value}': its weights know {', '.join(trained)}; "
+                        "collect samples of it and pretrain, or use cost 'fbgemm' or 'roofline'"
+                    )
+            self._task_rows.append(batch_size=[task.batch_size], element_bytes=[ELEMENT_BYTES[task.precision]])
+            self._link_notes.append(link_notes(task, self.sources[1], self.weights.hardware))
+        return super().add_task(task)
 
-    def encode(self, task: ShardingTask, shards: Sequence[Shard]) -> Ints:
-        """Return the numbers of shards, shape (n,). Those not seen before are encoded together.
-
-        Where rows and columns of a shard begin does not matter, nor does its device: the halves of a table have one
-        number.
-
-        Raises:
-            InputError: as `add_task`.
-        """
-        return self.encode_keys(task, [features.shard_key(shard) for shard in shards])
-
-    def encode_keys(self, task: ShardingTask, keys: Sequence[features.ShardKey]) -> Ints:
-        """Return the same for shards that nobody has made records of: table, rows and columns of each."""
-        number = self.add_task(task)
-        known = self._number_of_shard[number]
-        new = [key for key in dict.fromkeys(keys) if key not in known]
-        if new:
-            described = features.shards_of(task, new)
-            first = self._shard_rows.append(
-                encoded=self.networks.encode(described),
-                range_parts=features.device_range_parts(described),
-                outside=self._outside("shard", features.shard_range_features(described)),
-                task=np.full(len(new), number),
-            )
-            known.update(zip(new, itertools.count(first), strict=False))
-        return np.array([known[key] for key in keys], dtype=np.int64)
+    def describe(self, task: ShardingTask, keys: Sequence[ShardKey]) -> dict[str, npt.NDArray[Any]]:
+        """Encode shards, and compare them with the range of the training data."""
+        shards = features.shards_of(task, keys)
+        return {
+            "encoded": self.networks.encode(shards),
+            "range_parts": features.device_range_parts(shards),
+            "outside": self._outside("shard", features.shard_range_features(shards)),
+        }
 
     def exchange_times(self, tasks: int | Ints, compute_ms: Floats, widths: Floats) -> ExchangeTimes:
         """Predict the exchanges of P plans on D devices; with weights of compute alone, the link model says them.
@@ -219,23 +182,16 @@ class Predictor:
         return ExchangeTimes(*map(np.concatenate, zip(*pieces, strict=True)))
 
     def _exchange_times_together(self, tasks: int | Ints, compute_ms: Floats, widths: Floats) -> ExchangeTimes:
+        if not self.weights.predicts_exchanges:
+            return self.modelled_exchanges(tasks, compute_ms, widths)
         zeros = np.zeros_like(compute_ms)
         if compute_ms.shape[1] == 1:
             return ExchangeTimes(zeros, zeros, zeros)
-        is_predicted = self.weights.predicts_exchanges
-        if is_predicted:
-            aligned = features.exchanges_of(widths, zeros, *self._batch_and_bytes(tasks))
-            backward_ms = self.networks.exchange_ms(aligned, backward=True).reshape(zeros.shape)
-        else:
-            backward_ms = self._transfer_ms(tasks, widths)
-        busy_ms = compute_ms + backward_ms
-        offsets_ms = busy_ms - busy_ms.min(axis=1, keepdims=True)
-        if is_predicted:
-            skewed = aligned._replace(offsets_ms=offsets_ms.ravel())
-            forward_ms = self.networks.exchange_ms(skewed, backward=False).reshape(zeros.shape)
-        else:
-            # The link model knows no offsets: a device that is early waits for the last one.
-            forward_ms = backward_ms + offsets_ms.max(axis=1, keepdims=True) - offsets_ms
+        aligned = features.exchanges_of(widths, zeros, *self._batch_and_bytes(tasks))
+        backward_ms = self.networks.exchange_ms(aligned, backward=True).reshape(zeros.shape)
+        offsets_ms = start_offsets(compute_ms + backward_ms)
+        skewed = aligned._replace(offsets_ms=offsets_ms.ravel())
+        forward_ms = self.networks.exchange_ms(skewed, backward=False).reshape(zeros.shape)
         return ExchangeTimes(forward_ms, backward_ms, offsets_ms)
 
     def plan_costs(self, batch: PlanBatch) -> list[PlanCost]:
@@ -249,7 +205,7 @@ class Predictor:
         predictions = self._predict(batch)
         per_device = predictions.per_device
         unsure = predictions.disagreement > self.weights.spread_limit
-        tasks = self._shard_rows["task"][batch.shards[np.cumsum(batch.counts) - batch.counts]]
+        tasks = self._shards["task"][batch.shards[np.cumsum(batch.counts) - batch.counts]]
         notes = [
             self._notes_of(*key) + self._link_notes[task]
             for *key, task in zip(predictions.outside.tolist(), unsure.tolist(), tasks.tolist(), strict=True)
@@ -293,7 +249,7 @@ class Predictor:
         plans = np.arange(shape[0])
         first_shard = np.cumsum(batch.counts) - batch.counts
         # A plan is of the task of its first shard.
-        tasks = self._shard_rows["task"][batch.shards[first_shard]]
+        tasks = self._shards["task"][batch.shards[first_shard]]
         # Sort shards by plan and device. Devices that hold something are the groups.
         slots = np.repeat(plans * batch.num_devices, batch.counts) + batch.devices
         shards = batch.shards[np.argsort(slots, kind="stable")]
@@ -301,14 +257,14 @@ class Predictor:
         busy = np.flatnonzero(counts)
         groups = features.Groups(counts[busy])
         first_busy = np.searchsorted(busy, plans * batch.num_devices)
-        compute = self.networks.compute(self._shard_rows["encoded"][shards], groups)
-        sums = np.add.reduceat(self._shard_rows["range_parts"][shards], groups.starts, axis=0)
+        compute = self.networks.compute(self._shards["encoded"][shards], groups)
+        sums = np.add.reduceat(self._shards["range_parts"][shards], groups.starts, axis=0)
         compute_ms = np.zeros((*shape, 2))
         compute_ms.reshape(-1, 2)[busy] = compute.ms
         widths = np.zeros(shape)
         widths.reshape(-1)[busy] = sums[:, _COLUMNS]
         exchange = self.exchange_times(tasks, compute_ms.sum(axis=2), widths)
-        outside = np.bitwise_or.reduceat(self._shard_rows["outside"][shards], first_shard)
+        outside = np.bitwise_or.reduceat(self._shards["outside"][shards], first_shard)
         outside |= np.bitwise_or.reduceat(self._outside("device", sums), first_busy)
         if batch.num_devices > 1 and self.weights.predicts_exchanges:
             exchanges = features.exchanges_of(widths, exchange.offsets_ms, *self._batch_and_bytes(tasks))
@@ -316,21 +272,10 @@ class Predictor:
             outside |= np.bitwise_or.reduce(by_device, axis=1)
         # A plan is as familiar as its least familiar device.
         disagreement = np.maximum.reduceat(compute.disagreement, first_busy)
-        return _Predictions(_phases(compute_ms, exchange), outside, disagreement)
+        return _Predictions(join_phases(compute_ms, exchange), outside, disagreement)
 
     def _batch_and_bytes(self, tasks: int | Ints) -> tuple[Floats, Floats]:
         return self._task_rows["batch_size"][tasks], self._task_rows["element_bytes"][tasks]
-
-    def _transfer_ms(self, tasks: int | Ints, widths: Floats) -> Floats:
-        """Return what the link model says of exchanges that start aligned, shape (P, D)."""
-        numbers = np.broadcast_to(tasks, len(widths))
-        transfer = np.zeros(widths.shape)
-        for number in np.unique(numbers).tolist():
-            task = self._tasks[number]
-            rows = numbers == number
-            element_bytes = ELEMENT_BYTES[task.precision]
-            transfer[rows] = transfer_ms(task.topology, widths[rows], task.batch_size, element_bytes)
-        return transfer
 
     def _outside(self, group: str, values: Floats) -> Ints:
         """Return one bit for each feature of a group that is out of range, (n, features) to (n,)."""
@@ -347,7 +292,7 @@ class Predictor:
         return self._notes[key]
 
 
-class AdditivePredictor(Predictor):
+class AdditivePredictor(Predictor, AdditiveCosts):
     """The oracle's predictor: also predicts devices from added latents, for searches and environments.
 
     Args:
@@ -358,13 +303,8 @@ class AdditivePredictor(Predictor):
 
     def latents(self, shards: Ints) -> Floats:
         """Return what shards add to the sum over their device, shape (n, 32)."""
-        latents: Floats = self._shard_rows["encoded"][shards, 0]
+        latents: Floats = self._shards["encoded"][shards, 0]
         return latents
-
-    def widths(self, shards: Ints) -> Floats:
-        """Return the columns of shards, shape (n,)."""
-        widths: Floats = self._shard_rows["range_parts"][shards, _COLUMNS]
-        return widths
 
     def compute_ms(self, sums: Floats) -> Floats:
         """Return forward and backward ms of devices that hold something, from added latents, (G, 32) to (G, 2)."""
@@ -373,42 +313,12 @@ class AdditivePredictor(Predictor):
 
     def device_ms(self, sums: Floats, counts: Ints) -> Floats:
         """Return the same of devices that may be empty, which take none, (..., 32) and (...) to (..., 2)."""
-        compute_ms = np.zeros((*counts.shape, 2))
         busy = counts > 0
-        if busy.any():
-            compute_ms[busy] = self.compute_ms(sums[busy])
+        if busy.all():  # as in `PlacementState.what_if`; picking all of them would take longer than a small network
+            return self.compute_ms(sums.reshape(-1, sums.shape[-1])).reshape(*counts.shape, 2)
+        compute_ms = np.zeros((*counts.shape, 2))
+        compute_ms[busy] = self.compute_ms(sums[busy])
         return compute_ms
-
-    def per_device_ms(self, tasks: int | Ints, sums: Floats, counts: Ints, widths: Floats) -> Floats:
-        """Return all four phases of P placements, complete or not.
-
-        Args:
-            tasks: number of each placement's task, shape (P,), or one for all.
-            sums: added latents of every device, shape (P, D, 32).
-            counts: shards of every device, shape (P, D); an empty one computes for free.
-            widths: columns of every device, shape (P, D).
-
-        Returns:
-            Ms in the order of `PHASES`, shape (P, D, 4).
-        """
-        compute_ms = self.device_ms(sums, counts)
-        return _phases(compute_ms, self.exchange_times(tasks, compute_ms.sum(axis=2), widths))
-
-    def slowest_ms(self, tasks: int | Ints, compute_ms: Floats, widths: Floats) -> Floats:
-        """Return what the slowest device of P placements takes in ms, shape (P,), from compute that is known.
-
-        Args:
-            tasks: number of each placement's task, shape (P,), or one for all.
-            compute_ms: forward plus backward compute of every device, shape (P, D).
-            widths: columns of every device, shape (P, D).
-        """
-        exchange = self.exchange_times(tasks, compute_ms, widths)
-        return np.asarray((compute_ms + exchange.forward_ms + exchange.backward_ms).max(axis=1), dtype=np.float64)
-
-
-def _phases(compute_ms: Floats, exchange: ExchangeTimes) -> Floats:
-    """Join compute of shape (P, D, 2) and communication in the order of `PHASES`."""
-    return np.stack([compute_ms[..., 0], exchange.forward_ms, exchange.backward_ms, compute_ms[..., 1]], axis=-1)
 
 
 def _range_names(outside: int) -> tuple[str, ...]:

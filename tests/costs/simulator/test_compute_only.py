@@ -7,7 +7,7 @@ import pytest
 
 from shardgym import EmbeddingTable, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.cli import main
-from shardgym.costs.links import comm_times
+from shardgym.costs.links import exchange_times, pooled_widths
 from shardgym.costs.simulator.model_card import ModelCard
 from shardgym.costs.simulator.predictor import PlanBatch
 from shardgym.costs.simulator.weights import load_weights, save_weights
@@ -63,7 +63,9 @@ def test_compute_is_that_of_a_whole_simulator_and_communication_that_of_the_link
         noted = [any("play no part" in note for note in cost.notes) for cost in (ours, theirs)]
         assert noted == [False, True]
         np.testing.assert_array_equal(ours.per_device[:, [0, 3]], theirs.per_device[:, [0, 3]])
-        forward, backward = comm_times(problem, plan, ours.per_device[:, [0, 3]].sum(axis=1))
+        forward, backward, _ = exchange_times(
+            problem, ours.per_device[:, [0, 3]].sum(axis=1), pooled_widths(problem, plan)
+        )
         np.testing.assert_allclose(ours.per_device[:, 1], forward, rtol=1e-12)
         np.testing.assert_allclose(ours.per_device[:, 2], backward, rtol=1e-12)
 

@@ -1,0 +1,143 @@
+"""Additive prices are those of `evaluate`, for every cost that offers them and for one's own."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from shardgym import CostModel, InputError, PlanCost, Shard, ShardingPlan, load_suite, make_cost
+from shardgym.costs.additive import UNPLACED, AdditiveCosts, PlacementState
+
+EXACT = 1e-9
+
+
+class ColumnsCost(CostModel):
+    """A cost of one's own: columns, and 10 ms for a device that holds any; exchanges by the link model."""
+
+    name, version, deterministic, hardware = "columns", "1", True, "none"
+
+    def additive(self):
+        return Columns(num_latents=1)
+
+    def score(self, task, plans):
+        return [PlanCost(ms, self.name, self.version, self.hardware) for ms in self.additive().plans_ms(task, plans)]
+
+
+class Columns(AdditiveCosts):
+    def describe(self, task, keys):
+        return {"latents": np.array([[float(columns)] for _, _, columns in keys])}
+
+    def device_ms(self, sums, counts):
+        forward = sums[..., 0] + 10.0 * (counts > 0)
+        return np.stack([forward, 2 * forward], axis=-1)
+
+
+class WholePlans(ColumnsCost):
+    name = "whole_plans"
+
+    def additive(self):
+        return None
+
+
+COSTS = {
+    "roofline": lambda: make_cost("roofline"), "h100": lambda: make_cost("roofline", hardware="h100"),
+    "simulator": lambda: make_cost("simulator"), "columns": ColumnsCost,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=COSTS)
+def cost(request):
+    return COSTS[request.param]()
+
+
+@pytest.fixture
+def task():
+    return load_suite("tiny-v1")[0]
+
+
+def random_plan(task, rng):
+    """Cut some tables into halves of their columns, and place everything at random."""
+    shards = []
+    for table in task.tables:
+        cuts = [0, table.embedding_dim]
+        if table.embedding_dim >= 8 and rng.random() < 0.3:
+            cuts.insert(1, 4 * (table.embedding_dim // 8))
+        rows = (0, table.num_embeddings)
+        devices = rng.integers(0, task.num_devices, len(cuts) - 1).tolist()
+        shards += [Shard(table.name, rows, (*pair,), d) for *pair, d in zip(cuts[:-1], cuts[1:], devices, strict=True)]
+    return ShardingPlan.of(task, shards)
+
+
+@pytest.mark.parametrize("suite", ["tiny-v1", "quick-v1", "dlrm4-v1", "dlrm8-v1", "published-v1"])
+def test_placements_of_several_tasks_in_one_call_cost_what_evaluate_says(cost, suite):
+    """The last plan of a task leaves all devices but one empty."""
+    rng, prices = np.random.default_rng(3), cost.additive()
+    tasks = [load_suite(suite)[index] for index in (0, 2)]
+    tasks = [task for task in tasks if task.num_devices == tasks[0].num_devices]
+    numbers, sums, counts, widths, expected = [], [], [], [], []
+    for task in tasks:
+        plans = [random_plan(task, rng) for _ in range(3)]
+        plans.append(ShardingPlan.of(task, [dataclasses.replace(shard, device=1) for shard in plans[0].shards]))
+        expected += [found.per_device for found in cost.score(task, plans)]
+        for plan in plans:
+            encoded = prices.encode(task, plan.shards)
+            held = np.array([shard.device for shard in plan.shards]) == np.arange(task.num_devices)[:, None]
+            numbers.append(prices.add_task(task))
+            sums.append(held @ prices.latents(encoded))
+            widths.append(held @ prices.widths(encoded))
+            counts.append(held.sum(axis=1))
+    found = prices.per_device_ms(np.array(numbers), np.array(sums), np.array(counts), np.array(widths))
+    np.testing.assert_allclose(found, expected, rtol=EXACT)
+    compute = prices.device_ms(np.array(sums), np.array(counts)).sum(axis=2)
+    slowest = prices.slowest_ms(np.array(numbers), compute, np.array(widths))
+    np.testing.assert_allclose(slowest, np.sum(expected, axis=2).max(axis=1), rtol=EXACT)
+
+
+def test_a_state_follows_adding_and_removing(cost, task):
+    state, rng = cost.begin(task), np.random.default_rng(5)
+    for candidate in range(task.num_tables):
+        state.add(candidate, int(rng.integers(task.num_devices)))
+    for candidate in rng.permutation(task.num_tables)[:5].tolist():
+        state.remove(candidate)
+        devices = np.arange(task.num_devices)
+        expected = state.what_if(np.full(task.num_devices, candidate), devices)
+        device = int(expected.sum(axis=1).argmin())
+        state.add(candidate, device)
+        np.testing.assert_allclose(state.compute_ms()[device], expected[device], rtol=EXACT)
+    [found] = cost.evaluate(task, [ShardingPlan.table_wise(task, state.devices.tolist())])
+    np.testing.assert_allclose(state.per_device(), found.per_device, rtol=EXACT)
+    np.testing.assert_allclose(state.totals([state.devices, state.devices]), [found.total_ms] * 2, rtol=EXACT)
+
+
+def test_a_state_with_nothing_placed_computes_nothing(cost, task):
+    state = cost.begin(task, [])
+    assert state.compute_ms().tolist() == [[0.0, 0.0]] * task.num_devices
+    assert state.extend([Shard.whole(task.tables[0], 0)]) == [0]
+    assert state.devices.tolist() == [UNPLACED]
+
+
+def test_asking_again_forgets_the_tasks(cost, task):
+    first = cost.additive()
+    first.add_task(task)
+    assert (first.num_tasks, cost.additive().num_tasks) == (1, 0)
+
+
+def test_a_cost_that_is_not_additive_begins_nothing(task):
+    assert WholePlans().additive() is None
+    with pytest.raises(InputError, match="this 'whole_plans' scores whole plans only"):
+        WholePlans().begin(task)
+
+
+def test_a_judge_offers_no_additive_prices(task):
+    judge = make_cost("simulator", role="judge")
+    assert judge.additive() is None
+    with pytest.raises(InputError, match="whole plans only"):
+        judge.begin(task)
+
+
+def test_begin_checks_its_arguments(cost):
+    with pytest.raises(InputError, match=r"task: expected a ShardingTask, got str 'task\.json'"):
+        cost.begin("task.json")
+    assert isinstance(cost.begin(load_suite("tiny-v1")[0]), PlacementState)

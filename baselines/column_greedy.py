@@ -1,0 +1,146 @@
+"""Longest processing time first with cuts: the costliest shards are halved as long as the oracle says that it helps."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import NamedTuple
+
+from baselines.greedy import place_greedily
+from baselines.lpt import alone_ms
+from shardgym.arguments import check_int
+from shardgym.costs.base import CostModel
+from shardgym.errors import NoFeasiblePlanError
+from shardgym.incumbent import Budget, Incumbent, OutOfTime
+from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan, check_possible
+from shardgym.solver import Observer, check_solve_arguments
+from shardgym.task import ShardingTask
+
+
+class ColumnGreedy:
+    """Halve the costliest shards by columns while that helps, placing everything anew by `lpt` after every cut.
+
+    Every round halves one shard, places all by longest processing time first, and asks the oracle. A cut that does not
+    make the plan cheaper is taken back, and its shard stays as it is. Pieces of one table on one device become one
+    shard. Where shards do not fit into memory, the largest are halved first. The costliest shard is the one with the
+    longest compute alone on a device. NeuroShard tries such cuts in a beam search (Zha et al., MLSys 2023, section 3).
+
+    Args:
+        patience: vain cuts in succession after which the search ends.
+
+    Raises:
+        InputError: `patience` is not a whole number from 1 on.
+    """
+
+    def __init__(self, patience: int = 8) -> None:
+        self.patience = check_int("patience", patience, 1)
+
+    def solve(
+        self,
+        task: ShardingTask,
+        cost: CostModel,
+        seed: int = 0,
+        *,
+        time_limit_s: float | None = None,
+        observer: Observer | None = None,
+    ) -> ShardingPlan:
+        """Return the best plan found; `seed` makes no difference, as nothing is drawn.
+
+        Raises:
+            NoFeasiblePlanError: shards fit nowhere however they are halved.
+            InputError: an argument is of another kind, or `cost` cannot price tasks of this kind.
+            MeasurementError: `cost` has no time for single shards.
+        """
+        check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, observer=observer)
+        check_possible(task)
+        budget = Budget(time_limit_s)
+        incumbent = Incumbent(task, cost, observer)
+        pieces, plan = place_with_cuts(task, cost)
+        incumbent.offer(merged(task, plan))
+        in_vain = 0
+        with contextlib.suppress(OutOfTime):
+            while in_vain < self.patience:
+                budget.check()
+                able = [n for n, shard in enumerate(pieces.shards) if halves(shard)]
+                if not able:
+                    break
+                pieces = halved(task, cost, pieces, max(able, key=lambda n: pieces.alone_ms[n]))
+                best_ms = incumbent.cost_ms
+                with contextlib.suppress(NoFeasiblePlanError):
+                    incumbent.offer(merged(task, place_greedily(task, pieces.alone_ms, pieces.shards)))
+                in_vain = 0 if incumbent.cost_ms < best_ms else in_vain + 1
+        return incumbent.plan()
+
+
+class Pieces(NamedTuple):
+    """What tables are cut into.
+
+    Attributes:
+        shards: that hold every cell of every table once; their devices do not matter.
+        alone_ms: compute of each alone on a device.
+    """
+
+    shards: list[Shard]
+    alone_ms: list[float]
+
+
+def place_with_cuts(task: ShardingTask, cost: CostModel) -> tuple[Pieces, ShardingPlan]:
+    """Place whole tables as `lpt` does; where one fits nowhere, halve the shard of most bytes and place all anew.
+
+    Raises:
+        NoFeasiblePlanError: shards fit nowhere however they are halved.
+        MeasurementError: `cost` has no time for single shards.
+    """
+    whole = [Shard.whole(table, 0) for table in task.tables]
+    pieces = Pieces(whole, alone_ms(task, cost, whole).tolist())
+    while True:
+        try:
+            return pieces, place_greedily(task, pieces.alone_ms, pieces.shards)
+        except NoFeasiblePlanError:
+            able = [n for n, shard in enumerate(pieces.shards) if halves(shard)]
+            if not able:
+                raise
+            largest = max(able, key=lambda n: pieces.shards[n].bytes(task))
+        pieces = halved(task, cost, pieces, largest)
+
+
+def halved(task: ShardingTask, cost: CostModel, pieces: Pieces, position: int) -> Pieces:
+    """Return pieces with one of them halved, and both halves priced."""
+    parts = halves(pieces.shards[position])
+    shards = [*pieces.shards[:position], *parts, *pieces.shards[position + 1 :]]
+    priced = alone_ms(task, cost, parts).tolist()
+    return Pieces(shards, [*pieces.alone_ms[:position], *priced, *pieces.alone_ms[position + 1 :]])
+
+
+def halves(shard: Shard) -> tuple[Shard, ...]:
+    """Return the left and the right half of a shard's columns, the left one narrower if need be; () if too narrow."""
+    units = shard.num_columns // COLUMN_UNIT
+    if units < 2:
+        return ()
+    first, last = shard.columns
+    middle = first + units // 2 * COLUMN_UNIT
+    return (
+        dataclasses.replace(shard, columns=(first, middle)),
+        dataclasses.replace(shard, columns=(middle, last)),
+    )
+
+
+def merged(task: ShardingTask, plan: ShardingPlan) -> ShardingPlan:
+    """Return a plan in which every device holds at most one shard of a table that is cut by columns.
+
+    Columns are handed out anew from the left, to the lowest device first. Tables cut by rows stay as they are.
+    """
+    shards = []
+    columns: dict[tuple[str, int], int] = {}
+    for shard in plan.shards:
+        if shard.num_rows < task.table(shard.table).num_embeddings:
+            shards.append(shard)
+        else:
+            place = shard.table, shard.device
+            columns[place] = columns.get(place, 0) + shard.num_columns
+    next_column = dict.fromkeys((table for table, _ in columns), 0)
+    for table, device in sorted(columns):
+        first = next_column[table]
+        next_column[table] = first + columns[table, device]
+        shards.append(Shard(table, (0, task.table(table).num_embeddings), (first, next_column[table]), device))
+    return ShardingPlan.of(task, shards)

@@ -1,0 +1,159 @@
+"""Exhaustive search of tiny tasks: every plan, but for those that differ in the numbers of equal devices alone."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import math
+
+import numpy as np
+
+from baselines.placements import PlacementPrices
+from shardgym.arguments import check_int
+from shardgym.arrays import Bools, Floats, Ints
+from shardgym.costs.base import CostModel
+from shardgym.errors import InputError, NoFeasiblePlanError
+from shardgym.incumbent import Budget, Incumbent, OutOfTime
+from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan, check_possible
+from shardgym.solver import Observer, check_solve_arguments
+from shardgym.task import ShardingTask
+
+#: Plans priced together.
+_PRICED_TOGETHER = 2048
+
+
+class Exhaustive:
+    """Try every plan of a tiny task: the result is optimal by the oracle among the plans that are tried.
+
+    Those are all placements of whole tables, or with `parts` of tables cut into up to so many equal parts of columns.
+    Parts of one table on one device form one shard. Devices with equal memory, equal links and equal samples are
+    interchangeable: of plans that differ only in their numbers one is tried.
+
+    Args:
+        parts: equal parts that a table may be cut into at most; each table takes the largest number up to this that
+            divides its columns into multiples of 4. 1 for whole tables; 4 for every cut of tables of up to 16 columns.
+        limit: placements that a task may have at most, interchangeable ones counted each and memory not considered.
+
+    Raises:
+        InputError: a setting is not a whole number from 1 on.
+    """
+
+    def __init__(self, parts: int = 1, limit: int = 1_000_000) -> None:
+        self.parts = check_int("parts", parts, 1)
+        self.limit = check_int("limit", limit, 1)
+
+    def solve(
+        self,
+        task: ShardingTask,
+        cost: CostModel,
+        seed: int = 0,
+        *,
+        time_limit_s: float | None = None,
+        observer: Observer | None = None,
+    ) -> ShardingPlan:
+        """Return the best plan; `seed` makes no difference, as nothing is drawn. A time limit may end the proof early.
+
+        Raises:
+            NoFeasiblePlanError: no such plan fits into memory.
+            InputError: the task has more placements than `limit`; or an argument is of another kind, or `cost` cannot
+                price tasks of this kind.
+        """
+        check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, observer=observer)
+        check_possible(task)
+        budget = Budget(time_limit_s)
+        parts = [self._parts_of(table.embedding_dim) for table in task.tables]
+        self._check_size(task, parts)
+        shards = [
+            Shard(table.name, (0, table.num_embeddings), (0, table.embedding_dim // count * taken), 0)
+            for table, count in zip(task.tables, parts, strict=True)
+            for taken in range(1, count + 1)
+        ]
+        allocations = enumerate_allocations(task, parts)
+        if not len(allocations):
+            pieces = "whole tables" if self.parts == 1 else f"tables in up to {self.parts} parts"
+            raise NoFeasiblePlanError(f"no placement of {pieces} fits into the memory of {task.num_devices} devices")
+        # Candidate c of a table is c + 1 of its parts.
+        table_of = np.repeat(np.arange(task.num_tables), parts)
+        taken = np.concatenate([np.arange(1, count + 1) for count in parts])
+        prices = PlacementPrices(task, cost, shards)
+        incumbent = Incumbent(task, cost, observer)
+        with contextlib.suppress(OutOfTime):
+            for first in range(0, len(allocations), _PRICED_TOGETHER):
+                held: Bools = allocations[first : first + _PRICED_TOGETHER][:, :, table_of] == taken
+                totals: Floats = prices.totals(held)
+                best = int(totals.argmin())
+                incumbent.update(functools.partial(prices.plan, held[best]), float(totals[best]))
+                budget.check()
+        return incumbent.plan()
+
+    def _parts_of(self, columns: int) -> int:
+        """Return into how many parts a table of so many columns may be cut."""
+        units = columns // COLUMN_UNIT
+        return max(count for count in range(1, min(self.parts, units) + 1) if units % count == 0)
+
+    def _check_size(self, task: ShardingTask, parts: list[int]) -> None:
+        count = math.prod(math.comb(task.num_devices + n - 1, n) for n in parts)
+        if count > self.limit:
+            number = f"{count:,}" if count < 10**12 else f"about 10^{len(str(count)) - 1}"
+            raise InputError(
+                f"{task.num_tables} tables on {task.num_devices} devices have {number} placements, more than the limit "
+                f"of {self.limit:,}: exhaustive search is for tiny tasks; use another solver, or raise limit"
+            )
+
+
+def enumerate_allocations(task: ShardingTask, parts: list[int]) -> Ints:
+    """Return every allocation that fits into memory, up to the order of interchangeable devices.
+
+    Args:
+        task: the task.
+        parts: of each table.
+
+    Returns:
+        Parts of each table on each device, shape (P, D, T).
+    """
+    order, same_kind = _interchangeable(task)
+    memory = np.array(task.topology.memory_bytes, dtype=np.int64)[order]
+    # Devices are numbered by `order` until the end. An allocation stands for those that arise by swapping neighbours
+    # which hold the same parts of all tables so far: the first of them takes no less of the next table than the second.
+    allocations = np.zeros((1, len(order), 0), dtype=np.int64)
+    room = memory[None]
+    equal = same_kind[None]
+    for table, count in zip(task.tables, parts, strict=True):
+        options = _compositions(count, len(order))
+        sizes = [
+            0,
+            *(task.block_bytes(table.num_embeddings, table.embedding_dim // count * n) for n in range(1, count + 1)),
+        ]
+        left = room[:, None] - np.array(sizes)[options]
+        falling = options[:, :-1] >= options[:, 1:]
+        kept, option = np.nonzero((left >= 0).all(axis=2) & (falling | ~equal[:, None]).all(axis=2))
+        chosen = options[option]
+        allocations = np.concatenate([allocations[kept], chosen[:, :, None]], axis=2)
+        room = left[kept, option]
+        equal = equal[kept] & (chosen[:, :-1] == chosen[:, 1:])
+    in_order = np.empty_like(allocations)
+    in_order[:, order] = allocations
+    return in_order
+
+
+def _interchangeable(task: ShardingTask) -> tuple[Ints, Bools]:
+    """Return devices with interchangeable ones side by side, shape (D,), and which equal their successor, (D - 1,)."""
+    topology = task.topology
+    rest = task.batch_size % task.num_devices  # these many devices have a sample more
+    kinds = [
+        (device // topology.fast_domain_size, memory, device < rest)
+        for device, memory in enumerate(topology.memory_bytes)
+    ]
+    order = sorted(range(task.num_devices), key=lambda device: (kinds[device], device))
+    same = [kinds[a] == kinds[b] for a, b in itertools.pairwise(order)]
+    return np.array(order, dtype=np.int64), np.array(same, dtype=np.bool_)
+
+
+def _compositions(count: int, devices: int) -> Ints:
+    """Return all ways to give `count` equal parts to devices, shape (O, D)."""
+    ways = list(itertools.combinations_with_replacement(range(devices), count))
+    options = np.zeros((len(ways), devices), dtype=np.int64)
+    for taken in np.array(ways, dtype=np.int64).T:
+        options[np.arange(len(ways)), taken] += 1
+    return options

@@ -1,0 +1,77 @@
+"""Longest processing time first, by what the oracle says that each table takes alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from baselines.greedy import place_greedily
+from shardgym.arrays import Floats
+from shardgym.costs.base import PHASES, CostModel
+from shardgym.errors import MeasurementError
+from shardgym.plan import Shard, ShardingPlan, check_possible
+from shardgym.solver import check_solve_arguments
+from shardgym.task import ShardingTask
+
+_COMPUTE = [PHASES.index("forward_compute"), PHASES.index("backward_compute")]
+#: Bytes of every device on which shards are priced alone: room for anything.
+_MUCH_MEMORY = 2**60
+
+
+class LPT:
+    """The longest table first, each to the device with the smallest sum of times that has room.
+
+    The rule of Graham (1969), "Bounds on multiprocessing timing anomalies". A table's time is its forward and backward
+    compute alone on a device. The oracle prices all tables in one query. On several devices, the sum of times is an
+    estimate: fused kernels take less. Where all tables take equally long, larger ones go first.
+    """
+
+    def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
+        """Return a table-wise plan; `seed` makes no difference, as nothing is drawn.
+
+        Raises:
+            NoFeasiblePlanError: a table fits nowhere; the message gives its bytes and the largest room left.
+            InputError: an argument is of another kind, or `cost` cannot price tasks of this kind.
+            MeasurementError: `cost` has no time for single tables.
+        """
+        check_solve_arguments(task, cost, seed)
+        check_possible(task)
+        return place_greedily(task, whole_table_ms(task, cost).tolist())
+
+
+def whole_table_ms(task: ShardingTask, cost: CostModel) -> Floats:
+    """Return forward plus backward compute of every table alone on a device, shape (T,); see `alone_ms`."""
+    return alone_ms(task, cost, [Shard.whole(table, 0) for table in task.tables])
+
+
+def alone_ms(task: ShardingTask, cost: CostModel, shards: Sequence[Shard]) -> Floats:
+    """Return forward plus backward compute of each of n shards alone on a device, in ms, shape (n,).
+
+    One query: a plan for a made-up task, whose tables are the shards, one on each of as many devices.
+
+    Args:
+        task: of the shards.
+        cost: the oracle.
+        shards: with all rows of their tables; their devices do not matter.
+
+    Raises:
+        MeasurementError: `cost` has no time for them.
+        InputError: `cost` cannot price tasks of this kind.
+    """
+    if not shards:
+        return np.zeros(0)
+    tables = tuple(
+        dataclasses.replace(task.table(shard.table), name=f"shard {n}", embedding_dim=shard.num_columns)
+        for n, shard in enumerate(shards)
+    )
+    count = len(tables)
+    topology = dataclasses.replace(
+        task.topology, num_devices=count, memory_bytes=(_MUCH_MEMORY,) * count, fast_domain_size=count
+    )
+    apart = dataclasses.replace(task, tables=tables, topology=topology, name="")
+    (answer,) = cost.evaluate(apart, [ShardingPlan.table_wise(apart, range(count))])
+    if not answer.feasible:
+        raise MeasurementError(f"cost '{cost.name}' has no time for single shards: {answer.reason}")
+    return np.asarray(answer.per_device[:, _COMPUTE].sum(axis=1), dtype=np.float64)

@@ -1,0 +1,113 @@
+"""Random search: the cheapest of many random plans."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+
+import numpy as np
+
+from baselines.placements import PlacementPrices
+from baselines.queries import Queries, check_queries
+from shardgym.arrays import Ints
+from shardgym.costs.base import CostModel
+from shardgym.errors import NoFeasiblePlanError
+from shardgym.incumbent import Budget, Incumbent, OutOfTime
+from shardgym.plan import Shard, ShardingPlan, check_possible
+from shardgym.solver import Observer, check_solve_arguments
+from shardgym.task import ShardingTask
+
+#: Plans drawn and priced together.
+_DRAWN_TOGETHER = 64
+#: Draws in succession that all run out of memory before the search gives up.
+_DRAWS_IN_VAIN = 6400
+
+
+class RandomSearch:
+    """Draw table-wise plans at random and keep the cheapest.
+
+    A plan is drawn as `random` draws it: tables in descending order of size, each to a device drawn uniformly among
+    those with room. Random search is what every search should be compared with at the same number of queries.
+
+    Args:
+        queries: plans that the oracle prices, as in `annealing`. When None: any number with a time limit, else 50 for
+            each table, or 32 where the cost is measured.
+
+    Raises:
+        InputError: `queries` is not a whole number from 1 on.
+    """
+
+    def __init__(self, queries: int | None = None) -> None:
+        self.queries = check_queries(queries)
+
+    def solve(
+        self,
+        task: ShardingTask,
+        cost: CostModel,
+        seed: int = 0,
+        *,
+        time_limit_s: float | None = None,
+        initial_plan: ShardingPlan | None = None,
+        observer: Observer | None = None,
+    ) -> ShardingPlan:
+        """Return the cheapest plan drawn, or `initial_plan` where that is cheaper.
+
+        Raises:
+            NoFeasiblePlanError: every plan drawn ran out of memory.
+            InfeasiblePlanError: `initial_plan` is infeasible.
+            InputError: `initial_plan` is for another task, or `cost` cannot price tasks of this kind; or an argument is
+                of another kind.
+        """
+        check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan, observer=observer)
+        check_possible(task)
+        budget = Budget(time_limit_s)
+        queries = Queries(self.queries, task, cost, time_limit_s)
+        rng = np.random.default_rng(seed)
+        incumbent = Incumbent(task, cost, observer)
+        if initial_plan is not None:
+            initial_plan.validate(task)
+            queries.take(1)
+            incumbent.offer(initial_plan)
+        prices = PlacementPrices(task, cost, [Shard.whole(table, 0) for table in task.tables])
+        together = _DRAWN_TOGETHER if cost.deterministic else 1
+        in_vain = 0
+        with contextlib.suppress(OutOfTime):
+            while queries.left and in_vain < _DRAWS_IN_VAIN:
+                drawn = draw_placements(task, together, rng)
+                in_vain = 0 if len(drawn) else in_vain + together
+                drawn = drawn[: queries.take(len(drawn))]
+                if len(drawn):
+                    placements = drawn[:, None, :] == np.arange(task.num_devices)[:, None]
+                    totals = prices.totals(placements)
+                    best = int(totals.argmin())
+                    incumbent.update(functools.partial(prices.plan, placements[best]), float(totals[best]))
+                budget.check()
+        if incumbent.cost_ms == float("inf"):
+            raise NoFeasiblePlanError(f"{_DRAWS_IN_VAIN} random placements of whole tables all ran out of memory")
+        return incumbent.plan()
+
+
+def draw_placements(task: ShardingTask, count: int, rng: np.random.Generator) -> Ints:
+    """Draw placements of whole tables; those that run out of memory are left out.
+
+    Args:
+        task: the task.
+        count: placements that are drawn.
+        rng: draws.
+
+    Returns:
+        Device of every table, shape (P, T) with P up to `count`.
+    """
+    sizes = np.array([task.table_bytes(table) for table in task.tables])
+    room = np.tile(np.array(task.topology.memory_bytes, dtype=np.int64), (count, 1))
+    devices = np.zeros((count, task.num_tables), dtype=np.int64)
+    complete = np.ones(count, dtype=np.bool_)
+    rows = np.arange(count)
+    for table in (-sizes).argsort(kind="stable").tolist():
+        fits = room >= sizes[table]
+        # The largest of independent uniform numbers is at each of the fitting devices with the same probability.
+        chosen = np.where(fits, rng.random(fits.shape), -1.0).argmax(axis=1)
+        complete &= fits[rows, chosen]
+        devices[:, table] = chosen
+        room[rows, chosen] -= sizes[table]
+    return devices[complete]

@@ -1,0 +1,37 @@
+"""Tasks of a few tables, and a cost that counts what it is asked."""
+
+from shardgym.costs.roofline import RooflineCost
+from shardgym.table import EmbeddingTable
+from shardgym.task import ShardingTask
+from shardgym.topology import Topology
+
+
+def task_of(tables, memory_bytes=(2**30, 2**30), **options):
+    """Tables as (rows, columns, pooling factor), named t0, t1, ...; samples divide evenly over 2 to 6 devices."""
+    topology = Topology(num_devices=len(memory_bytes), memory_bytes=tuple(memory_bytes))
+    tables = tuple(EmbeddingTable(f"t{i}", *values) for i, values in enumerate(tables))
+    return ShardingTask(tables=tables, topology=topology, **({"batch_size": 1200} | options))
+
+
+#: Eight tables, the loads of which differ by a factor of 20.
+VARIED = [(1000 * (1 + i * 5 % 7), 8 * 2 ** (i % 3), 2.0 + i * 7 % 11) for i in range(8)]
+
+
+def devices_of(task, plan):
+    """Device of every table, each of which must be whole."""
+    plan.validate(task)
+    assert len(plan.shards) == task.num_tables
+    placed = {shard.table: shard.device for shard in plan.shards}
+    return [placed[table.name] for table in task.tables]
+
+
+class CountingRoofline(RooflineCost):
+    """Counts the plans and the calls in which it is asked about them."""
+
+    plans = 0
+    calls = 0
+
+    def evaluate(self, task, plans):
+        self.plans += len(plans)
+        self.calls += 1
+        return super().evaluate(task, plans)

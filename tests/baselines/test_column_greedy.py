@@ -1,0 +1,68 @@
+"""Longest processing time first with cuts."""
+
+import pytest
+from baseline_tasks import VARIED, task_of
+
+from baselines.column_greedy import ColumnGreedy, halves, merged
+from baselines.lpt import LPT
+from shardgym import make_cost
+from shardgym.errors import InputError, NoFeasiblePlanError
+from shardgym.plan import Shard, ShardingPlan
+
+
+@pytest.mark.parametrize(("columns", "expected"), [(16, [8, 8]), (12, [4, 8]), (8, [4, 4]), (4, [])])
+def test_halves_are_of_widths_that_can_be_fused(columns, expected):
+    parts = halves(Shard("t", (0, 10), (4, 4 + columns), 0))
+    assert [part.num_columns for part in parts] == expected
+    assert not parts or (parts[0].columns[0], parts[1].columns) == (4, (parts[0].columns[1], 4 + columns))
+
+
+def test_one_large_table_is_cut_as_long_as_that_helps():
+    task = task_of([(100_000, 64, 40.0), (1000, 8, 1.0)], (2**30,) * 4)
+    cost = make_cost("roofline")
+    found = []
+    plan = ColumnGreedy().solve(task, cost, observer=lambda plan, ms: found.append((plan, ms)))
+    lpt = cost.evaluate(task, [LPT().solve(task, cost)])[0].total_ms
+    assert found[0][1] == lpt
+    assert found[-1][0] == plan
+    assert [ms for _, ms in found] == sorted({ms for _, ms in found}, reverse=True)
+    assert found[-1][1] < 0.7 * lpt
+    assert len({shard.device for shard in plan.shards if shard.table == "t0"}) > 2
+
+
+def test_tables_larger_than_a_device_are_cut_until_they_fit():
+    task = task_of([(1000, 16, 1.0), (1000, 4, 1.0)], (32_000, 48_000))
+    with pytest.raises(NoFeasiblePlanError):
+        LPT().solve(task, make_cost("roofline"))
+    ColumnGreedy().solve(task, make_cost("roofline")).validate(task)
+    with pytest.raises(NoFeasiblePlanError, match="a piece of 4 columns of table 't0' of 16000 bytes"):
+        ColumnGreedy().solve(task_of([(1000, 8, 1.0)], (8_000, 15_000, 15_000)), make_cost("roofline"))
+
+
+def test_pieces_on_one_device_become_one_shard_and_row_cuts_stay():
+    task = task_of([(10, 16, 1.0), (10, 4, 1.0)])
+    plan = ShardingPlan.of(
+        task,
+        [
+            Shard("t0", (0, 10), (0, 4), 0),
+            Shard("t0", (0, 10), (4, 12), 1),
+            Shard("t0", (0, 10), (12, 16), 0),
+            Shard("t1", (0, 5), (0, 4), 0),
+            Shard("t1", (5, 10), (0, 4), 0),
+        ],
+    )
+    after = merged(task, plan)
+    after.validate(task)
+    assert [(s.table, s.columns, s.device) for s in after.shards if s.table == "t0"] == [
+        ("t0", (0, 8), 0),
+        ("t0", (8, 16), 1),
+    ]
+    assert len(after.shards) == 4
+
+
+def test_no_time_gives_the_plan_without_cuts():
+    task = task_of(VARIED)
+    cost = make_cost("roofline")
+    assert ColumnGreedy().solve(task, cost, time_limit_s=0) == LPT().solve(task, cost)
+    with pytest.raises(InputError, match="patience 0 is not a whole number from 1 on"):
+        ColumnGreedy(patience=0)

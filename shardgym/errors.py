@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 
@@ -43,6 +44,21 @@ def closest(name: object, known: Iterable[str], most: int = 3) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(str(name), names, n=most, cutoff=0.6)
     return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(names) or 'none'}"
+
+
+def missing_file_remedy(path: str | Path) -> str:
+    """Return the end of a message about a file that does not exist: one of nearly its name, or where it was looked for.
+
+    Returns:
+        "" when the file exists.
+    """
+    file = Path(path).absolute()
+    if file.exists():
+        return ""
+    if not file.parent.is_dir():
+        return f"; there is no folder {file.parent}"
+    close = difflib.get_close_matches(file.name, (other.name for other in file.parent.iterdir()), n=1, cutoff=0.8)
+    return f"; did you mean {Path(path).with_name(close[0])}?" if close else f"; it is not in the folder {file.parent}"
 
 
 class MissingDependencyError(ShardGymError, ImportError):

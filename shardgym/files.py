@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from filelock import FileLock, Timeout
 
-from shardgym.errors import InputError
+from shardgym.errors import InputError, missing_file_remedy
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -95,7 +95,7 @@ def read_lines(path: Path) -> list[Line]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
+        raise InputError(f"cannot read {path}: {error.strerror}{missing_file_remedy(path)}") from None
     *lines, rest = content.split(b"\n")
     whole = [Line(number, text, True) for number, text in enumerate(lines, start=1)]
     return whole + ([Line(len(lines) + 1, rest, False)] if rest else [])
@@ -115,7 +115,9 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot make the folder {path}: {error.strerror}") from None
+        file = next((part for part in (path, *path.parents) if part.is_file()), None)
+        remedy = f"; {file} is a file: give the path of a folder" if file is not None else ""
+        raise InputError(f"cannot make the folder {path}: {error.strerror}{remedy}") from None
 
 
 @contextmanager

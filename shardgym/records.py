@@ -22,7 +22,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from shardgym.errors import InputError, closest
+from shardgym.errors import InputError, closest, missing_file_remedy
 
 #: Configuration of every record's dataclass.
 CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -31,6 +31,32 @@ _SCHEMA = re.compile(r"shardgym\.\w{1,40}/\d{1,9}")
 
 #: What pydantic calls the error of a field that a record does not have.
 _UNKNOWN_FIELD = "unexpected_keyword_argument"
+
+#: What is said of pydantic's errors, by their type. Of others, "Input should be ..." becomes "expected ...".
+_MESSAGES = {
+    _UNKNOWN_FIELD: "no such field",
+    "missing": "the field is missing",
+    "multiple_argument_values": "the field is given twice",
+    "bool_type": "expected true or false",
+    "dataclass_type": "expected an object with the fields of {class_name}",
+    "dict_type": "expected an object",
+    "finite_number": "expected a finite number",
+    "float_parsing": "expected a number",
+    "float_type": "expected a number",
+    "greater_than": "expected more than {gt}",
+    "greater_than_equal": "expected at least {ge}",
+    "less_than_equal": "expected at most {le}",
+    "literal_error": "expected {expected}",
+    "string_pattern_mismatch": "expected text that matches {pattern}",
+    "string_too_long": "expected at most {max_length} characters",
+    "string_too_short": "expected at least {min_length} characters",
+    "string_type": "expected text",
+    "too_long": "expected at most {max_length} entries",
+    "too_short": "expected at least {min_length} entries",
+    "tuple_type": "expected a list",
+    "union_tag_invalid": "{discriminator} is '{tag}', expected {expected_tags}",
+    "union_tag_not_found": "the field {discriminator} is missing",
+}
 
 #: How many more wrong fields a message names after the first.
 _MAX_FIELDS_NAMED = 8
@@ -172,11 +198,13 @@ def _explain(error: ValidationError, record: type[Any]) -> str:
     errors = [e for e in errors if e["loc"] not in containers]
     first, *rest = sorted(errors, key=lambda e: e["type"] != _UNKNOWN_FIELD)
     field = _field_path(record, first["loc"])
-    message = first["msg"].removeprefix("Value error, ")
+    message = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+    message = _MESSAGES.get(first["type"], message.replace("{", "{{").replace("}", "}}")).format(**first.get("ctx", {}))
     value = short_repr(first["input"])
-    whole_record = first["type"] == "value_error" and not field
-    if first["type"] != "missing" and not whole_record and not message.endswith(f"got {value}"):
-        message += f" (given: {value})"
+    if first["type"] == "value_error":
+        message += "" if not field or message.endswith(f"got {value}") else f" (given: {value})"
+    elif message.startswith("expected"):
+        message += f", got {value}"
     if first["type"] == _UNKNOWN_FIELD:
         message += f"; {_closest_field(record, first['loc'])}"
     if rest:
@@ -250,6 +278,6 @@ def read_text(path: str | Path) -> str:
     try:
         return Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
+        raise InputError(f"cannot read {path}: {error.strerror}{missing_file_remedy(path)}") from None
     except UnicodeDecodeError:
         raise InputError(f"cannot read {path}: it is not a UTF-8 text file") from None

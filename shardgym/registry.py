@@ -98,6 +98,11 @@ def _import(kind: str, target: str) -> Any:
 
 def construct(kind: str, name: str, cls: Any, settings: dict[str, Any]) -> Any:
     """Call `cls(**settings)`; raises `InputError`, which names the settings that exist, when these do not suit."""
+    if inspect.isabstract(cls):
+        lacking = ", ".join(sorted(cls.__abstractmethods__))
+        raise InputError(f"{kind} '{name}' is an abstract class: give one that has {lacking}")
+    if not callable(cls):
+        raise InputError(f"{kind} '{name}' is an object of {type(cls).__name__}: expected a class")
     try:
         parameters = inspect.signature(cls).parameters
     except (TypeError, ValueError):  # some classes written in C do not say what they take
@@ -109,4 +114,7 @@ def construct(kind: str, name: str, cls: Any, settings: dict[str, Any]) -> Any:
     try:
         return cls(**settings)
     except TypeError as error:
-        raise InputError(f"{kind} '{name}' does not take these settings {settings}: {error}") from None
+        if not isinstance(cls, type) and not settings:
+            raise InputError(f"{kind} '{name}' is a function: expected a class, called without settings") from None
+        made = f"with settings {settings}" if settings else "without settings"
+        raise InputError(f"{kind} '{name}' cannot be made {made}: {error}") from None

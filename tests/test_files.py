@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from shardgym.errors import InputError
-from shardgym.files import append_flushed, drop_torn_line, only_writer, read_lines, write_whole
+from shardgym.files import append_flushed, drop_torn_line, make_folder, only_writer, read_lines, write_whole
+from shardgym.records import read_text
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
@@ -71,3 +72,20 @@ def test_runs_and_tables_need_no_module_of_posix_alone():
     )
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_file_in_the_place_of_a_folder_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"File exists; .*file is a file: give the path of a folder$"):
+        make_folder(tmp_path / "file")
+
+
+def test_a_missing_file_comes_with_a_remedy(tmp_path):
+    (tmp_path / "tables.csv").touch()
+    for read in (read_lines, read_text):
+        with pytest.raises(InputError, match=r"No such file or directory; did you mean .*tables\.csv\?$"):
+            read(tmp_path / "tabels.csv")
+        with pytest.raises(InputError, match=r"No such file or directory; it is not in the folder .*"):
+            read(tmp_path / "other.json")
+        with pytest.raises(InputError, match=r"No such file or directory; there is no folder .*below$"):
+            read(tmp_path / "below" / "tables.csv")

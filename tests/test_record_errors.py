@@ -38,11 +38,11 @@ TABLE = EmbeddingTable("a", 100, 4)
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: EmbeddingTable("a", -1, 4), r"EmbeddingTable: num_embeddings: .*to 1 \(given: -1\)"),
+        (lambda: EmbeddingTable("a", -1, 4), r"EmbeddingTable: num_embeddings: expected at least 1, got -1$"),
         (lambda: EmbeddingTable("a", 1, "x"), r"EmbeddingTable: embedding_dim: expected a whole number, got 'x'"),
         (lambda: EmbeddingTable("a", 1, 4, poolin_factor=2), "did you mean pooling_factor"),
-        (lambda: ShardingTask((TABLE,)), "ShardingTask: topology: Field required; 1 more"),
-        (lambda: Topology(4, 2**20, num_devices=3), "Topology: num_devices: Got multiple values"),
+        (lambda: ShardingTask((TABLE,)), "ShardingTask: topology: the field is missing; 1 more"),
+        (lambda: Topology(4, 2**20, num_devices=3), "Topology: num_devices: the field is given twice"),
         (lambda: dataclasses.replace(Topology(4, 2**20), num_devices=5), "Topology: memory_bytes has 4 entries for 5"),
     ],
 )  # fmt: skip

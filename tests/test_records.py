@@ -86,16 +86,16 @@ def test_records_are_frozen(toy_task: ShardingTask):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"num_embeddings": -1}, "num_embeddings: Input should be greater than or equal to 1 (given: -1)"),
-        ({"num_embeddings": 2**41}, "num_embeddings: Input should be less than or equal to"),
+        ({"num_embeddings": -1}, "num_embeddings: expected at least 1, got -1"),
+        ({"num_embeddings": 2**41}, "num_embeddings: expected at most 1099511627776, got 2199023255552"),
         ({"num_embeddings": 2.0}, "expected a whole number, got 2.0"),
         ({"num_embeddings": "2"}, "expected a whole number, got '2'"),
         ({"num_embeddings": True}, "expected a whole number, not a boolean"),
         ({"embedding_dim": 0}, "embedding_dim: "),
         ({"pooling_factor": -0.5}, "pooling_factor: "),
         ({"name": " a"}, "name: "),
-        ({"rows": 3}, "rows: Unexpected keyword argument (given: 3)"),
-        ({"schema": "shardgym.table/2"}, "schema: Input should be 'shardgym.table/1'"),
+        ({"rows": 3}, "rows: no such field; "),
+        ({"schema": "shardgym.table/2"}, "schema: expected 'shardgym.table/1', got 'shardgym.table/2'"),
         ({"ids": {"kind": "zipfian"}}, "ids: "),
         ({"reuse_histogram": [0.5] * 17}, "bins must sum to 1"),
         ({"reuse_histogram": [1.0]}, "expected 17 bins, got 1"),
@@ -288,7 +288,7 @@ def test_a_list_is_not_named_beside_what_is_wrong_in_it():
         "max_total_bytes": 9,
     }  # fmt: skip
     drawn = {"kind": "drawn", "seed": 1, "pool": "p", "batch_size": 1}
-    with pytest.raises(InputError, match=r"groups\.0\.memory_bytes: Field required$"):
+    with pytest.raises(InputError, match=r"groups\.0\.memory_bytes: the field is missing$"):
         DrawnTasks.from_dict(drawn | {"groups": [group]})
     with pytest.raises(InputError, match=r"; 1 more: groups$"):
         DrawnTasks.from_dict({**drawn, "seed": "x", "groups": []})
@@ -317,7 +317,7 @@ def test_short_repr_is_short_however_large_the_value_is():
     assert len(short_repr(bomb)) <= 60
     with pytest.raises(InputError, match="expected a whole number, got"):
         EmbeddingTable.from_dict({"name": "a", "num_embeddings": bomb, "embedding_dim": 4})
-    with pytest.raises(InputError, match=r"name: .*given: "):
+    with pytest.raises(InputError, match=r"name: expected text, got "):
         EmbeddingTable.from_dict({"name": bomb, "num_embeddings": 1, "embedding_dim": 4})
 
 

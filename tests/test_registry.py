@@ -119,3 +119,30 @@ def test_every_extra_that_an_entry_point_names_is_one_of_the_package():
     for group in ("shardgym.solvers", "shardgym.costs"):
         for entry in entry_points(group=group):
             assert set(entry.extras) <= set(registry.missing_distributions())
+
+
+@pytest.mark.parametrize(
+    ("attribute", "message"),
+    [
+        ("Abstract", "solver 'odd_solvers:Abstract' is an abstract class: give one that has solve"),
+        ("function", "solver 'odd_solvers:function' is a function: expected a class, called without settings"),
+        ("made", "solver 'odd_solvers:made' is an object of Needs: expected a class"),
+        ("Needs", "solver 'odd_solvers:Needs' cannot be made without settings: .*missing 1 required .*'steps'"),
+    ],
+)
+def test_what_is_no_class_of_solvers_is_called_by_what_it_is(tmp_path, monkeypatch, attribute, message):
+    (tmp_path / "odd_solvers.py").write_text(
+        "from abc import ABC, abstractmethod\n"
+        "class Abstract(ABC):\n"
+        "    @abstractmethod\n"
+        "    def solve(self, task, cost, seed=0): ...\n"
+        "class Needs:\n"
+        "    def __init__(self, steps): ...\n"
+        "    def solve(self, task, cost, seed=0): ...\n"
+        "def function(task, cost, seed=0): ...\n"
+        "made = Needs(3)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=message):
+        make_solver(f"odd_solvers:{attribute}")
+    sys.modules.pop("odd_solvers")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import click
 from tabulate import tabulate
 
-from shardgym.cli.options import Command, json_option, natural, one_of, parse_spec
+from shardgym.cli.options import Command, OneOf, json_option, natural, parse_spec
 from shardgym.cli.output import print_json, terminal_width
 from shardgym.pools import SYNTHETIC, load_pool, pool_names
 from shardgym.pools.statistics import check_pool, format_checks
@@ -69,7 +69,7 @@ LISTS: dict[str, Callable[[], Rows]] = {
 
 
 @click.command("list", cls=Command)
-@click.argument("kind", type=one_of("kind", LISTS), metavar="KIND")
+@click.argument("kind", type=OneOf("kind", LISTS), metavar="KIND")
 @json_option
 def list_names(kind: str, as_json: bool) -> int:
     """List what there is by name. KIND is suites, solvers, costs, envs or pools.

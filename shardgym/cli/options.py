@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,16 +44,32 @@ class Command(click.Command):
 # --- types of options -------------------------------------------------------------------------------------------------
 
 
-def one_of(kind: str, names: Iterable[str]) -> Callable[[str], str]:
-    """Return a type that takes one of `names` and suggests close ones."""
-    known = list(names)
+class OneOf(click.ParamType):
+    """A type that takes one of some names, suggests close ones, and names all where none is given.
 
-    def name(text: str) -> str:
-        if text not in known:
-            raise click.BadParameter(f"unknown {kind} '{text}': {closest(text, known)}")
+    Args:
+        kind: what the names are of, e.g. "device".
+        names: the names.
+        also: what else is accepted, for messages; it is not checked here then.
+    """
+
+    name = "name"
+
+    def __init__(self, kind: str, names: Iterable[str], also: str = "") -> None:
+        self._kind = kind
+        self._names = list(names)
+        self._also = also
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name; refuse one that is unknown."""
+        text = str(value)
+        if text not in self._names and not self._also:
+            self.fail(f"unknown {self._kind} '{text}': {closest(text, self._names)}", param, ctx)
         return text
 
-    return name
+    def get_missing_message(self, param: click.Parameter, ctx: click.Context | None = None) -> str:  # noqa: ARG002
+        """Return what could have been given."""
+        return f"Known: {', '.join(self._names)}{self._also}"
 
 
 def natural(text: str | int, least: int = 0) -> int:
@@ -111,7 +127,7 @@ def folder(text: str | Path) -> Path:
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 force_option = click.option("--force", is_flag=True, help="Overwrite an existing file.")
-device_option = click.option("--device", type=one_of("device", ["cpu", "cuda"]), help="Measure on cpu or cuda.")
+device_option = click.option("--device", type=OneOf("device", ["cpu", "cuda"]), help="Measure on cpu or cuda.")
 
 
 # --- names with settings ----------------------------------------------------------------------------------------------

@@ -13,19 +13,19 @@ from shardgym.cli import INTERRUPTED
 from shardgym.cli.options import (
     NOTATION,
     Command,
+    OneOf,
     device_option,
     device_settings,
     folder,
     json_option,
     natural,
-    one_of,
     parse_labelled_spec,
     parse_spec,
     positive,
     positive_number,
 )
 from shardgym.cli.output import is_ascii_only, print_json, say
-from shardgym.evaluation import Resume, SolverSpec, evaluate
+from shardgym.evaluation import Resume, SolverSpec, VerifyReport, evaluate
 from shardgym.evaluation import verify as verify_records
 from shardgym.evaluation.result import RunInfo
 from shardgym.evaluation.runner import ERRORS
@@ -36,7 +36,7 @@ from shardgym.leaderboard import load_boards, rank, render
 from shardgym.leaderboard.ranking import HEURISTICS
 from shardgym.leaderboard.tables import FORMATS, to_dict
 from shardgym.progress import log_to_stderr
-from shardgym.suites import Suite, load_suite
+from shardgym.suites import Suite, load_suite, suite_names
 from shardgym.suites.spec import CostChoice, Track
 
 DEFAULT_SOLVERS = ("random", *HEURISTICS, "neuroshard", "neuroshard_plus")
@@ -44,7 +44,10 @@ TABLE = "table.md"
 
 
 @click.command("run", cls=Command)
-@click.option("--suite", "suite_name", required=True, metavar="NAME", help="Name of a suite, or a suite file.")
+@click.option(
+    "--suite", "suite_name", required=True, metavar="NAME", type=OneOf("suite", suite_names(), " or a suite file"),
+    help="Name of a suite, or a suite file.",
+)  # fmt: skip
 @click.option(
     "--solver",
     "solvers",
@@ -62,7 +65,7 @@ TABLE = "table.md"
 @click.option("--limit", type=positive, metavar="N", help="Only the first N tasks.")
 @click.option("--seed", "seeds", type=natural, multiple=True, help="Given to solvers; repeat for several (default: 0).")
 @click.option("--time-limit", type=positive_number, metavar="SECONDS", help="Given to solvers that take one.")
-@click.option("--resume", type=one_of("resume mode", map(str, Resume)), default="missing", help=", ".join(Resume))
+@click.option("--resume", type=OneOf("resume mode", map(str, Resume)), default="missing", help=", ".join(Resume))
 @json_option
 def run(
     suite_name: str,
@@ -182,25 +185,29 @@ def verify(paths: tuple[str, ...], trust: tuple[str, ...], solve: bool, quiet: b
     """
     if quiet and not as_json:
         record_files(paths)  # a path that does not exist is told before time is spent on the others
-        return max([_verify_quietly(path, trust, solve) for path in dict.fromkeys(paths)])
-    # What a solver prints is not part of the result.
-    with contextlib.redirect_stdout(sys.stderr), log_to_stderr(info=not as_json):
-        report = verify_records(paths, trust=trust, solve=solve, progress=not as_json)
-    if as_json:
-        print_json(report.to_dict())
+        reports = [_verify_quietly(path, trust, solve) for path in dict.fromkeys(paths)]
     else:
-        _print_rows(report.rows)
-        print(report.footer())
-    return 0 if report.ok else 1
+        # What a solver prints is not part of the result.
+        with contextlib.redirect_stdout(sys.stderr), log_to_stderr(info=not as_json):
+            report = verify_records(paths, trust=trust, solve=solve, progress=not as_json)
+        reports = [report]
+        if as_json:
+            print_json(report.to_dict())
+        else:
+            _print_rows(report.rows)
+            print(report.footer())
+    for name in sorted(set.intersection(*(set(report.unused_trust) for report in reports))):
+        say(f"shardgym: warning: --trust {name}: no record names it")
+    return 0 if all(report.ok for report in reports) else 1
 
 
-def _verify_quietly(path: str, trust: tuple[str, ...], solve: bool) -> int:
-    """Verify one path, print its verdict and what is wrong, and return its exit code."""
+def _verify_quietly(path: str, trust: tuple[str, ...], solve: bool) -> VerifyReport:
+    """Verify one path, and print its verdict and what is wrong."""
     with contextlib.redirect_stdout(sys.stderr):
         report = verify_records(path, trust=trust, solve=solve)
     _print_rows(row for row in report.rows if row.status in ("mismatch", "unreadable"))
     print(f"{path}: {report.footer()}", flush=True)
-    return 0 if report.ok else 1
+    return report
 
 
 def _print_rows(rows: Iterable[RecordCheck]) -> None:
@@ -211,7 +218,7 @@ def _print_rows(rows: Iterable[RecordCheck]) -> None:
 @click.command("leaderboard", cls=Command)
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option("--suite", "suite_name", metavar="NAME", help="Only this suite.")
-@click.option("--format", "table_format", type=one_of("format", FORMATS), default="text", help=" or ".join(FORMATS))
+@click.option("--format", "table_format", type=OneOf("format", FORMATS), default="text", help=" or ".join(FORMATS))
 @json_option
 def leaderboard(paths: tuple[str, ...], suite_name: str | None, table_format: str, as_json: bool) -> int:
     """Print ranked tables from stored records.

@@ -13,7 +13,7 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 from shardgym.cli import INTERRUPTED
-from shardgym.cli.options import Command, folder, json_option, natural, one_of, positive, positive_number, share
+from shardgym.cli.options import Command, OneOf, folder, json_option, natural, positive, positive_number, share
 from shardgym.cli.output import print_json, say
 from shardgym.errors import InputError
 
@@ -22,7 +22,7 @@ from shardgym.errors import InputError
 
 @click.command("collect", cls=Command)
 @click.option("--out", required=True, type=folder, help="Where the measurements go.")
-@click.option("--device", default="cpu", type=one_of("device", ["cpu", "cuda"]), help="Measure on cpu or cuda.")
+@click.option("--device", default="cpu", type=OneOf("device", ["cpu", "cuda"]), help="Measure on cpu or cuda.")
 @click.option("--preset", default="survey", help="quick or survey")
 @click.option("--compute", type=natural, metavar="N", help="Shard sets, without repeats (default: the preset's).")
 @click.option("--comm", type=natural, metavar="N", help="Exchanges, without repeats (default: the preset's).")

@@ -10,10 +10,10 @@ import click
 
 from shardgym.cli.options import (
     Command,
+    OneOf,
     force_option,
     json_option,
     non_negative_number,
-    one_of,
     positive,
     positive_number,
 )
@@ -36,7 +36,7 @@ OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
 @click.option("--tables", required=True, metavar="FILE", help="Tables in .json or .csv, or the name of a pool.")
 @click.option("--devices", required=True, type=positive, metavar="N", help="Number of devices.")
 @click.option(
-    "--topology", "--preset", "preset", default="cpu", type=one_of("topology", PRESETS),
+    "--topology", "--preset", "preset", default="cpu", type=OneOf("topology", PRESETS),
     help=f"Kind of device, memory and links: {', '.join(PRESETS)}.",
 )  # fmt: skip
 @click.option(
@@ -65,8 +65,8 @@ OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
     help=f"Name of the links, for display (default: the topology's, or '{OWN_LINKS}' with figures of your own).",
 )  # fmt: skip
 @click.option("--batch-size", required=True, type=positive, metavar="B", help="Samples per step over all devices.")
-@click.option("--precision", default="fp32", type=one_of("precision", PRECISIONS), help=" or ".join(PRECISIONS))
-@click.option("--optimizer", default="exact_sgd", type=one_of("optimizer", OPTIMIZERS), help=", ".join(OPTIMIZERS))
+@click.option("--precision", default="fp32", type=OneOf("precision", PRECISIONS), help=" or ".join(PRECISIONS))
+@click.option("--optimizer", default="exact_sgd", type=OneOf("optimizer", OPTIMIZERS), help=", ".join(OPTIMIZERS))
 @click.option("--name", metavar="NAME", help="For display (default: that of the file).")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where the task goes.")
 @force_option

@@ -20,7 +20,7 @@ from shardgym.costs.simulator.model_card import shipped_agreement
 from shardgym.errors import UnknownNameError
 from shardgym.evaluation.result import Result
 from shardgym.leaderboard.boards import Board, ResultFile
-from shardgym.leaderboard.ranking import MIN_TASKS, RESAMPLES, SEED, Ranking, Row
+from shardgym.leaderboard.ranking import HEURISTICS, MIN_TASKS, RESAMPLES, SEED, Ranking, Row
 from shardgym.records import canonical_json
 from shardgym.suites import load_suite, suite_names
 
@@ -150,6 +150,10 @@ def footer(ranking: Ranking) -> list[str]:
             f"vs greedy: geometric mean over tasks of cost / cost of {ranking.best_heuristic}, "
             "the greedy heuristic with the lowest geometric mean."
         )
+    elif any(row.solver in HEURISTICS for row in ranking.rows):
+        notes.append("vs greedy: '-', as no greedy heuristic is complete and solved nearly as many tasks as the best.")
+    else:
+        notes.append("vs greedy: '-', as no greedy heuristic ran.")
     if board.clash is not None:
         notes.append(f"The records of {board.place} alone, in no table with others of the same kind: {board.clash}.")
     return [

@@ -139,6 +139,9 @@ def _csv_rows(path: str | Path, text: str) -> Iterator[tuple[str, dict[str, Any]
     if not lines:
         raise InputError(f"{path}: has empty cells only, expected a header with {', '.join(REQUIRED)}")
     place, header = lines[0]
+    separator = next((mark for mark in ";\t|" if mark in header[0]), None)
+    if len(header) == 1 and separator is not None:
+        raise InputError(f"{place}: cells are separated by {separator!r}, expected commas: {','.join(CSV_COLUMNS[:3])}")
     _check_fields(place, header, CSV_COLUMNS, REQUIRED)
     if len(set(header)) < len(header):
         raise InputError(f"{place}: a column occurs twice")

@@ -75,9 +75,10 @@ def load_pool(name_or_path: str | Path) -> TablePool:
         return TablePool(SYNTHETIC, DEFAULT_BATCH_SIZE, synthetic_tables())
     if text in model_names():
         return load_model(text).pool
-    if Path(text).exists():
-        raise InputError(f"pool file '{text}': expected a name ending in .json, .csv, .pt, .pt.gz")
-    raise UnknownNameError("pool", text, pool_names())
+    endings = "a file of tables ends in .json, .csv, .pt or .pt.gz"
+    if Path(text).suffix or Path(text).exists():
+        raise InputError(f"cannot read tables from '{text}': {endings}; 'shardgym list pools' names the pools")
+    raise UnknownNameError("pool", text, pool_names(), f"; {endings}")
 
 
 @functools.cache

@@ -12,7 +12,9 @@ import pytest
 import shardgym
 from shardgym import cli
 from shardgym.cli import COMMANDS, main
+from shardgym.suites import suite_names
 
+SUITES = ", ".join(suite_names())
 FIRST_WORDS = ", ".join(dict.fromkeys(name.split()[0] for name in COMMANDS))
 
 
@@ -57,7 +59,8 @@ def test_help_about_a_group_lists_its_commands(capsys):
         (["rum"], "unknown command 'rum': did you mean run?"),
         (["plan"], "expected a command: show, diff; see 'shardgym plan --help'"),
         (["plan", "shwo"], "unknown plan command 'shwo': did you mean show?"),
-        (["run"], "Missing option '--suite'; see 'shardgym run --help'"),
+        (["run"], f"Missing option '--suite'. Known: {SUITES} or a suite file; see 'shardgym run --help'"),
+        (["list"], "Missing argument 'KIND'. Known: suites, solvers, costs, envs, pools; see 'shardgym list --help'"),
         (["run", "--suite"], "Option '--suite' requires an argument; see 'shardgym run --help'"),
         (["run", "--suite", "--limit", "1"], "Option '--suite' requires an argument; see 'shardgym run --help'"),
         (["verify"], "Missing argument 'PATH...'; see 'shardgym verify --help'"),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from evaluation_toys import BrokenCost, CountCost, ToySuite, toy_tasks
+from evaluation_toys import BrokenCost, CountCost, DriftingCost, ToySuite, toy_tasks
 from verify_toys import TOY, TRUST, edit, forget_run, problem, statuses, unmeasured
 
 from shardgym import load_suite
+from shardgym.cli import main
 from shardgym.errors import InputError
 from shardgym.evaluation import evaluate, verify
 
@@ -226,7 +227,7 @@ def test_a_file_of_which_nothing_was_verified_is_not_hidden_by_another(toys, tmp
     assert report.footer().splitlines() == [
         "NOT VERIFIED: 7 records, 6 ok, 0 mismatch, 0 skipped, 0 unreadable, 1 failed (not checked)",
         f"nothing verified in {other / 'records.jsonl'}",
-        f"failures, not checked, in {other / 'records.jsonl'}: {TOY}GivesUp on tasks 0",
+        f"failures, not checked, in {other / 'records.jsonl'}: {TOY}GivesUp on task 0",
     ]
 
 
@@ -243,3 +244,23 @@ def test_paths_that_hold_nothing_are_errors(tmp_path):
         verify([tmp_path])
     with pytest.raises(InputError, match="does not exist"):
         verify([tmp_path / "nowhere"])
+
+
+@pytest.mark.parametrize("text", ["# a page\n\nof text\n", '{"a": 1}\n{"a": 2}\n', "\x00\n\x01\n"])
+def test_a_file_that_holds_no_records_is_one_error(tmp_path, text):
+    path = tmp_path / "notes.md"
+    path.write_text(text)
+    with pytest.raises(
+        InputError, match=r"notes\.md is no file of records, its first line is not one: .*records\.jsonl"
+    ):
+        verify(path)
+
+
+def test_trust_that_no_record_needs_is_named(toys, capsys):
+    assert verify(toys, trust=[*TRUST, "nomod:X"]).unused_trust == [DriftingCost.name, "nomod:X"]
+    trust = [part for name in (CountCost.name, "nomod:X") for part in ("--trust", name)]
+    for options in ([], ["-q"]):
+        assert main(["verify", str(toys), *trust, *options]) == 0
+        assert capsys.readouterr().err == "shardgym: warning: --trust nomod:X: no record names it\n"
+    assert main(["verify", str(toys), "--trust", "random"]) == 2
+    assert "trust: expected module:Class, got str 'random'" in capsys.readouterr().err

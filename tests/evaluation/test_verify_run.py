@@ -52,7 +52,7 @@ def test_a_solved_record_that_is_rewritten_as_a_failure_is_not_verified(toys, st
     assert (report.ok, report.verdict) == (True, "partly verified")
     assert report.footer().splitlines() == [
         "partly verified: 6 records, 5 ok, 0 mismatch, 0 skipped, 0 unreadable, 1 failed (not checked)",
-        f"failures, not checked, in {toys / 'records.jsonl'}: {LOPSIDED} on tasks 1",
+        f"failures, not checked, in {toys / 'records.jsonl'}: {LOPSIDED} on task 1",
     ]
     assert report.to_dict()["counts"]["failure"] == 1
 
@@ -111,7 +111,7 @@ def test_records_that_are_missing_are_named(toys):
     write(toys, [lines[0], lines[3], lines[4]])
     report = checked(toys)
     assert (report.ok, report.verdict) == (True, "partly verified")
-    missing = f"{HALVES} on tasks 1; {LOPSIDED} on tasks 0, 2"
+    missing = f"{HALVES} on task 1; {LOPSIDED} on tasks 0, 2"
     assert report.gaps == [f"3 records missing in {toys / 'records.jsonl'}: {missing}"]
     assert report.footer().splitlines()[-1] == report.gaps[0]
     assert report.to_dict()["gaps"] == report.gaps

@@ -255,3 +255,16 @@ def test_a_solver_with_several_weights_for_one_seed_is_warned_of(tmp_path, index
     (board,) = load_boards([tmp_path])
     warning = "WARNING: records of mine with the same seed were made with different weights."
     assert (warning in footer(rank(board))) == is_warned_of
+
+
+# Heuristics
+
+
+def test_a_board_without_figures_relative_to_greedy_says_why(tmp_path):
+    notes = footer(rank(board_of(tmp_path / "none", {"mine": [1.0, 2.0]})))
+    assert "vs greedy: '-', as no greedy heuristic ran." in notes
+    notes = footer(rank(board_of(tmp_path / "fails", {"mine": [1.0, 2.0], "dim_greedy": [1.0, "infeasible"]})))
+    expected = "vs greedy: '-', as no greedy heuristic is complete and solved nearly as many tasks as the best."
+    assert expected in notes
+    notes = footer(rank(board_of(tmp_path / "counts", {"mine": [1.0, 2.0], "dim_greedy": [1.0, 2.0]})))
+    assert not any("'-'" in note for note in notes)

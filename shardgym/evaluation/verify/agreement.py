@@ -44,7 +44,8 @@ device may have moved by more than {SHIFT:.0%} of the time, labels must be the s
 equal must be stored equal. A task that disagrees is measured again, and a plan is a mismatch if it disagrees in each of
 {MEASUREMENTS} measurements. A solver with {MIN_TASKS} tasks or more is refused if its costs, so compared, are off by
 more than {REFUSED:.0%} on average and the 95 % interval of that average over tasks excludes zero; from {DOUBTED:.0%} on
-it is named. How much tasks scatter, the median over the solvers says: nobody hides behind scatter of their own.
+it is named. The interval rests on how much tasks scatter for the median solver, so that large scatter of its own does
+not excuse a solver.
 
 Records without a cost: a stored plan that is recorded as infeasible must be. A plan that is recorded as unmeasured must
 have no cost now either if the judge is deterministic. All others are failures that cannot be checked.

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from shardgym.arguments import check_list, check_name
+from shardgym.arguments import check_list, check_name, describe
 from shardgym.costs.base import CostModel, PlanCost, make_cost
 from shardgym.errors import InputError, MeasurementError, MissingDependencyError
 from shardgym.evaluation.scoring import one_line
@@ -49,6 +49,9 @@ def verify(
     )
     files = record_files([check_name("path", path) for path in listed])
     trust = frozenset(check_list("trust", trust, "names 'module:Class'", ordered=False))
+    for name in trust:
+        if not isinstance(name, str) or ":" not in name:
+            raise InputError(f"trust: expected module:Class, got {describe(name)}; registered names need no trust")
     rows: list[StoredRecord | RecordCheck] = []
     gaps: list[str] = []
     for file in files:
@@ -71,7 +74,11 @@ def verify(
             solved, not_solved = solve_again(records, checks, trust, get_oracle, bar.update)
         checks |= {check.where: check for check in solved}
         gaps += not_solved
-    return VerifyReport([row if isinstance(row, RecordCheck) else checks[row.where] for row in rows], gaps)
+    named = {
+        name for r in (record.result for record in records) for name in (r.judge, r.oracle, r.made_from or r.solver)
+    }
+    checked = [row if isinstance(row, RecordCheck) else checks[row.where] for row in rows]
+    return VerifyReport(checked, gaps, sorted(trust - named))
 
 
 def _cost_maker(role: str, trust: Collection[str], stack: ExitStack) -> GetCost:

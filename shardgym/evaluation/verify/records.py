@@ -11,7 +11,7 @@ from shardgym.errors import InputError
 from shardgym.evaluation.result import RUN_INFO, Result, RunInfo
 from shardgym.evaluation.scoring import check_label
 from shardgym.evaluation.store import RECORDS
-from shardgym.evaluation.verify.report import CheckStatus, RecordCheck, format_indices, format_ranges
+from shardgym.evaluation.verify.report import CheckStatus, RecordCheck, format_ranges, format_tasks
 from shardgym.files import read_lines
 from shardgym.plan import ShardingPlan, plan_problems
 from shardgym.task import ShardingTask
@@ -56,7 +56,7 @@ def read_file(path: Path) -> tuple[list[StoredRecord | RecordCheck], list[str]]:
         off or not of the run. And a line of text for everything that the file lacks.
 
     Raises:
-        InputError: the file cannot be read, or `run.json` is damaged.
+        InputError: the file cannot be read or none of its several lines is a record, or `run.json` is damaged.
     """
     info = RunInfo.beside(path.parent) if path.name == RECORDS else None
     rows: list[StoredRecord | RecordCheck] = []
@@ -84,6 +84,12 @@ def read_file(path: Path) -> tuple[list[StoredRecord | RecordCheck], list[str]]:
         first_recipe = recipes.setdefault(result.solver, result.recipe)
         problem = _problem_of_run(info, result) or _problem_of_first(result, first_hash, first_recipe)
         rows.append(record if problem is None else record.checked("mismatch", problem))
+    unreadable = [row for row in rows if isinstance(row, RecordCheck) and row.status == "unreadable"]
+    if len(unreadable) == len(rows) > 1:
+        raise InputError(
+            f"{path} is no file of records, its first line is not one: {unreadable[0].reason}; "
+            f"expected {RECORDS} of a run, or the run's folder"
+        )
     gaps = (
         [f"no {RUN_INFO} of {path}: which records it should hold is not known"]
         if info is None
@@ -145,7 +151,7 @@ def _missing_records(path: Path, info: RunInfo, records: Sequence[StoredRecord])
             if ranges:
                 count += sum(last - first + 1 for first, last in ranges)
                 with_seed = f" with seed {seed}" if len(info.seeds) > 1 else ""
-                named.append(f"{solver}{with_seed} on tasks {format_ranges(ranges)}")
+                named.append(f"{solver}{with_seed} on {format_ranges(ranges)}")
     records_text = "record" if count == 1 else "records"
     return [f"{count} {records_text} missing in {path}: {'; '.join(named)}"] if named else []
 
@@ -159,8 +165,9 @@ def _mixed_sessions(path: Path, records: Iterable[StoredRecord]) -> list[str]:
     mixed = [index for index, found in sessions.items() if len(found) > 1]
     if not mixed:
         return []
-    where = f"{'tasks' if len(mixed) > 1 else 'task'} {format_indices(mixed)} of {path}"
-    return [f"times of several sessions on {where}: a run measures all plans of a task together"]
+    return [
+        f"times of several sessions on {format_tasks(mixed)} of {path}: a run measures all plans of a task together"
+    ]
 
 
 def check_without_judge(record: StoredRecord, task: ShardingTask) -> RecordCheck | None:

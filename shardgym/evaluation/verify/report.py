@@ -63,10 +63,12 @@ class VerifyReport:
         rows: one per record, in the order of files and lines.
         gaps: one line for every file that lacks records of its run, lies beside no `run.json`, or holds times of
             several sessions of a task.
+        unused_trust: names that were to be trusted and that no record names.
     """
 
     rows: Sequence[RecordCheck]
     gaps: Sequence[str] = ()
+    unused_trust: Sequence[str] = ()
 
     def count(self, status: CheckStatus) -> int:
         """Return how many records have this status."""
@@ -141,7 +143,7 @@ class VerifyReport:
                 tasks[row.file][row.solver].append(row.task_index)
         lines = []
         for file, solvers in tasks.items():
-            named = [f"{solver} on tasks {format_indices(indices)}" for solver, indices in solvers.items()]
+            named = [f"{solver} on {format_tasks(indices)}" for solver, indices in solvers.items()]
             lines.append(f"failures, not checked, in {file}: {'; '.join(named)}")
         return lines
 
@@ -156,12 +158,13 @@ class VerifyReport:
             "biased": self.biased,
             "doubted": self.doubted,
             "gaps": list(self.gaps),
+            "unused_trust": list(self.unused_trust),
             "records": rows,
         }
 
 
-def format_indices(indices: Iterable[int]) -> str:
-    """Return for example "0-3, 7"; an index that is given twice counts once."""
+def format_tasks(indices: Iterable[int]) -> str:
+    """Return for example "tasks 0-3, 7" or "task 7"; an index that is given twice counts once."""
     ranges: list[tuple[int, int]] = []
     for index in sorted(set(indices)):
         if ranges and index == ranges[-1][1] + 1:
@@ -171,6 +174,8 @@ def format_indices(indices: Iterable[int]) -> str:
     return format_ranges(ranges)
 
 
-def format_ranges(ranges: Iterable[tuple[int, int]]) -> str:
-    """Return ranges of first and last index, both included, as text."""
-    return ", ".join(f"{first}-{last}" if last > first else str(first) for first, last in ranges)
+def format_ranges(ranges: Sequence[tuple[int, int]]) -> str:
+    """Return ranges of first and last task, both included, as text."""
+    text = ", ".join(f"{first}-{last}" if last > first else str(first) for first, last in ranges)
+    is_one = len(ranges) == 1 and ranges[0][0] == ranges[0][1]
+    return f"{'task' if is_one else 'tasks'} {text}"

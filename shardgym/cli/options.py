@@ -44,7 +44,7 @@ class Command(click.Command):
 # --- types of options -------------------------------------------------------------------------------------------------
 
 
-class OneOf(click.ParamType):
+class OneOf(click.ParamType):  # type: ignore[type-arg]  # older versions of click are not generic
     """A type that takes one of some names, suggests close ones, and names all where none is given.
 
     Args:

@@ -1,0 +1,177 @@
+"""Episodes: how the policy places tables, many episodes at once in an environment, or one task without chance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from baselines.autoshard.network import AutoShardNetwork, OrderedTables
+from baselines.learning.encoder import LATENT
+from baselines.learning.tables import TaskBatch
+from shardgym.arrays import Bools
+from shardgym.costs.base import PlanCost
+from shardgym.envs.vector_env import TableWiseVectorEnv
+from shardgym.errors import NoFeasiblePlanError
+from shardgym.task import ShardingTask
+
+
+class DeviceLoads:
+    """What is on the devices of N placements.
+
+    Args:
+        network: predicts costs.
+        memory_bytes: of the devices, shape (N, D).
+        even_ms: of the tasks, shape (N,).
+
+    Attributes:
+        sums: of the latents of each device's tables, shape (N, D, 32).
+        used: bytes, shape (N, D).
+    """
+
+    def __init__(self, network: AutoShardNetwork, memory_bytes: Tensor, even_ms: Tensor) -> None:
+        self._network = network
+        self._memory_bytes = memory_bytes
+        self._even_ms = even_ms
+        self.sums = torch.zeros(*memory_bytes.shape, LATENT)
+        self.used = torch.zeros_like(memory_bytes)
+
+    def fits(self, sizes: Tensor) -> Tensor:
+        """Return which devices have room for tables of these bytes, shape (N,) becomes (N, D)."""
+        return self.used + sizes[:, None] <= self._memory_bytes
+
+    def loads(self, rows: Tensor) -> Tensor:
+        """Return predicted costs over the even share, and bytes over capacity, shape (n, D, 2)."""
+        used = self.used[rows]
+        ms = self._network.device_ms(self.sums[rows]) * (used > 0)
+        # Devices that only pad have no memory.
+        share = used / self._memory_bytes[rows].clamp(min=1)
+        return torch.stack([ms / self._even_ms[rows, None], share], dim=-1)
+
+    def place(self, rows: Tensor, devices: Tensor, latents: Tensor, sizes: Tensor) -> None:
+        """Put one table on a device of each of these placements."""
+        self.sums[rows, devices] += latents
+        self.used[rows, devices] += sizes
+
+
+@torch.no_grad()
+def place_by_score(network: AutoShardNetwork, task: ShardingTask) -> list[int]:
+    """Return the device of every table, in the task's order, where the highest score always wins.
+
+    Raises:
+        NoFeasiblePlanError: a table fits nowhere any more.
+    """
+    batch = TaskBatch.of([task])
+    tables = network.read(batch, network.sort(batch))
+    held = DeviceLoads(network, batch.memory_bytes, tables.even_ms)
+    row = torch.zeros(1, dtype=torch.int64)
+    devices = [0] * task.num_tables
+    for t, number in enumerate(tables.order[0].tolist()):
+        fits = held.fits(tables.sizes[:, t])
+        if not fits.any():
+            table = task.tables[number]
+            raise NoFeasiblePlanError(
+                f"autoshard: table '{table.name}' of {task.table_bytes(table)} bytes fits on no device any more"
+            )
+        scores = network.scores(tables.states[:, t], network.actions(held.sums, held.loads(row)))
+        device = scores.masked_fill(~fits, -torch.inf).argmax(dim=1)
+        held.place(row, device, tables.latents[:, t], tables.sizes[:, t])
+        devices[number] = int(device)
+    return devices
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """N played episodes. Steps are in the order in which tables were placed.
+
+    Attributes:
+        task: row of the task in the batch that was played, shape (N,).
+        order: numbers of the tables, shape (N, T).
+        devices: that they were placed on, -1 where there was no step, shape (N, T).
+        allowed: devices with room, shape (N, T, D).
+        loads: of the devices before the step, see `AutoShardNetwork.actions`, shape (N, T, D, 2).
+        log_p: logarithms of the probabilities with which devices were drawn, shape (N, T).
+        costs: of the plans, None where the episode ended without one; N of them.
+    """
+
+    task: Tensor
+    order: Tensor
+    devices: Tensor
+    allowed: Tensor
+    loads: Tensor
+    log_p: Tensor
+    costs: Sequence[PlanCost | None]
+
+    def table_devices(self) -> Tensor:
+        """Return the device of every table in the tasks' own order, shape (N, T)."""
+        return torch.empty_like(self.devices).scatter_(1, self.order, self.devices)
+
+    def part(self, rows: slice) -> Episodes:
+        """Return some of the episodes."""
+        return Episodes(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+
+@torch.no_grad()
+def play(
+    network: AutoShardNetwork,
+    envs: TableWiseVectorEnv,
+    tasks: Sequence[ShardingTask],
+    batch: TaskBatch,
+    generator: torch.Generator,
+) -> Episodes:
+    """Play one episode in every environment, drawing devices with the policy's probabilities.
+
+    Args:
+        network: the policy.
+        envs: N environments that place tables in the task's order, have been reset, and reset in the step after an end.
+        tasks: each is played in N / B environments, B of them.
+        batch: the same tasks.
+        generator: of all chance.
+    """
+    tables = network.read(batch, network.sort(batch))
+    task_of = torch.arange(envs.num_envs) * len(tasks) // envs.num_envs
+    masks = _start(envs, tasks, tables, task_of)
+    num_tables, num_devices = tables.order.shape[1], batch.device_mask.shape[1]
+    shape = (envs.num_envs, num_tables)
+    devices = torch.full(shape, -1)
+    allowed = torch.zeros(*shape, num_devices, dtype=torch.bool)
+    loads = torch.zeros(*shape, num_devices, 2)
+    log_p = torch.zeros(shape)
+    costs: list[PlanCost | None] = [None] * envs.num_envs
+    held = DeviceLoads(network, batch.memory_bytes[task_of], tables.even_ms[task_of])
+    playing = torch.ones(envs.num_envs, dtype=torch.bool)
+    for t in range(num_tables):
+        rows = torch.nonzero(playing)[:, 0]
+        task = task_of[rows]
+        fits = torch.from_numpy(masks[rows.numpy(), :num_devices])
+        loads[rows, t] = load = held.loads(rows)
+        scores = network.scores(tables.states[task, t], network.actions(held.sums[rows], load))
+        log_all = scores.masked_fill(~fits, -torch.inf).log_softmax(dim=1)
+        device = torch.multinomial(log_all.exp(), 1, generator=generator)[:, 0]
+        devices[rows, t] = device
+        allowed[rows, t] = fits
+        log_p[rows, t] = log_all.gather(1, device[:, None])[:, 0]
+        held.place(rows, device, tables.latents[task, t], tables.sizes[task, t])
+        # Environments whose episode has ended go on with another one, in which any valid action will do.
+        actions = masks.argmax(axis=1)
+        actions[rows.numpy()] = device.numpy()
+        _, _, ended, _, infos = envs.step(actions)
+        masks = envs.action_masks()
+        for row in rows[torch.from_numpy(ended)[rows]].tolist():
+            playing[row] = False
+            if infos["outcome"][row] == "complete":
+                costs[row] = infos["cost"][row]
+        if not playing.any():
+            break
+    return Episodes(task_of, tables.order[task_of], devices, allowed, loads, log_p, costs)
+
+
+def _start(envs: TableWiseVectorEnv, tasks: Sequence[ShardingTask], tables: OrderedTables, task_of: Tensor) -> Bools:
+    """Start an episode in every environment; return the valid actions, shape (N, D)."""
+    for number, task in enumerate(tasks):
+        order = tables.order[number, : task.num_tables].tolist()
+        ordered = replace(task, tables=tuple(task.tables[n] for n in order))
+        envs.reset(options={"task": ordered, "reset_mask": (task_of == number).numpy()})
+    return envs.action_masks()

@@ -1,0 +1,208 @@
+"""AutoShard: its episodes respect memory, its learner sees what its actors saw, and what it learns carries over."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from baselines.autoshard.episodes import place_by_score, play
+from baselines.autoshard.learner import STUCK, AutoShardLearner, AutoShardSettings, random_plans
+from baselines.autoshard.network import AutoShardNetwork
+from baselines.autoshard.solver import AutoShard
+from baselines.learning.oracle import TrainingOracle
+from baselines.learning.tables import FeatureScale, TaskBatch
+from shardgym import EmbeddingTable, PlanCost, ShardingPlan, ShardingTask, Topology, make_cost
+from shardgym.conformance import check_solver
+from shardgym.envs.tasks import training_tasks
+from shardgym.envs.vector_env import TableWiseVectorEnv
+from shardgym.errors import InputError, NoFeasiblePlanError
+
+COST = make_cost("roofline")
+
+#: So small that a step takes milliseconds.
+TINY = {"updates": 2, "tasks": 2, "episodes": 2, "random_plans": 2, "cost_warm_up": 20, "cost_batch": 16}
+
+
+@pytest.fixture(scope="module")
+def two_devices():
+    return [task for task in training_tasks("tiny-v1", 60) if task.num_devices == 2]
+
+
+@pytest.fixture(scope="module")
+def fitted(two_devices, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("autoshard")
+    AutoShard(**TINY).fit(two_devices, COST, steps=3).save(folder)
+    return folder
+
+
+@pytest.fixture
+def network(two_devices):
+    torch.manual_seed(0)
+    return AutoShardNetwork(FeatureScale.of(two_devices[:5]))
+
+
+def make_learner(tasks, **settings):
+    torch.manual_seed(0)
+    network = AutoShardNetwork(FeatureScale.of(tasks))
+    return AutoShardLearner(network, tasks, TrainingOracle(COST), 10, AutoShardSettings(**TINY | settings))
+
+
+def make_task(memory_bytes, num_tables=4):
+    """Tables of 1600 bytes each."""
+    tables = tuple(EmbeddingTable(f"t{i}", 100, 4, 1.0 + i) for i in range(num_tables))
+    return ShardingTask(tables, Topology(num_devices=len(memory_bytes), memory_bytes=memory_bytes), batch_size=64)
+
+
+def play_all(network, tasks, num_envs, seed=1):
+    envs = TableWiseVectorEnv(num_envs, tasks=tasks, cost=COST, order="task")
+    envs.reset(seed=0)
+    return play(network, envs, tasks, TaskBatch.of(tasks), torch.Generator().manual_seed(seed))
+
+
+def test_it_keeps_the_rules_of_solvers(fitted):
+    report = check_solver("autoshard", settings={"weights": str(fitted)})
+    assert report.ok, "\n" + report.table()
+
+
+def test_trained_on_two_devices_and_few_tables_it_places_many_on_four(fitted, two_devices):
+    """Without fine-tuning."""
+    solver = AutoShard.load(fitted)
+    tables = tuple({table.name: table for task in two_devices for table in task.tables}.values())[:40]
+    task = dataclasses.replace(
+        two_devices[0], tables=tables, topology=Topology(num_devices=4, memory_bytes=2**30), name=""
+    )
+    plan = solver.solve(task, COST)
+    plan.validate(task)
+    assert solver.card.tasks.num_devices == (2, 2)
+    assert solver.card.tasks.num_tables[1] < 40
+
+
+def test_it_learns_to_balance_tables_that_it_has_not_seen(two_devices):
+    """The untrained policy sends whole runs of tables to one device."""
+    solver = AutoShard(**TINY | {"updates": 4, "tasks": 4, "cost_warm_up": 100, "cost_batch": 32})
+    solver.fit(two_devices, COST, steps=30, evaluate_every=10)
+    curve = [entry["validation_ms"] for entry in solver.card.curve]
+    at_random = np.mean([np.exp(np.mean(np.log(_random_ms(task)))) for task in two_devices[::10]])
+    assert min(curve[1:]) < 0.9 * at_random
+    assert solver.card.oracle_queries > 0
+
+
+def _random_ms(task):
+    plans = [ShardingPlan.table_wise(task, row) for row in random_plans(task, 20, np.random.default_rng(0)).tolist()]
+    return [cost.total_ms for cost in COST.evaluate(task, plans)]
+
+
+def test_killed_and_resumed_training_gives_the_same_weights(two_devices, tmp_path, monkeypatch):
+    whole = AutoShard(**TINY).fit(two_devices, COST, steps=4, evaluate_every=1)
+    original = AutoShardLearner.step
+
+    def killed(self, number, rng):
+        if number == 2:
+            raise KeyboardInterrupt
+        return original(self, number, rng)
+
+    monkeypatch.setattr(AutoShardLearner, "step", killed)
+    with pytest.raises(KeyboardInterrupt):
+        AutoShard(**TINY).fit(two_devices, COST, steps=4, evaluate_every=1, checkpoint_dir=tmp_path)
+    monkeypatch.undo()
+    resumed = AutoShard(**TINY).fit(two_devices, COST, steps=4, evaluate_every=1, checkpoint_dir=tmp_path, resume=True)
+    assert resumed.weights_digest == whole.weights_digest
+
+
+def test_episodes_respect_memory_and_say_when_nothing_fits(network):
+    tasks = [make_task((3200, 3200), 3), make_task((1600, 6400)), make_task((3200, 3200), 5)]
+    played = play_all(network, tasks, 24)
+    assert played.task.tolist() == [0] * 8 + [1] * 8 + [2] * 8
+    devices = played.table_devices()
+    for n, task in enumerate(played.task.tolist()):
+        held = [int((devices[n] == d).sum()) * 1600 for d in range(2)]
+        assert all(used <= room for used, room in zip(held, tasks[task].topology.memory_bytes, strict=True))
+        assert (played.costs[n] is None) == (task == 2)
+        if task != 2:
+            [cost] = COST.evaluate(tasks[task], [_plan(tasks[task], devices[n])])
+            assert played.costs[n].total_ms == pytest.approx(cost.total_ms)
+    assert (devices[:8, 3:] == -1).all()
+    # Device 0 holds one table of the second task.
+    assert played.allowed[8:16, 0].all()
+    assert not played.allowed[8:16, :4].all()
+
+
+def _plan(task, devices):
+    return ShardingPlan.table_wise(task, devices[: task.num_tables].tolist())
+
+
+def test_the_learner_finds_the_probabilities_that_the_actors_drew_with(two_devices, monkeypatch):
+    """Before its first update all ratios are 1; after it they are not, and V-trace gets to know."""
+    learner = make_learner(two_devices[:6], learning_rate=0.01)
+    seen = []
+
+    def watched(log_ratios, *rest):
+        seen.append(log_ratios)
+        return original(log_ratios, *rest)
+
+    from baselines.autoshard import learner as module
+
+    original = module.vtrace
+    monkeypatch.setattr(module, "vtrace", watched)
+    learner.step(0, np.random.default_rng(0))
+    first, second = seen
+    assert first.abs().max() < 1e-4
+    assert second.abs().max() > 1e-3
+
+
+def test_rewards_are_earned_in_the_last_step(network, two_devices):
+    tasks = [make_task((3200, 3200), 3), make_task((3200, 3200), 5)]
+    played = play_all(network, tasks, 4)
+    learner = make_learner(tasks[:1])
+    rewards, discounts = learner._rewards(played, torch.ones(4))
+    for n, cost in enumerate(played.costs):
+        steps = int((played.devices[n] >= 0).sum())
+        assert discounts[n].tolist() == [1.0] * (steps - 1) + [0.0] * (rewards.shape[1] - steps + 1)
+        assert rewards[n].count_nonzero() <= 1
+        assert rewards[n, steps - 1] == (STUCK if cost is None else pytest.approx(learner._reward(cost, 1.0)))
+
+
+@pytest.mark.parametrize(("objective", "reward"), [("balance", 5 / 20), ("cost", 10 / 30)])
+def test_objectives(objective, reward):
+    """Devices of 2 + 3 and 16 + 4 ms of compute; the second one communicates for 10 ms; an even share of 10 ms."""
+    cost = PlanCost(np.array([[2, 1, 2, 3], [16, 6, 4, 4]]), cost="toy", version="1", hardware="none")
+    learner = make_learner([make_task((3200, 3200), 3)], objective=objective)
+    assert learner._reward(cost, 10.0) == pytest.approx(reward)
+
+
+def test_random_plans_respect_memory():
+    plans = random_plans(make_task((1600, 4800)), 50, np.random.default_rng(0))
+    assert len(plans) == 50
+    assert ((plans == 0).sum(axis=1) <= 1).all()
+    assert ((plans == 1).sum(axis=1) <= 3).all()
+    assert not len(random_plans(make_task((3200, 3200), 5), 50, np.random.default_rng(0)))
+
+
+def test_tasks_without_any_plan_are_refused():
+    with pytest.raises(InputError, match="no random plan of any of them has a cost"):
+        AutoShard(**TINY).fit([make_task((3200, 3200), 5)], COST, steps=1)
+
+
+def test_a_table_that_fits_nowhere_any_more_is_named(network):
+    with pytest.raises(NoFeasiblePlanError, match=r"^autoshard: table 't\d' of 1600 bytes fits on no device any more$"):
+        place_by_score(network, make_task((2400, 2400), 3))
+
+
+def test_devices_that_change_places_change_scores(network, two_devices):
+    """The policy knows devices by what they hold alone."""
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(5, 64, generator=generator)
+    sums = torch.rand(5, 4, 32, generator=generator)
+    loads = torch.rand(5, 4, 2, generator=generator)
+    order = torch.tensor([2, 0, 3, 1])
+    with torch.no_grad():
+        scores = network.scores(states, network.actions(sums, loads))
+        moved = network.scores(states, network.actions(sums[:, order], loads[:, order]))
+        exists = torch.ones(5, 4, dtype=torch.bool)
+        values = network.values(states, network.actions(sums, loads), exists)
+        same = network.values(states, network.actions(sums[:, order], loads[:, order]), exists)
+    torch.testing.assert_close(moved, scores[:, order])
+    torch.testing.assert_close(same, values)

@@ -35,17 +35,21 @@ class Recording(NamedTuple):
     """The checked content of one file.
 
     Attributes:
+        path: of the file.
         indices: ids of all tables, table after table.
         starts: where the ids of each table start, and the end; T + 1 numbers.
         lengths: bag sizes, shape (T, B).
     """
 
+    path: str
     indices: torch.Tensor
     starts: list[int]
     lengths: torch.Tensor
 
     def bags(self, table_index: int) -> tuple[Ints, Ints]:
-        """Return (indices, lengths) of one table as 64-bit integers."""
+        """Return (indices, lengths) of one table as 64-bit integers; raises `InputError` when there is none."""
+        if not 0 <= table_index < len(self.lengths):
+            raise InputError(f"{self.path}: has tables 0 to {len(self.lengths) - 1}, asked for table {table_index}")
         indices = self.indices[self.starts[table_index] : self.starts[table_index + 1]]
         return indices.numpy().astype(np.int64), self.lengths[table_index].numpy().astype(np.int64)
 
@@ -71,7 +75,7 @@ def _verified_bags(ids: RecordedIds) -> tuple[Ints, Ints]:
     if path is None:
         searched = ", ".join(map(str, folders)) or "not set"
         raise InputError(f"recorded ids need '{ids.file}': put its folder into {DATA_VARIABLE} (now: {searched})")
-    indices, lengths = read_bags(path, ids.table_index)
+    indices, lengths = read_recording(path).bags(ids.table_index)
     if bags_digest(indices, lengths) != ids.sha256:
         raise InputError(f"table {ids.table_index} of '{ids.file}' differs from the ids this task was made from")
     return indices, lengths
@@ -82,18 +86,6 @@ def bags_digest(indices: Ints, lengths: Ints) -> str:
     digest = hashlib.sha256(lengths.astype("<i8").tobytes())
     digest.update(indices.astype("<i8").tobytes())
     return digest.hexdigest()
-
-
-def read_bags(path: str | Path, table_index: int) -> tuple[Ints, Ints]:
-    """Return (indices, lengths) of one table, int64; the last file read stays in memory.
-
-    Raises:
-        InputError: the file is unsuitable, or has no such table.
-    """
-    recording = read_recording(path)
-    if not 0 <= table_index < len(recording.lengths):
-        raise InputError(f"{path}: has tables 0 to {len(recording.lengths) - 1}, asked for table {table_index}")
-    return recording.bags(table_index)
 
 
 def read_recording(path: str | Path) -> Recording:
@@ -128,7 +120,7 @@ def _read_recording(path: str, _version: tuple[int, int]) -> Recording:
     if int(lengths.min()) < 0 or not bool((offsets.diff() == lengths.flatten()).all()):
         raise InputError(f"{path}: offsets and lengths contradict each other; the file may be damaged")
     starts = [int(start) for start in offsets[:: lengths.shape[1]]]
-    return Recording(indices, starts, lengths)
+    return Recording(path, indices, starts, lengths)
 
 
 def _three_tensors(path: str, content: object) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -169,8 +169,8 @@ def load_suite(name_or_path: str | Path, *, verify: bool = True) -> Suite:
     if isinstance(data, list):
         if not data:
             raise InputError(f"{path}: an empty list, expected tasks")
-        source = ListedSource(data, path)
-        return Suite(path.stem, f"tasks of {path.name}", (Track(CostChoice("fbgemm"), CostChoice("roofline")),), source)
+        track = Track(CostChoice("fbgemm"), CostChoice("roofline"))
+        return Suite(path.stem, f"tasks of {path.name}", (track,), _listed(data, path))
     return _from_spec(path, SuiteSpec.from_dict(data, str(path)), None)
 
 
@@ -179,9 +179,9 @@ def _from_spec(path: Path, spec: SuiteSpec, digests: tuple[str, ...] | None) -> 
     if isinstance(spec.tasks, DrawnTasks):
         source = DrawnSource(spec.tasks, path)
     elif isinstance(spec.tasks, PublishedTasks):
-        source = PublishedSource(spec.tasks)
+        source = _published(spec.tasks)
     else:
-        source = ListedSource(spec.tasks.tasks, path)
+        source = _listed(spec.tasks.tasks, path)
     return Suite(path.stem, spec.description, spec.tracks(), source, digests, spec.solvers)
 
 
@@ -346,55 +346,47 @@ def _sample(rng: random.Random, size: int, count: int) -> list[int]:
     return items[:count]
 
 
-class PublishedSource:
-    """One task per published model; every model is a group."""
-
-    def __init__(self, spec: PublishedTasks) -> None:
-        self._entries = spec.models
-        self._topologies = [Topology.preset(entry.topology, entry.num_devices) for entry in spec.models]
-        self._models = [load_model(entry.model) for entry in spec.models]
-
-    def __len__(self) -> int:
-        return len(self._models)
-
-    def group(self, index: int) -> str:
-        """Return the model's name."""
-        return self._entries[index].model
-
-    def build(self, index: int, name: str) -> ShardingTask:
-        """Put the model on its devices."""
-        model = self._models[index]
-        pool = model.pool
-        return ShardingTask(
-            pool.tables, self._topologies[index], pool.batch_size, model.precision, model.optimizer, name
-        )
-
-
 class ListedSource:
-    """Tasks that a file lists, grouped by their number of devices.
+    """Tasks that exist already.
 
     Args:
-        tasks: task records, or paths of task files as seen from the suite file.
-        path: the suite file.
+        tasks: in order; those without a name are named by the suite.
+        groups: name of each task's group.
     """
 
-    def __init__(self, tasks: Sequence[str | dict[str, Any]], path: Path) -> None:
-        self._tasks = []
-        for i, task in enumerate(tasks):
-            if isinstance(task, str):
-                self._tasks.append(ShardingTask.load(path.parent / task))
-            else:
-                where = f"{path}, task {i}" if len(tasks) > 1 else str(path)
-                self._tasks.append(ShardingTask.from_dict(task, where))
+    def __init__(self, tasks: Sequence[ShardingTask], groups: Sequence[str]) -> None:
+        self._tasks = tasks
+        self._groups = groups
 
     def __len__(self) -> int:
         return len(self._tasks)
 
     def group(self, index: int) -> str:
-        """Return how many devices the task has."""
-        return f"{self._tasks[index].num_devices} devices"
+        """Return the group that was given."""
+        return self._groups[index]
 
     def build(self, index: int, name: str) -> ShardingTask:
         """Return the task under its own name if it has one."""
         task = self._tasks[index]
         return task if task.name else dataclasses.replace(task, name=name)
+
+
+def _listed(tasks: Sequence[str | dict[str, Any]], path: Path) -> ListedSource:
+    """Read task records, or task files as seen from the suite file, grouped by their number of devices."""
+    read = []
+    for i, task in enumerate(tasks):
+        if isinstance(task, str):
+            read.append(ShardingTask.load(path.parent / task))
+        else:
+            read.append(ShardingTask.from_dict(task, f"{path}, task {i}" if len(tasks) > 1 else str(path)))
+    return ListedSource(read, [f"{task.num_devices} devices" for task in read])
+
+
+def _published(spec: PublishedTasks) -> ListedSource:
+    """Put published models on their devices; every model is a group."""
+    tasks = []
+    for entry in spec.models:
+        model = load_model(entry.model)
+        topology = Topology.preset(entry.topology, entry.num_devices)
+        tasks.append(ShardingTask(model.pool.tables, topology, model.pool.batch_size, model.precision, model.optimizer))
+    return ListedSource(tasks, [entry.model for entry in spec.models])

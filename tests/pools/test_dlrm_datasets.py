@@ -16,7 +16,7 @@ from shardgym.errors import InputError
 from shardgym.ids import draw_bags
 from shardgym.pools import load_pool
 from shardgym.pools.files import load_dlrm_dataset
-from shardgym.recorded_ids import bags_digest, read_bags
+from shardgym.recorded_ids import bags_digest, read_recording
 from shardgym.table import RecordedIds
 
 
@@ -102,22 +102,22 @@ def test_reading_many_tables_unpacks_the_file_once(write_dlrm, monkeypatch):
     path, unpacked = write_dlrm(BAGS, "once.pt.gz"), []
     load = recorded_ids.load_tensors
     monkeypatch.setattr(recorded_ids, "load_tensors", lambda p: unpacked.append(p) or load(p))
-    assert read_bags(path, 0)[0].tolist() == [7, 250, 7, 7]
-    assert read_bags(path, 1)[1].tolist() == [0, 0, 0]
+    assert read_recording(path).bags(0)[0].tolist() == [7, 250, 7, 7]
+    assert read_recording(path).bags(1)[1].tolist() == [0, 0, 0]
     assert len(unpacked) == 1
 
 
 def test_a_changed_file_is_read_again(write_dlrm):
     path = write_dlrm([[[1]]])
-    assert read_bags(path, 0)[0].tolist() == [1]
+    assert read_recording(path).bags(0)[0].tolist() == [1]
     write_dlrm([[[2]]])
     os.utime(path, ns=(1, 1))
-    assert read_bags(path, 0)[0].tolist() == [2]
+    assert read_recording(path).bags(0)[0].tolist() == [2]
 
 
 def test_a_table_that_the_file_lacks_is_named(write_dlrm):
     with pytest.raises(InputError, match="has tables 0 to 1, asked for table 2"):
-        read_bags(write_dlrm(BAGS), 2)
+        read_recording(write_dlrm(BAGS)).bags(2)
 
 
 class Hostile:

@@ -111,7 +111,7 @@ def build(pricing: Pricing, tables: Ints, units: Ints, ms_per_column: Floats, bu
     shards = pricing.shards
     memory = np.array(shards.task.topology.memory_bytes, dtype=np.int64)
     rows = shards.first[tables] + units
-    alone = pricing.device_compute(pricing.vectors[rows], shards.columns[rows])
+    alone = pricing.compute(pricing.vectors[rows])
     order = (-alone).argsort(axis=1, kind="stable")
     tables = np.take_along_axis(tables, order, axis=1)
     units = np.take_along_axis(units, order, axis=1)
@@ -131,7 +131,7 @@ def build(pricing: Pricing, tables: Ints, units: Ints, ms_per_column: Floats, bu
         new_sums = sums + (pricing.vectors[after] - pricing.vectors[before])
         new_columns = columns + (shards.columns[after] - shards.columns[before])
         new_used = used + (shards.bytes[after] - shards.bytes[before])
-        new_compute = pricing.device_compute(new_sums, new_columns)
+        new_compute = pricing.compute(new_sums)
         load = np.where(new_used <= memory, new_compute + ms_per_column[:, None] * new_columns, np.inf)
         at = (plans, load.argmin(axis=1))
         complete &= np.isfinite(load[at])
@@ -160,7 +160,7 @@ def _values(pricing: Pricing, built: Built) -> Floats:
 def _cuts(pricing: Pricing, tables: Ints, units: Ints) -> tuple[Ints, Ints]:
     """Return column plans with one cut more than a given one: tables and units of shards, each of shape (L, n)."""
     rows = pricing.shards.first[tables] + units
-    alone = np.where(units > 1, pricing.device_compute(pricing.vectors[rows], pricing.shards.columns[rows]), -1.0)
+    alone = np.where(units > 1, pricing.compute(pricing.vectors[rows]), -1.0)
     costly = (-alone).argsort(kind="stable")[:_TRIED]
     pairs = [(n, parts) for n in costly.tolist() for parts in _PARTS if parts <= units[n]]
     more_tables = np.empty((len(pairs), len(tables) + max(_PARTS) - 1), dtype=np.int64)

@@ -64,7 +64,7 @@ class Allocation:
         self.sums: Floats = pricing.vectors[rows].sum(axis=1)
         self.columns: Ints = shards.columns[rows].sum(axis=1)
         self.bytes: Ints = shards.bytes[rows].sum(axis=1)
-        self.compute: Floats = pricing.device_compute(self.sums, self.columns)
+        self.compute: Floats = pricing.compute(self.sums)
         if total_ms is None:
             total_ms = float(pricing.totals(self.compute[None], self.columns[None])[0])
         self.total_ms = total_ms
@@ -75,7 +75,7 @@ class Allocation:
         shards = self._pricing.shards
         before, after = self._rows(devices, tables, units)
         columns = shards.columns[after] - shards.columns[before]
-        ms = self._more_ms(devices, self._pricing.vectors[after] - self._pricing.vectors[before], columns)
+        ms = self._more_ms(devices, self._pricing.vectors[after] - self._pricing.vectors[before])
         return DeviceChange(columns, shards.bytes[after] - shards.bytes[before], ms)
 
     def two_changes_ms(self, devices: Ints, tables: Ints, units: Ints, others: Ints, other_units: Ints) -> Floats:
@@ -83,25 +83,21 @@ class Allocation:
 
         Other tables of -1 are none.
         """
-        shards = self._pricing.shards
         vectors = self._pricing.vectors
         before, after = self._rows(devices, tables, units)
         added = vectors[after] - vectors[before]
-        columns = shards.columns[after] - shards.columns[before]
         two = np.flatnonzero(others != _NONE)
         before, after = self._rows(devices[two], others[two], other_units[two])
         added[two] += vectors[after] - vectors[before]
-        columns[two] += shards.columns[after] - shards.columns[before]
-        return self._more_ms(devices, added, columns)
+        return self._more_ms(devices, added)
 
     def _rows(self, devices: Ints, tables: Ints, units: Ints) -> tuple[Ints, Ints]:
         """Return the shards that devices hold of tables now, and with more units."""
         before = self._pricing.shards.first[tables] + self.units[devices, tables]
         return before, before + units
 
-    def _more_ms(self, devices: Ints, vectors: Floats, columns: Ints) -> Floats:
-        after = self._pricing.device_compute(self.sums[devices] + vectors, self.columns[devices] + columns)
-        return after - self.compute[devices]
+    def _more_ms(self, devices: Ints, vectors: Floats) -> Floats:
+        return self._pricing.compute(self.sums[devices] + vectors) - self.compute[devices]
 
 
 class Moves(NamedTuple):

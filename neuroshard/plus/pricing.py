@@ -12,7 +12,7 @@ from neuroshard.shard_table import ShardTable
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import PHASES, CostModel, PlanCost
 from shardgym.costs.links import transfer_ms
-from shardgym.costs.simulator import SimulatorCost
+from shardgym.costs.simulator.predictor import AdditivePredictor
 from shardgym.errors import MeasurementError
 from shardgym.incumbent import Budget
 from shardgym.plan import COLUMN_UNIT
@@ -36,7 +36,8 @@ class Pricing(abc.ABC):
 
     Args:
         shards: of the task.
-        vectors: one per row of `shards`, zeros for empty rows, shape (R, V).
+        vectors: one per row of `shards`, its last entry 1, and zeros for empty rows, shape (R, V). So the last entry of
+            a sum is the number of shards.
         softness: width of the soft maximum, as a share of mean compute; 0 for the hard one.
 
     Attributes:
@@ -53,7 +54,7 @@ class Pricing(abc.ABC):
 
     @abc.abstractmethod
     def compute(self, sums: Floats) -> Floats:
-        """Return forward plus backward ms of devices that hold something, (G, V) to (G,)."""
+        """Return forward plus backward ms of devices, 0 for empty ones, (..., V) to (...)."""
 
     @abc.abstractmethod
     def totals(self, compute: Floats, columns: Ints) -> Floats:
@@ -66,16 +67,6 @@ class Pricing(abc.ABC):
         Returns:
             Shape (P,).
         """
-
-    def device_compute(self, sums: Floats, columns: Ints) -> Floats:
-        """Return compute of devices, 0 for empty ones; `sums` of shape (..., V), `columns` of shape (...)."""
-        busy = columns > 0
-        if busy.all():
-            return self.compute(sums.reshape(-1, sums.shape[-1])).reshape(columns.shape)
-        ms = np.zeros(columns.shape)
-        if busy.any():
-            ms[busy] = self.compute(sums[busy])
-        return ms
 
     def fit_column_price(self) -> None:
         """Set `ms_per_column` from what a plan with everything spread evenly takes, and one with a wider device."""
@@ -110,33 +101,35 @@ class Pricing(abc.ABC):
         return excess
 
 
-class SimulatorPricing(Pricing):
-    """Pricing by the learned simulator, exact up to rounding; all shards are encoded at once, here and never again.
+class ExactPricing(Pricing):
+    """Pricing by an additive cost model, exact up to rounding; all shards are encoded at once, here and never again.
 
     Args:
         shards: of the task.
-        cost: an oracle.
+        costs: prices devices.
         softness: see `Pricing`.
 
     Raises:
-        InputError: `cost` is a judge, or does not know tasks of this kind.
+        InputError: `costs` knows no tasks of this kind.
     """
 
-    def __init__(self, shards: ShardTable, cost: SimulatorCost, softness: float) -> None:
-        self._predictor = cost.predictor()
-        self._task = self._predictor.add_task(shards.task)
-        super().__init__(shards, latents_of(self._predictor, shards, np.flatnonzero(shards.columns)), softness)
+    def __init__(self, shards: ShardTable, costs: AdditivePredictor, softness: float) -> None:
+        self._costs = costs
+        self._task = costs.add_task(shards.task)
+        latents = latents_of(costs, shards, np.flatnonzero(shards.columns))
+        super().__init__(shards, np.column_stack([latents, shards.columns > 0]), softness)
 
     def compute(self, sums: Floats) -> Floats:
         """See `Pricing`."""
-        return np.asarray(self._predictor.compute_ms(sums).sum(axis=1), dtype=np.float64)
+        counts = sums[..., -1].astype(np.int64)
+        return np.asarray(self._costs.device_ms(sums[..., :-1], counts).sum(axis=-1), dtype=np.float64)
 
     def totals(self, compute: Floats, columns: Ints) -> Floats:
         """See `Pricing`."""
-        return self._predictor.slowest_ms(self._task, compute, columns.astype(np.float64))
+        return self._costs.slowest_ms(self._task, compute, columns.astype(np.float64))
 
 
-class AdditivePricing(Pricing):
+class EstimatedPricing(Pricing):
     """Pricing for any cost model: what shards take alone, added up, and the link model; corrected by evaluated plans.
 
     A device takes `factor` x the sum of its shards' own times + `per_shard` x their number + `per_device`. Widths 4, 8,
@@ -168,8 +161,8 @@ class AdditivePricing(Pricing):
 
     def compute(self, sums: Floats) -> Floats:
         """See `Pricing`."""
-        ms: Floats = np.maximum(sums @ self._terms[:2] + self._terms[2], 0.0)
-        return ms
+        ms = np.maximum(sums @ self._terms[:2] + self._terms[2], 0.0)
+        return np.where(sums[..., -1] > 0, ms, 0.0)
 
     @property
     def row_ms(self) -> Floats:

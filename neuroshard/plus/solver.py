@@ -11,7 +11,7 @@ from neuroshard.packing import pack_units
 from neuroshard.plus.construction import cut_greedily, starts_of
 from neuroshard.plus.local_search import LocalSearch, PlusSettings
 from neuroshard.plus.moves import Allocation
-from neuroshard.plus.pricing import AdditivePricing, SimulatorPricing
+from neuroshard.plus.pricing import EstimatedPricing, ExactPricing
 from neuroshard.shard_table import ShardTable, plan_of_units
 from neuroshard.solver import ColumnSolver, NeuroShard
 from shardgym.arguments import check_instance
@@ -73,7 +73,7 @@ class NeuroShardPlus(ColumnSolver):
         if isinstance(cost, SimulatorCost) and cost.role == "oracle":
             self._search_exactly(shards, cost, budget, rng, incumbent)
         else:
-            pricing = AdditivePricing(shards, cost, self.settings.softness, budget)
+            pricing = EstimatedPricing(shards, cost, self.settings.softness, budget)
             _EstimateSearch(pricing, self.settings, budget, rng, incumbent).run()
 
     def pack(self, shards: ShardTable) -> ShardingPlan:
@@ -94,7 +94,7 @@ class NeuroShardPlus(ColumnSolver):
         def found(allocation: Allocation) -> None:
             incumbent.update(lambda: plan_of_units(shards, allocation.units), allocation.total_ms)
 
-        pricing = SimulatorPricing(shards, cost, self.settings.softness)
+        pricing = ExactPricing(shards, cost.predictor(), self.settings.softness)
         pricing.fit_column_price()
         search = LocalSearch(pricing, self.settings, budget, rng, found)
         best = search.run(starts_of(pricing, budget, _plan_or_none(incumbent)), 0)
@@ -114,7 +114,7 @@ class _EstimateSearch:
     """Searches with an additive estimate, has the most promising plans evaluated, learns, and searches again."""
 
     def __init__(
-        self, pricing: AdditivePricing, settings: PlusSettings, budget: Budget, rng: np.random.Generator,
+        self, pricing: EstimatedPricing, settings: PlusSettings, budget: Budget, rng: np.random.Generator,
         incumbent: Incumbent,
     ) -> None:  # fmt: skip
         self._pricing = pricing

@@ -11,7 +11,7 @@ from random_tasks import random_task
 from neuroshard.plus.construction import build, cut_greedily
 from neuroshard.plus.local_search import PlusSettings, kick
 from neuroshard.plus.moves import Allocation, moves_of
-from neuroshard.plus.pricing import AdditivePricing, Pricing, SimulatorPricing
+from neuroshard.plus.pricing import EstimatedPricing, ExactPricing, Pricing
 from neuroshard.shard_table import ShardTable, plan_of_units, units_of
 from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.incumbent import Budget
@@ -31,7 +31,7 @@ class ByHand(Pricing):
     """The first entry of a vector is ms; a plan takes as long as its slowest device, and 1 ms per 100 columns."""
 
     def compute(self, sums):
-        return sums[:, 0]
+        return sums[..., 0]
 
     def totals(self, compute, columns):
         return compute.max(axis=1) + columns.max(axis=1) / 100
@@ -85,9 +85,9 @@ def test_pricing_says_what_the_cost_model_says(simulator, model):
     units[-1][1] = shards.units
     told = cost.evaluate(shards.task, [plan_of_units(shards, held) for held in units])
     if model == "simulator":
-        pricing = SimulatorPricing(shards, cost, 0.0)
+        pricing = ExactPricing(shards, cost.predictor(), 0.0)
     else:
-        pricing = AdditivePricing(shards, cost, 0.0, Budget())
+        pricing = EstimatedPricing(shards, cost, 0.0, Budget())
         pricing.learn(units[:3], told[:3])
     for held, answer in zip(units, told, strict=True):
         allocation = Allocation(pricing, held)
@@ -109,7 +109,7 @@ def test_the_estimate_learns_how_slow_communication_is():
     cost, shards, rng = SlowLinks(), ShardTable(random_task(5, 9, 3)), np.random.default_rng(2)
     units = random_units(shards, rng)
     (told,) = cost.evaluate(shards.task, [plan_of_units(shards, units)])
-    pricing = AdditivePricing(shards, cost, 0.0, Budget())
+    pricing = EstimatedPricing(shards, cost, 0.0, Budget())
     columns = shards.columns[shards.first + units].sum(axis=1)
     before = pricing.totals(np.zeros((1, 3)), columns[None])
     pricing.learn([units], [told])
@@ -138,7 +138,7 @@ def test_the_greedy_looks_at_the_device_with_the_shard_on_it():
 
     class Fused(ByHand):
         def compute(self, sums):
-            return np.where(sums[:, 0] > 5, 6.0, sums[:, 0])
+            return np.where(sums[..., 0] > 5, 6.0, sums[..., 0])
 
     plain = by_hand([4, 4, 4], [5.5, 4.0, 4.0], [2**20] * 2)
     pricing = Fused(plain.shards, plain.vectors, 0.0)
@@ -169,7 +169,7 @@ def test_moves_lead_where_they_say_within_memory(simulator, seed):
     """Exact prices are those of the allocation after the move; every kind of move is among them."""
     task = random_task(seed, 8, 3, spare=2.5)
     shards, rng = ShardTable(task), np.random.default_rng(seed)
-    pricing = SimulatorPricing(shards, simulator, 0.01)
+    pricing = ExactPricing(shards, simulator.predictor(), 0.01)
     memory = np.array(task.topology.memory_bytes)
     allocation = Allocation(pricing, random_units(shards, rng))
     device = int(allocation.bytes.argmax())

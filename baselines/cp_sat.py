@@ -11,7 +11,7 @@ import numpy as np
 
 from baselines.greedy import place_greedily
 from neuroshard.packing import pack_units
-from neuroshard.plus.pricing import AdditivePricing
+from neuroshard.plus.pricing import EstimatedPricing
 from neuroshard.shard_table import ShardTable, plan_of_units, units_of
 from neuroshard.solver import ColumnSolver
 from shardgym.arguments import check_instance, check_int
@@ -36,7 +36,7 @@ _WORTH_CUTTING = 0.1
 class CpSat(ColumnSolver):
     """Minimises the slowest device's time under a linear estimate of the oracle, by CP-SAT of OR-Tools.
 
-    The estimate is that of `neuroshard_plus` for costs other than the simulator (`AdditivePricing`): what each shard
+    The estimate is that of `neuroshard_plus` for costs other than the simulator (`EstimatedPricing`): what each shard
     takes alone, added up and corrected by evaluated plans, and the link model for exchanges. Memory limits are exact.
     Devices that are alike are told apart by the costliest table that they hold, so that no placement is looked at twice
     under other device numbers. The oracle evaluates the plans that the solver finds one after another, and its best one
@@ -76,7 +76,7 @@ class CpSat(ColumnSolver):
             NoFeasiblePlanError: no plan with tables whole, or halved as often as allowed, is feasible.
             MeasurementError: `cost` has no time for a shard alone on a device.
         """
-        pricing = AdditivePricing(shards, cost, 0.0, budget)
+        pricing = EstimatedPricing(shards, cost, 0.0, budget)
         evaluated = _Evaluated(pricing, incumbent)
         initial = [incumbent.plan()] if incumbent.cost_ms < math.inf else []
         evaluated.offer(_starts(shards, pricing, initial))
@@ -102,7 +102,7 @@ class _Evaluated:
         best: the cheapest one as units of each table on each device, shape (D, T); None before the first.
     """
 
-    def __init__(self, pricing: AdditivePricing, incumbent: Incumbent) -> None:
+    def __init__(self, pricing: EstimatedPricing, incumbent: Incumbent) -> None:
         self._pricing = pricing
         self._incumbent = incumbent
         self._seen: set[bytes] = set()
@@ -124,7 +124,7 @@ class _Evaluated:
         return True
 
 
-def _starts(shards: ShardTable, pricing: AdditivePricing, initial: list[ShardingPlan]) -> list[Ints]:
+def _starts(shards: ShardTable, pricing: EstimatedPricing, initial: list[ShardingPlan]) -> list[Ints]:
     """Return placements to learn from: those of given plans, and greedy ones that balance time, width and bytes."""
     plans = list(initial)
     for figure in (pricing.row_ms, shards.columns, shards.bytes):
@@ -146,7 +146,7 @@ class _PlacementModel:
         halvings: how often a table is halved at most.
     """
 
-    def __init__(self, shards: ShardTable, pricing: AdditivePricing, halvings: int) -> None:
+    def __init__(self, shards: ShardTable, pricing: EstimatedPricing, halvings: int) -> None:
         cp_model = _import_cp_model()
         self._shards = shards
         self._model = cp_model.CpModel()
@@ -210,7 +210,7 @@ class _PlacementModel:
             self._model.add(self._on(device, self._shards.bytes // unit) <= min(memory, 2**62) // unit)
 
     def _minimise(self, ms: Floats, comm_factor: float) -> None:
-        """Minimise the longest compute and transfer of a device plus the longest transfer, see `AdditivePricing`."""
+        """Minimise the longest compute and transfer of a device plus the longest transfer, see `EstimatedPricing`."""
         task = self._shards.task
         scale = _RESOLUTION / max(float(ms[self._shards.whole].sum()), 1e-9)
         most = 64 * _RESOLUTION

@@ -21,8 +21,7 @@ from tabulate import tabulate
 
 from shardgym import CostModel, load_suite, make_cost
 from shardgym.errors import InputError, ShardGymError
-from shardgym.evaluation.result import Result
-from shardgym.evaluation.store import read_records
+from shardgym.evaluation.result import Result, read_records
 
 _COMPUTE, _COMM = [0, 3], [1, 2]
 

@@ -27,9 +27,8 @@ from shardgym.cli.options import (
 from shardgym.cli.output import is_ascii_only, print_json, say
 from shardgym.evaluation import Resume, SolverSpec, VerifyReport, evaluate
 from shardgym.evaluation import verify as verify_records
-from shardgym.evaluation.result import RunInfo
+from shardgym.evaluation.result import RECORDS, RunInfo, read_records, record_files
 from shardgym.evaluation.runner import ERRORS
-from shardgym.evaluation.store import RECORDS, read_records, record_files
 from shardgym.evaluation.verify import RULE, RecordCheck
 from shardgym.files import write_whole
 from shardgym.leaderboard import load_boards, rank, render

@@ -1,8 +1,8 @@
 """Running solvers on suites, keeping the results, and checking them."""
 
+from shardgym.evaluation.result import read_records, read_results
 from shardgym.evaluation.runner import Resume, evaluate
 from shardgym.evaluation.scoring import SolverSpec
-from shardgym.evaluation.store import read_records, read_results
 from shardgym.evaluation.verify import VerifyReport, verify
 
 __all__ = ["Resume", "SolverSpec", "VerifyReport", "evaluate", "read_records", "read_results", "verify"]

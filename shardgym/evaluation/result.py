@@ -1,23 +1,34 @@
-"""The records of a run: `Result`, one solver on one task, and `RunInfo`, what the results of a folder share."""
+"""Results: the record of one solver on one task, what the results of a folder share, and the files of both.
+
+A folder holds `records.jsonl` with one line per result, `run.json`, and the tasks that do not come with shardgym.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
 
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
+from shardgym.arguments import check_name
 from shardgym.costs.base import CONFIG as COST_CONFIG
 from shardgym.costs.base import PlanCost
-from shardgym.errors import InputError
-from shardgym.files import write_whole
+from shardgym.errors import InputError, import_extra
+from shardgym.files import make_folder, read_lines, write_whole
 from shardgym.plan import ShardingPlan
 from shardgym.records import CONFIG, Digest, Name, Record, Whole, canonical_json
+from shardgym.task import ShardingTask
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+RECORDS = "records.jsonl"
 RUN_INFO = "run.json"
+TASKS = "tasks"
 
 #: `ok`: a plan with a finite cost. `infeasible`: the solver found no feasible plan, or returned an infeasible one.
 #: `error`: the solver raised. `unmeasured`: the plan is feasible and the judge could not score it.
@@ -188,14 +199,153 @@ class RunInfo(Record):
         Raises:
             InputError: it is of another suite, judge, judge version, hardware, oracle or time limit.
         """
-        version = self.judge_version if result.cost is None else result.cost.version
-        if version != self.judge_version:
-            raise InputError(
-                f"{where} holds a record of judge_version {version!r}, this run has {self.judge_version!r}: "
-                "give another folder"
-            )
-        for name in ("suite", "judge", "hardware", "oracle", "judge_settings", "time_limit_s"):
-            was = getattr(result, name)
+        fields = ("suite", "judge", "hardware", "oracle", "judge_settings", "time_limit_s")
+        stored = {name: getattr(result, name) for name in fields}
+        if result.cost is not None:
+            stored["judge_version"] = result.cost.version
+        for name, was in stored.items():
             now = getattr(self, name)
             if was != now:
                 raise InputError(f"{where} holds a record of {name} {was!r}, this run has {now!r}: give another folder")
+
+
+def record_files(paths: Iterable[str | Path]) -> list[Path]:
+    """Return records files: files as given, and every `records.jsonl` below a folder.
+
+    Raises:
+        InputError: a path does not exist, or a folder holds no records.
+    """
+    files: list[Path] = []
+    for path in map(Path, paths):
+        found = sorted(path.rglob(RECORDS)) if path.is_dir() else [path]
+        if not path.exists():
+            raise InputError(f"{path} does not exist: expected a records file, or a folder with one")
+        if not found:
+            raise InputError(f"{path} holds no {RECORDS}: expected the folder of a run")
+        files += found
+    return list(dict.fromkeys(file.resolve() for file in files)) if len(files) > 1 else files
+
+
+def read_records(path: str | Path) -> list[Result]:
+    """Read the whole lines of a records file; a last line that was cut off by a kill is left out.
+
+    Raises:
+        InputError: a line is damaged, or two lines are about the same task, solver and seed; file and line are named.
+    """
+    file = Path(path)
+    results: list[Result] = []
+    seen: dict[Key, int] = {}
+    for line in read_lines(file):
+        if not line.whole:
+            break
+        try:
+            result = Result.from_json(line.text, source=line.where(file))
+        except InputError as error:
+            raise InputError(
+                f"{error}; remove the line, and a run makes the record again; "
+                "'shardgym verify' names all lines that are damaged"
+            ) from None
+        first = seen.setdefault(result.key, line.number)
+        if first != line.number:
+            raise InputError(
+                f"{line.where(file)}: solver '{result.solver}', task {result.task_index}, seed {result.seed} "
+                f"has a record on line {first} already: remove one of them"
+            )
+        results.append(result)
+    return results
+
+
+#: Of the table that `read_results` returns.
+COLUMNS = [
+    "suite", "task_index", "task_hash", "solver", "made_from", "seed", "status", "reason", "total_ms",
+    "standard_error_ms", "solve_time_s", "training_time_s", "time_limit_s", "weights_digest", "judge", "judge_version",
+    "oracle", "hardware", "started", "commit", "file",
+]  # fmt: skip
+
+
+def read_results(path: str | Path) -> pd.DataFrame:
+    """Read results into a pandas DataFrame, one row per record, in the order of files and lines.
+
+    The columns are `COLUMNS`: fields of `Result`, `made_from` being the name where there is no label, and of its cost
+    `total_ms`, `standard_error_ms` and `judge_version`. Where there is no number, it is NaN.
+
+    Args:
+        path: a records file, or a folder that is searched for `records.jsonl`.
+
+    Raises:
+        InputError: there are no records, or a line is damaged; file and line are named.
+        MissingDependencyError: pandas is not installed.
+    """
+    pandas = import_extra("pandas", "reading results into a table", extra="pandas")
+    rows = []
+    for file in record_files([check_name("path", path)]):
+        for result in read_records(file):
+            cost = result.cost if result.status == "ok" else None
+            row = {column: getattr(result, column, None) for column in COLUMNS}
+            row["made_from"] = result.made_from or result.solver
+            row["total_ms"] = None if cost is None else cost.total_ms
+            row["standard_error_ms"] = None if cost is None or not cost.noise else cost.noise * cost.total_ms
+            row["judge_version"] = None if result.cost is None else result.cost.version
+            rows.append(row | {"file": str(file)})
+    if not rows:
+        raise InputError(f"{path}: no records yet; expected at least one whole line")
+    frame: pd.DataFrame = pandas.DataFrame(rows, columns=COLUMNS)
+    return frame.astype(dict.fromkeys(("total_ms", "standard_error_ms", "training_time_s", "time_limit_s"), float))
+
+
+class TaskSequence(Protocol):
+    """What a run needs of a suite: a name, and tasks by position."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> ShardingTask: ...
+
+
+@functools.cache
+def _shipped_suite(name: str) -> Sequence[ShardingTask] | None:
+    """Return the suite of this name that comes with shardgym; None when there is none."""
+    from shardgym.suites import load_suite, suite_names
+
+    return load_suite(name) if name in suite_names() else None
+
+
+def write_task(folder: Path, suite: TaskSequence, index: int, task: ShardingTask) -> None:
+    """Write a task next to its records unless it comes with shardgym.
+
+    Raises:
+        InputError: a suite has the name, but not the tasks, of one that comes with shardgym.
+    """
+    shipped = _shipped_suite(suite.name)
+    if shipped is None:
+        path = folder / TASKS / f"{task.digest}.json"
+        if not path.exists():
+            make_folder(path.parent)
+            write_whole(path, task.to_json() + "\n")
+    elif index >= len(shipped) or shipped[index].digest != task.digest:
+        raise InputError(f"suite '{suite.name}' differs from the suite of that name in shardgym: give it another name")
+
+
+def read_task(result: Result, folder: Path) -> ShardingTask:
+    """Return the task that a record in `folder` is about.
+
+    Raises:
+        InputError: no task is at hand that has the record's hash.
+    """
+    shipped = _shipped_suite(result.suite)
+    source = f"task {result.task_index} of suite '{result.suite}'"
+    if shipped is None:
+        path = folder / TASKS / f"{result.task_hash}.json"
+        if not path.exists():
+            raise InputError(f"suite '{result.suite}' does not come with shardgym and {path} is missing")
+        task = ShardingTask.load(path)
+        source = str(path)
+    elif result.task_index < len(shipped):
+        task = shipped[result.task_index]
+    else:
+        raise InputError(f"suite '{result.suite}' has {len(shipped)} tasks, the record is about {source}")
+    if task.digest != result.task_hash:
+        raise InputError(f"{source} is task {task.digest[:12]}, the record is about {result.task_hash[:12]}")
+    return task

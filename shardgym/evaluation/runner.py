@@ -6,6 +6,7 @@ import itertools
 import logging
 import math
 import numbers
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
@@ -15,10 +16,9 @@ from typing import Any
 from shardgym.arguments import check_dict, check_int, check_list, check_name, describe
 from shardgym.costs.base import CostModel, judges_closed, make_cost
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.evaluation.result import Result, RunInfo
+from shardgym.evaluation.result import RECORDS, Result, RunInfo, TaskSequence, read_records, write_task
 from shardgym.evaluation.scoring import Judge, PreparedSolver, SolverSpec, prepare_solvers, solve_task
-from shardgym.evaluation.store import RECORDS, Store, TaskSequence, read_records, set_aside, write_task
-from shardgym.files import only_writer
+from shardgym.files import append_flushed, drop_torn_line, only_writer, write_whole
 from shardgym.progress import ProgressBar
 from shardgym.provenance import utc_now
 
@@ -126,12 +126,7 @@ def evaluate(
             return _results_of(run, results)
         stack.enter_context(only_writer(folder))
         store = _open_store(folder, run, mode, suite, prepared)
-
-        def log_error(heading: str, text: str) -> None:
-            with (folder / ERRORS).open("a", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(f"--- {utc_now()} {heading}\n{text}\n")
-
-        scoring = Judge(judge_cost, judging, run, log_error)
+        scoring = Judge(judge_cost, judging, run, store.log_error)
         _solve_missing(run, suite, prepared, oracle_cost, scoring, store, progress)
         return _results_of(run, store.results)
 
@@ -176,22 +171,94 @@ def _results_of(run: RunInfo, results: Iterable[Result]) -> list[Result]:
     return [by_key[key] for key in keys if key in by_key]
 
 
+class Store:
+    """The records file of one folder, open for appending. The caller has locked the folder (`only_writer`).
+
+    What is done to records that are there is logged as a warning.
+
+    Args:
+        folder: where the file is.
+        run: what is about to run; joined with what the folder holds.
+
+    Attributes:
+        run: what all records of the folder are about; written before the first of them.
+        results: the records that it holds.
+
+    Raises:
+        InputError: the folder holds records of something else, or a damaged line.
+    """
+
+    def __init__(self, folder: Path, run: RunInfo) -> None:
+        self.folder = folder
+        self._path = folder / RECORDS
+        self.results = read_records(self._path) if self._path.exists() else []
+        torn = drop_torn_line(self._path)
+        if torn is not None:
+            logger.warning("%s: dropped a record that was cut off while it was written", torn.where(self._path))
+        # A run that failed before its first record leaves nothing that another one could be mixed with.
+        self.run = run.join(folder) if self.results else run
+
+    def keep(self, results: Sequence[Result]) -> None:
+        """Keep only `results`; when that drops any, the file as it was stays under another name."""
+        dropped = len(self.results) - len(results)
+        if not dropped:
+            return
+        aside = _unused_name(self._path)
+        # A link and a rename: at no moment is there neither file.
+        os.link(self._path, aside)
+        self._write(results)
+        logger.warning("%d failed results will be made again; the old records are in %s", dropped, aside)
+
+    def add(self, results: Sequence[Result], renewed: Sequence[Result] = ()) -> None:
+        """Append records with one write and flush them to the disk.
+
+        Args:
+            results: new records.
+            renewed: records that take the place of those of the same task, solver and seed. The file is then written
+                anew, as a whole.
+
+        Raises:
+            InputError: the disk took only a part, which was removed again.
+        """
+        if not self.results:
+            self.run.write(self.folder)
+        if renewed:
+            by_key = {result.key: result for result in renewed}
+            self._write([by_key.get(result.key, result) for result in self.results] + list(results))
+        else:
+            append_flushed(self._path, "".join(result.to_json() + "\n" for result in results).encode())
+            self.results += results
+
+    def log_error(self, heading: str, text: str) -> None:
+        """Append a traceback to the file of errors."""
+        with (self.folder / ERRORS).open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"--- {utc_now()} {heading}\n{text}\n")
+
+    def _write(self, results: Sequence[Result]) -> None:
+        write_whole(self._path, "".join(result.to_json() + "\n" for result in results))
+        self.results = list(results)
+
+
+def _unused_name(path: Path) -> Path:
+    """Return a name for an old records file that is not taken."""
+    stem = f"records-{utc_now()[:19].replace(':', '')}"
+    names = (path.with_name(f"{stem}{number or ''}.old") for number in itertools.count())
+    return next(name for name in names if not name.exists())
+
+
 def _open_store(
     folder: Path, run: RunInfo, mode: Resume, suite: TaskSequence, solvers: Iterable[PreparedSolver]
 ) -> Store:
     """Open the folder's records as far as this run keeps them; refuse records of something else."""
-    if mode is Resume.ALL:
-        aside = set_aside(folder)
-        if aside is not None:
-            logger.warning("started afresh; the old records are in %s", aside)
+    path = folder / RECORDS
+    if mode is Resume.ALL and path.exists():
+        logger.warning("started afresh; the old records are in %s", path.rename(_unused_name(path)))
     store = Store(folder, run)
     _check_records(store.results, folder, run, suite, solvers)
     if store.results:
         store.run.write(folder)
     if mode is Resume.FAILED:
         store.keep([result for result in store.results if result.status == "ok"])
-    for notice in store.notices:
-        logger.warning(notice)
     found = len(_results_of(run, store.results))
     if found:
         todo = run.num_tasks * len(run.solvers) * len(run.seeds) - found

@@ -9,8 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.evaluation.result import Key, Result, RunInfo
-from shardgym.evaluation.store import RECORDS, read_records, record_files
+from shardgym.evaluation.result import RECORDS, Key, Result, RunInfo, read_records, record_files
 from shardgym.records import canonical_json
 
 

@@ -11,7 +11,7 @@ import pytest
 from shardgym import load_suite
 from shardgym.cli.run import DEFAULT_SOLVERS
 from shardgym.evaluation import verify
-from shardgym.evaluation.store import read_records, record_files
+from shardgym.evaluation.result import read_records, record_files
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -11,8 +11,8 @@ from typing import Any
 from shardgym.arguments import check_list, check_name, describe
 from shardgym.costs.base import CostModel, PlanCost, make_cost
 from shardgym.errors import InputError, MeasurementError, MissingDependencyError
+from shardgym.evaluation.result import read_task, record_files
 from shardgym.evaluation.scoring import one_line
-from shardgym.evaluation.store import read_task, record_files
 from shardgym.evaluation.verify.agreement import MEASUREMENTS, Remeasured, compare_measured, deterministic_problem
 from shardgym.evaluation.verify.records import StoredRecord, check_without_judge, read_file
 from shardgym.evaluation.verify.report import CheckStatus, RecordCheck, VerifyReport

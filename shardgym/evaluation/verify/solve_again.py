@@ -10,9 +10,8 @@ from typing import Any
 
 from shardgym.costs.base import CostModel, judges_closed
 from shardgym.errors import InputError, MissingDependencyError
-from shardgym.evaluation.result import RUN_INFO, Result, RunInfo
+from shardgym.evaluation.result import RECORDS, RUN_INFO, Result, RunInfo, read_task
 from shardgym.evaluation.scoring import Attempt, PreparedSolver, SolverSpec, prepare_solvers, solve_task
-from shardgym.evaluation.store import RECORDS, read_task
 from shardgym.evaluation.verify.records import StoredRecord
 from shardgym.evaluation.verify.report import RecordCheck
 

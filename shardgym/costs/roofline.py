@@ -257,6 +257,10 @@ class RooflineCost(CostModel):
         """Return the keyword arguments that make this cost model again."""
         return {} if self._override is None else {"hardware": self._override}
 
+    def device_of(self, task: ShardingTask) -> DeviceConstants:
+        """Return the constants that a task's plans are priced with; raises `UnknownNameError`."""
+        return device_constants(self._override or task.topology.device)
+
     def additive(self) -> AdditiveRoofline:
         """See `CostModel`."""
         return AdditiveRoofline(self._override)

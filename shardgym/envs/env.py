@@ -73,11 +73,12 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         if observation not in OBSERVATIONS:
             raise UnknownNameError("observation", observation, OBSERVATIONS)
         self._sampler = TaskSampler(
-            suite, tasks, pool, max_devices, max_tables, counts_tables=observation == "full", sampling=sampling
+            suite, tasks, pool, max_devices, max_tables, counts_tables=observation.startswith("full"), sampling=sampling
         )
         model, self._owns_cost = cost_model(cost, cost_settings)
         max_splits = None if self._limits is None else self._limits.max_splits
-        layout = Layout(self._sampler.max_devices, max_splits, self._sampler.max_tables)
+        timed = observation.endswith("timed")
+        layout = Layout(self._sampler.max_devices, max_splits, self._sampler.max_tables, timed)
         self._game = Game(rules, model, layout)
         self._started = False
         self.observation_space: spaces.Dict = observation_space(layout)  # type: ignore[assignment]
@@ -212,8 +213,8 @@ class TableWiseEnv(PlacementEnv):
     **Action.** The number of the device that gets the table. `action_space` is `Discrete(max_devices)`, the largest
     number of devices in the suite.
 
-    **Observation.** A dictionary of boxes of one dimension. All features are float32 in [0, 1]; "share" is relative to
-    the whole task unless said otherwise. D is `max_devices`.
+    **Observation.** A dictionary of boxes of one dimension. Features are float32 in [0, 1]; "share" is relative to the
+    whole task unless said otherwise. D is `max_devices`.
 
     - `table` (25,): the table to place (zeros when none is left). log2(rows) / 40; log2(columns) / 16;
       ln(1 + pooling factor) / ln(1 + 1e6); bytes over the largest device's memory, at most 1; shares of bytes, of
@@ -226,6 +227,13 @@ class TableWiseEnv(PlacementEnv):
       over bytes free, at most 1.
     - `action_mask`, int8 (D,): 1 for devices that exist and have room for the table. All zero only after the end.
 
+    With observation="timed" one more box is added:
+
+    - `times` (2 D,): `reshape(D, 2)` gives two numbers for each device, its predicted compute (forward and backward) as
+      placed so far, and with the table to place, both over the even share of the task: what all of its tables take on
+      one device (exchanges included) over the number of devices. At most 2 D; 0 for devices that do not exist; twice
+      the same when no table is left. The cost model predicts them, so it must be additive ("simulator", "roofline").
+
     With observation="full" these are added. N is `max_tables`; the rows are the placed tables in the order of placing,
     then those that wait, the one to place first, then zeros.
 
@@ -235,7 +243,8 @@ class TableWiseEnv(PlacementEnv):
     - `waiting`, int8 (N,): 1 for tables still to place.
     - `membership`, int8 (N D,): `reshape(N, D)` has a 1 where a table is on a device.
 
-    The names of the features are in `shardgym.envs.observation`. `action_masks()` returns the mask as booleans.
+    observation="full_timed" adds all of these. The names of the features are in `shardgym.envs.observation`.
+    `action_masks()` returns the mask as booleans.
 
     **Reward.** A complete plan earns minus its cost, `-info["cost"].total_ms`, but never less than `penalty`, so that
     giving up never pays. With reward="terminal" it is earned at the end and earlier steps earn 0. With reward="dense"
@@ -276,7 +285,7 @@ class TableWiseEnv(PlacementEnv):
         cost_settings: keyword arguments for a cost model given by name.
         order: "size", "lookup" (columns times pooling factor), "dim" or "task"; descending, ties as the task lists
             them.
-        observation: "compact" or "full".
+        observation: "compact", "full", "timed" or "full_timed".
         reward: "terminal" or "dense".
         penalty: return of an episode that ends without a cost, in ms; negative and finite.
         relative_penalty: the same in even shares of the task (see `RelativeReward`), instead of `penalty`. A complete
@@ -288,7 +297,7 @@ class TableWiseEnv(PlacementEnv):
         render_mode: None, "ansi" or "rgb_array".
 
     Raises:
-        InputError: arguments that are out of range or contradict each other.
+        InputError: arguments that are out of range or contradict each other, or times of a cost that is not additive.
         UnknownNameError: no such suite, pool, cost, order, observation, reward or sampling; the closest names are
             given.
 
@@ -351,7 +360,7 @@ class ColumnWiseEnv(PlacementEnv):
         others: keyword arguments of `TableWiseEnv`.
 
     Raises:
-        InputError: arguments that are out of range or contradict each other.
+        InputError: arguments that are out of range or contradict each other, or times of a cost that is not additive.
         UnknownNameError: no such suite, pool, cost, order, observation, reward or sampling; the closest names are
             given.
 

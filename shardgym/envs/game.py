@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.base import CostModel, PlanCost
+from shardgym.envs.additive_scoring import plan_scorer
 from shardgym.envs.observation import Layout, Observation, observe
 from shardgym.envs.placements import Placements
-from shardgym.envs.scoring import plan_scorer
 from shardgym.envs.shard_catalog import NOTHING, ShardCatalog, SplitLimits
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.plan import COLUMN_UNIT
@@ -122,7 +122,7 @@ class Game:
         self.layout = layout
         self.catalog = ShardCatalog(rules.order, layout.max_devices, rules.limits)
         self.placements = Placements(num_envs, layout.max_devices, self.catalog, rules.limits, layout.max_shards)
-        self.scorer = plan_scorer(cost, self.placements, partial=rules.reward == "dense")
+        self.scorer = plan_scorer(cost, self.placements, partial=rules.reward == "dense", timed=layout.timed)
         self.task_index = np.zeros(num_envs, dtype=np.int64)
         self.earned: Floats = np.zeros(num_envs)
         self.penalty: Floats = np.full(num_envs, float(rules.penalty))
@@ -211,7 +211,8 @@ class Game:
 
     def observe(self) -> Observation:
         """Return the observations of all episodes."""
-        return observe(self.placements, self.layout, self.masks())
+        time_shares = self.scorer.time_shares() if self.layout.timed else None
+        return observe(self.placements, self.layout, self.masks(), time_shares)
 
     def infos(self) -> dict[str, npt.NDArray[Any]]:
         """Return the entries of `info` at every step, each of shape (N,)."""

@@ -1,4 +1,4 @@
-"""Observations of placements, and their spaces. All features are shares or logarithms in [0, 1]."""
+"""Observations of placements, and their spaces. Features are shares or logarithms in [0, 1], or relative times."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Observation = dict[str, npt.NDArray[np.generic]]
 Float32s = npt.NDArray[np.float32]
 
-OBSERVATIONS = ("compact", "full")
+OBSERVATIONS = ("compact", "full", "timed", "full_timed")
 
 #: Entries of `obs["table"]`, and of every row of `obs["tables"]`; see `TableWiseEnv`.
 TABLE_FEATURES = (
@@ -32,6 +32,8 @@ TABLE_FEATURES = (
 DEVICE_FEATURES = (
     "exists", "free_share", "capacity_share", "bytes_share", "dim_share", "lookup_share", "tables_share",
 )  # fmt: skip
+#: Entries of every row of `obs["times"]`.
+TIME_FEATURES = ("compute_share", "compute_share_with_next")
 #: Entries of `obs["remaining"]`.
 REMAINING_FEATURES = ("tables_share", "bytes_share", "dim_share", "lookup_share", "bytes_per_free_byte")
 #: Entries of `obs["splits"]`.
@@ -48,12 +50,14 @@ class Layout:
     Attributes:
         max_devices: devices of a task at most, D.
         max_splits: halvings of an episode at most; None where tables are placed whole.
-        max_tables: tables of a task at most; None for compact observations.
+        max_tables: tables of a task at most; None where observations do not list all tables.
+        timed: whether observations have predicted times.
     """
 
     max_devices: int
     max_splits: int | None = None
     max_tables: int | None = None
+    timed: bool = False
 
     @property
     def actions(self) -> int:
@@ -64,6 +68,11 @@ class Layout:
     def max_shards(self) -> int:
         """Rows of full observations, S."""
         return (self.max_tables or 0) + (self.max_splits or 0)
+
+    @property
+    def most_even_shares(self) -> float:
+        """Limit of predicted times. All tables on one of D devices take D even shares; halves take somewhat longer."""
+        return 2.0 * self.max_devices
 
     @functools.cached_property
     def splits_left(self) -> Float32s:
@@ -87,18 +96,22 @@ def observation_space(layout: Layout) -> spaces.Dict:
         shares |= {"tables": rows * len(TABLE_FEATURES), "width_shares": rows}
         flags |= {"waiting": rows, "membership": rows * layout.max_devices}
         entries["positions"] = spaces.Box(0, layout.max_tables, (rows,), np.int32)
+    if layout.timed:
+        times = layout.max_devices * len(TIME_FEATURES)
+        entries["times"] = spaces.Box(0.0, layout.most_even_shares, (times,), np.float32)
     entries |= {name: spaces.Box(0.0, 1.0, (size,), np.float32) for name, size in shares.items()}
     entries |= {name: spaces.Box(0, 1, (size,), np.int8) for name, size in flags.items()}
     return spaces.Dict(entries)
 
 
-def observe(placements: Placements, layout: Layout, masks: Bools) -> Observation:
+def observe(placements: Placements, layout: Layout, masks: Bools, time_shares: Floats | None = None) -> Observation:
     """Return the observations of N placements, as arrays that later steps do not change.
 
     Args:
         placements: what is observed.
         layout: of the observation space.
         masks: valid actions, shape (N, actions); not copied.
+        time_shares: see `PlanScorer.time_shares`, for timed observations.
     """
     catalog = placements.catalog
     next_shard = placements.next
@@ -114,6 +127,9 @@ def observe(placements: Placements, layout: Layout, masks: Bools) -> Observation
         splits[:, 0] = layout.splits_left[placements.splits]
         splits[:, 1] = catalog.shard["width_share"][next_shard]
         observation["splits"] = splits
+    if time_shares is not None:
+        times = np.minimum(time_shares, layout.most_even_shares)
+        observation["times"] = times.astype(np.float32).reshape(len(next_shard), -1)
     if layout.max_tables is not None:
         observation |= _every_shard(placements, layout)
     return observation

@@ -12,11 +12,9 @@ import numpy as np
 from shardgym.arguments import check_dict, describe
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import PHASES, CostModel, PlanCost, make_cost
-from shardgym.costs.simulator import SimulatorCost
-from shardgym.costs.simulator.predictor import AdditivePredictor, PlanBatch
 from shardgym.envs.placements import Placements
 from shardgym.errors import InputError, MeasurementError
-from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan
+from shardgym.plan import Shard, ShardingPlan
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 
@@ -134,6 +132,13 @@ class PlanScorer:
             shares.append(self._even_shares[number])
         return np.array(shares)
 
+    def time_shares(self) -> Floats:
+        """Return compute of all devices over the even share: now, and with the next shard; shape (N, D, 2).
+
+        0 where there is no device. Only additive costs can say it: see `AdditiveScorer`.
+        """
+        raise NotImplementedError
+
     def save(self, row: int) -> Any:
         """Return the state that `load` needs to restore partial costs."""
 
@@ -170,114 +175,6 @@ class PlanScorer:
                 table = dataclasses.replace(table, name=name, embedding_dim=width)
             self._stand_ins[key] = table
         return self._stand_ins[key]
-
-
-class SimulatorScorer(PlanScorer):
-    """Scores placements with an oracle of the simulator, which predicts plans of several tasks together.
-
-    For partial costs, one more shard takes one vector addition and one call of the predictor's head.
-
-    Args:
-        cost: the oracle.
-        placements: what is scored.
-        partial: whether partial costs are needed.
-    """
-
-    def __init__(self, cost: SimulatorCost, placements: Placements, *, partial: bool) -> None:
-        self._oracle = cost
-        self._partial = partial
-        super().__init__(cost, placements)
-        width = self._predictor.latents(np.zeros(0, dtype=np.int64)).shape[1]
-        self._sums = np.zeros((*placements.loads.shape[:2], width if partial else 0))
-
-    def forget(self) -> None:
-        """See `PlanScorer`."""
-        super().forget()
-        self._predictor: AdditivePredictor = self._oracle.predictor()
-        #: Numbers of the catalog's tasks and shards in the predictor, -1 for those that are not encoded yet.
-        self._task_numbers = np.zeros(0, dtype=np.int64)
-        self._shard_numbers = np.zeros(0, dtype=np.int64)
-
-    def start(self, rows: Ints) -> None:
-        """See `PlanScorer`; a task of a kind that the weights were not trained on is an `InputError`."""
-        if self._partial:
-            self._encode(self._placements.task[rows])
-            self._sums[rows] = 0.0
-
-    def place(self, rows: Ints, devices: Ints) -> None:
-        """See `PlanScorer`."""
-        if self._partial:
-            shards = self._shard_numbers[self._placements.next[rows]]
-            self._sums[rows, devices] += self._predictor.latents(shards)
-
-    def costs(self, rows: Ints, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
-        """See `PlanScorer`. Complete placements are feasible plans, so they are not validated again."""
-        p = self._placements
-        shards = p.shards[rows]
-        # A width that no kernel takes makes a plan infeasible: `CostModel.evaluate` gives the reason.
-        odd = (p.catalog.shard["width"][shards] % COLUMN_UNIT > 0).any(axis=1)
-        num_devices = np.where(odd, 0, p.catalog.task["num_devices"][p.task[rows]])
-        self._encode(p.task[rows[~odd]])
-        costs: dict[int, PlanCost] = {}
-        for count in np.unique(num_devices).tolist():
-            group = np.flatnonzero(num_devices == count)
-            if count:
-                exists = shards[group] > 0
-                numbers = self._shard_numbers[shards[group][exists]]
-                batch = PlanBatch(count, exists.sum(axis=1), numbers, p.devices[rows[group]][exists])
-                found = self._predictor.plan_costs(batch)
-            else:
-                found = super().costs(rows[group], [plans[n] for n in group.tolist()])
-            costs |= zip(group.tolist(), found, strict=True)
-        return [costs[n] for n in range(len(plans))]
-
-    def partial_ms(self, rows: Ints) -> tuple[Floats, dict[int, str]]:
-        """See `PlanScorer`; nothing is infinite."""
-        p = self._placements
-        ms = np.zeros(len(rows))
-        tasks = p.task[rows]
-        num_devices = p.catalog.task["num_devices"][tasks]
-        for count in np.unique(num_devices).tolist():
-            group = np.flatnonzero(num_devices == count)
-            loads = p.loads[rows[group], :count]
-            shards = loads[:, :, 3].astype(np.int64)
-            per_device = self._predictor.per_device_ms(
-                self._task_numbers[tasks[group]], self._sums[rows[group], :count], shards, loads[:, :, 1]
-            )
-            ms[group] = per_device.sum(axis=2).max(axis=1)
-        return ms, {}
-
-    def save(self, row: int) -> Any:
-        """See `PlanScorer`."""
-        return self._sums[row].copy()
-
-    def load(self, row: int, saved: Any) -> None:
-        """See `PlanScorer`."""
-        self.start(np.array([row]))
-        self._sums[row] = saved
-
-    def _encode(self, tasks: Ints) -> None:
-        """Let the predictor encode all shards of the tasks that are new to it."""
-        catalog = self._placements.catalog
-        new = len(catalog.tasks) - len(self._task_numbers)
-        if new:
-            self._task_numbers = np.pad(self._task_numbers, (0, new), constant_values=-1)
-            missing = len(catalog.shard) - len(self._shard_numbers)
-            self._shard_numbers = np.pad(self._shard_numbers, (0, missing), constant_values=-1)
-        unknown = tasks[self._task_numbers[tasks] < 0]
-        for number in np.unique(unknown).tolist() if len(unknown) else ():
-            task = catalog.tasks[number]
-            numbers = catalog.shards_of(number)
-            self._task_numbers[number] = self._predictor.add_task(task)
-            shards = [catalog.placed(shard, 0, 0) for shard in numbers.tolist()]
-            self._shard_numbers[numbers] = self._predictor.encode(task, shards)
-
-
-def plan_scorer(cost: CostModel, placements: Placements, *, partial: bool) -> PlanScorer:
-    """Return the scorer for a cost model; `partial` says whether partial costs are needed."""
-    if type(cost) is SimulatorCost and cost.role == "oracle":
-        return SimulatorScorer(cost, placements, partial=partial)
-    return PlanScorer(cost, placements)
 
 
 def cost_model(cost: str | CostModel, settings: dict[str, Any] | None) -> tuple[CostModel, bool]:

@@ -33,6 +33,13 @@ def halvable_task(widths, devices=2, memory_bytes=2**20, rows=64, **options):
     return ShardingTask(tables, Topology(num_devices=devices, memory_bytes=memory_bytes), batch_size=64, **options)
 
 
+def with_reuse(task):
+    """The task with reuse histograms, which the simulator reads."""
+    histogram = (0.5, 0.5, *[0.0] * 15)
+    tables = tuple(dataclasses.replace(table, reuse_histogram=histogram) for table in task.tables)
+    return dataclasses.replace(task, tables=tables)
+
+
 def masked_rollout(env, seed, steps=40):
     """Yield what every reset and step returned, choosing among unmasked actions."""
     rng = np.random.default_rng(seed)

@@ -5,7 +5,7 @@ import dataclasses
 import gymnasium
 import numpy as np
 import pytest
-from env_toys import halvable_task, make_tasks, play, returns
+from env_toys import halvable_task, make_tasks, play, returns, with_reuse
 
 from shardgym.costs.roofline import RooflineCost
 from shardgym.envs.env import ColumnWiseEnv, TableWiseEnv
@@ -15,13 +15,6 @@ from shardgym.plan import Shard, ShardingPlan
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology
-
-
-def with_reuse(task):
-    """The task with reuse histograms, which the simulator reads."""
-    histogram = (0.5, 0.5, *[0.0] * 15)
-    tables = tuple(dataclasses.replace(table, reuse_histogram=histogram) for table in task.tables)
-    return dataclasses.replace(task, tables=tables)
 
 
 class Picky(RooflineCost):

@@ -1,0 +1,224 @@
+"""AdditiveScorer: costs of placements whose cost is additive, so that one more shard takes one addition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from shardgym.arrays import Bools, Floats, Ints
+from shardgym.costs.additive import AdditiveCosts
+from shardgym.costs.base import CostModel, PlanCost
+from shardgym.costs.simulator import SimulatorCost
+from shardgym.costs.simulator.predictor import AdditivePredictor, PlanBatch
+from shardgym.envs.placements import Placements
+from shardgym.envs.scoring import PlanScorer
+from shardgym.envs.shard_catalog import NOTHING
+from shardgym.errors import InputError
+from shardgym.plan import COLUMN_UNIT, ShardingPlan
+
+
+class AdditiveScorer(PlanScorer):
+    """Scores placements with a cost that is additive; all episodes are priced in one call.
+
+    Args:
+        cost: the cost model.
+        placements: what is scored.
+        costs: of `cost.additive()`.
+        partial: whether partial costs or times of devices are needed.
+    """
+
+    def __init__(self, cost: CostModel, placements: Placements, costs: AdditiveCosts, *, partial: bool) -> None:
+        self._costs = costs
+        self._partial = partial
+        super().__init__(cost, placements)
+        num_envs, max_devices = placements.loads.shape[:2]
+        #: Added latents of every device.
+        self._sums: Floats = np.zeros((num_envs, max_devices, self._num_latents if partial else 0))
+        #: Whether a shard was placed whose width no kernel takes.
+        self._odd: Bools = np.zeros(num_envs, dtype=np.bool_)
+
+    def forget(self) -> None:
+        """See `PlanScorer`."""
+        super().forget()
+        if self._costs.num_tasks:
+            costs = self._cost.additive()
+            assert costs is not None
+            self._costs = costs
+        self._num_latents = self._costs.latents(np.zeros(0, dtype=np.int64)).shape[1]
+        #: Numbers of the catalog's tasks and shards in the costs, -1 for those that are not encoded yet.
+        self._task_numbers: Ints = np.zeros(0, dtype=np.int64)
+        self._shard_numbers: Ints = np.zeros(0, dtype=np.int64)
+        #: Even shares of the catalog's tasks in ms, not a number for those that were not asked for yet.
+        self._shares: Floats = np.zeros(0)
+
+    def start(self, rows: Ints) -> None:
+        """See `PlanScorer`; a task of a kind that the cost does not know is an `InputError`."""
+        if self._partial:
+            self._encode(self._placements.task[rows])
+            self._sums[rows] = 0.0
+            self._odd[rows] = False
+
+    def place(self, rows: Ints, devices: Ints) -> None:
+        """See `PlanScorer`."""
+        if self._partial:
+            shards = self._placements.next[rows]
+            self._sums[rows, devices] += self._costs.latents(self._shard_numbers[shards])
+            self._odd[rows] |= self._placements.catalog.shard["width"][shards] % COLUMN_UNIT > 0
+
+    def partial_ms(self, rows: Ints) -> tuple[Floats, dict[int, str]]:
+        """See `PlanScorer`."""
+        p = self._placements
+        ms = np.zeros(len(rows))
+        reasons: dict[int, str] = {}
+        odd = self._odd[rows]
+        if odd.any():
+            # `CostModel.evaluate` says why there is no time.
+            ms[odd], reasons = super().partial_ms(rows[odd])
+        tasks = p.task[rows]
+        num_devices = np.where(odd, 0, p.catalog.task["num_devices"][tasks])
+        for count in np.unique(num_devices[~odd]).tolist():
+            group = np.flatnonzero(num_devices == count)
+            loads = p.loads[rows[group], :count]
+            shards = loads[:, :, 3].astype(np.int64)
+            per_device = self._costs.per_device_ms(
+                self._task_numbers[tasks[group]], self._sums[rows[group], :count], shards, loads[:, :, 1]
+            )
+            ms[group] = per_device.sum(axis=2).max(axis=1)
+        return ms, reasons
+
+    def even_share_ms(self, rows: Ints) -> Floats:
+        """See `PlanScorer`."""
+        p = self._placements
+        tasks = p.task[rows]
+        for task in np.unique(tasks).tolist():
+            first = p.catalog.task["first"][task]
+            if (p.catalog.shard["width"][first : first + p.catalog.task["tables"][task]] % COLUMN_UNIT).any():
+                return super().even_share_ms(rows)
+        return self._shares_of(tasks)
+
+    def time_shares(self) -> Floats:
+        """See `PlanScorer`."""
+        p = self._placements
+        waiting = p.next != NOTHING
+        added = np.zeros((len(waiting), 1, self._num_latents))
+        added[waiting, 0] = self._costs.latents(self._shard_numbers[p.next[waiting]])
+        sums = np.stack([self._sums, self._sums + added], axis=2)
+        counts = np.repeat(p.loads[:, :, 3:].astype(np.int64), 2, axis=2)
+        counts[:, :, 1] += waiting[:, None]
+        counts[p.capacity < 0] = 0
+        compute_ms = self._costs.device_ms(sums, counts).sum(axis=3)
+        return np.asarray(compute_ms / self._shares_of(p.task)[:, None, None], dtype=np.float64)
+
+    def save(self, row: int) -> Any:
+        """See `PlanScorer`."""
+        return self._sums[row].copy(), bool(self._odd[row])
+
+    def load(self, row: int, saved: Any) -> None:
+        """See `PlanScorer`."""
+        self.start(np.array([row]))
+        self._sums[row], self._odd[row] = saved
+
+    def _encode(self, tasks: Ints) -> None:
+        """Encode all shards of the tasks that are new."""
+        catalog = self._placements.catalog
+        new = len(catalog.tasks) - len(self._task_numbers)
+        if new:
+            self._task_numbers = np.pad(self._task_numbers, (0, new), constant_values=-1)
+            self._shares = np.pad(self._shares, (0, new), constant_values=np.nan)
+            missing = len(catalog.shard) - len(self._shard_numbers)
+            self._shard_numbers = np.pad(self._shard_numbers, (0, missing), constant_values=-1)
+        unknown = tasks[self._task_numbers[tasks] < 0]
+        for number in np.unique(unknown).tolist() if len(unknown) else ():
+            task = catalog.tasks[number]
+            shards = catalog.shards_of(number)
+            names, rows, widths = (catalog.shard[name][shards].tolist() for name in ("name", "rows", "width"))
+            self._task_numbers[number] = self._costs.add_task(task)
+            self._shard_numbers[shards] = self._costs.encode_keys(task, list(zip(names, rows, widths, strict=True)))
+
+    def _shares_of(self, tasks: Ints) -> Floats:
+        """Return even shares of tasks, shape (n,); those that are new are priced together."""
+        self._encode(tasks)
+        p = self._placements
+        shares = self._shares[tasks]
+        unknown = np.isnan(shares)
+        if unknown.any():
+            new = np.unique(tasks[unknown])
+            num_devices = p.catalog.task["num_devices"][new]
+            for count in np.unique(num_devices).tolist():
+                group = new[num_devices == count]
+                sums = np.zeros((len(group), count, self._num_latents))
+                for place, task in enumerate(group.tolist()):
+                    first = p.catalog.task["first"][task]
+                    tables = self._shard_numbers[first : first + p.catalog.task["tables"][task]]
+                    sums[place, 0] = self._costs.latents(tables).sum(axis=0)
+                on_first = np.zeros((2, len(group), count))
+                on_first[:, :, 0] = p.catalog.task["totals"][group][:, [3, 1]].T  # number of tables, columns
+                shards, widths = on_first
+                phases = self._costs.per_device_ms(self._task_numbers[group], sums, shards.astype(np.int64), widths)
+                self._shares[group] = phases.sum(axis=2).max(axis=1) / count
+            shares = self._shares[tasks]
+        return shares
+
+
+class SimulatorScorer(AdditiveScorer):
+    """Scores placements with an oracle of the simulator, which also predicts complete plans of several tasks together.
+
+    Args:
+        cost: the oracle.
+        placements: what is scored.
+        predictor: of `cost.additive()`.
+        partial: whether partial costs or times of devices are needed.
+    """
+
+    _costs: AdditivePredictor
+
+    def costs(self, rows: Ints, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
+        """See `PlanScorer`. Complete placements are feasible plans, so they are not validated again."""
+        p = self._placements
+        shards = p.shards[rows]
+        # A width that no kernel takes makes a plan infeasible: `CostModel.evaluate` gives the reason.
+        odd = (p.catalog.shard["width"][shards] % COLUMN_UNIT > 0).any(axis=1)
+        num_devices = np.where(odd, 0, p.catalog.task["num_devices"][p.task[rows]])
+        self._encode(p.task[rows[~odd]])
+        costs: dict[int, PlanCost] = {}
+        for count in np.unique(num_devices).tolist():
+            group = np.flatnonzero(num_devices == count)
+            if count:
+                exists = shards[group] > 0
+                numbers = self._shard_numbers[shards[group][exists]]
+                batch = PlanBatch(count, exists.sum(axis=1), numbers, p.devices[rows[group]][exists])
+                found = self._costs.plan_costs(batch)
+            else:
+                found = super().costs(rows[group], [plans[n] for n in group.tolist()])
+            costs |= zip(group.tolist(), found, strict=True)
+        return [costs[n] for n in range(len(plans))]
+
+
+def plan_scorer(cost: CostModel, placements: Placements, *, partial: bool, timed: bool) -> PlanScorer:
+    """Return the scorer for a cost model.
+
+    Args:
+        cost: the cost model.
+        placements: what is scored.
+        partial: whether partial costs are needed.
+        timed: whether times of devices are needed.
+
+    Raises:
+        InputError: times are needed, and the cost is not additive.
+    """
+    # A subclass that overrides `score` has other costs than those that its base class adds up.
+    classes = type(cost).__mro__
+    additive = next(n for n, cls in enumerate(classes) if "additive" in vars(cls))
+    costs = cost.additive() if additive <= next(n for n, cls in enumerate(classes) if "score" in vars(cls)) else None
+    if isinstance(cost, SimulatorCost) and isinstance(costs, AdditivePredictor):
+        return SimulatorScorer(cost, placements, costs, partial=partial or timed)
+    if costs is not None:
+        return AdditiveScorer(cost, placements, costs, partial=partial or timed)
+    if timed:
+        raise InputError(
+            f"observation='timed' needs a cost that prices devices one by one, such as 'simulator' or 'roofline': this "
+            f"'{cost.name}' scores whole plans only; train with one of those, or use observation='compact'"
+        )
+    return PlanScorer(cost, placements)

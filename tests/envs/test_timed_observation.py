@@ -1,0 +1,87 @@
+"""Timed observations: what devices compute now and with the next shard, as the cost itself adds it up."""
+
+import gymnasium
+import numpy as np
+import pytest
+from env_toys import halvable_task, make_tasks, with_reuse
+from golden_rollouts import Failing
+from simulator_toys import random_task
+from vector_play import COLUMN_WISE, TABLE_WISE, native, play_together, wrapped
+
+import shardgym
+from shardgym.envs.env import ColumnWiseEnv, TableWiseEnv
+from shardgym.envs.scoring import even_share_ms
+from shardgym.errors import InputError
+from shardgym.plan import Shard
+
+
+@pytest.fixture(params=["roofline", "simulator"])
+def cost(request, simulator):
+    return simulator if request.param == "simulator" else shardgym.make_cost("roofline")
+
+
+def expected(cost, task, placed, waiting, max_devices):
+    """Return the times by the interface for searches; `placed` are pairs of a shard and a device."""
+    shards = [shard for shard, _ in placed] + [waiting] * (waiting is not None)
+    state = cost.begin(task, shards)
+    for number, (_, device) in enumerate(placed):
+        state.add(number, device)
+    times = np.zeros((max_devices, 2))
+    devices = np.arange(task.num_devices)
+    times[: task.num_devices] = state.compute_ms().sum(axis=1)[:, None]
+    if waiting is not None:
+        times[: task.num_devices, 1] = state.what_if(np.full_like(devices, len(placed)), devices).sum(axis=1)
+    return (times / even_share_ms(cost, task)).ravel()
+
+
+def test_times_of_whole_tables(cost):
+    task = random_task(np.random.default_rng(3), 5, 3)
+    env = TableWiseEnv(tasks=[task], cost=cost, observation="timed", order="task", max_devices=4)
+    observation, _ = env.reset(seed=0)
+    placed = []
+    for table, device in zip((*task.tables, None), (2, 0, 2, 1, 0, 0), strict=True):
+        waiting = None if table is None else Shard.whole(table, 0)
+        np.testing.assert_allclose(observation["times"], expected(cost, task, placed, waiting, 4), rtol=1e-5)
+        if waiting is not None:
+            observation, *_ = env.step(device)
+            placed.append((waiting, device))
+
+
+def test_times_of_halves(cost):
+    task = with_reuse(halvable_task([16, 8]))
+    env = ColumnWiseEnv(tasks=[task], cost=cost, observation="full_timed", order="task")
+    env.reset(seed=0)
+    halves = [Shard("t0", (0, 64), columns, 0) for columns in ((0, 8), (8, 16))]
+    seen = [env.step(action)[0]["times"] for action in (2, 1)]
+    np.testing.assert_allclose(seen[0], expected(cost, task, [], halves[0], 2), rtol=1e-5)
+    np.testing.assert_allclose(seen[1], expected(cost, task, [(halves[0], 1)], halves[1], 2), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("env_id", "observation"), [(TABLE_WISE, "full_timed"), (COLUMN_WISE, "timed")])
+def test_native_environments_see_the_same(env_id, observation, cost):
+    rng = np.random.default_rng(6)
+    tasks = [random_task(rng, tables, devices) for tables, devices in ((5, 2), (7, 3), (2, 4), (4, 1))]
+    settings = {"tasks": tasks, "cost": cost, "observation": observation, "autoreset_mode": "SameStep"}
+    envs = [make(env_id, **settings) for make in (wrapped, native)]
+    assert play_together(envs, seed=6, steps=60)["complete"] > 5
+
+
+def test_a_restored_episode_sees_the_same_times(cost):
+    tasks = [random_task(np.random.default_rng(7), 5, 3)]
+    env, other = (TableWiseEnv(tasks=tasks, cost=cost, observation="timed") for _ in range(2))
+    env.reset(seed=0)
+    env.step(1)
+    saved = env.snapshot()
+    times = env.step(2)[0]["times"]
+    for twin in (env, other):
+        twin.restore(saved)
+        assert np.array_equal(twin.step(2)[0]["times"], times)
+
+
+@pytest.mark.parametrize("env_id", [TABLE_WISE, COLUMN_WISE])
+@pytest.mark.parametrize("cost", [Failing(), "fbgemm"])
+def test_costs_that_score_whole_plans_only_are_an_input_error(env_id, cost):
+    """A subclass of an additive cost that scores otherwise is one of them."""
+    pytest.importorskip("fbgemm_gpu", reason="needs the extra 'cpu'")
+    with pytest.raises(InputError, match=r"observation='timed' needs a cost .* scores whole plans only; train with"):
+        gymnasium.make(env_id, tasks=make_tasks(), cost=cost, observation="timed")

@@ -9,7 +9,6 @@ import pytest
 from env_toys import make_tasks
 
 from shardgym.envs.game import REWARDS
-from shardgym.envs.observation import OBSERVATIONS
 from shardgym.envs.registration import ENV_IDS
 
 pytest.importorskip("stable_baselines3", reason="needs the extra 'rl'")
@@ -17,6 +16,9 @@ sb3_contrib = pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
 
 from stable_baselines3 import A2C, DQN, PPO  # noqa: E402
 from stable_baselines3.common.env_checker import check_env  # noqa: E402
+
+#: The least and the most that environments show.
+OBSERVATIONS = ("compact", "full_timed")
 
 SETTINGS = {
     PPO: {"n_steps": 64, "batch_size": 32, "n_epochs": 2},

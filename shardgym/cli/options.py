@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,12 @@ from shardgym.task import ShardingTask
 
 #: The cost that commands use which need one that runs everywhere.
 DEFAULT_ORACLE = "roofline"
+
+#: End of the help of commands that read tasks and plans.
+TASK_AND_PLAN = (
+    "TASK is a task file, or SUITE/INDEX such as quick-v1/0. PLAN is a plan file, or one device for every table: "
+    '{"TABLE": DEVICE, ...} in .json, columns table,device in .csv.'
+)
 
 #: How costs and solvers with settings are written, for help texts.
 NOTATION = "NAME[,KEY=VALUE...]"
@@ -85,35 +91,23 @@ def positive(text: str | int) -> int:
     return natural(text, least=1)
 
 
-def positive_number(text: str | float) -> float:
-    """Parse a number above 0 that is finite."""
-    value = _parse_float(text)
-    if not 0 < value < math.inf:
-        raise click.BadParameter(f"expected a finite number above 0, got '{text!s:.40}'")
-    return value
+def _number_type(expected: str, accepts: Callable[[float], bool]) -> Callable[[str | float], float]:
+    def parse(text: str | float) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not accepts(value):
+            raise click.BadParameter(f"expected {expected}, got '{text!s:.40}'")
+        return value
+
+    return parse
 
 
-def non_negative_number(text: str | float) -> float:
-    """Parse a number of at least 0 that is finite."""
-    value = _parse_float(text)
-    if not 0 <= value < math.inf:
-        raise click.BadParameter(f"expected a finite number of at least 0, got '{text!s:.40}'")
-    return value
-
-
-def share(text: str | float) -> float:
-    """Parse a number from 0 to 1."""
-    value = _parse_float(text)
-    if not 0 <= value <= 1:
-        raise click.BadParameter(f"expected a share from 0 to 1, got '{text!s:.40}'")
-    return value
-
-
-def _parse_float(text: str | float) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
+#: Types of numbers.
+positive_number = _number_type("a finite number above 0", lambda value: 0 < value < math.inf)
+non_negative_number = _number_type("a finite number of at least 0", lambda value: 0 <= value < math.inf)
+share = _number_type("a share from 0 to 1", lambda value: 0 <= value <= 1)
 
 
 def folder(text: str | Path) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -42,18 +42,17 @@ def terminal_width() -> int:
     return shutil.get_terminal_size((100, 24)).columns
 
 
-def note_lines(costs: Sequence[tuple[str, PlanCost]]) -> list[str]:
-    """Return one line per distinct note of some costs.
+def print_notes(costs: Iterable[tuple[str, PlanCost]]) -> None:
+    """Print one line per distinct note of some costs.
 
     Args:
         costs: what each cost is called, and the cost. A note that only some of the feasible ones have names these.
     """
-    lines = []
+    costs = list(costs)
     for note in dict.fromkeys(note for _, cost in costs for note in cost.notes):
         is_general = all(note in cost.notes for _, cost in costs if cost.feasible)
         names = ", ".join(name for name, cost in costs if note in cost.notes)
-        lines.append(f"note: {note}" if is_general else f"note: {note} ({names})")
-    return lines
+        print(f"note: {note}" if is_general else f"note: {note} ({names})")
 
 
 def check_free(path: Path, force: bool) -> None:

@@ -9,8 +9,17 @@ from pathlib import Path
 import click
 from tabulate import tabulate
 
-from shardgym.cli.options import NOTATION, Command, device_option, force_option, json_option, open_cost, read_task
-from shardgym.cli.output import check_free, count, is_ascii_only, note_lines, print_json, terminal_width
+from shardgym.cli.options import (
+    NOTATION,
+    TASK_AND_PLAN,
+    Command,
+    device_option,
+    force_option,
+    json_option,
+    open_cost,
+    read_task,
+)
+from shardgym.cli.output import check_free, count, is_ascii_only, print_json, print_notes, terminal_width
 from shardgym.cli.plan_files import plan_to_csv, read_plan
 from shardgym.costs.base import PlanCost
 from shardgym.files import write_whole
@@ -32,7 +41,7 @@ TIE_RULE = (
 )
 
 
-@click.command("measure", cls=Command)
+@click.command("measure", cls=Command, epilog=TASK_AND_PLAN)
 @click.argument("task_name", metavar="TASK")
 @click.argument("plan_paths", nargs=-1, required=True, metavar="PLAN...")
 @click.option("--cost", "cost_name", default="fbgemm", metavar="NAME", help=f"Cost model, {NOTATION}.")
@@ -40,9 +49,6 @@ TIE_RULE = (
 @json_option
 def measure(task_name: str, plan_paths: tuple[str, ...], cost_name: str, device: str | None, as_json: bool) -> int:
     """Measure what plans for one task cost.
-
-    TASK is a task file, or SUITE/INDEX such as quick-v1/0. PLAN is a plan file, or one device for every table:
-    {"TABLE": DEVICE, ...} in .json, columns table,device in .csv.
 
     Several plans are measured interleaved in one run, so that they can be compared; a table of all ends the output.
     The lowest total is marked "best" only if it differs from every other by more than 2 standard errors of the
@@ -71,8 +77,7 @@ def measure(task_name: str, plan_paths: tuple[str, ...], cost_name: str, device:
             print(f"{path}:\n{page}\n")
         if len(costs) > 1:
             _print_comparison(plan_paths, costs)
-        for line in note_lines(list(zip(plan_paths, costs, strict=True))):
-            print(line)
+        print_notes(zip(plan_paths, costs, strict=True))
     return 0 if all(cost.feasible for cost in costs) else 1
 
 
@@ -115,7 +120,7 @@ def tie_marks(costs: Sequence[PlanCost]) -> list[str | None]:
     return [mark if is_close else None for is_close in close]
 
 
-@click.command("show", cls=Command)
+@click.command("show", cls=Command, epilog=TASK_AND_PLAN)
 @click.argument("task_name", metavar="TASK")
 @click.argument("plan_path", metavar="PLAN")
 @click.option("--cost", "cost_name", metavar="NAME", help=f"Score the plan with this cost model, {NOTATION}.")
@@ -135,9 +140,6 @@ def show(
     as_json: bool,
 ) -> int:
     """Draw a plan: devices by memory and, with --cost, by time; the worst device and the tables responsible for it.
-
-    TASK is a task file, or SUITE/INDEX such as quick-v1/0. PLAN is a plan file, or one device for every table:
-    {"TABLE": DEVICE, ...} in .json, columns table,device in .csv.
 
     With --cost, "held up by" names the device that the others wait for or that exchanges longest, and whether its
     compute or the columns that it sends set it apart. Exit code 1 when the plan is infeasible; its problems are listed.
@@ -179,14 +181,13 @@ def show(
         if list_shards:
             print(f"{render_shards(task, plan)}\n")
         print(render_plan(task, plan, cost, width=terminal_width(), ascii_only=is_ascii_only()))
-        for line in note_lines([] if cost is None else [("", cost)]):
-            print(line)
+        print_notes([] if cost is None else [("", cost)])
         if csv_path is not None:
             print(f"csv: {count(len(plan.shards), 'shard')} written to {csv_path}")
     return 1 if problems or (cost is not None and not cost.feasible) else 0
 
 
-@click.command("diff", cls=Command)
+@click.command("diff", cls=Command, epilog=TASK_AND_PLAN)
 @click.argument("task_name", metavar="TASK")
 @click.argument("path_a", metavar="A")
 @click.argument("path_b", metavar="B")
@@ -199,11 +200,7 @@ def show(
 def diff(
     task_name: str, path_a: str, path_b: str, cost_name: str | None, list_all: bool, device: str | None, as_json: bool
 ) -> int:
-    """Compare two plans for the same task: devices side by side, tables that moved, tables that are cut differently.
-
-    TASK is a task file, or SUITE/INDEX such as quick-v1/0. A and B are plan files, or one device for every table:
-    {"TABLE": DEVICE, ...} in .json, columns table,device in .csv.
-    """
+    """Compare two plans, A and B: devices side by side, tables that moved, tables that are cut differently."""
     task = read_task(task_name)
     before = read_plan(path_a, task)
     after = read_plan(path_b, task)
@@ -231,6 +228,5 @@ def diff(
                 task, before, after, costs, width=terminal_width(), ascii_only=ascii_only, max_listed=max_listed
             )
         )
-        for line in note_lines([] if costs is None else list(zip("AB", costs, strict=True))):
-            print(line)
+        print_notes(zip("AB", costs or (), strict=False))
     return 0

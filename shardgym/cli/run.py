@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
@@ -27,7 +27,7 @@ from shardgym.cli.options import (
 from shardgym.cli.output import is_ascii_only, print_json, say
 from shardgym.evaluation import Resume, SolverSpec, VerifyReport, evaluate
 from shardgym.evaluation import verify as verify_records
-from shardgym.evaluation.result import RECORDS, RunInfo, read_records, record_files
+from shardgym.evaluation.result import RECORDS, Result, RunInfo, read_records, record_files
 from shardgym.evaluation.runner import ERRORS
 from shardgym.evaluation.verify import RULE, RecordCheck
 from shardgym.files import write_whole
@@ -118,6 +118,11 @@ def run(
     except KeyboardInterrupt:
         say(_how_to_continue(out))
         return INTERRUPTED
+    return _report(results, out, as_json)
+
+
+def _report(results: Sequence[Result], out: Path, as_json: bool) -> int:
+    """Rank what a folder holds, write and print the table, and return the exit code of these results of the run."""
     rankings = [rank(board) for board in load_boards([out / RECORDS])]
     write_whole(out / TABLE, render(rankings, "md") + "\n")
     files = {"records": str(out / RECORDS), "table": str(out / TABLE)}

@@ -16,6 +16,7 @@ from shardgym.arguments import check_instance
 from shardgym.cli.options import (
     DEFAULT_ORACLE,
     NOTATION,
+    TASK_AND_PLAN,
     Command,
     device_option,
     force_option,
@@ -26,13 +27,13 @@ from shardgym.cli.options import (
     positive_number,
     read_task,
 )
-from shardgym.cli.output import check_free, count, note_lines, print_json, say
+from shardgym.cli.output import check_free, count, print_json, print_notes, say
 from shardgym.cli.plan_files import read_plan
 from shardgym.errors import InfeasiblePlanError, InputError
 from shardgym.files import write_whole
 from shardgym.plan import ShardingPlan
 from shardgym.progress import ProgressBar, log_to_stderr
-from shardgym.solver import call_solver, takes, warm_up
+from shardgym.solver import Solver, call_solver, takes, warm_up
 from shardgym.task import ShardingTask
 
 #: Seconds between updates of the progress, and until a solver that reports nothing is remarked on.
@@ -46,7 +47,7 @@ SAME_S = 60.0
 _logger = logging.getLogger("shardgym.solve")
 
 
-@click.command("solve", cls=Command)
+@click.command("solve", cls=Command, epilog=TASK_AND_PLAN)
 @click.argument("task_name", metavar="TASK")
 @click.option(
     "--solver", "solver_name", required=True, metavar="NAME", help=f"{NOTATION}, registered name or module:Class."
@@ -79,9 +80,6 @@ def solve(
 ) -> int:
     """Make one plan for one task and write it to a file.
 
-    TASK is a task file, or SUITE/INDEX such as quick-v1/0. PLAN is a plan file, or one device for every table:
-    {"TABLE": DEVICE, ...} in .json, columns table,device in .csv.
-
     The file appears whole or not at all; an existing one is only replaced with --force. Exit code 1 when there is no
     feasible plan. Meanwhile the best cost so far is shown on standard error, if the solver tells of any. On Ctrl-C the
     best plan so far is written, if there is one, and the exit code is 1 too.
@@ -89,41 +87,26 @@ def solve(
     check_free(output, force)
     task = read_task(task_name)
     solver = open_solver(solver_name)
-    initial_plan = None
-    if initial_path is not None:
-        if not takes(solver, "initial_plan"):
-            raise InputError(
-                f"--initial-plan: solver '{solver_name:.80}' starts from no plan: leave it out, or name a solver "
-                "whose solve takes initial_plan, such as neuroshard_plus"
-            )
-        initial_plan = _read_feasible_plan(initial_path, task)
+    initial_plan = None if initial_path is None else _read_initial_plan(initial_path, task, solver, solver_name)
     hint = ""
     if time_limit is None and takes(solver, "time_limit_s"):
         hint = f"still solving; --time-limit SECONDS ends '{solver_name:.80}' early"
-    progress = SolveProgress(shown=not as_json, hint=hint)
-    best: ShardingPlan | None = None
-
-    def observer(plan: ShardingPlan, cost_ms: float) -> None:
-        nonlocal best
-        check_instance("what the solver tells its observer", plan, ShardingPlan, "observer(plan, cost_ms) takes a plan")
-        best = plan
-        progress.set_best(cost_ms)
-
+    code = 0
     with open_cost(oracle_name, device) as oracle:
         # What a solver prints is not part of the result.
         with contextlib.redirect_stdout(sys.stderr), log_to_stderr(info=not as_json):
             warm_up(solver, task, oracle)
             start = time.perf_counter()
+            progress = SolveProgress(shown=not as_json, hint=hint)
+            options = {"time_limit_s": time_limit, "initial_plan": initial_plan, "observer": progress.observe}
             try:
                 with progress:
-                    options = {"time_limit_s": time_limit, "initial_plan": initial_plan, "observer": observer}
                     plan = call_solver(solver, task, oracle, seed, **options)
-                code = 0
             except KeyboardInterrupt:
-                if best is None:
+                if progress.best is None:
                     raise
                 say("interrupted: this is the best plan so far")
-                plan = best
+                plan = progress.best
                 code = 1
         seconds = time.perf_counter() - start
         plan.validate(task)
@@ -131,24 +114,25 @@ def solve(
     check_free(output, force)
     write_whole(output, plan.to_json(indent=2) + "\n")
     if as_json:
-        print_json({
-            "plan": str(output),
-            "shards": len(plan.shards),
-            "solve_time_s": seconds,
-            "oracle": oracle_name,
-            "oracle_cost": cost.to_dict(),
-        })  # fmt: skip
+        shards = len(plan.shards)
+        page = {"plan": str(output), "shards": shards, "solve_time_s": seconds, "oracle": oracle_name}
+        print_json(page | {"oracle_cost": cost.to_dict()})
     else:
         print(
             f"{output}: {count(len(plan.shards), 'shard')} on {count(task.num_devices, 'device')} "
             f"in {seconds:.3f} s, {cost.total_ms:.3f} ms per step by {oracle_name}"
         )
-        for line in note_lines([("", cost)]):
-            print(line)
+        print_notes([("", cost)])
     return code
 
 
-def _read_feasible_plan(path: str, task: ShardingTask) -> ShardingPlan:
+def _read_initial_plan(path: str, task: ShardingTask, solver: Solver, solver_name: str) -> ShardingPlan:
+    """Read a feasible plan for a solver that can start from one; raises `InputError` otherwise."""
+    if not takes(solver, "initial_plan"):
+        raise InputError(
+            f"--initial-plan: solver '{solver_name:.80}' starts from no plan: leave it out, or name a solver "
+            "whose solve takes initial_plan, such as neuroshard_plus"
+        )
     plan = read_plan(path, task)
     try:
         plan.validate(task)
@@ -166,11 +150,15 @@ class SolveProgress:
     Args:
         shown: whether anything is shown at all.
         hint: what to say, once, of a solver that has reported nothing for `SILENT_S`; "" for nothing.
+
+    Attributes:
+        best: the best plan so far; None while the solver has reported none.
     """
 
     def __init__(self, *, shown: bool, hint: str = "") -> None:
         self._shown = shown
         self._hint = hint
+        self.best: ShardingPlan | None = None
         self._best_ms: float | None = None
         self._logged_at_s = 0.0
         self._logged_ms: float | None = None
@@ -191,8 +179,10 @@ class SolveProgress:
         if self._bar is not None:
             self._bar.close()
 
-    def set_best(self, cost_ms: float) -> None:
-        """Take note of the cost of a new best plan."""
+    def observe(self, plan: ShardingPlan, cost_ms: float) -> None:
+        """Take note of a new best plan; for the solver to call."""
+        check_instance("what the solver tells its observer", plan, ShardingPlan, "observer(plan, cost_ms) takes a plan")
+        self.best = plan
         self._best_ms = float(cost_ms)
 
     def update(self, seconds: float) -> None:

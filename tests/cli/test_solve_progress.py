@@ -18,6 +18,7 @@ from shardgym.cli.solve import SolveProgress
 from shardgym.progress import log_to_stderr
 
 TASK = toy_tasks(1)[0]
+PLAN = ShardingPlan.table_wise(TASK, [0, 0, 1, 1])
 HINT = "still solving; --time-limit SECONDS ends"
 
 
@@ -26,7 +27,7 @@ def told_at(progress: SolveProgress, costs: dict[int, float], until: int) -> Non
     with log_to_stderr(info=True):
         for second in range(1, until + 1):
             if second in costs:
-                progress.set_best(costs[second])
+                progress.observe(PLAN, costs[second])
             progress.update(second)
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from shardgym.arrays import Bools, Floats
 from shardgym.evaluation.result import Result
 from shardgym.leaderboard.boards import Board
+from shardgym.leaderboard.optimality import TaskBounds, task_bounds
 
 #: Of the bootstrap intervals. Solvers with fewer common tasks get none: so few say next to nothing about their spread.
 RESAMPLES = 10_000
@@ -65,6 +66,7 @@ class Row:
         success: share of recorded tasks that it solved.
         completeness: share of the tasks and seeds asked for that have a record.
         median_s: median time per plan.
+        bound_gap: geometric mean of its cost over the task's lower bound, less 1; NaN where the judge has none.
         failures: number of records per status other than "ok".
     """
 
@@ -79,6 +81,7 @@ class Row:
     success: float
     completeness: float
     median_s: float
+    bound_gap: float
     failures: dict[str, int]
 
 
@@ -91,12 +94,14 @@ class Ranking:
         rows: ranked solvers first.
         num_common: tasks that means are taken over.
         best_heuristic: what `relative` is relative to; None when no heuristic solved the common tasks.
+        bounds: of its tasks; None where the judge has none.
     """
 
     board: Board
     rows: tuple[Row, ...]
     num_common: int
     best_heuristic: str | None
+    bounds: TaskBounds | None
 
 
 @dataclass(frozen=True)
@@ -172,13 +177,17 @@ def rank(board: Board) -> Ranking:
     leader = order[0] if order and order[0].is_complete and order[0].num_solved else None
     heuristics = [s for s in comparable if s.solver in HEURISTICS and common.any()]
     best_heuristic = min(heuristics, key=mean_log, default=None)
-    rows = [_row(results, place, common, leader, best_heuristic) for place, results in enumerate(order, start=1)]
-    return Ranking(board, tuple(rows), int(common.sum()), best_heuristic.solver if best_heuristic else None)
+    bounds = task_bounds(board)
+    rows = [
+        _row(results, place, common, leader, best_heuristic, bounds) for place, results in enumerate(order, start=1)
+    ]
+    return Ranking(board, tuple(rows), int(common.sum()), best_heuristic.solver if best_heuristic else None, bounds)
 
 
 def _row(
-    results: SolverResults, place: int, common: Bools, leader: SolverResults | None, best: SolverResults | None
-) -> Row:
+    results: SolverResults, place: int, common: Bools, leader: SolverResults | None, best: SolverResults | None,
+    bounds: TaskBounds | None,
+) -> Row:  # fmt: skip
     own = common & results.solved
     costs = results.cost_ms[own]
     gap = math.nan
@@ -209,6 +218,7 @@ def _row(
         success=results.num_solved / int(results.has_record.sum()) if results.has_record.any() else math.nan,
         completeness=len(records) / results.num_requested if results.num_requested else math.nan,
         median_s=statistics.median(r.solve_time_s for r in records) if records else math.nan,
+        bound_gap=mean_ratio(costs, bounds.total_ms[own]) - 1 if bounds else math.nan,
         failures=dict(Counter(r.status for r in records if r.status != "ok")),
     )
 

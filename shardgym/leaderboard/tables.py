@@ -28,11 +28,13 @@ FORMATS = {"text": "simple", "md": "github"}
 
 HEADERS = ("rank", "solver", "mean ms", "vs greedy", "gap", "95 % interval", "solved", "complete", "tasks",
            "time/plan")  # fmt: skip
+#: Stands last, where the judge has lower bounds.
+BOUND_HEADER = "gap to bound"
 
 #: Footnotes of text tables are wrapped to about the width of the table.
 _WIDTH = 104
 
-_ALIGN = ("right", "left") + ("right",) * 8
+_ALIGN = ("right", "left") + ("right",) * 9
 
 
 def render(rankings: Sequence[Ranking], style: str = "text") -> str:
@@ -72,8 +74,10 @@ def _one(ranking: Ranking, style: str) -> str:
     on = "" if key.hardware == key.judge else f" on {key.hardware}"
     place = "" if ranking.board.place is None else f", {ranking.board.place}"
     title = f"{key.suite}: {_num_tasks(ranking)}, judged by {key.judge}{on}{place}"
-    cells = [_cells(row, ranking.num_common) for row in ranking.rows]
-    table = tabulate(cells, HEADERS, FORMATS[style], colalign=_ALIGN, disable_numparse=True) if cells else "no solver"
+    headers = (*HEADERS, BOUND_HEADER) if ranking.bounds else HEADERS
+    cells = [_cells(row, ranking.num_common)[: len(headers)] for row in ranking.rows]
+    align = _ALIGN[: len(headers)]
+    table = tabulate(cells, headers, FORMATS[style], colalign=align, disable_numparse=True) if cells else "no solver"
     if style == "md":
         notes = "\n".join(f"- {line}" for line in footer(ranking))
         return f"## {title}\n\n{table}\n\n{notes}"
@@ -105,6 +109,7 @@ def _cells(row: Row, num_common: int) -> list[str]:
         _dash_if_nan(row.completeness, f"{100 * row.completeness:.4g} %"),
         str(row.tasks),
         _dash_if_nan(row.median_s, duration),
+        _dash_if_nan(row.bound_gap, f"{100 * row.bound_gap:+.1f} %"),
     ]
 
 
@@ -141,6 +146,12 @@ def footer(ranking: Ranking) -> list[str]:
         f"Gap: geometric mean over tasks of cost / cost of rank 1, less 1; interval by {RESAMPLES:,} bootstrap "
         f"resamples of the tasks, seed {SEED}. '1=' marks a tie with rank 1: the interval contains 0.",
     ]
+    if ranking.bounds is not None:
+        covered = "whatever it cuts" if ranking.bounds.row_cuts else "that cuts no rows"
+        notes.append(
+            f"{BOUND_HEADER.capitalize()}: geometric mean over tasks of cost / lower bound, less 1. No plan "
+            f"{covered} costs less than the bound (shardgym.lower_bound)."
+        )
     if ranking.num_common < MIN_TASKS:
         notes.append(f"Fewer than {MIN_TASKS} tasks: no intervals, and nobody can be told from rank 1.")
     if any(row.tasks not in (0, ranking.num_common) for row in ranking.rows):

@@ -1,4 +1,4 @@
-"""The inner search over the simulator compiled by numba: finds the plans of `GridSearch` with `SimulatorDeviceSets`."""
+"""The inner search over the simulator compiled by numba: finds the plans of `GridSearch` with `AdditiveDeviceSets`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from neuroshard.compiled_predictor import ComputeHead, compute_head_of, exchange_network_of, head_ms, slowest_ms
-from neuroshard.device_sets import DECIMALS, SimulatorDeviceSets
+from neuroshard.device_sets import DECIMALS, AdditiveDeviceSets
 from neuroshard.grid_search import BestPlacements, Cutoff, InnerSearch, PartialPlacements, best_placements
 from neuroshard.jit import jit
 from neuroshard.shard_table import ShardTable
 from shardgym.arrays import Floats, Ints
-from shardgym.costs.simulator import SimulatorCost
+from shardgym.costs.simulator.predictor import AdditivePredictor
 from shardgym.incumbent import Budget
 from shardgym.task import ELEMENT_BYTES
 
@@ -72,20 +72,20 @@ class Limits(NamedTuple):
     shard_bytes: Ints
 
 
-class CompiledDeviceSets(SimulatorDeviceSets):
+class CompiledDeviceSets(AdditiveDeviceSets):
     """The same sets, looked up and priced by compiled code.
 
     Args:
         shards: of the task.
-        cost: an oracle.
+        costs: of a simulator.
 
     Raises:
-        InputError: `cost` is a judge, or does not know tasks of this kind.
+        InputError: `costs` knows no tasks of this kind.
     """
 
-    def __init__(self, shards: ShardTable, cost: SimulatorCost) -> None:
-        super().__init__(shards, cost)
-        networks = self._predictor.networks
+    def __init__(self, shards: ShardTable, costs: AdditivePredictor) -> None:
+        super().__init__(shards, costs)
+        networks = costs.networks
         self._head = compute_head_of(networks.best)
         self._exchanges = {name: exchange_network_of(params) for name, params in networks.comm.items()}
 

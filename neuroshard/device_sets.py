@@ -10,9 +10,8 @@ import numpy.typing as npt
 
 from neuroshard.shard_table import ShardTable, plan_of
 from shardgym.arrays import Floats, Ints
+from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import PHASES, CostModel, PlanCost
-from shardgym.costs.simulator import SimulatorCost
-from shardgym.costs.simulator.predictor import AdditivePredictor
 
 #: Times are compared to this many decimals of a ms, so that the order of a sum's terms decides nothing.
 DECIMALS = 9
@@ -140,23 +139,23 @@ class DeviceSets(abc.ABC):
             setattr(self, name, grown)
 
 
-class SimulatorDeviceSets(DeviceSets):
-    """Sets priced by the learned simulator: one vector addition each, and one call of the head for all new ones.
+class AdditiveDeviceSets(DeviceSets):
+    """Sets priced by sums over their shards: one vector addition each, and one call for all new ones.
 
     Args:
         shards: of the task; those that halving leads to are encoded at once, here and never again.
-        cost: an oracle.
+        costs: of an additive cost model.
 
     Raises:
-        InputError: `cost` is a judge, or does not know tasks of this kind.
+        InputError: `costs` knows no tasks of this kind.
     """
 
-    _arrays = (*DeviceSets._arrays, "_sums", "_widths")
+    _arrays = (*DeviceSets._arrays, "_sums", "_counts", "_widths")
 
-    def __init__(self, shards: ShardTable, cost: SimulatorCost) -> None:
-        self._predictor = cost.predictor()
-        self._task = self._predictor.add_task(shards.task)
-        self._latents = latents_of(self._predictor, shards, shards.reached_by_halving())
+    def __init__(self, shards: ShardTable, costs: AdditiveCosts) -> None:
+        self._costs = costs
+        self._task = costs.add_task(shards.task)
+        self._latents = latents_of(costs, shards, shards.reached_by_halving())
         self._shard_widths: Floats = shards.columns.astype(np.float64)
         super().__init__(shards)
 
@@ -164,6 +163,7 @@ class SimulatorDeviceSets(DeviceSets):
         """See `DeviceSets`."""
         super().clear()
         self._sums: Floats = np.zeros((len(self.compute_ms), self._latents.shape[1]))
+        self._counts: Ints = np.zeros(len(self.compute_ms), dtype=np.int64)
         self._widths: Floats = np.zeros(len(self.compute_ms))
 
     def lower_bounds(self, sets: Ints) -> Floats:
@@ -172,22 +172,22 @@ class SimulatorDeviceSets(DeviceSets):
 
     def total_ms(self, sets: Ints) -> Floats:
         """See `DeviceSets`."""
-        return self._predictor.slowest_ms(self._task, self.compute_ms[sets], self._widths[sets])
+        return self._costs.slowest_ms(self._task, self.compute_ms[sets], self._widths[sets])
 
     def _price(self, numbers: Ints, sets: Ints, shards: Ints) -> Floats:
         self._widths[numbers] = self._widths[sets] + self._shard_widths[shards]
-        sums = self._sums[sets] + self._latents[shards]
-        self._sums[numbers] = sums
-        return np.asarray(self._predictor.compute_ms(sums).sum(axis=1), dtype=np.float64)
+        self._counts[numbers] = self._counts[sets] + 1
+        self._sums[numbers] = self._sums[sets] + self._latents[shards]
+        compute_ms = self._costs.device_ms(self._sums[numbers], self._counts[numbers])
+        return np.asarray(compute_ms.sum(axis=1), dtype=np.float64)
 
 
-def latents_of(predictor: AdditivePredictor, shards: ShardTable, rows: Ints) -> Floats:
-    """Return what some shards, encoded together, add to the sum of their device; zeros for others, shape (R, 32)."""
+def latents_of(costs: AdditiveCosts, shards: ShardTable, rows: Ints) -> Floats:
+    """Return what some shards, encoded together, add to the sum of their device; zeros for others, shape (R, K)."""
     # Making a `Shard` of every row, which checks its fields, would take longer than encoding them.
     tables = [(table.name, table.num_embeddings) for table in shards.task.tables]
     described = zip(shards.tables[rows].tolist(), shards.columns[rows].tolist(), strict=True)
-    numbers = predictor.encode_keys(shards.task, [(*tables[table], columns) for table, columns in described])
-    known = predictor.latents(numbers)
+    known = costs.latents(costs.encode_keys(shards.task, [(*tables[table], columns) for table, columns in described]))
     latents = np.zeros((len(shards), known.shape[1]))
     latents[rows] = known
     return latents
@@ -196,7 +196,7 @@ def latents_of(predictor: AdditivePredictor, shards: ShardTable, rows: Ints) -> 
 class EvaluatedDeviceSets(DeviceSets):
     """Sets priced by any cost model, which evaluates plans of made-up tasks: every new set is what one device holds.
 
-    This is slow with most cost models; the search is made for the learned simulator.
+    This is slow with most cost models; the search is made for additive ones.
 
     Args:
         shards: of the task.

@@ -13,7 +13,7 @@ from typing import TypeGuard
 import numpy as np
 
 from neuroshard.beam import BeamSearch, SearchSettings
-from neuroshard.device_sets import EvaluatedDeviceSets, SimulatorDeviceSets
+from neuroshard.device_sets import AdditiveDeviceSets, EvaluatedDeviceSets
 from neuroshard.grid_search import Cutoff, GridSearch, InnerSearch
 from neuroshard.packing import pack
 from neuroshard.shard_table import ShardTable, plan_of
@@ -176,25 +176,25 @@ class NeuroShard(ColumnSolver):
 def inner_search(
     shards: ShardTable, cost: CostModel, budget: Budget, *, compiled: bool, threads: int = 1
 ) -> InnerSearch:
-    """Return the inner search for a cost model; it runs compiled over simulators that are oracles.
+    """Return the inner search for a cost model; over a simulator that is an oracle, it may run compiled.
 
     Threads are for compiled code; what runs in Python stays on one.
 
     Raises:
         InputError: `cost` cannot price tasks of this kind.
     """
-    if not _is_oracle(cost):
-        return GridSearch(EvaluatedDeviceSets(shards, cost), budget)
-    if not compiled:
-        return GridSearch(SimulatorDeviceSets(shards, cost), budget)
+    if not compiled or not _is_oracle(cost):
+        costs = cost.additive()
+        sets = EvaluatedDeviceSets(shards, cost) if costs is None else AdditiveDeviceSets(shards, costs)
+        return GridSearch(sets, budget)
     from neuroshard.compiled_search import CompiledDeviceSets, CompiledGridSearch, ThreadedSearch
 
-    searches = [CompiledGridSearch(CompiledDeviceSets(shards, cost), budget) for _ in range(threads)]
+    searches = [CompiledGridSearch(CompiledDeviceSets(shards, cost.predictor()), budget) for _ in range(threads)]
     return searches[0] if threads == 1 else ThreadedSearch(searches)
 
 
 def _is_oracle(cost: CostModel) -> TypeGuard[SimulatorCost]:
-    """Say whether device sets can be priced by adding up what shards contribute."""
+    """Say whether the search can run compiled over a cost model."""
     return isinstance(cost, SimulatorCost) and cost.role == "oracle"
 
 

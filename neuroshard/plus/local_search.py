@@ -54,7 +54,7 @@ class PlusSettings:
             raise InputError(f"softness {soft!r} is not a number from 0 on")
 
     def kicks_within(self, tables: int, *, limited: bool) -> int | None:
-        """Return the number of kicks with the simulator, with or without a time limit; None for any number.
+        """Return the number of kicks with exact prices, with or without a time limit; None for any number.
 
         Args:
             tables: of the task. Without a limit, large tasks get no kicks, so that the search takes no longer than the

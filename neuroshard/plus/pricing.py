@@ -10,9 +10,9 @@ import numpy as np
 from neuroshard.device_sets import compute_ms_of, latents_of
 from neuroshard.shard_table import ShardTable
 from shardgym.arrays import Floats, Ints
+from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import PHASES, CostModel, PlanCost
 from shardgym.costs.links import transfer_ms
-from shardgym.costs.simulator.predictor import AdditivePredictor
 from shardgym.errors import MeasurementError
 from shardgym.incumbent import Budget
 from shardgym.plan import COLUMN_UNIT
@@ -113,7 +113,7 @@ class ExactPricing(Pricing):
         InputError: `costs` knows no tasks of this kind.
     """
 
-    def __init__(self, shards: ShardTable, costs: AdditivePredictor, softness: float) -> None:
+    def __init__(self, shards: ShardTable, costs: AdditiveCosts, softness: float) -> None:
         self._costs = costs
         self._task = costs.add_task(shards.task)
         latents = latents_of(costs, shards, np.flatnonzero(shards.columns))

@@ -17,7 +17,6 @@ from neuroshard.solver import ColumnSolver, NeuroShard
 from shardgym.arguments import check_instance
 from shardgym.arrays import Ints
 from shardgym.costs.base import CostModel
-from shardgym.costs.simulator import SimulatorCost
 from shardgym.errors import NoFeasiblePlanError
 from shardgym.incumbent import Budget, Incumbent, OutOfTime
 from shardgym.plan import ShardingPlan
@@ -70,31 +69,32 @@ class NeuroShardPlus(ColumnSolver):
     def search(self, shards: ShardTable, cost: CostModel, seed: int, budget: Budget, incumbent: Incumbent) -> None:
         """Search with exact prices where the cost model is a learned oracle, else with estimates that are corrected."""
         rng = np.random.default_rng(seed)
-        if isinstance(cost, SimulatorCost) and cost.role == "oracle":
-            self._search_exactly(shards, cost, budget, rng, incumbent)
-        else:
-            pricing = EstimatedPricing(shards, cost, self.settings.softness, budget)
-            _EstimateSearch(pricing, self.settings, budget, rng, incumbent).run()
-
-    def pack(self, shards: ShardTable) -> ShardingPlan:
-        """Halve tables, or cut them anywhere."""
-        return plan_of_units(shards, pack_units(shards))
-
-    def _search_exactly(
-        self, shards: ShardTable, cost: SimulatorCost, budget: Budget, rng: np.random.Generator, incumbent: Incumbent
-    ) -> None:
-        """Descend from the plan of a published search, and where there are kicks, from greedy cutting first."""
+        # On roofline, which is additive too, exact prices are no better on every task, and take as long.
+        costs = cost.additive() if cost.learned else None
+        if costs is None:
+            estimate = EstimatedPricing(shards, cost, self.settings.softness, budget)
+            _EstimateSearch(estimate, self.settings, budget, rng, incumbent).run()
+            return
         tight = shards.task.total_bytes > _TIGHT * shards.task.topology.total_memory_bytes
         # The narrow one takes a third of the time of the full one.
         published = NeuroShard() if tight else NeuroShard(beam_width=1, candidates=4, levels=4, grid=4)
         # Where it finds no plan, cuts at other places than the middle may still lead to one.
         with contextlib.suppress(NoFeasiblePlanError):
-            published.search(shards, cost, 0, budget, incumbent)
+            published.search(shards, cost, seed, budget, incumbent)
+        pricing = ExactPricing(shards, costs, self.settings.softness)
+        self._descend(pricing, budget, rng, incumbent)
+
+    def pack(self, shards: ShardTable) -> ShardingPlan:
+        """Halve tables, or cut them anywhere."""
+        return plan_of_units(shards, pack_units(shards))
+
+    def _descend(self, pricing: ExactPricing, budget: Budget, rng: np.random.Generator, incumbent: Incumbent) -> None:
+        """Descend from the incumbent, and where there are kicks, from greedy cutting, before the kicks."""
+        shards = pricing.shards
 
         def found(allocation: Allocation) -> None:
             incumbent.update(lambda: plan_of_units(shards, allocation.units), allocation.total_ms)
 
-        pricing = ExactPricing(shards, cost.predictor(), self.settings.softness)
         pricing.fit_column_price()
         search = LocalSearch(pricing, self.settings, budget, rng, found)
         best = search.run(starts_of(pricing, budget, _plan_or_none(incumbent)), 0)

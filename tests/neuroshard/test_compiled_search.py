@@ -213,7 +213,7 @@ def test_anything_but_a_bool_is_refused():
 
 
 @needs_numba
-def test_other_cost_models_are_priced_through_whole_plans(simulator):
+def test_other_cost_models_are_searched_alike_whether_compiled_is_asked_for_or_not(simulator):
     task = random_task(5, 4, 2)
     roofline = make_cost("roofline")
     plain, fast = (NeuroShard(levels=1, compiled=compiled).solve(task, roofline) for compiled in (False, True))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from random_tasks import random_task
 
-from neuroshard.device_sets import EvaluatedDeviceSets, SimulatorDeviceSets
+from neuroshard.device_sets import AdditiveDeviceSets, EvaluatedDeviceSets
 from neuroshard.shard_table import ShardTable, plan_of
 from neuroshard.solver import inner_search
 from shardgym import EmbeddingTable, ShardingTask, Topology, make_cost
@@ -40,12 +40,13 @@ def test_a_plan_hands_out_columns_from_the_left():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("model", ["simulator", "roofline"])
+@pytest.mark.parametrize("model", ["simulator", "roofline", "whole plans"])
 def test_sets_cost_what_whole_plans_cost(simulator, model):
     """On devices of their own and in a plan; in another order they are the same sets."""
     cost = simulator if model == "simulator" else make_cost("roofline")
     shards = ShardTable(random_task(7, 6, 2))
-    sets = (SimulatorDeviceSets if model == "simulator" else EvaluatedDeviceSets)(shards, cost)
+    by_sums = model != "whole plans"
+    sets = AdditiveDeviceSets(shards, cost.additive()) if by_sums else EvaluatedDeviceSets(shards, cost)
     devices = np.zeros(2, dtype=np.int64)
     for first, second in zip(shards.whole[:3], shards.whole[3:], strict=True):
         devices = sets.add(devices, np.array([first, second]))
@@ -61,13 +62,13 @@ def test_sets_cost_what_whole_plans_cost(simulator, model):
 
 def test_many_sets_survive_growing(simulator):
     shards = ShardTable(random_task(8, 12, 2))
-    sets = SimulatorDeviceSets(shards, simulator)
+    sets = AdditiveDeviceSets(shards, simulator.additive())
     rng = np.random.default_rng(0)
     held = np.zeros(300, dtype=np.int64)
     for _ in range(12):
         held = sets.add(held, rng.choice(shards.reached_by_halving(), 300))
     assert sets.count > 3000
-    alone = SimulatorDeviceSets(shards, simulator)
+    alone = AdditiveDeviceSets(shards, simulator.additive())
     one = np.zeros(1, dtype=np.int64)
     for shard in sets.members(int(held[17])):
         one = alone.add(one, np.array([shard]))
@@ -78,4 +79,4 @@ def test_more_shards_than_there_is_room_for_at_first(simulator, compiled):
     shards = ShardTable(random_task(9, 1100, 2))
     sets = inner_search(shards, simulator, Budget(), compiled=compiled).device_sets
     singles = sets.single_ms(shards.whole)
-    assert singles[-1] == SimulatorDeviceSets(shards, simulator).single_ms(shards.whole[-1:])[0] > 0
+    assert singles[-1] == AdditiveDeviceSets(shards, simulator.additive()).single_ms(shards.whole[-1:])[0] > 0

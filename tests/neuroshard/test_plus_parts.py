@@ -75,18 +75,17 @@ def test_shards_of_one_table_on_one_device_become_one_and_row_cuts_are_left_alon
     assert units_of(ShardTable(tall), by_rows) is None
 
 
-@pytest.mark.parametrize("model", ["simulator", "roofline"])
+@pytest.mark.parametrize("model", ["simulator", "roofline", "estimate"])
 def test_pricing_says_what_the_cost_model_says(simulator, model):
     """The additive estimate too, once it has learned from some plans of an additive cost; empty devices are free."""
     cost, shards = simulator if model == "simulator" else make_cost("roofline"), ShardTable(random_task(5, 9, 3))
-    rng, tolerance = np.random.default_rng(2), 1e-9 if model == "simulator" else 1e-3  # widths are interpolated
+    rng, tolerance = np.random.default_rng(2), 1e-3 if model == "estimate" else 1e-9  # widths are interpolated
     units = [random_units(shards, rng) for _ in range(6)]
     units[-1] = np.zeros_like(units[0])
     units[-1][1] = shards.units
     told = cost.evaluate(shards.task, [plan_of_units(shards, held) for held in units])
-    if model == "simulator":
-        pricing = ExactPricing(shards, cost.predictor(), 0.0)
-    else:
+    pricing: Pricing = ExactPricing(shards, cost.additive(), 0.0)
+    if model == "estimate":
         pricing = EstimatedPricing(shards, cost, 0.0, Budget())
         pricing.learn(units[:3], told[:3])
     for held, answer in zip(units, told, strict=True):

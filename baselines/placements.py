@@ -9,7 +9,6 @@ import numpy as np
 
 from shardgym.arrays import Bools, Floats
 from shardgym.costs.base import CostModel
-from shardgym.costs.simulator import SimulatorCost
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.task import ShardingTask
 
@@ -36,7 +35,7 @@ class PlacementPrices:
         self._task = task
         self._cost = cost
         self._shards = list(shards)
-        self._additive = cost.predictor() if isinstance(cost, SimulatorCost) and cost.role == "oracle" else None
+        self._additive = cost.additive()
         if self._additive is not None:
             self._number = self._additive.add_task(task)
             encoded = self._additive.encode(task, self._shards)

@@ -28,12 +28,21 @@ class Budget:
 
     def __init__(self, seconds: float | None = None) -> None:
         self.limited = seconds is not None
+        self._seconds = seconds
         self._end = float("inf") if seconds is None else time.monotonic() + seconds
 
     @property
     def left_s(self) -> float:
         """Seconds left, infinite without a limit."""
         return max(self._end - time.monotonic(), 0.0)
+
+    @property
+    def spent(self) -> float:
+        """Share of the time that is over, at most 1; 0 without a limit."""
+        if self._seconds is None:
+            return 0.0
+        left = self._end - time.monotonic()
+        return 1.0 if left <= 0 else 1.0 - left / self._seconds
 
     def check(self) -> None:
         """Raise `OutOfTime` when it is spent."""

@@ -1,0 +1,80 @@
+"""Simulated annealing."""
+
+import numpy as np
+import pytest
+from baseline_tasks import VARIED, CountingRoofline, devices_of, task_of
+
+from baselines.annealing import Annealing
+from baselines.lpt import LPT
+from baselines.random_search import RandomSearch
+from shardgym import load_suite, make_cost
+from shardgym.errors import InputError
+
+
+@pytest.mark.parametrize("queries", [1, 2, 100])
+def test_queries_are_what_the_oracle_is_asked(queries):
+    """The plan to start from is asked about in any case, and so are single tables."""
+    cost = CountingRoofline()
+    task = task_of(VARIED)
+    Annealing(queries=queries).solve(task, cost)
+    assert cost.plans == max(queries, 2)
+
+
+def test_it_is_ahead_of_random_search_at_equal_numbers_of_queries():
+    suite = load_suite("quick-v1")
+    cost = make_cost("roofline")
+    ratios = []
+    for task in [suite[2], suite[3], suite[6]]:
+        plans = [solver(queries=400).solve(task, cost) for solver in (Annealing, RandomSearch)]
+        ours, theirs = (answer.total_ms for answer in cost.evaluate(task, plans))
+        ratios.append(ours / theirs)
+    assert np.mean(ratios) < 0.99
+
+
+def test_a_hot_walk_accepts_what_a_cold_one_does_not():
+    """The best plan is kept in any case."""
+    task = task_of(VARIED, (2**30,) * 3)
+    cost = make_cost("roofline")
+    first = cost.evaluate(task, [LPT().solve(task, cost)])[0].total_ms
+    for hot in (1e-9, 1e3):
+        found = []
+        solver = Annealing(queries=300, start_temperature=hot, end_temperature=hot)
+        plan = solver.solve(task, cost, observer=lambda plan, ms, found=found: found.append(ms))
+        assert found == sorted(set(found), reverse=True)
+        assert cost.evaluate(task, [plan])[0].total_ms == pytest.approx(found[-1])
+        assert found[-1] <= first
+
+
+def test_no_time_gives_the_plan_to_start_from():
+    task = task_of(VARIED)
+    cost = make_cost("roofline")
+    assert Annealing().solve(task, cost, time_limit_s=0) == LPT().solve(task, cost)
+    worst = RandomSearch(queries=1).solve(task, cost)
+    assert Annealing().solve(task, cost, time_limit_s=0, initial_plan=worst) == worst
+
+
+def test_tables_that_fit_nowhere_whole_are_cut_and_others_are_not():
+    cost = make_cost("roofline")
+    Annealing().solve(task_of([(1000, 16, 1.0), (1000, 4, 1.0)], (32_000, 48_000)), cost)
+    task = task_of(VARIED)
+    assert devices_of(task, Annealing().solve(task, cost))
+
+
+def test_one_device_leaves_nothing_to_change():
+    task = task_of(VARIED, (2**30,))
+    assert devices_of(task, Annealing().solve(task, make_cost("roofline"))) == [0] * 8
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"queries": 0}, "queries 0 is not a whole number from 1 on"),
+        ({"start_temperature": 0}, "start_temperature of annealing must be a positive share of a plan's cost, got 0"),
+        ({"end_temperature": "cold"}, "end_temperature of annealing must be a positive share .* got 'cold'"),
+        ({"swaps": 1.5}, r"swaps of annealing must be a share from 0 to 1, got 1\.5"),
+        ({"together": 0}, "together 0 is not a whole number from 1 on"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings, message):
+    with pytest.raises(InputError, match=message):
+        Annealing(**settings)

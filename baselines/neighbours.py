@@ -126,7 +126,7 @@ class Neighbourhood:
         allowed &= sent - received <= self._room[target]
         allowed &= left + received - self._bytes[given, _WHOLE] <= self._room[source]
         meets = self._holds[target, self._tables[given]]
-        # A shard that comes back meets one of its table on `source`, unless that is the one that goes.
+        # Two parts of one table do not swap either: that changes nothing worth a query.
         met = back & self._holds[source, self._tables[returned]]
         return np.asarray(allowed & ~meets & ~met, dtype=np.bool_)
 

@@ -7,6 +7,7 @@ import pytest
 from baseline_tasks import VARIED, CountingRoofline, task_of
 
 from baselines.column_greedy import halves
+from baselines.lpt import LPT
 from baselines.neighbours import Changes, Neighbourhood
 from shardgym import make_cost
 from shardgym.plan import ShardingPlan, plan_problems
@@ -55,15 +56,18 @@ def test_prices_are_those_of_whole_plans_also_after_many_changes(cost):
 
 def test_what_is_allowed_is_what_is_feasible_with_one_shard_of_a_table_on_a_device():
     task = task_of(VARIED, [int(share * sum(n * d * 4 for n, d, _ in VARIED)) for share in (0.5, 0.35, 0.3)])
-    placement = Neighbourhood(task, make_cost("roofline"), ShardingPlan.table_wise(task, [0, 1, 2, 0, 0, 0, 1, 2]))
+    cost = make_cost("roofline")
+    placement = Neighbourhood(task, cost, LPT().solve(task, cost))
     rng = np.random.default_rng(1)
     seen = set()
     for _ in range(20):
         changes = random_changes(placement, 3, 40, rng)
         allowed = placement.are_allowed(changes)
         for change, verdict in zip(zip(*changes, strict=True), allowed, strict=True):
-            given, target, _, halved = change
-            if placement.shards[given].device == target or (halved and not halves(placement.shards[given])):
+            given, target, returned, halved = change
+            shard = placement.shards[given]
+            swaps_parts = returned >= 0 and placement.shards[returned].table == shard.table
+            if shard.device == target or (halved and not halves(shard)) or swaps_parts:
                 assert not verdict
                 continue
             shards = changed_shards(placement, *change)

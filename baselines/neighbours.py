@@ -36,7 +36,7 @@ class Changes(NamedTuple):
 
     def take(self, which: Ints | Bools | slice) -> Changes:
         """Return some of the changes."""
-        return Changes(*(values[which] for values in self))
+        return Changes(self.given[which], self.target[which], self.returned[which], self.halved[which])
 
 
 def joined(changes: Sequence[Changes]) -> Changes:

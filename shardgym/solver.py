@@ -31,7 +31,7 @@ class Solver(Protocol):
 
     Options that a solver does not take (`time_limit_s`, `initial_plan`, `observer`) may be left out of its signature. A
     solver that must compile or load something first may have a method `warm_up(task, cost)`, see `warm_up`. A learned
-    one has an attribute `weights_digest`, the SHA-256 of the weights that it solved with, and may have
+    one has an attribute `weights_digest`, the SHA-256 of the weights that it solved with or None, and may have
     `training_time_s`, the seconds that it took to train them; records hold both.
     """
 

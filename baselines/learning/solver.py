@@ -142,6 +142,11 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
         return None if self._used is None else self._used.card.weights_sha256
 
     @property
+    def training_time_s(self) -> float | None:
+        """Seconds that training these weights took; None where `weights_digest` is."""
+        return None if self._used is None else 60.0 * self._used.card.minutes
+
+    @property
     def card(self) -> SolverCard | None:
         """Card of these weights."""
         return None if self._used is None else self._used.card

@@ -218,7 +218,7 @@ def solve_task(
 
 def _weights_of(solver: Solver) -> tuple[str, float | None]:
     """Return the digest of a solver's weights and the seconds they took to train; raises `InputError` for nonsense."""
-    digest = getattr(solver, "weights_digest", "")
+    digest = getattr(solver, "weights_digest", None) or ""
     if not isinstance(digest, str) or not re.fullmatch(r"([0-9a-f]{64})?", digest):
         raise InputError(f"weights_digest of the solver: expected 64 hexadecimal digits or '', got {describe(digest)}")
     seconds = getattr(solver, "training_time_s", None)

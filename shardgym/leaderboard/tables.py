@@ -286,8 +286,15 @@ def _solver_notes(board: Board) -> list[str]:
         if weights:
             named = ", ".join(_format_weights(result) for result in weights.values())
             notes.append(f"{solver} is learned, weights {named}; time/plan is without training.")
-        if len({(r.seed, r.weights_digest) for r in own}) > len({r.seed for r in own}):
-            notes.append(f"WARNING: records of {solver} with the same seed were made with different weights.")
+        # A solver may have weights for every seed and number of devices.
+        weights_of: dict[tuple[int, int], set[str]] = defaultdict(set)
+        for result in own:
+            if result.cost is not None:
+                weights_of[result.seed, len(result.cost.per_device)].add(result.weights_digest)
+        if any(len(digests) > 1 for digests in weights_of.values()):
+            notes.append(
+                f"WARNING: records of {solver} with one seed and number of devices were made with different weights."
+            )
     return notes
 
 

@@ -313,12 +313,13 @@ def test_shipped_weights_are_found_by_solver_and_seed(fitted, toy_task, tmp_path
         Toy().fit([toy_task], COST, seed).save(tmp_path / "shipped" / "toy" / "toys-v1" / f"seed-{seed}")
     monkeypatch.setattr("baselines.learning.solver.SHIPPED", tmp_path / "shipped")
     solver = Toy()
-    assert solver.weights_digest is None
+    assert solver.weights_digest is solver.training_time_s is None
     digests = set()
     for seed in range(3):
         solver.solve(toy_task, COST, seed)
         digests.add(solver.weights_digest)
     assert len(digests) == 2
+    assert solver.training_time_s >= 0
     solver.warm_up(toy_task, COST)
 
 

@@ -226,7 +226,15 @@ def test_records_from_before_the_field_are_read_and_verified(learned_records):
     assert check(learned_records, [CountCost.name, THIS + "Learned"]).verdict == "verified"
 
 
-@pytest.mark.parametrize("digest", ["abc", None, 3])
+@pytest.mark.parametrize("digest", ["", None])
+def test_a_solver_without_a_digest_is_recorded_without_one(tmp_path, monkeypatch, digest):
+    monkeypatch.setattr(Learned, "weights_digest", digest)
+    suite = ToySuite(toy_tasks(1))
+    (result,) = evaluate(suite, [THIS + "Learned"], out=tmp_path, judge=CountCost.name, oracle="roofline")
+    assert (result.status, result.weights_digest) == ("ok", "")
+
+
+@pytest.mark.parametrize("digest", ["abc", 3])
 def test_a_digest_that_is_none_is_an_error_of_the_solver(tmp_path, monkeypatch, digest):
     monkeypatch.setattr(Learned, "weights_digest", digest)
     suite = ToySuite(toy_tasks(1))

@@ -253,7 +253,7 @@ def test_a_solver_with_several_weights_for_one_seed_is_warned_of(tmp_path, index
     rows.append(record("mine", index, 1.0, seed=seed, weights_digest="b" * 64))
     (tmp_path / "records.jsonl").write_text("".join(row.to_json() + "\n" for row in rows))
     (board,) = load_boards([tmp_path])
-    warning = "WARNING: records of mine with the same seed were made with different weights."
+    warning = "WARNING: records of mine with one seed and number of devices were made with different weights."
     assert (warning in footer(rank(board))) == is_warned_of
 
 

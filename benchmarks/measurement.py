@@ -11,6 +11,7 @@ batch of ids). Every shard is measured a second time, untimed, to show how well 
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import random
 import time
@@ -20,14 +21,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from random_shards import random_shard_sets, random_tables
 
-from shardgym.costs.fbgemm.cost import MeasureSettings
+from shardgym.costs.fbgemm.cost import FbgemmCost
 from shardgym.costs.fbgemm.jobs import ShardSet, TimingJob
 from shardgym.costs.fbgemm.machine import cpu_tag, usable_cores
 from shardgym.costs.fbgemm.pool import ENVIRONMENT
 from shardgym.costs.fbgemm.process import ChildProcess
 
 BATCH, TIMEOUT_S = 2048, 300.0
-_STEPS = (MeasureSettings().warmups, MeasureSettings().iterations)
+_STEPS = tuple(inspect.signature(FbgemmCost).parameters[name].default for name in ("warmups", "iterations"))
 _NAIVE = "benchmarks.naive_worker"
 
 

@@ -9,6 +9,7 @@ Prints the coefficient of variation per shard over repeats, once as it is and on
 from __future__ import annotations
 
 import argparse
+import inspect
 import itertools
 import json
 import random
@@ -17,7 +18,7 @@ import numpy as np
 from random_shards import random_shard_sets, random_tables
 
 from shardgym.arrays import Floats
-from shardgym.costs.fbgemm.cost import MeasureSettings
+from shardgym.costs.fbgemm.cost import FbgemmCost
 from shardgym.costs.fbgemm.jobs import ShardSet
 from shardgym.costs.fbgemm.machine import cpu_tag
 from shardgym.costs.fbgemm.pool import WorkerPool
@@ -28,13 +29,13 @@ BATCH = 2048
 
 def main() -> None:
     """Run the benchmark and print what was found."""
-    defaults = MeasureSettings()
+    defaults = inspect.signature(FbgemmCost).parameters
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--shards", type=int, default=30)
     parser.add_argument("--repeats", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=defaults.rounds)
-    parser.add_argument("--warmups", type=int, default=defaults.warmups)
-    parser.add_argument("--iterations", type=int, default=defaults.iterations)
+    parser.add_argument("--rounds", type=int, default=defaults["rounds"].default)
+    parser.add_argument("--warmups", type=int, default=defaults["warmups"].default)
+    parser.add_argument("--iterations", type=int, default=defaults["iterations"].default)
     parser.add_argument("--max-rows", type=int, default=600_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")

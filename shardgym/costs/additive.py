@@ -204,7 +204,12 @@ class AdditiveCosts(NumberedShards):
 
 def join_phases(compute_ms: Floats, exchange: ExchangeTimes) -> Floats:
     """Join compute of shape (P, D, 2) and communication of shape (P, D) in the order of `PHASES`, (P, D, 4)."""
-    return np.stack([compute_ms[..., 0], exchange.forward_ms, exchange.backward_ms, compute_ms[..., 1]], axis=-1)
+    phases = np.empty((*compute_ms.shape[:2], 4))
+    phases[..., 0] = compute_ms[..., 0]
+    phases[..., 1] = exchange.forward_ms
+    phases[..., 2] = exchange.backward_ms
+    phases[..., 3] = compute_ms[..., 1]
+    return phases
 
 
 class PlacementState:

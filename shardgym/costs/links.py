@@ -11,6 +11,7 @@ kinds work at the same time, so a device needs as long as the busiest direction 
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -87,26 +88,21 @@ def transfer_ms(topology: Topology, widths: Ints | Floats, batch_size: int, elem
         batch_size: samples over all devices.
         element_bytes: bytes of one value.
     """
-    devices = topology.num_devices
-    if devices == 1:
-        return np.zeros(widths.shape)
-    domains = np.arange(devices) // topology.fast_domain_size
-    samples = samples_per_device(batch_size, devices)
-    domain_widths = np.add.reduceat(widths, np.flatnonzero(np.diff(domains, prepend=-1)), axis=-1)[..., domains]
-    domain_samples = np.bincount(domains, weights=samples)[domains]
-    # Elements over the busier direction: what a device sends, or what it receives.
-    intra = np.maximum(widths * (domain_samples - samples), samples * (domain_widths - widths))
+    prices = link_prices(topology, batch_size, element_bytes)
+    firsts = np.arange(0, topology.num_devices, topology.fast_domain_size)
+    domain_widths = np.add.reduceat(widths, firsts, axis=-1)[..., prices.domains]
+    inside = domain_widths - widths
     elsewhere = widths.sum(axis=-1, keepdims=True) - domain_widths
-    inter = np.maximum(widths * (batch_size - domain_samples), samples * elsewhere)
-    intra_ms = topology.intra_latency_ms + intra * element_bytes / topology.intra_bandwidth * 1e3
-    inter_ms = topology.inter_latency_ms + inter * element_bytes / topology.inter_bandwidth * 1e3
-    alone = np.bincount(domains)[domains] == 1
-    has_other_domains = topology.fast_domain_size < devices
-    return np.maximum(np.where(alone, 0.0, intra_ms), inter_ms if has_other_domains else 0.0)
+    # The busier direction counts, what a device sends or what it receives, and the busier kind of link.
+    intra_ms, inter_ms = (
+        prices.latency_ms[kind] + np.maximum(prices.sent_ms[kind] * widths, prices.received_ms[kind] * others)
+        for kind, others in enumerate((inside, elsewhere))
+    )
+    return np.asarray(np.maximum(intra_ms, inter_ms), dtype=np.float64)
 
 
 class LinkPrices(NamedTuple):
-    """The lines whose maximum is `transfer_ms`, for optimisers that need it piece by piece.
+    """The lines whose maximum is `transfer_ms`; optimisers need them piece by piece.
 
     With row 0 for links inside of a fast domain and row 1 for those between domains, the transfer of device d takes as
     long as the largest of four figures: `latency_ms[k, d] + sent_ms[k, d] * own` and
@@ -126,6 +122,7 @@ class LinkPrices(NamedTuple):
     domains: Ints
 
 
+@functools.lru_cache(maxsize=256)  # searches ask about one plan at a time
 def link_prices(topology: Topology, batch_size: int, element_bytes: int) -> LinkPrices:
     """Return the link model of `transfer_ms` as lines; arguments as there."""
     devices = topology.num_devices

@@ -1,4 +1,4 @@
-"""The measured all-to-all: what arrives is what was sent, offsets are waited for, failures end only one exchange."""
+"""The measured all-to-all: every device sends what it owes, offsets are waited for, failures end only one exchange."""
 
 import os
 import random
@@ -24,6 +24,10 @@ def exchange(widths, *, offsets=(0.0, 0.0, 0.0), backward=False, batch=8, precis
     return AllToAll(tuple(widths), batch, precision, tuple(offsets), backward)
 
 
+def pids(group):
+    return [rank.pid for rank in group._ranks]
+
+
 def kill_and_see(pid):
     """Kill a rank and wait until it is gone, without taking its exit status from its owner."""
     os.kill(pid, signal.SIGKILL)
@@ -38,24 +42,6 @@ def test_forward_each_device_owes_every_peer_the_rows_of_its_samples():
 def test_backward_goes_the_same_way_in_reverse():
     forward, backward = exchange([4, 0, 8]), exchange([4, 0, 8], backward=True)
     assert backward.elements().tolist() == forward.elements().T.tolist()
-
-
-def test_what_arrives_is_what_was_sent(group):
-    elements = exchange([4, 0, 8]).elements()
-    sent = [np.arange(elements[d].sum(), dtype=np.float32) + 1000 * d for d in range(3)]
-    received = group.exchange(sent, elements)
-    cuts = [np.split(values, np.cumsum(elements[d])[:-1]) for d, values in enumerate(sent)]
-    for d in range(3):
-        assert received[d].tolist() == np.concatenate([cuts[source][d] for source in range(3)]).tolist()
-
-
-def test_pooled_values_reach_their_samples_and_gradients_come_home(group):
-    # Forward and back again is the identity on each device's pooled output.
-    elements = exchange([4, 0, 8]).elements()
-    pooled = [np.random.default_rng(d).normal(size=elements[d].sum()).astype(np.float32) for d in range(3)]
-    home = group.exchange(group.exchange(pooled, elements), elements.T)
-    for d in range(3):
-        assert home[d].tolist() == pooled[d].tolist()
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -82,14 +68,14 @@ def test_many_exchanges_are_timed_in_rounds(group):
 
 def test_a_rank_that_dies_at_work_is_named_and_the_group_starts_anew(group):
     group.time(exchange([4, 4, 4]), 0, 1)
-    before = group.pids()
+    before = pids(group)
     killer = threading.Timer(0.5, os.kill, (before[1], signal.SIGKILL))
     killer.start()
     with pytest.raises(MeasurementError, match=r"device 1: worker died with signal 9"):
         group.time(exchange([4, 4, 4], offsets=(0.0, 3000.0, 0.0)), 0, 1)
     killer.join()
     assert group.time(exchange([4, 4, 4]), 0, 1).shape == (1, 3)
-    assert set(before).isdisjoint(group.pids())
+    assert set(before).isdisjoint(pids(group))
 
 
 class Rank:
@@ -124,40 +110,40 @@ def test_a_complaint_of_one_that_is_not_about_a_death_is_its_own(monkeypatch):
 @pytest.mark.parametrize("number", [0, 2])
 def test_a_rank_that_died_idle_fails_nobodys_exchange(group, number):
     group.time(exchange([4, 4, 4]), 0, 1)
-    before = group.pids()
+    before = pids(group)
     kill_and_see(before[number])
     assert group.time(exchange([4, 4, 4]), 0, 1).shape == (1, 3)
-    assert set(before).isdisjoint(group.pids())
+    assert set(before).isdisjoint(pids(group))
 
 
 @pytest.mark.parametrize("number", [0, 2])
 def test_a_death_that_only_the_sender_notices_fails_nobodys_exchange(group, number, monkeypatch):
     group.time(exchange([4, 4, 4]), 0, 1)
-    before = group.pids()
+    before = pids(group)
     kill_and_see(before[number])
     monkeypatch.setattr(group, "_end_if_unhealthy", lambda: None)
     assert group.time(exchange([4, 4, 4]), 0, 1).shape == (1, 3)
-    assert set(before).isdisjoint(group.pids())
+    assert set(before).isdisjoint(pids(group))
 
 
 def test_a_rank_that_was_stopped_idle_fails_nobodys_exchange(group, monkeypatch):
     monkeypatch.setattr(communication, "_IDLE_S", 0.0)
     monkeypatch.setattr(communication, "_PING_S", 1.0)
     group.time(exchange([4, 4, 4]), 0, 1)
-    before = group.pids()
+    before = pids(group)
     os.kill(before[1], signal.SIGSTOP)
     assert group.time(exchange([4, 4, 4]), 0, 1).shape == (1, 3)
-    assert set(before).isdisjoint(group.pids())
+    assert set(before).isdisjoint(pids(group))
 
 
 def test_a_rank_that_hangs_is_killed_after_the_time_limit():
     processes = CollectiveGroup(2, "cpu", timeout_s=1.5)
     two = AllToAll((4, 4), 8, "fp32", (0.0, 0.0), True)
     processes.time(two, 0, 1)
-    os.kill(processes.pids()[1], signal.SIGSTOP)
+    os.kill(pids(processes)[1], signal.SIGSTOP)
     with pytest.raises(MeasurementError, match=r"no answer within 1\.5 s"):
         processes.time(two, 0, 1)
-    assert processes.pids() == []
+    assert pids(processes) == []
 
 
 def test_an_exchange_larger_than_memory_is_refused_with_bytes(group):

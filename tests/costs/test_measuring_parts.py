@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shardgym.costs import make_cost
-from shardgym.costs.fbgemm.cost import MeasureSettings, device_notes, measures_comm
+from shardgym.costs.fbgemm.cost import FbgemmCost, device_notes, measures_comm
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
 from shardgym.costs.fbgemm.machine import available_bytes, cpu_tag, slug, usable_cores
 from shardgym.costs.fbgemm.rounds import interleaved, mean_of_medians, relative_error_of_total
@@ -31,7 +31,7 @@ from shardgym.table import EmbeddingTable
 )
 def test_bad_settings_are_refused_with_what_was_expected(setting, message):
     with pytest.raises(InputError, match=message.replace("(", r"\(")):
-        MeasureSettings(**setting)
+        FbgemmCost(**setting)
 
 
 def test_a_missing_fbgemm_names_the_extra(monkeypatch):

@@ -91,7 +91,7 @@ def test_a_run_that_is_broken_off_leaves_nothing_for_the_next(pool):
 def test_a_pool_that_nobody_holds_ends_its_workers():
     pool = WorkerPool("cpu", 1, 0, 60.0)
     pool.facts()
-    (pid,) = pool.pids()
+    pid = pool._workers[0].process.pid
     del pool
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.fbgemm.machine import available_bytes
@@ -91,14 +90,6 @@ class RankTiming(NamedTuple):
     iterations: int
 
 
-class RankExchange(NamedTuple):
-    """A message to one rank, to carry out an exchange: the values it sends, in the order of ranks."""
-
-    values: npt.NDArray[Any]
-    send: list[int]
-    receive: list[int]
-
-
 class CollectiveGroup:
     """Processes that carry out exchanges. They start when first used, and anew after a failure.
 
@@ -117,10 +108,6 @@ class CollectiveGroup:
         self._last_used = 0.0
         self._owner = os.getpid()
         self._finalizer = weakref.finalize(self, _end, self._ranks, self._owner)
-
-    def pids(self) -> list[int]:
-        """Process ids of the ranks that are alive."""
-        return [rank.pid for rank in self._ranks]
 
     def time(self, exchange: AllToAll, warmups: int, iterations: int) -> Floats:
         """Time an exchange on every device.
@@ -142,24 +129,11 @@ class CollectiveGroup:
         ]
         return np.array(self._ask(messages), dtype=np.float64).T
 
-    def exchange(self, values: Sequence[npt.NDArray[Any]], elements: Ints) -> list[npt.NDArray[Any]]:
-        """Carry out an exchange of given values.
-
-        Args:
-            values: what each device sends, in the order of receivers.
-            elements: how many of them device i sends to device j, shape (D, D).
-
-        Returns:
-            What each device received, in the order of senders.
-        """
-        messages = [RankExchange(v, elements[d].tolist(), elements[:, d].tolist()) for d, v in enumerate(values)]
-        return self._ask(messages)
-
     def close(self) -> None:
         """End the ranks; they are started again when needed."""
         _end(self._ranks, self._owner)
 
-    def _ask(self, messages: Sequence[RankTiming | RankExchange]) -> list[Any]:
+    def _ask(self, messages: Sequence[RankTiming]) -> list[Any]:
         """Send one message to every rank and return the answers; any failure ends the group."""
         try:
             if not self._send(messages) and not self._send(messages):
@@ -171,7 +145,7 @@ class CollectiveGroup:
         self._last_used = time.monotonic()
         return answers
 
-    def _send(self, messages: Sequence[RankTiming | RankExchange]) -> bool:
+    def _send(self, messages: Sequence[RankTiming]) -> bool:
         """Send to living ranks. Return False, and end the group, if one died before its message was sent."""
         self._end_if_unhealthy()
         self._start()

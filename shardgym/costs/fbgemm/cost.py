@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import random
 import re
@@ -33,33 +32,6 @@ CPU_OPTIMIZERS = frozenset({"exact_sgd", "rowwise_adagrad", "adagrad"})
 RANKS_PER_CORE = 4
 #: Process groups that stay alive for later tasks with the same number of devices.
 _GROUPS_KEPT = 2
-
-
-@dataclasses.dataclass(frozen=True)
-class MeasureSettings:
-    """How to measure: the arguments of `FbgemmCost`, checked."""
-
-    device: str = "cpu"
-    workers: int = 1
-    rounds: int = 7
-    warmups: int = 2
-    iterations: int = 3
-    comm: CommChoice = "auto"
-    timeout_s: float = 120.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Check every setting; raises `InputError`."""
-        for name, choices in (("device", ("cpu", "cuda")), ("comm", get_args(CommChoice))):
-            value = getattr(self, name)
-            if value not in choices:
-                raise InputError(f"{name}={value!r}: expected one of {', '.join(choices)}")
-        for name, least in (("workers", 1), ("rounds", 2), ("warmups", 0), ("iterations", 1), ("seed", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InputError(f"{name}={value!r}: expected a whole number, at least {least}")
-        if isinstance(self.timeout_s, bool) or not 0 < self.timeout_s < 1e6:
-            raise InputError(f"timeout_s={self.timeout_s}: expected seconds between 0 and 1e6")
 
 
 class FbgemmCost(CostModel):
@@ -107,8 +79,23 @@ class FbgemmCost(CostModel):
         timeout_s: float = 120.0,
         seed: int = 0,
     ) -> None:
-        self._settings = MeasureSettings(device, workers, rounds, warmups, iterations, comm, timeout_s, seed)
+        for name, choice, choices in (("device", device, ("cpu", "cuda")), ("comm", comm, get_args(CommChoice))):
+            if choice not in choices:
+                raise InputError(f"{name}={choice!r}: expected one of {', '.join(choices)}")
+        self._effort = {"rounds": rounds, "warmups": warmups, "iterations": iterations}
+        least = {"workers": 1, "rounds": 2, "warmups": 0, "iterations": 1, "seed": 0}
+        for name, number in {"workers": workers, **self._effort, "seed": seed}.items():
+            if isinstance(number, bool) or not isinstance(number, int) or number < least[name]:
+                raise InputError(f"{name}={number!r}: expected a whole number, at least {least[name]}")
+        if isinstance(timeout_s, bool) or not 0 < timeout_s < 1e6:
+            raise InputError(f"timeout_s={timeout_s}: expected seconds between 0 and 1e6")
         require_fbgemm(device)
+        self._device = device
+        self._comm: CommChoice = comm
+        self._timeout_s = timeout_s
+        self._settings = {
+            "device": device, "workers": workers, **self._effort, "comm": comm, "timeout_s": timeout_s, "seed": seed,
+        }  # fmt: skip
         self._rng = random.Random(seed)
         self._pool = WorkerPool(device, workers, seed, timeout_s)
         self._groups: dict[int, CollectiveGroup] = {}
@@ -121,11 +108,11 @@ class FbgemmCost(CostModel):
     @property
     def hardware(self) -> str:
         """Tag of the CPU and its cores, or of the GPU."""
-        return cpu_tag() if self._settings.device == "cpu" else str(self._pool.facts()["hardware"])
+        return cpu_tag() if self._device == "cpu" else str(self._pool.facts()["hardware"])
 
     def settings(self) -> dict[str, Any]:
         """Return the keyword arguments that make this cost model again."""
-        return dataclasses.asdict(self._settings)
+        return dict(self._settings)
 
     def facts(self) -> dict[str, Any]:
         """Start the workers, which run a first kernel, and return hardware tag and versions.
@@ -135,10 +122,6 @@ class FbgemmCost(CostModel):
         """
         return self._pool.facts()
 
-    def worker_pids(self) -> list[int]:
-        """Process ids of the compute workers that are alive."""
-        return self._pool.pids()
-
     def close(self) -> None:
         """End all processes; they are started again when needed."""
         self._pool.close()
@@ -147,18 +130,16 @@ class FbgemmCost(CostModel):
 
     def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         """Measure compute of all plans, then communication of those whose compute could be measured."""
-        settings = self._settings
-        if settings.device == "cpu" and task.optimizer not in CPU_OPTIMIZERS:
+        if self._device == "cpu" and task.optimizer not in CPU_OPTIMIZERS:
             raise InputError(
                 f"optimizer '{task.optimizer}': FBGEMM has no CPU kernel for it; "
                 f"measure with device='cuda', or use one of {', '.join(sorted(CPU_OPTIMIZERS))}"
             )
-        comm_is_measured = measures_comm(settings.comm, settings.device, task.num_devices)
-        effort = {"rounds": settings.rounds, "warmups": settings.warmups, "iterations": settings.iterations}
+        comm_is_measured = measures_comm(self._comm, self._device, task.num_devices)
         with self._lock:
             devices = [shard_sets(task, plan) for plan in plans]
             distinct = dict.fromkeys(shard_set for sets in devices for shard_set in sets if shard_set is not None)
-            samples, failed, notes = time_shard_sets(self._pool, distinct, rng=self._rng, **effort)
+            samples, failed, notes = time_shard_sets(self._pool, distinct, rng=self._rng, **self._effort)
             reasons: dict[int, str] = {}
             compute: dict[int, Floats] = {}
             for n, sets in enumerate(devices):
@@ -172,7 +153,7 @@ class FbgemmCost(CostModel):
             comm: dict[int, CommTimes] = {}
             if comm_is_measured and task.num_devices > 1:
                 group = self._group(task.num_devices)
-                comm, comm_failed = time_communication(group, task, alive, compute_ms, rng=self._rng, **effort)
+                comm, comm_failed = time_communication(group, task, alive, compute_ms, rng=self._rng, **self._effort)
                 reasons |= comm_failed
             else:  # one device has no peers; the model says 0 for it
                 for n, plan in alive.items():
@@ -190,14 +171,14 @@ class FbgemmCost(CostModel):
 
     def _stack(self, sets: Sequence[ShardSet | None], samples: Mapping[ShardSet, Floats]) -> Floats:
         """Return the times of all devices of a plan, shape (rounds, iterations, D, 2); an empty device takes none."""
-        idle = np.zeros((self._settings.rounds, self._settings.iterations, 2))
+        idle = np.zeros((self._effort["rounds"], self._effort["iterations"], 2))
         return np.stack([idle if s is None else samples[s] for s in sets], axis=2)
 
     def _group(self, size: int) -> CollectiveGroup:
         """Return the process group of this size, and close the least recently used one beyond `_GROUPS_KEPT`."""
         group = self._groups.pop(size, None)
         if group is None:
-            group = CollectiveGroup(size, self._settings.device, self._settings.timeout_s)
+            group = CollectiveGroup(size, self._device, self._timeout_s)
         self._groups[size] = group
         while len(self._groups) > _GROUPS_KEPT:
             oldest = next(iter(self._groups))
@@ -233,14 +214,14 @@ class FbgemmCost(CostModel):
             notes=(
                 *notes,
                 *device_notes(task, hardware),
-                *comm_notes(task, measured=comm_is_measured, device=self._settings.device),
+                *comm_notes(task, measured=comm_is_measured, device=self._device),
                 *link_notes(task, communication, hardware),
             ),
         )
 
     def _sources(self, task: ShardingTask) -> tuple[Source, Source]:
-        choice = self._settings.comm
-        measured = choice == "measured" or measures_comm(choice, self._settings.device, task.num_devices)
+        # A judge of "measured" exchanges says so also of a task that has too many devices for them.
+        measured = self._comm == "measured" or measures_comm(self._comm, self._device, task.num_devices)
         return "measured", "measured" if measured else "modelled"
 
 

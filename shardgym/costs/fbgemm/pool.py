@@ -200,10 +200,6 @@ class WorkerPool:
         worker.discard()
         raise MeasurementError(f"the device could not be probed: {value}")
 
-    def pids(self) -> list[int]:
-        """Process ids of the workers that are alive."""
-        return [worker.process.pid for worker in self._workers if worker.process is not None]
-
     def run(self, jobs: Iterator[TimingJob], ahead: int = 0) -> Generator[tuple[TimingJob, StepTimes | str]]:
         """Yield every job with its answer, or with the reason why there is none, as they come.
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from shardgym.costs.fbgemm.communication import RankExchange, RankTiming
+from shardgym.costs.fbgemm.communication import RankTiming
 from shardgym.costs.fbgemm.process import Handler, serve
 
 #: Seconds from agreeing on a start to the start, so that all ranks know it in time.
@@ -29,11 +29,7 @@ class Rank:
         self._device = device
         self._clock_group = clock_group
 
-    def __call__(self, message: RankTiming | RankExchange) -> Any:
-        """Time an exchange, or carry one out and return what arrived."""
-        return self.time(message) if isinstance(message, RankTiming) else self.exchange(message)
-
-    def time(self, job: RankTiming) -> list[float]:
+    def __call__(self, job: RankTiming) -> list[float]:
         """Return, for each iteration, the ms from this rank's start to the end of its part of the exchange."""
         dtype = torch.float16 if job.precision == "fp16" else torch.float32
         outgoing = torch.ones(sum(job.send), dtype=dtype, device=self._device)
@@ -59,14 +55,6 @@ class Rank:
         moment = torch.tensor([time.perf_counter() + _LEAD_S], dtype=torch.float64)
         dist.all_reduce(moment, op=dist.ReduceOp.MAX, group=self._clock_group)
         return float(moment.item())
-
-    def exchange(self, job: RankExchange) -> Any:
-        """Exchange given values and return what arrived as an array."""
-        outgoing = torch.from_numpy(job.values).to(self._device)
-        incoming = torch.empty(sum(job.receive), dtype=outgoing.dtype, device=self._device)
-        dist.all_to_all_single(incoming, outgoing, job.receive, job.send)
-        self._synchronize()
-        return incoming.cpu().numpy()
 
     def _synchronize(self) -> None:
         if self._device.type == "cuda":

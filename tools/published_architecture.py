@@ -41,7 +41,7 @@ from shardgym.files import make_folder, write_whole
 from shardgym.pretraining.assess import largest_per_group, mape, noise_floor, predict_compute, repeat_pairs, score
 from shardgym.pretraining.data import BACKWARD, DIRECTIONS, FORWARD, DataSet, exchanges_of, load_data, split
 from shardgym.pretraining.pretrain import draw, draw_noise
-from shardgym.pretraining.train import FitSettings, Fitted, one_thread, train_oracle_compute
+from shardgym.pretraining.train import FitSettings, Fitted, one_thread, train_network
 
 #: Passes of the published training (NeuroShard's scripts).
 EPOCHS = 1000
@@ -144,7 +144,7 @@ def learning_curve(
     for size in tqdm(sizes, desc="learning curve", disable=None):
         part = samples.take(np.flatnonzero(np.isin(samples.labels.content, contents[:size])))
         with one_thread():
-            ours = _best_member_ms(train_oracle_compute(part, single, seed), test).sum(axis=1)
+            ours = _best_member_ms(train_network("oracle", "compute", part, single, seed), test).sum(axis=1)
         theirs = train_published_compute(part, epochs, seed)(test)
         rows.append({"contents": size, "ours": mape(ours, total), "published": mape(theirs, total)})
     return rows

@@ -27,11 +27,6 @@ ShardKey = tuple[str, int, int]
 UNPLACED = -1
 
 
-def shard_key(shard: Shard) -> ShardKey:
-    """Return what a shard's time depends on."""
-    return shard.table, shard.rows[1] - shard.rows[0], shard.columns[1] - shard.columns[0]
-
-
 class NumberedShards(abc.ABC):
     """Tasks and their shards under numbers. They are kept as long as this object is, and each is described once.
 
@@ -80,19 +75,21 @@ class NumberedShards(abc.ABC):
         Raises:
             InputError: as `add_task`.
         """
-        return self.encode_keys(task, [shard_key(shard) for shard in shards])
+        return self.encode_keys(task, [(s.table, s.rows[1] - s.rows[0], s.columns[1] - s.columns[0]) for s in shards])
 
     def encode_keys(self, task: ShardingTask, keys: Sequence[ShardKey]) -> Ints:
         """Return the same for shards that nobody has made records of: table, rows and columns of each."""
         number = self.add_task(task)
         known = self._number_of_shard[number]
-        new = [key for key in dict.fromkeys(keys) if key not in known]
-        if new:
+        numbers = [known.get(key) for key in keys]
+        if None in numbers:
+            new = [key for key in dict.fromkeys(keys) if key not in known]
             first = self._shards.append(
                 task=np.full(len(new), number), widths=[key[2] for key in new], **self.describe(task, new)
             )
             known.update(zip(new, itertools.count(first), strict=False))
-        return np.array([known[key] for key in keys], dtype=np.int64)
+            numbers = [known[key] for key in keys]
+        return np.array(numbers, dtype=np.int64)
 
     def widths(self, shards: Ints) -> Floats:
         """Return the columns of shards, shape (n,)."""

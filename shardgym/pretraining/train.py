@@ -24,12 +24,19 @@ from shardgym.costs.simulator.judge_networks import DevicePairs, JudgeCommNet, J
 from shardgym.costs.simulator.network import Network, Ops, Params
 from shardgym.costs.simulator.oracle_networks import CommInputs, CommNet, ComputeNet
 from shardgym.costs.simulator.samples import CommSamples, ComputeSamples, ragged
-from shardgym.costs.simulator.weights import Role, Weights, networks_of
+from shardgym.costs.simulator.weights import NETWORKS, Role, Weights, networks_of
 from shardgym.errors import import_extra
-from shardgym.pretraining.data import BACKWARD, DIRECTIONS, FORWARD, exchanges_of, split
+from shardgym.pretraining.data import DIRECTIONS, FORWARD, exchanges_of, split
 
 #: Takes parameters and positions of samples, and returns the loss of every member, shape (K,).
 LossOf = Callable[[Params, Ints], torch.Tensor]
+
+#: What differs between networks: the parameters that are not trained, and the loss.
+Problem = tuple[dict[str, Floats], LossOf]
+
+#: Added to the seed of a network's first weights, so that those of one simulator start apart; by role and whether it
+#: is of compute.
+_SEEDS = {("oracle", True): 0, ("oracle", False): 1, ("judge", False): 2, ("judge", True): 3}
 
 #: Takes what is trained, the epoch that is done, and how many there are.
 Progress = Callable[[str, int, int], None]
@@ -96,13 +103,11 @@ def train_role(
     Returns:
         Weights, and training and validation losses of each network by epoch.
     """
-    train_compute = train_oracle_compute if role == "oracle" else train_judge_compute
-    train_comm = train_oracle_comm if role == "oracle" else train_judge_comm
+    parts: dict[str, ComputeSamples | CommSamples] = {"compute": compute}
+    if len(comm):
+        parts |= dict.fromkeys(DIRECTIONS, comm)
     with one_thread():
-        fitted = {"compute": train_compute(compute, settings, seed, progress)}
-        if len(comm):
-            fitted["forward"] = train_comm(comm, FORWARD, settings, seed, progress)
-            fitted["backward"] = train_comm(comm, BACKWARD, settings, seed, progress)
+        fitted = {part: train_network(role, part, found, settings, seed, progress) for part, found in parts.items()}
     weights = Weights(
         role,
         hardware,
@@ -141,11 +146,72 @@ def _feature_ranges(compute: ComputeSamples, comm: CommSamples) -> dict[str, Flo
     return {name: np.stack([value.min(axis=0), value.max(axis=0)]) for name, value in values.items()}
 
 
-def train_oracle_compute(
-    samples: ComputeSamples, settings: FitSettings, seed: int, progress: Progress | None = None
+def train_network(
+    role: Role,
+    part: str,
+    samples: ComputeSamples | CommSamples,
+    settings: FitSettings,
+    seed: int,
+    progress: Progress | None = None,
 ) -> Fitted:
-    """Train the oracle's compute network on forward, backward and total times."""
+    """Train one network with AdamW and keep, for every member, the best state on the validation samples.
+
+    Args:
+        role: which architecture.
+        part: "compute", "forward" or "backward".
+        samples: of compute or of exchanges, accordingly.
+        settings: how.
+        seed: of everything random.
+        progress: called after every epoch.
+    """
     train, valid = split(samples.labels.content, seed)
+    name, (fixed, loss_of) = _problem(role, part, samples, train)
+    layers = initial_layers(NETWORKS[role][part], settings.members, seed + _SEEDS[role, part == "compute"])
+    constants = {key: _tensor(value) for key, value in fixed.items()}
+    rng = np.random.default_rng([seed, 11])
+    optimizer = torch.optim.AdamW(layers.values(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
+    batches = math.ceil(len(train) / settings.batch)
+    epochs = max(settings.epochs, math.ceil(settings.least_steps / batches))
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, epochs * batches))
+    best = {key: value.detach().clone() for key, value in layers.items()}
+    with torch.no_grad():
+        least = loss_of({**layers, **constants}, valid)
+    fitted = Fitted({}, [], [])
+    for epoch in range(epochs):
+        losses = []
+        for batch in np.array_split(rng.permutation(train), batches):
+            optimizer.zero_grad()
+            loss = loss_of({**layers, **constants}, batch)
+            loss.sum().backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            scheduler.step()
+            losses.append(float(loss.detach().mean()))
+        with torch.no_grad():
+            now = loss_of({**layers, **constants}, valid)
+        better = now < least
+        least = torch.where(better, now, least)
+        for key, value in layers.items():
+            best[key][better] = value.detach()[better]
+        fitted.train_loss.append(float(np.mean(losses)))
+        fitted.valid_loss.append(float(now.mean()))
+        if progress is not None:
+            progress(name, epoch + 1, epochs)
+    order = torch.argsort(least, stable=True)
+    fitted.params = {**{key: value[order] for key, value in best.items()}, **constants}
+    return fitted
+
+
+def _problem(role: Role, part: str, samples: ComputeSamples | CommSamples, train: Ints) -> tuple[str, Problem]:
+    """Return what a network is called in progress, and its problem."""
+    if isinstance(samples, ComputeSamples):
+        compute = _oracle_compute if role == "oracle" else _judge_compute
+        return part, compute(samples, samples.take(train))
+    comm = _oracle_comm if role == "oracle" else _judge_comm
+    return f"{part} communication", comm(samples, samples.take(train), DIRECTIONS.index(part))
+
+
+def _oracle_compute(samples: ComputeSamples, learned: ComputeSamples) -> Problem:
+    """Forward, backward and total times; the analytic sum under the network is fitted to what is learned from."""
     features, amounts = map(_tensor, ComputeNet.inputs(samples.shards))
     targets = _tensor(np.log(np.column_stack([samples.ms, samples.ms.sum(axis=1)])))
 
@@ -156,28 +222,18 @@ def train_oracle_compute(
         total = torch.logsumexp(log_ms, dim=-1, keepdim=True)
         return log_loss(torch.cat([log_ms, total], dim=-1) - targets[torch.from_numpy(index)])
 
-    fixed = _oracle_compute_fixed(samples.take(train))
-    layers = initial_layers(ComputeNet, settings.members, seed)
-    return fit("compute", layers, fixed, loss_of, train, valid, settings, seed, progress)
-
-
-def _oracle_compute_fixed(samples: ComputeSamples) -> dict[str, Floats]:
-    """Return scales, and the analytic sum fitted to the training samples."""
-    features, amounts = ComputeNet.inputs(samples.shards)
-    unit = np.maximum(amounts.mean(axis=0), 1e-9)
-    totals = np.add.reduceat(amounts / unit, Groups(samples.counts).starts, axis=0)
-    with_device = np.column_stack([totals, np.ones(len(samples))])
-    weights = np.column_stack([fit_prior(with_device, samples.ms[:, phase]) for phase in range(2)])
+    known_features, known_amounts = ComputeNet.inputs(learned.shards)
+    unit = np.maximum(known_amounts.mean(axis=0), 1e-9)
+    totals = np.add.reduceat(known_amounts / unit, Groups(learned.counts).starts, axis=0)
+    with_device = np.column_stack([totals, np.ones(len(learned))])
+    weights = np.column_stack([fit_prior(with_device, learned.ms[:, phase]) for phase in range(2)])
     # Never quite 0: the head needs a logarithm for a device whose tables are not looked up.
-    device_ms = np.maximum(weights[-1], 0.05 * np.quantile(samples.ms, 0.01, axis=0))
-    return ComputeNet.fixed_params(features, amounts, samples.counts, weights[:-1], device_ms)
+    device_ms = np.maximum(weights[-1], 0.05 * np.quantile(learned.ms, 0.01, axis=0))
+    return ComputeNet.fixed_params(known_features, known_amounts, learned.counts, weights[:-1], device_ms), loss_of
 
 
-def train_judge_compute(
-    samples: ComputeSamples, settings: FitSettings, seed: int, progress: Progress | None = None
-) -> Fitted:
-    """Train the judge's compute network on forward and backward times."""
-    train, valid = split(samples.labels.content, seed)
+def _judge_compute(samples: ComputeSamples, learned: ComputeSamples) -> Problem:
+    """Forward and backward times."""
     features = _tensor(judge_features(samples.shards))
     targets = _tensor(np.log(samples.ms))
 
@@ -186,17 +242,11 @@ def train_judge_compute(
         log_ms = JudgeComputeNet(params, TORCH).log_ms(features[rows], Groups(samples.counts[index]))
         return log_loss(log_ms - targets[torch.from_numpy(index)])
 
-    learned = samples.take(train)
-    fixed = JudgeComputeNet.fixed_params(judge_features(learned.shards), learned.counts, learned.ms)
-    layers = initial_layers(JudgeComputeNet, settings.members, seed + 3)
-    return fit("compute", layers, fixed, loss_of, train, valid, settings, seed, progress)
+    return JudgeComputeNet.fixed_params(judge_features(learned.shards), learned.counts, learned.ms), loss_of
 
 
-def train_oracle_comm(
-    samples: CommSamples, direction: int, settings: FitSettings, seed: int, progress: Progress | None = None
-) -> Fitted:
-    """Train the oracle's network of one direction, `FORWARD` or `BACKWARD`."""
-    train, valid = split(samples.labels.content, seed)
+def _oracle_comm(samples: CommSamples, learned: CommSamples, direction: int) -> Problem:
+    """Times of one direction, `FORWARD` or `BACKWARD`."""
     inputs = CommInputs(*map(_tensor, CommNet.inputs(exchanges_of(samples, direction))))
     targets = _tensor(np.log(samples.ms[:, direction]))
 
@@ -206,22 +256,15 @@ def train_oracle_comm(
         log_ms = CommNet(params, TORCH).log_ms(part, Groups(samples.counts[index]))
         return log_loss(log_ms[..., 0] - targets[rows])
 
-    learned = CommNet.inputs(exchanges_of(samples.take(train), direction))
+    known = CommNet.inputs(exchanges_of(learned, direction))
     # The analytic sum is fitted to the devices that come last: their times contain no wait.
-    last = learned.wait_ms[:, 0] == 0
-    scaled = learned.amounts / np.maximum(learned.amounts.mean(axis=0), 1e-9)
-    prior = fit_prior(scaled[last], samples.take(train).ms[last, direction])[:, None]
-    fixed = CommNet.fixed_params(learned, prior)
-    layers = initial_layers(CommNet, settings.members, seed + 1)
-    name = f"{DIRECTIONS[direction]} communication"
-    return fit(name, layers, fixed, loss_of, train, valid, settings, seed, progress)
+    last = known.wait_ms[:, 0] == 0
+    scaled = known.amounts / np.maximum(known.amounts.mean(axis=0), 1e-9)
+    return CommNet.fixed_params(known, fit_prior(scaled[last], learned.ms[last, direction])[:, None]), loss_of
 
 
-def train_judge_comm(
-    samples: CommSamples, direction: int, settings: FitSettings, seed: int, progress: Progress | None = None
-) -> Fitted:
-    """Train the judge's network of one direction, `FORWARD` or `BACKWARD`."""
-    train, valid = split(samples.labels.content, seed)
+def _judge_comm(samples: CommSamples, learned: CommSamples, direction: int) -> Problem:
+    """Times of one direction, `FORWARD` or `BACKWARD`."""
     inputs = DevicePairs(exchanges_of(samples, direction))
     pairs = _tensor(inputs.features)
     wait_ms = _tensor(inputs.wait_ms)
@@ -235,12 +278,10 @@ def train_judge_comm(
         log_ms = JudgeCommNet(params, TORCH).log_ms(pairs[messages], wait_ms[devices], receivers)
         return log_loss(log_ms[..., 0] - targets[devices])
 
-    learned = DevicePairs(exchanges_of(samples.take(train), direction))
-    ms = samples.take(train).ms[:, direction]
-    fixed = JudgeCommNet.fixed_params(learned.features, np.maximum(ms - learned.wait_ms[:, 0], 0.05 * ms))
-    layers = initial_layers(JudgeCommNet, settings.members, seed + 2)
-    name = f"{DIRECTIONS[direction]} communication"
-    return fit(name, layers, fixed, loss_of, train, valid, settings, seed, progress)
+    known = DevicePairs(exchanges_of(learned, direction))
+    ms = learned.ms[:, direction]
+    # A device that waited transferred for the rest of its time, and for a twentieth of it at least.
+    return JudgeCommNet.fixed_params(known.features, np.maximum(ms - known.wait_ms[:, 0], 0.05 * ms)), loss_of
 
 
 def fit_prior(amounts: Floats, ms: Floats) -> Floats:
@@ -258,67 +299,6 @@ def fit_prior(amounts: Floats, ms: Floats) -> Floats:
     if not weights.any():
         weights[0] = float(np.median(ms / np.maximum(amounts[:, 0], 1e-9)))
     return np.asarray(weights, dtype=np.float64)
-
-
-def fit(
-    name: str,
-    layers: Params,
-    fixed: dict[str, Floats],
-    loss_of: LossOf,
-    train: Ints,
-    valid: Ints,
-    settings: FitSettings,
-    seed: int,
-    progress: Progress | None = None,
-) -> Fitted:
-    """Minimise the loss with AdamW and keep, for every member, the best state on the validation samples.
-
-    Args:
-        name: what is trained, for `progress`.
-        layers: tensors to train; members are along the first axis.
-        fixed: parameters that are not trained.
-        loss_of: the loss.
-        train: positions of the training samples.
-        valid: positions of the validation samples.
-        settings: how.
-        seed: of the order of samples.
-        progress: called after every epoch.
-    """
-    constants = {key: _tensor(value) for key, value in fixed.items()}
-
-    def valid_loss() -> torch.Tensor:
-        with torch.no_grad():
-            return loss_of({**layers, **constants}, valid)
-
-    rng = np.random.default_rng([seed, 11])
-    optimizer = torch.optim.AdamW(layers.values(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
-    batches = math.ceil(len(train) / settings.batch)
-    epochs = max(settings.epochs, math.ceil(settings.least_steps / batches))
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, epochs * batches))
-    best = {key: value.detach().clone() for key, value in layers.items()}
-    least = valid_loss()
-    fitted = Fitted({}, [], [])
-    for epoch in range(epochs):
-        losses = []
-        for batch in np.array_split(rng.permutation(train), batches):
-            optimizer.zero_grad()
-            loss = loss_of({**layers, **constants}, batch)
-            loss.sum().backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            scheduler.step()
-            losses.append(float(loss.detach().mean()))
-        now = valid_loss()
-        better = now < least
-        least = torch.where(better, now, least)
-        for key, value in layers.items():
-            best[key][better] = value.detach()[better]
-        fitted.train_loss.append(float(np.mean(losses)))
-        fitted.valid_loss.append(float(now.mean()))
-        if progress is not None:
-            progress(name, epoch + 1, epochs)
-    order = torch.argsort(least, stable=True)
-    fitted.params = {**{key: value[order] for key, value in best.items()}, **constants}
-    return fitted
 
 
 def _rate(step: int, steps: int) -> float:

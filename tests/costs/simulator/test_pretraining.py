@@ -21,7 +21,7 @@ from shardgym.costs.simulator.samples import Labels, with_role
 from shardgym.pretraining.assess import kendall_tau, mape, noise_floor, repeat_pairs
 from shardgym.pretraining.data import load_data, split
 from shardgym.pretraining.pretrain import pretrain
-from shardgym.pretraining.train import TORCH, FitSettings, fit_prior, train_oracle_compute
+from shardgym.pretraining.train import TORCH, FitSettings, fit_prior, train_network
 
 SHORT = FitSettings(epochs=2, least_steps=0, batch=64, members=2)
 
@@ -61,7 +61,7 @@ def test_a_tiny_training_gives_the_weights_it_always_gave(data_folder, tmp_path)
 
 def test_training_learns_and_keeps_the_best_epoch(data_folder, quick_settings):
     samples = with_role(load_data(data_folder).compute, "oracle")
-    fitted = train_oracle_compute(samples, quick_settings, seed=0)
+    fitted = train_network("oracle", "compute", samples, quick_settings, seed=0)
     assert fitted.train_loss[-1] < 0.5 * fitted.train_loss[0]
 
 

@@ -23,7 +23,7 @@ class PolicyNetwork(nn.Module):
     costs. A linear layer turns both into a score; softmax over devices gives probabilities. The next table is not an
     input: tables come in descending order of cost.
 
-    The predicted costs are divided by the task's even share. The published code takes them in ms, on tasks that cost
+    The predicted costs are counted in mean tables of the task. The published code takes them in ms, on tasks that cost
     about the same; those of one suite differ by a factor of 20.
 
     Args:
@@ -41,7 +41,7 @@ class PolicyNetwork(nn.Module):
 
         Args:
             sums: of the latents of each device's tables, shape (..., D, 32).
-            costs: predicted for each device, over the even share, shape (..., D, 3).
+            costs: predicted for each device, over `mean_table_ms`, shape (..., D, 3).
 
         Returns:
             Shape (..., D).
@@ -67,7 +67,7 @@ class Episodes:
         order: number of the table that was placed in each step, padding last, shape (B, T).
         devices: that it was placed on, -1 for none, shape (B, E, T).
         allowed: devices that it could be placed on, shape (B, E, T, D).
-        costs: predicted for each device before the step, over the even share, shape (B, E, T, D, 3).
+        costs: predicted for each device before the step, over `mean_table_ms`, shape (B, E, T, D, 3).
         complete: whether all tables were placed, shape (B, E).
         predicted_ms: the cost network's overall cost of what was placed, shape (B, E).
     """
@@ -109,7 +109,7 @@ def play(
     policy_latents = network.policy.encoder(features)
     sizes = batch.table_bytes.gather(1, order)
     exists = batch.table_mask.gather(1, order)
-    unit = even_share(network.cost, batch)[:, None, None, None]
+    unit = mean_table_ms(network.cost, batch)[:, None, None, None]
 
     shape = (len(batch), episodes, num_devices)
     cost_sums = torch.zeros(*shape, cost_latents.shape[-1])
@@ -140,11 +140,11 @@ def play(
     return Episodes(order, devices, allowed, costs, playing, network.cost.overall_ms(cost_sums, batch.device_mask))
 
 
-def even_share(cost: CostNetwork, batch: TaskBatch) -> Tensor:
-    """Return the mean over devices of the tables' predicted single costs, in ms, shape (B,)."""
+def mean_table_ms(cost: CostNetwork, batch: TaskBatch) -> Tensor:
+    """Return the mean of what the tables of each task are predicted to take alone, shape (B,)."""
     alone_ms = (cost.table_ms(batch.features) * batch.table_mask).sum(dim=1)
     # Untrained heads may predict next to nothing, or less.
-    return torch.maximum(alone_ms / batch.device_mask.sum(dim=1), 1e-2 * cost.unit_ms.sum())
+    return torch.maximum(alone_ms / batch.table_mask.sum(dim=1), 1e-2 * cost.unit_ms.sum())
 
 
 def log_probabilities(policy: PolicyNetwork, batch: TaskBatch, episodes: Episodes) -> Tensor:

@@ -40,7 +40,8 @@ class DreamShardSettings(Record):
         cost_batch: plans of a cost update (published: 64).
         update_tasks: tasks of a policy update (published: 1).
         update_episodes: on each of them (published: 10).
-        learning_rate: of Adam; falls linearly to 0 (published: 5e-4).
+        learning_rate: of the cost network's Adam; falls linearly to 0 (published: 5e-4).
+        policy_learning_rate: likewise of the policy's (published: 5e-4).
         entropy: weight of the entropy bonus (published: 0.001).
     """
 
@@ -52,6 +53,7 @@ class DreamShardSettings(Record):
     update_tasks: Count = 16
     update_episodes: Annotated[Whole, Field(ge=2)] = 16
     learning_rate: Rate = 1e-3
+    policy_learning_rate: Rate = 1e-2
     entropy: Annotated[float, Field(ge=0)] = 1e-3
 
 
@@ -70,7 +72,8 @@ class DreamShard(LearnedSolver[DreamShardNetwork]):
     - Each network has an Adam of its own, so that momentum never moves the one that is not being trained.
     - Features are scaled by the tables of all training tasks and the amounts are logarithms; there, rows, size and
       pooling factor are scaled per task, and the dimension not at all.
-    - Costs are relative: squared errors to the plan's cost, predicted costs in the policy to the task's even share.
+    - Costs are relative: squared errors to the plan's cost, predicted costs in the policy to the mean of
+      the task's tables.
     - An empty device is an empty set; there, it holds a table of zeros.
     - An update plays episodes on several tasks, and rewards are normalised within each.
     - More plans are priced, as the oracle is a model and not a measurement: see `DreamShardSettings`.
@@ -143,14 +146,14 @@ class DreamShardLearner(Learner):
         self._steps = steps
         self._settings = settings
         self._cost_optimizer = torch.optim.Adam(network.cost.parameters(), lr=settings.learning_rate)
-        self._policy_optimizer = torch.optim.Adam(network.policy.parameters(), lr=settings.learning_rate)
+        self._policy_optimizer = torch.optim.Adam(network.policy.parameters(), lr=settings.policy_learning_rate)
         self.optimizers = (self._cost_optimizer, self._policy_optimizer)
 
     def step(self, number: int, rng: np.random.Generator) -> dict[str, float]:
         """Update the policy once; the first step of a round collects costs and fits the cost network before."""
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = self._settings.learning_rate * (1 - number / self._steps)
+        remaining = 1 - number / self._steps
+        self._cost_optimizer.param_groups[0]["lr"] = self._settings.learning_rate * remaining
+        self._policy_optimizer.param_groups[0]["lr"] = self._settings.policy_learning_rate * remaining
         figures: dict[str, float] = {}
         if number % self._settings.policy_updates == 0:
             self._collect(rng)

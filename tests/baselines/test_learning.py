@@ -234,6 +234,7 @@ def test_loaded_weights_make_the_same_plan(fitted, toy_task, tmp_path):
     loaded = Toy.load(tmp_path / "toy")
     assert loaded.solve(toy_task, COST) == fitted.solve(toy_task, COST)
     assert loaded.weights_digest == fitted.weights_digest == loaded.card.weights_sha256
+    assert loaded.training_time_s == pytest.approx(fitted.card.minutes * 60)
     card = SolverCard.load(tmp_path / "toy" / CARD)
     assert (card.solver, card.tasks.source, card.tasks.count) == ("toy", "toys", 1)
     assert (card.tasks.num_tables, card.tasks.num_devices) == ((3, 3), (2, 2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -32,6 +33,21 @@ PRECISIONS: tuple[str, ...] = get_args(Precision)
 OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
 
 
+#: Options for links, with the types of their values.
+LINKS: dict[str, tuple[Callable[[str | float], float], str]] = {
+    "--intra-bandwidth": (positive_number, "Bytes per second that a device can send inside its node, e.g. 25e9"),
+    "--inter-bandwidth": (positive_number, "Bytes per second that a device can send to other nodes"),
+    "--intra-latency-ms": (non_negative_number, "Start-up time of an exchange inside a node"),
+    "--inter-latency-ms": (non_negative_number, "Start-up time of an exchange between nodes"),
+}
+
+
+def _link_options(command: Callable[..., int]) -> Callable[..., int]:
+    for option, (value_type, text) in reversed(LINKS.items()):
+        command = click.option(option, type=value_type, metavar="X", help=f"{text} (default: the topology's).")(command)
+    return command
+
+
 @click.command("make", cls=Command)
 @click.option("--tables", required=True, metavar="FILE", help="Tables in .json or .csv, or the name of a pool.")
 @click.option("--devices", required=True, type=positive, metavar="N", help="Number of devices.")
@@ -44,22 +60,7 @@ OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)
     help="Nodes, each with N/K devices that share its fast links (default: as few as the topology's take).",
 )  # fmt: skip
 @click.option("--memory-gib", type=positive_number, metavar="X", help="Memory per device (default: the topology's).")
-@click.option(
-    "--intra-bandwidth", type=positive_number, metavar="X",
-    help="Bytes per second that a device can send inside its node, e.g. 25e9 (default: the topology's).",
-)  # fmt: skip
-@click.option(
-    "--inter-bandwidth", type=positive_number, metavar="X",
-    help="Bytes per second that a device can send to other nodes (default: the topology's).",
-)  # fmt: skip
-@click.option(
-    "--intra-latency-ms", type=non_negative_number, metavar="X",
-    help="Start-up time of an exchange inside a node (default: the topology's).",
-)  # fmt: skip
-@click.option(
-    "--inter-latency-ms", type=non_negative_number, metavar="X",
-    help="Start-up time of an exchange between nodes (default: the topology's).",
-)  # fmt: skip
+@_link_options
 @click.option(
     "--interconnect", metavar="NAME",
     help=f"Name of the links, for display (default: the topology's, or '{OWN_LINKS}' with figures of your own).",

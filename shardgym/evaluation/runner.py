@@ -40,12 +40,8 @@ class Resume(StrEnum):
     NONE = "none"
 
     @classmethod
-    def of(cls, mode: str) -> Resume:
-        """Return the mode of this name; raises `UnknownNameError`."""
-        try:
-            return cls(mode)
-        except ValueError:
-            raise UnknownNameError("resume mode", mode, list(cls)) from None
+    def _missing_(cls, value: object) -> Resume:
+        raise UnknownNameError("resume mode", value, list(cls))
 
 
 def evaluate(
@@ -94,7 +90,7 @@ def evaluate(
         MissingDependencyError: judge, oracle or a solver need an extra that is not installed.
     """
     folder = Path(check_name("out", out)).absolute()  # a solver may change the current folder
-    mode = Resume.of(resume)
+    mode = Resume(resume)
     num_tasks = _check_suite(suite, limit)
     checked_seeds = _check_seeds(seeds)
     _check_time_limit(time_limit_s)

@@ -199,9 +199,9 @@ def solve_task(
             plan, failure, reason = _inspect(answer, copy)
         try:
             weights_digest, training_time_s = _weights_of(prepared.solver)
-        except InputError as error:
+        except Exception as error:  # a property may raise anything
             failure = "error"
-            reason = one_line(error, with_type=False)
+            reason = one_line(error, with_type=not isinstance(error, InputError))
             plan = None
     try:
         is_changed = copy.to_json() != before
@@ -211,9 +211,7 @@ def solve_task(
         failure = "error"
         reason = "the solver changed the task"
         plan = None
-    return Attempt(
-        prepared.spec, seed, started, seconds, failure, reason, plan, weights_digest, training_time_s
-    )  # fmt: skip
+    return Attempt(prepared.spec, seed, started, seconds, failure, reason, plan, weights_digest, training_time_s)
 
 
 def _weights_of(solver: Solver) -> tuple[str, float | None]:

@@ -241,3 +241,10 @@ def test_a_digest_that_is_none_is_an_error_of_the_solver(tmp_path, monkeypatch, 
     (result,) = evaluate(suite, [THIS + "Learned"], out=tmp_path, judge=CountCost.name, oracle="roofline")
     assert (result.status, result.plan) == ("error", None)
     assert result.reason.startswith("weights_digest of the solver: expected 64 hexadecimal digits or '', got")
+
+
+def test_a_digest_that_raises_is_an_error_of_the_solver(tmp_path, monkeypatch):
+    monkeypatch.setattr(Learned, "weights_digest", property(lambda solver: 1 / 0))
+    suite = ToySuite(toy_tasks(1))
+    (result,) = evaluate(suite, [THIS + "Learned"], out=tmp_path, judge=CountCost.name, oracle="roofline")
+    assert (result.status, result.reason) == ("error", "ZeroDivisionError: division by zero")

@@ -1,0 +1,1 @@
+"""PPO and MaskablePPO with a policy over sets, through stable-baselines3."""

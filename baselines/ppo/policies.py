@@ -1,0 +1,95 @@
+"""SetNetwork as a policy of stable-baselines3 and sb3-contrib. Needs the extra `rl`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from baselines.ppo.set_network import SetNetwork
+from shardgym.errors import MissingDependencyError
+
+try:
+    from sb3_contrib.common.maskable.policies import MaskableMultiInputActorCriticPolicy
+    from stable_baselines3.common.policies import MultiInputActorCriticPolicy
+    from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+    from stable_baselines3.common.type_aliases import Schedule
+except ModuleNotFoundError as error:
+    if error.name is None or error.name.partition(".")[0] not in ("sb3_contrib", "stable_baselines3"):
+        raise
+    raise MissingDependencyError(error.name.partition(".")[0], "rl", "a policy of stable-baselines3") from None
+
+
+class SetFeatures(BaseFeaturesExtractor):
+    """Scores of all actions and the value as features, which the policies below only take apart.
+
+    Args:
+        space: the observation space.
+        network: to be trained; a new one when None.
+    """
+
+    def __init__(self, space: spaces.Dict, network: SetNetwork | None = None) -> None:
+        super().__init__(space, features_dim=spaces.flatdim(space["action_mask"]) + 1)
+        self.network = SetNetwork() if network is None else network
+
+    def forward(self, seen: dict[str, Tensor]) -> Tensor:
+        """Return features, shape (N, actions + 1)."""
+        return torch.cat(self.network(seen), dim=1)
+
+
+class _Columns(nn.Module):
+    """Takes columns out of the features."""
+
+    def __init__(self, columns: slice) -> None:
+        super().__init__()
+        self.columns = columns
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features[:, self.columns]
+
+
+def _layers(network: SetNetwork | None) -> dict[str, Any]:
+    """Return arguments of a policy that has no layers but those of the network."""
+    return {
+        "features_extractor_class": SetFeatures,
+        "features_extractor_kwargs": {"network": network},
+        "net_arch": {"pi": [], "vf": []},
+        "ortho_init": False,
+    }
+
+
+def _take_features_apart(policy: Any, lr_schedule: Schedule) -> None:
+    """Replace the last layers that a policy was built with: its features are scores and value already."""
+    policy.action_net = _Columns(slice(None, -1))
+    policy.value_net = _Columns(slice(-1, None))
+    policy.optimizer = policy.optimizer_class(policy.parameters(), lr=lr_schedule(1), **policy.optimizer_kwargs)
+
+
+class SetPolicy(MultiInputActorCriticPolicy):
+    """For `PPO` of stable-baselines3, which knows no masks.
+
+    Args:
+        *arguments: of the base class.
+        network: to be trained; a new one when None.
+        **keywords: of the base class.
+    """
+
+    def __init__(self, *arguments: Any, network: SetNetwork | None = None, **keywords: Any) -> None:
+        super().__init__(*arguments, **(keywords | _layers(network)))
+
+    def _build(self, lr_schedule: Schedule) -> None:
+        super()._build(lr_schedule)
+        _take_features_apart(self, lr_schedule)
+
+
+class MaskableSetPolicy(MaskableMultiInputActorCriticPolicy):
+    """For `MaskablePPO` of sb3-contrib; arguments as those of `SetPolicy`."""
+
+    def __init__(self, *arguments: Any, network: SetNetwork | None = None, **keywords: Any) -> None:
+        super().__init__(*arguments, **(keywords | _layers(network)))
+
+    def _build(self, lr_schedule: Schedule) -> None:
+        super()._build(lr_schedule)
+        _take_features_apart(self, lr_schedule)

@@ -1,0 +1,76 @@
+"""SetNetwork: scores every action of an environment, and treats devices as a set. Plain torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from baselines.learning.encoder import mlp
+from shardgym.envs.observation import (
+    DEVICE_FEATURES,
+    REMAINING_FEATURES,
+    SPLIT_FEATURES,
+    TABLE_FEATURES,
+    TIME_FEATURES,
+)
+
+#: Entries that have something for every device, and how many numbers.
+_PER_DEVICE = {"devices": len(DEVICE_FEATURES), "times": len(TIME_FEATURES)}
+
+#: Of all layers.
+WIDTH = 64
+
+
+class SetNetwork(nn.Module):
+    """Scores actions and estimates the return, from timed observations of TableWise or ColumnWise environments.
+
+    Every device goes through one encoder: what it holds, and what it computes now and with the next shard. The scene is
+    the mean over devices, the next shard, and what is left to place. One more network scores each device in the scene.
+    So devices that change places change scores with each other, and any number of devices and tables will do.
+
+    Attributes:
+        halves: true when it was trained on `ShardGym/ColumnWise-v0`, whose last action halves the shard.
+    """
+
+    halves: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = mlp(len(TABLE_FEATURES), WIDTH, WIDTH)
+        self.device = mlp(sum(_PER_DEVICE.values()), WIDTH, WIDTH, end_with_relu=True)
+        scene = 2 * WIDTH + 1 + len(REMAINING_FEATURES) + len(SPLIT_FEATURES)
+        self.device_score = mlp(scene + WIDTH, WIDTH, 1)
+        self.halving_score = mlp(scene, WIDTH, 1)
+        self.value = mlp(scene, WIDTH, WIDTH, 1)
+        self.register_buffer("halves", torch.zeros((), dtype=torch.bool))
+
+    def forward(self, seen: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the scores of all actions, shape (N, actions), and the expected return, shape (N, 1).
+
+        Args:
+            seen: entries of the observation, each of shape (N, ...).
+        """
+        scene, devices = self._look(seen)
+        return self._score(scene, devices, seen), self.value(scene)
+
+    def scores(self, seen: Mapping[str, Tensor]) -> Tensor:
+        """Return the scores alone."""
+        return self._score(*self._look(seen), seen)
+
+    def _look(self, seen: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the scene, shape (N, S), and what every device is like, shape (N, D, 64)."""
+        num_devices = seen["devices"].shape[1] // _PER_DEVICE["devices"]
+        features = [seen[name].reshape(-1, num_devices, width) for name, width in _PER_DEVICE.items()]
+        devices = self.device(torch.cat(features, dim=2))
+        exists = features[0][:, :, :1]
+        mean = (devices * exists).sum(dim=1) / exists.sum(dim=1).clamp(min=1)
+        # There is no halving where tables are placed whole.
+        splits = seen["splits"] if "splits" in seen else mean.new_zeros(len(mean), len(SPLIT_FEATURES))
+        return torch.cat([self.table(seen["table"]), mean, seen["progress"], seen["remaining"], splits], dim=1), devices
+
+    def _score(self, scene: Tensor, devices: Tensor, seen: Mapping[str, Tensor]) -> Tensor:
+        in_scene = torch.cat([scene[:, None].expand(-1, devices.shape[1], -1), devices], dim=2)
+        scores: Tensor = self.device_score(in_scene)[:, :, 0]
+        return torch.cat([scores, self.halving_score(scene)], dim=1) if "splits" in seen else scores

@@ -1,0 +1,155 @@
+"""`ppo` and `maskable_ppo`: devices are a set, training can be killed, and what was learned solves other tasks."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from baselines.ppo.set_network import SetNetwork
+from baselines.ppo.solver import MaskablePpo, Ppo
+from shardgym import EmbeddingTable, ShardingTask, Topology, make_cost
+from shardgym.conformance import check_solver
+from shardgym.envs.tasks import training_tasks
+from shardgym.errors import InputError, MissingDependencyError, NoFeasiblePlanError
+
+COST = make_cost("roofline")
+
+#: So small that a step takes a fraction of a second.
+TINY = {"num_envs": 2, "minibatches": 2, "epochs": 1}
+
+
+@pytest.fixture(scope="module")
+def two_devices():
+    return [task for task in training_tasks("tiny-v1", 60) if task.num_devices == 2]
+
+
+@pytest.fixture(scope="module", params=[(Ppo, "TableWise"), (MaskablePpo, "ColumnWise")])
+def fitted(request, two_devices, tmp_path_factory):
+    pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
+    cls, env = request.param
+    folder = tmp_path_factory.mktemp(cls.name)
+    cls(env=env, **TINY).fit(two_devices, COST, steps=1).save(folder)
+    return cls.load(folder), folder
+
+
+@pytest.fixture
+def network():
+    torch.manual_seed(0)
+    return SetNetwork()
+
+
+def test_they_keep_the_rules_of_solvers(fitted):
+    solver, folder = fitted
+    report = check_solver(solver.name, settings={"weights": str(folder)})
+    assert report.ok, "\n" + report.table()
+
+
+def test_trained_on_two_devices_and_few_tables_they_place_many_on_four(fitted, two_devices):
+    """Loaded weights know which environment they were trained in."""
+    solver, _ = fitted
+    tables = tuple({table.name: table for task in two_devices for table in task.tables}.values())[:40]
+    topology = Topology(num_devices=4, memory_bytes=2**30)
+    task = dataclasses.replace(two_devices[0], tables=tables, topology=topology, name="")
+    plan = solver.solve(task, COST)
+    plan.validate(task)
+    assert solver.card.tasks.num_devices == (2, 2)
+    assert bool(solver._own.network.halves) == (solver.card.settings["env"] == "ColumnWise")
+
+
+@pytest.mark.parametrize("cls", [Ppo, MaskablePpo])
+def test_they_learn_to_balance(cls, two_devices):
+    pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
+    solver = cls(num_envs=16, minibatches=4, learning_rate=3e-3).fit(two_devices, COST, steps=2, evaluate_every=1)
+    first, *later = [entry["validation_ms"] for entry in solver.card.curve]
+    assert min(later) < 0.9 * first
+    assert solver.card.oracle_queries > 2 * 16 * 7
+
+
+def test_killed_and_resumed_training_gives_the_same_weights(two_devices, tmp_path, monkeypatch):
+    pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
+    from baselines.ppo.learner import PpoLearner
+
+    whole = MaskablePpo(**TINY).fit(two_devices, COST, steps=3, evaluate_every=1)
+    original = PpoLearner.step
+
+    def killed(self, number, rng):
+        if number == 2:
+            raise KeyboardInterrupt
+        return original(self, number, rng)
+
+    monkeypatch.setattr(PpoLearner, "step", killed)
+    with pytest.raises(KeyboardInterrupt):
+        MaskablePpo(**TINY).fit(two_devices, COST, steps=3, evaluate_every=1, checkpoint_dir=tmp_path)
+    monkeypatch.undo()
+    state = np.random.get_state()[1].copy(), torch.random.get_rng_state()
+    resumed = MaskablePpo(**TINY).fit(
+        two_devices, COST, steps=3, evaluate_every=1, checkpoint_dir=tmp_path, resume=True
+    )
+    assert resumed.weights_digest == whole.weights_digest
+    assert (np.random.get_state()[1] == state[0]).all()
+    assert torch.equal(torch.random.get_rng_state(), state[1])
+
+
+@pytest.mark.parametrize("env_id", ["ShardGym/TableWise-v0", "ShardGym/ColumnWise-v0"])
+def test_devices_that_change_places_change_scores(env_id, network):
+    env = gymnasium.make(env_id, suite="tiny-v1", cost=COST, observation="timed")
+    observation, _ = env.reset(seed=3)
+    for action in (0, 1, 1):
+        observation, *_ = env.step(action)
+    seen = {name: torch.from_numpy(values)[None] for name, values in observation.items()}
+    num_devices = seen["devices"].shape[1] // 7
+    order = torch.arange(num_devices).flip(0)
+    moved = seen | {
+        name: seen[name].reshape(1, num_devices, -1)[:, order].reshape(1, -1) for name in ("devices", "times")
+    }
+    with torch.no_grad():
+        scores, value = network(seen)
+        moved_scores, moved_value = network(moved)
+        assert torch.equal(network.scores(seen), scores)
+    assert scores.shape == (1, env.action_space.n)
+    torch.testing.assert_close(moved_scores[:, :num_devices], scores[:, order])
+    torch.testing.assert_close(moved_scores[:, num_devices:], scores[:, num_devices:])
+    torch.testing.assert_close(moved_value, value)
+    assert scores[0, 0] != scores[0, 1]
+
+
+def test_the_policies_act_by_the_scores_of_the_network(network):
+    sb3 = pytest.importorskip("stable_baselines3", reason="needs the extra 'rl'")
+    from baselines.ppo.policies import SetPolicy
+
+    env = gymnasium.make("ShardGym/TableWise-v0", suite="tiny-v1", cost=COST, observation="timed")
+    model = sb3.PPO(SetPolicy, env, policy_kwargs={"network": network}, device="cpu")
+    observation, _ = env.reset(seed=3)
+    seen = {name: torch.from_numpy(values)[None] for name, values in observation.items()}
+    with torch.no_grad():
+        scores, value = network(seen)
+        distribution = model.policy.get_distribution(model.policy.obs_to_tensor(observation)[0])
+        torch.testing.assert_close(distribution.distribution.probs, scores.softmax(dim=1))
+        torch.testing.assert_close(model.policy.predict_values(model.policy.obs_to_tensor(observation)[0]), value)
+    trained = {id(p) for group in model.policy.optimizer.param_groups for p in group["params"]}
+    assert trained == {id(p) for p in network.parameters()}
+
+
+def test_a_table_that_fits_nowhere_any_more_is_named(network):
+    tables = tuple(EmbeddingTable(f"t{i}", 100, 4, 1.0 + i) for i in range(3))
+    task = ShardingTask(tables, Topology(num_devices=2, memory_bytes=2400), batch_size=64)
+    with torch.no_grad(), pytest.raises(NoFeasiblePlanError, match=r"^maskable_ppo: table 't\d' of 1600 bytes fits on"):
+        MaskablePpo().place(network, task, COST, 0)
+
+
+def test_settings_that_contradict_each_other_are_refused(two_devices):
+    pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
+    with pytest.raises(InputError, match=r"^minibatches: 3 does not divide num_envs, which is 64$"):
+        MaskablePpo(minibatches=3).fit(two_devices, COST, steps=1)
+
+
+@pytest.mark.parametrize(("cls", "module"), [(Ppo, "stable_baselines3"), (MaskablePpo, "sb3_contrib")])
+def test_without_the_extra_fitting_says_what_to_install(cls, module, two_devices, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingDependencyError, match=rf"'{module}', which is not installed: pip install 'shardgym\[rl"):
+        cls().fit(two_devices, COST, steps=1)

@@ -38,6 +38,9 @@ class NumberedShards(abc.ABC):
         self._tasks: list[ShardingTask] = []
         self._number_of_task: dict[str, int] = {}
         self._number_of_shard: list[dict[ShardKey, int]] = []
+        #: Of each task, the first one to which the link model says the same; and those first ones by what it reads.
+        self._first_alike = GrowingArrays(task=((), np.int64))
+        self._first_with_links: dict[tuple[Any, ...], int] = {}
         self._shards = GrowingArrays(task=((), np.int64), widths=((), np.float64), **arrays)
 
     @abc.abstractmethod
@@ -64,6 +67,12 @@ class NumberedShards(abc.ABC):
         if number == len(self._tasks):
             self._tasks.append(task)
             self._number_of_shard.append({})
+            topology = task.topology
+            links = (
+                task.num_devices, task.batch_size, task.precision, topology.fast_domain_size, topology.intra_bandwidth,
+                topology.inter_bandwidth, topology.intra_latency_ms, topology.inter_latency_ms,
+            )  # fmt: skip
+            self._first_alike.append(task=[self._first_with_links.setdefault(links, number)])
         return number
 
     def encode(self, task: ShardingTask, shards: Sequence[Shard]) -> Ints:
@@ -106,9 +115,13 @@ class NumberedShards(abc.ABC):
         """
         if np.ndim(tasks) == 0:
             return exchange_times(self._tasks[int(tasks)], compute_ms, widths)
+        alike = self._first_alike["task"][tasks]
+        numbers = np.unique(alike).tolist()
+        if len(numbers) == 1:
+            return exchange_times(self._tasks[numbers[0]], compute_ms, widths)
         times = np.zeros((3, *widths.shape))
-        for number in np.unique(tasks).tolist():
-            rows = np.asarray(tasks) == number
+        for number in numbers:
+            rows = alike == number
             times[:, rows] = exchange_times(self._tasks[number], compute_ms[rows], widths[rows])
         return ExchangeTimes(*times)
 

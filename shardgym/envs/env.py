@@ -250,8 +250,8 @@ class TableWiseEnv(PlacementEnv):
     giving up never pays. With reward="terminal" it is earned at the end and earlier steps earn 0. With reward="dense"
     every step earns minus the increase of the cost of the placed tables, and the last step the rest, penalties
     included, so that both kinds of reward have the same return up to rounding. Placed tables are scored as if the task
-    had no others, by the simulator incrementally, by other cost models as a task of its own (so "fbgemm" measures every
-    step).
+    had no others, incrementally by costs that are additive ("simulator", "roofline"), by other cost models as a task of
+    its own (so "fbgemm" measures every step).
 
     **End.** `terminated` is set, and `info["outcome"]` says why:
 

@@ -229,10 +229,11 @@ class TableWiseVectorEnv(PlacementVectorEnv):
     **Infos.** Arrays with one entry per environment, or dictionaries of such; the mask `_NAME` marks the valid entries
     of NAME. `plan` and `cost` are the objects that the single environment gives.
 
-    **Cost.** An oracle of the simulator predicts all plans of a step with equally many devices in one call, and with
-    dense rewards all incomplete placements likewise. With any other cost model the plans of each task are evaluated
-    together, so that measured costs interleave them; if that raises `MeasurementError`, all of them have no cost. With
-    dense rewards it scores one environment after the other, which is no faster than `SyncVectorEnv`.
+    **Cost.** An oracle of the simulator predicts all plans of a step with equally many devices in one call. With any
+    other cost model the plans of each task are evaluated together, so that measured costs interleave them; if that
+    raises `MeasurementError`, all of them have no cost. With dense rewards, incomplete placements with equally many
+    devices are priced in one call if the cost is additive ("simulator", "roofline"); other cost models score one
+    environment after the other, which is no faster than `SyncVectorEnv`.
 
     `action_masks()` returns booleans of shape (N, D). `render()` returns one picture or text per environment.
 

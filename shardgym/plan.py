@@ -152,6 +152,11 @@ class ShardingPlan(Record):
 
 def plan_problems(task: ShardingTask, shards: Sequence[Shard]) -> list[str]:
     """Return one sentence per problem of `shards` as a plan for `task`; empty when the plan is feasible."""
+    return [*cover_problems(task, shards), *memory_problems(task, shards)]
+
+
+def cover_problems(task: ShardingTask, shards: Sequence[Shard]) -> list[str]:
+    """Return one sentence per unknown table or device, cell without exactly one shard, and width FBGEMM cannot fuse."""
     problems = [f"table '{shard.table}' is not in the task" for shard in shards if not task.has_table(shard.table)]
     pieces: dict[str, list[Shard]] = {table.name: [] for table in task.tables}
     known = [shard for shard in shards if shard.table in pieces]  # of unknown tables nothing else can be checked
@@ -167,9 +172,7 @@ def plan_problems(task: ShardingTask, shards: Sequence[Shard]) -> list[str]:
                 f"FBGEMM needs widths divisible by {COLUMN_UNIT}"
             )
     cover = (_cover_problem(table, pieces[table.name]) for table in task.tables)
-    problems += [problem for problem in cover if problem is not None]
-    problems += memory_problems(task, known)
-    return problems
+    return problems + [problem for problem in cover if problem is not None]
 
 
 def check_possible(task: ShardingTask) -> None:
@@ -219,10 +222,11 @@ def _cover_problem(table: EmbeddingTable, shards: Sequence[Shard]) -> str | None
 
 
 def memory_problems(task: ShardingTask, shards: Sequence[Shard]) -> Iterator[str]:
-    """Yield a sentence for every device whose shards exceed its memory, largest tables first."""
+    """Yield a sentence for every device whose shards of known tables exceed its memory, largest tables first."""
     sizes: dict[int, list[tuple[int, str]]] = {}
     for shard in shards:
-        sizes.setdefault(shard.device, []).append((shard.bytes(task), shard.table))
+        if task.has_table(shard.table):
+            sizes.setdefault(shard.device, []).append((shard.bytes(task), shard.table))
     for device in sorted(d for d in sizes if d < task.num_devices):
         used = sum(size for size, _ in sizes[device])
         limit = task.topology.memory_bytes[device]

@@ -13,7 +13,7 @@ from shardgym.conformance.calls import SolverCall, watch_call
 from shardgym.conformance.cases import Case, feasible_cases, infeasible_cases, long_case
 from shardgym.costs.base import CostModel, judges_closed, make_cost
 from shardgym.errors import NO_PLAN, InputError
-from shardgym.plan import ShardingPlan, memory_problems, plan_problems
+from shardgym.plan import ShardingPlan, cover_problems, memory_problems
 from shardgym.registry import construct
 from shardgym.solver import Solver, call_solver, make_solver, takes, warm_up
 from shardgym.task import ShardingTask
@@ -184,7 +184,7 @@ def plan_is_valid(calls: Sequence[SolverCall]) -> Iterator[str | None]:
 def memory_respected(calls: Sequence[SolverCall]) -> Iterator[str | None]:
     """No device holds more bytes than it has, optimiser state included."""
     for call, plan in _with_plan(calls, _SAME_SEED):
-        yield next(iter(_memory_problems(call, plan)), None)
+        yield next(memory_problems(call.case.task, plan.shards), None)
 
 
 def same_seed_same_plan(calls: Sequence[SolverCall]) -> Iterator[str | None]:
@@ -200,7 +200,7 @@ def other_seeds_valid(calls: Sequence[SolverCall]) -> Iterator[str | None]:
     """Where one seed gives a feasible plan, so do others."""
 
     def problems(call: SolverCall, plan: ShardingPlan) -> list[str]:
-        return [*_cover_problems(call, plan), *_memory_problems(call, plan)]
+        return [*_cover_problems(call, plan), *memory_problems(call.case.task, plan.shards)]
 
     if any(not problems(call, plan) for call, plan in _with_plan(calls, ("first",))):
         for call in _on_feasible_task(calls, ("other seed",)):
@@ -293,13 +293,7 @@ def _cover_problems(call: SolverCall, plan: ShardingPlan) -> list[str]:
     task = call.case.task
     if plan.task_hash != task.digest:
         return [f"the plan is for task {plan.task_hash[:12]}, not for {task.digest[:12]}"]
-    memory = set(_memory_problems(call, plan))
-    return [problem for problem in plan_problems(task, plan.shards) if problem not in memory]
-
-
-def _memory_problems(call: SolverCall, plan: ShardingPlan) -> list[str]:
-    task = call.case.task
-    return list(memory_problems(task, [shard for shard in plan.shards if task.has_table(shard.table)]))
+    return cover_problems(task, plan.shards)
 
 
 def _describe_outcome(call: SolverCall) -> str:

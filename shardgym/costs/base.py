@@ -185,6 +185,12 @@ class CostModel(abc.ABC):
     version: ClassVar[str]
     deterministic: ClassVar[bool]
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """See to it that a subclass which scores in its own way is additive only when it says so."""
+        super().__init_subclass__(**options)
+        if "score" in vars(cls) and "additive" not in vars(cls):
+            cls.additive = CostModel.additive  # type: ignore[method-assign]
+
     @property
     @abc.abstractmethod
     def hardware(self) -> str:

@@ -246,7 +246,7 @@ class RooflineCost(CostModel):
         self._override = hardware
         if hardware is not None:
             device_constants(hardware)
-        self._prices = self.additive()
+        self._prices = AdditiveRoofline(self._override)
 
     @property
     def hardware(self) -> str:
@@ -268,7 +268,7 @@ class RooflineCost(CostModel):
     def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         """See `CostModel`."""
         if self._prices.num_tasks > _TASKS_KEPT:
-            self._prices = self.additive()
+            self._prices = AdditiveRoofline(self._override)
         per_device = self._prices.plans_ms(task, plans)
         return [PlanCost(ms, self.name, self.version, self.hardware) for ms in per_device]
 

@@ -7,7 +7,6 @@ scripts.
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 import re
 from collections.abc import Iterable, Iterator
@@ -16,7 +15,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from shardgym.errors import InputError
+from shardgym.errors import InputError, closest
 from shardgym.ids import ReuseCounts
 from shardgym.recorded_ids import bags_digest, read_recording
 from shardgym.records import parse_json, read_text, short_repr
@@ -115,9 +114,7 @@ def _tables(rows: Iterable[tuple[str, Any]]) -> tuple[EmbeddingTable, ...]:
 def _check_fields(place: str, fields: Iterable[str], known: tuple[str, ...], required: tuple[str, ...]) -> None:
     for field in fields:
         if field not in known:
-            close = difflib.get_close_matches(field, known, n=1, cutoff=0.5)
-            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
-            raise InputError(f"{place}: unknown field '{field:.60}': {hint}")
+            raise InputError(f"{place}: unknown field '{field:.60}': {closest(field, known, most=1)}")
     for field in required:
         if field not in fields:
             raise InputError(f"{place}: field '{field}' is missing")

@@ -141,3 +141,17 @@ def test_begin_checks_its_arguments(cost):
     with pytest.raises(InputError, match=r"task: expected a ShardingTask, got str 'task\.json'"):
         cost.begin("task.json")
     assert isinstance(cost.begin(load_suite("tiny-v1")[0]), PlacementState)
+
+
+def test_a_cost_that_scores_in_its_own_way_is_additive_only_when_it_says_so():
+    class Twice(type(make_cost("roofline"))):
+        def score(self, task, plans):
+            costs = super().score(task, plans)
+            return [dataclasses.replace(cost, per_device=2 * cost.per_device) for cost in costs]
+
+    class Renamed(type(make_cost("roofline"))):
+        name = "renamed"
+
+    assert Twice().additive() is None
+    assert Renamed().additive() is not None
+    assert ColumnsCost().additive() is not None

@@ -68,7 +68,7 @@ def test_sets_are_priced_and_found_again_the_same_way(simulator):
     rng, devices = np.random.default_rng(0), [np.zeros(300, dtype=np.int64)] * 2
     for _ in range(12):
         shards = rng.choice(plain.shards.reached_by_halving(), 300)
-        devices = [sets.add(held, shards) for sets, held in zip((plain, fast), devices, strict=True)]
+        devices = [sets.add(before, shards) for sets, before in zip((plain, fast), devices, strict=True)]
     assert fast.count == plain.count > 3000
     np.testing.assert_array_equal(*devices)
     np.testing.assert_allclose(fast.compute_ms[: fast.count], plain.compute_ms[: plain.count], rtol=1e-12)
@@ -203,7 +203,7 @@ def test_that_numba_is_missing_is_said_before_solving_is_timed(simulator, no_num
 
 
 @needs_numba
-def test_numba_is_used_where_it_is_installed_unless_told_otherwise():
+def test_numba_is_used_where_it_is_installed_unless_that_is_switched_off():
     assert [NeuroShard(compiled=wanted).compiled for wanted in (None, True, False)] == [True, True, False]
 
 

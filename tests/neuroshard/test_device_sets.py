@@ -64,15 +64,15 @@ def test_many_sets_survive_growing(simulator):
     shards = ShardTable(random_task(8, 12, 2))
     sets = AdditiveDeviceSets(shards, simulator.additive())
     rng = np.random.default_rng(0)
-    held = np.zeros(300, dtype=np.int64)
+    numbers = np.zeros(300, dtype=np.int64)
     for _ in range(12):
-        held = sets.add(held, rng.choice(shards.reached_by_halving(), 300))
+        numbers = sets.add(numbers, rng.choice(shards.reached_by_halving(), 300))
     assert sets.count > 3000
     alone = AdditiveDeviceSets(shards, simulator.additive())
     one = np.zeros(1, dtype=np.int64)
-    for shard in sets.members(int(held[17])):
+    for shard in sets.members(int(numbers[17])):
         one = alone.add(one, np.array([shard]))
-    assert alone.compute_ms[one[0]] == pytest.approx(sets.compute_ms[held[17]], rel=1e-9)
+    assert alone.compute_ms[one[0]] == pytest.approx(sets.compute_ms[numbers[17]], rel=1e-9)
 
 
 def test_more_shards_than_there_is_room_for_at_first(simulator, compiled):

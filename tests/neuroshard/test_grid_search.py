@@ -93,8 +93,8 @@ def test_the_cutoff_is_the_last_cost_that_goes_on():
 def test_placements_above_the_cutoff_are_not_scored(one_placement_per_call):
     """One column plan goes on: 2 + 5 is better than 8 alone, and so are 3 + 1."""
     sets = Listed([8.0, 2.0, 3.0, 4.0], [0.0, 5.0, 1.0, 0.0])
-    held = np.array([[0, 0], [1, 1], [2, 2], [3, 3]])
-    best = best_placements(sets, np.arange(4), np.zeros(4, dtype=np.int64), held, 4, Cutoff(1))
+    numbers = np.array([[0, 0], [1, 1], [2, 2], [3, 3]])
+    best = best_placements(sets, np.arange(4), np.zeros(4, dtype=np.int64), numbers, 4, Cutoff(1))
     assert sets.scored == [1, 2, 3]
     assert best.costs.tolist() == [np.inf, 7.0, 4.0, 4.0]
     assert best.devices_of(2) == [[2], [2]]
@@ -103,8 +103,8 @@ def test_placements_above_the_cutoff_are_not_scored(one_placement_per_call):
 def test_costs_of_earlier_parts_count(one_placement_per_call):
     sets, cutoff = Listed([3.0, 2.0], [0.0, 0.0]), Cutoff(1)
     cutoff.update(np.array([2.5]))
-    held = np.array([[0, 0], [1, 1]])
-    best = best_placements(sets, np.arange(2), np.zeros(2, dtype=np.int64), held, 2, cutoff)
+    numbers = np.array([[0, 0], [1, 1]])
+    best = best_placements(sets, np.arange(2), np.zeros(2, dtype=np.int64), numbers, 2, cutoff)
     assert sets.scored == [1]
     assert best.costs.tolist() == [np.inf, 2.0]
 
@@ -113,11 +113,11 @@ def test_the_best_few_are_what_scoring_everything_finds(one_placement_per_call):
     rng = np.random.default_rng(0)
     for _ in range(50):
         sets = Listed(rng.integers(0, 6, 40).astype(float), rng.integers(0, 4, 40).astype(float))
-        held, rows = rng.integers(0, 40, (40, 2)), rng.integers(0, 12, 40)
-        totals, low = sets.total_ms(held), np.zeros(40, dtype=np.int64)
+        numbers, rows = rng.integers(0, 40, (40, 2)), rng.integers(0, 12, 40)
+        totals, low = sets.total_ms(numbers), np.zeros(40, dtype=np.int64)
         everything = np.array([totals[rows == row].min(initial=np.inf) for row in range(12)])
         sets.scored = []
-        best = best_placements(sets, rows, low, held, 12, Cutoff(3))
+        best = best_placements(sets, rows, low, numbers, 12, Cutoff(3))
         first = everything.argsort(kind="stable")[:3]
         assert best.costs.argsort(kind="stable")[:3].tolist() == first.tolist()
         np.testing.assert_array_equal(best.costs[first], everything[first])
@@ -127,7 +127,7 @@ def test_the_best_few_are_what_scoring_everything_finds(one_placement_per_call):
 def test_ties_go_to_the_least_limit(one_placement_per_call):
     """Whatever is scored first: the second and third cost 3 ms, too, but at least 1 and 2."""
     sets = Listed([0.5, 1.0, 2.0], [2.5, 2.0, 1.0])
-    held, low = np.array([[0, 0], [1, 1], [2, 2]]), np.array([4, 3, 2])
-    best = best_placements(sets, np.zeros(3, dtype=np.int64), low, held, 1, Cutoff(1))
+    numbers, low = np.array([[0, 0], [1, 1], [2, 2]]), np.array([4, 3, 2])
+    best = best_placements(sets, np.zeros(3, dtype=np.int64), low, numbers, 1, Cutoff(1))
     assert sets.scored == [0, 1, 2]
     assert best.devices_of(0) == [[2], [2]]

@@ -174,17 +174,14 @@ def test_the_observer_sees_every_improvement_and_last_the_plan_that_is_returned(
     assert len(costs) > 1
     assert costs == sorted(set(costs), reverse=True)
     assert seen[-1][0] == plan
-    told = simulator.evaluate(task, [plan for plan, _ in seen])
-    assert costs == pytest.approx([cost.total_ms for cost in told], rel=1e-9)
+    evaluated = simulator.evaluate(task, [plan for plan, _ in seen])
+    assert costs == pytest.approx([cost.total_ms for cost in evaluated], rel=1e-9)
 
 
 def test_the_simulator_and_its_evaluated_plans_lead_to_the_same_plan(simulator):
     """The general way of pricing, handed the simulator in disguise, agrees with the fast one."""
 
     class Disguised(type(make_cost("roofline"))):
-        def additive(self):
-            return None
-
         def score(self, task, plans):
             return simulator.evaluate(task, plans)
 

@@ -17,20 +17,20 @@ UNIT = 4
 
 def shares(units: int, devices: int) -> list[tuple[int, ...]]:
     """All ways to give units of a table to devices."""
-    return [given for given in itertools.product(range(units + 1), repeat=devices) if sum(given) == units]
+    return [shares for shares in itertools.product(range(units + 1), repeat=devices) if sum(shares) == units]
 
 
 def every_plan(task: ShardingTask) -> list[ShardingPlan]:
     """All feasible plans in which a device holds at most one shard of a table and no rows are cut."""
     ways = [shares(table.embedding_dim // UNIT, task.num_devices) for table in task.tables]
-    plans = [plan_of(task, given) for given in itertools.product(*ways)]
+    plans = [plan_of(task, shares) for shares in itertools.product(*ways)]
     limits = task.topology.memory_bytes
     return [p for p in plans if all(a <= b for a, b in zip(p.bytes_per_device(task), limits, strict=True))]
 
 
-def plan_of(task: ShardingTask, given: tuple[tuple[int, ...], ...]) -> ShardingPlan:
+def plan_of(task: ShardingTask, shares: tuple[tuple[int, ...], ...]) -> ShardingPlan:
     shards = []
-    for table, per_device in zip(task.tables, given, strict=True):
+    for table, per_device in zip(task.tables, shares, strict=True):
         ends = UNIT * np.cumsum(per_device)
         shards += [
             Shard(table.name, (0, table.num_embeddings), (int(end) - UNIT * units, int(end)), device)

@@ -83,13 +83,13 @@ def test_pricing_says_what_the_cost_model_says(simulator, model):
     units = [random_units(shards, rng) for _ in range(6)]
     units[-1] = np.zeros_like(units[0])
     units[-1][1] = shards.units
-    told = cost.evaluate(shards.task, [plan_of_units(shards, held) for held in units])
+    evaluated = cost.evaluate(shards.task, [plan_of_units(shards, one) for one in units])
     pricing: Pricing = ExactPricing(shards, cost.additive(), 0.0)
     if model == "estimate":
         pricing = EstimatedPricing(shards, cost, 0.0, Budget())
-        pricing.learn(units[:3], told[:3])
-    for held, answer in zip(units, told, strict=True):
-        allocation = Allocation(pricing, held)
+        pricing.learn(units[:3], evaluated[:3])
+    for one, answer in zip(units, evaluated, strict=True):
+        allocation = Allocation(pricing, one)
         compute = answer.per_device[:, [0, 3]].sum(axis=1)
         np.testing.assert_allclose(allocation.compute, compute, rtol=tolerance, atol=1e-9)
         assert allocation.total_ms == pytest.approx(answer.total_ms, rel=tolerance)
@@ -107,11 +107,11 @@ def test_the_estimate_learns_how_slow_communication_is():
 
     cost, shards, rng = SlowLinks(), ShardTable(random_task(5, 9, 3)), np.random.default_rng(2)
     units = random_units(shards, rng)
-    (told,) = cost.evaluate(shards.task, [plan_of_units(shards, units)])
+    (evaluated,) = cost.evaluate(shards.task, [plan_of_units(shards, units)])
     pricing = EstimatedPricing(shards, cost, 0.0, Budget())
     columns = shards.columns[shards.first + units].sum(axis=1)
     before = pricing.totals(np.zeros((1, 3)), columns[None])
-    pricing.learn([units], [told])
+    pricing.learn([units], [evaluated])
     assert pricing.totals(np.zeros((1, 3)), columns[None]) == pytest.approx(3 * before)
 
 
@@ -204,12 +204,12 @@ def test_moves_are_of_every_kind():
 def test_cutting_goes_on_as_long_as_it_pays():
     """One table is all the work: four devices get a quarter each; memory of one byte too few is no allocation."""
     pricing = by_hand([64, 4], [16.0, 0.1], [2**20] * 4)
-    told: list[np.ndarray] = []
-    held = cut_greedily(pricing, Budget(), told.append)
-    assert held[:, 0].tolist() == [4, 4, 4, 4]
-    assert told[-1].tolist() == held.tolist()
+    rounds: list[np.ndarray] = []
+    last = cut_greedily(pricing, Budget(), rounds.append)
+    assert last[:, 0].tolist() == [4, 4, 4, 4]
+    assert rounds[-1].tolist() == last.tolist()
     full = by_hand([8, 8], [1.0, 1.0], [32, 31])
-    assert cut_greedily(full, Budget(), told.append) is None
+    assert cut_greedily(full, Budget(), rounds.append) is None
 
 
 def test_kicks_change_something_and_keep_to_memory():

@@ -189,8 +189,8 @@ def test_plus_tells_its_observer_of_every_improvement_and_returns_the_last(simul
     assert len(costs) > 1
     assert costs == sorted(set(costs), reverse=True)
     assert seen[-1][0] == plan
-    told = cost.evaluate(task, [plan for plan, _ in seen])
-    assert costs == pytest.approx([cost.total_ms for cost in told], rel=1e-9)
+    evaluated = cost.evaluate(task, [plan for plan, _ in seen])
+    assert costs == pytest.approx([cost.total_ms for cost in evaluated], rel=1e-9)
 
 
 @pytest.mark.parametrize("queries", [1, 5, 20])

@@ -92,7 +92,7 @@ def test_a_bad_csv_row_is_named_by_file_line_and_field(write, row, message):
     ("header", "message"),
     [
         ("name,num_embedings,embedding_dim", "line 1: unknown field 'num_embedings': did you mean num_embeddings"),
-        ("name,num_embeddings,embedding_dim,colour", "unknown field 'colour': known: name"),
+        ("name,num_embeddings,embedding_dim,colour", "unknown field 'colour': known: embedding_dim, name"),
         ("name,num_embeddings", "line 1: field 'embedding_dim' is missing"),
         (",,,\n,,", "has empty cells only, expected a header with name, num_embeddings, embedding_dim"),
         ("name,num_embeddings,embedding_dim,name", "a column occurs twice"),

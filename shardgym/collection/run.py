@@ -24,13 +24,13 @@ from shardgym.collection.measurements import (
 )
 from shardgym.collection.sampling import shard_set_digest
 from shardgym.collection.schedule import CollectionPlan, SampleId
-from shardgym.collection.settings import KINDS, PRESETS, SETUPS, STEPS, preset_counts
+from shardgym.collection.settings import KINDS, PRESETS, STEPS, preset_counts
 from shardgym.costs.fbgemm.communication import ROUND_MS, AllToAll, CollectiveGroup
 from shardgym.costs.fbgemm.cost import measures_comm
 from shardgym.costs.fbgemm.jobs import ShardSet, TimingJob
 from shardgym.costs.fbgemm.pool import WorkerPool, require_fbgemm
 from shardgym.costs.simulator.sample_files import DataInfo, write_rows
-from shardgym.errors import InputError, MeasurementError, UnknownNameError, import_extra
+from shardgym.errors import InputError, MeasurementError, import_extra
 from shardgym.files import only_writer, write_whole
 from shardgym.progress import ProgressBar
 from shardgym.provenance import utc_now, versions
@@ -83,15 +83,14 @@ def collect(
         MissingDependencyError: FBGEMM or pyarrow are not installed.
         MeasurementError: no worker can be started.
     """
-    if device not in SETUPS:
-        raise UnknownNameError("device", device, SETUPS)
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise InputError(f"workers={workers!r}: expected a whole number, at least 1")
     if not 0 <= repeat_share <= 1:
         raise InputError(f"repeat_share={repeat_share}: expected a share from 0 to 1")
+    plan, notices = _plan_for_machine(device, preset, compute, comm, repeat_share, seed)
+    # What is missing is said before hours of measuring, not after.
     import_extra("pyarrow.parquet", "collecting")
     require_fbgemm(device)
-    plan, notices = _plan_for_machine(device, preset, compute, comm, repeat_share, seed)
     folder = Path(out)
     with ExitStack() as stack:
         stack.enter_context(only_writer(folder))
@@ -103,8 +102,8 @@ def collect(
             write_whole(folder / DEVICE, pool.probe().to_json(indent=1) + "\n")
         log = MeasurementLog(folder)
         samples = [str(sample) for sample in plan.samples()]
-        bar = stack.enter_context(ProgressBar(shown=progress, total=len(samples), unit="sample"))
-        bar.initial = bar.n = sum(name in log.done for name in samples)
+        done = sum(name in log.done for name in samples)
+        bar = stack.enter_context(ProgressBar(shown=progress, total=len(samples), initial=done, unit="sample"))
         run = _Run(plan, log, pool, minutes, bar)
         run.measure()
         if log.dropped:

@@ -116,9 +116,11 @@ def preset_counts(preset: str, device: str, compute: int | None, comm: int | Non
         comm: the same for exchanges.
 
     Raises:
-        UnknownNameError: no such preset.
+        UnknownNameError: no such preset or device.
         InputError: a number is negative.
     """
+    if device not in SETUPS:
+        raise UnknownNameError("device", device, SETUPS)
     if preset not in PRESETS:
         raise UnknownNameError("preset", preset, PRESETS)
     totals: dict[Kind, int | None] = {"compute": compute, "comm": comm}

@@ -43,7 +43,7 @@ _EXPECTED = f"expected one row of {len(PHASES)} numbers per device"
 def _as_matrix(value: Any) -> Floats:
     """Take D x 4 numbers; None stands for infinity, as JSON has none."""
     is_numeric = isinstance(value, np.ndarray) and value.dtype.kind in "fiu"  # arrays are fast: not number by number
-    rows = value if is_numeric else [[_number(x) for x in _row(row)] for row in _list(value)]
+    rows = value if is_numeric else [[_number(x) for x in _list(row, len(PHASES))] for row in _list(value)]
     matrix: Floats = np.array(rows, dtype=np.float64) + 0.0  # turns -0 into 0: equal costs have equal digests
     if matrix.ndim != 2 or matrix.shape[0] == 0 or matrix.shape[1] != len(PHASES):
         raise ValueError(_EXPECTED)
@@ -53,16 +53,11 @@ def _as_matrix(value: Any) -> Floats:
     return matrix
 
 
-def _list(value: Any) -> list[Any]:
-    if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim):
+def _list(value: Any, length: int | None = None) -> list[Any]:
+    is_list = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim)
+    if is_list and length in (None, len(value)):
         return list(value)
     raise ValueError(f"{_EXPECTED}, got {short_repr(value)}")
-
-
-def _row(value: Any) -> list[Any]:
-    if len(row := _list(value)) != len(PHASES):
-        raise ValueError(_EXPECTED)
-    return row
 
 
 def _number(value: Any) -> float:
@@ -224,17 +219,19 @@ class CostModel(abc.ABC):
         """
         check_instance("task", task, ShardingTask)
         plans = check_list_of("plans", plans, ShardingPlan, ONE_PLAN)
-        reasons = [_infeasibility(task, plan) for plan in plans]
-        feasible = [plan for plan, reason in zip(plans, reasons, strict=True) if reason is None]
-        scored = (
-            check_list_of(f"what score() of cost '{self.name}' returned", self.score(task, feasible), PlanCost)
-            if feasible
-            else []
-        )
+        reasons: dict[int, str] = {}
+        for n, plan in enumerate(plans):
+            try:
+                plan.validate(task)
+            except InfeasiblePlanError as error:
+                reasons[n] = str(error)
+        feasible = [plan for n, plan in enumerate(plans) if n not in reasons]
+        scored = self.score(task, feasible) if feasible else []
+        scored = check_list_of(f"what score() of cost '{self.name}' returned", scored, PlanCost)
         if len(scored) != len(feasible):
             raise InputError(f"score() of cost '{self.name}' returned {len(scored)} costs for {len(feasible)} plans")
         costs = iter(scored)
-        return [next(costs) if reason is None else self.no_cost(task, reason) for reason in reasons]
+        return [self.no_cost(task, reasons[n]) if n in reasons else next(costs) for n in range(len(plans))]
 
     def additive(self) -> AdditiveCosts | None:
         """Return what prices devices from sums over their shards, for searches and environments.
@@ -335,14 +332,6 @@ def make_cost(name: str, **settings: Any) -> CostModel:
     if lacking:
         raise InputError(f"cost '{name}' lacks {', '.join(lacking)}: {remedy}")
     return model
-
-
-def _infeasibility(task: ShardingTask, plan: ShardingPlan) -> str | None:
-    try:
-        plan.validate(task)
-    except InfeasiblePlanError as error:
-        return str(error)
-    return None
 
 
 # Judges are closed while a run goes on. The harness hands solvers an oracle, but the weights of a simulated judge ship

@@ -332,7 +332,7 @@ def initial_layers(network: type[Network], members: int, seed: int) -> Params:
     """
     generator = torch.Generator().manual_seed(seed)
     params: Params = {}
-    for name, widths in network.sizes().items():
+    for name, widths in network.SIZES.items():
         for layer, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
             is_last_of_head = name == "head" and layer == len(widths) - 2
             bound = 0.0 if is_last_of_head else inputs**-0.5

@@ -34,13 +34,13 @@ def compute_params(rng: np.random.Generator) -> dict[str, np.ndarray]:
     features, amounts = ComputeNet.inputs(shards)
     prior = rng.uniform(0.01, 0.05, (amounts.shape[1], 2))
     fixed = ComputeNet.fixed_params(features, amounts, np.full(40, 5), prior, np.array([0.05, 0.1]))
-    return fixed | layers(ComputeNet.sizes(), rng)
+    return fixed | layers(ComputeNet.SIZES, rng)
 
 
 def comm_params(rng: np.random.Generator) -> dict[str, np.ndarray]:
     exchanges = exchanges_of(rng.integers(1, 100, (50, 3)) * 4, rng.uniform(0, 2, (50, 3)), BATCH, 4)
     seen = CommNet.inputs(exchanges)
-    return CommNet.fixed_params(seen, rng.uniform(0.01, 0.05, (5, 1))) | layers(CommNet.sizes(), rng)
+    return CommNet.fixed_params(seen, rng.uniform(0.01, 0.05, (5, 1))) | layers(CommNet.SIZES, rng)
 
 
 def random_oracle(folder, *, exchanges: bool):

@@ -6,6 +6,8 @@ no analytic sums underneath, other features, shards that see each other, and mes
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 
 from shardgym.arrays import Floats, Ints
@@ -21,11 +23,8 @@ class JudgeComputeNet(Network):
     """
 
     FIXED = ("feature_mean", "feature_scale", "log_mean", "log_scale", "mean_count")
-
-    @staticmethod
-    def sizes() -> dict[str, tuple[int, ...]]:
-        """See `Network`; a pool is three vectors and a count."""
-        return {"encoder": (SHARD_FEATURES, 64, 64), "mixer": (4 * 64 + 1, 64, 64), "head": (3 * 64 + 1, 64, 2)}
+    # A pool is three vectors and a count.
+    SIZES: ClassVar = {"encoder": (SHARD_FEATURES, 64, 64), "mixer": (4 * 64 + 1, 64, 64), "head": (3 * 64 + 1, 64, 2)}
 
     @staticmethod
     def fixed_params(features: Floats, counts: Ints, ms: Floats) -> dict[str, Floats]:
@@ -99,11 +98,8 @@ class JudgeCommNet(Network):
     """Every pair of devices sends a message, every device adds up what it gets."""
 
     FIXED = ("feature_mean", "feature_scale", "log_mean", "log_scale")
-
-    @staticmethod
-    def sizes() -> dict[str, tuple[int, ...]]:
-        """See `Network`; the head sees the mean and the largest message, and their number."""
-        return {"pair": (9, 40, 40), "head": (2 * 40 + 1, 40, 1)}
+    # The head sees the mean and the largest message, and their number.
+    SIZES: ClassVar = {"pair": (9, 40, 40), "head": (2 * 40 + 1, 40, 1)}
 
     @staticmethod
     def fixed_params(features: Floats, transfer_ms: Floats) -> dict[str, Floats]:

@@ -90,20 +90,17 @@ class Network:
 
     Attributes:
         FIXED: names of the parameters that are not trained.
+        SIZES: widths of the layers of each chain, the input's first.
         FEATURE_LIMIT: standardised features beyond this say no more.
     """
 
     FIXED: ClassVar[tuple[str, ...]]
+    SIZES: ClassVar[dict[str, tuple[int, ...]]]
     FEATURE_LIMIT: ClassVar[float] = 4.0
 
     def __init__(self, params: Params, ops: Ops = NUMPY) -> None:
         self.params = params
         self.ops = ops
-
-    @staticmethod
-    def sizes() -> dict[str, tuple[int, ...]]:
-        """Return the widths of the layers of each chain, the input's first."""
-        raise NotImplementedError
 
     def fixed(self, name: str) -> Array:
         """Return a parameter that is not trained."""

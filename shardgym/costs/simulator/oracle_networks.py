@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -48,17 +48,12 @@ class ComputeNet(Network):
     DEVICE_LIMIT = 1.0
     LEAST_WORK = 1e-3
     FIXED = ("feature_mean", "feature_scale", "work_unit", "scalar_mean", "scalar_scale", "prior", "device_ms")
+    SIZES: ClassVar = {"encoder": (SHARD_FEATURES, 64, 64, TIMES + ENCODING), "head": (LATENT, 64, 64, TIMES)}
 
     @staticmethod
     def inputs(shards: Shards) -> tuple[Floats, Floats]:
         """Return features of shape (S, 27) and amounts of work of shape (S, 8)."""
         return oracle_features(shards), work(shards)
-
-    @staticmethod
-    def sizes() -> dict[str, tuple[int, ...]]:
-        """See `Network`."""
-        encoded = ComputeNet.TIMES + ComputeNet.ENCODING
-        return {"encoder": (SHARD_FEATURES, 64, 64, encoded), "head": (ComputeNet.LATENT, 64, 64, ComputeNet.TIMES)}
 
     @staticmethod
     def fixed_params(
@@ -143,6 +138,8 @@ class CommNet(Network):
 
     LIMIT = 1.5
     FIXED = ("feature_mean", "feature_scale", "work_unit", "prior")
+    # The head sees a device's code, the mean and the largest.
+    SIZES: ClassVar = {"encoder": (15, 48, 32), "head": (3 * 32, 48, 2)}
 
     @staticmethod
     def inputs(exchanges: Exchanges) -> CommInputs:
@@ -172,11 +169,6 @@ class CommNet(Network):
             wait / np.maximum(longest, 1e-3), (wait == 0), (row_bytes == 0),
         ])  # fmt: skip
         return CommInputs(features, amounts, wait[:, None])
-
-    @staticmethod
-    def sizes() -> dict[str, tuple[int, ...]]:
-        """See `Network`; the head sees a device's code, the mean and the largest."""
-        return {"encoder": (15, 48, 32), "head": (3 * 32, 48, 2)}
 
     @staticmethod
     def fixed_params(inputs: CommInputs, prior: Floats) -> dict[str, Floats]:

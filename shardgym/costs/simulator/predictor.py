@@ -72,11 +72,6 @@ class Familiarity(NamedTuple):
     spread: float
     spread_limit: float
 
-    @property
-    def is_familiar(self) -> bool:
-        """Whether all features are in range and the ensemble agrees."""
-        return not self.outside and self.spread <= self.spread_limit
-
     def notes(self) -> tuple[str, ...]:
         """Return notes for `PlanCost`; without numbers, so that equal reasons are equal notes."""
         notes = [f"{UNFAMILIAR}: {name}" for name in self.outside]

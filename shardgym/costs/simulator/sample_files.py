@@ -162,9 +162,9 @@ def data_files(folder: str | Path, kind: Kind) -> list[Path]:
     return files
 
 
-def read_compute(folder: str | Path, hardware: str | None = None) -> ComputeSamples:
+def read_compute(folder: str | Path) -> ComputeSamples:
     """Read all compute samples of a data set; raises `InputError` as `read_file` does."""
-    table = _read_all(folder, "compute", hardware)
+    table = _read_all(folder, "compute")
     counts = _list_lengths(table.column("num_embeddings").combine_chunks())
     precision = _strings(table, "precision")
     optimizer = _strings(table, "optimizer")
@@ -183,9 +183,9 @@ def read_compute(folder: str | Path, hardware: str | None = None) -> ComputeSamp
     return ComputeSamples(_labels(table), shards, counts, ms, precision, optimizer, _strings(table, "table_name"))
 
 
-def read_comm(folder: str | Path, hardware: str | None = None) -> CommSamples:
+def read_comm(folder: str | Path) -> CommSamples:
     """Read all communication samples of a data set; raises `InputError` as `read_file` does."""
-    return _comm_samples(_read_all(folder, "comm", hardware))
+    return _comm_samples(_read_all(folder, "comm"))
 
 
 def no_exchanges() -> CommSamples:
@@ -210,9 +210,10 @@ def _import_pyarrow() -> tuple[Any, Any]:
     return import_extra("pyarrow", purpose), import_extra("pyarrow.parquet", purpose)
 
 
-def _read_all(folder: str | Path, kind: Kind, hardware: str | None) -> Any:
+def _read_all(folder: str | Path, kind: Kind) -> Any:
     """Read and join the files of a kind; the first one says of which hardware the others must be."""
     tables = []
+    hardware = None
     for path in data_files(folder, kind):
         info, table = read_file(path, kind, hardware)
         hardware = info.hardware

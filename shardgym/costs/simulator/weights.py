@@ -214,7 +214,7 @@ def _check_architecture(tensors: dict[str, Any], networks: dict[str, type[Networ
     for network, net in networks.items():
         for name in net.FIXED:
             _check_present(tensors, f"{network}.fixed.{name}", path)
-        for chain, widths in net.sizes().items():
+        for chain, widths in net.SIZES.items():
             for layer, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
                 _check_shape(tensors, f"{network}.{chain}.{layer}.weight", (inputs, outputs), path)
                 _check_shape(tensors, f"{network}.{chain}.{layer}.bias", (1, outputs), path)

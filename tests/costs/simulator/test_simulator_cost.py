@@ -128,7 +128,7 @@ def test_a_familiar_plan_has_no_notes_and_an_unfamiliar_one_says_which_feature(o
     plan = ShardingPlan.table_wise(far, [n % 3 for n in range(12)])
     (near,) = oracle.familiarity(far, [plan])
     assert near.outside == ("num_embeddings",)
-    assert not near.is_familiar
+    assert near.notes()
     (cost,) = oracle.evaluate(far, [plan])
     assert f"{UNFAMILIAR}: num_embeddings" in cost.notes
 
@@ -161,9 +161,9 @@ def test_an_unusual_reuse_of_rows_is_unfamiliar(oracle, task):
 
 
 def test_disagreement_alone_makes_a_plan_unfamiliar():
-    assert Familiarity((), spread=0.1, spread_limit=0.1).is_familiar
+    assert not Familiarity((), spread=0.1, spread_limit=0.1).notes()
     doubtful = Familiarity((), spread=0.2, spread_limit=0.1)
-    assert not doubtful.is_familiar
+    assert doubtful.notes()
     assert doubtful.notes() == (f"{UNFAMILIAR}: the ensemble disagrees on compute",)
 
 

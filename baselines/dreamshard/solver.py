@@ -12,8 +12,9 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from baselines.dreamshard.policy import COST_WIDTHS, DreamShardNetwork, log_probabilities, play
-from baselines.learning.cost_network import DEVICE_COLUMNS, HEAD_WIDTHS, CostTargets, cost_losses
-from baselines.learning.encoder import ENCODER_WIDTHS, sum_per_device
+from baselines.learning.cost_learner import CostLearner, descend
+from baselines.learning.cost_network import HEAD_WIDTHS
+from baselines.learning.encoder import ENCODER_WIDTHS
 from baselines.learning.oracle import TrainingOracle
 from baselines.learning.solver import LearnedSolver
 from baselines.learning.tables import FeatureScale, TaskBatch
@@ -117,8 +118,8 @@ class DreamShard(LearnedSolver[DreamShardNetwork]):
         return ShardingPlan.table_wise(task, episodes.table_devices()[0, 0].tolist())
 
 
-class DreamShardLearner(Learner):
-    """Trains both networks. The priced plans of all rounds are kept in `replay`.
+class DreamShardLearner(CostLearner):
+    """Trains both networks.
 
     Args:
         network: to be trained.
@@ -138,14 +139,13 @@ class DreamShardLearner(Learner):
         steps: int,
         settings: DreamShardSettings,
     ) -> None:
+        super().__init__(
+            network.cost, tasks, oracle, updates=settings.cost_updates, plans=settings.cost_batch,
+            learning_rate=settings.learning_rate,
+        )  # fmt: skip
         self.network = network
-        self.oracle = oracle
-        self.replay: dict[str, Tensor] = {}
-        self._tasks = tasks
-        self._batch = TaskBatch.of(tasks)
         self._steps = steps
         self._settings = settings
-        self._cost_optimizer = torch.optim.Adam(network.cost.parameters(), lr=settings.learning_rate)
         self._policy_optimizer = torch.optim.Adam(network.policy.parameters(), lr=settings.policy_learning_rate)
         self.optimizers = (self._cost_optimizer, self._policy_optimizer)
 
@@ -165,51 +165,7 @@ class DreamShardLearner(Learner):
         chosen = self._draw_tasks(rng, self._settings.collected_tasks)
         batch = self._batch.take(chosen)
         episodes = play(self.network, batch, self._settings.collected_plans, torch_generator(rng))
-        devices = episodes.table_devices()
-        tasks: list[int] = []
-        kept: list[Tensor] = []
-        times: list[Tensor] = []
-        for row, number in enumerate(chosen.tolist()):
-            plans = devices[row, episodes.complete[row]]
-            if not len(plans):
-                continue
-            task = self._tasks[number]
-            priced = self.oracle.price(task, plans[:, : task.num_tables].numpy())
-            padded = torch.zeros(len(plans), batch.device_mask.shape[1], priced.shape[-1])
-            padded[:, : task.num_devices] = torch.from_numpy(priced)
-            feasible = torch.isfinite(padded).all(dim=-1).all(dim=-1)
-            tasks += [number] * int(feasible.sum())
-            kept.append(plans[feasible])
-            times.append(padded[feasible])
-        new = {"task": torch.tensor(tasks), "devices": torch.cat(kept), "ms": torch.cat(times)}
-        first = not self.replay
-        self.replay = {name: torch.cat([self.replay.get(name, value[:0]), value]) for name, value in new.items()}
-        if first:
-            self._set_units()
-
-    def _set_units(self) -> None:
-        """Set what the cost network's heads count in: the means of the first round."""
-        ms = self.replay["ms"]
-        exists = self._batch.device_mask[self.replay["task"]]
-        units = [*ms[exists][:, DEVICE_COLUMNS].mean(dim=0), ms.sum(dim=-1).amax(dim=-1).mean()]
-        self.network.cost.unit_ms.copy_(torch.stack(units).clamp(min=1e-6))
-
-    def _fit_costs(self, rng: np.random.Generator) -> dict[str, float]:
-        """Fit the cost network to random plans of all rounds; return the mean losses."""
-        total: dict[str, float] = {}
-        for _ in range(self._settings.cost_updates):
-            index = torch.from_numpy(rng.integers(len(self.replay["task"]), size=self._settings.cost_batch))
-            batch = self._batch.take(self.replay["task"][index])
-            ms = self.replay["ms"][index]
-            targets = CostTargets(ms[..., DEVICE_COLUMNS], ms.sum(dim=-1).amax(dim=-1), batch.device_mask)
-            latents = self.network.cost.encoder(batch.features)
-            devices = self.replay["devices"][index]
-            sums = sum_per_device(latents, devices[:, None], batch.device_mask.shape[1])[:, 0]
-            losses = cost_losses(self.network.cost, sums, targets)
-            _descend(self._cost_optimizer, torch.stack(list(losses.values())).sum())
-            for name, loss in losses.items():
-                total[name] = total.get(name, 0.0) + float(loss.detach()) / self._settings.cost_updates
-        return {f"loss_{name}": value for name, value in total.items()}
+        self._price(chosen, episodes.table_devices(), episodes.complete)
 
     def _improve_policy(self, rng: np.random.Generator) -> dict[str, float]:
         """Make one update of REINFORCE with an entropy bonus, on episodes in the estimated decision process."""
@@ -224,7 +180,7 @@ class DreamShardLearner(Learner):
         entropy = -(finite.exp() * finite * episodes.allowed).sum(dim=-1)
         mean_entropy = entropy.sum() / placed.sum()
         loss = -(taken.sum(dim=2) * advantage).mean() - self._settings.entropy * entropy.sum(dim=2).mean()
-        _descend(self._policy_optimizer, loss)
+        descend(self._policy_optimizer, loss)
         return {"policy_loss": float(loss.detach()), "entropy": float(mean_entropy.detach())}
 
     @staticmethod
@@ -232,12 +188,3 @@ class DreamShardLearner(Learner):
         """Return minus the predicted costs; an episode without a plan counts as twice the worst of its task."""
         worst = predicted_ms.masked_fill(~complete, 0.0).amax(dim=1, keepdim=True).clamp(min=0.0)
         return -torch.where(complete, predicted_ms, 2 * worst)
-
-    def _draw_tasks(self, rng: np.random.Generator, count: int) -> Tensor:
-        return torch.from_numpy(rng.integers(len(self._tasks), size=count))
-
-
-def _descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-    optimizer.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]
-    optimizer.step()

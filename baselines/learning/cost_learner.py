@@ -1,0 +1,105 @@
+"""CostLearner: what learners with DreamShard's cost network share, priced plans and fitting the network to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from baselines.learning.cost_network import DEVICE_COLUMNS, CostNetwork, CostTargets, cost_losses
+from baselines.learning.encoder import sum_per_device
+from baselines.learning.oracle import TrainingOracle
+from baselines.learning.tables import TaskBatch
+from baselines.learning.training import Learner
+from shardgym.task import ShardingTask
+
+
+class CostLearner(Learner):
+    """Fits a cost network to plans that the oracle priced. Those of all rounds are kept in `replay`.
+
+    Args:
+        cost: the network.
+        tasks: to train on.
+        oracle: prices plans.
+        updates: of one fit.
+        plans: of one update.
+        learning_rate: of Adam.
+    """
+
+    def __init__(
+        self, cost: CostNetwork, tasks: Sequence[ShardingTask], oracle: TrainingOracle, *, updates: int, plans: int,
+        learning_rate: float,
+    ) -> None:  # fmt: skip
+        self.oracle = oracle
+        self.replay: dict[str, Tensor] = {}
+        self._tasks = tasks
+        self._batch = TaskBatch.of(tasks)
+        self._cost = cost
+        self._cost_updates = updates
+        self._cost_plans = plans
+        self._cost_optimizer = torch.optim.Adam(cost.parameters(), lr=learning_rate)
+
+    def _price(self, chosen: Tensor, devices: Tensor, complete: Tensor) -> None:
+        """Have plans priced, and keep those that are feasible.
+
+        Args:
+            chosen: numbers of tasks, shape (B,).
+            devices: of every table in E plans of each of them, padded, shape (B, E, T).
+            complete: plans that are to be priced, shape (B, E).
+        """
+        tasks: list[int] = []
+        kept: list[Tensor] = []
+        times: list[Tensor] = []
+        for row, number in enumerate(chosen.tolist()):
+            plans = devices[row, complete[row]]
+            if not len(plans):
+                continue
+            task = self._tasks[number]
+            priced = self.oracle.price(task, plans[:, : task.num_tables].numpy())
+            padded = torch.zeros(len(plans), self._batch.device_mask.shape[1], priced.shape[-1])
+            padded[:, : task.num_devices] = torch.from_numpy(priced)
+            feasible = torch.isfinite(padded).all(dim=-1).all(dim=-1)
+            tasks += [number] * int(feasible.sum())
+            kept.append(plans[feasible])
+            times.append(padded[feasible])
+        new = {"task": torch.tensor(tasks), "devices": torch.cat(kept), "ms": torch.cat(times)}
+        first = not self.replay
+        self.replay = {name: torch.cat([self.replay.get(name, value[:0]), value]) for name, value in new.items()}
+        if first:
+            self._set_units()
+
+    def _set_units(self) -> None:
+        """Set what the cost network's heads count in: the means of the first round."""
+        ms = self.replay["ms"]
+        exists = self._batch.device_mask[self.replay["task"]]
+        units = [*ms[exists][:, DEVICE_COLUMNS].mean(dim=0), ms.sum(dim=-1).amax(dim=-1).mean()]
+        self._cost.unit_ms.copy_(torch.stack(units).clamp(min=1e-6))
+
+    def _fit_costs(self, rng: np.random.Generator) -> dict[str, float]:
+        """Fit the cost network to random plans of all rounds; return the mean losses."""
+        total: dict[str, float] = {}
+        for _ in range(self._cost_updates):
+            index = torch.from_numpy(rng.integers(len(self.replay["task"]), size=self._cost_plans))
+            batch = self._batch.take(self.replay["task"][index])
+            ms = self.replay["ms"][index]
+            targets = CostTargets(ms[..., DEVICE_COLUMNS], ms.sum(dim=-1).amax(dim=-1), batch.device_mask)
+            latents = self._cost.encoder(batch.features)
+            devices = self.replay["devices"][index]
+            sums = sum_per_device(latents, devices[:, None], batch.device_mask.shape[1])[:, 0]
+            losses = cost_losses(self._cost, sums, targets)
+            descend(self._cost_optimizer, torch.stack(list(losses.values())).sum())
+            for name, loss in losses.items():
+                total[name] = total.get(name, 0.0) + float(loss.detach()) / self._cost_updates
+        return {f"loss_{name}": value for name, value in total.items()}
+
+    def _draw_tasks(self, rng: np.random.Generator, count: int) -> Tensor:
+        return torch.from_numpy(rng.integers(len(self._tasks), size=count))
+
+
+def descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    """Take one step against the gradient of a loss."""
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()

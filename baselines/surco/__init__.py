@@ -1,0 +1,1 @@
+"""SurCo: linear surrogate costs through a differentiable assignment."""

@@ -1,0 +1,79 @@
+"""SurCo's networks: the cost network of DreamShard as the loss, and the one that predicts surrogate costs."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from baselines.learning.cost_network import CostNetwork
+from baselines.learning.encoder import LATENT, TableEncoder, mlp
+from baselines.learning.tables import FeatureScale, TaskBatch
+
+#: Numbers of the encoding of a device.
+DEVICE_CODE = 8
+#: Layers that turn a table, the mean table of its task and a device into a surrogate cost.
+SCORE_WIDTHS = (2 * LATENT + DEVICE_CODE, 64, 1)
+
+
+class SurrogateNetwork(nn.Module):
+    """Predicts the surrogate cost of every table on every device.
+
+    As in the paper (appendix B.2), tables go through DreamShard's encoder, and devices have a sinusoidal encoding, so
+    that those that are alike get different costs. The released code has an output for each device instead, which fixes
+    their number. The mean of the encoded tables tells the network what else there is to place.
+
+    Args:
+        scale: of the features.
+    """
+
+    def __init__(self, scale: FeatureScale) -> None:
+        super().__init__()
+        self.encoder = TableEncoder(scale)
+        self.score = mlp(*SCORE_WIDTHS)
+
+    def forward(self, batch: TaskBatch) -> Tensor:
+        """Return surrogate costs, shape (B, T, D)."""
+        latents = self.encoder(batch.features)
+        exists = batch.table_mask[..., None]
+        mean = (latents * exists).sum(dim=1) / exists.sum(dim=1)
+        num_tables = latents.shape[1]
+        tables = torch.cat([latents, mean[:, None].expand_as(latents)], dim=-1)
+        num_devices = batch.device_mask.shape[1]
+        codes = device_codes(num_devices).expand(len(batch), num_tables, -1, -1)
+        scores: Tensor = self.score(torch.cat([tables[:, :, None].expand(-1, -1, num_devices, -1), codes], dim=-1))
+        return scores[..., 0]
+
+
+def device_codes(num_devices: int) -> Tensor:
+    """Return sines and cosines of the numbers of devices with wave lengths from 2 pi to 200 pi, shape (D, 8)."""
+    half = DEVICE_CODE // 2
+    frequencies = torch.exp(-math.log(100.0) * torch.arange(half) / (half - 1))
+    angles = torch.arange(num_devices)[:, None] * frequencies
+    return torch.cat([angles.sin(), angles.cos()], dim=-1)
+
+
+class SurCoNetwork(nn.Module):
+    """The cost network and the surrogate network, which share nothing."""
+
+    def __init__(self, scale: FeatureScale) -> None:
+        super().__init__()
+        self.cost = CostNetwork(scale)
+        self.surrogate = SurrogateNetwork(scale)
+
+    def log_ms(self, batch: TaskBatch, assignment: Tensor) -> Tensor:
+        """Return the logarithm of what the cost network says of assignments.
+
+        Args:
+            batch: the tasks.
+            assignment: share of every table on every device, shape (B, T, D).
+
+        Returns:
+            Shape (B,).
+        """
+        latents = self.cost.encoder(batch.features) * batch.table_mask[..., None]
+        sums = torch.einsum("btd,btk->bdk", assignment, latents)
+        overall_ms = self.cost.overall_ms(sums[:, None], batch.device_mask)[:, 0]
+        # Far from what it was trained on, the network may say less than nothing.
+        return torch.log(torch.nn.functional.softplus(overall_ms / self.cost.unit_ms[-1], beta=50.0))

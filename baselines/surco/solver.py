@@ -1,0 +1,209 @@
+"""SurCo as a solver, and how it learns: collect costs, fit the cost network, improve the surrogate network, again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from baselines.cp_sat import cheapest_assignment
+from baselines.learning.cost_learner import CostLearner, descend
+from baselines.learning.cost_network import HEAD_WIDTHS
+from baselines.learning.encoder import ENCODER_WIDTHS
+from baselines.learning.oracle import TrainingOracle
+from baselines.learning.solver import LearnedSolver
+from baselines.learning.tables import FeatureScale, TaskBatch
+from baselines.learning.training import torch_generator
+from baselines.surco.assignment import assign, straight_through
+from baselines.surco.network import DEVICE_CODE, SCORE_WIDTHS, SurCoNetwork
+from shardgym.costs.base import CostModel
+from shardgym.plan import ShardingPlan
+from shardgym.records import CONFIG, Record, Whole
+from shardgym.task import ShardingTask
+
+Count = Annotated[Whole, Field(ge=1)]
+Rate = Annotated[float, Field(gt=0)]
+
+
+@dataclass(frozen=True, config=CONFIG)
+class SurCoSettings(Record):
+    """How SurCo is trained and how it solves. A round collects costs, fits the cost network, and updates the other.
+
+    Attributes:
+        variant: `prior` takes the predicted surrogate costs; `zero` starts from random ones and improves them for every
+            task; `hybrid` improves the predicted ones.
+        temperature: weight of the entropy in the relaxed assignment.
+        zero_steps: gradient steps on the surrogate costs of a task (released code: 20).
+        zero_learning_rate: of their Adam (released code: 0.05).
+        surrogate_updates: of a round; a step of training is one of them (released code: 10).
+        update_tasks: tasks of one of them (released code: 20).
+        collected_tasks: tasks of a round that plans are priced for (released code: 10).
+        cost_updates: of a round (released code: 300).
+        cost_batch: plans of a cost update (released code: 64).
+        learning_rate: of Adam, for both networks; falls linearly to 0 (paper: 5e-4).
+    """
+
+    variant: Literal["prior", "zero", "hybrid"] = "hybrid"
+    temperature: Rate = 0.2
+    zero_steps: Count = 40
+    zero_learning_rate: Rate = 0.05
+    surrogate_updates: Count = 10
+    update_tasks: Count = 20
+    collected_tasks: Count = 64
+    cost_updates: Count = 300
+    cost_batch: Count = 64
+    learning_rate: Rate = 1e-3
+
+
+class SurCo(LearnedSolver[SurCoNetwork]):
+    """SurCo (Ferber et al., ICML 2023): learned linear costs whose cheapest assignment is the plan.
+
+    A surrogate cost stands for every table on every device, and the plan is the assignment of whole tables with the
+    least added costs that fits into memory. The surrogate costs are chosen so that this plan is a good one by a
+    differentiable estimate, DreamShard's cost network: its gradient goes back through the assignment. Solving asks no
+    oracle.
+
+    Where it differs from the published system (paper, section 5.1 and appendix B.2; code, `table_sharding/`):
+
+    - The relaxed assignment has an entropy term and is solved in torch, with exact gradients; the paper differentiates
+      a quadratic program by CVXPYLayers.
+    - Gradients reach the surrogate costs in every variant, through the relaxed assignment behind the rounded one
+      (`straight_through`). In the released `zero` and `hybrid`, the rounded assignment has none, so their surrogate
+      costs never change and the deployed plan is that of the costs that they started with.
+    - What is deployed is the assignment that was trained. The released `prior` adds the squared sum of predicted
+      single-table costs of every device when it deploys, which makes a load balancer of it.
+    - Devices may stay empty; the released code demands a table on each.
+    - Surrogate costs of devices come from a sinusoidal encoding, as in the paper; see `SurrogateNetwork`.
+    - `zero` and `hybrid` deploy the costs with the lowest estimate on the way, not the last ones.
+    - More plans are priced, as the oracle is a model and not a measurement; half of them are what gradient steps lead
+      to, so that the estimate learns where it is too low.
+
+    See `LearnedSolver` for arguments, fitting and files. All variants take the same weights; `zero` uses the cost
+    network alone.
+    """
+
+    name: ClassVar[str] = "surco"
+    settings_type: ClassVar[type[Record]] = SurCoSettings
+    default_steps: ClassVar[int] = 200
+    architecture: ClassVar[dict[str, Any]] = {
+        "table encoders": ENCODER_WIDTHS,
+        "cost heads": HEAD_WIDTHS,
+        "device code": DEVICE_CODE,
+        "surrogate costs": SCORE_WIDTHS,
+    }
+    settings: SurCoSettings
+
+    def build_network(self, scale: FeatureScale) -> SurCoNetwork:
+        """See `LearnedSolver`."""
+        return SurCoNetwork(scale)
+
+    def make_learner(
+        self, network: SurCoNetwork, tasks: Sequence[ShardingTask], oracle: TrainingOracle, steps: int
+    ) -> CostLearner:
+        """See `LearnedSolver`."""
+        return SurCoLearner(network, tasks, oracle, steps, self.settings)
+
+    def place(self, network: SurCoNetwork, task: ShardingTask, cost: CostModel, seed: int) -> ShardingPlan:
+        """Return the cheapest assignment by surrogate costs; `cost` is not asked.
+
+        Raises:
+            NoFeasiblePlanError: no assignment of whole tables that fits was found.
+            MissingDependencyError: memory is tight, and OR-Tools is not installed.
+        """
+        del cost
+        batch = TaskBatch.of([task])
+        if self.settings.variant == "zero":
+            shape = (1, task.num_tables, task.num_devices)
+            costs = torch.rand(shape, generator=torch.Generator().manual_seed(seed))
+        else:
+            costs = network.surrogate(batch)
+        if self.settings.variant != "prior":
+            costs = improve(network, batch, costs, self.settings)
+        return ShardingPlan.table_wise(task, cheapest_assignment(task, costs[0].double().numpy(), seed=seed).tolist())
+
+
+def improve(network: SurCoNetwork, batch: TaskBatch, costs: Tensor, settings: SurCoSettings) -> Tensor:
+    """Take gradient steps on surrogate costs; return those of every task with the lowest estimate.
+
+    Args:
+        network: its cost network gives the estimates; it is not changed.
+        batch: the tasks.
+        costs: to start from, shape (B, T, D).
+        settings: steps, learning rate and temperature.
+    """
+    costs = costs.detach().clone()
+    best = costs.clone()
+    lowest = torch.full((len(batch),), math.inf)
+    optimizer = torch.optim.Adam([costs], lr=settings.zero_learning_rate)
+    with torch.enable_grad():
+        costs.requires_grad_()
+        for _ in range(settings.zero_steps + 1):
+            estimate = network.log_ms(batch, straight_through(assign(costs, batch, settings.temperature)))
+            better = estimate.detach() < lowest
+            lowest = torch.where(better, estimate.detach(), lowest)
+            best = torch.where(better[:, None, None], costs.detach(), best)
+            (costs.grad,) = torch.autograd.grad(estimate.sum(), [costs])
+            optimizer.step()
+    return best
+
+
+class SurCoLearner(CostLearner):
+    """Trains both networks.
+
+    Args:
+        network: to be trained.
+        tasks: to train on.
+        oracle: prices plans.
+        steps: updates of the surrogate network in all.
+        settings: how.
+    """
+
+    network: SurCoNetwork
+
+    def __init__(
+        self, network: SurCoNetwork, tasks: Sequence[ShardingTask], oracle: TrainingOracle, steps: int,
+        settings: SurCoSettings,
+    ) -> None:  # fmt: skip
+        super().__init__(
+            network.cost, tasks, oracle, updates=settings.cost_updates, plans=settings.cost_batch,
+            learning_rate=settings.learning_rate,
+        )  # fmt: skip
+        self.network = network
+        self._steps = steps
+        self._settings = settings
+        self._surrogate_optimizer = torch.optim.Adam(network.surrogate.parameters(), lr=settings.learning_rate)
+        self.optimizers = (self._cost_optimizer, self._surrogate_optimizer)
+
+    def step(self, number: int, rng: np.random.Generator) -> dict[str, float]:
+        """Update the surrogate network once; the first step of a round collects costs and fits the cost network."""
+        for optimizer in self.optimizers:
+            optimizer.param_groups[0]["lr"] = self._settings.learning_rate * (1 - number / self._steps)
+        figures: dict[str, float] = {}
+        if number % self._settings.surrogate_updates == 0:
+            self._collect(rng)
+            figures |= self._fit_costs(rng)
+        batch = self._batch.take(self._draw_tasks(rng, self._settings.update_tasks))
+        assignment = assign(self.network.surrogate(batch), batch, self._settings.temperature)
+        loss = self.network.log_ms(batch, straight_through(assignment)).mean()
+        descend(self._surrogate_optimizer, loss)
+        return figures | {"surrogate_loss": float(loss.detach())}
+
+    @torch.no_grad()
+    def _collect(self, rng: np.random.Generator) -> None:
+        """Price four plans of random tasks: by predicted and by random surrogate costs, as they are and improved."""
+        chosen = self._draw_tasks(rng, self._settings.collected_tasks)
+        batch = self._batch.take(chosen)
+        predicted = self.network.surrogate(batch)
+        noise = torch.rand(predicted.shape, generator=torch_generator(rng))
+        starts = [predicted + self._settings.temperature * noise, noise]
+        improved = [improve(self.network, batch, costs, self._settings) for costs in starts] if self.replay else []
+        devices = [assign(costs, batch, self._settings.temperature).devices for costs in [*starts, *improved]]
+        plans = torch.stack(devices, dim=1)
+        # The rounded assignment may exceed memory a little; such plans have no cost and are left out.
+        self._price(chosen, plans, torch.ones(plans.shape[:2], dtype=torch.bool))

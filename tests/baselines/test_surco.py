@@ -1,0 +1,174 @@
+"""SurCo: its assignment has exact gradients, they reach the surrogate costs, and what is deployed fits into memory."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from baselines.cp_sat import cheapest_assignment
+from baselines.learning.oracle import TrainingOracle
+from baselines.learning.tables import FeatureScale, TaskBatch
+from baselines.surco.assignment import assign, straight_through
+from baselines.surco.network import SurCoNetwork, device_codes
+from baselines.surco.solver import SurCo, SurCoLearner, SurCoSettings, improve
+from shardgym import InputError, make_cost
+from shardgym.conformance import check_solver
+from shardgym.envs.tasks import training_tasks
+
+pytest.importorskip("ortools", reason="needs the extra 'exact'")
+
+COST = make_cost("roofline")
+
+#: So small that a step takes milliseconds.
+TINY = {
+    "zero_steps": 5, "surrogate_updates": 2, "update_tasks": 4, "collected_tasks": 8, "cost_updates": 20,
+    "cost_batch": 16,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tasks():
+    return training_tasks("tiny-v1", 40)
+
+
+@pytest.fixture(scope="module")
+def fitted(tasks, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("surco")
+    SurCo(**TINY).fit(tasks, COST, steps=4).save(folder)
+    return folder
+
+
+@pytest.fixture
+def network(tasks):
+    torch.manual_seed(0)
+    return SurCoNetwork(FeatureScale.of(tasks[:5]))
+
+
+def with_memory(task, share):
+    """The task on two devices that have `share` of the bytes of all tables each, and on a third with plenty."""
+    memory = (int(share * task.total_bytes), int(share * task.total_bytes), 2**40)
+    topology = dataclasses.replace(task.topology, num_devices=3, memory_bytes=memory, fast_domain_size=3)
+    return dataclasses.replace(task, topology=topology)
+
+
+def random_costs(batch, seed=0):
+    """Costs that make the first devices popular."""
+    shape = (len(batch), batch.table_mask.shape[1], batch.device_mask.shape[1])
+    costs = torch.rand(shape, generator=torch.Generator().manual_seed(seed))
+    return costs + 0.5 * torch.arange(shape[2])
+
+
+@pytest.mark.parametrize("share", [10.0, 0.3])
+def test_relaxed_assignments_fit_into_memory_and_place_every_table_once(tasks, share):
+    batch = TaskBatch.of([with_memory(task, share) for task in tasks[:6]])
+    soft = assign(random_costs(batch), batch, 0.2).soft
+    torch.testing.assert_close(soft.sum(dim=2), torch.ones(soft.shape[:2]))
+    used = (soft * batch.table_bytes[..., None]).sum(dim=1) / batch.memory_bytes
+    assert bool((used <= 1.001).all())
+    assert bool((used > 0.99).any()) == (share < 1)
+
+
+@pytest.mark.parametrize("share", [10.0, 0.3])
+def test_gradients_are_those_of_the_solution(tasks, share):
+    """Against differences of the solution for slightly other costs, prices of memory included."""
+    batch = TaskBatch.of([with_memory(tasks[2], share)])
+    costs = random_costs(batch).requires_grad_()
+    generator = torch.Generator().manual_seed(1)
+    weights = torch.randn(costs.shape, generator=generator)
+    (gradient,) = torch.autograd.grad((assign(costs, batch, 0.5).soft * weights).sum(), [costs])
+    step = 2e-3
+    for _ in range(5):
+        direction = torch.randn(costs.shape, generator=generator)
+        after, before = (
+            (assign((costs + sign * step * direction).detach(), batch, 0.5).soft * weights).sum() for sign in (1, -1)
+        )
+        expected = float(after - before) / (2 * step)
+        assert float((gradient * direction).sum()) == pytest.approx(expected, rel=0.03, abs=3e-3)
+
+
+def test_the_rounded_assignment_is_passed_on_with_the_gradients_of_the_relaxed_one(tasks):
+    batch = TaskBatch.of(tasks[:3])
+    costs = random_costs(batch).requires_grad_()
+    assignment = assign(costs, batch, 0.2)
+    passed = straight_through(assignment)
+    assert set(passed.detach().unique().round(decimals=5).tolist()) == {0.0, 1.0}
+    weights = torch.randn(passed.shape, generator=torch.Generator().manual_seed(0))
+    through = torch.autograd.grad((passed * weights).sum(), [costs], retain_graph=True)[0]
+    relaxed = torch.autograd.grad((assignment.soft * weights).sum(), [costs])[0]
+    torch.testing.assert_close(through, relaxed)
+    assert bool(relaxed.abs().sum() > 0)
+
+
+def test_devices_and_tables_of_other_tasks_of_a_batch_make_no_difference(tasks):
+    small, large = with_memory(tasks[0], 0.4), tasks[5]
+    assert small.num_tables != large.num_tables
+    both = TaskBatch.of([small, large])
+    costs = random_costs(both)
+    alone = TaskBatch.of([small])
+    shape = alone.table_mask.shape[1], alone.device_mask.shape[1]
+    cut = costs[:1, : shape[0], : shape[1]]
+    torch.testing.assert_close(
+        assign(costs, both, 0.2).soft[:1, : shape[0], : shape[1]], assign(cut, alone, 0.2).soft, atol=1e-3, rtol=0
+    )
+
+
+def test_gradient_steps_lower_the_estimate(tasks, network):
+    """In the released code of `zero` and `hybrid`, the surrogate costs never change."""
+    batch = TaskBatch.of(tasks[:8])
+    costs = torch.rand(random_costs(batch).shape, generator=torch.Generator().manual_seed(0))
+    better = improve(network, batch, costs, SurCoSettings(zero_steps=10))
+
+    @torch.no_grad()
+    def estimate(of):
+        return network.log_ms(batch, straight_through(assign(of, batch, 0.2)))
+
+    assert bool((estimate(better) <= estimate(costs)).all())
+    assert bool((estimate(better) < estimate(costs)).any())
+
+
+def test_a_step_of_training_changes_the_surrogate_network(tasks, network):
+    learner = SurCoLearner(network, tasks, TrainingOracle(COST), 10, SurCoSettings(**TINY))
+    before = [parameter.detach().clone() for parameter in network.surrogate.parameters()]
+    figures = learner.step(0, np.random.default_rng(0))
+    changed = [not torch.equal(a, b) for a, b in zip(before, network.surrogate.parameters(), strict=True)]
+    assert all(changed)
+    assert {"surrogate_loss", "loss_overall"} <= set(figures)
+
+
+@pytest.mark.parametrize("variant", ["prior", "zero", "hybrid"])
+def test_plans_fit_into_tight_memory(tasks, fitted, variant):
+    task = with_memory(tasks[4], 0.3)
+    solver = SurCo(weights=fitted, variant=variant, zero_steps=5)
+    plan = solver.solve(task, COST)
+    plan.validate(task)
+    assert solver.solve(task, COST) == plan
+
+
+@torch.no_grad()
+def test_prior_deploys_the_cheapest_assignment_of_what_it_predicts(tasks, fitted):
+    task = with_memory(tasks[4], 0.3)
+    solver = SurCo(weights=fitted, variant="prior")
+    plan = solver.solve(task, COST)
+    costs = solver._own.network.surrogate(TaskBatch.of([task]))[0].double().numpy()
+    devices = {shard.table: shard.device for shard in plan.shards}
+    assert [devices[table.name] for table in task.tables] == cheapest_assignment(task, costs).tolist()
+
+
+def test_it_keeps_the_rules_of_solvers(fitted):
+    report = check_solver("surco", settings={"weights": str(fitted), "zero_steps": 3})
+    assert report.ok, "\n" + report.table()
+
+
+def test_devices_have_codes_of_their_own():
+    codes = device_codes(128)
+    assert codes.shape == (128, 8)
+    distances = torch.cdist(codes, codes) + 10 * torch.eye(128)
+    assert float(distances.min()) > 0.05
+
+
+def test_another_variant_is_refused():
+    with pytest.raises(InputError, match="variant"):
+        SurCo(variant="none")

@@ -86,7 +86,7 @@ def test_neuroshard_compiles_before_it_solves(name, monkeypatch):
     pytest.importorskip("numba")
     seen = []
 
-    def inner_search(shards, cost, budget, *, compiled):
+    def inner_search(shards, cost, budget, *, compiled, **options):
         placed = lambda rows, bounds, cutoff: seen.append((len(rows), compiled))  # noqa: E731
         return SimpleNamespace(device_sets=SimpleNamespace(single_ms=lambda rows: None), place=placed)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import math
+import sys
 from typing import Literal
 
 import numpy as np
@@ -22,6 +22,8 @@ from shardgym.task import ShardingTask
 
 #: Changes that are priced together where the first improvement is taken.
 _PRICED_TOGETHER = 64
+#: The same where plans are measured.
+_MEASURED_TOGETHER = 8
 #: A change has to bring more than this share of the cost.
 _LEAST_GAIN = 1e-9
 
@@ -30,16 +32,17 @@ class LocalSearch:
     """Descent from the plan of `lpt`: a shard moves, two shards swap, or half of a shard's columns moves.
 
     Changes that take something from one device are tried together, device by device, the one that computes longest
-    first. The search ends where no change of any device makes the plan cheaper. It works with every cost; where that is
-    additive, a change is priced from the two devices that it concerns. Where whole tables do not fit, the largest are
-    halved first. `neuroshard_plus` starts from better plans, cuts anywhere, and leaves local optima.
+    first. The search ends where no change of any device makes the plan cheaper, or where no query is left. It works
+    with every cost; where that is additive, a change is priced from the two devices that it concerns. Where whole
+    tables do not fit, the largest are halved first. `neuroshard_plus` starts from better plans, cuts anywhere, and
+    leaves local optima.
 
     Args:
-        improvement: "first" takes the best of 64 changes drawn at random as soon as it makes the plan cheaper, "best"
-            the best of all changes of a device.
+        improvement: "first" takes the best of 64 changes drawn at random as soon as it makes the plan cheaper, of 8
+            where the cost is measured; "best" takes the best of all changes of a device.
         splits: whether shards may be halved.
-        queries: plans that the oracle prices, as in `random_search`. When None: any number with a time limit or an
-            additive oracle, else 50 for each table, or 32 where the cost is measured.
+        queries: plans that the oracle prices, as in `random_search`. When None: any number with a time limit, else 50
+            for each table, or 32 where the cost is measured. With few of them the search ends before a local optimum.
 
     Raises:
         InputError: a setting is out of range or of another type.
@@ -78,8 +81,6 @@ class LocalSearch:
         check_possible(task)
         budget = Budget(time_limit_s)
         queries = Queries(self.queries, task, cost, time_limit_s)
-        if self.queries is None and cost.additive() is not None:
-            queries.limit = math.inf
         rng = np.random.default_rng(seed)
         incumbent = Incumbent(task, cost, observer)
         if initial_plan is None:
@@ -89,22 +90,25 @@ class LocalSearch:
         queries.take(1)
         incumbent.offer(initial_plan)
         placement = Neighbourhood(task, cost, initial_plan)
+        together = sys.maxsize
+        if self.improvement == "first":
+            together = _PRICED_TOGETHER if cost.deterministic else _MEASURED_TOGETHER
         with contextlib.suppress(OutOfTime):
-            while self._improve(placement, incumbent, queries, budget, rng):
+            while self._improve(placement, together, incumbent, queries, budget, rng):
                 pass
         return incumbent.plan()
 
     def _improve(
-        self, placement: Neighbourhood, incumbent: Incumbent, queries: Queries, budget: Budget, rng: np.random.Generator
-    ) -> bool:
+        self, placement: Neighbourhood, together: int, incumbent: Incumbent, queries: Queries, budget: Budget,
+        rng: np.random.Generator,
+    ) -> bool:  # fmt: skip
         """Make one change that makes the plan cheaper; False where there is none, or no query is left."""
         for device in (-placement.compute_ms).argsort(kind="stable").tolist():
             changes = self._changes_of(placement, device)
             changes = changes.take(rng.permutation(np.flatnonzero(placement.are_allowed(changes))))
-            step = _PRICED_TOGETHER if self.improvement == "first" else max(len(changes.given), 1)
-            for first in range(0, len(changes.given), step):
+            for first in range(0, len(changes.given), together):
                 budget.check()
-                some = changes.take(slice(first, first + step))
+                some = changes.take(slice(first, first + together))
                 some = some.take(slice(queries.take(len(some.given))))
                 if not len(some.given):
                     return False

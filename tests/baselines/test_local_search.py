@@ -19,7 +19,7 @@ def test_no_move_and_no_swap_improves_on_the_result(improvement):
     task = task_of(VARIED, (2**30,) * 3)
     cost = make_cost("roofline")
     start = RandomSearch(queries=1).solve(task, cost)
-    plan = LocalSearch(improvement, splits=False).solve(task, cost, initial_plan=start)
+    plan = LocalSearch(improvement, splits=False, queries=100_000).solve(task, cost, initial_plan=start)
     devices = devices_of(task, plan)
     neighbours = []
     for table, device in itertools.product(range(8), range(3)):

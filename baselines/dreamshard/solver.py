@@ -47,13 +47,13 @@ class DreamShardSettings(Record):
     """
 
     policy_updates: Count = 10
-    collected_tasks: Count = 64
+    collected_tasks: Count = 128
     collected_plans: Count = 4
     cost_updates: Count = 300
     cost_batch: Count = 64
     update_tasks: Count = 16
     update_episodes: Annotated[Whole, Field(ge=2)] = 16
-    learning_rate: Rate = 1e-3
+    learning_rate: Rate = 3e-3
     policy_learning_rate: Rate = 1e-2
     entropy: Annotated[float, Field(ge=0)] = 1e-3
 
@@ -84,7 +84,7 @@ class DreamShard(LearnedSolver[DreamShardNetwork]):
 
     name: ClassVar[str] = "dreamshard"
     settings_type: ClassVar[type[Record]] = DreamShardSettings
-    default_steps: ClassVar[int] = 200
+    default_steps: ClassVar[int] = 300
     architecture: ClassVar[dict[str, Any]] = {
         "table encoders": ENCODER_WIDTHS,
         "cost heads": HEAD_WIDTHS,
@@ -161,7 +161,11 @@ class DreamShardLearner(CostLearner):
         return figures | self._improve_policy(rng)
 
     def _collect(self, rng: np.random.Generator) -> None:
-        """Price plans of the current policy on random tasks and keep what they cost."""
+        """Price plans of the current policy on random tasks and keep what they cost.
+
+        Raises:
+            NoFeasiblePlanError: in all rounds so far, no episode placed all tables.
+        """
         chosen = self._draw_tasks(rng, self._settings.collected_tasks)
         batch = self._batch.take(chosen)
         episodes = play(self.network, batch, self._settings.collected_plans, torch_generator(rng))

@@ -13,6 +13,7 @@ from baselines.learning.encoder import sum_per_device
 from baselines.learning.oracle import TrainingOracle
 from baselines.learning.tables import TaskBatch
 from baselines.learning.training import Learner
+from shardgym.errors import NoFeasiblePlanError
 from shardgym.task import ShardingTask
 
 
@@ -48,6 +49,9 @@ class CostLearner(Learner):
             chosen: numbers of tasks, shape (B,).
             devices: of every table in E plans of each of them, padded, shape (B, E, T).
             complete: plans that are to be priced, shape (B, E).
+
+        Raises:
+            NoFeasiblePlanError: none is feasible, and none has been so far.
         """
         tasks: list[int] = []
         kept: list[Tensor] = []
@@ -64,6 +68,13 @@ class CostLearner(Learner):
             tasks += [number] * int(feasible.sum())
             kept.append(plans[feasible])
             times.append(padded[feasible])
+        if not tasks and not self.replay:
+            raise NoFeasiblePlanError(
+                f"whole tables fit memory in none of {complete.numel()} episodes on {len(chosen)} training tasks: "
+                "give tasks with more memory or smaller tables"
+            )
+        if not tasks:
+            return
         new = {"task": torch.tensor(tasks), "devices": torch.cat(kept), "ms": torch.cat(times)}
         first = not self.replay
         self.replay = {name: torch.cat([self.replay.get(name, value[:0]), value]) for name, value in new.items()}

@@ -182,7 +182,7 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
             steps: of training; `default_steps` when None.
             minutes: begin no step after so long.
             evaluate_every: steps between evaluations on the validation tasks, each followed by a checkpoint; a
-                fortieth of the steps when None.
+                twentieth of the steps when None.
             checkpoint_dir: folder that checkpoints and the learning curve are written to.
             resume: go on from the checkpoint there, if there is one.
             log_dir: where TensorBoard's files go.
@@ -197,7 +197,7 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
         check_instance("cost", cost, CostModel)
         check_int("seed", seed)
         steps = self.default_steps if steps is None else check_int("steps", steps, 1)
-        every = max(1, steps // 40) if evaluate_every is None else check_int("evaluate_every", evaluate_every, 1)
+        every = max(1, steps // 20) if evaluate_every is None else check_int("evaluate_every", evaluate_every, 1)
         learned, held_out = _split(tasks, validation)
         oracle = TrainingOracle(cost)
         scale = FeatureScale.of(learned)

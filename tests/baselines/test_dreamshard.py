@@ -15,7 +15,15 @@ from baselines.learning.cost_network import CostNetwork, CostTargets, cost_losse
 from baselines.learning.encoder import sum_per_device
 from baselines.learning.oracle import TrainingOracle
 from baselines.learning.tables import FeatureScale, TaskBatch
-from shardgym import EmbeddingTable, NoFeasiblePlanError, ShardingTask, Topology, make_cost
+from shardgym import (
+    EmbeddingTable,
+    NoFeasiblePlanError,
+    ShardingTask,
+    Topology,
+    load_suite,
+    make_cost,
+    make_solver,
+)
 from shardgym.conformance import check_solver
 from shardgym.envs.tasks import training_tasks
 
@@ -171,6 +179,29 @@ def test_rewards_of_episodes_without_a_plan_are_the_worst():
     predicted = torch.tensor([[1.0, 3.0, 0.5], [1.0, 2.0, 3.0]])
     complete = torch.tensor([[True, True, False], [False, False, False]])
     assert DreamShardLearner._rewards(predicted, complete).tolist() == [[-1, -3, -6], [0, 0, 0]]
+
+
+def test_training_tasks_that_nothing_fits_are_refused():
+    tables = tuple(EmbeddingTable(f"t{i}", 100, 4, 1.0 + i) for i in range(3))
+    task = ShardingTask(tables, Topology(num_devices=2, memory_bytes=2400), batch_size=64)
+    with pytest.raises(
+        NoFeasiblePlanError, match=r"^whole tables fit memory in none of 16 episodes on 8 training tasks"
+    ):
+        DreamShard(**TINY).fit([task], COST, steps=1)
+
+
+@pytest.mark.slow
+def test_a_short_training_is_ahead_of_the_heuristics():
+    suite = load_suite("dlrm4-v1")
+    oracle = suite.track().oracle
+    with make_cost(oracle.cost, **oracle.settings) as cost:
+        learned = DreamShard().fit(training_tasks("dlrm4-v1", 200), cost, steps=30)
+        ratios = []
+        for task in suite[:24]:
+            plans = [solver.solve(task, cost) for solver in (learned, make_solver("lookup_greedy"))]
+            ours, greedy = (priced.total_ms for priced in cost.evaluate(task, plans))
+            ratios.append(ours / greedy)
+    assert np.exp(np.mean(np.log(ratios))) < 0.95
 
 
 def test_a_table_that_fits_nowhere_any_more_is_named(fitted):

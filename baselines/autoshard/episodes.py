@@ -133,7 +133,8 @@ def play(
     tables = network.read(batch, network.sort(batch))
     task_of = torch.arange(envs.num_envs) * len(tasks) // envs.num_envs
     masks = _start(envs, tasks, tables, task_of)
-    num_tables, num_devices = tables.order.shape[1], batch.device_mask.shape[1]
+    num_tables = tables.order.shape[1]
+    num_devices = batch.device_mask.shape[1]
     shape = (envs.num_envs, num_tables)
     devices = torch.full(shape, -1)
     allowed = torch.zeros(*shape, num_devices, dtype=torch.bool)

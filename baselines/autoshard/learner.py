@@ -120,15 +120,16 @@ class AutoShardLearner(Learner):
                 self._descend(self._cost_loss(rng))
         for group in self._optimizer.param_groups:
             group["lr"] = self._settings.learning_rate * (1 - number / self._steps)
-        updates, tasks, episodes = self._settings.updates, self._settings.tasks, self._settings.episodes
-        chosen = torch.from_numpy(rng.integers(len(self._tasks), size=updates * tasks))
+        settings = self._settings
+        chosen = torch.from_numpy(rng.integers(len(self._tasks), size=settings.updates * settings.tasks))
         batch = self._batch.take(chosen)
         played = play(self.network, self._envs, [self._tasks[n] for n in chosen.tolist()], batch, torch_generator(rng))
         self._remember(chosen[played.task], played)
-        figures: list[dict[str, float]] = []
-        for update in range(updates):
-            rows = slice(update * tasks * episodes, (update + 1) * tasks * episodes)
-            figures.append(self._update(played.part(rows), batch, rng))
+        per_update = settings.tasks * settings.episodes
+        figures = [
+            self._update(played.part(slice(first, first + per_update)), batch, rng)
+            for first in range(0, len(played.costs), per_update)
+        ]
         return {name: float(np.mean([found[name] for found in figures])) for name in figures[0]}
 
     def _price_random_plans(self, rng: np.random.Generator) -> None:
@@ -138,28 +139,32 @@ class AutoShardLearner(Learner):
             if len(devices):
                 priced = self.oracle.price(task, devices)
                 feasible = np.isfinite(priced).all(axis=(1, 2))
-                self._keep(number, torch.from_numpy(devices[feasible]), priced[feasible])
+                kept = torch.from_numpy(devices[feasible])
+                self._keep(torch.full((len(kept),), number), kept, self._device_ms(priced[feasible]))
         if not self.replay or not len(self.replay["ms"]):
             raise InputError("tasks: no random plan of any of them has a cost, so there is nothing to learn from")
         exists = self._batch.device_mask[self.replay["task"]]
         self.network.unit_ms.copy_(self.replay["ms"][exists].mean().clamp(min=1e-6))
 
     def _remember(self, tasks: Tensor, played: Episodes) -> None:
-        """Keep the plans of episodes."""
-        devices = played.table_devices()
-        for row, cost in enumerate(played.costs):
-            if cost is not None:
-                self.oracle.queries += 1
-                self._keep(int(tasks[row]), devices[row : row + 1], cost.per_device[None])
+        """Keep the plans of episodes; the tasks of all of them are given."""
+        complete = torch.tensor([cost is not None for cost in played.costs])
+        found = [self._device_ms(cost.per_device[None]) for cost in played.costs if cost is not None]
+        self.oracle.queries += len(found)
+        if found:
+            self._keep(tasks[complete], played.table_devices()[complete], torch.cat(found))
 
-    def _keep(self, task: int, devices: Tensor, per_device: Floats) -> None:
-        """Add plans of a task to `replay`, of which the latest are kept."""
-        ms = torch.zeros(len(devices), self._batch.device_mask.shape[1])
+    def _device_ms(self, per_device: Floats) -> Tensor:
+        """Return what the cost layers learn of plans, 0 where a device is missing: (n, d, 4) becomes (n, D)."""
+        ms = torch.zeros(len(per_device), self._batch.device_mask.shape[1])
         ms[:, : per_device.shape[1]] = torch.from_numpy(per_device[:, :, self._columns].sum(axis=2))
+        return ms
+
+    def _keep(self, tasks: Tensor, devices: Tensor, ms: Tensor) -> None:
+        """Add plans to `replay`, of which the latest are kept."""
         padded = torch.full((len(devices), self._batch.table_mask.shape[1]), -1)
         padded[:, : devices.shape[1]] = devices
-        new = {"task": torch.full((len(devices),), task), "devices": padded, "ms": ms}
-        for name, values in new.items():
+        for name, values in {"task": tasks, "devices": padded, "ms": ms}.items():
             kept = torch.cat([self.replay.get(name, values[:0]), values])
             self.replay[name] = kept[-self._settings.cost_buffer :]
 

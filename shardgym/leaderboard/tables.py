@@ -301,7 +301,10 @@ def _solver_notes(board: Board) -> list[str]:
 def _format_weights(result: Result) -> str:
     """Return e.g. "0123456789ab (trained for 12.0 min)"."""
     seconds = result.training_time_s
-    return result.weights_digest[:12] + ("" if seconds is None else f" (trained for {seconds / 60:.1f} min)")
+    if seconds is None:
+        return result.weights_digest[:12]
+    duration = f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.1f} min"
+    return f"{result.weights_digest[:12]} (trained for {duration})"
 
 
 def _format_recipe(result: Result) -> str:

@@ -50,17 +50,15 @@ class KarmarkarKarp:
 
 
 class _Partition(NamedTuple):
-    """Items in k sets, the lightest first.
+    """Items in at most k sets, the lightest first; sets without items are left out.
 
     Attributes:
         key: minus the difference of the heaviest and the lightest set, then the order of making.
-        loads: of the sets, ascending.
-        sets: items of each.
+        sets: load and items of each.
     """
 
     key: tuple[float, int]
-    loads: tuple[float, ...]
-    sets: tuple[list[int], ...]
+    sets: list[tuple[float, list[int]]]
 
 
 def difference(costs: Sequence[float], count: int) -> list[list[int]]:
@@ -76,25 +74,27 @@ def difference(costs: Sequence[float], count: int) -> list[list[int]]:
     Returns:
         Indices of items, the lightest set first.
     """
-    empty = count - 1
-    heap = [
-        _Partition((-cost, n), (0.0,) * empty + (cost,), (*([] for _ in range(empty)), [n]))
-        for n, cost in enumerate(costs)
-    ]
     if count == 1:
         return [list(range(len(costs)))]
+    heap = [_Partition((-cost, n), [(cost, [n])]) for n, cost in enumerate(costs)]
     heapq.heapify(heap)
     made = len(heap)
     while len(heap) > 1:
-        one = heapq.heappop(heap)
-        other = heapq.heappop(heap)
-        loads = [a + b for a, b in zip(one.loads, reversed(other.loads), strict=True)]
-        sets = [a + b for a, b in zip(one.sets, reversed(other.sets), strict=True)]
-        order = sorted(range(count), key=loads.__getitem__)
-        joined = tuple(loads[n] for n in order)
-        heapq.heappush(heap, _Partition((joined[0] - joined[-1], made), joined, tuple(sets[n] for n in order)))
+        one = heapq.heappop(heap).sets
+        other = heapq.heappop(heap).sets
+        # As long as there are empty sets, the heaviest meet these; the lightest of one meet the lightest of the other.
+        meeting = max(len(one) + len(other) - count, 0)
+        sets = [
+            *((a[0] + b[0], a[1] + b[1]) for a, b in zip(reversed(one[:meeting]), other[:meeting], strict=True)),
+            *one[meeting:],
+            *other[meeting:],
+        ]
+        sets.sort(key=lambda item: item[0])
+        lightest = sets[0][0] if len(sets) == count else 0.0
+        heapq.heappush(heap, _Partition((lightest - sets[-1][0], made), sets))
         made += 1
-    return list(heap[0].sets)
+    filled = [items for _, items in heap[0].sets]
+    return [[] for _ in range(count - len(filled))] + filled
 
 
 def repair_memory(devices: Ints, costs: Floats, sizes: Ints, memory: Ints) -> Ints | None:

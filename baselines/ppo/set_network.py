@@ -44,6 +44,10 @@ class SetNetwork(nn.Module):
         self.device_score = mlp(scene + WIDTH, WIDTH, 1)
         self.halving_score = mlp(scene, WIDTH, 1)
         self.value = mlp(scene, WIDTH, WIDTH, 1)
+        # A halving pays later, if at all. As one of D + 1 equally likely actions it would use up the limit at once.
+        halving = self.halving_score[-1]
+        assert isinstance(halving, nn.Linear)
+        nn.init.constant_(halving.bias, -3.0)
         self.register_buffer("halves", torch.zeros((), dtype=torch.bool))
 
     def forward(self, seen: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:

@@ -153,3 +153,11 @@ def test_without_the_extra_fitting_says_what_to_install(cls, module, two_devices
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingDependencyError, match=rf"'{module}', which is not installed: pip install 'shardgym\[rl"):
         cls().fit(two_devices, COST, steps=1)
+
+
+def test_an_untrained_policy_halves_seldom(network):
+    env = gymnasium.make("ShardGym/ColumnWise-v0", suite="tiny-v1", cost=COST, observation="timed")
+    observation, _ = env.reset(seed=3)
+    with torch.no_grad():
+        scores = network.scores({name: torch.from_numpy(values)[None] for name, values in observation.items()})
+    assert scores.softmax(dim=1)[0, -1] < 0.05

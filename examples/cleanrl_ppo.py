@@ -1,0 +1,127 @@
+"""PPO in one file, in the style of CleanRL, on 32 native environments; needs torch alone.
+
+    python examples/cleanrl_ppo.py                       # about a minute on one core
+    python examples/cleanrl_ppo.py --steps 100000
+
+Trains on tasks from the train half of the table pool, then plays every task of quick-v1 once. Invalid actions get no
+probability: the mask is the end of the flat observation.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.distributions import Categorical
+
+import shardgym  # noqa: F401
+from shardgym.envs.flat import VectorFlatObservation
+from shardgym.envs.relative_reward import VectorRelativeReward
+
+NUM_ENVS, ROLLOUT, EPOCHS, MINIBATCHES, CLIP, LAMBDA = 32, 64, 4, 8, 0.2, 0.95
+
+
+def make_envs(num_envs: int, **arguments: object) -> VectorFlatObservation:
+    """Flat float observations, rewards over the even share of the task."""
+    settings = {"suite": "quick-v1", "cost": "simulator", "observation": "timed", "order": "lookup"} | arguments
+    envs = gymnasium.make_vec("ShardGym/TableWise-v0", num_envs=num_envs, autoreset_mode="SameStep", **settings)
+    return VectorFlatObservation(VectorRelativeReward(envs))
+
+
+class Agent(nn.Module):
+    """A small policy and a small value network."""
+
+    def __init__(self, inputs: int, actions: int) -> None:
+        super().__init__()
+        self.actions = actions
+        self.policy = nn.Sequential(nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, actions))
+        self.value = nn.Sequential(nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
+
+    def forward(self, observations: Tensor) -> tuple[Categorical, Tensor]:
+        """Return distributions over valid actions, and values."""
+        valid = observations[:, -self.actions :] > 0
+        logits = self.policy(observations).masked_fill(~valid, -1e9)
+        return Categorical(logits=logits), self.value(observations).squeeze(1)
+
+
+def train(steps: int, seed: int) -> Agent:
+    """Return a trained agent; prints the mean cost of finished episodes now and then."""
+    torch.manual_seed(seed)
+    envs = make_envs(NUM_ENVS, pool="synthetic-2021", reward="dense", relative_penalty=-5.0)
+    agent = Agent(envs.single_observation_space.shape[0], envs.single_action_space.n)
+    optimizer = torch.optim.Adam(agent.parameters(), lr=1e-3, eps=1e-5)
+    observation = torch.as_tensor(envs.reset(seed=seed)[0])
+    done = torch.zeros(NUM_ENVS)
+    updates = max(1, steps // (NUM_ENVS * ROLLOUT))
+    for update in range(updates):
+        optimizer.param_groups[0]["lr"] = 1e-3 * (1 - update / updates)
+        seen = torch.zeros(ROLLOUT, *observation.shape)
+        actions, log_probs, rewards, dones, values = torch.zeros(5, ROLLOUT, NUM_ENVS)
+        costs = []
+        for t in range(ROLLOUT):
+            with torch.no_grad():
+                distribution, values[t] = agent(observation)
+                action = distribution.sample()
+                log_probs[t] = distribution.log_prob(action)
+            seen[t], actions[t], dones[t] = observation, action, done
+            following, reward, terminated, _, infos = envs.step(action.numpy())
+            observation, done = torch.as_tensor(following), torch.as_tensor(terminated, dtype=torch.float32)
+            rewards[t] = torch.as_tensor(reward)
+            if terminated.any():
+                costs += infos["final_info"]["cost_ms"][terminated].tolist()
+        advantages = torch.zeros_like(rewards)
+        with torch.no_grad():
+            value, ahead, going = agent(observation)[1], torch.zeros(NUM_ENVS), 1 - done
+            for t in reversed(range(ROLLOUT)):
+                ahead = rewards[t] + value * going - values[t] + LAMBDA * going * ahead
+                advantages[t], value, going = ahead, values[t], 1 - dones[t]
+        targets = (advantages + values).flatten()
+        flat = seen.flatten(0, 1), actions.flatten(), log_probs.flatten(), advantages.flatten()
+        for _ in range(EPOCHS):
+            for rows in torch.randperm(NUM_ENVS * ROLLOUT).chunk(MINIBATCHES):
+                batch, taken, old, gain = (values_of[rows] for values_of in flat)
+                distribution, value = agent(batch)
+                ratio = (distribution.log_prob(taken) - old).exp()
+                gain = (gain - gain.mean()) / (gain.std() + 1e-8)
+                policy_loss = -torch.min(ratio * gain, ratio.clamp(1 - CLIP, 1 + CLIP) * gain).mean()
+                loss = policy_loss + 0.5 * (value - targets[rows]).pow(2).mean() - 0.001 * distribution.entropy().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                nn.utils.clip_grad_norm_(agent.parameters(), 0.5)
+                optimizer.step()
+        if update % max(1, updates // 10) == 0:
+            print(f"{(update + 1) * NUM_ENVS * ROLLOUT:>8} steps: episodes cost {np.mean(costs):.2f} ms", flush=True)
+    envs.close()
+    return agent
+
+
+def evaluate(agent: Agent) -> list[float]:
+    """Return the cost of the agent's plan for every task of quick-v1 in ms; infinity where it finds none."""
+    envs, costs = make_envs(1, sampling="cycle"), []
+    observation, _ = envs.reset(seed=0)
+    while len(costs) < 10:
+        with torch.no_grad():
+            action = agent(torch.as_tensor(observation))[0].probs.argmax(dim=1)
+        observation, _, terminated, _, infos = envs.step(action.numpy())
+        if terminated[0]:
+            costs.append(float(infos["final_info"]["cost_ms"][0]))
+    return costs
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train, play, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=40_960)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    costs = evaluate(train(options.steps, options.seed))
+    print(f"quick-v1: {np.mean(costs):.2f} ms on average, {', '.join(f'{cost:.1f}' for cost in costs)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -38,7 +38,9 @@ class Agent(nn.Module):
     def __init__(self, inputs: int, actions: int) -> None:
         super().__init__()
         self.actions = actions
-        self.policy = nn.Sequential(nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, actions))
+        self.policy = nn.Sequential(
+            nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, actions)
+        )
         self.value = nn.Sequential(nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
 
     def forward(self, observations: Tensor) -> tuple[Categorical, Tensor]:
@@ -94,7 +96,11 @@ def train(steps: int, seed: int) -> Agent:
                 nn.utils.clip_grad_norm_(agent.parameters(), 0.5)
                 optimizer.step()
         if update % max(1, updates // 10) == 0:
-            print(f"{(update + 1) * NUM_ENVS * ROLLOUT:>8} steps: episodes cost {np.mean(costs):.2f} ms", flush=True)
+            placed = [cost for cost in costs if np.isfinite(cost)]
+            print(
+                f"{(update + 1) * NUM_ENVS * ROLLOUT:>8} steps: {len(placed)} of {len(costs)} plans, "
+                f"{np.mean(placed):.2f} ms on average", flush=True,
+            )  # fmt: skip
     envs.close()
     return agent
 

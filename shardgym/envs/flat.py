@@ -69,7 +69,7 @@ class FlatObservation(gymnasium.ObservationWrapper[Flat, np.int64, Observation],
         return flatten(observation, self.names, self._outer_names)
 
 
-class VectorFlatObservation(VectorWrapper[Flat, Ints, Observation, Ints, Any]):
+class VectorFlatObservation(VectorWrapper):
     """`FlatObservation` for the native vector environments; `final_obs` in infos are flattened, too.
 
     Args:

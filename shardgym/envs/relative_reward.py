@@ -61,7 +61,7 @@ class RelativeReward(
         return observation, float(reward) / self._even_share_ms, terminated, truncated, info
 
 
-class VectorRelativeReward(VectorWrapper[Observation, Ints, Observation, Ints, Any]):
+class VectorRelativeReward(VectorWrapper):
     """`RelativeReward` for the native vector environments.
 
     Infos have `even_share_ms` of the environments that have just been reset.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import math
 import numbers
@@ -15,7 +16,7 @@ from pydantic.dataclasses import dataclass
 
 from shardgym.arguments import check_index
 from shardgym.errors import InputError
-from shardgym.records import CONFIG, Digest, Name, Number, Record, Whole, short_repr
+from shardgym.records import CONFIG, Digest, Name, Number, Record, Whole, canonical_json, short_repr
 
 #: Bins of a reuse histogram: bin 0 holds the rows that a batch accesses once, bin i those accessed more than 2**(i-1)
 #: and up to 2**i times, and bin 16 all others.
@@ -108,6 +109,11 @@ class EmbeddingTable(Record):
         if total != 0 and abs(total - 1) > 1e-3:
             raise ValueError(f"bins must sum to 1 (or all be 0), they sum to {total:.6g}")
         return value
+
+    @functools.cached_property
+    def canonical_text(self) -> str:
+        """The canonical JSON, which is part of that of every task with this table."""
+        return canonical_json(self.to_dict())
 
 
 def check_distinct_names(tables: Iterable[EmbeddingTable]) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from shardgym.arguments import check_instance
+from shardgym.arrays import Ints
 from shardgym.errors import UnknownNameError
-from shardgym.records import CONFIG, Record, Whole
+from shardgym.records import CONFIG, Record, Whole, canonical_json, sha256
 from shardgym.table import EmbeddingTable, check_distinct_names
 from shardgym.topology import Topology
 
@@ -27,7 +28,11 @@ OPTIMIZER_STATE: dict[str, tuple[int, int]] = {
 }
 
 
-def block_bytes(rows: int, columns: int, precision: Precision, optimizer: Optimizer) -> int:
+#: A whole number, or an array of them.
+Count = TypeVar("Count", int, Ints)
+
+
+def block_bytes(rows: Count, columns: Count, precision: Precision, optimizer: Optimizer) -> Count:
     """Bytes that `rows` x `columns` weights take, optimiser state included."""
     per_weight, per_row = OPTIMIZER_STATE[optimizer]
     return rows * columns * (ELEMENT_BYTES[precision] + 4 * per_weight) + rows * 4 * per_row
@@ -76,6 +81,16 @@ class ShardingTask(Record):
     def _by_name(self) -> dict[str, EmbeddingTable]:
         return {table.name: table for table in self.tables}
 
+    @functools.cached_property
+    def digest(self) -> str:
+        """See `Record`. Each table writes its text once: environments draw thousands of tasks with the same tables."""
+        rest = {
+            "batch_size": self.batch_size, "optimizer": self.optimizer, "precision": self.precision,
+            "schema": self.schema, "tables": [], "topology": self.topology.to_dict(),
+        }  # fmt: skip
+        tables = ",".join(table.canonical_text for table in self.tables)
+        return sha256(canonical_json(rest).replace('"tables":[]', f'"tables":[{tables}]'))
+
     def table(self, name: str) -> EmbeddingTable:
         """Return a table by name; raises `UnknownNameError` with the closest names."""
         try:
@@ -87,7 +102,7 @@ class ShardingTask(Record):
         """Say whether the task has a table of this name."""
         return name in self._by_name
 
-    def block_bytes(self, rows: int, columns: int) -> int:
+    def block_bytes(self, rows: Count, columns: Count) -> Count:
         """Bytes that `rows` x `columns` weights take on a device, optimiser state included."""
         return block_bytes(rows, columns, self.precision, self.optimizer)
 

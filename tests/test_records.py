@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import pickle
 import re
@@ -70,6 +71,14 @@ def test_a_task_keeps_its_identity_when_it_is_renamed(toy_task: ShardingTask):
     """The name is for display; everything else is the task."""
     assert dataclasses.replace(toy_task, name="other").digest == toy_task.digest
     assert dataclasses.replace(toy_task, batch_size=8).digest != toy_task.digest
+
+
+def test_the_identity_of_a_task_is_a_hash_over_canonical_json_too(toy_task: ShardingTask):
+    """It is put together from the texts of the tables."""
+    fields = toy_task.to_dict()
+    del fields["name"]
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    assert toy_task.digest == hashlib.sha256(text.encode()).hexdigest()
 
 
 def test_a_known_task_has_the_identity_it_had_when_it_was_released(toy_task: ShardingTask):

@@ -208,10 +208,7 @@ def plan_scorer(cost: CostModel, placements: Placements, *, partial: bool, timed
     Raises:
         InputError: times are needed, and the cost is not additive.
     """
-    # A subclass that overrides `score` has other costs than those that its base class adds up.
-    classes = type(cost).__mro__
-    additive = next(n for n, cls in enumerate(classes) if "additive" in vars(cls))
-    costs = cost.additive() if additive <= next(n for n, cls in enumerate(classes) if "score" in vars(cls)) else None
+    costs = cost.additive()
     if isinstance(cost, SimulatorCost) and isinstance(costs, AdditivePredictor):
         return SimulatorScorer(cost, placements, costs, partial=partial or timed)
     if costs is not None:

@@ -57,6 +57,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         *,
         tasks: Sequence[ShardingTask] | None = None,
         pool: str | None = None,
+        pool_tasks: int | None = None,
         cost_settings: dict[str, Any] | None = None,
         order: str = "size",
         observation: str = "compact",
@@ -73,8 +74,9 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         if observation not in OBSERVATIONS:
             raise UnknownNameError("observation", observation, OBSERVATIONS)
         self._sampler = TaskSampler(
-            suite, tasks, pool, max_devices, max_tables, counts_tables=observation.startswith("full"), sampling=sampling
-        )
+            suite, tasks, pool, max_devices, max_tables, counts_tables=observation.startswith("full"),
+            pool_tasks=pool_tasks, sampling=sampling,
+        )  # fmt: skip
         model, self._owns_cost = cost_model(cost, cost_settings)
         max_splits = None if self._limits is None else self._limits.max_splits
         timed = observation.endswith("timed")
@@ -282,6 +284,8 @@ class TableWiseEnv(PlacementEnv):
         tasks: your own tasks instead of a suite.
         pool: name or path of a pool. Tasks are then drawn at random from its train half, sized like those of `suite`,
             so that a policy trained on them has seen no table of the suite's test half.
+        pool_tasks: how many different ones, at most 1,000 for speed: each is drawn and prepared once, which takes
+            longer than to play it. None for so many that hardly any is played twice.
         cost_settings: keyword arguments for a cost model given by name.
         order: "size", "lookup" (columns times pooling factor), "dim" or "task"; descending, ties as the task lists
             them.

@@ -106,14 +106,19 @@ class ShardCatalog:
         return np.arange(first[task], end)
 
     def placed(self, shard: int, start: int, device: int) -> Shard:
-        """Return the shard of a plan: all rows, and the columns from `start` on."""
+        """Return the shard of a plan: all rows, and the columns from `start` on. Nothing is checked, as it is valid."""
         rows = int(self.shard["rows"][shard])
         width = int(self.shard["width"][shard])
-        return Shard(self.shard["name"][shard], (0, rows), (start, start + width), device)
+        placed = object.__new__(Shard)
+        placed.__dict__.update(
+            table=self.shard["name"][shard], rows=(0, rows), columns=(start, start + width), device=device
+        )
+        return placed
 
     def _add(self, task: ShardingTask) -> None:
         dims = np.array([table.embedding_dim for table in task.tables])
-        sizes = np.array([task.table_bytes(table) for table in task.tables], dtype=np.float64)
+        rows = np.array([table.num_embeddings for table in task.tables])
+        sizes = np.asarray(task.block_bytes(rows, dims), dtype=np.float64)
         lookups = dims * np.array([table.pooling_factor for table in task.tables])
         keys = {"size": sizes, "lookup": lookups, "dim": dims, "task": np.zeros(len(dims))}
         queue = np.argsort(-keys[self._order], kind="stable").tolist()
@@ -133,7 +138,7 @@ class ShardCatalog:
 
         position, width = np.array(shards).T
         amounts = np.ones((len(shards), 5))
-        amounts[:, 0] = [task.block_bytes(task.tables[at].num_embeddings, columns) for at, columns in shards]
+        amounts[:, 0] = task.block_bytes(rows[position], width)
         amounts[:, 1] = width
         # The parts of a table have exactly as many lookups as the table, as this divides by powers of two.
         amounts[:, 2] = lookups[position] / (dims[position] // width)
@@ -149,7 +154,7 @@ class ShardCatalog:
         first = self.shard.append(
             amounts=amounts, bytes=amounts[:, 0], key=key[self._order], half=halves,
             halvable=np.array(halves) > 0, position=position,
-            rank=[rank[names[at]] for at in position], rows=[task.tables[at].num_embeddings for at in position],
+            rank=[rank[names[at]] for at in position], rows=rows[position],
             width=width, width_share=width / dims[position], name=[names[at] for at in position],
             features=shard_features(task, position, amounts, scale, capacity.max()),
         )  # fmt: skip

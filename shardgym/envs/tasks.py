@@ -32,6 +32,7 @@ class TaskSampler:
         suite: name of a suite; `DEFAULT_SUITE` when neither suite nor tasks are given.
         tasks: your own tasks instead of a suite.
         pool: tasks like those of the suite are drawn from the train half of this pool; see `PoolTasks`.
+        pool_tasks: how many different ones; None for more than will be played.
         max_devices: largest number of devices of a task; that of the sequence when not given.
         max_tables: likewise for tables.
         counts_tables: whether the number of tables is limited; if not, `max_tables` is only checked.
@@ -51,12 +52,15 @@ class TaskSampler:
         max_tables: int | None = None,
         *,
         counts_tables: bool = False,
+        pool_tasks: int | None = None,
         sampling: str = "random",
     ) -> None:
         if sampling not in SAMPLINGS:
             raise UnknownNameError("sampling", sampling, SAMPLINGS)
         self._cycles = sampling == "cycle"
-        self._tasks = _sequence(suite, tasks, pool)
+        if pool_tasks is not None and pool is None:
+            raise InputError("pool_tasks is for tasks of a pool: name the pool, too")
+        self._tasks = _sequence(suite, tasks, pool, pool_tasks)
         self.share_among(1)
         self.max_devices = self._bound("max_devices", max_devices, lambda task: task.num_devices)
         if max_tables is not None:
@@ -140,12 +144,14 @@ def _member(task: ShardingTask) -> ShardingTask:
     return task
 
 
-def _sequence(suite: str | None, tasks: Sequence[ShardingTask] | None, pool: str | None) -> Sequence[ShardingTask]:
+def _sequence(
+    suite: str | None, tasks: Sequence[ShardingTask] | None, pool: str | None, pool_tasks: int | None
+) -> Sequence[ShardingTask]:
     if tasks is None:
         name = (
             DEFAULT_SUITE if suite is None else check_name("suite", suite, "tasks=suite takes a suite that is loaded")
         )
-        return load_suite(name) if pool is None else PoolTasks(check_name("pool", pool), name)
+        return load_suite(name) if pool is None else PoolTasks(check_name("pool", pool), name, pool_tasks)
     if suite is not None or pool is not None:
         raise InputError(f"expected {'a suite' if pool is None else 'a pool'} or tasks, got both: leave one out")
     if not isinstance(tasks, Sequence) or isinstance(tasks, list | tuple | str | bytes):
@@ -162,6 +168,7 @@ class PoolTasks(Sequence[ShardingTask]):
         pool: name or path of a pool.
         suite: name or path of a suite whose tasks are drawn at random; gives the numbers of tables and devices,
             widths, sizes and memory, group by group in turn.
+        count: number of tasks, which are kept once they are drawn; None for so many that hardly any is drawn twice.
 
     Attributes:
         max_devices: devices of a task at most.
@@ -172,18 +179,22 @@ class PoolTasks(Sequence[ShardingTask]):
         UnknownNameError: no such pool or suite.
     """
 
-    def __init__(self, pool: str, suite: str) -> None:
+    def __init__(self, pool: str, suite: str, count: int | None = None) -> None:
         source = load_suite(suite).source
         if not isinstance(source, DrawnSource):
             raise InputError(f"suite '{suite}' is not drawn at random, so it cannot say how to draw tasks from a pool")
         self._name = f"{pool}/train"
         self._source = source.redrawn(pool, "train", PER_GROUP)
+        self._count = len(self._source) if count is None else check_int("pool_tasks", count, 1)
+        if self._count > len(self._source):
+            raise InputError(f"pool_tasks {self._count}: expected at most {len(self._source)}")
+        self._kept: dict[int, ShardingTask] | None = None if count is None else {}
         groups = self._source.groups
         self.max_devices = max(group.num_devices for group in groups)
         self.max_tables = max(group.num_tables[1] for group in groups)
 
     def __len__(self) -> int:
-        return len(self._source)
+        return self._count
 
     @overload
     def __getitem__(self, index: int) -> ShardingTask: ...
@@ -194,7 +205,12 @@ class PoolTasks(Sequence[ShardingTask]):
         return self._build(positions) if isinstance(positions, int) else [self._build(i) for i in positions]
 
     def _build(self, index: int) -> ShardingTask:
-        return self._source.build(index, f"{self._name}/{index}")
+        task = None if self._kept is None else self._kept.get(index)
+        if task is None:
+            task = self._source.build(index, f"{self._name}/{index}")
+            if self._kept is not None:
+                self._kept[index] = task
+        return task
 
 
 def training_tasks(suite: str, count: int, seed: int = 0) -> list[ShardingTask]:

@@ -92,3 +92,26 @@ def test_a_pool_of_ones_own_works_too(tmp_path):
 def test_bad_pools_are_input_errors(arguments, error, message):
     with pytest.raises(error, match=message):
         TableWiseEnv(**arguments)
+
+
+def test_a_number_of_tasks_can_be_asked_for(tasks):
+    """They are the first ones, and each is drawn once."""
+    few = PoolTasks(POOL, "quick-v1", 3)
+    assert [few[i].digest for i in range(3)] == [tasks[i].digest for i in range(3)]
+    assert few[1] is few[1]
+    env = TableWiseEnv(pool=POOL, pool_tasks=3)
+    env.reset(seed=0)
+    assert {env.reset()[1]["task_index"] for _ in range(30)} == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"pool_tasks": 5}, "pool_tasks is for tasks of a pool"),
+        ({"pool": POOL, "pool_tasks": 0}, "pool_tasks 0 is not a whole number from 1 on"),
+        ({"pool": POOL, "pool_tasks": 10**9}, "pool_tasks 1000000000: expected at most"),
+    ],
+)
+def test_bad_numbers_of_tasks_are_input_errors(arguments, message):
+    with pytest.raises(InputError, match=message):
+        TableWiseEnv(**arguments)

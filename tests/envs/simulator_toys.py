@@ -49,13 +49,13 @@ def _compute(rng):
     )
     prior = rng.uniform(0.01, 0.05, (amounts.shape[1], 2))
     fixed = ComputeNet.fixed_params(features, amounts, np.full(40, 5), prior, np.array([0.05, 0.1]))
-    return fixed | _layers(ComputeNet.sizes(), rng)
+    return fixed | _layers(ComputeNet.SIZES, rng)
 
 
 def _comm(rng):
     exchanges = exchanges_of(rng.integers(1, 100, (50, 3)) * 4, rng.uniform(0, 2, (50, 3)), BATCH, 4)
     fixed = CommNet.fixed_params(CommNet.inputs(exchanges), rng.uniform(0.01, 0.05, (5, 1)))
-    return fixed | _layers(CommNet.sizes(), rng)
+    return fixed | _layers(CommNet.SIZES, rng)
 
 
 def _layers(chains, rng):

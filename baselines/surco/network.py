@@ -15,6 +15,10 @@ from baselines.learning.tables import FeatureScale, TaskBatch
 DEVICE_CODE = 8
 #: Layers that turn a table, the mean table of its task and a device into a surrogate cost.
 SCORE_WIDTHS = (2 * LATENT + DEVICE_CODE, 64, 1)
+#: Root mean square of predicted surrogate costs: that of numbers between 0 and 1, which `zero` starts from.
+SPREAD = 12**-0.5
+#: Width of the soft maximum over devices, as a share of the slowest one's time.
+SOFTNESS = 0.05
 
 
 class SurrogateNetwork(nn.Module):
@@ -42,8 +46,13 @@ class SurrogateNetwork(nn.Module):
         tables = torch.cat([latents, mean[:, None].expand_as(latents)], dim=-1)
         num_devices = batch.device_mask.shape[1]
         codes = device_codes(num_devices).expand(len(batch), num_tables, -1, -1)
-        scores: Tensor = self.score(torch.cat([tables[:, :, None].expand(-1, -1, num_devices, -1), codes], dim=-1))
-        return scores[..., 0]
+        scores = self.score(torch.cat([tables[:, :, None].expand(-1, -1, num_devices, -1), codes], dim=-1))[..., 0]
+        # What all devices have in common, and the scale, decide nothing; of a growing scale, gradients would vanish.
+        placed = batch.table_mask[:, :, None] & batch.device_mask[:, None]
+        scores = scores - (scores * placed).sum(dim=2, keepdim=True) / placed.sum(dim=2, keepdim=True).clamp(min=1)
+        squares = (scores.square() * placed).sum(dim=(1, 2), keepdim=True) / placed.sum(dim=(1, 2), keepdim=True)
+        costs: Tensor = SPREAD * scores / (squares + 1e-12).sqrt()
+        return costs
 
 
 def device_codes(num_devices: int) -> Tensor:
@@ -63,7 +72,10 @@ class SurCoNetwork(nn.Module):
         self.surrogate = SurrogateNetwork(scale)
 
     def log_ms(self, batch: TaskBatch, assignment: Tensor) -> Tensor:
-        """Return the logarithm of what the cost network says of assignments.
+        """Return the logarithm of what the slowest device takes by the cost network, by a soft maximum.
+
+        The three heads are added up for each device. The overall head of DreamShard would see the largest latents over
+        devices alone, so that few tables had a gradient.
 
         Args:
             batch: the tasks.
@@ -74,6 +86,8 @@ class SurCoNetwork(nn.Module):
         """
         latents = self.cost.encoder(batch.features) * batch.table_mask[..., None]
         sums = torch.einsum("btd,btk->bdk", assignment, latents)
-        overall_ms = self.cost.overall_ms(sums[:, None], batch.device_mask)[:, 0]
-        # Far from what it was trained on, the network may say less than nothing.
-        return torch.log(torch.nn.functional.softplus(overall_ms / self.cost.unit_ms[-1], beta=50.0))
+        device_ms = self.cost.device_ms(sums).sum(dim=-1).masked_fill(~batch.device_mask, -torch.inf)
+        # An untrained network may say less than nothing.
+        least = 1e-2 * self.cost.unit_ms[-1]
+        width = SOFTNESS * device_ms.detach().amax(dim=1, keepdim=True).clamp(min=least)
+        return torch.log((width[:, 0] * torch.logsumexp(device_ms / width, dim=1)).clamp(min=least))

@@ -50,8 +50,8 @@ class SurCoSettings(Record):
     """
 
     variant: Literal["prior", "zero", "hybrid"] = "hybrid"
-    temperature: Rate = 0.2
-    zero_steps: Count = 40
+    temperature: Rate = 0.1
+    zero_steps: Count = 60
     zero_learning_rate: Rate = 0.05
     surrogate_updates: Count = 10
     update_tasks: Count = 20
@@ -78,6 +78,9 @@ class SurCo(LearnedSolver[SurCoNetwork]):
       costs never change and the deployed plan is that of the costs that they started with.
     - What is deployed is the assignment that was trained. The released `prior` adds the squared sum of predicted
       single-table costs of every device when it deploys, which makes a load balancer of it.
+    - The estimate is that of the slowest device by the cost network's three heads, not that of its overall head, whose
+      gradient reaches few tables.
+    - Predicted surrogate costs are centred and scaled for each task, which changes no plan and keeps gradients alive.
     - Devices may stay empty; the released code demands a table on each.
     - Surrogate costs of devices come from a sinusoidal encoding, as in the paper; see `SurrogateNetwork`.
     - `zero` and `hybrid` deploy the costs with the lowest estimate on the way, not the last ones.

@@ -115,15 +115,16 @@ def test_devices_and_tables_of_other_tasks_of_a_batch_make_no_difference(tasks):
     )
 
 
-def test_gradient_steps_lower_the_estimate(tasks, network):
+def test_gradient_steps_lower_the_estimate(tasks, fitted):
     """In the released code of `zero` and `hybrid`, the surrogate costs never change."""
+    network = SurCo.load(fitted)._own.network
     batch = TaskBatch.of(tasks[:8])
     costs = torch.rand(random_costs(batch).shape, generator=torch.Generator().manual_seed(0))
     better = improve(network, batch, costs, SurCoSettings(zero_steps=10))
 
     @torch.no_grad()
     def estimate(of):
-        return network.log_ms(batch, straight_through(assign(of, batch, 0.2)))
+        return network.log_ms(batch, straight_through(assign(of, batch, SurCoSettings().temperature)))
 
     assert bool((estimate(better) <= estimate(costs)).all())
     assert bool((estimate(better) < estimate(costs)).any())

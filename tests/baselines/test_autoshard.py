@@ -83,7 +83,7 @@ def test_trained_on_two_devices_and_few_tables_it_places_many_on_four(fitted, tw
 def test_it_learns_to_balance_tables_that_it_has_not_seen(two_devices):
     """The untrained policy sends whole runs of tables to one device."""
     solver = AutoShard(**TINY | {"updates": 4, "tasks": 4, "cost_warm_up": 100, "cost_batch": 32})
-    solver.fit(two_devices, COST, steps=30, evaluate_every=10)
+    solver.fit(two_devices, COST, steps=12, evaluate_every=4)
     curve = [entry["validation_ms"] for entry in solver.card.curve]
     at_random = np.mean([np.exp(np.mean(np.log(_random_ms(task)))) for task in two_devices[::10]])
     assert min(curve[1:]) < 0.9 * at_random

@@ -1,0 +1,131 @@
+"""PPO of TorchRL with a masked categorical policy, on 16 native environments.
+
+    pip install torchrl
+    python examples/torchrl_ppo.py                       # about a minute on one core
+    python examples/torchrl_ppo.py --steps 50000
+
+TorchRL resets environments by itself, so they are made with `autoreset_mode="Disabled"`. Trains on tasks from the train
+half of the table pool, then plays every task of quick-v1 once.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+import gymnasium
+import numpy as np
+import torch
+from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
+from torch import nn
+from torchrl.collectors import Collector
+from torchrl.envs import GymWrapper
+from torchrl.modules import MaskedCategorical, ProbabilisticActor, ValueOperator
+from torchrl.objectives import ClipPPOLoss
+from torchrl.objectives.value import GAE
+
+import shardgym  # noqa: F401
+from shardgym.envs.flat import FlatObservation, VectorFlatObservation
+from shardgym.envs.relative_reward import VectorRelativeReward
+
+NUM_ENVS, FRAMES, EPOCHS, MINIBATCH = 16, 1024, 4, 256
+SETTINGS = {"suite": "quick-v1", "cost": "simulator", "observation": "timed", "order": "lookup"}
+
+
+def training_env(seed: int) -> GymWrapper:
+    """Native environments as one batched environment of TorchRL."""
+    envs = gymnasium.make_vec(
+        "ShardGym/TableWise-v0", num_envs=NUM_ENVS, autoreset_mode="Disabled", pool="synthetic-2021", pool_tasks=1000,
+        reward="dense", relative_penalty=-5.0, **SETTINGS,
+    )  # fmt: skip
+    env = GymWrapper(VectorFlatObservation(VectorRelativeReward(envs), "obs", "mask"), categorical_action_encoding=True)
+    env.set_seed(seed)
+    return env
+
+
+def networks(observation: int, actions: int) -> tuple[ProbabilisticActor, ValueOperator]:
+    """Return a policy that gives invalid actions no probability, and a value network."""
+
+    def layers(outputs: int) -> nn.Sequential:
+        return nn.Sequential(
+            nn.Linear(observation, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs)
+        )
+
+    class Valid(nn.Module):
+        """The logits, and the mask as booleans."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = layers(actions)
+
+        def forward(self, obs: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            # After the end nothing is valid, and nothing is chosen; a distribution needs some action all the same.
+            return self.layers(obs), (mask > 0) | ~(mask > 0).any(dim=-1, keepdim=True)
+
+    module = TensorDictModule(Valid(), in_keys=["obs", "mask"], out_keys=["logits", "valid"])
+    policy = ProbabilisticActor(
+        module,
+        in_keys={"logits": "logits", "mask": "valid"},
+        distribution_class=MaskedCategorical,
+        return_log_prob=True,
+    )
+    return policy, ValueOperator(layers(1), in_keys=["obs"])
+
+
+def train(steps: int, seed: int) -> ProbabilisticActor:
+    """Return a trained policy; prints the mean reward of a step now and then."""
+    torch.manual_seed(seed)
+    env = training_env(seed)
+    policy, value = networks(env.observation_spec["obs"].shape[-1], env.action_spec.space.n)
+    loss = ClipPPOLoss(policy, value, clip_epsilon=0.2, entropy_coeff=0.001)
+    advantage = GAE(gamma=1.0, lmbda=0.95, value_network=value)
+    optimizer = torch.optim.Adam(loss.parameters(), lr=1e-3)
+    collector = Collector(env, policy, frames_per_batch=FRAMES, total_frames=max(1, steps // FRAMES) * FRAMES)
+    for number, batch in enumerate(collector, 1):
+        for _ in range(EPOCHS):
+            advantage(batch)
+            flat = batch.reshape(-1)
+            for rows in torch.randperm(len(flat)).split(MINIBATCH):
+                losses = loss(flat[rows])
+                optimizer.zero_grad()
+                sum(losses[name] for name in ("loss_objective", "loss_critic", "loss_entropy")).backward()
+                nn.utils.clip_grad_norm_(loss.parameters(), 0.5)
+                optimizer.step()
+        ended = batch["next", "done"].sum().item()
+        earned = batch["next", "reward"].sum().item()
+        print(f"{number * FRAMES:>8} steps: episodes earn {earned / max(1, ended):.3f} even shares", flush=True)
+    collector.shutdown()
+    return policy
+
+
+def evaluate(policy: ProbabilisticActor) -> list[float]:
+    """Return the cost of the policy's plan for every task of quick-v1 in ms; infinity where it finds none."""
+    env, costs = (
+        FlatObservation(gymnasium.make("ShardGym/TableWise-v0", sampling="cycle", **SETTINGS), "obs", "mask"),
+        [],
+    )
+    for _ in range(10):
+        observation, info = env.reset()
+        while "outcome" not in info:
+            seen = TensorDict({name: torch.as_tensor(values) for name, values in observation.items()})
+            with torch.no_grad():
+                distribution = policy.get_dist(seen)
+            observation, _, _, _, info = env.step(int(distribution.probs.argmax()))
+        costs.append(info["cost_ms"])
+    return costs
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train, play, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=20_480)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    costs = evaluate(train(options.steps, options.seed))
+    print(f"quick-v1: {np.mean(costs):.2f} ms on average, {', '.join(f'{cost:.1f}' for cost in costs)}")
+
+
+if __name__ == "__main__":
+    main()

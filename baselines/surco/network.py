@@ -13,8 +13,8 @@ from baselines.learning.tables import FeatureScale, TaskBatch
 
 #: Numbers of the encoding of a device.
 DEVICE_CODE = 8
-#: Layers that turn a table, the mean table of its task and a device into a surrogate cost.
-SCORE_WIDTHS = (2 * LATENT + DEVICE_CODE, 64, 1)
+#: Layers that turn a table, the mean table of its task, the table's turn and a device into a surrogate cost.
+SCORE_WIDTHS = (2 * LATENT + 4 + DEVICE_CODE, 64, 64, 1)
 #: Root mean square of predicted surrogate costs: that of numbers between 0 and 1, which `zero` starts from.
 SPREAD = 12**-0.5
 #: Width of the soft maximum over devices, as a share of the slowest one's time.
@@ -26,7 +26,9 @@ class SurrogateNetwork(nn.Module):
 
     As in the paper (appendix B.2), tables go through DreamShard's encoder, and devices have a sinusoidal encoding, so
     that those that are alike get different costs. The released code has an output for each device instead, which fixes
-    their number. The mean of the encoded tables tells the network what else there is to place.
+    their number. Two things tell the network what else there is to place, without which tables that are alike would all
+    go to one device: the mean of the encoded tables, and the table's *turn*, its rank in descending cost modulo the
+    number of devices and twice that number, on a circle each.
 
     Args:
         scale: of the features.
@@ -37,13 +39,21 @@ class SurrogateNetwork(nn.Module):
         self.encoder = TableEncoder(scale)
         self.score = mlp(*SCORE_WIDTHS)
 
-    def forward(self, batch: TaskBatch) -> Tensor:
-        """Return surrogate costs, shape (B, T, D)."""
+    def forward(self, batch: TaskBatch, table_ms: Tensor) -> Tensor:
+        """Return surrogate costs, shape (B, T, D).
+
+        Args:
+            batch: the tasks.
+            table_ms: what tables cost, which ranks them, shape (B, T).
+        """
         latents = self.encoder(batch.features)
         exists = batch.table_mask[..., None]
         mean = (latents * exists).sum(dim=1) / exists.sum(dim=1)
         num_tables = latents.shape[1]
-        tables = torch.cat([latents, mean[:, None].expand_as(latents)], dim=-1)
+        ranks = table_ms.masked_fill(~batch.table_mask, -torch.inf).argsort(dim=1, descending=True).argsort(dim=1)
+        turns = torch.pi * (ranks + 0.5) / batch.device_mask.sum(dim=1, keepdim=True)
+        circles = torch.stack([turns.sin(), turns.cos(), (2 * turns).sin(), (2 * turns).cos()], dim=-1)
+        tables = torch.cat([latents, mean[:, None].expand_as(latents), circles], dim=-1)
         num_devices = batch.device_mask.shape[1]
         codes = device_codes(num_devices).expand(len(batch), num_tables, -1, -1)
         scores = self.score(torch.cat([tables[:, :, None].expand(-1, -1, num_devices, -1), codes], dim=-1))[..., 0]
@@ -64,12 +74,18 @@ def device_codes(num_devices: int) -> Tensor:
 
 
 class SurCoNetwork(nn.Module):
-    """The cost network and the surrogate network, which share nothing."""
+    """The cost network and the surrogate network, which share no weights."""
 
     def __init__(self, scale: FeatureScale) -> None:
         super().__init__()
         self.cost = CostNetwork(scale)
         self.surrogate = SurrogateNetwork(scale)
+
+    def surrogate_costs(self, batch: TaskBatch) -> Tensor:
+        """Return predicted surrogate costs, shape (B, T, D)."""
+        with torch.no_grad():
+            table_ms = self.cost.table_ms(batch.features)
+        return self.surrogate(batch, table_ms)  # type: ignore[no-any-return]
 
     def log_ms(self, batch: TaskBatch, assignment: Tensor) -> Tensor:
         """Return the logarithm of what the slowest device takes by the cost network, by a soft maximum.

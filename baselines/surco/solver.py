@@ -82,7 +82,8 @@ class SurCo(LearnedSolver[SurCoNetwork]):
       gradient reaches few tables.
     - Predicted surrogate costs are centred and scaled for each task, which changes no plan and keeps gradients alive.
     - Devices may stay empty; the released code demands a table on each.
-    - Surrogate costs of devices come from a sinusoidal encoding, as in the paper; see `SurrogateNetwork`.
+    - Surrogate costs of devices come from a sinusoidal encoding, as in the paper, and those of tables know of the other
+      tables, too; see `SurrogateNetwork`.
     - `zero` and `hybrid` deploy the costs with the lowest estimate on the way, not the last ones.
     - More plans are priced, as the oracle is a model and not a measurement; half of them are what gradient steps lead
       to, so that the estimate learns where it is too low.
@@ -125,7 +126,7 @@ class SurCo(LearnedSolver[SurCoNetwork]):
             shape = (1, task.num_tables, task.num_devices)
             costs = torch.rand(shape, generator=torch.Generator().manual_seed(seed))
         else:
-            costs = network.surrogate(batch)
+            costs = network.surrogate_costs(batch)
         if self.settings.variant != "prior":
             costs = improve(network, batch, costs, self.settings)
         return ShardingPlan.table_wise(task, cheapest_assignment(task, costs[0].double().numpy(), seed=seed).tolist())
@@ -192,7 +193,7 @@ class SurCoLearner(CostLearner):
             self._collect(rng)
             figures |= self._fit_costs(rng)
         batch = self._batch.take(self._draw_tasks(rng, self._settings.update_tasks))
-        assignment = assign(self.network.surrogate(batch), batch, self._settings.temperature)
+        assignment = assign(self.network.surrogate_costs(batch), batch, self._settings.temperature)
         loss = self.network.log_ms(batch, straight_through(assignment)).mean()
         descend(self._surrogate_optimizer, loss)
         return figures | {"surrogate_loss": float(loss.detach())}
@@ -202,7 +203,7 @@ class SurCoLearner(CostLearner):
         """Price four plans of random tasks: by predicted and by random surrogate costs, as they are and improved."""
         chosen = self._draw_tasks(rng, self._settings.collected_tasks)
         batch = self._batch.take(chosen)
-        predicted = self.network.surrogate(batch)
+        predicted = self.network.surrogate_costs(batch)
         noise = torch.rand(predicted.shape, generator=torch_generator(rng))
         starts = [predicted + self._settings.temperature * noise, noise]
         improved = [improve(self.network, batch, costs, self._settings) for costs in starts] if self.replay else []

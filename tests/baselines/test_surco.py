@@ -153,7 +153,7 @@ def test_prior_deploys_the_cheapest_assignment_of_what_it_predicts(tasks, fitted
     task = with_memory(tasks[4], 0.3)
     solver = SurCo(weights=fitted, variant="prior")
     plan = solver.solve(task, COST)
-    costs = solver._own.network.surrogate(TaskBatch.of([task]))[0].double().numpy()
+    costs = solver._own.network.surrogate_costs(TaskBatch.of([task]))[0].double().numpy()
     devices = {shard.table: shard.device for shard in plan.shards}
     assert [devices[table.name] for table in task.tables] == cheapest_assignment(task, costs).tolist()
 

@@ -24,11 +24,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
+from paired import paired_ratio
 from tabulate import tabulate
 from tqdm import tqdm
 
 from shardgym import NoFeasiblePlanError, ShardingTask, load_suite, make_cost, make_solver
-from shardgym.leaderboard.ranking import HEURISTICS, bootstrap_mean, mean_ratio
+from shardgym.leaderboard.ranking import HEURISTICS
 from shardgym.solver import call_solver
 
 REFERENCE, PLUS = "neuroshard", "neuroshard_plus"
@@ -111,17 +112,11 @@ def table(width: str, solved: list[dict[str, Scores]]) -> list[dict[str, Any]]:
             mine, theirs = (np.array([scores[which] for scores in both]) for which in (name, REFERENCE))
             rows.append({
                 "largest width": width, "solver": name, "tasks": len(both),
-                **ratio("oracle", mine[:, 0], theirs[:, 0]), **ratio("judge", mine[:, 1], theirs[:, 1]),
+                **paired_ratio(mine[:, 0], theirs[:, 0], "oracle "),
+                **paired_ratio(mine[:, 1], theirs[:, 1], "judge "),
                 "median s": statistics.median(mine[:, 2].tolist()),
             })  # fmt: skip
     return rows
-
-
-def ratio(model: str, mine: np.ndarray, theirs: np.ndarray) -> dict[str, Any]:
-    """Return the mean ratio by one cost model, and its interval where there are enough tasks."""
-    interval = bootstrap_mean(np.log(mine / theirs))
-    low, high = (None, None) if interval is None else (float(np.exp(end)) for end in interval)
-    return {f"{model} ratio": mean_ratio(mine, theirs), f"{model} from": low, f"{model} to": high}
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ For sizes in `--plain` the plain implementation of the tests runs too, with the 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import functools
 import itertools
 import json
@@ -34,12 +33,13 @@ sys.path.append(str(Path(__file__).parents[1] / "tests" / "neuroshard"))
 
 import numpy as np
 import torch
+from drawn_tasks import benchmark_task
 from plain_search import PlainSearch
 from published_search import PublishedSearch
 from tabulate import tabulate
 
 from neuroshard import NeuroShard
-from shardgym import ShardingTask, Topology, load_pool
+from shardgym import ShardingTask
 from shardgym.costs.simulator import SimulatorCost
 
 #: Inner searches that are timed where the whole published search takes too long.
@@ -144,16 +144,6 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
         axes.grid(visible=True, alpha=0.3)
     figure.supylabel("seconds of one search, one thread")
     figure.savefig(path)
-
-
-def benchmark_task(tables: int, devices: int, seed: int) -> ShardingTask:
-    """Draw tables of the pool's test half with replacement, and widths of 4, 8, ..., 128; memory does not bind."""
-    pool, rng = load_pool("synthetic-2021").scaled(8).split()[1].tables, np.random.default_rng([seed, tables, devices])
-    drawn = tuple(
-        dataclasses.replace(pool[n], name=f"t{number}", embedding_dim=int(2 ** rng.integers(2, 8)))
-        for number, n in enumerate(rng.integers(0, len(pool), tables))
-    )
-    return ShardingTask(drawn, Topology(num_devices=devices, memory_bytes=2**50), batch_size=8192)
 
 
 def parsed(sizes: str) -> list[tuple[int, int]]:

@@ -1,0 +1,59 @@
+"""Which sizes a solver is timed on, and what stands where there is no figure."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardgym import make_cost
+from shardgym.errors import InputError
+
+pytestmark = pytest.mark.repository
+
+
+@pytest.fixture
+def plan_time(script):
+    return script("plan_time")
+
+
+def test_a_slow_solver_is_left_out_of_larger_sizes(plan_time, monkeypatch):
+    asked = []
+
+    def times(solver, tables, devices, cost, repeats, limit_s):
+        asked.append(tables)
+        return [0.1, 0.3, 0.2] if tables < 30 else [0.1, 2.0]
+
+    monkeypatch.setattr(plan_time, "times", times)
+    row = plan_time.row("lpt", [(10, 4), (30, 4), (100, 4)], None, 3, 1.0, {})
+    assert row == {"devices": 4, "solver": "lpt", "10": 200.0, "30": "-", "100": "-"}
+    assert asked == [10, 30]
+
+
+def test_a_solver_that_cannot_do_a_size_is_asked_for_the_next_one(plan_time):
+    reasons = {"another": "why"}
+    row = plan_time.row("exhaustive,limit=10", [(2, 2), (5, 2)], make_cost("roofline"), 1, 60.0, reasons)
+    assert isinstance(row["2"], float)
+    assert row["5"] == "b"
+    assert "placements" in reasons["exhaustive,limit=10"]
+
+
+def test_only_the_last_plan_may_be_over_the_limit(plan_time):
+    solver, cost = plan_time.open_solver("dim_greedy"), make_cost("roofline")
+    assert len(plan_time.times(solver, 3, 2, cost, 4, 60.0)) == 4
+    assert len(plan_time.times(solver, 3, 2, cost, 4, 0.0)) == 1
+
+
+def test_cells_have_three_digits(plan_time):
+    assert [plan_time.shown(value) for value in (0.5, 12.34, 1234.5, "-", 4)] == ["0.500", "12.3", "1,234", "-", "4"]
+
+
+@pytest.mark.parametrize("text", ["", "10,", "0", "ten", "1e3"])
+def test_sizes_are_whole_numbers(plan_time, text):
+    with pytest.raises(InputError, match="--tables: expected whole numbers"):
+        plan_time.numbers("--tables", text)
+    assert plan_time.numbers("--tables", "30,10,30") == [10, 30]
+
+
+def test_an_unknown_solver_is_one_line(plan_time, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["plan_time.py", "--solver", "lpd"])
+    assert plan_time.main() == 2
+    assert capsys.readouterr().err.count("\n") == 1

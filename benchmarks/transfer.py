@@ -93,7 +93,8 @@ def main() -> int:
     if arguments.json:
         print(json.dumps(rows, indent=2))
     else:
-        print(tabulate(wide(rows), headers="keys", disable_numparse=True))
+        align = ["right"] * 5 + ["left"] * len(RIVALS)
+        print(tabulate(wide(rows), headers="keys", colalign=align, disable_numparse=True))
     return 0
 
 

@@ -7,8 +7,8 @@ A figure is the median over `--repeats` tasks, each solved once on one thread af
 count; tasks have tables of the synthetic pool, and memory does not bind. The oracle is the simulator. Training,
 compiling and loading do not count.
 
-A solver that takes longer than `--limit` is asked no more at that size and at no larger one on as many devices: "-".
-Nothing is stopped half-way. Why other cells are empty is said below the table.
+A solver that takes longer than `--limit` for one plan, which is then the figure, with a star, is asked for no larger
+sizes on as many devices: "-". Nothing is stopped half-way. Why other cells are empty is said below the table.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> int:
     parser.add_argument("--tables", default="10,30,100,300,1000", help="(%(default)s)")
     parser.add_argument("--devices", default="4,8,32", help="(%(default)s)")
     parser.add_argument("--repeats", type=int, default=3, help="tasks of every size (%(default)s)")
-    parser.add_argument("--limit", type=float, default=5.0, help="seconds per plan, see above (%(default)s)")
+    parser.add_argument("--limit", type=float, default=10.0, help="seconds per plan, see above (%(default)s)")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -72,7 +72,7 @@ def main() -> int:
         cells = [{key: shown(value) for key, value in row.items()} for row in rows]
         align = ("right", "left", *["right"] * len(counts))
         print(tabulate(cells, headers="keys", colalign=align, disable_numparse=True))
-        print(f"\n{TOO_LONG}: left out, a plan took more than {arguments.limit:g} s at this size or a smaller one")
+        print(f"\n*: one plan, as it took more than {arguments.limit:g} s; larger sizes are left out: {TOO_LONG}")
         for name, reason in reasons.items():
             print(f"{letter(name, reasons)}: {reason}")
     return 0
@@ -114,7 +114,7 @@ def row(
             cells[str(tables)] = letter(name, reasons)
             continue
         late = seconds[-1] > limit_s
-        cells[str(tables)] = TOO_LONG if late else 1000 * statistics.median(seconds)
+        cells[str(tables)] = f"{1000 * seconds[-1]:,.0f}*" if late else 1000 * statistics.median(seconds)
     return cells
 
 

@@ -24,7 +24,7 @@ def test_a_slow_solver_is_left_out_of_larger_sizes(plan_time, monkeypatch):
 
     monkeypatch.setattr(plan_time, "times", times)
     row = plan_time.row("lpt", [(10, 4), (30, 4), (100, 4)], None, 3, 1.0, {})
-    assert row == {"devices": 4, "solver": "lpt", "10": 200.0, "30": "-", "100": "-"}
+    assert row == {"devices": 4, "solver": "lpt", "10": 200.0, "30": "2,000*", "100": "-"}
     assert asked == [10, 30]
 
 

@@ -170,20 +170,24 @@ def row(found: dict[str, Any]) -> dict[str, str]:
 
 
 def plot(curves: Sequence[dict[str, Any]], over: str, path: Path) -> None:
-    """Draw one panel per suite; raises `MissingDependencyError` when matplotlib is not installed."""
+    """Draw one panel per suite, from the second evaluation on: untrained networks would set the scale.
+
+    Raises:
+        MissingDependencyError: matplotlib is not installed.
+    """
     figure_module = import_extra("matplotlib.figure", "--plot")
     suites = list(dict.fromkeys(found["suite"] for found in curves))
     figure = figure_module.Figure(figsize=(5.5 * len(suites), 4), layout="constrained")
     for axes, suite in zip(figure.subplots(1, len(suites), squeeze=False)[0], suites, strict=True):
         for found in (found for found in curves if found["suite"] == suite):
-            share, mean = np.array(found["steps"]) / found["steps"][-1], np.array(found["mean"])
+            share = np.array(found["steps"])[1:] / found["steps"][-1]
+            mean = np.array(found["mean"])[1:]
             (line,) = axes.plot(share, mean, label=found["solver"])
             if found["half width"] is not None:
-                axes.fill_between(
-                    share, mean - found["half width"], mean + found["half width"], color=line.get_color(), alpha=0.2
-                )
-        axes.set(title=suite, xlabel="share of the training steps", ylabel=f"cost over {over}", yscale="log")
-        axes.grid(visible=True, which="both", alpha=0.3)
+                half = np.array(found["half width"])[1:]
+                axes.fill_between(share, mean - half, mean + half, color=line.get_color(), alpha=0.2)
+        axes.set(title=suite, xlabel="share of the training steps", ylabel=f"cost over {over}")
+        axes.grid(visible=True, alpha=0.3)
         axes.legend()
     figure.savefig(path)
 

@@ -51,7 +51,7 @@ class AutoShard(LearnedSolver[AutoShardNetwork]):
 
     name: ClassVar[str] = "autoshard"
     settings_type: ClassVar[type[Record]] = AutoShardSettings
-    default_steps: ClassVar[int] = 400
+    default_steps: ClassVar[int] = 200
     architecture: ClassVar[dict[str, Any]] = {
         "table encoder": ENCODER_WIDTHS,
         "cost": COST_WIDTHS,

@@ -40,7 +40,8 @@ def test_a_plan_of_halves_is_scored_whole():
     assert (terminated, truncated, reward) == (True, False, -cost.total_ms)
     assert info == {
         "task_index": 0, "task_hash": task.digest, "task": "", "table": "", "placed": 3, "width": 0, "splits": 1,
-        "outcome": "complete", "plan": plan, "cost": cost,
+        "outcome": "complete", "plan": plan, "cost": cost, "is_success": 1.0,
+        "cost_ms": cost.total_ms,
     }  # fmt: skip
     assert not observation["action_mask"].any()
     assert observation["splits"].tolist() == [pytest.approx(0.9), 0]

@@ -65,7 +65,7 @@ def test_a_complete_episode_earns_minus_the_cost_of_its_plan():
     assert (terminated, truncated) == (True, False)
     assert info == {
         "task_index": 0, "task_hash": TIGHT.digest, "task": "tight", "table": "", "placed": 4, "outcome": "complete",
-        "plan": plan, "cost": cost,
+        "plan": plan, "cost": cost, "is_success": 1.0, "cost_ms": cost.total_ms,
     }  # fmt: skip
     assert reward == -cost.total_ms
     assert not observation["action_mask"].any()

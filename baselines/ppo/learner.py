@@ -26,9 +26,11 @@ Weight = Annotated[float, Field(ge=0)]
 #: Halvings in an episode at most: the published depth of NeuroShard's search over splits.
 MAX_SPLITS = 10
 
-#: What environments are made with, for training and for solving. Tables that take longest come up first, so that the
-#: last ones can even out what is left.
-_PLAYED_WITH: dict[str, Any] = {"order": "lookup", "observation": "timed"}
+#: Tables that take longest come up first, so that the last ones can even out what is left.
+ORDER = "lookup"
+
+#: What environments are made with; `place_by_score` plays by the same rules.
+_PLAYED_WITH: dict[str, Any] = {"order": ORDER, "observation": "timed"}
 ENV_ARGUMENTS = {"TableWise": _PLAYED_WITH, "ColumnWise": _PLAYED_WITH | {"max_splits": MAX_SPLITS}}
 
 

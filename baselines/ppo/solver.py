@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import torch
-
 from baselines.learning.oracle import TrainingOracle
 from baselines.learning.solver import LearnedSolver
 from baselines.learning.tables import FeatureScale
 from baselines.learning.training import Learner
-from baselines.ppo.learner import ENV_ARGUMENTS, PpoLearner, PpoSettings
+from baselines.ppo.episode import place_by_score
+from baselines.ppo.learner import MAX_SPLITS, ORDER, PpoLearner, PpoSettings
 from baselines.ppo.set_network import WIDTH, SetNetwork
 from shardgym.costs.base import CostModel
-from shardgym.envs.env import ColumnWiseEnv, PlacementEnv, TableWiseEnv
-from shardgym.errors import NoFeasiblePlanError
+from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.plan import ShardingPlan
 from shardgym.records import Record
 from shardgym.task import ShardingTask
@@ -28,9 +26,9 @@ class MaskablePpo(LearnedSolver[SetNetwork]):
     come in descending order of columns times pooling factor, and observations have times: what each device computes now
     and with the next shard. Invalid actions are masked.
 
-    Solving plays one episode in the same environment; the valid action with the highest score always wins. So the
-    oracle is asked while solving, too, for every device at every step. It must be additive, as "simulator" and
-    "roofline" are.
+    Solving plays one episode by the same rules, without the environment; the valid action with the highest score always
+    wins. So the oracle is asked while solving, too, for every device at every step. It must be additive, as "simulator"
+    and "roofline" are.
 
     Fitting needs the extra `rl`, solving does not. See `LearnedSolver` for arguments, fitting and files, and
     `PpoSettings` for the settings.
@@ -58,24 +56,20 @@ class MaskablePpo(LearnedSolver[SetNetwork]):
         """Return the plan of an episode in which the valid action with the highest score always wins.
 
         Raises:
-            NoFeasiblePlanError: a shard fits nowhere any more, or the plan has no cost.
+            NoFeasiblePlanError: a shard fits nowhere any more.
             InputError: the cost is not additive.
         """
         del seed
-        env: PlacementEnv
-        if network.halves:
-            env = ColumnWiseEnv(tasks=[task], cost=cost, **ENV_ARGUMENTS["ColumnWise"])
-        else:
-            env = TableWiseEnv(tasks=[task], cost=cost, **ENV_ARGUMENTS["TableWise"])
-        observation, info = env.reset(seed=0)
-        while "outcome" not in info:
-            scores = network.scores({name: torch.from_numpy(values)[None] for name, values in observation.items()})[0]
-            valid = torch.from_numpy(env.action_masks())
-            observation, _, _, _, info = env.step(int(scores.masked_fill(~valid, -torch.inf).argmax()))
-        if info["outcome"] != "complete":
-            raise NoFeasiblePlanError(f"{self.name}: {info['reason']}")
-        plan: ShardingPlan = info["plan"]
-        return plan
+        costs = cost.additive()
+        if costs is None:
+            raise InputError(
+                f"solver '{self.name}' needs a cost that prices devices one by one, such as 'simulator' or 'roofline': "
+                f"this '{cost.name}' scores whole plans only"
+            )
+        try:
+            return place_by_score(network, task, costs, ORDER, MAX_SPLITS if network.halves else None)
+        except NoFeasiblePlanError as error:
+            raise NoFeasiblePlanError(f"{self.name}: {error}") from None
 
 
 class Ppo(MaskablePpo):

@@ -119,7 +119,7 @@ def observe(placements: Placements, layout: Layout, masks: Bools, time_shares: F
         "table": catalog.shard["features"][next_shard],
         "devices": _devices(placements),
         "progress": (placements.placed / placements.scale[:, 3]).astype(np.float32)[:, None],
-        "remaining": _remaining(placements),
+        "remaining": remaining_features(placements.left, placements.scale),
         "action_mask": masks.view(np.int8),
     }
     if layout.max_splits is not None:
@@ -147,9 +147,14 @@ def _devices(placements: Placements) -> Float32s:
     return features.reshape(len(features), -1)
 
 
-def _remaining(placements: Placements) -> Float32s:
-    left = placements.left
-    shares = left[:, :4] / placements.scale
+def remaining_features(left: Floats, scale: Floats) -> Float32s:
+    """Return what is left to place, see `REMAINING_FEATURES`, shape (n, 5).
+
+    Args:
+        left: see `Placements.left`, shape (n, 5).
+        scale: see `Placements.scale`, shape (n, 4) or (4,).
+    """
+    shares = left[:, :4] / scale
     features = np.zeros((len(left), len(REMAINING_FEATURES)))
     features[:, 0] = shares[:, 3]
     features[:, 1:4] = shares[:, :3]

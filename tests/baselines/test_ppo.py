@@ -9,11 +9,15 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+import shardgym
+from baselines.ppo.learner import ENV_ARGUMENTS
 from baselines.ppo.set_network import SetNetwork
 from baselines.ppo.solver import MaskablePpo, Ppo
 from shardgym import EmbeddingTable, ShardingTask, Topology, make_cost
 from shardgym.conformance import check_solver
+from shardgym.costs.roofline import RooflineCost
 from shardgym.envs.tasks import training_tasks
 from shardgym.errors import InputError, MissingDependencyError, NoFeasiblePlanError
 
@@ -21,6 +25,11 @@ COST = make_cost("roofline")
 
 #: So small that a step takes a fraction of a second.
 TINY = {"num_envs": 2, "minibatches": 2, "epochs": 1}
+
+
+class NotAdditive(RooflineCost):
+    def additive(self):
+        return None
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +149,48 @@ def test_a_table_that_fits_nowhere_any_more_is_named(network):
     task = ShardingTask(tables, Topology(num_devices=2, memory_bytes=2400), batch_size=64)
     with torch.no_grad(), pytest.raises(NoFeasiblePlanError, match=r"^maskable_ppo: table 't\d' of 1600 bytes fits on"):
         MaskablePpo().place(network, task, COST, 0)
+
+
+def test_a_cost_that_scores_whole_plans_only_is_refused(network, two_devices):
+    with pytest.raises(InputError, match=r"^solver 'ppo' needs a cost that prices devices .* this 'roofline' "):
+        Ppo().place(network, two_devices[0], NotAdditive(), 0)
+
+
+@pytest.mark.parametrize("env", ["TableWise", "ColumnWise"])
+@pytest.mark.parametrize("cost_name", ["roofline", "simulator"])
+def test_plans_are_those_of_an_episode_of_the_environment(env, cost_name, network):
+    """Devices that hold the same may change places: which of equal scores is larger is a matter of rounding."""
+    network.halves.fill_(env == "ColumnWise")
+    nn.init.constant_(network.halving_score[-1].bias, 0.0)
+    cost = make_cost(cost_name)
+    halved = 0
+    with torch.no_grad():
+        for task in [*shardgym.load_suite("tiny-v1"), *training_tasks("dlrm4-v1", 4)]:
+            played = played_in_environment(network, task, cost, env)
+            if played is None:
+                with pytest.raises(NoFeasiblePlanError, match="fits on no device"):
+                    Ppo().place(network, task, cost, 0)
+                continue
+            plan = Ppo().place(network, task, cost, 0)
+            assert contents(plan, task) == contents(played, task)
+            halved += len(plan.shards) - task.num_tables
+    assert (halved > 10) == (env == "ColumnWise")
+
+
+def played_in_environment(network, task, cost, env):
+    """Return the plan of an episode in which the valid action with the highest score always wins, None if stuck."""
+    env = gymnasium.make(f"ShardGym/{env}-v0", tasks=[task], cost=cost, **ENV_ARGUMENTS[env])
+    observation, info = env.reset(seed=0)
+    while "outcome" not in info:
+        scores = network.scores({name: torch.from_numpy(values)[None] for name, values in observation.items()})[0]
+        valid = torch.from_numpy(observation["action_mask"]) > 0
+        observation, _, _, _, info = env.step(int(scores.masked_fill(~valid, -torch.inf).argmax()))
+    return info.get("plan")
+
+
+def contents(plan, task):
+    """Return tables and widths on every device, in no order."""
+    return sorted(sorted((s.table, s.num_columns) for s in plan.on(d)) for d in range(task.num_devices))
 
 
 def test_settings_that_contradict_each_other_are_refused(two_devices):

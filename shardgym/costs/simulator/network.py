@@ -49,8 +49,8 @@ class Ops:
 
 
 def _concat(parts: Sequence[Array]) -> Array:
-    leads = {part.shape[:-1] for part in parts}
-    if len(leads) > 1:
+    leads = [part.shape[:-1] for part in parts]
+    if leads.count(leads[0]) < len(leads):
         lead = np.broadcast_shapes(*leads)
         parts = [np.broadcast_to(part, (*lead, part.shape[-1])) for part in parts]
     return np.concatenate(parts, axis=-1)
@@ -58,6 +58,11 @@ def _concat(parts: Sequence[Array]) -> Array:
 
 def _relu(x: Array) -> Array:
     return np.maximum(x, 0.0)
+
+
+def _clip(x: Array, low: float, high: float) -> Array:
+    # `np.clip` takes several times as long for the few devices of a step.
+    return np.minimum(np.maximum(x, low), high)
 
 
 def _group_sum(x: Array, groups: Groups) -> Array:
@@ -77,7 +82,7 @@ def _repeat(x: Array, groups: Groups) -> Array:
 
 
 # Named functions, as networks are pickled with it.
-NUMPY = Ops(np.exp, np.log, np.tanh, _relu, np.clip, _concat, _group_sum, _group_max, _repeat)
+NUMPY = Ops(np.exp, np.log, np.tanh, _relu, _clip, _concat, _group_sum, _group_max, _repeat)
 
 
 class Network:

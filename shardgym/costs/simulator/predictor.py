@@ -303,14 +303,17 @@ class AdditivePredictor(Predictor, AdditiveCosts):
 
     def compute_ms(self, sums: Floats) -> Floats:
         """Return forward and backward ms of devices that hold something, from added latents, (G, 32) to (G, 2)."""
-        firsts = range(0, max(len(sums), 1), _DEVICES_AT_ONCE)
+        if len(sums) <= _DEVICES_AT_ONCE:
+            return self.networks.compute_ms(sums)
+        firsts = range(0, len(sums), _DEVICES_AT_ONCE)
         return np.concatenate([self.networks.compute_ms(sums[i : i + _DEVICES_AT_ONCE]) for i in firsts])
 
     def device_ms(self, sums: Floats, counts: Ints) -> Floats:
         """Return the same of devices that may be empty, which take none, (..., 32) and (...) to (..., 2)."""
-        busy = counts > 0
-        if busy.all():  # as in `PlacementState.what_if`; picking all of them would take longer than a small network
+        if np.count_nonzero(counts) == counts.size:
+            # As in `PlacementState.what_if`; picking all of them would take longer than a small network.
             return self.compute_ms(sums.reshape(-1, sums.shape[-1])).reshape(*counts.shape, 2)
+        busy = counts > 0
         compute_ms = np.zeros((*counts.shape, 2))
         compute_ms[busy] = self.compute_ms(sums[busy])
         return compute_ms

@@ -3,22 +3,77 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from baselines.learning.cost_network import CostNetwork
+from baselines.learning.cost_network import DEVICE_PHASES, CostNetwork
 from baselines.learning.encoder import LATENT, TableEncoder, mlp
 from baselines.learning.tables import FeatureScale, TaskBatch
 
 #: Numbers of the encoding of a device.
 DEVICE_CODE = 8
-#: Layers that turn a table, the mean table of its task, the table's turn and a device into a surrogate cost.
-SCORE_WIDTHS = (2 * LATENT + 4 + DEVICE_CODE, 64, 64, 1)
+#: What is known of a table on a device: see `LoadFeatures`.
+PAIR_FEATURES = 3
+#: Layers that turn a table, the mean table of its task, what it costs, a device and its load into a surrogate cost.
+SCORE_WIDTHS = (2 * LATENT + 2 * len(DEVICE_PHASES) + PAIR_FEATURES + DEVICE_CODE, 64, 64, 1)
 #: Root mean square of predicted surrogate costs: that of numbers between 0 and 1, which `zero` starts from.
 SPREAD = 12**-0.5
 #: Width of the soft maximum over devices, as a share of the slowest one's time.
 SOFTNESS = 0.05
+#: Devices differ by some percent of what they take: this brings the differences, and single tables, near 1.
+SHARE_UNIT = 0.1
+#: Longest lead of a device that is told apart, in costs of the table that is placed.
+MOST_TABLES = 3.0
+
+
+class LoadFeatures(NamedTuple):
+    """What a greedy rule by the cost network says of tables and devices.
+
+    It takes tables in descending predicted cost, each alone on a device, and puts each on the device with the least
+    added cost. Times are shares of the mean device's.
+
+    Attributes:
+        tables: what each table takes in `DEVICE_PHASES`, shape (B, T, 3).
+        devices: what each device takes in the end, less the mean over devices, shape (B, D, 3).
+        pairs: how far a device is ahead of the least loaded one when it is a table's turn, as a share and in costs of
+            the table, and 1 where the table goes, shape (B, T, D, 3).
+    """
+
+    tables: Tensor
+    devices: Tensor
+    pairs: Tensor
+
+
+@torch.no_grad()
+def load_features(cost: CostNetwork, batch: TaskBatch) -> LoadFeatures:
+    """Return the features of tasks by a cost network, to which no gradient goes back."""
+    exists = batch.table_mask[..., None]
+    latents = cost.encoder(batch.features) * exists
+    # An untrained network may say less than nothing.
+    tables = cost.device_ms(latents).clamp(min=1e-3 * cost.unit_ms[:-1]) * exists
+    table_ms = tables.sum(dim=-1)
+    order = table_ms.masked_fill(~batch.table_mask, -torch.inf).argsort(dim=1, descending=True)
+    rows = torch.arange(len(batch))
+    loads = torch.zeros(batch.device_mask.shape)
+    ahead = torch.zeros(*table_ms.shape, loads.shape[1])
+    on_device = torch.zeros_like(ahead)
+    for table in order.T:
+        open_loads = loads.masked_fill(~batch.device_mask, torch.inf)
+        least = open_loads.argmin(dim=1)
+        ahead[rows, table] = loads - loads[rows, least][:, None]
+        on_device[rows, table, least] = 1.0
+        loads[rows, least] += table_ms[rows, table]
+    ahead *= exists & batch.device_mask[:, None]
+    on_device *= exists
+    devices = cost.device_ms(on_device.transpose(1, 2) @ latents) * batch.device_mask[..., None]
+    num_devices = batch.device_mask.sum(dim=1)[:, None, None]
+    mean = devices.sum(dim=1, keepdim=True) / num_devices
+    unit = SHARE_UNIT * mean.sum(dim=-1, keepdim=True).clamp(min=1e-2 * cost.unit_ms[-1])
+    in_tables = ahead / table_ms.clamp(min=1e-3 * cost.unit_ms[-1])[..., None]
+    pairs = torch.stack([ahead / unit, in_tables.clamp(max=MOST_TABLES), on_device], dim=-1)
+    return LoadFeatures(tables / unit, (devices - mean) / unit, pairs)
 
 
 class SurrogateNetwork(nn.Module):
@@ -26,9 +81,8 @@ class SurrogateNetwork(nn.Module):
 
     As in the paper (appendix B.2), tables go through DreamShard's encoder, and devices have a sinusoidal encoding, so
     that those that are alike get different costs. The released code has an output for each device instead, which fixes
-    their number. Two things tell the network what else there is to place, without which tables that are alike would all
-    go to one device: the mean of the encoded tables, and the table's *turn*, its rank in descending cost modulo the
-    number of devices and twice that number, on a circle each.
+    their number. What else there is to place is told by the mean of the encoded tables and by `LoadFeatures`. Without
+    these, tables that are alike would all go to one device.
 
     Args:
         scale: of the features.
@@ -39,24 +93,27 @@ class SurrogateNetwork(nn.Module):
         self.encoder = TableEncoder(scale)
         self.score = mlp(*SCORE_WIDTHS)
 
-    def forward(self, batch: TaskBatch, table_ms: Tensor) -> Tensor:
+    def forward(self, batch: TaskBatch, loads: LoadFeatures) -> Tensor:
         """Return surrogate costs, shape (B, T, D).
 
         Args:
             batch: the tasks.
-            table_ms: what tables cost, which ranks them, shape (B, T).
+            loads: of these tasks.
         """
         latents = self.encoder(batch.features)
         exists = batch.table_mask[..., None]
         mean = (latents * exists).sum(dim=1) / exists.sum(dim=1)
         num_tables = latents.shape[1]
-        ranks = table_ms.masked_fill(~batch.table_mask, -torch.inf).argsort(dim=1, descending=True).argsort(dim=1)
-        turns = torch.pi * (ranks + 0.5) / batch.device_mask.sum(dim=1, keepdim=True)
-        circles = torch.stack([turns.sin(), turns.cos(), (2 * turns).sin(), (2 * turns).cos()], dim=-1)
-        tables = torch.cat([latents, mean[:, None].expand_as(latents), circles], dim=-1)
         num_devices = batch.device_mask.shape[1]
-        codes = device_codes(num_devices).expand(len(batch), num_tables, -1, -1)
-        scores = self.score(torch.cat([tables[:, :, None].expand(-1, -1, num_devices, -1), codes], dim=-1))[..., 0]
+        tables = torch.cat([latents, mean[:, None].expand_as(latents), loads.tables], dim=-1)
+        codes = device_codes(num_devices).expand(len(batch), -1, -1)
+        devices = torch.cat([loads.devices, codes], dim=-1)
+        everything = [
+            tables[:, :, None].expand(-1, -1, num_devices, -1),
+            devices[:, None].expand(-1, num_tables, -1, -1),
+            loads.pairs,
+        ]
+        scores = self.score(torch.cat(everything, dim=-1))[..., 0]
         # What all devices have in common, and the scale, decide nothing; of a growing scale, gradients would vanish.
         placed = batch.table_mask[:, :, None] & batch.device_mask[:, None]
         scores = scores - (scores * placed).sum(dim=2, keepdim=True) / placed.sum(dim=2, keepdim=True).clamp(min=1)
@@ -83,27 +140,34 @@ class SurCoNetwork(nn.Module):
 
     def surrogate_costs(self, batch: TaskBatch) -> Tensor:
         """Return predicted surrogate costs, shape (B, T, D)."""
-        with torch.no_grad():
-            table_ms = self.cost.table_ms(batch.features)
-        return self.surrogate(batch, table_ms)  # type: ignore[no-any-return]
+        return self.surrogate(batch, load_features(self.cost, batch))  # type: ignore[no-any-return]
 
-    def log_ms(self, batch: TaskBatch, assignment: Tensor) -> Tensor:
-        """Return the logarithm of what the slowest device takes by the cost network, by a soft maximum.
+    def latents(self, batch: TaskBatch) -> Tensor:
+        """Return the tables as the cost network adds them up, zeros where padded, shape (B, T, 32)."""
+        latents: Tensor = self.cost.encoder(batch.features) * batch.table_mask[..., None]
+        return latents
 
-        The three heads are added up for each device. The overall head of DreamShard would see the largest latents over
-        devices alone, so that few tables had a gradient.
+    def log_ms(self, batch: TaskBatch, latents: Tensor, assignment: Tensor) -> Tensor:
+        """Return the logarithm of what plans cost by the cost network, with soft maxima over devices.
+
+        The three heads are added up for the slowest device. The forward exchange, which has no head, waits for it and
+        then takes as long as the backward exchange. The overall head of DreamShard would see the largest latents over
+        devices alone, so that few tables had a gradient, and it ranks good plans worse.
 
         Args:
             batch: the tasks.
+            latents: of their tables, as `latents` returns them.
             assignment: share of every table on every device, shape (B, T, D).
 
         Returns:
             Shape (B,).
         """
-        latents = self.cost.encoder(batch.features) * batch.table_mask[..., None]
-        sums = torch.einsum("btd,btk->bdk", assignment, latents)
-        device_ms = self.cost.device_ms(sums).sum(dim=-1).masked_fill(~batch.device_mask, -torch.inf)
+        phases = self.cost.device_ms(torch.einsum("btd,btk->bdk", assignment, latents))
         # An untrained network may say less than nothing.
         least = 1e-2 * self.cost.unit_ms[-1]
-        width = SOFTNESS * device_ms.detach().amax(dim=1, keepdim=True).clamp(min=least)
-        return torch.log((width[:, 0] * torch.logsumexp(device_ms / width, dim=1)).clamp(min=least))
+        total = torch.zeros(len(batch))
+        for device_ms in (phases.sum(dim=-1), phases[..., DEVICE_PHASES.index("backward_comm")]):
+            masked = device_ms.masked_fill(~batch.device_mask, -torch.inf)
+            width = SOFTNESS * masked.detach().amax(dim=1, keepdim=True).clamp(min=least)
+            total = total + width[:, 0] * torch.logsumexp(masked / width, dim=1)
+        return torch.log(total.clamp(min=least))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -40,25 +40,29 @@ class SurCoSettings(Record):
             task; `hybrid` improves the predicted ones.
         temperature: weight of the entropy in the relaxed assignment.
         zero_steps: gradient steps on the surrogate costs of a task (released code: 20).
-        zero_learning_rate: of their Adam (released code: 0.05).
+        zero_learning_rate: of their Adam; falls linearly to 0 (released code: 0.05 throughout).
+        starts: random costs of `zero`, or predicted ones of `hybrid` with noise, that are improved (released code: 1).
         surrogate_updates: of a round; a step of training is one of them (released code: 10).
         update_tasks: tasks of one of them (released code: 20).
         collected_tasks: tasks of a round that plans are priced for (released code: 10).
         cost_updates: of a round (released code: 300).
         cost_batch: plans of a cost update (released code: 64).
-        learning_rate: of Adam, for both networks; falls linearly to 0 (paper: 5e-4).
+        learning_rate: of the cost network's Adam; falls linearly to 0 (paper: 5e-4).
+        surrogate_learning_rate: likewise of the surrogate network's (paper: 5e-4).
     """
 
     variant: Literal["prior", "zero", "hybrid"] = "hybrid"
     temperature: Rate = 0.1
     zero_steps: Count = 60
     zero_learning_rate: Rate = 0.05
+    starts: Count = 16
     surrogate_updates: Count = 10
     update_tasks: Count = 20
     collected_tasks: Count = 64
     cost_updates: Count = 300
     cost_batch: Count = 64
-    learning_rate: Rate = 1e-3
+    learning_rate: Rate = 3e-3
+    surrogate_learning_rate: Rate = 1e-2
 
 
 class SurCo(LearnedSolver[SurCoNetwork]):
@@ -79,14 +83,19 @@ class SurCo(LearnedSolver[SurCoNetwork]):
     - What is deployed is the assignment that was trained. The released `prior` adds the squared sum of predicted
       single-table costs of every device when it deploys, which makes a load balancer of it.
     - The estimate is that of the slowest device by the cost network's three heads, not that of its overall head, whose
-      gradient reaches few tables.
+      gradient reaches few tables; see `SurCoNetwork.log_ms`.
+    - The surrogate network is trained on the relaxed assignment, not on the rounded one, whose gradients hold at one
+      corner only: with these, training led away from good plans.
     - Predicted surrogate costs are centred and scaled for each task, which changes no plan and keeps gradients alive.
     - Devices may stay empty; the released code demands a table on each.
-    - Surrogate costs of devices come from a sinusoidal encoding, as in the paper, and those of tables know of the other
-      tables, too; see `SurrogateNetwork`.
-    - `zero` and `hybrid` deploy the costs with the lowest estimate on the way, not the last ones.
+    - Surrogate costs of devices come from a sinusoidal encoding, as in the paper. Those of tables know of the other
+      tables, too, and of where a greedy rule by the cost network would put each; see `SurrogateNetwork`. That is where
+      balance comes from, instead of from the squares above. What `prior` learns is close to this rule; without it, one
+      prediction for all tables at once does not balance devices that are alike.
+    - `zero` and `hybrid` improve several starts at once, with a learning rate that falls, and deploy the costs with the
+      lowest estimate on the way. The released code deploys the last costs of one start.
     - More plans are priced, as the oracle is a model and not a measurement; half of them are what gradient steps lead
-      to, so that the estimate learns where it is too low.
+      to, so that the estimate learns where it is too low. Learning rates are higher, as training is short.
 
     See `LearnedSolver` for arguments, fitting and files. All variants take the same weights; `zero` uses the cost
     network alone.
@@ -94,7 +103,7 @@ class SurCo(LearnedSolver[SurCoNetwork]):
 
     name: ClassVar[str] = "surco"
     settings_type: ClassVar[type[Record]] = SurCoSettings
-    default_steps: ClassVar[int] = 200
+    default_steps: ClassVar[int] = 160
     architecture: ClassVar[dict[str, Any]] = {
         "table encoders": ENCODER_WIDTHS,
         "cost heads": HEAD_WIDTHS,
@@ -122,17 +131,33 @@ class SurCo(LearnedSolver[SurCoNetwork]):
         """
         del cost
         batch = TaskBatch.of([task])
-        if self.settings.variant == "zero":
-            shape = (1, task.num_tables, task.num_devices)
-            costs = torch.rand(shape, generator=torch.Generator().manual_seed(seed))
+        if self.settings.variant == "prior":
+            costs = network.surrogate_costs(batch)[0]
         else:
-            costs = network.surrogate_costs(batch)
-        if self.settings.variant != "prior":
-            costs = improve(network, batch, costs, self.settings)
-        return ShardingPlan.table_wise(task, cheapest_assignment(task, costs[0].double().numpy(), seed=seed).tolist())
+            shape = (self.settings.starts, task.num_tables, task.num_devices)
+            starts = torch.rand(shape, generator=torch.Generator().manual_seed(seed))
+            if self.settings.variant == "hybrid":
+                starts[0] = 0.0
+                starts += network.surrogate_costs(batch)
+            batch = batch.take(torch.zeros(self.settings.starts, dtype=torch.int64))
+            improved = improve(network, batch, starts, self.settings)
+            costs = improved.costs[improved.log_ms.argmin()]
+        return ShardingPlan.table_wise(task, cheapest_assignment(task, costs.double().numpy(), seed=seed).tolist())
 
 
-def improve(network: SurCoNetwork, batch: TaskBatch, costs: Tensor, settings: SurCoSettings) -> Tensor:
+class Improved(NamedTuple):
+    """The best surrogate costs that gradient steps led to.
+
+    Attributes:
+        costs: shape (B, T, D).
+        log_ms: the estimate of the rounded assignment by these, shape (B,).
+    """
+
+    costs: Tensor
+    log_ms: Tensor
+
+
+def improve(network: SurCoNetwork, batch: TaskBatch, costs: Tensor, settings: SurCoSettings) -> Improved:
     """Take gradient steps on surrogate costs; return those of every task with the lowest estimate.
 
     Args:
@@ -144,17 +169,20 @@ def improve(network: SurCoNetwork, batch: TaskBatch, costs: Tensor, settings: Su
     costs = costs.detach().clone()
     best = costs.clone()
     lowest = torch.full((len(batch),), math.inf)
+    latents = network.latents(batch).detach()
     optimizer = torch.optim.Adam([costs], lr=settings.zero_learning_rate)
     with torch.enable_grad():
         costs.requires_grad_()
-        for _ in range(settings.zero_steps + 1):
-            estimate = network.log_ms(batch, straight_through(assign(costs, batch, settings.temperature)))
+        for step in range(settings.zero_steps + 1):
+            assignment = straight_through(assign(costs, batch, settings.temperature))
+            estimate = network.log_ms(batch, latents, assignment)
             better = estimate.detach() < lowest
             lowest = torch.where(better, estimate.detach(), lowest)
             best = torch.where(better[:, None, None], costs.detach(), best)
             (costs.grad,) = torch.autograd.grad(estimate.sum(), [costs])
+            optimizer.param_groups[0]["lr"] = settings.zero_learning_rate * (1 - step / (settings.zero_steps + 1))
             optimizer.step()
-    return best
+    return Improved(best, lowest)
 
 
 class SurCoLearner(CostLearner):
@@ -181,20 +209,23 @@ class SurCoLearner(CostLearner):
         self.network = network
         self._steps = steps
         self._settings = settings
-        self._surrogate_optimizer = torch.optim.Adam(network.surrogate.parameters(), lr=settings.learning_rate)
+        self._surrogate_optimizer = torch.optim.Adam(
+            network.surrogate.parameters(), lr=settings.surrogate_learning_rate
+        )
         self.optimizers = (self._cost_optimizer, self._surrogate_optimizer)
 
     def step(self, number: int, rng: np.random.Generator) -> dict[str, float]:
         """Update the surrogate network once; the first step of a round collects costs and fits the cost network."""
-        for optimizer in self.optimizers:
-            optimizer.param_groups[0]["lr"] = self._settings.learning_rate * (1 - number / self._steps)
+        remaining = 1 - number / self._steps
+        self._cost_optimizer.param_groups[0]["lr"] = self._settings.learning_rate * remaining
+        self._surrogate_optimizer.param_groups[0]["lr"] = self._settings.surrogate_learning_rate * remaining
         figures: dict[str, float] = {}
         if number % self._settings.surrogate_updates == 0:
             self._collect(rng)
             figures |= self._fit_costs(rng)
         batch = self._batch.take(self._draw_tasks(rng, self._settings.update_tasks))
         assignment = assign(self.network.surrogate_costs(batch), batch, self._settings.temperature)
-        loss = self.network.log_ms(batch, straight_through(assignment)).mean()
+        loss = self.network.log_ms(batch, self.network.latents(batch).detach(), assignment.soft).mean()
         descend(self._surrogate_optimizer, loss)
         return figures | {"surrogate_loss": float(loss.detach())}
 
@@ -206,7 +237,9 @@ class SurCoLearner(CostLearner):
         predicted = self.network.surrogate_costs(batch)
         noise = torch.rand(predicted.shape, generator=torch_generator(rng))
         starts = [predicted + self._settings.temperature * noise, noise]
-        improved = [improve(self.network, batch, costs, self._settings) for costs in starts] if self.replay else []
+        improved = (
+            [improve(self.network, batch, costs, self._settings).costs for costs in starts] if self.replay else []
+        )
         devices = [assign(costs, batch, self._settings.temperature).devices for costs in [*starts, *improved]]
         plans = torch.stack(devices, dim=1)
         # The rounded assignment may exceed memory a little; such plans have no cost and are left out.

@@ -12,7 +12,7 @@ from baselines.cp_sat import cheapest_assignment
 from baselines.learning.oracle import TrainingOracle
 from baselines.learning.tables import FeatureScale, TaskBatch
 from baselines.surco.assignment import assign, straight_through
-from baselines.surco.network import SurCoNetwork, device_codes
+from baselines.surco.network import SurCoNetwork, device_codes, load_features
 from baselines.surco.solver import SurCo, SurCoLearner, SurCoSettings, improve
 from shardgym import InputError, make_cost
 from shardgym.conformance import check_solver
@@ -24,7 +24,7 @@ COST = make_cost("roofline")
 
 #: So small that a step takes milliseconds.
 TINY = {
-    "zero_steps": 5, "surrogate_updates": 2, "update_tasks": 4, "collected_tasks": 8, "cost_updates": 20,
+    "zero_steps": 5, "starts": 2, "surrogate_updates": 2, "update_tasks": 4, "collected_tasks": 8, "cost_updates": 20,
     "cost_batch": 16,
 }  # fmt: skip
 
@@ -120,14 +120,34 @@ def test_gradient_steps_lower_the_estimate(tasks, fitted):
     network = SurCo.load(fitted)._own.network
     batch = TaskBatch.of(tasks[:8])
     costs = torch.rand(random_costs(batch).shape, generator=torch.Generator().manual_seed(0))
-    better = improve(network, batch, costs, SurCoSettings(zero_steps=10))
+    better = improve(network, batch, costs, SurCoSettings(zero_steps=10)).costs
 
     @torch.no_grad()
     def estimate(of):
-        return network.log_ms(batch, straight_through(assign(of, batch, SurCoSettings().temperature)))
+        return network.log_ms(
+            batch, network.latents(batch), straight_through(assign(of, batch, SurCoSettings().temperature))
+        )
 
     assert bool((estimate(better) <= estimate(costs)).all())
     assert bool((estimate(better) < estimate(costs)).any())
+
+
+def test_loads_are_those_of_the_greedy_rule_by_predicted_costs(tasks, network):
+    with torch.no_grad():
+        for head in network.cost.heads:
+            head[-1].bias.fill_(1.0)  # no prediction is below the least one, so that no two tables cost the same
+    batch = TaskBatch.of(tasks[:6])
+    loads = load_features(network.cost, batch)
+    for b, task in enumerate(tasks[:6]):
+        costs = loads.tables[b, : task.num_tables].sum(dim=-1)
+        held = torch.zeros(task.num_devices)
+        for table in costs.argsort(descending=True).tolist():
+            ahead = loads.pairs[b, table, : task.num_devices, 0]
+            torch.testing.assert_close(ahead, held - held.min(), rtol=1e-4, atol=1e-3)
+            (device,) = loads.pairs[b, table, :, 2].nonzero()[:, 0].tolist()
+            assert float(ahead[device]) == 0.0
+            held[device] += costs[table]
+        assert not loads.pairs[b, task.num_tables :].any()
 
 
 def test_a_step_of_training_changes_the_surrogate_network(tasks, network):
@@ -142,7 +162,7 @@ def test_a_step_of_training_changes_the_surrogate_network(tasks, network):
 @pytest.mark.parametrize("variant", ["prior", "zero", "hybrid"])
 def test_plans_fit_into_tight_memory(tasks, fitted, variant):
     task = with_memory(tasks[4], 0.3)
-    solver = SurCo(weights=fitted, variant=variant, zero_steps=5)
+    solver = SurCo(weights=fitted, variant=variant, zero_steps=5, starts=2)
     plan = solver.solve(task, COST)
     plan.validate(task)
     assert solver.solve(task, COST) == plan
@@ -159,7 +179,7 @@ def test_prior_deploys_the_cheapest_assignment_of_what_it_predicts(tasks, fitted
 
 
 def test_it_keeps_the_rules_of_solvers(fitted):
-    report = check_solver("surco", settings={"weights": str(fitted), "zero_steps": 3})
+    report = check_solver("surco", settings={"weights": str(fitted), "zero_steps": 3, "starts": 2})
     assert report.ok, "\n" + report.table()
 
 

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from baselines.learning.cost_network import DEVICE_PHASES, CostNetwork
 from baselines.learning.encoder import LATENT, TableEncoder, mlp, on_device
 from baselines.learning.tables import FeatureScale, TaskBatch
+from shardgym.errors import NoFeasiblePlanError
+from shardgym.task import ShardingTask
 
 #: Layers for the predicted costs of a device.
 COST_WIDTHS = (len(DEVICE_PHASES), 64, 32)
@@ -138,6 +140,42 @@ def play(
         devices[:, :, t] = device
         allowed[:, :, t] = fits
     return Episodes(order, devices, allowed, costs, playing, network.cost.overall_ms(cost_sums, batch.device_mask))
+
+
+@torch.no_grad()
+def place_by_score(network: DreamShardNetwork, task: ShardingTask) -> list[int]:
+    """Return the device of every table after an episode in which the highest score always wins.
+
+    What `play` returns for one task without a generator. The score of a device depends on what it holds alone, so a
+    step changes one of them, and only that one is worked out.
+
+    Raises:
+        NoFeasiblePlanError: a table fits nowhere any more.
+    """
+    batch = TaskBatch.of([task])
+    cost_latents = network.cost.encoder(batch.features[0])
+    policy_latents = network.policy.encoder(batch.features[0])
+    alone_ms = network.cost.device_ms(cost_latents).sum(dim=-1)
+    unit = mean_table_ms(network.cost, batch)
+    cost_sums, policy_sums = torch.zeros(2, task.num_devices, LATENT)
+    room = list(task.topology.memory_bytes)
+    scores = network.policy(policy_sums, network.cost.device_ms(cost_sums) / unit).tolist()
+    devices = [-1] * task.num_tables
+    for table in alone_ms.argsort(descending=True, stable=True).tolist():
+        size = task.table_bytes(task.tables[table])
+        fitting = [device for device in range(task.num_devices) if room[device] >= size]
+        if not fitting:
+            raise NoFeasiblePlanError(
+                f"dreamshard: table '{task.tables[table].name}' of {size} bytes fits on no device any more"
+            )
+        device = devices[table] = max(fitting, key=scores.__getitem__)
+        room[device] -= size
+        cost_sums[device] += cost_latents[table]
+        policy_sums[device] += policy_latents[table]
+        here = slice(device, device + 1)
+        costs = network.cost.device_ms(cost_sums[here]) / unit
+        scores[device] = float(network.policy(policy_sums[here], costs))
+    return devices
 
 
 def mean_table_ms(cost: CostNetwork, batch: TaskBatch) -> Tensor:

@@ -11,16 +11,15 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from baselines.dreamshard.policy import COST_WIDTHS, DreamShardNetwork, log_probabilities, play
+from baselines.dreamshard.policy import COST_WIDTHS, DreamShardNetwork, log_probabilities, place_by_score, play
 from baselines.learning.cost_learner import CostLearner, descend
 from baselines.learning.cost_network import HEAD_WIDTHS
 from baselines.learning.encoder import ENCODER_WIDTHS
 from baselines.learning.oracle import TrainingOracle
 from baselines.learning.solver import LearnedSolver
-from baselines.learning.tables import FeatureScale, TaskBatch
+from baselines.learning.tables import FeatureScale
 from baselines.learning.training import Learner, torch_generator
 from shardgym.costs.base import CostModel
-from shardgym.errors import NoFeasiblePlanError
 from shardgym.plan import ShardingPlan
 from shardgym.records import CONFIG, Record, Whole
 from shardgym.task import ShardingTask
@@ -109,13 +108,7 @@ class DreamShard(LearnedSolver[DreamShardNetwork]):
             NoFeasiblePlanError: a table fits nowhere any more.
         """
         del cost, seed
-        episodes = play(network, TaskBatch.of([task]), 1)
-        if not bool(episodes.complete):
-            stuck = task.tables[int(episodes.order[0, int((episodes.devices[0, 0] >= 0).sum())])]
-            raise NoFeasiblePlanError(
-                f"dreamshard: table '{stuck.name}' of {task.table_bytes(stuck)} bytes fits on no device any more"
-            )
-        return ShardingPlan.table_wise(task, episodes.table_devices()[0, 0].tolist())
+        return ShardingPlan.table_wise(task, place_by_score(network, task))
 
 
 class DreamShardLearner(CostLearner):

@@ -1,5 +1,7 @@
 """Longest processing time first."""
 
+import dataclasses
+
 import pytest
 from baseline_tasks import VARIED, CountingRoofline, devices_of, task_of
 
@@ -30,7 +32,7 @@ def test_prices_of_single_shards_are_compute_of_plans_with_that_shard_alone(name
     shards = [Shard.whole(table, 0), Shard(table.name, (0, table.num_embeddings), (0, 4), 0)]
     prices = alone_ms(task, cost, shards)
     for shard, price in zip(shards, prices, strict=True):
-        alone = table.__class__(**{**vars(table), "embedding_dim": shard.num_columns})
+        alone = dataclasses.replace(table, embedding_dim=shard.num_columns)
         single = task.__class__((alone,), task.topology, task.batch_size, task.precision, task.optimizer)
         phases = cost.evaluate(single, [ShardingPlan.table_wise(single, [0])])[0].per_device[0]
         assert price == pytest.approx(phases[0] + phases[3])

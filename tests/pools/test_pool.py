@@ -103,5 +103,5 @@ def test_an_unknown_pool_suggests_close_names():
 def test_a_file_of_an_unknown_kind_is_refused(tmp_path):
     path = tmp_path / "tables.parquet"
     path.write_text("x")
-    with pytest.raises(InputError, match=r"expected a name ending in \.json, \.csv, \.pt, \.pt\.gz"):
+    with pytest.raises(InputError, match=r"ends in \.json, \.csv, \.pt or \.pt\.gz"):
         load_pool(path)

@@ -103,7 +103,7 @@ class SurCo(LearnedSolver[SurCoNetwork]):
 
     name: ClassVar[str] = "surco"
     settings_type: ClassVar[type[Record]] = SurCoSettings
-    default_steps: ClassVar[int] = 160
+    default_steps: ClassVar[int] = 100
     architecture: ClassVar[dict[str, Any]] = {
         "table encoders": ENCODER_WIDTHS,
         "cost heads": HEAD_WIDTHS,

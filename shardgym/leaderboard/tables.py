@@ -246,7 +246,10 @@ def _seed_notes(board: Board) -> list[str]:
         notes = [f"Every solver ran with {_format_seeds(next(iter(seeds.values())))}{mean}."]
     else:
         mean = " A task's cost is the mean over a solver's own seeds." if several else ""
-        notes = [f"WARNING: solvers ran with different seeds: {_group_by_seeds(seeds)}.{mean}"]
+        # Seeds that were not picked are those from 0 on, be they few or many.
+        first_ones = all(own == tuple(range(len(own))) for own in seeds.values())
+        start = "Solvers" if first_ones else "WARNING: solvers"
+        notes = [f"{start} ran with different seeds: {_group_by_seeds(seeds)}.{mean}"]
     lacking = {
         solver: tuple(seed for seed in requested if seed not in used.get(solver, ()))
         for solver, requested in board.seeds.items()

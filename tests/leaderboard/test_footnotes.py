@@ -144,6 +144,15 @@ def test_folders_of_different_seeds_are_complete_and_warned_of(tmp_path):
     ]
 
 
+def test_more_of_the_first_seeds_are_no_reason_for_a_warning(tmp_path):
+    run_seeds(tmp_path / "a", ONE, seeds=[0])
+    run_seeds(tmp_path / "b", TWO, seeds=[0, 1, 2])
+    assert about_seeds(ranked(tmp_path)) == [
+        f"Solvers ran with different seeds: seed 0 for {ONE}; seeds 0, 1, 2 for {TWO}. "
+        "A task's cost is the mean over a solver's own seeds."
+    ]
+
+
 def test_records_alone_ask_for_the_seeds_that_they_hold(tmp_path):
     rows = [record("a", task, 1.0, seed) for task, seed in ((0, 0), (0, 1), (1, 0))] + [record("b", 0, 1.0)]
     (tmp_path / "records.jsonl").write_text("".join(row.to_json() + "\n" for row in rows))

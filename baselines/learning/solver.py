@@ -71,18 +71,24 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
         architecture: widths of the networks by name, JSON-ready; weights of another are refused.
         settings_type: record of the settings of training, all with defaults.
         default_steps: of training.
+        solving_settings: names of settings that also count when solving. The others describe a training: together with
+            weights, only those that the weights were trained with are accepted.
 
     Raises:
-        InputError: no such setting, or weights that are missing, damaged or of another solver or architecture.
+        InputError: no such setting, a setting that the weights were not trained with, or weights that are missing,
+            damaged or of another solver or architecture.
     """
 
     name: ClassVar[str]
     architecture: ClassVar[Mapping[str, Any]]
     settings_type: ClassVar[type[Record]]
     default_steps: ClassVar[int]
+    solving_settings: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, weights: str | Path | None = None, **settings: Any) -> None:
         self.settings = self.settings_type.from_dict(settings, f"solver '{self.name}'")
+        self._training_settings = sorted(settings.keys() - self.solving_settings)
+        self._trains = weights is None
         self._own = None if weights is None else self._read(weights)
         self._shipped: dict[Path, Fitted[NetworkT]] = {}  # those of the package that were loaded
         self._used: Fitted[NetworkT] | None = self._own
@@ -194,6 +200,8 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
             TrainingError: a loss or a weight is no number any more.
             MissingDependencyError: TensorBoard was asked for and is not installed.
         """
+        if not self._trains:
+            raise InputError("training starts from random weights: leave out weights=")
         check_instance("cost", cost, CostModel)
         check_int("seed", seed)
         steps = self.default_steps if steps is None else check_int("steps", steps, 1)
@@ -283,6 +291,13 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
 
     def _read(self, folder: str | Path) -> Fitted[NetworkT]:
         card = load_card(folder, self.name, self.architecture)
+        for name in self._training_settings:
+            value = getattr(self.settings, name)
+            if value != card.settings.get(name):
+                raise InputError(
+                    f"solver '{self.name}': {name}={value} is a setting of training; these weights were trained with "
+                    f"{name}={card.settings.get(name)}: leave it out, or train others with 'shardgym fit'"
+                )
         network = self._untrained(FeatureScale.identity(), 0)
         load_network(folder, card, network)
         return Fitted(network, card)

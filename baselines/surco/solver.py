@@ -103,6 +103,9 @@ class SurCo(LearnedSolver[SurCoNetwork]):
 
     name: ClassVar[str] = "surco"
     settings_type: ClassVar[type[Record]] = SurCoSettings
+    solving_settings: ClassVar[frozenset[str]] = frozenset(
+        {"variant", "temperature", "zero_steps", "zero_learning_rate", "starts"}
+    )
     default_steps: ClassVar[int] = 100
     architecture: ClassVar[dict[str, Any]] = {
         "table encoders": ENCODER_WIDTHS,

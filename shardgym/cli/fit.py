@@ -27,6 +27,7 @@ from shardgym.cli.output import print_json, say
 from shardgym.costs.base import make_cost
 from shardgym.errors import InputError
 from shardgym.progress import log_to_stderr
+from shardgym.records import Record
 from shardgym.solver import Solver
 from shardgym.suites import load_suite
 from shardgym.suites.spec import CostChoice
@@ -107,7 +108,8 @@ def fit(
     if as_json:
         print_json({"weights": str(out), "card": None if card is None else card.to_dict()})
     else:
-        print(f"weights and card are in {out}; use them with --solver {name},weights={out}")
+        is_shared = isinstance(card, Record)
+        print(f"weights are in {out}" + (f"; use them with --solver {name},weights={out}" if is_shared else ""))
     return 0
 
 

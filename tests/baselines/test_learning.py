@@ -328,3 +328,16 @@ def test_an_unlookedup_table_has_features():
     table = EmbeddingTable("unused", 10, 4, 0.0, reuse_histogram=(0.0,) * 17)
     task = ShardingTask((table,), Topology(num_devices=1, memory_bytes=1000), batch_size=4)
     assert np.isfinite(table_features(task)).all()
+
+
+def test_settings_of_training_must_be_those_of_the_weights(toy_task, tmp_path):
+    Toy(learning_rate=0.2).fit([toy_task], COST, steps=1).save(tmp_path)
+    Toy(weights=tmp_path, learning_rate=0.2)
+    with pytest.raises(InputError, match=r"learning_rate=0\.3 is a setting of training; these weights were .*=0\.2"):
+        Toy(weights=tmp_path, learning_rate=0.3)
+
+
+def test_given_weights_are_not_trained_further(toy_task, tmp_path):
+    Toy().fit([toy_task], COST, steps=1).save(tmp_path)
+    with pytest.raises(InputError, match="training starts from random weights: leave out weights="):
+        Toy.load(tmp_path).fit([toy_task], COST, steps=1)

@@ -62,6 +62,7 @@ def play_all(network, tasks, num_envs, seed=1):
     return play(network, envs, tasks, TaskBatch.of(tasks), torch.Generator().manual_seed(seed))
 
 
+@pytest.mark.slow  # the sweep over registered solvers tries the weights of the package
 def test_it_keeps_the_rules_of_solvers(fitted):
     report = check_solver("autoshard", settings={"weights": str(fitted)})
     assert report.ok, "\n" + report.table()

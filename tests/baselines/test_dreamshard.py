@@ -59,6 +59,7 @@ def on(task, num_devices):
     return dataclasses.replace(task, topology=Topology(num_devices=num_devices, memory_bytes=2**30))
 
 
+@pytest.mark.slow  # the sweep over registered solvers tries the weights of the package
 def test_it_keeps_the_rules_of_solvers(fitted):
     report = check_solver("dreamshard", settings={"weights": str(fitted)})
     assert report.ok, "\n" + report.table()

@@ -52,6 +52,7 @@ def network():
     return SetNetwork()
 
 
+@pytest.mark.slow  # the sweep over registered solvers tries the weights of the package
 def test_they_keep_the_rules_of_solvers(fitted):
     solver, folder = fitted
     report = check_solver(solver.name, settings={"weights": str(folder)})

@@ -178,6 +178,7 @@ def test_prior_deploys_the_cheapest_assignment_of_what_it_predicts(tasks, fitted
     assert [devices[table.name] for table in task.tables] == cheapest_assignment(task, costs).tolist()
 
 
+@pytest.mark.slow  # the sweep over registered solvers tries the weights of the package
 def test_it_keeps_the_rules_of_solvers(fitted):
     report = check_solver("surco", settings={"weights": str(fitted), "zero_steps": 3, "starts": 2})
     assert report.ok, "\n" + report.table()

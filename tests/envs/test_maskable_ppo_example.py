@@ -38,7 +38,9 @@ def test_the_trained_policy_beats_random_and_dim_greedy(tmp_path):
     assert len(costs["maskable_ppo"]) == 10
 
 
-@pytest.mark.parametrize("env_id", ["ShardGym/TableWise-v0", "ShardGym/ColumnWise-v0"])
+@pytest.mark.parametrize(
+    "env_id", [pytest.param("ShardGym/TableWise-v0", marks=pytest.mark.slow), "ShardGym/ColumnWise-v0"]
+)
 def test_the_script_runs_on_both_environments(env_id, tmp_path):
     """With one batch of training, which teaches nothing."""
     _, costs = run(tmp_path, "--env", env_id, "--steps", "100")

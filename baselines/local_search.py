@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from typing import Literal
 
 import numpy as np
 
-from baselines.column_greedy import place_with_cuts
 from baselines.neighbours import Changes, Neighbourhood, joined
-from baselines.queries import Queries, check_queries
+from baselines.queries import QuerySearch, SearchRun
 from shardgym.arguments import check_instance
 from shardgym.arrays import Ints
-from shardgym.costs.base import CostModel
 from shardgym.errors import InputError
-from shardgym.incumbent import Budget, Incumbent, OutOfTime
-from shardgym.plan import ShardingPlan, check_possible
-from shardgym.solver import Observer, check_solve_arguments
-from shardgym.task import ShardingTask
+from shardgym.plan import ShardingPlan
 
 #: Changes that are priced together where the first improvement is taken.
 _PRICED_TOGETHER = 64
@@ -28,7 +22,7 @@ _MEASURED_TOGETHER = 8
 _LEAST_GAIN = 1e-9
 
 
-class LocalSearch:
+class LocalSearch(QuerySearch):
     """Descent from the plan of `lpt`: a shard moves, two shards swap, or half of a shard's columns moves.
 
     Changes that take something from one device are tried together, device by device, the one that computes longest
@@ -54,69 +48,36 @@ class LocalSearch:
         if improvement not in ("first", "best"):
             raise InputError(f"improvement of local search must be 'first' or 'best', got {improvement!r}")
         check_instance("splits", splits, bool)
+        super().__init__(queries)
         self.improvement = improvement
         self.splits = splits
-        self.queries = check_queries(queries)
 
-    def solve(
-        self,
-        task: ShardingTask,
-        cost: CostModel,
-        seed: int = 0,
-        *,
-        time_limit_s: float | None = None,
-        initial_plan: ShardingPlan | None = None,
-        observer: Observer | None = None,
-    ) -> ShardingPlan:
-        """Return the local optimum that a descent ends in, from `initial_plan` if there is one.
-
-        Raises:
-            NoFeasiblePlanError: shards fit nowhere however they are halved.
-            InfeasiblePlanError: `initial_plan` is infeasible.
-            InputError: `initial_plan` is for another task, or `cost` cannot price tasks of this kind; or an argument is
-                of another kind.
-            MeasurementError: `cost` has no time for single shards.
-        """
-        check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan, observer=observer)
-        check_possible(task)
-        budget = Budget(time_limit_s)
-        queries = Queries(self.queries, task, cost, time_limit_s)
-        rng = np.random.default_rng(seed)
-        incumbent = Incumbent(task, cost, observer)
-        if initial_plan is None:
-            initial_plan = place_with_cuts(task, cost)[1]
-            queries.take(1)
-        initial_plan.validate(task)
-        queries.take(1)
-        incumbent.offer(initial_plan)
-        placement = Neighbourhood(task, cost, initial_plan)
+    def search(self, run: SearchRun, start: ShardingPlan | None) -> None:
+        """See `QuerySearch`; ends in a local optimum where queries last."""
+        assert start is not None
+        placement = Neighbourhood(run.task, run.cost, start)
         together = sys.maxsize
         if self.improvement == "first":
-            together = _PRICED_TOGETHER if cost.deterministic else _MEASURED_TOGETHER
-        with contextlib.suppress(OutOfTime):
-            while self._improve(placement, together, incumbent, queries, budget, rng):
-                pass
-        return incumbent.plan()
+            together = _PRICED_TOGETHER if run.cost.deterministic else _MEASURED_TOGETHER
+        while self._improve(run, placement, together):
+            pass
 
-    def _improve(
-        self, placement: Neighbourhood, together: int, incumbent: Incumbent, queries: Queries, budget: Budget,
-        rng: np.random.Generator,
-    ) -> bool:  # fmt: skip
+    def _improve(self, run: SearchRun, placement: Neighbourhood, together: int) -> bool:
         """Make one change that makes the plan cheaper; False where there is none, or no query is left."""
         for device in (-placement.compute_ms).argsort(kind="stable").tolist():
             changes = self._changes_of(placement, device)
-            changes = changes.take(rng.permutation(np.flatnonzero(placement.are_allowed(changes))))
+            changes = changes.take(run.rng.permutation(np.flatnonzero(placement.are_allowed(changes))))
             for first in range(0, len(changes.given), together):
-                budget.check()
+                run.budget.check()
                 some = changes.take(slice(first, first + together))
-                some = some.take(slice(queries.take(len(some.given))))
+                some = some.take(slice(run.queries.take(len(some.given))))
                 if not len(some.given):
                     return False
                 costs = placement.costs_ms(some)
                 best = int(costs.argmin())
-                if costs[best] < incumbent.cost_ms * (1 - _LEAST_GAIN):
+                if costs[best] < run.incumbent.cost_ms * (1 - _LEAST_GAIN):
                     placement.make(some, best)
-                    incumbent.update(placement.plan_maker(), float(costs[best]))
+                    run.incumbent.update(placement.plan_maker(), float(costs[best]))
                     return True
         return False
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 
 import numpy as np
 
 from baselines.placements import PlacementPrices
-from baselines.queries import Queries, check_queries
+from baselines.queries import QuerySearch, SearchRun
 from shardgym.arrays import Ints
-from shardgym.costs.base import CostModel
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.incumbent import Budget, Incumbent, OutOfTime
-from shardgym.plan import Shard, ShardingPlan, check_possible
-from shardgym.solver import Observer, check_solve_arguments
+from shardgym.plan import Shard, ShardingPlan
 from shardgym.task import ShardingTask
 
 #: Plans drawn and priced together.
@@ -23,7 +19,7 @@ _DRAWN_TOGETHER = 64
 _DRAWS_IN_VAIN = 6400
 
 
-class RandomSearch:
+class RandomSearch(QuerySearch):
     """Draw table-wise plans at random and keep the cheapest.
 
     A plan is drawn as `random` draws it: tables in descending order of size, each to a device drawn uniformly among
@@ -37,54 +33,35 @@ class RandomSearch:
         InputError: `queries` is not a whole number from 1 on.
     """
 
-    def __init__(self, queries: int | None = None) -> None:
-        self.queries = check_queries(queries)
+    def first_plan(self, run: SearchRun) -> ShardingPlan | None:
+        """Return None: nothing but random plans is compared."""
+        del run
+        return None
 
-    def solve(
-        self,
-        task: ShardingTask,
-        cost: CostModel,
-        seed: int = 0,
-        *,
-        time_limit_s: float | None = None,
-        initial_plan: ShardingPlan | None = None,
-        observer: Observer | None = None,
-    ) -> ShardingPlan:
-        """Return the cheapest plan drawn, or `initial_plan` where that is cheaper.
+    def search(self, run: SearchRun, start: ShardingPlan | None) -> None:
+        """See `QuerySearch`.
 
         Raises:
             NoFeasiblePlanError: every plan drawn ran out of memory.
-            InfeasiblePlanError: `initial_plan` is infeasible.
-            InputError: `initial_plan` is for another task, or `cost` cannot price tasks of this kind; or an argument is
-                of another kind.
         """
-        check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan, observer=observer)
-        check_possible(task)
-        budget = Budget(time_limit_s)
-        queries = Queries(self.queries, task, cost, time_limit_s)
-        rng = np.random.default_rng(seed)
-        incumbent = Incumbent(task, cost, observer)
-        if initial_plan is not None:
-            initial_plan.validate(task)
-            queries.take(1)
-            incumbent.offer(initial_plan)
-        prices = PlacementPrices(task, cost, [Shard.whole(table, 0) for table in task.tables])
-        together = _DRAWN_TOGETHER if cost.deterministic else 1
+        del start
+        task = run.task
+        prices = PlacementPrices(task, run.cost, [Shard.whole(table, 0) for table in task.tables])
+        together = _DRAWN_TOGETHER if run.cost.deterministic else 1
         in_vain = 0
-        with contextlib.suppress(OutOfTime):
-            while queries.left and in_vain < _DRAWS_IN_VAIN:
-                drawn = draw_placements(task, together, rng)
-                in_vain = 0 if len(drawn) else in_vain + together
-                drawn = drawn[: queries.take(len(drawn))]
-                if len(drawn):
-                    placements = drawn[:, None, :] == np.arange(task.num_devices)[:, None]
-                    totals = prices.totals(placements)
-                    best = int(totals.argmin())
-                    incumbent.update(functools.partial(prices.plan, placements[best]), float(totals[best]))
-                budget.check()
-        if incumbent.cost_ms == float("inf"):
+        while run.queries.left and in_vain < _DRAWS_IN_VAIN:
+            drawn = draw_placements(task, together, run.rng)
+            in_vain = 0 if len(drawn) else in_vain + together
+            drawn = drawn[: run.queries.take(len(drawn))]
+            if len(drawn):
+                placements = drawn[:, None, :] == np.arange(task.num_devices)[:, None]
+                totals = prices.totals(placements)
+                best = int(totals.argmin())
+                run.incumbent.update(functools.partial(prices.plan, placements[best]), float(totals[best]))
+            if not run.budget.left_s:
+                break
+        if run.incumbent.cost_ms == float("inf"):
             raise NoFeasiblePlanError(f"{_DRAWS_IN_VAIN} random placements of whole tables all ran out of memory")
-        return incumbent.plan()
 
 
 def draw_placements(task: ShardingTask, count: int, rng: np.random.Generator) -> Ints:

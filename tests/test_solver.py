@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from ready_solvers import make_ready
 
 from shardgym import EmbeddingTable, InputError, ShardingPlan, ShardingTask, Topology, make_cost, make_solver
 from shardgym.costs.roofline import RooflineCost
@@ -32,7 +31,7 @@ def test_every_solver_refuses_a_seed_that_is_no_whole_number(name, seed):
 
 @pytest.mark.parametrize("name", solver_names(installed_only=True))
 def test_every_solver_takes_seeds_of_numpy(name):
-    solver = make_ready(name)
+    solver = make_solver(name)
     assert solver.solve(TASK, COST, seed=np.int64(3)) == solver.solve(TASK, COST, seed=3)
 
 

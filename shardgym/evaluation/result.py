@@ -66,6 +66,7 @@ class Result(Record):
         plan: None when the solver returned none.
         cost: None when there is no plan.
         solve_time_s: seconds the solver took.
+        cpu_time_s: processor seconds of that, over all threads of the process; None in older records.
         time_limit_s: given to the solver; None when there was none.
         judge_settings: keyword arguments the judge was made with.
         started: UTC, ISO 8601.
@@ -92,6 +93,7 @@ class Result(Record):
     solver_settings: dict[str, Any] = Field(default_factory=dict)
     weights_digest: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     training_time_s: Annotated[float, Field(ge=0)] | None = None
+    cpu_time_s: Annotated[float, Field(ge=0)] | None = None
     judge_settings: dict[str, Any] = Field(default_factory=dict)
     versions: dict[str, str] = Field(default_factory=dict)
     commit: str = ""
@@ -258,9 +260,12 @@ def read_records(path: str | Path) -> list[Result]:
 #: Of the table that `read_results` returns.
 COLUMNS = [
     "suite", "task_index", "task_hash", "solver", "made_from", "seed", "status", "reason", "total_ms",
-    "standard_error_ms", "solve_time_s", "training_time_s", "time_limit_s", "weights_digest", "judge", "judge_version",
-    "oracle", "hardware", "started", "commit", "file",
+    "standard_error_ms", "solve_time_s", "cpu_time_s", "training_time_s", "time_limit_s", "weights_digest", "judge",
+    "judge_version", "oracle", "hardware", "started", "commit", "file",
 ]  # fmt: skip
+
+#: Columns of numbers that a record may lack.
+NUMBERS = ("total_ms", "standard_error_ms", "cpu_time_s", "training_time_s", "time_limit_s")
 
 
 def read_results(path: str | Path) -> pd.DataFrame:
@@ -290,7 +295,7 @@ def read_results(path: str | Path) -> pd.DataFrame:
     if not rows:
         raise InputError(f"{path}: no records yet; expected at least one whole line")
     frame: pd.DataFrame = pandas.DataFrame(rows, columns=COLUMNS)
-    return frame.astype(dict.fromkeys(("total_ms", "standard_error_ms", "training_time_s", "time_limit_s"), float))
+    return frame.astype(dict.fromkeys(NUMBERS, float))
 
 
 class TaskSequence(Protocol):

@@ -141,6 +141,7 @@ class Attempt:
         seed: given to the solver.
         started: UTC.
         seconds: that the call took.
+        cpu_seconds: processor time of that, over all threads of this process.
         failure: status other than "ok"; None for a feasible plan.
         reason: one line, why it failed.
         plan: None when there is none for this task.
@@ -152,6 +153,7 @@ class Attempt:
     seed: int
     started: str
     seconds: float
+    cpu_seconds: float
     failure: Status | None = None
     reason: str | None = None
     plan: ShardingPlan | None = None
@@ -181,10 +183,12 @@ def solve_task(
     training_time_s = None
     started = utc_now()
     clock = time.perf_counter()
+    cpu_clock = time.process_time()
     with contextlib.chdir(os.curdir):
         try:
             prepared.warm_up(copy, oracle)
             clock = time.perf_counter()
+            cpu_clock = time.process_time()
             answer: object = call_solver(prepared.solver, copy, oracle, seed, time_limit_s=time_limit_s)
         except NO_PLAN as error:
             failure = "infeasible"
@@ -195,6 +199,7 @@ def solve_task(
             if log is not None:
                 log(f"{prepared.spec.title}, task {task.name or task.digest[:12]}, seed {seed}", traceback.format_exc())
         seconds = time.perf_counter() - clock
+        cpu_seconds = time.process_time() - cpu_clock
         if failure is None:
             plan, failure, reason = _inspect(answer, copy)
         try:
@@ -211,7 +216,9 @@ def solve_task(
         failure = "error"
         reason = "the solver changed the task"
         plan = None
-    return Attempt(prepared.spec, seed, started, seconds, failure, reason, plan, weights_digest, training_time_s)
+    return Attempt(
+        prepared.spec, seed, started, seconds, cpu_seconds, failure, reason, plan, weights_digest, training_time_s
+    )
 
 
 def _weights_of(solver: Solver) -> tuple[str, float | None]:
@@ -334,6 +341,7 @@ class Judge:
             plan=attempt.plan,
             cost=cost,
             solve_time_s=attempt.seconds,
+            cpu_time_s=attempt.cpu_seconds,
             time_limit_s=self.run.time_limit_s,
             started=attempt.started,
             versions=versions(),

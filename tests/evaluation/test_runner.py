@@ -11,6 +11,7 @@ from evaluation_toys import BrokenCost, CountCost, Halves, Spies, ToySuite, toy_
 
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.evaluation import SolverSpec, evaluate, read_records
+from shardgym.evaluation.result import Result
 
 TOY = "evaluation_toys:"
 
@@ -255,3 +256,10 @@ def test_run_info_tells_what_the_folder_is_about(tmp_path):
     assert info["num_tasks"] == 2
     assert info["solvers"] == [TOY + "Halves", TOY + "Lopsided"]
     assert info["seeds"] == [0, 3]
+
+
+def test_processor_time_is_recorded_and_older_records_have_none(tmp_path):
+    (result,) = run(tmp_path, "Halves", limit=1)
+    assert result.cpu_time_s >= 0
+    old = {name: value for name, value in result.to_dict().items() if name != "cpu_time_s"}
+    assert Result.from_dict(old).cpu_time_s is None

@@ -1,11 +1,11 @@
-"""Make the data file of the synthetic pool, in half a minute: `python tools/calibrate_synthetic_pool.py`.
+"""Make the data file of a synthetic pool, in a minute: `python tools/calibrate_synthetic_pool.py synthetic-2021`.
 
-1. Draw rows and pooling factors of 856 tables and 60 candidate skews for each.
+1. Draw rows and pooling factors of the tables, and 60 candidate skews for each.
 2. Compute the reuse histograms every candidate is expected to have.
 3. Choose one candidate per table so that the sums match the published figures.
 4. Draw the ids of the chosen tables for their own reuse histograms, check the pool, and write it if it passes.
 
-Needs the extra `dev` (scipy). The seed is fixed: a second run writes the same file.
+Needs the extra `dev` (scipy). Every pool is a `Recipe`, seed included: a second run writes the same file.
 """
 
 from __future__ import annotations
@@ -27,29 +27,65 @@ from tqdm import tqdm
 
 from shardgym.arrays import Floats, Ints
 from shardgym.ids import HEAD_RANKS, ReuseCounts, ZipfLaw, draw_bags
-from shardgym.pools.load import COLUMNS, DATA_FILE, PLACEHOLDER_DIM
-from shardgym.pools.statistics import PUBLISHED_2021 as GOAL
-from shardgym.pools.statistics import PoolStatistics, compare, format_checks
+from shardgym.pools.load import COLUMNS, PLACEHOLDER_DIM, data_file
+from shardgym.pools.statistics import PUBLISHED, PoolStatistics, compare, format_checks
 from shardgym.table import REUSE_BINS, EmbeddingTable, ZipfIds
-
-SEED = 2021
-
-#: Most tables: median and spread (of the logarithm) of rows. Spread and range were set so that the mean is near
-#: 1.3 million, see `shardgym.pools.load`.
-ROWS_MEDIAN, ROWS_SIGMA, ROWS_MAX = 4.5e5, 1.95, 2.0e7
-
-#: The others are small vocabularies (countries, hours, devices) with log-uniform rows in a range.
-SMALL_SHARE, SMALL_RANGE = 0.1, (100.0, 2.0e4)
-
-#: Share of single-valued features; median and spread of their pooling factor, which is how often they are present.
-SINGLE_SHARE, SINGLE_MEDIAN, SINGLE_SIGMA, SINGLE_RANGE = 0.5, 0.7, 0.6, (0.02, 2.0)
-
-#: Multi-valued features: median, spread and range of the pooling factor, and how strongly its logarithm correlates
-#: with that of rows.
-MULTI_MEDIAN, MULTI_SIGMA, MULTI_RANGE, MULTI_CORRELATION = 18.0, 1.1, (1.0, 190.0), 0.3
 
 #: Candidates for the law of every table: exponents are normal, shifts log-uniform up to half of the rows.
 CANDIDATES, S_MEAN, S_SIGMA, S_RANGE = 60, 1.1, 0.25, (0.3, 1.8)
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """How the tables of a pool are drawn.
+
+    Attributes:
+        seed: of all draws.
+        goal: published statistics that the pool shall have.
+        prefix: of the tables' names. Pools have no name in common, so that no table passes for one of another pool.
+        rows_median, rows_sigma, rows_max: of most tables, log-normal; sigma is the spread of the logarithm.
+        small_share, small_range: the other tables are small vocabularies (countries, hours, devices) with log-uniform
+            rows.
+        single_share: share of single-valued features.
+        single_median, single_sigma, single_range: of their pooling factors, which is how often they are present.
+        multi_median, multi_sigma, multi_range: of the pooling factors of multi-valued features.
+        multi_correlation: of their logarithm with that of rows.
+    """
+
+    seed: int
+    goal: PoolStatistics
+    prefix: str
+    rows_median: float
+    rows_sigma: float
+    rows_max: float
+    small_share: float
+    small_range: tuple[float, float]
+    single_share: float
+    single_median: float
+    single_sigma: float
+    single_range: tuple[float, float]
+    multi_median: float
+    multi_sigma: float
+    multi_range: tuple[float, float]
+    multi_correlation: float
+
+
+RECIPES = {
+    # Median and spread of rows were set so that the mean is near 1.3 million, see `shardgym.pools.load`.
+    "synthetic-2021": Recipe(
+        seed=2021, goal=PUBLISHED["synthetic-2021"], prefix="t",
+        rows_median=4.5e5, rows_sigma=1.95, rows_max=2.0e7, small_share=0.1, small_range=(100.0, 2.0e4),
+        single_share=0.5, single_median=0.7, single_sigma=0.6, single_range=(0.02, 2.0),
+        multi_median=18.0, multi_sigma=1.1, multi_range=(1.0, 190.0), multi_correlation=0.3,
+    ),
+    # Another population on purpose, as this pool tests how a simulator of the other one transfers.
+    "synthetic-2022": Recipe(
+        seed=2022, goal=PUBLISHED["synthetic-2022"], prefix="u",
+        rows_median=2.5e5, rows_sigma=2.2, rows_max=6.0e7, small_share=0.2, small_range=(10.0, 5.0e3),
+        single_share=0.35, single_median=0.9, single_sigma=0.4, single_range=(0.05, 2.0),
+        multi_median=8.0, multi_sigma=1.4, multi_range=(1.0, 400.0), multi_correlation=0.1,
+    ),
+}  # fmt: skip
 
 
 class Population(NamedTuple):
@@ -64,11 +100,13 @@ class Population(NamedTuple):
     pooling: Floats
 
 
-def draw_population(tables: int, ids_per_sample: float, rng: np.random.Generator) -> Population:
-    """Draw rows and pooling factors; the latter are scaled to sum to `ids_per_sample`."""
-    rows = _draw_rows(tables, rng)
-    single = rng.random(tables) < SINGLE_SHARE
-    pooling: Floats = np.where(single, _draw_single(tables, rng), _draw_multi(rows, rng))
+def draw_population(recipe: Recipe, rng: np.random.Generator) -> Population:
+    """Draw rows and pooling factors; the latter are scaled to sum to the published ids per sample."""
+    tables = recipe.goal.num_tables
+    ids_per_sample = recipe.goal.ids / recipe.goal.batch_size
+    rows = _draw_rows(recipe, rng)
+    single = rng.random(tables) < recipe.single_share
+    pooling: Floats = np.where(single, _draw_single(recipe, rng), _draw_multi(recipe, rows, rng))
     pooling[~single] *= (ids_per_sample - pooling[single].sum()) / pooling[~single].sum()
     return Population(rows, pooling.round(4))
 
@@ -81,24 +119,31 @@ def draw_candidates(rows: Ints, rng: np.random.Generator) -> tuple[Floats, Float
     return np.round(s, 4), np.round(q, 3)
 
 
-def _draw_rows(tables: int, rng: np.random.Generator) -> Ints:
-    z = rng.standard_normal
-    large = _redrawn(lambda: ROWS_MEDIAN * np.exp(ROWS_SIGMA * z(tables)), SMALL_RANGE[0], ROWS_MAX)
-    small = np.exp(rng.uniform(math.log(SMALL_RANGE[0]), math.log(SMALL_RANGE[1]), tables))
-    rows: Ints = np.where(rng.random(tables) < SMALL_SHARE, small, large).astype(np.int64)
+def _draw_rows(recipe: Recipe, rng: np.random.Generator) -> Ints:
+    tables = recipe.goal.num_tables
+    least, most = recipe.small_range
+    large = _redrawn(
+        lambda: recipe.rows_median * np.exp(recipe.rows_sigma * rng.standard_normal(tables)), least, recipe.rows_max
+    )
+    small = np.exp(rng.uniform(math.log(least), math.log(most), tables))
+    rows: Ints = np.where(rng.random(tables) < recipe.small_share, small, large).astype(np.int64)
     return rows
 
 
-def _draw_single(tables: int, rng: np.random.Generator) -> Floats:
-    return _redrawn(lambda: SINGLE_MEDIAN * np.exp(SINGLE_SIGMA * rng.standard_normal(tables)), *SINGLE_RANGE)
+def _draw_single(recipe: Recipe, rng: np.random.Generator) -> Floats:
+    count = recipe.goal.num_tables
+    return _redrawn(
+        lambda: recipe.single_median * np.exp(recipe.single_sigma * rng.standard_normal(count)), *recipe.single_range
+    )
 
 
-def _draw_multi(rows: Ints, rng: np.random.Generator) -> Floats:
+def _draw_multi(recipe: Recipe, rows: Ints, rng: np.random.Generator) -> Floats:
     """Draw pooling factors of multi-valued features; none is longer than a tenth of its table."""
-    common = MULTI_CORRELATION * np.log(rows / ROWS_MEDIAN) / ROWS_SIGMA
-    own = np.sqrt(1 - MULTI_CORRELATION**2)
+    common = recipe.multi_correlation * np.log(rows / recipe.rows_median) / recipe.rows_sigma
+    own = np.sqrt(1 - recipe.multi_correlation**2)
     pooling = _redrawn(
-        lambda: MULTI_MEDIAN * np.exp(MULTI_SIGMA * (common + own * rng.standard_normal(rows.size))), *MULTI_RANGE
+        lambda: recipe.multi_median * np.exp(recipe.multi_sigma * (common + own * rng.standard_normal(rows.size))),
+        *recipe.multi_range,
     )
     return np.minimum(pooling, rows / 10)
 
@@ -198,14 +243,14 @@ def choose(contributions: Floats, target: Floats, rng: np.random.Generator) -> I
     raise RuntimeError(f"no choice found: the worst figure is off by {np.abs(gap).max():.4f}")
 
 
-def chosen_tables(rng: np.random.Generator) -> list[EmbeddingTable]:
+def chosen_tables(recipe: Recipe, rng: np.random.Generator) -> list[EmbeddingTable]:
     """Draw the population and choose the skew of every table."""
-    population = draw_population(GOAL.num_tables, GOAL.ids / GOAL.batch_size, rng)
+    population = draw_population(recipe, rng)
     s, q = draw_candidates(population.rows, rng)
-    chosen = choose(expected_contributions(population, s, q), targets(GOAL), rng)
+    chosen = choose(expected_contributions(population, s, q, recipe.goal), targets(recipe.goal), rng)
     return [
         EmbeddingTable(
-            name=f"t{i:03}",
+            name=f"{recipe.prefix}{i:03}",
             num_embeddings=int(rows),
             embedding_dim=PLACEHOLDER_DIM,
             pooling_factor=float(pooling),
@@ -215,31 +260,31 @@ def chosen_tables(rng: np.random.Generator) -> list[EmbeddingTable]:
     ]
 
 
-def expected_contributions(population: Population, s: Floats, q: Floats) -> Floats:
+def expected_contributions(population: Population, s: Floats, q: Floats, goal: PoolStatistics) -> Floats:
     """Return expected rows and accesses per bin over the published totals, shape (tables, candidates, 34)."""
-    ids = population.pooling * GOAL.batch_size
+    ids = population.pooling * goal.batch_size
     counts = np.array(
         [
             [expected_counts(a, b, int(rows), n) for a, b in zip(s_row, q_row, strict=True)]
             for rows, n, s_row, q_row in zip(population.rows, ids, s, q, strict=True)
         ]
     )
-    totals = np.array([GOAL.distinct_rows, GOAL.ids])
+    totals = np.array([goal.distinct_rows, goal.ids])
     contributions: Floats = (counts / totals[:, None]).reshape(*s.shape, -1)
     return contributions
 
 
-def with_histograms(tables: list[EmbeddingTable]) -> tuple[list[EmbeddingTable], PoolStatistics]:
+def with_histograms(tables: list[EmbeddingTable], batch_size: int) -> tuple[list[EmbeddingTable], PoolStatistics]:
     """Draw the ids of every table for its own reuse histogram and for the statistics of the pool."""
     done = []
     total = ReuseCounts()
     for table in tqdm(tables, desc="draw ids", unit="table"):
-        counts = ReuseCounts.of(draw_bags(table, GOAL.batch_size, seed=0).indices)
+        counts = ReuseCounts.of(draw_bags(table, batch_size, seed=0).indices)
         total.add(counts)
         done.append(dataclasses.replace(table, reuse_histogram=rounded(counts.row_shares())))
     ids = int(total.accesses.sum())
     rows = int(total.rows.sum())
-    return done, PoolStatistics(len(tables), GOAL.batch_size, ids, rows, total.row_shares(), total.access_shares())
+    return done, PoolStatistics(len(tables), batch_size, ids, rows, total.row_shares(), total.access_shares())
 
 
 def rounded(shares: tuple[float, ...]) -> tuple[float, ...]:
@@ -267,15 +312,19 @@ def csv_text(tables: list[EmbeddingTable]) -> str:
 def main() -> int:
     """Calibrate, check and write; returns 1 when the drawn ids miss the published figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=DATA_FILE, help="file to write (default: %(default)s)")
+    parser.add_argument("pool", choices=RECIPES, help="which pool")
+    parser.add_argument("--out", type=Path, help="file to write (default: the one that ships)")
     arguments = parser.parse_args()
-    tables, statistics = with_histograms(chosen_tables(np.random.default_rng(SEED)))
-    checks = compare(statistics, GOAL)
+    recipe = RECIPES[arguments.pool]
+    chosen = chosen_tables(recipe, np.random.default_rng(recipe.seed))
+    tables, statistics = with_histograms(chosen, recipe.goal.batch_size)
+    checks = compare(statistics, recipe.goal)
     print(format_checks(checks))
     if not all(check.ok for check in checks):
         return 1
-    arguments.out.write_text(csv_text(tables), encoding="utf-8")
-    print(f"wrote {arguments.out}")
+    path = arguments.out or data_file(arguments.pool)
+    path.write_text(csv_text(tables), encoding="utf-8")
+    print(f"wrote {path}")
     return 0
 
 

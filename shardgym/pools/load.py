@@ -1,9 +1,9 @@
-"""Pools by name or file. With the package come a synthetic one and the tables of published models.
+"""Pools by name or file. With the package come two synthetic ones and the tables of published models.
 
-The synthetic pool is 856 made-up tables that together behave like the dlrm_datasets 2021 file. Published of that file
-(`embedding_bag/2021/locality_stats.txt`) are totals over its 856 tables at batch 65,536: ids, distinct rows, and both
-reuse histograms. The ids of this pool, drawn with `draw_bags`, match them (`shardgym.pools.statistics`). Nothing is
-published per table, so the following is our choice:
+The pool `synthetic-2021` is 856 made-up tables that together behave like the dlrm_datasets 2021 file. Published of that
+file (`embedding_bag/2021/locality_stats.txt`) are totals over its 856 tables at batch 65,536: ids, distinct rows, and
+both reuse histograms. The ids of this pool, drawn with `draw_bags`, match them (`shardgym.pools.statistics`). Nothing
+is published per table, so the following is our choice:
 
 - Rows are log-normal up to 20 million, a tenth of the tables being small vocabularies from 100 rows; the mean is 1.3
   million. That lets the NeuroShard protocol (10 to 59 tables, widths up to 128, at most 15 GiB in FP32 on four
@@ -15,7 +15,13 @@ published per table, so the following is our choice:
   random and drawn anew, table by table, until the totals matched.
 
 Widths are not part of that file: `embedding_dim` is a placeholder of 16, suites draw their own. The reuse histograms
-are those of one real draw at batch 65,536. `tools/calibrate_synthetic_pool.py` made the data.
+are those of one real draw at batch 65,536.
+
+The pool `synthetic-2022` stands for the 788 tables of the 2022 file at batch 131,072 in the same way. Its population is
+another one on purpose: more small vocabularies, wider spreads of rows and pooling factors, fewer single-valued
+features. Nothing that ships was trained on it, so it shows how what was trained on the first pool transfers.
+
+`tools/calibrate_synthetic_pool.py` holds the constants of both and made the data.
 """
 
 from __future__ import annotations
@@ -38,21 +44,23 @@ from shardgym.task import Optimizer, Precision
 
 _DATA = Path(__file__).with_name("data")
 
-#: Name of the synthetic pool.
+#: Name of the synthetic pool that suites and training draw from.
 SYNTHETIC = "synthetic-2021"
+
+#: Batch sizes of the synthetic pools, which their reuse histograms are of.
+SYNTHETIC_BATCH = {SYNTHETIC: DEFAULT_BATCH_SIZE, "synthetic-2022": 131_072}
 
 #: Width of every synthetic table until a suite draws one.
 PLACEHOLDER_DIM = 16
 
-#: The synthetic tables, one per line, and its columns.
-DATA_FILE = _DATA / f"{SYNTHETIC}.csv"
+#: Columns of the files of synthetic tables, one table per line.
 BIN_COLUMNS = tuple(f"bin_{i}" for i in range(REUSE_BINS))
 COLUMNS = ("name", "num_embeddings", "pooling_factor", "s", "q", *BIN_COLUMNS)
 
 
 def pool_names() -> list[str]:
     """Names that `load_pool` knows besides paths."""
-    return [SYNTHETIC, *model_names()]
+    return [*SYNTHETIC_BATCH, *model_names()]
 
 
 def load_pool(name_or_path: str | Path) -> TablePool:
@@ -71,8 +79,8 @@ def load_pool(name_or_path: str | Path) -> TablePool:
         return load_dlrm_dataset(text)
     if text.endswith((".json", ".csv")):
         return load_user_tables(text)
-    if text == SYNTHETIC:
-        return TablePool(SYNTHETIC, DEFAULT_BATCH_SIZE, synthetic_tables())
+    if text in SYNTHETIC_BATCH:
+        return TablePool(text, SYNTHETIC_BATCH[text], synthetic_tables(text))
     if text in model_names():
         return load_model(text).pool
     endings = "a file of tables ends in .json, .csv, .pt or .pt.gz"
@@ -81,10 +89,15 @@ def load_pool(name_or_path: str | Path) -> TablePool:
     raise UnknownNameError("pool", text, pool_names(), f"; {endings}")
 
 
+def data_file(pool: str) -> Path:
+    """Return the file with the tables of a synthetic pool."""
+    return _DATA / f"{pool}.csv"
+
+
 @functools.cache
-def synthetic_tables() -> tuple[EmbeddingTable, ...]:
-    """Return the 856 tables, in an order that carries no information."""
-    with DATA_FILE.open(encoding="utf-8") as lines:
+def synthetic_tables(pool: str = SYNTHETIC) -> tuple[EmbeddingTable, ...]:
+    """Return the tables of a synthetic pool, in an order that carries no information."""
+    with data_file(pool).open(encoding="utf-8") as lines:
         return tuple(
             EmbeddingTable(
                 name=row["name"],

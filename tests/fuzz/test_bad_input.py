@@ -210,7 +210,7 @@ def test_numbers_out_of_range_and_unknown_names_make_no_task(here, capsys, optio
         (["leaderboard", "task.json"], "task.json"),
         (["leaderboard"], "results does not exist"),
         (["check-solver", "sise_greedy"], "did you mean size_greedy"),
-        (["pool", "check", "synthetic-2022"], "did you mean synthetic-2021"),
+        (["pool", "check", "synthetic-2012"], "did you mean synthetic-202"),
         (["pool", "check", "task.md"], "cannot read tables from 'task.md': a file of tables ends in .json"),
         (["solve", "quick-v1/77", "--solver", "random", "-o", "out.json"], "has tasks 0 to 9"),
         (["solve", "quik-v1/0", "--solver", "random", "-o", "out.json"], "did you mean quick-v1"),

@@ -1,4 +1,4 @@
-"""The synthetic pool: what its data promise, and what the check against published statistics finds."""
+"""The synthetic pools: what their data promise, and what the check against published statistics finds."""
 
 from __future__ import annotations
 
@@ -10,8 +10,17 @@ import pytest
 
 from shardgym.errors import InputError
 from shardgym.ids import ReuseCounts, draw_bags
-from shardgym.pools.load import synthetic_tables
-from shardgym.pools.statistics import PUBLISHED_2021, check_pool, compare, format_checks, measure_pool
+from shardgym.pools import load_pool
+from shardgym.pools.load import SYNTHETIC_BATCH, synthetic_tables
+from shardgym.pools.statistics import (
+    PUBLISHED,
+    PUBLISHED_2021,
+    PUBLISHED_2022,
+    check_pool,
+    compare,
+    format_checks,
+    measure_pool,
+)
 from shardgym.table import EmbeddingTable, UniformIds, ZipfIds
 
 GIB = 2**30
@@ -76,16 +85,41 @@ def test_the_neuroshard_protocol_finds_tasks_and_memory_binds():
     assert has_large_table >= 5
 
 
-@pytest.mark.parametrize("index", [1, 100, 555])
-def test_a_stored_histogram_is_that_of_a_real_draw(index):
-    table = synthetic_tables()[index]
-    counts = ReuseCounts.of(draw_bags(table, PUBLISHED_2021.batch_size, seed=0).indices)
+@pytest.mark.parametrize(
+    ("pool", "index"),
+    [("synthetic-2021", 1), ("synthetic-2021", 100), ("synthetic-2021", 555), ("synthetic-2022", 2)],
+)
+def test_a_stored_histogram_is_that_of_a_real_draw(pool, index):
+    table = load_pool(pool)[index]
+    counts = ReuseCounts.of(draw_bags(table, SYNTHETIC_BATCH[pool], seed=0).indices)
     assert table.reuse_histogram == pytest.approx(counts.row_shares(), abs=5e-4)
 
 
+def test_the_2022_pool_has_its_own_tables_and_the_published_size():
+    pool = load_pool("synthetic-2022")
+    assert (len(pool), pool.batch_size) == (PUBLISHED_2022.num_tables, PUBLISHED_2022.batch_size)
+    assert not {t.name for t in pool} & {t.name for t in synthetic_tables()}
+    assert sum(t.pooling_factor for t in pool) * pool.batch_size == pytest.approx(PUBLISHED_2022.ids, rel=1e-4)
+
+
+@pytest.mark.parametrize("pool", SYNTHETIC_BATCH)
+def test_stored_histograms_add_up_to_the_published_statistics(pool):
+    """From the files alone, in no time: expected distinct rows are ids over the mean accesses of a row."""
+    tables = load_pool(pool)
+    published = PUBLISHED[pool]
+    shares = np.array([t.reuse_histogram for t in tables])
+    # The middle of a bin on a logarithmic scale is near the mean accesses of its rows.
+    centres = np.array([1, 2, *(2.0 ** np.arange(1, 16) * 1.45)])
+    ids = np.array([t.pooling_factor for t in tables]) * published.batch_size
+    rows = ids / (shares @ centres)
+    assert rows.sum() == pytest.approx(published.distinct_rows, rel=0.05)
+    assert rows @ shares / rows.sum() == pytest.approx(np.array(published.row_shares), abs=0.02)
+
+
 @pytest.mark.slow
-def test_the_ids_of_the_pool_have_the_published_statistics():
-    check = check_pool(synthetic_tables(), seed=1)
+@pytest.mark.parametrize("pool", SYNTHETIC_BATCH)
+def test_the_ids_of_the_pool_have_the_published_statistics(pool):
+    check = check_pool(synthetic_tables(pool), seed=1)
     assert not failing(check), format_checks(check)
     shares = [row for row in check if row.name.startswith("share")]
     assert max(abs(row.measured - row.published) for row in shares) < 0.005
@@ -187,7 +221,7 @@ def test_a_perturbed_pool_fails(change, name, as_published):
 
 
 def test_a_part_of_the_pool_is_refused():
-    with pytest.raises(InputError, match=r"856 tables .* got 855:"):
+    with pytest.raises(InputError, match=r"788 or 856 tables .* got 855:"):
         check_pool(synthetic_tables()[:-1])
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from shardgym.ids import ReuseCounts, draw_bags
-from shardgym.pools.load import synthetic_tables
+from shardgym.pools.load import SYNTHETIC_BATCH, synthetic_tables
 from shardgym.table import EmbeddingTable, ZipfIds
 
 pytest.importorskip("scipy", reason="the calibration script needs the extra 'dev'")
@@ -53,10 +53,19 @@ def test_rounded_shares_still_sum_to_one(calibrate):
     assert rounded == (0.3334, 0.3333, 0.3333)
 
 
-def test_the_shipped_tables_are_drawn_by_the_script(calibrate):
-    rng = np.random.default_rng(calibrate.SEED)
-    rows, pooling = calibrate.draw_population(856, calibrate.GOAL.ids / calibrate.GOAL.batch_size, rng)
+@pytest.mark.parametrize("pool", SYNTHETIC_BATCH)
+def test_the_shipped_tables_are_drawn_by_the_script(calibrate, pool):
+    recipe = calibrate.RECIPES[pool]
+    rng = np.random.default_rng(recipe.seed)
+    rows, pooling = calibrate.draw_population(recipe, rng)
     s, q = calibrate.draw_candidates(rows, rng)
-    for i, table in enumerate(synthetic_tables()):
-        assert (table.num_embeddings, table.pooling_factor) == (rows[i], pooling[i])
+    tables = synthetic_tables(pool)
+    assert len(tables) == recipe.goal.num_tables
+    assert recipe.goal.batch_size == SYNTHETIC_BATCH[pool]
+    for i, table in enumerate(tables):
+        assert (table.name, table.num_embeddings, table.pooling_factor) == (
+            f"{recipe.prefix}{i:03}",
+            rows[i],
+            pooling[i],
+        )
         assert ((s[i] == table.ids.s) & (q[i] == table.ids.q)).any()

@@ -1,0 +1,195 @@
+"""TorchRecRatingCost: how TorchRec's planner rates a plan, without TorchRec.
+
+The formulas are those of TorchRec 1.8.0, `torchrec/distributed/planner/estimator/estimator.py`, for training with fused
+kernels, pooled outputs, one feature per table and ids of 8 bytes. The constants are those of `planner/constants.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from shardgym.arrays import Floats, Ints
+from shardgym.costs.additive import AdditiveCosts, ShardKey
+from shardgym.costs.base import PHASES, CostModel, PlanCost
+from shardgym.costs.links import ExchangeTimes
+from shardgym.errors import InputError
+from shardgym.plan import ShardingPlan
+from shardgym.task import ELEMENT_BYTES, ShardingTask
+
+_ID_BYTES = 8
+#: FBGEMM reads rows at least this many columns wide, as the planner counts them.
+_NARROWEST_READ = 32
+#: `BATCHED_COPY_PERF_FACTOR`: how often gathered gradients of row shards are copied.
+_COPIES = 2.455
+#: Tasks whose shard times are kept; solvers and environments return to the same few.
+_TASKS_KEPT = 256
+_GIB_PER_MS = 2**30 / 1000
+
+
+@dataclass(frozen=True)
+class PlannerConstants:
+    """Arguments of TorchRec's `Topology` that enter the rating, with its defaults; bandwidths in bytes per ms.
+
+    Attributes:
+        compute_device: "cuda" reads tables at `hbm_mem_bw`, "cpu" at `ddr_mem_bw`.
+        hbm_mem_bw: memory bandwidth of a GPU.
+        ddr_mem_bw: memory bandwidth of a host.
+        intra_host_bw: of an exchange if all devices of the task are in one fast domain.
+        inter_host_bw: of every exchange if they are not.
+        bwd_compute_multiplier: backward compute over forward compute.
+    """
+
+    compute_device: Literal["cuda", "cpu"] = "cuda"
+    hbm_mem_bw: float = 897 * _GIB_PER_MS
+    ddr_mem_bw: float = 51 * _GIB_PER_MS
+    intra_host_bw: float = 600 * _GIB_PER_MS
+    inter_host_bw: float = 12.5 * _GIB_PER_MS
+    bwd_compute_multiplier: float = 2.0
+
+    def __post_init__(self) -> None:
+        if self.compute_device not in ("cuda", "cpu"):
+            raise InputError(f"compute_device: expected 'cuda' or 'cpu', got {self.compute_device!r}")
+        for field in fields(self)[1:]:
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+                raise InputError(f"{field.name}: expected a positive number, got {value!r}")
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """What differs from TorchRec's defaults."""
+        defaults = PlannerConstants()
+        return {name: value for name, value in asdict(self).items() if value != getattr(defaults, name)}
+
+
+def shard_ms(
+    constants: PlannerConstants, task: ShardingTask, table: str, rows: int, columns: int
+) -> tuple[float, float, float, float]:
+    """Return what TorchRec's planner expects of one shard in ms, in the order of `PHASES`.
+
+    A shard with all rows of its table is rated by `TableWiseEvaluator`, which also rates column-wise shards. One with
+    fewer rows is rated by `RowWiseEvaluator`, with its share of the table's rows in place of 1 / devices. The two agree
+    where the rows are cut evenly over all devices, the only row-wise sharding that TorchRec has.
+    TorchRec counts the copies of gathered gradients as communication, and so does this.
+    """
+    whole = task.table(table)
+    cut_by_rows = rows < whole.num_embeddings
+    element_bytes = ELEMENT_BYTES[task.precision]
+    # In TorchRec's order of operations: its `ceil` would otherwise differ by a byte now and then.
+    batch_size = task.batch_size / task.num_devices
+    ids = whole.pooling_factor * batch_size / (whole.num_embeddings / rows) * task.num_devices
+    samples = min(1.0, whole.pooling_factor) * batch_size * task.num_devices
+    width = columns if cut_by_rows else max(columns, _NARROWEST_READ)
+    penalty = 1.0 if cut_by_rows or columns >= 128 else 1.15 if columns >= 64 else 1.75
+    output_bytes = samples * columns * element_bytes
+    read_bytes = math.ceil(ids * _ID_BYTES) + ids * width * element_bytes + output_bytes
+
+    memory_bw = constants.hbm_mem_bw if constants.compute_device == "cuda" else constants.ddr_mem_bw
+    one_host = task.num_devices <= task.topology.fast_domain_size
+    network_bw = constants.intra_host_bw if one_host else constants.inter_host_bw
+    forward = read_bytes * penalty / memory_bw
+    exchange = output_bytes / network_bw
+    copies = output_bytes * _COPIES / memory_bw if cut_by_rows else 0.0
+    return forward, exchange, exchange + copies, forward * constants.bwd_compute_multiplier
+
+
+class TorchRecRatingCost(CostModel):
+    """The rating by which TorchRec's planner chooses among plans: a model, not a measurement.
+
+    Each shard gets four times from bytes over bandwidths, whatever else is on its device. A column of
+    `PlanCost.per_device` is the sum of that time over the shards of the device: Perf.fwd_compute, fwd_comms, bwd_comms
+    and bwd_compute of TorchRec. `total_ms` is the largest sum over a device's shards and phases. So it is TorchRec's
+    `NoopPerfModel.rate`. No device waits for another one, and the exchange of ids is not counted, as in TorchRec.
+
+    What the topology calls its device, its bandwidths and its latencies play no part: TorchRec has constants of its
+    own, those of a V100 server by default. Of the topology it needs the number of devices, and whether all are in one
+    fast domain (its `local_world_size`). Plans must fit into memory as the task counts it.
+
+    Args:
+        compute_device: see `PlannerConstants`, like all others.
+        hbm_mem_bw: memory bandwidth of a GPU in bytes per ms.
+        ddr_mem_bw: memory bandwidth of a host in bytes per ms.
+        intra_host_bw: bandwidth of exchanges inside of a host in bytes per ms.
+        inter_host_bw: bandwidth of exchanges between hosts in bytes per ms.
+        bwd_compute_multiplier: backward compute over forward compute.
+
+    Raises:
+        InputError: a constant is no positive number, or the device is neither "cuda" nor "cpu".
+    """
+
+    name: ClassVar[str] = "torchrec_rating"
+    version: ClassVar[str] = "1"
+    deterministic: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        compute_device: Literal["cuda", "cpu"] = PlannerConstants.compute_device,
+        hbm_mem_bw: float = PlannerConstants.hbm_mem_bw,
+        ddr_mem_bw: float = PlannerConstants.ddr_mem_bw,
+        intra_host_bw: float = PlannerConstants.intra_host_bw,
+        inter_host_bw: float = PlannerConstants.inter_host_bw,
+        bwd_compute_multiplier: float = PlannerConstants.bwd_compute_multiplier,
+    ) -> None:
+        self.constants = PlannerConstants(
+            compute_device, hbm_mem_bw, ddr_mem_bw, intra_host_bw, inter_host_bw, bwd_compute_multiplier
+        )
+        self._prices = self.additive()
+
+    @property
+    def hardware(self) -> str:
+        """Return "torchrec-cuda" or "torchrec-cpu", with the constants that are not TorchRec's."""
+        changed = {name: value for name, value in self.constants.changed.items() if name != "compute_device"}
+        others = "".join(f"-{name}={value:g}" for name, value in changed.items())
+        return f"torchrec-{self.constants.compute_device}{others}"
+
+    def settings(self) -> dict[str, Any]:
+        """Return the keyword arguments that make this cost model again."""
+        return self.constants.changed
+
+    def additive(self) -> AdditiveTorchRecRating:
+        """See `CostModel`."""
+        return AdditiveTorchRecRating(self.constants)
+
+    def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
+        """See `CostModel`."""
+        if self._prices.num_tasks > _TASKS_KEPT:
+            self._prices = self.additive()
+        per_device = self._prices.plans_ms(task, plans)
+        return [PlanCost(ms, self.name, self.version, self.hardware) for ms in per_device]
+
+
+class AdditiveTorchRecRating(AdditiveCosts):
+    """The prices of `TorchRecRatingCost`: latents are the four times of a shard, in the order of `PHASES`.
+
+    Exchanges add up over shards like compute. So `device_ms` holds them, and `exchange_times` has nothing to add.
+
+    Args:
+        constants: of the planner.
+    """
+
+    def __init__(self, constants: PlannerConstants) -> None:
+        super().__init__(num_latents=len(PHASES))
+        self._constants = constants
+
+    def describe(self, task: ShardingTask, keys: Sequence[ShardKey]) -> dict[str, Floats]:
+        """See `AdditiveCosts`."""
+        return {"latents": np.array([shard_ms(self._constants, task, *key) for key in keys], dtype=np.float64)}
+
+    def device_ms(self, sums: Floats, counts: Ints) -> Floats:
+        """Return the forward and the backward pass of devices in ms, exchanges included; see `AdditiveCosts`."""
+        del counts  # sums of empty devices are 0
+        return np.stack([sums[..., 0] + sums[..., 1], sums[..., 2] + sums[..., 3]], axis=-1)
+
+    def exchange_times(self, tasks: int | Ints, compute_ms: Floats, widths: Floats) -> ExchangeTimes:
+        """Return zeros: `device_ms` holds the exchanges, and no device waits."""
+        del tasks, widths
+        return ExchangeTimes(*np.zeros((3, *compute_ms.shape)))
+
+    def per_device_ms(self, tasks: int | Ints, sums: Floats, counts: Ints, widths: Floats) -> Floats:
+        """See `AdditiveCosts`."""
+        del tasks, counts, widths
+        return sums

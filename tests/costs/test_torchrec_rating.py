@@ -1,0 +1,132 @@
+"""TorchRec's rating against what TorchRec itself said, stored and anew, and against sums done by hand."""
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shardgym import (
+    EmbeddingTable,
+    InputError,
+    Shard,
+    ShardingPlan,
+    ShardingTask,
+    Topology,
+    load_suite,
+    make_cost,
+    make_solver,
+)
+
+EXACT = 1e-9
+STORED = json.loads((Path(__file__).parent / "golden_torchrec_ratings.json").read_text(encoding="utf-8"))
+
+#: Round numbers: 1,000 bytes take 1 ms.
+PLAIN = {"hbm_mem_bw": 1e3, "intra_host_bw": 1e3, "inter_host_bw": 1e3}
+
+
+def make_task(*tables, devices=2, per_host=2, batch_size=100, **options):
+    return ShardingTask(tables, Topology(devices, 2**30, fast_domain_size=per_host), batch_size, **options)
+
+
+@pytest.mark.parametrize("stored", STORED, ids=range(len(STORED)))
+def test_it_is_what_torchrec_said(stored):
+    """Tables of 4 to 256 columns, whole and cut by columns or rows; one host and two; FP32 and FP16; GPU and CPU."""
+    task, plan = ShardingTask.from_dict(stored["task"]), ShardingPlan.from_dict(stored["plan"])
+    [found] = make_cost("torchrec_rating", **stored["constants"]).evaluate(task, [plan])
+    np.testing.assert_allclose(found.per_device, stored["per_device"], rtol=EXACT)
+    assert found.total_ms == pytest.approx(stored["rating_ms"], rel=EXACT)
+
+
+@pytest.mark.parametrize("suite", ["dlrm4-v1", "published-v1", "dlrm8-gpu-v1"])
+def test_it_is_what_torchrec_says_of_plans_of_the_suites(suite):
+    pytest.importorskip("torchrec", reason="needs TorchRec")
+    from baselines.torchrec.estimates import estimate
+
+    for task in load_suite(suite)[:2]:
+        rng = np.random.default_rng(1)
+        shards = []
+        for table in task.tables:
+            half = 4 * int(rng.integers(0, table.embedding_dim // 4))
+            edges = [0, half, table.embedding_dim] if half else [0, table.embedding_dim]
+            rows = (0, table.num_embeddings)
+            shards += [
+                Shard(table.name, rows, pair, int(rng.integers(task.num_devices))) for pair in itertools.pairwise(edges)
+            ]
+        plan = ShardingPlan.of(task, shards)
+        per_device, rating_ms = estimate(task, plan)
+        cost = make_cost("torchrec_rating")
+        [found] = cost.score(task, [plan])  # random plans need not fit into memory
+        np.testing.assert_allclose(found.per_device, per_device, rtol=EXACT)
+        assert found.total_ms == pytest.approx(rating_ms, rel=EXACT)
+
+
+def test_a_whole_table_by_hand():
+    """200 ids of 8 bytes, 200 rows of 32 columns at least, 100 outputs of 4 columns: 1.6 + 25.6 + 1.6 ms, times 1.75.
+
+    Outputs are sent in both passes; backward computes twice as long.
+    """
+    task = make_task(EmbeddingTable("a", 10, 4, pooling_factor=2.0))
+    [found] = make_cost("torchrec_rating", **PLAIN).evaluate(task, [ShardingPlan.table_wise(task, [1])])
+    assert found.per_device.tolist() == [[0, 0, 0, 0], pytest.approx([50.4, 1.6, 1.6, 100.8])]
+    assert (found.total_ms, found.compute, found.communication) == (pytest.approx(154.4), "modelled", "modelled")
+
+
+def test_samples_without_an_id_send_nothing():
+    task = make_task(EmbeddingTable("a", 10, 128, pooling_factor=0.25))
+    [found] = make_cost("torchrec_rating", **PLAIN).evaluate(task, [ShardingPlan.table_wise(task, [0])])
+    assert found.per_device[0].tolist() == pytest.approx([0.2 + 12.8 + 12.8, 12.8, 12.8, 51.6])
+
+
+def test_narrow_shards_compute_longer():
+    task = make_task(*(EmbeddingTable(f"{width}", 10, width) for width in (60, 64, 124, 128)), devices=4, per_host=4)
+    [found] = make_cost("torchrec_rating", **PLAIN).evaluate(task, [ShardingPlan.table_wise(task, range(4))])
+    expected = [(0.8 + 0.8 * width) * penalty for width, penalty in [(60, 1.75), (64, 1.15), (124, 1.15), (128, 1)]]
+    assert found.per_device[:, 0].tolist() == pytest.approx(expected)
+
+
+def test_all_traffic_is_slow_where_there_are_two_hosts():
+    task = make_task(EmbeddingTable("a", 10, 4), devices=4, per_host=2)
+    one_host = make_task(EmbeddingTable("a", 10, 4), devices=4, per_host=4)
+    cost = make_cost("torchrec_rating", inter_host_bw=1e2, intra_host_bw=1e3)
+    ms = [cost.evaluate(t, [ShardingPlan.table_wise(t, [0])])[0].per_device[0, 1] for t in (task, one_host)]
+    assert ms == pytest.approx([16, 1.6])
+
+
+def test_the_device_computes_nothing_that_its_topology_says():
+    """TorchRec has constants of its own: an H100 is rated like a V100."""
+    tables = load_suite("published-v1")[0].tables
+    tasks = [ShardingTask(tables, Topology.preset(name, 8, 2**40), 1024) for name in ("dgx-v100", "dgx-h100")]
+    plans = [ShardingPlan.table_wise(task, [0] * len(tables)) for task in tasks]
+    cost = make_cost("torchrec_rating")
+    assert len({cost.evaluate(task, [plan])[0].total_ms for task, plan in zip(tasks, plans, strict=True)}) == 1
+
+
+def test_settings_make_it_again_and_are_part_of_its_hardware():
+    cost = make_cost("torchrec_rating", compute_device="cpu", ddr_mem_bw=5e7)
+    assert cost.settings() == {"compute_device": "cpu", "ddr_mem_bw": 5e7}
+    assert make_cost("torchrec_rating", **cost.settings()).constants == cost.constants
+    assert cost.hardware == "torchrec-cpu-ddr_mem_bw=5e+07"
+    assert (make_cost("torchrec_rating").hardware, make_cost("torchrec_rating").settings()) == ("torchrec-cuda", {})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"compute_device": "tpu"}, "compute_device: expected 'cuda' or 'cpu', got 'tpu'"),
+        ({"hbm_mem_bw": 0}, "hbm_mem_bw: expected a positive number, got 0"),
+        ({"inter_host_bw": "fast"}, "inter_host_bw: expected a positive number, got 'fast'"),
+    ],
+)
+def test_bad_constants_are_refused(settings, message):
+    with pytest.raises(InputError, match=message):
+        make_cost("torchrec_rating", **settings)
+
+
+def test_a_search_by_the_rating_balances_it():
+    task = load_suite("published-v1")[0]
+    cost = make_cost("torchrec_rating")
+    plans = [make_solver(name).solve(task, cost, seed=0) for name in ("size_greedy", "neuroshard_plus")]
+    greedy, searched = cost.evaluate(task, plans)
+    assert searched.total_ms < 0.95 * greedy.total_ms

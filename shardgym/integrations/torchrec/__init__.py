@@ -1,0 +1,24 @@
+"""From somebody's TorchRec model to a plan that `DistributedModelParallel` runs, and back.
+
+Importing this package imports TorchRec; without it, `TorchRecMissingError` says how to install it.
+"""
+
+from shardgym.integrations.torchrec.library import TorchRecMissingError
+from shardgym.integrations.torchrec.model_tables import model_from_task
+from shardgym.integrations.torchrec.plan_file import load, save
+from shardgym.integrations.torchrec.reserve import Reserve
+from shardgym.integrations.torchrec.sharding_plan import from_torchrec, to_torchrec
+from shardgym.integrations.torchrec.tasks import ImportedTask, import_model, task_from_model
+
+__all__ = [
+    "ImportedTask",
+    "Reserve",
+    "TorchRecMissingError",
+    "from_torchrec",
+    "import_model",
+    "load",
+    "model_from_task",
+    "save",
+    "task_from_model",
+    "to_torchrec",
+]

@@ -1,0 +1,42 @@
+"""A model with two collections, and its task; importing this skips a test module where TorchRec is missing."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torchrec", reason="needs TorchRec: tox -e torchrec")
+
+import torch
+from torch import nn
+from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+
+from shardgym import Topology
+
+#: Marks of every test module that needs TorchRec; its own code uses what torch has deprecated.
+MARKS = [pytest.mark.torchrec, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+
+def config(name: str, rows: int, width: int, *features: str, **options: object) -> EmbeddingBagConfig:
+    return EmbeddingBagConfig(
+        num_embeddings=rows, embedding_dim=width, name=name, feature_names=list(features) or [f"{name}_ids"], **options
+    )
+
+
+def collection(*configs: EmbeddingBagConfig, device: str = "meta") -> EmbeddingBagCollection:
+    return EmbeddingBagCollection(tables=list(configs), device=torch.device(device))
+
+
+class Toy(nn.Module):
+    """Users in one collection, items in another below, and a dense layer of 15 parameters."""
+
+    def __init__(self, device: str = "meta", pooling: PoolingType = PoolingType.SUM) -> None:
+        super().__init__()
+        self.users = collection(config("id", 100, 16), config("country", 20, 8, pooling=pooling), device=device)
+        self.towers = nn.Module()
+        self.towers.items = collection(config("id", 50, 24), device=device)
+        self.dense = nn.Linear(4, 3, device=device)
+
+
+def topology(devices: int = 2) -> Topology:
+    return Topology(num_devices=devices, memory_bytes=2**20)

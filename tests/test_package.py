@@ -61,5 +61,4 @@ def test_every_package_that_is_imported_is_declared():
                     imported.add(node.module.partition(".")[0])
     foreign = imported - sys.stdlib_module_names - {"shardgym", "baselines", "neuroshard"}
     assert "numpy" in foreign
-    by_hand = {"torchrec"}  # no extra can bring it without CUDA: the adapter's error has the commands
-    assert {name for name in foreign if other_names.get(name, name) not in declared} == by_hand
+    assert {name for name in foreign if other_names.get(name, name) not in declared} == set()

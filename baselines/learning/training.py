@@ -6,6 +6,7 @@ import abc
 import csv
 import io
 import json
+import logging
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -26,6 +27,8 @@ from shardgym.progress import ProgressBar
 CHECKPOINT = "checkpoint.safetensors"
 CURVE = "curve.csv"
 SCHEMA = "shardgym.solver_checkpoint/1"
+
+_LOG = logging.getLogger("shardgym.solvers.fit")
 
 
 class TrainingError(ShardGymError):
@@ -204,6 +207,7 @@ class _Loop:
             log.best = {name: value.detach().clone() for name, value in self._learner.network.state_dict().items()}
         entry = {"step": log.steps, "minutes": round(log.seconds / 60, 3), **found, **figures}
         log.curve.append({name: _rounded(value) for name, value in entry.items()})
+        _LOG.info("step %d of %d: %s", log.steps, self._steps, ", ".join(f"{k} {v:.4g}" for k, v in found.items()))
         if writer is not None:
             for name, value in (found | figures).items():
                 writer.add_scalar(name, value, log.steps)
@@ -268,7 +272,11 @@ class _Loop:
             was = header["identity"].get(name)
             now = self._identity.get(name)
             if was != now:
-                raise InputError(f"{path}: a checkpoint of a training with {name} {was}, this one has {now}")
+                what, before, after = _first_difference(name, was, now)
+                raise InputError(
+                    f"{path}: a checkpoint of a training with {what} {before}, this one has {after}: give what it was "
+                    "started with, or another folder"
+                )
         parts: dict[str, dict[str, Tensor]] = {}
         for name, value in unpack(data, path).items():
             part, _, rest = name.partition("/")
@@ -280,6 +288,15 @@ class _Loop:
         learner.replay = parts.get("replay", {})
         learner.oracle.queries = header["queries"]
         self._log = TrainingLog(best=parts["best"], **{name: header[name] for name in TrainingLog.PLAIN})
+
+
+def _first_difference(name: str, was: Any, now: Any) -> tuple[str, Any, Any]:
+    """Return what differs, and both values; of records the first field that does."""
+    if isinstance(was, dict) and isinstance(now, dict):
+        for key in sorted({*was, *now}):
+            if was.get(key) != now.get(key):
+                return _first_difference(f"{name}.{key}", was.get(key), now.get(key))
+    return name, was, now
 
 
 def _moments(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

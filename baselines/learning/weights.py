@@ -154,12 +154,13 @@ def load_card(folder: str | Path, solver: str, architecture: Mapping[str, Any]) 
     Raises:
         InputError: there are no weights, or they are of another schema, solver or architecture.
     """
+    if not str(folder):
+        raise InputError("weights is empty: give the folder of weights, or leave the setting out")
     path = Path(folder)
     if not (path / CARD).is_file():
-        cut_off = f" ({WEIGHTS} without its {CARD}: writing was cut off)" if (path / WEIGHTS).is_file() else ""
         raise InputError(
-            f"no weights of solver '{solver}' in {path}{cut_off}: expected a folder that 'shardgym fit {solver}' or "
-            "save() wrote"
+            f"no weights of solver '{solver}' in {path}{_what_lacks(path)}: expected a folder that "
+            f"'shardgym fit {solver}' or save() wrote"
         )
     card = SolverCard.load(path / CARD)
     if card.solver != solver:
@@ -173,6 +174,16 @@ def load_card(folder: str | Path, solver: str, architecture: Mapping[str, Any]) 
                 f"{expected.get(name)}; fit again with 'shardgym fit {solver}'"
             )
     return card
+
+
+def _what_lacks(path: Path) -> str:
+    """Say why a folder has no card, as far as can be seen."""
+    if (path / WEIGHTS).is_file():
+        return f" ({WEIGHTS} without its {CARD}: writing was cut off)"
+    if any(path.glob("checkpoint.*")):
+        return " (a checkpoint alone: training has not ended; the same command with --resume continues it)"
+    inside = sorted(card.parent.name for card in path.glob(f"*/{CARD}"))
+    return f" (there are some in {', '.join(inside[:3])}: give one of these folders)" if inside else ""
 
 
 def load_network(folder: str | Path, card: SolverCard, network: nn.Module) -> None:

@@ -189,8 +189,10 @@ def test_a_checkpoint_is_only_resumed_by_the_training_it_is_of(toy_task, tmp_pat
     Toy().fit([toy_task], COST, checkpoint_dir=tmp_path, steps=2)
     with pytest.raises(InputError, match=r"checkpoint.safetensors exists: resume that training, or give another"):
         Toy().fit([toy_task], COST, checkpoint_dir=tmp_path, steps=2)
-    with pytest.raises(InputError, match=r"a checkpoint of a training with seed 0, this one has 1$"):
+    with pytest.raises(InputError, match=r"a training with seed 0, this one has 1: give what it was started with"):
         Toy().fit([toy_task], COST, 1, checkpoint_dir=tmp_path, steps=2, resume=True)
+    with pytest.raises(InputError, match=r"a training with tasks.count 1, this one has 2: give what"):
+        Toy().fit([toy_task, toy_task, toy_task], COST, checkpoint_dir=tmp_path, steps=2, resume=True)
     (tmp_path / CHECKPOINT).write_bytes((tmp_path / CHECKPOINT).read_bytes()[:-40])
     with pytest.raises(InputError, match=r"checkpoint.safetensors: damaged or truncated"):
         Toy().fit([toy_task], COST, checkpoint_dir=tmp_path, steps=2, resume=True)
@@ -297,6 +299,24 @@ def test_weights_of_another_architecture_are_refused(fitted, tmp_path):
 def test_a_folder_without_weights_is_named(tmp_path):
     with pytest.raises(InputError, match=r"^no weights of solver 'toy' in .*nowhere: expected a folder that 'shardgym"):
         Toy(weights=tmp_path / "nowhere")
+    with pytest.raises(InputError, match=r"^weights is empty: give the folder"):
+        Toy(weights="")
+
+
+def test_what_a_folder_without_weights_holds_is_said(toy_task, tmp_path):
+    Toy().fit([toy_task], COST, checkpoint_dir=tmp_path / "seed-0", steps=2)
+    with pytest.raises(InputError, match=r"\(a checkpoint alone: .* --resume continues it\): expected a folder"):
+        Toy(weights=tmp_path / "seed-0")
+    Toy().fit([toy_task], COST, steps=1).save(tmp_path / "seed-1")
+    with pytest.raises(InputError, match=r"\(there are some in seed-1: give one of these folders\): expected"):
+        Toy(weights=tmp_path)
+
+
+def test_every_evaluation_is_said(toy_task, caplog):
+    """So that a fit whose output goes into a file shows how far it is."""
+    with caplog.at_level("INFO", "shardgym"):
+        Toy().fit([toy_task], COST, steps=2, evaluate_every=1)
+    assert [record.message.split(":")[0] for record in caplog.records] == [f"step {n} of 2" for n in range(3)]
 
 
 def test_weights_for_the_nearest_number_of_devices_serve_a_task(tmp_path):

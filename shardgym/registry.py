@@ -46,9 +46,12 @@ def missing_distributions(package: str = "shardgym") -> dict[str, list[str]]:
 
 def _missing_extra(entry: EntryPoint) -> MissingDependencyError | None:
     """Return the error of a class whose entry point names an extra that is not installed; None for others."""
+    if not entry.extras:  # as most; reading what a package requires takes a tenth of a second
+        return None
     package = entry.dist.name if entry.dist is not None else "shardgym"
+    missing = missing_distributions(package)
     for extra in entry.extras:
-        lacking = missing_distributions(package).get(extra)
+        lacking = missing.get(extra)
         if lacking:
             kind = entry.group.rpartition(".")[2].removesuffix("s")
             return MissingDependencyError(lacking[0], extra, f"{kind} '{entry.name}'", package)
@@ -67,13 +70,13 @@ def find_class(kind: str, group: str, name: str) -> Any:
         raise InputError(f"{kind}: expected a name or module:Class, got {short_repr(name)}")
     if ":" in name:
         return _import(kind, name)
-    known = registered(group)
+    known = {entry.name: entry for entry in entry_points(group=group)}
     if name not in known:
-        raise UnknownNameError(kind, name, known, "; or module:Class for one of your own")
-    missing = not_installed(group).get(name)
+        raise UnknownNameError(kind, name, sorted(known), "; or module:Class for one of your own")
+    missing = _missing_extra(known[name])
     if missing is not None:
         raise missing
-    return _import(kind, known[name])
+    return _import(kind, f"{known[name].module}:{known[name].attr}")
 
 
 def _import(kind: str, target: str) -> Any:

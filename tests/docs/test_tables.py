@@ -11,7 +11,7 @@ import pytest
 from shardgym import load_suite
 from shardgym.cli.run import DEFAULT_SOLVERS
 from shardgym.evaluation import verify
-from shardgym.evaluation.result import read_records, record_files
+from shardgym.evaluation.result import Result, read_records, record_files
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -35,11 +35,17 @@ def test_the_readme_shows_the_table_that_its_command_makes():
         assert f" {solver} " in text
 
 
+@functools.cache
+def committed_records() -> dict[Path, list[Result]]:
+    """Read every committed file of records once."""
+    return {file: read_records(file) for file in record_files([ROOT / "leaderboards"])}
+
+
 def test_committed_records_are_of_committed_code_and_of_shipped_tasks():
     """One record per task, solver and seed; tasks are those of the suite; the checkout was not modified."""
     load_once = functools.cache(load_suite)  # a task is built at its first record and reused for the others
-    for file in record_files([ROOT / "leaderboards"]):
-        for result in read_records(file):
+    for file, results in committed_records().items():
+        for result in results:
             assert load_once(result.suite)[result.task_index].digest == result.task_hash
             assert result.commit
             assert not result.commit.endswith("+"), f"{file} was made from a modified checkout"
@@ -50,12 +56,11 @@ def test_simulated_boards_score_the_same_again():
 
     A solver that found no plan left nothing that could be scored.
     """
-    files = record_files([ROOT / "leaderboards"])
-    folders = [file.parent for file in files if read_records(file)[0].judge == "simulator"]
-    assert folders
-    report = verify(folders)
+    boards = {file: results for file, results in committed_records().items() if results[0].judge == "simulator"}
+    assert boards
+    report = verify(list(boards))
     assert report.ok, report.footer()
     assert not report.gaps, report.footer()
-    without_plan = sum(r.plan is None for folder in folders for r in read_records(folder / "records.jsonl"))
+    without_plan = sum(result.plan is None for results in boards.values() for result in results)
     assert report.count("failure") == without_plan, report.footer()
     assert report.count("ok") == len(report.rows) - without_plan, report.footer()

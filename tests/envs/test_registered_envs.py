@@ -124,13 +124,18 @@ def test_a_pickled_environment_goes_on_where_it_was(env_id, option_set):
     assert data_equivalence(env.reset(), again.reset(), exact=True)
 
 
-@pytest.mark.parametrize("vectorization_mode", ["sync", "async"])
-def test_vector_environments_batch_observations_and_infos(env_id, option_set, vectorization_mode):
-    options = {"context": "spawn"} if vectorization_mode == "async" else {}
-    envs = gymnasium.make_vec(
-        env_id, num_envs=2, vectorization_mode=vectorization_mode, vector_kwargs=options, tasks=make_tasks(),
-        **option_set,
-    )  # fmt: skip
+def test_vector_environments_batch_observations_and_infos(env_id, option_set):
+    play_vector(gymnasium.make_vec(env_id, 2, vectorization_mode="sync", tasks=make_tasks(), **option_set))
+
+
+def test_vector_environments_of_processes_batch_observations_and_infos(env_id):
+    """Once per environment: processes take seconds to start."""
+    options = {"vectorization_mode": "async", "vector_kwargs": {"context": "spawn"}}
+    play_vector(gymnasium.make_vec(env_id, 2, tasks=make_tasks(), observation="full_timed", reward="dense", **options))
+
+
+def play_vector(envs):
+    """Play two environments by random actions, with every property of a step checked."""
     rng = np.random.default_rng(0)
     observation, _ = envs.reset(seed=5)
     done, complete, earned = np.zeros(2, dtype=bool), 0, np.zeros(2)

@@ -6,13 +6,16 @@ Importing this package imports TorchRec; without it, `TorchRecMissingError` says
 from shardgym.integrations.torchrec.library import TorchRecMissingError
 from shardgym.integrations.torchrec.model_tables import model_from_task
 from shardgym.integrations.torchrec.plan_file import load, save
+from shardgym.integrations.torchrec.planner import ShardGymPlanner
 from shardgym.integrations.torchrec.reserve import Reserve
 from shardgym.integrations.torchrec.sharding_plan import from_torchrec, to_torchrec
 from shardgym.integrations.torchrec.tasks import ImportedTask, import_model, task_from_model
+from shardgym.integrations.torchrec.topologies import topology_from_torchrec
 
 __all__ = [
     "ImportedTask",
     "Reserve",
+    "ShardGymPlanner",
     "TorchRecMissingError",
     "from_torchrec",
     "import_model",
@@ -21,4 +24,5 @@ __all__ = [
     "save",
     "task_from_model",
     "to_torchrec",
+    "topology_from_torchrec",
 ]

@@ -29,9 +29,11 @@ class TorchRecMissingError(MissingDependencyError):
 
 
 try:
+    from fbgemm_gpu.split_embedding_configs import EmbOptimType
     from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
     from torchrec.distributed.planner.types import ParameterConstraints
     from torchrec.distributed.planner.types import Topology as TorchRecTopology
+    from torchrec.distributed.sharding_plan import get_default_sharders
     from torchrec.distributed.types import (
         EmbeddingModuleShardingPlan,
         EnumerableShardingSpec,
@@ -50,6 +52,7 @@ except ModuleNotFoundError as error:
 __all__ = [
     "INSTALL",
     "DataType",
+    "EmbOptimType",
     "EmbeddingBagCollection",
     "EmbeddingBagCollectionSharder",
     "EmbeddingBagConfig",
@@ -65,4 +68,5 @@ __all__ = [
     "TorchRecMissingError",
     "TorchRecPlan",
     "TorchRecTopology",
+    "get_default_sharders",
 ]

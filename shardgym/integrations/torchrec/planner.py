@@ -1,0 +1,221 @@
+"""ShardGym in place of TorchRec's planner: two lines of a training script change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+
+from shardgym.arguments import check_instance, check_int
+from shardgym.costs.base import CostModel, make_cost
+from shardgym.errors import InputError, ShardGymError, error_text
+from shardgym.ids import Bags
+from shardgym.integrations.torchrec.library import (
+    EmbeddingBagCollection,
+    EmbOptimType,
+    KeyedJaggedTensor,
+    ModuleSharder,
+    ParameterConstraints,
+    ShardingPlanner,
+    TorchRecPlan,
+    TorchRecTopology,
+    get_default_sharders,
+)
+from shardgym.integrations.torchrec.reserve import Reserve
+from shardgym.integrations.torchrec.sharding_plan import DeviceType, to_torchrec
+from shardgym.integrations.torchrec.tasks import SharedTables, task_from_model
+from shardgym.integrations.torchrec.topologies import topology_from_torchrec
+from shardgym.plan import ShardingPlan
+from shardgym.solver import Solver, call_solver, make_solver
+from shardgym.task import Optimizer, ShardingTask
+from shardgym.topology import Topology
+
+#: FBGEMM's optimisers that tasks know, by TorchRec's name for them.
+_OPTIMIZERS: dict[Any, Optimizer] = {
+    EmbOptimType.EXACT_SGD: "exact_sgd",
+    EmbOptimType.EXACT_ROWWISE_ADAGRAD: "rowwise_adagrad",
+    EmbOptimType.EXACT_ADAGRAD: "adagrad",
+    EmbOptimType.ADAM: "adam",
+}
+
+
+class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any type where TorchRec is not installed
+    """Makes the plan of a `DistributedModelParallel` job with any solver and any cost.
+
+    `DistributedModelParallel` takes the plan, not the planner:
+    `DistributedModelParallel(model, plan=planner.collective_plan(model, sharders), sharders=sharders)`.
+
+    Args:
+        topology: ours, or TorchRec's, which `topology_from_torchrec` turns into ours.
+        batch_size: samples of one rank, as TorchRec's planner takes it.
+        constraints: TorchRec's, by table; their pooling factors are read and nothing else.
+        pooling_factors: mean ids per sample, instead of constraints.
+        sample: ids by feature, instead of either.
+        solver: a registered name, `module:Class`, or a solver.
+        cost: what the solver queries: a name, or a cost model.
+        seed: given to the solver.
+        time_limit_s: given to a solver that takes one.
+        optimizer: of the tables; by default that of the sharder's `fused_params`, or the attached one, or SGD.
+        reserve: what a device needs besides tables; nothing by default.
+        shared_tables: see `task_from_model`.
+        device_type: what the job runs on, by default the topology's.
+        ranks_per_host: ranks of one machine, by default the topology's.
+
+    Attributes:
+        task: that of the last call of `plan`, None before.
+        solution: the plan that `plan` made for it, None before.
+
+    Raises:
+        InputError: no such solver, cost or topology.
+    """
+
+    def __init__(
+        self,
+        topology: Topology | TorchRecTopology,
+        batch_size: int,
+        constraints: Mapping[str, ParameterConstraints] | None = None,
+        *,
+        pooling_factors: Mapping[str, float] | Sequence[float] | None = None,
+        sample: KeyedJaggedTensor | Mapping[str, Bags] | None = None,
+        solver: str | Solver = "neuroshard_plus",
+        cost: str | CostModel = "roofline",
+        seed: int = 0,
+        time_limit_s: float | None = None,
+        optimizer: Optimizer | None = None,
+        reserve: Reserve | None = None,
+        shared_tables: SharedTables = "refuse",
+        device_type: DeviceType | None = None,
+        ranks_per_host: int | None = None,
+    ) -> None:
+        if isinstance(topology, TorchRecTopology):
+            device_type = device_type or topology.compute_device
+            ranks_per_host = ranks_per_host or topology.local_world_size
+            topology = topology_from_torchrec(topology)
+        check_instance("topology", topology, Topology)
+        self._topology: Topology = topology
+        self._batch_size = check_int("batch_size", batch_size, 1)
+        self._device_type: DeviceType = device_type or ("cpu" if topology.device.startswith("cpu") else "cuda")
+        self._ranks_per_host = ranks_per_host
+        self._access: dict[str, Any] = {
+            "constraints": constraints,
+            "pooling_factors": pooling_factors,
+            "sample": sample,
+        }
+        self._solver = make_solver(solver) if isinstance(solver, str) else solver
+        self._cost = make_cost(cost) if isinstance(cost, str) else cost
+        check_instance("cost", self._cost, CostModel)
+        self._seed = check_int("seed", seed)
+        self._time_limit_s = time_limit_s
+        self._optimizer = optimizer
+        self._reserve = reserve
+        self._shared_tables: SharedTables = shared_tables
+        self.task: ShardingTask | None = None
+        self.solution: ShardingPlan | None = None
+
+    def plan(self, module: nn.Module, sharders: list[ModuleSharder] | None = None) -> TorchRecPlan:
+        """Return a plan for a model, without any process group.
+
+        Args:
+            module: the model, on any device, "meta" included.
+            sharders: those of the job; TorchRec's default ones when None.
+
+        Raises:
+            InputError: the model has modules that a sharder would shard and this planner cannot, or is refused by
+                `task_from_model` or `to_torchrec`.
+            NoFeasiblePlanError: the tables do not fit.
+        """
+        sharders = get_default_sharders() if sharders is None else sharders
+        _check_modules(module, sharders)
+        task = task_from_model(
+            module,
+            self._topology,
+            self._batch_size * self._topology.num_devices,
+            optimizer=self._optimizer or _fused_optimizer(sharders),
+            reserve=self._reserve,
+            shared_tables=self._shared_tables,
+            **self._access,
+        )
+        plan = call_solver(self._solver, task, self._cost, self._seed, time_limit_s=self._time_limit_s)
+        sharding_plan = to_torchrec(
+            plan, task, module, device_type=self._device_type, ranks_per_host=self._ranks_per_host
+        )
+        self.task = task
+        self.solution = plan
+        return sharding_plan
+
+    def collective_plan(
+        self,
+        module: nn.Module,
+        sharders: list[ModuleSharder] | None = None,
+        pg: dist.ProcessGroup | None = None,
+    ) -> TorchRecPlan:
+        """Plan on the first rank of a process group and return the plan on all; an error is raised on all, too.
+
+        Args:
+            module: see `plan`.
+            sharders: see `plan`.
+            pg: the process group, by default that of all processes.
+
+        Raises:
+            InputError: there is no process group, or it has another size than the topology, or as `plan`.
+            ShardGymError: whatever else went wrong on the first rank, in the same words on every rank.
+        """
+        group = dist.group.WORLD if pg is None else pg
+        if group is None:
+            raise InputError("collective_plan needs a process group: call init_process_group first, or plan()")
+        size = dist.get_world_size(group)
+        if size != self._topology.num_devices:
+            raise InputError(f"the process group has {size} ranks, the topology {self._topology.num_devices} devices")
+        answer: list[Any] = [None]
+        cause: BaseException | None = None
+        if dist.get_rank(group) == 0:
+            try:
+                answer = [self.plan(module, sharders)]
+            except BaseException as error:
+                # Without an answer the other ranks would wait until the group times out.
+                is_ours = isinstance(error, ShardGymError)
+                text = str(error) if is_ours else f"planning failed on the first rank: {error_text(error)}"
+                answer = [(type(error) if is_ours else ShardGymError, text)]
+                cause = error
+        dist.broadcast_object_list(answer, src=dist.get_global_rank(group, 0), group=group)
+        if isinstance(answer[0], TorchRecPlan):
+            return answer[0]
+        cls, text = answer[0]
+        if cause is not None and (cls is type(cause) or not isinstance(cause, Exception)):
+            raise cause
+        # Errors build their text from several arguments: this one is text already.
+        failure = cls.__new__(cls)
+        failure.args = (text,)
+        raise failure from cause
+
+
+def _check_modules(module: nn.Module, sharders: list[ModuleSharder]) -> None:
+    """Refuse modules that the job would shard and that the plan would not mention: TorchRec leaves these whole."""
+    types = {sharder.module_type for sharder in sharders}
+    if EmbeddingBagCollection not in types:
+        raise InputError("sharders: expected EmbeddingBagCollectionSharder() among them, it shards what is planned")
+    inside: list[str] = []
+    for path, part in module.named_modules():
+        if type(part) is EmbeddingBagCollection:
+            inside.append(f"{path}." if path else "")
+        elif type(part) in types and not any(path.startswith(prefix) for prefix in inside):
+            raise InputError(
+                f"'{path}' is a {type(part).__name__}, which ShardGym does not plan: leave its sharder out of "
+                "sharders= to keep it whole on every rank"
+            )
+
+
+def _fused_optimizer(sharders: list[ModuleSharder]) -> Optimizer | None:
+    """Return the optimiser that a sharder sets in its `fused_params`, None without one; raises `InputError`."""
+    for sharder in sharders:
+        if sharder.module_type is EmbeddingBagCollection:
+            kind = (getattr(sharder, "fused_params", None) or {}).get("optimizer")
+            if kind is None:
+                return None
+            if kind not in _OPTIMIZERS:
+                known = ", ".join(optimizer.name for optimizer in _OPTIMIZERS)
+                raise InputError(f"fused_params: optimizer {kind} is none of {known}: give optimizer= that comes near")
+            return _OPTIMIZERS[kind]
+    return None

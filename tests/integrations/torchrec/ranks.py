@@ -1,0 +1,67 @@
+"""Runs a function on every rank of a gloo group, in processes forked from this one."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+#: Seconds until ranks that wait for each other give up, and until the test does.
+GROUP_TIMEOUT_S = 30
+TIMEOUT_S = 60
+
+
+def run_ranks(size: int, function: Callable[[int], Any]) -> list[Any]:
+    """Return what `function(rank)` returns on each rank; exceptions are returned, too, not raised."""
+    # Importing TorchRec takes seconds; forked processes have it already.
+    context = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory() as folder:
+        processes = []
+        pipes: list[Connection] = []
+        for rank in range(size):
+            receiver, sender = context.Pipe(duplex=False)
+            process = context.Process(target=_run, args=(rank, size, Path(folder) / "store", function, sender))
+            process.start()
+            sender.close()
+            processes.append(process)
+            pipes.append(receiver)
+        results: list[Any] = [AssertionError("the rank did not answer")] * size
+        end = time.monotonic() + TIMEOUT_S
+        waiting = dict(zip(pipes, range(size), strict=True))
+        while waiting and time.monotonic() < end:
+            for pipe in wait(list(waiting), timeout=1.0):
+                rank = waiting.pop(pipe)
+                try:
+                    results[rank] = pickle.loads(pipe.recv_bytes())
+                except EOFError:
+                    results[rank] = AssertionError("the rank died")
+        for process in processes:
+            if waiting:
+                process.kill()
+            process.join()
+    return results
+
+
+def _run(rank: int, size: int, store: Path, function: Callable[[int], Any], sender: Connection) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(seconds=GROUP_TIMEOUT_S)
+    )
+    try:
+        answer = function(rank)
+    except Exception as error:
+        answer = error
+    try:
+        sender.send_bytes(pickle.dumps(answer))
+    except Exception as error:  # an exception that cannot be pickled
+        sender.send_bytes(pickle.dumps(AssertionError(f"{type(answer).__name__}: {answer} ({error})")))
+    dist.destroy_process_group()

@@ -14,7 +14,7 @@ from typing import Any
 from shardgym.costs.fbgemm.cost import RANKS_PER_CORE
 from shardgym.costs.fbgemm.machine import usable_cores
 from shardgym.costs.fbgemm.pool import known_remedy
-from shardgym.errors import error_text
+from shardgym.errors import error_text, install_command
 from shardgym.provenance import commit, versions
 from shardgym.registry import missing_distributions
 
@@ -87,7 +87,7 @@ class Diagnosis:
             lines.append("measure communication: no, torch has no gloo; it will be modelled")
         if self.ok and on_gpus and self.nccl and len(self.gpus) > 1:
             lines.append(f"measure communication: nccl, up to {len(self.gpus)} devices on cuda")
-        lines += [f"extra not installed: {name} (pip install 'shardgym[{name}]')" for name in self.missing_extras]
+        lines += [f"extra not installed: {name} ({install_command(name)})" for name in self.missing_extras]
         return lines
 
 

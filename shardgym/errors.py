@@ -61,6 +61,17 @@ def missing_file_remedy(path: str | Path) -> str:
     return f"; did you mean {Path(path).with_name(close[0])}?" if close else f"; it is not in the folder {file.parent}"
 
 
+#: What pip cannot install with an extra, and the command that does so afterwards, by extra. TorchRec asks for FBGEMM's
+#: CUDA wheel, whatever is installed.
+AFTER_EXTRA = {"torchrec": ("torchrec", "pip install --no-deps torchrec==1.8.0")}
+
+
+def install_command(extra: str, package: str = "shardgym") -> str:
+    """Return the command that installs an extra of a package."""
+    command = f"pip install '{package}[{extra}]'"
+    return f"{command} && {AFTER_EXTRA[extra][1]}" if extra in AFTER_EXTRA else command
+
+
 class MissingDependencyError(ShardGymError, ImportError):
     """An optional dependency that is needed here and is not installed.
 
@@ -77,7 +88,7 @@ class MissingDependencyError(ShardGymError, ImportError):
     exit_code = 2
 
     def __init__(self, module: str, extra: str, purpose: str, package: str = "shardgym") -> None:
-        self.command = f"pip install '{package}[{extra}]'"
+        self.command = install_command(extra, package)
         super().__init__(f"{purpose} needs '{module}', which is not installed: {self.command}")
 
 

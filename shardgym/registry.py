@@ -14,7 +14,7 @@ from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, e
 from pathlib import Path
 from typing import Any
 
-from shardgym.errors import InputError, MissingDependencyError, ShardGymError, UnknownNameError, closest
+from shardgym.errors import AFTER_EXTRA, InputError, MissingDependencyError, ShardGymError, UnknownNameError, closest
 from shardgym.records import short_repr
 
 
@@ -30,18 +30,26 @@ def not_installed(group: str) -> dict[str, MissingDependencyError]:
 
 
 def missing_distributions(package: str = "shardgym") -> dict[str, list[str]]:
-    """Return, per extra of a package, the distributions that it names and that are not installed."""
+    """Return, per extra of a package, the distributions that it needs and that are not installed."""
     missing: dict[str, list[str]] = {}
     for requirement in distribution(package).requires or ():
         match = re.fullmatch(r"([A-Za-z0-9._-]+).*;.*\bextra\s*==\s*['\"]([^'\"]+)['\"].*", requirement)
         if match is None:
             continue
         lacking = missing.setdefault(match[2], [])
-        try:
-            version(match[1])
-        except PackageNotFoundError:
+        if not _is_installed(match[1]):
             lacking.append(match[1])
+    for extra, (name, _) in AFTER_EXTRA.items():
+        if extra in missing and not _is_installed(name):
+            missing[extra].append(name)
     return missing
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return bool(version(name))
+    except PackageNotFoundError:
+        return False
 
 
 def _missing_extra(entry: EntryPoint) -> MissingDependencyError | None:

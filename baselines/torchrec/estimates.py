@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from baselines.torchrec.inputs import batch_size_per_device, make_collection, make_topology, table_name
+from baselines.torchrec.planner import batch_size_per_device, make_topology, with_module_names
 from shardgym.arrays import Floats
 from shardgym.costs.torchrec_rating import PlannerConstants
 from shardgym.errors import InputError
@@ -53,17 +53,19 @@ def estimate(task: ShardingTask, plan: ShardingPlan, constants: PlannerConstants
 
 def sharding_options(task: ShardingTask, plan: ShardingPlan) -> list[ShardingOption]:
     """Return a plan as TorchRec's planner has it: one option per table, without estimates; raises as `estimate`."""
+    from shardgym.integrations.torchrec import model_from_task
     from torchrec.distributed.planner import types
 
-    collection = make_collection(task)
+    named = with_module_names(task)
+    collection = model_from_task(named)
     options = []
-    for number, table in enumerate(task.tables):
+    for table, name in zip(task.tables, (other.name for other in named.tables), strict=True):
         shards = [shard for shard in plan.shards if shard.table == table.name]
         sharding_type = _sharding_type(task, table, shards)
         options.append(
             types.ShardingOption(
-                name=table_name(number),
-                tensor=collection.embedding_bags[table_name(number)].weight,
+                name=name,
+                tensor=collection.get_parameter(f"embedding_bags.{name}.weight"),
                 module=("", collection),
                 input_lengths=[table.pooling_factor],
                 batch_size=batch_size_per_device(task),

@@ -1,0 +1,101 @@
+"""TorchRec's planner as solvers: as it comes, with its perf-sorted partitioner, and the best of several widths."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import get_args
+
+from baselines.torchrec.planner import SortBy, plan_with_torchrec
+from shardgym.arguments import check_int, check_list
+from shardgym.costs.base import CostModel
+from shardgym.costs.torchrec_rating import TorchRecRatingCost
+from shardgym.errors import InputError, NoFeasiblePlanError
+from shardgym.plan import ShardingPlan, check_possible
+from shardgym.solver import check_solve_arguments
+from shardgym.task import ShardingTask
+
+
+class TorchRec:
+    """TorchRec's `EmbeddingShardingPlanner` (1.8.0) with table-wise and column-wise sharding.
+
+    It plans by its own rating and queries no other cost. Times of records are planning times; importing TorchRec, some
+    seconds, comes before. See `plan_with_torchrec` for what is set, so that it plans the task as it is.
+
+    Args:
+        sort_by: order in which its partitioner places tables, "storage" or "perf"; largest first.
+        min_partition: least width of a piece; None for TorchRec's default of 128.
+
+    Raises:
+        InputError: a setting is something else.
+    """
+
+    def __init__(self, sort_by: SortBy = "storage", min_partition: int | None = None) -> None:
+        if sort_by not in get_args(SortBy):
+            raise InputError(f"sort_by: expected 'storage' or 'perf', got {sort_by!r}")
+        self.sort_by: SortBy = sort_by
+        self.min_partition = None if min_partition is None else check_int("min_partition", min_partition, 1)
+
+    def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
+        """Import TorchRec, and run its planner on a task of one table."""
+        roomy = dataclasses.replace(task.topology, memory_bytes=(2**60,) * task.num_devices)
+        self.solve(dataclasses.replace(task, topology=roomy), cost)
+
+    def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
+        """Return TorchRec's plan; the seed is not used.
+
+        Raises:
+            NoFeasiblePlanError: TorchRec found no plan.
+            MissingDependencyError: TorchRec is not installed.
+        """
+        check_solve_arguments(task, cost, seed)
+        check_possible(task)
+        return self._plan(task)
+
+    def _plan(self, task: ShardingTask) -> ShardingPlan:
+        return plan_with_torchrec(task, sort_by=self.sort_by, min_partition=self.min_partition)
+
+
+class TorchRecPerf(TorchRec):
+    """TorchRec's planner, whose partitioner places the slowest tables first: `GreedyPerfPartitioner(SortBy.PERF)`.
+
+    Args:
+        min_partition: as in `TorchRec`.
+    """
+
+    def __init__(self, min_partition: int | None = None) -> None:
+        super().__init__("perf", min_partition)
+
+
+class TorchRecColumns(TorchRec):
+    """The best by TorchRec's rating of its plans with several least widths, with both orders of its partitioner.
+
+    This is what somebody can get out of the planner who tries its settings. Widths of one table are still all the same.
+
+    Args:
+        min_partitions: least widths of a piece, each tried.
+
+    Raises:
+        InputError: these are no widths.
+    """
+
+    def __init__(self, min_partitions: Sequence[int] = (16, 32, 64, 128)) -> None:
+        super().__init__()
+        widths = check_list("min_partitions", min_partitions, "widths")
+        self.min_partitions = tuple(check_int("min_partitions", width, 1) for width in widths)
+        if not widths:
+            raise InputError("min_partitions: expected at least one width")
+
+    def _plan(self, task: ShardingTask) -> ShardingPlan:
+        plans = []
+        refusal: NoFeasiblePlanError | None = None
+        for width in self.min_partitions:
+            for sort_by in get_args(SortBy):
+                try:
+                    plans.append(plan_with_torchrec(task, sort_by=sort_by, min_partition=width))
+                except NoFeasiblePlanError as error:
+                    refusal = error
+        if refusal is not None and not plans:
+            raise refusal
+        ratings = [cost.total_ms for cost in TorchRecRatingCost().evaluate(task, plans)]
+        return plans[ratings.index(min(ratings))]

@@ -1,21 +1,24 @@
-"""What TorchRec's own estimators say of any plan; the cost `torchrec_rating` is held against this."""
+"""What TorchRec's own estimators say of any plan; the cost `torchrec_rating` is held against this.
+
+Importing this module imports TorchRec.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.planner import types, utils
+from torchrec.distributed.planner.perf_models import NoopPerfModel
+from torchrec.distributed.planner.shard_estimators import EmbeddingPerfEstimator
 
 from baselines.torchrec.planner import batch_size_per_device, make_topology, with_module_names
 from shardgym.arrays import Floats
 from shardgym.costs.torchrec_rating import PlannerConstants
 from shardgym.errors import InputError
+from shardgym.integrations.torchrec import model_from_task
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
-
-if TYPE_CHECKING:
-    from torchrec.distributed.planner.types import ShardingOption
 
 
 def estimate(task: ShardingTask, plan: ShardingPlan, constants: PlannerConstants | None = None) -> tuple[Floats, float]:
@@ -33,11 +36,6 @@ def estimate(task: ShardingTask, plan: ShardingPlan, constants: PlannerConstants
     Raises:
         InputError: TorchRec has no sharding type for the cut of a table.
     """
-    from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-    from torchrec.distributed.planner import utils
-    from torchrec.distributed.planner.perf_models import NoopPerfModel
-    from torchrec.distributed.planner.shard_estimators import EmbeddingPerfEstimator
-
     topology = make_topology(task, constants or PlannerConstants())
     options = sharding_options(task, plan)
     sharder = EmbeddingBagCollectionSharder()
@@ -51,11 +49,8 @@ def estimate(task: ShardingTask, plan: ShardingPlan, constants: PlannerConstants
     return per_device, float(NoopPerfModel(topology).rate(options))
 
 
-def sharding_options(task: ShardingTask, plan: ShardingPlan) -> list[ShardingOption]:
+def sharding_options(task: ShardingTask, plan: ShardingPlan) -> list[types.ShardingOption]:
     """Return a plan as TorchRec's planner has it: one option per table, without estimates; raises as `estimate`."""
-    from shardgym.integrations.torchrec import model_from_task
-    from torchrec.distributed.planner import types
-
     named = with_module_names(task)
     collection = model_from_task(named)
     options = []

@@ -1,31 +1,33 @@
-"""TorchRec's planner on a task: the real one, asked so that it plans the same problem and gives the same plan again."""
+"""TorchRec's planner on a task: the real one, asked so that it plans the same problem and gives the same plan again.
+
+Importing this module imports TorchRec.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
+
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
+from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
+from torchrec.distributed.planner.partitioners import GreedyPerfPartitioner, SortBy
+from torchrec.distributed.planner.shard_estimators import EmbeddingPerfEstimator
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.distributed.planner.types import CustomTopologyData, PlannerError, ShardEstimator, Storage
 
 from shardgym.costs.torchrec_rating import PlannerConstants
 from shardgym.errors import NoFeasiblePlanError
+from shardgym.integrations.torchrec import from_torchrec, model_from_task
 from shardgym.plan import ShardingPlan
 from shardgym.task import ShardingTask
-
-if TYPE_CHECKING:
-    from torchrec.distributed.embedding_types import ModuleSharder
-    from torchrec.distributed.planner import Topology
-    from torchrec.distributed.planner.types import ShardEstimator
-
-#: By what the planner's partitioner orders tables before it places one after the other.
-SortBy = Literal["storage", "perf"]
 
 
 def plan_with_torchrec(
     task: ShardingTask,
     *,
-    sort_by: SortBy = "storage",
+    sort_by: str = "storage",
     min_partition: int | None = None,
     sharding_types: tuple[str, ...] = ("table_wise", "column_wise"),
     constants: PlannerConstants | None = None,
@@ -39,7 +41,7 @@ def plan_with_torchrec(
 
     Args:
         task: the task.
-        sort_by: order of the partitioner, largest first. TorchRec's default is "storage".
+        sort_by: order of the partitioner, "storage" or "perf", largest first. TorchRec's default is "storage".
         min_partition: least width of a piece. The planner tries one width per table: the smallest divisor of its own
             that is at least this. TorchRec's default is 128.
         sharding_types: by TorchRec's names.
@@ -47,23 +49,14 @@ def plan_with_torchrec(
 
     Raises:
         NoFeasiblePlanError: the planner found no plan.
-        MissingDependencyError: TorchRec is not installed.
     """
-    from shardgym.integrations.torchrec import from_torchrec, model_from_task
-    from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
-    from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
-    from torchrec.distributed.planner.partitioners import GreedyPerfPartitioner, SortBy
-    from torchrec.distributed.planner.shard_estimators import EmbeddingPerfEstimator
-    from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
-    from torchrec.distributed.planner.types import PlannerError
-
     named = with_module_names(task)
     topology = make_topology(task, constants or PlannerConstants())
     constraints = {
         table.name: ParameterConstraints(pooling_factors=[table.pooling_factor], min_partition=min_partition)
         for table in named.tables
     }
-    estimators = [EmbeddingPerfEstimator(topology, constraints), _task_memory(task)]
+    estimators = [EmbeddingPerfEstimator(topology, constraints), TaskMemory(task)]
     batch_size = batch_size_per_device(task)
     planner = EmbeddingShardingPlanner(
         topology=topology,
@@ -75,7 +68,7 @@ def plan_with_torchrec(
         stats=[],
     )
     try:
-        found = planner.plan(model_from_task(named), [_sharder(sharding_types)])
+        found = planner.plan(model_from_task(named), [FusedSharder(sharding_types)])
     except PlannerError as error:
         raise NoFeasiblePlanError(f"TorchRec's planner found no plan: {error.error_type.name}") from error
     names = {ours.name: table.name for ours, table in zip(named.tables, task.tables, strict=True)}
@@ -91,17 +84,14 @@ def with_module_names(task: ShardingTask) -> ShardingTask:
 
 def make_topology(task: ShardingTask, constants: PlannerConstants) -> Topology:
     """Return a task's devices, with the memory of each as its HBM, or as its DDR on "cpu"."""
-    from torchrec.distributed.planner import types
-
     memory = task.topology.memory_bytes
     cap = "hbm_cap" if constants.compute_device == "cuda" else "ddr_cap"
     alike = len(set(memory)) == 1
-    custom = None if alike else types.CustomTopologyData({cap: list(memory)}, task.num_devices)
-    topology: Topology = types.Topology(
+    return Topology(
         world_size=task.num_devices, local_world_size=task.topology.fast_domain_size, **{cap: memory[0]},
-        custom_topology_data=custom, created_by_factory=True, **asdict(constants),
+        custom_topology_data=None if alike else CustomTopologyData({cap: list(memory)}, task.num_devices),
+        created_by_factory=True, **dataclasses.asdict(constants),
     )  # fmt: skip
-    return topology
 
 
 def batch_size_per_device(task: ShardingTask) -> int:
@@ -109,42 +99,42 @@ def batch_size_per_device(task: ShardingTask) -> int:
     return math.ceil(task.batch_size / task.num_devices)
 
 
-def _task_memory(task: ShardingTask) -> ShardEstimator:
-    """Return an estimator of storage that counts what the task counts."""
-    from torchrec.distributed.planner.types import ShardEstimator, Storage
+class TaskMemory(ShardEstimator):  # type: ignore[misc]
+    """Estimates the storage of shards as the task counts it.
 
-    class TaskMemory(ShardEstimator):  # type: ignore[misc]
-        def estimate(self, sharding_options: list[Any], sharder_data_map: Any = None) -> None:
-            del sharder_data_map
-            for option in sharding_options:
-                for shard in option.shards:
-                    size = task.block_bytes(*shard.size)
-                    shard.storage = Storage(hbm=size, ddr=size)
+    Args:
+        task: of the shards.
+    """
 
-    return TaskMemory()
+    def __init__(self, task: ShardingTask) -> None:
+        self._task = task
 
-
-@functools.cache
-def _sharder_class() -> type[ModuleSharder]:
-    from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-
-    class FusedSharder(EmbeddingBagCollectionSharder):  # type: ignore[misc]
-        """Offers some types of sharding in a fixed order, and fused kernels."""
-
-        types: tuple[str, ...] = ()
-
-        def sharding_types(self, compute_device_type: str) -> list[str]:
-            offered = super().sharding_types(compute_device_type)
-            return [name for name in self.types if name in offered]
-
-        def compute_kernels(self, sharding_type: str, compute_device_type: str) -> list[str]:
-            del sharding_type, compute_device_type
-            return ["fused"]
-
-    return FusedSharder
+    def estimate(self, sharding_options: list[Any], sharder_data_map: Any = None) -> None:
+        """See `ShardEstimator`."""
+        del sharder_data_map
+        for option in sharding_options:
+            for shard in option.shards:
+                size = self._task.block_bytes(*shard.size)
+                shard.storage = Storage(hbm=size, ddr=size)
 
 
-def _sharder(types: tuple[str, ...]) -> ModuleSharder:
-    sharder = _sharder_class()()
-    sharder.types = types
-    return sharder
+class FusedSharder(EmbeddingBagCollectionSharder):  # type: ignore[misc]
+    """Offers some types of sharding in the order given, and fused kernels.
+
+    Args:
+        types: by TorchRec's names.
+    """
+
+    def __init__(self, types: tuple[str, ...]) -> None:
+        super().__init__()
+        self._types = types
+
+    def sharding_types(self, compute_device_type: str) -> list[str]:
+        """See `ModuleSharder`."""
+        offered = super().sharding_types(compute_device_type)
+        return [name for name in self._types if name in offered]
+
+    def compute_kernels(self, sharding_type: str, compute_device_type: str) -> list[str]:
+        """See `ModuleSharder`."""
+        del sharding_type, compute_device_type
+        return ["fused"]

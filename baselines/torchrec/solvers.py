@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import get_args
+from typing import Literal, get_args
 
-from baselines.torchrec.planner import SortBy, plan_with_torchrec
 from shardgym.arguments import check_int, check_list
 from shardgym.costs.base import CostModel
 from shardgym.costs.torchrec_rating import TorchRecRatingCost
@@ -14,6 +13,9 @@ from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.plan import ShardingPlan, check_possible
 from shardgym.solver import check_solve_arguments
 from shardgym.task import ShardingTask
+
+#: By what TorchRec's partitioner orders tables before it places one after the other.
+SortBy = Literal["storage", "perf"]
 
 
 class TorchRec:
@@ -37,7 +39,7 @@ class TorchRec:
         self.min_partition = None if min_partition is None else check_int("min_partition", min_partition, 1)
 
     def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
-        """Import TorchRec, and run its planner on a task of one table."""
+        """Import TorchRec, and run its planner on one table."""
         roomy = dataclasses.replace(task.topology, memory_bytes=(2**60,) * task.num_devices)
         self.solve(dataclasses.replace(task, topology=roomy), cost)
 
@@ -53,6 +55,8 @@ class TorchRec:
         return self._plan(task)
 
     def _plan(self, task: ShardingTask) -> ShardingPlan:
+        from baselines.torchrec.planner import plan_with_torchrec
+
         return plan_with_torchrec(task, sort_by=self.sort_by, min_partition=self.min_partition)
 
 
@@ -68,9 +72,10 @@ class TorchRecPerf(TorchRec):
 
 
 class TorchRecColumns(TorchRec):
-    """The best by TorchRec's rating of its plans with several least widths, with both orders of its partitioner.
+    """The best by TorchRec's rating of its plans with several least widths.
 
-    This is what somebody can get out of the planner who tries its settings. Widths of one table are still all the same.
+    This is what somebody can get out of the planner who tries its settings. Its partitioner orders by perf, and by
+    storage where that finds no plan. Widths of one table are still all the same.
 
     Args:
         min_partitions: least widths of a piece, each tried.
@@ -87,15 +92,17 @@ class TorchRecColumns(TorchRec):
             raise InputError("min_partitions: expected at least one width")
 
     def _plan(self, task: ShardingTask) -> ShardingPlan:
-        plans = []
-        refusal: NoFeasiblePlanError | None = None
-        for width in self.min_partitions:
-            for sort_by in get_args(SortBy):
+        from baselines.torchrec.planner import plan_with_torchrec
+
+        plans: list[ShardingPlan] = []
+        refused: list[NoFeasiblePlanError] = []
+        for sort_by in ("perf", "storage"):
+            for width in self.min_partitions:
                 try:
                     plans.append(plan_with_torchrec(task, sort_by=sort_by, min_partition=width))
                 except NoFeasiblePlanError as error:
-                    refusal = error
-        if refusal is not None and not plans:
-            raise refusal
-        ratings = [cost.total_ms for cost in TorchRecRatingCost().evaluate(task, plans)]
-        return plans[ratings.index(min(ratings))]
+                    refused.append(error)
+            if plans:
+                ratings = [cost.total_ms for cost in TorchRecRatingCost().evaluate(task, plans)]
+                return plans[ratings.index(min(ratings))]
+        raise refused[-1]

@@ -1,0 +1,122 @@
+"""TorchRec's planner as a solver: its plans are valid, its own, the same in every process, and held to its rating."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from shardgym import (
+    EmbeddingTable,
+    InputError,
+    NoFeasiblePlanError,
+    ShardingTask,
+    Topology,
+    load_suite,
+    make_cost,
+    make_solver,
+)
+from shardgym.errors import MissingDependencyError, install_command
+from shardgym.registry import find_class, not_installed
+
+RATING = make_cost("torchrec_rating")
+NAMES = ("torchrec", "torchrec_perf", "torchrec_columns")
+
+
+def make_task(*tables: EmbeddingTable, memory: tuple[int, ...] = (2**40, 2**40)) -> ShardingTask:
+    return ShardingTask(tables, Topology(len(memory), memory), batch_size=512)
+
+
+def rating_of(solver: str, task: ShardingTask, **settings: object) -> float:
+    plan = make_solver(solver, **settings).solve(task, RATING)
+    return RATING.evaluate(task, [plan])[0].total_ms
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_torchrec_the_command_that_brings_it_is_said(monkeypatch, name):
+    monkeypatch.setattr("shardgym.registry._is_installed", lambda distribution: distribution != "torchrec")
+    with pytest.raises(MissingDependencyError, match=f"solver '{name}' needs 'torchrec', which is not installed: "):
+        find_class("solver", "shardgym.solvers", name)
+    command = "pip install 'shardgym[torchrec]' && pip install --no-deps torchrec==1.8.0"
+    assert not_installed("shardgym.solvers")[name].command == install_command("torchrec") == command
+
+
+@pytest.fixture
+def library():
+    """TorchRec; tests that ask for it are skipped where it is missing."""
+    return pytest.importorskip("torchrec", reason="needs TorchRec: tox -e torchrec")
+
+
+def test_the_perf_sorted_partitioner_places_slow_tables_first(library):
+    """By storage the two large tables are apart, and the slow one joins either; by perf it is alone."""
+    tables = [EmbeddingTable(f"large{n}", 1000, 128, 10.0) for n in range(2)]
+    task = make_task(*tables, EmbeddingTable("slow", 50, 128, 20.0))
+    assert rating_of("torchrec_perf", task) < 0.75 * rating_of("torchrec", task)
+    assert rating_of("torchrec", task, sort_by="perf") == rating_of("torchrec_perf", task)
+
+
+def test_the_best_of_several_widths_cuts_a_table_that_one_device_would_wait_for(library):
+    task = make_task(EmbeddingTable("wide", 1000, 128, 200.0), EmbeddingTable("other", 1000, 128, 1.0))
+    plan = make_solver("torchrec_columns").solve(task, RATING)
+    assert {shard.num_columns for shard in plan.shards if shard.table == "wide"} == {64}
+    ratings = {width: rating_of("torchrec", task, min_partition=width) for width in (32, 64)}
+    assert rating_of("torchrec_columns", task) == min(ratings.values()) < rating_of("torchrec", task)
+    assert rating_of("torchrec_columns", task, min_partitions=[32]) == ratings[32]
+
+
+def test_plans_fit_into_memory_as_the_task_counts_it(library):
+    """TorchRec's count of buffers would not fit."""
+    tables = [EmbeddingTable(f"t.{n}", 100, 8, 50.0) for n in range(4)]
+    task = make_task(*tables, memory=(3 * 3200, 3200))
+    for name in NAMES:
+        plan = make_solver(name).solve(task, RATING)
+        plan.validate(task)
+        assert plan.bytes_per_device(task) == [3 * 3200, 3200]
+
+
+def test_tables_that_it_cannot_pack_are_no_plan(library):
+    task = make_task(EmbeddingTable("a", 100, 8), EmbeddingTable("b", 100, 8), memory=(3300, 3100))
+    with pytest.raises(NoFeasiblePlanError, match="TorchRec's planner found no plan: STRICT_CONSTRAINTS"):
+        make_solver("torchrec").solve(task, RATING)
+
+
+def test_it_plans_by_its_own_rating_whatever_the_oracle(library):
+    task = load_suite("tiny-v1")[0]
+    solver = make_solver("torchrec_columns")
+    assert solver.solve(task, RATING) == solver.solve(task, make_cost("roofline"), seed=1)
+
+
+@pytest.mark.slow
+def test_the_order_of_sets_of_strings_decides_nothing(library):
+    """Its own planner gives two plans with these settings and four hash seeds."""
+    script = (
+        "import shardgym; task = shardgym.load_suite('dlrm4-v1')[1]; cost = shardgym.make_cost('roofline')\n"
+        "print(shardgym.make_solver('torchrec', min_partition=16).solve(task, cost).digest)"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", script], env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in ("0", "1", "2")
+    }  # fmt: skip
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("torchrec", {"sort_by": "size"}, "sort_by: expected 'storage' or 'perf', got 'size'"),
+        ("torchrec", {"min_partition": 0}, "min_partition 0 is not a whole number from 1 on"),
+        ("torchrec_columns", {"min_partitions": []}, "min_partitions: expected at least one width"),
+        ("torchrec_columns", {"min_partitions": 32}, "min_partitions: expected a list of widths, got int 32"),
+    ],
+)
+def test_bad_settings_are_refused(name, settings, message):
+    from baselines.torchrec import solvers
+
+    classes = {"torchrec": solvers.TorchRec, "torchrec_columns": solvers.TorchRecColumns}
+    with pytest.raises(InputError, match=message):
+        classes[name](**settings)

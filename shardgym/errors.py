@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+_LONGEST_LINE = 500
+
 
 class ShardGymError(Exception):
     """Base of all errors raised on purpose."""
@@ -122,6 +124,17 @@ def error_text(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     text = f"{type(error).__name__}: {lines[0][:300] if lines else 'no message'}"
     return text if error.__cause__ is None else f"{text} ({error_text(error.__cause__)})"
+
+
+def one_line(error: BaseException, with_type: bool = True) -> str:
+    """Return an error as one line of at most 500 characters that UTF-8 can write."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:
+        text = "its message cannot be printed"
+    line = f"{type(error).__name__}: {text}" if with_type and text else text or type(error).__name__
+    line = line.encode(errors="backslashreplace").decode()
+    return line if len(line) <= _LONGEST_LINE else line[: _LONGEST_LINE - 1] + "…"
 
 
 def import_extra(module: str, purpose: str, extra: str = "simulator") -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -231,11 +233,13 @@ class LoggedToo(Logged):
 
 
 class Interrupted:
-    """Presses Ctrl-C on the task with a batch of 65."""
+    """Presses Ctrl-C on the task with a batch of 65: the process of the run gets the signal."""
 
     def solve(self, task, cost, seed=0):
         if task.batch_size == 65:
-            raise KeyboardInterrupt
+            isolated = threading.current_thread() is not threading.main_thread()
+            os.kill(os.getppid() if isolated else os.getpid(), signal.SIGINT)
+            time.sleep(10)
         return Halves().solve(task, cost)
 
 

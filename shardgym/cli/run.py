@@ -28,8 +28,9 @@ from shardgym.cli.output import is_ascii_only, print_json, say
 from shardgym.evaluation import Resume, SolverSpec, VerifyReport, evaluate
 from shardgym.evaluation import verify as verify_records
 from shardgym.evaluation.result import RECORDS, Result, RunInfo, read_records, record_files
-from shardgym.evaluation.runner import ERRORS
+from shardgym.evaluation.runner import ERRORS, TIMEOUT_S
 from shardgym.evaluation.verify import RULE, RecordCheck
+from shardgym.evaluation.verify.solve_again import TIMEOUT_S as VERIFY_TIMEOUT_S
 from shardgym.files import write_whole
 from shardgym.leaderboard import load_boards, rank, render
 from shardgym.leaderboard.ranking import HEURISTICS
@@ -64,6 +65,14 @@ TABLE = "table.md"
 @click.option("--limit", type=positive, metavar="N", help="Only the first N tasks.")
 @click.option("--seed", "seeds", type=natural, multiple=True, help="Given to solvers; repeat for several (default: 0).")
 @click.option("--time-limit", type=positive_number, metavar="SECONDS", help="Given to solvers that take one.")
+@click.option(
+    "--timeout", type=positive_number, default=TIMEOUT_S, metavar="SECONDS",
+    help="A solver that takes longer for a plan is stopped.",
+)  # fmt: skip
+@click.option(
+    "--isolate/--no-isolate", default=None,
+    help="Each solver in a process of its own, or all in this one, for debuggers (default: where there is fork).",
+)  # fmt: skip
 @click.option("--resume", type=OneOf("resume mode", map(str, Resume)), default="missing", help=", ".join(Resume))
 @json_option
 def run(
@@ -76,6 +85,8 @@ def run(
     limit: int | None,
     seeds: tuple[int, ...],
     time_limit: float | None,
+    timeout: float,
+    isolate: bool | None,
     resume: str,
     as_json: bool,
 ) -> int:
@@ -86,6 +97,9 @@ def run(
     marked by their own measure, and the table says so. One record per task, solver and seed is appended to
     FOLDER/records.jsonl as soon as the task is scored, failures included. Killed at any moment, the same command
     continues. At the end the ranked table is printed and written to FOLDER/table.md.
+
+    Every solver works in a process of its own. One that crashes, exits or takes longer than --timeout loses that plan,
+    which is recorded as an error, and the run goes on.
 
     --resume: 'missing' solves what has no record (default), 'failed' also solves again what failed, 'all' starts
     afresh and moves the old records aside, 'none' only reports what is there. A stored plan is used again even if the
@@ -113,6 +127,8 @@ def run(
                 limit=limit,
                 resume=resume,
                 time_limit_s=time_limit,
+                timeout_s=timeout,
+                isolate=isolate,
                 progress=not as_json,
             )
     except KeyboardInterrupt:
@@ -168,9 +184,15 @@ def _how_to_continue(out: Path) -> str:
     "--trust", multiple=True, metavar="MODULE:CLASS", help="Your judge or solver that records may name; repeatable."
 )
 @click.option("--solve", is_flag=True, help="Solve every task again, too, and compare plans.")
+@click.option(
+    "--timeout", type=positive_number, default=VERIFY_TIMEOUT_S, metavar="SECONDS",
+    help="With --solve: a solver that takes longer for a plan is stopped, and not checked.",
+)  # fmt: skip
 @click.option("-q", "--quiet", is_flag=True, help="The verdict of each path, and what is wrong; no progress.")
 @json_option
-def verify(paths: tuple[str, ...], trust: tuple[str, ...], solve: bool, quiet: bool, as_json: bool) -> int:
+def verify(
+    paths: tuple[str, ...], trust: tuple[str, ...], solve: bool, timeout: float, quiet: bool, as_json: bool
+) -> int:
     """Score stored plans again and compare with their records.
 
     PATH is a folder of runs, or a records file.
@@ -189,11 +211,11 @@ def verify(paths: tuple[str, ...], trust: tuple[str, ...], solve: bool, quiet: b
     """
     if quiet and not as_json:
         record_files(paths)  # a path that does not exist is told before time is spent on the others
-        reports = [_verify_quietly(path, trust, solve) for path in dict.fromkeys(paths)]
+        reports = [_verify_quietly(path, trust, solve, timeout) for path in dict.fromkeys(paths)]
     else:
         # What a solver prints is not part of the result.
         with contextlib.redirect_stdout(sys.stderr), log_to_stderr(info=not as_json):
-            report = verify_records(paths, trust=trust, solve=solve, progress=not as_json)
+            report = verify_records(paths, trust=trust, solve=solve, timeout_s=timeout, progress=not as_json)
         reports = [report]
         if as_json:
             print_json(report.to_dict())
@@ -205,10 +227,10 @@ def verify(paths: tuple[str, ...], trust: tuple[str, ...], solve: bool, quiet: b
     return 0 if all(report.ok for report in reports) else 1
 
 
-def _verify_quietly(path: str, trust: tuple[str, ...], solve: bool) -> VerifyReport:
+def _verify_quietly(path: str, trust: tuple[str, ...], solve: bool, timeout: float) -> VerifyReport:
     """Verify one path, and print its verdict and what is wrong."""
     with contextlib.redirect_stdout(sys.stderr):
-        report = verify_records(path, trust=trust, solve=solve)
+        report = verify_records(path, trust=trust, solve=solve, timeout_s=timeout)
     _print_rows(row for row in report.rows if row.status in ("mismatch", "unreadable"))
     print(f"{path}: {report.footer()}", flush=True)
     return report

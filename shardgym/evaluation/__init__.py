@@ -2,7 +2,7 @@
 
 from shardgym.evaluation.result import read_records, read_results
 from shardgym.evaluation.runner import Resume, evaluate
-from shardgym.evaluation.scoring import SolverSpec
+from shardgym.evaluation.solver_spec import SolverSpec
 from shardgym.evaluation.verify import VerifyReport, verify
 
 __all__ = ["Resume", "SolverSpec", "VerifyReport", "evaluate", "read_records", "read_results", "verify"]

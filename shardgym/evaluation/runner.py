@@ -17,12 +17,18 @@ from shardgym.arguments import check_dict, check_int, check_list, check_name, de
 from shardgym.costs.base import CostModel, judges_closed, make_cost
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.evaluation.result import RECORDS, Result, RunInfo, TaskSequence, read_records, write_task
-from shardgym.evaluation.scoring import Judge, PreparedSolver, SolverSpec, prepare_solvers, solve_task
+from shardgym.evaluation.scoring import Judge
+from shardgym.evaluation.solver_process import CAN_FORK, host_solver
+from shardgym.evaluation.solver_spec import SolverSpec, check_solvers
+from shardgym.evaluation.solving import SolverHost
 from shardgym.files import append_flushed, drop_torn_line, only_writer, write_whole
 from shardgym.progress import ProgressBar
 from shardgym.provenance import utc_now
 
 ERRORS = "errors.log"
+
+#: Seconds that a plan may take when nothing else is said: none of our solvers takes a tenth of it.
+TIMEOUT_S = 3600.0
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +63,8 @@ def evaluate(
     limit: int | None = None,
     resume: Resume | str = Resume.MISSING,
     time_limit_s: float | None = None,
+    timeout_s: float = TIMEOUT_S,
+    isolate: bool | None = None,
     progress: bool = False,
 ) -> list[Result]:
     """Run solvers on a suite and keep one record per task, solver and seed.
@@ -80,6 +88,10 @@ def evaluate(
         limit: only the first so many tasks.
         resume: how existing records are treated, see `Resume`.
         time_limit_s: passed to solvers that take one.
+        timeout_s: seconds after which a solver is stopped, whatever it does; the plan is then recorded as an error.
+        isolate: whether every solver works in a process of its own (see `evaluation/solver_process.py`): what ends
+            that process, or changes what is in it, concerns no other solver and no record. When False, solvers work in
+            this process, e.g. below a debugger, and there is no timeout. None: where the system has fork.
         progress: draw progress bars on standard error when it is a terminal.
 
     Returns:
@@ -93,13 +105,18 @@ def evaluate(
     mode = Resume(resume)
     num_tasks = _check_suite(suite, limit)
     checked_seeds = _check_seeds(seeds)
-    _check_time_limit(time_limit_s)
+    _check_seconds("time_limit_s", time_limit_s)
+    _check_seconds("timeout_s", timeout_s)
+    specs = check_solvers(solvers)
     with ExitStack() as stack:
         judging = stack.enter_context(judges_closed())
-        prepared = prepare_solvers(solvers)
+        oracle_name, oracle_cost = stack.enter_context(_open_cost("oracle", oracle, oracle_settings))
+        hosts = []
+        if mode is not Resume.NONE:
+            # Before the judge is made: a solver's process holds no copy of it.
+            hosts = stack.enter_context(_hosts(specs, oracle_cost, timeout_s, isolate))
         with judging():
             judge_name, judge_cost = stack.enter_context(_open_cost("judge", judge, judge_settings))
-        oracle_name, oracle_cost = stack.enter_context(_open_cost("oracle", oracle, oracle_settings))
         _check_apart(judge_cost, oracle_cost)
         run = RunInfo(
             suite=suite.name,
@@ -111,27 +128,26 @@ def evaluate(
             oracle_settings=oracle_cost.settings(),
             time_limit_s=time_limit_s,
             num_tasks=num_tasks,
-            solvers=tuple(solver.spec.title for solver in prepared),
+            solvers=tuple(spec.title for spec in specs),
             seeds=checked_seeds,
         )
         if mode is Resume.NONE:
             results = read_records(folder / RECORDS)
             if results:
                 run.join(folder)
-            _check_records(results, folder, run, suite, prepared)
+            _check_records(results, folder, run, suite, specs)
             return _results_of(run, results)
         stack.enter_context(only_writer(folder))
-        store = _open_store(folder, run, mode, suite, prepared)
+        store = _open_store(folder, run, mode, suite, specs)
         scoring = Judge(judge_cost, judging, run, store.log_error)
-        _solve_missing(run, suite, prepared, oracle_cost, scoring, store, progress)
+        _solve_missing(run, suite, hosts, scoring, store, progress)
         return _results_of(run, store.results)
 
 
 def _solve_missing(
     run: RunInfo,
     suite: TaskSequence,
-    solvers: Sequence[PreparedSolver],
-    oracle: CostModel,
+    solvers: Sequence[SolverHost],
     judge: Judge,
     store: Store,
     progress: bool,
@@ -152,12 +168,33 @@ def _solve_missing(
             attempts = []
             for solver, seed in todo:
                 bar.remark(solver.spec.title)
-                attempts.append(solve_task(solver, task, oracle, seed, run.time_limit_s, judge.log))
+                attempts.append(solver.solve(task, seed, run.time_limit_s, judge.log))
             bar.remark(f"task {index}: {run.judge} scores {len(attempts)} plans")
             old = [result for result in store.results if result.task_index == index]
             new, renewed = judge.score(task, index, attempts, old)
             store.add(new, renewed)
             bar.update(len(attempts))
+
+
+@contextmanager
+def _hosts(
+    specs: Sequence[SolverSpec], oracle: CostModel, timeout_s: float, isolate: bool | None
+) -> Iterator[list[SolverHost]]:
+    """Make every solver before anything is solved, so that a wrong setting costs no time, and end them afterwards.
+
+    Raises:
+        InputError: a solver cannot be made, or this system cannot isolate solvers and is asked to.
+    """
+    if isolate is None and not CAN_FORK:
+        logger.warning("this system has no fork: what ends a solver ends the run, and nothing stops it")
+    hosts = [host_solver(spec, oracle, timeout_s=timeout_s, isolate=isolate) for spec in specs]
+    with ExitStack() as stack:
+        for host in hosts:
+            stack.callback(host.close)
+            host.start()
+        for host in hosts:
+            host.wait_until_made()
+        yield hosts
 
 
 def _results_of(run: RunInfo, results: Iterable[Result]) -> list[Result]:
@@ -242,9 +279,7 @@ def _unused_name(path: Path) -> Path:
     return next(name for name in names if not name.exists())
 
 
-def _open_store(
-    folder: Path, run: RunInfo, mode: Resume, suite: TaskSequence, solvers: Iterable[PreparedSolver]
-) -> Store:
+def _open_store(folder: Path, run: RunInfo, mode: Resume, suite: TaskSequence, solvers: Iterable[SolverSpec]) -> Store:
     """Open the folder's records as far as this run keeps them; refuse records of something else."""
     path = folder / RECORDS
     if mode is Resume.ALL and path.exists():
@@ -263,7 +298,7 @@ def _open_store(
 
 
 def _check_records(
-    results: Sequence[Result], folder: Path, run: RunInfo, suite: TaskSequence, solvers: Iterable[PreparedSolver]
+    results: Sequence[Result], folder: Path, run: RunInfo, suite: TaskSequence, solvers: Iterable[SolverSpec]
 ) -> None:
     """Check every record of a folder, also those that this run does not ask for.
 
@@ -271,7 +306,7 @@ def _check_records(
         InputError: a record is of another judge, oracle, time limit, task, or of a solver with other settings.
     """
     remedy = "give another folder, or --resume all to start afresh"
-    recipes = {solver.spec.title: solver.spec.recipe for solver in solvers}
+    recipes = {spec.title: spec.recipe for spec in solvers}
     for result in results:
         run.check(result, str(folder))
         wanted = recipes.get(result.solver, result.recipe)
@@ -329,8 +364,8 @@ def _check_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(checked))
 
 
-def _check_time_limit(seconds: float | None) -> None:
-    """Refuse a time limit that is not None, nor a number of seconds above 0."""
+def _check_seconds(name: str, seconds: float | None) -> None:
+    """Refuse what is not None, nor a number of seconds above 0."""
     is_number = isinstance(seconds, numbers.Real) and not isinstance(seconds, bool)
     if seconds is not None and not (is_number and math.isfinite(seconds) and seconds > 0):
-        raise InputError(f"time_limit_s: expected a number of seconds above 0, got {describe(seconds)}")
+        raise InputError(f"{name}: expected a number of seconds above 0, got {describe(seconds)}")

@@ -45,7 +45,7 @@ def test_run_as_json(toys, capsys):
     assert data["failures"] == 0
 
 
-def test_a_solver_of_ones_own_is_found_from_the_current_folder(toys, tmp_path, capsys):
+def test_a_solver_of_ones_own_is_found_from_the_current_folder(toys, tmp_path, capfd):
     (tmp_path / "own_solvers_of_mine.py").write_text(
         "from shardgym import ShardingPlan\n"
         "class Mine:\n"
@@ -54,7 +54,7 @@ def test_a_solver_of_ones_own_is_found_from_the_current_folder(toys, tmp_path, c
         "        return ShardingPlan.table_wise(task, [i % task.num_devices for i in range(task.num_tables)])\n"
     )
     assert main(["run", "--suite", toys, *ROOFLINE, "--solver", "own_solvers_of_mine:Mine", "--json"]) == 0
-    captured = capsys.readouterr()
+    captured = capfd.readouterr()
     assert json.loads(captured.out)["rankings"][0]["rows"][0]["success"] == 1.0
     assert "not part of the result" in captured.err
 

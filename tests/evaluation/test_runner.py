@@ -53,7 +53,7 @@ def test_the_judge_scores_all_plans_of_a_task_in_one_call(tmp_path):
 def test_a_solver_sees_the_oracle_and_never_the_judge(tmp_path):
     Spies.seen.clear()
     judge = CountCost()
-    run(tmp_path, "Spies", judge=judge, oracle="roofline")
+    run(tmp_path, "Spies", judge=judge, oracle="roofline", isolate=False)
     assert {cost.name for cost in Spies.seen} == {"roofline"}
     assert judge not in Spies.seen
 
@@ -64,7 +64,7 @@ def test_judge_and_oracle_of_one_name_are_two_objects(tmp_path, monkeypatch):
     original = CountCost.__init__
     monkeypatch.setattr(CountCost, "__init__", lambda self, tag="toy": (original(self, tag), made.append(self))[0])
     Spies.seen.clear()
-    run(tmp_path, "Spies", judge=TOY + "CountCost", oracle=TOY + "CountCost")
+    run(tmp_path, "Spies", judge=TOY + "CountCost", oracle=TOY + "CountCost", isolate=False)
     assert len(made) == 2
     scoring = [cost for cost in made if cost.calls]
     assert len(scoring) == 1
@@ -160,9 +160,10 @@ def test_a_solver_that_changes_the_current_folder_does_not_move_the_records(tmp_
     assert Path.cwd() == tmp_path
 
 
-def test_an_interrupt_leaves_the_finished_tasks(tmp_path):
+@pytest.mark.parametrize("isolate", [True, False])
+def test_an_interrupt_leaves_the_finished_tasks(tmp_path, isolate):
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, "Interrupted", "Halves")
+        run(tmp_path, "Interrupted", "Halves", isolate=isolate)
     assert [(r.task_index, r.status) for r in read_records(tmp_path / "records.jsonl")] == [(0, "ok"), (0, "ok")]
 
 
@@ -203,6 +204,7 @@ def test_settings_that_records_cannot_hold_are_refused(tmp_path):
         ({"limit": 0}, "limit 0 is not a whole number from 1 on"),
         ({"time_limit_s": "1"}, "time_limit_s: expected a number of seconds above 0, got str '1'"),
         ({"time_limit_s": -1.0}, "time_limit_s: expected a number of seconds above 0, got float -1.0"),
+        ({"timeout_s": 0}, "timeout_s: expected a number of seconds above 0, got int 0"),
         ({"time_limit_s": float("nan")}, "time_limit_s: expected a number of seconds above 0, got float nan"),
     ],
 )
@@ -227,7 +229,7 @@ def test_limit_takes_the_first_tasks(tmp_path):
 def test_the_time_limit_reaches_solvers_that_take_one(tmp_path, monkeypatch):
     given = []
     monkeypatch.setattr(Spies, "solve", lambda self, task, cost, seed=0, time_limit_s=None: given.append(time_limit_s))
-    run(tmp_path, "Spies", "Halves", limit=1, time_limit_s=2.5)
+    run(tmp_path, "Spies", "Halves", limit=1, time_limit_s=2.5, isolate=False)
     assert given == [2.5]
 
 

@@ -10,13 +10,12 @@ from typing import Any
 
 from shardgym.arguments import check_list, check_name, describe
 from shardgym.costs.base import CostModel, PlanCost, make_cost
-from shardgym.errors import InputError, MeasurementError, MissingDependencyError
+from shardgym.errors import InputError, MeasurementError, MissingDependencyError, one_line
 from shardgym.evaluation.result import read_task, record_files
-from shardgym.evaluation.scoring import one_line
 from shardgym.evaluation.verify.agreement import MEASUREMENTS, Remeasured, compare_measured, deterministic_problem
 from shardgym.evaluation.verify.records import StoredRecord, check_without_judge, read_file
 from shardgym.evaluation.verify.report import CheckStatus, RecordCheck, VerifyReport
-from shardgym.evaluation.verify.solve_again import GetCost, solve_again
+from shardgym.evaluation.verify.solve_again import TIMEOUT_S, GetCost, solve_again
 from shardgym.progress import ProgressBar
 from shardgym.records import canonical_json
 from shardgym.task import ShardingTask
@@ -27,6 +26,7 @@ def verify(
     *,
     trust: Collection[str] = (),
     solve: bool = False,
+    timeout_s: float = TIMEOUT_S,
     progress: bool = False,
 ) -> VerifyReport:
     """Score every stored plan again with its record's judge and settings, and check that records belong to their run.
@@ -39,6 +39,7 @@ def verify(
         trust: judges and solvers of the form `module:Class` that may be imported; a record that names another is
             skipped, so that somebody else's file cannot make this process run code.
         solve: solve every task again, too, with the record's solver, seed and oracle, and compare plans.
+        timeout_s: seconds that solving a plan again may take; a solver that takes longer is not checked, and named.
         progress: draw a progress bar on standard error when it is a terminal.
 
     Raises:
@@ -71,7 +72,7 @@ def verify(
         with ExitStack() as stack:
             get_oracle = _cost_maker("oracle", trust, stack)
             bar = stack.enter_context(ProgressBar(shown=progress, total=len(records), unit="plan", desc="solve"))
-            solved, not_solved = solve_again(records, checks, trust, get_oracle, bar.update)
+            solved, not_solved = solve_again(records, checks, trust, get_oracle, bar.update, timeout_s)
         checks |= {check.where: check for check in solved}
         gaps += not_solved
     named = {

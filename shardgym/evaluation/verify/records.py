@@ -9,7 +9,7 @@ from pathlib import Path
 from shardgym.costs.base import PlanCost
 from shardgym.errors import InputError
 from shardgym.evaluation.result import RECORDS, RUN_INFO, Result, RunInfo
-from shardgym.evaluation.scoring import check_label
+from shardgym.evaluation.solver_spec import check_label
 from shardgym.evaluation.verify.report import CheckStatus, RecordCheck, format_ranges, format_tasks
 from shardgym.files import read_lines
 from shardgym.plan import ShardingPlan, plan_problems

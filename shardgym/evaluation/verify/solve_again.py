@@ -5,18 +5,26 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from shardgym.costs.base import CostModel, judges_closed
 from shardgym.errors import InputError, MissingDependencyError
 from shardgym.evaluation.result import RECORDS, RUN_INFO, Result, RunInfo, read_task
-from shardgym.evaluation.scoring import Attempt, PreparedSolver, SolverSpec, prepare_solvers, solve_task
+from shardgym.evaluation.solver_process import host_solver
+from shardgym.evaluation.solver_spec import SolverSpec, check_solvers
+from shardgym.evaluation.solving import Attempt, SolverHost
 from shardgym.evaluation.verify.records import StoredRecord
 from shardgym.evaluation.verify.report import RecordCheck
 
 #: Returns the cost model of a name and settings, or None and why it cannot be made here.
 GetCost = Callable[[str, Mapping[str, Any]], tuple[CostModel | None, str]]
+
+#: Settings in somebody else's records may ask for anything: a plan may take so many seconds unless more are given, ...
+TIMEOUT_S = 600.0
+#: ... and so much memory: ten times what the hungriest of our solvers needs.
+MAX_BYTES = 2**34
 
 
 def solve_again(
@@ -25,6 +33,7 @@ def solve_again(
     trust: Collection[str],
     get_oracle: GetCost,
     on_record: Callable[[], object],
+    timeout_s: float = TIMEOUT_S,
 ) -> tuple[list[RecordCheck], list[str]]:
     """Solve with the oracle that `run.json` names, as the run did, and compare plans.
 
@@ -34,44 +43,56 @@ def solve_again(
         trust: solvers of the form `module:Class` that may be imported.
         get_oracle: makes oracles.
         on_record: called after every record.
+        timeout_s: seconds that a plan may take.
 
     Returns:
         The updated checks, in the order of the records, and one line per reason why some could not be solved again.
     """
-    solvers: dict[tuple[str, str], PreparedSolver | str] = {}
+    hosts: dict[tuple[str, str, int], SolverHost | str] = {}
     not_solved: Counter[str] = Counter()
     found = []
-    with judges_closed():
+    with ExitStack() as stack:
+        stack.enter_context(judges_closed())
         for record in records:
             check = checks[record.where]
             if check.status not in ("mismatch", "unreadable"):
                 oracle, why_not = _oracle_of(record.path, get_oracle)
                 result = record.result
-                key = (result.solver, result.recipe)
-                if key not in solvers:
-                    solvers[key] = _prepare(result, trust)
-                solver = solvers[key]
-                if oracle is None:
-                    not_solved[why_not] += 1
-                elif isinstance(solver, str):
-                    not_solved[solver] += 1
-                else:
+                key = (result.solver, result.recipe, id(oracle))
+                if oracle is not None and key not in hosts:
+                    hosts[key] = _host(result, trust, oracle, timeout_s, stack)
+                host = hosts[key] if oracle is not None else why_not
+                if not isinstance(host, str):
                     task = read_task(result, record.path.parent)
-                    check = _compare(result, check, solve_task(solver, task, oracle, result.seed))
+                    attempt = host.solve(task, result.seed, None, None)
+                    if attempt.timed_out:
+                        hosts[key] = f"{result.solver} takes longer than {timeout_s:g} s: --timeout gives it more"
+                        host = str(hosts[key])
+                    else:
+                        check = _compare(result, check, attempt)
+                if isinstance(host, str):
+                    not_solved[host] += 1
             found.append(check)
             on_record()
     return found, [f"{count} not solved again: {why}" for why, count in not_solved.items()]
 
 
-def _prepare(result: Result, trust: Collection[str]) -> PreparedSolver | str:
-    """Return the solver of a record, or why it cannot be made."""
+def _host(
+    result: Result, trust: Collection[str], oracle: CostModel, timeout_s: float, stack: ExitStack
+) -> SolverHost | str:
+    """Return where the solver of a record works, which the stack ends, or why it cannot be made."""
     name = result.made_from or result.solver
     if ":" in name and name not in trust:
         return f"the solver is '{name}': to import it, pass --trust {name}"
     try:
-        return prepare_solvers([SolverSpec(name, result.solver_settings, result.solver)])[0]
+        (spec,) = check_solvers([SolverSpec(name, result.solver_settings, result.solver)])
+        host = host_solver(spec, oracle, timeout_s=timeout_s, max_bytes=MAX_BYTES)
+        stack.callback(host.close)
+        host.start()
+        host.wait_until_made()
     except (InputError, MissingDependencyError) as error:
         return f"the solver cannot be made here: {error}"
+    return host
 
 
 def _oracle_of(file: Path, get_oracle: GetCost) -> tuple[CostModel | None, str]:
@@ -95,8 +116,8 @@ def _compare(result: Result, check: RecordCheck, attempt: Attempt) -> RecordChec
     before = (failure, result.plan.digest if result.plan is not None else None)
     now = (attempt.failure, attempt.plan.digest if attempt.plan is not None else None)
     other_weights = ""
-    if result.weights_digest and result.weights_digest != attempt.weights_digest:
-        at_hand = attempt.weights_digest[:12] or "none"
+    if result.weights_digest and result.weights_digest != attempt.answer.weights_digest:
+        at_hand = attempt.answer.weights_digest[:12] or "none"
         other_weights = f"the weights of the record are {result.weights_digest[:12]}, those at hand are {at_hand}"
     if before != now:
         if attempt.plan is None:

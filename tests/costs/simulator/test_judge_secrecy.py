@@ -15,7 +15,7 @@ from evaluation_toys import ToySuite
 
 from shardgym import InputError, ShardingPlan, make_cost
 from shardgym.conformance import check_solver
-from shardgym.evaluation import evaluate, scoring
+from shardgym.evaluation import evaluate, solver_spec
 
 
 def reachable(root: object) -> list[object]:
@@ -110,6 +110,9 @@ class Prying:
                 self.answers[name] = reach(self.model, self.kept, task, plan)
             except InputError as error:
                 self.answers[name] = error
+        assert self.answers.keys() == TRIES.keys()
+        for name, answer in self.answers.items():
+            assert "scores plans: a solver may query the oracle" in str(answer), name
         return plan
 
 
@@ -145,23 +148,22 @@ TRIES = {
 }
 
 
-def test_a_solver_in_a_run_reaches_the_judge_by_no_public_call(model, judge, task, tmp_path, monkeypatch):
-    made = []
+@pytest.mark.parametrize("isolate", [True, False])
+def test_a_solver_in_a_run_reaches_the_judge_by_no_public_call(model, judge, task, tmp_path, monkeypatch, isolate):
+    """It fails, and so does its record, when one of its tries succeeds."""
 
     def solver(name):
-        made.append(Prying())
-        made[0].model, made[0].kept = model, judge
-        return made[0]
+        made = Prying()
+        made.model, made.kept = model, judge
+        return made
 
-    monkeypatch.setattr("shardgym.evaluation.scoring.make_solver", solver)
+    monkeypatch.setattr(solver_spec, "make_solver", solver)
     (record,) = evaluate(
-        ToySuite([task]), ["prying"], out=tmp_path, judge=judge, oracle="simulator", oracle_settings={"weights": model}
-    )
+        ToySuite([task]), ["my:Prying"], out=tmp_path, judge=judge, oracle="simulator",
+        oracle_settings={"weights": model}, isolate=isolate,
+    )  # fmt: skip
     assert record.status == "ok", record.reason
     assert record.cost == judge.evaluate(task, [record.plan])[0]
-    assert made[0].answers.keys() == TRIES.keys()
-    for name, answer in made[0].answers.items():
-        assert "scores plans: a solver may query the oracle" in str(answer), name
     assert make_cost("simulator", weights=model, role="judge").version == judge.version
 
 
@@ -233,12 +235,12 @@ def test_a_thread_that_outlives_solve_finds_the_judge_closed_until_the_run_ends(
         assert evaluate_one(task, plans) == before
         return before
 
-    monkeypatch.setattr("shardgym.evaluation.scoring.make_solver", solver)
+    monkeypatch.setattr("shardgym.evaluation.solver_spec.make_solver", solver)
     monkeypatch.setattr(judge, "evaluate", evaluate_and_wait)
     try:
         (record,) = evaluate(
-            ToySuite([task]), ["lurking"], out=tmp_path, judge=judge, oracle="simulator",
-            oracle_settings={"weights": model},
+            ToySuite([task]), ["my:Lurking"], out=tmp_path, judge=judge, oracle="simulator",
+            oracle_settings={"weights": model}, isolate=False,
         )  # fmt: skip
     finally:
         made[0].done.set()
@@ -267,9 +269,9 @@ class Nesting:
 def test_a_run_that_a_solver_starts_is_refused_the_judge(model, judge, task, tmp_path, monkeypatch):
     solver = Nesting()
     solver.model, solver.folder = model, tmp_path / "inner"
-    make = scoring.make_solver
-    monkeypatch.setattr(scoring, "make_solver", lambda name: solver if name == "nesting" else make(name))
-    (record,) = evaluate(ToySuite([task]), ["nesting"], out=tmp_path / "outer", judge=judge, oracle="roofline")
+    make = solver_spec.make_solver
+    monkeypatch.setattr(solver_spec, "make_solver", lambda name: solver if name == "my:Nesting" else make(name))
+    (record,) = evaluate(ToySuite([task]), ["my:Nesting"], out=tmp_path / "outer", judge=judge, oracle="roofline")
     assert record.status == "error"
     assert "until the run that goes on has ended, only that run may ask it" in str(record.reason)
 
@@ -280,9 +282,9 @@ class Interrupting:
 
 
 def test_judges_are_open_again_after_a_run_that_was_interrupted(model, judge, task, plans, tmp_path, monkeypatch):
-    monkeypatch.setattr(scoring, "make_solver", lambda name: Interrupting())
+    monkeypatch.setattr(solver_spec, "make_solver", lambda name: Interrupting())
     with pytest.raises(KeyboardInterrupt):
-        evaluate(ToySuite([task]), ["interrupting"], out=tmp_path, judge=judge, oracle="roofline")
+        evaluate(ToySuite([task]), ["my:Interrupting"], out=tmp_path, judge=judge, oracle="roofline", isolate=False)
     assert judge.evaluate(task, plans[:1])[0].feasible
 
 

@@ -1,0 +1,246 @@
+"""One call of a solver: what it answers, as plain data that crosses processes, and the attempt that this amounts to."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from shardgym.arguments import describe
+from shardgym.costs.base import CostModel
+from shardgym.errors import NO_PLAN, InfeasiblePlanError, InputError, one_line
+from shardgym.evaluation.result import Status
+from shardgym.evaluation.solver_spec import SolverSpec
+from shardgym.plan import ShardingPlan
+from shardgym.provenance import utc_now
+from shardgym.solver import Solver, call_solver, warm_up
+from shardgym.task import ShardingTask
+
+#: Takes a heading and a traceback.
+ErrorLog = Callable[[str, str], None]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a solver's call came to, JSON-ready: the process that solves sends it to the one that keeps records.
+
+    Attributes:
+        started: UTC.
+        seconds: that the call took, without warming up.
+        cpu_seconds: processor time of that, over all threads of the process that solved.
+        failure: None when the solver returned something.
+        reason: one line, why it failed.
+        trace: traceback of an error.
+        plan: JSON of the plan that it returned.
+        weights_digest: of the weights that the solver solved with; "" when it has none.
+        training_time_s: that these took to train; None where not known.
+    """
+
+    started: str
+    seconds: float
+    cpu_seconds: float
+    failure: Literal["infeasible", "error"] | None = None
+    reason: str | None = None
+    trace: str | None = None
+    plan: str | None = None
+    weights_digest: str = ""
+    training_time_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What a solver returned for a task, checked and not yet scored.
+
+    Attributes:
+        spec: who solved.
+        seed: given to the solver.
+        answer: what the solver said.
+        failure: status other than "ok"; None for a feasible plan.
+        reason: one line, why it failed.
+        plan: None when there is none for this task.
+        timed_out: whether the solver was stopped because it took too long.
+    """
+
+    spec: SolverSpec
+    seed: int
+    answer: Answer
+    failure: Status | None = None
+    reason: str | None = None
+    plan: ShardingPlan | None = None
+    timed_out: bool = False
+
+
+class SolverHost(Protocol):
+    """Where a solver lives and solves: in a process of its own, or in this one."""
+
+    @property
+    def spec(self) -> SolverSpec:
+        """What the solver is made from."""
+
+    def start(self) -> None:
+        """Make the solver; may return before it is made, and what is wrong is raised later then."""
+
+    def wait_until_made(self) -> None:
+        """Return when the solver is made; raises `InputError` when it cannot be."""
+
+    def solve(self, task: ShardingTask, seed: int, time_limit_s: float | None, log: ErrorLog | None) -> Attempt:
+        """Let the solver solve a task. Whatever it does becomes an attempt; `log` takes tracebacks."""
+
+    def close(self) -> None:
+        """End what was started."""
+
+
+class Solving:
+    """A solver that was made. It warms up before its first task; where that fails, it tries again before the next one.
+
+    Args:
+        solver: the solver.
+        oracle: what it may query.
+        caught: exceptions of the solver that become failures.
+    """
+
+    def __init__(
+        self,
+        solver: Solver,
+        oracle: CostModel,
+        caught: tuple[type[BaseException], ...] = (Exception, SystemExit),
+    ) -> None:
+        self._solver = solver
+        self._oracle = oracle
+        self._caught = caught
+        self._is_warm = False
+
+    def answer(self, task_json: str, seed: int, time_limit_s: float | None) -> Answer:
+        """Call the solver with a task of its own, and time the call.
+
+        Whatever the solver raises becomes a failure with a reason; so does changing the task. Wherever the solver goes,
+        the current folder stays.
+        """
+        task = ShardingTask.from_json(task_json)
+        failure: Literal["infeasible", "error"] | None = None
+        reason: str | None = None
+        trace: str | None = None
+        plan: str | None = None
+        weights_digest = ""
+        training_time_s = None
+        started = utc_now()
+        clock = time.perf_counter()
+        cpu_clock = time.process_time()
+        with contextlib.chdir(os.curdir):
+            try:
+                if not self._is_warm:
+                    warm_up(self._solver, task, self._oracle)
+                    self._is_warm = True
+                clock = time.perf_counter()
+                cpu_clock = time.process_time()
+                returned: object = call_solver(self._solver, task, self._oracle, seed, time_limit_s=time_limit_s)
+            except NO_PLAN as error:
+                failure = "infeasible"
+                reason = one_line(error, with_type=False)
+            except self._caught as error:
+                failure = "error"
+                reason = one_line(error)
+                trace = traceback.format_exc()
+            seconds = time.perf_counter() - clock
+            cpu_seconds = time.process_time() - cpu_clock
+            try:
+                if failure is None:
+                    plan = _plan_json(returned)
+                weights_digest, training_time_s = _weights_of(self._solver)
+            except Exception as error:  # a property may raise anything
+                failure = "error"
+                reason = one_line(error, with_type=not isinstance(error, InputError))
+                plan = None
+        try:
+            is_changed = task.to_json() != task_json
+        except (ValueError, TypeError, AttributeError):  # changed into something that is no record any more
+            is_changed = True
+        if is_changed:
+            failure = "error"
+            reason = "the solver changed the task"
+            plan = None
+        return Answer(
+            started, seconds, cpu_seconds, failure, reason, trace, plan, weights_digest, training_time_s
+        )  # fmt: skip
+
+
+def _plan_json(returned: object) -> str:
+    """Return the JSON of what a solver returned; raises `InputError` when it is no plan."""
+    if not isinstance(returned, ShardingPlan):
+        raise InputError(f"the solver returned {type(returned).__name__}, not a ShardingPlan")
+    try:
+        return str(returned.to_json())
+    except Exception as error:  # a subclass with methods of its own, or fields that were changed by force
+        raise InputError(f"the solver returned a broken plan: {one_line(error)}") from None
+
+
+def _weights_of(solver: Solver) -> tuple[str, float | None]:
+    """Return the digest of a solver's weights and the seconds they took to train; raises `InputError` for nonsense."""
+    digest = getattr(solver, "weights_digest", None) or ""
+    if not isinstance(digest, str) or not re.fullmatch(r"([0-9a-f]{64})?", digest):
+        raise InputError(f"weights_digest of the solver: expected 64 hexadecimal digits or '', got {describe(digest)}")
+    seconds = getattr(solver, "training_time_s", None)
+    if seconds is not None and not (isinstance(seconds, int | float) and 0 <= seconds < math.inf):
+        raise InputError(f"training_time_s of the solver: expected seconds or None, got {describe(seconds)}")
+    return digest, seconds
+
+
+def attempt_of(spec: SolverSpec, seed: int, task: ShardingTask, answer: Answer) -> Attempt:
+    """Check the plan of an answer, here and not where the solver could change how."""
+    if answer.plan is None:
+        return Attempt(spec, seed, answer, answer.failure or "error", answer.reason or "the solver returned nothing")
+    try:
+        plan = ShardingPlan.from_json(answer.plan)
+    except InputError as error:
+        return Attempt(spec, seed, answer, "error", f"the solver returned a broken plan: {one_line(error)}")
+    try:
+        plan.validate(task)
+    except InfeasiblePlanError as error:
+        return Attempt(spec, seed, answer, "infeasible", one_line(error, with_type=False), plan)
+    except InputError as error:
+        return Attempt(spec, seed, answer, "error", one_line(error, with_type=False))
+    return Attempt(spec, seed, answer, plan=plan)
+
+
+class InlineSolver:
+    """A solver in this process, for debuggers and for systems without fork: what ends it ends the run.
+
+    Args:
+        spec: what it is made from.
+        oracle: what it may query.
+    """
+
+    def __init__(self, spec: SolverSpec, oracle: CostModel) -> None:
+        self.spec = spec
+        self._oracle = oracle
+        self._solving: Solving | None = None
+
+    def start(self) -> None:
+        """Make the solver; raises what `make_solver` does."""
+        self._solving = Solving(self.spec.make(), self._oracle)
+
+    def wait_until_made(self) -> None:
+        """Return at once."""
+
+    def solve(self, task: ShardingTask, seed: int, time_limit_s: float | None, log: ErrorLog | None) -> Attempt:
+        """Let the solver solve a task; a keyboard interrupt gets through."""
+        assert self._solving is not None
+        answer = self._solving.answer(task.to_json(), seed, time_limit_s)
+        log_trace(self.spec, task, seed, answer, log)
+        return attempt_of(self.spec, seed, task, answer)
+
+    def close(self) -> None:
+        """Forget the solver."""
+        self._solving = None
+
+
+def log_trace(spec: SolverSpec, task: ShardingTask, seed: int, answer: Answer, log: ErrorLog | None) -> None:
+    """Hand the traceback of an answer that has one to the file of errors."""
+    if answer.trace is not None and log is not None:
+        log(f"{spec.title}, task {task.name or task.digest[:12]}, seed {seed}", answer.trace)

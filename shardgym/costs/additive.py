@@ -114,16 +114,23 @@ class NumberedShards(abc.ABC):
             widths: columns of every device, shape (P, D).
         """
         if np.ndim(tasks) == 0:
-            return exchange_times(self._tasks[int(tasks)], compute_ms, widths)
+            return self.exchange_of(self._tasks[int(tasks)], compute_ms, widths)
         alike = self._first_alike["task"][tasks]
         numbers = np.unique(alike).tolist()
         if len(numbers) == 1:
-            return exchange_times(self._tasks[numbers[0]], compute_ms, widths)
+            return self.exchange_of(self._tasks[numbers[0]], compute_ms, widths)
         times = np.zeros((3, *widths.shape))
         for number in numbers:
             rows = alike == number
-            times[:, rows] = exchange_times(self._tasks[number], compute_ms[rows], widths[rows])
+            times[:, rows] = self.exchange_of(self._tasks[number], compute_ms[rows], widths[rows])
         return ExchangeTimes(*times)
+
+    def exchange_of(self, task: ShardingTask, compute_ms: Floats, widths: Floats) -> ExchangeTimes:
+        """Return what `modelled_exchanges` says of placements of one task; a link model of your own goes here.
+
+        It may depend on the task's devices, batch, precision and links, and on nothing else of the task.
+        """
+        return exchange_times(task, compute_ms, widths)
 
 
 class AdditiveCosts(NumberedShards):

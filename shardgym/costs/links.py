@@ -72,7 +72,11 @@ def exchange_times(task: ShardingTask, compute_ms: Floats, widths: Ints | Floats
         different times, and the wait for the last one counts as communication of those that wait (as in the measured
         protocol). Backward starts aligned.
     """
-    transfer = transfer_ms(task.topology, widths, task.batch_size, ELEMENT_BYTES[task.precision])
+    return after_compute(compute_ms, transfer_ms(task.topology, widths, task.batch_size, ELEMENT_BYTES[task.precision]))
+
+
+def after_compute(compute_ms: Floats, transfer: Floats) -> ExchangeTimes:
+    """Return the same from what an exchange with aligned start takes, both ways alike; all in ms, shape (..., D)."""
     offsets = start_offsets(compute_ms + transfer)
     return ExchangeTimes(offsets.max(axis=-1, keepdims=True) - offsets + transfer, transfer, offsets)
 

@@ -43,6 +43,7 @@ class WholePlans(ColumnsCost):
 
 COSTS = {
     "roofline": lambda: make_cost("roofline"), "h100": lambda: make_cost("roofline", hardware="h100"),
+    "gpu": lambda: make_cost("gpu", hardware="a100"),
     "simulator": lambda: make_cost("simulator"), "columns": ColumnsCost,
     "torchrec_rating": lambda: make_cost("torchrec_rating"),
 }  # fmt: skip

@@ -1,0 +1,102 @@
+"""GPU cards by name: what their data sheets say, and what of it was measured and published."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardgym.errors import UnknownNameError
+
+_GB = 1e9
+_MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Card:
+    """One GPU. Bandwidths are bytes per second, of one direction where links have two.
+
+    Attributes:
+        memory_bandwidth: of streaming reads: measured where somebody published it, else `STREAM_SHARE` of the peak.
+        l2_bytes: size of the second-level cache.
+        sms: streaming multiprocessors.
+        clock_hz: boost clock.
+        nvlink: to other GPUs of its domain; PCIe where the card has no NVLink.
+        nic: its network card, to other domains.
+        domain_size: GPUs that share the fast links.
+        host: PCIe or other link to the memory of the host.
+        source: where the figures come from.
+    """
+
+    memory_bandwidth: float
+    l2_bytes: int
+    sms: int
+    clock_hz: float
+    nvlink: float
+    nic: float
+    domain_size: int
+    host: float
+    source: str
+
+    @property
+    def sm_clocks(self) -> float:
+        """Clocks of all multiprocessors per second."""
+        return self.sms * self.clock_hz
+
+
+#: Streaming reads over the peak of the data sheet, the median of what is published: V100 866/900, A100-40 1490/1555,
+#: A100-80 1769 and 1850/2039, H100 PCIe 1942/2039, H200 3888/4800 GB/s. For cards without a published stream.
+STREAM_SHARE = 0.93
+
+# Sources of the figures that several cards share.
+_STREAMS = "stream: te42kyfo/gpu-benches @1c36d50"
+_CLOCK = "clock: FP32 rate / (multiprocessors x lanes x 2)"
+
+#: Names without a size or form are those of topologies: `a100` has 80 GB, `h100` is SXM.
+CARDS: dict[str, Card] = {
+    "rtx-2080-ti": Card(
+        583.8 * _GB, 5632 * 1024, 68, 1.545e9, 10 * _GB, 1.25 * _GB, 8, 15.75 * _GB,
+        "NVIDIA Turing whitepaper (TU102); memory: published microbenchmark, 543.7 GiB/s; links: PCIe 3.0 x16 of a "
+        "host that they share, 10 GbE",
+    ),
+    "v100": Card(
+        866 * _GB, 6 * _MIB, 80, 1.53e9, 150 * _GB, 12.5 * _GB, 8, 15.75 * _GB,
+        f"NVIDIA V100 data sheet (SXM2); {_STREAMS} v100.txt; {_CLOCK}; links: NVLink 2, 100 Gbit/s, PCIe 3.0",
+    ),
+    "a100-40": Card(
+        1490 * _GB, 40 * _MIB, 108, 1.41e9, 300 * _GB, 25 * _GB, 8, 31.5 * _GB,
+        f"NVIDIA A100 data sheet (SXM, 40 GB); {_STREAMS} a100_40.txt; {_CLOCK}; links: NVLink 3, HDR, PCIe 4.0",
+    ),
+    "a100": Card(
+        1850 * _GB, 40 * _MIB, 108, 1.41e9, 300 * _GB, 25 * _GB, 8, 31.5 * _GB,
+        "NVIDIA A100 data sheet (SXM, 80 GB); stream: te42kyfo/gpu-benches gpu-l2-cache, sets of 100 MB and more; "
+        f"{_CLOCK}; links: NVLink 3, HDR, PCIe 4.0",
+    ),
+    "h100": Card(
+        STREAM_SHARE * 3350 * _GB, 50 * _MIB, 132, 1.98e9, 450 * _GB, 50 * _GB, 8, 63 * _GB,
+        f"NVIDIA H100 data sheet (SXM); {_CLOCK}; links: NVLink 4, NDR, PCIe 5.0",
+    ),
+    "h100-pcie": Card(
+        1942 * _GB, 50 * _MIB, 114, 1.755e9, 300 * _GB, 50 * _GB, 2, 63 * _GB,
+        f"NVIDIA H100 data sheet (PCIe); {_STREAMS} h100_pcie.txt; {_CLOCK}; links: NVLink bridge of two cards, NDR, "
+        "PCIe 5.0",
+    ),
+    "h200": Card(
+        3888 * _GB, 50 * _MIB, 132, 1.98e9, 450 * _GB, 50 * _GB, 8, 63 * _GB,
+        "NVIDIA H200 data sheet (SXM); stream: te42kyfo/gpu-benches gpu-l2-cache, sets of 120 MB and more; "
+        f"{_CLOCK}; links: NVLink 4, NDR, PCIe 5.0",
+    ),
+    "b200": Card(
+        STREAM_SHARE * 8000 * _GB, 126 * _MIB, 148, 1.965e9, 900 * _GB, 50 * _GB, 8, 63 * _GB,
+        f"NVIDIA B200 data sheet (HGX); L2: 126 MiB as CUDA reports it; {_CLOCK}; links: NVLink 5, NDR, PCIe 5.0",
+    ),
+}  # fmt: skip
+
+
+def card(name: str) -> Card:
+    """Return a card by name.
+
+    Raises:
+        UnknownNameError: no such card; the closest names are given.
+    """
+    if name not in CARDS:
+        raise UnknownNameError("GPU", name, CARDS)
+    return CARDS[name]

@@ -1,0 +1,135 @@
+"""GpuCost: what FBGEMM's fused kernels and NCCL's all-to-all take on a GPU, without one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from shardgym.arrays import Floats, Ints
+from shardgym.costs.additive import AdditiveCosts, ShardKey
+from shardgym.costs.base import CostModel, PlanCost
+from shardgym.costs.gpu.cards import CARDS, Card, card
+from shardgym.costs.gpu.exchange import exchange_ms, exchange_topology
+from shardgym.costs.gpu.kernels import ShardSizes, Work, backward_ms, forward_ms, shard_work
+from shardgym.costs.gpu.reuse import row_classes
+from shardgym.costs.links import ExchangeTimes, after_compute
+from shardgym.errors import InputError
+from shardgym.plan import ShardingPlan
+from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask
+
+#: Tasks whose shards are kept; solvers and environments return to the same few.
+_TASKS_KEPT = 256
+
+
+class GpuCost(CostModel):
+    """A model of fused kernels and of exchanges on GPUs, held against published measurements (docs/gpu-model.md).
+
+    All tables of a device share launches, the L2 cache and the memory bus: see `kernels.py`. Exchanges: `exchange.py`.
+    Nothing of it was measured by us.
+
+    Args:
+        hardware: a key of `shardgym.costs.gpu.cards.CARDS`, which brings its links along. When None, each task's
+            topology names device and links.
+
+    Raises:
+        UnknownNameError: no such card.
+        InputError: the topology of a task names a device that is no GPU.
+    """
+
+    name = "gpu"
+    version = "1"
+    deterministic = True
+
+    def __init__(self, hardware: str | None = None) -> None:
+        self._override = hardware
+        if hardware is not None:
+            card(hardware)
+        self._prices = AdditiveGpu(hardware)
+
+    @property
+    def hardware(self) -> str:
+        """Return "CARD-modelled", or "gpu-modelled" when each task names its own."""
+        return f"{self._override or 'gpu'}-modelled"
+
+    def settings(self) -> dict[str, Any]:
+        """Return the keyword arguments that make this cost model again."""
+        return {} if self._override is None else {"hardware": self._override}
+
+    def additive(self) -> AdditiveGpu:
+        """See `CostModel`."""
+        return AdditiveGpu(self._override)
+
+    def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
+        """See `CostModel`."""
+        if self._prices.num_tasks > _TASKS_KEPT:
+            self._prices = AdditiveGpu(self._override)
+        per_device = self._prices.plans_ms(task, plans)
+        return [PlanCost(ms, self.name, self.version, self.hardware) for ms in per_device]
+
+
+class AdditiveGpu(AdditiveCosts):
+    """The prices of `GpuCost`: latents are the work of shards, by the columns of `Work`.
+
+    Args:
+        hardware: as in `GpuCost`.
+    """
+
+    def __init__(self, hardware: str | None = None) -> None:
+        super().__init__(num_latents=len(Work))
+        self._card = None if hardware is None else card(hardware)
+
+    def describe(self, task: ShardingTask, keys: Sequence[ShardKey]) -> dict[str, Floats]:
+        """See `AdditiveCosts`; a device that is no GPU is an `InputError`."""
+        return {"latents": shard_work(self._card or card_of(task), shard_sizes(task, keys))}
+
+    def device_ms(self, sums: Floats, counts: Ints) -> Floats:
+        """See `AdditiveCosts`."""
+        some = np.maximum(counts, 1)
+        times = np.stack([forward_ms(sums, some), backward_ms(sums)], axis=-1)
+        return np.where(counts[..., None] > 0, times, 0.0)
+
+    def exchange_of(self, task: ShardingTask, compute_ms: Floats, widths: Floats) -> ExchangeTimes:
+        """See `AdditiveCosts`."""
+        links = exchange_topology(self._card, task.topology)
+        return after_compute(compute_ms, exchange_ms(links, widths, task.batch_size, ELEMENT_BYTES[task.precision]))
+
+
+def card_of(task: ShardingTask) -> Card:
+    """Return the card that a task's topology names.
+
+    Raises:
+        InputError: its device is no GPU that is known.
+    """
+    device = task.topology.device
+    if device not in CARDS:
+        raise InputError(
+            f"cost 'gpu': the task's device '{device}' is none of {', '.join(CARDS)}: name a card, as in "
+            "'gpu,hardware=h100'"
+        )
+    return CARDS[device]
+
+
+def shard_sizes(task: ShardingTask, keys: Sequence[ShardKey]) -> ShardSizes:
+    """Return the sizes of shards: table, rows and columns of each.
+
+    The position of rows does not matter: popular ones are spread evenly, so a range of rows gets its share.
+    """
+    tables = [task.table(name) for name, _, _ in keys]
+    rows = np.array([key[1] for key in keys], dtype=np.float64)
+    columns = np.array([key[2] for key in keys], dtype=np.float64)
+    share = rows / np.array([table.num_embeddings for table in tables])
+    classes = [row_classes(table, task.batch_size) for table in tables]
+    per_weight, per_row = OPTIMIZER_STATE[task.optimizer]
+    width_bytes = columns * ELEMENT_BYTES[task.precision]
+    return ShardSizes(
+        bags=np.full(len(keys), float(task.batch_size)),
+        ids=task.batch_size * share * np.array([table.pooling_factor for table in tables]),
+        rows=rows,
+        width_bytes=width_bytes,
+        state_bytes=4.0 * (per_weight * columns + per_row),
+        output_bytes=width_bytes,
+        touched=np.stack([touched for touched, _ in classes]) * share[:, None],
+        accesses=np.stack([accesses for _, accesses in classes]),
+    )

@@ -1,0 +1,96 @@
+"""The all-to-all of pooled embeddings between GPUs: what links really carry, and what small messages cost.
+
+GPUs of one domain exchange over NVLink through a switch, all pairs at once; GPUs of different domains over one network
+card each. Both kinds of link work at the same time, each GPU takes as long as the busier direction of its busier link
+(`shardgym.costs.links`). To that come three things that collectives were measured to have:
+
+- links carry a share of what their data sheets say;
+- an exchange takes a start-up time, however small it is;
+- from small to large messages NCCL changes its protocol, which costs a ramp: with messages of `ramp_bytes` to each
+  peer, half of it.
+
+So an exchange of `(floor + ramp) * bandwidth` bytes is half as fast as a large one. All constants but `ramp_bytes` are
+fitted to published collectives by `python benchmarks/published_gpu.py --fit`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardgym.arrays import Floats
+from shardgym.costs.gpu.cards import Card
+from shardgym.costs.links import samples_per_device, transfer_ms
+from shardgym.topology import Topology
+
+
+@dataclass(frozen=True)
+class LinkConstants:
+    """What all links share.
+
+    Attributes:
+        fast_share: of NVLink's bandwidth that an all-to-all gets.
+        slow_share: likewise of a network card's.
+        fast_floor_us: start-up time inside of a domain.
+        slow_floor_us: start-up time between domains.
+        ramp_us: what large messages cost besides.
+        ramp_bytes: to each peer, with which half of the ramp is paid.
+    """
+
+    fast_share: float = 0.712
+    slow_share: float = 0.916
+    fast_floor_us: float = 15.5
+    slow_floor_us: float = 30.5
+    ramp_us: float = 12.3
+    ramp_bytes: float = 65536.0
+
+
+LINKS = LinkConstants()
+
+
+def achieved(topology: Topology, links: LinkConstants = LINKS) -> Topology:
+    """Return a topology with the bandwidths that its links are measured to have; its latencies stay."""
+    return dataclasses.replace(
+        topology,
+        intra_bandwidth=topology.intra_bandwidth * links.fast_share,
+        inter_bandwidth=topology.inter_bandwidth * links.slow_share,
+    )
+
+
+def topology_of(card: Card, num_devices: int, links: LinkConstants = LINKS) -> Topology:
+    """Return servers of a card with links of their data sheets, and start-up times as measured."""
+    return Topology(
+        num_devices=num_devices, memory_bytes=(1,) * num_devices, fast_domain_size=min(card.domain_size, num_devices),
+        intra_bandwidth=card.nvlink, inter_bandwidth=card.nic,
+        intra_latency_ms=links.fast_floor_us * 1e-3, inter_latency_ms=links.slow_floor_us * 1e-3,
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=256)
+def exchange_topology(card: Card | None, topology: Topology) -> Topology:
+    """Return the links that a task's exchanges are priced with: those of a card, or of the task's topology."""
+    return achieved(topology if card is None else topology_of(card, topology.num_devices))
+
+
+def exchange_ms(topology: Topology, widths: Floats, batch_size: int, element_bytes: int) -> Floats:
+    """Return the time of one all-to-all with aligned start on each device, in ms, shape (..., D).
+
+    Args:
+        topology: devices and links, as `exchange_topology` returns them.
+        widths: columns of each device's pooled output, of one plan or of many, shape (..., D).
+        batch_size: samples over all devices.
+        element_bytes: bytes of one value.
+    """
+    if topology.num_devices == 1:
+        return np.zeros_like(widths)
+    samples = float(samples_per_device(batch_size, topology.num_devices)[0])
+    message = widths.mean(axis=-1, keepdims=True) * samples * element_bytes
+    return transfer_ms(topology, widths, batch_size, element_bytes) + ramp_ms(message)
+
+
+def ramp_ms(message_bytes: Floats, links: LinkConstants = LINKS) -> Floats:
+    """Return what an exchange costs besides floor and bandwidth, in ms, by the bytes that go to each peer."""
+    return np.asarray(links.ramp_us * 1e-3 * message_bytes / (message_bytes + links.ramp_bytes), dtype=np.float64)

@@ -1,0 +1,211 @@
+"""What FBGEMM's fused embedding kernels do on a GPU, as amounts of work, and how long that takes.
+
+Forward, a group of threads takes a bag, reads its ids, fetches a row per id and writes the pooled row. Four things can
+hold this up, and each alone would take a time that is proportional to an amount of work, which is a sum over shards:
+
+- *memory*: rows that are not in the L2 cache, ids, offsets and pooled rows cross the memory bus;
+- *L2*: every row that is read crosses the L2 cache, in sectors of 32 bytes;
+- *lookups*: every lookup and every bag takes its turn on a multiprocessor, however narrow the row;
+- *chain*: the ids of one bag are read one after the other, which matters where a batch has few bags.
+
+They overlap, though not fully: the time is their p-norm. A p-norm is at most the sum of its parts, so a fused kernel is
+never dearer than its tables one by one, and it saves launches besides.
+
+Backward sorts all ids of the device, reads the gradient of every lookup, and reads and writes every distinct row and
+its optimiser state. Phases follow each other, and their times add up.
+
+Rates are shares of what a card can do (`cards.py`), the same for all cards: `KernelConstants`. Five of them are fitted
+to published measurements by `python benchmarks/published_gpu.py --fit`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from shardgym.arrays import Floats
+from shardgym.costs.gpu.cards import Card
+from shardgym.costs.gpu.reuse import missed_accesses
+
+#: Smallest number of bytes that crosses a bus of the GPU.
+SECTOR = 32
+ID_BYTES = 8
+#: Read per bag besides ids: two offsets.
+_OFFSET_BYTES = 16
+#: Bytes that a radix sort moves per id besides its passes: linearise, histogram, run-length encode; and per pass, with
+#: 8-byte keys and 4-byte values, each read and written.
+_SORT_BYTES = 52
+_PASS_BYTES = 24
+_BITS_PER_PASS = 8
+#: Threads that a multiprocessor keeps in flight for these kernels; 32 of them take a bag of rows of 128 columns.
+_THREADS_IN_FLIGHT = 1536
+#: Exponent under which the longest chain of several shards is taken, so that it follows from a sum.
+_CHAIN_NORM = 8
+
+
+@dataclass(frozen=True)
+class KernelConstants:
+    """Shares of what a card can do, and times that all cards share.
+
+    The L2's bandwidth and share are those of owensgroup/ml_perf_model (analysis/utils.py: 2,270.9 GB/s of an A100, rows
+    in nine tenths of the cache), launches are published for A100 and H200 (te42kyfo/gpu-benches, gpu-small-kernels).
+    Norm, chain and numbers of kernels are ours.
+
+    Attributes:
+        norm: exponent p of the overlap of memory, L2, lookups and chain.
+        gather_share: bandwidth of random rows over that of a stream; fitted.
+        update_share: bandwidth of scattered reads and writes over that of a stream; fitted.
+        sort_share: bandwidth of the sort over that of a stream; fitted.
+        l2_bytes_per_clock: that a multiprocessor fetches from the L2 cache.
+        l2_share: of the L2 cache that holds rows.
+        lookup_clocks: of a multiprocessor per lookup; fitted.
+        bag_clocks: of a multiprocessor per bag; fitted.
+        chain_us: time from the start of a bag to its first row.
+        chain_lookup_us: time per further lookup of the bag.
+        launch_us: of one kernel after the other.
+        forward_launches: kernels of the forward pass.
+        backward_launches: kernels of the backward pass.
+    """
+
+    norm: float = 3.0
+    gather_share: float = 0.921
+    update_share: float = 0.591
+    sort_share: float = 0.25
+    l2_bytes_per_clock: float = 14.9
+    l2_share: float = 0.9
+    lookup_clocks: float = 5.17
+    bag_clocks: float = 24.4
+    chain_us: float = 1.0
+    chain_lookup_us: float = 0.1
+    launch_us: float = 2.5
+    forward_launches: float = 2.0
+    backward_launches: float = 18.0
+
+
+KERNELS = KernelConstants()
+
+
+class Work(IntEnum):
+    """What a shard adds to the sum over its device, by column; ms unless said otherwise."""
+
+    MEMORY_ALONE = 0  #: with the whole L2 cache for the rows of one table
+    MEMORY_CROWDED = 1  #: with as many tables in flight as a batch lets in
+    L2 = 2
+    LOOKUPS = 3
+    CHAIN = 4  #: to the power of `_CHAIN_NORM`
+    GRADIENTS = 5
+    UPDATES = 6
+    SORT = 7  #: for one pass
+    SORT_FIXED = 8  #: besides passes
+    ROWS = 9  #: of weights: how many bits ids have
+    CROWD = 10  #: tables in flight if the device has enough of them, a number
+
+
+@dataclass(frozen=True)
+class ShardSizes:
+    """Sizes of n shards, each of shape (n,) unless said otherwise.
+
+    Attributes:
+        bags: samples of the batch.
+        ids: lookups of the batch.
+        rows: of the shard.
+        width_bytes: of a row.
+        state_bytes: of the optimiser state of a row.
+        output_bytes: of a pooled row.
+        touched: distinct rows by class, shape (n, classes).
+        accesses: to each of these rows, shape (n, classes).
+        pooled: whether a bag has one output row; otherwise every lookup has one.
+    """
+
+    bags: Floats
+    ids: Floats
+    rows: Floats
+    width_bytes: Floats
+    state_bytes: Floats
+    output_bytes: Floats
+    touched: Floats
+    accesses: Floats
+    pooled: bool = True
+
+
+def sectors(width_bytes: Floats) -> Floats:
+    """Round bytes up to whole sectors."""
+    return np.asarray(np.ceil(width_bytes / SECTOR) * SECTOR, dtype=np.float64)
+
+
+def shard_work(card: Card, sizes: ShardSizes, kernels: KernelConstants = KERNELS) -> Floats:
+    """Return what shards add to the sums of `forward_ms` and `backward_ms`, shape (n, len(Work))."""
+    bags, ids = sizes.bags, sizes.ids
+    stream_ms = 1e3 / card.memory_bandwidth
+    l2_ms = 1e3 / (kernels.l2_bytes_per_clock * card.sm_clocks)
+    clock_ms = 1e3 / card.sm_clocks
+    row_bytes = sectors(sizes.width_bytes)
+    outputs = bags if sizes.pooled else ids
+    streamed = ids * ID_BYTES + bags * _OFFSET_BYTES + outputs * sizes.output_bytes
+    distinct = sizes.touched.sum(axis=1)
+    cache = kernels.l2_share * card.l2_bytes / np.maximum(row_bytes, 1.0)
+
+    # Bags are taken table by table, so tables share the cache only where a batch has fewer bags than are in flight.
+    threads_of_bag = np.clip(2 ** np.ceil(np.log2(np.maximum(sizes.width_bytes / 16, 1))), 8, 32)
+    in_flight = card.sms * _THREADS_IN_FLIGHT / threads_of_bag
+    crowd = np.maximum(in_flight / np.maximum(outputs, 1.0), 1.0)
+
+    work = np.zeros((len(bags), len(Work)))
+    missed = missed_accesses(sizes.touched, sizes.accesses, cache)
+    work[:, Work.MEMORY_ALONE] = (missed * row_bytes / kernels.gather_share + streamed) * stream_ms
+    if (crowd > 1).any():
+        missed = missed_accesses(sizes.touched, sizes.accesses, cache / crowd)
+    work[:, Work.MEMORY_CROWDED] = (missed * row_bytes / kernels.gather_share + streamed) * stream_ms
+    work[:, Work.L2] = (ids * row_bytes + streamed) * l2_ms
+    # Without pooling, threads take lookups one after the other, whatever bag they are of.
+    bag_clocks = bags * kernels.bag_clocks if sizes.pooled else 0.0
+    work[:, Work.LOOKUPS] = (ids * kernels.lookup_clocks + bag_clocks) * clock_ms
+    length = ids / np.maximum(outputs, 1.0)
+    chain_ms = (kernels.chain_us + length * kernels.chain_lookup_us) * 1e-3
+    work[:, Work.CHAIN] = chain_ms**_CHAIN_NORM
+
+    # Sorted by row, lookups read gradients of bags in random order; each is read from memory once at least.
+    firsts = np.minimum(ids, outputs)
+    repeats = np.maximum(ids - firsts, 0.0)
+    gradient_bytes = sectors(sizes.output_bytes)
+    hit_share = np.minimum(1.0, kernels.l2_share * card.l2_bytes / np.maximum(firsts * gradient_bytes, 1.0))
+    read = (firsts + repeats * (1 - hit_share)) * gradient_bytes
+    work[:, Work.GRADIENTS] = np.maximum(read / kernels.gather_share * stream_ms, ids * gradient_bytes * l2_ms)
+    updated = row_bytes + np.where(sizes.state_bytes > 0, sectors(sizes.state_bytes), 0.0)
+    work[:, Work.UPDATES] = 2 * distinct * updated / kernels.update_share * stream_ms
+    work[:, Work.SORT] = ids * _PASS_BYTES / kernels.sort_share * stream_ms
+    work[:, Work.SORT_FIXED] = ids * _SORT_BYTES / kernels.sort_share * stream_ms
+    work[:, Work.ROWS] = sizes.rows
+    work[:, Work.CROWD] = crowd
+    return work
+
+
+def forward_ms(sums: Floats, counts: Floats, kernels: KernelConstants = KERNELS) -> Floats:
+    """Return the forward pass of devices in ms, shape (...).
+
+    Args:
+        sums: of what `shard_work` says of the shards of each device, shape (..., len(Work)).
+        counts: shards of each device, at least 1, shape (...).
+        kernels: shares and times of all cards.
+    """
+    crowd = np.maximum(sums[..., Work.CROWD] / counts, 1.0)
+    # Between one table and a full crowd, what is missed goes with the share of the cache that a table has.
+    lone = np.maximum(1 / np.minimum(counts, crowd) - 1 / crowd, 0.0) / np.maximum(1 - 1 / crowd, 1e-12)
+    crowded = np.where(crowd > 1, 1 - lone, 0.0)
+    memory = sums[..., Work.MEMORY_ALONE]
+    memory = memory + crowded * (sums[..., Work.MEMORY_CROWDED] - memory)
+    chain = sums[..., Work.CHAIN] ** (1 / _CHAIN_NORM)
+    p = kernels.norm
+    busy = (memory**p + sums[..., Work.L2] ** p + sums[..., Work.LOOKUPS] ** p + chain**p) ** (1 / p)
+    return np.asarray(busy + kernels.forward_launches * kernels.launch_us * 1e-3, dtype=np.float64)
+
+
+def backward_ms(sums: Floats, kernels: KernelConstants = KERNELS) -> Floats:
+    """Return the backward pass of devices in ms, shape (...); arguments as `forward_ms`."""
+    bits = np.ceil(np.log2(np.maximum(sums[..., Work.ROWS], 2.0)))
+    passes = np.ceil(bits / _BITS_PER_PASS)
+    sort = sums[..., Work.SORT_FIXED] + passes * sums[..., Work.SORT]
+    busy = sort + sums[..., Work.GRADIENTS] + sums[..., Work.UPDATES] + sums[..., Work.CHAIN] ** (1 / _CHAIN_NORM)
+    return np.asarray(busy + kernels.backward_launches * kernels.launch_us * 1e-3, dtype=np.float64)

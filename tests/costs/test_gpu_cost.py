@@ -1,0 +1,205 @@
+"""The GPU model: what fused kernels and exchanges must show, whatever the constants."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, make_cost
+from shardgym.costs.gpu.cards import CARDS, card
+from shardgym.costs.gpu.cost import shard_sizes
+from shardgym.costs.gpu.exchange import LINKS, exchange_ms, exchange_topology, ramp_ms, topology_of
+from shardgym.costs.gpu.kernels import KERNELS, Work, shard_work
+from shardgym.costs.gpu.reuse import missed_accesses, row_classes
+from shardgym.errors import UnknownNameError
+from shardgym.table import ZipfIds
+
+#: 16 MB: as much as fits an L2.
+TABLE = EmbeddingTable("t", 62_500, 64, 10.0)
+
+
+def compute(*tables, hardware="h100", batch_size=8192, shards=None, **options):
+    """Forward and backward ms of one device that holds all tables, or some shards."""
+    topology = Topology(num_devices=2, memory_bytes=2**40)
+    task = ShardingTask(tables, topology, batch_size, **options)
+    cost = make_cost("gpu", hardware=hardware)
+    state = cost.begin(task, shards)
+    for number in range(len(state.candidates)):
+        state.add(number, 0)
+    return state.compute_ms()[0]
+
+
+def copies(table, count):
+    return [dataclasses.replace(table, name=f"t{i}") for i in range(count)]
+
+
+@pytest.mark.parametrize("hardware", ["v100", "h100"])
+def test_fusing_many_small_tables_is_cheaper_than_their_sum(hardware):
+    small = dataclasses.replace(TABLE, num_embeddings=1000, pooling_factor=2.0)
+    fused = compute(*copies(small, 50), hardware=hardware, batch_size=2048)
+    assert (fused < 0.5 * 50 * compute(small, hardware=hardware, batch_size=2048)).all()
+
+
+def test_fusing_saves_launches_even_for_large_tables():
+    large = dataclasses.replace(TABLE, num_embeddings=10**6)
+    fused, single = compute(*copies(large, 8), batch_size=65536), compute(large, batch_size=65536)
+    assert (fused < 8 * single - 7 * 1e-3 * KERNELS.launch_us).all()
+    assert (fused > 6 * single).all()
+
+
+@pytest.mark.parametrize("columns", [16, 64, 128])
+def test_cutting_columns_repeats_the_work_of_ids(columns):
+    table = dataclasses.replace(TABLE, embedding_dim=columns)
+    halves = [Shard("t", (0, table.num_embeddings), cut, 0) for cut in ((0, columns // 2), (columns // 2, columns))]
+    whole, cut, half = compute(table), compute(table, shards=halves), compute(table, shards=halves[:1])
+    assert (cut > np.array([1.02, 1.1]) * whole).all()
+    assert (half > 0.5 * whole).all()
+
+
+@pytest.mark.parametrize(
+    ("hardware", "optimizer", "zipf"),
+    [("v100", "exact_sgd", False), ("a100", "rowwise_adagrad", True), ("b200", "adam", False), ("h100", "adam", True)],
+)
+def test_more_is_never_cheaper(hardware, optimizer, zipf):
+    """In batch, pooling, width and rows; and a table more on the device."""
+    table = dataclasses.replace(TABLE, ids=ZipfIds(s=1.05)) if zipf else TABLE
+    options = {"hardware": hardware, "optimizer": optimizer}
+    grown = {
+        "batch": [compute(table, batch_size=batch, **options) for batch in (64, 1024, 4096, 65536)],
+        "pooling": [compute(dataclasses.replace(table, pooling_factor=p), **options) for p in (0.5, 1.0, 10.0, 90.0)],
+        "width": [compute(dataclasses.replace(table, embedding_dim=d), **options) for d in (4, 8, 64, 124, 128, 512)],
+        "rows": [compute(dataclasses.replace(table, num_embeddings=e), **options) for e in (1, 10**3, 10**5, 10**8)],
+        "tables": [compute(*copies(table, n), batch_size=256, **options) for n in (1, 2, 5, 20)],
+    }
+    for name, times in grown.items():
+        assert (np.diff(times, axis=0) >= -1e-9).all(), name
+        assert (times[-1] > times[0]).all(), name
+
+
+def test_narrow_rows_are_bound_by_lookups_and_wide_ones_by_bytes():
+    narrow, wide = (
+        [compute(dataclasses.replace(TABLE, embedding_dim=d), batch_size=65536)[0] for d in pair]
+        for pair in ((4, 8), (256, 512))
+    )
+    assert narrow[1] < 1.05 * narrow[0]
+    assert wide[1] > 1.8 * wide[0]
+
+
+def test_rows_that_the_l2_cache_holds_are_cheaper_per_lookup():
+    per_lookup = [
+        compute(dataclasses.replace(TABLE, num_embeddings=rows, embedding_dim=256), batch_size=65536)[0]
+        for rows in (10_000, 10**7)
+    ]
+    assert per_lookup[1] > 1.3 * per_lookup[0]
+
+
+def test_small_batches_share_the_l2_cache_among_tables_and_large_ones_do_not():
+    """In a small batch many tables are in flight, so none of them has the cache to itself."""
+    table = dataclasses.replace(TABLE, embedding_dim=256, pooling_factor=200.0, ids=ZipfIds(s=1.0))
+    for batch, shared in ((512, True), (65536, False)):
+        task = ShardingTask((table,), Topology(num_devices=1, memory_bytes=2**40), batch)
+        work = shard_work(CARDS["a100"], shard_sizes(task, [("t", table.num_embeddings, 256)]))[0]
+        assert (work[Work.MEMORY_CROWDED] > 1.01 * work[Work.MEMORY_ALONE]) == shared
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rows"), [("exact_sgd", 0), ("rowwise_adagrad", 0.125), ("adagrad", 1), ("adam", 2)]
+)
+def test_optimiser_state_is_read_and_written_with_every_distinct_row(optimizer, rows):
+    """In units of a row of 256 bytes; a single value takes a sector of 32."""
+    added = compute(TABLE, optimizer=optimizer)[1] - compute(TABLE)[1]
+    distinct = row_classes(TABLE, 8192)[0].sum()
+    bandwidth = CARDS["h100"].memory_bandwidth * KERNELS.update_share
+    assert added == pytest.approx(rows * 2 * distinct * 256 / bandwidth * 1e3)
+
+
+def test_half_precision_is_cheaper_and_costs_the_same_lookups():
+    whole, half = (compute(TABLE, precision=p, batch_size=65536) for p in ("fp32", "fp16"))
+    assert (half < whole).all()
+    assert (half > 0.5 * whole).all()
+
+
+def test_uniform_rows_are_missed_as_far_as_the_table_does_not_fit():
+    rows, accesses = row_classes(dataclasses.replace(TABLE, num_embeddings=1000), 8192)
+    missed = missed_accesses(rows[None], accesses[None], np.array([250.0]))
+    assert missed[0] == pytest.approx(0.75 * 81920, rel=0.01)
+    assert missed_accesses(rows[None], accesses[None], np.array([2000.0]))[0] == pytest.approx(1000)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        dataclasses.replace(TABLE, ids=ZipfIds(s=1.05)),
+        dataclasses.replace(TABLE, reuse_histogram=(0.5, 0.25, 0.25, *[0.0] * 14)),
+        dataclasses.replace(TABLE, pooling_factor=0.001),
+        TABLE,
+    ],
+)
+def test_classes_of_rows_hold_all_ids_of_a_batch(table):
+    rows, accesses = row_classes(table, 8192)
+    assert rows @ accesses == pytest.approx(8192 * table.pooling_factor)
+    assert (accesses >= 1).all()
+    assert rows.sum() <= table.num_embeddings * (1 + 1e-9)
+
+
+def test_published_counts_of_distinct_rows_are_those_of_the_law():
+    """NVIDIA/recsys-examples logged 293,987 distinct rows of 1,048,576 ids of a power law with exponent 1.05."""
+    table = EmbeddingTable("t", 16_777_216, 128, 1.0, ids=ZipfIds(s=1.05))
+    assert row_classes(table, 1_048_576)[0].sum() == pytest.approx(293_987, rel=0.06)
+
+
+def test_a_table_that_is_never_looked_up_costs_launches_and_its_output():
+    idle = dataclasses.replace(TABLE, pooling_factor=0.0)
+    assert 0 < compute(idle)[0] < compute(TABLE)[0]
+
+
+def test_an_exchange_is_floor_ramp_and_bytes_over_achieved_bandwidth():
+    # 8 H100 in one domain, 64 columns each, 8,000 samples: 7 x 1,000 samples x 256 bytes to others.
+    links = exchange_topology(card("h100"), Topology(num_devices=8, memory_bytes=1))
+    found = exchange_ms(links, np.full(8, 64.0), 8000, 4)
+    sent = 7 * 1000 * 256 / (450e9 * LINKS.fast_share)
+    ramp = LINKS.ramp_us * 256_000 / (256_000 + LINKS.ramp_bytes)
+    assert found == pytest.approx(1e3 * sent + 1e-3 * (LINKS.fast_floor_us + ramp))
+
+
+def test_between_nodes_the_network_card_decides():
+    one, two = (
+        exchange_ms(
+            exchange_topology(card("h100"), Topology(num_devices=n, memory_bytes=1)), np.full(n, 512.0), 65536, 4
+        )
+        for n in (8, 16)
+    )
+    sent = 8 * 4096 * 2048 / (50e9 * LINKS.slow_share)
+    ramp = ramp_ms(np.float64(4096 * 2048))
+    assert two == pytest.approx(1e3 * sent + 1e-3 * LINKS.slow_floor_us + ramp)
+    assert two[0] > 3 * one[0]
+
+
+def test_without_a_card_named_the_topology_names_card_and_links():
+    topology = Topology.preset("dgx-h100", 8)
+    task = ShardingTask((TABLE,), topology, 8192)
+    plan = ShardingPlan.table_wise(task, [0])
+    own, named = (make_cost("gpu", **options).evaluate(task, [plan])[0] for options in ({}, {"hardware": "h100"}))
+    assert own.per_device[:, [0, 3]] == pytest.approx(named.per_device[:, [0, 3]])
+    slower = dataclasses.replace(task, topology=dataclasses.replace(topology, intra_bandwidth=1e9))
+    assert make_cost("gpu").evaluate(slower, [ShardingPlan.table_wise(slower, [0])])[0].total_ms > own.total_ms
+    assert (own.hardware, named.hardware) == ("gpu-modelled", "h100-modelled")
+
+
+def test_one_device_exchanges_nothing():
+    assert exchange_ms(topology_of(card("h100"), 1), np.array([64.0]), 1000, 4) == [0.0]
+
+
+def test_a_device_that_is_no_gpu_is_refused_with_the_remedy():
+    task = ShardingTask((TABLE,), Topology.preset("cpu", 2), 8192)
+    with pytest.raises(InputError, match=r"'cpu-core' is none of .*'gpu,hardware=h100'"):
+        make_cost("gpu").evaluate(task, [ShardingPlan.table_wise(task, [0])])
+    with pytest.raises(UnknownNameError, match="h100"):
+        make_cost("gpu", hardware="h10")
+
+
+def test_every_card_has_a_source_and_plausible_figures():
+    for name, found in CARDS.items():
+        assert len(found.source) > 40, name
+        assert 3e11 < found.memory_bandwidth < found.nvlink * 60, name
+        assert 1e11 < found.sm_clocks < 4e11, name

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import math
 from typing import Literal, NamedTuple, get_args
 
 from torch import nn
@@ -58,9 +60,11 @@ def to_torchrec(
 ) -> TorchRecPlan:
     """Return a plan as `DistributedModelParallel(model, plan=...)` takes it. Rank r holds the shards of device r.
 
-    A table in one piece becomes `table_wise`. One that is cut by columns becomes `column_wise`, with any widths,
-    several pieces on one rank included. One that is cut by rows becomes `row_wise` when every rank holds a piece, in
-    the order of ranks, and `table_row_wise` when the ranks of one host do, in equal pieces. Kernels are fused.
+    A table in one piece becomes `table_wise`. One that is cut by columns becomes `column_wise`, with any widths. Only
+    pieces on one rank must have one width in TorchRec: if they do not, adjacent ones are joined, and what still differs
+    is cut into pieces of the largest width that divides all. One that is cut by rows into equal pieces becomes
+    `row_wise` when every rank holds one, in the order of ranks, and `table_row_wise` when the ranks of one host do.
+    Kernels are fused.
 
     Args:
         plan: feasible for `task`.
@@ -130,11 +134,11 @@ def _check_mean_pooling(tables: list[ModelTable], types: dict[str, str]) -> None
 
 
 def _parameter_sharding(table: EmbeddingTable, shards: list[Shard], placement: Placement) -> ParameterSharding:
-    ranks = [shard.device for shard in shards]
     if all(shard.num_rows == table.num_embeddings for shard in shards):
+        shards = _with_one_width_per_rank(shards)
         sharding_type = "table_wise" if len(shards) == 1 else "column_wise"
     elif all(shard.num_columns == table.embedding_dim for shard in shards):
-        sharding_type = _row_type(table, shards, ranks, placement)
+        sharding_type = _row_type(table, shards, placement)
     else:
         raise InputError(
             f"table '{table.name}' is cut by rows and by columns: TorchRec cuts a table one way; "
@@ -143,7 +147,7 @@ def _parameter_sharding(table: EmbeddingTable, shards: list[Shard], placement: P
     return ParameterSharding(
         sharding_type=sharding_type,
         compute_kernel="fused",
-        ranks=ranks,
+        ranks=[shard.device for shard in shards],
         sharding_spec=EnumerableShardingSpec([
             ShardMetadata(
                 shard_offsets=[shard.rows[0], shard.columns[0]],
@@ -155,20 +159,53 @@ def _parameter_sharding(table: EmbeddingTable, shards: list[Shard], placement: P
     )  # fmt: skip
 
 
-def _row_type(table: EmbeddingTable, shards: list[Shard], ranks: list[int], placement: Placement) -> str:
+def _with_one_width_per_rank(shards: list[Shard]) -> list[Shard]:
+    """Return column shards of a table, cut so that those on one rank have one width, in the order of columns.
+
+    TorchRec views the weights of a table's pieces on a rank as one matrix with the width of the first piece, and fails
+    on that rank alone when they differ.
+    """
+    pieces = []
+    for device in {shard.device for shard in shards}:
+        mine = [shard for shard in shards if shard.device == device]
+        if len({shard.num_columns for shard in mine}) > 1:
+            mine = _joined(mine)
+            width = math.gcd(*(shard.num_columns for shard in mine))
+            mine = [
+                dataclasses.replace(shard, columns=(first, first + width))
+                for shard in mine
+                for first in range(*shard.columns, width)
+            ]
+        pieces += mine
+    return sorted(pieces)
+
+
+def _joined(shards: list[Shard]) -> list[Shard]:
+    """Join column shards that are next to each other; they come in the order of columns."""
+    joined = shards[:1]
+    for shard in shards[1:]:
+        if shard.columns[0] == joined[-1].columns[1]:
+            joined[-1] = dataclasses.replace(shard, columns=(joined[-1].columns[0], shard.columns[1]))
+        else:
+            joined.append(shard)
+    return joined
+
+
+def _row_type(table: EmbeddingTable, shards: list[Shard], placement: Placement) -> str:
     """Return the type of a table that is cut by rows; `shards` are in the order of rows."""
-    if ranks == list(range(placement.num_ranks)):
+    ranks = [shard.device for shard in shards]
+    block = -(-table.num_embeddings // len(shards))
+    # TorchRec takes other row shards, too, and sends ids to ranks as if these were equal.
+    equal = [shard.rows[0] for shard in shards] == [block * i for i in range(len(shards))]
+    if equal and ranks == list(range(placement.num_ranks)):
         return "row_wise"
     per_host = placement.ranks_per_host
-    first = ranks[0]
-    block = -(-table.num_embeddings // per_host)
-    starts = [shard.rows[0] for shard in shards]
-    on_one_host = first % per_host == 0 and ranks == list(range(first, first + per_host))
-    if on_one_host and starts == [block * i for i in range(per_host)]:
+    if equal and ranks[0] % per_host == 0 and ranks == list(range(ranks[0], ranks[0] + per_host)):
         return "table_row_wise"
     raise InputError(
-        f"table '{table.name}' is cut by rows over devices {', '.join(map(str, ranks))}: TorchRec needs a piece on "
-        f"each of the {placement.num_ranks} ranks, in their order, or equal pieces on the {per_host} ranks of one host"
+        f"table '{table.name}' is cut by rows over devices {', '.join(map(str, ranks))}: TorchRec needs pieces of "
+        f"ceil(rows / pieces) rows on each of the {placement.num_ranks} ranks, in their order, or on the {per_host} "
+        "ranks of one host"
     )
 
 

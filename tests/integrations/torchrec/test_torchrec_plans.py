@@ -85,6 +85,38 @@ def test_equal_pieces_on_one_host_are_table_row_wise(task: ShardingTask) -> None
             to_torchrec(wrong, task, ranks_per_host=per_host)
 
 
+def test_unequal_pieces_by_rows_are_refused(task: ShardingTask) -> None:
+    """TorchRec would accept them and send ids to the wrong ranks."""
+    shards = [s for s in mixed(task).shards if s.table != "users.country"]
+    plan = ShardingPlan.of(
+        task, [*shards, *by_rows("users.country", 8, (0, 4, 0), (4, 10, 1), (10, 15, 2), (15, 20, 3))]
+    )
+    with pytest.raises(InputError, match="over devices 0, 1, 2, 3: TorchRec needs pieces of"):
+        to_torchrec(plan, task)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        (((0, 4, 3), (4, 12, 1), (12, 16, 3)), [(0, 4, 3), (4, 12, 1), (12, 16, 3)]),
+        (((0, 4, 2), (4, 12, 2), (12, 16, 0)), [(0, 12, 2), (12, 16, 0)]),
+        (((0, 8, 2), (8, 12, 1), (12, 16, 2)), [(0, 4, 2), (4, 8, 2), (8, 12, 1), (12, 16, 2)]),
+    ],
+    ids=["one width stays", "neighbours are joined", "others are cut"],
+)
+def test_pieces_on_one_rank_get_one_width(
+    task: ShardingTask, pieces: tuple[tuple[int, int, int], ...], expected: list[tuple[int, int, int]]
+) -> None:
+    """TorchRec fails on that rank alone otherwise."""
+    shards = [s for s in mixed(task).shards if s.table != "users.id"]
+    plan = ShardingPlan.of(task, [*shards, *columns("users.id", 100, *pieces)])
+    exported = to_torchrec(plan, task).plan["users"]["id"]
+    assert [(s.shard_offsets[1], s.shard_offsets[1] + s.shard_sizes[1]) for s in exported.sharding_spec.shards] == [
+        (first, end) for first, end, _ in expected
+    ]
+    assert exported.ranks == [rank for *_, rank in expected]
+
+
 def test_a_table_cut_both_ways_is_refused(task: ShardingTask) -> None:
     shards = [s for s in mixed(task).shards if s.table != "users.country"]
     corners = ((0, 0), (0, 4), (10, 0), (10, 4))

@@ -14,7 +14,10 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from shardgym import Topology
 
 #: Marks of every test module that needs TorchRec; its own code uses what torch has deprecated.
-MARKS = [pytest.mark.torchrec, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+MARKS = [
+    pytest.mark.torchrec,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*is deprecated:FutureWarning"),
+]
 
 
 def config(name: str, rows: int, width: int, *features: str, **options: object) -> EmbeddingBagConfig:

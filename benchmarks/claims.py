@@ -5,8 +5,8 @@
 FOLDERs hold records of `shardgym run`, by default those of the simulated boards. A claim is a row per board, and one
 per largest width where its figure is said to depend on that. "against" is the best of the rivals on the same tasks.
 "ahead" is the geometric mean over tasks of the rival's cost over the solver's, less 1, with a 95 % bootstrap interval;
-for balance, of the solver's over the rival's. Tasks that one of the two did not solve are left out. Costs are means
-over seeds.
+for balance, of the solver's over the rival's. Tasks that one of the two did not solve are left out. Costs are
+geometric means over seeds.
 
 "here" is "yes" where the whole interval is on the side of the claim, "no" where it is on the other, else "open".
 """
@@ -30,10 +30,14 @@ from shardgym import load_suite
 from shardgym.arrays import Bools, Floats
 from shardgym.errors import ShardGymError
 from shardgym.leaderboard import Board, load_boards
-from shardgym.leaderboard.ranking import COMPARABLE, HEURISTICS, SolverResults
+from shardgym.leaderboard.outcomes import SolverResults
+from shardgym.leaderboard.ranking import HEURISTICS
 
 ROOT = Path(__file__).parents[1]
 BOARDS = [ROOT / "leaderboards" / name for name in ("dlrm4-v1-simulator", "dlrm8-v1-simulator")]
+
+#: Share of the tasks that the best rival solved which a rival must have solved to be compared.
+COMPARABLE = 0.9
 
 NEUROSHARD = "neuroshard"
 OF_ITS_TIME = ("random", *HEURISTICS, "autoshard", "dreamshard")
@@ -95,8 +99,7 @@ class BoardResults:
     def of(cls, board: Board) -> BoardResults:
         """Sort the records of a board by solver."""
         suite = load_suite(board.key.suite)
-        records = {name: [r for r in board.results if r.solver == name] for name in board.solvers}
-        solvers = {name: SolverResults.of(name, own, board) for name, own in records.items()}
+        solvers = {results.solver: results for results in SolverResults.of_board(board)}
         return cls(suite.name, board.tasks, [suite.group(index) for index in board.tasks], solvers)
 
     def figures(self, solver: str, measure: str) -> Floats:
@@ -158,7 +161,7 @@ def check_goal(board: BoardResults) -> Iterator[dict[str, Any]]:
 def best_of(rivals: Sequence[str], board: BoardResults, measure: str, tasks: Bools) -> str:
     """Return the rival with the lowest geometric mean on the tasks that all rivals solved.
 
-    As on boards, one that solved less than nine tenths as many tasks as the best is left out.
+    One that solved less than nine tenths as many tasks as the best is left out.
     """
     logs = {name: np.log(board.figures(name, measure)[tasks]) for name in rivals}
     solved = {name: int(np.isfinite(values).sum()) for name, values in logs.items()}
@@ -204,7 +207,7 @@ def balance(results: SolverResults, tasks: Sequence[int]) -> Floats:
             compute = record.cost.per_device[:, _COMPUTE].sum(axis=1)
             found[record.task_index].append(max(float(compute.min() / compute.max()), LEAST_BALANCE))
     means = np.array([np.mean(values) if values else np.nan for values in found.values()])
-    return np.where(results.solved, means, np.nan)
+    return np.where(np.isfinite(results.cost_ms), means, np.nan)
 
 
 if __name__ == "__main__":

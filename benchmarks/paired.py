@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from shardgym.arrays import Floats
-from shardgym.leaderboard.ranking import bootstrap_mean, mean_ratio
+from shardgym.leaderboard.statistics import bootstrap_mean, mean_ratio
 
 
 def paired_ratio(mine: Floats, theirs: Floats, prefix: str = "") -> dict[str, Any]:

@@ -4,6 +4,7 @@ With --check nothing is written; the exit code is 1 when a page would change.
 
 - Between `<!-- table: FOLDER -->` and `<!-- end -->`: what `shardgym leaderboard FOLDER --format md` prints, its
   heading as plain bold text.
+- Between `<!-- details: FOLDER -->` and `<!-- end -->`: what `--details` adds to that.
 - Between `<!-- docstring: module:Class -->` and `<!-- end -->`: the docstring of a class.
 - Between `<!-- model: HARDWARE -->` and `<!-- end -->`: what the cards of shipped simulator weights say.
 """
@@ -11,8 +12,10 @@ With --check nothing is written; the exit code is 1 when a page would change.
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import inspect
+import os
 import re
 import sys
 from collections.abc import Iterable
@@ -21,11 +24,14 @@ from pathlib import Path
 from model_summary import model_summary
 
 from shardgym.errors import ShardGymError
-from shardgym.leaderboard import load_boards, rank, render
+from shardgym.leaderboard import Ranking, load_boards, rank, render
+from shardgym.leaderboard.tables import render_details
 
 ROOT = Path(__file__).parents[1]
+#: Explains the columns of tables.
+COLUMNS = ROOT / "docs" / "leaderboards.md"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"(<!-- (table|docstring|model): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (table|details|docstring|model): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -52,18 +58,29 @@ def main(arguments: list[str] | None = None) -> int:
 def outdated(pages: Iterable[Path]) -> dict[Path, str]:
     """Return the pages that are not what they should be, with the text that they should have."""
     texts = {path: path.read_text(encoding="utf-8") for path in pages}
-    made = {path: filled(text) for path, text in texts.items()}
+    made = {path: filled(text, path) for path, text in texts.items()}
     return {path: made[path] for path, text in texts.items() if made[path] != text}
 
 
-def filled(page: str) -> str:
-    """Return the text of a page with everything generated made anew."""
-    makers = {"table": _table, "docstring": _docstring, "model": model_summary}
+def filled(page: str, path: Path) -> str:
+    """Return the text of a page with everything generated made anew; `path` is where it lies."""
+    link = f"[{COLUMNS.name}]({os.path.relpath(COLUMNS, path.resolve().parent)}#columns)"
+    makers = {
+        "table": lambda folder: _table(folder, link),
+        "details": lambda folder: render_details(_rankings(folder)[0], "md"),
+        "docstring": _docstring,
+        "model": model_summary,
+    }
     return BLOCK.sub(lambda m: f"{m[1]}\n{makers[m[2]](m[3])}\n\n{m[4]}", page)
 
 
-def _table(folder: str) -> str:
-    tables = render([rank(board) for board in load_boards([ROOT / folder])], "md")
+@functools.cache  # the table and the details of a board are of the same records
+def _rankings(folder: str) -> list[Ranking]:
+    return [rank(board) for board in load_boards([ROOT / folder])]
+
+
+def _table(folder: str, link: str) -> str:
+    tables = render(_rankings(folder), "md", link=link)
     return re.sub(r"^## (.*)$", r"**\1**", tables, flags=re.MULTILINE)
 
 

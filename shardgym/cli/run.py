@@ -245,8 +245,11 @@ def _print_rows(rows: Iterable[RecordCheck]) -> None:
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option("--suite", "suite_name", metavar="NAME", help="Only this suite.")
 @click.option("--format", "table_format", type=OneOf("format", FORMATS), default="text", help=" or ".join(FORMATS))
+@click.option(
+    "--details", is_flag=True, help="Groups of tasks, performance profiles, pairs of solvers, and all notes, too."
+)
 @json_option
-def leaderboard(paths: tuple[str, ...], suite_name: str | None, table_format: str, as_json: bool) -> int:
+def leaderboard(paths: tuple[str, ...], suite_name: str | None, table_format: str, details: bool, as_json: bool) -> int:
     """Print ranked tables from stored records.
 
     PATH is a folder of runs, or a records file; without one it is the folder results.
@@ -259,5 +262,5 @@ def leaderboard(paths: tuple[str, ...], suite_name: str | None, table_format: st
     if as_json:
         print_json([to_dict(ranking) for ranking in rankings])
     else:
-        print(render(rankings, table_format))
+        print(render(rankings, table_format, details=details))
     return 0

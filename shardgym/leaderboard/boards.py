@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.evaluation.result import RECORDS, Key, Result, RunInfo, read_records, record_files
+from shardgym.evaluation.result import RECORDS, Key, Result, RunInfo, read_records, read_task, record_files
 from shardgym.records import canonical_json
+from shardgym.task import ShardingTask
 
 
 @dataclass(frozen=True)
@@ -63,18 +64,18 @@ class Board:
     files: tuple[ResultFile, ...]
     clash: str | None = None
 
-    @cached_property
+    @functools.cached_property
     def results(self) -> tuple[Result, ...]:
         """At most one per task, solver and seed."""
         return tuple(result for file in self.files for result in file.results)
 
-    @cached_property
+    @functools.cached_property
     def tasks(self) -> tuple[int, ...]:
         """Indices of the tasks that were asked for, ascending."""
         num_tasks = max((file.info.num_tasks for file in self.files if file.info is not None), default=0)
         return tuple(sorted({*range(num_tasks), *(result.task_index for result in self.results)}))
 
-    @cached_property
+    @functools.cached_property
     def seeds(self) -> dict[str, tuple[int, ...]]:
         """The seeds that each solver was asked for, ascending; solvers in the order of their first run."""
         seeds: dict[str, set[int]] = {}
@@ -90,6 +91,19 @@ class Board:
     def solvers(self) -> tuple[str, ...]:
         """Solvers that were asked for, in the order of their first run."""
         return tuple(self.seeds)
+
+    @functools.cached_property
+    def _holders(self) -> dict[int, tuple[Result, Path]]:
+        return {result.task_index: (result, file.file.parent) for file in self.files for result in file.results}
+
+    def task(self, index: int) -> ShardingTask | None:
+        """Return a task that has records; None where it is not at hand, or is not the task that these are about."""
+        if index not in self._holders:
+            return None
+        try:
+            return read_task(*self._holders[index])
+        except InputError:
+            return None
 
     @property
     def place(self) -> str | None:

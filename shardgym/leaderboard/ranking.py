@@ -1,88 +1,86 @@
-"""Who is best: common tasks, relative costs, ranks and ties. A pure function of the records.
+"""Who is best: paired ratios, ranks with intervals, and ties among all solvers.
 
-Policy for failures. A solver is complete when it has a record for every task and seed that was asked for; only complete
-solvers are ranked. Means are taken over the common tasks: those that every complete solver has solved, leaving out
-of this requirement solvers that solved less than nine tenths as many tasks as the best, so that a solver which fails
-nearly everywhere does not empty the comparison. Such a solver, and an incomplete one, is averaged over the common
-tasks that it did solve. Complete solvers are ranked by the tasks they solved, then by the geometric mean of their
-costs. When no solver is complete yet, the same rules apply to all, without ranks.
+A figure of a solver is a geometric mean over tasks of its cost relative to that of `BASE`, or of the best solver; a
+task's cost is the geometric mean over the solver's seeds. A failure counts what `FailureCosts` says, so that all means
+are over the same tasks. Tasks that nobody solved, and that have no fallback plan, are left out.
+
+A solver is complete when it has a record for every task and seed that was asked for. Only complete solvers are ranked,
+only over `MIN_TASKS` tasks or more, and none that solved nothing. Going down by cost, a solver shares the rank of the
+first one of that rank until it is clearly dearer than that one: the 95 % interval of their paired difference leaves out
+zero. Solvers without a rank are averaged over the tasks that they have records of.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import Counter
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
-from shardgym.arrays import Bools, Floats
-from shardgym.evaluation.result import Result
+from shardgym.arrays import Floats
 from shardgym.leaderboard.boards import Board
 from shardgym.leaderboard.optimality import TaskBounds, task_bounds
+from shardgym.leaderboard.outcomes import FailureCosts, SolverResults
+from shardgym.leaderboard.reference import BASE, References
+from shardgym.leaderboard.statistics import (
+    MIN_TASKS,
+    Interval,
+    clearly_better,
+    percentile_interval,
+    rank_intervals,
+    resampled_means,
+    shared_ranks,
+)
 
-#: Of the bootstrap intervals. Solvers with fewer common tasks get none: so few say next to nothing about their spread.
-RESAMPLES = 10_000
-MIN_TASKS = 6
-SEED = 0
-#: Resamples drawn at once, to bound memory.
-_CHUNK = 1000
-
-#: Share of the tasks that the best solved which a solver must have solved to decide what tasks are common.
-COMPARABLE = 0.9
-
-#: The published heuristics; costs are given relative to the best of them. `random` is not one.
+#: The published heuristics. `random` is not one.
 HEURISTICS = ("size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy")
-
-
-class Interval(NamedTuple):
-    """A 95 % interval."""
-
-    low: float
-    high: float
-
-    def contains(self, value: float) -> bool:
-        """Say whether a value lies in the interval, ends included."""
-        return self.low <= value <= self.high
 
 
 @dataclass(frozen=True)
 class Row:
-    """One solver of a ranking. Figures that do not exist are NaN.
+    """One solver of a ranking. Figures that do not exist are NaN, intervals None.
 
     Attributes:
         solver: its name.
-        rank: from 1; None for a solver that is not complete, and when nobody solved anything.
-        tied: not distinguishable from rank 1: as many tasks solved, and the interval of `gap` contains 0 or there are
-            too few tasks for one.
-        tasks: common tasks that it solved; the means are over these.
-        mean_ms: mean cost.
-        relative: geometric mean of its cost over that of the best heuristic.
-        gap: geometric mean of its cost over that of rank 1, less 1.
-        gap_interval: 95 % bootstrap interval of `gap` over tasks; None for rank 1 and for too few tasks.
-        success: share of recorded tasks that it solved.
-        completeness: share of the tasks and seeds asked for that have a record.
-        median_s: median time per plan.
-        bound_gap: geometric mean of its cost over the task's lower bound, less 1; NaN where the judge has none.
+        rank: from 1; None for a solver that is not ranked.
+        tied: another solver has the same rank.
+        rank_interval: of its place when tasks and seeds are drawn anew.
+        tasks: that its means are taken over.
+        relative: geometric mean of its cost over that of the base.
+        relative_interval: of `relative`; None for the base.
+        gap: geometric mean of its cost over that of the first solver, less 1.
+        gap_interval: of `gap`; None for the first solver.
+        mean_ms: arithmetic mean cost, for illustration.
         failures: number of records per status other than "ok".
+        success: share of its records that are ok.
+        completeness: share of the tasks and seeds asked for that have a record.
+        num_seeds: seeds that it was asked for.
+        seed_spread: standard deviation over seeds of the logarithm of the geometric mean: relative; NaN for one seed.
+        median_s: median time per plan.
+        median_cpu_s: median processor time per plan; NaN where some record has none.
+        bound_gap: geometric mean of its cost over the task's lower bound, less 1; NaN where the judge has none.
     """
 
     solver: str
     rank: int | None
     tied: bool
+    rank_interval: Interval | None
     tasks: int
-    mean_ms: float
     relative: float
+    relative_interval: Interval | None
     gap: float
     gap_interval: Interval | None
+    mean_ms: float
+    failures: dict[str, int]
     success: float
     completeness: float
+    num_seeds: int
+    seed_spread: float
     median_s: float
+    median_cpu_s: float
     bound_gap: float
-    failures: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -92,159 +90,171 @@ class Ranking:
     Attributes:
         board: what was ranked.
         rows: ranked solvers first.
-        num_common: tasks that means are taken over.
-        best_heuristic: what `relative` is relative to; None when no heuristic solved the common tasks.
+        results: of the solvers in the order of `rows`.
+        counted_ms: their costs with failures counted, each of shape (seeds, T), T being the tasks of the board.
+        base_ms: cost of the base, geometric mean over its seeds, NaN where unknown, shape (T,).
+        failures: what failed tasks count.
+        num_tasks: that means are taken over: all but those that nobody solved.
         bounds: of its tasks; None where the judge has none.
     """
 
     board: Board
     rows: tuple[Row, ...]
-    num_common: int
-    best_heuristic: str | None
+    results: tuple[SolverResults, ...]
+    counted_ms: tuple[Floats, ...]
+    base_ms: Floats
+    failures: FailureCosts
+    num_tasks: int
     bounds: TaskBounds | None
 
-
-@dataclass(frozen=True)
-class SolverResults:
-    """One solver's results on the tasks of a board, T of them.
-
-    Attributes:
-        solver: its name.
-        records: its results.
-        num_requested: how many records were requested, one per task and seed.
-        has_record: whether there is a record, shape (T,).
-        solved: whether all records of the task are ok, shape (T,).
-        cost_ms: mean over seeds, NaN where not solved, shape (T,).
-    """
-
-    solver: str
-    records: Sequence[Result]
-    num_requested: int
-    has_record: Bools
-    solved: Bools
-    cost_ms: Floats
-
-    @classmethod
-    def of(cls, solver: str, records: Sequence[Result], board: Board) -> SolverResults:
-        """Sort a solver's records by task."""
-        by_task: dict[int, list[Result]] = defaultdict(list)
-        for record in records:
-            by_task[record.task_index].append(record)
-        per_task = [by_task[task] for task in board.tasks]
-        solved = [bool(found) and all(r.status == "ok" for r in found) for found in per_task]
-        costs = [
-            np.mean([r.total_ms for r in found]) if ok else np.nan for found, ok in zip(per_task, solved, strict=True)
-        ]
-        return cls(
-            solver=solver,
-            records=records,
-            num_requested=len(board.tasks) * len(board.seeds[solver]),
-            has_record=np.array([bool(found) for found in per_task], dtype=bool),
-            solved=np.array(solved, dtype=bool),
-            cost_ms=np.array(costs, dtype=np.float64),
-        )
-
     @property
-    def is_complete(self) -> bool:
-        """Whether every task has a record for every seed that was asked for."""
-        return len(self.records) == self.num_requested
-
-    @property
-    def num_solved(self) -> int:
-        """Tasks solved."""
-        return int(self.solved.sum())
+    def has_base(self) -> bool:
+        """Whether ratios to the base are known."""
+        return bool(np.isfinite(self.base_ms).any())
 
 
 def rank(board: Board) -> Ranking:
     """Rank the solvers of a board; see the module for the rules."""
-    by_solver: dict[str, list[Result]] = defaultdict(list)
-    for result in board.results:
-        by_solver[result.solver].append(result)
-    everyone = [SolverResults.of(solver, by_solver[solver], board) for solver in board.solvers]
+    everyone = SolverResults.of_board(board)
+    references = References(board)
+    failures = FailureCosts.of(board, everyone, references)
+    counted = {own.solver: own.counted_ms(failures.ms) for own in everyone}
+    kept = np.ones(len(board.tasks), dtype=bool)
+    for own in everyone:
+        kept &= ~own.failed.any(axis=0) | np.isfinite(failures.ms)
+    base_ms = np.exp(_over_seeds(np.log(counted[BASE]))) if BASE in counted else references.base_ms()
 
-    candidates = [s for s in everyone if s.is_complete] or everyone
-    most_solved = max((s.num_solved for s in candidates), default=0)
-    comparable = [s for s in candidates if s.num_solved and s.num_solved >= COMPARABLE * most_solved]
-    common = np.full(len(board.tasks), bool(comparable))
-    for results in comparable:
-        common &= results.solved
-
-    def mean_log(results: SolverResults) -> float:
-        costs = results.cost_ms[common & results.solved]
-        return float(np.log(costs).mean()) if costs.size else math.inf
-
-    order = sorted(everyone, key=lambda s: (not s.is_complete, -s.num_solved, mean_log(s), s.solver))
-    leader = order[0] if order and order[0].is_complete and order[0].num_solved else None
-    heuristics = [s for s in comparable if s.solver in HEURISTICS and common.any()]
-    best_heuristic = min(heuristics, key=mean_log, default=None)
+    logs = {solver: np.log(costs[:, kept]) for solver, costs in counted.items()}
+    base_logs = np.log(base_ms[kept])
+    scale = base_logs if np.isfinite(base_logs).all() else np.zeros(int(kept.sum()))
+    complete = {own.solver for own in everyone if own.is_complete and not own.failed.all()}
+    mean_log = {solver: _mean(_over_seeds(own) - scale) for solver, own in logs.items()}
+    order = sorted(everyone, key=lambda own: (own.solver not in complete, mean_log[own.solver], own.solver))
+    leader = order[0].solver if complete else None
+    bootstrap = None
+    if complete and kept.sum() >= MIN_TASKS:
+        bootstrap = Bootstrap.of({own.solver: logs[own.solver] for own in order if own.solver in complete}, base_logs)
     bounds = task_bounds(board)
-    rows = [
-        _row(results, place, common, leader, best_heuristic, bounds) for place, results in enumerate(order, start=1)
-    ]
-    return Ranking(board, tuple(rows), int(common.sum()), best_heuristic.solver if best_heuristic else None, bounds)
-
-
-def _row(
-    results: SolverResults, place: int, common: Bools, leader: SolverResults | None, best: SolverResults | None,
-    bounds: TaskBounds | None,
-) -> Row:  # fmt: skip
-    own = common & results.solved
-    costs = results.cost_ms[own]
-    gap = math.nan
-    interval = None
-    if leader is not None:
-        both = own & leader.solved
-        logs = np.log(results.cost_ms[both] / leader.cost_ms[both])
-        gap = math.expm1(float(logs.mean())) if logs.size else math.nan
-        of_logs = None if results is leader else bootstrap_mean(logs)
-        interval = of_logs and Interval(*(math.expm1(end) for end in of_logs))
-    is_tied = (
-        leader is not None
-        and leader is not results
-        and results.is_complete
-        and results.num_solved == leader.num_solved
-        and (interval is None or interval.contains(0.0))
-    )
-    records = results.records
-    return Row(
-        solver=results.solver,
-        rank=place if results.is_complete and leader is not None else None,
-        tied=is_tied,
-        tasks=int(own.sum()),
-        mean_ms=float(costs.mean()) if costs.size else math.nan,
-        relative=mean_ratio(costs, best.cost_ms[own]) if best else math.nan,
-        gap=gap,
-        gap_interval=interval,
-        success=results.num_solved / int(results.has_record.sum()) if results.has_record.any() else math.nan,
-        completeness=len(records) / results.num_requested if results.num_requested else math.nan,
-        median_s=statistics.median(r.solve_time_s for r in records) if records else math.nan,
-        bound_gap=mean_ratio(costs, bounds.total_ms[own]) - 1 if bounds else math.nan,
-        failures=dict(Counter(r.status for r in records if r.status != "ok")),
+    compared = Compared(logs, base_logs, leader, bootstrap, None if bounds is None else np.log(bounds.total_ms[kept]))
+    return Ranking(
+        board=board,
+        rows=tuple(compared.row(own) for own in order),
+        results=tuple(order),
+        counted_ms=tuple(counted[own.solver] for own in order),
+        base_ms=base_ms,
+        failures=failures,
+        num_tasks=int(kept.sum()),
+        bounds=bounds,
     )
 
 
-def mean_ratio(costs: Floats, reference: Floats) -> float:
-    """Return the geometric mean of costs / reference over tasks, both of shape (n,); NaN when n is 0."""
-    return math.exp(float(np.log(costs / reference).mean())) if costs.size else math.nan
+@dataclass(frozen=True)
+class Bootstrap:
+    """Complete solvers when tasks and seeds are drawn anew.
 
-
-def bootstrap_mean(values: Floats) -> Interval | None:
-    """Return the percentile interval of the mean of `values` when tasks are drawn anew with replacement.
-
-    Efron & Tibshirani, An Introduction to the Bootstrap, chapter 13.
-
-    Args:
-        values: one per task, shape (n,).
-
-    Returns:
-        None for fewer than `MIN_TASKS` tasks.
+    Attributes:
+        means: by solver, and of the base where it is known, mean logarithms of costs, shape (RESAMPLES,).
+        ranks: see `shared_ranks`.
+        rank_intervals: of the places of the solvers.
     """
-    if values.size < MIN_TASKS:
-        return None
-    rng = np.random.default_rng(SEED)
-    means = np.concatenate([
-        values[rng.integers(values.size, size=(min(_CHUNK, RESAMPLES - start), values.size))].mean(axis=1)
-        for start in range(0, RESAMPLES, _CHUNK)
-    ])  # fmt: skip
-    low, high = np.quantile(means, [0.025, 0.975])
-    return Interval(float(low), float(high))
+
+    means: dict[str, Floats]
+    ranks: dict[str, int]
+    rank_intervals: dict[str, Interval]
+
+    @classmethod
+    def of(cls, logs: dict[str, Floats], base_logs: Floats) -> Bootstrap:
+        """Draw anew.
+
+        Args:
+            logs: logarithms of costs by solver, best first, each of shape (seeds, T).
+            base_logs: of the base, for where it is none of these, shape (T,).
+        """
+        solvers = list(logs)
+        if np.isfinite(base_logs).all():
+            logs = {BASE: base_logs[None]} | logs
+        means = dict(zip(logs, resampled_means(list(logs.values())).T, strict=True))
+        of_solvers = np.stack([means[solver] for solver in solvers], axis=1)
+        ranks = shared_ranks(clearly_better(of_solvers))
+        return cls(
+            means, dict(zip(solvers, ranks, strict=True)), dict(zip(solvers, rank_intervals(of_solvers), strict=True))
+        )
+
+    def ratio_interval(self, solver: str, other: str | None) -> Interval | None:
+        """Return the interval of the ratio of two solvers' costs; None where one was not drawn or they are the same."""
+        if solver == other or other not in self.means or solver not in self.ranks:
+            return None
+        low, high = percentile_interval(self.means[solver] - self.means[other])
+        return Interval(math.exp(low), math.exp(high))
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What rows are made from, T being the tasks that means are taken over.
+
+    Attributes:
+        logs: logarithms of costs by solver, NaN where there is no record, each of shape (seeds, T).
+        base_logs: of the base, NaN where unknown, shape (T,).
+        leader: the complete solver with the lowest mean; None where none is complete.
+        bootstrap: None where there are too few tasks.
+        bound_logs: of the lower bounds, shape (T,); None where the judge has none.
+    """
+
+    logs: dict[str, Floats]
+    base_logs: Floats
+    leader: str | None
+    bootstrap: Bootstrap | None
+    bound_logs: Floats | None
+
+    def row(self, results: SolverResults) -> Row:
+        """Return the figures of one solver."""
+        solver = results.solver
+        logs = self.logs[solver]
+        own = _over_seeds(logs)
+        gap = math.nan if self.leader is None else math.expm1(_mean(own - _over_seeds(self.logs[self.leader])))
+        number = rank_interval = relative_interval = gap_interval = None
+        tied = False
+        if self.bootstrap is not None:
+            number = self.bootstrap.ranks.get(solver)
+            tied = list(self.bootstrap.ranks.values()).count(number or 0) > 1
+            rank_interval = self.bootstrap.rank_intervals.get(solver)
+            relative_interval = self.bootstrap.ratio_interval(solver, BASE)
+            of_leader = self.bootstrap.ratio_interval(solver, self.leader)
+            gap_interval = of_leader and Interval(of_leader.low - 1, of_leader.high - 1)
+        records = results.records
+        failures = Counter(record.status for record in records if record.status != "ok")
+        cpu_times = [record.cpu_time_s for record in records if record.cpu_time_s is not None]
+        return Row(
+            solver=solver,
+            rank=number,
+            tied=tied,
+            rank_interval=rank_interval,
+            tasks=int(np.isfinite(own).sum()),
+            relative=math.exp(_mean(own - self.base_logs)),
+            relative_interval=relative_interval,
+            gap=gap,
+            gap_interval=gap_interval,
+            mean_ms=_mean(np.exp(own)),
+            failures=dict(failures),
+            success=1 - failures.total() / len(records) if records else math.nan,
+            completeness=len(records) / results.seed_ms.size if results.seed_ms.size else math.nan,
+            num_seeds=len(logs),
+            seed_spread=float(np.std(logs.mean(axis=1), ddof=1)) if len(logs) > 1 and logs.size else math.nan,
+            median_s=statistics.median(record.solve_time_s for record in records) if records else math.nan,
+            median_cpu_s=statistics.median(cpu_times) if 0 < len(cpu_times) == len(records) else math.nan,
+            bound_gap=math.nan if self.bound_logs is None else math.expm1(_mean(own - self.bound_logs)),
+        )
+
+
+def _over_seeds(logs: Floats) -> Floats:
+    """Return means over the seeds that have a record, NaN where none has, of logs of shape (seeds, T): shape (T,)."""
+    known = np.isfinite(logs)
+    count = known.sum(axis=0)
+    means: Floats = np.where(count > 0, np.where(known, logs, 0.0).sum(axis=0) / np.maximum(count, 1), np.nan)
+    return means
+
+
+def _mean(values: Floats) -> float:
+    """Return the mean of the values that are known; NaN where there are none."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if known.size else math.nan

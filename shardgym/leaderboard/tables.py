@@ -1,60 +1,142 @@
-"""A ranking as text, as Markdown, or as JSON-ready data, with footnotes on judge, solvers and how the times came about.
-
-Every figure comes from the records.
-"""
+"""A ranking as text, as Markdown, or as JSON-ready data."""
 
 from __future__ import annotations
 
-import json
 import math
-import statistics
-import textwrap
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from tabulate import tabulate
 
-from shardgym.costs.base import UNFAMILIAR, PlanCost
-from shardgym.costs.simulator.model_card import shipped_agreement
 from shardgym.errors import UnknownNameError
-from shardgym.evaluation.result import Result
-from shardgym.leaderboard.boards import Board, ResultFile
-from shardgym.leaderboard.ranking import HEURISTICS, MIN_TASKS, RESAMPLES, SEED, Ranking, Row
-from shardgym.records import canonical_json
+from shardgym.leaderboard.details import FACTORS, Details
+from shardgym.leaderboard.notes import PAGE, footer, notes
+from shardgym.leaderboard.ranking import Ranking, Row
+from shardgym.leaderboard.reference import BASE
+from shardgym.leaderboard.statistics import Interval
 from shardgym.suites import load_suite, suite_names
 
 FORMATS = {"text": "simple", "md": "github"}
 
-HEADERS = ("rank", "solver", "mean ms", "vs greedy", "gap", "95 % interval", "solved", "complete", "tasks",
-           "time/plan")  # fmt: skip
-#: Stands last, where the judge has lower bounds.
-BOUND_HEADER = "gap to bound"
 
-#: Footnotes of text tables are wrapped to about the width of the table.
-_WIDTH = 104
+class Column(NamedTuple):
+    """A column of a table.
 
-_ALIGN = ("right", "left") + ("right",) * 9
+    Attributes:
+        header: its name.
+        cells: one per row; "-" where there is no figure.
+        optional: left out where no row has a figure.
+    """
+
+    header: str
+    cells: list[str]
+    optional: bool = False
 
 
-def render(rankings: Sequence[Ranking], style: str = "text") -> str:
+def render(rankings: Sequence[Ranking], style: str = "text", *, details: bool = False, link: str = PAGE) -> str:
     """Return tables with headings and footers.
 
     Args:
         rankings: one per table.
         style: "text" or "md".
+        details: whether groups of tasks, performance profiles, pairs of solvers and all notes follow every table.
+        link: where columns are explained.
 
     Raises:
         UnknownNameError: no such style.
     """
     if style not in FORMATS:
         raise UnknownNameError("format", style, FORMATS)
-    return "\n\n".join(_one(ranking, style) for ranking in rankings)
+    parts = []
+    for ranking in rankings:
+        bullet = "- " if style == "md" else ""
+        lines = "\n".join(bullet + line for line in footer(ranking, link))
+        heading = "## " if style == "md" else ""
+        parts.append(f"{heading}{title(ranking)}\n\n{_main_table(ranking, style)}\n\n{lines}")
+        if details:
+            parts.append(render_details(ranking, style))
+    return "\n\n".join(parts)
+
+
+def title(ranking: Ranking) -> str:
+    """Return e.g. "dlrm4-v1: 3 of 600 tasks, judged by fbgemm on cpu-amd-epyc-2c"."""
+    key = ranking.board.key
+    count = len(ranking.board.tasks)
+    size = len(load_suite(key.suite)) if key.suite in suite_names() else count
+    number = str(count) if count == size else f"{count} of {size}"
+    on = "" if key.hardware == key.judge else f" on {key.hardware}"
+    place = "" if ranking.board.place is None else f", {ranking.board.place}"
+    return f"{key.suite}: {number} task{'' if size == 1 else 's'}, judged by {key.judge}{on}{place}"
+
+
+def columns(ranking: Ranking) -> list[Column]:
+    """Return the columns of the table of a ranking."""
+    rows = ranking.rows
+    several = any(row.num_seeds > 1 for row in rows)
+    found = [
+        Column("rank", ["-" if row.rank is None else f"{row.rank}{'=' if row.tied else ''}" for row in rows]),
+        Column("95 % ranks", [_places(row.rank_interval) for row in rows], optional=True),
+        Column("solver", [row.solver for row in rows]),
+        Column("vs greedy", [_figure(row.relative, f"{row.relative:.3f}") for row in rows]),
+        Column("95 % interval", [_ratios(row.relative_interval) for row in rows], optional=True),
+        Column("gap", [_gap(row.gap) for row in rows]),
+        Column("failed", [str(sum(row.failures.values())) for row in rows]),
+        Column("seeds", [_seeds(row) if several else "-" for row in rows], optional=True),
+        Column("mean ms", [_figure(row.mean_ms, _milliseconds(row.mean_ms)) for row in rows]),
+        Column("time/plan", [_figure(row.median_s, _duration(row.median_s)) for row in rows]),
+        Column("cpu/plan", [_figure(row.median_cpu_s, _duration(row.median_cpu_s)) for row in rows], optional=True),
+        Column("complete", [_completeness(row) for row in rows], optional=True),
+        Column("gap to bound", [_gap(row.bound_gap) for row in rows], optional=True),
+    ]
+    return [column for column in found if not column.optional or set(column.cells) != {"-"}]
+
+
+def _main_table(ranking: Ranking, style: str) -> str:
+    if not ranking.rows:
+        return "no solver"
+    return _table(columns(ranking), style)
+
+
+def _table(shown: Sequence[Column], style: str) -> str:
+    align = ["left" if column.header == "solver" else "right" for column in shown]
+    cells = zip(*(column.cells for column in shown), strict=True)
+    headers = [column.header for column in shown]
+    return tabulate(cells, headers, FORMATS[style], colalign=align, disable_numparse=True)
+
+
+def render_details(ranking: Ranking, style: str = "text") -> str:
+    """Return groups of tasks, performance profiles, pairs of solvers, and all notes; see `docs/leaderboards.md`."""
+    details = Details.of(ranking)
+    solvers = Column("solver", list(details.solvers))
+    parts = []
+    if details.solvers and details.groups and ranking.has_base:
+        groups = [
+            Column(f"{group} ({count})", [_figure(own.ratio, f"{own.ratio:.3f}") for own in details.ratios[group]])
+            for group, count in details.groups.items()
+        ]
+        parts += [f"Cost / cost of {BASE} by group of tasks (tasks):", _table([solvers, *groups], style)]
+    if details.solvers:
+        shares = [
+            Column(f"{factor:g} x", [f"{100 * share:.0f} %" for share in details.profile[:, number]])
+            for number, factor in enumerate(FACTORS)
+        ]
+        parts += ["Share of plans within so many times the best of their task:", _table([solvers, *shares], style)]
+        count = len(details.solvers)
+        pairs = [
+            Column(str(j + 1), ["-" if i == j else f"{100 * details.improvement[i, j]:.0f}" for i in range(count)])
+            for j in range(count)
+        ]
+        numbers = Column("", [str(number + 1) for number in range(count)])
+        parts += ["Probability in % that the solver's plan is cheaper than that of solver number:"]
+        parts += [_table([numbers, solvers, *pairs], style)]
+    bullet = "- " if style == "md" else ""
+    return "\n\n".join([*parts, "\n".join(bullet + note for note in notes(ranking))])
 
 
 def to_dict(ranking: Ranking) -> dict[str, Any]:
     """Return a ranking JSON-ready; figures that do not exist are None."""
     key = ranking.board.key
+    details = Details.of(ranking)
     return {
         "suite": key.suite,
         "judge": key.judge,
@@ -62,321 +144,58 @@ def to_dict(ranking: Ranking) -> dict[str, Any]:
         "hardware": key.hardware,
         "folder": ranking.board.place,
         "num_tasks": len(ranking.board.tasks),
-        "num_common": ranking.num_common,
-        "best_heuristic": ranking.best_heuristic,
-        "rows": [_row_dict(row) for row in ranking.rows],
+        "num_left_out": len(ranking.board.tasks) - ranking.num_tasks,
+        "base": BASE if ranking.has_base else None,
+        "rows": [_json_ready(vars(row)) for row in ranking.rows],
+        "details": {
+            "solvers": details.solvers,
+            "groups": details.groups,
+            "ratios": _json_ready(details.ratios),
+            "profile": {"factors": FACTORS, "shares": details.profile.tolist()},
+            "improvement": details.improvement.tolist(),
+        },
         "footer": footer(ranking),
+        "notes": notes(ranking),
     }
 
 
-def _one(ranking: Ranking, style: str) -> str:
-    key = ranking.board.key
-    on = "" if key.hardware == key.judge else f" on {key.hardware}"
-    place = "" if ranking.board.place is None else f", {ranking.board.place}"
-    title = f"{key.suite}: {_num_tasks(ranking)}, judged by {key.judge}{on}{place}"
-    headers = (*HEADERS, BOUND_HEADER) if ranking.bounds else HEADERS
-    cells = [_cells(row, ranking.num_common)[: len(headers)] for row in ranking.rows]
-    align = _ALIGN[: len(headers)]
-    table = tabulate(cells, headers, FORMATS[style], colalign=align, disable_numparse=True) if cells else "no solver"
-    if style == "md":
-        notes = "\n".join(f"- {line}" for line in footer(ranking))
-        return f"## {title}\n\n{table}\n\n{notes}"
-    notes = "\n".join(textwrap.fill(line, _WIDTH, subsequent_indent="  ") for line in footer(ranking))
-    return f"{title}\n\n{table}\n\n{notes}"
+def _json_ready(value: Any) -> Any:
+    """Return data with lists for tuples and None for NaN."""
+    if isinstance(value, dict):
+        return {name: _json_ready(member) for name, member in value.items()}
+    if isinstance(value, tuple):
+        return [_json_ready(member) for member in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def _num_tasks(ranking: Ranking) -> str:
-    """Return e.g. "3 tasks", or "3 of 10 tasks" where the suite is known to hold more."""
-    name = ranking.board.key.suite
-    count = len(ranking.board.tasks)
-    size = len(load_suite(name)) if name in suite_names() else count
-    number = str(count) if count == size else f"{count} of {size}"
-    return f"{number} task" if size == 1 else f"{number} tasks"
-
-
-def _cells(row: Row, num_common: int) -> list[str]:
-    low, high = row.gap_interval or (math.nan, math.nan)
-    mean = f"{row.mean_ms:.2f}" if row.mean_ms >= 10 else f"{row.mean_ms:.4f}"
-    duration = f"{1000 * row.median_s:.2g} ms" if row.median_s < 0.0995 else f"{row.median_s:.2f} s"
-    return [
-        "-" if row.rank is None else "1=" if row.tied else str(row.rank),
-        row.solver,
-        _dash_if_nan(row.mean_ms, mean) + ("*" if row.tasks not in (0, num_common) else ""),
-        _dash_if_nan(row.relative, f"{row.relative:.3f}"),
-        _dash_if_nan(row.gap, f"{100 * row.gap:+.1f} %"),
-        _dash_if_nan(low, f"{100 * low:+.1f} .. {100 * high:+.1f} %"),
-        _dash_if_nan(row.success, f"{100 * row.success:.4g} %"),
-        _dash_if_nan(row.completeness, f"{100 * row.completeness:.4g} %"),
-        str(row.tasks),
-        _dash_if_nan(row.median_s, duration),
-        _dash_if_nan(row.bound_gap, f"{100 * row.bound_gap:+.1f} %"),
-    ]
-
-
-def _dash_if_nan(value: float, text: str) -> str:
+def _figure(value: float, text: str) -> str:
     return "-" if math.isnan(value) else text
 
 
-def _row_dict(row: Row) -> dict[str, Any]:
-    data = {
-        name: None if isinstance(value, float) and math.isnan(value) else value for name, value in vars(row).items()
-    }
-    return data | {"gap_interval": None if row.gap_interval is None else list(row.gap_interval)}
+def _gap(value: float) -> str:
+    return _figure(value, f"{100 * value:+.1f} %")
 
 
-SIMULATOR = "simulator"
+def _milliseconds(value: float) -> str:
+    return f"{value:.2f}" if value >= 10 else f"{value:.4f}"
 
 
-def footer(ranking: Ranking) -> list[str]:
-    """Return the footnotes of a table, one sentence or two each."""
-    board = ranking.board
-    key = board.key
-    oracles = ", ".join(sorted({r.oracle for r in board.results})) or "-"
-    settings = _format_settings(json.loads(key.judge_settings))
-    notes = [
-        "Cost of a plan: the slowest device's sum of forward compute, forward communication, backward communication "
-        "and backward compute, in ms per training step.",
-        f"Judge: {key.judge} {key.judge_version} on {key.hardware}, settings: {settings}. "
-        f"Oracle that solvers could query: {oracles}.",
-        *_own_measure_notes(board),
-        f"Means are over the {ranking.num_common} of {len(board.tasks)} tasks that every complete solver has solved "
-        "(a solver that solved less than nine tenths as many as the best does not count here).",
-        "Ranked by tasks solved, then by geometric mean cost; a solver without a record for every task and seed has "
-        "no rank.",
-        f"Gap: geometric mean over tasks of cost / cost of rank 1, less 1; interval by {RESAMPLES:,} bootstrap "
-        f"resamples of the tasks, seed {SEED}. '1=' marks a tie with rank 1: the interval contains 0.",
-    ]
-    if ranking.bounds is not None:
-        covered = "whatever it cuts" if ranking.bounds.row_cuts else "that cuts no rows"
-        notes.append(
-            f"{BOUND_HEADER.capitalize()}: geometric mean over tasks of cost / lower bound, less 1. No plan "
-            f"{covered} costs less than the bound (shardgym.lower_bound)."
-        )
-    if ranking.num_common < MIN_TASKS:
-        notes.append(f"Fewer than {MIN_TASKS} tasks: no intervals, and nobody can be told from rank 1.")
-    if any(row.tasks not in (0, ranking.num_common) for row in ranking.rows):
-        notes.append("*: mean over fewer tasks than the others', not to be compared with them.")
-    if ranking.best_heuristic is not None:
-        notes.append(
-            f"vs greedy: geometric mean over tasks of cost / cost of {ranking.best_heuristic}, "
-            "the greedy heuristic with the lowest geometric mean."
-        )
-    elif any(row.solver in HEURISTICS for row in ranking.rows):
-        notes.append("vs greedy: '-', as no greedy heuristic is complete and solved nearly as many tasks as the best.")
-    else:
-        notes.append("vs greedy: '-', as no greedy heuristic ran.")
-    if board.clash is not None:
-        notes.append(f"The records of {board.place} alone, in no table with others of the same kind: {board.clash}.")
-    return [
-        *notes,
-        *_seed_notes(board),
-        *_solver_notes(board),
-        *_simulator_notes(board),
-        *_measurement_notes(board),
-        *_failure_notes(ranking),
-    ]
+def _duration(seconds: float) -> str:
+    return f"{1000 * seconds:.2g} ms" if seconds < 0.0995 else f"{seconds:.2f} s"
 
 
-def _own_measure_notes(board: Board) -> list[str]:
-    """Name the solvers whose judge is the cost model that they could query: they are marked by their own measure.
-
-    Nobody is, by a judge that measures. Judge and oracle of a run are made by the same code, so with the same name and
-    settings they have the same version.
-    """
-    own = [solver for file in board.files if _is_own_measure(file) for solver in _scored_by_oracle(file)]
-    # Records alone leave it open; but a run refuses a simulator that is judge and oracle at once.
-    maybe = [solver for file in board.files if _may_be_own_measure(file) for solver in _scored_by_oracle(file)]
-    consequence = "solvers that query it are marked by their own measure"
-    notes = []
-    if own:
-        notes.append(f"Judge and oracle{_of_solvers(own, board)} are the same model: {consequence}.")
-    if maybe:
-        notes.append(
-            f"Judge and oracle{_of_solvers(maybe, board)} have the same name, and no run.json tells the oracle's "
-            f"settings: if they are the judge's, {consequence}."
-        )
-    return notes
+def _places(interval: Interval | None) -> str:
+    return "-" if interval is None else f"{interval.low:.0f}-{interval.high:.0f}"
 
 
-def _is_own_measure(file: ResultFile) -> bool:
-    info = file.info
-    return (
-        info is not None
-        and info.oracle == info.judge
-        and canonical_json(info.oracle_settings) == canonical_json(info.judge_settings)
-    )
+def _ratios(interval: Interval | None) -> str:
+    return "-" if interval is None else f"{interval.low:.3f} .. {interval.high:.3f}"
 
 
-def _may_be_own_measure(file: ResultFile) -> bool:
-    same_name = any(result.oracle == result.judge for result in file.results)
-    return file.info is None and same_name and file.key.judge != SIMULATOR
+def _seeds(row: Row) -> str:
+    return str(row.num_seeds) + ("" if math.isnan(row.seed_spread) else f" (±{100 * row.seed_spread:.1f} %)")
 
 
-def _scored_by_oracle(file: ResultFile) -> list[str]:
-    """Return the solvers whose plans got a deterministic cost by a judge that has the oracle's name."""
-    solvers = []
-    for result in file.results:
-        cost = result.cost
-        if result.oracle == result.judge and cost is not None and cost.feasible and not _is_measured(cost):
-            solvers.append(result.solver)
-    return list(dict.fromkeys(solvers))
-
-
-def _is_measured(cost: PlanCost) -> bool:
-    return "measured" in (cost.compute, cost.communication) or bool(cost.noise) or bool(cost.session)
-
-
-def _of_solvers(solvers: list[str], board: Board) -> str:
-    """Name the solvers unless they are all that have a cost."""
-    everyone = {result.solver for result in board.results if result.status == "ok"}
-    return "" if everyone <= set(solvers) else f" of {', '.join(dict.fromkeys(solvers))}"
-
-
-def _seed_notes(board: Board) -> list[str]:
-    """Say with which seeds the plans were made, so that a picked seed is visible."""
-    used: dict[str, set[int]] = {}
-    for result in board.results:
-        used.setdefault(result.solver, set()).add(result.seed)
-    seeds = {solver: tuple(sorted(used[solver])) for solver in board.solvers if solver in used}
-    if not seeds:
-        return []
-    several = any(len(own) > 1 for own in seeds.values())
-    if len(set(seeds.values())) == 1:
-        mean = "; a task's cost is the mean over them" if several else ""
-        notes = [f"Every solver ran with {_format_seeds(next(iter(seeds.values())))}{mean}."]
-    else:
-        mean = " A task's cost is the mean over a solver's own seeds." if several else ""
-        # Seeds that were not picked are those from 0 on, be they few or many.
-        first_ones = all(own == tuple(range(len(own))) for own in seeds.values())
-        start = "Solvers" if first_ones else "WARNING: solvers"
-        notes = [f"{start} ran with different seeds: {_group_by_seeds(seeds)}.{mean}"]
-    lacking = {
-        solver: tuple(seed for seed in requested if seed not in used.get(solver, ()))
-        for solver, requested in board.seeds.items()
-    }
-    if any(lacking[solver] for solver in seeds):
-        missing = _group_by_seeds({solver: own for solver, own in lacking.items() if own})
-        notes.append(f"Asked for and without any record: {missing}.")
-    return notes
-
-
-def _group_by_seeds(seeds_of: Mapping[str, tuple[int, ...]]) -> str:
-    """Return e.g. "seed 0 for random, dim_greedy; seeds 0, 1 for ppo"."""
-    groups: dict[tuple[int, ...], list[str]] = {}
-    for solver, seeds in seeds_of.items():
-        groups.setdefault(seeds, []).append(solver)
-    return "; ".join(f"{_format_seeds(seeds)} for {', '.join(solvers)}" for seeds, solvers in groups.items())
-
-
-def _format_seeds(seeds: tuple[int, ...]) -> str:
-    return f"seed{'' if len(seeds) == 1 else 's'} {', '.join(map(str, seeds))}"
-
-
-def _solver_notes(board: Board) -> list[str]:
-    """Say of each solver with which settings and weights it was made, and warn where its records differ in them."""
-    notes = []
-    for solver in board.solvers:
-        own = [r for r in board.results if r.solver == solver]
-        distinct = list({r.recipe: r for r in own}.values())
-        recipes = "; ".join(_format_recipe(result) for result in distinct)
-        if len(distinct) > 1:
-            notes.append(f"WARNING: records of {solver} were made with different settings: {recipes}.")
-        elif distinct and distinct[0].made_from is not None:
-            notes.append(f"{solver} is {recipes}.")
-        elif distinct and distinct[0].solver_settings:
-            notes.append(f"Settings of {solver}: {recipes}.")
-        weights = {r.weights_digest: r for r in own if r.weights_digest}
-        if weights:
-            named = ", ".join(_format_weights(result) for result in weights.values())
-            notes.append(f"{solver} is learned, weights {named}; time/plan is without training.")
-        # A solver may have weights for every seed and number of devices.
-        weights_of: dict[tuple[int, int], set[str]] = defaultdict(set)
-        for result in own:
-            if result.cost is not None:
-                weights_of[result.seed, len(result.cost.per_device)].add(result.weights_digest)
-        if any(len(digests) > 1 for digests in weights_of.values()):
-            notes.append(
-                f"WARNING: records of {solver} with one seed and number of devices were made with different weights."
-            )
-    return notes
-
-
-def _format_weights(result: Result) -> str:
-    """Return e.g. "0123456789ab (trained for 12.0 min)"."""
-    seconds = result.training_time_s
-    if seconds is None:
-        return result.weights_digest[:12]
-    duration = f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.1f} min"
-    return f"{result.weights_digest[:12]} (trained for {duration})"
-
-
-def _format_recipe(result: Result) -> str:
-    """Return e.g. "neuroshard with beam_width=1", or the settings alone where `solver` is the name."""
-    settings = _format_settings(result.solver_settings)
-    if result.made_from is None:
-        return settings
-    return result.made_from if not result.solver_settings else f"{result.made_from} with {settings}"
-
-
-def _format_settings(settings: dict[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in settings.items()) or "none"
-
-
-def _simulator_notes(board: Board) -> list[str]:
-    """Report how well a simulated judge agrees with measurements, and which plans are outside of its training data."""
-    if board.key.judge != SIMULATOR:
-        return []
-    agreement = shipped_agreement(board.key.hardware)
-    trust = agreement.sentence(board.key.judge_version) if agreement is not None else None
-    notes = [trust or "How well this judge agrees with measurements is not on record."]
-    scored: Counter[str] = Counter()
-    unfamiliar: Counter[str] = Counter()
-    reasons: set[str] = set()
-    for result in board.results:
-        if result.cost is not None and result.cost.feasible:
-            own = {note.removeprefix(f"{UNFAMILIAR}: ") for note in result.cost.notes if note.startswith(UNFAMILIAR)}
-            scored[result.solver] += 1
-            unfamiliar[result.solver] += bool(own)
-            reasons |= own
-    if not reasons:
-        return [*notes, f"No plan was {UNFAMILIAR}."]
-    counts = ", ".join(f"{solver} {count} of {scored[solver]}" for solver, count in unfamiliar.items() if count)
-    return [*notes, f"Plans {UNFAMILIAR} ({', '.join(sorted(reasons))}): {counts}."]
-
-
-def _measurement_notes(board: Board) -> list[str]:
-    """Report which times were modelled, measured in several sessions, or noisy."""
-    scored = [(r.task_index, r.cost) for r in board.results if r.cost is not None and r.cost.feasible]
-    modelled = {task for task, cost in scored if cost.communication == "modelled"}
-    sessions: dict[int, set[str]] = defaultdict(set)
-    for task, cost in scored:
-        sessions[task].add(cost.session)
-    num_mixed = sum(len(own) > 1 for own in sessions.values())
-    notes = []
-    if modelled:
-        notes.append(f"Communication was modelled, not measured, for {len(modelled)} of {len(board.tasks)} tasks.")
-    if num_mixed:
-        tasks = "1 task holds" if num_mixed == 1 else f"{num_mixed} tasks hold"
-        notes.append(f"WARNING: {tasks} times of different measurement sessions, which may differ by drift.")
-    noise = [cost.noise for _, cost in scored if cost.noise > 0]
-    if noise:
-        notes.append(f"Median standard error of a measured cost: {100 * statistics.median(noise):.1f} %.")
-    of_judge = {note for _, cost in scored for note in cost.notes if not note.startswith(UNFAMILIAR)}
-    return notes + [f"Note of the judge: {note}" for note in sorted(of_judge)]
-
-
-def _failure_notes(ranking: Ranking) -> list[str]:
-    """Count failures per solver, and plans that took clearly longer than the time limit."""
-    limit = ranking.board.key.time_limit_s
-    notes = [] if limit is None else [f"Time limit per plan: {limit:g} s."]
-    for row in ranking.rows:
-        num_late = sum(
-            r.solver == row.solver and r.time_limit_s is not None and r.solve_time_s > 1.1 * r.time_limit_s + 0.1
-            for r in ranking.board.results
-        )
-        if num_late:
-            notes.append(f"{row.solver} overran the time limit {'once' if num_late == 1 else f'{num_late} times'}.")
-        if row.failures:
-            counts = ", ".join(f"{n} {status}" for status, n in sorted(row.failures.items()))
-            notes.append(f"Records of {row.solver} without a cost: {counts}.")
-    return notes
+def _completeness(row: Row) -> str:
+    """Return the share of records that are there; nothing where all are."""
+    return "-" if row.completeness == 1 or math.isnan(row.completeness) else f"{100 * row.completeness:.4g} %"

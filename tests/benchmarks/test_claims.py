@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from shardgym.leaderboard.ranking import SolverResults
+from shardgym.leaderboard.outcomes import SolverResults
 
 pytestmark = pytest.mark.repository
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.repository
 def results(solver, costs, records=()):
     """Results with these costs; NaN is a task that was not solved."""
     costs = np.array(costs, dtype=float)
-    return SolverResults(solver, records, len(costs), np.ones(len(costs), bool), np.isfinite(costs), costs)
+    return SolverResults(solver, records, costs[None], np.isnan(costs)[None])
 
 
 def record(task, compute, seed=0, solve_time_s=0.001, weights_digest=""):

@@ -70,7 +70,7 @@ def test_a_solver_that_raises_makes_exit_code_1_and_says_why(toys, capsys):
 def test_a_task_without_a_feasible_plan_is_an_outcome(toys, capsys):
     solvers = ["--solver", "evaluation_toys:GivesUp", "--solver", "dim_greedy"]
     assert main(["run", "--suite", toys, *ROOFLINE, *solvers]) == 0
-    assert "Records of evaluation_toys:GivesUp without a cost: 3 infeasible." in capsys.readouterr().out
+    assert "Failed: 3 of 6 records, counted as the fallback plan" in capsys.readouterr().out
 
 
 def test_nothing_solved_is_exit_code_1(toys):
@@ -234,7 +234,7 @@ def test_a_suite_names_the_solvers_that_run_by_default(command, tmp_path, capsys
     assert main([*command, "--out", "named"]) == 0
     (ranking,) = json.loads(capsys.readouterr().out)["rankings"]
     assert {row["solver"] for row in ranking["rows"]} == {"random", "mine"}
-    assert "mine is evaluation_toys:Tuned with k=2." in ranking["footer"]
+    assert "mine is evaluation_toys:Tuned with k=2." in ranking["notes"]
     assert main([*command, "--solver", "dim_greedy", "--out", "chosen"]) == 0
     (ranking,) = json.loads(capsys.readouterr().out)["rankings"]
     assert [row["solver"] for row in ranking["rows"]] == ["dim_greedy"]

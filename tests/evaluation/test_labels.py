@@ -12,7 +12,7 @@ from shardgym.errors import InputError
 from shardgym.evaluation import SolverSpec, evaluate, verify
 from shardgym.evaluation.result import RunInfo
 from shardgym.leaderboard import load_boards, rank
-from shardgym.leaderboard.tables import footer
+from shardgym.leaderboard.notes import notes as notes_on
 
 
 def run(out, *specs, **options):
@@ -29,7 +29,7 @@ def test_a_solver_takes_part_under_several_labels(tmp_path):
         ("one", TOY + "Tuned", 1), ("two", TOY + "Tuned", 2),
     }  # fmt: skip
     assert RunInfo.beside(tmp_path).solvers == ("one", "two")
-    notes = footer(rank(load_boards([tmp_path])[0]))
+    notes = notes_on(rank(load_boards([tmp_path])[0]))
     assert f"one is {TOY}Tuned with k=1." in notes
     assert f"two is {TOY}Tuned with k=2." in notes
 
@@ -38,7 +38,7 @@ def test_a_label_alone_renames(tmp_path):
     run(tmp_path, SolverSpec("random", label="dice"), SolverSpec("random"), SolverSpec("random", label="random"))
     ranking = rank(load_boards([tmp_path])[0])
     assert {row.solver for row in ranking.rows} == {"dice", "random"}
-    assert "dice is random." in footer(ranking)
+    assert "dice is random." in notes_on(ranking)
 
 
 def test_resume_knows_labels(tmp_path):
@@ -75,7 +75,8 @@ def test_labels_that_mislead_are_refused(tmp_path, label, message):
 def test_labels_on_the_command_line(tmp_path, capsys):
     command = ["run", "--suite", "tiny-v1", "--limit", "2", "--cost", "roofline", "--out", str(tmp_path)]
     assert main([*command, "--solver", "narrow=neuroshard,beam_width=1", "--solver", "neuroshard"]) == 0
-    assert "narrow is neuroshard with beam_width=1." in " ".join(capsys.readouterr().out.split())
+    assert main(["leaderboard", str(tmp_path), "--details"]) == 0
+    assert "narrow is neuroshard with beam_width=1." in capsys.readouterr().out
     assert main(["verify", str(tmp_path)]) == 0
     for wrong in ("=neuroshard", "narrow="):
         assert main([*command, "--solver", wrong]) == 2

@@ -15,7 +15,8 @@ from shardgym.errors import InputError
 from shardgym.evaluation import evaluate
 from shardgym.evaluation.result import Result
 from shardgym.leaderboard import load_boards, rank
-from shardgym.leaderboard.tables import footer
+from shardgym.leaderboard.notes import cautions, footer
+from shardgym.leaderboard.notes import notes as notes_on
 
 ONE, TWO = "evaluation_toys:Halves", "evaluation_toys:Lopsided"
 
@@ -30,7 +31,7 @@ def run_with(out, solver, **costs):
 
 def own_measure_notes(folder):
     (board,) = load_boards([folder])
-    return [note for note in footer(rank(board)) if "Judge and oracle" in note]
+    return [note for note in notes_on(rank(board)) if "Judge and oracle" in note]
 
 
 def test_the_same_analytic_model_is_told(tmp_path):
@@ -84,7 +85,7 @@ def ranked(*folders):
 
 
 def about_seeds(ranking):
-    return [note for note in footer(ranking) if "seed" in note and not note.startswith(("Ranked", "Gap"))]
+    return [note for note in notes_on(ranking) if "seed" in note and not note.startswith("Settings of the judge")]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def about_seeds(ranking):
     [
         ((0,), "Every solver ran with seed 0."),
         ((3,), "Every solver ran with seed 3."),
-        ((0, 2), "Every solver ran with seeds 0, 2; a task's cost is the mean over them."),
+        ((0, 2), "Every solver ran with seeds 0, 2; a task's cost is the geometric mean over them."),
     ],
 )
 def test_seeds_that_all_have_are_named(tmp_path, seeds, note):
@@ -113,14 +114,16 @@ def test_a_solver_with_another_seed_in_the_same_folder_leaves_all_incomplete(tmp
         f"Asked for and without any record: seed 1 for {ONE}; seed 0 for {TWO}.",
     ]
     run_seeds(tmp_path, ONE, TWO, seeds=[0, 1])
-    assert sorted((row.rank, row.completeness) for row in ranked(tmp_path).rows) == [(1, 1.0), (2, 1.0)]
+    assert [row.completeness for row in ranked(tmp_path).rows] == [1.0, 1.0]
 
 
 def test_a_solver_without_any_record_lacks_its_seeds(tmp_path):
     run_seeds(tmp_path, ONE, seeds=[0, 1])
     info = json.loads((tmp_path / "run.json").read_text())
     (tmp_path / "run.json").write_text(json.dumps(info | {"solvers": [*info["solvers"], "later"]}))
-    assert about_seeds(ranked(tmp_path)) == ["Every solver ran with seeds 0, 1; a task's cost is the mean over them."]
+    assert about_seeds(ranked(tmp_path)) == [
+        "Every solver ran with seeds 0, 1; a task's cost is the geometric mean over them."
+    ]
     assert rows_of(ranked(tmp_path))["later"].completeness == 0.0
 
 
@@ -137,10 +140,10 @@ def test_folders_of_different_seeds_are_complete_and_warned_of(tmp_path):
     run_seeds(tmp_path / "a", ONE, seeds=[0])
     run_seeds(tmp_path / "b", TWO, seeds=[1, 2])
     ranking = ranked(tmp_path)
-    assert sorted((row.rank, row.completeness) for row in ranking.rows) == [(1, 1.0), (2, 1.0)]
+    assert [row.completeness for row in ranking.rows] == [1.0, 1.0]
     assert about_seeds(ranking) == [
         f"WARNING: solvers ran with different seeds: seed 0 for {ONE}; seeds 1, 2 for {TWO}. "
-        "A task's cost is the mean over a solver's own seeds."
+        "A task's cost is the geometric mean over a solver's own seeds."
     ]
 
 
@@ -149,7 +152,7 @@ def test_more_of_the_first_seeds_are_no_reason_for_a_warning(tmp_path):
     run_seeds(tmp_path / "b", TWO, seeds=[0, 1, 2])
     assert about_seeds(ranked(tmp_path)) == [
         f"Solvers ran with different seeds: seed 0 for {ONE}; seeds 0, 1, 2 for {TWO}. "
-        "A task's cost is the mean over a solver's own seeds."
+        "A task's cost is the geometric mean over a solver's own seeds."
     ]
 
 
@@ -162,7 +165,7 @@ def test_records_alone_ask_for_the_seeds_that_they_hold(tmp_path):
 
 def test_the_time_limit_is_overrun_once_or_several_times(tmp_path):
     board = board_of(tmp_path, {"slow": [1.0], "slower": [1.0, 1.0]}, time_limit_s=1.0, solve_time_s=5.0)
-    notes = footer(rank(board))
+    notes = notes_on(rank(board))
     assert "slow overran the time limit once." in notes
     assert "slower overran the time limit 2 times." in notes
 
@@ -172,15 +175,15 @@ def test_the_time_limit_is_overrun_once_or_several_times(tmp_path):
 
 def test_settings_are_named_and_defaults_are_not(tmp_path):
     board = board_of(tmp_path, {"mine": [1.0, 3.0]}, solver_settings={"beam_width": 1, "levels": 2})
-    assert "Settings of mine: beam_width=1, levels=2." in footer(rank(board))
-    assert not any("Settings of" in note for note in footer(rank(board_of(tmp_path, {"mine": [1.0, 3.0]}))))
+    assert "Settings of mine: beam_width=1, levels=2." in notes_on(rank(board))
+    assert not any("Settings of mine" in note for note in notes_on(rank(board_of(tmp_path, {"mine": [1.0, 3.0]}))))
 
 
 def test_records_of_one_solver_with_different_settings_are_a_warning(tmp_path):
     rows = [record("mine", 0, 1.0), record("mine", 1, 1.0, solver_settings={"beam_width": 1})]
     (tmp_path / "records.jsonl").write_text("".join(row.to_json() + "\n" for row in rows))
     (board,) = load_boards([tmp_path])
-    assert "WARNING: records of mine were made with different settings: none; beam_width=1." in footer(rank(board))
+    assert "WARNING: records of mine were made with different settings: none; beam_width=1." in notes_on(rank(board))
 
 
 # Simulated judges
@@ -205,7 +208,7 @@ def notes_of(folder, outcomes, judge="simulator"):
             ).to_json())  # fmt: skip
     (folder / "records.jsonl").write_text("".join(line + "\n" for line in lines))
     (board,) = load_boards([folder])
-    return footer(rank(board))
+    return notes_on(rank(board))
 
 
 def test_unfamiliar_plans_are_counted_by_solver_with_the_features(tmp_path):
@@ -225,14 +228,14 @@ def test_other_judges_get_no_such_notes(tmp_path):
 
 
 def test_the_judges_agreement_with_measurements_stands_below(tmp_path, monkeypatch):
-    monkeypatch.setattr("shardgym.leaderboard.tables.shipped_agreement", lambda hardware: FOUND)
+    monkeypatch.setattr("shardgym.leaderboard.notes.shipped_agreement", lambda hardware: FOUND)
     (note,) = (n for n in notes_of(tmp_path, {"mine": [()]}) if "Kendall" in n)
     assert note.startswith("Over 16 random plans on each of 12 tasks of dlrm4-v1, Kendall's tau of this judge with")
     assert "is 0.870 on average; that of a measurement with its own repeat is 0.900" in note
 
 
 def test_a_judge_that_was_not_compared_is_said_to_be_so(tmp_path, monkeypatch):
-    monkeypatch.setattr("shardgym.leaderboard.tables.shipped_agreement", lambda hardware: None)
+    monkeypatch.setattr("shardgym.leaderboard.notes.shipped_agreement", lambda hardware: None)
     assert "How well this judge agrees with measurements is not on record." in notes_of(tmp_path, {"mine": [()]})
 
 
@@ -252,7 +255,7 @@ def test_agreement_is_read_from_beside_the_weights(tmp_path):
 
 def test_weights_and_training_time_of_a_learned_solver_stand_below(tmp_path):
     trained = {"weights_digest": "a" * 64, "training_time_s": 90.0}
-    notes = footer(rank(board_of(tmp_path, {"mine": [1.0, 2.0]}, **trained)))
+    notes = notes_on(rank(board_of(tmp_path, {"mine": [1.0, 2.0]}, **trained)))
     assert f"mine is learned, weights {'a' * 12} (trained for 1.5 min); time/plan is without training." in notes
 
 
@@ -263,17 +266,29 @@ def test_a_solver_with_several_weights_for_one_seed_is_warned_of(tmp_path, index
     (tmp_path / "records.jsonl").write_text("".join(row.to_json() + "\n" for row in rows))
     (board,) = load_boards([tmp_path])
     warning = "WARNING: records of mine with one seed and number of devices were made with different weights."
-    assert (warning in footer(rank(board))) == is_warned_of
+    assert (warning in notes_on(rank(board))) == is_warned_of
 
 
-# Heuristics
+# The lines under a table
 
 
-def test_a_board_without_figures_relative_to_greedy_says_why(tmp_path):
-    notes = footer(rank(board_of(tmp_path / "none", {"mine": [1.0, 2.0]})))
-    assert "vs greedy: '-', as no greedy heuristic ran." in notes
-    notes = footer(rank(board_of(tmp_path / "fails", {"mine": [1.0, 2.0], "dim_greedy": [1.0, "infeasible"]})))
-    expected = "vs greedy: '-', as no greedy heuristic is complete and solved nearly as many tasks as the best."
-    assert expected in notes
-    notes = footer(rank(board_of(tmp_path / "counts", {"mine": [1.0, 2.0], "dim_greedy": [1.0, 2.0]})))
-    assert not any("'-'" in note for note in notes)
+def test_a_table_has_three_lines_below_and_the_last_says_where_the_rest_is(tmp_path):
+    board = board_of(tmp_path, {"mine": [1.0, 2.0], "other": [1.0, "infeasible"]}, solver_settings={"k": 1})
+    assert footer(rank(board)) == [
+        "Judge: lab-cost 1 on lab. Oracle: roofline. Solvers ran with seed 0; "
+        "size_lookup_greedy, the base, has no cost here.",
+        "Failed: 1 of 4 records. They count 2 times the dearest plan of the task. Fewer than 6 tasks: no ranks, no "
+        "intervals.",
+        "Columns, ranks and intervals: docs/leaderboards.md; more notes: shardgym leaderboard --details.",
+    ]
+
+
+def test_what_forbids_comparisons_stands_below_the_table_and_the_rest_does_not(tmp_path):
+    rows = [record("mine", 0, 1.0), record("mine", 1, 1.0, solver_settings={"k": 1}), record("other", 0, 1.0, seed=4)]
+    (tmp_path / "records.jsonl").write_text("".join(row.to_json() + "\n" for row in rows))
+    (board,) = load_boards([tmp_path])
+    different, settings = cautions(board)
+    assert different.startswith("WARNING: solvers ran with different seeds")
+    assert settings.startswith("WARNING: records of mine were made with different settings")
+    assert footer(rank(board))[2].startswith(f"{different} {settings} Columns")
+    assert notes_on(rank(board))[:2] == [different, settings]

@@ -13,7 +13,8 @@ from test_ranking import board_of
 from shardgym import Shard, ShardingPlan, load_suite, lower_bound, make_cost
 from shardgym.evaluation import evaluate
 from shardgym.leaderboard import load_boards, rank, render
-from shardgym.leaderboard.tables import footer, to_dict
+from shardgym.leaderboard.notes import notes as notes_on
+from shardgym.leaderboard.tables import to_dict
 
 
 def tiny_ranking(folder, limit=2, solver="lookup_greedy"):
@@ -32,7 +33,7 @@ def test_the_gap_is_that_of_the_tasks_to_their_bounds(tmp_path):
     assert row.bound_gap > 0
     assert f"{100 * row.bound_gap:+.1f} %" in render([ranking])
     assert to_dict(ranking)["rows"][0]["bound_gap"] == row.bound_gap
-    assert any(note.startswith("Gap to bound") and "that cuts no rows" in note for note in footer(ranking))
+    assert any(note.startswith("Gap to bound") and "that cuts no rows" in note for note in notes_on(ranking))
 
 
 def test_a_plan_that_cuts_rows_is_held_against_the_bound_for_all_plans(tmp_path):
@@ -51,7 +52,7 @@ def test_a_plan_that_cuts_rows_is_held_against_the_bound_for_all_plans(tmp_path)
     ranking = rank(board)
     bound = lower_bound(task, make_cost("roofline"))
     assert ranking.rows[0].bound_gap == pytest.approx(cost.total_ms / bound.total_ms - 1)
-    assert any("whatever it cuts" in note for note in footer(ranking))
+    assert any("whatever it cuts" in note for note in notes_on(ranking))
 
 
 def test_other_judges_and_suites_have_no_such_column(tmp_path):

@@ -10,7 +10,14 @@ import pytest
 from shardgym import PlanCost
 from shardgym.cli.plans import is_tie, tie_marks
 from shardgym.costs.base import infinite
-from shardgym.leaderboard.ranking import bootstrap_mean, mean_ratio
+from shardgym.leaderboard.statistics import (
+    bootstrap_mean,
+    mean_ratio,
+    performance_profile,
+    probability_of_improvement,
+    resampled_means,
+    shared_ranks,
+)
 
 
 def test_the_bootstrap_interval_is_that_of_the_normal_distribution_for_many_tasks():
@@ -60,3 +67,41 @@ def test_costs_without_noise_tie_only_when_equal():
 )
 def test_best_is_what_no_other_ties_with(costs, expected):
     assert tie_marks(costs) == expected
+
+
+def test_tasks_are_drawn_together_for_all_solvers():
+    """Two solvers that differ by a constant differ by it in every resample, however tasks differ."""
+    costs = np.random.default_rng(2).normal(size=(1, 30))
+    means = resampled_means([costs, costs + 0.5])
+    assert np.ptp(means[:, 0]) > 0.5
+    np.testing.assert_allclose(means[:, 1] - means[:, 0], 0.5)
+
+
+def test_seeds_are_drawn_for_every_task_apart():
+    """Eight tasks with seeds at -1 and 1: two draws of each average to a variance of 1 / 16."""
+    means = resampled_means([np.array([[-1.0] * 8, [1.0] * 8])])[:, 0]
+    assert means.std() == pytest.approx(0.25, rel=0.05)
+    assert means.mean() == pytest.approx(0.0, abs=0.02)
+
+
+def test_shared_ranks_start_anew_at_the_first_that_is_clearly_dearer():
+    better = np.zeros((4, 4), dtype=bool)
+    better[0, 2] = better[0, 3] = better[1, 3] = True
+    assert shared_ranks(better) == [1, 1, 3, 3]
+    better[2, 3] = True
+    assert shared_ranks(better) == [1, 1, 3, 4]
+
+
+def test_the_probability_of_improvement_counts_pairs_of_seeds_and_half_of_what_is_equal():
+    """First task: 1 < 2 in one of two pairs, equal in the other. Second task: a failure is dearer than any plan."""
+    mine = np.array([[1.0, 5.0], [2.0, 5.0]])
+    theirs = np.array([[2.0, np.inf]])
+    found = probability_of_improvement([mine, theirs])
+    assert found.tolist() == [[0.5, 0.875], [0.125, 0.5]]
+
+
+def test_a_performance_profile_is_relative_to_the_best_plan_of_each_task():
+    """Best plans cost 1 and 4; the second solver is at 1.5 and 1 times these, the third failed once."""
+    costs = [np.array([[1.0, 8.0]]), np.array([[1.5, 4.0]]), np.array([[np.inf, 4.4]])]
+    shares = performance_profile(costs, np.array([1.0, 1.1, 1.5, 2.0]))
+    assert shares.tolist() == [[0.5, 0.5, 0.5, 1.0], [0.5, 0.5, 1.0, 1.0], [0.0, 0.5, 0.5, 0.5]]

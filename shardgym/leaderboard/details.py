@@ -1,0 +1,114 @@
+"""What a ranking is made of: groups of tasks, performance profiles, and who beats whom."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from shardgym.arrays import Bools, Floats
+from shardgym.leaderboard.boards import Board
+from shardgym.leaderboard.ranking import Ranking
+from shardgym.leaderboard.statistics import (
+    Interval,
+    bootstrap_mean,
+    performance_profile,
+    probability_of_improvement,
+)
+from shardgym.task import ShardingTask
+
+#: Of performance profiles: a plan may cost so many times the best one.
+FACTORS = (1.0, 1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0)
+#: Shares of all memory that the tables of a task take: limits of groups.
+_TIGHTNESS = (0.25, 0.5, 0.75)
+
+
+class GroupRatio(NamedTuple):
+    """A solver against the base on a group of tasks.
+
+    Attributes:
+        ratio: geometric mean of its cost over that of the base; NaN where unknown.
+        interval: over the group's tasks; None for too few.
+    """
+
+    ratio: float
+    interval: Interval | None
+
+
+@dataclass(frozen=True)
+class Details:
+    """Of one ranking; solvers in the order of its rows, n of them.
+
+    Attributes:
+        solvers: their names.
+        groups: number of tasks by group.
+        ratios: against the base, by group, one per solver.
+        profile: share of plans within `FACTORS` times the best plan of their task, shape (n, F).
+        improvement: probability that a plan of one solver is cheaper than one of another, shape (n, n).
+    """
+
+    solvers: tuple[str, ...]
+    groups: dict[str, int]
+    ratios: dict[str, tuple[GroupRatio, ...]]
+    profile: Floats
+    improvement: Floats
+
+    @classmethod
+    def of(cls, ranking: Ranking) -> Details:
+        """Work out the details of the solvers that have all records."""
+        chosen = [n for n, results in enumerate(ranking.results) if results.is_complete]
+        groups = task_groups(ranking.board)
+        failing = [ranking.results[n].failing_ms for n in chosen]
+        ratios = {
+            group: tuple(_group_ratio(ranking.counted_ms[n], ranking.base_ms, tasks) for n in chosen)
+            for group, tasks in groups.items()
+        }
+        return cls(
+            solvers=tuple(ranking.results[n].solver for n in chosen),
+            groups={group: int(tasks.sum()) for group, tasks in groups.items()},
+            ratios=ratios,
+            profile=performance_profile(failing, np.array(FACTORS)) if chosen else np.zeros((0, len(FACTORS))),
+            improvement=probability_of_improvement(failing),
+        )
+
+
+def _group_ratio(counted_ms: Floats, base_ms: Floats, tasks: Bools) -> GroupRatio:
+    """Compare costs of shape (seeds, T) with those of the base on some tasks."""
+    logs = np.log(counted_ms[:, tasks] / base_ms[tasks])
+    logs = logs[:, np.isfinite(logs).all(axis=0)]
+    if not logs.size:
+        return GroupRatio(math.nan, None)
+    of_logs = bootstrap_mean(logs)
+    interval = of_logs and Interval(math.exp(of_logs.low), math.exp(of_logs.high))
+    return GroupRatio(math.exp(float(logs.mean())), interval)
+
+
+def task_groups(board: Board) -> dict[str, Bools]:
+    """Sort the tasks of a board by the width of their widest table, and by the share of memory that all tables take.
+
+    Returns:
+        Which tasks are of a group, shape (T,), by its name; of tasks that are at hand.
+    """
+    groups: dict[str, Bools] = {}
+    tasks = [board.task(index) for index in board.tasks]
+    for group_of in (_width_group, _tightness_group):
+        names = [None if task is None else group_of(task) for task in tasks]
+        for name in sorted({name for name in names if name is not None}):
+            groups[name[1]] = np.array([other == name for other in names], dtype=bool)
+    return groups
+
+
+def _width_group(task: ShardingTask) -> tuple[int, str]:
+    """Return width and name of a group: widths up to a power of two."""
+    width = 1 << (max(table.embedding_dim for table in task.tables) - 1).bit_length()
+    return width, f"width {width}"
+
+
+def _tightness_group(task: ShardingTask) -> tuple[int, str]:
+    """Return number and name of a group."""
+    share = task.total_bytes / task.topology.total_memory_bytes
+    number = sum(share >= limit for limit in _TIGHTNESS)
+    ends = [f"{100 * limit:.0f}" for limit in (0.0, *_TIGHTNESS, 1.0)]
+    return number, f"memory {ends[number]}-{ends[number + 1]} %"

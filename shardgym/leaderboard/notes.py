@@ -1,0 +1,291 @@
+"""What is to be said about a board: three lines under its table, and the notes that `--details` adds.
+
+On judge, seeds, settings and weights of solvers, how the times came about, and failures. Every figure comes from the
+records.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from shardgym.costs.base import UNFAMILIAR, PlanCost
+from shardgym.costs.simulator.model_card import shipped_agreement
+from shardgym.evaluation.result import Result
+from shardgym.leaderboard.boards import Board, ResultFile
+from shardgym.leaderboard.ranking import Ranking
+from shardgym.leaderboard.reference import BASE, WORST_FACTOR
+from shardgym.leaderboard.statistics import MIN_TASKS
+from shardgym.records import canonical_json
+
+#: Explains every column and rule.
+PAGE = "docs/leaderboards.md"
+
+SIMULATOR = "simulator"
+
+
+def footer(ranking: Ranking, link: str = PAGE) -> list[str]:
+    """Return what stands under a table, at most three lines; `link` says where columns are explained."""
+    board = ranking.board
+    key = board.key
+    oracles = " or ".join(sorted({result.oracle for result in board.results})) or "-"
+    on = "" if key.hardware == key.judge else f" on {key.hardware}"
+    seeds = sorted({own for own in board.seeds.values() if own})
+    shown_seeds = _format_seeds(seeds[0]) if len(seeds) == 1 else "seeds of their own" if seeds else "no seed"
+    base = f"relative to {BASE}" if ranking.has_base else f"{BASE}, the base, has no cost here"
+    lines = [f"Judge: {key.judge} {key.judge_version}{on}. Oracle: {oracles}. Solvers ran with {shown_seeds}; {base}."]
+    lines.append(" ".join(_failure_rules(ranking)))
+    return [
+        *lines,
+        " ".join(
+            [*cautions(board), f"Columns, ranks and intervals: {link}; more notes: shardgym leaderboard --details."]
+        ),
+    ]
+
+
+def _failure_rules(ranking: Ranking) -> list[str]:
+    """Say how many failed and what that counts, and how few tasks there are."""
+    records = ranking.board.results
+    failed = sum(result.status != "ok" for result in records)
+    costs = ranking.failures
+    rules = [f"Failed: {failed} of {len(records)} records."]
+    if costs.num_fallback:
+        rules[0] = rules[0][:-1] + ", counted as the fallback plan (first fit by memory, with cuts)."
+    if costs.num_worst:
+        what = f"{WORST_FACTOR:g} times the dearest plan of the task"
+        rules.append(f"{'Some of them count' if costs.num_fallback else 'They count'} {what}.")
+    left_out = len(ranking.board.tasks) - ranking.num_tasks
+    if left_out:
+        rules.append(f"Left out: {left_out} of {len(ranking.board.tasks)} tasks, which nobody solved.")
+    if ranking.num_tasks < MIN_TASKS:
+        rules.append(f"Fewer than {MIN_TASKS} tasks: no ranks, no intervals.")
+    return rules
+
+
+def cautions(board: Board) -> list[str]:
+    """Return what a reader must know before comparing any two figures; mostly nothing."""
+    clash = []
+    if board.clash is not None:
+        clash = [f"The records of {board.place} alone, in no table with others of the same kind: {board.clash}."]
+    others = [*_seed_notes(board), *_solver_notes(board), *_measurement_notes(board)]
+    return [*_own_measure_notes(board), *clash, *(note for note in others if note.startswith("WARNING"))]
+
+
+def notes(ranking: Ranking) -> list[str]:
+    """Return all notes on a board, one sentence or two each."""
+    board = ranking.board
+    found = [f"Settings of the judge: {_format_settings(json.loads(board.key.judge_settings))}."]
+    if ranking.bounds is not None:
+        covered = "whatever it cuts" if ranking.bounds.row_cuts else "that cuts no rows"
+        found.append(f"Gap to bound: no plan {covered} costs less than the bound (shardgym.lower_bound).")
+    of_board = [*_seed_notes(board), *_solver_notes(board), *_simulator_notes(board), *_measurement_notes(board)]
+    careful = cautions(board)
+    return [*careful, *found, *(note for note in of_board if note not in careful), *_failure_notes(ranking)]
+
+
+def _own_measure_notes(board: Board) -> list[str]:
+    """Name the solvers whose judge is the cost model that they could query: they are marked by their own measure.
+
+    Nobody is, by a judge that measures. Judge and oracle of a run are made by the same code, so with the same name and
+    settings they have the same version.
+    """
+    own = [solver for file in board.files if _is_own_measure(file) for solver in _scored_by_oracle(file)]
+    # Records alone leave it open; but a run refuses a simulator that is judge and oracle at once.
+    maybe = [solver for file in board.files if _may_be_own_measure(file) for solver in _scored_by_oracle(file)]
+    consequence = "solvers that query it are marked by their own measure"
+    notes = []
+    if own:
+        notes.append(f"Judge and oracle{_of_solvers(own, board)} are the same model: {consequence}.")
+    if maybe:
+        notes.append(
+            f"Judge and oracle{_of_solvers(maybe, board)} have the same name, and no run.json tells the oracle's "
+            f"settings: if they are the judge's, {consequence}."
+        )
+    return notes
+
+
+def _is_own_measure(file: ResultFile) -> bool:
+    info = file.info
+    return (
+        info is not None
+        and info.oracle == info.judge
+        and canonical_json(info.oracle_settings) == canonical_json(info.judge_settings)
+    )
+
+
+def _may_be_own_measure(file: ResultFile) -> bool:
+    same_name = any(result.oracle == result.judge for result in file.results)
+    return file.info is None and same_name and file.key.judge != SIMULATOR
+
+
+def _scored_by_oracle(file: ResultFile) -> list[str]:
+    """Return the solvers whose plans got a deterministic cost by a judge that has the oracle's name."""
+    solvers = []
+    for result in file.results:
+        cost = result.cost
+        if result.oracle == result.judge and cost is not None and cost.feasible and not _is_measured(cost):
+            solvers.append(result.solver)
+    return list(dict.fromkeys(solvers))
+
+
+def _is_measured(cost: PlanCost) -> bool:
+    return "measured" in (cost.compute, cost.communication) or bool(cost.noise) or bool(cost.session)
+
+
+def _of_solvers(solvers: list[str], board: Board) -> str:
+    """Name the solvers unless they are all that have a cost."""
+    everyone = {result.solver for result in board.results if result.status == "ok"}
+    return "" if everyone <= set(solvers) else f" of {', '.join(dict.fromkeys(solvers))}"
+
+
+def _seed_notes(board: Board) -> list[str]:
+    """Say with which seeds the plans were made, so that a picked seed is visible."""
+    used: dict[str, set[int]] = {}
+    for result in board.results:
+        used.setdefault(result.solver, set()).add(result.seed)
+    seeds = {solver: tuple(sorted(used[solver])) for solver in board.solvers if solver in used}
+    if not seeds:
+        return []
+    several = any(len(own) > 1 for own in seeds.values())
+    if len(set(seeds.values())) == 1:
+        mean = "; a task's cost is the geometric mean over them" if several else ""
+        notes = [f"Every solver ran with {_format_seeds(next(iter(seeds.values())))}{mean}."]
+    else:
+        mean = " A task's cost is the geometric mean over a solver's own seeds." if several else ""
+        # Seeds that were not picked are those from 0 on, be they few or many.
+        first_ones = all(own == tuple(range(len(own))) for own in seeds.values())
+        start = "Solvers" if first_ones else "WARNING: solvers"
+        notes = [f"{start} ran with different seeds: {_group_by_seeds(seeds)}.{mean}"]
+    lacking = {
+        solver: tuple(seed for seed in requested if seed not in used.get(solver, ()))
+        for solver, requested in board.seeds.items()
+    }
+    if any(lacking[solver] for solver in seeds):
+        missing = _group_by_seeds({solver: own for solver, own in lacking.items() if own})
+        notes.append(f"Asked for and without any record: {missing}.")
+    return notes
+
+
+def _group_by_seeds(seeds_of: Mapping[str, tuple[int, ...]]) -> str:
+    """Return e.g. "seed 0 for random, dim_greedy; seeds 0, 1 for ppo"."""
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for solver, seeds in seeds_of.items():
+        groups.setdefault(seeds, []).append(solver)
+    return "; ".join(f"{_format_seeds(seeds)} for {', '.join(solvers)}" for seeds, solvers in groups.items())
+
+
+def _format_seeds(seeds: tuple[int, ...]) -> str:
+    return f"seed{'' if len(seeds) == 1 else 's'} {', '.join(map(str, seeds))}"
+
+
+def _solver_notes(board: Board) -> list[str]:
+    """Say of each solver with which settings and weights it was made, and warn where its records differ in them."""
+    notes = []
+    for solver in board.solvers:
+        own = [r for r in board.results if r.solver == solver]
+        distinct = list({r.recipe: r for r in own}.values())
+        recipes = "; ".join(_format_recipe(result) for result in distinct)
+        if len(distinct) > 1:
+            notes.append(f"WARNING: records of {solver} were made with different settings: {recipes}.")
+        elif distinct and distinct[0].made_from is not None:
+            notes.append(f"{solver} is {recipes}.")
+        elif distinct and distinct[0].solver_settings:
+            notes.append(f"Settings of {solver}: {recipes}.")
+        weights = {r.weights_digest: r for r in own if r.weights_digest}
+        if weights:
+            named = ", ".join(_format_weights(result) for result in weights.values())
+            notes.append(f"{solver} is learned, weights {named}; time/plan is without training.")
+        # A solver may have weights for every seed and number of devices.
+        weights_of: dict[tuple[int, int], set[str]] = defaultdict(set)
+        for result in own:
+            if result.cost is not None:
+                weights_of[result.seed, len(result.cost.per_device)].add(result.weights_digest)
+        if any(len(digests) > 1 for digests in weights_of.values()):
+            notes.append(
+                f"WARNING: records of {solver} with one seed and number of devices were made with different weights."
+            )
+    return notes
+
+
+def _format_weights(result: Result) -> str:
+    """Return e.g. "0123456789ab (trained for 12.0 min)"."""
+    seconds = result.training_time_s
+    if seconds is None:
+        return result.weights_digest[:12]
+    duration = f"{seconds:.1f} s" if seconds < 60 else f"{seconds / 60:.1f} min"
+    return f"{result.weights_digest[:12]} (trained for {duration})"
+
+
+def _format_recipe(result: Result) -> str:
+    """Return e.g. "neuroshard with beam_width=1", or the settings alone where `solver` is the name."""
+    settings = _format_settings(result.solver_settings)
+    if result.made_from is None:
+        return settings
+    return result.made_from if not result.solver_settings else f"{result.made_from} with {settings}"
+
+
+def _format_settings(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in settings.items()) or "none"
+
+
+def _simulator_notes(board: Board) -> list[str]:
+    """Report how well a simulated judge agrees with measurements, and which plans are outside of its training data."""
+    if board.key.judge != SIMULATOR:
+        return []
+    agreement = shipped_agreement(board.key.hardware)
+    trust = agreement.sentence(board.key.judge_version) if agreement is not None else None
+    notes = [trust or "How well this judge agrees with measurements is not on record."]
+    scored: Counter[str] = Counter()
+    unfamiliar: Counter[str] = Counter()
+    reasons: set[str] = set()
+    for result in board.results:
+        if result.cost is not None and result.cost.feasible:
+            own = {note.removeprefix(f"{UNFAMILIAR}: ") for note in result.cost.notes if note.startswith(UNFAMILIAR)}
+            scored[result.solver] += 1
+            unfamiliar[result.solver] += bool(own)
+            reasons |= own
+    if not reasons:
+        return [*notes, f"No plan was {UNFAMILIAR}."]
+    counts = ", ".join(f"{solver} {count} of {scored[solver]}" for solver, count in unfamiliar.items() if count)
+    return [*notes, f"Plans {UNFAMILIAR} ({', '.join(sorted(reasons))}): {counts}."]
+
+
+def _measurement_notes(board: Board) -> list[str]:
+    """Report which times were modelled, measured in several sessions, or noisy."""
+    scored = [(r.task_index, r.cost) for r in board.results if r.cost is not None and r.cost.feasible]
+    modelled = {task for task, cost in scored if cost.communication == "modelled"}
+    sessions: dict[int, set[str]] = defaultdict(set)
+    for task, cost in scored:
+        sessions[task].add(cost.session)
+    num_mixed = sum(len(own) > 1 for own in sessions.values())
+    notes = []
+    if modelled:
+        notes.append(f"Communication was modelled, not measured, for {len(modelled)} of {len(board.tasks)} tasks.")
+    if num_mixed:
+        tasks = "1 task holds" if num_mixed == 1 else f"{num_mixed} tasks hold"
+        notes.append(f"WARNING: {tasks} times of different measurement sessions, which may differ by drift.")
+    noise = [cost.noise for _, cost in scored if cost.noise > 0]
+    if noise:
+        notes.append(f"Median standard error of a measured cost: {100 * statistics.median(noise):.1f} %.")
+    of_judge = {note for _, cost in scored for note in cost.notes if not note.startswith(UNFAMILIAR)}
+    return notes + [f"Note of the judge: {note}" for note in sorted(of_judge)]
+
+
+def _failure_notes(ranking: Ranking) -> list[str]:
+    """Count failures per solver, and plans that took clearly longer than the time limit."""
+    limit = ranking.board.key.time_limit_s
+    notes = [] if limit is None else [f"Time limit per plan: {limit:g} s."]
+    for row in ranking.rows:
+        num_late = sum(
+            r.solver == row.solver and r.time_limit_s is not None and r.solve_time_s > 1.1 * r.time_limit_s + 0.1
+            for r in ranking.board.results
+        )
+        if num_late:
+            notes.append(f"{row.solver} overran the time limit {'once' if num_late == 1 else f'{num_late} times'}.")
+        if row.failures:
+            counts = ", ".join(f"{n} {status}" for status, n in sorted(row.failures.items()))
+            notes.append(f"Records of {row.solver} without a cost: {counts}.")
+    return notes

@@ -222,7 +222,7 @@ class Compared:
             of_leader = self.bootstrap.ratio_interval(solver, self.leader)
             gap_interval = of_leader and Interval(of_leader.low - 1, of_leader.high - 1)
         records = results.records
-        failures = Counter(record.status for record in records if record.status != "ok")
+        failures = Counter[str](record.status for record in records if record.status != "ok")
         cpu_times = [record.cpu_time_s for record in records if record.cpu_time_s is not None]
         return Row(
             solver=solver,

@@ -17,7 +17,8 @@ from shardgym.costs.gpu.reuse import row_classes
 from shardgym.costs.links import ExchangeTimes, after_compute
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
-from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask
+from shardgym.table import EmbeddingTable
+from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE, Optimizer, Precision, ShardingTask
 
 #: Tasks whose shards are kept; solvers and environments return to the same few.
 _TASKS_KEPT = 256
@@ -82,7 +83,9 @@ class AdditiveGpu(AdditiveCosts):
 
     def describe(self, task: ShardingTask, keys: Sequence[ShardKey]) -> dict[str, Floats]:
         """See `AdditiveCosts`; a device that is no GPU is an `InputError`."""
-        return {"latents": shard_work(self._card or card_of(task), shard_sizes(task, keys))}
+        shards = [(task.table(name), rows, columns) for name, rows, columns in keys]
+        sizes = shard_sizes(shards, task.batch_size, task.precision, task.optimizer)
+        return {"latents": shard_work(self._card or card_of(task), sizes)}
 
     def device_ms(self, sums: Floats, counts: Ints) -> Floats:
         """See `AdditiveCosts`."""
@@ -111,21 +114,23 @@ def card_of(task: ShardingTask) -> Card:
     return CARDS[device]
 
 
-def shard_sizes(task: ShardingTask, keys: Sequence[ShardKey]) -> ShardSizes:
+def shard_sizes(
+    shards: Sequence[tuple[EmbeddingTable, int, int]], batch_size: int, precision: Precision, optimizer: Optimizer
+) -> ShardSizes:
     """Return the sizes of shards: table, rows and columns of each.
 
     The position of rows does not matter: popular ones are spread evenly, so a range of rows gets its share.
     """
-    tables = [task.table(name) for name, _, _ in keys]
-    rows = np.array([key[1] for key in keys], dtype=np.float64)
-    columns = np.array([key[2] for key in keys], dtype=np.float64)
+    tables = [table for table, _, _ in shards]
+    rows = np.array([rows for _, rows, _ in shards], dtype=np.float64)
+    columns = np.array([columns for _, _, columns in shards], dtype=np.float64)
     share = rows / np.array([table.num_embeddings for table in tables])
-    classes = [row_classes(table, task.batch_size) for table in tables]
-    per_weight, per_row = OPTIMIZER_STATE[task.optimizer]
-    width_bytes = columns * ELEMENT_BYTES[task.precision]
+    classes = [row_classes(table, batch_size) for table in tables]
+    per_weight, per_row = OPTIMIZER_STATE[optimizer]
+    width_bytes = columns * ELEMENT_BYTES[precision]
     return ShardSizes(
-        bags=np.full(len(keys), float(task.batch_size)),
-        ids=task.batch_size * share * np.array([table.pooling_factor for table in tables]),
+        bags=np.full(len(shards), float(batch_size)),
+        ids=batch_size * share * np.array([table.pooling_factor for table in tables]),
         rows=rows,
         width_bytes=width_bytes,
         state_bytes=4.0 * (per_weight * columns + per_row),

@@ -1,0 +1,270 @@
+"""The GPU model held against published measurements: prediction beside publication, and errors by what was measured.
+
+    python benchmarks/published_gpu.py [FILE ...] [--fit] [--page] [--json]
+    python benchmarks/published_gpu.py --collected FOLDER --hardware h100
+
+Each row is predicted twice: with the constants of the package, which were fitted to all rows, and with constants fitted
+to all sources but the row's own. FILEs hold more rows, in the columns of `data/published_gpu.csv`; they are predicted,
+and nothing is fitted to them. --fit prints the constants that are nearest to the rows; those of the package are such.
+--page writes the tables into docs/gpu-model.md. --collected predicts what `shardgym collect --device cuda` measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from published_models import GROUPS, Constants, fit, ratios
+from published_rows import Row, read_rows
+from tabulate import tabulate
+
+from shardgym.costs.gpu.cards import card
+from shardgym.costs.gpu.cost import shard_sizes
+from shardgym.costs.gpu.kernels import backward_ms, forward_ms, shard_work
+from shardgym.errors import InputError, ShardGymError, import_extra
+from shardgym.table import EmbeddingTable
+
+PAGE = Path(__file__).parents[1] / "docs" / "gpu-model.md"
+BEGIN, END = "<!-- begin: python benchmarks/published_gpu.py --page -->", "<!-- end of benchmarks/published_gpu.py -->"
+
+KERNELS = ("fused", "host memory", "cached")
+#: Fewest rows of a source whose order says anything.
+_FEWEST = 3
+
+
+class Held(NamedTuple):
+    """A row and what the model says of it, over what is published.
+
+    Attributes:
+        row: as published.
+        fitted: with the constants of the package; None where nothing is predicted.
+        apart: with constants fitted without the row's source; None where nothing is left to fit to.
+        reason: why nothing is predicted.
+    """
+
+    row: Row
+    fitted: float | None
+    apart: float | None
+    reason: str
+
+
+def hold(rows: Sequence[Row], more: Sequence[Row] = ()) -> list[Held]:
+    """Predict published rows, and more rows of theirs or of other sources that nothing is fitted to."""
+    among = [*rows, *more]
+    package = ratios(among, Constants(), among)
+    apart: dict[str, float | str] = {}
+    kinds = {kind for kinds, _ in GROUPS.values() for kind in kinds} | {"memory"}
+    for source in dict.fromkeys(row.source for row in among if row.kind in kinds):
+        without = fit(rows, source, Constants())
+        apart.update(ratios([r for r in among if r.source == source and r.kind in kinds], without, among))
+    held = []
+    for row in among:
+        fitted, left = package[row.id], apart.get(row.id)
+        reason = fitted if isinstance(fitted, str) else ""
+        number = None if isinstance(fitted, str) else fitted
+        held.append(Held(row, number, left if isinstance(left, float) else None, reason))
+    return held
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def _error(ratio: float) -> float:
+    return abs(ratio - 1)
+
+
+def _percent(values: Sequence[float]) -> str:
+    return f"{100 * statistics.median(values):.0f} %" if values else "-"
+
+
+def _groups(held: Sequence[Held], key: Callable[[Row], str], header: str) -> str:
+    """Return median errors by some property of the rows."""
+    by: dict[str, list[Held]] = defaultdict(list)
+    for item in held:
+        by[key(item.row)].append(item)
+    table = []
+    for name, items in sorted(by.items()):
+        said = [item for item in items if item.fitted is not None]
+        fitted = [_error(item.fitted) for item in said if item.fitted is not None]
+        apart = [_error(item.apart) for item in said if item.apart is not None]
+        near = sum(error <= 0.25 for error in apart)
+        table.append([name, len(items), len(said), _percent(fitted), _percent(apart), f"{near} of {len(apart)}"])
+    columns = [header, "rows", "predicted", "error", "error, source left out", "of these within 25 %"]
+    return tabulate(table, columns, tablefmt="github", disable_numparse=True)
+
+
+def _by_source(held: Sequence[Held]) -> str:
+    """Return errors and Kendall's tau between prediction and publication of each source."""
+    stats: Any = import_extra("scipy.stats", "rank correlations")
+    by: dict[str, list[Held]] = defaultdict(list)
+    for item in held:
+        if item.apart is not None:
+            by[item.row.source].append(item)
+    table = []
+    for source, items in sorted(by.items()):
+        errors = [_error(item.apart) for item in items if item.apart is not None]
+        timed = [item for item in items if item.row.time_us]
+        taus = []
+        for chosen in (timed, [item for item in items if not item.row.time_us]):
+            published = [item.row.time_us or item.row.gbps for item in chosen]
+            predicted = [value * (item.apart or 0.0) for item, value in zip(chosen, published, strict=True)]
+            if len(set(published)) >= _FEWEST:
+                taus.append(float(stats.kendalltau(published, np.round(predicted, 6)).statistic))
+        table.append([source, len(items), _percent(errors), ", ".join(f"{tau:.2f}" for tau in taus) or "-"])
+    columns = ["source", "predicted rows", "error, source left out", "Kendall's tau"]
+    return tabulate(table, columns, tablefmt="github", disable_numparse=True)
+
+
+def _all_rows(held: Sequence[Held]) -> str:
+    table = []
+    for row, fitted, apart, reason in held:
+        unit, value = ("us", row.time_us) if row.time_us else ("GB/s", row.gbps)
+        sizes = f"D={row.columns:g} B={row.bags:g} L={row.pooling:g} T={row.tables:g}" if row.columns else ""
+        if fitted is None:
+            said = ["-", "-", reason]
+        else:
+            said = [f"{value * fitted:.4g}", f"{fitted:.2f}", "-" if apart is None else f"{apart:.2f}"]
+        table.append([row.id, row.gpu.replace("|", "/"), f"{row.op} {sizes}".strip(), f"{value:.4g} {unit}", *said])
+    columns = ["row", "GPU", "what", "published", "predicted", "ratio", "source left out"]
+    return tabulate(table, columns, tablefmt="github", disable_numparse=True)
+
+
+def _width(row: Row) -> str:
+    return "up to 32 columns" if row.columns <= 32 else "33 to 128 columns" if row.columns <= 128 else "more columns"
+
+
+def _lookups(row: Row) -> str:
+    lookups = row.bags * row.tables * row.pooling
+    return "below 500,000 lookups" if lookups < 5e5 else "500,000 to 2 million" if lookups < 2e6 else "more lookups"
+
+
+def _pass(row: Row) -> str:
+    return "forward and backward" if row.op.startswith("fwd+bwd") else "backward" if row.backward else "forward"
+
+
+def _message(row: Row) -> str:
+    size = row.message_bytes
+    return (
+        "below 2 MiB" if 0 < size < 2**21 else "2 MiB to 1 GiB" if 0 < size < 2**30 else "1 GiB and more, or its rate"
+    )
+
+
+def _span(row: Row) -> str:
+    if " n=" not in row.op:
+        return "one pair"
+    return "in one domain" if row.domain >= row.ranks else "between domains"
+
+
+def tables(held: Sequence[Held]) -> str:
+    """Return all tables as Markdown."""
+    kernels = [item for item in held if item.row.kind in KERNELS]
+    exchanges = [item for item in held if item.row.kind == "exchange"]
+    cards = [item for item in kernels if item.fitted is not None]
+    parts = [
+        "### By kind", _groups(held, lambda row: row.kind, "kind"),
+        "### Kernels and exchanges", _groups([*kernels, *exchanges], lambda r: _KIND_OF_GOAL[r.kind], "goal"),
+        "### Kernels of FBGEMM", _groups(cards, lambda row: row.card, "card"),
+        _groups(kernels, _pass, "pass"), _groups(kernels, _width, "width"), _groups(kernels, _lookups, "lookups"),
+        _groups(kernels, lambda row: row.optimizer or "-", "optimiser"),
+        "### Exchanges", _groups(exchanges, lambda row: row.gpu, "GPU"),
+        _groups(exchanges, _message, "size"), _groups(exchanges, _span, "span"),
+        "### By source", _by_source(held),
+        "### All rows", _all_rows(held),
+    ]  # fmt: skip
+    return "\n\n".join(parts)
+
+
+_KIND_OF_GOAL = {**dict.fromkeys(KERNELS, "kernels (goal: 15 %)"), "exchange": "collectives (goal: 20 %)"}
+
+
+# --- data of one's own ------------------------------------------------------------------------------------------------
+
+
+def collected(folder: Path, hardware: str) -> str:
+    """Return the errors of the model on shard sets that `shardgym collect` measured, by role of the samples."""
+    from shardgym.costs.simulator.sample_files import read_compute
+
+    samples, gpu = read_compute(folder), card(hardware)
+    of = samples.shards
+    sums, start = [], 0
+    for count in samples.counts.tolist():
+        shards = []
+        for i in range(start, start + count):
+            histogram = tuple(of.reuse[i].tolist())
+            rows, columns = int(of.rows[i]), int(of.columns[i])
+            table = EmbeddingTable("t", rows, columns, float(of.pooling[i]), reuse_histogram=histogram)
+            shards.append((table, rows, columns))
+        precision = "fp16" if of.element_bytes[start] == 2 else "fp32"
+        state = (of.state_per_weight[start], of.state_per_row[start])
+        optimizer = {(0, 0): "exact_sgd", (0, 1): "rowwise_adagrad", (1, 0): "adagrad", (2, 0): "adam"}[state]
+        sizes = shard_sizes(shards, int(of.batch[start]), precision, optimizer)  # type: ignore[arg-type]
+        sums.append(shard_work(gpu, sizes).sum(axis=0))
+        start += count
+    work = np.stack(sums)
+    times = np.stack([forward_ms(work, samples.counts.astype(np.float64)), backward_ms(work)], axis=1)
+    ratio = times / samples.ms
+    rows = []
+    for role in dict.fromkeys(samples.labels.role.tolist()):
+        errors = np.abs(ratio[samples.labels.role == role] - 1)
+        rows.append([role, len(errors), *(f"{100 * error:.1f} %" for error in np.median(errors, axis=0))])
+    return tabulate(rows, ["role", "samples", "forward", "backward"], tablefmt="github")
+
+
+# --- command line -----------------------------------------------------------------------------------------------------
+
+
+def page_with(text: str, made: str) -> str:
+    """Return the text of the page with new tables."""
+    head, begin, rest = text.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        raise InputError(f"{PAGE}: expected the lines {BEGIN} and {END}")
+    return f"{head}{BEGIN}\n\n{made}\n\n{END}{tail}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="more rows, which nothing is fitted to")
+    parser.add_argument("--fit", action="store_true", help="print the constants that are nearest to the rows")
+    parser.add_argument("--page", action="store_true", help="write the tables into docs/gpu-model.md")
+    parser.add_argument("--json", action="store_true", help="print rows and ratios as JSON")
+    parser.add_argument("--collected", type=Path, metavar="FOLDER", help="of 'shardgym collect --device cuda'")
+    parser.add_argument("--hardware", default="h100", help="card that FOLDER was measured on (%(default)s)")
+    given = parser.parse_args(arguments)
+    try:
+        print(_answer(given))
+    except ShardGymError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _answer(given: argparse.Namespace) -> str:
+    if given.collected:
+        return collected(given.collected, given.hardware)
+    rows = read_rows()
+    if given.fit:
+        return json.dumps(dataclasses.asdict(fit(rows)), indent=1)
+    more = [row for path in given.files for row in read_rows(path)]
+    if given.page and more:
+        raise InputError("--page is of the committed rows: leave the files away")
+    held = hold(rows, more)
+    if given.page:
+        PAGE.write_text(page_with(PAGE.read_text(encoding="utf-8"), tables(held)), encoding="utf-8")
+        return f"{PAGE}: written"
+    if given.json:
+        return json.dumps([{**dataclasses.asdict(h.row), **h._asdict(), "row": h.row.id} for h in held], indent=1)
+    return tables(held)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,433 @@
+"""What the GPU model says of published rows, and how its constants are fitted to them.
+
+Constants come in four groups, and each row is predicted with those of its group. `fit` finds the constants of a group
+that are nearest to a set of rows: least squares of logarithmic errors, in which outliers count little (Cauchy), and of
+the distances from where the constants start, in units that say how sure we are of the start. Some constants rest on
+such starts where a source is left out; what they say is in `docs/gpu-model.md`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from published_rows import Row
+
+from shardgym.arrays import Floats
+from shardgym.costs.gpu.cards import CARDS, STREAM_SHARE
+from shardgym.costs.gpu.exchange import LINKS, LinkConstants, ramp_ms
+from shardgym.costs.gpu.kernels import KERNELS, KernelConstants, ShardSizes, Work, backward_ms, forward_ms, shard_work
+from shardgym.costs.gpu.reuse import row_classes
+from shardgym.errors import import_extra
+from shardgym.table import EmbeddingTable, UniformIds, ZipfIds
+from shardgym.task import OPTIMIZER_STATE
+
+
+@dataclass(frozen=True)
+class HostConstants:
+    """Rows in the memory of the host; these kernels are no part of the cost.
+
+    Attributes:
+        read_share: of the host link's bandwidth, counted over all lookups: some of them hit a cache.
+        update_share: of it in each direction when rows are read and written.
+        exchanged_share: of the distinct rows of a batch that a cache in front of the host's memory has not got.
+        backward_us: fixed time of their backward pass besides.
+    """
+
+    read_share: float = 1.08
+    update_share: float = 0.679
+    exchanged_share: float = 0.7
+    backward_us: float = 144.0
+
+
+@dataclass(frozen=True)
+class Constants:
+    """All that predictions depend on.
+
+    Attributes:
+        kernels: of fused kernels.
+        links: of exchanges.
+        host: of kernels with rows in the memory of the host.
+        stream_share: of the peak of a data sheet that a stream gets.
+    """
+
+    kernels: KernelConstants = KERNELS
+    links: LinkConstants = LINKS
+    host: HostConstants = HostConstants()
+    stream_share: float = STREAM_SHARE
+
+
+class NotPredicted(Exception):
+    """The model says nothing of this row; the text says why."""
+
+
+# --- kernels ----------------------------------------------------------------------------------------------------------
+
+
+class Phases(NamedTuple):
+    """Forward, backward, and of it the update of rows, in us."""
+
+    forward: float
+    backward: float
+    update: float
+
+
+def kernel_us(row: Row, phases: Phases, host: HostConstants) -> float:
+    """Return the time of a kernel of FBGEMM in us.
+
+    Args:
+        row: of the kernel.
+        phases: with rows in the memory of the GPU.
+        host: of kernels with rows elsewhere.
+    """
+    forward, backward = phases.forward, phases.backward
+    if row.kind in ("host memory", "cached"):
+        forward, backward = _from_host_us(row, host, phases)
+    if row.op.startswith("prefetch"):
+        return forward - phases.forward
+    if row.op.startswith("fwd+bwd"):
+        return forward + backward
+    return backward if row.backward else forward
+
+
+def phases_us(rows: Sequence[Row], kernels: KernelConstants) -> dict[str, Phases]:
+    """Return the phases of kernels by id, those of a card together."""
+    alike: dict[tuple[str, bool], list[Row]] = {}
+    for row in rows:
+        alike.setdefault((row.card, _sizes(row).pooled), []).append(row)
+    found: dict[str, Phases] = {}
+    for (card, pooled), group in alike.items():
+        tables = np.array([row.tables for row in group])
+        work = shard_work(CARDS[card], _joined(tuple(group), pooled), kernels) * tables[:, None]
+        times = 1e3 * np.stack([forward_ms(work, tables, kernels), backward_ms(work, kernels), work[:, Work.UPDATES]])
+        found.update(zip((row.id for row in group), itertools.starmap(Phases, times.T.tolist()), strict=True))
+    return found
+
+
+@functools.lru_cache(maxsize=256)
+def _joined(rows: tuple[Row, ...], pooled: bool) -> ShardSizes:
+    sizes = [_sizes(row) for row in rows]
+    names = [field.name for field in dataclasses.fields(ShardSizes) if field.name != "pooled"]
+    return ShardSizes(**{name: np.concatenate([getattr(s, name) for s in sizes]) for name in names}, pooled=pooled)
+
+
+@functools.lru_cache(maxsize=1024)
+def _sizes(row: Row) -> ShardSizes:
+    """Return the sizes of one of a row's tables, which are all alike."""
+    law = ZipfIds(s=1.05) if "alpha 1.05" in row.ids else UniformIds()
+    table = EmbeddingTable("table", int(row.rows), round(row.columns), row.pooling, law)
+    touched, accesses = row_classes(table, int(row.bags))
+    if row.unique:  # the source counted them
+        factor = row.unique / row.tables / touched.sum()
+        touched, accesses = touched * factor, np.maximum(accesses / factor, 1.0)
+    per_weight, per_row = _state(row)
+    width = row.columns * row.element_bytes
+    one = functools.partial(np.full, 1)
+    return ShardSizes(
+        bags=one(row.bags), ids=one(row.bags * row.pooling), rows=one(row.rows * row.tables), width_bytes=one(width),
+        state_bytes=one(4.0 * (per_weight * row.columns + per_row)), output_bytes=one(row.columns * 4.0),
+        touched=touched[None], accesses=accesses[None], pooled="nobag" not in row.op,
+    )  # fmt: skip
+
+
+def _state(row: Row) -> tuple[int, int]:
+    """Return the optimiser state, which FBGEMM's default optimiser has where none is named."""
+    for text, name in (("adam", "adam"), ("sgd", "exact_sgd"), ("exact_adagrad", "adagrad")):
+        if text in row.optimizer:
+            return OPTIMIZER_STATE[name]
+    return OPTIMIZER_STATE["rowwise_adagrad"]
+
+
+def _from_host_us(row: Row, host: HostConstants, phases: Phases) -> tuple[float, float]:
+    """Return forward and backward with rows or optimiser state in the memory of the host, in us."""
+    forward, backward, update = phases
+    backward += host.backward_us
+    link = CARDS[row.card].host * 1e-6
+    distinct = float(_sizes(row).touched.sum()) * row.tables
+    width = row.columns * row.element_bytes
+    row_us = width / (link * host.update_share)  # links work in both directions at once
+    states = _state(row)[0] * 4 / row.element_bytes
+    if row.kind == "host memory":
+        lookups = row.bags * row.pooling * row.tables
+        forward = max(forward, lookups * width / (link * host.read_share))
+        return forward, backward - update + distinct * row_us * (1 + states)
+    exchanged = re.search(r"([\d.]+) exchanged cache lines", row.note)
+    rows = float(exchanged[1]) if exchanged else distinct * host.exchanged_share
+    return forward + rows * row_us, backward + distinct * row_us * states
+
+
+# --- exchanges --------------------------------------------------------------------------------------------------------
+
+#: Links by what rows say of the GPU: NVLink and network card, 10**9 bytes per second of each GPU and direction, by the
+#: data sheets. 0 where a source does not say: then the rate follows from its largest message, which is not counted.
+_LINKS = (
+    (r"GB300", 900, 100),
+    (r"B200", 900, 50),
+    (r"H20-3e", 450, 0),
+    (r"H800", 200, 50),
+    (r"RTX 6000D", 63, 0),
+    (r"H200|H100", 450, 50),
+    (r"EFA", 450, 50),
+    (r"A100", 300, 25),
+    (r"V100", 150, 12.5),
+    (r"2080 Ti", 15.75, 1.25),
+)
+#: Bytes that DeepEP's low-latency kernels send per GPU at one byte per value: tokens x experts x width.
+_DEEPEP_BYTES = 128 * 8 * 7168
+_DEEPEP_DOMAIN = 8
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Bytes that each GPU sends in an exchange.
+
+    Attributes:
+        fast: over NVLink.
+        slow: over the network.
+        message: to each peer.
+        busbw: bytes that count for the bandwidth that a source prints.
+    """
+
+    fast: float
+    slow: float
+    message: float
+    busbw: float
+
+
+@functools.lru_cache(maxsize=1024)
+def exchange_of(row: Row) -> Exchange:
+    """Return what GPUs send; raises `NotPredicted` where that is not known."""
+    if row.op.startswith(("DeepEP V1 dispatch", "DeepEP V1 combine")):
+        peak = 1e12  # a bandwidth: of so large a message
+        return Exchange(peak, 0.0, peak, peak) if row.ranks <= _DEEPEP_DOMAIN else Exchange(0.0, peak, peak, peak)
+    if row.op.startswith("p2p"):  # without peer access the copy goes over the host: up and down
+        return Exchange(2e12, 0.0, 1e12, 1e12)
+    ranks, domain, size = row.ranks, row.domain, row.message_bytes or 1e12
+    if "low-latency" in row.op:
+        domain, size = min(_DEEPEP_DOMAIN, ranks), float(_DEEPEP_BYTES * row.element_bytes)
+    if row.op.startswith("ib_write"):
+        return Exchange(0.0, size, size, size)
+    if row.op.startswith("sendrecv"):
+        return Exchange(size, 0.0, size, size)
+    others = size * (ranks - 1) / ranks
+    if row.op.startswith("all_reduce"):
+        return Exchange(2 * others, 0.0, size / ranks, 2 * others)
+    return Exchange(size * (domain - 1) / ranks, size * (ranks - domain) / ranks, size / ranks, others)
+
+
+@functools.lru_cache(maxsize=1024)
+def rates_of(row: Row) -> tuple[float, float]:
+    """Return NVLink's and the network card's bandwidth in bytes per second; `NotPredicted` where nothing is known."""
+    found = next(((fast, slow) for pattern, fast, slow in _LINKS if re.search(pattern, row.gpu)), None)
+    if found is None:
+        raise NotPredicted("nothing is known of its links")
+    cards = row.domain if "1 HCA only" in row.note else 1
+    return found[0] * 1e9, found[1] * 1e9 / cards
+
+
+def exchange_us(row: Row, rows: Sequence[Row], constants: Constants) -> float:
+    """Return the time of an exchange in us.
+
+    Args:
+        row: of the exchange.
+        rows: all rows; where a source does not say how fast its network is, its largest exchange does.
+        constants: of links.
+
+    Raises:
+        NotPredicted: the row itself is that, or nothing is known of its links.
+    """
+    fast, slow = rates_of(row)
+    sent = exchange_of(row)
+    links = constants.links
+    if not slow and sent.slow:
+        largest = max((r for r in rows if r.source == row.source), key=lambda r: exchange_of(r).message)
+        if row is largest:
+            raise NotPredicted("taken for the bandwidth of the network, which the source does not say")
+        of_largest = exchange_of(largest)
+        fixed_us = links.slow_floor_us + 1e3 * float(ramp_ms(np.float64(of_largest.message), links))
+        slow = of_largest.slow / (largest.time_us - fixed_us) * 1e6 / links.slow_share
+    times = [
+        floor + 1e6 * sent_bytes / (bandwidth * share)
+        for floor, sent_bytes, bandwidth, share in (
+            (links.fast_floor_us, sent.fast, fast, links.fast_share),
+            (links.slow_floor_us, sent.slow, slow, links.slow_share),
+        )
+        if sent_bytes
+    ]
+    return max(times) + 1e3 * float(ramp_ms(np.float64(sent.message), links))
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+#: Peaks of memory by data sheet, 10**9 bytes per second, by what rows say of the GPU.
+_PEAKS = (
+    (r"2080 Ti", 616), (r"^V100", 900), (r"A100.40GB", 1555), (r"A100.80GB", 2039), (r"H100 PCIe", 2039),
+    (r"2\.40 TB/s", 2400), (r"H100", 3350), (r"H200", 4800),
+)  # fmt: skip
+
+
+def memory_gbps(row: Row, constants: Constants) -> float:
+    """Return the bandwidth of a stream or of gathered rows; raises `NotPredicted` for other figures."""
+    peak = next((peak for pattern, peak in _PEAKS if re.search(pattern, row.gpu)), None)
+    if row.op.startswith("fit used"):
+        raise NotPredicted("a fit of another model, not a measurement")
+    if peak is None or not row.gbps or row.op.startswith("L2") or re.search(r"\d MB working set", row.ids):
+        raise NotPredicted("latencies, launches and bandwidths of the L2 by themselves are no part of the model")
+    share = constants.kernels.gather_share if row.op.startswith("gather_") else 1.0
+    return peak * constants.stream_share * share
+
+
+# --- all of them ------------------------------------------------------------------------------------------------------
+
+
+def other_kernel(row: Row) -> NotPredicted:
+    """Return why nothing is said of a kernel that is none of FBGEMM's, or of which too little is known."""
+    if row.element_bytes == 1:
+        return NotPredicted("FP8 weights, which tasks do not have")
+    if re.search(r"aten|dense bwd|Triton", row.op):
+        return NotPredicted("another library's kernel: not fused, or with a dense gradient of so many rows")
+    if re.search(r"hash|find|assign", row.op):
+        return NotPredicted("probes a hash table besides")
+    return NotPredicted("sizes of its tables are not published")
+
+
+def host_class(row: Row) -> str:
+    """Return what is called in a row that waits for the host."""
+    if "CPU-launch" in row.op:
+        return "module"
+    return "variable batch" if "VBE" in row.note else row.op
+
+
+def ratios(rows: Sequence[Row], constants: Constants, among: Sequence[Row]) -> dict[str, float | str]:
+    """Return what is predicted over what is published, or why nothing is predicted, by id.
+
+    Ratios are of times, or of bandwidths where a source has no time.
+
+    Args:
+        rows: to predict.
+        constants: of the model.
+        among: all rows, for what a source's other rows say of its machine.
+    """
+    phases = phases_us([row for row in rows if row.kind in _KERNELS and row.card in CARDS], constants.kernels)
+    found: dict[str, float | str] = {}
+    for row in rows:
+        try:
+            found[row.id] = _ratio(row, constants, among, phases)
+        except NotPredicted as reason:
+            found[row.id] = str(reason)
+    return found
+
+
+def _ratio(row: Row, constants: Constants, among: Sequence[Row], phases: dict[str, Phases]) -> float:
+    if row.kind == "other kernel":
+        raise other_kernel(row)
+    if row.kind == "memory":
+        return memory_gbps(row, constants) / row.gbps
+    if row.kind == "host-bound":  # of the same call, as published; the GPU has done before
+        same = [r.time_us for r in among if r.kind == "host-bound" and host_class(r) == host_class(row)]
+        return float(np.median(same)) / row.time_us
+    if row.kind == "exchange":
+        us = exchange_us(row, among, constants)
+        return us / row.time_us if row.time_us else exchange_of(row).busbw / us * 1e-3 / row.gbps
+    if row.id not in phases:
+        raise NotPredicted("no preset is this card")
+    return kernel_us(row, phases[row.id], constants.host) / row.time_us
+
+
+_KERNELS = ("fused", "host memory", "cached")
+
+#: A group of constants: kinds of the rows that it is fitted to, its name in `Constants`, and of each constant the
+#: uncertainty of its start, as a share.
+GROUPS: dict[str, tuple[tuple[str, ...], dict[str, float]]] = {
+    "kernels": (
+        ("fused",),
+        {"gather_share": 0.05, "update_share": 0.15, "sort_share": 0.5, "lookup_clocks": 0.5, "bag_clocks": 0.7},
+    ),
+    "host": (
+        ("host memory", "cached"),
+        {"read_share": 0.5, "update_share": 0.5, "exchanged_share": 0.5, "backward_us": 0.5},
+    ),
+    "links": (
+        ("exchange",),
+        {"fast_share": 0.2, "slow_share": 0.1, "fast_floor_us": 0.5, "slow_floor_us": 0.5, "ramp_us": 0.7},
+    ),
+}
+#: Where fits start: L2 and gathers as others have fitted them, the rest by judgement, with all rows known. The
+#: constants of the package are what came of it.
+START = Constants(
+    kernels=KernelConstants(gather_share=0.93, update_share=0.6, sort_share=0.3, lookup_clocks=5.0, bag_clocks=30.0),
+    links=LinkConstants(fast_share=0.75, slow_share=0.9, fast_floor_us=15.0, slow_floor_us=30.0, ramp_us=25.0),
+    host=HostConstants(read_share=1.0, update_share=0.6, exchanged_share=0.7, backward_us=100.0),
+)
+#: Logarithmic error that is expected of a row.
+_EXPECTED = 0.1
+_DIGITS = 3
+
+
+def fitted_rows(rows: Sequence[Row], group: str, without: str | None = None) -> list[Row]:
+    """Return the rows that a group of constants is fitted to.
+
+    The backward pass of January 2021 is not among them: stochastic rounding of FP16, by a kernel that has been
+    rewritten since.
+    """
+    kinds = GROUPS[group][0]
+    chosen = [row for row in rows if row.kind in kinds and row.source != without]
+    said = ratios(chosen, START, rows)
+    return [
+        row
+        for row in chosen
+        if not isinstance(said[row.id], str) and not ("(SR)" in row.optimizer and row.op != "forward")
+    ]
+
+
+def fit(rows: Sequence[Row], without: str | None = None, start: Constants | None = None) -> Constants:
+    """Return the constants that are nearest to published rows.
+
+    Args:
+        rows: all of them.
+        without: a source that is left out.
+        start: constants of a fit to all sources; groups that the source says nothing of are taken from it.
+    """
+    result = START
+    for group, (kinds, units) in GROUPS.items():
+        if start is not None and not any(row.source == without and row.kind in kinds for row in rows):
+            result = dataclasses.replace(result, **{group: getattr(start, group)})
+            continue
+        result = _fit_group(result, group, units, fitted_rows(rows, group, without), rows)
+    peaks = dataclasses.replace(result, stream_share=1.0)
+    streams = [
+        row
+        for row in rows
+        if row.source != without and ((row.op.startswith("stream read") and row.gpu != "H200") or "(DRAM)" in row.ids)
+    ]
+    shares = [1 / float(ratio) for ratio in ratios(streams, peaks, rows).values()]
+    return dataclasses.replace(result, stream_share=_rounded(float(np.median(shares)))) if shares else result
+
+
+def _fit_group(
+    start: Constants, group: str, units: dict[str, float], chosen: Sequence[Row], rows: Sequence[Row]
+) -> Constants:
+    optimize: Any = import_extra("scipy.optimize", "fitting constants")
+    first = np.log([getattr(getattr(start, group), name) for name in units])
+    widths = np.array(list(units.values()))
+
+    def with_values(values: Sequence[float]) -> Constants:
+        named = dict(zip(units, values, strict=True))
+        return dataclasses.replace(start, **{group: dataclasses.replace(getattr(start, group), **named)})
+
+    def residuals(logs: Floats) -> Floats:
+        found = ratios(chosen, with_values(np.exp(logs).tolist()), rows).values()
+        return np.concatenate([np.log(np.array(list(found))) / _EXPECTED, (logs - first) / widths])
+
+    logs = optimize.least_squares(residuals, first, loss="cauchy").x
+    return with_values([_rounded(value) for value in np.exp(logs).tolist()])
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")

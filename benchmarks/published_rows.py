@@ -1,0 +1,172 @@
+"""Published GPU measurements as rows: kernels, collectives and memory bandwidths, each with its source.
+
+`data/published_gpu.csv` holds one fact a row: `id,gpu,op,optimizer,weights_precision,B,E,T,D,L,id_distribution,time_us,
+bw_gbps,source`, with B bags per table, E rows per table, T tables, D columns and L ids per bag. Here they get a kind,
+the card they are held against, and numbers. What a source leaves open is decided here, for all to see.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+DATA = Path(__file__).parent / "data" / "published_gpu.csv"
+
+#: What a row measured: a kernel of FBGEMM in the GPU's memory, with rows in the host's memory, with rows in the host's
+#: memory behind a cache; such a kernel that waits for the host; kernels of others; memory bandwidth; an exchange.
+Kind = Literal["fused", "host memory", "cached", "host-bound", "other kernel", "memory", "exchange"]
+
+#: Cards of rows by what they say of the GPU. Meta's unnamed development machines of 2024 and 2025 are taken as A100
+#: with 80 GB: lookup rates, widths that fit the L2, widths that do not, and the host's link all agree with it and not
+#: with an H100. That of January 2021 is taken as V100. Cards that differ from all presets have none.
+_CARDS = (
+    (r"2021-01", "v100"),
+    (r"devgpu 2024-09|devgpu\) 2025-08", "a100"),
+    (r"^RTX 2080 Ti", "rtx-2080-ti"),
+    (r"^V100", "v100"),
+    (r"^A100.?40", "a100-40"),
+    (r"^A100", "a100"),
+    (r"^H100 PCIe", "h100-pcie"),
+    (r"^H100 \(Meta", ""),
+    (r"^H100", "h100"),
+    (r"^H200", "h200"),
+    (r"^G?B200", "b200"),
+)
+#: Rows of one machine and study belong to one source, whatever file or commit they stand in.
+_SOURCES = (
+    r"NVIDIA/recsys-examples", r"pytorch/FBGEMM commit \w+", r"pytorch/FBGEMM fbgemm_gpu/bench/tbe/README.md",
+    r"meta-pytorch/torchrec (?:commit \w+|PR \d+)", r"pytorch/pytorch PR \d+", r"[\w-]+/[\w.-]+ (?:PR|issue) \d+",
+    r"NVIDIA-Merlin/\w+", r"Oracle OCI \w+(?:/\w+)? guide", r"mirrored nccl issue", r"^[\w-]+/[\w.-]+",
+    r"benchmark report of an RTX 2080 Ti",
+)  # fmt: skip
+_BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One published measurement.
+
+    Attributes:
+        id: of the row.
+        kind: what was measured.
+        source: who published it; rows of one source are left out together.
+        gpu: as published.
+        card: the preset that it is held against; "" if none fits.
+        op: as published.
+        optimizer: as published.
+        element_bytes: of a weight.
+        bags, rows, tables, columns, pooling: B, E, T, D and L; 0 where unknown.
+        ids: distribution of ids, as published.
+        time_us: 0 where only a bandwidth was published.
+        gbps: 10**9 bytes per second; 0 where only a time was published.
+        note: what else the source says.
+    """
+
+    id: str
+    kind: Kind
+    source: str
+    gpu: str
+    card: str
+    op: str
+    optimizer: str
+    element_bytes: int
+    bags: float
+    rows: float
+    tables: float
+    columns: float
+    pooling: float
+    ids: str
+    time_us: float
+    gbps: float
+    note: str
+
+    @property
+    def unique(self) -> float:
+        """Distinct rows over all tables where the source has them, else 0."""
+        found = re.search(r"\((\d+) unique\)", self.ids)
+        return float(found[1]) if found else 0.0
+
+    @property
+    def backward(self) -> bool:
+        """Whether this is the backward pass alone."""
+        return self.op.startswith("backward")
+
+    @property
+    def ranks(self) -> int:
+        """GPUs of an exchange."""
+        return int(re.search(r"n=(\d+)", self.op)[1])  # type: ignore[index]
+
+    @property
+    def message_bytes(self) -> float:
+        """Bytes that each GPU of an exchange sends in all; 0 where unknown."""
+        found = re.search(r"size=(\d+) ?([KMG]?i?B)", self.op)
+        return float(found[1]) * _BYTES[found[2]] if found else 0.0
+
+    @property
+    def domain(self) -> int:
+        """GPUs of an exchange that share fast links."""
+        nodes = re.search(r"(\d+) nodes", self.note)
+        racks = re.search(r"(\d+) racks", self.note)
+        if racks or re.search(r"same NVL rack|one rack", self.note):
+            return self.ranks // (int(racks[1]) if racks else 1)
+        return self.ranks // (int(nodes[1]) if nodes else 1)
+
+
+def read_rows(path: Path = DATA) -> list[Row]:
+    """Return the rows of a file with the columns of `data/published_gpu.csv`."""
+    with path.open(newline="") as file:
+        return [_row(fields) for fields in csv.DictReader(file)]
+
+
+def _row(fields: dict[str, str]) -> Row:
+    reference, _, note = fields["source"].partition("|")
+    sizes = [_number(fields[name]) for name in ("B", "E", "T", "D", "L")]
+    precision = fields["weights_precision"]
+    element_bytes = {"fp8": 1, "fp16": 2, "bf16": 2, "fp64": 8}.get(precision, 4)
+    time_us, gbps = _number(fields["time_us"]), _number(fields["bw_gbps"])
+    op = fields["op"]
+    return Row(
+        fields["id"], _kind(op, sizes, reference, precision), _first(_SOURCES, reference),
+        fields["gpu"], _card(fields["gpu"]), op, fields["optimizer"], element_bytes, *sizes,
+        fields["id_distribution"], time_us, gbps, f"{reference.strip()} {note.strip()}",
+    )  # fmt: skip
+
+
+def _number(text: str) -> float:
+    """Read a number; the mean of two with a slash between, as the tables of one operator may differ."""
+    scale = 2**20 if text.endswith("M") else 1
+    found = [float(number) for number in _NUMBER.findall(text)]
+    return scale * sum(found) / len(found) if found else 0.0
+
+
+def _first(patterns: Sequence[str], text: str) -> str:
+    for pattern in patterns:
+        if found := re.search(pattern, text):
+            return found[0]
+    return text.strip(" ()")
+
+
+def _card(gpu: str) -> str:
+    return next((name for pattern, name in _CARDS if re.search(pattern, gpu)), "")
+
+
+def _kind(op: str, sizes: Sequence[float], reference: str, precision: str) -> Kind:
+    if re.search(r" n=\d+|p2p", op):
+        return "exchange"
+    if re.match(r"stream|read bandwidth|L2|DRAM|fit used|gather_|permute|launch interval|pooled regroup", op):
+        return "memory"
+    fbgemm = re.match(r"(eval )?forward|backward|fwd\+bwd", op) and not re.search(r"aten|Triton|weighted", op)
+    if precision == "fp8" or (not fbgemm and not op.startswith("prefetch")):
+        return "other kernel"
+    if "CPU-launch" in op or re.search(r"133f7c019", reference):
+        return "host-bound"
+    if re.search(r"UVM", op):
+        return "host memory"
+    if re.search(r"CACHING|LXU|prefetch", op) and "after prefetch" not in op:
+        return "cached"
+    return "fused" if all(sizes) and precision != "?" else "other kernel"

@@ -1,6 +1,7 @@
 """The `shardgym` command: a thin layer over the Python API, built on click.
 
-Exit codes: 0 done, 1 a result failed, 2 bad usage or input, 130 interrupted. One line on standard error says why.
+Exit codes: 0 done, 1 a result failed, 2 bad usage or input, 130 interrupted, 143 terminated. One line on standard error
+says why. With SHARDGYM_DEBUG=1 in the environment, an error that nobody foresaw shows its traceback instead.
 """
 
 from __future__ import annotations
@@ -8,18 +9,25 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import signal
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import click
 
 from shardgym import __version__
-from shardgym.errors import ShardGymError, UnknownNameError
+from shardgym.errors import ShardGymError, UnknownNameError, one_line
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+TERMINATED = 143
+
+
+class Terminated(BaseException):
+    """SIGTERM, as an exception: what is open is closed, and temporary files are removed."""
 
 
 class CommandEntry(NamedTuple):
@@ -39,6 +47,7 @@ COMMANDS = {
     "plan show": CommandEntry("plans", "show", "devices, memory and cost of a plan, drawn in the terminal"),
     "plan diff": CommandEntry("plans", "diff", "what differs between two plans for the same task"),
     "task make": CommandEntry("tasks", "make", "a task from your own tables and machine"),
+    "drop": CommandEntry("run", "drop", "take a solver, a seed or tasks out of a folder of records"),
     "verify": CommandEntry("run", "verify", "score stored plans again and compare"),
     "leaderboard": CommandEntry("run", "leaderboard", "ranked tables from stored records"),
     "check-solver": CommandEntry("checks", "check_solver", "whether a solver keeps the rules of the interface"),
@@ -126,6 +135,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Names of tables may hold characters that the terminal's encoding lacks.
         sys.stdout.reconfigure(errors="backslashreplace")
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGTERM, _terminate) if in_main_thread else None
     try:
         code = _invoke(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
@@ -136,6 +147,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return BROKEN_PIPE
     except KeyboardInterrupt:
         return _fail("interrupted", INTERRUPTED)
+    except Terminated:
+        return _fail("terminated", TERMINATED)
     except click.UsageError as error:
         path = "shardgym" if error.ctx is None else error.ctx.command_path
         return _fail(f"{error.format_message().rstrip('.')}; see '{path} --help'", 2)
@@ -143,6 +156,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error), error.exit_code)
     except OSError as error:
         return _fail(f"{error.filename or 'system'}: {error.strerror or error}", 1)
+    except Exception as error:
+        if os.environ.get("SHARDGYM_DEBUG"):
+            raise
+        return _fail(f"unexpected {one_line(error)}; SHARDGYM_DEBUG=1 in the environment shows where", 1)
+    finally:
+        if handler is not None:
+            signal.signal(signal.SIGTERM, handler)
+
+
+def _terminate(number: int, frame: object) -> NoReturn:  # noqa: ARG001
+    signal.signal(number, signal.SIG_IGN)  # once: what is being closed is not interrupted
+    raise Terminated
 
 
 def _invoke(arguments: list[str]) -> int:

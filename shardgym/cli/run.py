@@ -25,10 +25,11 @@ from shardgym.cli.options import (
     positive_number,
 )
 from shardgym.cli.output import is_ascii_only, print_json, say
-from shardgym.evaluation import Resume, SolverSpec, VerifyReport, evaluate
+from shardgym.evaluation import Resume, SolverSpec, VerifyReport, drop_records, evaluate
 from shardgym.evaluation import verify as verify_records
 from shardgym.evaluation.result import RECORDS, Result, RunInfo, read_records, record_files
-from shardgym.evaluation.runner import ERRORS, TIMEOUT_S
+from shardgym.evaluation.runner import TIMEOUT_S
+from shardgym.evaluation.store import ERRORS
 from shardgym.evaluation.verify import RULE, RecordCheck
 from shardgym.evaluation.verify.solve_again import TIMEOUT_S as VERIFY_TIMEOUT_S
 from shardgym.files import write_whole
@@ -74,6 +75,10 @@ TABLE = "table.md"
     help="Each solver in a process of its own, or all in this one, for debuggers (default: where there is fork).",
 )  # fmt: skip
 @click.option("--resume", type=OneOf("resume mode", map(str, Resume)), default="missing", help=", ".join(Resume))
+@click.option(
+    "--extend", is_flag=True,
+    help="Add seeds or tasks that solvers of the folder lack, which lose their ranks until they have run with them.",
+)  # fmt: skip
 @json_option
 def run(
     suite_name: str,
@@ -88,6 +93,7 @@ def run(
     timeout: float,
     isolate: bool | None,
     resume: str,
+    extend: bool,
     as_json: bool,
 ) -> int:
     """Run solvers on a suite and rank them.
@@ -101,9 +107,9 @@ def run(
     Every solver works in a process of its own. One that crashes, exits or takes longer than --timeout loses that plan,
     which is recorded as an error, and the run goes on.
 
-    --resume: 'missing' solves what has no record (default), 'failed' also solves again what failed, 'all' starts
-    afresh and moves the old records aside, 'none' only reports what is there. A stored plan is used again even if the
-    code of its solver has changed since.
+    --resume: 'missing' solves what has no record (default), 'failed' also solves again what failed, 'changed' what was
+    made by another source file of the solver, 'all' starts afresh and moves the old records aside, 'none' only reports
+    what is there. A stored plan is used again even if the code of its solver has changed since, which is said.
 
     Exit code 1 when a solver raised or returned nonsense, when a plan could not be scored, or when nothing was solved
     at all; a task that a solver found no feasible plan for is an outcome and shows as its success rate.
@@ -126,6 +132,7 @@ def run(
                 seeds=list(seeds) or [0],
                 limit=limit,
                 resume=resume,
+                extend=extend,
                 time_limit_s=time_limit,
                 timeout_s=timeout,
                 isolate=isolate,
@@ -176,6 +183,27 @@ def _how_to_continue(out: Path) -> str:
     done = len(read_records(out / RECORDS)) if (out / RECORDS).exists() else 0
     total = info.num_tasks * len(info.solvers) * len(info.seeds)
     return f"shardgym: interrupted with {done} of {total} records in {out}; the same command continues"
+
+
+@click.command("drop", cls=Command)
+@click.argument("path", type=folder, metavar="FOLDER")
+@click.option("--solver", "solvers", multiple=True, metavar="NAME", help="A name or label; repeatable.")
+@click.option("--seed", "seeds", type=natural, multiple=True, help="Repeatable.")
+@click.option("--limit", type=positive, metavar="N", help="Keep only the first N tasks.")
+@json_option
+def drop(path: Path, solvers: tuple[str, ...], seeds: tuple[int, ...], limit: int | None, as_json: bool) -> int:
+    """Take solvers, seeds or tasks out of a folder of records.
+
+    What is left is as if they had never run there, so that the others have their ranks again. The records file as it
+    was stays in the folder under another name.
+    """
+    with log_to_stderr(info=not as_json):
+        dropped = drop_records(path, solvers=solvers, seeds=seeds, limit=limit)
+    if as_json:
+        print_json({"dropped": dropped, "records": str(path / RECORDS)})
+    else:
+        print(f"{dropped} records taken out of {path / RECORDS}")
+    return 0
 
 
 @click.command("verify", cls=Command, epilog=RULE)

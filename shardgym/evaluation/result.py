@@ -55,6 +55,8 @@ class Result(Record):
         solver: name the solver was asked for by, or its label in this run.
         made_from: the name that `solver` is a label for; None when it is the name.
         solver_settings: keyword arguments it was made with.
+        resolved_settings: all arguments of its class, defaults too; None in older records.
+        source_digest: SHA-256 of the file that its class is defined in; "" where there is none, and in older records.
         weights_digest: SHA-256 of the weights that a learned solver solved with; "" for others, and in older records.
         training_time_s: seconds that these weights took to train; no part of `solve_time_s`. None where not known.
         seed: given to the solver.
@@ -91,6 +93,8 @@ class Result(Record):
     cost: PlanCost | None = None
     made_from: Name | None = None
     solver_settings: dict[str, Any] = Field(default_factory=dict)
+    resolved_settings: dict[str, Any] | None = None
+    source_digest: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     weights_digest: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     training_time_s: Annotated[float, Field(ge=0)] | None = None
     cpu_time_s: Annotated[float, Field(ge=0)] | None = None

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import numbers
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from shardgym.arguments import check_dict, check_int, check_list, check_name, describe
 from shardgym.costs.base import CostModel, judges_closed, make_cost
-from shardgym.errors import InputError, UnknownNameError
+from shardgym.errors import InputError
 from shardgym.evaluation.result import RECORDS, Result, RunInfo, TaskSequence, read_records, write_task
 from shardgym.evaluation.scoring import Judge
 from shardgym.evaluation.solver_process import CAN_FORK, host_solver
 from shardgym.evaluation.solver_spec import SolverSpec, check_solvers
 from shardgym.evaluation.solving import SolverHost
-from shardgym.files import append_flushed, drop_torn_line, only_writer, write_whole
+from shardgym.evaluation.store import Resume, Store, check_records, open_store, results_of
+from shardgym.files import only_writer
 from shardgym.progress import ProgressBar
-from shardgym.provenance import utc_now
-
-ERRORS = "errors.log"
+from shardgym.solver import Solver
+from shardgym.suites import Suite
+from shardgym.suites.spec import Track
 
 #: Seconds that a plan may take when nothing else is said: none of our solvers takes a tenth of it.
 TIMEOUT_S = 3600.0
@@ -33,35 +31,20 @@ TIMEOUT_S = 3600.0
 logger = logging.getLogger(__name__)
 
 
-class Resume(StrEnum):
-    """How a run treats results that its folder already has: `evaluate(..., resume=...)`, `--resume`."""
-
-    #: Solve what has no record.
-    MISSING = "missing"
-    #: Solve what has no record and again what failed.
-    FAILED = "failed"
-    #: Start afresh; the old records are moved aside.
-    ALL = "all"
-    #: Solve nothing, report what is there.
-    NONE = "none"
-
-    @classmethod
-    def _missing_(cls, value: object) -> Resume:
-        raise UnknownNameError("resume mode", value, list(cls))
-
-
 def evaluate(
     suite: TaskSequence,
-    solvers: Sequence[str | SolverSpec],
+    solvers: Sequence[str | SolverSpec | Solver | type[Solver]],
     *,
     out: str | Path,
-    judge: str | CostModel,
-    oracle: str | CostModel,
+    judge: str | CostModel | None = None,
+    oracle: str | CostModel | None = None,
+    track: str | Track | None = None,
     judge_settings: Mapping[str, Any] | None = None,
     oracle_settings: Mapping[str, Any] | None = None,
     seeds: Sequence[int] = (0,),
     limit: int | None = None,
     resume: Resume | str = Resume.MISSING,
+    extend: bool = False,
     time_limit_s: float | None = None,
     timeout_s: float = TIMEOUT_S,
     isolate: bool | None = None,
@@ -78,15 +61,19 @@ def evaluate(
 
     Args:
         suite: the tasks, with the name of the suite.
-        solvers: names, or `SolverSpec` for a solver with settings or a label.
+        solvers: names, `SolverSpec` for a solver with settings or a label, classes, or solvers that were made.
         out: folder of the records; one process at a time writes to it.
-        judge: scores the plans. A name, or a cost model, which the caller closes.
+        judge: scores the plans. A name, or a cost model, which the caller closes. With `track`, leave it out.
         oracle: what solvers may query; another object than the judge.
+        track: judge and oracle of the suite's track with this judge, e.g. "simulator", or of a `Track`. Without judge,
+            oracle and track it is the suite's first track.
         judge_settings: keyword arguments for a judge given by name.
         oracle_settings: keyword arguments for an oracle given by name.
         seeds: every solver solves every task once per seed.
         limit: only the first so many tasks.
         resume: how existing records are treated, see `Resume`.
+        extend: whether solvers which have all their records may end without, and so without a rank: when a run adds
+            seeds or tasks that they have not run with.
         time_limit_s: passed to solvers that take one.
         timeout_s: seconds after which a solver is stopped, whatever it does; the plan is then recorded as an error.
         isolate: whether every solver works in a process of its own (see `evaluation/solver_process.py`): what ends
@@ -108,6 +95,10 @@ def evaluate(
     _check_seconds("time_limit_s", time_limit_s)
     _check_seconds("timeout_s", timeout_s)
     specs = check_solvers(solvers)
+    if track is not None or (judge is None and oracle is None):
+        chosen = _chosen_track(suite, track, given=(judge, oracle, judge_settings, oracle_settings))
+        judge, judge_settings = chosen.judge.cost, chosen.judge.settings
+        oracle, oracle_settings = chosen.oracle.cost, chosen.oracle.settings
     with ExitStack() as stack:
         judging = stack.enter_context(judges_closed())
         oracle_name, oracle_cost = stack.enter_context(_open_cost("oracle", oracle, oracle_settings))
@@ -135,13 +126,13 @@ def evaluate(
             results = read_records(folder / RECORDS)
             if results:
                 run.join(folder)
-            _check_records(results, folder, run, suite, specs)
-            return _results_of(run, results)
+            check_records(results, folder, run, suite, specs)
+            return results_of(run, results)
         stack.enter_context(only_writer(folder))
-        store = _open_store(folder, run, mode, suite, specs)
+        store = open_store(folder, run, mode, suite, hosts, extend=extend)
         scoring = Judge(judge_cost, judging, run, store.log_error)
         _solve_missing(run, suite, hosts, scoring, store, progress)
-        return _results_of(run, store.results)
+        return results_of(run, store.results)
 
 
 def _solve_missing(
@@ -197,133 +188,9 @@ def _hosts(
         yield hosts
 
 
-def _results_of(run: RunInfo, results: Iterable[Result]) -> list[Result]:
-    """Return the results that a run was asked for, in its order."""
-    by_key = {result.key: result for result in results}
-    keys = itertools.product(range(run.num_tasks), run.solvers, run.seeds)
-    return [by_key[key] for key in keys if key in by_key]
-
-
-class Store:
-    """The records file of one folder, open for appending. The caller has locked the folder (`only_writer`).
-
-    What is done to records that are there is logged as a warning.
-
-    Args:
-        folder: where the file is.
-        run: what is about to run; joined with what the folder holds.
-
-    Attributes:
-        run: what all records of the folder are about; written before the first of them.
-        results: the records that it holds.
-
-    Raises:
-        InputError: the folder holds records of something else, or a damaged line.
-    """
-
-    def __init__(self, folder: Path, run: RunInfo) -> None:
-        self.folder = folder
-        self._path = folder / RECORDS
-        self.results = read_records(self._path) if self._path.exists() else []
-        torn = drop_torn_line(self._path)
-        if torn is not None:
-            logger.warning("%s: dropped a record that was cut off while it was written", torn.where(self._path))
-        # A run that failed before its first record leaves nothing that another one could be mixed with.
-        self.run = run.join(folder) if self.results else run
-
-    def keep(self, results: Sequence[Result]) -> None:
-        """Keep only `results`; when that drops any, the file as it was stays under another name."""
-        dropped = len(self.results) - len(results)
-        if not dropped:
-            return
-        aside = _unused_name(self._path)
-        # A link and a rename: at no moment is there neither file.
-        os.link(self._path, aside)
-        self._write(results)
-        logger.warning("%d failed results will be made again; the old records are in %s", dropped, aside)
-
-    def add(self, results: Sequence[Result], renewed: Sequence[Result] = ()) -> None:
-        """Append records with one write and flush them to the disk.
-
-        Args:
-            results: new records.
-            renewed: records that take the place of those of the same task, solver and seed. The file is then written
-                anew, as a whole.
-
-        Raises:
-            InputError: the disk took only a part, which was removed again.
-        """
-        if not self.results:
-            self.run.write(self.folder)
-        if renewed:
-            by_key = {result.key: result for result in renewed}
-            self._write([by_key.get(result.key, result) for result in self.results] + list(results))
-        else:
-            append_flushed(self._path, "".join(result.to_json() + "\n" for result in results).encode())
-            self.results += results
-
-    def log_error(self, heading: str, text: str) -> None:
-        """Append a traceback to the file of errors."""
-        with (self.folder / ERRORS).open("a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(f"--- {utc_now()} {heading}\n{text}\n")
-
-    def _write(self, results: Sequence[Result]) -> None:
-        write_whole(self._path, "".join(result.to_json() + "\n" for result in results))
-        self.results = list(results)
-
-
-def _unused_name(path: Path) -> Path:
-    """Return a name for an old records file that is not taken."""
-    stem = f"records-{utc_now()[:19].replace(':', '')}"
-    names = (path.with_name(f"{stem}{number or ''}.old") for number in itertools.count())
-    return next(name for name in names if not name.exists())
-
-
-def _open_store(folder: Path, run: RunInfo, mode: Resume, suite: TaskSequence, solvers: Iterable[SolverSpec]) -> Store:
-    """Open the folder's records as far as this run keeps them; refuse records of something else."""
-    path = folder / RECORDS
-    if mode is Resume.ALL and path.exists():
-        logger.warning("started afresh; the old records are in %s", path.rename(_unused_name(path)))
-    store = Store(folder, run)
-    _check_records(store.results, folder, run, suite, solvers)
-    if store.results:
-        store.run.write(folder)
-    if mode is Resume.FAILED:
-        store.keep([result for result in store.results if result.status == "ok"])
-    found = len(_results_of(run, store.results))
-    if found:
-        todo = run.num_tasks * len(run.solvers) * len(run.seeds) - found
-        logger.info("%d records found, %d to solve (--resume all to start afresh)", found, todo)
-    return store
-
-
-def _check_records(
-    results: Sequence[Result], folder: Path, run: RunInfo, suite: TaskSequence, solvers: Iterable[SolverSpec]
-) -> None:
-    """Check every record of a folder, also those that this run does not ask for.
-
-    Raises:
-        InputError: a record is of another judge, oracle, time limit, task, or of a solver with other settings.
-    """
-    remedy = "give another folder, or --resume all to start afresh"
-    recipes = {spec.title: spec.recipe for spec in solvers}
-    for result in results:
-        run.check(result, str(folder))
-        wanted = recipes.get(result.solver, result.recipe)
-        if wanted != result.recipe:
-            raise InputError(
-                f"{folder} holds records of solver '{result.solver}' with settings {result.recipe}, this run has "
-                f"{wanted}: give this one a label of its own, {remedy}"
-            )
-    for index in sorted({result.task_index for result in results}):
-        digest = suite[index].digest if index < len(suite) else None
-        if any(result.task_hash != digest for result in results if result.task_index == index):
-            raise InputError(f"{folder} holds records of another task {index} of suite '{suite.name}': {remedy}")
-
-
 @contextmanager
 def _open_cost(
-    role: str, given: str | CostModel, settings: Mapping[str, Any] | None
+    role: str, given: str | CostModel | None, settings: Mapping[str, Any] | None
 ) -> Iterator[tuple[str, CostModel]]:
     """Yield name and model; a model that was made here is closed at the end."""
     checked = check_dict(f"{role}_settings", settings)
@@ -332,8 +199,21 @@ def _open_cost(
             raise InputError(f"{role}_settings are for a cost model given by name: make the object with them instead")
         yield given.name, given
         return
+    if given is None:
+        raise InputError(f"{role}: expected the name of a cost or a cost model, got None; or give a track instead")
     with make_cost(given, **checked) as model:
         yield given, model
+
+
+def _chosen_track(suite: TaskSequence, track: str | Track | None, given: Sequence[object]) -> Track:
+    """Return a track that was given, or the one of the suite with that judge, or its first."""
+    if any(value is not None for value in given):
+        raise InputError("track: a track is judge and oracle with their settings: leave those out")
+    if isinstance(track, Track):
+        return track
+    if not isinstance(suite, Suite):
+        raise InputError(f"suite '{suite.name}' has no tracks: give judge and oracle, or a shardgym.suites.Track")
+    return suite.track(track)
 
 
 def _check_apart(judge: CostModel, oracle: CostModel) -> None:

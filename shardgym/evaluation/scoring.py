@@ -86,6 +86,8 @@ class Judge:
             solver=attempt.spec.title,
             made_from=attempt.spec.made_from,
             solver_settings=dict(attempt.spec.settings),
+            resolved_settings=attempt.facts.settings,
+            source_digest=attempt.facts.source_digest,
             weights_digest=attempt.answer.weights_digest,
             training_time_s=attempt.answer.training_time_s,
             seed=attempt.seed,

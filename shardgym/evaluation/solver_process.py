@@ -38,6 +38,7 @@ from shardgym.evaluation.solving import (
     Attempt,
     ErrorLog,
     InlineSolver,
+    SolverFacts,
     SolverHost,
     Solving,
     attempt_of,
@@ -85,6 +86,7 @@ class SolverProcess:
 
     def __init__(self, spec: SolverSpec, oracle: CostModel, *, timeout_s: float, max_bytes: int | None = None) -> None:
         self.spec = spec
+        self.facts = SolverFacts()
         self._oracle = oracle
         self._timeout_s = timeout_s
         self._max_bytes = max_bytes
@@ -134,6 +136,7 @@ class SolverProcess:
         if "refused" in message:
             self.close()
             raise InputError(str(message["refused"]))
+        self.facts = SolverFacts(**message["made"])
         self._made = True
 
     def solve(self, task: ShardingTask, seed: int, time_limit_s: float | None, log: ErrorLog | None) -> Attempt:
@@ -154,7 +157,7 @@ class SolverProcess:
             subject = task.name or f"task {task.digest[:12]}"
             logger.warning("%s on %s, seed %d: %s; the run goes on", self.spec.title, subject, seed, reason)
         log_trace(self.spec, task, seed, answer, log)
-        attempt = attempt_of(self.spec, seed, task, answer)
+        attempt = attempt_of(self, seed, task, answer)
         return dataclasses.replace(attempt, timed_out=timed_out)
 
     def close(self) -> None:
@@ -363,12 +366,13 @@ def _work(
             _limit_memory(max_bytes)
         try:
             solver = spec.make()
+            facts = SolverFacts.of(solver, spec.settings)
         except ShardGymError as error:
             send({"refused": str(error)})
         except BaseException as error:
             send({"refused": f"solver '{spec.title}' cannot be made: {one_line(error)}"})
         else:
-            send({"made": True})
+            send({"made": dataclasses.asdict(facts)})
             solving = Solving(solver, oracle if oracle.deterministic else _RemoteCost(oracle, ask), (BaseException,))
             while True:
                 request = requests.get()

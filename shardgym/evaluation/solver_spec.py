@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import inspect
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 from shardgym.arguments import check_dict, check_list, describe
 from shardgym.errors import InputError
 from shardgym.evaluation.result import recipe
-from shardgym.records import canonical_json
-from shardgym.registry import find_class
+from shardgym.records import canonical_json, short_repr
+from shardgym.registry import construct, find_class, registered
 from shardgym.solver import GROUP, Solver, make_solver, solver_names
 
 _LABEL = re.compile(r"[A-Za-z0-9_.+-]{1,60}")
@@ -27,11 +30,22 @@ class SolverSpec:
         settings: keyword arguments for its class, JSON-ready.
         label: what it is called in records and tables; empty for its name. With labels, one solver takes part several
             times with different settings.
+        given: the class or the solver that the name stands for; None when it is looked up by the name.
     """
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     label: str = ""
+    given: Any = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, solver: Any) -> SolverSpec:
+        """Describe a class, or a solver that was made, so that records name what makes it again."""
+        made_by = solver if isinstance(solver, type) else type(solver)
+        target = f"{made_by.__module__}:{made_by.__name__}"
+        name = next((name for name, cls_ in registered(GROUP).items() if cls_ == target), target)
+        settings = {} if solver is made_by else resolved_settings(made_by, {}, made=solver)
+        return cls(name, settings, given=solver)
 
     @property
     def title(self) -> str:
@@ -50,10 +64,14 @@ class SolverSpec:
 
     def make(self) -> Solver:
         """Make the solver; raises what `make_solver` does."""
-        return make_solver(self.name, **self.settings)
+        if self.given is None:
+            return make_solver(self.name, **self.settings)
+        if not isinstance(self.given, type):
+            return cast("Solver", self.given)
+        return cast("Solver", construct("solver", self.name, self.given, dict(self.settings)))
 
 
-def check_solvers(solvers: Iterable[str | SolverSpec]) -> list[SolverSpec]:
+def check_solvers(solvers: Iterable[str | SolverSpec | Solver | type[Solver]]) -> list[SolverSpec]:
     """Check which solvers a run was asked for, before any of them is made.
 
     Modules of registered solvers are imported here. Those of one's own are not: they are imported where they solve.
@@ -64,7 +82,7 @@ def check_solvers(solvers: Iterable[str | SolverSpec]) -> list[SolverSpec]:
         MissingDependencyError: a registered solver needs an extra that is not installed.
     """
     specs: dict[str, SolverSpec] = {}
-    for number, value in enumerate(check_list("solvers", solvers, "names or SolverSpec")):
+    for number, value in enumerate(check_list("solvers", solvers, "names, classes or SolverSpec")):
         spec = _check_spec(number, value)
         if specs.setdefault(spec.title, spec) != spec:
             raise InputError(
@@ -77,18 +95,23 @@ def check_solvers(solvers: Iterable[str | SolverSpec]) -> list[SolverSpec]:
             canonical_json(dict(spec.settings)).encode()
         except (TypeError, ValueError) as error:
             raise InputError(f"settings of solver '{spec.title}' are not JSON, which records need: {error}") from None
-        if ":" not in spec.name:
+        if ":" not in spec.name and spec.given is None:
             find_class("solver", GROUP, spec.name)
     return list(specs.values())
 
 
-def _check_spec(number: int, value: object) -> SolverSpec:
+def _check_spec(number: int, value: Any) -> SolverSpec:
     """Return one entry of the list of solvers as a spec; a label that equals the name is dropped."""
-    spec = SolverSpec(value) if isinstance(value, str) else value
-    if not isinstance(spec, SolverSpec):
+    if isinstance(value, SolverSpec):
+        spec = value
+    elif isinstance(value, str):
+        spec = SolverSpec(value)
+    elif callable(getattr(value, "solve", None)):
+        spec = SolverSpec.of(value)
+    else:
         raise InputError(
-            f"solvers[{number}]: expected a name, 'module:Class' or a SolverSpec, got {describe(value)}; records name "
-            "solvers so that they can be made again"
+            f"solvers[{number}]: expected a name, 'module:Class', a SolverSpec, or what has a method solve, got "
+            f"{describe(value)}"
         )
     spec = dataclasses.replace(spec, settings=check_dict(f"settings of solver '{spec.name}'", spec.settings))
     if spec.made_from is None:
@@ -103,3 +126,38 @@ def check_label(label: str, name: str) -> None:
         raise InputError(f"label '{label:.80}': expected at most 60 letters, digits and any of _ . + -")
     if label in solver_names():
         raise InputError(f"label '{label}' is the name of another solver than '{name}': give another one")
+
+
+def resolved_settings(cls: type[Any], settings: Mapping[str, Any], made: object = None) -> dict[str, Any]:
+    """Return all arguments that a class is called with, those with defaults too, JSON-ready.
+
+    Args:
+        cls: the class.
+        settings: the arguments that are given.
+        made: an object of the class, whose attributes of the same names are taken for the arguments it was made with.
+    """
+    try:
+        parameters = inspect.signature(cls).parameters.values()
+    except (TypeError, ValueError):  # some classes written in C do not say what they take
+        parameters = ()  # type: ignore[assignment]
+    named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    defaults = {p.name: None if p.default is p.empty else p.default for p in named}
+    stored = {name: vars(made)[name] for name in defaults if name in getattr(made, "__dict__", {})}
+    return {name: _json_ready(value) for name, value in {**defaults, **stored, **settings}.items()}
+
+
+def _json_ready(value: Any) -> Any:
+    """Return a value that JSON can hold as it is, and the beginning of another one's `repr`."""
+    try:
+        canonical_json(value).encode()
+    except (TypeError, ValueError, RecursionError):
+        return short_repr(value)
+    return value
+
+
+def source_digest(cls: type[Any]) -> str:
+    """Return the SHA-256 of the file that a class is defined in; "" where there is none, e.g. in a notebook."""
+    try:
+        return hashlib.sha256(Path(inspect.getfile(cls)).read_bytes()).hexdigest()
+    except (OSError, TypeError):
+        return ""

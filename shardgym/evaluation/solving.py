@@ -8,15 +8,15 @@ import os
 import re
 import time
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 from shardgym.arguments import describe
 from shardgym.costs.base import CostModel
 from shardgym.errors import NO_PLAN, InfeasiblePlanError, InputError, one_line
 from shardgym.evaluation.result import Status
-from shardgym.evaluation.solver_spec import SolverSpec
+from shardgym.evaluation.solver_spec import SolverSpec, resolved_settings, source_digest
 from shardgym.plan import ShardingPlan
 from shardgym.provenance import utc_now
 from shardgym.solver import Solver, call_solver, warm_up
@@ -54,6 +54,24 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class SolverFacts:
+    """What a solver turned out to be when it was made, JSON-ready.
+
+    Attributes:
+        settings: all arguments that its class was called with, defaults too.
+        source_digest: SHA-256 of the file that its class is defined in; "" where there is none.
+    """
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    source_digest: str = ""
+
+    @classmethod
+    def of(cls, solver: Solver, settings: Mapping[str, Any]) -> SolverFacts:
+        """Look at a solver that was made with settings."""
+        return cls(resolved_settings(type(solver), settings), source_digest(type(solver)))
+
+
+@dataclass(frozen=True)
 class Attempt:
     """What a solver returned for a task, checked and not yet scored.
 
@@ -61,6 +79,7 @@ class Attempt:
         spec: who solved.
         seed: given to the solver.
         answer: what the solver said.
+        facts: what the solver is.
         failure: status other than "ok"; None for a feasible plan.
         reason: one line, why it failed.
         plan: None when there is none for this task.
@@ -70,6 +89,7 @@ class Attempt:
     spec: SolverSpec
     seed: int
     answer: Answer
+    facts: SolverFacts
     failure: Status | None = None
     reason: str | None = None
     plan: ShardingPlan | None = None
@@ -82,6 +102,10 @@ class SolverHost(Protocol):
     @property
     def spec(self) -> SolverSpec:
         """What the solver is made from."""
+
+    @property
+    def facts(self) -> SolverFacts:
+        """What the solver is; known when it is made."""
 
     def start(self) -> None:
         """Make the solver; may return before it is made, and what is wrong is raised later then."""
@@ -191,21 +215,22 @@ def _weights_of(solver: Solver) -> tuple[str, float | None]:
     return digest, seconds
 
 
-def attempt_of(spec: SolverSpec, seed: int, task: ShardingTask, answer: Answer) -> Attempt:
+def attempt_of(host: SolverHost, seed: int, task: ShardingTask, answer: Answer) -> Attempt:
     """Check the plan of an answer, here and not where the solver could change how."""
+    said = (host.spec, seed, answer, host.facts)
     if answer.plan is None:
-        return Attempt(spec, seed, answer, answer.failure or "error", answer.reason or "the solver returned nothing")
+        return Attempt(*said, answer.failure or "error", answer.reason or "the solver returned nothing")
     try:
         plan = ShardingPlan.from_json(answer.plan)
     except InputError as error:
-        return Attempt(spec, seed, answer, "error", f"the solver returned a broken plan: {one_line(error)}")
+        return Attempt(*said, "error", f"the solver returned a broken plan: {one_line(error)}")
     try:
         plan.validate(task)
     except InfeasiblePlanError as error:
-        return Attempt(spec, seed, answer, "infeasible", one_line(error, with_type=False), plan)
+        return Attempt(*said, "infeasible", one_line(error, with_type=False), plan)
     except InputError as error:
-        return Attempt(spec, seed, answer, "error", one_line(error, with_type=False))
-    return Attempt(spec, seed, answer, plan=plan)
+        return Attempt(*said, "error", one_line(error, with_type=False))
+    return Attempt(*said, plan=plan)
 
 
 class InlineSolver:
@@ -218,12 +243,15 @@ class InlineSolver:
 
     def __init__(self, spec: SolverSpec, oracle: CostModel) -> None:
         self.spec = spec
+        self.facts = SolverFacts()
         self._oracle = oracle
         self._solving: Solving | None = None
 
     def start(self) -> None:
         """Make the solver; raises what `make_solver` does."""
-        self._solving = Solving(self.spec.make(), self._oracle)
+        solver = self.spec.make()
+        self.facts = SolverFacts.of(solver, self.spec.settings)
+        self._solving = Solving(solver, self._oracle)
 
     def wait_until_made(self) -> None:
         """Return at once."""
@@ -233,7 +261,7 @@ class InlineSolver:
         assert self._solving is not None
         answer = self._solving.answer(task.to_json(), seed, time_limit_s)
         log_trace(self.spec, task, seed, answer, log)
-        return attempt_of(self.spec, seed, task, answer)
+        return attempt_of(self, seed, task, answer)
 
     def close(self) -> None:
         """Forget the solver."""

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from evaluation_toys import BrokenCost, CountCost, Halves, Spies, ToySuite, toy_tasks
+from evaluation_toys import BrokenCost, CountCost, Spies, ToySuite, toy_tasks
 
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.evaluation import SolverSpec, evaluate, read_records
@@ -189,8 +189,11 @@ def test_settings_that_records_cannot_hold_are_refused(tmp_path):
     ("arguments", "message"),
     [
         ({"suite": "quick-v1"}, "suite: expected tasks with a name, got str 'quick-v1'; shardgym.load_suite"),
-        ({"solvers": "random"}, "solvers: expected a list of names or SolverSpec, got str 'random'"),
-        ({"solvers": [Halves]}, "solvers[0]: expected a name, 'module:Class' or a SolverSpec, got the class Halves;"),
+        ({"solvers": "random"}, "solvers: expected a list of names, classes or SolverSpec, got str 'random'"),
+        (
+            {"solvers": [CountCost]},
+            "solvers[0]: expected a name, 'module:Class', a SolverSpec, or what has a method solve,",
+        ),
         ({"solvers": [SolverSpec("random", 3)]}, "settings of solver 'random': expected a dictionary"),
         ({"out": 3}, "out: expected a name or the path of a file, got int 3"),
         ({"judge": 3}, "cost: expected a name or module:Class, got 3"),
@@ -253,7 +256,7 @@ def test_other_tasks_cannot_use_the_name_of_a_suite_of_shardgym(tmp_path):
 
 def test_run_info_tells_what_the_folder_is_about(tmp_path):
     run(tmp_path, "Halves", limit=2)
-    run(tmp_path, "Lopsided", limit=1, seeds=[3])
+    run(tmp_path, "Lopsided", limit=1, seeds=[3], extend=True)
     info = json.loads((tmp_path / "run.json").read_text())
     assert info["num_tasks"] == 2
     assert info["solvers"] == [TOY + "Halves", TOY + "Lopsided"]

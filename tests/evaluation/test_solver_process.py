@@ -275,3 +275,40 @@ def test_processes_end_with_the_run(tmp_path):
             return
         time.sleep(0.05)
     raise AssertionError("the solver's process outlived the run")
+
+
+class Sleeps:
+    """A solver that tells where its temporary files are and takes long."""
+
+    def solve(self, task, cost, seed=0):
+        folder = tempfile.mkdtemp()
+        Path(os.environ["SHARDGYM_TEST_CALLS"]).write_text(folder)
+        time.sleep(60)
+
+
+def test_sigterm_leaves_no_temporary_folders(tmp_path):
+    told = tmp_path / "told.txt"
+    folders = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+    environment = os.environ | {"SHARDGYM_TEST_CALLS": str(told), "PYTHONPATH": os.pathsep.join(folders)}
+    command = [
+        "run",
+        "--suite",
+        "tiny-v1",
+        "--cost",
+        "roofline",
+        "--solver",
+        "test_solver_process:Sleeps",
+        "--limit",
+        "1",
+    ]
+    with subprocess.Popen(
+        [sys.executable, "-m", "shardgym", *command, "--out", str(tmp_path / "out")],
+        env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+    ) as process:  # fmt: skip
+        while process.poll() is None and not (told.exists() and told.read_text()):
+            time.sleep(0.02)
+        process.terminate()
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert errors.splitlines()[-1] == "shardgym: error: terminated"
+    assert not Path(told.read_text()).parent.exists()

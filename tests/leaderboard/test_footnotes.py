@@ -76,7 +76,9 @@ def test_without_run_json_the_settings_of_the_oracle_are_not_known(tmp_path):
 
 
 def run_seeds(out, *solvers, seeds):
-    evaluate(ToySuite(toy_tasks()), list(solvers), out=out, judge=CountCost(), oracle="roofline", seeds=seeds)
+    evaluate(
+        ToySuite(toy_tasks()), list(solvers), out=out, judge=CountCost(), oracle="roofline", seeds=seeds, extend=True
+    )
 
 
 def ranked(*folders):

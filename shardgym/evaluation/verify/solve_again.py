@@ -128,6 +128,8 @@ def _compare(result: Result, check: RecordCheck, attempt: Attempt) -> RecordChec
         commit = result.commit or "unknown"
         reason = f"solved again: {outcome}, not the stored one (of shardgym {version}, commit {commit:.12})"
         reason += f"; {other_weights}" if other_weights else ""
+        if result.source_digest and result.source_digest != attempt.facts.source_digest:
+            reason += "; the source file of the solver has changed since"
         return dataclasses.replace(check, status="mismatch", reason=reason)
     if other_weights:
         return dataclasses.replace(check, status="mismatch", reason=f"solved again: the same plan, but {other_weights}")

@@ -14,7 +14,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 from pydantic.dataclasses import dataclass
 
 from shardgym.arguments import check_instance, check_list_of
@@ -98,6 +106,8 @@ class PlanCost(Record):
         session: identifies times that were measured interleaved and may be compared without drift; "" if it does
             not matter.
         notes: what a reader must know besides, e.g. that devices shared cores.
+        ids_ms: a fifth phase where a cost has one, before the four: exchange of ids, of every device; empty otherwise.
+        ids_hidden: whether ids travel while the step before computes, so that they are no part of `device_ms`.
     """
 
     per_device: Matrix
@@ -111,7 +121,22 @@ class PlanCost(Record):
     repeats: Annotated[int, Field(ge=0)] = 1
     session: str = ""
     notes: tuple[str, ...] = ()
+    ids_ms: tuple[Annotated[float, Field(ge=0)], ...] = ()
+    ids_hidden: bool = False
     schema: Literal["shardgym.plan_cost/1"] = "shardgym.plan_cost/1"
+
+    @model_validator(mode="after")
+    def _ids_of_every_device(self) -> PlanCost:
+        if self.ids_ms and len(self.ids_ms) != len(self.per_device):
+            raise ValueError(f"ids_ms has {len(self.ids_ms)} entries for {len(self.per_device)} devices")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_absent_ids(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = write(self)
+        if not self.ids_ms:  # as before there was such a phase: digests stay
+            del data["ids_ms"], data["ids_hidden"]
+        return data
 
     @model_validator(mode="after")
     def _reason_iff_infinite(self) -> PlanCost:
@@ -127,9 +152,9 @@ class PlanCost(Record):
 
     @property
     def device_ms(self) -> Floats:
-        """Time of every device: the sum of its four phases, shape (D,)."""
+        """Time of every device: the sum of its four phases, and of the exchange of ids unless hidden, shape (D,)."""
         sums: Floats = self.per_device.sum(axis=1)
-        return sums
+        return sums + np.array(self.ids_ms) if self.ids_ms and not self.ids_hidden else sums
 
     @property
     def total_ms(self) -> float:

@@ -34,6 +34,7 @@ _ITERATION_FACTOR = 3
 _OFFSET_STEP_MS = 0.01
 
 _MODULE = "shardgym.costs.fbgemm.rank"
+_ENVIRONMENT = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 _START_S = 180.0
 #: Share of the available memory that buffers may take.
 _USABLE = 0.9
@@ -93,17 +94,33 @@ class RankTiming(NamedTuple):
 class CollectiveGroup:
     """Processes that carry out exchanges. They start when first used, and anew after a failure.
 
+    Attributes:
+        size: processes.
+        facts: what each process said when it started, by rank; empty before.
+
     Args:
         size: processes, one per device.
         device: "cpu" (gloo over the loopback interface) or "cuda" (nccl). Ranks are not pinned: where they share
             cores with others, a rank that may not move waits whole time slices (0.4 ms became 2 to 5 ms).
         timeout_s: seconds one message may take.
+        module: main of the processes; it joins the group that its settings name and serves.
+        environment: variables of the processes beside those of gloo and OpenMP.
     """
 
-    def __init__(self, size: int, device: str, timeout_s: float) -> None:
+    def __init__(
+        self,
+        size: int,
+        device: str,
+        timeout_s: float,
+        module: str = _MODULE,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.size = size
         self._device = device
         self._timeout_s = timeout_s
+        self._module = module
+        self._environment = {**_ENVIRONMENT, **(environment or {})}
+        self.facts: list[dict[str, Any]] = []
         self._ranks: list[ChildProcess] = []
         self._last_used = 0.0
         self._owner = os.getpid()
@@ -127,14 +144,18 @@ class CollectiveGroup:
             RankTiming(elements[d].tolist(), elements[:, d].tolist(), exchange.precision, offset, warmups, iterations)
             for d, offset in enumerate(exchange.offsets_ms)
         ]
-        return np.array(self._ask(messages), dtype=np.float64).T
+        return np.array(self.ask(messages), dtype=np.float64).T
 
     def close(self) -> None:
         """End the ranks; they are started again when needed."""
         _end(self._ranks, self._owner)
 
-    def _ask(self, messages: Sequence[RankTiming]) -> list[Any]:
-        """Send one message to every rank and return the answers; any failure ends the group."""
+    def ask(self, messages: Sequence[Any]) -> list[Any]:
+        """Send one message to every rank and return the answers.
+
+        Raises:
+            MeasurementError: a rank died, hung or failed; all ranks are ended then.
+        """
         try:
             if not self._send(messages) and not self._send(messages):
                 raise MeasurementError("all-to-all: a process died twice before it was given anything to do")
@@ -145,7 +166,7 @@ class CollectiveGroup:
         self._last_used = time.monotonic()
         return answers
 
-    def _send(self, messages: Sequence[RankTiming]) -> bool:
+    def _send(self, messages: Sequence[Any]) -> bool:
         """Send to living ranks. Return False, and end the group, if one died before its message was sent."""
         self._end_if_unhealthy()
         self._start()
@@ -202,11 +223,10 @@ class CollectiveGroup:
             "file": str(Path(folder, "rendezvous")),
             "timeout_s": self._timeout_s + _START_S,
         }
-        environment = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
         try:
             for rank in range(self.size):
-                self._ranks.append(ChildProcess(_MODULE, {"rank": rank, **settings}, environment))
-            self._answers(_START_S)
+                self._ranks.append(ChildProcess(self._module, {"rank": rank, **settings}, self._environment))
+            self.facts = self._answers(_START_S)
         finally:
             shutil.rmtree(folder)
 

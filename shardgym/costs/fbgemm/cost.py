@@ -14,17 +14,21 @@ import numpy as np
 
 from shardgym.arrays import Floats
 from shardgym.costs.base import CostModel, PlanCost, Source
+from shardgym.costs.fbgemm import step
 from shardgym.costs.fbgemm.communication import CollectiveGroup, CommTimes, time_communication
 from shardgym.costs.fbgemm.jobs import ShardSet, shard_sets
+from shardgym.costs.fbgemm.link_model import shipped_model
 from shardgym.costs.fbgemm.machine import cpu_tag, usable_cores
 from shardgym.costs.fbgemm.pool import WorkerPool, require_fbgemm
 from shardgym.costs.fbgemm.rounds import mean_of_medians, relative_error_of_total, time_shard_sets
+from shardgym.costs.fbgemm.step import phases_of, time_steps
 from shardgym.costs.links import exchange_times, link_notes, pooled_widths
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
 from shardgym.task import ShardingTask
 
 CommChoice = Literal["auto", "measured", "modelled"]
+Version = Literal["1", "2"]
 
 #: Optimisers that FBGEMM has CPU kernels for.
 CPU_OPTIMIZERS = frozenset({"exact_sgd", "rowwise_adagrad", "adagrad"})
@@ -57,6 +61,9 @@ class FbgemmCost(CostModel):
             devices per core, on CUDA as many as there are GPUs).
         timeout_s: seconds that one round of one device may take before its worker is replaced.
         seed: of ids and of the order of measurements.
+        version: "1" times the compute of each device alone and adds all-to-alls of its own; "2" times complete
+            training steps of all devices at once (`shardgym.costs.fbgemm.step`; CPU only).
+        ids_hidden: of version 2: whether the exchange of ids is left out of the total, as training pipelines hide it.
 
     Raises:
         InputError: a setting is out of range.
@@ -65,7 +72,6 @@ class FbgemmCost(CostModel):
     """
 
     name: ClassVar[str] = "fbgemm"
-    version: ClassVar[str] = "1"
     deterministic: ClassVar[bool] = False
 
     def __init__(
@@ -78,8 +84,15 @@ class FbgemmCost(CostModel):
         comm: CommChoice = "auto",
         timeout_s: float = 120.0,
         seed: int = 0,
+        version: Version = "1",
+        ids_hidden: bool = False,
     ) -> None:
-        for name, choice, choices in (("device", device, ("cpu", "cuda")), ("comm", comm, get_args(CommChoice))):
+        named = (
+            ("device", device, ("cpu", "cuda")),
+            ("comm", comm, get_args(CommChoice)),
+            ("version", version, get_args(Version)),
+        )
+        for name, choice, choices in named:
             if choice not in choices:
                 raise InputError(f"{name}={choice!r}: expected one of {', '.join(choices)}")
         self._effort = {"rounds": rounds, "warmups": warmups, "iterations": iterations}
@@ -89,13 +102,23 @@ class FbgemmCost(CostModel):
                 raise InputError(f"{name}={number!r}: expected a whole number, at least {least[name]}")
         if isinstance(timeout_s, bool) or not 0 < timeout_s < 1e6:
             raise InputError(f"timeout_s={timeout_s}: expected seconds between 0 and 1e6")
+        if version == "2" and device != "cpu":
+            raise InputError(f"version '2' for device='{device}': it measures on the CPU; use version='1'")
+        if ids_hidden and version == "1":
+            raise InputError("ids_hidden=True: version '1' exchanges no ids; use version='2'")
         require_fbgemm(device)
+        self._version = version
+        self._ids_hidden = ids_hidden
+        self._seed = seed
+        self._next_batch = 0
         self._device = device
         self._comm: CommChoice = comm
         self._timeout_s = timeout_s
         self._settings = {
             "device": device, "workers": workers, **self._effort, "comm": comm, "timeout_s": timeout_s, "seed": seed,
         }  # fmt: skip
+        if version != "1":  # settings of version 1 are as in records from before there was another
+            self._settings |= {"version": version, "ids_hidden": ids_hidden}
         self._rng = random.Random(seed)
         self._pool = WorkerPool(device, workers, seed, timeout_s)
         self._groups: dict[int, CollectiveGroup] = {}
@@ -104,6 +127,11 @@ class FbgemmCost(CostModel):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the settings only: every process has workers of its own."""
         return functools.partial(FbgemmCost, **self.settings()), ()
+
+    @property
+    def version(self) -> str:  # type: ignore[override]
+        """The version chosen, and whether ids are hidden."""
+        return f"{self._version}-hidden-ids" if self._ids_hidden else self._version
 
     @property
     def hardware(self) -> str:
@@ -129,12 +157,14 @@ class FbgemmCost(CostModel):
             self._groups.popitem()[1].close()
 
     def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
-        """Measure compute of all plans, then communication of those whose compute could be measured."""
+        """Measure plans in rounds, all of them interleaved."""
         if self._device == "cpu" and task.optimizer not in CPU_OPTIMIZERS:
             raise InputError(
                 f"optimizer '{task.optimizer}': FBGEMM has no CPU kernel for it; "
                 f"measure with device='cuda', or use one of {', '.join(sorted(CPU_OPTIMIZERS))}"
             )
+        if self._version == "2":
+            return self._score_steps(task, plans)
         comm_is_measured = measures_comm(self._comm, self._device, task.num_devices)
         with self._lock:
             devices = [shard_sets(task, plan) for plan in plans]
@@ -169,6 +199,42 @@ class FbgemmCost(CostModel):
                 costs.append(self._plan_cost(task, compute[n], comm[n], comm_is_measured, tuple(own_notes), session))
         return costs
 
+    def _score_steps(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
+        """Score plans by version 2."""
+        measured = measures_step_comm(self._comm, task.num_devices)
+        devices = {n: shard_sets(task, plan) for n, plan in enumerate(plans)}
+        with self._lock:
+            group = self._group(task.num_devices)
+            steps, failed = time_steps(
+                group, devices, **self._effort, first_batch=self._next_batch, seed=self._seed, rng=self._rng
+            )
+            self._next_batch += self._effort["rounds"] * (self._effort["warmups"] + self._effort["iterations"])
+            notes = step_notes(task, measured=measured, real_time=all(fact["real_time"] for fact in group.facts))
+        session = uuid.uuid4().hex
+        costs = []
+        for n in devices:
+            if n in failed:
+                costs.append(self.no_cost(task, f"could not be measured: {failed[n]}"))
+                continue
+            links = None if measured else shipped_model()
+            phases = phases_of(task, steps[n], links=links, ids_hidden=self._ids_hidden)
+            cost = PlanCost(
+                per_device=phases.per_device,
+                cost=self.name,
+                version=self.version,
+                hardware=self.hardware,
+                compute="measured",
+                communication="measured" if measured else "modelled",
+                noise=phases.noise,
+                repeats=self._effort["rounds"] * self._effort["iterations"],
+                session=session,
+                notes=(*notes, *device_notes(task, self.hardware)),
+                ids_ms=tuple(phases.ids_ms.tolist()),
+                ids_hidden=self._ids_hidden,
+            )
+            costs.append(cost)
+        return costs
+
     def _stack(self, sets: Sequence[ShardSet | None], samples: Mapping[ShardSet, Floats]) -> Floats:
         """Return the times of all devices of a plan, shape (rounds, iterations, D, 2); an empty device takes none."""
         idle = np.zeros((self._effort["rounds"], self._effort["iterations"], 2))
@@ -178,7 +244,10 @@ class FbgemmCost(CostModel):
         """Return the process group of this size, and close the least recently used one beyond `_GROUPS_KEPT`."""
         group = self._groups.pop(size, None)
         if group is None:
-            group = CollectiveGroup(size, self._device, self._timeout_s)
+            if self._version == "2":
+                group = CollectiveGroup(size, self._device, self._timeout_s, step.MODULE, step.ENVIRONMENT)
+            else:
+                group = CollectiveGroup(size, self._device, self._timeout_s)
         self._groups[size] = group
         while len(self._groups) > _GROUPS_KEPT:
             oldest = next(iter(self._groups))
@@ -220,6 +289,8 @@ class FbgemmCost(CostModel):
         )
 
     def _sources(self, task: ShardingTask) -> tuple[Source, Source]:
+        if self._version == "2":
+            return "measured", "measured" if measures_step_comm(self._comm, task.num_devices) else "modelled"
         # A judge of "measured" exchanges says so also of a task that has too many devices for them.
         measured = self._comm == "measured" or measures_comm(self._comm, self._device, task.num_devices)
         return "measured", "measured" if measured else "modelled"
@@ -243,6 +314,37 @@ def measures_comm(choice: CommChoice, device: str, num_devices: int) -> bool:
             "use comm='auto' or comm='modelled'"
         )
     return choice != "modelled" and num_devices <= limit
+
+
+def measures_step_comm(choice: CommChoice, num_devices: int) -> bool:
+    """Return whether version 2 times exchanges of this many devices: every device needs a core of its own.
+
+    Raises:
+        InputError: `choice` is "measured" and there are fewer cores.
+    """
+    cores = len(usable_cores())
+    if choice == "measured" and num_devices > cores:
+        raise InputError(
+            f"comm='measured' for {num_devices} devices on {cores} cores: version '2' times exchanges where every "
+            "device has its core; use comm='auto' or comm='modelled'"
+        )
+    return choice != "modelled" and num_devices <= cores
+
+
+def step_notes(task: ShardingTask, *, measured: bool, real_time: bool) -> tuple[str, ...]:
+    """Return which part of a step of version 2 is what."""
+    topology = task.topology
+    notes = ["compute: CPU time of each device's thread in complete steps of all devices"]
+    if measured:
+        notes.append("exchanges: wall time over the loopback interface, every device on a core of its own")
+    else:
+        notes.append(
+            f"exchanges: modelled for links of '{topology.interconnect}' with {topology.intra_bandwidth:.3g} bytes/s, "
+            f"one per device, by a model fitted on {shipped_model().hardware}"
+        )
+    if not real_time:
+        notes.append("processes had no real-time priority: other programs disturb their exchanges")
+    return tuple(notes)
 
 
 def comm_notes(task: ShardingTask, *, measured: bool, device: str) -> tuple[str, ...]:

@@ -24,7 +24,11 @@ WEIGHT_SPREAD = 0.01
 
 
 def build_operator(
-    shard_set: ShardSet, device: torch.device, host_buffers: Mapping[str, torch.Tensor] | None = None
+    shard_set: ShardSet,
+    device: torch.device,
+    host_buffers: Mapping[str, torch.Tensor] | None = None,
+    *,
+    bounds_check: bool = False,
 ) -> Any:
     """Build `SplitTableBatchedEmbeddingBagsCodegen` with one table per shard and sum pooling.
 
@@ -33,6 +37,7 @@ def build_operator(
         device: where weights live and kernels run.
         host_buffers: memory for "weights" and "momentum1" on the CPU, one-dimensional and of the exact size, for
             versions of FBGEMM that take it; FBGEMM allocates its own when it is not given.
+        bounds_check: whether every forward pass looks at all ids first, as it does by FBGEMM's default.
     """
     from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
     from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode, EmbeddingLocation, PoolingMode
@@ -53,7 +58,7 @@ def build_operator(
         learning_rate=0.01,
         eps=0.01,
         pooling_mode=PoolingMode.SUM,
-        bounds_check_mode=BoundsCheckMode.NONE,
+        bounds_check_mode=BoundsCheckMode.WARNING if bounds_check else BoundsCheckMode.NONE,
         device=device,
         **extra,
     )

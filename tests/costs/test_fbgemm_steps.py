@@ -1,0 +1,180 @@
+"""Version 2 of the measured cost: complete steps of all devices, and how their parts add up."""
+
+import numpy as np
+import pytest
+
+from shardgym.costs import make_cost
+from shardgym.costs.base import PlanCost
+from shardgym.costs.fbgemm.jobs import shard_sets
+from shardgym.costs.fbgemm.link_model import LinkModel, shipped_model
+from shardgym.costs.fbgemm.step import PARTS, PlanSteps, StepMarks, parts_of, phases_of
+from shardgym.errors import InputError
+from shardgym.plan import Shard, ShardingPlan
+from shardgym.table import EmbeddingTable, ZipfIds
+from shardgym.task import ShardingTask
+from shardgym.topology import Topology
+
+A = EmbeddingTable("a", 1000, 16, 5.0, ZipfIds(s=1.05, lengths="poisson"))
+B, C = EmbeddingTable("b", 500, 8, 3.0), EmbeddingTable("c", 200, 4, 1.0)
+QUICK = {"rounds": 2, "warmups": 1, "iterations": 2, "version": "2"}
+
+
+def task(tables=(A, B, C), devices=2, **changes):
+    topology = Topology(num_devices=devices, memory_bytes=2**60)
+    return ShardingTask(**{"tables": tables, "topology": topology, "batch_size": 65, **changes})
+
+
+TASK = task()
+APART, TOGETHER = ShardingPlan.table_wise(TASK, [0, 1, 1]), ShardingPlan.table_wise(TASK, [0, 0, 0])
+
+
+@pytest.fixture(scope="module")
+def cost():
+    pytest.importorskip("fbgemm_gpu")
+    with make_cost("fbgemm", **QUICK) as model:
+        yield model
+
+
+@pytest.mark.measured
+def test_a_step_has_four_phases_and_ids_that_the_total_includes(cost):
+    apart, together = cost.evaluate(TASK, [APART, TOGETHER])
+    assert (apart.per_device > 0).all()
+    for measured in (apart, together):
+        assert len(measured.ids_ms) == 2
+        assert measured.total_ms == (measured.per_device.sum(axis=1) + measured.ids_ms).max()
+        assert (measured.version, measured.compute, measured.repeats) == ("2", "measured", 4)
+        assert PlanCost.from_json(measured.to_json()) == measured
+    assert any("CPU time" in note for note in apart.notes)
+
+
+@pytest.mark.measured
+@pytest.mark.parametrize("optimizer", ["exact_sgd", "rowwise_adagrad", "adagrad"])
+def test_row_and_column_shards_of_any_optimiser_and_type_make_a_step(cost, optimizer):
+    problem = task(optimizer=optimizer, precision="fp16")
+    shards = [Shard("a", (0, 300), (0, 16), 0), Shard("a", (300, 1000), (0, 4), 0)]
+    shards += [Shard("a", (300, 1000), (4, 16), 1), Shard.whole(B, 1), Shard.whole(C, 1)]
+    (measured,) = cost.evaluate(problem, [ShardingPlan.of(problem, shards)])
+    assert measured.reason is None
+    assert (measured.per_device > 0).all()
+
+
+@pytest.mark.measured
+def test_devices_without_cores_exchange_by_the_link_model(cost, monkeypatch):
+    monkeypatch.setattr("shardgym.costs.fbgemm.cost.usable_cores", lambda: [0])
+    (modelled,) = cost.evaluate(TASK, [APART])
+    assert (modelled.compute, modelled.communication) == ("measured", "modelled")
+    assert any("modelled for links of 'loopback'" in note for note in modelled.notes)
+    # The backward exchange waits for nobody: every device takes what the widest does, and packing on top.
+    least = shipped_model().start_ms + shipped_model().peer_ms * (TASK.num_devices - 1)
+    assert (modelled.per_device[:, 2] > least).all()
+
+
+@pytest.mark.measured
+def test_a_plan_that_fails_does_not_take_the_others_along(cost):
+    enormous = task(tables=(EmbeddingTable("enormous", 2**36, 64),))
+    (refused,) = cost.evaluate(enormous, [ShardingPlan.table_wise(enormous, [0])])
+    assert "bytes are available" in refused.reason
+    assert cost.evaluate(TASK, [APART])[0].feasible
+
+
+@pytest.mark.measured
+def test_received_ids_are_grouped_by_shard_with_the_samples_of_all_devices_in_order():
+    import torch
+
+    from shardgym.costs.fbgemm.step_rank import _PlanOnRank
+
+    sets = shard_sets(TASK, APART)
+    held = _PlanOnRank(sets, samples=[2, 1], number=1)  # shards b and c; device 0 has two samples, device 1 has one
+    lengths = torch.tensor([1, 2, 0, 1, 2, 1])  # device 0: b (1, 2), c (0, 1); device 1: b (2), c (1)
+    ids = torch.tensor([10, 11, 12, 20, 13, 14, 21])
+    grouped, offsets = held._grouped(ids, lengths, [4, 2])
+    assert grouped.tolist() == [10, 11, 12, 13, 14, 20, 21]
+    assert offsets.tolist() == [0, 1, 3, 5, 5, 6, 7]
+
+
+def marks(start, works):
+    """Marks of a rank whose parts take so many seconds on both clocks."""
+    clock = start + np.concatenate([[0.0], np.cumsum(works)])
+    return StepMarks(clock[None], clock[None], np.zeros((1, 3, 2), dtype=np.int64))
+
+
+def test_an_exchange_counts_from_the_moment_that_the_last_device_enters():
+    first = np.full(len(PARTS), 0.001)
+    late = first.copy()
+    late[PARTS.index("forward")] += 0.004
+    first[PARTS.index("output_exchange")] += 0.004  # waits for the late one
+    ms = parts_of([marks(0.0, first), marks(0.0, late)])[0]
+    np.testing.assert_allclose(ms[:, PARTS.index("output_exchange")], 1.0)
+    np.testing.assert_allclose(ms[:, PARTS.index("forward")], [1.0, 5.0])
+
+
+def steps(**parts):
+    """One round of one step on two devices in which the parts named take so many ms on each, others nothing."""
+    ms = np.zeros((1, 1, 2, len(PARTS)))
+    for name, values in parts.items():
+        ms[0, 0, :, PARTS.index(name)] = values
+    sent = np.array([[0, 10], [30, 0]])[None, None]
+    return PlanSteps(ms, sent, 2 * sent, 100 * sent)
+
+
+def test_the_early_device_waits_in_the_forward_exchange():
+    some = steps(values_exchange=2, group_ids=[1, 0], forward=[3, 8], output_exchange=1, backward=[9, 4])
+    phases = phases_of(TASK, some, links=None, ids_hidden=False)
+    assert phases.ids_ms.tolist() == [3, 2]
+    assert phases.per_device.tolist() == [[3, 5, 0, 9], [8, 1, 0, 4]]
+    # With ids hidden, devices last met in the exchange before: both have had 12 ms of work since.
+    hidden = phases_of(TASK, some, links=None, ids_hidden=True)
+    assert hidden.per_device.tolist() == [[3, 1, 0, 9], [8, 1, 0, 4]]
+
+
+LINKS = LinkModel(0.5, 0.25, 1.0, 0.0, "toy", 0.0, 1)
+WIRE = Topology(num_devices=2, memory_bytes=1, intra_bandwidth=1e6, intra_latency_ms=0.25)
+
+
+def test_modelled_exchanges_are_priced_by_what_was_sent():
+    problem = task(topology=WIRE)
+    phases = phases_of(problem, steps(forward=1, backward=1), links=LINKS, ids_hidden=False)
+    # Busiest direction: 30 lengths and 60 ids of 8 bytes, 3,000 values of 4 bytes; 1,000 bytes take 1 ms.
+    np.testing.assert_allclose(phases.ids_ms, 1 + 0.24 + 1 + 0.48)
+    np.testing.assert_allclose(phases.per_device[:, 1:3], 1 + 12)
+
+
+def test_the_widest_device_decides_and_domains_have_links_of_their_own():
+    sent = np.array([[7000, 1000, 2000], [0, 0, 500], [500, 0, 0]])
+    flat = Topology(num_devices=3, memory_bytes=1, intra_bandwidth=1e6, intra_latency_ms=0)
+    np.testing.assert_allclose(LINKS.exchange_ms(flat, sent), 1.0 + 3.0)
+    apart = Topology(
+        num_devices=3, memory_bytes=1, fast_domain_size=2, intra_bandwidth=1e9, inter_bandwidth=1e5,
+        intra_latency_ms=0, inter_latency_ms=2,
+    )  # fmt: skip
+    np.testing.assert_allclose(LINKS.exchange_ms(apart, sent), 1.0 + 2 + 25.0)
+
+
+def test_a_cost_without_ids_is_written_as_before():
+    old = PlanCost(np.ones((2, 4)), "toy", "1", "toy")
+    assert not {"ids_ms", "ids_hidden"} & set(old.to_dict())
+    hidden = PlanCost(np.ones((2, 4)), "toy", "1", "toy", ids_ms=(1.0, 2.0), ids_hidden=True)
+    assert (old.total_ms, hidden.total_ms) == (4, 4)
+    with pytest.raises(InputError, match="ids_ms has 1 entries for 2 devices"):
+        PlanCost(np.ones((2, 4)), "toy", "1", "toy", ids_ms=(1.0,))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"version": "2", "device": "cuda"}, "it measures on the CPU"),
+        ({"version": "3"}, "expected one of 1, 2"),
+        ({"ids_hidden": True}, "version '1' exchanges no ids"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_bad_input(settings, message):
+    with pytest.raises(InputError, match=message):
+        make_cost("fbgemm", **settings)
+
+
+@pytest.mark.measured
+def test_the_version_says_whether_ids_count_and_old_settings_stay():
+    with make_cost("fbgemm") as first, make_cost("fbgemm", version="2", ids_hidden=True) as hidden:
+        assert (first.version, hidden.version) == ("1", "2-hidden-ids")
+        assert "version" not in first.settings()
+        assert make_cost("fbgemm", **hidden.settings()).version == hidden.version

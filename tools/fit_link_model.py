@@ -1,0 +1,209 @@
+"""Fit the link model of the measured cost to all-to-alls between network namespaces with links of known rates.
+
+    sudo python tools/fit_link_model.py [--rate MBIT ...] [--devices N ...] [-o FILE]
+
+Every device becomes a process in a network namespace of its own. A virtual Ethernet pair joins it to a bridge, and a
+token bucket at each end of the pair limits the rate, so every device has a full-duplex link. Times come from gloo's
+`all_to_all_single`, started at once, the slowest device deciding. `shardgym/costs/fbgemm/link_model.json` has what
+was fitted. It takes root, `ip` and `tc`; without them the tool says so and fits nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardgym.costs.fbgemm.link_model import LinkModel
+from shardgym.costs.fbgemm.machine import cpu_tag
+from shardgym.costs.links import samples_per_device
+
+_ITERATIONS = 9
+_WARMUPS = 2
+_LEAD_S = 0.003
+_CLONE_NEWNET = 0x40000000
+_PREFIX = "sgfit"
+#: Bytes that a full token bucket lets pass at once; they do not take the time of the rate.
+_BURST_BYTES = 128 * 1024
+#: Columns of each device, as shares of the widest: balanced, one or two wide ones, and one that has everything.
+_SHAPES = ((1.0,), (1.0, 0.5, 0.25, 0.25), (1.0, 0.2, 0.2, 0.2), (1.0, 0.0, 0.0, 0.0), (1.0, 1.0, 0.0, 0.0))
+_WIDEST = (4, 64, 128, 256, 512)
+_BATCH = 2048
+
+
+def why_not() -> str:
+    """Return why links cannot be shaped here; "" where they can."""
+    if os.geteuid() != 0:
+        return "network namespaces with shaped links need root"
+    missing = [name for name in ("ip", "tc") if shutil.which(name) is None]
+    return f"{' and '.join(missing)} not found: install iproute2" if missing else ""
+
+
+def cases(devices: int) -> list[list[int]]:
+    """Return the columns of all devices, for every exchange to time."""
+    shapes = [[shape[d % len(shape)] for d in range(devices)] for shape in _SHAPES]
+    return [[4 * round(widest * share / 4) for share in shape] for widest in _WIDEST for shape in shapes]
+
+
+@contextlib.contextmanager
+def shaped_links(devices: int, rate_mbit: int) -> Iterator[None]:
+    """Make a bridge and one namespace per device, and take all of it away again.
+
+    Raises:
+        subprocess.CalledProcessError: the kernel lacks virtual Ethernet or token buckets.
+    """
+    shape = f"root tbf rate {rate_mbit}mbit burst {_BURST_BYTES} latency 200ms"
+    try:
+        _run(f"ip link add {_PREFIX}br type bridge", f"ip link set {_PREFIX}br up")
+        for d in range(devices):
+            inside, outside = f"{_PREFIX}{d}", f"{_PREFIX}v{d}"
+            _run(
+                f"ip netns add {inside}",
+                f"ip link add {outside} type veth peer name eth0 netns {inside}",
+                f"ip link set {outside} master {_PREFIX}br up",
+                f"ip -n {inside} addr add 10.97.0.{d + 1}/24 dev eth0",
+                f"ip -n {inside} link set eth0 up",
+                f"ip netns exec {inside} tc qdisc add dev eth0 {shape}",
+                f"tc qdisc add dev {outside} {shape}",
+            )
+        yield
+    finally:
+        for d in range(devices):
+            subprocess.run(f"ip netns del {_PREFIX}{d}".split(), stderr=subprocess.DEVNULL, check=False)
+        subprocess.run(f"ip link del {_PREFIX}br".split(), stderr=subprocess.DEVNULL, check=False)
+
+
+def _run(*commands: str) -> None:
+    for command in commands:
+        subprocess.run(command.split(), check=True)
+
+
+def rank_main(rank: int, devices: int, rendezvous: str) -> list[list[float]]:
+    """Enter the namespace, time all exchanges, and return seconds from the common start, by case and iteration."""
+    with Path(f"/var/run/netns/{_PREFIX}{rank}").open("rb") as namespace:
+        if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), _CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "setns")
+    os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=devices)
+    samples = samples_per_device(_BATCH, devices).tolist()
+    times = []
+    for widths in cases(devices):
+        send = [widths[rank] * count for count in samples]
+        receive = [width * samples[rank] for width in widths]
+        outgoing = torch.ones(sum(send))
+        incoming = torch.empty(sum(receive))
+        seconds = []
+        for _ in range(_WARMUPS + _ITERATIONS):
+            start = torch.tensor([time.perf_counter() + _LEAD_S], dtype=torch.float64)
+            dist.all_reduce(start, op=dist.ReduceOp.MAX)
+            time.sleep(max(0.0, float(start) - time.perf_counter()))
+            dist.all_to_all_single(incoming, outgoing, receive, send)
+            seconds.append(time.perf_counter() - float(start))
+        times.append(seconds[_WARMUPS:])
+    dist.destroy_process_group()
+    return times
+
+
+def time_exchanges(devices: int, rate_mbit: int) -> list[dict[str, Any]]:
+    """Return the exchanges of `cases` with the median of the slowest device's time in ms."""
+    with tempfile.TemporaryDirectory() as folder, shaped_links(devices, rate_mbit):
+        command = [sys.executable, __file__, "--rank"]
+        arguments = ["--devices", str(devices), "--rendezvous", str(Path(folder, "rendezvous"))]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        ranks = [
+            subprocess.Popen([*command, str(rank), *arguments], stdout=subprocess.PIPE, text=True, env=environment)
+            for rank in range(devices)
+        ]
+        outputs = [rank.communicate()[0] for rank in ranks]
+    if any(rank.returncode for rank in ranks):
+        raise SystemExit(f"{devices} devices at {rate_mbit} Mbit/s: a rank failed")
+    times = np.array([json.loads(output.splitlines()[-1]) for output in outputs])
+    slowest_ms = np.median(times.max(axis=0), axis=1) * 1e3
+    return [
+        {"devices": devices, "rate_mbit": rate_mbit, "widths": widths, "ms": round(float(ms), 4)}
+        for widths, ms in zip(cases(devices), slowest_ms, strict=True)
+    ]
+
+
+def fit(exchanges: Sequence[dict[str, Any]]) -> LinkModel:
+    """Fit by least squares of relative errors; a figure that would be negative is 0."""
+    rows = []
+    for exchange in exchanges:
+        widths = np.array(exchange["widths"])
+        samples = samples_per_device(_BATCH, exchange["devices"])
+        sent = 4 * widths * (_BATCH - samples)
+        received = 4 * (widths.sum() - widths) * samples
+        busier = np.maximum(sent, received)
+        rate = exchange["rate_mbit"] * 1e6 / 8
+        rows.append(
+            [
+                1.0,
+                exchange["devices"] - 1,
+                max(0, busier.max() - _BURST_BYTES) / rate * 1e3,
+                (sent + received).max() / 1e6,
+            ]
+        )
+    design = np.array(rows)
+    ms = np.array([exchange["ms"] for exchange in exchanges])
+    kept = [0, 1, 2, 3]
+    while True:
+        found = np.linalg.lstsq(design[:, kept] / ms[:, None], np.ones(len(ms)), rcond=None)[0]
+        if (found >= 0).all():
+            break
+        del kept[int(found.argmin())]
+    figures = np.zeros(4)
+    figures[kept] = found
+    error = statistics.median(np.abs(design @ figures / ms - 1).tolist())
+    start_ms, peer_ms, wire_factor, host_ns = (round(float(figure), 4) for figure in figures)
+    return LinkModel(start_ms, peer_ms, wire_factor, host_ns, cpu_tag(), round(error, 4), len(ms))
+
+
+def main() -> None:
+    """Time exchanges, fit the model, print both, and write the model."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rate", type=int, action="append", help="Mbit per second; default 200, 500, 1000 and 2000")
+    parser.add_argument("--devices", type=int, action="append", help="default 2, 3 and 4")
+    parser.add_argument("-o", "--out", type=Path, help="file of the model")
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--rendezvous", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.rank is not None:
+        print(json.dumps(rank_main(given.rank, given.devices[0], given.rendezvous)))
+        return
+    if reason := why_not():
+        print(f"skipped: {reason}")
+        return
+    exchanges = []
+    for devices in given.devices or (2, 3, 4):
+        for rate in given.rate or (200, 500, 1000, 2000):
+            exchanges += time_exchanges(devices, rate)
+            print(f"{devices} devices at {rate} Mbit/s: {len(exchanges)} exchanges", flush=True)
+    model = fit(exchanges)
+    for exchange in exchanges:
+        print(json.dumps(exchange))
+    print(model.to_json(indent=2))
+    if given.out:
+        given.out.write_text(model.to_json(indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -16,19 +16,38 @@ from shardgym.cli import INTERRUPTED
 from shardgym.cli.options import Command, OneOf, folder, json_option, natural, positive, positive_number, share
 from shardgym.cli.output import print_json, say
 from shardgym.errors import InputError
+from shardgym.task import OPTIMIZER_STATE
 
 # Collecting and training import torch, which takes seconds: not for --help.
+
+#: Options that change the space of a wide collection.
+_AXES = (
+    "batch", "precision", "optimizer", "width", "pooling", "rows", "ids", "shards", "offset_ms", "memory_gib",
+)  # fmt: skip
 
 
 @click.command("collect", cls=Command)
 @click.option("--out", required=True, type=folder, help="Where the measurements go.")
 @click.option("--device", default="cpu", type=OneOf("device", ["cpu", "cuda"]), help="Measure on cpu or cuda.")
-@click.option("--preset", default="survey", help="quick or survey")
+@click.option("--preset", default="survey", help="survey or quick of a pool's tables; oracle or judge of any tables")
 @click.option("--compute", type=natural, metavar="N", help="Shard sets, without repeats (default: the preset's).")
 @click.option("--comm", type=natural, metavar="N", help="Exchanges, without repeats (default: the preset's).")
 @click.option("--workers", type=positive, default=1, help="Shard sets measured at the same time.")
 @click.option("--repeat-share", type=share, default=0.15, help="Share that is measured twice.")
 @click.option("--minutes", type=positive_number, help="Begin nothing new after so long.")
+@click.option(
+    "--quiet", type=positive_number, metavar="SHARE", help="Wait while a reference takes so much longer: 0.1."
+)
+@click.option("--batch", metavar="LOW:HIGH", help="Samples per batch, powers of two (256:65536).")
+@click.option("--precision", metavar="NAMES", help="fp32,fp16")
+@click.option("--optimizer", metavar="NAMES", help=f"{','.join(OPTIMIZER_STATE)}")
+@click.option("--width", metavar="LOW:HIGH", help="Columns of a table, multiples of 4 (4:512).")
+@click.option("--pooling", metavar="LOW:HIGH", help="Ids per sample of a table (0.05:500).")
+@click.option("--rows", metavar="LOW:HIGH", help="Rows of a table (1:1e8).")
+@click.option("--ids", metavar="NAMES", help="uniform,zipf,recorded")
+@click.option("--shards", metavar="LOW:HIGH", help="Shards on a device (1:250).")
+@click.option("--offset-ms", type=float, help="Latest start of an exchange (200).")
+@click.option("--memory-gib", type=positive_number, help="That a shard set may take (3).")
 @click.option("--seed", type=natural, default=0, help="Of all draws.")
 @click.option("--finish", "only_finish", is_flag=True, help="Only write the Parquet files of what is there.")
 @json_option
@@ -41,10 +60,17 @@ def collect(out: Path, only_finish: bool, as_json: bool, **settings: Any) -> int
     numbers it adds samples. At the end compute.parquet and comm.parquet are written; --finish writes them of what is
     there.
 
+    The presets oracle and judge make tables for every sample, with --batch and the options after it, and are two
+    collections: give both folders to 'shardgym pretrain'.
+
     Exit code 1 when a sample could not be measured.
     """
     from shardgym.collection.run import collect, finish
+    from shardgym.collection.space import Space
 
+    axes = {axis: settings.pop(axis) for axis in _AXES}
+    if any(given is not None for given in axes.values()):
+        settings["space"] = Space.of_options(axes)
     try:
         with contextlib.redirect_stdout(sys.stderr):
             summary = finish(out) if only_finish else collect(out, progress=not as_json, **settings)

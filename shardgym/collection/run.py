@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -22,9 +22,10 @@ from shardgym.collection.measurements import (
     repeat_noise,
     rows_of,
 )
-from shardgym.collection.sampling import shard_set_digest
+from shardgym.collection.quiet import BATCH, QuietWatch, reference_set
 from shardgym.collection.schedule import CollectionPlan, SampleId
-from shardgym.collection.settings import KINDS, PRESETS, STEPS, preset_counts
+from shardgym.collection.settings import KINDS, PRESETS, STEPS, WIDE_PRESETS, StepCounts, preset_counts
+from shardgym.collection.space import Space
 from shardgym.costs.fbgemm.communication import ROUND_MS, AllToAll, CollectiveGroup
 from shardgym.costs.fbgemm.cost import measures_comm
 from shardgym.costs.fbgemm.jobs import ShardSet, TimingJob
@@ -58,6 +59,8 @@ def collect(
     workers: int = 1,
     repeat_share: float = 0.15,
     minutes: float | None = None,
+    quiet: float | None = None,
+    space: Space | None = None,
     seed: int = 0,
     progress: bool = False,
 ) -> Summary:
@@ -69,12 +72,15 @@ def collect(
     Args:
         out: the folder; one process at a time writes to it.
         device: "cpu" or "cuda".
-        preset: "survey" or "quick".
+        preset: "survey" or "quick" of tables of a pool; "oracle" or "judge" of tables made from a space.
         compute: shard sets over all roles, without repeats; the preset's number when None.
         comm: exchanges, likewise.
         workers: processes that measure compute at the same time, each with a core or GPU of its own.
         repeat_share: share of the samples that is measured a second time, at another moment.
         minutes: begin nothing new after that long.
+        quiet: measure only while a reference takes at most this share longer than on the quiet machine; wait otherwise.
+            None measures at any time.
+        space: that the presets "oracle" and "judge" draw from; `Space()` when None.
         seed: of all draws.
         progress: show progress on standard error.
 
@@ -87,7 +93,13 @@ def collect(
         raise InputError(f"workers={workers!r}: expected a whole number, at least 1")
     if not 0 <= repeat_share <= 1:
         raise InputError(f"repeat_share={repeat_share}: expected a share from 0 to 1")
-    plan, notices = _plan_for_machine(device, preset, compute, comm, repeat_share, seed)
+    if quiet is not None and not 0 < quiet <= 10:
+        raise InputError(f"quiet={quiet}: expected a share above 0, such as 0.1")
+    if space is not None and preset not in WIDE_PRESETS:
+        raise InputError(f"preset '{preset}' draws from a pool: a space goes with preset {' or '.join(WIDE_PRESETS)}")
+    if preset in WIDE_PRESETS:
+        space = space or Space()
+    plan, notices = _plan_for_machine(device, preset, compute, comm, repeat_share, seed, space)
     # What is missing is said before hours of measuring, not after.
     import_extra("pyarrow.parquet", "collecting")
     require_fbgemm(device)
@@ -104,8 +116,11 @@ def collect(
         samples = [str(sample) for sample in plan.samples()]
         done = sum(name in log.done for name in samples)
         bar = stack.enter_context(ProgressBar(shown=progress, total=len(samples), initial=done, unit="sample"))
-        run = _Run(plan, log, pool, minutes, bar)
+        watch = None if quiet is None else QuietWatch(folder, lambda: _reference_ms(pool), quiet)
+        run = _Run(plan, log, pool, minutes, bar, watch)
         run.measure()
+        if watch is not None:
+            notices.append(watch.notice())
         if log.dropped:
             notices.append("a line that a kill had cut off was dropped, its sample was measured again")
         missing = sum(name not in log.done and name not in log.failed for name in samples)
@@ -125,7 +140,8 @@ def finish(out: str | Path) -> Summary:
     with only_writer(folder):
         old = info.settings
         try:
-            plan = CollectionPlan(old["device"], {}, 0.0, tuple(old["device_counts"]), old["seed"])
+            space = Space.from_dict(old["space"], str(folder / INFO)) if "space" in old else None
+            plan = CollectionPlan(old["device"], {}, 0.0, tuple(old["device_counts"]), old["seed"], space)
             same = plan.settings().items() <= old.items()
         except (KeyError, TypeError):
             same = False
@@ -135,13 +151,19 @@ def finish(out: str | Path) -> Summary:
 
 
 def _plan_for_machine(
-    device: str, preset: str, compute: int | None, comm: int | None, repeat_share: float, seed: int
+    device: str,
+    preset: str,
+    compute: int | None,
+    comm: int | None,
+    repeat_share: float,
+    seed: int,
+    space: Space | None,
 ) -> tuple[CollectionPlan, list[str]]:
     """Return the plan as far as the machine has devices, and a sentence about what was left out."""
     counts = preset_counts(preset, device, compute, comm)
     wanted = PRESETS[preset].device_counts
     if not any(counts["comm"].values()):
-        return CollectionPlan(device, counts, repeat_share, wanted, seed), []
+        return CollectionPlan(device, counts, repeat_share, wanted, seed, space), []
     able = tuple(n for n in wanted if measures_comm("auto", device, n))
     if not able:
         if comm:
@@ -149,7 +171,16 @@ def _plan_for_machine(
         counts = {**counts, "comm": dict.fromkeys(counts["comm"], 0)}
     lacking = ", ".join(str(n) for n in wanted if n not in able)
     notice = f"exchanges over {lacking} devices were left out: this machine cannot measure them"
-    return CollectionPlan(device, counts, repeat_share, able, seed), [notice] if lacking else []
+    return CollectionPlan(device, counts, repeat_share, able, seed, space), [notice] if lacking else []
+
+
+def _reference_ms(pool: WorkerPool) -> float:
+    """Measure the reference of a `QuietWatch`: median of forward plus backward."""
+    for _, outcome in pool.run(iter([TimingJob(reference_set(), 1, STEPS.small_iterations)]), 0):
+        if isinstance(outcome, str):
+            raise MeasurementError(f"the reference cannot be measured: {outcome}")
+        return float(np.median(outcome.times.sum(axis=1)))
+    raise MeasurementError("the reference was not measured")
 
 
 class _Run:
@@ -161,6 +192,7 @@ class _Run:
         pool: workers for compute.
         minutes: begin nothing new after that long; None for no limit.
         bar: moves with every measurement.
+        watch: says when the machine is quiet; None measures at any time.
 
     Attributes:
         measured: measurements made, by kind.
@@ -168,12 +200,16 @@ class _Run:
     """
 
     def __init__(
-        self, plan: CollectionPlan, log: MeasurementLog, pool: WorkerPool, minutes: float | None, bar: ProgressBar
-    ) -> None:
+        self, plan: CollectionPlan, log: MeasurementLog, pool: WorkerPool, minutes: float | None, bar: ProgressBar,
+        watch: QuietWatch | None,
+    ) -> None:  # fmt: skip
         self._plan = plan
         self._log = log
         self._pool = pool
         self._bar = bar
+        self._watch = watch
+        self._was_quiet = False
+        self._pending: list[Measurement] = []
         self._last = time.monotonic()
         self._deadline = None if minutes is None else self._last + 60 * minutes
         self.measured: Counter[str] = Counter()
@@ -182,8 +218,29 @@ class _Run:
     def measure(self) -> None:
         """Go through the blocks of the plan; raises `MeasurementError` when no worker can be started."""
         for block in self._plan.blocks:
-            self._measure_shard_sets(self._missing(block.shard_sets))
+            self._while_quiet(self._missing(block.shard_sets), self._measure_shard_sets)
             self._measure_exchanges(self._missing(block.exchanges), block.devices)
+
+    def _while_quiet(self, samples: Sequence[SampleId], measure: Callable[[Sequence[SampleId]], None]) -> None:
+        """Measure samples; with a watch in batches, which count when the machine is quiet before and after."""
+        if self._watch is None:
+            measure(samples)
+            return
+        for first in range(0, len(samples), BATCH):
+            batch = samples[first : first + BATCH]
+            while not self._time_is_up():
+                if not self._was_quiet:
+                    self._bar.remark("waiting for a quiet machine")
+                    if not self._watch.wait(self._time_is_up):
+                        return
+                measure(batch)
+                pending, self._pending = self._pending, []
+                self._was_quiet = self._watch.is_quiet()
+                if self._was_quiet:
+                    for measurement in pending:
+                        self._keep(measurement)
+                    break
+                self._watch.discarded += len(pending)
 
     def _missing(self, samples: Sequence[SampleId]) -> list[SampleId]:
         return [sample for sample in samples if str(sample) not in self._log.done]
@@ -203,11 +260,11 @@ class _Run:
                     return
                 shard_set = self._plan.shard_set(sample)
                 queues.setdefault(shard_set, []).append(sample)
-                yield TimingJob(shard_set, STEPS.warmups, iterations_of(shard_set))
+                yield TimingJob(shard_set, self._plan.steps.warmups, iterations_of(shard_set, self._plan.steps))
 
         for job, outcome in self._pool.run(jobs(), _AHEAD[self._plan.device]):
             sample = queues[job.shard_set].pop(0)
-            digest = shard_set_digest(job.shard_set)
+            digest = self._plan.set_digest(job.shard_set)
             if isinstance(outcome, str):
                 self._append(Measurement(str(sample), digest, reason=outcome))
             elif outcome.notes:  # nobody reads the notes of a sample that a model is trained on
@@ -220,22 +277,32 @@ class _Run:
             return
         group = CollectiveGroup(devices, self._plan.device, TIMEOUT_S)
         try:
-            for sample in samples:
-                if self._time_is_up():
-                    return
-                exchange = self._plan.exchange(sample)
-                try:
-                    forward = _time_exchange(group, exchange.exchange(backward=False))
-                    backward = _time_exchange(group, exchange.exchange(backward=True))
-                except MeasurementError as error:
-                    self._append(Measurement(str(sample), exchange.digest, reason=str(error)))
-                else:
-                    self._append(_measurement(sample, exchange.digest, forward, backward))
+            self._while_quiet(samples, lambda batch: self._measure_with(group, batch))
         finally:
             group.close()
 
+    def _measure_with(self, group: CollectiveGroup, samples: Sequence[SampleId]) -> None:
+        for sample in samples:
+            if self._time_is_up():
+                return
+            exchange = self._plan.exchange(sample)
+            try:
+                forward = _time_exchange(group, exchange.exchange(backward=False))
+                backward = _time_exchange(group, exchange.exchange(backward=True))
+            except MeasurementError as error:
+                self._append(Measurement(str(sample), exchange.digest, reason=str(error)))
+            else:
+                self._append(_measurement(sample, exchange.digest, forward, backward))
+
     def _append(self, measurement: Measurement) -> None:
-        """Append a measurement that was just made; the time since the one before is its own."""
+        """Keep a measurement that was just made, with a watch after the next reference."""
+        if self._watch is None:
+            self._keep(measurement)
+        else:
+            self._pending.append(measurement)
+
+    def _keep(self, measurement: Measurement) -> None:
+        """Append a measurement to the log; the time since the one before is its own."""
         self._log.append(measurement)
         kind = measurement.sample.kind
         now = time.monotonic()
@@ -246,10 +313,10 @@ class _Run:
         self._bar.update()
 
 
-def iterations_of(shard_set: ShardSet) -> int:
+def iterations_of(shard_set: ShardSet, steps: StepCounts = STEPS) -> int:
     """Return how many timed steps a shard set gets."""
     values = shard_set.batch_size * sum(ids_per_sample(shard) * shard.width for shard in shard_set.shards)
-    return STEPS.small_iterations if values < STEPS.small_values else STEPS.iterations
+    return steps.small_iterations if values < steps.small_values else steps.iterations
 
 
 def _time_exchange(group: CollectiveGroup, exchange: AllToAll) -> Floats:

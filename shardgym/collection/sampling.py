@@ -12,7 +12,7 @@ import itertools
 import math
 import random
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from shardgym.collection.settings import OVERFULL, PLAN_DEVICES, PLANS_PER_TASK, Role, Setup
 from shardgym.costs.fbgemm.communication import AllToAll
@@ -111,9 +111,18 @@ def may_have(role: Role, digest: str) -> bool:
     return (int(digest[:8], 16) % 7 < 5) == (role == "oracle")
 
 
-def shard_set_digest(shard_set: ShardSet) -> str:
-    """Return the identity of a shard set: tables by name, rows and widths, batch, precision and optimiser."""
-    shards = [[s.table.name, s.table.num_embeddings, *s.rows, s.width] for s in shard_set.shards]
+def shard_set_digest(shard_set: ShardSet, *, of_pool: bool = True) -> str:
+    """Return the identity of a shard set: tables by name, rows and widths, batch, precision and optimiser.
+
+    Args:
+        shard_set: the set.
+        of_pool: whether names say all about the tables; otherwise their ids are part of the identity.
+    """
+    shards: list[list[Any]] = [[s.table.name, s.table.num_embeddings, *s.rows, s.width] for s in shard_set.shards]
+    if not of_pool:
+        shards = [
+            [*of, s.table.pooling_factor, s.table.ids.to_dict()] for of, s in zip(shards, shard_set.shards, strict=True)
+        ]
     return sha256(canonical_json([shards, shard_set.batch_size, shard_set.precision, shard_set.optimizer]))
 
 
@@ -349,14 +358,15 @@ class ExchangeSampler:
         """Return a sample over so many devices."""
         rng = StableRandom(self._seed, "comm", role, number, devices)
         while True:
-            widths = _draw_widths(rng, devices)
-            sample = ExchangeSample(widths, _draw_offsets(rng, devices), self._batch_size, self._precision)
+            widths = draw_widths(rng, devices)
+            sample = ExchangeSample(widths, draw_offsets(rng, devices), self._batch_size, self._precision)
             if may_have(role, sample.digest):
                 return sample
 
 
-def _draw_widths(rng: StableRandom, devices: int) -> tuple[int, ...]:
-    dims = DIMS[: rng.integer(1, len(DIMS))]
+def draw_widths(rng: StableRandom, devices: int, known_dims: Sequence[int] = DIMS) -> tuple[int, ...]:
+    """Draw the columns of every device: tables of the known widths up to one of them, balanced or not."""
+    dims = known_dims[: rng.integer(1, len(known_dims))]
     tables = [rng.choice(dims) for _ in range(devices * rng.integer(*_TABLES_PER_DEVICE))]
     anywhere = rng.uniform()
     widths = [0] * devices
@@ -368,10 +378,11 @@ def _draw_widths(rng: StableRandom, devices: int) -> tuple[int, ...]:
     return tuple(widths) if any(widths) else (dims[0],) * devices
 
 
-def _draw_offsets(rng: StableRandom, devices: int) -> tuple[float, ...]:
+def draw_offsets(rng: StableRandom, devices: int, latest_ms: float = _LATEST_MS[1]) -> tuple[float, ...]:
+    """Draw start offsets up to some latest one: none, small or large."""
     if rng.chance(_ALIGNED):
         return (0.0,) * devices
-    low, high = _LATEST_MS
+    low, high = min(_LATEST_MS[0], latest_ms), latest_ms
     latest = low * (high / low) ** rng.uniform()
     steps = [int(rng.uniform(0, latest) / _OFFSET_STEP_MS) for _ in range(devices)]
     return tuple(round((step - min(steps)) * _OFFSET_STEP_MS, 2) for step in steps)

@@ -16,7 +16,20 @@ from shardgym.collection.sampling import (
     StableRandom,
     shard_set_digest,
 )
-from shardgym.collection.settings import KINDS, OVERFULL, ROLES, SETUPS, STEPS, Counts, Kind, Role
+from shardgym.collection.settings import (
+    KINDS,
+    OVERFULL,
+    ROLES,
+    SETUPS,
+    SPACE_STEPS,
+    STEPS,
+    Counts,
+    Kind,
+    Role,
+    StepCounts,
+)
+from shardgym.collection.space import Space
+from shardgym.collection.space_sampling import SPACE_DRAWS, SpaceSampler
 from shardgym.costs.fbgemm.jobs import ShardSet
 from shardgym.errors import InputError
 
@@ -109,6 +122,7 @@ class CollectionPlan:
         repeat_share: share of them that is measured twice.
         device_counts: that exchanges are measured over.
         seed: of all draws and of the order.
+        space: that a wide collection draws from; None when samples are of a pool.
     """
 
     device: str
@@ -116,18 +130,34 @@ class CollectionPlan:
     repeat_share: float
     device_counts: tuple[int, ...]
     seed: int
+    space: Space | None = None
+
+    @property
+    def steps(self) -> StepCounts:
+        """Steps per sample."""
+        return STEPS if self.space is None else SPACE_STEPS
 
     def settings(self) -> dict[str, Any]:
         """Return what identifies the samples and how they are measured; the number of samples is not part of it."""
+        common = {**self.steps._asdict(), "device_counts": list(self.device_counts), "seed": self.seed}
+        if self.space is not None:
+            return {"device": self.device, "space": self.space.to_dict(), **common, "draws": f"space {SPACE_DRAWS}"}
         return {
-            "device": self.device, **SETUPS[self.device]._asdict(), "overfull": OVERFULL, **STEPS._asdict(),
-            "device_counts": list(self.device_counts), "seed": self.seed, "draws": DRAWS,
+            "device": self.device, **SETUPS[self.device]._asdict(), "overfull": OVERFULL, **common, "draws": DRAWS,
         }  # fmt: skip
 
     @cached_property
     def blocks(self) -> list[Block]:
-        """All measurements in order."""
-        return schedule(self.counts, self.repeat_share, self.device_counts, self.seed)
+        """All measurements in order. A wide collection has a time limit, so whole plans come first."""
+        if self.space is None:
+            return schedule(self.counts, self.repeat_share, self.device_counts, self.seed)
+        first: dict[Kind, dict[Role, int]] = {"compute": {"plans": self.counts["compute"].get("plans", 0)}, "comm": {}}
+        rest: Counts = {
+            kind: {role: count for role, count in roles.items() if role != "plans"}
+            for kind, roles in self.counts.items()
+        }
+        plans = schedule(first, 1.0, (), self.seed)
+        return plans + schedule(rest, self.repeat_share, self.device_counts, self.seed)
 
     def samples(self) -> Iterator[SampleId]:
         """Yield all measurements in order."""
@@ -145,12 +175,21 @@ class CollectionPlan:
 
     def digest(self, sample: SampleId) -> str:
         """Return the identity of what is measured; repeats share it."""
-        return shard_set_digest(self.shard_set(sample)) if sample.kind == "compute" else self.exchange(sample).digest
+        return self.set_digest(self.shard_set(sample)) if sample.kind == "compute" else self.exchange(sample).digest
+
+    def set_digest(self, shard_set: ShardSet) -> str:
+        """Return the identity of a shard set of this plan."""
+        return shard_set_digest(shard_set, of_pool=self.space is None)
 
     @cached_property
-    def _shard_sets(self) -> ShardSetSampler:
-        return ShardSetSampler(SETUPS[self.device], self.seed)
+    def _shard_sets(self) -> ShardSetSampler | SpaceSampler:
+        return ShardSetSampler(SETUPS[self.device], self.seed) if self.space is None else self._wide
 
     @cached_property
-    def _exchanges(self) -> ExchangeSampler:
-        return ExchangeSampler(SETUPS[self.device], self.seed)
+    def _exchanges(self) -> ExchangeSampler | SpaceSampler:
+        return ExchangeSampler(SETUPS[self.device], self.seed) if self.space is None else self._wide
+
+    @cached_property
+    def _wide(self) -> SpaceSampler:
+        assert self.space is not None
+        return SpaceSampler(self.space, self.seed)

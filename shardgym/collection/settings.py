@@ -11,8 +11,8 @@ from shardgym.topology import GIB
 
 #: "compute" samples are the shard sets of one device, "comm" samples are all-to-all exchanges.
 Kind = Literal["compute", "comm"]
-#: Who may learn from a sample. Nobody learns from "test" and "plans": they measure errors.
-Role = Literal["oracle", "judge", "test", "plans"]
+#: Who may learn from a sample. Nobody learns from "test", "plans" and "transfer": they measure errors.
+Role = Literal["oracle", "judge", "test", "plans", "transfer"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 ROLES: tuple[Role, ...] = get_args(Role)
 
@@ -71,6 +71,8 @@ class StepCounts(NamedTuple):
 
 
 STEPS = StepCounts()
+#: Of wide collections, whose tables are made for one sample: drawing their ids takes longer than the steps.
+SPACE_STEPS = StepCounts(iterations=3, small_iterations=9, small_values=1_000_000)
 
 #: Samples of role "plans" are the devices of complete plans: so many per plan, and so many plans of the same tables.
 PLAN_DEVICES = 4
@@ -100,9 +102,18 @@ _SURVEY_CUDA: Counts = {
     "compute": {"oracle": 13_000, "judge": 5_200, "test": 1_800, "plans": 200 * PLAN_DEVICES},
     "comm": _SURVEY_COMM,
 }
+#: Wide collections draw from a `Space`. The oracle's has the tests; the judge's is another one, made at another time.
+_ORACLE: Counts = {
+    "compute": {"oracle": 8_000, "test": 1_200, "transfer": 400, "plans": 4 * PLANS_PER_TASK * PLAN_DEVICES},
+    "comm": {"oracle": 2_000, "test": 300},
+}
+_JUDGE: Counts = {"compute": {"judge": 5_000}, "comm": {"judge": 1_000}}
+WIDE_PRESETS = ("oracle", "judge")
 PRESETS: dict[str, Preset] = {
     "survey": Preset({"cpu": _SURVEY_CPU, "cuda": _SURVEY_CUDA}, tuple(range(2, 9))),
     "quick": Preset({"cpu": _QUICK, "cuda": _QUICK}, (2, 3)),
+    "oracle": Preset({"cpu": _ORACLE, "cuda": _ORACLE}, tuple(range(2, 9))),
+    "judge": Preset({"cpu": _JUDGE, "cuda": _JUDGE}, tuple(range(2, 9))),
 }
 
 

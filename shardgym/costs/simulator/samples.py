@@ -14,8 +14,8 @@ from shardgym.costs.simulator.features import Shards
 Strings = npt.NDArray[np.str_]
 
 #: Who may learn from a row: the oracle, the judge, or nobody. `test` rows measure errors; `plans` rows are the devices
-#: of complete plans and measure how well plans are ranked.
-ROLES = ("oracle", "judge", "test", "plans")
+#: of complete plans and measure how well plans are ranked; `transfer` rows are of a pool that no role learns from.
+ROLES = ("oracle", "judge", "test", "plans", "transfer")
 
 
 class ComputeRow(NamedTuple):

@@ -1,0 +1,219 @@
+"""Our plans against those of TorchRec's planner, by TorchRec's rating, roofline and the simulator; planning times.
+
+    python benchmarks/torchrec_planner.py costs [--group NAME ...] [--solver NAME ...] [--tasks N] [--losses FILE]
+    python benchmarks/torchrec_planner.py times [--tables N ...]                          (both: [--page FILE] [--json])
+
+`costs`: TorchRec plans every task three times, as it comes, with its perf-sorted partitioner, and as the best of
+several least widths. It always plans by its own rating. Ours plan by the cost that is compared. Figures are geometric
+means over tasks of our cost over that of TorchRec's plan. "best" is the cheapest of the three, task by task, and
+"worst task" the largest ratio to it. A task for which TorchRec finds no plan is counted under "TorchRec has none".
+`--losses` writes the tasks where the best of TorchRec's is cheaper than ours, as JSON.
+
+`times`: seconds of processor time of one plan, importing and compiling apart. Tables are drawn from the synthetic pool,
+for 8 devices, so that memory does not bind. Ours plan by TorchRec's rating, as TorchRec does; ratings are over that of
+`torchrec`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np
+from drawn_tasks import benchmark_task
+from tabulate import tabulate
+from tqdm import tqdm
+
+from shardgym import ShardingPlan, ShardingTask, Topology, load_pool, load_suite, make_cost, make_solver
+from shardgym.costs.base import CostModel
+from shardgym.errors import NO_PLAN, InputError, ShardGymError
+from shardgym.leaderboard.ranking import mean_ratio
+from shardgym.pools.load import load_model
+from shardgym.solver import warm_up
+from shardgym.suites import suite_names
+
+THEIRS = ("torchrec", "torchrec_perf", "torchrec_columns")
+OURS = ("neuroshard_plus",)
+#: Ratios above this are losses; equal plans differ by rounding.
+_LOSS = 1 + 1e-9
+#: Suites whose tasks the shipped simulator knows.
+_CPU_SUITES = ("dlrm4-v1", "dlrm8-v1", "dlrm4-v2", "dlrm8-v2", "wide8-v2", "tight4-v2", "tight8-v2", "hetero4-v2")
+
+
+def main() -> int:
+    """Run the comparison and print it; returns the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    costs = commands.add_parser("costs", help="of plans, ours over TorchRec's")
+    costs.add_argument("--group", action="append", metavar="NAME", help="repeatable; all that are there if not given")
+    costs.add_argument("--solver", action="append", metavar="NAME", help="of ours; repeatable, the best counts")
+    costs.add_argument("--tasks", type=int, default=10, help="of a suite at most (%(default)s)")
+    costs.add_argument("--losses", type=Path, help="file for the tasks where TorchRec's best plan is cheaper")
+    times = commands.add_parser("times", help="of planning")
+    times.add_argument("--tables", type=int, nargs="+", default=[26, 100, 1000], help="(%(default)s)")
+    for command in (costs, times):
+        command.add_argument("--json", action="store_true")
+        command.add_argument("--page", type=Path, help="Markdown page whose block of this name is filled")
+    arguments = parser.parse_args()
+    try:
+        if arguments.command == "times":
+            rows = planning_times(arguments.tables)
+        else:
+            rows, losses = compare(groups(arguments.group, arguments.tasks), arguments.solver or OURS)
+            if arguments.losses is not None:
+                arguments.losses.write_text(json.dumps(losses, indent=1) + "\n", encoding="utf-8")
+        if arguments.page is not None:
+            fill(arguments.page, arguments.command, rows)
+    except ShardGymError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    print(json.dumps(rows, indent=1) if arguments.json else tabulate(rows, headers="keys", floatfmt=".3f"))
+    return 0
+
+
+def fill(page: Path, block: str, rows: list[dict[str, Any]]) -> None:
+    """Put a table between `<!-- BLOCK -->` and `<!-- end -->` of a page; `InputError` if it has no such block."""
+    text = page.read_text(encoding="utf-8")
+    table = tabulate(rows, headers="keys", floatfmt=".3f", tablefmt="github")
+    block_text = re.compile(rf"(<!-- {block} -->\n).*?(<!-- end -->)", re.DOTALL)
+    filled, count = block_text.subn(lambda found: f"{found[1]}\n{table}\n\n{found[2]}", text)
+    if not count:
+        raise InputError(f"{page} has no block <!-- {block} --> ... <!-- end -->")
+    page.write_text(filled, encoding="utf-8")
+
+
+def groups(names: Sequence[str] | None, most: int) -> dict[str, list[ShardingTask]]:
+    """Return tasks by group: one model on 8 and on 64 GPUs each, and suites, at most so many tasks of each."""
+    makers: dict[str, Callable[[], list[ShardingTask]]] = {}
+    for devices in (8, 64):
+        makers[f"DLRM-DCNv2, {devices} GPUs"] = lambda devices=devices: [dcnv2(devices)]
+        makers[f"300 tables, {devices} GPUs"] = lambda devices=devices: [model_with_300_tables(devices)]
+    for suite in ("published-v1", *_CPU_SUITES):
+        if suite in suite_names():
+            makers[suite] = lambda suite=suite: spread(load_suite(suite), most)
+    chosen = [name for name in makers if names is None or any(name.startswith(start) for start in names)]
+    return {name: makers[name]() for name in chosen}
+
+
+def spread(tasks: Sequence[ShardingTask], most: int) -> list[ShardingTask]:
+    """Return at most so many tasks, spread evenly; tasks of more than 128 devices take TorchRec too long."""
+    possible = [task for task in tasks if task.num_devices <= 128]
+    return [possible[n] for n in np.unique(np.linspace(0, len(possible) - 1, min(most, len(possible))).astype(int))]
+
+
+def dcnv2(devices: int) -> ShardingTask:
+    """Return MLPerf's DLRM-DCNv2 on servers of eight H100; published-v1 has it on one of them."""
+    model = load_model("dlrm-dcnv2")
+    return ShardingTask(
+        model.pool.tables, Topology.preset("dgx-h100", devices), model.pool.batch_size, model.precision,
+        model.optimizer, name=f"dlrm-dcnv2 on {devices}",
+    )  # fmt: skip
+
+
+def model_with_300_tables(devices: int) -> ShardingTask:
+    """Return 300 tables of the synthetic pool with widths of 16 to 256, on servers of eight H100."""
+    pool = load_pool("synthetic-2021").split()[1].tables
+    rng = np.random.default_rng(300)
+    tables = tuple(
+        dataclasses.replace(pool[n], embedding_dim=int(2 ** rng.integers(4, 9)))
+        for n in rng.choice(len(pool), 300, replace=False)
+    )
+    return ShardingTask(tables, Topology.preset("dgx-h100", devices), 65_536, name=f"300 tables on {devices}")
+
+
+def compare(
+    tasks_of: dict[str, list[ShardingTask]], ours: Sequence[str]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return a row per group and cost, and the tasks that we lose."""
+    rows: list[dict[str, Any]] = []
+    losses: list[dict[str, Any]] = []
+    solvers = {name: make_solver(name) for name in (*THEIRS, *ours)}
+    with tqdm(total=sum(map(len, tasks_of.values())), unit="task", disable=None) as bar:
+        for group, tasks in tasks_of.items():
+            costs = [make_cost(name) for name in cost_names(group)]
+            ratios: dict[str, list[dict[str, float]]] = {cost.name: [] for cost in costs}
+            refused = 0
+            for task in tasks:
+                plans = list(solved(solvers, THEIRS, task, costs[0]))
+                refused += not plans
+                for cost in costs if plans else ():
+                    mine = min(total_ms(cost, task, plan) for _, plan in solved(solvers, ours, task, cost))
+                    found = {name: mine / total_ms(cost, task, plan) for name, plan in plans}
+                    ratios[cost.name].append({**found, "best": max(found.values())})
+                    if max(found.values()) > _LOSS:
+                        lost = {"group": group, "task": task.name, "cost": cost.name, "ratio": max(found.values())}
+                        losses.append({**lost, "against": max(found, key=lambda name: found[name])})
+                bar.update()
+            rows += [row(group, name, ratios_of_tasks, refused) for name, ratios_of_tasks in ratios.items()]
+    return rows, losses
+
+
+def cost_names(group: str) -> tuple[str, ...]:
+    """Return the costs that apply to the tasks of a group."""
+    return ("torchrec_rating", "roofline", *(("simulator",) if group in _CPU_SUITES else ()))
+
+
+def solved(
+    solvers: dict[str, Any], names: Sequence[str], task: ShardingTask, cost: CostModel
+) -> Iterator[tuple[str, ShardingPlan]]:
+    """Yield the names of solvers that find a plan, with the plan."""
+    for name in names:
+        try:
+            yield name, solvers[name].solve(task, cost, seed=0)
+        except NO_PLAN:
+            continue
+
+
+def total_ms(cost: CostModel, task: ShardingTask, plan: ShardingPlan) -> float:
+    """Return what a plan costs."""
+    return cost.evaluate(task, [plan])[0].total_ms
+
+
+def row(group: str, cost: str, ratios: list[dict[str, float]], refused: int) -> dict[str, Any]:
+    """Return figures over the tasks of a group; a variant counts on the tasks for which it has a plan."""
+    means = {}
+    for name in (*THEIRS, "best"):
+        found = np.array([of_task[name] for of_task in ratios if name in of_task])
+        means[f"over {name}"] = mean_ratio(found, np.ones(len(found))) if len(found) else None
+    lost = sum(of_task["best"] > _LOSS for of_task in ratios)
+    worst = max((of_task["best"] for of_task in ratios), default=None)
+    return {
+        "tasks": group, "cost": cost, "number": len(ratios), **means, "lost": lost, "worst task": worst,
+        "TorchRec has none": refused,
+    }  # fmt: skip
+
+
+def planning_times(sizes: Sequence[int]) -> list[dict[str, Any]]:
+    """Return seconds of processor time by number of tables and solver, and the rating of the plan over `torchrec`'s."""
+    rating = make_cost("torchrec_rating")
+    rows = []
+    for tables in sizes:
+        task = benchmark_task(tables, 8, seed=0)
+        figures: dict[str, Any] = {"tables": tables}
+        reference = None
+        for name in (*THEIRS, *OURS):
+            solver = make_solver(name)
+            warm_up(solver, task, rating)
+            start = time.process_time()
+            plan = solver.solve(task, rating, seed=0)
+            figures[f"{name}, s"] = time.process_time() - start
+            cost = total_ms(rating, task, plan)
+            reference = cost if reference is None else reference
+            figures[f"{name}, rating"] = cost / reference
+        rows.append(figures)
+    return rows
+
+
+if __name__ == "__main__":
+    sys.exit(main())

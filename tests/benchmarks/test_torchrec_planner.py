@@ -1,0 +1,56 @@
+"""Ratios of plans, what counts as lost, and the block of the page; greedy rules stand for TorchRec's planner."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardgym import InputError, load_suite, make_cost, make_solver
+
+pytestmark = pytest.mark.repository
+
+
+@pytest.fixture
+def planner(script, monkeypatch):
+    module = script("torchrec_planner")
+    monkeypatch.setattr(module, "THEIRS", ("size_greedy", "lpt"))
+    return module
+
+
+def cost_of(solver, task, cost):
+    return cost.evaluate(task, [make_solver(solver).solve(task, cost)])[0].total_ms
+
+
+def test_ratios_are_to_every_variant_and_to_the_best_of_them(planner):
+    task, rating = load_suite("tiny-v1")[0], make_cost("torchrec_rating")
+    rows, losses = planner.compare({"toys": [task]}, ["dim_greedy"])
+    assert [row["cost"] for row in rows] == ["torchrec_rating", "roofline"]
+    ratios = [cost_of("dim_greedy", task, rating) / cost_of(name, task, rating) for name in planner.THEIRS]
+    assert [rows[0]["over size_greedy"], rows[0]["over lpt"]] == pytest.approx(ratios)
+    assert rows[0]["over best"] == rows[0]["worst task"] == pytest.approx(max(ratios))
+    assert rows[0]["lost"] == (max(ratios) > 1) == any(loss["cost"] == "torchrec_rating" for loss in losses)
+
+
+def test_the_best_of_ours_counts_and_equal_plans_are_not_lost(planner):
+    rows, losses = planner.compare({"toys": [load_suite("tiny-v1")[1]]}, ["random", "lpt", "size_greedy"])
+    assert all(row["over best"] <= 1 for row in rows)
+    assert losses == []
+
+
+def test_a_suite_is_tried_evenly_and_without_hundreds_of_devices(planner):
+    published = planner.spread(load_suite("published-v1"), 100)
+    assert max(task.num_devices for task in published) == 64
+    assert len(planner.spread(load_suite("tiny-v1"), 3)) == 3
+    [task] = planner.groups(["DLRM-DCNv2, 64"], 1)["DLRM-DCNv2, 64 GPUs"]
+    assert (task.num_tables, task.num_devices) == (26, 64)
+    [task] = planner.groups(["300 tables, 8"], 1)["300 tables, 8 GPUs"]
+    assert (task.num_tables, task.num_devices) == (300, 8)
+
+
+def test_a_block_of_a_page_is_filled(planner, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- times -->\nold\n<!-- end -->\nafter\n")
+    planner.fill(page, "times", [{"tables": 26, "s": 0.5}])
+    assert page.read_text().split("\n")[:3] == ["before", "<!-- times -->", ""]
+    assert "|       26 | 0.500 |" in page.read_text()
+    with pytest.raises(InputError, match="has no block <!-- costs -->"):
+        planner.fill(page, "costs", [])

@@ -16,6 +16,7 @@ from shardgym.errors import NoFeasiblePlanError
 from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
+from shardgym.units import exact_bytes
 
 _GIB = 2**30
 
@@ -130,7 +131,7 @@ def devices_with_room(task: ShardingTask, shard: Shard, room: Ints) -> Ints:
         is_whole = shard.num_columns == task.table(shard.table).embedding_dim
         piece = "" if is_whole else f"a piece of {shard.num_columns} columns of "
         raise NoFeasiblePlanError(
-            f"{piece}table '{shard.table}' of {size} bytes fits on no device: the largest room left is "
-            f"{int(room[device])} bytes on device {device}"
+            f"{piece}table '{shard.table}' of {exact_bytes(size)} fits on no device: the largest room left is "
+            f"{exact_bytes(int(room[device]))} on device {device}"
         )
     return fitting

@@ -7,6 +7,7 @@ import numpy as np
 from neuroshard.shard_table import ShardTable, plan_of, units_of
 from shardgym.arrays import Ints
 from shardgym.errors import NoFeasiblePlanError
+from shardgym.units import exact_bytes
 
 #: Shards that the exhaustive part of the packing places before it gives up.
 _MOST_STEPS = 20_000
@@ -37,7 +38,8 @@ def pack(shards: ShardTable) -> list[list[int]]:
             largest = rows[int(sizes.argmax())]
             raise NoFeasiblePlanError(
                 "no packing found with every table halved as often as widths allow: the largest shard left, of table "
-                f"'{shards.shard(largest).table}', has {int(sizes.max())} bytes, the largest device {int(memory.max())}"
+                f"'{shards.shard(largest).table}', has {exact_bytes(int(sizes.max()))}, the largest device "
+                f"{exact_bytes(int(memory.max()), '')}"
             )
         largest = int(able[sizes[able].argmax()])
         rows[largest] = int(shards.halves[rows[largest]])

@@ -15,6 +15,7 @@ from shardgym.errors import InfeasiblePlanError, InputError, NoFeasiblePlanError
 from shardgym.records import CONFIG, Digest, Name, Record, Whole
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
+from shardgym.units import exact_bytes
 
 #: FBGEMM's fused kernels take widths divisible by this, so it is the unit of a column cut.
 COLUMN_UNIT = 4
@@ -189,7 +190,8 @@ def check_possible(task: ShardingTask) -> None:
             )
     if task.total_bytes > task.topology.total_memory_bytes:
         raise NoFeasiblePlanError(
-            f"the tables take {task.total_bytes} bytes, the devices have {task.topology.total_memory_bytes} together"
+            f"the tables take {exact_bytes(task.total_bytes)}, the devices have "
+            f"{exact_bytes(task.topology.total_memory_bytes, '')} together"
         )
 
 
@@ -233,7 +235,7 @@ def memory_problems(task: ShardingTask, shards: Sequence[Shard]) -> Iterator[str
         if used > limit:
             largest = ", ".join(f"'{name}' {size}" for size, name in sorted(sizes[device], reverse=True)[:3])
             yield (
-                f"device {device} holds {used} bytes, {used - limit} more than its {limit}; "
+                f"device {device} holds {exact_bytes(used)}, {exact_bytes(used - limit, '')} more than its {limit}; "
                 f"largest of its {len(sizes[device])} shards: {largest}"
             )
 

@@ -25,6 +25,7 @@ from shardgym.plan import COLUMN_UNIT
 from shardgym.pools import load_pool
 from shardgym.task import Optimizer, Precision, ShardingTask
 from shardgym.topology import GIB, PRESETS, Topology
+from shardgym.units import exact_bytes
 
 #: Interconnect of links that were given by their figures and not by a name.
 OWN_LINKS = "own"
@@ -102,8 +103,8 @@ def make(
     topology = task.topology
     if task.total_bytes > topology.total_memory_bytes:
         raise InputError(
-            f"the tables take {task.total_bytes} bytes with optimiser state, {task.num_devices} devices hold "
-            f"{topology.total_memory_bytes}: no plan can fit; give more devices or memory"
+            f"the tables take {exact_bytes(task.total_bytes)} with optimiser state, {task.num_devices} devices hold "
+            f"{exact_bytes(topology.total_memory_bytes)}: no plan can fit; give more devices or memory"
         )
     odd = next((table for table in task.tables if table.embedding_dim % COLUMN_UNIT), None)
     if odd is not None:

@@ -2,7 +2,10 @@
 
 In the forward exchange all devices wait for the last one, and the wait counts as forward communication. Without the
 wait a device has its compute and two exchanges. A step takes the longest time that a device is busy before the forward
-exchange, plus the longest forward exchange. One device or two set these times; the others only wait.
+exchange, plus the longest forward exchange. One device or two set these times; the others only wait. So the device with
+the largest sum may have waited for the one that holds up the step.
+
+Some costs know no wait, `torchrec_rating` for one: each device takes its own sum, and the largest holds up the step.
 """
 
 from __future__ import annotations
@@ -30,6 +33,9 @@ _EXPLANATIONS: dict[Cause, str] = {
 #: Share of the step below which devices count as even.
 _EVEN_SHARE = 0.01
 
+#: Share of the time until the last device is ready that a measured wait has at least; the rest is noise.
+_LEAST_WAIT = 0.5
+
 _MAX_NAMED_TABLES = 5
 
 
@@ -40,6 +46,7 @@ class Bottleneck(NamedTuple):
         device: its number.
         compute_ms: forward plus backward compute of every device, shape (D,).
         exchange_ms: both exchanges of every device without the wait for the last one, shape (D,).
+        wait_ms: how long every device waits for the last one, shape (D,).
         margin_ms: how much longer the step is for this device than for the next: the most that unloading it can gain
             while what others send to it stays the same.
         cause: what it has more of than the mean device.
@@ -48,6 +55,7 @@ class Bottleneck(NamedTuple):
     device: int
     compute_ms: Floats
     exchange_ms: Floats
+    wait_ms: Floats
     margin_ms: float
     cause: Cause
 
@@ -70,9 +78,12 @@ def find_bottleneck(cost: PlanCost, columns: Sequence[int]) -> Bottleneck:
     forward, forward_comm, backward_comm, backward = cost.per_device.T
     compute = forward + backward
     busy = compute + backward_comm
-    sent = forward_comm - np.minimum(wait_ms(busy), forward_comm)
+    wait = wait_ms(busy)
+    if (forward_comm < _LEAST_WAIT * wait).any():  # somebody does not wait: this cost knows no wait
+        wait = np.zeros_like(wait)
+    sent = forward_comm - np.minimum(wait, forward_comm)
     exchange = sent + backward_comm
-    margins = _margin_of_largest(busy) + _margin_of_largest(sent)
+    margins = _margin_of_largest(busy) + _margin_of_largest(sent) if wait.any() else _margin_of_largest(busy + sent)
     device = int(np.lexsort((-compute - exchange, -margins))[0])
 
     # Where nothing exceeds the mean, what takes longer counts as the cause.
@@ -84,7 +95,7 @@ def find_bottleneck(cost: PlanCost, columns: Sequence[int]) -> Bottleneck:
         cause = "compute"
     elif columns[device] >= np.mean(columns):
         cause = "columns"
-    return Bottleneck(device, compute, exchange, float(margins[device]), cause)
+    return Bottleneck(device, compute, exchange, wait, float(margins[device]), cause)
 
 
 def _margin_of_largest(values: Floats) -> Floats:
@@ -107,6 +118,9 @@ def describe_bottleneck(task: ShardingTask, plan: ShardingPlan, cost: PlanCost |
     shares = [size / limit for size, limit in zip(used, task.topology.memory_bytes, strict=True)]
     fullest = shares.index(max(shares))
     lines = [f"fullest: device {fullest}, {100 * shares[fullest]:.1f} % of its memory"]
+    idle = [device for device in range(task.num_devices) if not plan.on(device)]
+    if idle:
+        lines.append(f"idle: {len(idle)} of {task.num_devices} devices hold nothing: {_ranges(idle)}")
 
     def most_lookups(device: int) -> str:
         named = _name_tables(plan.on(device), lambda shard: values_per_sample(task, shard), "lookups")
@@ -134,7 +148,7 @@ def describe_bottleneck(task: ShardingTask, plan: ShardingPlan, cost: PlanCost |
         for times in (found.compute_ms, found.exchange_ms)
     )
     lines += [
-        f"slowest: device {cost.slowest_device}, {cost.total_ms:.3f} ms",
+        f"slowest: device {cost.slowest_device}, {cost.total_ms:.3f} ms{_waits(found, cost.slowest_device)}",
         f"held up by: device {found.device}, the step is {found.margin_ms:.3f} ms longer than for the next device; "
         f"its compute {compute}; its exchange without waiting {exchange}; {why}",
     ]
@@ -146,6 +160,25 @@ def describe_bottleneck(task: ShardingTask, plan: ShardingPlan, cost: PlanCost |
         widest = columns.index(max(columns))
         lines.append(f"most columns: device {widest}, {most_columns(widest)}")
     return lines
+
+
+def _waits(found: Bottleneck, slowest: int) -> str:
+    """Say of the slowest device for how long it waits, and for which one."""
+    last = int((found.wait_ms == 0).argmax())
+    if slowest == last or not found.wait_ms[slowest] > 0:
+        return ""
+    return f", {found.wait_ms[slowest]:.3f} ms of which it waits for device {last}"
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Return ascending numbers with runs of them as ranges: "0, 3-7"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 def _as_times_mean(values: Sequence[float], device: int) -> str:

@@ -10,7 +10,9 @@ from tabulate import tabulate
 from shardgym.costs.base import PlanCost
 from shardgym.plan import ShardingPlan, plan_problems
 from shardgym.rendering.bottleneck import describe_bottleneck, device_columns, device_loads
+from shardgym.rendering.remedies import memory_remedies
 from shardgym.task import ShardingTask
+from shardgym.units import format_bytes
 
 _PHASES = ("fwd comp", "fwd comm", "bwd comm", "bwd comp")
 _PHASE_MARKS = "█▓▒░"
@@ -74,7 +76,9 @@ def render_plan(
     problems = list(plan_problems(task, plan.shards))
     if not problems and cost is not None and cost.reason is not None:
         problems = [cost.reason]
-    return "\n".join([*lines, *(wrapped(f"problem: {problem}") for problem in problems)])
+    remarks = [f"problem: {problem}" for problem in problems]
+    remarks += [f"remedy: {remedy}" for remedy in memory_remedies(task, plan)]
+    return "\n".join([*lines, *map(wrapped, remarks)])
 
 
 def _device_table(
@@ -142,15 +146,3 @@ def phase_bar(shares: list[float], width: int, ascii_only: bool = False) -> str:
         edge += share
         text += mark * (round(min(edge, 1.0) * width) - len(text))
     return text.ljust(width)
-
-
-def format_bytes(size: int) -> str:
-    """Return bytes in the unit that keeps the number short."""
-    value = float(size)
-    unit = "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < 1024:
-            break
-        value /= 1024
-        unit = larger
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"

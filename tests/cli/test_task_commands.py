@@ -46,7 +46,8 @@ def test_tables_that_no_plan_can_fit_make_no_task(here, capsys):
     (here / "tables.csv").write_text("name,num_embeddings,embedding_dim\nuser,1000000,16\n")
     command = ["task", "make", "--tables", "tables.csv", "--devices", "2", "--memory-gib", "0.001"]
     assert main([*command, "--batch-size", "64", "-o", "own.json"]) == 2
-    assert "the tables take 64000000 bytes with optimiser state, 2 devices hold 2147482" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "the tables take 64000000 bytes (61.0 MiB) with optimiser state, 2 devices hold 2147482 bytes (" in error
     assert not (here / "own.json").exists()
 
 

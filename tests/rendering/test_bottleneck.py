@@ -17,6 +17,9 @@ ROOFLINE = make_cost("roofline")
 WIDTHS = (16, 32, 64, 128)
 
 
+THREE = ShardingTask(tuple(EmbeddingTable(f"t{n}", 10, 4) for n in range(3)), Topology(3, 2**20), batch_size=4)
+
+
 def a_task(*, inter_bandwidth: float) -> ShardingTask:
     """200 tables for 8 devices on 2 nodes; the slower the links between them, the less compute matters."""
     rng = Random(0)
@@ -115,6 +118,24 @@ def test_the_device_that_the_others_wait_for_is_found_where_another_has_the_larg
     found = find_bottleneck(cost, [4, 8, 16])
     assert cost.slowest_device == 2
     assert (found.device, found.margin_ms, found.cause) == (1, 5.0, "compute")
+
+
+def test_the_slowest_device_is_said_to_wait_for_the_one_that_holds_up_the_step():
+    """Device 1 is busy for 12 ms, device 2 for 7: it waits for 5, and then exchanges longest."""
+    plan = ShardingPlan.table_wise(THREE, [0, 1, 2])
+    text = render_plan(THREE, plan, cost_of([2, 10, 3], [1, 2, 4]), width=4000)
+    assert "slowest: device 2, 16.000 ms, 5.000 ms of which it waits for device 1" in text
+    assert "held up by: device 1, the step is 5.000 ms longer than for the next device" in text
+
+
+def test_costs_without_a_wait_are_held_up_by_the_largest_sum():
+    """Device 1 takes 12 ms and device 2 takes 11: no part of an exchange is a wait."""
+    compute, exchange = np.array([2.0, 10.0, 3.0]), np.array([1.0, 1.0, 4.0])
+    found = find_bottleneck(
+        PlanCost(np.column_stack([compute / 4, exchange, exchange, compute * 3 / 4]), "toy", "1", "toy"), [4, 8, 16]
+    )
+    assert (found.device, found.margin_ms, found.wait_ms.tolist()) == (1, 1.0, [0, 0, 0])
+    assert found.exchange_ms.tolist() == [2, 2, 8]
 
 
 def test_of_equal_devices_the_one_with_the_most_to_do_is_found():

@@ -7,10 +7,11 @@ import re
 import pytest
 from evaluation_toys import CountCost, toy_tasks
 
-from shardgym import Shard, ShardingPlan
+from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology
 from shardgym.rendering import render_diff, render_plan, render_shards
 from shardgym.rendering.plan_diff import table_changes
-from shardgym.rendering.plan_view import bar, format_bytes, phase_bar
+from shardgym.rendering.plan_view import bar, phase_bar
+from shardgym.units import exact_bytes, format_bytes
 
 TASK = toy_tasks(1)[0]
 HALVES = ShardingPlan.table_wise(TASK, [0, 0, 1, 1])
@@ -34,6 +35,11 @@ def test_stacked_bars_have_one_character_per_phase():
 @pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 * 2**30, "5.0 GiB")])
 def test_sizes_have_short_units(size, text):
     assert format_bytes(size) == text
+
+
+def test_bytes_of_an_error_have_a_unit_beside_them():
+    assert exact_bytes(60 * 2**30) == "64424509440 bytes (60.0 GiB)"
+    assert exact_bytes(480) == "480 bytes"
 
 
 def test_a_plan_shows_every_device_with_memory():
@@ -74,6 +80,41 @@ def test_an_infeasible_plan_is_drawn_with_its_problems():
     assert "problem: table 'ghost' is not in the task" in text
     assert "problem: rows [5, 10) columns [0, 4) of table 't3' are missing" in text
     assert "problem: device 0 holds 560 bytes, 80 more than its 480" in text
+
+
+def remedies_of(task, *shards):
+    return " ".join(render_plan(task, ShardingPlan.of(task, shards), width=4000).split()).partition("remedy: ")[2]
+
+
+def test_what_does_not_fit_is_told_what_to_move():
+    """Four tables of 160 bytes, two devices of 480: the first table on the list is as good as any."""
+    text = remedies_of(TASK, *ShardingPlan.table_wise(TASK, [0, 0, 0, 0]).shards)
+    assert text == "device 0 fits when 't0' (160 B) moves to device 1, which has 480 B left"
+
+
+def test_what_cannot_move_whole_is_told_where_to_cut():
+    """A table of 12 columns and 1,200 bytes on 900: 4 columns would leave 800, and 400 fit on the other device."""
+    table = EmbeddingTable("wide", 25, 12)
+    task = ShardingTask((table,), Topology(2, (900, 500)), batch_size=4)
+    text = remedies_of(task, Shard.whole(table, 0))
+    expected = "device 0 fits when 'wide' (1.2 KiB) is cut, and 4 of its 12 columns (400 B) move to device 1, which has"
+    assert text == f"{expected} 500 B left"
+    small = ShardingTask((table,), Topology(2, (900, 300)), batch_size=4)
+    text = remedies_of(small, Shard.whole(table, 0))
+    assert text.startswith(
+        "device 0 needs more than one move or cut: it holds 300 B too much, and no device has room for"
+    )
+
+
+def test_a_plan_that_fits_has_no_remedy():
+    assert "remedy" not in render_plan(TASK, HALVES, width=100)
+
+
+def test_idle_devices_are_counted():
+    task = ShardingTask(TASK.tables, Topology(8, 1000), batch_size=64)
+    text = render_plan(task, ShardingPlan.table_wise(task, [1, 1, 3, 3]), width=100)
+    assert "idle: 6 of 8 devices hold nothing: 0, 2, 4-7" in text
+    assert "idle" not in render_plan(TASK, HALVES, width=100)
 
 
 def test_a_diff_tells_moves_from_other_cuts():

@@ -23,6 +23,11 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 #: Extras that are for working on ShardGym, not for using it.
 _DEVELOPMENT_EXTRAS = frozenset({"dev"})
+#: What to do before an extra is installed, by extra.
+_BEFORE_EXTRA = {
+    "cpu": "on Linux first torch from PyTorch's CPU wheels, by pip's --index-url, or 5 GB of CUDA libraries come along; "
+    "then "
+}
 #: One of these is enough: both install FBGEMM.
 _FBGEMM_EXTRAS = frozenset({"cpu", "gpu"})
 
@@ -42,6 +47,7 @@ class Diagnosis:
         problem: why FBGEMM kernels cannot run; "" when they can.
         cuda_problem: why they cannot run on the GPUs; "" when they can, or when there is none.
         missing_extras: extras that are not installed.
+        cuda_version: of CUDA that torch was built for; "" for a build without.
     """
 
     versions: dict[str, str]
@@ -54,6 +60,7 @@ class Diagnosis:
     problem: str = ""
     cuda_problem: str = ""
     missing_extras: list[str] = field(default_factory=list)
+    cuda_version: str = ""
 
     @property
     def ok(self) -> bool:
@@ -67,7 +74,13 @@ class Diagnosis:
     def lines(self) -> list[str]:
         """Return the diagnosis as lines of text."""
         memory = f"{self.memory_bytes / 2**30:.1f} GiB" if self.memory_bytes else "unknown"
+        unused_cuda = [
+            f"torch was built for CUDA {self.cuda_version} and there is no GPU: its libraries take 5 GB; PyTorch's CPU "
+            "wheels, by pip's --index-url, have none",
+            "",
+        ]
         lines = [
+            *(unused_cuda if self.cuda_version and not self.gpus else []),
             *(f"{name:<16}{version}" for name, version in self.versions.items()),
             f"{'commit':<16}{self.commit or 'not run from a checkout'}",
             f"{'cores':<16}{self.cores}",
@@ -87,7 +100,10 @@ class Diagnosis:
             lines.append("measure communication: no, torch has no gloo; it will be modelled")
         if self.ok and on_gpus and self.nccl and len(self.gpus) > 1:
             lines.append(f"measure communication: nccl, up to {len(self.gpus)} devices on cuda")
-        lines += [f"extra not installed: {name} ({install_command(name)})" for name in self.missing_extras]
+        lines += [
+            f"extra not installed: {name} ({_BEFORE_EXTRA.get(name, '')}{install_command(name)})"
+            for name in self.missing_extras
+        ]
         return lines
 
 
@@ -110,6 +126,7 @@ def diagnose() -> Diagnosis:
         problem=problem or found.get("fbgemm_error", ""),
         cuda_problem=found.get("cuda_error", ""),
         missing_extras=missing_extras(),
+        cuda_version=found.get("cuda_version", ""),
     )
 
 
@@ -175,6 +192,7 @@ def probe() -> dict[str, Any]:
         cuda_problem = _fbgemm_error("cuda")
     return {
         "torch": torch.__version__,
+        "cuda_version": torch.version.cuda or "",
         "gloo": torch.distributed.is_available() and torch.distributed.is_gloo_available(),
         "nccl": torch.distributed.is_available() and torch.distributed.is_nccl_available(),
         "gpus": gpus,

@@ -40,7 +40,7 @@ class CommandEntry(NamedTuple):
 
 #: All commands by their one or two words.
 COMMANDS = {
-    "list": CommandEntry("checks", "list_names", "what there is: suites, solvers, costs, envs, pools"),
+    "list": CommandEntry("checks", "list_names", "what there is: suites, solvers, costs, envs, pools, topologies"),
     "run": CommandEntry("run", "run", "solvers on a suite, scored by a judge, one record per plan, ranked at the end"),
     "solve": CommandEntry("solve", "solve", "one plan for one task"),
     "measure": CommandEntry("plans", "measure", "the cost of plans for one task"),

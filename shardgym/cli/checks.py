@@ -17,6 +17,7 @@ from shardgym.pools.statistics import check_pool, format_checks
 from shardgym.progress import ProgressBar, log_to_stderr
 from shardgym.registry import not_installed, registered
 from shardgym.suites import load_suite, suite_names
+from shardgym.topology import GIB, PRESETS, Topology
 
 Rows = list[dict[str, object]]
 
@@ -59,12 +60,28 @@ def _pool_rows() -> Rows:
     ]
 
 
+def _topology_rows() -> Rows:
+    return [
+        {
+            "topology": name,
+            "device": values["device"],
+            "GiB per device": f"{values['memory_bytes'] / GIB:g}",
+            "devices per node": values.get("fast_domain_size", "all"),
+            "links": values["interconnect"],
+            "GB/s inside": f"{values.get('intra_bandwidth', Topology.intra_bandwidth) / 1e9:g}",
+            "GB/s between": f"{values.get('inter_bandwidth', Topology.inter_bandwidth) / 1e9:g}",
+        }
+        for name, values in PRESETS.items()
+    ]
+
+
 LISTS: dict[str, Callable[[], Rows]] = {
     "suites": _suite_rows,
     "solvers": lambda: _class_rows("solver", "shardgym.solvers"),
     "costs": lambda: _class_rows("cost", "shardgym.costs"),
     "envs": _env_rows,
     "pools": _pool_rows,
+    "topologies": _topology_rows,
 }
 
 
@@ -72,7 +89,7 @@ LISTS: dict[str, Callable[[], Rows]] = {
 @click.argument("kind", type=OneOf("kind", LISTS), metavar="KIND")
 @json_option
 def list_names(kind: str, as_json: bool) -> int:
-    """List what there is by name. KIND is suites, solvers, costs, envs or pools.
+    """List what there is by name. KIND is suites, solvers, costs, envs, pools or topologies.
 
     Any name in these lists can be given where a command asks for one. Your own need no registration: solvers and costs
     are also taken as module:Class, suites and pools as files.
@@ -83,6 +100,8 @@ def list_names(kind: str, as_json: bool) -> int:
     elif rows:
         widths = [None if key != "description" else max(30, terminal_width() - 50) for key in rows[0]]
         print(tabulate(rows, headers="keys", tablefmt="simple", disable_numparse=True, maxcolwidths=widths))
+        if kind == "topologies":
+            print("Of GPUs, these are data-sheet figures: what is priced with them is modelled, not measured.")
     else:
         print("none")
     return 0

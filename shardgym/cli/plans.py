@@ -22,11 +22,13 @@ from shardgym.cli.options import (
 from shardgym.cli.output import check_free, count, is_ascii_only, print_json, print_notes, terminal_width
 from shardgym.cli.plan_files import plan_to_csv, read_plan
 from shardgym.costs.base import PlanCost
+from shardgym.errors import InputError
 from shardgym.files import write_whole
 from shardgym.plan import plan_problems
 from shardgym.rendering import render_diff, render_plan, render_shards
-from shardgym.rendering.bottleneck import device_loads
+from shardgym.rendering.bottleneck import device_columns, device_loads, find_bottleneck
 from shardgym.rendering.plan_diff import MAX_LISTED, table_changes
+from shardgym.rendering.table_costs import render_table_costs, table_costs
 
 #: Standard errors of a difference within which two costs tie; about its 95 % interval.
 TIE_ERRORS = 2.0
@@ -125,6 +127,7 @@ def tie_marks(costs: Sequence[PlanCost]) -> list[str | None]:
 @click.argument("plan_path", metavar="PLAN")
 @click.option("--cost", "cost_name", metavar="NAME", help=f"Score the plan with this cost model, {NOTATION}.")
 @device_option
+@click.option("--tables", "list_tables", is_flag=True, help="List what tables cost, too; needs a --cost that adds up.")
 @click.option("--shards", "list_shards", is_flag=True, help="List every shard, too.")
 @click.option("--csv", "csv_path", type=click.Path(path_type=Path), help="Write every shard as CSV.")
 @force_option
@@ -134,6 +137,7 @@ def show(
     plan_path: str,
     cost_name: str | None,
     device: str | None,
+    list_tables: bool,
     list_shards: bool,
     csv_path: Path | None,
     force: bool,
@@ -142,16 +146,23 @@ def show(
     """Draw a plan: devices by memory and, with --cost, by time; the worst device and the tables responsible for it.
 
     With --cost, "held up by" names the device that the others wait for or that exchanges longest, and whether its
-    compute or the columns that it sends set it apart. Exit code 1 when the plan is infeasible; its problems are listed.
+    compute or the columns that it sends set it apart. --tables says which table costs what, and what one more cut of a
+    table on that device would bring. Exit code 1 when the plan is infeasible; its problems are listed, and what would
+    make it fit.
     """
+    if list_tables and cost_name is None:
+        raise InputError("--tables lists what tables cost: give --cost, too, e.g. --cost roofline")
     if csv_path is not None:
         check_free(csv_path, force)
     task = read_task(task_name)
     plan = read_plan(plan_path, task)
     cost = None
+    tables = None
     if cost_name is not None:
         with open_cost(cost_name, device) as model:
             cost = model.evaluate(task, [plan])[0]
+            if list_tables and cost.feasible:
+                tables = table_costs(task, plan, model, cost)
     problems = list(plan_problems(task, plan.shards))
     if csv_path is not None:
         write_whole(csv_path, plan_to_csv(task, plan))
@@ -174,12 +185,17 @@ def show(
                 for d in range(task.num_devices)
             ],
         }
+        if tables is not None:
+            page["tables"] = [table._asdict() for table in tables]
         if list_shards:
             page["shards"] = [shard.to_dict() | {"bytes": shard.bytes(task)} for shard in plan.shards]
         print_json(page)
     else:
         if list_shards:
             print(f"{render_shards(task, plan)}\n")
+        if cost is not None and tables is not None:
+            held_up_by = find_bottleneck(cost, device_columns(task, plan)).device
+            print(f"{render_table_costs(tables, cost, held_up_by)}\n")
         print(render_plan(task, plan, cost, width=terminal_width(), ascii_only=is_ascii_only()))
         print_notes([] if cost is None else [("", cost)])
         if csv_path is not None:

@@ -120,7 +120,8 @@ def solve(
     else:
         print(
             f"{output}: {count(len(plan.shards), 'shard')} on {count(task.num_devices, 'device')} "
-            f"in {seconds:.3f} s, {cost.total_ms:.3f} ms per step by {oracle_name}"
+            f"in {seconds:.3f} s, {cost.total_ms:.3f} ms per step by {oracle_name}, "
+            f"{cost.origin}"
         )
         print_notes([("", cost)])
     return code

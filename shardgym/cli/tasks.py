@@ -149,7 +149,7 @@ def _make_topology(
 
     Raises:
         InputError: devices do not divide into the nodes, a node has more devices than the named topology's, links
-            between nodes are given for one node, or a figure is out of range.
+            between nodes are given and nodes are not, or a figure is out of range.
     """
     # What no device has is left for the topology to refuse.
     memory = None if memory_gib is None else max(1, int(min(memory_gib, 2.0**40) * GIB))
@@ -166,7 +166,10 @@ def _make_topology(
     between = [field for field in own_links if field.startswith("inter_")]
     if between and _num_nodes(topology) == 1:
         option = f"--{between[0].replace('_', '-')}"
-        raise InputError(f"{option} is for links between nodes, and all devices are on one node: give --nodes, too")
+        text = f"{option} is for links between nodes, and all devices are on one node"
+        if nodes is None:
+            raise InputError(f"{text}: give --nodes, too")
+        say(f"shardgym: warning: {text}: it plays no part")  # so that one command line does for 1 node and for 8
     intra = (topology.intra_bandwidth, topology.intra_latency_ms)
     inter = (topology.inter_bandwidth, topology.inter_latency_ms)
     if _num_nodes(topology) > 1 and not between and intra == inter:

@@ -166,6 +166,13 @@ class PlanCost(Record):
         """The device that sets `total_ms`."""
         return int(self.device_ms.argmax())
 
+    @property
+    def origin(self) -> str:
+        """How the times came about in words: "modelled", or "compute measured, communication modelled"."""
+        if self.compute == self.communication:
+            return self.compute
+        return f"compute {self.compute}, communication {self.communication}"
+
     def __eq__(self, other: object) -> bool:
         return self.to_dict() == other.to_dict() if isinstance(other, PlanCost) else NotImplemented
 

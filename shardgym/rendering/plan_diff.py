@@ -84,7 +84,10 @@ def render_diff(
             for label, cost in zip("AB", costs, strict=True)
         )
         change = _relative_change(costs[0].total_ms, costs[1].total_ms)
-        lines += [f"{verdict} B against A: {change}. Cost: {costs[0].cost} on {costs[0].hardware}.", ""]
+        lines += [
+            f"{verdict} B against A: {change}. Cost: {costs[0].cost} on {costs[0].hardware}, {costs[0].origin}.",
+            "",
+        ]
     arrow = "->" if ascii_only else "→"
     listed = [_describe_change(change, arrow) for change in changes[:max_listed]]
     more = len(changes) - len(listed)

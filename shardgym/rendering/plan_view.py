@@ -68,8 +68,7 @@ def render_plan(
         phases = ", ".join(f"{mark} {name}" for mark, name in zip(marks, _PHASES, strict=True))
         noise = f", standard error {100 * times.noise:.1f} %" if times.noise else ""
         lines.append(wrapped(
-            f"cost: {times.cost} {times.version} on {times.hardware}, compute {times.compute}, communication "
-            f"{times.communication}{noise}; time bars: {phases}"
+            f"cost: {times.cost} {times.version} on {times.hardware}, {times.origin}{noise}; time bars: {phases}"
         ))  # fmt: skip
     elif cost is not None:
         lines.append(f"cost: none by {cost.cost}, because of the following")

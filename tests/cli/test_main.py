@@ -60,14 +60,18 @@ def test_help_about_a_group_lists_its_commands(capsys):
         (["plan"], "expected a command: show, diff; see 'shardgym plan --help'"),
         (["plan", "shwo"], "unknown plan command 'shwo': did you mean show?"),
         (["run"], f"Missing option '--suite'. Known: {SUITES} or a suite file; see 'shardgym run --help'"),
-        (["list"], "Missing argument 'KIND'. Known: suites, solvers, costs, envs, pools; see 'shardgym list --help'"),
+        (
+            ["list"],
+            "Missing argument 'KIND'. Known: suites, solvers, costs, envs, pools, topologies; "
+            "see 'shardgym list --help'",
+        ),
         (["run", "--suite"], "Option '--suite' requires an argument; see 'shardgym run --help'"),
         (["run", "--suite", "--limit", "1"], "Option '--suite' requires an argument; see 'shardgym run --help'"),
         (["verify"], "Missing argument 'PATH...'; see 'shardgym verify --help'"),
         (["doctor", "now"], "Got unexpected extra argument (now); see 'shardgym doctor --help'"),
         (
             ["list", "foo"],
-            "Invalid value for 'KIND': unknown kind 'foo': known: costs, envs, pools, solvers, suites; "
+            "Invalid value for 'KIND': unknown kind 'foo': known: costs, envs, pools, solvers, suites, topologies; "
             "see 'shardgym list --help'",
         ),
         (

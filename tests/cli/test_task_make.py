@@ -63,6 +63,14 @@ def test_nodes_without_links_of_their_own_are_warned_of(capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize(("nodes", "devices"), [("1", "8"), ("8", "64")])
+def test_one_command_line_does_for_one_node_and_for_eight(nodes, devices, capsys):
+    topology = made(devices, "--topology", "dgx-h100", "--nodes", nodes, "--inter-bandwidth", "25e9")
+    assert (topology.num_devices, topology.fast_domain_size, topology.inter_bandwidth) == (int(devices), 8, 25e9)
+    warning = "--inter-bandwidth is for links between nodes, and all devices are on one node: it plays no part"
+    assert (warning in capsys.readouterr().err) == (nodes == "1")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -25,8 +25,7 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _DEVELOPMENT_EXTRAS = frozenset({"dev"})
 #: What to do before an extra is installed, by extra.
 _BEFORE_EXTRA = {
-    "cpu": "on Linux first torch from PyTorch's CPU wheels, by pip's --index-url, or 5 GB of CUDA libraries come along; "
-    "then "
+    "cpu": "on Linux first torch from PyTorch's CPU wheels, by pip's --index-url, or 5 GB of CUDA come along; then "
 }
 #: One of these is enough: both install FBGEMM.
 _FBGEMM_EXTRAS = frozenset({"cpu", "gpu"})

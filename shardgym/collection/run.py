@@ -22,6 +22,7 @@ from shardgym.collection.measurements import (
     repeat_noise,
     rows_of,
 )
+from shardgym.collection.modelled import ModelledGpu, is_modelled
 from shardgym.collection.quiet import BATCH, QuietWatch, reference_set
 from shardgym.collection.schedule import CollectionPlan, SampleId
 from shardgym.collection.settings import KINDS, PRESETS, STEPS, WIDE_PRESETS, StepCounts, preset_counts
@@ -59,6 +60,7 @@ def collect(
     workers: int = 1,
     repeat_share: float = 0.15,
     minutes: float | None = None,
+    noise: float | None = None,
     quiet: float | None = None,
     space: Space | None = None,
     seed: int = 0,
@@ -71,13 +73,14 @@ def collect(
 
     Args:
         out: the folder; one process at a time writes to it.
-        device: "cpu" or "cuda".
+        device: "cpu", "cuda", or "modelled:CARD" for what the cost `gpu` says of a card.
         preset: "survey" or "quick" of tables of a pool; "oracle" or "judge" of tables made from a space.
         compute: shard sets over all roles, without repeats; the preset's number when None.
         comm: exchanges, likewise.
         workers: processes that measure compute at the same time, each with a core or GPU of its own.
         repeat_share: share of the samples that is measured a second time, at another moment.
         minutes: begin nothing new after that long.
+        noise: of a modelled device: standard deviation of the logarithm of a step's time; none when None.
         quiet: measure only while a reference takes at most this share longer than on the quiet machine; wait otherwise.
             None measures at any time.
         space: that the presets "oracle" and "judge" draw from; `Space()` when None.
@@ -93,6 +96,9 @@ def collect(
         raise InputError(f"workers={workers!r}: expected a whole number, at least 1")
     if not 0 <= repeat_share <= 1:
         raise InputError(f"repeat_share={repeat_share}: expected a share from 0 to 1")
+    modelled = is_modelled(device)
+    if noise is not None and (not modelled or not 0 <= noise <= 1):
+        raise InputError(f"noise={noise}: expected a share from 0 to 1, of a device such as 'modelled:h100'")
     if quiet is not None and not 0 < quiet <= 10:
         raise InputError(f"quiet={quiet}: expected a share above 0, such as 0.1")
     if space is not None and preset not in WIDE_PRESETS:
@@ -102,15 +108,17 @@ def collect(
     plan, notices = _plan_for_machine(device, preset, compute, comm, repeat_share, seed, space)
     # What is missing is said before hours of measuring, not after.
     import_extra("pyarrow.parquet", "collecting")
-    require_fbgemm(device)
+    if not modelled:
+        require_fbgemm(device)
     folder = Path(out)
     with ExitStack() as stack:
         stack.enter_context(only_writer(folder))
-        pool = WorkerPool(device, workers, seed, TIMEOUT_S)
+        pool = ModelledGpu(device, noise or 0.0, seed) if modelled else WorkerPool(device, workers, seed, TIMEOUT_S)
         stack.callback(pool.close)
-        info = CollectionInfo(pool.facts()["hardware"], versions(), plan.settings() | {"workers": workers})
+        measured_by = {"noise": noise or 0.0} if modelled else {"workers": workers}
+        info = CollectionInfo(pool.facts()["hardware"], versions(), plan.settings() | measured_by)
         info.write_or_check(folder)
-        if not (folder / DEVICE).exists():
+        if isinstance(pool, WorkerPool) and not (folder / DEVICE).exists():
             write_whole(folder / DEVICE, pool.probe().to_json(indent=1) + "\n")
         log = MeasurementLog(folder)
         samples = [str(sample) for sample in plan.samples()]
@@ -164,7 +172,7 @@ def _plan_for_machine(
     wanted = PRESETS[preset].device_counts
     if not any(counts["comm"].values()):
         return CollectionPlan(device, counts, repeat_share, wanted, seed, space), []
-    able = tuple(n for n in wanted if measures_comm("auto", device, n))
+    able = tuple(n for n in wanted if is_modelled(device) or measures_comm("auto", device, n))
     if not able:
         if comm:
             raise InputError(f"comm: exchanges need {wanted[0]} devices, this machine measures fewer; use comm=0")
@@ -174,7 +182,7 @@ def _plan_for_machine(
     return CollectionPlan(device, counts, repeat_share, able, seed, space), [notice] if lacking else []
 
 
-def _reference_ms(pool: WorkerPool) -> float:
+def _reference_ms(pool: WorkerPool | ModelledGpu) -> float:
     """Measure the reference of a `QuietWatch`: median of forward plus backward."""
     for _, outcome in pool.run(iter([TimingJob(reference_set(), 1, STEPS.small_iterations)]), 0):
         if isinstance(outcome, str):
@@ -189,7 +197,7 @@ class _Run:
     Args:
         plan: what to measure.
         log: what has been measured; new measurements are appended.
-        pool: workers for compute.
+        pool: workers for compute, or what models them.
         minutes: begin nothing new after that long; None for no limit.
         bar: moves with every measurement.
         watch: says when the machine is quiet; None measures at any time.
@@ -200,8 +208,8 @@ class _Run:
     """
 
     def __init__(
-        self, plan: CollectionPlan, log: MeasurementLog, pool: WorkerPool, minutes: float | None, bar: ProgressBar,
-        watch: QuietWatch | None,
+        self, plan: CollectionPlan, log: MeasurementLog, pool: WorkerPool | ModelledGpu, minutes: float | None,
+        bar: ProgressBar, watch: QuietWatch | None,
     ) -> None:  # fmt: skip
         self._plan = plan
         self._log = log
@@ -262,7 +270,7 @@ class _Run:
                 queues.setdefault(shard_set, []).append(sample)
                 yield TimingJob(shard_set, self._plan.steps.warmups, iterations_of(shard_set, self._plan.steps))
 
-        for job, outcome in self._pool.run(jobs(), _AHEAD[self._plan.device]):
+        for job, outcome in self._pool.run(jobs(), _AHEAD.get(self._plan.device, 0)):
             sample = queues[job.shard_set].pop(0)
             digest = self._plan.set_digest(job.shard_set)
             if isinstance(outcome, str):
@@ -275,13 +283,16 @@ class _Run:
     def _measure_exchanges(self, samples: Sequence[SampleId], devices: int) -> None:
         if not samples or self._time_is_up():
             return
-        group = CollectiveGroup(devices, self._plan.device, TIMEOUT_S)
+        if isinstance(self._pool, ModelledGpu):
+            group: CollectiveGroup | ModelledGpu = self._pool
+        else:
+            group = CollectiveGroup(devices, self._plan.device, TIMEOUT_S)
         try:
             self._while_quiet(samples, lambda batch: self._measure_with(group, batch))
         finally:
             group.close()
 
-    def _measure_with(self, group: CollectiveGroup, samples: Sequence[SampleId]) -> None:
+    def _measure_with(self, group: CollectiveGroup | ModelledGpu, samples: Sequence[SampleId]) -> None:
         for sample in samples:
             if self._time_is_up():
                 return
@@ -319,7 +330,7 @@ def iterations_of(shard_set: ShardSet, steps: StepCounts = STEPS) -> int:
     return steps.small_iterations if values < steps.small_values else steps.iterations
 
 
-def _time_exchange(group: CollectiveGroup, exchange: AllToAll) -> Floats:
+def _time_exchange(group: CollectiveGroup | ModelledGpu, exchange: AllToAll) -> Floats:
     """Return times in ms, shape (iterations, D); fewer iterations where large offsets are slept through."""
     fitting = int(ROUND_MS / max(1.0, *exchange.offsets_ms))
     return group.time(exchange, STEPS.comm_warmups, min(STEPS.comm_iterations, fitting))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, get_args
 
+from shardgym.costs.gpu.cards import CARDS
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.task import Optimizer, Precision
 from shardgym.topology import GIB
@@ -42,6 +43,9 @@ SETUPS: dict[str, Setup] = {
     "cpu": Setup("synthetic-2021", scale=8, memory_bytes=GIB // 2),
     "cuda": Setup("synthetic-2021", scale=1, memory_bytes=4 * GIB),
 }
+#: A modelled GPU gets the sizes of a measured one.
+_MODELLED = tuple(f"modelled:{name}" for name in CARDS)
+SETUPS.update(dict.fromkeys(_MODELLED, SETUPS["cuda"]))
 
 #: Search compares partial and hypothetical placements, so a shard set may be somewhat larger than a device.
 OVERFULL = 1.25
@@ -115,6 +119,12 @@ PRESETS: dict[str, Preset] = {
     "oracle": Preset({"cpu": _ORACLE, "cuda": _ORACLE}, tuple(range(2, 9))),
     "judge": Preset({"cpu": _JUDGE, "cuda": _JUDGE}, tuple(range(2, 9))),
 }
+#: Nothing is sampled for a judge of a modelled GPU: the model judges by itself.
+_QUICK_MODELLED: Counts = {"compute": {"oracle": 60, "test": 12}, "comm": {"oracle": 24, "test": 6}}
+_SURVEY_MODELLED: Counts = {"compute": {"oracle": 4_000, "test": 500}, "comm": {"oracle": 1_200, "test": 200}}
+PRESETS["survey"].counts.update(dict.fromkeys(_MODELLED, _SURVEY_MODELLED))
+PRESETS["quick"].counts.update(dict.fromkeys(_MODELLED, _QUICK_MODELLED))
+PRESETS["oracle"].counts.update(dict.fromkeys(_MODELLED, _ORACLE))
 
 
 def preset_counts(preset: str, device: str, compute: int | None, comm: int | None) -> Counts:
@@ -122,7 +132,7 @@ def preset_counts(preset: str, device: str, compute: int | None, comm: int | Non
 
     Args:
         preset: its name.
-        device: "cpu" or "cuda".
+        device: a key of `SETUPS`.
         compute: compute samples over all roles, in the preset's proportions; the preset's own number when None.
         comm: the same for exchanges.
 
@@ -134,6 +144,8 @@ def preset_counts(preset: str, device: str, compute: int | None, comm: int | Non
         raise UnknownNameError("device", device, SETUPS)
     if preset not in PRESETS:
         raise UnknownNameError("preset", preset, PRESETS)
+    if device not in PRESETS[preset].counts:
+        raise InputError(f"preset '{preset}' is not for device '{device}'")
     totals: dict[Kind, int | None] = {"compute": compute, "comm": comm}
     for kind, total in totals.items():
         if total is not None and total < 0:

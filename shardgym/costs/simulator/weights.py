@@ -87,7 +87,7 @@ def find_weights(weights: str | Path | None, role: Role, hardware: str | None) -
     Args:
         weights: a folder or a file; what ships with the package when None.
         role: names the file in a folder.
-        hardware: which of the shipped ones; may be None when there is one only.
+        hardware: which of the shipped ones; may be None when one machine was measured.
 
     Raises:
         InputError: there is no such file.
@@ -101,11 +101,12 @@ def find_weights(weights: str | Path | None, role: Role, hardware: str | None) -
     tags = sorted(path.parent.name for path in SHIPPED.glob(f"*/{role}.safetensors"))
     if not tags:
         raise InputError(f"no weights of the simulator's {role} ship with this version: {_TRAIN}")
-    if hardware is None and len(tags) > 1:
+    measured = [tag for tag in tags if not tag.endswith("-modelled")]  # a model of a card is no default
+    if hardware is None and len(measured) != 1:
         raise InputError(f"weights for several machines ship: give hardware=, one of {', '.join(tags)}")
     if hardware is not None and hardware not in tags:
         raise InputError(f"no weights for hardware '{hardware}' ship, only for {', '.join(tags)}: {_TRAIN}")
-    return SHIPPED / (hardware or tags[0]) / f"{role}.safetensors"
+    return SHIPPED / (hardware or measured[0]) / f"{role}.safetensors"
 
 
 def save_weights(path: Path, weights: Weights) -> str:

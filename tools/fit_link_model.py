@@ -2,26 +2,24 @@
 
     sudo python tools/fit_link_model.py [--rate MBIT ...] [--devices N ...] [-o FILE]
 
-Every device becomes a process in a network namespace of its own. A virtual Ethernet pair joins it to a bridge, and a
-token bucket at each end of the pair limits the rate, so every device has a full-duplex link. Times come from gloo's
-`all_to_all_single`, started at once, the slowest device deciding. `shardgym/costs/fbgemm/link_model.json` has what
-was fitted. It takes root, `ip` and `tc`; without them the tool says so and fits nothing.
+Every device becomes a process in a network namespace of its own (`shardgym.costs.fbgemm.shaped_links`), so it has a
+full-duplex link. Times come from gloo's `all_to_all_single`, started at once, the slowest device deciding. What was
+fitted is in `shardgym/costs/fbgemm/link_model.json`. It takes root, `ip` and `tc`; without them the tool says so and
+fits nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,27 +27,16 @@ import numpy as np
 
 from shardgym.costs.fbgemm.link_model import LinkModel
 from shardgym.costs.fbgemm.machine import cpu_tag
+from shardgym.costs.fbgemm.shaped_links import BURST_BYTES, INTERFACE, enter, shaped_links, why_not
 from shardgym.costs.links import samples_per_device
 
 _ITERATIONS = 9
 _WARMUPS = 2
 _LEAD_S = 0.003
-_CLONE_NEWNET = 0x40000000
-_PREFIX = "sgfit"
-#: Bytes that a full token bucket lets pass at once; they do not take the time of the rate.
-_BURST_BYTES = 128 * 1024
 #: Columns of each device, as shares of the widest: balanced, one or two wide ones, and one that has everything.
 _SHAPES = ((1.0,), (1.0, 0.5, 0.25, 0.25), (1.0, 0.2, 0.2, 0.2), (1.0, 0.0, 0.0, 0.0), (1.0, 1.0, 0.0, 0.0))
 _WIDEST = (4, 64, 128, 256, 512)
 _BATCH = 2048
-
-
-def why_not() -> str:
-    """Return why links cannot be shaped here; "" where they can."""
-    if os.geteuid() != 0:
-        return "network namespaces with shaped links need root"
-    missing = [name for name in ("ip", "tc") if shutil.which(name) is None]
-    return f"{' and '.join(missing)} not found: install iproute2" if missing else ""
 
 
 def cases(devices: int) -> list[list[int]]:
@@ -58,45 +45,10 @@ def cases(devices: int) -> list[list[int]]:
     return [[4 * round(widest * share / 4) for share in shape] for widest in _WIDEST for shape in shapes]
 
 
-@contextlib.contextmanager
-def shaped_links(devices: int, rate_mbit: int) -> Iterator[None]:
-    """Make a bridge and one namespace per device, and take all of it away again.
-
-    Raises:
-        subprocess.CalledProcessError: the kernel lacks virtual Ethernet or token buckets.
-    """
-    shape = f"root tbf rate {rate_mbit}mbit burst {_BURST_BYTES} latency 200ms"
-    try:
-        _run(f"ip link add {_PREFIX}br type bridge", f"ip link set {_PREFIX}br up")
-        for d in range(devices):
-            inside, outside = f"{_PREFIX}{d}", f"{_PREFIX}v{d}"
-            _run(
-                f"ip netns add {inside}",
-                f"ip link add {outside} type veth peer name eth0 netns {inside}",
-                f"ip link set {outside} master {_PREFIX}br up",
-                f"ip -n {inside} addr add 10.97.0.{d + 1}/24 dev eth0",
-                f"ip -n {inside} link set eth0 up",
-                f"ip netns exec {inside} tc qdisc add dev eth0 {shape}",
-                f"tc qdisc add dev {outside} {shape}",
-            )
-        yield
-    finally:
-        for d in range(devices):
-            subprocess.run(f"ip netns del {_PREFIX}{d}".split(), stderr=subprocess.DEVNULL, check=False)
-        subprocess.run(f"ip link del {_PREFIX}br".split(), stderr=subprocess.DEVNULL, check=False)
-
-
-def _run(*commands: str) -> None:
-    for command in commands:
-        subprocess.run(command.split(), check=True)
-
-
-def rank_main(rank: int, devices: int, rendezvous: str) -> list[list[float]]:
-    """Enter the namespace, time all exchanges, and return seconds from the common start, by case and iteration."""
-    with Path(f"/var/run/netns/{_PREFIX}{rank}").open("rb") as namespace:
-        if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), _CLONE_NEWNET):
-            raise OSError(ctypes.get_errno(), "setns")
-    os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
+def rank_main(rank: int, devices: int, rendezvous: str, namespace: str) -> list[list[float]]:
+    """Time all exchanges from inside the namespace; returns seconds from the common start, by case and iteration."""
+    enter(namespace)
+    os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     import torch
@@ -125,13 +77,18 @@ def rank_main(rank: int, devices: int, rendezvous: str) -> list[list[float]]:
 
 def time_exchanges(devices: int, rate_mbit: int) -> list[dict[str, Any]]:
     """Return the exchanges of `cases` with the median of the slowest device's time in ms."""
-    with tempfile.TemporaryDirectory() as folder, shaped_links(devices, rate_mbit):
+    with tempfile.TemporaryDirectory() as folder, shaped_links(devices, rate_mbit) as names:
         command = [sys.executable, __file__, "--rank"]
         arguments = ["--devices", str(devices), "--rendezvous", str(Path(folder, "rendezvous"))]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         ranks = [
-            subprocess.Popen([*command, str(rank), *arguments], stdout=subprocess.PIPE, text=True, env=environment)
-            for rank in range(devices)
+            subprocess.Popen(
+                [*command, str(rank), "--namespace", name, *arguments],
+                stdout=subprocess.PIPE,
+                text=True,
+                env=environment,
+            )
+            for rank, name in enumerate(names)
         ]
         outputs = [rank.communicate()[0] for rank in ranks]
     if any(rank.returncode for rank in ranks):
@@ -158,7 +115,7 @@ def fit(exchanges: Sequence[dict[str, Any]]) -> LinkModel:
             [
                 1.0,
                 exchange["devices"] - 1,
-                max(0, busier.max() - _BURST_BYTES) / rate * 1e3,
+                max(0, busier.max() - BURST_BYTES) / rate * 1e3,
                 (sent + received).max() / 1e6,
             ]
         )
@@ -184,10 +141,11 @@ def main() -> None:
     parser.add_argument("--devices", type=int, action="append", help="default 2, 3 and 4")
     parser.add_argument("-o", "--out", type=Path, help="file of the model")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--namespace", help=argparse.SUPPRESS)
     parser.add_argument("--rendezvous", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.rank is not None:
-        print(json.dumps(rank_main(given.rank, given.devices[0], given.rendezvous)))
+        print(json.dumps(rank_main(given.rank, given.devices[0], given.rendezvous, given.namespace)))
         return
     if reason := why_not():
         print(f"skipped: {reason}")

@@ -27,7 +27,7 @@ def test_a_known_model_is_found_again(tool):
             for widths in tool.cases(devices):
                 sent = np.outer(widths, samples_per_device(2048, devices)) * 4
                 burst_ms = known.wire_factor * min(
-                    tool._BURST_BYTES, (sent.sum(axis=1) - sent.diagonal()).max()
+                    tool.BURST_BYTES, (sent.sum(axis=1) - sent.diagonal()).max()
                 ) / topology.intra_bandwidth * 1e3  # fmt: skip
                 ms = float(known.exchange_ms(topology, sent).max()) - burst_ms
                 exchanges.append({"devices": devices, "rate_mbit": rate, "widths": widths, "ms": ms})
@@ -38,7 +38,7 @@ def test_a_known_model_is_found_again(tool):
 
 
 def test_without_root_it_says_so_and_fits_nothing(tool, monkeypatch, capsys):
-    monkeypatch.setattr(tool.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
     monkeypatch.setattr(sys, "argv", ["fit_link_model.py"])
     tool.main()
     assert capsys.readouterr().out == "skipped: network namespaces with shaped links need root\n"

@@ -1,0 +1,239 @@
+"""A training step of sharded embeddings as a training script does it: FBGEMM, gloo, one process per device.
+
+    python benchmarks/real_step.py --task TASK.json --plan PLAN.json [--plan ...] [--rounds N] [--steps N]
+
+The program shares no step with the measured cost, which `benchmarks/validity.py` holds against it: it reads tasks and
+plans, draws ids from the tables' distributions, and does the rest with torch and FBGEMM. Every rank holds its share of
+the batch. A step exchanges ids (lengths, then values), pools, exchanges pooled values, exchanges their gradients,
+and updates weights in the backward pass. There is no dense part: the pooled values serve as gradients.
+
+All plans are built first and stay in memory; rounds take them in random order. Prints one JSON line: for every plan the
+wall time of each step in ms, as lists over rounds, the mean over ranks. Plans have whole tables and column shards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from shardgym.costs.fbgemm.shaped_links import INTERFACE, enter, shaped_links
+from shardgym.ids import draw_bags
+from shardgym.plan import ShardingPlan
+from shardgym.task import ShardingTask
+
+#: Different batches that steps take in turn.
+BATCHES = 4
+_SCALE = 1e-4
+
+
+class Step:
+    """The embedding part of a model under one plan, as one rank sees it.
+
+    Args:
+        task: batch size, optimiser and precision.
+        plan: whole tables and column shards.
+        rank: of this process.
+    """
+
+    def __init__(self, task: ShardingTask, plan: ShardingPlan, rank: int) -> None:
+        from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
+        from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
+        from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+            ComputeDevice,
+            SplitTableBatchedEmbeddingBagsCodegen,
+        )
+
+        number = {table.name: n for n, table in enumerate(task.tables)}
+        self.size = task.num_devices
+        self.samples = task.batch_size // self.size
+        shards = [plan.on(device) for device in range(self.size)]
+        self.tables = [[number[s.table] for s in on] for on in shards]
+        self.widths = [sum(s.num_columns for s in on) for on in shards]
+        self.width = self.widths[rank]
+        self.held = len(shards[rank])
+        self.embeddings: Any = None
+        if self.held:
+            precision = SparseType.FP16 if task.precision == "fp16" else SparseType.FP32
+            optimizers = {
+                "exact_sgd": EmbOptimType.EXACT_SGD,
+                "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+                "adagrad": EmbOptimType.EXACT_ADAGRAD,
+            }
+            where = (EmbeddingLocation.HOST, ComputeDevice.CPU)
+            rows = [task.table(s.table).num_embeddings for s in shards[rank]]
+            self.embeddings = SplitTableBatchedEmbeddingBagsCodegen(
+                [(n, s.num_columns, *where) for n, s in zip(rows, shards[rank], strict=True)],
+                optimizer=optimizers[task.optimizer],
+                learning_rate=0.01,
+                weights_precision=precision,
+                output_dtype=precision,
+            )
+            for weights in self.embeddings.split_embedding_weights():
+                weights.uniform_(-0.01, 0.01)
+        self.dtype = torch.float16 if task.precision == "fp16" else torch.float32
+        # Received ids come rank by rank; FBGEMM wants them table by table.
+        order = [p * self.held + s for s in range(self.held) for p in range(self.size)]
+        self.recat = torch.tensor(order, dtype=torch.int32)
+
+    def __call__(self, batch: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Run one step on this rank's share of a batch: (values, lengths) of every table."""
+        values, offsets = self.exchange_ids(batch)
+        if self.held:
+            pooled = self.embeddings(values, offsets)
+        else:
+            pooled = torch.zeros(self.samples * self.size, 0, dtype=self.dtype)
+        received = torch.empty(self.samples * sum(self.widths), dtype=self.dtype)
+        sizes_out = [self.samples * self.width] * self.size
+        sizes_in = [self.samples * width for width in self.widths]
+        dist.all_to_all_single(received, pooled.detach().view(-1), sizes_in, sizes_out)
+        parts = [part.view(self.samples, -1) for part in received.split(sizes_in) if part.numel()]
+        features = torch.cat(parts, dim=1)
+        gradients = (features * _SCALE).split([width for width in self.widths if width], dim=1)
+        sent = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        gradient = torch.empty(self.samples * self.size * self.width, dtype=self.dtype)
+        dist.all_to_all_single(gradient, sent, sizes_out, sizes_in)
+        if self.held:
+            pooled.backward(gradient.view(-1, self.width))
+
+    def exchange_ids(self, batch: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Send every rank the ids of its shards; return values and offsets of the shards here, table by table."""
+        lengths_out = torch.cat([batch[t][1] for tables in self.tables for t in tables])
+        values_out = torch.cat([batch[t][0] for tables in self.tables for t in tables])
+        counts_out = [sum(len(batch[t][0]) for t in tables) for tables in self.tables]
+        lengths = torch.empty(self.size * self.held * self.samples, dtype=torch.int64)
+        dist.all_to_all_single(
+            lengths,
+            lengths_out,
+            [self.held * self.samples] * self.size,
+            [len(tables) * self.samples for tables in self.tables],
+        )
+        counts_in = lengths.view(self.size, -1).sum(dim=1).tolist()
+        values = torch.empty(sum(counts_in), dtype=torch.int64)
+        dist.all_to_all_single(values, values_out, counts_in, counts_out)
+        if self.held:
+            lengths, values, _ = torch.ops.fbgemm.permute_2D_sparse_data(
+                self.recat, lengths.view(self.size * self.held, self.samples), values
+            )
+        return values, torch.ops.fbgemm.asynchronous_complete_cumsum(lengths.view(-1))
+
+
+def rank_main(rank: int, job: dict[str, Any]) -> dict[str, Any]:
+    """Run all plans on one rank; returns step times in ms, by plan and round."""
+    if job["namespaces"]:
+        enter(job["namespaces"][rank])
+    torch.set_num_threads(1)
+    task = ShardingTask.load(job["task"])
+    plans = [ShardingPlan.load(path) for path in job["plans"]]
+    size = task.num_devices
+    dist.init_process_group("gloo", init_method=f"file://{job['rendezvous']}", rank=rank, world_size=size)
+    samples = task.batch_size // size
+    batches = []
+    for number in range(BATCHES):
+        drawn = [draw_bags(t, samples, seed=job["seed"], batch=number * size + rank) for t in task.tables]
+        batches.append([(torch.from_numpy(bags.indices), torch.from_numpy(bags.lengths)) for bags in drawn])
+    steps = [Step(task, plan, rank) for plan in plans]
+    order = random.Random(job["seed"])
+    times: list[list[list[float]]] = [[] for _ in plans]
+    for _ in range(job["rounds"]):
+        for n in order.sample(range(len(plans)), len(plans)):
+            for number in range(job["warmups"]):
+                steps[n](batches[number % BATCHES])
+            dist.barrier()
+            marks = [time.perf_counter()]
+            for number in range(job["steps"]):
+                steps[n](batches[number % BATCHES])
+                marks.append(time.perf_counter())
+            mean = torch.tensor([b - a for a, b in itertools.pairwise(marks)], dtype=torch.float64)
+            dist.all_reduce(mean)
+            times[n].append((mean / size * 1e3).tolist())
+    dist.destroy_process_group()
+    return {"steps_ms": times}
+
+
+def run(
+    task: Path,
+    plans: list[Path],
+    *,
+    rounds: int,
+    steps: int,
+    warmups: int,
+    seed: int,
+    real_time: bool = True,
+    links: int = 0,
+) -> list[list[list[float]]]:
+    """Run plans of a task as processes of their own; returns step times in ms by plan, round and step.
+
+    Args:
+        task: file of a task whose batch its devices divide.
+        plans: files of plans.
+        rounds: passes over the plans.
+        steps: timed steps of a plan in a round.
+        warmups: untimed steps before them.
+        seed: of ids and of the order of plans.
+        real_time: whether the processes have real-time priority, which takes root and keeps other programs off their
+            cores. A quiet machine gives the same times without.
+        links: Mbit per second of each device's link; 0 for the loopback interface. Links take root.
+    """
+    loaded = ShardingTask.load(task)
+    if loaded.batch_size % loaded.num_devices:
+        raise SystemExit(f"{task}: {loaded.num_devices} devices do not divide the batch of {loaded.batch_size}")
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        namespaces = stack.enter_context(shaped_links(loaded.num_devices, links)) if links else []
+        job = {
+            "task": str(task), "plans": [str(path) for path in plans], "rounds": rounds, "steps": steps,
+            "warmups": warmups, "seed": seed, "rendezvous": str(Path(folder, "rendezvous")), "namespaces": namespaces,
+        }  # fmt: skip
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": INTERFACE if links else "lo"}
+        command = [*(["chrt", "--rr", "1"] if real_time else []), sys.executable, __file__, "--rank"]
+        ranks = [
+            subprocess.Popen(
+                [*command, str(rank), "--job", json.dumps(job)], env=environment, stdout=subprocess.PIPE, text=True
+            )
+            for rank in range(loaded.num_devices)
+        ]
+        outputs = [rank.communicate()[0] for rank in ranks]
+    if any(rank.returncode for rank in ranks):
+        raise SystemExit(f"{task}: a rank of the real step failed")
+    result: list[list[list[float]]] = json.loads(outputs[0].splitlines()[-1])["steps_ms"]
+    return result
+
+
+def main() -> None:
+    """Run the plans, or one rank of them."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--task", type=Path)
+    parser.add_argument("--plan", type=Path, action="append")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--warmups", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--real-time", action="store_true", help="run with real-time priority (root)")
+    parser.add_argument("--links", type=int, default=0, help="Mbit/s of a link for each device (root)")
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--job", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.rank is not None:
+        print(json.dumps(rank_main(given.rank, json.loads(given.job))))
+        return
+    if not given.task or not given.plan:
+        parser.error("expected --task and at least one --plan")
+    effort = {name: getattr(given, name) for name in ("rounds", "steps", "warmups", "seed", "real_time", "links")}
+    print(json.dumps({"steps_ms": run(given.task, given.plan, **effort)}))
+
+
+if __name__ == "__main__":
+    main()

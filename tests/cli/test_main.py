@@ -45,7 +45,7 @@ def test_every_command_explains_itself_and_takes_json(name, capsys):
 def test_help_about_a_group_lists_its_commands(capsys):
     assert main(["plan", "--help"]) == 0
     text = capsys.readouterr().out
-    assert "  show  devices, memory" in text
+    assert "  show    devices, memory" in text
     assert "verify" not in text
 
 
@@ -57,7 +57,7 @@ def test_help_about_a_group_lists_its_commands(capsys):
             f"expected a command: {FIRST_WORDS}; see 'shardgym --help'",
         ),
         (["rum"], "unknown command 'rum': did you mean run?"),
-        (["plan"], "expected a command: show, diff; see 'shardgym plan --help'"),
+        (["plan"], "expected a command: show, diff, export, import; see 'shardgym plan --help'"),
         (["plan", "shwo"], "unknown plan command 'shwo': did you mean show?"),
         (["run"], f"Missing option '--suite'. Known: {SUITES} or a suite file; see 'shardgym run --help'"),
         (

@@ -1,9 +1,9 @@
 """From somebody's TorchRec model to a plan that `DistributedModelParallel` runs, and back.
 
-Importing this package imports TorchRec; without it, `TorchRecMissingError` says how to install it.
+Importing this package imports TorchRec; without it, a `MissingDependencyError` says how to install it.
 """
 
-from shardgym.integrations.torchrec.library import TorchRecMissingError
+from shardgym.integrations.torchrec.logs import read_log
 from shardgym.integrations.torchrec.model_tables import model_from_task
 from shardgym.integrations.torchrec.plan_file import load, save
 from shardgym.integrations.torchrec.planner import ShardGymPlanner
@@ -16,11 +16,11 @@ __all__ = [
     "ImportedTask",
     "Reserve",
     "ShardGymPlanner",
-    "TorchRecMissingError",
     "from_torchrec",
     "import_model",
     "load",
     "model_from_task",
+    "read_log",
     "save",
     "task_from_model",
     "to_torchrec",

@@ -2,31 +2,7 @@
 
 from __future__ import annotations
 
-from shardgym.errors import MissingDependencyError, ShardGymError
-
-#: TorchRec asks for FBGEMM's CUDA wheel, whatever is installed. So it comes without its dependencies, after those that
-#: it really needs.
-INSTALL = (
-    "pip install torch==2.13.0 fbgemm-gpu-cpu==1.8.0 tensordict pyre-extensions tqdm",
-    "pip install --no-deps torchrec==1.8.0",
-)
-
-
-class TorchRecMissingError(MissingDependencyError):
-    """TorchRec, or a module that it needs, is not installed.
-
-    Args:
-        module: the module that could not be imported.
-    """
-
-    def __init__(self, module: str) -> None:
-        self.command = " && ".join(INSTALL)
-        ShardGymError.__init__(
-            self,
-            f"the TorchRec adapter needs '{module}', which is not installed: {self.command} "
-            "(with CUDA: fbgemm-gpu==1.8.0 instead of fbgemm-gpu-cpu)",
-        )
-
+from shardgym.errors import MissingDependencyError
 
 try:
     from fbgemm_gpu.split_embedding_configs import EmbOptimType
@@ -47,10 +23,11 @@ try:
     from torchrec.modules.embedding_modules import EmbeddingBagCollection
     from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 except ModuleNotFoundError as error:
-    raise TorchRecMissingError(error.name or "torchrec") from None
+    _module = (error.name or "torchrec").partition(".")[0]
+    _purpose = "the TorchRec adapter (beside the extra 'cpu', or 'gpu' with CUDA)"
+    raise MissingDependencyError(_module, "torchrec", _purpose) from None
 
 __all__ = [
-    "INSTALL",
     "DataType",
     "EmbOptimType",
     "EmbeddingBagCollection",
@@ -65,7 +42,6 @@ __all__ = [
     "PoolingType",
     "ShardMetadata",
     "ShardingPlanner",
-    "TorchRecMissingError",
     "TorchRecPlan",
     "TorchRecTopology",
     "get_default_sharders",

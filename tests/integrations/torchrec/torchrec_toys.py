@@ -26,14 +26,14 @@ def config(name: str, rows: int, width: int, *features: str, **options: object) 
     )
 
 
-def collection(*configs: EmbeddingBagConfig, device: str = "meta") -> EmbeddingBagCollection:
-    return EmbeddingBagCollection(tables=list(configs), device=torch.device(device))
+def collection(*configs: EmbeddingBagConfig, device: str | None = "meta") -> EmbeddingBagCollection:
+    return EmbeddingBagCollection(tables=list(configs), device=None if device is None else torch.device(device))
 
 
 class Toy(nn.Module):
     """Users in one collection, items in another below, and a dense layer of 15 parameters."""
 
-    def __init__(self, device: str = "meta", pooling: PoolingType = PoolingType.SUM) -> None:
+    def __init__(self, device: str | None = "meta", pooling: PoolingType = PoolingType.SUM) -> None:
         super().__init__()
         self.users = collection(config("id", 100, 16), config("country", 20, 8, pooling=pooling), device=device)
         self.towers = nn.Module()

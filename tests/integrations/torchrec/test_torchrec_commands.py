@@ -1,0 +1,155 @@
+"""The command line from a model to a plan that TorchRec takes, and back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from torchrec_toys import MARKS
+
+from shardgym import InputError, ShardingPlan, ShardingTask, UniformIds
+from shardgym.cli import main
+from shardgym.integrations.torchrec import load, read_log
+
+pa = pytest.importorskip("pyarrow", reason="logs of ids need pyarrow")
+import pyarrow.parquet  # noqa: E402
+
+pytestmark = MARKS
+
+MODEL = """\
+import torch
+from torchrec_toys import Toy
+
+def make():
+    model = Toy(device=None)
+    assert model.users.embedding_bags["id"].weight.is_meta
+    return model
+
+def fail():
+    raise ValueError("no such thing")
+
+def nothing():
+    pass
+
+def linear():
+    return torch.nn.Linear(4, 4)
+"""
+
+IMPORT = ["import-torchrec", "toy_model:make", "--devices", "4", "--batch-size", "8", "-o", "task.json"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a module that makes models, and a log of ten samples."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "toy_model.py").write_text(MODEL)
+    write_log(tmp_path / "log.parquet")
+    return tmp_path
+
+
+def write_log(path: Path) -> None:
+    columns = {
+        "id_ids": pa.array([[i, 2 * i] for i in range(9)] + [None], pa.list_(pa.int32())),
+        "country_ids": pa.array([*range(9), None], pa.int64()),
+        "label": pa.array([0.5] * 10),
+        "holes": pa.array([[1, None]] * 10, pa.list_(pa.int64())),
+    }
+    pyarrow.parquet.write_table(pa.table(columns), path)
+
+
+def test_from_a_model_to_a_sharding_plan_and_back(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*IMPORT, "--topology", "dgx-a100"]) == 0
+    out = capsys.readouterr().out
+    assert "task.json: 3 tables" in out
+    assert "assumed: 1 id per sample for 3 of 3 tables\nassumed: ids spread evenly over rows\n" in out
+    task = ShardingTask.load("task.json")
+    assert (task.num_devices, task.topology.device, task.batch_size) == (4, "a100", 8)
+    assert main(["solve", "task.json", "--solver", "neuroshard", "-o", "plan.json"]) == 0
+    export = ["plan", "export", "task.json", "plan.json", "--model", "toy_model:make", "-o"]
+    assert main([*export, "torchrec.json", "--ranks-per-host", "2"]) == 0
+    assert "3 tables (" in capsys.readouterr().out
+    placements = {
+        str(s.placement)
+        for m in load("torchrec.json").plan.values()
+        for t in m.values()
+        for s in t.sharding_spec.shards
+    }
+    assert placements <= {f"rank:{rank}/cuda:{rank % 2}" for rank in range(4)}
+    assert main(["plan", "import", "task.json", "torchrec.json", "-o", "again.json"]) == 0
+    assert ShardingPlan.load("again.json") == ShardingPlan.load("plan.json")
+
+
+def test_a_log_gives_pooling_factors_and_reuse(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*IMPORT, "--log", "log.parquet", "--optimizer", "adam", "--json"]) == 0
+    page = json.loads(capsys.readouterr().out)
+    assert page["assumed"] == []
+    users, countries, items = ShardingTask.load("task.json").tables
+    assert (users.pooling_factor, countries.pooling_factor, items.pooling_factor) == (1.8, 0.9, 1.8)
+    assert countries.ids == UniformIds()
+    assert countries.reuse_histogram == (1.0, *(0.0,) * 16)
+    assert main([*IMPORT, "--log", "log.parquet", "--samples", "9", "--force"]) == 0
+    assert [t.pooling_factor for t in ShardingTask.load("task.json").tables] == [2.0, 1.0, 2.0]
+
+
+def test_pooling_factors_and_a_reserve(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("factors.json").write_text('{"country": 7, "users.id": 2.5}')
+    options = ["--pooling-factors", "factors.json", "--memory-gib", "2", "--reserve", "torchrec", "--reserve-gib", "1"]
+    assert main([*IMPORT, *options]) == 0
+    out = capsys.readouterr().out
+    assert "reserved on each device: 1.300 GiB at most" in out
+    assert "assumed: 1 id per sample for 1 of 3 tables" in out
+    task = ShardingTask.load("task.json")
+    assert [t.pooling_factor for t in task.tables] == [2.5, 7.0, 1.0]
+    inputs = 20 * (8 // 4) * 10.5 * 8
+    assert task.topology.memory_bytes[0] == 2**31 - -(-(0.15 * 2**31 + 6 * 15 * 4 + inputs + 2**30) // 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["toy_model:fail"], "'toy_model:fail' made no model: ValueError: no such thing; --materialize"),
+        (["toy_model:nothing"], "returned NoneType: expected a torch.nn.Module"),
+        (["toy_model:linear"], "Linear has no EmbeddingBagCollection"),
+        (["toy_model"], "expected module:function"),
+        (["toy_model:mak"], "no class 'mak'"),
+        (["nowhere:make"], "cannot import 'nowhere'"),
+        (["toy_model:make", "--log", "none.parquet"], "cannot read none.parquet"),
+        (["toy_model:make", "--log", "toy_model.py"], "not a Parquet file"),
+        (["toy_model:make", "--log", "log.parquet", "--pooling-factors", "x.json"], "leave one out"),
+        (["toy_model:make", "--memory-gib", "0.000001"], "no plan can fit"),
+        (["toy_model:make", "--reserve-gib", "100"], "nothing is left for tables"),
+        (["toy_model:make", "--reserve", "much"], "unknown reserve 'much'"),
+    ],
+)
+def test_what_is_wrong_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["import-torchrec", *arguments, *IMPORT[2:]]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not Path("task.json").exists()
+
+
+def test_an_export_is_refused_for_another_model_or_a_plan_that_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(IMPORT) == 0
+    Path("plan.json").write_text('{"users.id": 0, "users.country": 1, "towers.items.id": 9}')
+    export = ["plan", "export", "task.json", "plan.json", "-o", "torchrec.json"]
+    assert main(export) == 1
+    assert "on device 9" in capsys.readouterr().err
+    Path("plan.json").write_text('{"users.id": 0, "users.country": 1, "towers.items.id": 2}')
+    assert main([*export, "--model", "toy_model:linear"]) == 2
+    assert main(["plan", "import", "task.json", "plan.json", "-o", "again.json"]) == 2
+    assert "no such field" in capsys.readouterr().err
+
+
+def test_logs_that_hold_no_ids_are_refused() -> None:
+    with pytest.raises(InputError, match="column 'label': holds double, expected whole numbers"):
+        read_log("log.parquet", ["label"])
+    with pytest.raises(InputError, match="column 'holes': a list holds 10 empty values"):
+        read_log("log.parquet", ["holes"])
+    with pytest.raises(InputError, match=r"unknown column in log.parquet 'id_id': did you mean id_ids"):
+        read_log("log.parquet", ["id_id"])
+    pyarrow.parquet.write_table(pa.table({"a": pa.array([], pa.int64())}), "empty.parquet")
+    with pytest.raises(InputError, match="has no samples"):
+        read_log("empty.parquet", ["a"])

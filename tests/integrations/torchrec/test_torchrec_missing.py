@@ -1,0 +1,45 @@
+"""Without TorchRec: the adapter says what to install, and nothing else needs it."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import pytest
+
+from shardgym import ShardGymError
+from shardgym.cli import main
+from shardgym.errors import MissingDependencyError
+
+COMMANDS = "pip install 'shardgym[torchrec]' && pip install --no-deps torchrec==1.8.0"
+
+
+@pytest.fixture
+def without_torchrec(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("shardgym.integrations")]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("torchrec", *(name for name in sys.modules if name.startswith("torchrec."))):
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+@pytest.mark.usefixtures("without_torchrec")
+def test_the_adapter_says_what_to_install() -> None:
+    with pytest.raises(MissingDependencyError, match="needs 'torchrec', which is not installed") as raised:
+        importlib.import_module("shardgym.integrations.torchrec")
+    assert raised.value.command == COMMANDS
+    assert isinstance(raised.value, ShardGymError)
+
+
+@pytest.mark.usefixtures("without_torchrec")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["import-torchrec", "m:f", "--devices", "2", "--batch-size", "8"],
+        ["plan", "export", "tiny-v1/0", "p.json"],
+        ["plan", "import", "tiny-v1/0", "p.json"],
+    ],
+)
+def test_commands_say_so_too(command: list[str], capsys: pytest.CaptureFixture[str], tmp_path) -> None:
+    assert main([*command, "-o", str(tmp_path / "out.json")]) == 2
+    assert COMMANDS in capsys.readouterr().err
+    assert main(["list", "solvers"]) == 0

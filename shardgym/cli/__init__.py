@@ -53,6 +53,7 @@ COMMANDS = {
     "drop": CommandEntry("run", "drop", "take a solver, a seed or tasks out of a folder of records"),
     "verify": CommandEntry("run", "verify", "score stored plans again and compare"),
     "leaderboard": CommandEntry("run", "leaderboard", "ranked tables from stored records"),
+    "plot": CommandEntry("run", "plot", "performance profiles, cost against time, and groups of tasks, for papers"),
     "check-solver": CommandEntry("checks", "check_solver", "whether a solver keeps the rules of the interface"),
     "collect": CommandEntry("simulator", "collect", "measured shard sets and exchanges to train simulators on"),
     "pool check": CommandEntry("checks", "pool_check", "a synthetic pool against the published statistics"),

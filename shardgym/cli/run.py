@@ -34,6 +34,7 @@ from shardgym.evaluation.verify import RULE, RecordCheck
 from shardgym.evaluation.verify.solve_again import TIMEOUT_S as VERIFY_TIMEOUT_S
 from shardgym.files import write_whole
 from shardgym.leaderboard import load_boards, rank, render
+from shardgym.leaderboard.plots import PLOT_FORMATS, write_plots
 from shardgym.leaderboard.ranking import HEURISTICS
 from shardgym.leaderboard.tables import FORMATS, to_dict
 from shardgym.progress import log_to_stderr
@@ -291,4 +292,29 @@ def leaderboard(paths: tuple[str, ...], suite_name: str | None, table_format: st
         print_json([to_dict(ranking) for ranking in rankings])
     else:
         print(render(rankings, table_format, details=details))
+    return 0
+
+
+@click.command("plot", cls=Command)
+@click.argument("paths", nargs=-1, metavar="[PATH]...")
+@click.option("--suite", "suite_name", metavar="NAME", help="Only this suite.")
+@click.option(
+    "--format", "file_format", type=OneOf("format", PLOT_FORMATS), default="svg", help=", ".join(PLOT_FORMATS)
+)
+@click.option("--out", type=folder, default="plots", help="Where the plots go.")
+@json_option
+def plot(paths: tuple[str, ...], suite_name: str | None, file_format: str, out: Path, as_json: bool) -> int:
+    """Draw stored records: three plots for every table that leaderboard prints.
+
+    PATH is a folder of runs, or a records file; without one it is the folder results.
+
+    SUITE-JUDGE-profile: share of plans within a factor of the best one of their task. SUITE-JUDGE-pareto: cost against
+    median solving time. SUITE-JUDGE-groups: cost by group of tasks, with intervals. Needs matplotlib.
+    """
+    rankings = [rank(board) for board in load_boards(paths or ("results",), suite_name)]
+    files = [str(file) for ranking in rankings for file in write_plots(ranking, out, file_format)]
+    if as_json:
+        print_json({"files": files})
+    else:
+        print("\n".join(files))
     return 0

@@ -9,22 +9,18 @@ import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from shardgym.arguments import check_name
 from shardgym.costs.base import CONFIG as COST_CONFIG
 from shardgym.costs.base import PlanCost
-from shardgym.errors import InputError, import_extra
+from shardgym.errors import InputError
 from shardgym.files import make_folder, read_lines, write_whole
 from shardgym.plan import ShardingPlan
 from shardgym.records import CONFIG, Digest, Name, Record, Whole, canonical_json
 from shardgym.task import ShardingTask
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 RECORDS = "records.jsonl"
 RUN_INFO = "run.json"
@@ -259,47 +255,6 @@ def read_records(path: str | Path) -> list[Result]:
             )
         results.append(result)
     return results
-
-
-#: Of the table that `read_results` returns.
-COLUMNS = [
-    "suite", "task_index", "task_hash", "solver", "made_from", "seed", "status", "reason", "total_ms",
-    "standard_error_ms", "solve_time_s", "cpu_time_s", "training_time_s", "time_limit_s", "weights_digest", "judge",
-    "judge_version", "oracle", "hardware", "started", "commit", "file",
-]  # fmt: skip
-
-#: Columns of numbers that a record may lack.
-NUMBERS = ("total_ms", "standard_error_ms", "cpu_time_s", "training_time_s", "time_limit_s")
-
-
-def read_results(path: str | Path) -> pd.DataFrame:
-    """Read results into a pandas DataFrame, one row per record, in the order of files and lines.
-
-    The columns are `COLUMNS`: fields of `Result`, `made_from` being the name where there is no label, and of its cost
-    `total_ms`, `standard_error_ms` and `judge_version`. Where there is no number, it is NaN.
-
-    Args:
-        path: a records file, or a folder that is searched for `records.jsonl`.
-
-    Raises:
-        InputError: there are no records, or a line is damaged; file and line are named.
-        MissingDependencyError: pandas is not installed.
-    """
-    pandas = import_extra("pandas", "reading results into a table", extra="pandas")
-    rows = []
-    for file in record_files([check_name("path", path)]):
-        for result in read_records(file):
-            cost = result.cost if result.status == "ok" else None
-            row = {column: getattr(result, column, None) for column in COLUMNS}
-            row["made_from"] = result.made_from or result.solver
-            row["total_ms"] = None if cost is None else cost.total_ms
-            row["standard_error_ms"] = None if cost is None or not cost.noise else cost.noise * cost.total_ms
-            row["judge_version"] = None if result.cost is None else result.cost.version
-            rows.append(row | {"file": str(file)})
-    if not rows:
-        raise InputError(f"{path}: no records yet; expected at least one whole line")
-    frame: pd.DataFrame = pandas.DataFrame(rows, columns=COLUMNS)
-    return frame.astype(dict.fromkeys(NUMBERS, float))
 
 
 class TaskSequence(Protocol):

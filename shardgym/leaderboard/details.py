@@ -74,6 +74,19 @@ class Details:
         )
 
 
+def pareto_front(times: Floats, costs: Floats) -> Bools:
+    """Say which solvers no other one dominates: none is at least as fast and as cheap, and better in one of the two.
+
+    Args:
+        times: seconds per plan by solver, shape (n,).
+        costs: of plans, shape (n,).
+    """
+    no_worse = (times[:, None] <= times) & (costs[:, None] <= costs)
+    better = (times[:, None] < times) | (costs[:, None] < costs)
+    dominated: Bools = np.any(no_worse & better, axis=0)
+    return ~dominated
+
+
 def _group_ratio(counted_ms: Floats, base_ms: Floats, tasks: Bools) -> GroupRatio:
     """Compare costs of shape (seeds, T) with those of the base on some tasks."""
     logs = np.log(counted_ms[:, tasks] / base_ms[tasks])

@@ -60,6 +60,21 @@ def test_folders_below_are_read_and_a_line_that_was_cut_off_is_left_out(tmp_path
     assert frame.groupby("file").size().tolist() == [3, 2]
 
 
+def test_several_folders_and_patterns_are_one_table(tmp_path):
+    for name in ("a", "b", "c"):
+        run(tmp_path / "runs" / name, [TOY + "Halves"])
+    folders = [tmp_path / "runs" / "a", str(tmp_path / "runs" / "c")]
+    frame = shardgym.read_results(folders)
+    assert frame.groupby("file").size().tolist() == [3, 3]
+    assert len(shardgym.read_results(str(tmp_path / "runs" / "[ab]"))) == 6
+    assert len(shardgym.read_results(tmp_path / "**" / "records.jsonl")) == 9
+    assert len(shardgym.read_results([*folders, tmp_path / "runs" / "*"])) == 9
+    with pytest.raises(shardgym.InputError, match=r"fits no file or folder: expected a pattern"):
+        shardgym.read_results(tmp_path / "runs" / "d*")
+    with pytest.raises(shardgym.InputError, match="no records yet"):
+        shardgym.read_results([])
+
+
 def test_what_cannot_be_read_is_one_line(tmp_path):
     with pytest.raises(shardgym.InputError, match="does not exist"):
         shardgym.read_results(tmp_path / "nowhere")

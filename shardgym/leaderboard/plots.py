@@ -1,0 +1,144 @@
+"""Boards as plots for papers: performance profiles, cost against solving time, and groups of tasks."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardgym.errors import UnknownNameError, import_extra
+from shardgym.files import make_folder
+from shardgym.leaderboard.details import Details, pareto_front
+from shardgym.leaderboard.ranking import Ranking
+from shardgym.leaderboard.reference import BASE
+from shardgym.leaderboard.statistics import performance_profile
+from shardgym.leaderboard.tables import title
+
+PLOT_FORMATS = ("svg", "pdf", "png")
+
+#: Ends of the axis of performance profiles: a plan may cost so many times the best one.
+_PROFILE_END = 2.0
+_COLUMN_INCHES = 3.4
+#: Fonts that printers take, text that can be searched, and files that are equal when figures are.
+_STYLE = {"pdf.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "shardgym", "font.size": 8}
+
+
+def write_plots(ranking: Ranking, folder: Path, file_format: str = "svg") -> list[Path]:
+    """Write the plots of a ranking; a plot that has nothing to show is left out.
+
+    Args:
+        ranking: what to plot.
+        folder: where files are written; made if need be.
+        file_format: one of `PLOT_FORMATS`.
+
+    Returns:
+        The files: SUITE-JUDGE-profile, -pareto and -groups.
+
+    Raises:
+        UnknownNameError: no such format.
+        MissingDependencyError: matplotlib is not installed.
+        InputError: the folder cannot be made.
+    """
+    if file_format not in PLOT_FORMATS:
+        raise UnknownNameError("format", file_format, PLOT_FORMATS)
+    make_folder(folder)
+    key = ranking.board.key
+    place = [] if ranking.board.place is None else [ranking.board.place]
+    stem = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join([key.suite, key.judge, *place])).strip("-.")
+    details = Details.of(ranking)
+    drawn: dict[str, tuple[float, float, Callable[[Any], None]]] = {}
+    if details.solvers and ranking.num_tasks:
+        drawn["profile"] = 2 * _COLUMN_INCHES, 3.2, lambda figure: _draw_profile(figure, ranking)
+        drawn["pareto"] = 2 * _COLUMN_INCHES, 3.6, lambda figure: _draw_pareto(figure, ranking)
+    if details.groups and ranking.has_base and details.solvers:
+        height = math.ceil(len(details.groups) / 3) * (0.7 + 0.13 * len(details.solvers))
+        drawn["groups"] = 2 * _COLUMN_INCHES, height, lambda figure: _draw_groups(figure, details)
+    files = []
+    for name, (width, height, draw) in drawn.items():
+        path = folder / f"{stem}-{name}.{file_format}"
+        with _figure(path, width, height) as figure:
+            draw(figure)
+            figure.suptitle(_plain(title(ranking)), fontsize=8)
+        files.append(path)
+    return files
+
+
+@contextmanager
+def _figure(path: Path, width: float, height: float) -> Iterator[Any]:
+    """Yield a figure of so many inches that is written at the end, without touching matplotlib's global state."""
+    matplotlib = import_extra("matplotlib", "plots", extra="plot")
+    with matplotlib.rc_context(_STYLE):
+        figure = import_extra("matplotlib.figure", "plots", extra="plot").Figure((width, height), layout="constrained")
+        yield figure
+        # Without the date, the same records give the same file.
+        metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix, {})
+        figure.savefig(path, metadata=metadata, dpi=200)
+
+
+def _draw_profile(figure: Any, ranking: Ranking) -> None:
+    """Draw the share of plans within a factor of the best plan of their task."""
+    axes = figure.subplots()
+    factors = np.linspace(1.0, _PROFILE_END, 401)
+    complete = [results for results in ranking.results if results.is_complete]
+    profile = performance_profile([results.failing_ms for results in complete], factors)
+    for number, (results, shares) in enumerate(zip(complete, profile, strict=True)):
+        style = ("-", "--", ":")[number // 10 % 3]
+        axes.step(factors, 100 * shares, style, where="post", linewidth=1, label=_plain(results.solver))
+    axes.set(
+        xlabel="cost / cost of the best plan of the task", ylabel="plans [%]", xlim=(1, _PROFILE_END), ylim=(0, 101)
+    )
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside right upper", fontsize=6)
+
+
+def _draw_pareto(figure: Any, ranking: Ranking) -> None:
+    """Draw costs with their intervals against median solving times, and the solvers that no other one dominates."""
+    axes = figure.subplots()
+    rows = [row for row in ranking.rows if row.completeness == 1]
+    costs = np.array([row.relative if ranking.has_base else 1 + row.gap for row in rows])
+    times = np.array([row.median_s for row in rows])
+    for number, (row, cost, seconds) in enumerate(zip(rows, costs, times, strict=True), start=1):
+        interval = row.relative_interval if ranking.has_base else None
+        ends = None if interval is None else [[cost - interval.low], [interval.high - cost]]
+        label = f"{number} {_plain(row.solver)}"
+        axes.errorbar(seconds, cost, yerr=ends, fmt="o", markersize=3, linewidth=0.7, label=label)
+        axes.annotate(str(number), (seconds, cost), (3, 3), textcoords="offset points", fontsize=6)
+    front = pareto_front(times, costs)
+    order = np.argsort(times[front])
+    axes.step(times[front][order], costs[front][order], "k--", where="post", linewidth=0.7, zorder=0)
+    axes.set(xscale="log", xlabel="median time per plan [s]")
+    axes.set_ylabel(f"cost / cost of {BASE if ranking.has_base else 'the best solver'}")
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside right upper", fontsize=6)
+
+
+def _draw_groups(figure: Any, details: Details) -> None:
+    """Draw a panel for every group of tasks: bars of cost relative to the base, with their intervals."""
+    num_rows = math.ceil(len(details.groups) / 3)
+    panels = figure.subplots(num_rows, 3, sharex=True, sharey=True, squeeze=False).ravel()
+    places = np.arange(len(details.solvers))
+    for axes, (group, count) in zip(panels, details.groups.items(), strict=False):
+        ratios = np.array([own.ratio for own in details.ratios[group]])
+        axes.barh(places, ratios, height=0.7)
+        for place, (ratio, interval) in enumerate(details.ratios[group]):
+            if interval is not None:
+                axes.errorbar(
+                    ratio, place, xerr=[[ratio - interval.low], [interval.high - ratio]], color="k", linewidth=0.7
+                )
+        axes.axvline(1.0, color="k", linewidth=0.5)
+        axes.set_title(f"{group} ({count} task{'s' if count > 1 else ''})", fontsize=7)
+        axes.set_yticks(places, [_plain(solver) for solver in details.solvers], fontsize=6)
+    panels[0].invert_yaxis()
+    for axes in panels[len(details.groups) :]:
+        axes.set_axis_off()
+    figure.supxlabel(f"cost / cost of {BASE}", fontsize=8)
+
+
+def _plain(text: str) -> str:
+    """Return text that matplotlib does not read as a formula."""
+    return text.replace("$", r"\$")

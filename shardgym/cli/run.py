@@ -34,6 +34,7 @@ from shardgym.evaluation.verify import RULE, RecordCheck
 from shardgym.evaluation.verify.solve_again import TIMEOUT_S as VERIFY_TIMEOUT_S
 from shardgym.files import write_whole
 from shardgym.leaderboard import load_boards, rank, render
+from shardgym.leaderboard.page import render_page
 from shardgym.leaderboard.plots import PLOT_FORMATS, write_plots
 from shardgym.leaderboard.ranking import HEURISTICS
 from shardgym.leaderboard.tables import FORMATS, to_dict
@@ -43,6 +44,7 @@ from shardgym.suites.spec import CostChoice, Track
 
 DEFAULT_SOLVERS = ("random", *HEURISTICS, "neuroshard", "neuroshard_plus")
 TABLE = "table.md"
+HTML = "html"
 
 
 @click.command("run", cls=Command)
@@ -273,12 +275,21 @@ def _print_rows(rows: Iterable[RecordCheck]) -> None:
 @click.command("leaderboard", cls=Command)
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
 @click.option("--suite", "suite_name", metavar="NAME", help="Only this suite.")
-@click.option("--format", "table_format", type=OneOf("format", FORMATS), default="text", help=" or ".join(FORMATS))
 @click.option(
-    "--details", is_flag=True, help="Groups of tasks, performance profiles, pairs of solvers, and all notes, too."
-)
+    "--format", "table_format", type=OneOf("format", (*FORMATS, HTML)), default="text",
+    help=f"{', '.join(FORMATS)}, or {HTML}: a page with charts and plans, which needs plotly.",
+)  # fmt: skip
+@click.option("--details", is_flag=True, help="Groups of tasks, performance profiles, pairs of solvers, and all notes.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write there, and print the name.")
 @json_option
-def leaderboard(paths: tuple[str, ...], suite_name: str | None, table_format: str, details: bool, as_json: bool) -> int:
+def leaderboard(
+    paths: tuple[str, ...],
+    suite_name: str | None,
+    table_format: str,
+    details: bool,
+    out: Path | None,
+    as_json: bool,
+) -> int:
     """Print ranked tables from stored records.
 
     PATH is a folder of runs, or a records file; without one it is the folder results.
@@ -286,12 +297,20 @@ def leaderboard(paths: tuple[str, ...], suite_name: str | None, table_format: st
     Records of different suites, judges or hardware go into different tables. Records of the same from several folders
     share one, unless two of the folders hold the same solver, task and seed, or different tasks under one index: none
     is preferred then, each of these folders has its own table, which names it and says why.
+
+    --format html makes one file that needs no network: tables to sort and filter, cost against solving time, tasks,
+    performance profiles, groups, and the plans themselves, two beside each other.
     """
     rankings = [rank(board) for board in load_boards(paths or ("results",), suite_name)]
     if as_json:
         print_json([to_dict(ranking) for ranking in rankings])
+        return 0
+    text = render_page(rankings) if table_format == HTML else render(rankings, table_format, details=details)
+    if out is None:
+        print(text)
     else:
-        print(render(rankings, table_format, details=details))
+        write_whole(out, text)
+        print(out)
     return 0
 
 

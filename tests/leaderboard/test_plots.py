@@ -33,9 +33,9 @@ def test_the_command_writes_three_plots_that_are_the_same_again(tmp_path, monkey
     assert [(tmp_path / file).read_bytes() for file in files] == first
 
 
-def test_boards_without_a_base_or_tasks_at_hand_have_no_groups_and_odd_names_are_plain_text(tmp_path):
+def test_boards_without_a_base_or_tasks_at_hand_have_no_groups_and_odd_names_make_file_names(tmp_path):
     pytest.importorskip("matplotlib", reason="needs the extra 'plot'")
-    board = board_of(tmp_path, {r"$\frac{1$": [1.0, 2.0], "<b>": [2.0, "error"]}, suite="../odd name")
+    board = board_of(tmp_path, {"a:B,c=1": [1.0, 2.0], "b (2)": [2.0, "error"]}, suite="../odd name")
     files = write_plots(rank(board), tmp_path / "plots", "pdf")
     assert [file.name for file in files] == ["odd-name-lab-cost-profile.pdf", "odd-name-lab-cost-pareto.pdf"]
     assert all(file.read_bytes().startswith(b"%PDF") for file in files)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from shardgym.errors import import_extra
 from shardgym.leaderboard.page.data import board_data
@@ -26,8 +27,13 @@ def render_page(rankings: Sequence[Ranking]) -> str:
     Raises:
         MissingDependencyError: plotly is not installed.
     """
+    return page_of([board_data(ranking) for ranking in rankings])
+
+
+def page_of(boards: Sequence[dict[str, Any]]) -> str:
+    """Return the page of what `board_data` returned for some boards; raises `MissingDependencyError`."""
     plotly = import_extra("plotly.offline", "the page of boards", extra="site").get_plotlyjs()
-    data = json.dumps([board_data(ranking) for ranking in rankings], separators=(",", ":"), allow_nan=False)
+    data = json.dumps(boards, separators=(",", ":"), allow_nan=False)
     # Filled in one pass: what is filled in is not searched for more places.
     page = (_HERE / "page.html").read_text(encoding="utf-8")
     parts = {

@@ -37,6 +37,7 @@ from shardgym.leaderboard import load_boards, rank, render
 from shardgym.leaderboard.page import render_page
 from shardgym.leaderboard.plots import PLOT_FORMATS, write_plots
 from shardgym.leaderboard.ranking import HEURISTICS
+from shardgym.leaderboard.reference import BASE, is_repeatable
 from shardgym.leaderboard.tables import FORMATS, to_dict
 from shardgym.progress import log_to_stderr
 from shardgym.suites import Suite, load_suite, suite_names
@@ -107,6 +108,8 @@ def run(
     FOLDER/records.jsonl as soon as the task is scored, failures included. Killed at any moment, the same command
     continues. At the end the ranked table is printed and written to FOLDER/table.md.
 
+    Tables are relative to size_lookup_greedy. Where the judge measures, it runs with any solvers.
+
     Every solver works in a process of its own. One that crashes, exits or takes longer than --timeout loses that plan,
     which is recorded as an error, and the run goes on.
 
@@ -121,6 +124,9 @@ def run(
     track = _choose_track(suite, cost, oracle, device)
     out = out or Path("results") / f"{suite.name}-{track.judge.cost.replace(':', '.')}"
     specs = [parse_labelled_spec(text) for text in solvers or suite.solvers or DEFAULT_SOLVERS]
+    if not is_repeatable(track.judge.cost) and all((label or spec.name) != BASE for label, spec in specs):
+        # Tables are relative to it, and this judge cannot be asked later what its plans would have cost.
+        specs.append(parse_labelled_spec(BASE))
     try:
         # What a solver prints is not part of the result.
         with contextlib.redirect_stdout(sys.stderr), log_to_stderr(info=not as_json):

@@ -32,6 +32,11 @@ _REPEATABLE = {"roofline": {"hardware"}, "simulator": {"hardware", "role"}}
 WORST_FACTOR = 2.0
 
 
+def is_repeatable(judge: str) -> bool:
+    """Whether a judge of this name can be asked again for costs of other plans, anywhere and with the same answer."""
+    return judge in _REPEATABLE
+
+
 def first_fit(task: ShardingTask) -> ShardingPlan:
     """Return the fallback plan: every table on the first device with room, largest first, cut where none has.
 

@@ -242,3 +242,13 @@ def test_a_suite_names_the_solvers_that_run_by_default(command, tmp_path, capsys
     assert main([*command, "--out", "unnamed"]) == 0
     (ranking,) = json.loads(capsys.readouterr().out)["rankings"]
     assert {row["solver"] for row in ranking["rows"]} == set(DEFAULT_SOLVERS)
+
+
+def test_the_base_of_tables_runs_with_any_solvers_where_the_judge_cannot_be_asked_again(command, capsys):
+    measured = [*command[:4], "evaluation_toys:DriftingCost", *command[5:], "--solver", "random"]
+    assert main([*measured, "--out", "measured"]) == 0
+    (ranking,) = json.loads(capsys.readouterr().out)["rankings"]
+    assert {row["solver"] for row in ranking["rows"]} == {"random", "size_lookup_greedy"}
+    assert main([*measured, "--solver", "size_lookup_greedy", "--out", "named"]) == 0
+    (ranking,) = json.loads(capsys.readouterr().out)["rankings"]
+    assert len(ranking["rows"]) == 2

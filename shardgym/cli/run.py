@@ -19,6 +19,7 @@ from shardgym.cli.options import (
     folder,
     json_option,
     natural,
+    open_cost,
     parse_labelled_spec,
     parse_spec,
     positive,
@@ -287,6 +288,7 @@ def _print_rows(rows: Iterable[RecordCheck]) -> None:
 )  # fmt: skip
 @click.option("--details", is_flag=True, help="Groups of tasks, performance profiles, pairs of solvers, and all notes.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write there, and print the name.")
+@click.option("--also", "also_name", metavar="COST", help="A column of what this cost says of the plans, too.")
 @json_option
 def leaderboard(
     paths: tuple[str, ...],
@@ -294,6 +296,7 @@ def leaderboard(
     table_format: str,
     details: bool,
     out: Path | None,
+    also_name: str | None,
     as_json: bool,
 ) -> int:
     """Print ranked tables from stored records.
@@ -308,10 +311,12 @@ def leaderboard(
     performance profiles, groups, and the plans themselves, two beside each other.
     """
     rankings = [rank(board) for board in load_boards(paths or ("results",), suite_name)]
-    if as_json:
-        print_json([to_dict(ranking) for ranking in rankings])
-        return 0
-    text = render_page(rankings) if table_format == HTML else render(rankings, table_format, details=details)
+    with contextlib.nullcontext() if also_name is None else open_cost(also_name, None) as also:
+        if as_json:
+            print_json([to_dict(ranking, also) for ranking in rankings])
+            return 0
+        is_page = table_format == HTML
+        text = render_page(rankings) if is_page else render(rankings, table_format, details=details, also=also)
     if out is None:
         print(text)
     else:

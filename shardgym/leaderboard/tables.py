@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 
 from tabulate import tabulate
 
+from shardgym.costs.base import CostModel
 from shardgym.errors import UnknownNameError
 from shardgym.leaderboard.details import FACTORS, Details
 from shardgym.leaderboard.notes import PAGE, footer, notes
 from shardgym.leaderboard.ranking import Ranking, Row
 from shardgym.leaderboard.reference import BASE
+from shardgym.leaderboard.second_opinion import SecondOpinion, second_opinion
 from shardgym.leaderboard.statistics import Interval
 from shardgym.suites import load_suite, suite_names
 
@@ -33,7 +35,14 @@ class Column(NamedTuple):
     optional: bool = False
 
 
-def render(rankings: Sequence[Ranking], style: str = "text", *, details: bool = False, link: str = PAGE) -> str:
+def render(
+    rankings: Sequence[Ranking],
+    style: str = "text",
+    *,
+    details: bool = False,
+    link: str = PAGE,
+    also: CostModel | None = None,
+) -> str:
     """Return tables with headings and footers.
 
     Args:
@@ -41,6 +50,7 @@ def render(rankings: Sequence[Ranking], style: str = "text", *, details: bool = 
         style: "text" or "md".
         details: whether groups of tasks, performance profiles, pairs of solvers and all notes follow every table.
         link: where columns are explained.
+        also: a cost model that scores the stored plans, too; it ranks nothing.
 
     Raises:
         UnknownNameError: no such style.
@@ -50,9 +60,11 @@ def render(rankings: Sequence[Ranking], style: str = "text", *, details: bool = 
     parts = []
     for ranking in rankings:
         bullet = "- " if style == "md" else ""
-        lines = "\n".join(bullet + line for line in footer(ranking, link))
+        opinion = None if also is None else second_opinion(ranking, also)
+        remarks = [*footer(ranking, link), *([] if opinion is None else [_remark(opinion)])]
+        lines = "\n".join(bullet + line for line in remarks)
         heading = "## " if style == "md" else ""
-        parts.append(f"{heading}{title(ranking)}\n\n{_main_table(ranking, style)}\n\n{lines}")
+        parts.append(f"{heading}{title(ranking)}\n\n{_main_table(ranking, style, opinion)}\n\n{lines}")
         if details:
             parts.append(render_details(ranking, style))
     return "\n\n".join(parts)
@@ -69,7 +81,7 @@ def title(ranking: Ranking) -> str:
     return f"{key.suite}: {number} task{'' if size == 1 else 's'}, judged by {key.judge}{on}{place}"
 
 
-def columns(ranking: Ranking) -> list[Column]:
+def columns(ranking: Ranking, opinion: SecondOpinion | None = None) -> list[Column]:
     """Return the columns of the table of a ranking."""
     rows = ranking.rows
     several = any(row.num_seeds > 1 for row in rows)
@@ -88,13 +100,23 @@ def columns(ranking: Ranking) -> list[Column]:
         Column("complete", [_completeness(row) for row in rows], optional=True),
         Column("gap to bound", [_gap(row.bound_gap) for row in rows], optional=True),
     ]
+    if opinion is not None:
+        ratios = [opinion.ratios[row.solver] for row in rows]
+        found.append(Column(f"by {opinion.cost}", [_figure(ratio, f"{ratio:.3f}") for ratio in ratios]))
     return [column for column in found if not column.optional or set(column.cells) != {"-"}]
 
 
-def _main_table(ranking: Ranking, style: str) -> str:
+def _remark(opinion: SecondOpinion) -> str:
+    return (
+        f"by {opinion.cost}: what that cost, on {opinion.hardware}, says of the same plans, relative to those of "
+        f"{opinion.reference}. It ranks nothing."
+    )
+
+
+def _main_table(ranking: Ranking, style: str, opinion: SecondOpinion | None) -> str:
     if not ranking.rows:
         return "no solver"
-    return _table(columns(ranking), style)
+    return _table(columns(ranking, opinion), style)
 
 
 def _table(shown: Sequence[Column], style: str) -> str:
@@ -133,8 +155,8 @@ def render_details(ranking: Ranking, style: str = "text") -> str:
     return "\n\n".join([*parts, "\n".join(bullet + note for note in notes(ranking))])
 
 
-def to_dict(ranking: Ranking) -> dict[str, Any]:
-    """Return a ranking JSON-ready; figures that do not exist are None."""
+def to_dict(ranking: Ranking, also: CostModel | None = None) -> dict[str, Any]:
+    """Return a ranking JSON-ready; figures that do not exist are None. For `also`, see `render`."""
     key = ranking.board.key
     details = Details.of(ranking)
     return {
@@ -156,7 +178,12 @@ def to_dict(ranking: Ranking) -> dict[str, Any]:
         },
         "footer": footer(ranking),
         "notes": notes(ranking),
+        "also": None if also is None else _opinion_dict(second_opinion(ranking, also)),
     }
+
+
+def _opinion_dict(opinion: SecondOpinion | None) -> dict[str, Any] | None:
+    return None if opinion is None else _json_ready(vars(opinion))
 
 
 def _json_ready(value: Any) -> Any:

@@ -1,13 +1,14 @@
-"""Our plans against those of TorchRec's planner, by TorchRec's rating, roofline and the simulator; planning times.
+"""Our plans against those of TorchRec's planner, by TorchRec's rating and ours; and planning times.
 
     python benchmarks/torchrec_planner.py costs [--group NAME ...] [--solver NAME ...] [--tasks N] [--losses FILE]
     python benchmarks/torchrec_planner.py times [--tables N ...]                          (both: [--page FILE] [--json])
 
 `costs`: TorchRec plans every task three times, as it comes, with its perf-sorted partitioner, and as the best of
-several least widths. It always plans by its own rating. Ours plan by the cost that is compared. Figures are geometric
-means over tasks of our cost over that of TorchRec's plan. "best" is the cheapest of the three, task by task, and
-"worst task" the largest ratio to it. A task for which TorchRec finds no plan is counted under "TorchRec has none".
-`--losses` writes the tasks where the best of TorchRec's is cheaper than ours, as JSON.
+several least widths. It always plans by its own rating. Ours plan by the cost that is compared: the rating,
+`roofline`, and the simulator for tasks of its size, the model `gpu` for those on GPUs. Figures are geometric means over
+tasks of our cost over that of TorchRec's plan. "best" is the cheapest of the three, task by task, and "worst task" the
+largest ratio to it. A task for which TorchRec finds no plan is counted under "TorchRec has none". `--losses` writes the
+tasks where the best of TorchRec's is cheaper than ours, as JSON.
 
 `times`: seconds of processor time of one plan, importing and compiling apart. Tables are drawn from the synthetic pool,
 for 8 devices, so that memory does not bind. Ours plan by TorchRec's rating, as TorchRec does; ratings are over that of
@@ -38,7 +39,7 @@ from tqdm import tqdm
 from shardgym import ShardingPlan, ShardingTask, Topology, load_pool, load_suite, make_cost, make_solver
 from shardgym.costs.base import CostModel
 from shardgym.errors import NO_PLAN, InputError, ShardGymError
-from shardgym.leaderboard.ranking import mean_ratio
+from shardgym.leaderboard.statistics import mean_ratio
 from shardgym.pools.load import load_model
 from shardgym.solver import warm_up
 from shardgym.suites import suite_names
@@ -161,7 +162,7 @@ def compare(
 
 def cost_names(group: str) -> tuple[str, ...]:
     """Return the costs that apply to the tasks of a group."""
-    return ("torchrec_rating", "roofline", *(("simulator",) if group in _CPU_SUITES else ()))
+    return ("torchrec_rating", "roofline", "simulator" if group in _CPU_SUITES else "gpu")
 
 
 def solved(

@@ -16,7 +16,7 @@ from shardgym import Topology
 #: Marks of every test module that needs TorchRec; its own code uses what torch has deprecated.
 MARKS = [
     pytest.mark.torchrec,
-    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*is deprecated:FutureWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
 ]
 
 

@@ -10,14 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from shardgym.arrays import Ints
+from shardgym.collection.space_sampling import TRANSFER_POOL
 from shardgym.costs.simulator.features import Exchanges, Groups
 from shardgym.costs.simulator.sample_files import data_files, no_exchanges, read_comm, read_compute, read_info
-from shardgym.costs.simulator.samples import CommSamples, ComputeSamples, with_role
+from shardgym.costs.simulator.samples import CommSamples, ComputeSamples, joined, with_role
 from shardgym.costs.simulator.weights import ROLES, Role
 from shardgym.errors import InputError
+from shardgym.pools import load_pool
 
 #: Roles of rows that nothing learns from.
-TEST_ROLES = ("test", "plans")
+TEST_ROLES = ("test", "plans", "transfer")
 
 #: Fewer distinct samples cannot be split into training and validation.
 LEAST_SAMPLES = 20
@@ -60,20 +62,26 @@ class DataSet(NamedTuple):
         ]  # fmt: skip
 
 
-def load_data(folder: Path) -> DataSet:
+def load_data(*folders: Path) -> DataSet:
     """Read a data set and check that nothing leaks between roles. It may lack exchanges, but not shard sets.
+
+    Args:
+        folders: one, or the oracle's and the judge's.
 
     Raises:
         InputError: a file is damaged, roles lack samples, or a table or content of the test rows is in others'.
         MissingDependencyError: pyarrow is not installed.
     """
-    has_exchanges = any(folder.glob("comm*.parquet"))
-    files = [*data_files(folder, "compute"), *(data_files(folder, "comm") if has_exchanges else [])]
-    infos = {path.name: read_info(path) for path in files}
+    folder = folders[0]
+    with_exchanges = [found for found in folders if any(found.glob("comm*.parquet"))]
+    files = [path for found in folders for path in data_files(found, "compute")]
+    files += [path for found in with_exchanges for path in data_files(found, "comm")]
+    names = {path: path.name if len(folders) == 1 else f"{path.parent.name}/{path.name}" for path in files}
+    infos = {names[path]: read_info(path) for path in files}
     tags = sorted({info.hardware for info in infos.values()})
     if len(tags) > 1:
         raise InputError(f"{folder}: hardware: files of several machines ({', '.join(tags)}), expected one")
-    all_comm = read_comm(folder) if has_exchanges else no_exchanges()
+    all_comm = joined([read_comm(found) for found in with_exchanges]) if with_exchanges else no_exchanges()
     # Exchanges have no tables that could keep roles apart, and a few of the simplest ones are drawn twice. Those that
     # are tested are not learned from.
     labels = all_comm.labels
@@ -81,10 +89,10 @@ def load_data(folder: Path) -> DataSet:
     keep = [role == "test" or content not in tested for role, content in zip(labels.role, labels.content, strict=True)]
     comm = all_comm.take(np.flatnonzero(keep))
     data = DataSet(
-        compute=read_compute(folder),
+        compute=joined([read_compute(found) for found in folders]),
         comm=comm,
         hardware=tags[0],
-        digests={path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files},
+        digests={names[path]: hashlib.sha256(path.read_bytes()).hexdigest() for path in files},
         settings={name: info.settings for name, info in infos.items()},
         left_out=len(all_comm) - len(comm),
     )
@@ -92,7 +100,14 @@ def load_data(folder: Path) -> DataSet:
     if len(comm):
         _check_roles(folder, "comm", comm)
     tested_tables = {table for role in TEST_ROLES for table in data.of(role)[0].table.tolist()}
+    reserved = {table.name for table in load_pool(TRANSFER_POOL)}
     for role in ROLES:
+        learned = reserved & set(data.of(role)[0].table.tolist())
+        if learned:
+            raise InputError(
+                f"{folder}: table '{min(learned)}' of the pool {TRANSFER_POOL} is in rows of role '{role}': nothing is "
+                "trained on that pool"
+            )
         both = tested_tables & set(data.of(role)[0].table.tolist())
         if both:
             raise InputError(f"{folder}: table '{min(both)}' is in rows for testing and in rows of role '{role}'")

@@ -12,7 +12,15 @@ from shardgym.costs.simulator.model_card import ModelCard
 from shardgym.costs.simulator.weights import Role, load_weights, networks_of, save_weights
 from shardgym.errors import InputError, import_extra
 from shardgym.files import make_folder, write_whole
-from shardgym.pretraining.assess import assess, errors_by_dim, errors_by_shards, predict_compute, rank_plans
+from shardgym.pretraining.assess import (
+    assess,
+    errors_by_dim,
+    errors_by_shards,
+    predict_compute,
+    rank_plans,
+    repeat_pairs,
+    score,
+)
 from shardgym.pretraining.data import DataSet
 from shardgym.pretraining.train import FitSettings, Progress, train_role
 from shardgym.provenance import utc_now, versions
@@ -50,6 +58,7 @@ def _pretrain_role(
 
     compute, comm = data.of(role)
     test_compute, test_comm = data.of("test")
+    elsewhere, _ = data.of("transfer")
     weights, curves = train_role(role, data.hardware, compute, comm, settings, seed, of_role)
     path = folder / f"{role}.safetensors"
     try:
@@ -58,6 +67,11 @@ def _pretrain_role(
         raise InputError(f"cannot write {path}: {error.strerror}") from None
     # Errors are those of the file that was written, through the code that serves predictions.
     networks = networks_of(load_weights(path, role, data.hardware))
+    errors = assess(networks, test_compute, test_comm) | rank_plans(networks, data.of("plans")[0])
+    if len(elsewhere):
+        pairs = repeat_pairs(elsewhere.labels)
+        transferred = predict_compute(networks, elsewhere).sum(axis=1)
+        errors["transfer_compute"] = score(transferred, elsewhere.ms.sum(axis=1), pairs)
     card = ModelCard(
         role=role,
         hardware=data.hardware,
@@ -75,7 +89,7 @@ def _pretrain_role(
             "test comm": len(test_comm),
             "comm left out": data.left_out,
         },
-        errors=assess(networks, test_compute, test_comm) | rank_plans(networks, data.of("plans")[0]),
+        errors=errors,
         error_by_shards=errors_by_shards(networks, test_compute),
         error_by_dim=errors_by_dim(networks, test_compute),
         curves=curves,

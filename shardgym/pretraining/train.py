@@ -1,4 +1,4 @@
-"""Training the networks of a simulator in torch: two architectures, each for compute and for both exchanges."""
+"""Training the parts of a simulator: networks in torch, each for compute and for both exchanges, or boosted trees."""
 
 from __future__ import annotations
 
@@ -13,20 +13,26 @@ import numpy as np
 import torch
 
 from shardgym.arrays import Floats, Ints
+from shardgym.costs.simulator.familiarity import fit_density
 from shardgym.costs.simulator.features import (
     Groups,
     comm_range_features,
+    device_parts,
     device_range_parts,
+    device_vectors,
+    exchange_vectors,
     judge_features,
     shard_range_features,
 )
 from shardgym.costs.simulator.judge_networks import DevicePairs, JudgeCommNet, JudgeComputeNet
+from shardgym.costs.simulator.monotone_networks import MonotoneCommNet, MonotoneComputeNet
 from shardgym.costs.simulator.network import Network, Ops, Params
 from shardgym.costs.simulator.oracle_networks import CommInputs, CommNet, ComputeNet
 from shardgym.costs.simulator.samples import CommSamples, ComputeSamples, ragged
-from shardgym.costs.simulator.weights import NETWORKS, Role, Weights, networks_of
-from shardgym.errors import import_extra
+from shardgym.costs.simulator.weights import NETWORKS, Density, Role, Weights, networks_of
+from shardgym.pretraining.boosting import boost_compute, boost_exchange
 from shardgym.pretraining.data import DIRECTIONS, FORWARD, exchanges_of, split
+from shardgym.pretraining.priors import fit_prior
 
 #: Takes parameters and positions of samples, and returns the loss of every member, shape (K,).
 LossOf = Callable[[Params, Ints], torch.Tensor]
@@ -54,6 +60,7 @@ class FitSettings:
         weight_decay: of AdamW, times the learning rate per step. On 2,700 measured contents 0.03, 0.3 and 2 made no
             difference on unseen tables beyond 0.001; with fewer contents, more is better.
         members: networks trained side by side, each from its own start.
+        generation: version of the simulator, 1 or 2. The judge of version 2 is boosted, which the others do not touch.
     """
 
     epochs: int = 120
@@ -62,6 +69,7 @@ class FitSettings:
     learning_rate: float = 2e-3
     weight_decay: float = 0.3
     members: int = 3
+    generation: int = 1
 
 
 @dataclasses.dataclass
@@ -106,6 +114,8 @@ def train_role(
     parts: dict[str, ComputeSamples | CommSamples] = {"compute": compute}
     if len(comm):
         parts |= dict.fromkeys(DIRECTIONS, comm)
+    if settings.generation == 2 and role == "judge":
+        return _boosted(hardware, compute, comm, seed, progress), {}
     with one_thread():
         fitted = {part: train_network(role, part, found, settings, seed, progress) for part, found in parts.items()}
     weights = Weights(
@@ -117,8 +127,10 @@ def train_role(
             name: {key: value.detach().double().numpy() for key, value in part.params.items()}
             for name, part in fitted.items()
         },
-        _feature_ranges(compute, comm),
+        _feature_ranges(compute, comm) if settings.generation == 1 else {},
         spread_limit=0.0,
+        generation=settings.generation,
+        densities=_densities(compute, comm, seed) if settings.generation == 2 else {},
     )
     # What members disagree about on held-out samples is what they may disagree about at most before predictions are
     # noted as far from the training data.
@@ -133,6 +145,33 @@ def train_role(
         for name, part in fitted.items()
     }
     return dataclasses.replace(weights, spread_limit=float(disagreement.max())), curves
+
+
+def _boosted(
+    hardware: str, compute: ComputeSamples, comm: CommSamples, seed: int, progress: Progress | None
+) -> Weights:
+    """Return the judge of version 2. It is one sum of trees, so nobody disagrees."""
+    networks = {"compute": boost_compute(compute, seed)}
+    for direction, name in enumerate(DIRECTIONS if len(comm) else ()):
+        networks[name] = boost_exchange(comm, direction, seed)
+    if progress is not None:
+        progress("trees", 1, 1)
+    return Weights(
+        "judge", hardware, tuple(np.unique(compute.precision).tolist()), tuple(np.unique(compute.optimizer).tolist()),
+        networks, {}, spread_limit=0.0, generation=2, densities=_densities(compute, comm, seed),
+    )  # fmt: skip
+
+
+def _densities(compute: ComputeSamples, comm: CommSamples, seed: int) -> dict[str, Density]:
+    """Fit the densities of what devices hold and of exchanges; a tenth of the samples says how low is too low."""
+    vectors = {"device": (device_vectors(device_parts(compute.shards), Groups(compute.counts)), compute.labels)}
+    if len(comm):
+        vectors["exchange"] = exchange_vectors(exchanges_of(comm, FORWARD)), comm.labels
+    found = {}
+    for name, (of_samples, labels) in vectors.items():
+        train, held_out = split(labels.content, seed)
+        found[name] = fit_density(of_samples[train], of_samples[held_out], seed)
+    return found
 
 
 def _feature_ranges(compute: ComputeSamples, comm: CommSamples) -> dict[str, Floats]:
@@ -165,8 +204,11 @@ def train_network(
         progress: called after every epoch.
     """
     train, valid = split(samples.labels.content, seed)
-    name, (fixed, loss_of) = _problem(role, part, samples, train)
-    layers = initial_layers(NETWORKS[role][part], settings.members, seed + _SEEDS[role, part == "compute"])
+    name, (fixed, loss_of) = _problem(role, part, samples, train, settings.generation)
+    network = NETWORKS[settings.generation, role][part]
+    layers = initial_layers(network, settings.members, seed + _SEEDS[role, part == "compute"])
+    bounds = _bounds(network)
+    start_within(layers, bounds)
     constants = {key: _tensor(value) for key, value in fixed.items()}
     rng = np.random.default_rng([seed, 11])
     optimizer = torch.optim.AdamW(layers.values(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
@@ -184,6 +226,8 @@ def train_network(
             loss = loss_of({**layers, **constants}, batch)
             loss.sum().backward()  # type: ignore[no-untyped-call]
             optimizer.step()
+            for key, (low, high) in bounds.items():
+                layers[key].detach().clamp_(low, high)
             scheduler.step()
             losses.append(float(loss.detach().mean()))
         with torch.no_grad():
@@ -201,35 +245,68 @@ def train_network(
     return fitted
 
 
-def _problem(role: Role, part: str, samples: ComputeSamples | CommSamples, train: Ints) -> tuple[str, Problem]:
+#: Smallest and largest value of every weight of a layer, by name.
+Bounds = dict[str, tuple[torch.Tensor, torch.Tensor]]
+
+
+def _bounds(network: type[Network]) -> Bounds:
+    """Return the bounds that the signs of a network's weights are; nothing for networks without signs."""
+    found: Bounds = {}
+    for chain, widths in network.SIZES.items():
+        for layer in range(len(widths) - 1):
+            signs = network.signs(chain, layer)
+            if signs is not None:
+                low = np.where((signs == 1) | np.isnan(signs), 0.0, -np.inf)
+                high = np.where((signs == -1) | np.isnan(signs), 0.0, np.inf)
+                found[f"{chain}.{layer}.weight"] = _tensor(low), _tensor(high)
+    return found
+
+
+def start_within(layers: Params, bounds: Bounds) -> None:
+    """Turn first weights into their bounds, half as large: what has one sign adds up."""
+    for key, (low, high) in bounds.items():
+        weights = layers[key].detach()
+        turned = torch.where(low == 0, weights.abs() / 2, torch.where(high == 0, -weights.abs() / 2, weights))
+        weights.copy_(turned.clamp(low, high))
+
+
+def _problem(
+    role: Role, part: str, samples: ComputeSamples | CommSamples, train: Ints, generation: int
+) -> tuple[str, Problem]:
     """Return what a network is called in progress, and its problem."""
-    if isinstance(samples, ComputeSamples):
-        compute = _oracle_compute if role == "oracle" else _judge_compute
-        return part, compute(samples, samples.take(train))
-    comm = _oracle_comm if role == "oracle" else _judge_comm
-    return f"{part} communication", comm(samples, samples.take(train), DIRECTIONS.index(part))
+    known = samples.take(train)
+    if isinstance(samples, ComputeSamples) and isinstance(known, ComputeSamples):
+        if role == "judge":
+            return part, _judge_compute(samples, known)
+        return part, _oracle_compute(samples, known, MonotoneComputeNet if generation == 2 else ComputeNet)
+    assert isinstance(samples, CommSamples)
+    assert isinstance(known, CommSamples)
+    name, direction = f"{part} communication", DIRECTIONS.index(part)
+    if role == "judge":
+        return name, _judge_comm(samples, known, direction)
+    return name, _oracle_comm(samples, known, direction, MonotoneCommNet if generation == 2 else CommNet)
 
 
-def _oracle_compute(samples: ComputeSamples, learned: ComputeSamples) -> Problem:
+def _oracle_compute(samples: ComputeSamples, learned: ComputeSamples, net: type[ComputeNet]) -> Problem:
     """Forward, backward and total times; the analytic sum under the network is fitted to what is learned from."""
-    features, amounts = map(_tensor, ComputeNet.inputs(samples.shards))
+    features, amounts = map(_tensor, net.inputs(samples.shards))
     targets = _tensor(np.log(np.column_stack([samples.ms, samples.ms.sum(axis=1)])))
 
     def loss_of(params: Params, index: Ints) -> torch.Tensor:
         rows = torch.from_numpy(ragged(samples.counts, index))
         groups = Groups(samples.counts[index])
-        log_ms = ComputeNet(params, TORCH).log_ms(features[rows], amounts[rows], groups)
+        log_ms = net(params, TORCH).log_ms(features[rows], amounts[rows], groups)
         total = torch.logsumexp(log_ms, dim=-1, keepdim=True)
         return log_loss(torch.cat([log_ms, total], dim=-1) - targets[torch.from_numpy(index)])
 
-    known_features, known_amounts = ComputeNet.inputs(learned.shards)
+    known_features, known_amounts = net.inputs(learned.shards)
     unit = np.maximum(known_amounts.mean(axis=0), 1e-9)
     totals = np.add.reduceat(known_amounts / unit, Groups(learned.counts).starts, axis=0)
     with_device = np.column_stack([totals, np.ones(len(learned))])
     weights = np.column_stack([fit_prior(with_device, learned.ms[:, phase]) for phase in range(2)])
     # Never quite 0: the head needs a logarithm for a device whose tables are not looked up.
     device_ms = np.maximum(weights[-1], 0.05 * np.quantile(learned.ms, 0.01, axis=0))
-    return ComputeNet.fixed_params(known_features, known_amounts, learned.counts, weights[:-1], device_ms), loss_of
+    return net.fixed_params(known_features, known_amounts, learned.counts, weights[:-1], device_ms), loss_of
 
 
 def _judge_compute(samples: ComputeSamples, learned: ComputeSamples) -> Problem:
@@ -245,22 +322,22 @@ def _judge_compute(samples: ComputeSamples, learned: ComputeSamples) -> Problem:
     return JudgeComputeNet.fixed_params(judge_features(learned.shards), learned.counts, learned.ms), loss_of
 
 
-def _oracle_comm(samples: CommSamples, learned: CommSamples, direction: int) -> Problem:
+def _oracle_comm(samples: CommSamples, learned: CommSamples, direction: int, net: type[CommNet]) -> Problem:
     """Times of one direction, `FORWARD` or `BACKWARD`."""
-    inputs = CommInputs(*map(_tensor, CommNet.inputs(exchanges_of(samples, direction))))
+    inputs = CommInputs(*map(_tensor, net.inputs(exchanges_of(samples, direction))))
     targets = _tensor(np.log(samples.ms[:, direction]))
 
     def loss_of(params: Params, index: Ints) -> torch.Tensor:
         rows = torch.from_numpy(ragged(samples.counts, index))
         part = CommInputs(*(value[rows] for value in inputs))
-        log_ms = CommNet(params, TORCH).log_ms(part, Groups(samples.counts[index]))
+        log_ms = net(params, TORCH).log_ms(part, Groups(samples.counts[index]))
         return log_loss(log_ms[..., 0] - targets[rows])
 
-    known = CommNet.inputs(exchanges_of(learned, direction))
+    known = net.inputs(exchanges_of(learned, direction))
     # The analytic sum is fitted to the devices that come last: their times contain no wait.
     last = known.wait_ms[:, 0] == 0
     scaled = known.amounts / np.maximum(known.amounts.mean(axis=0), 1e-9)
-    return CommNet.fixed_params(known, fit_prior(scaled[last], learned.ms[last, direction])[:, None]), loss_of
+    return net.fixed_params(known, fit_prior(scaled[last], learned.ms[last, direction])[:, None]), loss_of
 
 
 def _judge_comm(samples: CommSamples, learned: CommSamples, direction: int) -> Problem:
@@ -282,23 +359,6 @@ def _judge_comm(samples: CommSamples, learned: CommSamples, direction: int) -> P
     ms = learned.ms[:, direction]
     # A device that waited transferred for the rest of its time, and for a twentieth of it at least.
     return JudgeCommNet.fixed_params(known.features, np.maximum(ms - known.wait_ms[:, 0], 0.05 * ms)), loss_of
-
-
-def fit_prior(amounts: Floats, ms: Floats) -> Floats:
-    """Fit the analytic sum under the oracle's networks: ms = amounts @ weights, relative errors, no negative weight.
-
-    Args:
-        amounts: work of each sample, shape (N, W).
-        ms: what it took, shape (N,).
-
-    Returns:
-        Weights, shape (W,).
-    """
-    optimize: Any = import_extra("scipy.optimize", "training the simulator")
-    weights, _ = optimize.nnls(amounts / ms[:, None], np.ones(len(ms)))
-    if not weights.any():
-        weights[0] = float(np.median(ms / np.maximum(amounts[:, 0], 1e-9)))
-    return np.asarray(weights, dtype=np.float64)
 
 
 def _rate(step: int, steps: int) -> float:

@@ -10,7 +10,8 @@ import numpy as np
 
 from shardgym.arguments import check_instance, check_list_of
 from shardgym.costs.base import ONE_PLAN, CostModel, PlanCost, Source, require_open
-from shardgym.costs.simulator.predictor import AdditivePredictor, Familiarity, PlanBatch, Predictor
+from shardgym.costs.simulator.familiarity import Familiarity
+from shardgym.costs.simulator.predictor import AdditivePredictor, PlanBatch, Predictor
 from shardgym.costs.simulator.weights import ROLES, Role, find_weights, load_weights
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.plan import ShardingPlan

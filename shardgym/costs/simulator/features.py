@@ -29,8 +29,21 @@ SHARD_RANGE_NAMES = (
 DEVICE_RANGE_NAMES = ("shards per device", "ids per device", "columns per device")
 COMM_RANGE_NAMES = ("devices", "batch_size", "bytes per device", "start offset")
 
-#: How many features of a shard the compute networks see, the oracle's as the judge's.
+#: How many features of a shard the compute networks of version 1 see, the oracle's as the judge's.
 SHARD_FEATURES = 10 + REUSE_BINS
+
+#: Version 2: the first features of a shard rise with batch, columns, pooling factor or rows, the others do not depend
+#: on them.
+RISING = 9
+MONOTONE_FEATURES = RISING + 4 + REUSE_BINS
+
+#: What a shard adds to its device in version 2: amounts that are added up, largest values, and what all shards share.
+DEVICE_SUMS = len(WORK_NAMES) + 4
+DEVICE_MAXIMA = 4
+DEVICE_CONTEXT = 3
+DEVICE_PARTS = DEVICE_SUMS + DEVICE_MAXIMA + DEVICE_CONTEXT
+#: Reuse bins whose accesses are counted apart: rows that are hardly read again, that are, and that stay in caches.
+_COARSE_BINS = (0, 2, 6)
 
 
 class Groups:
@@ -152,9 +165,48 @@ def oracle_features(shards: Shards) -> Floats:
         mean_accesses(shards), distinct, distinct * shards.columns * shards.element_bytes,
         shards.batch * shards.pooling, 1 + shards.state_per_weight + shards.state_per_row / shards.columns,
     ])  # fmt: skip
+    return np.hstack([np.log(amounts + 1e-3), access_shares(shards)])
+
+
+def access_shares(shards: Shards) -> Floats:
+    """Return the share of accesses per reuse bin, shape (S, 17)."""
     accesses = shards.reuse * np.asarray(BIN_ACCESSES)
     total = accesses.sum(axis=1, keepdims=True)
-    return np.hstack([np.log(amounts + 1e-3), accesses / np.where(total > 0, total, 1.0)])
+    return np.asarray(accesses / np.where(total > 0, total, 1.0), dtype=np.float64)
+
+
+def monotone_features(shards: Shards) -> Floats:
+    """Return what the encoder of version 2 sees: first what rises, see `RISING`, shape (S, 30)."""
+    ids = shards.batch * shards.pooling
+    row_bytes = shards.columns * shards.element_bytes
+    distinct = distinct_rows(shards)
+    rising = np.column_stack([
+        shards.rows, shards.columns, shards.pooling, shards.batch, shards.rows * row_bytes, distinct,
+        distinct * row_bytes, ids, ids * row_bytes,
+    ])  # fmt: skip
+    context = np.column_stack([
+        np.log(mean_accesses(shards)), np.log(shards.element_bytes), shards.state_per_weight, shards.state_per_row,
+    ])  # fmt: skip
+    return np.hstack([np.log(rising + 1e-3), context, access_shares(shards)])
+
+
+def device_parts(shards: Shards) -> Floats:
+    """Return what each shard adds to its device: sums, largest values, data type and optimiser, shape (S, 19)."""
+    accesses = np.add.reduceat(access_shares(shards), _COARSE_BINS, axis=1) * (shards.batch * shards.pooling)[:, None]
+    table_bytes = shards.rows * shards.columns * shards.element_bytes
+    distinct_bytes = distinct_rows(shards) * shards.columns * shards.element_bytes
+    return np.column_stack([
+        work(shards), table_bytes, accesses,
+        shards.rows, shards.columns, shards.pooling, distinct_bytes,
+        shards.element_bytes, shards.state_per_weight, shards.state_per_row,
+    ])  # fmt: skip
+
+
+def device_vectors(parts: Floats, groups: Groups) -> Floats:
+    """Return what devices look like as a whole: logarithms, then data type and optimiser, (S, 19) to (G, 19)."""
+    sums = np.add.reduceat(parts[:, :DEVICE_SUMS], groups.starts, axis=0)
+    largest = np.maximum.reduceat(parts[:, DEVICE_SUMS:], groups.starts, axis=0)
+    return np.hstack([np.log1p(sums), np.log1p(largest[:, :DEVICE_MAXIMA]), largest[:, DEVICE_MAXIMA:]])
 
 
 def judge_features(shards: Shards) -> Floats:
@@ -213,6 +265,19 @@ def exchanges_of(
         batch=np.full(grid.shape, np.asarray(batch)[..., None], dtype=np.float64).ravel(),
         element_bytes=np.full(grid.shape, np.asarray(element_bytes)[..., None], dtype=np.float64).ravel(),
     )
+
+
+def exchange_vectors(exchanges: Exchanges) -> Floats:
+    """Return what exchanges look like as a whole: logarithms of devices, batch, bytes, latest start, (G, 6)."""
+    groups = exchanges.groups
+    row_bytes = exchanges.widths * exchanges.element_bytes
+    batch = exchanges.batch[groups.starts]
+    return np.column_stack([
+        np.log(groups.counts), np.log(batch), np.log1p(np.add.reduceat(row_bytes, groups.starts) * batch),
+        np.log1p(np.maximum.reduceat(row_bytes, groups.starts) * batch),
+        np.log(exchanges.element_bytes[groups.starts]),
+        np.log1p(np.maximum.reduceat(exchanges.offsets_ms, groups.starts)),
+    ])  # fmt: skip
 
 
 def comm_range_features(exchanges: Exchanges) -> Floats:

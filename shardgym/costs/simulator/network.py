@@ -97,11 +97,21 @@ class Network:
         FIXED: names of the parameters that are not trained.
         SIZES: widths of the layers of each chain, the input's first.
         FEATURE_LIMIT: standardised features beyond this say no more.
+        TANH: chains with the hyperbolic tangent between their layers; the others have ReLU.
     """
 
     FIXED: ClassVar[tuple[str, ...]]
     SIZES: ClassVar[dict[str, tuple[int, ...]]]
     FEATURE_LIMIT: ClassVar[float] = 4.0
+    TANH: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    def signs(cls, chain: str, layer: int) -> Floats | None:  # noqa: ARG003
+        """Return which weights of a layer must not be negative (1) or positive (-1), or must be 0 (NaN).
+
+        None, as here, and 0 leave them free.
+        """
+        return None
 
     def __init__(self, params: Params, ops: Ops = NUMPY) -> None:
         self.params = params
@@ -117,10 +127,11 @@ class Network:
         return self.ops.clip(x, -self.FEATURE_LIMIT, self.FEATURE_LIMIT)
 
     def dense(self, chain: str, x: Array) -> Array:
-        """Apply a chain of linear layers with ReLU between them, (n, inputs) or (K, n, inputs) to (K, n, outputs)."""
+        """Apply a chain of linear layers and what is between them, (n, inputs) or (K, n, inputs) to (K, n, outputs)."""
+        between = self.ops.tanh if chain in self.TANH else self.ops.relu
         layer = 0
         while f"{chain}.{layer}.weight" in self.params:
-            x = self.ops.relu(x) if layer else x
+            x = between(x) if layer else x
             x = x @ self.params[f"{chain}.{layer}.weight"] + self.params[f"{chain}.{layer}.bias"]
             layer += 1
         return x

@@ -202,6 +202,8 @@ class OracleNetworks:
 
     Args:
         networks: parameters by name, see `Weights`.
+        compute: class of the compute network.
+        comm: class of the networks of exchanges.
 
     Attributes:
         encoded_shape: K latents.
@@ -209,17 +211,19 @@ class OracleNetworks:
         comm: parameters of the best "forward" and "backward" network, if there are any.
     """
 
-    def __init__(self, networks: dict[str, Params]) -> None:
+    def __init__(
+        self, networks: dict[str, Params], compute: type[ComputeNet] = ComputeNet, comm: type[CommNet] = CommNet
+    ) -> None:
         self.best = member(networks["compute"], 0)
         self.comm = {name: member(params, 0) for name, params in networks.items() if name != "compute"}
         self.encoded_shape: tuple[int, ...] = len(networks["compute"]["encoder.0.weight"]), ComputeNet.LATENT
-        self._ensemble = ComputeNet(networks["compute"])
-        self._best = ComputeNet(self.best)
-        self._comm = {name: CommNet(params) for name, params in self.comm.items()}
+        self._ensemble = compute(networks["compute"])
+        self._best = compute(self.best)
+        self._comm = {name: comm(params) for name, params in self.comm.items()}
 
     def encode(self, shards: Shards) -> Floats:
         """Return the latents of all members, shape (S, K, 32)."""
-        return np.swapaxes(self._ensemble.encode(*ComputeNet.inputs(shards)), 0, 1)
+        return np.swapaxes(self._ensemble.encode(*self._ensemble.inputs(shards)), 0, 1)
 
     def compute(self, encoded: Floats, groups: Groups) -> ComputeTimes:
         """See `Networks`."""

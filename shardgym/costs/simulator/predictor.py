@@ -17,30 +17,22 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shardgym.arrays import Bools, Floats, GrowingArrays, Ints
+from shardgym.arrays import Floats, GrowingArrays, Ints
 from shardgym.costs.additive import AdditiveCosts, NumberedShards, ShardKey, join_phases
-from shardgym.costs.base import UNFAMILIAR, PlanCost, Source
+from shardgym.costs.base import PlanCost, Source
 from shardgym.costs.links import ExchangeTimes, link_notes, start_offsets
 from shardgym.costs.simulator import features
+from shardgym.costs.simulator.familiarity import Devices, Familiarity, check_of, names_of
 from shardgym.costs.simulator.network import Networks
 from shardgym.costs.simulator.oracle_networks import OracleNetworks
-from shardgym.costs.simulator.weights import RANGES, Weights, networks_of
+from shardgym.costs.simulator.weights import Weights, networks_of
 from shardgym.errors import InputError
 from shardgym.task import ELEMENT_BYTES, ShardingTask
-
-#: How far beyond the range of the training data a feature may lie.
-MARGIN = 1.1
 
 #: How many shards of whole plans, and how many devices, are predicted at once. Arrays of more would leave the cache;
 #: and malloc would return their memory to the system in every call, which can take longer than the arithmetic.
 _SHARDS_AT_ONCE = 2048
 _DEVICES_AT_ONCE = 256
-
-_COLUMNS = features.DEVICE_RANGE_NAMES.index("columns per device")
-
-#: Which bit of a mask says that a feature is out of range: names by bit, and the first bit of each group of `RANGES`.
-_RANGE_NAMES = [*RANGES["shard"], *RANGES["device"], *RANGES["comm"]]
-_FIRST_BIT = {"shard": 0, "device": len(RANGES["shard"]), "comm": len(RANGES["shard"]) + len(RANGES["device"])}
 
 
 class PlanBatch(NamedTuple):
@@ -59,33 +51,12 @@ class PlanBatch(NamedTuple):
     devices: Ints
 
 
-class Familiarity(NamedTuple):
-    """How far a plan is from the training data.
-
-    Attributes:
-        outside: names of features that leave the range of the training data, sorted.
-        spread: largest relative disagreement of the ensemble on the compute time of any of its devices.
-        spread_limit: largest disagreement on contents that were held out of training.
-    """
-
-    outside: tuple[str, ...]
-    spread: float
-    spread_limit: float
-
-    def notes(self) -> tuple[str, ...]:
-        """Return notes for `PlanCost`; without numbers, so that equal reasons are equal notes."""
-        notes = [f"{UNFAMILIAR}: {name}" for name in self.outside]
-        if self.spread > self.spread_limit:
-            notes.append(f"{UNFAMILIAR}: the ensemble disagrees on compute")
-        return tuple(notes)
-
-
 class _Predictions(NamedTuple):
     """What is predicted of P plans.
 
     Attributes:
         per_device: ms in the order of `PHASES`, shape (P, D, 4).
-        outside: one bit for each feature of `RANGES` that is out of range, shape (P,).
+        outside: one bit for each name of the check that is unlike the training data, shape (P,).
         disagreement: largest one of any device, shape (P,).
     """
 
@@ -110,12 +81,12 @@ class Predictor(NumberedShards):
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
         self.networks: Networks = networks_of(weights)
+        self._check = check_of(weights)
         # Not super(): an additive predictor's latents are part of what is encoded, and not kept twice.
         NumberedShards.__init__(
             self,
             encoded=(self.networks.encoded_shape, np.float64),
-            range_parts=((len(features.DEVICE_RANGE_NAMES),), np.float64),
-            outside=((), np.int64),  # one bit for each feature of a shard that is out of range
+            **self._check.arrays,
         )
         self._task_rows = GrowingArrays(batch_size=((), np.float64), element_bytes=((), np.float64))
         self._link_notes: list[tuple[str, ...]] = []
@@ -148,13 +119,9 @@ class Predictor(NumberedShards):
         return super().add_task(task)
 
     def describe(self, task: ShardingTask, keys: Sequence[ShardKey]) -> dict[str, npt.NDArray[Any]]:
-        """Encode shards, and compare them with the range of the training data."""
+        """Encode shards, and note what tells whether they are like the training data."""
         shards = features.shards_of(task, keys)
-        return {
-            "encoded": self.networks.encode(shards),
-            "range_parts": features.device_range_parts(shards),
-            "outside": self._outside("shard", features.shard_range_features(shards)),
-        }
+        return {"encoded": self.networks.encode(shards), **self._check.describe(shards)}
 
     def exchange_times(self, tasks: int | Ints, compute_ms: Floats, widths: Floats) -> ExchangeTimes:
         """Predict the exchanges of P plans on D devices; with weights of compute alone, the link model says them.
@@ -224,7 +191,7 @@ class Predictor(NumberedShards):
         predictions = self._predict(batch)
         limit = self.weights.spread_limit
         return [
-            Familiarity(_range_names(outside), spread, limit)
+            Familiarity(names_of(self._check, outside), spread, limit)
             for outside, spread in zip(predictions.outside.tolist(), predictions.disagreement.tolist(), strict=True)
         ]
 
@@ -253,18 +220,15 @@ class Predictor(NumberedShards):
         groups = features.Groups(counts[busy])
         first_busy = np.searchsorted(busy, plans * batch.num_devices)
         compute = self.networks.compute(self._shards["encoded"][shards], groups)
-        sums = np.add.reduceat(self._shards["range_parts"][shards], groups.starts, axis=0)
         compute_ms = np.zeros((*shape, 2))
         compute_ms.reshape(-1, 2)[busy] = compute.ms
         widths = np.zeros(shape)
-        widths.reshape(-1)[busy] = sums[:, _COLUMNS]
+        widths.reshape(-1)[busy] = np.add.reduceat(self._shards["widths"][shards], groups.starts)
         exchange = self.exchange_times(tasks, compute_ms.sum(axis=2), widths)
-        outside = np.bitwise_or.reduceat(self._shards["outside"][shards], first_shard)
-        outside |= np.bitwise_or.reduceat(self._outside("device", sums), first_busy)
+        outside = self._check.contents(self._shards, Devices(shards, groups, first_shard, first_busy))
         if batch.num_devices > 1 and self.weights.predicts_exchanges:
             exchanges = features.exchanges_of(widths, exchange.offsets_ms, *self._batch_and_bytes(tasks))
-            by_device = self._outside("comm", features.comm_range_features(exchanges)).reshape(shape)
-            outside |= np.bitwise_or.reduce(by_device, axis=1)
+            outside = outside | self._check.exchanges(exchanges)
         # A plan is as familiar as its least familiar device.
         disagreement = np.maximum.reduceat(compute.disagreement, first_busy)
         return _Predictions(join_phases(compute_ms, exchange), outside, disagreement)
@@ -272,18 +236,12 @@ class Predictor(NumberedShards):
     def _batch_and_bytes(self, tasks: int | Ints) -> tuple[Floats, Floats]:
         return self._task_rows["batch_size"][tasks], self._task_rows["element_bytes"][tasks]
 
-    def _outside(self, group: str, values: Floats) -> Ints:
-        """Return one bit for each feature of a group that is out of range, (n, features) to (n,)."""
-        low, high = self.weights.ranges[group]
-        outside: Bools = (values < low / MARGIN) | (values > high * MARGIN)
-        return np.asarray(outside @ (1 << (_FIRST_BIT[group] + np.arange(values.shape[1]))), dtype=np.int64)
-
     def _notes_of(self, outside: int, unsure: bool) -> tuple[str, ...]:
         """Return the notes on a plan; most plans have the same ones, or none."""
         key = outside, unsure
         if key not in self._notes:
             spread = np.inf if unsure else 0.0
-            self._notes[key] = Familiarity(_range_names(outside), spread, self.weights.spread_limit).notes()
+            self._notes[key] = Familiarity(names_of(self._check, outside), spread, self.weights.spread_limit).notes()
         return self._notes[key]
 
 
@@ -317,8 +275,3 @@ class AdditivePredictor(Predictor, AdditiveCosts):
         compute_ms = np.zeros((*counts.shape, 2))
         compute_ms[busy] = self.compute_ms(sums[busy])
         return compute_ms
-
-
-def _range_names(outside: int) -> tuple[str, ...]:
-    """Return the sorted names of the features whose bits are set; some are in two groups."""
-    return tuple(sorted({name for bit, name in enumerate(_RANGE_NAMES) if outside >> bit & 1}))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -169,6 +170,19 @@ class CommSamples:
 
 
 Samples = TypeVar("Samples", ComputeSamples, CommSamples)
+
+
+def joined(parts: Sequence[Samples]) -> Samples:
+    """Return the samples of several data sets as one."""
+    return _concatenated(parts) if len(parts) > 1 else parts[0]
+
+
+def _concatenated(parts: Sequence[Any]) -> Any:
+    """Join arrays, and dataclasses of arrays field by field."""
+    first = parts[0]
+    if isinstance(first, np.ndarray):
+        return np.concatenate(parts)
+    return type(first)(*(_concatenated([getattr(part, field.name) for part in parts]) for field in fields(first)))
 
 
 def with_role(samples: Samples, role: str) -> Samples:

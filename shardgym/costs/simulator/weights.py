@@ -5,20 +5,24 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from shardgym.arrays import Floats
+from shardgym.costs.simulator.boosted_judge import FIXED_NAMES, PHASES, TREE_NAMES, BoostedJudge
 from shardgym.costs.simulator.features import COMM_RANGE_NAMES, DEVICE_RANGE_NAMES, SHARD_RANGE_NAMES
 from shardgym.costs.simulator.judge_networks import JudgeCommNet, JudgeComputeNet, JudgeNetworks
+from shardgym.costs.simulator.monotone_networks import MonotoneCommNet, MonotoneComputeNet
 from shardgym.costs.simulator.network import Network, Params
 from shardgym.costs.simulator.oracle_networks import CommNet, ComputeNet, OracleNetworks
 from shardgym.errors import InputError
 
-SCHEMA = "shardgym.simulator/1"
+#: Schemas of files by version of the simulator.
+SCHEMAS: dict[int, str] = {1: "shardgym.simulator/1", 2: "shardgym.simulator/2"}
 
 #: One folder per hardware tag, each as `shardgym pretrain` writes it.
 SHIPPED = Path(__file__).parent / "models"
@@ -28,16 +32,40 @@ _TRAIN = "run 'shardgym collect' and 'shardgym pretrain' and give weights=FOLDER
 Role = Literal["oracle", "judge"]
 ROLES: tuple[Role, ...] = ("oracle", "judge")
 
-#: Classes of the networks of a simulator. One that was trained without exchanges has "compute" alone.
-NETWORKS: dict[Role, dict[str, type[Network]]] = {
-    "oracle": {"compute": ComputeNet, "forward": CommNet, "backward": CommNet},
-    "judge": {"compute": JudgeComputeNet, "forward": JudgeCommNet, "backward": JudgeCommNet},
+#: Parts of a simulator. One that was trained without exchanges has "compute" alone.
+PARTS = ("compute", "forward", "backward")
+
+#: Classes of the networks by version and role. The judge of version 2 has trees instead.
+NETWORKS: dict[tuple[int, Role], dict[str, type[Network]]] = {
+    (1, "oracle"): {"compute": ComputeNet, "forward": CommNet, "backward": CommNet},
+    (1, "judge"): {"compute": JudgeComputeNet, "forward": JudgeCommNet, "backward": JudgeCommNet},
+    (2, "oracle"): {"compute": MonotoneComputeNet, "forward": MonotoneCommNet, "backward": MonotoneCommNet},
 }
 
 #: Names of the features whose ranges are kept, by group; "comm" goes with the networks of exchanges.
 RANGES: dict[str, tuple[str, ...]] = {
     "shard": SHARD_RANGE_NAMES, "device": DEVICE_RANGE_NAMES, "comm": COMM_RANGE_NAMES,
 }  # fmt: skip
+
+
+#: Densities of version 2, and what is unfamiliar where they are low.
+DENSITY_NAMES = {"device": "what a device holds", "exchange": "exchange"}
+
+
+class Density(NamedTuple):
+    """Gaussian kernels at training data, see `familiarity.log_density`.
+
+    Attributes:
+        centres: in units of their width, shape (n, d).
+        mean: of the training data, shape (d,).
+        whiten: from differences to the mean to these units, shape (d, d).
+        limit: logarithm of the density of the least likely sample that was held out.
+    """
+
+    centres: Floats
+    mean: Floats
+    whiten: Floats
+    limit: float
 
 
 @dataclass(frozen=True)
@@ -49,11 +77,14 @@ class Weights:
         hardware: tag of the machine whose times it predicts.
         precisions: of the weights it was trained on.
         optimizers: likewise.
-        networks: parameters of each of `NETWORKS`, or of "compute" alone where no exchanges could be measured; members
+        networks: parameters of each of `PARTS`, or of "compute" alone where no exchanges could be measured; members
             of the ensemble along the first axis, the best one first.
-        ranges: smallest and largest value of each feature in the training data by group of `RANGES`, shape (2, n).
+        ranges: of version 1: smallest and largest value of each feature in the training data by group of `RANGES`,
+            shape (2, n).
         spread_limit: largest disagreement of the members on compute times of contents they had not seen.
         digest: SHA-256 of the file; "" before it is saved.
+        generation: version of the simulator, which says what networks see and how they are built.
+        densities: of version 2, by name of `DENSITY_NAMES`.
     """
 
     role: Role
@@ -64,21 +95,27 @@ class Weights:
     ranges: dict[str, Floats]
     spread_limit: float
     digest: str = field(default="", compare=False)
+    generation: int = 1
+    densities: dict[str, Density] = field(default_factory=dict)
 
     @property
     def predicts_exchanges(self) -> bool:
         """Whether there are networks of exchanges."""
-        return "comm" in self.ranges
+        return "forward" in self.networks
 
     @property
     def version(self) -> str:
         """Version of a cost model with these weights: their digest, shortened."""
-        return f"1-{self.digest[:12]}"
+        return f"{self.generation}-{self.digest[:12]}"
 
 
-def networks_of(weights: Weights) -> OracleNetworks | JudgeNetworks:
+def networks_of(weights: Weights) -> OracleNetworks | JudgeNetworks | BoostedJudge:
     """Return the networks that have these weights."""
-    return OracleNetworks(weights.networks) if weights.role == "oracle" else JudgeNetworks(weights.networks)
+    if weights.role == "judge":
+        return JudgeNetworks(weights.networks) if weights.generation == 1 else BoostedJudge(weights.networks)
+    if weights.generation == 1:
+        return OracleNetworks(weights.networks)
+    return OracleNetworks(weights.networks, MonotoneComputeNet, MonotoneCommNet)
 
 
 def find_weights(weights: str | Path | None, role: Role, hardware: str | None) -> Path:
@@ -119,9 +156,14 @@ def save_weights(path: Path, weights: Weights) -> str:
         for name, value in params.items()
     }
     tensors |= {f"range.{name}": np.ascontiguousarray(value, np.float64) for name, value in weights.ranges.items()}
+    for name, density in weights.densities.items():
+        tensors |= {
+            f"density.{name}.{k}": np.array(value, np.float64, order="C") for k, value in density._asdict().items()
+        }
     header = {
-        "schema": SCHEMA, "role": weights.role, "hardware": weights.hardware, "precisions": list(weights.precisions),
-        "optimizers": list(weights.optimizers), "spread_limit": weights.spread_limit,
+        "schema": SCHEMAS[weights.generation], "role": weights.role, "hardware": weights.hardware,
+        "precisions": list(weights.precisions), "optimizers": list(weights.optimizers),
+        "spread_limit": weights.spread_limit,
     }  # fmt: skip
     # One key only: safetensors keeps several in no particular order, and equal weights shall be equal files.
     data: bytes = save(tensors, metadata={"shardgym": json.dumps(header, sort_keys=True)})
@@ -151,21 +193,33 @@ def load_weights(path: Path, role: Role, hardware: str | None = None) -> Weights
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
     header = _read_header(data, path)
-    for name, expected in (("schema", SCHEMA), ("role", role), ("hardware", hardware)):
+    generation = next((number for number, schema in SCHEMAS.items() if schema == header["schema"]), 1)
+    for name, expected in (("schema", SCHEMAS[generation]), ("role", role), ("hardware", hardware)):
         if expected is not None and header[name] != expected:
             given = str(header[name])
             raise InputError(f"{path}: {name}: these weights are of '{given:.60}', expected '{expected}'")
     tensors = _read_tensors(data, path)
     # A file has ranges of exchanges where it has anything of exchanges.
     has_exchanges = any(name.startswith(("forward.", "backward.", "range.comm")) for name in tensors)
-    groups = [name for name in RANGES if has_exchanges or name != "comm"]
-    _check_architecture(tensors, NETWORKS[role] if has_exchanges else {"compute": NETWORKS[role]["compute"]}, path)
+    parts = PARTS if has_exchanges else PARTS[:1]
+    groups = [name for name in RANGES if generation == 1 and (has_exchanges or name != "comm")]
+    if (generation, role) in NETWORKS:
+        _check_architecture(tensors, {part: NETWORKS[generation, role][part] for part in parts}, path)
+    else:
+        _check_trees(tensors, parts, path)
     for name in groups:
         _check_shape(tensors, f"range.{name}", (2, len(RANGES[name])), path)
+    densities = {}
+    for name in DENSITY_NAMES if generation == 2 else ():
+        if has_exchanges or name != "exchange":
+            for field_name in Density._fields:
+                _check_present(tensors, f"density.{name}.{field_name}", path)
+            densities[name] = Density(*(tensors[f"density.{name}.{k}"] for k in Density._fields))
+            densities[name] = densities[name]._replace(limit=float(densities[name].limit))
     networks: dict[str, Params] = {}
     for name, value in tensors.items():
         network, _, rest = name.partition(".")
-        if network in NETWORKS[role]:
+        if network in PARTS:
             # Predictions are made in double precision: rounding must not decide which of two plans is better.
             networks.setdefault(network, {})[rest] = value.astype(np.float64)
     return Weights(
@@ -177,6 +231,8 @@ def load_weights(path: Path, role: Role, hardware: str | None = None) -> Weights
         ranges={name: tensors[f"range.{name}"] for name in groups},
         spread_limit=float(header["spread_limit"]),
         digest=hashlib.sha256(data).hexdigest(),
+        generation=generation,
+        densities=densities,
     )
 
 
@@ -219,6 +275,21 @@ def _check_architecture(tensors: dict[str, Any], networks: dict[str, type[Networ
             for layer, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
                 _check_shape(tensors, f"{network}.{chain}.{layer}.weight", (inputs, outputs), path)
                 _check_shape(tensors, f"{network}.{chain}.{layer}.bias", (1, outputs), path)
+
+
+def _check_trees(tensors: dict[str, Any], parts: Sequence[str], path: Path) -> None:
+    """Check that the judge of version 2 is complete, and that its trees lead to nodes that there are."""
+    for part in parts:
+        for name in FIXED_NAMES:
+            _check_present(tensors, f"{part}.fixed.{name}", path)
+        for prefix in PHASES if part == "compute" else ("transfer",):
+            for name in TREE_NAMES:
+                _check_present(tensors, f"{part}.{prefix}.{name}", path)
+            nodes = tensors[f"{part}.{prefix}.value"].shape[-1]
+            for name in ("left", "right"):
+                children = tensors[f"{part}.{prefix}.{name}"]
+                if children.min() < 0 or children.max() >= nodes:
+                    raise InputError(f"{path}: tensor '{part}.{prefix}.{name}' names a node that a tree does not have")
 
 
 def _check_shape(tensors: dict[str, Any], name: str, shape: tuple[int, ...], path: Path) -> None:

@@ -21,7 +21,8 @@ from shardgym.costs.simulator.samples import Labels, with_role
 from shardgym.pretraining.assess import kendall_tau, mape, noise_floor, repeat_pairs
 from shardgym.pretraining.data import load_data, split
 from shardgym.pretraining.pretrain import pretrain
-from shardgym.pretraining.train import TORCH, FitSettings, fit_prior, train_network
+from shardgym.pretraining.priors import fit_prior
+from shardgym.pretraining.train import TORCH, FitSettings, train_network
 
 SHORT = FitSettings(epochs=2, least_steps=0, batch=64, members=2)
 

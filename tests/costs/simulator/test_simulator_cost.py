@@ -11,7 +11,7 @@ import pytest
 
 from shardgym import InputError, Shard, ShardingPlan, Topology, make_cost
 from shardgym.costs.base import UNFAMILIAR
-from shardgym.costs.simulator.predictor import Familiarity
+from shardgym.costs.simulator.familiarity import Familiarity
 from shardgym.costs.simulator.weights import SHIPPED
 from shardgym.errors import UnknownNameError
 

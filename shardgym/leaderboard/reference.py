@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import functools
 import json
 from collections.abc import Callable, Iterable
 
@@ -79,7 +80,10 @@ class References:
 
     def __init__(self, board: Board) -> None:
         self._board = board
-        self._judge = _judge_again(board)
+
+    @functools.cached_property  # weights are loaded only where a cost is missing
+    def _judge(self) -> CostModel | None:
+        return _judge_again(self._board)
 
     def fallback_ms(self, indices: Iterable[int]) -> dict[int, float]:
         """Return what `first_fit` costs by task; a task that is not at hand, or has no such plan, is left out."""
@@ -100,14 +104,12 @@ class References:
         return np.array([costs.get(index, np.nan) for index in tasks], dtype=np.float64)
 
     def _scored(self, indices: Iterable[int], plan_of: Callable[[ShardingTask], ShardingPlan]) -> dict[int, float]:
-        if self._judge is None:
-            return {}
         costs = {}
         for index in indices:
             task = self._board.task(index)
-            if task is None:
+            if task is None or self._judge is None:
                 continue
-            with contextlib.suppress(NoFeasiblePlanError):
+            with contextlib.suppress(NoFeasiblePlanError, InputError):  # or the judge does not know such tasks
                 (cost,) = self._judge.evaluate(task, [plan_of(task)])
                 if cost.feasible:
                     costs[index] = cost.total_ms

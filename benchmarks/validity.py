@@ -3,9 +3,9 @@
     python benchmarks/validity.py --out DIR [--minutes N] [--tasks SUITE/INDEX ...] [--plans N] [--links MBIT]
     python benchmarks/validity.py --out DIR --report [--json]
 
-Real steps come from `benchmarks/real_step.py`, a program of its own. All tasks are put on two devices, so that each
-has a core. Plans of a task: random ones, greedy ones, searched ones, the best with some or all tables cut into
-halves, and neighbours of the best within a tenth by the oracle.
+Real steps come from `benchmarks/real_step.py`, a program of its own. All tasks are put on two devices, or on as many
+as --devices says; over the loopback interface each of them takes a core. Plans of a task: random, greedy and searched
+ones, the best with some or all tables cut into halves, and neighbours of the best within a tenth by the oracle.
 
 The study runs in two passes; each takes every task's plans through two launches of the real step and one evaluation of
 either version of the measured cost. Passes are the halves whose agreement limits what any cost can reach. Whatever is
@@ -33,6 +33,7 @@ from tabulate import tabulate
 
 from shardgym import PlanCost, ShardingPlan, ShardingTask, Topology, load_suite, make_cost, make_solver
 from shardgym.arrays import Floats
+from shardgym.costs.fbgemm.machine import usable_cores
 from shardgym.errors import InfeasiblePlanError
 from shardgym.files import write_whole
 
@@ -70,11 +71,14 @@ def main() -> None:
     parser.add_argument("--ordinary", action="store_true", help="real steps without real-time priority")
     parser.add_argument("--report", action="store_true", help="run nothing")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--devices", type=int, default=2, help="of every task (%(default)s)")
     given = parser.parse_args()
+    if not given.links and given.devices > len(usable_cores()):
+        parser.error(f"--devices {given.devices}: expected at most one per core, or --links")
     deadline = time.monotonic() + 60 * given.minutes
     if not given.report:
         for number, name in enumerate(given.tasks):
-            prepare(given.out / f"task-{number}", name, given.plans, given.links)
+            prepare(given.out / f"task-{number}", name, given.plans, given.devices, given.links)
         study(given.out, given.rounds, real_time=not given.ordinary, deadline=deadline)
     rows = report(given.out)
     print(
@@ -82,18 +86,18 @@ def main() -> None:
     )
 
 
-def prepare(folder: Path, name: str, count: int, links: int) -> None:
-    """Write a task on two devices and its plans; leaves a folder alone that has them."""
+def prepare(folder: Path, name: str, count: int, devices: int, links: int) -> None:
+    """Write a task on so many devices and its plans; leaves a folder alone that has them."""
     if (folder / "plans.json").exists():
         return
     suite, index = name.split("/")
     task = load_suite(suite)[int(index)]
-    memory = (task.topology.total_memory_bytes // 2,) * 2
+    memory = (task.topology.total_memory_bytes // devices,) * devices
     if links:
         rate = links * 1e6 / 8
-        topology = Topology(2, memory, interconnect=f"{links} Mbit/s", intra_bandwidth=rate, intra_latency_ms=0.0)
+        topology = Topology(devices, memory, interconnect=f"{links} Mbit/s", intra_bandwidth=rate, intra_latency_ms=0.0)
     else:
-        topology = Topology(2, memory)
+        topology = Topology(devices, memory)
     task = dataclasses.replace(task, topology=topology)
     plans = choose_plans(task, count)
     folder.mkdir(parents=True, exist_ok=True)
@@ -122,12 +126,12 @@ def choose_plans(task: ShardingTask, count: int) -> list[tuple[str, ShardingPlan
         except InfeasiblePlanError:
             continue
     best = min((plan for _, plan in found.values()), key=lambda plan: oracle.evaluate(task, [plan])[0].total_ms)
-    add("cut", cut(best, len(best.shards)))
-    add("cut", cut(best, len(best.shards) // 3))
+    add("cut", cut(best, len(best.shards), task.num_devices))
+    add("cut", cut(best, len(best.shards) // 3, task.num_devices))
     add("random", make_solver("random").solve(task, oracle, seed=0))
     found = dict(list(found.items())[:count])
     rng = np.random.default_rng(0)
-    neighbours = [plan for plan in (perturbed(best, rng) for _ in range(_TRIES)) if fits(plan, task)]
+    neighbours = [plan for plan in (perturbed(best, task.num_devices, rng) for _ in range(_TRIES)) if fits(plan, task)]
     totals = np.array([cost.total_ms for cost in oracle.evaluate(task, neighbours)])
     good = [n for n in np.argsort(totals) if totals[n] <= _GOOD * oracle.evaluate(task, [best])[0].total_ms]
     spaced = good[:: max(1, len(good) // max(1, 2 * (count - len(found))))]
@@ -147,8 +151,8 @@ def fits(plan: ShardingPlan, task: ShardingTask) -> bool:
     return True
 
 
-def cut(plan: ShardingPlan, count: int) -> ShardingPlan:
-    """Return the plan with its widest shards, at most `count`, cut into halves of columns for two devices."""
+def cut(plan: ShardingPlan, count: int, devices: int) -> ShardingPlan:
+    """Return the plan with its widest shards, at most `count`, cut into halves of columns, one for the next device."""
     widest = sorted(plan.shards, key=lambda shard: -shard.num_columns)[:count]
     shards = [shard for shard in plan.shards if shard not in widest]
     for shard in widest:
@@ -157,16 +161,17 @@ def cut(plan: ShardingPlan, count: int) -> ShardingPlan:
         if middle == first:
             shards.append(shard)
         else:
-            shards += [dataclasses.replace(shard, columns=columns, device=device) for device, columns in
-                       enumerate(((first, middle), (middle, last)))]  # fmt: skip
+            shards.append(dataclasses.replace(shard, columns=(first, middle)))
+            shards.append(dataclasses.replace(shard, columns=(middle, last), device=(shard.device + 1) % devices))
     return dataclasses.replace(plan, shards=tuple(shards))
 
 
-def perturbed(plan: ShardingPlan, rng: np.random.Generator) -> ShardingPlan:
-    """Return the plan with one to three shards moved to the other of two devices."""
+def perturbed(plan: ShardingPlan, devices: int, rng: np.random.Generator) -> ShardingPlan:
+    """Return the plan with one to three shards moved to other devices."""
     shards = list(plan.shards)
     for n in rng.choice(len(shards), size=min(len(shards), int(rng.integers(1, 4))), replace=False):
-        shards[n] = dataclasses.replace(shards[n], device=1 - shards[n].device)
+        device = (shards[n].device + int(rng.integers(1, devices))) % devices
+        shards[n] = dataclasses.replace(shards[n], device=device)
     return dataclasses.replace(plan, shards=tuple(shards))
 
 
@@ -216,7 +221,7 @@ def real_ms(folder: Path, rounds: int, launch: int, real_time: bool) -> list[flo
 def measured_costs(folder: Path, rounds: int, version: str, turn: int) -> list[dict[str, Any]]:
     """Return the measured cost of each plan as a record, by new processes."""
     chosen, plans = read_plans(folder)
-    comm = "modelled" if chosen["links"] and version == "2" else "measured"
+    comm = "modelled" if chosen["links"] and version == "2" else "auto"
     with make_cost("fbgemm", version=version, rounds=max(2, rounds), seed=turn, comm=comm) as cost:
         costs = cost.evaluate(ShardingTask.load(folder / "task.json"), [ShardingPlan.load(path) for path in plans])
     for plan_cost in costs:

@@ -97,9 +97,11 @@ def _device_table(
             cells["bar"] = bar(share, detail.bar_width, ascii_only)
         if cost is not None:
             times = [float(ms) for ms in cost.per_device[device]]
+            if detail.phases and cost.ids_ms:
+                cells["ids"] = f"{cost.ids_ms[device]:.3f}"
             if detail.phases:
                 cells |= {phase: f"{ms:.3f}" for phase, ms in zip(_PHASES, times, strict=True)}
-            cells["total ms"] = f"{sum(times):.3f}"
+            cells["total ms"] = f"{cost.device_ms[device]:.3f}"
             if detail.bar_width:
                 longest = cost.total_ms or 1.0
                 cells["time"] = phase_bar([ms / longest for ms in times], detail.bar_width, ascii_only)

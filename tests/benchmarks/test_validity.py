@@ -76,7 +76,7 @@ def test_a_cost_is_held_against_both_halves(validity):
 def test_a_cut_gives_both_devices_half_of_the_widest_shards(validity):
     task = validity.load_suite("tiny-v1")[1]
     plan = validity.make_solver("dim_greedy").solve(task, validity.make_cost("roofline"), seed=0)
-    halved = validity.cut(plan, 1)
+    halved = validity.cut(plan, 1, 2)
     assert validity.fits(halved, task) or halved.bytes_per_device(task) != plan.bytes_per_device(task)
     assert len(halved.shards) == len(plan.shards) + 1
     assert {shard.device for shard in set(halved.shards) - set(plan.shards)} == {0, 1}

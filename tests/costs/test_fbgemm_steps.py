@@ -10,6 +10,7 @@ from shardgym.costs.fbgemm.link_model import LinkModel, shipped_model
 from shardgym.costs.fbgemm.step import PARTS, PlanSteps, StepMarks, parts_of, phases_of
 from shardgym.errors import InputError
 from shardgym.plan import Shard, ShardingPlan
+from shardgym.rendering import render_plan
 from shardgym.table import EmbeddingTable, ZipfIds
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology
@@ -178,3 +179,19 @@ def test_the_version_says_whether_ids_count_and_old_settings_stay():
         assert (first.version, hidden.version) == ("1", "2-hidden-ids")
         assert "version" not in first.settings()
         assert make_cost("fbgemm", **hidden.settings()).version == hidden.version
+        assert make_cost("fbgemm", version=2).settings()["version"] == "2"
+
+
+@pytest.mark.measured
+def test_more_devices_than_processes_make_sense_are_refused(cost):
+    many = task(devices=500)
+    with pytest.raises(InputError, match="a process for each of 500 devices"):
+        cost.evaluate(many, [ShardingPlan.table_wise(many, [0, 1, 2])])
+
+
+def test_a_rendered_plan_shows_ids_and_sums_them():
+    shown = PlanCost(np.ones((2, 4)), "toy", "1", "toy", ids_ms=(2.5, 0.5))
+    lines = render_plan(TASK, APART, shown, width=4000).splitlines()
+    header = next(line for line in lines if "total ms" in line)
+    assert " ids " in header
+    assert any("2.500" in line and "6.500" in line for line in lines)

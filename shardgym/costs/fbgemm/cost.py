@@ -8,7 +8,7 @@ import re
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, cast, get_args
 
 import numpy as np
 
@@ -32,7 +32,7 @@ Version = Literal["1", "2"]
 
 #: Optimisers that FBGEMM has CPU kernels for.
 CPU_OPTIMIZERS = frozenset({"exact_sgd", "rowwise_adagrad", "adagrad"})
-#: Processes per core up to which exchanges are measured on the CPU.
+#: Processes per core up to which exchanges are measured on the CPU, and steps of version 2 run.
 RANKS_PER_CORE = 4
 #: Process groups that stay alive for later tasks with the same number of devices.
 _GROUPS_KEPT = 2
@@ -84,9 +84,10 @@ class FbgemmCost(CostModel):
         comm: CommChoice = "auto",
         timeout_s: float = 120.0,
         seed: int = 0,
-        version: Version = "1",
+        version: Version | Literal[1, 2] = "1",
         ids_hidden: bool = False,
     ) -> None:
+        version = cast("Version", str(version))  # from a command line or YAML it comes as a number
         named = (
             ("device", device, ("cpu", "cuda")),
             ("comm", comm, get_args(CommChoice)),
@@ -202,6 +203,12 @@ class FbgemmCost(CostModel):
     def _score_steps(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         """Score plans by version 2."""
         measured = measures_step_comm(self._comm, task.num_devices)
+        most = RANKS_PER_CORE * len(usable_cores())
+        if task.num_devices > most:
+            raise InputError(
+                f"version '2' runs a process for each of {task.num_devices} devices, this machine takes up to {most}; "
+                "use version='1', or a machine with more cores"
+            )
         devices = {n: shard_sets(task, plan) for n, plan in enumerate(plans)}
         with self._lock:
             group = self._group(task.num_devices)

@@ -33,6 +33,9 @@ def footer(ranking: Ranking, link: str = PAGE) -> list[str]:
     key = board.key
     oracles = " or ".join(sorted({result.oracle for result in board.results})) or "-"
     on = "" if key.hardware == key.judge else f" on {key.hardware}"
+    scored = [result.cost for result in board.results if result.cost is not None and result.cost.feasible]
+    if scored and all(cost.compute == "modelled" for cost in scored):
+        on += ", modelled"
     seeds = sorted({own for own in board.seeds.values() if own})
     shown_seeds = _format_seeds(seeds[0]) if len(seeds) == 1 else "seeds of their own" if seeds else "no seed"
     base = f"relative to {BASE}" if ranking.has_base else f"{BASE}, the base, has no cost here"

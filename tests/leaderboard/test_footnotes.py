@@ -277,7 +277,7 @@ def test_a_solver_with_several_weights_for_one_seed_is_warned_of(tmp_path, index
 def test_a_table_has_three_lines_below_and_the_last_says_where_the_rest_is(tmp_path):
     board = board_of(tmp_path, {"mine": [1.0, 2.0], "other": [1.0, "infeasible"]}, solver_settings={"k": 1})
     assert footer(rank(board)) == [
-        "Judge: lab-cost 1 on lab. Oracle: roofline. Solvers ran with seed 0; "
+        "Judge: lab-cost 1 on lab, modelled. Oracle: roofline. Solvers ran with seed 0; "
         "size_lookup_greedy, the base, has no cost here.",
         "Failed: 1 of 4 records. They count 2 times the dearest plan of the task. Fewer than 6 tasks: no ranks, no "
         "intervals.",

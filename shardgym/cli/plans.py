@@ -195,7 +195,7 @@ def show(
             print(f"{render_shards(task, plan)}\n")
         if cost is not None and tables is not None:
             held_up_by = find_bottleneck(cost, device_columns(task, plan)).device
-            print(f"{render_table_costs(tables, cost, held_up_by)}\n")
+            print(f"{render_table_costs(tables, cost, held_up_by, width=terminal_width())}\n")
         print(render_plan(task, plan, cost, width=terminal_width(), ascii_only=is_ascii_only()))
         print_notes([] if cost is None else [("", cost)])
         if csv_path is not None:

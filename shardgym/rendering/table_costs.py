@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from typing import NamedTuple
 
 import numpy as np
@@ -113,13 +114,14 @@ def _cut(task: ShardingTask, plan: ShardingPlan, shard: Shard, target: int) -> S
     return ShardingPlan.of(task, [*(other for other in plan.shards if other != shard), *halves])
 
 
-def render_table_costs(costs: list[TableCost], cost: PlanCost, device: int) -> str:
+def render_table_costs(costs: list[TableCost], cost: PlanCost, device: int, *, width: int) -> str:
     """Draw the costliest tables.
 
     Args:
         costs: the costliest first.
         cost: of the plan.
         device: that holds up the step.
+        width: columns of the terminal.
     """
     rows = [
         {
@@ -134,12 +136,12 @@ def render_table_costs(costs: list[TableCost], cost: PlanCost, device: int) -> s
     lines = [tabulate(rows, "keys", "simple", colalign=["left", "left", *["right"] * 3], disable_numparse=True)]
     if len(costs) > MAX_TABLES:
         lines.append(f"... and {len(costs) - MAX_TABLES} more tables that cost less; --json has all")
-    lines += [
+    remarks = [
         f"ms: by how much the compute of its devices would shrink without the table, {cost.origin}",
         f"one more cut: the step, of {cost.total_ms:.3f} ms, when the table's shard on device {device}, which holds it "
         "up, is halved and one half moves to where that helps most",
     ]
-    return "\n".join(lines)
+    return "\n".join(lines + [textwrap.fill(remark, max(width, 40), subsequent_indent="  ") for remark in remarks])
 
 
 def _change(after_ms: float | None, before_ms: float) -> str:

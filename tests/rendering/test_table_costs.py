@@ -48,14 +48,14 @@ def test_one_more_cut_is_the_best_of_those_that_move_half_of_a_shard():
     (after,) = rating.evaluate(task, [ShardingPlan.of(task, cut)])
     assert (wide.table, wide.after_cut_ms) == ("wide", pytest.approx(after.total_ms))
     assert narrow.after_cut_ms is None
-    text = render_table_costs([wide, narrow], cost, 1)
+    text = render_table_costs([wide, narrow], cost, 1, width=400)
     assert text.splitlines()[2].split()[-2:] == [f"{100 * (after.total_ms / cost.total_ms - 1):+.1f}", "%"]
     assert "without the table, modelled" in text
 
 
 def test_many_tables_are_not_all_listed():
     costs = [TableCost(f"t{n}", (0,), 4, 1.0, None) for n in range(23)]
-    assert "... and 3 more tables that cost less; --json has all" in render_table_costs(costs, COST, 0)
+    assert "... and 3 more tables that cost less; --json has all" in render_table_costs(costs, COST, 0, width=80)
 
 
 def test_a_cost_that_scores_whole_plans_says_so():

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from shardgym.arguments import check_int, check_list
+from shardgym.arguments import check_instance, check_int, check_list
 from shardgym.costs.base import CostModel
 from shardgym.costs.torchrec_rating import TorchRecRatingCost
 from shardgym.errors import InputError, NoFeasiblePlanError
@@ -27,15 +27,20 @@ class TorchRec:
     Args:
         sort_by: order in which its partitioner places tables, "storage" or "perf"; largest first.
         min_partition: least width of a piece; None for TorchRec's default of 128.
+        row_wise: whether a table may be cut by rows over all devices, too; not every cost knows such plans.
 
     Raises:
         InputError: a setting is something else.
     """
 
-    def __init__(self, sort_by: SortBy = "storage", min_partition: int | None = None) -> None:
+    def __init__(
+        self, sort_by: SortBy = "storage", min_partition: int | None = None, *, row_wise: bool = False
+    ) -> None:
         if sort_by not in get_args(SortBy):
             raise InputError(f"sort_by: expected 'storage' or 'perf', got {sort_by!r}")
         self.sort_by: SortBy = sort_by
+        check_instance("row_wise", row_wise, bool)
+        self.row_wise = row_wise
         self.min_partition = None if min_partition is None else check_int("min_partition", min_partition, 1)
 
     def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
@@ -55,9 +60,13 @@ class TorchRec:
         return self._plan(task)
 
     def _plan(self, task: ShardingTask) -> ShardingPlan:
+        return self._ask(task, self.sort_by, self.min_partition)
+
+    def _ask(self, task: ShardingTask, sort_by: str, min_partition: int | None) -> ShardingPlan:
         from baselines.torchrec.planner import plan_with_torchrec
 
-        return plan_with_torchrec(task, sort_by=self.sort_by, min_partition=self.min_partition)
+        types = ("table_wise", "column_wise", *(("row_wise",) if self.row_wise else ()))
+        return plan_with_torchrec(task, sort_by=sort_by, min_partition=min_partition, sharding_types=types)
 
 
 class TorchRecPerf(TorchRec):
@@ -65,10 +74,11 @@ class TorchRecPerf(TorchRec):
 
     Args:
         min_partition: as in `TorchRec`.
+        row_wise: as in `TorchRec`.
     """
 
-    def __init__(self, min_partition: int | None = None) -> None:
-        super().__init__("perf", min_partition)
+    def __init__(self, min_partition: int | None = None, *, row_wise: bool = False) -> None:
+        super().__init__("perf", min_partition, row_wise=row_wise)
 
 
 class TorchRecColumns(TorchRec):
@@ -79,27 +89,26 @@ class TorchRecColumns(TorchRec):
 
     Args:
         min_partitions: least widths of a piece, each tried.
+        row_wise: as in `TorchRec`.
 
     Raises:
         InputError: these are no widths.
     """
 
-    def __init__(self, min_partitions: Sequence[int] = (16, 32, 64, 128)) -> None:
-        super().__init__()
+    def __init__(self, min_partitions: Sequence[int] = (16, 32, 64, 128), *, row_wise: bool = False) -> None:
+        super().__init__(row_wise=row_wise)
         widths = check_list("min_partitions", min_partitions, "widths")
         self.min_partitions = tuple(check_int("min_partitions", width, 1) for width in widths)
         if not widths:
             raise InputError("min_partitions: expected at least one width")
 
     def _plan(self, task: ShardingTask) -> ShardingPlan:
-        from baselines.torchrec.planner import plan_with_torchrec
-
         plans: list[ShardingPlan] = []
         refused: list[NoFeasiblePlanError] = []
         for sort_by in ("perf", "storage"):
             for width in self.min_partitions:
                 try:
-                    plans.append(plan_with_torchrec(task, sort_by=sort_by, min_partition=width))
+                    plans.append(self._ask(task, sort_by, width))
                 except NoFeasiblePlanError as error:
                     refused.append(error)
             if plans:

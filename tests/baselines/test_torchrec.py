@@ -82,6 +82,13 @@ def test_tables_that_it_cannot_pack_are_no_plan(library):
         make_solver("torchrec").solve(task, RATING)
 
 
+def test_a_hot_table_may_be_cut_by_rows_if_asked_for(library):
+    task = make_task(EmbeddingTable("hot", 1000, 128, 200.0), *(EmbeddingTable(f"t{n}", 10, 4) for n in range(2)))
+    plan = make_solver("torchrec_perf", row_wise=True).solve(task, RATING)
+    assert [shard.rows for shard in plan.shards if shard.table == "hot"] == [(0, 500), (500, 1000)]
+    assert rating_of("torchrec_perf", task, row_wise=True) < 0.7 * rating_of("torchrec_perf", task)
+
+
 def test_it_plans_by_its_own_rating_whatever_the_oracle(library):
     task = load_suite("tiny-v1")[0]
     solver = make_solver("torchrec_columns")

@@ -129,7 +129,8 @@ def rank(board: Board) -> Ranking:
     scale = base_logs if np.isfinite(base_logs).all() else np.zeros(int(kept.sum()))
     complete = {own.solver for own in everyone if own.is_complete and not own.failed.all()}
     mean_log = {solver: _mean(_over_seeds(own) - scale) for solver, own in logs.items()}
-    order = sorted(everyone, key=lambda own: (own.solver not in complete, mean_log[own.solver], own.solver))
+    place = {solver: (solver not in complete, math.isnan(mean), mean, solver) for solver, mean in mean_log.items()}
+    order = sorted(everyone, key=lambda own: place[own.solver])
     leader = order[0].solver if complete else None
     bootstrap = None
     if complete and kept.sum() >= MIN_TASKS:

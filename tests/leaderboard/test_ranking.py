@@ -243,10 +243,10 @@ def test_a_run_that_was_stopped_has_no_ranks_yet(tmp_path):
     """run.json tells that seven tasks were asked for."""
     (tmp_path / "run.json").write_text(
         '{"suite":"toys","judge":"lab-cost","judge_version":"1","judge_settings":{},"hardware":"lab","oracle":"roofline",'
-        '"oracle_settings":{},"time_limit_s":null,"num_tasks":7,"solvers":["a","later"],"seeds":[0]}'
+        '"oracle_settings":{},"time_limit_s":null,"num_tasks":7,"solvers":["later","earlier","a"],"seeds":[0]}'
     )
     ranking = rank(board_of(tmp_path, {"a": [1.0] * 6}))
-    assert [(row.solver, row.rank) for row in ranking.rows] == [("a", None), ("later", None)]
+    assert [(row.solver, row.rank) for row in ranking.rows] == [("a", None), ("earlier", None), ("later", None)]
     assert rows_of(ranking)["a"].completeness == pytest.approx(6 / 7)
     assert rows_of(ranking)["a"].mean_ms == 1.0
     assert render([ranking], details=True)

@@ -310,6 +310,8 @@ def leaderboard(
     --format html makes one file that needs no network: tables to sort and filter, cost against solving time, tasks,
     performance profiles, groups, and the plans themselves, two beside each other.
     """
+    if table_format == HTML and (details or also_name is not None):
+        raise click.UsageError("--format html goes without --details, which the page has, and without --also")
     rankings = [rank(board) for board in load_boards(paths or ("results",), suite_name)]
     with contextlib.nullcontext() if also_name is None else open_cost(also_name, None) as also:
         if as_json:

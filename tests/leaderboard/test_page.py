@@ -122,6 +122,8 @@ def test_the_command_writes_the_page(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == "page.html\n"
     assert main(["leaderboard", "--format", "html"]) == 0
     assert capsys.readouterr().out == written + "\n"
+    assert main(["leaderboard", "--format", "html", "--also", "roofline"]) == 2
+    assert "--format html goes without --details" in capsys.readouterr().err
     assert main(["leaderboard", "--format", "md", "--out", "table.md"]) == 0
     assert (tmp_path / "table.md").read_text().startswith("## toys: 1 task")
 

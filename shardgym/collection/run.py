@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +29,7 @@ from shardgym.collection.schedule import CollectionPlan, SampleId
 from shardgym.collection.settings import KINDS, PRESETS, STEPS, WIDE_PRESETS, StepCounts, preset_counts
 from shardgym.collection.space import Space
 from shardgym.costs.fbgemm.communication import ROUND_MS, AllToAll, CollectiveGroup
-from shardgym.costs.fbgemm.cost import measures_comm
+from shardgym.costs.fbgemm.cost import CPU_OPTIMIZERS, measures_comm
 from shardgym.costs.fbgemm.jobs import ShardSet, TimingJob
 from shardgym.costs.fbgemm.pool import WorkerPool, require_fbgemm
 from shardgym.costs.simulator.sample_files import DataInfo, write_rows
@@ -103,9 +104,11 @@ def collect(
         raise InputError(f"quiet={quiet}: expected a share above 0, such as 0.1")
     if space is not None and preset not in WIDE_PRESETS:
         raise InputError(f"preset '{preset}' draws from a pool: a space goes with preset {' or '.join(WIDE_PRESETS)}")
+    left_out: list[str] = []
     if preset in WIDE_PRESETS:
-        space = space or Space()
+        space, left_out = _space_of_device(space or Space(), device)
     plan, notices = _plan_for_machine(device, preset, compute, comm, repeat_share, seed, space)
+    notices += left_out
     # What is missing is said before hours of measuring, not after.
     import_extra("pyarrow.parquet", "collecting")
     if not modelled:
@@ -180,6 +183,18 @@ def _plan_for_machine(
     lacking = ", ".join(str(n) for n in wanted if n not in able)
     notice = f"exchanges over {lacking} devices were left out: this machine cannot measure them"
     return CollectionPlan(device, counts, repeat_share, able, seed, space), [notice] if lacking else []
+
+
+def _space_of_device(space: Space, device: str) -> tuple[Space, list[str]]:
+    """Return the part of a space that a device has kernels for, and a sentence about what was left out."""
+    without = [name for name in space.optimizer if device == "cpu" and name not in CPU_OPTIMIZERS]
+    if not without:
+        return space, []
+    rest = tuple(name for name in space.optimizer if name not in without)
+    if not rest:
+        raise InputError(f"optimizer {', '.join(without)}: FBGEMM has no kernel of it for the CPU")
+    notice = f"{', '.join(without)} was left out: FBGEMM has no kernel of it for the CPU"
+    return dataclasses.replace(space, optimizer=rest), [notice]
 
 
 def _reference_ms(pool: WorkerPool | ModelledGpu) -> float:

@@ -132,8 +132,9 @@ def draw_report(card: ModelCard, data: DataSet, folder: Path) -> list[Path]:
         "predicted": lambda axes: _draw_scatter(axes, test.ms, predicted),
         "by-shards": lambda axes: _draw_errors(axes, card, sizes, card.error_by_shards, "shards on the device"),
         "by-dim": lambda axes: _draw_errors(axes, card, dims, card.error_by_dim, "widest shard on the device"),
-        "losses": losses,
     }
+    if card.curves:
+        plots["losses"] = losses
     return [draw(folder / "report" / f"{card.role}-{name}.png", fill) for name, fill in plots.items()]
 
 

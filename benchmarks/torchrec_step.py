@@ -1,0 +1,255 @@
+"""How well cost models agree with real TorchRec training: a small DLRM under many plans, on two processes.
+
+    python benchmarks/torchrec_step.py --out DIR [--minutes N] [--task SUITE/INDEX] [--plans N] [--rounds N] [--steps N]
+    python benchmarks/torchrec_step.py --out DIR --report [--json]
+
+The tables are those of a task of a suite, put on two devices; dense features, a concatenation and two small networks
+make it a DLRM. Plans are chosen as for `benchmarks/validity.py`: searched, greedy, random, cut, and neighbours of the
+best. `DistributedModelParallel` trains each of them over gloo. All plans are trained in every round, in random order;
+a round builds each model anew.
+
+A step takes as long as its slowest rank: "wall" by the clock, "cpu" by the processor time of a rank's process, which
+other work on the machine changes less. Launches are halved into two passes; their agreement limits what any cost can
+reach. `agreement` in `validity.py` explains all columns but two: "preferred" counts pairs of plans that the cost
+prefers by more than 5 %, "reversed" those of them in which the real step is slower in both passes.
+
+Whatever is done is kept in DIR, so a run that was stopped, or that reached --minutes, goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import logging
+import multiprocessing
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import validity
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from tabulate import tabulate
+from torch import nn
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.types import ShardingPlan as TorchRecPlan
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from shardgym import PlanCost, ShardingPlan, ShardingTask, make_cost
+from shardgym.arrays import Floats
+from shardgym.files import write_whole
+from shardgym.ids import draw_bags
+from shardgym.integrations.torchrec import model_from_task, to_torchrec
+
+RANKS = 2
+LAUNCHES = 4
+#: Different batches that steps take in turn.
+BATCHES = 3
+WARMUPS = 2
+DENSE_FEATURES = 13
+HIDDEN = 64
+PREDICTED = {**validity.PREDICTED, "torchrec_rating": ("torchrec_rating", {"compute_device": "cpu"})}
+#: What a cost has to prefer a plan by for the preference to be held against the real step.
+PREFERENCE = 0.05
+
+
+class Dlrm(nn.Module):
+    """Pooled values and transformed dense features, concatenated, into a network with one output."""
+
+    def __init__(self, task: ShardingTask) -> None:
+        super().__init__()
+        self.names = [table.name for table in task.tables]
+        self.tables = model_from_task(task)
+        self.bottom = nn.Sequential(nn.Linear(DENSE_FEATURES, HIDDEN), nn.ReLU())
+        width = sum(table.embedding_dim for table in task.tables) + HIDDEN
+        self.top = nn.Sequential(nn.Linear(width, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
+
+    def forward(self, dense: torch.Tensor, sparse: KeyedJaggedTensor) -> torch.Tensor:
+        """Return one number per sample."""
+        pooled = self.tables(sparse).to_dict()
+        values: torch.Tensor = self.top(torch.cat([self.bottom(dense), *(pooled[name] for name in self.names)], dim=1))
+        return values.squeeze(1)
+
+
+def make_batches(
+    task: ShardingTask, rank: int, seed: int
+) -> list[tuple[torch.Tensor, KeyedJaggedTensor, torch.Tensor]]:
+    """Return dense features, ids and labels of a rank's share of the batch."""
+    samples = task.batch_size // RANKS
+    generator = torch.Generator().manual_seed(seed * RANKS + rank)
+    batches = []
+    for number in range(BATCHES):
+        bags = [draw_bags(table, samples, seed=seed * RANKS + rank, batch=number) for table in task.tables]
+        ids = KeyedJaggedTensor.from_lengths_sync(
+            [table.name for table in task.tables],
+            torch.from_numpy(np.concatenate([bag.indices for bag in bags])),
+            torch.from_numpy(np.concatenate([bag.lengths for bag in bags])),
+        )
+        dense = torch.randn(samples, DENSE_FEATURES, generator=generator)
+        batches.append((dense, ids, (dense.sum(dim=1) > 0).float()))
+    return batches
+
+
+def train(
+    rank: int, task: ShardingTask, plans: list[ShardingPlan], rounds: int, steps: int, seed: int, store: Path
+) -> None:
+    """Train every plan in every round; the first rank writes ms per plan, shape (2, plans): wall and cpu."""
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank % len(os.sched_getaffinity(0))]})
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS, timeout=timedelta(minutes=5)
+    )
+    batches = make_batches(task, rank, seed)
+    taken: list[list[list[float]]] = [[] for _ in plans]
+    order = list(range(len(plans)))
+    shuffle = random.Random(seed)
+    for _ in range(rounds):
+        shuffle.shuffle(order)
+        for number in order:
+            times = _round(task, plans[number], batches, steps)
+            dist.all_reduce(times, op=dist.ReduceOp.MAX)  # the slowest rank of each step
+            taken[number].append(times.median(dim=1).values.tolist())
+    if rank == 0:
+        means = [[statistics.fmean(values) for values in zip(*by_round, strict=True)] for by_round in taken]
+        store.with_name("times.json").write_text(json.dumps(np.array(means).T.tolist()))
+    dist.destroy_process_group()
+
+
+def _round(task: ShardingTask, plan: ShardingPlan, batches: list[Any], steps: int) -> torch.Tensor:
+    """Build the model and return ms of its steps, shape (2, steps): by the clock and by processor time."""
+    torch.manual_seed(0)
+    model = Dlrm(task)
+    sharding_plan = TorchRecPlan({"tables": to_torchrec(plan, task, device_type="cpu").plan[""]})
+    sharder = EmbeddingBagCollectionSharder(fused_params={"optimizer": EmbOptimType.EXACT_SGD, "learning_rate": 0.01})
+    sharded = DistributedModelParallel(model, device=torch.device("cpu"), plan=sharding_plan, sharders=[sharder])
+    dense = [p for name, p in sharded.named_parameters() if "embedding_bags" not in name]
+    optimizer = torch.optim.SGD(dense, lr=0.01)
+    loss = nn.BCEWithLogitsLoss()
+    times = torch.zeros(2, steps, dtype=torch.float64)
+    for step in range(-WARMUPS, steps):
+        features, ids, labels = batches[step % BATCHES]
+        dist.barrier()
+        wall, cpu = time.perf_counter(), time.process_time()
+        optimizer.zero_grad()
+        loss(sharded(features, ids), labels).backward()
+        optimizer.step()
+        if step >= 0:
+            times[:, step] = 1000 * torch.tensor([time.perf_counter() - wall, time.process_time() - cpu])
+    return times
+
+
+def real_ms(folder: Path, rounds: int, steps: int, launch: int) -> list[list[float]]:
+    """Train all plans in new processes; returns wall and cpu ms per plan."""
+    _, paths = validity.read_plans(folder)
+    task = ShardingTask.load(folder / "task.json")
+    plans = [ShardingPlan.load(path) for path in paths]
+    # Forked processes have imported TorchRec already, which takes seconds.
+    context = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory() as temporary:
+        store = Path(temporary) / "store"
+        processes = [
+            context.Process(target=train, args=(rank, task, plans, rounds, steps, launch, store))
+            for rank in range(RANKS)
+        ]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        if any(process.exitcode for process in processes):
+            raise SystemExit("a rank ended before its time; what it printed says why")
+        times: list[list[float]] = json.loads(store.with_name("times.json").read_text())
+    return times
+
+
+def units(folder: Path, rounds: int, steps: int) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield the parts of the study in order: launches of the training, and between them the measured cost."""
+    for launch in range(LAUNCHES):
+        yield f"real/{launch}", lambda n=launch: real_ms(folder, rounds, steps, n)
+        if launch % 2 == 0:
+            yield f"fbgemm/{launch // 2}", lambda n=launch // 2: validity.measured_costs(folder, rounds, "2", n)
+
+
+def study(folder: Path, rounds: int, steps: int, deadline: float) -> None:
+    """Do what is left of the study until the deadline."""
+    done = validity.results(folder)
+    for unit, run in units(folder, rounds, steps):
+        if unit in done:
+            continue
+        if time.monotonic() > deadline:
+            print("the time is over; the same command goes on", file=sys.stderr)
+            return
+        begin = time.monotonic()
+        done[unit] = run()
+        write_whole(folder / validity.RESULTS, json.dumps(done))
+        print(f"{unit}: {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
+
+
+def report(folder: Path) -> list[dict[str, Any]]:
+    """Return a row per way of timing the real step and per cost; none while a part of the study is missing."""
+    done = validity.results(folder)
+    if not {unit for unit, _ in units(folder, 0, 0)} <= done.keys():
+        return []
+    task = ShardingTask.load(folder / "task.json")
+    _, paths = validity.read_plans(folder)
+    plans = [ShardingPlan.load(path) for path in paths]
+    real = np.array([done[f"real/{n}"] for n in range(LAUNCHES)]).reshape(2, LAUNCHES // 2, 2, -1).mean(axis=1)
+    measured = [[PlanCost.from_dict(cost).total_ms for cost in done[f"fbgemm/{n}"]] for n in range(2)]
+    costs = {"fbgemm": np.array(measured)}
+    for name, (model, settings) in PREDICTED.items():
+        totals = [cost.total_ms for cost in make_cost(model, **settings).evaluate(task, plans)]
+        costs[name] = np.array([totals, totals])
+    rows = []
+    for number, clock in enumerate(("wall", "cpu")):
+        truth = real[:, number]
+        for name, own in {"the real step": truth, **costs}.items():
+            row = validity.agreement(own, truth)
+            rows.append({"step by": clock, "cost": name, "plans": len(plans), **row, **reversals(own, truth)})
+    return rows
+
+
+def reversals(own: Floats, real: Floats) -> dict[str, int]:
+    """Count pairs that a cost prefers by more than `PREFERENCE`, and those that are slower in both passes."""
+    mean = own.mean(axis=0)
+    preferred = [(a, b) for a, b in itertools.permutations(range(len(mean)), 2) if mean[a] < (1 - PREFERENCE) * mean[b]]
+    return {"preferred": len(preferred), "reversed": sum(bool((real[:, a] > real[:, b]).all()) for a, b in preferred)}
+
+
+def main() -> None:
+    """Go on with the study, or report on what there is."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="folder of the study")
+    parser.add_argument("--minutes", type=float, default=25.0, help="start nothing after so many (%(default)s)")
+    parser.add_argument("--task", default="quick-v1/0", metavar="SUITE/INDEX", help="(%(default)s)")
+    parser.add_argument("--plans", type=int, default=32, help="(%(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="of each launch (%(default)s)")
+    parser.add_argument("--steps", type=int, default=6, help="of each round, after two that do not count (%(default)s)")
+    parser.add_argument("--report", action="store_true", help="train nothing")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    if not given.report:
+        validity.prepare(given.out, given.task, given.plans, 0)
+        study(given.out, given.rounds, given.steps, time.monotonic() + 60 * given.minutes)
+    rows = report(given.out)
+    print(
+        json.dumps(rows, indent=2) if given.json else tabulate(rows, headers="keys", floatfmt=".2f", tablefmt="github")
+    )
+
+
+if __name__ == "__main__":
+    main()

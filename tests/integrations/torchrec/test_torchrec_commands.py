@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("torchrec.modules", reason="needs TorchRec: tox -e torchrec")
+
 from torchrec_toys import MARKS
 
 from shardgym import InputError, ShardingPlan, ShardingTask, UniformIds

@@ -6,6 +6,9 @@ import runpy
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("torchrec.modules", reason="needs TorchRec: tox -e torchrec")
+
 from torchrec_toys import MARKS
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "torchrec_dlrm.py"

@@ -6,6 +6,9 @@ import time
 from typing import Any
 
 import pytest
+
+pytest.importorskip("torchrec.modules", reason="needs TorchRec: tox -e torchrec")
+
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from ranks import GROUP_TIMEOUT_S, run_ranks

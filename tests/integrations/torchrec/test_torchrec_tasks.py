@@ -6,6 +6,9 @@ import dataclasses
 
 import numpy as np
 import pytest
+
+pytest.importorskip("torchrec.modules", reason="needs TorchRec: tox -e torchrec")
+
 import torch
 from torch import nn
 from torchrec.distributed.planner.types import ParameterConstraints

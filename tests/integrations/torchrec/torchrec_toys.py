@@ -1,11 +1,8 @@
-"""A model with two collections, and its task; importing this skips a test module where TorchRec is missing."""
+"""A model with two collections, and what tests with TorchRec have in common."""
 
 from __future__ import annotations
 
 import pytest
-
-pytest.importorskip("torchrec", reason="needs TorchRec: tox -e torchrec")
-
 import torch
 from torch import nn
 from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType

@@ -7,8 +7,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
+from torch import nn
 
 from shardgym.arguments import check_instance
+from shardgym.errors import InputError
 from shardgym.files import write_whole
 from shardgym.integrations.torchrec.library import (
     EmbeddingModuleShardingPlan,
@@ -17,6 +19,7 @@ from shardgym.integrations.torchrec.library import (
     ShardMetadata,
     TorchRecPlan,
 )
+from shardgym.integrations.torchrec.model_tables import join_name, model_tables
 from shardgym.records import CONFIG, Record, Whole
 
 Extent = tuple[Annotated[Whole, Field(ge=0)], Annotated[Whole, Field(ge=0)]]
@@ -83,15 +86,47 @@ def save(sharding_plan: TorchRecPlan, path: str | Path) -> None:
     write_whole(Path(path), PlanRecord(modules=modules).to_json(indent=2) + "\n")
 
 
-def load(path: str | Path) -> TorchRecPlan:
-    """Read TorchRec's plan from JSON; raises `InputError` when the file is damaged or something else."""
+def load(path: str | Path, model: nn.Module | None = None) -> TorchRecPlan:
+    """Read TorchRec's plan from JSON.
+
+    Args:
+        path: of the file.
+        model: what the plan is to be used with; given, its tables must be those of the plan, with as many rows and
+            columns. TorchRec would train a collection that the plan does not mention whole on every rank.
+
+    Raises:
+        InputError: the file is damaged, something else, or for another model.
+    """
     record = PlanRecord.load(path)
+    if model is not None:
+        _check_model(str(path), record, model)
     return TorchRecPlan(
         plan={
             module_path: EmbeddingModuleShardingPlan({name: _sharding(table) for name, table in tables.items()})
             for module_path, tables in record.modules.items()
         }
     )
+
+
+def _check_model(source: str, record: PlanRecord, model: nn.Module) -> None:
+    planned = {
+        join_name(module_path, name): table
+        for module_path, tables in record.modules.items()
+        for name, table in tables.items()
+    }
+    found = {table.name: (table.config.num_embeddings, table.config.embedding_dim) for table in model_tables(model)}
+    for name in [*planned, *found]:
+        if name not in found or name not in planned:
+            where = "the plan" if name in planned else "the model"
+            raise InputError(f"{source} is for another model: table '{name}' is only in {where}")
+        shards = planned[name].shards or ()
+        ends = [(s.offsets[0] + s.sizes[0], s.offsets[1] + s.sizes[1]) for s in shards]
+        size = tuple(map(max, zip(*ends, strict=True)))
+        if size and size != found[name]:
+            raise InputError(
+                f"{source} is for another model: table '{name}' is {size[0]} x {size[1]} in the plan, "
+                f"{found[name][0]} x {found[name][1]} in the model"
+            )
 
 
 def _table_record(sharding: ParameterSharding) -> TableRecord:

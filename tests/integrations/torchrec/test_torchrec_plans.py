@@ -220,3 +220,19 @@ def test_damaged_files_are_refused(task: ShardingTask, tmp_path: Path) -> None:
     path.write_text(mixed(task).to_json())
     with pytest.raises(InputError, match=r"this is a shardgym.plan/1, expected shardgym.torchrec_plan/1"):
         load(path)
+
+
+def test_a_file_for_another_model_is_refused(task: ShardingTask, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    save(to_torchrec(mixed(task), task), path)
+    assert load(path, Toy()).plan == load(path).plan
+    wider = Toy()
+    wider.towers.items = collection(config("id", 50, 28))
+    with pytest.raises(InputError, match=r"table 'towers.items.id' is 50 x 24 in the plan, 50 x 28 in the model"):
+        load(path, wider)
+    larger = Toy()
+    larger.more = collection(config("id", 50, 24))
+    with pytest.raises(InputError, match=r"table 'more.id' is only in the model"):
+        load(path, larger)
+    with pytest.raises(InputError, match=r"table 'users.id' is only in the plan"):
+        load(path, Toy().towers)

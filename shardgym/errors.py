@@ -127,13 +127,17 @@ def error_text(error: BaseException) -> str:
 
 
 def one_line(error: BaseException, with_type: bool = True) -> str:
-    """Return an error as one line of at most 500 characters that UTF-8 can write."""
+    """Return an error as one printable line of at most 500 characters."""
     try:
         text = " ".join(str(error).split())
     except Exception:
         text = "its message cannot be printed"
-    line = f"{type(error).__name__}: {text}" if with_type and text else text or type(error).__name__
-    line = line.encode(errors="backslashreplace").decode()
+    return printable_line(f"{type(error).__name__}: {text}" if with_type and text else text or type(error).__name__)
+
+
+def printable_line(text: str) -> str:
+    """Return text as one line of at most 500 characters; what cannot be printed, or hides, is escaped."""
+    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
     return line if len(line) <= _LONGEST_LINE else line[: _LONGEST_LINE - 1] + "…"
 
 

@@ -1,4 +1,6 @@
-"""Files that survive a kill, and folders that one process writes to at a time.
+"""Files read at the door, files that survive a kill, and folders that one process writes to at a time.
+
+Whatever somebody gives is read by `read_regular`: no pipe, device or endless file gets past it.
 
 A text file is replaced as a whole. A file of lines grows by whole writes that are flushed to the disk: after a kill
 only its last line can be cut off, and a reader sees that.
@@ -8,15 +10,54 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from filelock import FileLock, Timeout
-
 from shardgym.errors import InputError, missing_file_remedy
+
+#: Larger files are none of ours: a task of 100,000 tables takes 20 MB.
+MAX_BYTES = 2**28
+#: Of one line; the largest in the boards has 10 kB.
+MAX_LINE_BYTES = 2**24
+
+
+def read_regular(path: str | Path, *, max_bytes: int = MAX_BYTES, follow: bool = True) -> bytes:
+    """Return the content of a regular file.
+
+    Args:
+        path: the file.
+        max_bytes: of a larger file nothing is read.
+        follow: whether it may be a link; not for files that are found in somebody's folder.
+
+    Raises:
+        InputError: the path is missing, is a folder, pipe, device or such a link, or the file is too large.
+    """
+    # Opening a pipe that nobody writes to would wait for ever.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    flags |= 0 if follow else getattr(os, "O_NOFOLLOW", 0)
+    try:
+        with os.fdopen(os.open(path, flags), "rb") as file:
+            state = os.fstat(file.fileno())
+            if stat.S_ISDIR(state.st_mode):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            if not stat.S_ISREG(state.st_mode):
+                raise InputError(f"cannot read {path}: it is no regular file; name a file on a disk")
+            content = file.read(max_bytes + 1)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise InputError(f"cannot read {path}: it is a link; put the file itself there") from None
+        raise InputError(f"cannot read {path}: {error.strerror}{missing_file_remedy(path)}") from None
+    except ValueError as error:  # e.g. a NUL in the path
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"cannot read {str(path)!r:.80}: {error}") from None
+    if len(content) > max_bytes:
+        raise InputError(f"cannot read {path}: it has more than {max_bytes / 2**20:,.0f} MiB, which none of ours has")
+    return content
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -91,12 +132,12 @@ class Line(NamedTuple):
 
 
 def read_lines(path: Path) -> list[Line]:
-    """Return the lines of a file; raises `InputError` when it cannot be read."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}{missing_file_remedy(path)}") from None
+    """Return the lines of a file of records; raises `InputError` when it cannot be read or a line is huge."""
+    content = read_regular(path, max_bytes=4 * MAX_BYTES, follow=False)
     *lines, rest = content.split(b"\n")
+    for number, text in enumerate([*lines, rest], start=1):
+        if len(text) > MAX_LINE_BYTES:
+            raise InputError(f"{path}:{number}: the line has more than {MAX_LINE_BYTES / 2**20:.0f} MiB")
     whole = [Line(number, text, True) for number, text in enumerate(lines, start=1)]
     return whole + ([Line(len(lines) + 1, rest, False)] if rest else [])
 
@@ -125,9 +166,12 @@ def only_writer(folder: Path) -> Iterator[None]:
     """Lock a folder for this process; the system releases the lock when the process ends, however it ends.
 
     Raises:
-        InputError: another process has locked it, or it cannot be written.
+        InputError: another process has locked it, it cannot be written, or a file in it is a link to somewhere else.
     """
+    from filelock import FileLock, Timeout  # takes a while, and only writers need it
+
     make_folder(folder)
+    _refuse_links(folder)
     lock = FileLock(folder / ".lock", mode=0o666)
     try:
         lock.acquire(timeout=0)
@@ -139,3 +183,10 @@ def only_writer(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _refuse_links(folder: Path) -> None:
+    """Raise `InputError` when a file of the folder is a link: what is written there would be written elsewhere."""
+    for path in folder.iterdir():
+        if path.is_symlink():
+            raise InputError(f"{path} is a link, and a run would write where it leads: remove it")

@@ -10,7 +10,6 @@ import functools
 import gzip
 import hashlib
 import os
-import shutil
 import tempfile
 import warnings
 import zipfile
@@ -145,6 +144,10 @@ def _three_tensors(path: str, content: object) -> tuple[torch.Tensor, torch.Tens
     return indices, offsets, lengths
 
 
+#: Recorded ids unpack to less than ten times their size.
+_MOST_UNPACKED = 50
+
+
 def load_tensors(path: str | Path) -> Any:
     """Return the content of a `.pt` or `.pt.gz` file, tensors in main memory, without running code that it contains.
 
@@ -161,7 +164,14 @@ def load_tensors(path: str | Path) -> Any:
         unpacked = Path(folder) / "unpacked.pt"
         try:
             with gzip.open(path) as source, unpacked.open("wb") as target:
-                shutil.copyfileobj(source, target, 2**20)
+                left = _MOST_UNPACKED * Path(path).stat().st_size + 2**26
+                while block := source.read(2**20):
+                    left -= len(block)
+                    if left < 0:
+                        raise InputError(
+                            f"{path}: unpacks to more than {_MOST_UNPACKED} times its size: it holds no ids"
+                        )
+                    target.write(block)
         except (OSError, EOFError, zlib.error) as error:
             raise InputError(f"{path}: cannot be unpacked ({error}); is it a whole gzip file?") from None
         return _torch_load(unpacked, str(path))

@@ -22,7 +22,8 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from shardgym.errors import InputError, closest, missing_file_remedy
+from shardgym.errors import InputError, closest
+from shardgym.files import read_regular
 
 #: Configuration of every record's dataclass.
 CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -88,11 +89,58 @@ def _without_negative_zero(value: float) -> float:
     return value + 0.0
 
 
+#: In regular expressions: control characters, terminal sequences, line ends, invisible marks and changes of direction.
+_HIDDEN = r"\p{Cc}\p{Cf}\p{Co}\p{Zl}\p{Zp}"
+
+_NAME = rf"^[^\s{_HIDDEN}]([^{_HIDDEN}]*[^\s{_HIDDEN}])?$"
+_LABEL = r"^[A-Za-z0-9_.:+,=@/() -]*$"
+_ONE_LINE = rf"^[^{_HIDDEN}]*$"
+_NOTE = rf"^[^{_HIDDEN}<>|`\[\]]*$"
+
 #: Types of fields: a finite number, a whole number (Python's or NumPy's), a name without blanks around it, a SHA-256.
 Number = Annotated[float, AfterValidator(_without_negative_zero)]
 Whole = Annotated[int, BeforeValidator(_to_int)]
-Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^\S(.*\S)?$")]
+Name = Annotated[str, Field(min_length=1, max_length=200, pattern=_NAME)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+#: What tables show of strangers: a name in letters that cannot be taken for others, one line of text, and a line that
+#: means nothing in Markdown or HTML either.
+Label = Annotated[str, Field(max_length=200, pattern=_LABEL)]
+OneLine = Annotated[str, Field(max_length=4000, pattern=_ONE_LINE)]
+Note = Annotated[str, Field(max_length=1000, pattern=_NOTE)]
+
+#: What is said of text that does not match.
+_PATTERNS = {
+    _NAME: "expected printable text without blanks around it",
+    _LABEL: "expected letters A-Z, digits, blanks and any of _ . : + , = @ / ( ) -",
+    _ONE_LINE: "expected one line of printable text",
+    _NOTE: "expected one line of printable text without < > | ` [ ]",
+}
+
+#: Settings of costs and solvers are small: a path, numbers, a few names.
+_MAX_SETTINGS = 20_000
+_MAX_DEPTH = 5
+
+
+def check_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings as they are; raises `ValueError` when they are huge, deeply nested, or hold what is no note."""
+    if len(repr(settings)) > _MAX_SETTINGS:
+        raise ValueError(f"expected settings of at most {_MAX_SETTINGS} characters")
+    level: list[Any] = [settings]
+    for _ in range(_MAX_DEPTH):
+        parts = [part for value in level if isinstance(value, dict | list) for part in value]
+        parts += [part for value in level if isinstance(value, dict) for part in value.values()]
+        for text in parts:
+            if isinstance(text, str) and not (text.isprintable() and _NO_NOTE.isdisjoint(text)):
+                raise ValueError(f"expected printable text without < > | ` [ ] in settings, got {short_repr(text)}")
+        level = parts
+    if any(isinstance(value, dict | list) for value in level):
+        raise ValueError(f"expected settings that are nested at most {_MAX_DEPTH - 1} deep")
+    return settings
+
+
+_NO_NOTE = frozenset("<>|`[]")
+
+Settings = Annotated[dict[str, Any], AfterValidator(check_settings)]
 
 
 def canonical_json(data: Any) -> str:
@@ -149,9 +197,9 @@ class Record(metaclass=RecordType):
         return cls.from_dict(parse_json(text, source or cls.__name__), source)
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read a record from a JSON file; raises `InputError` naming the file."""
-        return cls.from_json(read_text(path), source=str(path))
+    def load(cls, path: str | Path, *, follow: bool = True) -> Self:
+        """Read a record from a JSON file, which may be a link unless `follow` is false; raises `InputError`."""
+        return cls.from_json(read_text(path, follow=follow), source=str(path))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as JSON-ready lists and dictionaries."""
@@ -199,7 +247,10 @@ def _explain(error: ValidationError, record: type[Any]) -> str:
     first, *rest = sorted(errors, key=lambda e: e["type"] != _UNKNOWN_FIELD)
     field = _field_path(record, first["loc"])
     message = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-    message = _MESSAGES.get(first["type"], message.replace("{", "{{").replace("}", "}}")).format(**first.get("ctx", {}))
+    pattern = _PATTERNS.get(first.get("ctx", {}).get("pattern", ""))
+    message = pattern or _MESSAGES.get(first["type"], message.replace("{", "{{").replace("}", "}}")).format(
+        **first.get("ctx", {})
+    )
     value = short_repr(first["input"])
     if first["type"] == "value_error":
         message += "" if not field or message.endswith(f"got {value}") else f" (given: {value})"
@@ -271,13 +322,16 @@ def parse_json(text: str | bytes, source: str) -> Any:
         raise InputError(f"{source}: not valid JSON ({error}); the file may be truncated") from None
 
 
-def read_text(path: str | Path) -> str:
-    """Read a UTF-8 text file, with or without a byte-order mark; raises `InputError` when that fails."""
+def read_text(path: str | Path, *, follow: bool = True) -> str:
+    """Read a UTF-8 text file, with or without a byte-order mark; raises `InputError` when that fails.
+
+    Args:
+        path: the file.
+        follow: whether it may be a link; not for files that are found in somebody's folder.
+    """
     if not isinstance(path, str | os.PathLike):
         raise InputError(f"expected the path of a file, got {short_repr(path)}")
     try:
-        return Path(path).read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}{missing_file_remedy(path)}") from None
+        return read_regular(path, follow=follow).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InputError(f"cannot read {path}: it is not a UTF-8 text file") from None

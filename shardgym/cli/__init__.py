@@ -52,6 +52,7 @@ COMMANDS = {
     "import-torchrec": CommandEntry("torchrec", "import_torchrec", "a task from your own TorchRec model"),
     "drop": CommandEntry("run", "drop", "take a solver, a seed or tasks out of a folder of records"),
     "verify": CommandEntry("run", "verify", "score stored plans again and compare"),
+    "submit": CommandEntry("submit", "submit", "whether a folder of records and its card can go onto a board"),
     "leaderboard": CommandEntry("run", "leaderboard", "ranked tables from stored records"),
     "plot": CommandEntry("run", "plot", "performance profiles, cost against time, and groups of tasks, for papers"),
     "check-solver": CommandEntry("checks", "check_solver", "whether a solver keeps the rules of the interface"),

@@ -27,9 +27,9 @@ from pydantic.dataclasses import dataclass
 
 from shardgym.arguments import check_instance, check_list_of
 from shardgym.arrays import Floats
-from shardgym.errors import InfeasiblePlanError, InputError
+from shardgym.errors import InfeasiblePlanError, InputError, printable_line
 from shardgym.plan import Shard, ShardingPlan
-from shardgym.records import Name, Record, short_repr
+from shardgym.records import Label, Note, OneLine, Record, short_repr
 from shardgym.registry import construct, find_class, registered
 from shardgym.task import ShardingTask
 
@@ -111,16 +111,16 @@ class PlanCost(Record):
     """
 
     per_device: Matrix
-    cost: Name
-    version: str
-    hardware: str
+    cost: Label
+    version: Label
+    hardware: Label
     compute: Source = "modelled"
     communication: Source = "modelled"
-    reason: str | None = None
+    reason: OneLine | None = None
     noise: Annotated[float, Field(ge=0)] = 0.0
     repeats: Annotated[int, Field(ge=0)] = 1
-    session: str = ""
-    notes: tuple[str, ...] = ()
+    session: OneLine = ""
+    notes: Annotated[tuple[Note, ...], Field(max_length=100)] = ()
     ids_ms: tuple[Annotated[float, Field(ge=0)], ...] = ()
     ids_hidden: bool = False
     schema: Literal["shardgym.plan_cost/1"] = "shardgym.plan_cost/1"
@@ -313,7 +313,13 @@ class CostModel(abc.ABC):
         """Return the infinite cost of a plan that cannot be scored."""
         compute, communication = self._sources(task)
         return PlanCost(
-            infinite(task.num_devices), self.name, self.version, self.hardware, compute, communication, reason=reason
+            infinite(task.num_devices),
+            self.name,
+            self.version,
+            self.hardware,
+            compute,
+            communication,
+            reason=printable_line(reason),
         )
 
     def _sources(self, task: ShardingTask) -> tuple[Source, Source]:  # noqa: ARG002

@@ -19,12 +19,16 @@ from shardgym.costs.base import PlanCost
 from shardgym.errors import InputError
 from shardgym.files import make_folder, read_lines, write_whole
 from shardgym.plan import ShardingPlan
-from shardgym.records import CONFIG, Digest, Name, Record, Whole, canonical_json
+from shardgym.records import CONFIG, Digest, Label, OneLine, Record, Settings, Whole, canonical_json
 from shardgym.task import ShardingTask
 
 RECORDS = "records.jsonl"
 RUN_INFO = "run.json"
 TASKS = "tasks"
+
+#: Tables list what a folder lacks of the records that it promises.
+MAX_TASKS = 100_000
+MAX_RECORDS = 1_000_000
 
 #: `ok`: a plan with a finite cost. `infeasible`: the solver found no feasible plan, or returned an infeasible one.
 #: `error`: the solver raised. `unmeasured`: the plan is feasible and the judge could not score it.
@@ -72,31 +76,31 @@ class Result(Record):
         commit: of the checkout, with "+" when it was modified; "" when not run from one.
     """
 
-    suite: Name
-    task_index: Annotated[Whole, Field(ge=0)]
+    suite: Label
+    task_index: Annotated[Whole, Field(ge=0, lt=MAX_TASKS)]
     task_hash: Digest
-    solver: Name
+    solver: Label
     seed: Annotated[Whole, Field(ge=0)]
-    judge: Name
-    oracle: Name
-    hardware: str
+    judge: Label
+    oracle: Label
+    hardware: Label
     status: Status
     solve_time_s: Annotated[float, Field(ge=0)]
-    started: str
+    started: Label
     time_limit_s: Annotated[float, Field(gt=0)] | None = None
-    reason: str | None = None
+    reason: OneLine | None = None
     plan: ShardingPlan | None = None
     cost: PlanCost | None = None
-    made_from: Name | None = None
-    solver_settings: dict[str, Any] = Field(default_factory=dict)
-    resolved_settings: dict[str, Any] | None = None
+    made_from: Label | None = None
+    solver_settings: Settings = Field(default_factory=dict)
+    resolved_settings: Settings | None = None
     source_digest: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     weights_digest: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     training_time_s: Annotated[float, Field(ge=0)] | None = None
     cpu_time_s: Annotated[float, Field(ge=0)] | None = None
-    judge_settings: dict[str, Any] = Field(default_factory=dict)
-    versions: dict[str, str] = Field(default_factory=dict)
-    commit: str = ""
+    judge_settings: Settings = Field(default_factory=dict)
+    versions: Annotated[dict[Label, Label], Field(max_length=100)] = Field(default_factory=dict)
+    commit: Annotated[str, Field(pattern=r"^[0-9a-f]{0,64}\+?$")] = ""
     schema: Literal["shardgym.result/1"] = "shardgym.result/1"
 
     @model_validator(mode="after")
@@ -148,24 +152,31 @@ class RunInfo(Record):
         seeds: seeds that were asked for.
     """
 
-    suite: Name
-    judge: Name
-    judge_version: str
-    judge_settings: dict[str, Any]
-    hardware: str
-    oracle: Name
-    oracle_settings: dict[str, Any]
+    suite: Label
+    judge: Label
+    judge_version: Label
+    judge_settings: Settings
+    hardware: Label
+    oracle: Label
+    oracle_settings: Settings
     time_limit_s: float | None
-    num_tasks: Annotated[Whole, Field(ge=0)]
-    solvers: tuple[Name, ...]
+    num_tasks: Annotated[Whole, Field(ge=0, le=MAX_TASKS)]
+    solvers: tuple[Label, ...]
     seeds: tuple[Whole, ...]
     schema: Literal["shardgym.run/1"] = "shardgym.run/1"
+
+    @model_validator(mode="after")
+    def _bounded(self) -> RunInfo:
+        promised = self.num_tasks * len(self.solvers) * len(self.seeds)
+        if promised > MAX_RECORDS:
+            raise ValueError(f"{promised:,} records are promised, expected at most {MAX_RECORDS:,} in a folder")
+        return self
 
     @classmethod
     def beside(cls, folder: Path) -> Self | None:
         """Read the file of a folder; None when it has none."""
         path = folder / RUN_INFO
-        return cls.load(path) if path.exists() else None
+        return cls.load(path, follow=False) if path.exists() or path.is_symlink() else None
 
     def write(self, folder: Path) -> None:
         """Write the file of a folder; raises `InputError` when that fails."""
@@ -304,7 +315,7 @@ def read_task(result: Result, folder: Path) -> ShardingTask:
         path = folder / TASKS / f"{result.task_hash}.json"
         if not path.exists():
             raise InputError(f"suite '{result.suite}' does not come with shardgym and {path} is missing")
-        task = ShardingTask.load(path)
+        task = ShardingTask.load(path, follow=False)
         source = str(path)
     elif result.task_index < len(shipped):
         task = shipped[result.task_index]

@@ -14,7 +14,7 @@ from typing import Any, cast
 from shardgym.arguments import check_dict, check_list, describe
 from shardgym.errors import InputError
 from shardgym.evaluation.result import recipe
-from shardgym.records import canonical_json, short_repr
+from shardgym.records import canonical_json, check_settings, short_repr
 from shardgym.registry import construct, find_class, registered
 from shardgym.solver import GROUP, Solver, make_solver, solver_names
 
@@ -95,6 +95,10 @@ def check_solvers(solvers: Iterable[str | SolverSpec | Solver | type[Solver]]) -
             canonical_json(dict(spec.settings)).encode()
         except (TypeError, ValueError) as error:
             raise InputError(f"settings of solver '{spec.title}' are not JSON, which records need: {error}") from None
+        try:
+            check_settings(dict(spec.settings))
+        except ValueError as error:
+            raise InputError(f"settings of solver '{spec.title}': {error}") from None
         if ":" not in spec.name and spec.given is None:
             find_class("solver", GROUP, spec.name)
     return list(specs.values())

@@ -182,10 +182,10 @@ class SuiteSpec(Record):
 def read_suite_file(path: Path) -> Any:
     """Parse a suite file by its ending, JSON or YAML; raises `InputError` when it cannot be read or is neither."""
     text = read_text(path)
-    return parse_json(text, str(path)) if path.suffix == ".json" else _parse_yaml(text, str(path))
+    return parse_json(text, str(path)) if path.suffix == ".json" else parse_yaml(text, str(path))
 
 
-def _parse_yaml(text: str, source: str) -> Any:
+def parse_yaml(text: str, source: str) -> Any:
     """Parse YAML of plain values.
 
     A few lines of aliases to lists of aliases stand for billions of values, which every reader of them would have to

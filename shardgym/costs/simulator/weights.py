@@ -20,6 +20,7 @@ from shardgym.costs.simulator.monotone_networks import MonotoneCommNet, Monotone
 from shardgym.costs.simulator.network import Network, Params
 from shardgym.costs.simulator.oracle_networks import CommNet, ComputeNet, OracleNetworks
 from shardgym.errors import InputError
+from shardgym.files import read_regular
 
 #: Schemas of files by version of the simulator.
 SCHEMAS: dict[int, str] = {1: "shardgym.simulator/1", 2: "shardgym.simulator/2"}
@@ -188,10 +189,7 @@ def load_weights(path: Path, role: Role, hardware: str | None = None) -> Weights
         InputError: not a whole safetensors file, of another schema, role, hardware or architecture; file and field are
             named.
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    data = read_regular(path)
     header = _read_header(data, path)
     generation = next((number for number, schema in SCHEMAS.items() if schema == header["schema"]), 1)
     for name, expected in (("schema", SCHEMAS[generation]), ("role", role), ("hardware", hardware)):

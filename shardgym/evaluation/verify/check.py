@@ -27,6 +27,7 @@ def verify(
     trust: Collection[str] = (),
     solve: bool = False,
     timeout_s: float = TIMEOUT_S,
+    budget_s: float | None = None,
     progress: bool = False,
 ) -> VerifyReport:
     """Score every stored plan again with its record's judge and settings, and check that records belong to their run.
@@ -40,6 +41,7 @@ def verify(
             skipped, so that somebody else's file cannot make this process run code.
         solve: solve every task again, too, with the record's solver, seed and oracle, and compare plans.
         timeout_s: seconds that solving a plan again may take; a solver that takes longer is not checked, and named.
+        budget_s: seconds for solving again in all: what is not begun by then is not checked, and counted.
         progress: draw a progress bar on standard error when it is a terminal.
 
     Raises:
@@ -72,7 +74,7 @@ def verify(
         with ExitStack() as stack:
             get_oracle = _cost_maker("oracle", trust, stack)
             bar = stack.enter_context(ProgressBar(shown=progress, total=len(records), unit="plan", desc="solve"))
-            solved, not_solved = solve_again(records, checks, trust, get_oracle, bar.update, timeout_s)
+            solved, not_solved = solve_again(records, checks, trust, get_oracle, bar.update, timeout_s, budget_s)
         checks |= {check.where: check for check in solved}
         gaps += not_solved
     named = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
@@ -34,6 +36,7 @@ def solve_again(
     get_oracle: GetCost,
     on_record: Callable[[], object],
     timeout_s: float = TIMEOUT_S,
+    budget_s: float | None = None,
 ) -> tuple[list[RecordCheck], list[str]]:
     """Solve with the oracle that `run.json` names, as the run did, and compare plans.
 
@@ -44,6 +47,7 @@ def solve_again(
         get_oracle: makes oracles.
         on_record: called after every record.
         timeout_s: seconds that a plan may take.
+        budget_s: seconds after which no other record is begun; None for all records.
 
     Returns:
         The updated checks, in the order of the records, and one line per reason why some could not be solved again.
@@ -51,6 +55,7 @@ def solve_again(
     hosts: dict[tuple[str, str, int], SolverHost | str] = {}
     not_solved: Counter[str] = Counter()
     found = []
+    end = math.inf if budget_s is None else time.monotonic() + budget_s
     with ExitStack() as stack:
         stack.enter_context(judges_closed())
         for record in records:
@@ -59,9 +64,13 @@ def solve_again(
                 oracle, why_not = _oracle_of(record.path, get_oracle)
                 result = record.result
                 key = (result.solver, result.recipe, id(oracle))
-                if oracle is not None and key not in hosts:
-                    hosts[key] = _host(result, trust, oracle, timeout_s, stack)
-                host = hosts[key] if oracle is not None else why_not
+                host: SolverHost | str = why_not
+                if time.monotonic() > end:
+                    host = f"the {budget_s:g} s for it are over"
+                elif oracle is not None:
+                    if key not in hosts:
+                        hosts[key] = _host(result, trust, oracle, timeout_s, stack)
+                    host = hosts[key]
                 if not isinstance(host, str):
                     task = read_task(result, record.path.parent)
                     attempt = host.solve(task, result.seed, None, None)

@@ -1,0 +1,60 @@
+"""Check that the boards prove themselves: `python tools/check_leaderboards.py [--minutes N] [FOLDER ...]`.
+
+Every simulated record is scored again, all of them. Then as many as fit into the minutes are solved again, from every
+board the same share of the time, task after task. At last every generated table and page is compared with a fresh one.
+
+FOLDERs are those of runs, by default all below leaderboards/ that a simulator judged. Exit code 1 when anything
+disagrees.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import fill_pages
+
+from shardgym.errors import ShardGymError
+from shardgym.evaluation import verify
+from shardgym.evaluation.result import RECORDS, RunInfo
+
+ROOT = Path(__file__).parents[1]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="default: all simulated boards")
+    parser.add_argument("--minutes", type=float, default=4.0, help="for solving again (default: 4)")
+    parser.add_argument("--no-pages", action="store_true", help="leave out tables and pages")
+    options = parser.parse_args(arguments)
+    folders = options.folders or simulated_boards()
+    bad = 0
+    for folder in folders:
+        try:
+            report = verify(folder / RECORDS, solve=True, budget_s=60 * options.minutes / len(folders))
+        except ShardGymError as error:
+            print(f"{folder}: {error}")
+            bad += 1
+            continue
+        for row in report.rows:
+            if row.status in ("mismatch", "unreadable"):
+                print(row.line(ascii_only=True))
+        print(f"{folder}: {report.footer()}", flush=True)
+        bad += not report.ok
+    if not options.no_pages:
+        bad += fill_pages.main(["--check"])
+    print("NOT in order" if bad else "in order")
+    return 1 if bad else 0
+
+
+def simulated_boards() -> list[Path]:
+    """Return the committed folders of runs that a deterministic judge scored."""
+    folders = sorted(path.parent for path in (ROOT / "leaderboards").rglob(RECORDS))
+    runs = {folder: RunInfo.beside(folder) for folder in folders}
+    return [folder for folder, run in runs.items() if run is not None and run.judge == "simulator"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -225,6 +225,19 @@ def device_constants(name: str) -> DeviceConstants:
     return DEVICES[name]
 
 
+def untested(task: ShardingTask, device: str) -> tuple[str, ...]:
+    """Return a note if a task is outside of what the constants of a device were held against.
+
+    Those of GPUs were held against nothing, as docs/costs.md says; those of a core against FP32 and exact SGD.
+    """
+    if device != "cpu-core" or (task.precision, task.optimizer) == ("fp32", "exact_sgd"):
+        return ()
+    found = [task.optimizer] if task.optimizer != "exact_sgd" else []
+    if task.precision == "fp16":
+        found.append("fp16, which a core converts in software: it takes longer than fp32 there, not less")
+    return (f"roofline was held against fp32 and exact_sgd on this device, not against {' nor '.join(found)}",)
+
+
 class RooflineCost(CostModel):
     """Bytes moved over bandwidth, plus latencies and fixed costs per device and per shard.
 
@@ -270,7 +283,8 @@ class RooflineCost(CostModel):
         if self._prices.num_tasks > _TASKS_KEPT:
             self._prices = AdditiveRoofline(self._override)
         per_device = self._prices.plans_ms(task, plans)
-        return [PlanCost(ms, self.name, self.version, self.hardware) for ms in per_device]
+        notes = untested(task, self._override or task.topology.device)
+        return [PlanCost(ms, self.name, self.version, self.hardware, notes=notes) for ms in per_device]
 
 
 class AdditiveRoofline(AdditiveCosts):

@@ -198,6 +198,27 @@ def test_a_device_that_is_no_gpu_is_refused_with_the_remedy():
         make_cost("gpu", hardware="h10")
 
 
+@pytest.mark.parametrize(
+    ("hardware", "options", "noted"),
+    [
+        ("h100", {}, []),
+        ("h100", {"precision": "fp16"}, []),
+        ("h200", {}, ["of h200 there were none"]),
+        ("a100", {"optimizer": "adagrad"}, ["no backward pass with adagrad"]),
+        (
+            "rtx-2080-ti",
+            {"precision": "fp16", "optimizer": "adam"},
+            ["of rtx-2080-ti there were none", "in fp16 alone"],
+        ),
+    ],
+)
+def test_a_cost_says_when_nothing_published_is_near(hardware, options, noted):
+    task = ShardingTask((TABLE,), Topology(num_devices=2, memory_bytes=2**40), 8192, **options)
+    notes = make_cost("gpu", hardware=hardware).evaluate(task, [ShardingPlan.table_wise(task, [0])])[0].notes
+    assert len(notes) == len(noted)
+    assert all(text in note for text, note in zip(noted, notes, strict=True))
+
+
 def test_every_card_has_a_source_and_plausible_figures():
     for name, found in CARDS.items():
         assert len(found.source) > 40, name

@@ -20,6 +20,9 @@ from shardgym.plan import ShardingPlan
 from shardgym.table import EmbeddingTable
 from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE, Optimizer, Precision, ShardingTask
 
+#: Cards whose fused kernels others have measured and published.
+_HELD_CARDS = ("v100", "a100", "h100")
+
 #: Tasks whose shards are kept; solvers and environments return to the same few.
 _TASKS_KEPT = 256
 
@@ -67,7 +70,21 @@ class GpuCost(CostModel):
         if self._prices.num_tasks > _TASKS_KEPT:
             self._prices = AdditiveGpu(self._override)
         per_device = self._prices.plans_ms(task, plans)
-        return [PlanCost(ms, self.name, self.version, self.hardware) for ms in per_device]
+        notes = untested(task, self._override or task.topology.device)
+        return [PlanCost(ms, self.name, self.version, self.hardware, notes=notes) for ms in per_device]
+
+
+def untested(task: ShardingTask, hardware: str) -> tuple[str, ...]:
+    """Return notes if nothing that was published lies near a task: see docs/gpu-model.md."""
+    notes = []
+    if hardware not in _HELD_CARDS:
+        cards = ", ".join(_HELD_CARDS)
+        notes.append(f"gpu was held against published kernels of {cards}: of {hardware} there were none")
+    if task.precision == "fp16" and task.optimizer != "exact_sgd":
+        notes.append("gpu was held against one backward pass in fp16 alone, which took longer than it says")
+    if task.optimizer == "adagrad":
+        notes.append("gpu was held against no backward pass with adagrad")
+    return tuple(notes)
 
 
 class AdditiveGpu(AdditiveCosts):

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import itertools
 import re
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -279,7 +280,7 @@ def memory_gbps(row: Row, constants: Constants) -> float:
         raise NotPredicted("a fit of another model, not a measurement")
     if peak is None or not row.gbps or row.op.startswith("L2") or re.search(r"\d MB working set", row.ids):
         raise NotPredicted("latencies, launches and bandwidths of the L2 by themselves are no part of the model")
-    share = constants.kernels.gather_share if row.op.startswith("gather_") else 1.0
+    share = constants.kernels.gather_share if row.op.startswith(("gather_", "scatter_")) else 1.0
     return peak * constants.stream_share * share
 
 
@@ -301,7 +302,7 @@ def host_class(row: Row) -> str:
     """Return what is called in a row that waits for the host."""
     if "CPU-launch" in row.op:
         return "module"
-    return "variable batch" if "VBE" in row.note else row.op
+    return f"{row.op}, {'variable' if 'VBE' in row.note else 'one'} batch"
 
 
 def ratios(rows: Sequence[Row], constants: Constants, among: Sequence[Row]) -> dict[str, float | str]:
@@ -330,8 +331,10 @@ def _ratio(row: Row, constants: Constants, among: Sequence[Row], phases: dict[st
     if row.kind == "memory":
         return memory_gbps(row, constants) / row.gbps
     if row.kind == "host-bound":  # of the same call, as published; the GPU has done before
-        same = [r.time_us for r in among if r.kind == "host-bound" and host_class(r) == host_class(row)]
-        return float(np.median(same)) / row.time_us
+        others = [r for r in among if r.kind == "host-bound" and r is not row and host_class(r) == host_class(row)]
+        if not others:
+            raise NotPredicted("waits for the host, and no other row is of such a call")
+        return statistics.median(r.time_us for r in others) / row.time_us
     if row.kind == "exchange":
         us = exchange_us(row, among, constants)
         return us / row.time_us if row.time_us else exchange_of(row).busbw / us * 1e-3 / row.gbps

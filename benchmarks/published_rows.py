@@ -158,7 +158,7 @@ def _card(gpu: str) -> str:
 def _kind(op: str, sizes: Sequence[float], reference: str, precision: str) -> Kind:
     if re.search(r" n=\d+|p2p", op):
         return "exchange"
-    if re.match(r"stream|read bandwidth|L2|DRAM|fit used|gather_|permute|launch interval|pooled regroup", op):
+    if re.match(r"stream|read bandwidth|L2|DRAM|fit used|gather_|scatter_|permute|launch interval|pooled regroup", op):
         return "memory"
     fbgemm = re.match(r"(eval )?forward|backward|fwd\+bwd", op) and not re.search(r"aten|Triton|weighted", op)
     if precision == "fp8" or (not fbgemm and not op.startswith("prefetch")):

@@ -1,0 +1,61 @@
+"""The comparison of a core with a modelled GPU, on few tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shardgym import make_cost
+from shardgym.evaluation.result import read_records
+from shardgym.suites import load_suite
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.repository
+
+MODELLED = sorted(path.name for path in (ROOT / "leaderboards").glob("*-modelled"))
+
+
+@pytest.fixture
+def comparison(script, monkeypatch):
+    module = script("cpu_to_gpu")
+    monkeypatch.setattr(module, "SETS", 2)
+    monkeypatch.setattr(module, "TABLES", (2, 8))
+    monkeypatch.setattr(module, "WIDTHS", (8, 64))
+    return module
+
+
+def test_fusing_saves_more_on_a_gpu_the_smaller_the_batch(comparison):
+    core, large, middle, small = comparison.fusion().values()
+    assert core[-1] > large[-1] > middle[-1] > small[-1]
+
+
+def test_half_of_the_columns_takes_more_than_half_of_the_time(comparison):
+    assert all(0.5 < ratio <= 1.01 for ratios in comparison.cuts().values() for ratio in ratios)
+
+
+def test_the_page_shows_the_rankings_of_the_committed_boards(script):
+    pytest.importorskip("scipy", reason="needs the extra 'simulator'")
+    module = script("cpu_to_gpu")
+    made = module.tables({}, {}, module.rankings()).split("geometric means over tasks:\n\n")[1]
+    assert made in (ROOT / "docs" / "cpu-to-gpu.md").read_text()
+
+
+@pytest.mark.slow
+def test_the_page_is_up_to_date(script):
+    module = script("cpu_to_gpu")
+    made = module.tables(module.fusion(), module.cuts(), module.rankings())
+    assert made in (ROOT / "docs" / "cpu-to-gpu.md").read_text()
+
+
+@pytest.mark.parametrize("board", MODELLED)
+def test_plans_of_a_modelled_board_score_the_same_again(board):
+    """The first records of each; `shardgym verify` does it for all of them."""
+    records = [r for r in read_records(ROOT / "leaderboards" / board / "records.jsonl")[:42] if r.plan is not None]
+    suite = load_suite(records[0].suite)
+    for record in records[::5]:
+        assert record.cost.hardware.endswith("-modelled")
+        judge = make_cost(record.judge, **record.judge_settings)
+        again = judge.evaluate(suite[record.task_index], [record.plan])[0]
+        assert again.total_ms == pytest.approx(record.cost.total_ms, rel=1e-6)

@@ -232,7 +232,7 @@ def untested(task: ShardingTask, device: str) -> tuple[str, ...]:
     """
     if device != "cpu-core" or (task.precision, task.optimizer) == ("fp32", "exact_sgd"):
         return ()
-    found = [task.optimizer] if task.optimizer != "exact_sgd" else []
+    found: list[str] = [task.optimizer] if task.optimizer != "exact_sgd" else []
     if task.precision == "fp16":
         found.append("fp16, which a core converts in software: it takes longer than fp32 there, not less")
     return (f"roofline was held against fp32 and exact_sgd on this device, not against {' nor '.join(found)}",)

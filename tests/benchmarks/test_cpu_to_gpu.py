@@ -35,13 +35,6 @@ def test_half_of_the_columns_takes_more_than_half_of_the_time(comparison):
     assert all(0.5 < ratio <= 1.01 for ratios in comparison.cuts().values() for ratio in ratios)
 
 
-def test_the_page_shows_the_rankings_of_the_committed_boards(script):
-    pytest.importorskip("scipy", reason="needs the extra 'simulator'")
-    module = script("cpu_to_gpu")
-    made = module.tables({}, {}, module.rankings()).split("geometric means over tasks:\n\n")[1]
-    assert made in (ROOT / "docs" / "cpu-to-gpu.md").read_text()
-
-
 @pytest.mark.slow
 def test_the_page_is_up_to_date(script):
     module = script("cpu_to_gpu")

@@ -30,8 +30,8 @@ from shardgym.costs.fbgemm.machine import cpu_tag
 from shardgym.costs.fbgemm.shaped_links import BURST_BYTES, INTERFACE, enter, shaped_links, why_not
 from shardgym.costs.links import samples_per_device
 
-_ITERATIONS = 9
-_WARMUPS = 2
+_ITERATIONS = 5
+_WARMUPS = 1
 _LEAD_S = 0.003
 #: Columns of each device, as shares of the widest: balanced, one or two wide ones, and one that has everything.
 _SHAPES = ((1.0,), (1.0, 0.5, 0.25, 0.25), (1.0, 0.2, 0.2, 0.2), (1.0, 0.0, 0.0, 0.0), (1.0, 1.0, 0.0, 0.0))
@@ -39,10 +39,16 @@ _WIDEST = (4, 64, 128, 256, 512)
 _BATCH = 2048
 
 
-def cases(devices: int) -> list[list[int]]:
-    """Return the columns of all devices, for every exchange to time."""
+def cases(devices: int) -> list[tuple[list[int], bool]]:
+    """Return the columns of all devices and whether gradients go back, for every exchange to time.
+
+    Forward, the widest device sends most; backward, and where ids are exchanged, it receives most.
+    """
     shapes = [[shape[d % len(shape)] for d in range(devices)] for shape in _SHAPES]
-    return [[4 * round(widest * share / 4) for share in shape] for widest in _WIDEST for shape in shapes]
+    return [
+        ([4 * round(widest * share / 4) for share in shape], backward)
+        for widest in _WIDEST for shape in shapes for backward in (False, True)
+    ]  # fmt: skip
 
 
 def rank_main(rank: int, devices: int, rendezvous: str, namespace: str) -> list[list[float]]:
@@ -58,9 +64,11 @@ def rank_main(rank: int, devices: int, rendezvous: str, namespace: str) -> list[
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=devices)
     samples = samples_per_device(_BATCH, devices).tolist()
     times = []
-    for widths in cases(devices):
+    for widths, backward in cases(devices):
         send = [widths[rank] * count for count in samples]
         receive = [width * samples[rank] for width in widths]
+        if backward:
+            send, receive = receive, send
         outgoing = torch.ones(sum(send))
         incoming = torch.empty(sum(receive))
         seconds = []
@@ -96,8 +104,8 @@ def time_exchanges(devices: int, rate_mbit: int) -> list[dict[str, Any]]:
     times = np.array([json.loads(output.splitlines()[-1]) for output in outputs])
     slowest_ms = np.median(times.max(axis=0), axis=1) * 1e3
     return [
-        {"devices": devices, "rate_mbit": rate_mbit, "widths": widths, "ms": round(float(ms), 4)}
-        for widths, ms in zip(cases(devices), slowest_ms, strict=True)
+        {"devices": devices, "rate_mbit": rate_mbit, "widths": widths, "backward": backward, "ms": round(float(ms), 4)}
+        for (widths, backward), ms in zip(cases(devices), slowest_ms, strict=True)
     ]
 
 

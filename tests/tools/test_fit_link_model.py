@@ -24,12 +24,12 @@ def test_a_known_model_is_found_again(tool):
     for devices in (2, 4):
         for rate in (200, 2000):
             topology = Topology(num_devices=devices, memory_bytes=1, intra_bandwidth=rate * 1e6 / 8, intra_latency_ms=0)
-            for widths in tool.cases(devices):
+            for widths, _ in tool.cases(devices):
                 sent = np.outer(widths, samples_per_device(2048, devices)) * 4
                 burst_ms = known.wire_factor * min(
                     tool.BURST_BYTES, (sent.sum(axis=1) - sent.diagonal()).max()
                 ) / topology.intra_bandwidth * 1e3  # fmt: skip
-                ms = float(known.exchange_ms(topology, sent).max()) - burst_ms
+                ms = float(known.exit_ms(topology, np.zeros(devices), sent).max()) - burst_ms
                 exchanges.append({"devices": devices, "rate_mbit": rate, "widths": widths, "ms": ms})
     found = tool.fit(exchanges)
     assert found.error < 0.02

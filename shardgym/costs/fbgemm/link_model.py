@@ -26,8 +26,10 @@ NotNegative = Annotated[float, Field(ge=0)]
 class LinkModel(Record):
     """Time of an all-to-all by its bytes; every device has a full-duplex link.
 
-    Nobody is through before the widest device has sent its last byte, so all devices take as long as the widest:
-    start-up time, bytes over the rate of its link, and what its core needs to hand the bytes to and from the network.
+    A device is through when it has taken in what is for it and every sender's last byte has left. Sending takes the
+    bytes over the rate of the link, and what the core needs to hand them to the network; receiving likewise. So of
+    devices that start together, all take about as long as the widest one. A wide device that starts before the others
+    has sent much of it when they come.
 
     Attributes:
         start_ms: start-up time of an exchange.
@@ -48,27 +50,29 @@ class LinkModel(Record):
     exchanges: int
     schema: Literal["shardgym.link_model/1"] = "shardgym.link_model/1"
 
-    def exchange_ms(self, topology: Topology, sent_bytes: Ints | Floats) -> Floats:
-        """Return the time of exchanges that all devices enter at once, in ms.
+    def exit_ms(self, topology: Topology, entry_ms: Floats, sent_bytes: Ints | Floats) -> Floats:
+        """Return when each device is through with an exchange, in ms, shape (D,).
 
         Args:
             topology: devices, and rates and latencies of their links inside a fast domain and between domains.
-            sent_bytes: what each device (row) sends to each (column), shape (..., D, D); the diagonal does not count.
-
-        Returns:
-            Shape (..., D), the same for all devices of an exchange.
+            entry_ms: when each device begins, shape (D,).
+            sent_bytes: what each device (row) sends to each (column), shape (D, D); the diagonal does not count.
         """
-        kinds = wire_bytes(topology, sent_bytes)
+        busy_ms = np.zeros((topology.num_devices, 2))
+        host_bytes = np.zeros(topology.num_devices)
+        latency_ms = 0.0
         rates = (topology.intra_bandwidth, topology.inter_bandwidth)
         latencies = (topology.intra_latency_ms, topology.inter_latency_ms)
-        wire_ms = np.zeros(sent_bytes.shape[:-1])
-        start_ms = self.start_ms + self.peer_ms * (topology.num_devices - 1)
-        for payload, rate, latency_ms in zip(kinds, rates, latencies, strict=True):
-            used = np.any(payload, axis=(-2, -1), keepdims=True)[..., 0]
-            wire_ms = np.maximum(wire_ms, used * latency_ms + self.wire_factor * 1e3 / rate * payload.max(axis=-1))
-        host_ms = self.host_ns_per_byte / 1e6 * sum(payload.sum(axis=-1) for payload in kinds)
-        slowest = (wire_ms + host_ms).max(axis=-1, keepdims=True)
-        return np.asarray(np.broadcast_to(start_ms + slowest, sent_bytes.shape[:-1]), dtype=np.float64)
+        for payload, rate, latency in zip(wire_bytes(topology, sent_bytes), rates, latencies, strict=True):
+            if payload.any():
+                latency_ms = max(latency_ms, latency)
+            busy_ms = np.maximum(busy_ms, self.wire_factor * 1e3 / rate * payload)
+            host_bytes += payload.sum(axis=1)
+        through_ms = entry_ms[:, None] + busy_ms + self.host_ns_per_byte / 1e6 * host_bytes[:, None]
+        sends = (np.asarray(sent_bytes) > 0) | np.eye(topology.num_devices, dtype=bool)
+        last_byte_ms = np.where(sends, through_ms[:, :1], -np.inf).max(axis=0)
+        start_ms = self.start_ms + self.peer_ms * (topology.num_devices - 1) + latency_ms
+        return np.asarray(start_ms + np.maximum(last_byte_ms, through_ms[:, 1]), dtype=np.float64)
 
 
 def wire_bytes(topology: Topology, sent_bytes: Ints | Floats) -> tuple[Floats, Floats]:
@@ -76,10 +80,10 @@ def wire_bytes(topology: Topology, sent_bytes: Ints | Floats) -> tuple[Floats, F
 
     Args:
         topology: says which devices are in one domain.
-        sent_bytes: as for `LinkModel.exchange_ms`.
+        sent_bytes: as for `LinkModel.exit_ms`.
 
     Returns:
-        Each of shape (..., D, 2).
+        Bytes sent and received, each of shape (D, 2).
     """
     domains = np.arange(topology.num_devices) // topology.fast_domain_size
     same = domains[:, None] == domains

@@ -5,15 +5,16 @@ pooled values are exchanged, their gradients are exchanged, and weights are upda
 marks the wall clock, which all share, and its thread's CPU clock between the parts of a step.
 
 Work of a device counts by CPU time, so a process that has to share its core is charged for its own work only. An
-exchange counts from the moment the last device enters it, so what a device waits follows from the work of all
-devices and not from who was disturbed. Where devices outnumber cores, nothing of an exchange can be timed:
-then the link model (`shardgym.costs.fbgemm.link_model`) prices the bytes that each device really sent.
+exchange counts from the moment the last device enters it. Where devices outnumber cores, nothing of an exchange can be
+timed: then the link model (`shardgym.costs.fbgemm.link_model`) prices the bytes that each device really sent. Phases
+follow from clocks, one per device, that work and exchanges move on; so what a device waits follows from the work of
+all devices and not from who was disturbed.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +25,6 @@ from shardgym.costs.fbgemm.jobs import ShardSet
 from shardgym.costs.fbgemm.link_model import LinkModel
 from shardgym.costs.fbgemm.machine import available_bytes
 from shardgym.costs.fbgemm.rounds import interleaved
-from shardgym.costs.links import start_offsets
 from shardgym.errors import MeasurementError
 from shardgym.task import ELEMENT_BYTES, ShardingTask
 
@@ -184,6 +184,10 @@ class StepPhases(NamedTuple):
     noise: float
 
 
+#: When each device is through with an exchange, shape (D,), from the part's number and when each begins, shape (D,).
+ExitTimes = Callable[[int, Floats], Floats]
+
+
 def phases_of(task: ShardingTask, steps: PlanSteps, *, links: LinkModel | None, ids_hidden: bool) -> StepPhases:
     """Return the phases of a plan's step.
 
@@ -192,16 +196,27 @@ def phases_of(task: ShardingTask, steps: PlanSteps, *, links: LinkModel | None, 
         steps: what was measured.
         links: prices exchanges; None to take the measured ones.
         ids_hidden: whether ids of the next step travel while this one computes, as in a training pipeline. Devices then
-            meet first in the exchange of pooled values, where the wait is for the device with the most work since the
-            last one. Otherwise the exchange of ids begins a step for all devices at once.
+            meet first in the exchange of pooled values, and their clocks start where they leave the last one. Otherwise
+            the exchange of ids begins a step for all devices at once.
     """
-    parts = steps.parts_ms if links is None else _with_modelled_exchanges(task, steps, links)
-    per_device, ids_ms = _add_up(_typical(parts), ids_hidden=ids_hidden)
+    sent = _sent_bytes(task, steps)
+
+    def phases(parts: Floats) -> tuple[Floats, Floats]:
+        ms = _typical(parts)
+
+        def exit_ms(part: int, entry_ms: Floats) -> Floats:
+            if links is None:
+                return np.asarray(entry_ms.max() + ms[:, part])
+            return links.exit_ms(task.topology, entry_ms, sent[part])
+
+        return _add_up(ms, exit_ms, ids_hidden=ids_hidden)
+
+    per_device, ids_ms = phases(steps.parts_ms)
     rng = np.random.default_rng(0)
-    rounds = len(parts)
+    rounds = len(steps.parts_ms)
     totals = []
     for chosen in rng.integers(0, rounds, size=(_RESAMPLES, rounds)):
-        resampled, resampled_ids = _add_up(_typical(parts[chosen]), ids_hidden=ids_hidden)
+        resampled, resampled_ids = phases(steps.parts_ms[chosen])
         totals.append((resampled.sum(axis=1) + (0.0 if ids_hidden else resampled_ids)).max())
     mean = float(np.mean(totals))
     return StepPhases(per_device, ids_ms, float(np.std(totals)) / mean if mean > 0 else 0.0)
@@ -216,29 +231,36 @@ def _typical(parts: Floats) -> Floats:
     return np.asarray(np.median(parts, axis=1).mean(axis=0), dtype=np.float64)
 
 
-def _add_up(ms: Floats, *, ids_hidden: bool) -> tuple[Floats, Floats]:
-    """Return phases, shape (D, 4), and the time for ids, shape (D,), from the parts of a step, shape (D, P)."""
-    part = dict(zip(PARTS, ms.T, strict=True))
-    ids_ms = (
-        part["pack_ids"] + part["lengths_exchange"] + part["count_ids"] + part["values_exchange"] + part["group_ids"]
-    )
+def _add_up(ms: Floats, exit_ms: ExitTimes, *, ids_hidden: bool) -> tuple[Floats, Floats]:
+    """Return phases, shape (D, 4), and the time for ids, shape (D,), from the parts of a step, shape (D, P).
+
+    Every device has a clock that its work and its exchanges, waits included, move on.
+    """
+    order = [n for n in range(len(PARTS)) if not ids_hidden or n >= PARTS.index("forward")]
+    if ids_hidden:  # from one exchange of pooled values to the next
+        turn = PARTS.index("join_outputs") - PARTS.index("forward")
+        order = order[turn:] + order[:turn]
+    clocks = np.zeros(len(ms))
+    took = np.zeros_like(ms)
+    for n in order:
+        then = exit_ms(n, clocks) if n in EXCHANGES else clocks + ms[:, n]
+        took[:, n] = then - clocks
+        clocks = then
+    part = dict(zip(PARTS, took.T, strict=True))
+    forward_comm = part["output_exchange"] + part["join_outputs"]
     backward_comm = part["pack_gradients"] + part["gradient_exchange"]
-    busy = part["forward"] + (part["backward"] + backward_comm if ids_hidden else ids_ms)
-    offsets = start_offsets(busy)
-    forward_comm = offsets.max() - offsets + part["output_exchange"] + part["join_outputs"]
+    ids = took if not ids_hidden else ms  # hidden ones as they are, without waits
+    ids_ms = ids[:, : PARTS.index("forward")].sum(axis=1)
     return np.column_stack([part["forward"], forward_comm, backward_comm, part["backward"]]), ids_ms
 
 
-def _with_modelled_exchanges(task: ShardingTask, steps: PlanSteps, links: LinkModel) -> Floats:
-    """Return the parts with exchanges priced by the bytes that devices sent, shape (R, I, D, P)."""
-    outputs = steps.sent_values * ELEMENT_BYTES[task.precision]
+def _sent_bytes(task: ShardingTask, steps: PlanSteps) -> dict[int, Floats]:
+    """Return what each device sends to each in an exchange, the mean over steps, by number of the part."""
+    outputs = steps.sent_values.mean(axis=(0, 1)) * ELEMENT_BYTES[task.precision]
     payloads = {
-        "lengths_exchange": steps.sent_lengths * _ID_BYTES,
-        "values_exchange": steps.sent_ids * _ID_BYTES,
+        "lengths_exchange": steps.sent_lengths.mean(axis=(0, 1)) * _ID_BYTES,
+        "values_exchange": steps.sent_ids.mean(axis=(0, 1)) * _ID_BYTES,
         "output_exchange": outputs,
-        "gradient_exchange": outputs.swapaxes(-1, -2),
+        "gradient_exchange": outputs.T,
     }
-    parts = steps.parts_ms.copy()
-    for part, payload in payloads.items():
-        parts[..., PARTS.index(part)] = links.exchange_ms(task.topology, payload)
-    return parts
+    return {PARTS.index(part): payload for part, payload in payloads.items()}

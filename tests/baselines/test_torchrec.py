@@ -49,6 +49,7 @@ def library():
     return pytest.importorskip("torchrec", reason="needs TorchRec: tox -e torchrec")
 
 
+@pytest.mark.torchrec
 def test_the_perf_sorted_partitioner_places_slow_tables_first(library):
     """By storage the two large tables are apart, and the slow one joins either; by perf it is alone."""
     tables = [EmbeddingTable(f"large{n}", 1000, 128, 10.0) for n in range(2)]
@@ -57,6 +58,7 @@ def test_the_perf_sorted_partitioner_places_slow_tables_first(library):
     assert rating_of("torchrec", task, sort_by="perf") == rating_of("torchrec_perf", task)
 
 
+@pytest.mark.torchrec
 def test_the_best_of_several_widths_cuts_a_table_that_one_device_would_wait_for(library):
     task = make_task(EmbeddingTable("wide", 1000, 128, 200.0), EmbeddingTable("other", 1000, 128, 1.0))
     plan = make_solver("torchrec_columns").solve(task, RATING)
@@ -66,6 +68,7 @@ def test_the_best_of_several_widths_cuts_a_table_that_one_device_would_wait_for(
     assert rating_of("torchrec_columns", task, min_partitions=[32]) == ratings[32]
 
 
+@pytest.mark.torchrec
 def test_plans_fit_into_memory_as_the_task_counts_it(library):
     """TorchRec's count of buffers would not fit."""
     tables = [EmbeddingTable(f"t.{n}", 100, 8, 50.0) for n in range(4)]
@@ -76,12 +79,14 @@ def test_plans_fit_into_memory_as_the_task_counts_it(library):
         assert plan.bytes_per_device(task) == [3 * 3200, 3200]
 
 
+@pytest.mark.torchrec
 def test_tables_that_it_cannot_pack_are_no_plan(library):
     task = make_task(EmbeddingTable("a", 100, 8), EmbeddingTable("b", 100, 8), memory=(3300, 3100))
     with pytest.raises(NoFeasiblePlanError, match="TorchRec's planner found no plan: STRICT_CONSTRAINTS"):
         make_solver("torchrec").solve(task, RATING)
 
 
+@pytest.mark.torchrec
 def test_a_hot_table_may_be_cut_by_rows_if_asked_for(library):
     task = make_task(EmbeddingTable("hot", 1000, 128, 200.0), *(EmbeddingTable(f"t{n}", 10, 4) for n in range(2)))
     plan = make_solver("torchrec_perf", row_wise=True).solve(task, RATING)
@@ -89,12 +94,14 @@ def test_a_hot_table_may_be_cut_by_rows_if_asked_for(library):
     assert rating_of("torchrec_perf", task, row_wise=True) < 0.7 * rating_of("torchrec_perf", task)
 
 
+@pytest.mark.torchrec
 def test_it_plans_by_its_own_rating_whatever_the_oracle(library):
     task = load_suite("tiny-v1")[0]
     solver = make_solver("torchrec_columns")
     assert solver.solve(task, RATING) == solver.solve(task, make_cost("roofline"), seed=1)
 
 
+@pytest.mark.torchrec
 @pytest.mark.slow
 def test_the_order_of_sets_of_strings_decides_nothing(library):
     """Its own planner gives two plans with these settings and four hash seeds."""

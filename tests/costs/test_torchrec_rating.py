@@ -39,6 +39,7 @@ def test_it_is_what_torchrec_said(stored):
     assert found.total_ms == pytest.approx(stored["rating_ms"], rel=EXACT)
 
 
+@pytest.mark.torchrec
 @pytest.mark.parametrize("suite", ["dlrm4-v1", "published-v1", "dlrm8-gpu-v1"])
 def test_it_is_what_torchrec_says_of_plans_of_the_suites(suite):
     pytest.importorskip("torchrec", reason="needs TorchRec")

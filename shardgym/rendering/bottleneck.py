@@ -5,6 +5,9 @@ wait a device has its compute and two exchanges. A step takes the longest time t
 exchange, plus the longest forward exchange. One device or two set these times; the others only wait. So the device with
 the largest sum may have waited for the one that holds up the step.
 
+Where a step begins with an exchange of ids that is not hidden, devices are busy with ids and forward compute before the
+forward exchange, and everything else comes after it.
+
 Some costs know no wait, `torchrec_rating` for one: each device takes its own sum, and the largest holds up the step.
 """
 
@@ -45,7 +48,7 @@ class Bottleneck(NamedTuple):
     Attributes:
         device: its number.
         compute_ms: forward plus backward compute of every device, shape (D,).
-        exchange_ms: both exchanges of every device without the wait for the last one, shape (D,).
+        exchange_ms: all exchanges of every device without the wait for the last one, shape (D,).
         wait_ms: how long every device waits for the last one, shape (D,).
         margin_ms: how much longer the step is for this device than for the next: the most that unloading it can gain
             while what others send to it stays the same.
@@ -77,13 +80,15 @@ def find_bottleneck(cost: PlanCost, columns: Sequence[int]) -> Bottleneck:
     """
     forward, forward_comm, backward_comm, backward = cost.per_device.T
     compute = forward + backward
-    busy = compute + backward_comm
+    ids = np.array(cost.ids_ms) if cost.ids_ms and not cost.ids_hidden else None
+    busy = compute + backward_comm if ids is None else ids + forward
     wait = wait_ms(busy)
     if (forward_comm < _LEAST_WAIT * wait).any():  # somebody does not wait: this cost knows no wait
         wait = np.zeros_like(wait)
     sent = forward_comm - np.minimum(wait, forward_comm)
-    exchange = sent + backward_comm
-    margins = _margin_of_largest(busy) + _margin_of_largest(sent) if wait.any() else _margin_of_largest(busy + sent)
+    after = sent if ids is None else sent + backward_comm + backward
+    exchange = sent + backward_comm + (0.0 if ids is None else ids)
+    margins = _margin_of_largest(busy) + _margin_of_largest(after) if wait.any() else _margin_of_largest(busy + after)
     device = int(np.lexsort((-compute - exchange, -margins))[0])
 
     # Where nothing exceeds the mean, what takes longer counts as the cause.

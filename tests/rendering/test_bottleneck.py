@@ -138,6 +138,21 @@ def test_costs_without_a_wait_are_held_up_by_the_largest_sum():
     assert found.exchange_ms.tolist() == [2, 2, 8]
 
 
+def test_a_step_that_begins_with_ids_waits_for_them():
+    """Device 0 is last to enter the forward exchange, by 5 + 1 against 1 + 4; device 1 then takes 2 ms longer."""
+    ids = np.array([5.0, 1.0])
+    forward = np.array([1.0, 4.0])
+    sent = np.array([1.0, 1.0])
+    backward = np.array([3.0, 5.0])
+    wait = (ids + forward).max() - ids - forward
+    phases = np.column_stack([forward, wait + sent, sent, backward])
+    cost = PlanCost(phases, "toy", "1", "toy", ids_ms=tuple(ids.tolist()))
+    found = find_bottleneck(cost, [4, 4])
+    assert (found.wait_ms.tolist(), found.device, found.margin_ms) == ([0, 1], 1, 2.0)
+    assert cost.total_ms == 6 + 1 + 1 + 5
+    assert found.exchange_ms.tolist() == [7, 3]
+
+
 def test_of_equal_devices_the_one_with_the_most_to_do_is_found():
     found = find_bottleneck(cost_of([5, 6, 6], [4, 3, 3]), [4, 4, 4])
     assert (found.device, found.margin_ms) == (0, 1.0)

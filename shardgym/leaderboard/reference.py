@@ -26,7 +26,12 @@ from shardgym.task import ShardingTask
 BASE = "size_lookup_greedy"
 
 #: Judges that give the same cost anywhere, with the settings that may be followed; none of these names a file.
-_REPEATABLE = {"roofline": {"hardware"}, "simulator": {"hardware", "role"}}
+_REPEATABLE = {
+    "gpu": {"hardware"},
+    "roofline": {"hardware"},
+    "simulator": {"hardware", "role"},
+    "torchrec_rating": set[str](),
+}
 
 #: Where the judge cannot be asked again. On the simulated boards of this project `first_fit` costs 1.9 times as much as
 #: the dearest plan of a solver, the geometric mean over the tasks that some solver failed.

@@ -166,7 +166,7 @@ def test_a_failure_counts_and_does_not_decide_alone(tmp_path):
     assert "Failed: 1 of 60 records. They count 2 times the dearest plan of the task." in footer(ranking)[1]
 
 
-def tight_board(folder):
+def tight_board(folder, judge="roofline"):
     """Three tasks whose tables fit on two devices only when one is cut; one solver gives up, the other cuts."""
     tasks = [
         dataclasses.replace(
@@ -177,17 +177,18 @@ def tight_board(folder):
         for task in toy_tasks()
     ]
     suite = ToySuite(tasks, "tight")
-    evaluate(suite, ["dim_greedy", "column_greedy"], out=folder, judge="roofline", oracle="roofline")
+    evaluate(suite, ["dim_greedy", "column_greedy"], out=folder, judge=judge, oracle="roofline")
     (board,) = load_boards([folder])
     return tasks, board
 
 
-def test_a_failure_counts_what_first_fit_costs_by_the_judge_of_the_board(tmp_path):
-    tasks, board = tight_board(tmp_path)
+@pytest.mark.parametrize("judge", ["roofline", "torchrec_rating"])
+def test_a_failure_counts_what_first_fit_costs_by_the_judge_of_the_board(judge, tmp_path):
+    tasks, board = tight_board(tmp_path, judge)
     ranking = rank(board)
     row = rows_of(ranking)["dim_greedy"]
     assert row.failures == {"infeasible": 3}
-    fallback = [make_cost("roofline").evaluate(task, [first_fit(task)])[0].total_ms for task in tasks]
+    fallback = [make_cost(judge).evaluate(task, [first_fit(task)])[0].total_ms for task in tasks]
     assert ranking.failures.ms == pytest.approx(fallback)
     assert row.mean_ms == pytest.approx(np.mean(fallback))
     assert "counted as the fallback plan" in footer(ranking)[1]

@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 
 from shardgym.arrays import Floats
-from shardgym.costs.simulator.boosted_judge import COMM_FEATURES, COMM_RISING, PHASES, analytic_ms
+from shardgym.costs.simulator.boosted_judge import (
+    COMM_FEATURES,
+    COMM_RISING,
+    PHASES,
+    analytic_ms,
+    flattened_ms,
+    seen,
+)
 from shardgym.costs.simulator.features import (
     DEVICE_CONTEXT,
     DEVICE_PARTS,
@@ -16,6 +23,7 @@ from shardgym.costs.simulator.features import (
     device_parts,
     device_vectors,
 )
+from shardgym.costs.simulator.monotone_networks import LEAST_MS
 from shardgym.costs.simulator.network import Params
 from shardgym.costs.simulator.oracle_networks import CommNet
 from shardgym.costs.simulator.samples import CommSamples, ComputeSamples
@@ -37,9 +45,10 @@ def boost_compute(samples: ComputeSamples, seed: int) -> Params:
     params = _analytic_params(totals, samples.ms)
     base = analytic_ms(params, totals)
     vectors = device_vectors(parts, groups)
-    rising = [1] * (DEVICE_PARTS - DEVICE_CONTEXT) + [0] * DEVICE_CONTEXT
+    rising = [1] * (1 + DEVICE_PARTS - DEVICE_CONTEXT) + [0] * DEVICE_CONTEXT
     for phase, name in enumerate(PHASES):
-        params |= _boost(vectors, np.log(samples.ms[:, phase] / base[:, phase]), rising, name, seed + phase)
+        residual = np.log(samples.ms[:, phase] / flattened_ms(params, base, phase))
+        params |= _boost(seen(base, phase, vectors), residual, rising, name, seed + phase)
     return params
 
 
@@ -53,9 +62,11 @@ def boost_exchange(samples: CommSamples, direction: int, seed: int) -> Params:
     params = _analytic_params(inputs.amounts[last], ms[last, None])
     # A device that waited transferred for the rest of its time, and for a twentieth of it at least.
     transfer_ms = np.maximum(ms - wait_ms, 0.05 * ms)
-    residual = np.log(transfer_ms / analytic_ms(params, inputs.amounts)[:, 0])
-    rising = [1] * COMM_RISING + [0] * (len(COMM_FEATURES) - COMM_RISING)
-    return params | _boost(inputs.features[:, COMM_FEATURES], residual, rising, "transfer", seed + 2 + direction)
+    base = analytic_ms(params, inputs.amounts)
+    residual = np.log(transfer_ms / flattened_ms(params, base, 0))
+    rising = [1] * (1 + COMM_RISING) + [0] * (len(COMM_FEATURES) - COMM_RISING)
+    x = seen(base, 0, inputs.features[:, COMM_FEATURES])
+    return params | _boost(x, residual, rising, "transfer", seed + 2 + direction)
 
 
 def _analytic_params(amounts: Floats, ms: Floats) -> Params:
@@ -64,7 +75,11 @@ def _analytic_params(amounts: Floats, ms: Floats) -> Params:
     scaled = np.column_stack([amounts / unit, np.ones(len(amounts))])
     prior = np.column_stack([fit_prior(scaled, ms[:, column]) for column in range(ms.shape[1])])
     prior[-1] = np.maximum(prior[-1], 0.05 * np.quantile(ms, 0.01, axis=0))
-    return {"fixed.work_unit": unit, "fixed.prior": prior}
+    logs = np.log(scaled @ prior + LEAST_MS)
+    return {
+        "fixed.work_unit": unit, "fixed.prior": prior,
+        "fixed.log_low": logs.min(axis=0), "fixed.log_high": logs.max(axis=0),
+    }  # fmt: skip
 
 
 def _boost(x: Floats, y: Floats, rising: list[int], prefix: str, seed: int) -> Params:

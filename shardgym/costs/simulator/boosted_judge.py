@@ -19,12 +19,13 @@ from shardgym.costs.simulator.features import (
     device_parts,
     device_vectors,
 )
+from shardgym.costs.simulator.monotone_networks import LEAST_MS, SLOPE
 from shardgym.costs.simulator.network import ComputeTimes, Params
 from shardgym.costs.simulator.oracle_networks import CommNet
 
 #: Parameters of one sum of trees, and of the analytic sum under those of a part.
 TREE_NAMES = ("feature", "threshold", "left", "right", "value", "base")
-FIXED_NAMES = ("work_unit", "prior")
+FIXED_NAMES = ("work_unit", "prior", "log_low", "log_high")
 PHASES = ("forward", "backward")
 
 _WORK = len(WORK_NAMES)
@@ -91,19 +92,34 @@ class BoostedJudge:
         """See `Networks`. There is one judge, so nobody disagrees."""
         base = analytic_ms(self._params["compute"], np.add.reduceat(encoded[:, :_WORK], groups.starts, axis=0))
         vectors = device_vectors(encoded, groups)
-        factors = np.exp(np.column_stack([trees.predict(vectors) for trees in self._compute]))
-        return ComputeTimes(base * factors, np.zeros(len(groups)))
+        ms = [
+            flattened_ms(self._params["compute"], base, column) * np.exp(trees.predict(seen(base, column, vectors)))
+            for column, trees in enumerate(self._compute)
+        ]
+        return ComputeTimes(np.column_stack(ms), np.zeros(len(groups)))
 
     def exchange_ms(self, exchanges: Exchanges, *, backward: bool) -> Floats:
         """See `Networks`."""
         part = PHASES[backward]
         inputs = CommNet.inputs(exchanges)
-        transfer = analytic_ms(self._params[part], inputs.amounts)[:, 0]
-        factor = np.exp(self._comm[part].predict(inputs.features[:, COMM_FEATURES]))
-        return np.asarray(transfer * factor + inputs.wait_ms[:, 0], dtype=np.float64)
+        base = analytic_ms(self._params[part], inputs.amounts)
+        factor = np.exp(self._comm[part].predict(seen(base, 0, inputs.features[:, COMM_FEATURES])))
+        return np.asarray(flattened_ms(self._params[part], base, 0) * factor + inputs.wait_ms[:, 0], dtype=np.float64)
 
 
 def analytic_ms(params: Params, amounts: Floats) -> Floats:
     """Return the analytic sum under a part, with one for the device or exchange itself, (n, W) to (n, K)."""
     scaled = np.column_stack([amounts / params["fixed.work_unit"], np.ones(len(amounts))])
-    return np.asarray(scaled @ params["fixed.prior"] + 1e-6, dtype=np.float64)
+    return np.asarray(scaled @ params["fixed.prior"] + LEAST_MS, dtype=np.float64)
+
+
+def flattened_ms(params: Params, base: Floats, column: int) -> Floats:
+    """Return what trees correct, (n, K) to (n,): the analytic sum, to the power `SLOPE` inside of the training data."""
+    logs = np.log(base[:, column])
+    low, high = params["fixed.log_low"][column], params["fixed.log_high"][column]
+    return np.asarray(np.exp(logs - (1 - SLOPE) * np.minimum(np.maximum(logs, low), high)), dtype=np.float64)
+
+
+def seen(base: Floats, column: int, vectors: Floats) -> Floats:
+    """Return what trees see: the logarithm of the analytic sum first, (n, K) and (n, features) to (n, 1 + features)."""
+    return np.column_stack([np.log(base[:, column]), vectors])

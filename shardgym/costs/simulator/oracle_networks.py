@@ -47,7 +47,15 @@ class ComputeNet(Network):
     SHARD_LIMIT = 1.5
     DEVICE_LIMIT = 1.0
     LEAST_WORK = 1e-3
-    FIXED = ("feature_mean", "feature_scale", "work_unit", "scalar_mean", "scalar_scale", "prior", "device_ms")
+    FIXED: ClassVar[tuple[str, ...]] = (
+        "feature_mean",
+        "feature_scale",
+        "work_unit",
+        "scalar_mean",
+        "scalar_scale",
+        "prior",
+        "device_ms",
+    )
     SIZES: ClassVar = {"encoder": (SHARD_FEATURES, 64, 64, TIMES + ENCODING), "head": (LATENT, 64, 64, TIMES)}
 
     @staticmethod

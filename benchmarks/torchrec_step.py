@@ -243,7 +243,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     if not given.report:
-        validity.prepare(given.out, given.task, given.plans, 0)
+        validity.prepare(given.out, given.task, given.plans, RANKS, links=0)
         study(given.out, given.rounds, given.steps, time.monotonic() + 60 * given.minutes)
     rows = report(given.out)
     print(

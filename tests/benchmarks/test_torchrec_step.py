@@ -53,6 +53,15 @@ def test_a_row_for_each_cost_and_clock_once_all_is_done(script, folder, monkeypa
     assert rows[0]["tau"] == 1.0
 
 
+def test_the_command_prepares_tasks_and_plans(script, monkeypatch, capsys, tmp_path):
+    study = script("torchrec_step")
+    monkeypatch.setattr(study.validity, "SEARCHED", ("column_greedy",))
+    monkeypatch.setattr("sys.argv", ["x", *f"--out {tmp_path} --task tiny-v1/0 --plans 4 --minutes 0 --json".split()])
+    study.main()
+    assert json.loads(capsys.readouterr().out) == []
+    assert len(study.validity.read_plans(tmp_path)[1]) == 4
+
+
 def test_a_pair_is_reversed_when_both_passes_say_so(script):
     own = np.array([[1.0, 1.2, 1.22]] * 2)
     real = np.array([[3.0, 2.0, 1.0], [3.0, 2.0, 4.0]])

@@ -34,7 +34,7 @@ def footer(ranking: Ranking, link: str = PAGE) -> list[str]:
     oracles = " or ".join(sorted({result.oracle for result in board.results})) or "-"
     on = "" if key.hardware == key.judge else f" on {key.hardware}"
     scored = [result.cost for result in board.results if result.cost is not None and result.cost.feasible]
-    if scored and all(cost.compute == "modelled" for cost in scored):
+    if "modelled" not in on and scored and all(cost.compute == "modelled" for cost in scored):
         on += ", modelled"
     seeds = sorted({own for own in board.seeds.values() if own})
     shown_seeds = _format_seeds(seeds[0]) if len(seeds) == 1 else "seeds of their own" if seeds else "no seed"

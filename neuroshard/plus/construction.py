@@ -1,174 +1,163 @@
-"""Where the local search starts: a given plan, greedy construction, and greedy construction with more and more cuts."""
+"""Placements to start from: tables cut evenly until no piece is too much, placed one after another, largest first."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import numpy as np
 
-from neuroshard.packing import pack_units
-from neuroshard.plus.pricing import Pricing
-from neuroshard.shard_table import units_of
-from shardgym.arrays import Bools, Floats, Ints
-from shardgym.incumbent import Budget
-from shardgym.plan import ShardingPlan
+from neuroshard.plus.optional_jit import jit
+from neuroshard.plus.placement import LinearModel, Placement, load_after, price
+from shardgym.arrays import Floats, Ints
 
-#: Costliest shards that are cut on trial, and into how many parts.
-_TRIED = 4
-_PARTS = (2, 3, 4)
-#: Multiples of what a column costs in communication that are tried on whole tables.
-_COLUMN_PRICES = np.array([0.0, 1.0, 4.0])
-_ROUNDS = 10
-_LEAST_GAIN = 1e-6
+#: Largest pieces that are tried, as multiples of what a device has to take on average.
+_SHARES = (2.0, 1.4, 1.0, 0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.14, 0.1, 0.05)
+#: Where tables take more than this share of the memory, large pieces go first, too, as nothing else may fit later.
+_TIGHT = 0.6
+#: More units, ms or bytes than anything has.
+_ANY = 2**60
 
 
-class Built(NamedTuple):
-    """L constructed plans.
+def constructed(model: LinearModel) -> Iterator[Placement]:
+    """Yield placements of whole tables, of tables cut to ever smaller costs, and of tables cut to every power of two.
 
-    Attributes:
-        units: of each table on each device, shape (L, D, T).
-        compute: of each device in ms, shape (L, D).
-        columns: of each device, shape (L, D).
-        complete: whether every shard found room, shape (L,).
+    Pieces may find no room; then a placement holds more than its devices can.
     """
-
-    units: Ints
-    compute: Floats
-    columns: Ints
-    complete: Bools
-
-
-def starts_of(pricing: Pricing, budget: Budget, plan: ShardingPlan | None) -> list[Ints]:
-    """Return a given plan that cuts no rows; without one, whole tables placed greedily or else a packing.
-
-    Raises:
-        OutOfTime: the budget is spent.
-        NoFeasiblePlanError: no packing was found.
-    """
-    given = None if plan is None else units_of(pricing.shards, plan)
-    if given is not None:
-        return [given]
-    built, values = _build_whole(pricing, budget)
-    return list(built.units[np.isfinite(values)]) or [pack_units(pricing.shards)]
+    whole = model.first + model.units
+    cost = float((model.row_ms[whole] + (model.unit_ms + model.widest_ms) * model.units).sum()) / len(model.memory)
+    used = model.row_bytes[whole].sum() / model.memory.sum()
+    limits = [(float(_ANY), _ANY), *((share * cost, _ANY) for share in _SHARES)]
+    limits += [(float(_ANY), 2**n) for n in range(int(model.units.max() - 1).bit_length())]
+    for by_bytes in (0.0, 0.5, 1.0) if used > _TIGHT else (0.0,):
+        for most_ms, most_units in limits:
+            # Pieces of at most half a device are easier to place.
+            most_bytes = int(model.memory.max()) // (2 if by_bytes == 1 else 1)
+            placement = Placement.empty(len(model.memory), len(model.first))
+            cut_and_place(model, placement, most_ms, most_units, most_bytes, by_bytes)
+            yield placement
 
 
-def cut_greedily(pricing: Pricing, budget: Budget, improved: Callable[[Ints], object]) -> Ints | None:
-    """Cut shards one by one as long as everything placed anew is cheaper with the cut.
+@jit
+def cut_and_place(
+    model: LinearModel, placement: Placement, most_ms: float, most_units: int, most_bytes: int, by_bytes: float
+) -> None:  # fmt: skip
+    """Cut every table into the fewest even pieces within limits, and place all pieces, largest first.
 
     Args:
-        pricing: of the task.
-        budget: of time.
-        improved: called with what every round ends in, as the whole may take longer than there is time.
-
-    Returns:
-        Units of each table on each device, shape (D, T); None where no placement fits into memory.
-
-    Raises:
-        OutOfTime: the budget is spent.
+        model: prices.
+        placement: is overwritten.
+        most_ms: of a piece, the price of its width included.
+        most_units: of a piece.
+        most_bytes: of a piece. Tables of which a single unit exceeds a limit are cut into units.
+        by_bytes: a piece is as large as its share of all ms or this x its share of all bytes, whichever is more.
     """
-    built, values = _build_whole(pricing, budget)
-    best = int(values.argmin())
-    value = values[best]
-    best_units = built.units[best]
-    column_price = pricing.ms_per_column * _COLUMN_PRICES[best]
-    tables = np.arange(len(pricing.shards.units))
-    units = pricing.shards.units
-    for _ in range(_ROUNDS):
-        more_tables, more_units = _cuts(pricing, tables, units)
-        if not len(more_tables):
-            break
-        built = build(pricing, more_tables, more_units, np.full(len(more_tables), column_price), budget)
-        values = _values(pricing, built)
-        best = int(values.argmin())
-        if not values[best] < value * (1 - _LEAST_GAIN):
-            break
-        value = values[best]
-        best_units = built.units[best]
-        improved(best_units)
-        tables = more_tables[best]
-        units = more_units[best]
-    return best_units if np.isfinite(value) else None
+    price_of_unit = model.unit_ms + model.widest_ms
+    pieces = np.empty_like(model.units)
+    for table in range(len(pieces)):
+        low = 1
+        high = model.units[table]
+        while low < high:
+            units = (low + high + 1) // 2
+            row = model.first[table] + units
+            ms = model.row_ms[row] + price_of_unit * units
+            if units <= most_units and ms <= most_ms and model.row_bytes[row] <= most_bytes:
+                low = units
+            else:
+                high = units - 1
+        pieces[table] = -(-model.units[table] // low)
+    whole = model.first + model.units
+    all_ms = model.row_ms[whole].sum() + price_of_unit * model.units.sum()
+    all_bytes = float(model.row_bytes[whole].sum())
+    tables = np.repeat(np.arange(len(pieces)), pieces)
+    units = np.empty_like(tables)
+    sizes = np.empty(len(tables))
+    piece = 0
+    for n in range(len(tables)):
+        table = tables[n]
+        piece = piece + 1 if n > 0 and tables[n - 1] == table else 0
+        units[n] = even_part(model.units[table], pieces[table], piece)
+        row = model.first[table] + units[n]
+        ms_share = (model.row_ms[row] + price_of_unit * units[n]) / all_ms
+        sizes[n] = max(ms_share, by_bytes * model.row_bytes[row] / all_bytes)
+    placement.units[:] = 0
+    price(model, placement)
+    place_in_order(model, placement, tables, units, sizes)
 
 
-def build(pricing: Pricing, tables: Ints, units: Ints, ms_per_column: Floats, budget: Budget) -> Built:
-    """Place shards one after another, costliest first, each on the device that ends up least loaded of those with room.
+@jit
+def even_part(units: int, parts: int, number: int) -> int:
+    """Return the units of one of several parts that differ by one unit at most, the larger ones first."""
+    return units // parts + (1 if number < units % parts else 0)
 
-    The published greedy chooses the device that is least loaded without the shard; here the load includes the shard and
-    the price of the width that the device communicates. All column plans advance together. Shards of one table on one
-    device become one.
 
-    Args:
-        pricing: of the task.
-        tables: of each shard of each column plan, shape (L, n).
-        units: of each shard; 0 for none, so that column plans may differ in length; shape (L, n).
-        ms_per_column: price of a column, shape (L,).
-        budget: of time.
+@jit
+def place_in_order(model: LinearModel, placement: Placement, tables: Ints, units: Ints, sizes: Floats) -> None:
+    """Place pieces one after another, the largest first."""
+    for n in np.argsort(-sizes, kind="mergesort"):
+        place_piece(model, placement, tables[n], units[n])
 
-    Raises:
-        OutOfTime: the budget is spent.
+
+@jit
+def place_piece(model: LinearModel, placement: Placement, table: int, units: int) -> None:
+    """Give units of a table to the device with room that is least loaded then, width included.
+
+    Where none has room for all of them, the device that has room for most gets as many as fit, and so on. Where no unit
+    fits anywhere, the device that has least too much gets the rest.
     """
-    shards = pricing.shards
-    memory = np.array(shards.task.topology.memory_bytes, dtype=np.int64)
-    rows = shards.first[tables] + units
-    alone = pricing.compute(pricing.vectors[rows])
-    order = (-alone).argsort(axis=1, kind="stable")
-    tables = np.take_along_axis(tables, order, axis=1)
-    units = np.take_along_axis(units, order, axis=1)
-
-    plans = np.arange(len(tables))
-    shape = (len(tables), len(memory))
-    placed = np.zeros((*shape, len(shards.units)), dtype=np.int64)
-    sums = np.zeros((*shape, pricing.vectors.shape[1]))
-    compute = np.zeros(shape)
-    columns = np.zeros(shape, dtype=np.int64)
-    used = np.zeros(shape, dtype=np.int64)
-    complete = np.ones(len(tables), dtype=np.bool_)
-    for table, more in zip(tables.T, units.T, strict=True):
-        budget.check()
-        before = shards.first[table][:, None] + placed[plans, :, table]
-        after = before + more[:, None]
-        new_sums = sums + (pricing.vectors[after] - pricing.vectors[before])
-        new_columns = columns + (shards.columns[after] - shards.columns[before])
-        new_used = used + (shards.bytes[after] - shards.bytes[before])
-        new_compute = pricing.compute(new_sums)
-        load = np.where(new_used <= memory, new_compute + ms_per_column[:, None] * new_columns, np.inf)
-        at = (plans, load.argmin(axis=1))
-        complete &= np.isfinite(load[at])
-        placed[(*at, table)] += more
-        sums[at] = new_sums[at]
-        columns[at] = new_columns[at]
-        used[at] = new_used[at]
-        compute[at] = new_compute[at]
-    return Built(placed, compute, columns, complete)
+    while units > 0:
+        device = _least_loaded(model, placement, table, units)
+        given = units
+        if device < 0:
+            device, given = _most_room(model, placement, table, units)
+        if given == 0:
+            device = int(np.argmin(placement.bytes - model.memory))
+            given = units
+        row = model.first[table] + placement.units[device, table]
+        width = placement.widths[device] + given
+        placement.load[device] = load_after(
+            placement.load[device], model.row_ms[row + given] - model.row_ms[row], placement.widths[device], width,
+            model.floor, model.unit_ms, model.device_ms[device],
+        )  # fmt: skip
+        placement.bytes[device] += model.row_bytes[row + given] - model.row_bytes[row]
+        placement.widths[device] = width
+        placement.units[device, table] += given
+        units -= given
 
 
-def _build_whole(pricing: Pricing, budget: Budget) -> tuple[Built, Floats]:
-    """Place whole tables at several prices of a column; return plans and values of the objective, infinite for none."""
-    prices = pricing.ms_per_column * _COLUMN_PRICES
-    tables = np.tile(np.arange(len(pricing.shards.units)), (len(prices), 1))
-    units = np.tile(pricing.shards.units, (len(prices), 1))
-    built = build(pricing, tables, units, prices, budget)
-    return built, _values(pricing, built)
+@jit
+def _least_loaded(model: LinearModel, placement: Placement, table: int, units: int) -> int:
+    """Return the device with room that takes least with so many more units of a table; -1 for none."""
+    best = -1
+    least = np.inf
+    for device in range(len(model.memory)):
+        row = model.first[table] + placement.units[device, table]
+        more_bytes = model.row_bytes[row + units] - model.row_bytes[row]
+        if placement.bytes[device] + more_bytes > model.memory[device]:
+            continue
+        width = placement.widths[device] + units
+        ms = load_after(
+            placement.load[device], model.row_ms[row + units] - model.row_ms[row], placement.widths[device], width,
+            model.floor, model.unit_ms, model.device_ms[device],
+        )  # fmt: skip
+        ms += model.widest_ms * max(width, model.floor)
+        if ms < least:
+            best = device
+            least = ms
+    return best
 
 
-def _values(pricing: Pricing, built: Built) -> Floats:
-    _, values = pricing.objective(built.compute, built.columns)
-    return np.where(built.complete, values, np.inf)
-
-
-def _cuts(pricing: Pricing, tables: Ints, units: Ints) -> tuple[Ints, Ints]:
-    """Return column plans with one cut more than a given one: tables and units of shards, each of shape (L, n)."""
-    rows = pricing.shards.first[tables] + units
-    alone = np.where(units > 1, pricing.compute(pricing.vectors[rows]), -1.0)
-    costly = (-alone).argsort(kind="stable")[:_TRIED]
-    pairs = [(n, parts) for n in costly.tolist() for parts in _PARTS if parts <= units[n]]
-    more_tables = np.empty((len(pairs), len(tables) + max(_PARTS) - 1), dtype=np.int64)
-    more_units = np.zeros_like(more_tables)
-    for plan, (n, parts) in enumerate(pairs):
-        more_tables[plan] = np.append(tables, np.full(max(_PARTS) - 1, tables[n]))
-        more_units[plan, : len(units)] = units
-        sizes = np.full(parts, units[n] // parts) + (np.arange(parts) < units[n] % parts)
-        more_units[plan, n] = sizes[0]
-        more_units[plan, len(units) : len(units) + parts - 1] = sizes[1:]
-    return more_tables, more_units
+@jit
+def _most_room(model: LinearModel, placement: Placement, table: int, units: int) -> tuple[int, int]:
+    """Return the device with room for most of so many units of a table, and for how many."""
+    best = 0
+    most = 0
+    for device in range(len(model.memory)):
+        row = model.first[table] + placement.units[device, table]
+        room = model.memory[device] - placement.bytes[device]
+        fitting = 0
+        while fitting < units and model.row_bytes[row + fitting + 1] - model.row_bytes[row] <= room:
+            fitting += 1
+        if fitting > most:
+            best = device
+            most = fitting
+    return best, most

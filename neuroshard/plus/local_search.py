@@ -1,14 +1,19 @@
-"""Iterated local search over the units of each table on each device: descents and random kicks."""
+"""Iterated local search over the units of each table on each device: descents, and kicks in between."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from neuroshard.plus.moves import Allocation, Moves, moves_of
+from neuroshard.plus.allocation import Allocation
+from neuroshard.plus.construction import constructed
+from neuroshard.plus.kicks import DRAWS_PER_TABLE, kick_and_descend
+from neuroshard.plus.linear_model import corrected
+from neuroshard.plus.moves import NONE, Shortlist, best_moves, descend, givers
+from neuroshard.plus.placement import LinearModel, Placement, overflow, price, value
 from neuroshard.plus.pricing import Pricing
 from neuroshard.shard_table import ShardTable
 from shardgym.arguments import check_int
@@ -16,17 +21,25 @@ from shardgym.arrays import Ints
 from shardgym.errors import InputError
 from shardgym.incumbent import Budget
 
-#: Plans that a cost model other than the simulator evaluates, without a limit of time.
+#: Plans that a cost model which is not additive evaluates, without a limit of time.
 DEFAULT_QUERIES = 32
-#: Kicks in succession without success after which a search with a limit of time ends early.
-PATIENCE = 300
-#: Kicks of a task with 0, 1, 2, ... tables: 30, 27, 24, ...
-_KICKS_OF_NONE = 30
-_FEWER_PER_TABLE = 3
-#: Draws per move before a kick goes without it, which happens where memory is full or there is one device.
-_DRAWS = 20
-#: A move has to bring more than this share of the objective.
-_LEAST_GAIN = 1e-6
+#: Kicks without a limit of time, as far as they look at no more than so many moves.
+DEFAULT_KICKS = 128
+_MOST_MOVES = 2_000_000
+#: Rounds of kicks in succession without success after which a search with a limit of time ends early.
+PATIENCE = 20
+#: Kicks of a round, and so many devices and tables together after which a round has fewer.
+_KICKS_PER_ROUND = 32
+_LARGE = 500
+#: Constructed placements from which the search descends.
+_DESCENTS = 3
+#: Moves of a descent between looks at the clock.
+_STEPS = 64
+#: Random moves that are priced together, and such samples in succession that may bring nothing.
+_SAMPLE = 64
+_VAIN_SAMPLES = 4
+#: A move by exact prices has to bring more than this share of the objective.
+_LEAST_GAIN = 1e-4
 
 
 @dataclass(frozen=True)
@@ -38,10 +51,10 @@ class PlusSettings:
     """
 
     kicks: int | None = None
-    kick_moves: int = 2
-    shortlist: int = 4
+    kick_moves: int = 4
+    shortlist: int = 8
     sources: int = 2
-    softness: float = 0.01
+    softness: float = 0.005
     queries: int | None = None
 
     def __post_init__(self) -> None:
@@ -53,18 +66,6 @@ class PlusSettings:
         if isinstance(soft, bool) or not isinstance(soft, int | float) or not 0 <= soft < math.inf:
             raise InputError(f"softness {soft!r} is not a number from 0 on")
 
-    def kicks_within(self, tables: int, *, limited: bool) -> int | None:
-        """Return the number of kicks with exact prices, with or without a time limit; None for any number.
-
-        Args:
-            tables: of the task. Without a limit, large tasks get no kicks, so that the search takes no longer than the
-                published one; on small ones a few milliseconds are worth it.
-            limited: whether there is a time limit.
-        """
-        if self.kicks is not None or limited:
-            return self.kicks
-        return max(0, _KICKS_OF_NONE - _FEWER_PER_TABLE * tables)
-
     def queries_within(self, *, limited: bool) -> float:
         """Return the number of queries of a search with or without a time limit."""
         if self.queries is not None:
@@ -73,14 +74,14 @@ class PlusSettings:
 
 
 class LocalSearch:
-    """Descents from several starts, then from disturbed copies of the best allocation.
+    """Descents by a linear model, whose results descend further by exact prices.
 
     Args:
         pricing: of the task.
         settings: how thoroughly.
         budget: of time; may run out in the middle.
         rng: of the kicks.
-        found: called with every start and every local optimum.
+        found: called with every start and every local optimum that memory allows.
     """
 
     def __init__(
@@ -92,28 +93,48 @@ class LocalSearch:
         self._budget = budget
         self._rng = rng
         self._found = found
-        self._memory: Ints = np.array(pricing.shards.task.topology.memory_bytes, dtype=np.int64)
+        self._first_move = Shortlist.of_length(1)
+        self._best_moves = Shortlist.of_length(settings.shortlist)
 
-    def run(self, starts: Sequence[Ints], kicks: int | None) -> Allocation:
-        """Return the best allocation found.
+    def starts(self, model: LinearModel) -> list[Ints]:
+        """Descend by a model from the most promising of all constructed placements; return those that memory allows."""
+        ranked: list[tuple[tuple[int, float], Placement]] = []
+        for placement in constructed(model):
+            self._budget.check()
+            rank = int(overflow(model, placement)), float(value(model, placement))
+            if all(rank != other for other, _ in ranked):  # most are the same
+                ranked = sorted([*ranked, (rank, placement)], key=lambda entry: entry[0])[:_DESCENTS]
+        for _, placement in ranked:
+            self._descend(model, placement)
+        return [placement.units for _, placement in ranked if not overflow(model, placement)]
+
+    def run(self, model: LinearModel, starts: Iterable[Ints]) -> Allocation:
+        """Descend by exact prices from starts, and kick the best result; return the best.
 
         Args:
-            starts: units of each table on each device, each of shape (D, T); at least one.
-            kicks: how many; None for as many as bring anything.
+            model: of the prices.
+            starts: units of each table on each device that memory allows, each of shape (D, T); at least one.
 
         Raises:
             OutOfTime: the budget is spent.
         """
         allocations = [self.offer(units) for units in starts]
-        best = self._descend(min(allocations, key=lambda allocation: allocation.value))
-        number = 0
+        best = self._sample(min((self._polish(model, one) for one in allocations), key=lambda one: one.value))
+        kicks = self._settings.kicks
+        if kicks is None and not self._budget.limited:
+            kicks = DEFAULT_KICKS
+        most_moves = math.inf if self._budget.limited or self._settings.kicks is not None else _MOST_MOVES
         in_vain = 0
-        while number != kicks and in_vain != PATIENCE:
-            units = kick(self._pricing.shards, best.units, self._settings.kick_moves, self._rng)
-            other = self._descend(Allocation(self._pricing, units))
-            number += 1
+        made = 0
+        looked_at = 0
+        while made != kicks and in_vain < PATIENCE and looked_at < most_moves:
+            round_kicks = max(1, _KICKS_PER_ROUND * _LARGE // max(sum(best.units.shape), _LARGE))
+            round_kicks = round_kicks if kicks is None else min(round_kicks, kicks - made)
+            other, more = self._kick(model, best, round_kicks)
+            made += round_kicks
+            looked_at += more
             in_vain = 0 if other.value < best.value else in_vain + 1
-            best = min(best, other, key=lambda allocation: allocation.value)
+            best = min(best, other, key=lambda one: one.value)
         return best
 
     def offer(self, units: Ints) -> Allocation:
@@ -122,87 +143,123 @@ class LocalSearch:
         self._found(allocation)
         return allocation
 
-    def _descend(self, allocation: Allocation) -> Allocation:
-        """Make the best move of the most loaded devices until none makes the plan better."""
+    def _kick(self, model: LinearModel, best: Allocation, count: int) -> tuple[Allocation, int]:
+        """Kick some times by the model; return what that leads to by exact prices, and how many moves were seen."""
+        self._budget.check()
+        exact_here = corrected(model, self._pricing, best.units)
+        placement = self._priced(exact_here, best.units)
+        draws = self._rng.random((count, 1 + DRAWS_PER_TABLE * self._settings.kick_moves))
+        looked_at = kick_and_descend(
+            exact_here, placement, placement.copy(), draws, self._settings.sources, self._first_move
+        )
+        if (placement.units == best.units).all():
+            return best, looked_at
+        return self._sample(self._polish(model, Allocation(self._pricing, placement.units))), looked_at
+
+    def _descend(self, model: LinearModel, placement: Placement) -> None:
+        """Descend by the model alone."""
+        finished = False
+        while not finished:
+            self._budget.check()
+            finished, _ = descend(model, placement, self._settings.sources, self._first_move, _STEPS)
+
+    def _polish(self, model: LinearModel, allocation: Allocation) -> Allocation:
+        """Make moves by exact prices, the best of those that the model likes best, as long as they bring anything."""
         better: Allocation | None = allocation
         while better is not None:
             allocation = better
-            better = self._improved(allocation)
+            better = None
+            exact_here = corrected(model, self._pricing, allocation.units)
+            placement = self._priced(exact_here, allocation.units)
+            for giver in givers(exact_here, placement, self._settings.sources).tolist():
+                self._budget.check()
+                better = self._best_move(exact_here, placement, giver, allocation)
+                if better is not None:
+                    break
         self._found(allocation)
         return allocation
 
-    def _improved(self, allocation: Allocation) -> Allocation | None:
-        """Return the allocation after the best move of the first device that has one; None when none has."""
-        load = allocation.compute + self._pricing.ms_per_column * allocation.columns
-        for device in (-load).argsort(kind="stable")[: self._settings.sources].tolist():
+    def _sample(self, allocation: Allocation) -> Allocation:
+        """Make the best of some random moves by exact prices, as long as one in a few such samples brings anything."""
+        in_vain = 0
+        while in_vain < _VAIN_SAMPLES:
             self._budget.check()
-            better = self._best_move(allocation, device)
-            if better is not None:
-                return better
-        return None
+            moves = random_moves(self._pricing.shards, allocation.units, _SAMPLE, self._rng)
+            in_vain += 1
+            if len(moves):
+                better = self._after_best(allocation, moves)
+                if better is not None:
+                    allocation = better
+                    in_vain = 0
+        self._found(allocation)
+        return allocation
 
-    def _best_move(self, allocation: Allocation, device: int) -> Allocation | None:
-        """Return the allocation after the best move of one device; None when none brings anything.
-
-        All moves are priced together: roughly first, then the most promising exactly, then with communication.
-        """
-        number = self._settings.shortlist
-        moves = self._shortlist(moves_of(allocation, device, self._memory), allocation, device, 2 * number)
-        moves = self._shortlist(moves.priced(allocation, device), allocation, device, number)
-        if not len(moves.targets):
+    def _best_move(
+        self, model: LinearModel, placement: Placement, giver: int, allocation: Allocation
+    ) -> Allocation | None:
+        """Return the allocation after the best move of a device by exact prices; None where none brings anything."""
+        count, _ = best_moves(model, placement, giver, self._best_moves)
+        if not count:
             return None
-        compute, columns = moves.outcome(allocation, device)
-        totals, values = self._pricing.objective(compute, columns)
+        return self._after_best(allocation, self._best_moves.moves[:count])
+
+    def _after_best(self, allocation: Allocation, moves: Ints) -> Allocation | None:
+        """Return the allocation after the best of some moves; None where none brings anything."""
+        enough = allocation.value * (1 - _LEAST_GAIN)
+        _, values = self._pricing.objective(*allocation.after(moves))
         best = int(values.argmin())
-        if values[best] >= allocation.value * (1 - _LEAST_GAIN):
+        if values[best] >= enough:
             return None
-        return Allocation(self._pricing, moves.applied(best, device, allocation.units), float(totals[best]))
+        # The learned simulator sees whether devices are ready at the same time, so that rounding makes a difference.
+        better = allocation.moved(moves[best])
+        return better if better.value < enough else None
 
-    def _shortlist(self, moves: Moves, allocation: Allocation, device: int, number: int) -> Moves:
-        """Return the moves that look best, none that does not look better than no move."""
-        values = self._pricing.rough_objective(*moves.outcome(allocation, device))
-        now = self._pricing.rough_objective(allocation.compute[None], allocation.columns[None])
-        promising = np.flatnonzero(values < now)
-        return moves.take(promising[values[promising].argsort(kind="stable")[:number]])
-
-
-def kick(shards: ShardTable, units: Ints, moves: int, rng: np.random.Generator) -> Ints:
-    """Return units after random moves and swaps of shards and parts of them that memory allows.
-
-    Args:
-        shards: of the task.
-        units: of each table on each device, shape (D, T).
-        moves: how many.
-        rng: of the draws.
-    """
-    memory = np.array(shards.task.topology.memory_bytes, dtype=np.int64)
-    for _ in range(moves):
-        for _ in range(_DRAWS):
-            after = _random_move(units, rng)
-            changed = (after != units).any(axis=1)
-            used = shards.bytes[shards.first + after[changed]].sum(axis=1)
-            if changed.any() and (used <= memory[changed]).all():
-                units = after
-                break
-    return units
+    def _priced(self, model: LinearModel, units: Ints) -> Placement:
+        placement = Placement.empty(*units.shape)
+        placement.units[:] = units
+        price(model, placement)
+        return placement
 
 
-def _random_move(units: Ints, rng: np.random.Generator) -> Ints:
-    """Give a random shard or a part of it to a random device, which two times in three returns one of its own."""
+def compile_search() -> None:
+    """Call all compiled code once, with two tables and two devices."""
+    two = np.array([2, 2])
+    rows = np.arange(6.0) % 3
+    model = LinearModel(
+        np.array([0, 3]), two, rows, rows.astype(np.int64), np.array([9, 9]), np.zeros(2), 0.1, 0.1, 1, 0.1, 0.1
+    )
+    shortlist = Shortlist.of_length(1)
+    for placement in constructed(model):
+        if value(model, placement) + overflow(model, placement) < math.inf:
+            descend(model, placement, 1, shortlist, 1)
+    kick_and_descend(model, placement, placement.copy(), np.full((1, 1 + DRAWS_PER_TABLE), 0.5), 1, shortlist)
+    best_moves(model, placement, int(givers(model, placement, 1)[0]), shortlist)
+    price(model, placement)
+
+
+def random_moves(shards: ShardTable, units: Ints, count: int, rng: np.random.Generator) -> Ints:
+    """Return random moves that memory allows, at most `count` of them, as in a `Shortlist`, shape (M, 6)."""
     devices, tables = np.nonzero(units)
-    one = int(rng.integers(len(devices)))
-    target = int(rng.integers(len(units)))
-    source = int(devices[one])
-    after = units.copy()
-    if target == source:
-        return after
-    transfers = [(source, target, int(tables[one]))]
-    others = tables[devices == target]
-    if others.size and rng.integers(3):
-        transfers.append((target, source, int(rng.choice(others))))
-    for giver, taker, table in transfers:
-        most = int(units[giver, table])
-        given = most if rng.integers(2) else int(rng.integers(1, most + 1))
-        after[taker, table] += given
-        after[giver, table] -= given
-    return after
+    given = rng.integers(len(devices), size=count)
+    back = rng.integers(len(devices), size=count)
+    # A device gives all, half, or any part, and half of the time something comes back.
+    takers = np.where(rng.random(count) < 0.5, devices[back], rng.integers(len(units), size=count))
+    swaps = (takers == devices[back]) & (tables[back] != tables[given])
+    moves = np.column_stack([
+        devices[given], takers, tables[given], _part(units[devices[given], tables[given]], rng),
+        np.where(swaps, tables[back], NONE), np.where(swaps, _part(units[devices[back], tables[back]], rng), 0),
+    ])  # fmt: skip
+    moves = moves[moves[:, 0] != moves[:, 1]]
+    used = shards.bytes[shards.first + units].sum(axis=1)
+    room = np.array(shards.task.topology.memory_bytes, dtype=np.int64) - used
+    more = np.zeros((len(moves), 2), dtype=np.int64)
+    for table, amount, signs in ((moves[:, 2], moves[:, 3], (-1, 1)), (moves[:, 4], moves[:, 5], (1, -1))):
+        for side in (0, 1):
+            before = shards.first[table] + units[moves[:, side], table]
+            more[:, side] += shards.bytes[before + signs[side] * amount] - shards.bytes[before]
+    return np.asarray(moves[(more <= room[moves[:, :2]]).all(axis=1)], dtype=np.int64)
+
+
+def _part(units: Ints, rng: np.random.Generator) -> Ints:
+    """Return all of some units half of the time, else any number from 1 on; shape (n,)."""
+    return np.where(rng.random(len(units)) < 0.5, units, rng.integers(1, units + 1))

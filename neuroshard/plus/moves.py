@@ -1,4 +1,8 @@
-"""Moves of the local search: a device gives units of a table to another, and may get a whole shard in return."""
+"""Moves of the local search, found by compiled code: a device gives units of a table to another, maybe for others.
+
+One kind of move is many. Giving all of a table away moves a shard, or merges two where the other device holds some of
+the table already; giving away a part is a split, or a shift of the cut where the other device holds some.
+"""
 
 from __future__ import annotations
 
@@ -6,206 +10,236 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neuroshard.plus.pricing import Pricing
+from neuroshard.plus.optional_jit import jit
+from neuroshard.plus.placement import LinearModel, Placement, load_after, overflow, price_device, soft_maxima, value
 from shardgym.arrays import Floats, Ints
 
-#: Shares of what a device holds of a table that it may give away; besides, a single unit.
-_SHARES = np.array([1.0, 0.75, 0.5, 0.25])
-#: Devices that shards are given to, the least loaded.
-_MOST_TARGETS = 16
-_NONE = -1
+#: Devices that units are given to, the least loaded ones.
+_MOST_TARGETS = 48
+#: A move has to bring more than this share of the objective.
+_LEAST_GAIN = 1e-7
+#: So that there are no logarithms of 0.
+_NEXT_TO_NOTHING = 1e-300
+#: No table.
+NONE = -1
 
 
-class DeviceChange(NamedTuple):
-    """What devices have more than before, in arrays of one shape.
-
-    Attributes:
-        columns: of their shards.
-        bytes: of their shards.
-        ms: of compute.
-    """
-
-    columns: Ints
-    bytes: Ints
-    ms: Floats
-
-    def take(self, *index: Ints) -> DeviceChange:
-        """Return some of the changes."""
-        return DeviceChange(self.columns[index], self.bytes[index], self.ms[index])
-
-    def plus(self, other: DeviceChange) -> DeviceChange:
-        """Return both changes of the same devices together; ms are only roughly those of both."""
-        return DeviceChange(self.columns + other.columns, self.bytes + other.bytes, self.ms + other.ms)
-
-
-class Allocation:
-    """What devices hold, and what that takes.
-
-    Args:
-        pricing: of the task.
-        units: of each table on each device, shape (D, T).
-        total_ms: predicted cost of the plan where it is known already.
+class Shortlist(NamedTuple):
+    """The best K moves that were found, the best one first.
 
     Attributes:
-        units: as given; must not be changed.
-        sums: added vectors of each device, shape (D, V).
-        columns: of each device, shape (D,).
-        bytes: used of each device, shape (D,).
-        compute: of each device in ms, shape (D,).
-        total_ms: predicted cost of the plan.
-        value: of the objective in ms.
+        moves: giver, taker, table, units; table that comes back or -1, and its units; shape (K, 6).
+        values: of the objective in ms, shape (K,).
+        missing: bytes that devices then have no room for, shape (K,).
     """
 
-    def __init__(self, pricing: Pricing, units: Ints, total_ms: float | None = None) -> None:
-        shards = pricing.shards
-        rows = shards.first + units
-        self._pricing = pricing
-        self.units = units
-        self.sums: Floats = pricing.vectors[rows].sum(axis=1)
-        self.columns: Ints = shards.columns[rows].sum(axis=1)
-        self.bytes: Ints = shards.bytes[rows].sum(axis=1)
-        self.compute: Floats = pricing.compute(self.sums)
-        if total_ms is None:
-            total_ms = float(pricing.totals(self.compute[None], self.columns[None])[0])
-        self.total_ms = total_ms
-        self.value = self.total_ms + float(pricing.excess(self.compute[None])[0])
+    moves: Ints
+    values: Floats
+    missing: Ints
 
-    def change(self, devices: Ints, tables: Ints, units: Ints) -> DeviceChange:
-        """Return what it means that devices hold more or fewer units of a table; shapes broadcast together."""
-        shards = self._pricing.shards
-        before, after = self._rows(devices, tables, units)
-        columns = shards.columns[after] - shards.columns[before]
-        ms = self._more_ms(devices, self._pricing.vectors[after] - self._pricing.vectors[before])
-        return DeviceChange(columns, shards.bytes[after] - shards.bytes[before], ms)
-
-    def two_changes_ms(self, devices: Ints, tables: Ints, units: Ints, others: Ints, other_units: Ints) -> Floats:
-        """Return by how much compute grows where devices hold other units of two tables, shapes (n,) to (n,).
-
-        Other tables of -1 are none.
-        """
-        vectors = self._pricing.vectors
-        before, after = self._rows(devices, tables, units)
-        added = vectors[after] - vectors[before]
-        two = np.flatnonzero(others != _NONE)
-        before, after = self._rows(devices[two], others[two], other_units[two])
-        added[two] += vectors[after] - vectors[before]
-        return self._more_ms(devices, added)
-
-    def _rows(self, devices: Ints, tables: Ints, units: Ints) -> tuple[Ints, Ints]:
-        """Return the shards that devices hold of tables now, and with more units."""
-        before = self._pricing.shards.first[tables] + self.units[devices, tables]
-        return before, before + units
-
-    def _more_ms(self, devices: Ints, vectors: Floats) -> Floats:
-        return self._pricing.compute(self.sums[devices] + vectors) - self.compute[devices]
+    @classmethod
+    def of_length(cls, length: int) -> Shortlist:
+        """Return one with room for so many."""
+        return cls(np.zeros((length, 6), dtype=np.int64), np.zeros(length), np.zeros(length, dtype=np.int64))
 
 
-class Moves(NamedTuple):
-    """P moves of one device: units of a table to another device, and in a swap units of another table back.
+@jit
+def descend(
+    model: LinearModel, placement: Placement, sources: int, shortlist: Shortlist, most_steps: int
+) -> tuple[bool, int]:  # fmt: skip
+    """Make the best move of one of the most loaded devices, until none makes the placement better.
 
-    One kind of move is many: giving all of a table away is a move of a shard, or a merge where the other device holds
-    some of the table already; giving away a part is a split, or a shift of the cut where the other device holds some.
-
-    Attributes:
-        targets: the other devices, shape (P,).
-        tables: given away, shape (P,).
-        units: of these, shape (P,).
-        back: tables returned, -1 for none, shape (P,).
-        back_units: of these, shape (P,).
-        own: what the device itself has more; in a swap, ms are rough.
-        theirs: what the other device has more.
+    Bytes that devices have no room for become fewer first. Returns whether the descent came to an end within
+    `most_steps` moves, and how many moves were looked at.
     """
-
-    targets: Ints
-    tables: Ints
-    units: Ints
-    back: Ints
-    back_units: Ints
-    own: DeviceChange
-    theirs: DeviceChange
-
-    def take(self, index: Ints) -> Moves:
-        """Return some of the moves."""
-        return Moves._make([*(values[index] for values in self[:5]), self.own.take(index), self.theirs.take(index)])
-
-    def priced(self, allocation: Allocation, device: int) -> Moves:
-        """Return the moves with exact ms."""
-        here = np.full(len(self.targets), device)
-        own = allocation.two_changes_ms(here, self.tables, -self.units, self.back, self.back_units)
-        theirs = allocation.two_changes_ms(self.targets, self.tables, self.units, self.back, -self.back_units)
-        return self._replace(own=self.own._replace(ms=own), theirs=self.theirs._replace(ms=theirs))
-
-    def outcome(self, allocation: Allocation, device: int) -> tuple[Floats, Ints]:
-        """Return compute and columns of all devices after each move, both of shape (P, D)."""
-        number = np.arange(len(self.targets))
-        compute = np.repeat(allocation.compute[None], len(number), axis=0)
-        columns = np.repeat(allocation.columns[None], len(number), axis=0)
-        compute[:, device] += self.own.ms
-        columns[:, device] += self.own.columns
-        compute[number, self.targets] += self.theirs.ms
-        columns[number, self.targets] += self.theirs.columns
-        return compute, columns
-
-    def applied(self, number: int, device: int, units: Ints) -> Ints:
-        """Return the units of all devices after one move of `device`, shape (D, T)."""
-        after = units.copy()
-        pair = [device, self.targets[number]]
-        after[pair, self.tables[number]] += [-self.units[number], self.units[number]]
-        if self.back[number] != _NONE:
-            after[pair, self.back[number]] += [self.back_units[number], -self.back_units[number]]
-        return after
+    looked_at = 0
+    for _ in range(most_steps):
+        found = 0
+        for giver in givers(model, placement, sources):
+            found, more = best_moves(model, placement, giver, shortlist)
+            looked_at += more
+            if found > 0:
+                make(model, placement, shortlist.moves[0])
+                break
+        if found == 0:
+            return True, looked_at
+    return False, looked_at
 
 
-def moves_of(allocation: Allocation, device: int, memory: Ints) -> Moves:
-    """Return all moves of a device that memory allows; `memory` in bytes per device, shape (D,)."""
-    tables, units = _parts(allocation.units[device])
-    order = allocation.compute.argsort(kind="stable")
-    targets: Ints = np.sort(order[order != device][:_MOST_TARGETS])
-    own = allocation.change(np.array(device), tables, -units)
-    theirs = allocation.change(targets, tables[:, None], units[:, None])
-    # Every part goes to every target.
-    part, to = np.divmod(np.arange(len(tables) * len(targets)), max(len(targets), 1))
-    nothing = np.full(len(part), _NONE)
-    transfers = Moves(targets[to], tables[part], units[part], nothing, nothing, own.take(part), theirs.take(part, to))
-    swaps = _fitting(_swaps(allocation, device, transfers), allocation, device, memory)
-    return _joined(_fitting(transfers, allocation, device, memory), swaps)
+@jit
+def givers(model: LinearModel, placement: Placement, sources: int) -> Ints:
+    """Return the devices that have to give: those that hold too much, else the most loaded, and the widest."""
+    order = np.argsort(-placement.load, kind="mergesort")
+    too_full = order[placement.bytes[order] > model.memory[order]]
+    if len(too_full) > 0:
+        return too_full[: sources + 1]
+    most = order[:sources]
+    widest = np.argmax(placement.widths)
+    if model.widest_ms > 0 and not (most == widest).any():
+        return np.append(most, widest)
+    return most
 
 
-def _swaps(allocation: Allocation, device: int, transfers: Moves) -> Moves:
-    """Return whole shards against whole shards: every transfer of one with every shard of the other device."""
-    whole = transfers.take(np.flatnonzero(transfers.units == allocation.units[device, transfers.tables]))
-    is_target = np.zeros(len(allocation.units), dtype=np.bool_)
-    is_target[whole.targets] = True
-    owners, tables = np.nonzero(allocation.units * is_target[:, None])
-    units = allocation.units[owners, tables]
-    own = allocation.change(np.array(device), tables, units)
-    theirs = allocation.change(owners, tables, -units)
-    first, second = np.nonzero((whole.targets[:, None] == owners) & (whole.tables[:, None] != tables))
-    return Moves(
-        whole.targets[first], whole.tables[first], whole.units[first], tables[second], units[second],
-        whole.own.take(first).plus(own.take(second)), whole.theirs.take(first).plus(theirs.take(second)),
-    )  # fmt: skip
+@jit
+def make(model: LinearModel, placement: Placement, move: Ints) -> None:
+    """Make a move of a shortlist."""
+    giver, taker, table, units, back, back_units = move
+    placement.units[giver, table] -= units
+    placement.units[taker, table] += units
+    if back != NONE:
+        placement.units[taker, back] -= back_units
+        placement.units[giver, back] += back_units
+    price_device(model, placement, giver)
+    price_device(model, placement, taker)
 
 
-def _fitting(moves: Moves, allocation: Allocation, device: int, memory: Ints) -> Moves:
-    """Return the moves after which both devices have room for what they hold."""
-    own = allocation.bytes[device] + moves.own.bytes <= memory[device]
-    fits = own & (allocation.bytes[moves.targets] + moves.theirs.bytes <= memory[moves.targets])
-    return moves if fits.all() else moves.take(np.flatnonzero(fits))
+@jit
+def best_moves(
+    model: LinearModel, placement: Placement, giver: int, shortlist: Shortlist
+) -> tuple[int, int]:  # fmt: skip
+    """Find the moves of a device that make the placement best; return how many, and how many were looked at."""
+    soft_ms = model.soft_ms
+    soft_units = model.soft_units
+    soft = soft_maxima(model, placement)
+    now = value(model, placement)
+    now -= _LEAST_GAIN * (soft.load + model.widest_ms * soft.width)
+    missing = overflow(model, placement)
+    row_ms = model.row_ms
+    row_bytes = model.row_bytes
+    floor = model.floor
+    unit_ms = model.unit_ms
+    held = np.flatnonzero(placement.units[giver])
+    amounts = np.empty(7, dtype=np.int64)
+    back_amounts = np.empty(7, dtype=np.int64)
+    found = 0
+    looked_at = 0
+    for taker in np.argsort(placement.load, kind="mergesort")[: _MOST_TARGETS + 1]:
+        if taker == giver:
+            continue
+        theirs = np.flatnonzero(placement.units[taker])
+        giver_was = placement.load[giver]
+        taker_was = placement.load[taker]
+        giver_had = placement.widths[giver]
+        taker_had = placement.widths[taker]
+        giver_room = model.memory[giver] - placement.bytes[giver]
+        taker_room = model.memory[taker] - placement.bytes[taker]
+        # What all other devices add to the soft maxima and to the missing bytes. It is added up, as what subtraction
+        # leaves of a large sum would be rounding.
+        other_loads = _NEXT_TO_NOTHING
+        other_widths = _NEXT_TO_NOTHING
+        for device in range(len(model.memory)):
+            if device != giver and device != taker:
+                other_loads += np.exp((placement.load[device] - soft.load) / soft_ms)
+                other_widths += np.exp((max(placement.widths[device], floor) - soft.width) / soft_units)
+        other_missing = missing - max(0, -giver_room) - max(0, -taker_room)
+        highest = max(giver_was, taker_was)
+        for table in held:
+            own_row = model.first[table] + placement.units[giver, table]
+            their_row = model.first[table] + placement.units[taker, table]
+            for n in range(_amounts(model, placement, giver, int(taker), table, amounts)):
+                units = amounts[n]
+                own_ms = row_ms[own_row - units] - row_ms[own_row]
+                their_ms = row_ms[their_row + units] - row_ms[their_row]
+                own_bytes = row_bytes[own_row - units] - row_bytes[own_row]
+                their_bytes = row_bytes[their_row + units] - row_bytes[their_row]
+                for k in range(-1, len(theirs)):
+                    back = theirs[k] if k >= 0 else NONE
+                    if back == table:
+                        continue
+                    # Without a table that comes back, these are any rows, and no units.
+                    to_row = model.first[back] + placement.units[giver, back]
+                    from_row = model.first[back] + placement.units[taker, back]
+                    for m in range(_parts(placement.units[taker, back], back_amounts) if k >= 0 else 1):
+                        looked_at += 1
+                        back_units = back_amounts[m] if k >= 0 else 0
+                        giver_bytes = own_bytes + row_bytes[to_row + back_units] - row_bytes[to_row]
+                        taker_bytes = their_bytes + row_bytes[from_row - back_units] - row_bytes[from_row]
+                        then_missing = other_missing + max(0, giver_bytes - giver_room)
+                        then_missing += max(0, taker_bytes - taker_room)
+                        if then_missing > missing:
+                            continue
+                        giver_ms = own_ms + row_ms[to_row + back_units] - row_ms[to_row]
+                        taker_ms = their_ms + row_ms[from_row - back_units] - row_ms[from_row]
+                        giver_width = giver_had - units + back_units
+                        taker_width = taker_had + units - back_units
+                        giver_load = load_after(
+                            giver_was, giver_ms, giver_had, giver_width, floor, unit_ms, model.device_ms[giver]
+                        )
+                        taker_load = load_after(
+                            taker_was, taker_ms, taker_had, taker_width, floor, unit_ms, model.device_ms[taker]
+                        )
+                        # Cheap to see, and true of most moves.
+                        if then_missing == missing and max(giver_load, taker_load) > highest:
+                            continue
+                        loads = other_loads
+                        loads += np.exp((giver_load - soft.load) / soft_ms)
+                        loads += np.exp((taker_load - soft.load) / soft_ms)
+                        then = soft.load + soft_ms * np.log(loads)
+                        if model.widest_ms > 0:
+                            widths = other_widths
+                            widths += np.exp((max(giver_width, floor) - soft.width) / soft_units)
+                            widths += np.exp((max(taker_width, floor) - soft.width) / soft_units)
+                            then += model.widest_ms * (soft.width + soft_units * np.log(widths))
+                        if then_missing < missing or then < now:
+                            move = (giver, int(taker), int(table), int(units), int(back), int(back_units))
+                            found = _enlist(shortlist, found, move, then, then_missing)
+    return found, looked_at
 
 
-def _parts(device_units: Ints) -> tuple[Ints, Ints]:
-    """Return tables and units that a device can give away, shape (n,) each; it holds `device_units`, shape (T,)."""
-    tables = np.flatnonzero(device_units)
-    units = np.ones((len(tables), len(_SHARES) + 1), dtype=np.int64)
-    units[:, :-1] = np.ceil(device_units[tables, None] * _SHARES)
-    differs = np.ones(units.shape, dtype=np.bool_)
-    differs[:, 1:] = units[:, 1:] < units[:, :-1]
-    return np.repeat(tables, differs.sum(axis=1)), units[differs]
+@jit
+def _amounts(model: LinearModel, placement: Placement, giver: int, taker: int, table: int, amounts: Ints) -> int:
+    """Write down how many units of a table a device may give; return how many such numbers there are."""
+    held = placement.units[giver, table]
+    count = _parts(held, amounts)
+    quarter = held // 4
+    if quarter > 1:
+        amounts[count] = quarter
+        amounts[count + 1] = held - quarter
+        count += 2
+    row = model.first[table]
+    unit_ms = (model.row_ms[row + held] - model.row_ms[row]) / held + model.unit_ms
+    balancing = (placement.load[giver] - placement.load[taker]) / (2 * unit_ms + 1e-12)
+    if 1 < balancing < held:
+        amounts[count] = int(balancing)
+        count += 1
+    return count
 
 
-def _joined(first: Moves, second: Moves) -> Moves:
-    own = DeviceChange._make(np.concatenate(pair) for pair in zip(first.own, second.own, strict=True))
-    theirs = DeviceChange._make(np.concatenate(pair) for pair in zip(first.theirs, second.theirs, strict=True))
-    arrays = [np.concatenate(pair) for pair in zip(first[:5], second[:5], strict=True)]
-    return Moves._make([*arrays, own, theirs])
+@jit
+def _parts(held: int, amounts: Ints) -> int:
+    """Write down all, half and one of some units, each number once; return how many numbers."""
+    amounts[0] = held
+    count = 1
+    if held > 1:
+        amounts[1] = held // 2
+        count = 2
+    if held > 3:
+        amounts[2] = 1
+        count = 3
+    if held > 2 and held % 2 == 1:
+        amounts[count] = held - held // 2
+        count += 1
+    return count
+
+
+@jit
+def _enlist(
+    shortlist: Shortlist, found: int, move: tuple[int, int, int, int, int, int], value: float, missing: int
+) -> int:  # fmt: skip
+    """Put a move into the list if it is good enough, before the first one that is not better; return the length."""
+    length = len(shortlist.values)
+    place = found
+    while place > 0 and (missing, value) < (shortlist.missing[place - 1], shortlist.values[place - 1]):
+        place -= 1
+    if place == length:
+        return found
+    found = min(found + 1, length)
+    for n in range(found - 1, place, -1):
+        shortlist.moves[n] = shortlist.moves[n - 1]
+        shortlist.values[n] = shortlist.values[n - 1]
+        shortlist.missing[n] = shortlist.missing[n - 1]
+    for k in range(6):
+        shortlist.moves[place, k] = move[k]
+    shortlist.values[place] = value
+    shortlist.missing[place] = missing
+    return found

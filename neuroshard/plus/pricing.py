@@ -21,6 +21,10 @@ from shardgym.task import ELEMENT_BYTES
 _BACKWARD_COMM = PHASES.index("backward_comm")
 #: How strongly a fit is drawn to the sum of what shards take alone; little, yet enough where there are too few devices.
 _RIDGE = 1e-6
+#: Likewise for the entries of vectors, of which there are many.
+_VECTOR_RIDGE = 1e-5
+#: What a shard adds is at least this share of what it takes alone.
+_LEAST_SHARE = 0.05
 #: Shards priced in one query, without a time limit and with one.
 _SHARDS_PER_QUERY = 4096
 _SHARDS_IN_HURRY = 16
@@ -43,14 +47,13 @@ class Pricing(abc.ABC):
     Attributes:
         shards: of the task.
         vectors: as given.
-        ms_per_column: about how much longer a step takes per column of the widest device; see `fit_column_price`.
+        softness: as given.
     """
 
     def __init__(self, shards: ShardTable, vectors: Floats, softness: float) -> None:
         self.shards = shards
         self.vectors = vectors
-        self.ms_per_column = 0.0
-        self._softness = softness
+        self.softness = softness
 
     @abc.abstractmethod
     def compute(self, sums: Floats) -> Floats:
@@ -68,16 +71,21 @@ class Pricing(abc.ABC):
             Shape (P,).
         """
 
-    def fit_column_price(self) -> None:
-        """Set `ms_per_column` from what a plan with everything spread evenly takes, and one with a wider device."""
-        whole = self.shards.whole
-        devices = self.shards.task.num_devices
-        even = max(int(self.shards.columns[whole].sum()) // devices, COLUMN_UNIT)
-        columns = np.full((2, devices), even)
-        columns[1, 0] += max(even // 4, COLUMN_UNIT)
-        compute = np.full(columns.shape, float(self.compute(self.vectors[whole]).sum()) / devices)
-        before, after = self.totals(compute, columns)
-        self.ms_per_column = max(float(after - before) / float(columns[1, 0] - even), 0.0)
+    @abc.abstractmethod
+    def row_prices(self, examples: Sequence[Ints]) -> tuple[Floats, float]:
+        """Return what each row adds to the compute of a device, shape (R,), and what a device takes besides, in ms.
+
+        Args:
+            examples: units of each table on each device, each of shape (D, T), whose devices should come out right.
+        """
+
+    def sums(self, units: Ints) -> Floats:
+        """Return the added vectors of devices, (..., T) to (..., V)."""
+        sums = np.zeros((*units.shape[:-1], self.vectors.shape[1]))
+        *devices, tables = np.nonzero(units)
+        held = units[(*devices, tables)]
+        np.add.at(sums, tuple(devices), self.vectors[self.shards.first[tables] + held])
+        return sums
 
     def objective(self, compute: Floats, columns: Ints) -> tuple[Floats, Floats]:
         """Return what plans take in ms, and what is minimised; (P, D) to (P,) each, P at least 1."""
@@ -86,16 +94,11 @@ class Pricing(abc.ABC):
         totals = np.concatenate([self.totals(compute[n : n + step], columns[n : n + step]) for n in starts])
         return totals, totals + self.excess(compute)
 
-    def rough_objective(self, compute: Floats, columns: Ints) -> Floats:
-        """Return about what is minimised, up to a constant: communication is not predicted; (P, D) to (P,)."""
-        communication = self.ms_per_column * columns.max(axis=1)
-        return np.asarray(compute.max(axis=1) + self.excess(compute) + communication, dtype=np.float64)
-
     def excess(self, compute: Floats) -> Floats:
         """Return by how much the soft maximum of compute is above the hard one; (P, D) to (P,)."""
-        if not self._softness:
+        if not self.softness:
             return np.zeros(len(compute))
-        width = self._softness * compute.mean(axis=1, keepdims=True)
+        width = self.softness * compute.mean(axis=1, keepdims=True)
         above = (compute - compute.max(axis=1, keepdims=True)) / np.maximum(width, 1e-12)
         excess: Floats = width[:, 0] * np.log(np.exp(above).sum(axis=1))
         return excess
@@ -127,6 +130,32 @@ class ExactPricing(Pricing):
     def totals(self, compute: Floats, columns: Ints) -> Floats:
         """See `Pricing`."""
         return self._costs.slowest_ms(self._task, compute, columns.astype(np.float64))
+
+    def row_prices(self, examples: Sequence[Ints]) -> tuple[Floats, float]:
+        """Fit a line to what the devices of examples compute, weighing relative errors; see `Pricing`.
+
+        What a device takes is a line in what its shards take alone, their number, and the entries of their vectors. Of
+        a cost that is no sum, as fused kernels take less than one by one, this is the line that is nearest where the
+        search is.
+        """
+        rows = np.flatnonzero(self.shards.columns)
+        alone = np.zeros(len(self.shards))
+        alone[rows] = self.compute(self.vectors[rows])
+        sums = np.concatenate([self.sums(units) for units in examples])
+        singles = np.concatenate([_added(alone, self.shards.first, units) for units in examples])
+        busy = sums[:, -1] > 0
+        terms = np.column_stack([singles, np.ones(len(singles)), sums[:, -1], sums[:, :-1]])[busy]
+        ms = np.maximum(self.compute(sums[busy]), 1e-12)
+        scale = np.maximum(np.abs(terms).max(axis=0), 1e-12)
+        prior = np.eye(terms.shape[1])[0]
+        # Entries of vectors explain what the first three terms do not.
+        ridge = np.where(np.arange(len(prior)) < 3, 1e-5, 1.0) * _VECTOR_RIDGE * len(ms)
+        weighted = np.vstack([terms / scale / ms[:, None], np.diag(np.sqrt(ridge))])
+        missing = np.append(1 - singles[busy] / ms, np.zeros(len(prior)))
+        fitted = prior + np.linalg.lstsq(weighted, missing, rcond=None)[0] / scale
+        row_ms = fitted[0] * alone + self.vectors @ np.append(fitted[3:], fitted[2])
+        # No shard is for nothing, whatever the line says beyond the examples.
+        return np.maximum(row_ms, _LEAST_SHARE * alone), max(float(fitted[1]), 0.0)
 
 
 class EstimatedPricing(Pricing):
@@ -169,6 +198,11 @@ class EstimatedPricing(Pricing):
         """What each row adds to the compute of a device, shape (R,)."""
         ms: Floats = self.vectors @ self._terms[:2]
         return ms
+
+    def row_prices(self, examples: Sequence[Ints]) -> tuple[Floats, float]:
+        """Return what was learned; see `Pricing`. The examples make no difference."""
+        del examples
+        return np.maximum(self.row_ms, 0.0), max(float(self._terms[2]), 0.0)
 
     @property
     def comm_factor(self) -> float:
@@ -214,6 +248,11 @@ class EstimatedPricing(Pricing):
     def _transfer(self, columns: Ints) -> Floats:
         task = self.shards.task
         return transfer_ms(task.topology, columns, task.batch_size, ELEMENT_BYTES[task.precision])
+
+
+def _added(row_ms: Floats, first: Ints, units: Ints) -> Floats:
+    """Return the added ms of devices, (D, T) to (D,)."""
+    return np.asarray(row_ms[first + units].sum(axis=-1), dtype=np.float64)
 
 
 def _single_ms(shards: ShardTable, cost: CostModel, budget: Budget) -> Floats:

@@ -1,18 +1,24 @@
-"""NeuroShardPlus as a solver: a NeuroShard search, and local search from the plan that it finds."""
+"""NeuroShardPlus as a solver: local search from constructed placements, and from NeuroShard's plan."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
+import logging
 import math
 
 import numpy as np
 
 from neuroshard.packing import pack_units
-from neuroshard.plus.construction import cut_greedily, starts_of
-from neuroshard.plus.local_search import LocalSearch, PlusSettings
-from neuroshard.plus.moves import Allocation
-from neuroshard.plus.pricing import EstimatedPricing, ExactPricing
-from neuroshard.shard_table import ShardTable, plan_of_units
+from neuroshard.plus.allocation import Allocation
+from neuroshard.plus.construction import constructed
+from neuroshard.plus.linear_model import linear_model
+from neuroshard.plus.local_search import LocalSearch, PlusSettings, compile_search
+from neuroshard.plus.optional_jit import COMPILED
+from neuroshard.plus.placement import LinearModel
+from neuroshard.plus.pricing import EstimatedPricing, ExactPricing, Pricing
+from neuroshard.shard_table import ShardTable, plan_of_units, units_of
 from neuroshard.solver import ColumnSolver, NeuroShard
 from shardgym.arguments import check_instance
 from shardgym.arrays import Ints
@@ -22,31 +28,33 @@ from shardgym.incumbent import Budget, Incumbent, OutOfTime
 from shardgym.plan import ShardingPlan
 from shardgym.task import ShardingTask
 
-#: Where tables take more than this share of the memory, a narrow search finds poor plans at best, and descents from
-#: them get stuck; the full one makes sure that the result is not worse than its own.
+#: Shown by commands where they show progress.
+_logger = logging.getLogger("shardgym.solvers.neuroshard")
+
+#: Where tables take more than this share of the memory, a narrow NeuroShard search finds poor plans at best.
 _TIGHT = 0.8
 #: Plans of one query: enough to make up for what the estimate gets wrong, few enough to learn in between.
 _PLANS_PER_QUERY = 8
 #: Kicks between queries.
-_KICKS_PER_ROUND = 3
+_KICKS_PER_QUERY = 16
 
 
 class NeuroShardPlus(ColumnSolver):
-    """Local search over the columns of each table on each device, from greedy placements and a NeuroShard search.
+    """Local search over the columns of each table on each device, from tables cut in many ways.
 
     Example:
         >>> plan = NeuroShardPlus().solve(task, cost, time_limit_s=1.0)    # doctest: +SKIP
 
     Args:
-        kicks: how often the best plan is disturbed and improved again. When None: with the learned simulator until
-            the time limit where there is one, else only on tasks of fewer than 10 tables; with other cost models 3
-            times between queries.
-        kick_moves: random moves of one kick.
-        shortlist: moves of a device whose communication is predicted.
+        kicks: how often the best plan is disturbed and improved again. When None: until the time limit where there is
+            one, else 128 times or until two million moves were looked at; with costs that are not additive 16 times
+            between queries.
+        kick_moves: tables that a kick takes off, cuts anew and places again at most.
+        shortlist: moves of a device that are priced exactly.
         sources: most loaded devices that are tried before a plan counts as done.
-        softness: width of the soft maximum, as a share of mean compute.
-        queries: plans that cost models other than the learned simulator evaluate at most. When None: 32 without a time
-            limit, any number with one.
+        softness: width of the soft maximum, as a share of what devices take on average.
+        queries: plans that cost models which are not additive evaluate at most. When None: 32 without a time limit, any
+            number with one.
         keep_on_interrupt: return the best plan so far on Ctrl-C, instead of passing the interrupt on.
 
     Raises:
@@ -54,8 +62,8 @@ class NeuroShardPlus(ColumnSolver):
     """
 
     def __init__(
-        self, kicks: int | None = None, kick_moves: int = 2, shortlist: int = 4, sources: int = 2,
-        softness: float = 0.01, queries: int | None = None, keep_on_interrupt: bool = False,
+        self, kicks: int | None = None, kick_moves: int = 4, shortlist: int = 8, sources: int = 2,
+        softness: float = 0.005, queries: int | None = None, keep_on_interrupt: bool = False,
     ) -> None:  # fmt: skip
         self.settings = PlusSettings(kicks, kick_moves, shortlist, sources, softness, queries)
         check_instance("keep_on_interrupt", keep_on_interrupt, bool)
@@ -63,51 +71,73 @@ class NeuroShardPlus(ColumnSolver):
             self._ends = (OutOfTime, KeyboardInterrupt)
 
     def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
-        """Compile NeuroShard's search, which gives the plans to start from."""
+        """Compile the search, and NeuroShard's, which gives plans to start from."""
         NeuroShard().warm_up(task, cost)
+        compile_search()
 
     def search(self, shards: ShardTable, cost: CostModel, seed: int, budget: Budget, incumbent: Incumbent) -> None:
-        """Search with exact prices where the cost model is a learned oracle, else with estimates that are corrected."""
+        """Search with exact prices where the cost model is additive, else with estimates that are corrected."""
+        if not COMPILED:
+            _warn_slow()
         rng = np.random.default_rng(seed)
-        # On roofline, which is additive too, exact prices are no better on every task, and take as long.
-        costs = cost.additive() if cost.learned else None
+        costs = cost.additive()
         if costs is None:
             estimate = EstimatedPricing(shards, cost, self.settings.softness, budget)
             _EstimateSearch(estimate, self.settings, budget, rng, incumbent).run()
             return
+        if cost.learned:
+            self._search_as_published(shards, cost, seed, budget, incumbent)
+        pricing = ExactPricing(shards, costs, self.settings.softness)
+
+        def found(allocation: Allocation) -> None:
+            incumbent.update(lambda: plan_of_units(shards, allocation.units), allocation.total_ms)
+
+        search = LocalSearch(pricing, self.settings, budget, rng, found)
+        model = linear_model(pricing, examples_of(pricing))
+        search.run(model, starts_of(search, model, shards, incumbent))
+
+    def pack(self, shards: ShardTable) -> ShardingPlan:
+        """Halve tables, or cut them anywhere."""
+        return plan_of_units(shards, pack_units(shards))
+
+    def _search_as_published(
+        self, shards: ShardTable, cost: CostModel, seed: int, budget: Budget, incumbent: Incumbent
+    ) -> None:
+        """Start from NeuroShard's plan, which runs compiled over a simulator."""
         tight = shards.task.total_bytes > _TIGHT * shards.task.topology.total_memory_bytes
         # The narrow one takes a third of the time of the full one.
         published = NeuroShard() if tight else NeuroShard(beam_width=1, candidates=4, levels=4, grid=4)
         # Where it finds no plan, cuts at other places than the middle may still lead to one.
         with contextlib.suppress(NoFeasiblePlanError):
             published.search(shards, cost, seed, budget, incumbent)
-        pricing = ExactPricing(shards, costs, self.settings.softness)
-        self._descend(pricing, budget, rng, incumbent)
-
-    def pack(self, shards: ShardTable) -> ShardingPlan:
-        """Halve tables, or cut them anywhere."""
-        return plan_of_units(shards, pack_units(shards))
-
-    def _descend(self, pricing: ExactPricing, budget: Budget, rng: np.random.Generator, incumbent: Incumbent) -> None:
-        """Descend from the incumbent, and where there are kicks, from greedy cutting, before the kicks."""
-        shards = pricing.shards
-
-        def found(allocation: Allocation) -> None:
-            incumbent.update(lambda: plan_of_units(shards, allocation.units), allocation.total_ms)
-
-        pricing.fit_column_price()
-        search = LocalSearch(pricing, self.settings, budget, rng, found)
-        best = search.run(starts_of(pricing, budget, _plan_or_none(incumbent)), 0)
-        kicks = self.settings.kicks_within(shards.task.num_tables, limited=budget.limited)
-        if kicks != 0:
-            cut = cut_greedily(pricing, budget, search.offer)
-            if cut is not None:
-                best = min(best, search.run([cut], 0), key=lambda allocation: allocation.value)
-            search.run([best.units], kicks)
 
 
-def _plan_or_none(incumbent: Incumbent) -> ShardingPlan | None:
-    return incumbent.plan() if incumbent.cost_ms < math.inf else None
+def examples_of(pricing: Pricing) -> list[Ints]:
+    """Return units of constructed placements, by what shards take alone: devices such as the search will see."""
+    whole = [np.eye(pricing.shards.task.num_devices, 1, dtype=np.int64) * pricing.shards.units]
+    return [placement.units for placement in constructed(linear_model(pricing, whole))]
+
+
+def starts_of(search: LocalSearch, model: LinearModel, shards: ShardTable, incumbent: Incumbent) -> list[Ints]:
+    """Return what constructed placements lead to, and the incumbent; a packing where there is neither.
+
+    Raises:
+        NoFeasiblePlanError: no packing was found.
+    """
+    starts = search.starts(model)
+    given = units_of(shards, incumbent.plan()) if incumbent.cost_ms < math.inf else None
+    if given is not None:
+        starts.append(given)
+    return starts or [pack_units(shards)]
+
+
+@functools.cache
+def _warn_slow() -> None:
+    """Say once in this process why searches are slower than they could be."""
+    _logger.warning(
+        "neuroshard_plus runs uncompiled, some hundred times slower, as 'numba' is not installed: "
+        "python -m pip install 'shardgym[search]'"
+    )
 
 
 class _EstimateSearch:
@@ -120,13 +150,13 @@ class _EstimateSearch:
         self._pricing = pricing
         self._budget = budget
         self._incumbent = incumbent
+        kicks = _KICKS_PER_QUERY if settings.kicks is None else settings.kicks
+        settings = dataclasses.replace(settings, kicks=kicks)
         self._search = LocalSearch(pricing, settings, budget, rng, self._found)
-        self._kicks = _KICKS_PER_ROUND if settings.kicks is None else settings.kicks
         self._queries_left = settings.queries_within(limited=budget.limited)
         # Allocations by what they hold: found and not evaluated yet, and evaluated.
         self._candidates: dict[bytes, Allocation] = {}
         self._evaluated: set[bytes] = set()
-        self._best_units: Ints | None = None
 
     def run(self) -> None:
         """Search until queries are used up or nothing new comes up.
@@ -135,13 +165,11 @@ class _EstimateSearch:
             OutOfTime: the budget is spent.
             NoFeasiblePlanError: no packing was found.
         """
-        self._pricing.fit_column_price()
-        starts = starts_of(self._pricing, self._budget, _plan_or_none(self._incumbent))
-        self._evaluate(starts)
-        cut = cut_greedily(self._pricing, self._budget, self._search.offer)
-        starts += [] if cut is None else [cut]
+        shards = self._pricing.shards
         while self._queries_left:
-            self._search.run([*starts, *([] if self._best_units is None else [self._best_units])], self._kicks)
+            model = linear_model(self._pricing, [])
+            starts = starts_of(self._search, model, shards, self._incumbent)
+            self._search.run(model, starts)
             if not self._candidates:
                 return
             promising = sorted(self._candidates.values(), key=lambda allocation: allocation.total_ms)
@@ -157,11 +185,7 @@ class _EstimateSearch:
         """Evaluate the first candidates and learn from what they cost; the others are forgotten."""
         self._budget.check()
         chosen = candidates[: int(min(self._queries_left, _PLANS_PER_QUERY))]
-        before = self._incumbent.cost_ms
         costs = self._incumbent.offer(*(plan_of_units(self._pricing.shards, units) for units in chosen))
-        cheapest = int(np.argmin([cost.total_ms for cost in costs]))
-        if costs[cheapest].total_ms < before:
-            self._best_units = chosen[cheapest]
         self._pricing.learn(chosen, costs)
         self._queries_left -= len(chosen)
         self._evaluated |= {units.tobytes() for units in chosen}

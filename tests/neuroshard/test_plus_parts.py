@@ -8,10 +8,15 @@ import numpy as np
 import pytest
 from random_tasks import random_task
 
-from neuroshard.plus.construction import build, cut_greedily
-from neuroshard.plus.local_search import PlusSettings, kick
-from neuroshard.plus.moves import Allocation, moves_of
+from neuroshard.plus.allocation import Allocation
+from neuroshard.plus.construction import constructed, cut_and_place
+from neuroshard.plus.kicks import DRAWS_PER_TABLE, cut_anew, kick_and_descend
+from neuroshard.plus.linear_model import corrected, linear_model
+from neuroshard.plus.local_search import PlusSettings, random_moves
+from neuroshard.plus.moves import NONE, Shortlist, best_moves, descend, make
+from neuroshard.plus.placement import LinearModel, Placement, overflow, price, value
 from neuroshard.plus.pricing import EstimatedPricing, ExactPricing, Pricing
+from neuroshard.plus.solver import examples_of
 from neuroshard.shard_table import ShardTable, plan_of_units, units_of
 from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.incumbent import Budget
@@ -35,6 +40,9 @@ class ByHand(Pricing):
 
     def totals(self, compute, columns):
         return compute.max(axis=1) + columns.max(axis=1) / 100
+
+    def row_prices(self, examples):
+        return self.vectors[:, 0], 0.0
 
 
 def by_hand(widths: list[int], ms: list[float], memory: list[int], softness: float = 0.0) -> ByHand:
@@ -115,124 +123,188 @@ def test_the_estimate_learns_how_slow_communication_is():
     assert pricing.totals(np.zeros((1, 3)), columns[None]) == pytest.approx(3 * before)
 
 
-def test_a_wider_device_costs_what_pricing_says():
-    pricing = by_hand([16, 16], [1.0, 1.0], [2**20] * 2)
-    pricing.fit_column_price()
-    assert pricing.ms_per_column == pytest.approx(0.01)
-
-
 def test_the_soft_maximum_counts_devices_that_are_not_the_slowest():
     pricing = by_hand([16], [1.0], [2**20] * 4)
-    columns = np.zeros((2, 4), dtype=np.int64)
     compute = np.array([[8.0, 8.0, 8.0, 8.0], [8.0, 1.0, 1.0, 1.0]])
     assert pricing.excess(compute).tolist() == [0, 0]
     alike, alone = by_hand([16], [1.0], [2**20] * 4, softness=0.01).excess(compute)
     assert alike == pytest.approx(0.08 * np.log(4))
     assert alone == pytest.approx(0, abs=1e-9)
-    assert pricing.rough_objective(compute, columns).tolist() == [8, 8]
 
 
-def test_the_greedy_looks_at_the_device_with_the_shard_on_it():
-    """Two tables fill device 0 in a single fused call: it has more to do before, and less after."""
-
-    class Fused(ByHand):
-        def compute(self, sums):
-            return np.where(sums[..., 0] > 5, 6.0, sums[..., 0])
-
-    plain = by_hand([4, 4, 4], [5.5, 4.0, 4.0], [2**20] * 2)
-    pricing = Fused(plain.shards, plain.vectors, 0.0)
-    built = build(pricing, np.arange(3)[None], plain.shards.units[None], np.zeros(1), Budget())
-    assert built.units[0].tolist() == [[1, 0, 1], [0, 1, 0]]
-    assert built.compute[0].tolist() == [6.0, 4.0]
+def model_of(widths: list[int], ms: list[float], memory: list[int], **prices) -> LinearModel:
+    """Tables of 1 row by hand; ms are of whole tables and in proportion for parts. Width is for nothing."""
+    free = {"unit_ms": 0.0, "widest_ms": 0.0, "floor": 0}
+    return linear_model(by_hand(widths, ms, memory, softness=0.01), [])._replace(**free | prices)
 
 
-def test_the_greedy_pays_for_width_when_columns_have_a_price():
-    pricing = by_hand([4, 64, 8], [3.0, 2.0, 1.5], [2**20] * 2)
-    plans = np.tile(np.arange(3), (2, 1)), np.tile(pricing.shards.units, (2, 1))
-    built = build(pricing, *plans, np.array([0.0, 1.0]), Budget())
-    assert built.columns.tolist() == [[4, 72], [12, 64]]
-    assert built.compute.tolist() == [[3.0, 3.5], [4.5, 2.0]]
+def placed(model: LinearModel, units) -> Placement:
+    placement = Placement.empty(len(model.memory), len(model.first))
+    placement.units[:] = units
+    price(model, placement)
+    return placement
 
 
-def test_the_greedy_says_where_a_shard_finds_no_room():
-    """Two column plans of different length: the second cuts what does not fit whole."""
-    pricing = by_hand([8, 8], [2.0, 1.0], [48, 16])
-    tables, units = np.array([[0, 1, 1], [0, 1, 1]]), np.array([[2, 2, 0], [2, 1, 1]])
-    built = build(pricing, tables, units, np.zeros(2), Budget())
-    assert built.complete.tolist() == [False, True]
-    assert built.units[1].tolist() == [[2, 1], [0, 1]]
+def test_a_wider_device_costs_what_pricing_says():
+    model = linear_model(by_hand([16, 16], [1.0, 1.0], [2**20] * 2), [])
+    assert (model.unit_ms, model.widest_ms) == pytest.approx((0.0, 0.04))
+
+
+def test_links_price_the_device_and_the_widest_one_and_nothing_below_the_mean_width():
+    """By the link model a device sends its own width and receives that of all others."""
+    task = random_task(3, 12, 4)
+    cost = make_cost("roofline")
+    pricing = ExactPricing(ShardTable(task), cost.additive(), 0.0)
+    model = linear_model(pricing, examples_of(pricing))
+    topology = task.topology
+    sent_ms = 4 * 4 * task.batch_size * 3 / 4 / topology.intra_bandwidth * 1e3
+    assert (model.unit_ms, model.widest_ms) == pytest.approx((sent_ms, sent_ms))
+    assert model.floor == int(pricing.shards.units.sum()) // 4
+
+
+@pytest.mark.parametrize("tables", [6, 40])
+def test_the_model_of_a_cost_that_adds_up_is_exact(tables):
+    """Fixed times of shards and devices included, for shards of all widths."""
+    shards = ShardTable(random_task(5, tables, 3))
+    pricing = ExactPricing(shards, make_cost("roofline").additive(), 0.0)
+    model = linear_model(pricing, examples_of(pricing))
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        units = random_units(shards, rng)
+        busy = units.any(axis=1)
+        ms = model.row_ms[model.first + units].sum(axis=1) + model.device_ms
+        np.testing.assert_allclose(ms[busy], Allocation(pricing, units).compute[busy], rtol=1e-3)
+
+
+def test_a_corrected_model_is_exact_at_one_plan(simulator):
+    shards = ShardTable(random_task(5, 12, 3))
+    pricing = ExactPricing(shards, simulator.predictor(), 0.0)
+    model = linear_model(pricing, examples_of(pricing))
+    units = random_units(shards, np.random.default_rng(1))
+    compute = Allocation(pricing, units).compute
+    estimate = corrected(model, pricing, units)
+    np.testing.assert_allclose(estimate.row_ms[model.first + units].sum(axis=1) + estimate.device_ms, compute)
+    assert np.abs(model.row_ms[model.first + units].sum(axis=1) + model.device_ms - compute).max() > 1e-6
+
+
+def test_tables_are_cut_evenly_until_no_piece_is_too_much():
+    model = model_of([64, 4], [16.0, 0.1], [2**20] * 4)
+    placement = Placement.empty(4, 2)
+    cut_and_place(model, placement, 6.0, 2**60, 2**60, 0.0)
+    assert sorted(placement.units[:, 0].tolist()) == [0, 5, 5, 6]
+    assert placement.units[:, 1].sum() == 1
+    cut_and_place(model, placement, np.inf, 4, 2**60, 0.0)
+    assert placement.units[:, 0].tolist() == [4, 4, 4, 4]
+
+
+def test_pieces_pay_for_width_when_it_has_a_price():
+    for widest_ms, widths in ((0.0, [1, 18]), (4.0, [16, 3])):
+        model = model_of([4, 64, 8], [3.0, 2.0, 1.5], [2**20] * 2, widest_ms=widest_ms)
+        placement = Placement.empty(2, 3)
+        cut_and_place(model, placement, np.inf, 2**60, 2**60, 0.0)
+        assert placement.widths.tolist() == widths
+
+
+def test_what_fits_nowhere_whole_is_cut_to_fit():
+    """A unit of a table takes 16 bytes; devices have room for three units and for one."""
+    model = model_of([8, 8], [2.0, 1.0], [48, 16])
+    for placement in constructed(model):
+        assert not overflow(model, placement)
+        assert placement.units.sum(axis=0).tolist() == [2, 2]
+        assert placement.bytes.tolist() == [48, 16]
+
+
+def test_constructed_placements_hold_every_unit_and_say_what_is_too_much():
+    model = model_of([8, 8], [1.0, 1.0], [32, 31])
+    for placement in constructed(model):
+        assert placement.units.sum(axis=0).tolist() == [2, 2]
+        assert overflow(model, placement) == np.maximum(placement.bytes - [32, 31], 0).sum() > 0
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_moves_lead_where_they_say_within_memory(simulator, seed):
-    """Exact prices are those of the allocation after the move; every kind of move is among them."""
+    """Exact prices are those of the allocation after the move, for random moves and those of a shortlist."""
     task = random_task(seed, 8, 3, spare=2.5)
     shards, rng = ShardTable(task), np.random.default_rng(seed)
     pricing = ExactPricing(shards, simulator.predictor(), 0.01)
-    memory = np.array(task.topology.memory_bytes)
     allocation = Allocation(pricing, random_units(shards, rng))
-    device = int(allocation.bytes.argmax())
-    moves = moves_of(allocation, device, memory).priced(allocation, device)
-    compute, columns = moves.outcome(allocation, device)
-    assert {*np.sign(moves.back).tolist()} >= {-1, 1}, "no transfers, or no swaps"
-    assert len(moves.targets) > 10
-    for number in range(len(moves.targets)):
-        after = Allocation(pricing, moves.applied(number, device, allocation.units))
+    model = corrected(linear_model(pricing, examples_of(pricing)), pricing, allocation.units)
+    shortlist = Shortlist.of_length(20)
+    placement = placed(model, allocation.units)
+    count, looked_at = best_moves(model, placement, int(placement.load.argmax()), shortlist)
+    assert looked_at > count > 3
+    assert (np.diff(shortlist.values[:count]) >= 0).all()
+    moves = np.concatenate([shortlist.moves[:count], random_moves(shards, allocation.units, 64, rng)])
+    assert {*np.sign(moves[:, 4]).tolist()} >= {NONE, 1}, "no transfers, or no swaps"
+    compute, columns = allocation.after(moves)
+    for number, move in enumerate(moves):
+        after = allocation.moved(move)
         assert (after.units >= 0).all()
         assert after.units.sum(axis=0).tolist() == shards.units.tolist()
-        changed = np.array([device, moves.targets[number]])
-        assert (after.bytes[changed] <= memory[changed]).all()
-        np.testing.assert_allclose(compute[number], after.compute, rtol=1e-9)
+        assert (shards.bytes[shards.first + after.units].sum(axis=1) <= task.topology.memory_bytes).all()
+        np.testing.assert_allclose(compute[number], after.compute, rtol=1e-9, atol=1e-12)
         assert columns[number].tolist() == after.columns.tolist()
+    for number in range(count):
+        other = placed(model, allocation.units)
+        make(model, other, shortlist.moves[number])
+        assert value(model, other) == pytest.approx(shortlist.values[number], rel=1e-9)
 
 
-def test_moves_are_of_every_kind():
-    pricing = by_hand([16, 16, 8], [4.0, 2.0, 1.0], [2**20] * 2)
-    allocation = Allocation(pricing, np.array([[4, 3, 0], [0, 1, 2]]))
-    moves = moves_of(allocation, 0, np.array([2**20] * 2))
-    reached = {str(moves.applied(n, 0, allocation.units).tolist()) for n in range(len(moves.targets))}
-    assert {
-        "[[0, 3, 0], [4, 1, 2]]",  # a whole table
-        "[[2, 3, 0], [2, 1, 2]]",  # half of it
-        "[[1, 3, 0], [3, 1, 2]]",  # most of it
-        "[[4, 0, 0], [0, 4, 2]]",  # parts merged
-        "[[4, 2, 0], [0, 2, 2]]",  # a cut shifted
-        "[[0, 3, 2], [4, 1, 0]]",  # a table for a table
-    } <= reached
+@pytest.mark.parametrize(
+    ("units", "after"),
+    [
+        ([[4, 4, 2], [0, 0, 0]], [5, 5]),  # shards move
+        ([[16, 0, 0], [0, 0, 1]], [8, 8]),  # a table is split
+        ([[12, 0, 0], [4, 0, 1]], [8, 8]),  # a cut is shifted
+        ([[9, 0, 0], [0, 7, 0]], [8, 8]),
+    ],
+)
+def test_descents_balance_loads(units, after):
+    units = np.array(units)
+    widths = np.maximum(4 * units.sum(axis=0), 4).tolist()
+    model = model_of(widths, [width / 4 for width in widths], [2**20] * 2)
+    placement = placed(model, units)
+    finished, _ = descend(model, placement, 2, Shortlist.of_length(1), 100)
+    assert finished
+    assert np.abs(placement.load - after).max() <= 1.0
 
 
-def test_cutting_goes_on_as_long_as_it_pays():
-    """One table is all the work: four devices get a quarter each; memory of one byte too few is no allocation."""
-    pricing = by_hand([64, 4], [16.0, 0.1], [2**20] * 4)
-    rounds: list[np.ndarray] = []
-    last = cut_greedily(pricing, Budget(), rounds.append)
-    assert last[:, 0].tolist() == [4, 4, 4, 4]
-    assert rounds[-1].tolist() == last.tolist()
-    full = by_hand([8, 8], [1.0, 1.0], [32, 31])
-    assert cut_greedily(full, Budget(), rounds.append) is None
+def test_descents_make_room_first():
+    """Device 0 holds more than it can; the other one has room for what is too much, though it is loaded already."""
+    model = model_of([16, 16], [1.0, 9.0], [48, 96])
+    placement = placed(model, [[4, 0], [0, 4]])
+    assert overflow(model, placement) == 16
+    descend(model, placement, 2, Shortlist.of_length(1), 100)
+    assert overflow(model, placement) == 0
 
 
-def test_kicks_change_something_and_keep_to_memory():
-    shards, rng = ShardTable(random_task(2, 12, 3, spare=1.2)), np.random.default_rng(0)
-    memory = np.array(shards.task.topology.memory_bytes)
-    built = build(by_bytes(shards), np.arange(12)[None], shards.units[None], np.zeros(1), Budget())
-    assert built.complete.all()
-    units, seen = built.units[0], set()
-    for _ in range(30):
-        units = kick(shards, units, 2, rng)
-        assert (shards.bytes[shards.first + units].sum(axis=1) <= memory).all()
-        assert units.sum(axis=0).tolist() == shards.units.tolist()
-        seen.add(units.tobytes())
-    assert len(seen) > 15
+def test_a_descent_says_that_it_needs_more_moves():
+    model = model_of([16] * 6, [1.0] * 6, [2**20] * 3)
+    placement = placed(model, [[4] * 6, [0] * 6, [0] * 6])
+    assert not descend(model, placement, 2, Shortlist.of_length(1), 1)[0]
+    assert descend(model, placement, 2, Shortlist.of_length(1), 100)[0]
+    assert placement.widths.tolist() == [8, 8, 8]
 
 
-def by_bytes(shards: ShardTable) -> ByHand:
-    return ByHand(shards, shards.bytes[:, None].astype(np.float64), 0.0)
-
-
-def test_a_kick_without_any_room_changes_nothing():
-    pricing = by_hand([8], [1.0], [32, 15])
-    assert kick(pricing.shards, np.array([[2], [0]]), 3, np.random.default_rng(0)).tolist() == [[2], [0]]
+def test_kicks_cut_anew_and_only_what_is_better_stays():
+    shards, rng = ShardTable(random_task(2, 12, 3, spare=1.5)), np.random.default_rng(0)
+    model = linear_model(ByHand(shards, shards.bytes[:, None].astype(np.float64), 0.01), [])
+    best = min(constructed(model), key=lambda placement: value(model, placement))
+    seen = set()
+    for draws in rng.random((30, 1 + 3 * DRAWS_PER_TABLE)):
+        other = best.copy()
+        cut_anew(model, other, draws)
+        assert other.units.sum(axis=0).tolist() == shards.units.tolist()
+        again = placed(model, other.units)
+        np.testing.assert_array_equal(again.bytes, other.bytes)
+        np.testing.assert_allclose(again.load, other.load)
+        seen.add(other.units.tobytes())
+    assert len(seen) > 5
+    before = value(model, best)
+    draws = rng.random((20, 1 + 3 * DRAWS_PER_TABLE))
+    assert kick_and_descend(model, best, best.copy(), draws, 2, Shortlist.of_length(1)) > 0
+    assert value(model, best) < before
+    assert not overflow(model, best)
 
 
 @pytest.mark.parametrize(

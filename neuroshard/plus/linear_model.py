@@ -1,0 +1,79 @@
+"""Fitting the linear model that the compiled search works on to the prices of a cost model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from neuroshard.plus.placement import LinearModel
+from neuroshard.plus.pricing import Pricing
+from shardgym.arrays import Ints
+from shardgym.plan import COLUMN_UNIT
+
+#: A wider device is tried that is wider by this share of the mean width, and where that costs nothing by this one.
+_WIDER = (0.125, 2.0)
+#: If a unit less saves less than this share of what a unit more costs, being narrower than the mean saves nothing.
+_WORTH_BEING_NARROW = 0.5
+
+
+def linear_model(pricing: Pricing, examples: Sequence[Ints]) -> LinearModel:
+    """Return the model of a task.
+
+    Args:
+        pricing: of the task.
+        examples: units of each table on each device, each of shape (D, T), whose devices should come out right.
+    """
+    shards = pricing.shards
+    row_ms, device_ms = pricing.row_prices(examples)
+    memory = np.array(shards.task.topology.memory_bytes, dtype=np.int64)
+    even_ms = float(row_ms[shards.whole].sum()) / len(memory) + device_ms
+    prices = (0.0, 0.0, 0)
+    for share in _WIDER if len(memory) > 1 else ():
+        prices = _width_prices(pricing, even_ms, share)
+        if sum(prices) > 0:
+            break
+    even_units = float(shards.units.sum()) / len(memory)
+    # They stay the same while plans change: else a descent could go round in circles.
+    soft_ms = max(pricing.softness, 1e-6) * (even_ms + prices[0] * even_units) + 1e-12
+    soft_units = max(pricing.softness, 1e-6) * even_units
+    return LinearModel(
+        shards.first, shards.units, row_ms, shards.bytes, memory, np.full(len(memory), device_ms), *prices,
+        soft_ms, soft_units,
+    )  # fmt: skip
+
+
+def corrected(model: LinearModel, pricing: Pricing, units: Ints) -> LinearModel:
+    """Return a model by which the devices of one plan, units of shape (D, T), compute exactly as long as they do."""
+    estimate = model.row_ms[model.first + units].sum(axis=1)
+    exact = pricing.compute(pricing.sums(units))
+    return model._replace(device_ms=np.where(exact > 0, exact - estimate, model.device_ms))
+
+
+def _width_prices(pricing: Pricing, even_ms: float, share: float) -> tuple[float, float, int]:
+    """Try a device that is wider or narrower by a share of the mean width, which another device makes up for.
+
+    Returns:
+        `unit_ms`, `widest_ms` and `floor` of a `LinearModel`.
+    """
+    shards = pricing.shards
+    devices = shards.task.num_devices
+    units = int(shards.units.sum()) // devices
+    change = max(int(share * units), 1)
+
+    def step_ms(more: int, first_ms: float, second_ms: float) -> float:
+        columns = np.full((1, devices), COLUMN_UNIT * max(units, 1))
+        columns[0, :2] += COLUMN_UNIT * np.array([more, -min(more, units)])
+        compute = np.full((1, devices), even_ms)
+        compute[0, :2] = first_ms, second_ms
+        return float(pricing.totals(compute, np.maximum(columns, 0))[0])
+
+    both = max((step_ms(change, even_ms, even_ms) - step_ms(0, even_ms, even_ms)) / change, 0.0)
+    # With less to compute, the wider device is not the slowest, and only its width holds the others up.
+    spared = even_ms - min(even_ms, 3 * change * both)
+    widest = max((step_ms(change, spared, spared) - step_ms(0, spared, spared)) / change, 0.0)
+    widest = min(widest, both)
+    # With more to compute, the narrower device is the slowest; the other one then is the widest.
+    slow = 2 * even_ms - spared
+    saved = (step_ms(0, slow, spared) - step_ms(-change, slow, spared)) / change + widest
+    return both - widest, widest, units if saved < _WORTH_BEING_NARROW * (both - widest) else 0

@@ -136,7 +136,7 @@ def best_moves(
         for table in held:
             own_row = model.first[table] + placement.units[giver, table]
             their_row = model.first[table] + placement.units[taker, table]
-            for n in range(_amounts(model, placement, giver, int(taker), table, amounts)):
+            for n in range(_amounts(model, placement, giver, int(taker), int(table), amounts)):
                 units = amounts[n]
                 own_ms = row_ms[own_row - units] - row_ms[own_row]
                 their_ms = row_ms[their_row + units] - row_ms[their_row]

@@ -1,9 +1,10 @@
 """Check that the boards prove themselves: `python tools/check_leaderboards.py [--minutes N] [FOLDER ...]`.
 
-Every simulated record is scored again, all of them. Then as many as fit into the minutes are solved again, from every
-board the same share of the time, task after task. At last every generated table and page is compared with a fresh one.
+Every record that a deterministic judge scored is scored again. Then as many as fit into the minutes are solved again,
+from every board the same share of the time, task after task. At last every generated table and page is compared with a
+fresh one.
 
-FOLDERs are those of runs, by default all below leaderboards/ that a simulator judged. Exit code 1 when anything
+FOLDERs are those of runs, by default all below leaderboards/ with such a judge. Exit code 1 when anything
 disagrees.
 """
 
@@ -18,6 +19,7 @@ import fill_pages
 from shardgym.errors import ShardGymError
 from shardgym.evaluation import verify
 from shardgym.evaluation.result import RECORDS, RunInfo
+from shardgym.leaderboard.reference import is_repeatable
 
 ROOT = Path(__file__).parents[1]
 
@@ -25,11 +27,11 @@ ROOT = Path(__file__).parents[1]
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="default: all simulated boards")
+    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="default: all with such a judge")
     parser.add_argument("--minutes", type=float, default=4.0, help="for solving again (default: 4)")
     parser.add_argument("--no-pages", action="store_true", help="leave out tables and pages")
     options = parser.parse_args(arguments)
-    folders = options.folders or simulated_boards()
+    folders = options.folders or repeatable_boards()
     bad = 0
     for folder in folders:
         try:
@@ -49,11 +51,11 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if bad else 0
 
 
-def simulated_boards() -> list[Path]:
+def repeatable_boards() -> list[Path]:
     """Return the committed folders of runs that a deterministic judge scored."""
     folders = sorted(path.parent for path in (ROOT / "leaderboards").rglob(RECORDS))
     runs = {folder: RunInfo.beside(folder) for folder in folders}
-    return [folder for folder, run in runs.items() if run is not None and run.judge == "simulator"]
+    return [folder for folder, run in runs.items() if run is not None and is_repeatable(run.judge)]
 
 
 if __name__ == "__main__":

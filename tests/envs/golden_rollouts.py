@@ -34,6 +34,8 @@ PLAYED = {
 PLAY = ("greedy", "valid", "any")
 
 
+#: Start of the notes of costs that came after the recording.
+LATER_NOTES = "roofline was held against"
 #: Entries of infos that came after the recording, and say what other entries say.
 LATER = {"is_success", "_is_success", "cost_ms", "_cost_ms"}
 
@@ -201,7 +203,8 @@ def plain(value, costs):
     if isinstance(value, shardgym.PlanCost):
         costs += [value.total_ms, value.per_device.sum()] if value.feasible else []
         facts = value.cost, value.version, value.hardware, value.compute, value.communication, value.reason
-        return [*facts, value.noise, value.repeats, value.session, *value.notes, *value.per_device.shape]
+        notes = [note for note in value.notes if not note.startswith(LATER_NOTES)]
+        return [*facts, value.noise, value.repeats, value.session, *notes, *value.per_device.shape]
     if isinstance(value, np.generic):
         return [str(value.dtype), value.item()]
     assert value is None or isinstance(value, bool | int | float | str), value

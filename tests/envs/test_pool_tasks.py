@@ -83,7 +83,11 @@ def test_a_pool_of_ones_own_works_too(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"pool": "synthetic"}, UnknownNameError, "unknown pool 'synthetic': did you mean synthetic-2021"),
+        (
+            {"pool": "synthetic"},
+            UnknownNameError,
+            "unknown pool 'synthetic': did you mean synthetic-2022 or synthetic-2021",
+        ),
         ({"pool": POOL, "suite": "quick"}, UnknownNameError, "unknown suite 'quick'"),
         ({"pool": POOL, "suite": "published-v1"}, InputError, "suite 'published-v1' is not drawn at random"),
         ({"pool": POOL, "tasks": load_suite("quick-v1")[:2]}, InputError, "expected a pool or tasks, got both"),

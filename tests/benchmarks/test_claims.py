@@ -115,6 +115,7 @@ def test_the_goal_asks_for_cost_and_for_time(claims, board, ms, seconds, verdict
     assert (row["solver"], row["here"]) == ("policy", verdict)
 
 
+@pytest.mark.slow
 def test_the_committed_boards_are_read(claims, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["claims.py", "--json"])
     assert claims.main() == 0

@@ -107,6 +107,7 @@ def test_a_complaint_of_one_that_is_not_about_a_death_is_its_own(monkeypatch):
     assert group._culprit(1, "out of memory") == "device 1: out of memory"
 
 
+@pytest.mark.slow
 def test_a_rank_that_died_idle_fails_nobodys_exchange(group):
     group.time(exchange([4, 4, 4]), 0, 1)
     before = pids(group)
@@ -124,6 +125,7 @@ def test_a_death_that_only_the_sender_notices_fails_nobodys_exchange(group, monk
     assert set(before).isdisjoint(pids(group))
 
 
+@pytest.mark.slow
 def test_a_rank_that_was_stopped_idle_fails_nobodys_exchange(group, monkeypatch):
     monkeypatch.setattr(communication, "_IDLE_S", 0.0)
     monkeypatch.setattr(communication, "_PING_S", 1.0)

@@ -25,18 +25,18 @@ def keys(out):
 
 
 def test_a_run_that_is_killed_again_and_again_solves_everything_once(tmp_path):
-    """Five kills at random moments after the first records appear, then to the end."""
+    """Three kills at random moments after the first records appear, then to the end."""
     suite, out, calls = tmp_path / "toys.json", tmp_path / "out", tmp_path / "calls.txt"
     suite.write_text(json.dumps([task.to_dict() for task in toy_tasks(TASKS)]))
     command = [sys.executable, "-m", "shardgym", "run", "--suite", str(suite), "--cost", "roofline", "--oracle",
                "roofline", "--out", str(out), *(part for name in SOLVERS for part in ("--solver", name))]  # fmt: skip
     environment = os.environ | {"SHARDGYM_TEST_CALLS": str(calls), "PYTHONPATH": str(Path(__file__).parents[1])}
     rng, kills = random.Random(2), 0
-    for attempt in range(6):
+    for attempt in range(4):
         there = set(keys(out))
         calls.write_text("")
         process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        if attempt < 5:
+        if attempt < 3:
             while process.poll() is None and not calls.read_text():
                 time.sleep(0.002)
             try:
@@ -48,7 +48,7 @@ def test_a_run_that_is_killed_again_and_again_solves_everything_once(tmp_path):
         solved = [tuple(line.split()[:2]) for line in calls.read_text().splitlines()]
         assert not there & set(solved), "solved something that had a record"
         assert len(keys(out)) == len(set(keys(out)))
-    assert kills >= 3
+    assert kills >= 2
     assert process.returncode == 0, errors.decode()
     assert sorted(keys(out)) == sorted((s.partition(":")[2], f"toys/{i}") for s in SOLVERS for i in range(TASKS))
     assert all(line.endswith(b"}\n") for line in (out / "records.jsonl").read_bytes().splitlines(keepends=True))

@@ -19,6 +19,11 @@ from shardgym import EmbeddingTable, InputError, ShardingTask, Topology, make_so
 PATHS = (False, *([True] if importlib.util.find_spec("numba") and importlib.util.find_spec("scipy") else []))
 
 
+def seeds(count: int) -> list[object]:
+    """Return seeds; the second half is for the long sweeps."""
+    return [seed if 2 * seed < count else pytest.param(seed, marks=pytest.mark.slow) for seed in range(count)]
+
+
 def assert_same_cost(task: ShardingTask, simulator) -> None:
     """Where the plain search finds a plan, those of the fast one, compiled or not, have the same predicted cost."""
     plain_plan, plain_ms = PlainSearch(task, simulator).run()
@@ -29,13 +34,13 @@ def assert_same_cost(task: ShardingTask, simulator) -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_plans_cost_the_same_where_memory_does_not_bind(simulator, seed):
     rng = np.random.default_rng(seed)
     assert_same_cost(random_task(seed, int(rng.integers(3, 13)), int(rng.integers(2, 5))), simulator)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_plans_cost_the_same_where_memory_is_tight_and_uneven(simulator, seed):
     assert_same_cost(random_task(seed, 10, 3, spare=1.3, uneven=True, optimizer="rowwise_adagrad"), simulator)
 

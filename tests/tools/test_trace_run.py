@@ -19,6 +19,7 @@ def trace(*arguments):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_way_of_a_task_is_counted_and_listed():
     done = trace("-v")
     assert done.returncode == 0

@@ -24,6 +24,7 @@ def tool(monkeypatch):
     return importlib.import_module("published_architecture")
 
 
+@pytest.mark.slow
 def test_the_comparison_goes_into_the_card_and_into_plots(tool, data_folder, model, tmp_path, capsys):
     folder = shutil.copytree(model, tmp_path / "model")
     assert tool.main([str(data_folder), str(folder), "--epochs", "3"]) == 0

@@ -299,12 +299,21 @@ def test_kicks_cut_anew_and_only_what_is_better_stays():
         np.testing.assert_array_equal(again.bytes, other.bytes)
         np.testing.assert_allclose(again.load, other.load)
         seen.add(other.units.tobytes())
-    assert len(seen) > 5
+    assert len(seen) > 10
     before = value(model, best)
     draws = rng.random((20, 1 + 3 * DRAWS_PER_TABLE))
     assert kick_and_descend(model, best, best.copy(), draws, 2, Shortlist.of_length(1)) > 0
     assert value(model, best) < before
     assert not overflow(model, best)
+
+
+def test_a_kick_without_any_room_changes_nothing():
+    """The other device lacks one byte for half of the table."""
+    model = model_of([8], [1.0], [32, 15])
+    best = placed(model, [[2], [0]])
+    draws = np.random.default_rng(0).random((20, 1 + 3 * DRAWS_PER_TABLE))
+    kick_and_descend(model, best, best.copy(), draws, 2, Shortlist.of_length(1))
+    assert best.units.tolist() == [[2], [0]]
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import inspect
 import math
 import numbers
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from shardgym.arguments import check_instance, check_int, describe
@@ -30,8 +32,9 @@ class Solver(Protocol):
     """A class with this method is a solver; nothing has to be inherited.
 
     Options that a solver does not take (`time_limit_s`, `initial_plan`, `observer`) may be left out of its signature. A
-    solver that must compile or load something first may have a method `warm_up(task, cost)`, see `warm_up`. A learned
-    one has an attribute `weights_digest`, the SHA-256 of the weights that it solved with or None, and may have
+    solver that must compile or load something first may have a method `warm_up(task, cost)`, see `warm_up`; one that
+    may lack what every task needs, a method `check_ready(cost)`, see `check_ready`. A learned one
+    has an attribute `weights_digest`, the SHA-256 of the weights that it solved with or None, and may have
     `training_time_s`, the seconds that it took to train them; records hold both.
     """
 
@@ -84,6 +87,33 @@ def make_solver(name: str, **settings: Any) -> Solver:
     if not callable(getattr(solver, "solve", None)):
         raise InputError(f"solver '{name}' has no method solve(task, cost, seed)")
     return solver
+
+
+def weights_that_ship() -> dict[str, list[str]]:
+    """Return, by registered solver, the suites that weights of it ship for; nothing is imported.
+
+    Weights lie in the package that registers the solver: PACKAGE/weights/SOLVER/SUITE/seed-K/card.json. Solvers without
+    any are left out.
+    """
+    found = {}
+    for name, target in registered(GROUP).items():
+        package = importlib.util.find_spec(target.partition(":")[0].partition(".")[0])
+        folders = (package.submodule_search_locations if package is not None else None) or ()
+        cards = [card for folder in folders for card in Path(folder, "weights", name).glob("*/seed-*/card.json")]
+        if cards:
+            found[name] = sorted({card.parents[1].name for card in cards})
+    return found
+
+
+def check_ready(solver: Solver, cost: CostModel) -> None:
+    """Call `solver.check_ready(cost)`, where there is one: it raises `InputError` when the solver can solve nothing.
+
+    So a run without the weights that a solver needs, or with an oracle that it cannot use, ends before it starts, and
+    not with an error for every task.
+    """
+    method = getattr(solver, "check_ready", None)
+    if callable(method):
+        method(cost)
 
 
 def warm_up(solver: Solver, task: ShardingTask, cost: CostModel) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from baselines.learning.array_layers import Float32s, encoded, forward, linear_of, linears_of, side_by_side
 from baselines.learning.cost_network import DEVICE_PHASES, CostNetwork
 from baselines.learning.encoder import LATENT, TableEncoder, mlp, on_device
-from baselines.learning.tables import FeatureScale, TaskBatch
+from baselines.learning.tables import FeatureScale, TaskBatch, table_features
 from shardgym.errors import NoFeasiblePlanError
 from shardgym.task import ShardingTask
 
@@ -142,7 +144,6 @@ def play(
     return Episodes(order, devices, allowed, costs, playing, network.cost.overall_ms(cost_sums, batch.device_mask))
 
 
-@torch.no_grad()
 def place_by_score(network: DreamShardNetwork, task: ShardingTask) -> list[int]:
     """Return the device of every table after an episode in which the highest score always wins.
 
@@ -152,16 +153,26 @@ def place_by_score(network: DreamShardNetwork, task: ShardingTask) -> list[int]:
     Raises:
         NoFeasiblePlanError: a table fits nowhere any more.
     """
-    batch = TaskBatch.of([task])
-    cost_latents = network.cost.encoder(batch.features[0])
-    policy_latents = network.policy.encoder(batch.features[0])
-    alone_ms = network.cost.device_ms(cost_latents).sum(dim=-1)
-    unit = mean_table_ms(network.cost, batch)
-    cost_sums, policy_sums = torch.zeros(2, task.num_devices, LATENT)
+    features = table_features(task).astype(np.float32)
+    cost_latents = encoded(network.cost.encoder, features)
+    policy_latents = encoded(network.policy.encoder, features)
+    heads = side_by_side(network.cost.heads, network.cost.unit_ms[:-1])
+    costs = linears_of(network.policy.costs)
+    of_both, bias = linear_of(network.policy.score)
+    of_sums, of_costs = np.split(of_both[:, 0], [LATENT])
+
+    alone_ms = forward(heads, cost_latents).sum(axis=1)
+    unit = np.maximum(alone_ms.mean(), 1e-2 * network.cost.unit_ms.sum().numpy())  # as in `mean_table_ms`
+
+    def score(cost_sum: Float32s, policy_sum: Float32s) -> float:
+        seen = forward(costs, forward(heads, cost_sum) / unit, end_with_relu=True)
+        return float(policy_sum @ of_sums + seen @ of_costs + bias[0])
+
+    cost_sums, policy_sums = np.zeros((2, task.num_devices, LATENT), np.float32)
     room = list(task.topology.memory_bytes)
-    scores = network.policy(policy_sums, network.cost.device_ms(cost_sums) / unit).tolist()
+    scores = [score(cost_sums[0], policy_sums[0])] * task.num_devices
     devices = [-1] * task.num_tables
-    for table in alone_ms.argsort(descending=True, stable=True).tolist():
+    for table in np.argsort(-alone_ms, kind="stable").tolist():
         size = task.table_bytes(task.tables[table])
         fitting = [device for device in range(task.num_devices) if room[device] >= size]
         if not fitting:
@@ -172,9 +183,7 @@ def place_by_score(network: DreamShardNetwork, task: ShardingTask) -> list[int]:
         room[device] -= size
         cost_sums[device] += cost_latents[table]
         policy_sums[device] += policy_latents[table]
-        here = slice(device, device + 1)
-        costs = network.cost.device_ms(cost_sums[here]) / unit
-        scores[device] = float(network.policy(policy_sums[here], costs))
+        scores[device] = score(cost_sums[device], policy_sums[device])
     return devices
 
 

@@ -135,12 +135,22 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
         with one_thread(), torch.no_grad():
             return self.place(self._used.network, task, cost, int(seed))
 
-    def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
-        """Load all weights that may be chosen for a task."""
+    def check_ready(self, cost: CostModel) -> None:
+        """Load all weights that a task may need.
+
+        Raises:
+            InputError: there are none, or those of the package were trained with other settings.
+        """
         del cost
-        for shipped in self._shipped_index.values() if self._own is None else ():
-            for seed in range(len(shipped.seeds)):
-                self._fitted_for(task, seed)
+        if self._own is None:
+            for shipped in self._shipped_index.values():
+                for folder in shipped.seeds:
+                    self._load_shipped(folder)
+
+    def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
+        """Likewise, where nobody has called `check_ready`."""
+        del task
+        self.check_ready(cost)
 
     @property
     def weights_digest(self) -> str | None:
@@ -274,29 +284,36 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
 
     @functools.cached_property
     def _shipped_index(self) -> dict[str, Shipped]:
-        return shipped_weights(self.name, SHIPPED)
+        """Weights of the package; `InputError` when there are none."""
+        shipped = shipped_weights(self.name, SHIPPED)
+        if not shipped:
+            raise InputError(f"no weights of solver '{self.name}' ship with this version: {self._how_to_fit()}")
+        return shipped
 
     def _fitted_for(self, task: ShardingTask, seed: int) -> Fitted[NetworkT]:
         if self._own is not None:
             return self._own
-        if not self._shipped_index:
-            raise InputError(
-                f"no weights of solver '{self.name}' ship with this version: run 'shardgym fit {self.name} --suite "
-                f"SUITE --out FOLDER' and give weights=FOLDER"
-            )
-        folder = choose_shipped(self._shipped_index, task.num_devices, seed)
+        return self._load_shipped(choose_shipped(self._shipped_index, task.num_devices, seed))
+
+    def _load_shipped(self, folder: Path) -> Fitted[NetworkT]:
         if folder not in self._shipped:
             self._shipped[folder] = self._read(folder)
         return self._shipped[folder]
+
+    def _how_to_fit(self) -> str:
+        """Return the command that fits weights with the settings of this solver."""
+        given = "".join(f",{name}={getattr(self.settings, name)}" for name in self._training_settings)
+        return f"run 'shardgym fit {self.name}{given} --suite SUITE --out FOLDER' and give weights=FOLDER"
 
     def _read(self, folder: str | Path) -> Fitted[NetworkT]:
         card = load_card(folder, self.name, self.architecture)
         for name in self._training_settings:
             value = getattr(self.settings, name)
             if value != card.settings.get(name):
+                those = f"the weights that ship ({', '.join(self._shipped_index)})" if self._trains else "these weights"
                 raise InputError(
-                    f"solver '{self.name}': {name}={value} is a setting of training; these weights were trained with "
-                    f"{name}={card.settings.get(name)}: leave it out, or train others with 'shardgym fit'"
+                    f"solver '{self.name}': {name}={value} is a setting of training; {those} were trained with "
+                    f"{name}={card.settings.get(name)}: leave it out, or {self._how_to_fit()}"
                 )
         network = self._untrained(FeatureScale.identity(), 0)
         load_network(folder, card, network)

@@ -1,23 +1,11 @@
-"""The scores of SetNetwork in NumPy, for one episode: on a few rows, calls of torch take longer than the arithmetic."""
+"""The scores of SetNetwork in NumPy, for one episode."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
-import numpy.typing as npt
-from torch import nn
 
+from baselines.learning.array_layers import Float32s, Linear, forward, linears_of
 from baselines.ppo.set_network import WIDTH, SetNetwork
-
-Float32s = npt.NDArray[np.float32]
-
-
-class _Linear(NamedTuple):
-    """A linear layer: shape (inputs, outputs), and (outputs,)."""
-
-    weight: Float32s
-    bias: Float32s
 
 
 class ArrayScores:
@@ -33,18 +21,17 @@ class ArrayScores:
     """
 
     def __init__(self, network: SetNetwork, shards: Float32s, *, halves: bool) -> None:
-        self._device = _layers(network.device)
-        into_device_score, self._device_score = _layers(network.device_score)
-        into_halving_score, self._halving_score = _layers(network.halving_score)
+        self._device = linears_of(network.device)
+        into_device_score, self._device_score = linears_of(network.device_score)
+        into_halving_score, self._halving_score = linears_of(network.halving_score)
         scene = len(into_halving_score.weight)
         self._of_device = into_device_score.weight[scene:]
-        firsts = [_Linear(into_device_score.weight[:scene], into_device_score.bias)]
+        firsts = [Linear(into_device_score.weight[:scene], into_device_score.bias)]
         if halves:
             firsts.append(into_halving_score)
         weight = np.concatenate([first.weight for first in firsts], axis=1)
         of_table, self._of_mean, self._of_rest = np.split(weight, [WIDTH, 2 * WIDTH])
-        hidden, last = _layers(network.table)
-        encoded = np.maximum(shards @ hidden.weight + hidden.bias, 0) @ last.weight + last.bias
+        encoded = forward(linears_of(network.table), shards)
         self._of_shards = encoded @ of_table + np.concatenate([first.bias for first in firsts])
 
     def of_steps(self, shards: list[int], rest: Float32s) -> Float32s:
@@ -67,10 +54,7 @@ class ArrayScores:
             of_step: a row of `of_steps`.
             devices: entries "devices" and "times" of the observation, shape (D, 9).
         """
-        for layer in self._device:
-            devices = devices @ layer.weight
-            devices += layer.bias
-            np.maximum(devices, 0, out=devices)
+        devices = forward(self._device, devices, end_with_relu=True)
         scene = np.add.reduce(devices) / np.float32(len(devices)) @ self._of_mean
         scene += of_step
         hidden = devices @ self._of_device
@@ -82,9 +66,3 @@ class ArrayScores:
             return scores, -np.inf
         halving = np.maximum(scene[WIDTH:], 0) @ self._halving_score.weight + self._halving_score.bias
         return scores, float(halving[0])
-
-
-def _layers(chain: nn.Sequential) -> list[_Linear]:
-    """Return the linear layers, ReLU aside."""
-    linear = [layer for layer in chain if isinstance(layer, nn.Linear)]
-    return [_Linear(np.ascontiguousarray(x.weight.detach().numpy().T), x.bias.detach().numpy()) for x in linear]

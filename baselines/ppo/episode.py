@@ -10,7 +10,8 @@ import bisect
 
 import numpy as np
 
-from baselines.ppo.array_scores import ArrayScores, Float32s
+from baselines.learning.array_layers import Float32s
+from baselines.ppo.array_scores import ArrayScores
 from baselines.ppo.set_network import SetNetwork
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts

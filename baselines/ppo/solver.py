@@ -12,6 +12,7 @@ from baselines.learning.training import Learner
 from baselines.ppo.episode import place_by_score
 from baselines.ppo.learner import MAX_SPLITS, ORDER, PpoLearner, PpoSettings
 from baselines.ppo.set_network import WIDTH, SetNetwork
+from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.plan import ShardingPlan
@@ -60,16 +61,25 @@ class MaskablePpo(LearnedSolver[SetNetwork]):
             InputError: the cost is not additive.
         """
         del seed
+        max_splits = MAX_SPLITS if network.halves else None
+        try:
+            return place_by_score(network, task, self._additive(cost), ORDER, max_splits)
+        except NoFeasiblePlanError as error:
+            raise NoFeasiblePlanError(f"{self.name}: {error}") from None
+
+    def check_ready(self, cost: CostModel) -> None:
+        """See `LearnedSolver`; an oracle that is not additive is an `InputError`, too."""
+        super().check_ready(cost)
+        self._additive(cost)
+
+    def _additive(self, cost: CostModel) -> AdditiveCosts:
         costs = cost.additive()
         if costs is None:
             raise InputError(
                 f"solver '{self.name}' needs a cost that prices devices one by one, such as 'simulator' or 'roofline': "
                 f"this '{cost.name}' scores whole plans only"
             )
-        try:
-            return place_by_score(network, task, costs, ORDER, MAX_SPLITS if network.halves else None)
-        except NoFeasiblePlanError as error:
-            raise NoFeasiblePlanError(f"{self.name}: {error}") from None
+        return costs
 
 
 class Ppo(MaskablePpo):

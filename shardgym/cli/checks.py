@@ -16,6 +16,7 @@ from shardgym.pools import SYNTHETIC, load_pool, pool_names
 from shardgym.pools.statistics import check_pool, format_checks
 from shardgym.progress import ProgressBar, log_to_stderr
 from shardgym.registry import not_installed, registered
+from shardgym.solver import GROUP, weights_that_ship
 from shardgym.suites import load_suite, suite_names
 from shardgym.topology import GIB, PRESETS, Topology
 
@@ -30,6 +31,17 @@ def _class_rows(kind: str, group: str) -> Rows:
         rows.append({kind: name, "class": target})
         if name in missing:
             rows[-1]["not installed"] = missing[name].command
+    return rows
+
+
+def _solver_rows() -> Rows:
+    """Return registered solvers; learned ones with the suites that weights of them ship for."""
+    shipped = weights_that_ship()
+    rows = _class_rows("solver", GROUP)
+    for row in rows:
+        suites = shipped.get(str(row["solver"]))
+        if suites is not None:
+            row["weights for"] = ", ".join(suites)
     return rows
 
 
@@ -77,7 +89,7 @@ def _topology_rows() -> Rows:
 
 LISTS: dict[str, Callable[[], Rows]] = {
     "suites": _suite_rows,
-    "solvers": lambda: _class_rows("solver", "shardgym.solvers"),
+    "solvers": _solver_rows,
     "costs": lambda: _class_rows("cost", "shardgym.costs"),
     "envs": _env_rows,
     "pools": _pool_rows,

@@ -46,6 +46,7 @@ from shardgym.evaluation.solving import (
 )
 from shardgym.plan import ShardingPlan
 from shardgym.provenance import utc_now
+from shardgym.solver import check_ready
 from shardgym.task import ShardingTask
 
 CAN_FORK = hasattr(os, "fork")
@@ -366,6 +367,8 @@ def _work(
             _limit_memory(max_bytes)
         try:
             solver = spec.make()
+            queried = oracle if oracle.deterministic else _RemoteCost(oracle, ask)
+            check_ready(solver, queried)
             facts = SolverFacts.of(solver, spec.settings)
         except ShardGymError as error:
             send({"refused": str(error)})
@@ -373,7 +376,7 @@ def _work(
             send({"refused": f"solver '{spec.title}' cannot be made: {one_line(error)}"})
         else:
             send({"made": dataclasses.asdict(facts)})
-            solving = Solving(solver, oracle if oracle.deterministic else _RemoteCost(oracle, ask), (BaseException,))
+            solving = Solving(solver, queried, (BaseException,))
             while True:
                 request = requests.get()
                 answer = solving.answer(request["task"], request["seed"], request["time_limit_s"])

@@ -19,7 +19,7 @@ from shardgym.evaluation.result import Status
 from shardgym.evaluation.solver_spec import SolverSpec, resolved_settings, source_digest
 from shardgym.plan import ShardingPlan
 from shardgym.provenance import utc_now
-from shardgym.solver import Solver, call_solver, warm_up
+from shardgym.solver import Solver, call_solver, check_ready, warm_up
 from shardgym.task import ShardingTask
 
 #: Takes a heading and a traceback.
@@ -248,8 +248,9 @@ class InlineSolver:
         self._solving: Solving | None = None
 
     def start(self) -> None:
-        """Make the solver; raises what `make_solver` does."""
+        """Make the solver; raises what `make_solver` does, and what its `check_ready` refuses."""
         solver = self.spec.make()
+        check_ready(solver, self._oracle)
         self.facts = SolverFacts.of(solver, self.spec.settings)
         self._solving = Solving(solver, self._oracle)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from baselines.autoshard.episodes import place_by_score, play
+from baselines.autoshard.episodes import DeviceLoads, place_by_score, play
 from baselines.autoshard.learner import STUCK, AutoShardLearner, AutoShardSettings, random_plans
 from baselines.autoshard.network import AutoShardNetwork
 from baselines.autoshard.solver import AutoShard
@@ -207,3 +207,20 @@ def test_devices_that_change_places_change_scores(network, two_devices):
         same = network.values(states, network.actions(sums[:, order], loads[:, order]), exists)
     torch.testing.assert_close(moved, scores[:, order])
     torch.testing.assert_close(same, values)
+
+
+@torch.no_grad()
+def test_what_solves_takes_the_highest_score_of_the_network(network, two_devices):
+    row = torch.zeros(1, dtype=torch.int64)
+    for task in [*two_devices[:6], *training_tasks("dlrm4-v1", 3)]:
+        placed = place_by_score(network, task)
+        batch = TaskBatch.of([task])
+        tables = network.read(batch, network.sort(batch))
+        held = DeviceLoads(network, batch.memory_bytes, tables.even_ms)
+        for t, number in enumerate(tables.order[0].tolist()):
+            scores = network.scores(tables.states[:, t], network.actions(held.sums, held.loads(row)))[0]
+            fits = held.fits(tables.sizes[:, t])[0]
+            assert fits[placed[number]]
+            assert float(scores[placed[number]]) == pytest.approx(float(scores[fits].max()), abs=1e-5)
+            held.place(row, torch.tensor([placed[number]]), tables.latents[:, t], tables.sizes[:, t])
+        assert len(set(placed)) > 1

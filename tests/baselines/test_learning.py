@@ -9,6 +9,7 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 import torch
+from evaluation_toys import CountCost, ToySuite
 from pydantic.dataclasses import dataclass
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -20,6 +21,8 @@ from baselines.learning.training import CHECKPOINT, CURVE, Learner, TrainingErro
 from baselines.learning.weights import CARD, WEIGHTS, Shipped, SolverCard, choose_shipped
 from shardgym import EmbeddingTable, InputError, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.envs.tasks import training_tasks
+from shardgym.evaluation import evaluate
+from shardgym.evaluation.result import RECORDS
 from shardgym.records import CONFIG, Record
 
 COST = make_cost("roofline")
@@ -342,6 +345,25 @@ def test_shipped_weights_are_found_by_solver_and_seed(fitted, toy_task, tmp_path
     assert len(digests) == 2
     assert solver.training_time_s >= 0
     solver.warm_up(toy_task, COST)
+
+
+@pytest.mark.parametrize("isolate", [True, False])
+def test_a_run_without_weights_ends_before_it_starts(toy_task, tmp_path, isolate):
+    with pytest.raises(InputError, match=r"^no weights of solver 'toy' ship .*'shardgym fit toy --suite SUITE --out"):
+        evaluate(ToySuite([toy_task]), [Toy], out=tmp_path, judge=CountCost(), oracle="roofline", isolate=isolate)
+    assert not (tmp_path / RECORDS).exists()
+
+
+def test_weights_that_ship_and_the_command_for_others_are_named(toy_task, tmp_path, monkeypatch):
+    Toy().fit([toy_task], COST, steps=1).save(tmp_path / "toy" / "toys-v1" / "seed-0")
+    monkeypatch.setattr("baselines.learning.solver.SHIPPED", tmp_path)
+    Toy(learning_rate=0.1).check_ready(COST)
+    message = (
+        r"learning_rate=0\.3 is a setting of training; the weights that ship \(toys-v1\) were trained with "
+        r"learning_rate=0\.1: leave it out, or run 'shardgym fit toy,learning_rate=0\.3 --suite SUITE --out FOLDER' and"
+    )
+    with pytest.raises(InputError, match=message):
+        Toy(learning_rate=0.3).check_ready(COST)
 
 
 def test_an_unlookedup_table_has_features():

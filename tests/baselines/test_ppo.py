@@ -155,6 +155,8 @@ def test_a_table_that_fits_nowhere_any_more_is_named(network):
 def test_a_cost_that_scores_whole_plans_only_is_refused(network, two_devices):
     with pytest.raises(InputError, match=r"^solver 'ppo' needs a cost that prices devices .* this 'roofline' "):
         Ppo().place(network, two_devices[0], NotAdditive(), 0)
+    with pytest.raises(InputError, match=r"^solver 'ppo' needs a cost that prices devices .* this 'roofline' "):
+        Ppo().check_ready(NotAdditive())
 
 
 @pytest.mark.parametrize("env", ["TableWise", "ColumnWise"])

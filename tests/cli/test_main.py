@@ -174,6 +174,14 @@ def test_lists_print_a_table_or_json(kind, capsys):
     assert all(str(next(iter(row.values()))) in text for row in rows)
 
 
+def test_solvers_are_listed_with_the_suites_that_weights_ship_for(capsys):
+    assert main(["list", "solvers", "--json"]) == 0
+    weights = {row["solver"]: row.get("weights for") for row in json.loads(capsys.readouterr().out)}
+    learned = {"autoshard", "dreamshard", "maskable_ppo", "ppo", "surco"}
+    assert {name for name, suites in weights.items() if suites} == learned
+    assert all("dlrm4-v1" in weights[name].split(", ") for name in learned)
+
+
 def test_an_error_that_nobody_foresaw_is_one_line(monkeypatch, capsys):
     """Unless the environment asks for its traceback."""
     monkeypatch.setattr("shardgym.cli._invoke", lambda arguments: {}["x"])

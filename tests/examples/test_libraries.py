@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from gymnasium import spaces
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 #: Libraries that scripts need besides torch.
-LIBRARIES = {"cleanrl_ppo": (), "tianshou_dqn": ("tianshou",), "torchrl_ppo": ("torchrl", "tensordict")}
+LIBRARIES = {
+    "cleanrl_ppo": (), "rllib_ppo": ("ray",), "tianshou_dqn": ("tianshou",), "torchrl_ppo": ("torchrl", "tensordict")
+}  # fmt: skip
 
-pytestmark = [pytest.mark.repository, pytest.mark.slow]
+pytestmark = pytest.mark.repository
 
 
+def test_rllib_gets_the_entries_that_its_module_for_masks_takes(monkeypatch):
+    """Without RLlib: the environment that it trains in, and playing the tasks of quick-v1 by any policy."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import rllib_ppo
+
+    env = rllib_ppo.make_env(rllib_ppo.TRAINING)
+    observation, _ = env.reset(seed=0)
+    assert isinstance(env.observation_space, spaces.Dict)
+    assert set(env.observation_space) == {"observations", "action_mask"}
+    assert observation in env.observation_space
+    assert observation["action_mask"].shape == (env.action_space.n,)
+    costs = rllib_ppo.evaluate(lambda seen: int(np.argmax(seen["action_mask"])))
+    assert len(costs) == 10
+    assert all(math.isfinite(cost) for cost in costs)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("script", LIBRARIES)
 def test_it_trains_and_plays_every_task(script: str):
     for library in LIBRARIES[script]:

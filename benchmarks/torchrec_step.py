@@ -1,7 +1,7 @@
 """How well cost models agree with real TorchRec training: a small DLRM under many plans, on two processes.
 
     python benchmarks/torchrec_step.py --out DIR [--minutes N] [--task SUITE/INDEX] [--plans N] [--rounds N] [--steps N]
-    python benchmarks/torchrec_step.py --out DIR --report [--json]
+    python benchmarks/torchrec_step.py --out DIR --report [--json] [--page FILE]
 
 The tables are those of a task of a suite, put on two devices; dense features, a concatenation and two small networks
 make it a DLRM. Plans are chosen as for `benchmarks/validity.py`: searched, greedy, random, cut, and neighbours of the
@@ -10,10 +10,12 @@ a round builds each model anew.
 
 A step takes as long as its slowest rank: "wall" by the clock, "cpu" by the processor time of a rank's process, which
 other work on the machine changes less. Launches are halved into two passes; their agreement limits what any cost can
-reach. `agreement` in `validity.py` explains all columns but two: "preferred" counts pairs of plans that the cost
-prefers by more than 5 %, "reversed" those of them in which the real step is slower in both passes.
+reach. `agreement` in `validity.py` explains all columns but three: "preferred" counts pairs of plans that the cost
+prefers by more than 5 %, "reversed" those of them in which the real step is slower in both passes, "worst" is how much
+slower it is in the worst of these, by the mean of both.
 
-Whatever is done is kept in DIR, so a run that was stopped, or that reached --minutes, goes on where it was.
+Whatever is done is kept in DIR, so a run that was stopped, or that reached --minutes, goes on where it was. --page
+writes the table into the block "step" of a Markdown page.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ import torch
 import torch.distributed as dist
 import validity
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from page_blocks import fill
 from tabulate import tabulate
 from torch import nn
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
@@ -178,11 +181,16 @@ def real_ms(folder: Path, rounds: int, steps: int, launch: int) -> list[list[flo
 
 
 def units(folder: Path, rounds: int, steps: int) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield the parts of the study in order: launches of the training, and between them the measured cost."""
+    """Yield the parts of the study in order: launches of the training, and between them both measured costs."""
     for launch in range(LAUNCHES):
         yield f"real/{launch}", lambda n=launch: real_ms(folder, rounds, steps, n)
         if launch % 2 == 0:
-            yield f"fbgemm/{launch // 2}", lambda n=launch // 2: validity.measured_costs(folder, rounds, "2", n)
+            turn = launch // 2
+            for version in validity.MEASURED:
+                yield (
+                    f"fbgemm {version}/{turn}",
+                    lambda v=version, n=turn: validity.measured_costs(folder, rounds, v, n),
+                )
 
 
 def study(folder: Path, rounds: int, steps: int, deadline: float) -> None:
@@ -209,8 +217,12 @@ def report(folder: Path) -> list[dict[str, Any]]:
     _, paths = validity.read_plans(folder)
     plans = [ShardingPlan.load(path) for path in paths]
     real = np.array([done[f"real/{n}"] for n in range(LAUNCHES)]).reshape(2, LAUNCHES // 2, 2, -1).mean(axis=1)
-    measured = [[PlanCost.from_dict(cost).total_ms for cost in done[f"fbgemm/{n}"]] for n in range(2)]
-    costs = {"fbgemm": np.array(measured)}
+    costs = {
+        f"fbgemm {version}": np.array(
+            [[PlanCost.from_dict(cost).total_ms for cost in done[f"fbgemm {version}/{n}"]] for n in range(2)]
+        )
+        for version in validity.MEASURED
+    }
     for name, (model, settings) in PREDICTED.items():
         totals = [cost.total_ms for cost in make_cost(model, **settings).evaluate(task, plans)]
         costs[name] = np.array([totals, totals])
@@ -223,11 +235,15 @@ def report(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def reversals(own: Floats, real: Floats) -> dict[str, int]:
-    """Count pairs that a cost prefers by more than `PREFERENCE`, and those that are slower in both passes."""
-    mean = own.mean(axis=0)
+def reversals(own: Floats, real: Floats) -> dict[str, float]:
+    """Count pairs that a cost prefers by more than `PREFERENCE`, and those that are slower in both passes.
+
+    "worst" is how much slower the preferred plan of such a pair is at most, as a share; 0 without one.
+    """
+    mean, truth = own.mean(axis=0), real.mean(axis=0)
     preferred = [(a, b) for a, b in itertools.permutations(range(len(mean)), 2) if mean[a] < (1 - PREFERENCE) * mean[b]]
-    return {"preferred": len(preferred), "reversed": sum(bool((real[:, a] > real[:, b]).all()) for a, b in preferred)}
+    slower = [float(truth[a] / truth[b] - 1) for a, b in preferred if (real[:, a] > real[:, b]).all()]
+    return {"preferred": len(preferred), "reversed": len(slower), "worst": max(slower, default=0.0)}
 
 
 def main() -> None:
@@ -241,11 +257,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=6, help="of each round, after two that do not count (%(default)s)")
     parser.add_argument("--report", action="store_true", help="train nothing")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--page", type=Path, help="Markdown page whose block 'step' is filled once all is done")
     given = parser.parse_args()
     if not given.report:
         validity.prepare(given.out, given.task, given.plans, RANKS, links=0)
         study(given.out, given.rounds, given.steps, time.monotonic() + 60 * given.minutes)
     rows = report(given.out)
+    if given.page is not None and rows:
+        fill(given.page, "step", rows, ".2f")
     print(
         json.dumps(rows, indent=2) if given.json else tabulate(rows, headers="keys", floatfmt=".2f", tablefmt="github")
     )

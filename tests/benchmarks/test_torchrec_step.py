@@ -48,9 +48,17 @@ def test_a_row_for_each_cost_and_clock_once_all_is_done(script, folder, monkeypa
     assert study.report(folder) == []
     study.study(folder, 1, 1, deadline=float("inf"))
     rows = study.report(folder)
-    names = ["the real step", "fbgemm", "simulator", "simulator, judge", "roofline", "torchrec_rating"]
+    measured = ["fbgemm 1", "fbgemm 2"]
+    names = ["the real step", *measured, "simulator", "simulator, judge", "roofline", "torchrec_rating"]
     assert [(row["step by"], row["cost"]) for row in rows] == [(c, n) for c in ("wall", "cpu") for n in names]
     assert rows[0]["tau"] == 1.0
+    page = folder / "page.md"
+    page.write_text("<!-- step -->\nnot yet\n<!-- end -->\n")
+    monkeypatch.setattr("sys.argv", ["x", "--out", str(folder), "--report", "--page", str(page)])
+    study.main()
+    header, _, *lines = [line for line in page.read_text().splitlines() if line.startswith("|")]
+    assert all(f" {name} " in header for name in ("tau", "tau_half", "slope", "regret", "preferred", "reversed"))
+    assert len(lines) == len(rows)
 
 
 def test_the_command_prepares_tasks_and_plans(script, monkeypatch, capsys, tmp_path):
@@ -65,4 +73,6 @@ def test_the_command_prepares_tasks_and_plans(script, monkeypatch, capsys, tmp_p
 def test_a_pair_is_reversed_when_both_passes_say_so(script):
     own = np.array([[1.0, 1.2, 1.22]] * 2)
     real = np.array([[3.0, 2.0, 1.0], [3.0, 2.0, 4.0]])
-    assert script("torchrec_step").reversals(own, real) == {"preferred": 2, "reversed": 1}
+    assert script("torchrec_step").reversals(own, real) == {
+        "preferred": 2, "reversed": 1, "worst": pytest.approx(0.5),
+    }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import nn
 
 from shardgym.arguments import check_instance, check_int
 from shardgym.costs.base import CostModel, make_cost
+from shardgym.costs.gpu.cards import CARDS
 from shardgym.errors import InputError, ShardGymError, error_text
 from shardgym.ids import Bags
 from shardgym.integrations.torchrec.library import (
@@ -31,6 +33,8 @@ from shardgym.plan import ShardingPlan
 from shardgym.solver import Solver, call_solver, make_solver
 from shardgym.task import Optimizer, ShardingTask
 from shardgym.topology import Topology
+
+_logger = logging.getLogger("shardgym.integrations.torchrec")
 
 #: FBGEMM's optimisers that tasks know, by TorchRec's name for them.
 _OPTIMIZERS: dict[Any, Optimizer] = {
@@ -54,7 +58,8 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         pooling_factors: mean ids per sample, instead of constraints.
         sample: ids by feature, instead of either.
         solver: a registered name, `module:Class`, or a solver.
-        cost: what the solver queries: a name, or a cost model.
+        cost: what the solver queries: a name, or a cost model. By default the modelled cost `gpu` where the topology's
+            device is a card that it knows, else `roofline`; the log says which.
         seed: given to the solver.
         time_limit_s: given to a solver that takes one.
         optimizer: of the tables; by default that of the sharder's `fused_params`, or the attached one, or SGD.
@@ -80,7 +85,7 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         pooling_factors: Mapping[str, float] | Sequence[float] | None = None,
         sample: KeyedJaggedTensor | Mapping[str, Bags] | None = None,
         solver: str | Solver = "neuroshard_plus",
-        cost: str | CostModel = "roofline",
+        cost: str | CostModel | None = None,
         seed: int = 0,
         time_limit_s: float | None = None,
         optimizer: Optimizer | None = None,
@@ -104,6 +109,8 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
             "sample": sample,
         }
         self._solver = make_solver(solver) if isinstance(solver, str) else solver
+        if cost is None:
+            cost = "gpu" if topology.device in CARDS else "roofline"
         self._cost = make_cost(cost) if isinstance(cost, str) else cost
         check_instance("cost", self._cost, CostModel)
         self._seed = check_int("seed", seed)
@@ -137,6 +144,10 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
             shared_tables=self._shared_tables,
             **self._access,
         )
+        _logger.info(
+            "%s places %d tables on %d devices by cost '%s' of '%s'",
+            type(self._solver).__name__, task.num_tables, task.num_devices, self._cost.name, self._topology.device,
+        )  # fmt: skip
         plan = call_solver(self._solver, task, self._cost, self._seed, time_limit_s=self._time_limit_s)
         sharding_plan = to_torchrec(
             plan, task, module, device_type=self._device_type, ranks_per_host=self._ranks_per_host

@@ -20,7 +20,7 @@ from torchrec.modules.embedding_configs import EmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec_toys import MARKS, Toy, collection, config, topology
 
-from shardgym import InputError, NoFeasiblePlanError, ShardGymError, ShardingPlan, ShardingTask
+from shardgym import InputError, NoFeasiblePlanError, ShardGymError, ShardingPlan, ShardingTask, Topology
 from shardgym.integrations.torchrec import ShardGymPlanner, from_torchrec, topology_from_torchrec
 
 pytestmark = MARKS
@@ -74,6 +74,26 @@ def test_torchrecs_topology_is_taken_as_it_is() -> None:
     assert {str(s.placement) for s in shards} <= {f"rank:{r}/cuda:{r % 8}" for r in range(16)}
     with pytest.raises(InputError, match="'mtia'"):
         topology_from_torchrec(TorchRecTopology(2, "mtia"))
+
+
+@pytest.mark.parametrize(
+    ("given", "device", "cost"),
+    [
+        (TorchRecTopology(2, "cuda", hbm_cap=2**20), "v100", "gpu"),  # TorchRec's own default bandwidth
+        (TorchRecTopology(2, "cpu", ddr_cap=2**20), "cpu-core", "roofline"),
+        (Topology.preset("dgx-h100", 2), "h100", "gpu"),
+        (topology(), "cpu-core", "roofline"),
+    ],
+)
+def test_a_known_card_is_planned_by_the_cost_that_models_it(
+    given: Any, device: str, cost: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "shardgym.integrations.torchrec")
+    ShardGymPlanner(given, 16, solver="lpt").plan(Toy())
+    assert caplog.messages == [f"LPT places 3 tables on 2 devices by cost '{cost}' of '{device}'"]
+    caplog.clear()
+    ShardGymPlanner(given, 16, solver="lpt", cost="torchrec_rating").plan(Toy())
+    assert caplog.messages == [f"LPT places 3 tables on 2 devices by cost 'torchrec_rating' of '{device}'"]
 
 
 def test_the_sharders_optimizer_counts() -> None:

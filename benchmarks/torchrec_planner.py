@@ -1,7 +1,8 @@
 """Our plans against those of TorchRec's planner, by TorchRec's rating and ours; and planning times.
 
-    python benchmarks/torchrec_planner.py costs [--group NAME ...] [--solver NAME ...] [--tasks N] [--losses FILE]
-    python benchmarks/torchrec_planner.py times [--tables N ...]                          (both: [--page FILE] [--json])
+    python benchmarks/torchrec_planner.py costs [--row-wise] [--group NAME ...] [--solver NAME ...] [--tasks N]
+    python benchmarks/torchrec_planner.py times [--tables N ...] [--cap SECONDS]
+    (both: [--page FILE] [--json]; costs: [--losses FILE])
 
 `costs`: TorchRec plans every task three times, as it comes, with its perf-sorted partitioner, and as the best of
 several least widths. It always plans by its own rating. Ours plan by the cost that is compared: the rating,
@@ -10,9 +11,17 @@ tasks of our cost over that of TorchRec's plan. "best" is the cheapest of the th
 largest ratio to it. A task for which TorchRec finds no plan is counted under "TorchRec has none". `--losses` writes the
 tasks where the best of TorchRec's is cheaper than ours, as JSON.
 
+Where a cost has a lower bound (the rating and `roofline`), "bound" is that of all plans that cut no rows, and ours and
+the best of TorchRec's are given over it. "level" counts tasks on which both are equal to 0.05 %; "level, over bound" is
+the largest of our plans over the bound among them: where that is 1.000, nobody can be ahead.
+
+With `--row-wise` TorchRec may cut tables by rows over all devices, too. Then ours is `row_wise`, and bounds are of
+such plans.
+
 `times`: seconds of processor time of one plan, importing and compiling apart. Tables are drawn from the synthetic pool,
 for 8 devices, so that memory does not bind. Ours plan by TorchRec's rating, as TorchRec does; ratings are over that of
-`torchrec`.
+`torchrec`. A solver that would take more than `--cap` is left out; TorchRec's takes four times as long for twice the
+tables.
 """
 
 from __future__ import annotations
@@ -21,7 +30,6 @@ import argparse
 import dataclasses
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -33,21 +41,29 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 from drawn_tasks import benchmark_task
+from page_blocks import fill
 from tabulate import tabulate
 from tqdm import tqdm
 
-from shardgym import ShardingPlan, ShardingTask, Topology, load_pool, load_suite, make_cost, make_solver
+from shardgym import ShardingPlan, ShardingTask, Topology, load_pool, load_suite, lower_bound, make_cost, make_solver
 from shardgym.costs.base import CostModel
-from shardgym.errors import NO_PLAN, InputError, ShardGymError
+from shardgym.costs.roofline import RooflineCost
+from shardgym.costs.torchrec_rating import TorchRecRatingCost
+from shardgym.errors import NO_PLAN, ShardGymError
 from shardgym.leaderboard.statistics import mean_ratio
 from shardgym.pools.load import load_model
+from shardgym.rating_bound import rating_bound
 from shardgym.solver import warm_up
 from shardgym.suites import suite_names
 
 THEIRS = ("torchrec", "torchrec_perf", "torchrec_columns")
 OURS = ("neuroshard_plus",)
+#: Of ours, where rows may be cut.
+OURS_WITH_ROWS = ("row_wise",)
 #: Ratios above this are losses; equal plans differ by rounding.
 _LOSS = 1 + 1e-9
+#: Ratios above this that are no losses are level.
+_LEVEL = 1 - 5e-4
 #: Suites whose tasks the shipped simulator knows.
 _CPU_SUITES = ("dlrm4-v1", "dlrm8-v1", "dlrm4-v2", "dlrm8-v2", "wide8-v2", "tight4-v2", "tight8-v2", "hetero4-v2")
 
@@ -59,39 +75,32 @@ def main() -> int:
     costs = commands.add_parser("costs", help="of plans, ours over TorchRec's")
     costs.add_argument("--group", action="append", metavar="NAME", help="repeatable; all that are there if not given")
     costs.add_argument("--solver", action="append", metavar="NAME", help="of ours; repeatable, the best counts")
+    costs.add_argument("--row-wise", action="store_true", help="let both cut tables by rows over all devices")
     costs.add_argument("--tasks", type=int, default=10, help="of a suite at most (%(default)s)")
     costs.add_argument("--losses", type=Path, help="file for the tasks where TorchRec's best plan is cheaper")
     times = commands.add_parser("times", help="of planning")
-    times.add_argument("--tables", type=int, nargs="+", default=[26, 100, 1000], help="(%(default)s)")
+    times.add_argument("--tables", type=int, nargs="+", default=[26, 100, 1000], help="ascending (%(default)s)")
+    times.add_argument("--cap", type=float, default=600.0, help="seconds of one plan at most (%(default)s)")
     for command in (costs, times):
         command.add_argument("--json", action="store_true")
         command.add_argument("--page", type=Path, help="Markdown page whose block of this name is filled")
     arguments = parser.parse_args()
     try:
         if arguments.command == "times":
-            rows = planning_times(arguments.tables)
+            rows = planning_times(arguments.tables, arguments.cap)
         else:
-            rows, losses = compare(groups(arguments.group, arguments.tasks), arguments.solver or OURS)
+            ours = arguments.solver or (OURS_WITH_ROWS if arguments.row_wise else OURS)
+            rows, losses = compare(groups(arguments.group, arguments.tasks), ours, row_wise=arguments.row_wise)
             if arguments.losses is not None:
                 arguments.losses.write_text(json.dumps(losses, indent=1) + "\n", encoding="utf-8")
         if arguments.page is not None:
-            fill(arguments.page, arguments.command, rows)
+            with_rows = arguments.command == "costs" and arguments.row_wise
+            fill(arguments.page, "row-wise" if with_rows else arguments.command, rows)
     except ShardGymError as error:
         print(error, file=sys.stderr)
         return error.exit_code
     print(json.dumps(rows, indent=1) if arguments.json else tabulate(rows, headers="keys", floatfmt=".3f"))
     return 0
-
-
-def fill(page: Path, block: str, rows: list[dict[str, Any]]) -> None:
-    """Put a table between `<!-- BLOCK -->` and `<!-- end -->` of a page; `InputError` if it has no such block."""
-    text = page.read_text(encoding="utf-8")
-    table = tabulate(rows, headers="keys", floatfmt=".3f", tablefmt="github")
-    block_text = re.compile(rf"(<!-- {block} -->\n).*?(<!-- end -->)", re.DOTALL)
-    filled, count = block_text.subn(lambda found: f"{found[1]}\n{table}\n\n{found[2]}", text)
-    if not count:
-        raise InputError(f"{page} has no block <!-- {block} --> ... <!-- end -->")
-    page.write_text(filled, encoding="utf-8")
 
 
 def groups(names: Sequence[str] | None, most: int) -> dict[str, list[ShardingTask]]:
@@ -134,12 +143,13 @@ def model_with_300_tables(devices: int) -> ShardingTask:
 
 
 def compare(
-    tasks_of: dict[str, list[ShardingTask]], ours: Sequence[str]
+    tasks_of: dict[str, list[ShardingTask]], ours: Sequence[str], *, row_wise: bool = False
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return a row per group and cost, and the tasks that we lose."""
     rows: list[dict[str, Any]] = []
     losses: list[dict[str, Any]] = []
-    solvers = {name: make_solver(name) for name in (*THEIRS, *ours)}
+    solvers = {name: make_solver(name) for name in ours}
+    solvers.update({name: make_solver(name, **({"row_wise": True} if row_wise else {})) for name in THEIRS})
     with tqdm(total=sum(map(len, tasks_of.values())), unit="task", disable=None) as bar:
         for group, tasks in tasks_of.items():
             costs = [make_cost(name) for name in cost_names(group)]
@@ -151,13 +161,22 @@ def compare(
                 for cost in costs if plans else ():
                     mine = min(total_ms(cost, task, plan) for _, plan in solved(solvers, ours, task, cost))
                     found = {name: mine / total_ms(cost, task, plan) for name, plan in plans}
-                    ratios[cost.name].append({**found, "best": max(found.values())})
+                    bound = bound_ms(task, cost, row_wise=row_wise)
+                    over = {} if bound is None else {"bound": mine / bound}
+                    ratios[cost.name].append({**found, "best": max(found.values()), **over})
                     if max(found.values()) > _LOSS:
                         lost = {"group": group, "task": task.name, "cost": cost.name, "ratio": max(found.values())}
                         losses.append({**lost, "against": max(found, key=lambda name: found[name])})
                 bar.update()
             rows += [row(group, name, ratios_of_tasks, refused) for name, ratios_of_tasks in ratios.items()]
     return rows, losses
+
+
+def bound_ms(task: ShardingTask, cost: CostModel, *, row_wise: bool) -> float | None:
+    """Return what no plan costs less than; None where there is no such bound."""
+    if isinstance(cost, TorchRecRatingCost):
+        return rating_bound(task, cost.constants, "even" if row_wise else "none")
+    return lower_bound(task, cost, row_cuts=row_wise).total_ms if isinstance(cost, RooflineCost) else None
 
 
 def cost_names(group: str) -> tuple[str, ...]:
@@ -189,21 +208,30 @@ def row(group: str, cost: str, ratios: list[dict[str, float]], refused: int) -> 
         means[f"over {name}"] = mean_ratio(found, np.ones(len(found))) if len(found) else None
     lost = sum(of_task["best"] > _LOSS for of_task in ratios)
     worst = max((of_task["best"] for of_task in ratios), default=None)
+    level = [of_task for of_task in ratios if _LEVEL < of_task["best"] <= _LOSS]
+    bounded = [of_task for of_task in ratios if "bound" in of_task]
+    over = np.array([[of_task["bound"], of_task["bound"] / of_task["best"]] for of_task in bounded])
+    ours, theirs = (mean_ratio(column, np.ones(len(column))) for column in over.T) if bounded else (None, None)
     return {
         "tasks": group, "cost": cost, "number": len(ratios), **means, "lost": lost, "worst task": worst,
-        "TorchRec has none": refused,
+        "TorchRec has none": refused, "ours over bound": ours, "TorchRec over bound": theirs, "level": len(level),
+        "level, over bound": max((of_task["bound"] for of_task in level if "bound" in of_task), default=None),
     }  # fmt: skip
 
 
-def planning_times(sizes: Sequence[int]) -> list[dict[str, Any]]:
+def planning_times(sizes: Sequence[int], cap_s: float) -> list[dict[str, Any]]:
     """Return seconds of processor time by number of tables and solver, and the rating of the plan over `torchrec`'s."""
     rating = make_cost("torchrec_rating")
-    rows = []
+    rows: list[dict[str, Any]] = []
     for tables in sizes:
         task = benchmark_task(tables, 8, seed=0)
         figures: dict[str, Any] = {"tables": tables}
         reference = None
         for name in (*THEIRS, *OURS):
+            taken = rows[-1][f"{name}, s"] if rows else 0.0
+            if taken is None or (rows and taken * (tables / rows[-1]["tables"]) ** 2 > cap_s):
+                figures[f"{name}, s"] = figures[f"{name}, rating"] = None
+                continue
             solver = make_solver(name)
             warm_up(solver, task, rating)
             start = time.process_time()

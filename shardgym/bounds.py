@@ -1,7 +1,7 @@
 """lower_bound: what no feasible plan can cost less than, proven.
 
-The argument, for `roofline`. A device takes its compute and its transfer of gradients, waits for the last device to get
-there, and takes its transfer of pooled values. So a plan costs
+The argument, for `roofline`; that for `torchrec_rating` is in `rating_bound.py`. A device takes its compute and its
+transfer of gradients, waits for the last device to get there, and takes its transfer of pooled values. So a plan costs
 
     total = max over devices of (compute + transfer) + max over devices of transfer,
 
@@ -44,8 +44,10 @@ from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import CostModel
 from shardgym.costs.links import link_prices
 from shardgym.costs.roofline import DeviceConstants, RooflineCost, compute_ms, expected_distinct_rows
+from shardgym.costs.torchrec_rating import TorchRecRatingCost
 from shardgym.errors import InputError
 from shardgym.plan import COLUMN_UNIT, check_possible
+from shardgym.rating_bound import rating_bound
 from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask
 
 Argument = Literal["work", "memory", "pieces"]
@@ -82,9 +84,9 @@ def lower_bound(task: ShardingTask, cost: CostModel, *, row_cuts: bool = True) -
 
     Args:
         task: the task.
-        cost: `roofline`. Others have no bound that is proven: what a learned model says of contents that were not tried
-            follows from nothing, as its networks are neither additive nor monotone, and a measured time may come out
-            lower the next time.
+        cost: `roofline` or `torchrec_rating`. Others have no bound that is proven: what a learned model says of
+            contents that were not tried follows from nothing, as its networks are neither additive nor monotone, and a
+            measured time may come out lower the next time.
         row_cuts: whether the bound is to hold for plans that cut tables by rows, too. Without them it is higher.
 
     Raises:
@@ -95,9 +97,15 @@ def lower_bound(task: ShardingTask, cost: CostModel, *, row_cuts: bool = True) -
     check_instance("task", task, ShardingTask)
     check_instance("cost", cost, CostModel)
     check_instance("row_cuts", row_cuts, bool)
-    if not isinstance(cost, RooflineCost):
-        raise InputError(f"no lower bound is known for cost '{cost.name}': {_why_not(cost)}; 'roofline' has one")
+    if not isinstance(cost, RooflineCost | TorchRecRatingCost):
+        raise InputError(
+            f"no lower bound is known for cost '{cost.name}': {_why_not(cost)}; "
+            "'roofline' and 'torchrec_rating' have one"
+        )
     check_possible(task)
+    if isinstance(cost, TorchRecRatingCost):
+        rated_ms = rating_bound(task, cost.constants, "any" if row_cuts else "none")
+        return LowerBound(rated_ms * (1 - _ROUNDING), "work", 0.0, rated_ms, 0.0, 0.0, row_cuts)
     device = cost.device_of(task)
     num_devices = task.num_devices
     num_columns = sum(table.embedding_dim for table in task.tables)

@@ -9,12 +9,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardgym
-from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, ZipfIds, lower_bound, make_cost
+from shardgym import (
+    EmbeddingTable,
+    Shard,
+    ShardingPlan,
+    ShardingTask,
+    Topology,
+    ZipfIds,
+    load_suite,
+    lower_bound,
+    make_cost,
+)
 from shardgym.costs.roofline import DEVICES
 from shardgym.errors import InputError, NoFeasiblePlanError
+from shardgym.rating_bound import rating_bound
 from shardgym.solver import make_solver
 
 ROOFLINE = make_cost("roofline")
+RATING = make_cost("torchrec_rating")
 
 
 @st.composite
@@ -75,6 +87,56 @@ def test_no_random_plan_beats_the_bound(task, row_cuts, seed):
     assert is_kept(
         lower_bound(task, ROOFLINE, row_cuts=row_cuts), task, [random_plan(task, rng, row_cuts) for _ in range(15)]
     )
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(small_tasks(), st.booleans(), st.integers(0, 2**32 - 1))
+def test_no_random_plan_is_rated_below_the_bound(task, row_cuts, seed):
+    rng = np.random.default_rng(seed)
+    plans = [random_plan(task, rng, row_cuts) for _ in range(10)]
+    bound = lower_bound(task, RATING, row_cuts=row_cuts)
+    assert bound.total_ms <= min(cost.total_ms for cost in RATING.evaluate(task, plans))
+    assert bound.total_ms <= lower_bound(task, RATING, row_cuts=False).total_ms
+
+
+def test_the_rating_is_bounded_by_the_even_share_or_by_a_table_that_must_be_cut():
+    """Round numbers: 128 columns and two ids take 1.6 + 102.4 + 51.2 ms three times, 51.2 ms twice."""
+    plain = make_cost("torchrec_rating", hbm_mem_bw=1e3, intra_host_bw=1e3, inter_host_bw=1e3)
+    tables = tuple(EmbeddingTable(f"t{n}", 1000, 128, 2.0) for n in range(4))
+    task = ShardingTask(tables, Topology(num_devices=4, memory_bytes=2**40), batch_size=100)
+    (cost,) = plain.evaluate(task, [ShardingPlan.table_wise(task, range(4))])
+    assert cost.total_ms == pytest.approx(3 * 155.2 + 2 * 51.2)
+    assert lower_bound(task, plain, row_cuts=False).total_ms == pytest.approx(cost.total_ms, rel=1e-8)
+    alone = dataclasses.replace(task, tables=tables[:1])
+    halves = [Shard("t0", (0, 1000), columns, device) for device, columns in enumerate([(0, 64), (64, 128)])]
+    quarter = 32 * 4 * 100 / 1e3
+    least = 3 * 1.75 * (1.6 + 2 * quarter + quarter) + 2 * quarter  # four pieces of 32 columns, one on each device
+    (cut,) = plain.evaluate(alone, [ShardingPlan.of(alone, halves)])
+    bound = lower_bound(alone, plain, row_cuts=False)
+    assert bound.total_ms == pytest.approx(least, rel=1e-8)
+    assert bound.total_ms < cut.total_ms
+    assert bound.argument == "work"
+
+
+def test_even_rows_are_bounded_between_no_rows_and_any():
+    task = load_suite("published-v1")[1]
+    bounds = [rating_bound(task, RATING.constants, cuts) for cuts in ("any", "even", "none")]
+    assert bounds == sorted(bounds)
+    (all_rows,) = RATING.evaluate(task, [by_rows(task)])
+    assert bounds[1] <= all_rows.total_ms
+
+
+def by_rows(task):
+    """Cut all tables evenly by rows over all devices."""
+    shards = []
+    for table in task.tables:
+        block = -(-table.num_embeddings // task.num_devices)
+        edges = [*range(0, table.num_embeddings, block), table.num_embeddings]
+        shards += [
+            Shard(table.name, rows, (0, table.embedding_dim), device)
+            for device, rows in enumerate(itertools.pairwise(edges))
+        ]
+    return ShardingPlan.of(task, shards)
 
 
 @settings(max_examples=8, deadline=None, derandomize=True)
@@ -173,7 +235,9 @@ def test_a_shard_takes_longer_the_more_rows_and_columns_it_has(device):
     ("name", "reason"), [("simulator", "it is learned"), ("evaluation_toys:CountCost", "what its times are made of")]
 )
 def test_a_cost_without_a_proof_is_refused(name, reason):
-    with pytest.raises(InputError, match=rf"no lower bound is known for cost .*{reason}.*'roofline' has one"):
+    with pytest.raises(
+        InputError, match=rf"no lower bound is known for cost .*{reason}.*'roofline' and 'torchrec_rating' have one"
+    ):
         lower_bound(even_task(), make_cost(name))
 
 

@@ -19,6 +19,7 @@ from shardgym.costs.base import PHASES, CostModel, PlanCost
 from shardgym.costs.links import ExchangeTimes
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
+from shardgym.table import EmbeddingTable
 from shardgym.task import ELEMENT_BYTES, ShardingTask
 
 _ID_BYTES = 8
@@ -95,6 +96,27 @@ def shard_ms(
     exchange = output_bytes / network_bw
     copies = output_bytes * _COPIES / memory_bw if cut_by_rows else 0.0
     return forward, exchange, exchange + copies, forward * constants.bwd_compute_multiplier
+
+
+def split_shard_ms(
+    constants: PlannerConstants, task: ShardingTask, table: EmbeddingTable, columns: int
+) -> tuple[float, float]:
+    """Return the two parts of what a shard with fewer rows than its table takes in ms, over all phases.
+
+    A shard with a share s of the rows takes the first plus s times the second, but for ids of a fraction of a byte,
+    which `shard_ms` rounds up.
+
+    Returns:
+        What its outputs take, which it has whatever its rows are, and what all ids of the table would take.
+    """
+    element_bytes = ELEMENT_BYTES[task.precision]
+    memory_bw = constants.hbm_mem_bw if constants.compute_device == "cuda" else constants.ddr_mem_bw
+    one_host = task.num_devices <= task.topology.fast_domain_size
+    network_bw = constants.intra_host_bw if one_host else constants.inter_host_bw
+    passes = 1 + constants.bwd_compute_multiplier
+    output_bytes = min(1.0, table.pooling_factor) * task.batch_size * columns * element_bytes
+    id_bytes = table.pooling_factor * task.batch_size * (_ID_BYTES + columns * element_bytes)
+    return output_bytes * ((passes + _COPIES) / memory_bw + 2 / network_bw), id_bytes * passes / memory_bw
 
 
 class TorchRecRatingCost(CostModel):

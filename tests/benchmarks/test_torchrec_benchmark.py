@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardgym import InputError, load_suite, make_cost, make_solver
+from shardgym import InputError, load_suite, lower_bound, make_cost, make_solver
 
 pytestmark = pytest.mark.repository
 
@@ -27,6 +27,11 @@ def test_ratios_are_to_every_variant_and_to_the_best_of_them(planner):
     ratios = [cost_of("dim_greedy", task, rating) / cost_of(name, task, rating) for name in planner.THEIRS]
     assert [rows[0]["over size_greedy"], rows[0]["over lpt"]] == pytest.approx(ratios)
     assert rows[0]["over best"] == rows[0]["worst task"] == pytest.approx(max(ratios))
+    bound = lower_bound(task, rating, row_cuts=False).total_ms
+    assert rows[0]["ours over bound"] == pytest.approx(cost_of("dim_greedy", task, rating) / bound)
+    assert rows[0]["TorchRec over bound"] == pytest.approx(rows[0]["ours over bound"] / max(ratios))
+    assert rows[1]["ours over bound"] > 1
+    assert rows[2]["ours over bound"] is None
     assert rows[0]["lost"] == (max(ratios) > 1) == any(loss["cost"] == "torchrec_rating" for loss in losses)
 
 
@@ -34,6 +39,22 @@ def test_the_best_of_ours_counts_and_equal_plans_are_not_lost(planner):
     rows, losses = planner.compare({"dlrm4-v1": [load_suite("tiny-v1")[1]]}, ["random", "lpt", "size_greedy"])
     assert all(row["over best"] <= 1 for row in rows)
     assert losses == []
+
+
+def test_equal_plans_are_level_and_held_against_the_bound(planner):
+    task = load_suite("tiny-v1")[0]
+    rows, _ = planner.compare({"dlrm4-v1": [task]}, planner.THEIRS)
+    assert [row["level"] for row in rows] == [1, 1, 1]
+    assert rows[0]["level, over bound"] == pytest.approx(rows[0]["ours over bound"])
+    assert rows[0]["level, over bound"] >= 1
+
+
+def test_a_solver_that_would_take_longer_than_the_cap_is_left_out(planner, monkeypatch):
+    monkeypatch.setattr(planner, "OURS", ("dim_greedy",))
+    first, second = planner.planning_times([4, 400], cap_s=0.0)
+    assert all(first[f"{name}, s"] >= 0 and first[f"{name}, rating"] > 0 for name in ("size_greedy", "dim_greedy"))
+    names = (*planner.THEIRS, "dim_greedy")
+    assert second == {"tables": 400} | {f"{name}, {what}": None for name in names for what in ("s", "rating")}
 
 
 def test_a_suite_is_tried_evenly_and_without_hundreds_of_devices(planner):
@@ -46,11 +67,12 @@ def test_a_suite_is_tried_evenly_and_without_hundreds_of_devices(planner):
     assert (task.num_tables, task.num_devices) == (300, 8)
 
 
-def test_a_block_of_a_page_is_filled(planner, tmp_path):
+def test_a_block_of_a_page_is_filled(script, tmp_path):
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- times -->\nold\n<!-- end -->\nafter\n")
-    planner.fill(page, "times", [{"tables": 26, "s": 0.5}])
+    fill = script("page_blocks").fill
+    fill(page, "times", [{"tables": 26, "s": 0.5}])
     assert page.read_text().split("\n")[:3] == ["before", "<!-- times -->", ""]
     assert "|       26 | 0.500 |" in page.read_text()
     with pytest.raises(InputError, match="has no block <!-- costs -->"):
-        planner.fill(page, "costs", [])
+        fill(page, "costs", [])

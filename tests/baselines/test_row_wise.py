@@ -1,0 +1,102 @@
+"""Rows cut evenly over all devices: where that pays, never where it does not, and so that TorchRec takes the plans."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from baseline_tasks import VARIED, CountingRoofline, task_of
+
+from baselines.row_wise import RowWise, by_gain, even_rows
+from shardgym import EmbeddingTable, InputError, NoFeasiblePlanError, load_suite, make_cost, make_solver
+from shardgym.rating_bound import rating_bound
+
+RATING = make_cost("torchrec_rating")
+PLUS = make_solver("neuroshard_plus", kicks=4)
+SOLVER = RowWise(kicks=4)
+
+
+def rows_of(task, plan):
+    """Shards by rows of every table that is cut so."""
+    cut = [shard for shard in plan.shards if shard.num_rows < task.table(shard.table).num_embeddings]
+    return {name: [s.rows for s in cut if s.table == name] for name in {s.table for s in cut}}
+
+
+def rating_ms(task, solver):
+    return RATING.evaluate(task, [solver.solve(task, RATING)])[0].total_ms
+
+
+def test_a_hot_table_is_cut_by_rows_and_the_others_stay():
+    task = task_of([(1001, 64, 300.0), *[(1000, 128, 1.0)] * 8], (2**30,) * 4)
+    plan = SOLVER.solve(task, RATING)
+    plan.validate(task)
+    assert rows_of(task, plan) == {"t0": [(0, 251), (251, 502), (502, 753), (753, 1001)]}
+    assert [shard.device for shard in plan.shards if shard.table == "t0"] == [0, 1, 2, 3]
+    assert rating_ms(task, SOLVER) < 0.8 * rating_ms(task, PLUS)
+
+
+@pytest.mark.parametrize("cost", ["roofline", "torchrec_rating", "gpu,h100"])
+def test_no_plan_is_dearer_than_without_rows(cost):
+    name, _, hardware = cost.partition(",")
+    model = make_cost(name, **({"hardware": hardware} if hardware else {}))
+    for task in (task_of(VARIED, (2**30,) * 3), load_suite("tiny-v1")[0]):
+        with_rows, without = model.evaluate(task, [solver.solve(task, model) for solver in (SOLVER, PLUS)])
+        assert with_rows.total_ms <= without.total_ms * (1 + 1e-12)
+
+
+def test_by_the_rating_the_plan_is_near_the_bound_of_all_even_cuts():
+    task = load_suite("published-v1")[1]
+    found = rating_ms(task, SOLVER)
+    assert found <= 1.04 * rating_bound(task, RATING.constants, "even")
+    assert found < 0.99 * rating_ms(task, PLUS)
+
+
+def test_a_table_that_only_rows_make_fit():
+    """Four columns are the narrowest piece, and take more than a device has."""
+    task = task_of([(1000, 4, 1.0), (10, 4, 1.0)], (8_400, 8_400))
+    with pytest.raises(NoFeasiblePlanError):
+        PLUS.solve(task, RATING)
+    plan = SOLVER.solve(task, RATING)
+    plan.validate(task)
+    assert set(rows_of(task, plan)) >= {"t0"}
+    tight = dataclasses.replace(task, topology=dataclasses.replace(task.topology, memory_bytes=(16_200, 100)))
+    assert rows_of(tight, SOLVER.solve(tight, RATING)) == {}
+
+
+def test_all_tables_may_be_cut_by_rows_and_fill_the_memory():
+    task = task_of([(100, 4, 200.0), (100, 4, 200.0)], (1600, 1600))
+    assert SOLVER.solve(task, RATING).bytes_per_device(task) == [1600, 1600]
+
+
+def test_pieces_are_those_that_torchrec_takes():
+    assert [s.rows for s in even_rows(EmbeddingTable("t", 10, 4), 4)] == [(0, 3), (3, 6), (6, 9), (9, 10)]
+    # Ceil(5 / 4) rows each leave nothing for the last device.
+    assert len(even_rows(EmbeddingTable("t", 5, 4), 4)) == 3
+    task = task_of([(5, 4, 100.0), (1000, 4, 1.0), (1000, 4, 100.0)], (2**30,) * 4)
+    assert [table.name for table in by_gain(task, RATING)] == ["t2", "t1"]
+
+
+def test_costs_of_whole_plans_and_one_device_get_the_plan_without_rows():
+    task = task_of(VARIED, (2**30,) * 3)
+    assert SOLVER.solve(task, CountingRoofline()) == PLUS.solve(task, CountingRoofline())
+    lone = task_of(VARIED, (2**30,))
+    assert SOLVER.solve(lone, RATING) == PLUS.solve(lone, RATING)
+
+
+def test_a_wrong_number_of_kicks_is_refused():
+    with pytest.raises(InputError, match="kicks"):
+        RowWise(kicks=-1)
+
+
+@pytest.mark.torchrec
+def test_torchrec_takes_its_plans():
+    pytest.importorskip("torchrec", reason="needs TorchRec")
+    from baselines.torchrec.estimates import estimate
+    from shardgym.integrations.torchrec import from_torchrec, to_torchrec
+
+    task = task_of([(1000, 64, 300.0), *[(1000, 128, 1.0)] * 8], (2**30,) * 4)
+    plan = SOLVER.solve(task, RATING)
+    exported = to_torchrec(plan, task)
+    assert exported.plan[""]["t0"].sharding_type == "row_wise"
+    assert from_torchrec(exported, task) == plan
+    assert estimate(task, plan)[1] == pytest.approx(RATING.evaluate(task, [plan])[0].total_ms, rel=1e-9)

@@ -8,7 +8,7 @@ import pytest
 from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.costs.gpu.cards import CARDS, card
 from shardgym.costs.gpu.cost import shard_sizes
-from shardgym.costs.gpu.exchange import LINKS, exchange_ms, exchange_topology, ramp_ms, topology_of
+from shardgym.costs.gpu.exchange import LINKS, exchange_ms, exchange_topology, ramp_ms, topology_of, two_step_ms
 from shardgym.costs.gpu.kernels import KERNELS, Work, shard_work
 from shardgym.costs.gpu.reuse import missed_accesses, row_classes
 from shardgym.errors import UnknownNameError
@@ -184,6 +184,106 @@ def test_without_a_card_named_the_topology_names_card_and_links():
     slower = dataclasses.replace(task, topology=dataclasses.replace(topology, intra_bandwidth=1e9))
     assert make_cost("gpu").evaluate(slower, [ShardingPlan.table_wise(slower, [0])])[0].total_ms > own.total_ms
     assert (own.hardware, named.hardware) == ("gpu-modelled", "h100-modelled")
+
+
+def nodes(number, size=4):
+    return dataclasses.replace(topology_of(card("h100"), number * size), fast_domain_size=size)
+
+
+@pytest.mark.parametrize("links", [nodes(1, 8), nodes(8, 1), nodes(1, 1)])
+def test_two_steps_are_one_where_there_is_one_node_or_one_device_in_each(links):
+    widths = np.arange(1.0, links.num_devices + 1)
+    assert two_step_ms(links, widths, 8192, 4).tolist() == exchange_ms(links, widths, 8192, 4).tolist()
+
+
+def test_two_steps_by_hand():
+    """Two nodes of two: a device hands over its columns of two places' samples, then the node those of one peer."""
+    links = dataclasses.replace(
+        nodes(2, 2), intra_bandwidth=1e6, inter_bandwidth=1e5, intra_latency_ms=1.0, inter_latency_ms=2.0
+    )
+    widths = np.array([[30.0, 10.0, 20.0, 20.0]])
+    column = 1000 / 4 * 4
+    inside = 1.0 + column * 2 * np.array([30, 30, 20, 20]) / 1e3 + ramp_ms(np.float64(column * 2 * 20))
+    between = 2.0 + column * 40 / 1e2 + ramp_ms(np.float64(column * 2 * 20))
+    assert two_step_ms(links, widths, 1000, 4)[0] == pytest.approx(inside + between)
+
+
+def test_two_steps_level_the_devices_of_a_node_and_send_fewer_messages():
+    one_wide = np.array([512.0, 0, 0, 0, 128, 128, 128, 128])
+    flat, stepped = (find(nodes(2), one_wide, 65536, 4) for find in (exchange_ms, two_step_ms))
+    assert stepped[0] < 0.5 * flat[0]
+    assert np.ptp(stepped[:4]) == 0
+    narrow = np.full(64, 4.0)
+    small = [find(nodes(16), narrow, 1024, 4)[0] for find in (exchange_ms, two_step_ms)]
+    floors = 1e-3 * np.array([LINKS.slow_floor_us, LINKS.slow_floor_us + LINKS.fast_floor_us])
+    assert (np.array(small) >= floors).all()
+    assert small[1] < 1.1 * floors[1]
+
+
+def test_two_steps_are_never_cheaper_for_more_columns():
+    rng = np.random.default_rng(0)
+    widths = rng.integers(0, 500, (30, 8)).astype(float)
+    more = widths + rng.integers(0, 50, widths.shape)
+    assert (two_step_ms(nodes(2), more, 65536, 4) >= two_step_ms(nodes(2), widths, 65536, 4)).all()
+    with pytest.raises(InputError, match="12 devices are no multiple of 8; exchange='flat'"):
+        two_step_ms(dataclasses.replace(nodes(3), fast_domain_size=8), np.ones(12), 1024, 4)
+
+
+def placed(cost, shards, devices=16, **options):
+    task = ShardingTask((TABLE,), Topology.preset("dgx-h100", devices), 65536, **options)
+    return cost.evaluate(task, [ShardingPlan.of(task, shards)])[0]
+
+
+def test_defaults_are_flat_and_without_ids():
+    plain, two_step, both = (
+        make_cost("gpu", **s) for s in ({}, {"exchange": "two_step"}, {"exchange": "two_step", "ids": True})
+    )
+    assert [c.hardware for c in (plain, two_step, both)] == [
+        "gpu-modelled", "gpu-modelled-two_step", "gpu-modelled-two_step-ids",
+    ]  # fmt: skip
+    assert (plain.settings(), both.settings()) == ({}, {"exchange": "two_step", "ids": True})
+    assert make_cost("gpu", **both.settings()).hardware == both.hardware
+    whole = [Shard.whole(TABLE, 0)]
+    assert placed(plain, whole, 8).per_device.tolist() == placed(two_step, whole, 8).per_device.tolist()
+    assert placed(plain, whole).total_ms != placed(two_step, whole).total_ms
+    assert [len(placed(cost, whole, 8).notes) for cost in (plain, two_step, both)] == [0, 0, 1]
+    with pytest.raises(InputError, match="exchange: expected 'flat' or 'two_step', got 'ring'"):
+        make_cost("gpu", exchange="ring")
+    with pytest.raises(InputError, match="ids"):
+        make_cost("gpu", ids=1)
+
+
+def test_ids_are_received_before_the_forward_pass():
+    """One node of eight: seven peers send 8,192 lengths and ten ids a sample, all of 8 bytes."""
+    found, without = (placed(make_cost("gpu", ids=ids), [Shard.whole(TABLE, 0)], 8).per_device for ids in (True, False))
+    links = exchange_topology(None, Topology.preset("dgx-h100", 8))
+    sizes = np.array([8192, 81920]) * 8.0
+    taken = 3 * links.intra_latency_ms + 7e3 * sizes.sum() / links.intra_bandwidth + ramp_ms(sizes).sum()
+    assert found[0] - without[0] == pytest.approx([0, taken, 0, 0])
+    assert found[1:, [0, 2, 3]] == pytest.approx(without[1:, [0, 2, 3]])
+    assert found[1:, 1] == pytest.approx(without[1:, 1] + taken)  # they wait
+
+
+def test_pieces_of_columns_get_all_ids_and_pieces_of_rows_their_share():
+    rows = TABLE.num_embeddings
+    by_columns = [Shard("t", (0, rows), (32 * n, 32 * n + 32), n) for n in range(2)]
+    by_rows = [Shard("t", (n * rows // 2, (n + 1) * rows // 2), (0, 64), n) for n in range(2)]
+    cost = make_cost("gpu", ids=True)
+    taken = []
+    for shards in ([Shard.whole(TABLE, 0)], by_columns, by_rows):
+        plain = placed(make_cost("gpu"), shards, 8).per_device[:, [0, 3]].sum(axis=1)
+        state = cost.begin(ShardingTask((TABLE,), Topology.preset("dgx-h100", 8), 65536), shards)
+        for number, shard in enumerate(shards):
+            state.add(number, shard.device)
+        taken.append((state.compute_ms().sum(axis=1) - plain)[0])
+        assert state.total() == pytest.approx(placed(cost, shards, 8).total_ms)
+    assert taken[0] == pytest.approx(taken[1])
+    assert 0.5 * taken[0] < taken[2] < 0.98 * taken[0]
+
+
+def test_one_device_exchanges_no_ids():
+    shards = [Shard.whole(TABLE, 0)]
+    assert placed(make_cost("gpu", ids=True), shards, 1).total_ms == placed(make_cost("gpu"), shards, 1).total_ms
 
 
 def test_one_device_exchanges_nothing():

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
+from shardgym.arguments import check_instance
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts, ShardKey
 from shardgym.costs.base import CostModel, PlanCost
 from shardgym.costs.gpu.cards import CARDS, Card, card
-from shardgym.costs.gpu.exchange import exchange_ms, exchange_topology
+from shardgym.costs.gpu.exchange import Algorithm, exchange_ms, exchange_topology, two_step_ms
+from shardgym.costs.gpu.ids import IdWork, id_exchange_ms, id_work
 from shardgym.costs.gpu.kernels import ShardSizes, Work, backward_ms, forward_ms, shard_work
 from shardgym.costs.gpu.reuse import row_classes
 from shardgym.costs.links import ExchangeTimes, after_compute
@@ -36,41 +38,55 @@ class GpuCost(CostModel):
     Args:
         hardware: a key of `shardgym.costs.gpu.cards.CARDS`, which brings its links along. When None, each task's
             topology names device and links.
+        exchange: how pooled values and gradients go between nodes, see `exchange.py`; on one node it does not matter.
+        ids: whether the exchange of ids counts, see `ids.py`. Training that sends the ids of the next step while this
+            one computes hides it. It is part of `PlanCost`'s forward communication; searches and environments see it in
+            the forward compute of a device, as it follows from what the device holds.
 
     Raises:
         UnknownNameError: no such card.
-        InputError: the topology of a task names a device that is no GPU.
+        InputError: another kind of exchange, the topology of a task names a device that is no GPU, or its nodes differ
+            in size and exchanges go in two steps.
     """
 
     name = "gpu"
     version = "1"
     deterministic = True
 
-    def __init__(self, hardware: str | None = None) -> None:
+    def __init__(self, hardware: str | None = None, *, exchange: Algorithm = "flat", ids: bool = False) -> None:
         self._override = hardware
         if hardware is not None:
             card(hardware)
-        self._prices = AdditiveGpu(hardware)
+        if exchange not in get_args(Algorithm):
+            raise InputError(f"exchange: expected 'flat' or 'two_step', got {exchange!r:.40}")
+        check_instance("ids", ids, bool)
+        self._exchange: Algorithm = exchange
+        self._ids = ids
+        self._prices = self.additive()
 
     @property
     def hardware(self) -> str:
-        """Return "CARD-modelled", or "gpu-modelled" when each task names its own."""
-        return f"{self._override or 'gpu'}-modelled"
+        """Return "CARD-modelled", or "gpu-modelled" when each task names its own, with what is set besides."""
+        others = ("-two_step" if self._exchange == "two_step" else "") + ("-ids" if self._ids else "")
+        return f"{self._override or 'gpu'}-modelled{others}"
 
     def settings(self) -> dict[str, Any]:
         """Return the keyword arguments that make this cost model again."""
-        return {} if self._override is None else {"hardware": self._override}
+        given = {"hardware": (self._override, None), "exchange": (self._exchange, "flat"), "ids": (self._ids, False)}
+        return {name: value for name, (value, default) in given.items() if value != default}
 
     def additive(self) -> AdditiveGpu:
         """See `CostModel`."""
-        return AdditiveGpu(self._override)
+        return AdditiveGpu(self._override, exchange=self._exchange, ids=self._ids)
 
     def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         """See `CostModel`."""
         if self._prices.num_tasks > _TASKS_KEPT:
-            self._prices = AdditiveGpu(self._override)
+            self._prices = self.additive()
         per_device = self._prices.plans_ms(task, plans)
         notes = untested(task, self._override or task.topology.device)
+        if self._ids or (self._exchange == "two_step" and task.topology.fast_domain_size < task.num_devices):
+            notes += ("gpu was held against no exchange of ids, and against none in two steps",)
         return [PlanCost(ms, self.name, self.version, self.hardware, notes=notes) for ms in per_device]
 
 
@@ -90,30 +106,52 @@ def untested(task: ShardingTask, hardware: str) -> tuple[str, ...]:
 class AdditiveGpu(AdditiveCosts):
     """The prices of `GpuCost`: latents are the work of shards, by the columns of `Work`.
 
+    With the exchange of ids, the columns of `IdWork` follow, and what they say is part of the forward compute.
+
     Args:
-        hardware: as in `GpuCost`.
+        hardware: as in `GpuCost`, like all others.
+        exchange: how exchanges go between nodes.
+        ids: whether the exchange of ids counts.
     """
 
-    def __init__(self, hardware: str | None = None) -> None:
-        super().__init__(num_latents=len(Work))
+    def __init__(self, hardware: str | None = None, *, exchange: Algorithm = "flat", ids: bool = False) -> None:
+        super().__init__(num_latents=len(Work) + (len(IdWork) if ids else 0))
         self._card = None if hardware is None else card(hardware)
+        self._exchange_ms = exchange_ms if exchange == "flat" else two_step_ms
+        self._ids = ids
 
     def describe(self, task: ShardingTask, keys: Sequence[ShardKey]) -> dict[str, Floats]:
         """See `AdditiveCosts`; a device that is no GPU is an `InputError`."""
         shards = [(task.table(name), rows, columns) for name, rows, columns in keys]
         sizes = shard_sizes(shards, task.batch_size, task.precision, task.optimizer)
-        return {"latents": shard_work(self._card or card_of(task), sizes)}
+        work = shard_work(self._card or card_of(task), sizes)
+        if self._ids:
+            work = np.hstack([work, id_work(exchange_topology(self._card, task.topology), sizes)])
+        return {"latents": work}
 
     def device_ms(self, sums: Floats, counts: Ints) -> Floats:
         """See `AdditiveCosts`."""
         some = np.maximum(counts, 1)
         times = np.stack([forward_ms(sums, some), backward_ms(sums)], axis=-1)
+        if self._ids:
+            times[..., 0] += id_exchange_ms(sums[..., len(Work) :], some)
         return np.where(counts[..., None] > 0, times, 0.0)
 
     def exchange_of(self, task: ShardingTask, compute_ms: Floats, widths: Floats) -> ExchangeTimes:
         """See `AdditiveCosts`."""
         links = exchange_topology(self._card, task.topology)
-        return after_compute(compute_ms, exchange_ms(links, widths, task.batch_size, ELEMENT_BYTES[task.precision]))
+        return after_compute(
+            compute_ms, self._exchange_ms(links, widths, task.batch_size, ELEMENT_BYTES[task.precision])
+        )
+
+    def per_device_ms(self, tasks: int | Ints, sums: Floats, counts: Ints, widths: Floats) -> Floats:
+        """See `AdditiveCosts`; the exchange of ids counts as forward communication here."""
+        phases = super().per_device_ms(tasks, sums, counts, widths)
+        if self._ids:
+            taken = np.where(counts > 0, id_exchange_ms(sums[..., len(Work) :], np.maximum(counts, 1)), 0.0)
+            phases[..., 0] -= taken
+            phases[..., 1] += taken
+        return phases
 
 
 def card_of(task: ShardingTask) -> Card:

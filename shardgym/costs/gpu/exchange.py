@@ -11,6 +11,11 @@ card each. Both kinds of link work at the same time, each GPU takes as long as t
 
 So an exchange of `(floor + ramp) * bandwidth` bytes is half as fast as a large one. All constants but `ramp_bytes` are
 fitted to published collectives by `python benchmarks/published_gpu.py --fit`.
+
+Between nodes there are two ways. *Flat*, every GPU sends to every other one. In *two steps*, GPUs of a node first hand
+each other what is for peers of the same place in other nodes; then each place has an exchange of its own over the
+network (as hierarchical all-to-alls do, and NCCL's PXN for single messages). Messages between nodes are fewer and
+larger, the GPUs of a node share its network cards evenly, and what leaves the node crosses NVLink once more.
 """
 
 from __future__ import annotations
@@ -18,13 +23,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from shardgym.arrays import Floats
 from shardgym.costs.gpu.cards import Card
 from shardgym.costs.links import samples_per_device, transfer_ms
+from shardgym.errors import InputError
 from shardgym.topology import Topology
+
+#: How an all-to-all goes between nodes.
+Algorithm = Literal["flat", "two_step"]
 
 
 @dataclass(frozen=True)
@@ -89,6 +99,40 @@ def exchange_ms(topology: Topology, widths: Floats, batch_size: int, element_byt
     samples = float(samples_per_device(batch_size, topology.num_devices)[0])
     message = widths.mean(axis=-1, keepdims=True) * samples * element_bytes
     return transfer_ms(topology, widths, batch_size, element_bytes) + ramp_ms(message)
+
+
+def two_step_ms(topology: Topology, widths: Floats, batch_size: int, element_bytes: int) -> Floats:
+    """Return the same for an all-to-all in two steps, inside of nodes and then between them, shape (..., D).
+
+    The second step starts on a node when the first one has ended on all of its devices. With one node, or with one
+    device in each, there is one step, and the time is that of `exchange_ms`; arguments as there.
+
+    Raises:
+        InputError: nodes differ in size.
+    """
+    devices, domain = topology.num_devices, topology.fast_domain_size
+    if domain in (1, devices):
+        return exchange_ms(topology, widths, batch_size, element_bytes)
+    if devices % domain:
+        raise InputError(
+            f"an exchange in two steps needs nodes of one size: {devices} devices are no multiple of {domain}; "
+            "exchange='flat' takes any"
+        )
+    nodes = devices // domain
+    # Bytes of one column of the samples of one device.
+    column_bytes = batch_size / devices * element_bytes
+    inside = widths.reshape(*widths.shape[:-1], nodes, domain)
+    of_node = inside.sum(axis=-1, keepdims=True)
+    # Inside: each peer gets the samples of its place in all nodes, of the columns of this device.
+    message = column_bytes * nodes * widths.mean(axis=-1, keepdims=True)
+    sent = column_bytes * nodes * np.maximum((domain - 1) * inside, of_node - inside)
+    first = topology.intra_latency_ms + sent.max(axis=-1) / topology.intra_bandwidth * 1e3 + ramp_ms(message)
+    # Between: each peer gets its own samples, of the columns of the whole node.
+    total = of_node.sum(axis=-2, keepdims=True)
+    sent = column_bytes * np.maximum((nodes - 1) * of_node, total - of_node)[..., 0]
+    message = column_bytes * domain * widths.mean(axis=-1, keepdims=True)
+    second = topology.inter_latency_ms + sent / topology.inter_bandwidth * 1e3 + ramp_ms(message)
+    return np.repeat(first + second, domain, axis=-1)
 
 
 def ramp_ms(message_bytes: Floats, links: LinkConstants = LINKS) -> Floats:

@@ -17,7 +17,7 @@ import json
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from published_models import GROUPS, Constants, fit, ratios
 from published_rows import Row, read_rows
 from tabulate import tabulate
 
+from shardgym.arrays import Floats
 from shardgym.costs.gpu.cards import card
 from shardgym.costs.gpu.cost import shard_sizes
 from shardgym.costs.gpu.kernels import backward_ms, forward_ms, shard_work
@@ -38,6 +39,8 @@ BEGIN, END = "<!-- begin: python benchmarks/published_gpu.py --page -->", "<!-- 
 KERNELS = ("fused", "host memory", "cached")
 #: Fewest rows of a source whose order says anything.
 _FEWEST = 3
+#: Kendall's tau over the rows of a source that is aimed at.
+_GOOD_TAU = 0.9
 
 
 class Held(NamedTuple):
@@ -101,25 +104,99 @@ def _groups(held: Sequence[Held], key: Callable[[Row], str], header: str) -> str
     return tabulate(table, columns, tablefmt="github", disable_numparse=True)
 
 
-def _by_source(held: Sequence[Held]) -> str:
-    """Return errors and Kendall's tau between prediction and publication of each source."""
-    stats: Any = import_extra("scipy.stats", "rank correlations")
-    by: dict[str, list[Held]] = defaultdict(list)
+class Series(NamedTuple):
+    """Rows of one source, all with times or all with bandwidths.
+
+    Attributes:
+        source: that published them.
+        rows: at least `_FEWEST` different figures.
+        published: figures.
+        predicted: with constants fitted without the source.
+    """
+
+    source: str
+    rows: list[Row]
+    published: Floats
+    predicted: Floats
+
+    def tau(self, without: int | None = None) -> float:
+        """Return Kendall's tau between publication and prediction, of all rows or of all but one."""
+        stats: Any = import_extra("scipy.stats", "rank correlations")
+        chosen = np.arange(len(self.rows)) != without
+        return float(stats.kendalltau(self.published[chosen], self.predicted[chosen]).statistic)
+
+
+def _series(held: Sequence[Held]) -> Iterator[Series]:
+    by: dict[tuple[str, bool], list[Held]] = defaultdict(list)
     for item in held:
         if item.apart is not None:
-            by[item.row.source].append(item)
-    table = []
-    for source, items in sorted(by.items()):
-        errors = [_error(item.apart) for item in items if item.apart is not None]
-        timed = [item for item in items if item.row.time_us]
-        taus = []
-        for chosen in (timed, [item for item in items if not item.row.time_us]):
-            published = [item.row.time_us or item.row.gbps for item in chosen]
-            predicted = [value * (item.apart or 0.0) for item, value in zip(chosen, published, strict=True)]
-            if len(set(published)) >= _FEWEST:
-                taus.append(float(stats.kendalltau(published, np.round(predicted, 6)).statistic))
-        table.append([source, len(items), _percent(errors), ", ".join(f"{tau:.2f}" for tau in taus) or "-"])
+            by[item.row.source, not item.row.time_us].append(item)
+    for (source, _), items in sorted(by.items()):
+        published = np.array([item.row.time_us or item.row.gbps for item in items])
+        if len(set(published.tolist())) >= _FEWEST:
+            predicted = np.round(published * np.array([item.apart for item in items]), 6)
+            yield Series(source, [item.row for item in items], published, predicted)
+
+
+def _by_source(held: Sequence[Held]) -> str:
+    """Return errors and Kendall's tau between prediction and publication of each source."""
+    by: dict[str, list[float]] = defaultdict(list)
+    for item in held:
+        if item.apart is not None:
+            by[item.row.source].append(_error(item.apart))
+    taus: dict[str, list[str]] = defaultdict(list)
+    for series in _series(held):
+        taus[series.source].append(f"{series.tau():.2f}")
+    table = [[name, len(errors), _percent(errors), ", ".join(taus[name]) or "-"] for name, errors in sorted(by.items())]
     columns = ["source", "predicted rows", "error, source left out", "Kendall's tau"]
+    return tabulate(table, columns, tablefmt="github", disable_numparse=True)
+
+
+def _out_of_order(held: Sequence[Held]) -> str:
+    """Return, of sources whose order is not predicted well, which pairs of rows that is and whether one row does it."""
+    table = []
+    for series in _series(held):
+        if series.tau() >= _GOOD_TAU:
+            continue
+        pairs = [
+            (a, b) for a in range(len(series.rows)) for b in range(a) if series.published[a] != series.published[b]
+        ]
+        signs = [
+            np.sign((series.published[a] - series.published[b]) * (series.predicted[a] - series.predicted[b]))
+            for a, b in pairs
+        ]
+        apart = [
+            float(max(series.published[a], series.published[b]) / min(series.published[a], series.published[b]) - 1)
+            for (a, b), sign in zip(pairs, signs, strict=True)
+            if sign < 0
+        ]
+        without = [series.tau(row) for row in range(len(series.rows))]
+        worst = int(np.nanargmax(without))
+        table.append(
+            [series.source, len(series.rows), f"{series.tau():.2f}", len(pairs), signs.count(0), len(apart),
+             _percent(apart), f"{without[worst]:.2f} ({series.rows[worst].id})"]
+        )  # fmt: skip
+    columns = [
+        "source", "rows", "Kendall's tau", "pairs", "predicted equal", "predicted the other way", "these differ by",
+        "tau without one row",
+    ]  # fmt: skip
+    return tabulate(table, columns, tablefmt="github", disable_numparse=True)
+
+
+def _left_to_fit(held: Sequence[Held]) -> str:
+    """Return what the constants of kernels rest on when a source is left out, and the error that this leaves."""
+    table = []
+    for group, name in (("kernels", "in the GPU's memory"), ("host", "in the host's memory")):
+        kinds, constants = GROUPS[group]
+        items = [item for item in held if item.row.kind in kinds]
+        by_source = []
+        for source in sorted({item.row.source for item in items}):
+            errors = [_error(i.apart) for i in items if i.row.source == source and i.apart is not None]
+            left = sum(item.row.source != source for item in items)
+            table.append([name, source, len(errors), f"{left} for {len(constants)} constants", _percent(errors)])
+            by_source.append(statistics.median(errors))
+        table.append([name, "every source counted once", len(items), "-", _percent(by_source)])
+    columns = ["rows", "source left out", "rows of it", "left to fit to", "error"]
     return tabulate(table, columns, tablefmt="github", disable_numparse=True)
 
 
@@ -177,6 +254,8 @@ def tables(held: Sequence[Held]) -> str:
         "### Exchanges", _groups(exchanges, lambda row: row.gpu, "GPU"),
         _groups(exchanges, _message, "size"), _groups(exchanges, _span, "span"),
         "### By source", _by_source(held),
+        "### Sources whose order is not predicted well", _out_of_order(held),
+        "### What kernels are fitted to when a source is left out", _left_to_fit(held),
         "### All rows", _all_rows(held),
     ]  # fmt: skip
     return "\n\n".join(parts)
@@ -189,7 +268,7 @@ _KIND_OF_GOAL = {**dict.fromkeys(KERNELS, "kernels (goal: 15 %)"), "exchange": "
 
 
 def collected(folder: Path, hardware: str) -> str:
-    """Return the errors of the model on shard sets that `shardgym collect` measured, by role of the samples."""
+    """Return errors and order of the model on shard sets that `shardgym collect` measured, by role of the samples."""
     from shardgym.costs.simulator.sample_files import read_compute
 
     samples, gpu = read_compute(folder), card(hardware)
@@ -211,11 +290,15 @@ def collected(folder: Path, hardware: str) -> str:
     work = np.stack(sums)
     times = np.stack([forward_ms(work, samples.counts.astype(np.float64)), backward_ms(work)], axis=1)
     ratio = times / samples.ms
+    stats: Any = import_extra("scipy.stats", "rank correlations")
     rows = []
     for role in dict.fromkeys(samples.labels.role.tolist()):
-        errors = np.abs(ratio[samples.labels.role == role] - 1)
-        rows.append([role, len(errors), *(f"{100 * error:.1f} %" for error in np.median(errors, axis=0))])
-    return tabulate(rows, ["role", "samples", "forward", "backward"], tablefmt="github")
+        chosen = samples.labels.role == role
+        errors = np.median(np.abs(ratio[chosen] - 1), axis=0)
+        tau = stats.kendalltau(samples.ms[chosen].sum(axis=1), times[chosen].sum(axis=1)).statistic
+        rows.append([role, int(chosen.sum()), *(f"{100 * error:.1f} %" for error in errors), f"{tau:.2f}"])
+    columns = ["role", "samples", "forward", "backward", "Kendall's tau"]
+    return tabulate(rows, columns, tablefmt="github", disable_numparse=True)
 
 
 # --- command line -----------------------------------------------------------------------------------------------------

@@ -76,6 +76,39 @@ def test_rows_of_another_file_are_predicted_and_change_nothing(published, tmp_pa
     assert found["X1"] == pytest.approx(6.4787 * of_g022)
 
 
+def test_what_a_gpu_was_measured_at_is_one_more_source(published, tmp_path, capsys):
+    """A collection of modelled data, in the files that `collect` writes, is predicted by its own card alone."""
+    pytest.importorskip("pyarrow", reason="Parquet files need pyarrow")
+    from shardgym.collection.run import collect
+
+    script, _ = published
+    collect(tmp_path, device="modelled:h100", preset="quick", compute=24, comm=0, repeat_share=0.0)
+    errors = {}
+    for hardware in ("h100", "v100"):
+        assert script.main(["--collected", str(tmp_path), "--hardware", hardware]) == 0
+        lines = [line.strip("| ").split() for line in capsys.readouterr().out.splitlines()[2:]]
+        assert {line[0] for line in lines} == {"oracle", "test"}
+        assert sum(int(line[2]) for line in lines) == 24
+        errors[hardware] = max(float(line[n]) for line in lines for n in (4, 7))
+        if hardware == "h100":
+            assert all(float(line[-1]) > 0.98 for line in lines)
+    assert errors["h100"] < 1.0 < errors["v100"]
+    assert script.main(["--collected", str(tmp_path / "none")]) == 2
+    assert script.main(["--collected", str(tmp_path), "--hardware", "h1000"]) == 2
+
+
+def test_what_is_out_of_order_is_counted(published):
+    """Two of six pairs are predicted the other way; without the second row none is."""
+    script, held = published
+    times = [10.0, 40.0, 20.0, 30.0]
+    rows = [dataclasses.replace(held[0].row, id=f"X{n}", time_us=t) for n, t in enumerate(times)]
+    predicted = [1.0, 1.5, 2.0, 3.0]
+    mine = [script.Held(row, 1.0, p / row.time_us, "") for row, p in zip(rows, predicted, strict=True)]
+    line = script._out_of_order(mine).splitlines()[2]
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells[1:] == ["4", "0.33", "6", "0", "2", "67 %", "1.00 (X1)"]
+
+
 def test_a_page_without_its_marks_is_refused(published):
     script, _ = published
     with pytest.raises(script.InputError, match="expected the lines"):

@@ -11,7 +11,8 @@ from tabulate import tabulate
 
 from shardgym.conformance.calls import SolverCall, watch_call
 from shardgym.conformance.cases import Case, feasible_cases, infeasible_cases, long_case
-from shardgym.costs.base import CostModel, judges_closed, make_cost
+from shardgym.costs.base import CostModel, make_cost
+from shardgym.costs.judge_guard import judges_closed
 from shardgym.errors import NO_PLAN, InputError
 from shardgym.plan import ShardingPlan, cover_problems, memory_problems
 from shardgym.registry import construct

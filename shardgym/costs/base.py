@@ -6,10 +6,7 @@ import abc
 import inspect
 import math
 import numbers
-import os
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
@@ -162,6 +159,12 @@ class PlanCost(Record):
         return float(self.device_ms.max())
 
     @property
+    def phases(self) -> dict[str, Floats]:
+        """Times of every phase by device, each of shape (D,): "ids" where a cost has it, then those of `PHASES`."""
+        ids = {"ids": np.array(self.ids_ms)} if self.ids_ms else {}
+        return ids | dict(zip(PHASES, self.per_device.T, strict=True))
+
+    @property
     def slowest_device(self) -> int:
         """The device that sets `total_ms`."""
         return int(self.device_ms.argmax())
@@ -204,9 +207,12 @@ class CostModel(abc.ABC):
         version: changes whenever the same plan may get another cost.
         deterministic: whether the same plan always gets the same cost.
         hardware: tag of the hardware that the times are of; a class attribute will do where it is always the same.
+        limits: of a cost that measures: the largest numbers that somebody else's records may give its settings, by
+            name. `verify` obeys no larger ones by itself.
     """
 
     how_to_get: ClassVar[str] = "make_cost(name) makes one"
+    limits: ClassVar[Mapping[str, float]] = {}
 
     name: ClassVar[str]
     version: ClassVar[str]
@@ -370,74 +376,3 @@ def make_cost(name: str, **settings: Any) -> CostModel:
     if lacking:
         raise InputError(f"cost '{name}' lacks {', '.join(lacking)}: {remedy}")
     return model
-
-
-# Judges are closed while a run goes on. The harness hands solvers an oracle, but the weights of a simulated judge ship
-# with the package, so a solver could make the judge by itself. Inside of `judges_closed` that is an error: in every
-# thread of this process, and in processes that inherit its environment. Only the thread that scores, inside of
-# `judging`, may make and query a judge. This guards against accidents and is no sandbox: nothing stops code that reads
-# the weights without the public calls, or starts a process with another environment.
-
-#: Set while judges are closed; an environment variable, so that child processes inherit it.
-_VARIABLE = "SHARDGYM_JUDGES_CLOSED"
-
-_inherited = _VARIABLE in os.environ
-_lock = threading.Lock()
-_num_runs = 0  # of this process that keep judges closed
-
-
-class _Thread(threading.local):
-    """Whether the calling thread scores. Other than context variables, threads never inherit it."""
-
-    scores = False
-
-
-_thread = _Thread()
-
-
-@contextmanager
-def judges_closed() -> Iterator[Callable[[], AbstractContextManager[None]]]:
-    """Refuse judges inside of the block, and yield `judging`, in which the calling thread may make and query one.
-
-    Where judges are closed already, `judging` opens nothing: a solver could otherwise have a run of its own score its
-    plans.
-    """
-    global _num_runs
-    judging = _judging if _is_open() else nullcontext
-    with _lock:
-        _num_runs += 1
-        os.environ[_VARIABLE] = "1"
-    try:
-        yield judging
-    finally:
-        with _lock:
-            _num_runs -= 1
-            if not _num_runs and not _inherited:
-                os.environ.pop(_VARIABLE, None)
-
-
-@contextmanager
-def _judging() -> Iterator[None]:
-    before = _thread.scores
-    _thread.scores = True
-    try:
-        yield
-    finally:
-        _thread.scores = before
-
-
-def require_open(what: str) -> None:
-    """Raise `InputError` while judges are closed to the calling thread.
-
-    Args:
-        what: the judge, for the message, e.g. "the simulator with role='judge'".
-    """
-    if not _is_open():
-        raise InputError(
-            f"{what} scores plans: a solver may query the oracle that it is given, not this; "
-            "until the run that goes on has ended, only that run may ask it"
-        )
-
-
-def _is_open() -> bool:
-    return not _inherited and (not _num_runs or _thread.scores)

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from shardgym.arguments import check_dict, check_int, check_list, check_name, describe
-from shardgym.costs.base import CostModel, judges_closed, make_cost
+from shardgym.costs.base import CostModel, make_cost
+from shardgym.costs.judge_guard import judges_closed
 from shardgym.errors import InputError
 from shardgym.evaluation.result import RECORDS, Result, RunInfo, TaskSequence, read_records, write_task
 from shardgym.evaluation.scoring import Judge

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from shardgym import InputError
-from shardgym.costs.base import judges_closed, require_open
+from shardgym.costs.judge_guard import judges_closed, require_open
 
 VARIABLE = "SHARDGYM_JUDGES_CLOSED"
-ASK = "from shardgym.costs.base import require_open; require_open('it')"
+ASK = "from shardgym.costs.judge_guard import require_open; require_open('it')"
 
 
 def is_open() -> bool:
@@ -121,7 +121,7 @@ def test_a_child_process_finds_them_closed_also_while_a_plan_is_scored():
 
 
 def test_a_run_in_a_child_process_of_a_run_cannot_open_them():
-    code = f"from shardgym.costs.base import judges_closed\nwith judges_closed() as judging, judging(): {ASK}"
+    code = f"from shardgym.costs.judge_guard import judges_closed\nwith judges_closed() as judging, judging(): {ASK}"
     with judges_closed():
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "InputError: it scores plans" in done.stderr

@@ -73,6 +73,10 @@ class FbgemmCost(CostModel):
 
     name: ClassVar[str] = "fbgemm"
     deterministic: ClassVar[bool] = False
+    #: Several times what any board of ours was measured with.
+    limits: ClassVar[Mapping[str, float]] = {
+        "workers": 16, "rounds": 50, "warmups": 20, "iterations": 50, "timeout_s": 600, "seed": 2**32 - 1,
+    }  # fmt: skip
 
     def __init__(
         self,

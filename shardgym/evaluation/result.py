@@ -56,7 +56,8 @@ class Result(Record):
         made_from: the name that `solver` is a label for; None when it is the name.
         solver_settings: keyword arguments it was made with.
         resolved_settings: all arguments of its class, defaults too; None in older records.
-        source_digest: SHA-256 of the file that its class is defined in; "" where there is none, and in older records.
+        source_digest: of the files that its class is written in, see `source.py`, "2:" first; without that, as in older
+            records, SHA-256 of the file of its class. "" where there is none.
         weights_digest: SHA-256 of the weights that a learned solver solved with; "" for others, and in older records.
         training_time_s: seconds that these weights took to train; no part of `solve_time_s`. None where not known.
         seed: given to the solver.
@@ -94,7 +95,7 @@ class Result(Record):
     made_from: Label | None = None
     solver_settings: Settings = Field(default_factory=dict)
     resolved_settings: Settings | None = None
-    source_digest: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    source_digest: Annotated[str, Field(pattern=r"^((2:)?[0-9a-f]{64})?$")] = ""
     weights_digest: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     training_time_s: Annotated[float, Field(ge=0)] | None = None
     cpu_time_s: Annotated[float, Field(ge=0)] | None = None

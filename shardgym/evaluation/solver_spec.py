@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import inspect
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, cast
 
 from shardgym.arguments import check_dict, check_list, describe
@@ -157,11 +155,3 @@ def _json_ready(value: Any) -> Any:
     except (TypeError, ValueError, RecursionError):
         return short_repr(value)
     return value
-
-
-def source_digest(cls: type[Any]) -> str:
-    """Return the SHA-256 of the file that a class is defined in; "" where there is none, e.g. in a notebook."""
-    try:
-        return hashlib.sha256(Path(inspect.getfile(cls)).read_bytes()).hexdigest()
-    except (OSError, TypeError):
-        return ""

@@ -16,7 +16,8 @@ from shardgym.arguments import describe
 from shardgym.costs.base import CostModel
 from shardgym.errors import NO_PLAN, InfeasiblePlanError, InputError, one_line
 from shardgym.evaluation.result import Status
-from shardgym.evaluation.solver_spec import SolverSpec, resolved_settings, source_digest
+from shardgym.evaluation.solver_spec import SolverSpec, resolved_settings
+from shardgym.evaluation.source import RULE, file_digest, source_digest
 from shardgym.plan import ShardingPlan
 from shardgym.provenance import utc_now
 from shardgym.solver import Solver, call_solver, check_ready, warm_up
@@ -59,16 +60,24 @@ class SolverFacts:
 
     Attributes:
         settings: all arguments that its class was called with, defaults too.
-        source_digest: SHA-256 of the file that its class is defined in; "" where there is none.
+        source_digest: of the files that it is written in, see `source.py`; "" where there are none.
+        file_digest: SHA-256 of the file that its class is defined in: the source digest of older records.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
     source_digest: str = ""
+    file_digest: str = ""
 
     @classmethod
     def of(cls, solver: Solver, settings: Mapping[str, Any]) -> SolverFacts:
         """Look at a solver that was made with settings."""
-        return cls(resolved_settings(type(solver), settings), source_digest(type(solver)))
+        made_by = type(solver)
+        return cls(resolved_settings(made_by, settings), source_digest(made_by), file_digest(made_by))
+
+    def differs_from(self, recorded: str) -> bool:
+        """Say whether the source digest of a record is another one, by the rule that the record was made with."""
+        now = self.source_digest if recorded.startswith(RULE) else self.file_digest
+        return bool(recorded) and bool(now) and recorded != now
 
 
 @dataclass(frozen=True)

@@ -152,9 +152,9 @@ def open_store(
 
 
 def _of_changed_sources(results: Sequence[Result], hosts: Sequence[SolverHost]) -> list[Result]:
-    """Return the records that solvers of this run made when the file of their class was another."""
-    now = {host.spec.title: host.facts.source_digest for host in hosts}
-    return [r for r in results if r.source_digest and r.source_digest != now.get(r.solver, r.source_digest)]
+    """Return the records that solvers of this run made when the files that they are written in were others."""
+    now = {host.spec.title: host.facts for host in hosts}
+    return [r for r in results if r.solver in now and now[r.solver].differs_from(r.source_digest)]
 
 
 def _check_ranks(store: Store, run: RunInfo) -> None:

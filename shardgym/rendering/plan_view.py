@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from tabulate import tabulate
@@ -14,9 +15,14 @@ from shardgym.rendering.remedies import memory_remedies
 from shardgym.task import ShardingTask
 from shardgym.units import format_bytes
 
-_PHASES = ("fwd comp", "fwd comm", "bwd comm", "bwd comp")
-_PHASE_MARKS = "█▓▒░"
-_PHASE_MARKS_ASCII = "FfbB"
+#: How phases are called, and their marks in bars: drawn, and in ASCII.
+_PHASES = {
+    "ids": ("ids", "▚", "i"),
+    "forward_compute": ("fwd comp", "█", "F"),
+    "forward_comm": ("fwd comm", "▓", "f"),
+    "backward_comm": ("bwd comm", "▒", "b"),
+    "backward_compute": ("bwd comp", "░", "B"),
+}
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
@@ -64,8 +70,8 @@ def render_plan(
             break
     lines = [wrapped(heading), "", table, "", *map(wrapped, describe_bottleneck(task, plan, times))]
     if times is not None:
-        marks = _PHASE_MARKS_ASCII if ascii_only else _PHASE_MARKS
-        phases = ", ".join(f"{mark} {name}" for mark, name in zip(marks, _PHASES, strict=True))
+        marks = _marks(times, ascii_only)
+        phases = ", ".join(f"{mark} {_PHASES[phase][0]}" for phase, mark in marks.items())
         noise = f", standard error {100 * times.noise:.1f} %" if times.noise else ""
         lines.append(wrapped(
             f"cost: {times.cost} {times.version} on {times.hardware}, {times.origin}{noise}; time bars: {phases}"
@@ -96,15 +102,14 @@ def _device_table(
         if detail.bar_width:
             cells["bar"] = bar(share, detail.bar_width, ascii_only)
         if cost is not None:
-            times = [float(ms) for ms in cost.per_device[device]]
-            if detail.phases and cost.ids_ms:
-                cells["ids"] = f"{cost.ids_ms[device]:.3f}"
+            times = {phase: float(ms[device]) for phase, ms in cost.phases.items()}
             if detail.phases:
-                cells |= {phase: f"{ms:.3f}" for phase, ms in zip(_PHASES, times, strict=True)}
+                cells |= {_PHASES[phase][0]: f"{ms:.3f}" for phase, ms in times.items()}
             cells["total ms"] = f"{cost.device_ms[device]:.3f}"
             if detail.bar_width:
                 longest = cost.total_ms or 1.0
-                cells["time"] = phase_bar([ms / longest for ms in times], detail.bar_width, ascii_only)
+                shares = {mark: times[phase] / longest for phase, mark in _marks(cost, ascii_only).items()}
+                cells["time"] = phase_bar(shares, detail.bar_width)
         rows.append(cells)
     align = ["left" if header in ("bar", "time") else "right" for header in rows[0]]
     return tabulate(rows, "keys", "simple", colalign=align, disable_numparse=True)
@@ -138,12 +143,17 @@ def bar(share: float, width: int, ascii_only: bool = False) -> str:
     return ("█" * full + partial).ljust(width, "·")
 
 
-def phase_bar(shares: list[float], width: int, ascii_only: bool = False) -> str:
-    """Return a bar of `width` characters for a sum of 1, each of at most four phases in its own character."""
-    marks = _PHASE_MARKS_ASCII if ascii_only else _PHASE_MARKS
+def _marks(cost: PlanCost, ascii_only: bool) -> dict[str, str]:
+    """Return the marks of the phases that are part of a device's time, in their order; hidden ids are none."""
+    shown = [phase for phase in cost.phases if phase != "ids" or not cost.ids_hidden]
+    return {phase: _PHASES[phase][2 if ascii_only else 1] for phase in shown}
+
+
+def phase_bar(shares: Mapping[str, float], width: int) -> str:
+    """Return a bar of `width` characters for a sum of 1, each share in its own character."""
     text = ""
     edge = 0.0
-    for mark, share in zip(marks, shares, strict=False):
+    for mark, share in shares.items():
         edge += share
         text += mark * (round(min(edge, 1.0) * width) - len(text))
     return text.ljust(width)

@@ -7,7 +7,7 @@ import re
 import pytest
 from evaluation_toys import CountCost, toy_tasks
 
-from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology
+from shardgym import EmbeddingTable, PlanCost, Shard, ShardingPlan, ShardingTask, Topology
 from shardgym.rendering import render_diff, render_plan, render_shards
 from shardgym.rendering.plan_diff import table_changes
 from shardgym.rendering.plan_view import bar, phase_bar
@@ -28,8 +28,20 @@ def test_bars_fill_in_proportion():
 
 
 def test_stacked_bars_have_one_character_per_phase():
-    assert phase_bar([0.25, 0.25, 0.25, 0.25], 8, ascii_only=True) == "FFffbbBB"
-    assert phase_bar([0.5, 0, 0, 0.25], 4, ascii_only=True) == "FFB "
+    assert phase_bar({"F": 0.25, "f": 0.25, "b": 0.25, "B": 0.25}, 8) == "FFffbbBB"
+    assert phase_bar({"F": 0.5, "f": 0, "b": 0, "B": 0.25}, 4) == "FFB "
+
+
+@pytest.mark.parametrize(
+    ("hidden", "legend", "stacked"), [(False, "i ids, F fwd comp", "iiFFFF"), (True, "bars: F", "FFFFFF")]
+)
+def test_ids_are_the_first_part_of_a_bar_unless_they_are_hidden(hidden, legend, stacked):
+    """Device 0 takes 1.5 ms, a third of it for ids."""
+    cost = PlanCost([[1.0, 0, 0, 0], [0.5, 0, 0, 0]], "toy", "1", "toy", ids_ms=(0.5, 0.25), ids_hidden=hidden)
+    text = render_plan(TASK, HALVES, cost, width=200, ascii_only=True)
+    assert legend in text
+    (line,) = (line for line in text.splitlines() if line.strip().startswith("0 "))
+    assert line.split()[-1] == "".join(4 * mark for mark in stacked)
 
 
 @pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 * 2**30, "5.0 GiB")])

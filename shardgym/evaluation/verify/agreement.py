@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardgym.arrays import Floats
-from shardgym.costs.base import PHASES, PlanCost
+from shardgym.costs.base import PlanCost
 
 #: Of deterministic figures: other processors and libraries round the last digits differently.
 EXACT = 1e-6
@@ -55,21 +55,23 @@ beside it. Records of run.json that are missing are named, and so are a file wit
 are of several sessions."""
 
 #: What a deterministic model says about its times besides them.
-_DETERMINISTIC_LABELS = ("compute", "communication", "repeats", "reason", "notes")
+_DETERMINISTIC_LABELS = ("compute", "communication", "repeats", "reason", "notes", "ids_hidden")
 #: What settings and machine decide of a measurement; its notes tell of that one measurement alone.
-_MEASURED_LABELS = ("compute", "communication", "repeats")
+_MEASURED_LABELS = ("compute", "communication", "repeats", "ids_hidden")
 
 
 def deterministic_problem(old: PlanCost, new: PlanCost) -> str | None:
     """Return what differs between a stored and a fresh cost of a deterministic model; None when they agree."""
     if not math.isclose(old.total_ms, new.total_ms, rel_tol=EXACT):
         return f"stored {old.total_ms:.6g} ms, recomputed {new.total_ms:.6g} ms"
-    differs = ~np.isclose(old.per_device, new.per_device, rtol=EXACT, atol=0)
-    if differs.any():
-        device, phase = (int(x) for x in np.argwhere(differs)[0])
-        stored = old.per_device[device, phase]
-        fresh = new.per_device[device, phase]
-        return f"{PHASES[phase]} of device {device}: stored {stored:.6g} ms, recomputed {fresh:.6g} ms"
+    if old.phases.keys() != new.phases.keys():
+        return _other_phases(old, new)
+    for phase, stored in old.phases.items():
+        fresh = new.phases[phase]
+        differs = ~np.isclose(stored, fresh, rtol=EXACT, atol=0)
+        if differs.any():
+            device = int(differs.argmax())
+            return f"{phase} of device {device}: stored {stored[device]:.6g} ms, recomputed {fresh[device]:.6g} ms"
     if not math.isclose(old.noise, new.noise, rel_tol=EXACT):
         return f"noise: stored {old.noise:g}, now {new.noise:g}"
     return _label_problem(old, new, _DETERMINISTIC_LABELS)
@@ -158,17 +160,24 @@ def _label_problem(old: PlanCost, new: PlanCost, labels: Sequence[str]) -> str |
 
 def _shift_problem(old: PlanCost, new: PlanCost) -> str | None:
     """Return which phase or device has another part of the time than it had."""
-    phases = [_shares(cost.per_device.sum(axis=0), whole=float(cost.per_device.sum())) for cost in (old, new)]
+    if old.phases.keys() != new.phases.keys():
+        return _other_phases(old, new)
+    sums = [np.array([times.sum() for times in cost.phases.values()]) for cost in (old, new)]
+    phases = [_shares(own, whole=float(own.sum())) for own in sums]
     devices = [_shares(cost.device_ms, whole=cost.total_ms) for cost in (old, new)]
     names = [f"device {device}" for device in range(len(old.per_device))]
     for what, part_names, (before, now) in (
-        ("of the times", PHASES, phases),
+        ("of the times", list(old.phases), phases),
         ("of the slowest device", names, devices),
     ):
         worst = int(np.abs(before - now).argmax())
         if abs(before[worst] - now[worst]) > SHIFT:
             return f"{part_names[worst]} is {before[worst]:.0%} {what} that are stored and {now[worst]:.0%} now"
     return None
+
+
+def _other_phases(old: PlanCost, new: PlanCost) -> str:
+    return f"phases: stored {', '.join(old.phases)}, now {', '.join(new.phases)}"
 
 
 def _shares(times: Floats, whole: float) -> Floats:

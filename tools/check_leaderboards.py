@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     bad = 0
     for folder in folders:
         try:
-            report = verify(folder / RECORDS, solve=True, budget_s=60 * options.minutes / len(folders))
+            report = verify(folder / RECORDS, solve=True, solve_budget_s=60 * options.minutes / len(folders))
         except ShardGymError as error:
             print(f"{folder}: {error}")
             bad += 1

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import click
@@ -32,6 +35,7 @@ from shardgym.evaluation.result import RECORDS, Result, RunInfo, read_records, r
 from shardgym.evaluation.runner import TIMEOUT_S
 from shardgym.evaluation.store import ERRORS
 from shardgym.evaluation.verify import RULE, RecordCheck
+from shardgym.evaluation.verify.limits import FLAG
 from shardgym.evaluation.verify.solve_again import TIMEOUT_S as VERIFY_TIMEOUT_S
 from shardgym.files import write_whole
 from shardgym.leaderboard import load_boards, rank, render
@@ -115,7 +119,7 @@ def run(
     which is recorded as an error, and the run goes on.
 
     --resume: 'missing' solves what has no record (default), 'failed' also solves again what failed, 'changed' what was
-    made by another source file of the solver, 'all' starts afresh and moves the old records aside, 'none' only reports
+    made by other source files of the solver, 'all' starts afresh and moves the old records aside, 'none' only reports
     what is there. A stored plan is used again even if the code of its solver has changed since, which is said.
 
     Exit code 1 when a solver raised or returned nonsense, when a plan could not be scored, or when nothing was solved
@@ -226,10 +230,25 @@ def drop(path: Path, solvers: tuple[str, ...], seeds: tuple[int, ...], limit: in
     "--timeout", type=positive_number, default=VERIFY_TIMEOUT_S, metavar="SECONDS",
     help="With --solve: a solver that takes longer for a plan is stopped, and not checked.",
 )  # fmt: skip
+@click.option(
+    "--minutes", type=positive_number, metavar="X",
+    help="For all of it: what is not verified by then is named, and the exit code is 1.",
+)  # fmt: skip
+@click.option(
+    FLAG, "beyond_limits", is_flag=True,
+    help="Measure as much as records ask for: their settings of a judge that measures, and their tasks, have limits.",
+)  # fmt: skip
 @click.option("-q", "--quiet", is_flag=True, help="The verdict of each path, and what is wrong; no progress.")
 @json_option
 def verify(
-    paths: tuple[str, ...], trust: tuple[str, ...], solve: bool, timeout: float, quiet: bool, as_json: bool
+    paths: tuple[str, ...],
+    trust: tuple[str, ...],
+    solve: bool,
+    timeout: float,
+    minutes: float | None,
+    beyond_limits: bool,
+    quiet: bool,
+    as_json: bool,
 ) -> int:
     """Score stored plans again and compare with their records.
 
@@ -242,18 +261,26 @@ def verify(
     plan, or fail in the same way, which checks failures too; not with a time limit or a measured oracle. With --quiet
     every path is verified by itself and gets one line, its verdict, and lines for what fails or is missing.
 
+    Files may not ask for anything: records whose judge measures with more rounds, steps, processes or seconds than any
+    board of ours, or whose task is larger than is measured in minutes, are skipped, and the line says what exceeds
+    which limit.
+
     Exit code 1 when any record disagrees, is damaged or is not of the run in run.json, when a solver's measured costs
-    are consistently off, or when of a file nothing could be verified. The footer says "partly verified", with exit
-    code 0, when records were skipped, when there are failures that were not checked, or when records of the run or
-    run.json are missing.
+    are consistently off, when of a file nothing could be verified, or when the time is over before all is done. The
+    footer says "partly verified", with exit code 0, when records were skipped, when there are failures that were not
+    checked, or when records of the run or run.json are missing.
     """
+    end = math.inf if minutes is None else time.monotonic() + 60 * minutes
+    check: Callable[..., VerifyReport] = functools.partial(
+        verify_records, trust=trust, solve=solve, timeout_s=timeout, obey_limits=not beyond_limits
+    )
     if quiet and not as_json:
         record_files(paths)  # a path that does not exist is told before time is spent on the others
-        reports = [_verify_quietly(path, trust, solve, timeout) for path in dict.fromkeys(paths)]
+        reports = [_verify_quietly(path, check, end) for path in dict.fromkeys(paths)]
     else:
         # What a solver prints is not part of the result.
         with contextlib.redirect_stdout(sys.stderr), log_to_stderr(info=not as_json):
-            report = verify_records(paths, trust=trust, solve=solve, timeout_s=timeout, progress=not as_json)
+            report = check(paths, budget_s=_seconds_until(end), progress=not as_json)
         reports = [report]
         if as_json:
             print_json(report.to_dict())
@@ -265,10 +292,14 @@ def verify(
     return 0 if all(report.ok for report in reports) else 1
 
 
-def _verify_quietly(path: str, trust: tuple[str, ...], solve: bool, timeout: float) -> VerifyReport:
+def _seconds_until(end: float) -> float | None:
+    return None if math.isinf(end) else max(0.0, end - time.monotonic())
+
+
+def _verify_quietly(path: str, check: Callable[..., VerifyReport], end: float) -> VerifyReport:
     """Verify one path, and print its verdict and what is wrong."""
     with contextlib.redirect_stdout(sys.stderr):
-        report = verify_records(path, trust=trust, solve=solve, timeout_s=timeout)
+        report = check(path, budget_s=_seconds_until(end))
     _print_rows(row for row in report.rows if row.status in ("mismatch", "unreadable"))
     print(f"{path}: {report.footer()}", flush=True)
     return report

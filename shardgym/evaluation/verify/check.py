@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import contextlib
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from shardgym.arguments import check_list, check_name, describe
-from shardgym.costs.base import CostModel, PlanCost, make_cost
+from shardgym.costs.base import GROUP, CostModel, PlanCost, make_cost
 from shardgym.errors import InputError, MeasurementError, MissingDependencyError, one_line
 from shardgym.evaluation.result import read_task, record_files
 from shardgym.evaluation.verify.agreement import MEASUREMENTS, Remeasured, compare_measured, deterministic_problem
+from shardgym.evaluation.verify.limits import OutOfTime, TimeBox, beyond_limits, beyond_task_limits
 from shardgym.evaluation.verify.records import StoredRecord, check_without_judge, read_file
-from shardgym.evaluation.verify.report import CheckStatus, RecordCheck, VerifyReport
+from shardgym.evaluation.verify.report import CheckStatus, RecordCheck, VerifyReport, format_tasks
 from shardgym.evaluation.verify.solve_again import TIMEOUT_S, GetCost, solve_again
 from shardgym.progress import ProgressBar
 from shardgym.records import canonical_json
+from shardgym.registry import find_class
 from shardgym.task import ShardingTask
 
 
@@ -28,6 +31,8 @@ def verify(
     solve: bool = False,
     timeout_s: float = TIMEOUT_S,
     budget_s: float | None = None,
+    solve_budget_s: float | None = None,
+    obey_limits: bool = True,
     progress: bool = False,
 ) -> VerifyReport:
     """Score every stored plan again with its record's judge and settings, and check that records belong to their run.
@@ -41,7 +46,9 @@ def verify(
             skipped, so that somebody else's file cannot make this process run code.
         solve: solve every task again, too, with the record's solver, seed and oracle, and compare plans.
         timeout_s: seconds that solving a plan again may take; a solver that takes longer is not checked, and named.
-        budget_s: seconds for solving again in all: what is not begun by then is not checked, and counted.
+        budget_s: seconds for all of it: what is not verified by then is named, and the report is not ok.
+        solve_budget_s: seconds for solving again in all: what is not begun by then is not checked, and counted.
+        obey_limits: refuse settings of judges, and tasks, that ask for more measuring than files may.
         progress: draw a progress bar on standard error when it is a terminal.
 
     Raises:
@@ -52,6 +59,7 @@ def verify(
     )
     files = record_files([check_name("path", path) for path in listed])
     trust = frozenset(check_list("trust", trust, "names 'module:Class'", ordered=False))
+    time_box = TimeBox(budget_s)
     for name in trust:
         if not isinstance(name, str) or ":" not in name:
             raise InputError(f"trust: expected module:Class, got {describe(name)}; registered names need no trust")
@@ -63,29 +71,57 @@ def verify(
         gaps += file_gaps
     records = [row for row in rows if isinstance(row, StoredRecord)]
     checks: dict[str, RecordCheck] = {}
+    not_solved: Counter[str] = Counter()
+    unsolved = len(records) if solve else 0
     groups = _by_task(records)
-    with ExitStack() as stack:
-        get_judge = _cost_maker("judge", trust, stack)
-        bar = stack.enter_context(ProgressBar(shown=progress, total=len(groups), unit="task", desc="verify"))
-        for group in groups:
-            checks |= {check.where: check for check in _check_task(group, get_judge)}
-            bar.update()
-    if solve:
+    with contextlib.suppress(OutOfTime), time_box.interrupting():
         with ExitStack() as stack:
-            get_oracle = _cost_maker("oracle", trust, stack)
-            bar = stack.enter_context(ProgressBar(shown=progress, total=len(records), unit="plan", desc="solve"))
-            solved, not_solved = solve_again(records, checks, trust, get_oracle, bar.update, timeout_s, budget_s)
-        checks |= {check.where: check for check in solved}
-        gaps += not_solved
+            get_judge = _cost_maker("judge", trust, obey_limits, stack)
+            bar = stack.enter_context(ProgressBar(shown=progress, total=len(groups), unit="task", desc="verify"))
+            for group in groups:
+                time_box.check()
+                checks |= {check.where: check for check in _check_task(group, get_judge, obey_limits)}
+                bar.update()
+        if solve:
+            with ExitStack() as stack:
+                get_oracle = _cost_maker("oracle", trust, obey_limits, stack)
+                bar = stack.enter_context(ProgressBar(shown=progress, total=len(records), unit="plan", desc="solve"))
+                solving = solve_again(records, checks, trust, get_oracle, timeout_s, solve_budget_s)
+                for check, why_not in stack.enter_context(contextlib.closing(solving)):
+                    checks[check.where] = check
+                    not_solved.update([why_not] if why_not else [])
+                    unsolved -= 1
+                    bar.update()
+                    time_box.check()
+    gaps += [f"{count} not solved again: {why}" for why, count in not_solved.items()]
+    unfinished = _unfinished(records, checks, unsolved, budget_s)
+    for record in records:
+        checks.setdefault(record.where, record.checked("skipped", "the time was over"))
     named = {
         name for r in (record.result for record in records) for name in (r.judge, r.oracle, r.made_from or r.solver)
     }
     checked = [row if isinstance(row, RecordCheck) else checks[row.where] for row in rows]
-    return VerifyReport(checked, gaps, sorted(trust - named))
+    return VerifyReport(checked, gaps, sorted(trust - named), unfinished)
 
 
-def _cost_maker(role: str, trust: Collection[str], stack: ExitStack) -> GetCost:
-    """Return a function that makes the judges or oracles that records name, once each; the stack closes them."""
+def _unfinished(
+    records: Sequence[StoredRecord], checks: Mapping[str, RecordCheck], unsolved: int, budget_s: float | None
+) -> list[str]:
+    """Return a line per file whose records were not all scored in time, and one on what was not solved again."""
+    tasks: dict[Path, list[int]] = defaultdict(list)
+    for record in records:
+        if record.where not in checks:
+            tasks[record.path].append(record.result.task_index)
+    lines = [f"not scored again: {format_tasks(indices)} of {file}" for file, indices in tasks.items()]
+    lines += [f"not solved again: {unsolved} records"] if unsolved else []
+    return [f"stopped after {budget_s:g} s, {line}" for line in lines]
+
+
+def _cost_maker(role: str, trust: Collection[str], obey_limits: bool, stack: ExitStack) -> GetCost:
+    """Return a function that makes the judges or oracles that records name, once each; the stack closes them.
+
+    Settings beyond the limits of a cost model are refused if these are to be obeyed.
+    """
     made: dict[str, tuple[CostModel | None, str]] = {}
 
     def get_cost(name: str, settings: Mapping[str, Any]) -> tuple[CostModel | None, str]:
@@ -96,7 +132,11 @@ def _cost_maker(role: str, trust: Collection[str], stack: ExitStack) -> GetCost:
             made[key] = None, f"its {role} is '{name}': to import it, pass --trust {name}"
         else:
             try:
-                made[key] = stack.enter_context(make_cost(name, **settings)), ""
+                too_much = beyond_limits(settings, getattr(find_class("cost", GROUP, name), "limits", {}))
+                if obey_limits and too_much is not None:
+                    made[key] = None, f"its {role} has {too_much}"
+                else:
+                    made[key] = stack.enter_context(make_cost(name, **settings)), ""
             except (InputError, MissingDependencyError) as error:
                 made[key] = None, f"its {role} cannot be made here: {error}"
         return made[key]
@@ -113,7 +153,7 @@ def _by_task(records: Iterable[StoredRecord]) -> list[list[StoredRecord]]:
     return list(groups.values())
 
 
-def _check_task(records: Sequence[StoredRecord], get_judge: GetCost) -> list[RecordCheck]:
+def _check_task(records: Sequence[StoredRecord], get_judge: GetCost, obey_limits: bool) -> list[RecordCheck]:
     """Check records of one task and judge."""
     checks: list[RecordCheck] = []
     scored: list[StoredRecord] = []
@@ -130,13 +170,20 @@ def _check_task(records: Sequence[StoredRecord], get_judge: GetCost) -> list[Rec
             scored.append(record)
         else:
             checks.append(_check_unmeasured(record, task, get_judge))
-    return checks + (_rescore(scored, task, get_judge) if scored else [])
+    return checks + (_rescore(scored, task, get_judge, obey_limits) if scored else [])
 
 
-def _rescore(records: Sequence[StoredRecord], task: ShardingTask, get_judge: GetCost) -> list[RecordCheck]:
-    """Score the plans of one task afresh."""
+def _rescore(
+    records: Sequence[StoredRecord], task: ShardingTask, get_judge: GetCost, obey_limits: bool
+) -> list[RecordCheck]:
+    """Score the plans of one task afresh, unless it would be measured and asks for more than files may."""
     first = records[0].result
     judge, why_not = get_judge(first.judge, first.judge_settings)
+    if judge is not None and not judge.deterministic and obey_limits:
+        too_much = beyond_task_limits(task)
+        if too_much is not None:
+            judge = None
+            why_not = f"its task has {too_much}"
     if judge is None:
         return [record.checked("skipped", why_not) for record in records]
     checks: list[RecordCheck] = []

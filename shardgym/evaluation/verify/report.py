@@ -64,11 +64,13 @@ class VerifyReport:
         gaps: one line for every file that lacks records of its run, lies beside no `run.json`, or holds times of
             several sessions of a task.
         unused_trust: names that were to be trusted and that no record names.
+        unfinished: one line for everything that was left when the time was over.
     """
 
     rows: Sequence[RecordCheck]
     gaps: Sequence[str] = ()
     unused_trust: Sequence[str] = ()
+    unfinished: Sequence[str] = ()
 
     def count(self, status: CheckStatus) -> int:
         """Return how many records have this status."""
@@ -109,9 +111,9 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether of every file at least one record was verified, and nothing disagrees or is damaged."""
+        """Whether of every file at least one record was verified, in time, and nothing disagrees or is damaged."""
         num_bad = self.count("mismatch") + self.count("unreadable") + len(self.unverified_files) + len(self.biased)
-        return self.count("ok") > 0 and not num_bad
+        return self.count("ok") > 0 and not num_bad and not self.unfinished
 
     @property
     def verdict(self) -> str:
@@ -128,7 +130,9 @@ class VerifyReport:
             counts.append(f"{self.count('failure')} failed (not checked)")
         first = f"{self.verdict}: {len(self.rows)} records, {', '.join(counts)}"
         nothing = [f"nothing verified in {file}{self._why_skipped(file)}" for file in self.unverified_files]
-        return "\n".join([first, *self.biased, *self.doubted, *nothing, *self._failure_lines(), *self.gaps])
+        return "\n".join(
+            [first, *self.unfinished, *self.biased, *self.doubted, *nothing, *self._failure_lines(), *self.gaps]
+        )
 
     def _why_skipped(self, file: str) -> str:
         """Return the most frequent reason why records of a file were skipped; empty where none were."""
@@ -159,6 +163,7 @@ class VerifyReport:
             "doubted": self.doubted,
             "gaps": list(self.gaps),
             "unused_trust": list(self.unused_trust),
+            "unfinished": list(self.unfinished),
             "records": rows,
         }
 

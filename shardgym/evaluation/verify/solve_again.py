@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from shardgym.costs.base import CostModel, judges_closed
+from shardgym.costs.base import CostModel
+from shardgym.costs.judge_guard import judges_closed
 from shardgym.errors import InputError, MissingDependencyError
 from shardgym.evaluation.result import RECORDS, RUN_INFO, Result, RunInfo, read_task
 from shardgym.evaluation.solver_process import host_solver
@@ -34,10 +34,9 @@ def solve_again(
     checks: Mapping[str, RecordCheck],
     trust: Collection[str],
     get_oracle: GetCost,
-    on_record: Callable[[], object],
     timeout_s: float = TIMEOUT_S,
     budget_s: float | None = None,
-) -> tuple[list[RecordCheck], list[str]]:
+) -> Generator[tuple[RecordCheck, str]]:
     """Solve with the oracle that `run.json` names, as the run did, and compare plans.
 
     Args:
@@ -45,21 +44,19 @@ def solve_again(
         checks: outcome of scoring them again, by file and line.
         trust: solvers of the form `module:Class` that may be imported.
         get_oracle: makes oracles.
-        on_record: called after every record.
         timeout_s: seconds that a plan may take.
         budget_s: seconds after which no other record is begun; None for all records.
 
-    Returns:
-        The updated checks, in the order of the records, and one line per reason why some could not be solved again.
+    Yields:
+        The updated check of every record, in their order, and why it could not be solved again; "" where it was.
     """
     hosts: dict[tuple[str, str, int], SolverHost | str] = {}
-    not_solved: Counter[str] = Counter()
-    found = []
     end = math.inf if budget_s is None else time.monotonic() + budget_s
     with ExitStack() as stack:
         stack.enter_context(judges_closed())
         for record in records:
             check = checks[record.where]
+            why_not = ""
             if check.status not in ("mismatch", "unreadable"):
                 oracle, why_not = _oracle_of(record.path, get_oracle)
                 result = record.result
@@ -79,11 +76,8 @@ def solve_again(
                         host = str(hosts[key])
                     else:
                         check = _compare(result, check, attempt)
-                if isinstance(host, str):
-                    not_solved[host] += 1
-            found.append(check)
-            on_record()
-    return found, [f"{count} not solved again: {why}" for why, count in not_solved.items()]
+                why_not = host if isinstance(host, str) else ""
+            yield check, why_not
 
 
 def _host(
@@ -137,8 +131,8 @@ def _compare(result: Result, check: RecordCheck, attempt: Attempt) -> RecordChec
         commit = result.commit or "unknown"
         reason = f"solved again: {outcome}, not the stored one (of shardgym {version}, commit {commit:.12})"
         reason += f"; {other_weights}" if other_weights else ""
-        if result.source_digest and result.source_digest != attempt.facts.source_digest:
-            reason += "; the source file of the solver has changed since"
+        if attempt.facts.differs_from(result.source_digest):
+            reason += "; the source of the solver has changed since"
         return dataclasses.replace(check, status="mismatch", reason=reason)
     if other_weights:
         return dataclasses.replace(check, status="mismatch", reason=f"solved again: the same plan, but {other_weights}")

@@ -1,21 +1,27 @@
 """Run a part of the boards again and say how far it agrees: `python tools/reproduce.py [--minutes N] [--out DIR]`.
 
 The part: on `dlrm4-v1` and `dlrm8-v1`, simulated, the first ten tasks; on `quick-v1`, measured with FBGEMM kernels, as
-many tasks as fit into the minutes. Solvers and seed are those of the README's table. For every board it prints how many
+many tasks as fit into the minutes. Solvers are those of the README's table, seed 0. For every board it prints how many
 plans are the same ones, Kendall's tau between the order of the solvers then and now, and for every solver the geometric
 mean over tasks of its cost now over its cost then, with a 95 % bootstrap interval. Where times are measured, costs are
 relative to those of the base on the same task first, so that the speed of the machine cancels.
 
-Exit code 1 when a claim of the README (`CLAIMS`) no longer holds, when costs of a simulated board differ, or when a
-board could not be run again.
+Then it gives a verdict on every claim that a table of the README makes: on each figure relative to the base, on each
+two solvers of different rank that its records tell apart, and on each number of failures. A claim holds, is open where
+the tasks are too few or too noisy to tell, or fails: the other solver is clearly cheaper now, the figure is off by more
+than verify forgives a solver, or more plans fail.
+
+Exit code 1 when a claim fails, when costs of a simulated board differ, when a board could not be run again on enough
+tasks, or when the README has a table that is not run again.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +32,8 @@ from shardgym.arrays import Floats
 from shardgym.errors import ShardGymError
 from shardgym.evaluation import read_records
 from shardgym.evaluation.result import RECORDS, Key, Result
-from shardgym.leaderboard.statistics import Interval, bootstrap_mean
+from shardgym.evaluation.verify.agreement import REFUSED
+from shardgym.leaderboard.statistics import MIN_TASKS, Interval, bootstrap_mean
 from shardgym.pretraining.assess import kendall_tau
 
 ROOT = Path(__file__).parents[1]
@@ -36,6 +43,9 @@ SOLVERS = ("random", "size_greedy", "dim_greedy", "lookup_greedy", BASE, "neuros
 SAME = 1e-6
 #: Of a solver's mean cost on a simulated board, where processors round another plan into the lead.
 TOLERATED = 0.01
+#: Seconds that a run which is told to end may take for it.
+_END_S = 30.0
+_BLOCK = re.compile(r"<!-- table: leaderboards/(\S+) -->\n(.*?)<!-- end -->", re.DOTALL)
 
 
 class Part(NamedTuple):
@@ -66,14 +76,27 @@ PARTS = (
 )
 
 
-class Claim(NamedTuple):
-    """What the README's table says: plans of a solver cost less than those of each rival, in the geometric mean."""
+class ClaimedRow(NamedTuple):
+    """What a row of a table of the README says.
+
+    Attributes:
+        solver: its name.
+        rank: None where it has none.
+        ratio: of its costs over those of the base.
+        failed: records without a cost.
+    """
 
     solver: str
-    rivals: Sequence[str]
+    rank: int | None
+    ratio: float
+    failed: int
 
 
-CLAIMS = tuple(Claim(solver, SOLVERS[:5]) for solver in ("neuroshard", "neuroshard_plus"))
+class Verdict(NamedTuple):
+    """What became of a claim: "holds", "open" or "FAILS", and the claim with the figures of now."""
+
+    outcome: str
+    claim: str
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -85,81 +108,159 @@ def main(arguments: list[str] | None = None) -> int:
         "--board", action="append", choices=[part.board for part in PARTS], help="only these; repeatable"
     )
     options = parser.parse_args(arguments)
-    failed: list[str] = []
+    tables = readme_tables((ROOT / "README.md").read_text(encoding="utf-8"))
+    again = {part.board for part in PARTS}
+    failed = [f"README: no part runs {board} again, whose table it shows" for board in tables if board not in again]
+    verdicts: list[Verdict] = []
     for part in PARTS:
         if options.board and part.board not in options.board:
             continue
+        rows = tables.get(part.board, [])
+        out = options.out / part.board
         try:
-            run_again(part, options.out / part.board, 60 * options.minutes)
+            failed += run_again(part, [row.solver for row in rows] or SOLVERS, out, 60 * options.minutes)
             old = read_records(ROOT / "leaderboards" / part.board / RECORDS)
-            failed += compare(part, old, read_records(options.out / part.board / RECORDS))
+            differing, own = compare(part, old, read_records(out / RECORDS), rows)
         except ShardGymError as error:
             failed.append(f"{part.board}: {error}")
-    print("\n".join(["", *failed, "NOT REPRODUCED" if failed else "reproduced: every claim holds"]))
+            continue
+        failed += differing
+        verdicts += own
+    failed += [f"README: FAILS: {verdict.claim}" for verdict in verdicts if verdict.outcome == "FAILS"]
+    counts = {outcome: sum(v.outcome == outcome for v in verdicts) for outcome in ("holds", "open", "FAILS")}
+    told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+    print("\n".join(["", *failed, f"claims of the README: {told}", "NOT REPRODUCED" if failed else "reproduced"]))
     return 1 if failed else 0
 
 
-def run_again(part: Part, out: Path, seconds: float) -> None:
-    """Run the solvers into a folder, which goes on where it was; a measured run is ended when its time is over."""
-    command = ["run", "--suite", part.suite, "--cost", part.cost, "--out", str(out), "--json"]
-    command += [word for solver in SOLVERS for word in ("--solver", solver)]
+def readme_tables(text: str) -> dict[str, list[ClaimedRow]]:
+    """Return what the tables of a page claim, by the folder below leaderboards/ that each is made from."""
+    tables = {}
+    for board, block in _BLOCK.findall(text):
+        lines = [
+            [cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines() if line[:1] == "|"
+        ]
+        header, _, *rows = lines
+        cells = [dict(zip(header, row, strict=True)) for row in rows]
+        tables[board] = [
+            ClaimedRow(
+                row["solver"],
+                None if row["rank"] == "-" else int(row["rank"].rstrip("=")),
+                float(row["vs greedy"]),
+                int(row["failed"]),
+            )
+            for row in cells
+        ]
+    return tables
+
+
+def run_again(part: Part, solvers: Sequence[str], out: Path, seconds: float) -> list[str]:
+    """Run solvers into a folder, whose older records are moved aside; a measured run is ended when its time is over.
+
+    Returns:
+        Why it could not be run; nothing where it was, with failures or without.
+    """
+    command = ["run", "--suite", part.suite, "--cost", part.cost, "--out", str(out), "--resume", "all", "--json"]
+    command += [word for solver in solvers for word in ("--solver", solver)]
     command += [] if part.limit is None else ["--limit", str(part.limit)]
     print(f"{part.board}: shardgym {' '.join(command)}", file=sys.stderr, flush=True)
     with subprocess.Popen([sys.executable, "-m", "shardgym", *command], stdout=subprocess.DEVNULL) as process:
         try:
-            process.wait(seconds if part.measured else None)
+            code = process.wait(seconds if part.measured else None)
         except subprocess.TimeoutExpired:
             process.terminate()  # what is recorded stays
+            try:
+                process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            return []
+    return [] if code in (0, 1) else [f"{part.board}: the run ended with exit code {code}"]
 
 
-def compare(part: Part, old: Sequence[Result], new: Sequence[Result]) -> list[str]:
-    """Print how far new records agree with old ones; return what does not."""
+def compare(
+    part: Part, old: Sequence[Result], new: Sequence[Result], claimed: Sequence[ClaimedRow] = ()
+) -> tuple[list[str], list[Verdict]]:
+    """Print how far new records agree with old ones; return what differs and should not, and verdicts on claims."""
+    solvers = [row.solver for row in claimed] or list(SOLVERS)
     stored = {r.key: r for r in old if r.status == "ok"}
     fresh = {r.key: r for r in new if r.status == "ok" and r.key in stored}
-    tasks = sorted(set.intersection(*({k[0] for k in fresh if k[1] == solver} for solver in SOLVERS)))
-    if not tasks:
-        return [f"{part.board}: no task was solved by all solvers here and there: give it more --minutes"]
-    then, now = (costs_of(records, tasks) for records in (stored, fresh))
+    tasks = sorted(set.intersection(*({k[0] for k in fresh if k[1] == solver} for solver in solvers)))
+    if len(tasks) < MIN_TASKS:
+        few = f"{len(tasks)} tasks were solved by all solvers here and there, expected at least {MIN_TASKS}"
+        return [f"{part.board}: {few}{': give it more --minutes' if part.measured else ''}"], []
+    then, now = (costs_of(records, tasks, solvers) for records in (stored, fresh))
     same = [_plan(stored[key]) == _plan(fresh[key]) for key in fresh]
     rows: list[dict[str, Any]] = []
     failed = []
-    for solver in SOLVERS:
+    for solver in solvers:
         logs = np.log(now[solver] / then[solver])
         if part.measured:
             logs = logs - np.log(now[BASE] / then[BASE])
-        interval = bootstrap_mean(logs)
         ratio = float(np.exp(logs.mean()))
-        rows.append({"solver": solver, "now / then": f"{ratio:.4f}", "95 % interval": _text(interval)})
+        rows.append({"solver": solver, "now / then": f"{ratio:.4f}", "95 % interval": _text(bootstrap_mean(logs))})
         if not part.measured and abs(ratio - 1) > TOLERATED:
             failed.append(f"{part.board}: costs of {solver} are {ratio:.4f} times those of the board")
     if not part.measured:
         moved = [k for k in fresh if _plan(stored[k]) == _plan(fresh[k])
                  and abs(fresh[k].total_ms / stored[k].total_ms - 1) > SAME]  # fmt: skip
         failed += [f"{part.board}: {len(moved)} equal plans have other costs"] if moved else []
-    means = [np.array([np.log(costs[solver]).mean() for solver in SOLVERS]) for costs in (then, now)]
-    print(f"\n{part.board}: {len(tasks)} tasks, {sum(same)} of {len(same)} plans are the same ones, "
+    means = [np.array([np.log(costs[solver]).mean() for solver in solvers]) for costs in (then, now)]
+    tags = {result.hardware for result in fresh.values()} - {result.hardware for result in stored.values()}
+    where = f", on {', '.join(sorted(tags))}" if tags else ""
+    print(f"\n{part.board}: {len(tasks)} tasks{where}, {sum(same)} of {len(same)} plans are the same ones, "
           f"Kendall's tau of the order of solvers {kendall_tau(*means):.2f}\n")  # fmt: skip
     print(tabulate(rows, headers="keys", disable_numparse=True), flush=True)
-    for claim in CLAIMS if part.measured else ():
-        for rival in claim.rivals:
-            logs = np.log(now[claim.solver] / now[rival])
-            interval = bootstrap_mean(logs)
-            verdict = (
-                "open" if interval is None or interval.contains(0.0) else "holds" if interval.high < 0 else "FAILS"
-            )
-            ratio = float(np.exp(logs.mean()))
-            print(f"  {verdict}: {claim.solver} {ratio:.3f} times {rival}, {_text(interval)}")
-            if verdict == "FAILS":
-                failed.append(f"README: {claim.solver} is no longer cheaper than {rival} ({ratio:.3f} times)")
-    return failed
+    verdicts = list(check_claims(claimed, then, now, new))
+    print("\n".join([""] * bool(verdicts) + [f"  {outcome}: {claim}" for outcome, claim in verdicts]), flush=True)
+    return failed, verdicts
 
 
-def costs_of(records: Mapping[Key, Result], tasks: Sequence[int]) -> dict[str, Floats]:
-    """Return the costs of every solver on tasks, with the first seed that there is."""
+def check_claims(
+    claimed: Sequence[ClaimedRow], then: Mapping[str, Floats], now: Mapping[str, Floats], new: Sequence[Result]
+) -> Iterator[Verdict]:
+    """Yield a verdict on every claim of a table.
+
+    Args:
+        claimed: its rows.
+        then: costs by solver on the tasks that are compared, in the records of the table.
+        now: the same in new records.
+        new: all new records.
+    """
+    for row in claimed:
+        if row.solver != BASE:
+            logs = np.log(now[row.solver] / now[BASE])
+            off = logs - np.log(then[row.solver] / then[BASE])
+            outcome = "holds"
+            if abs(np.exp(off.mean()) - 1) > REFUSED:
+                interval = bootstrap_mean(off)
+                outcome = "open" if interval is None or interval.contains(0.0) else "FAILS"
+            told = f"{row.solver} costs {row.ratio:.3f} times {BASE}"
+            yield Verdict(outcome, f"{told}; here {np.exp(logs.mean()):.3f} times, {_text(bootstrap_mean(logs))}")
+        ran = [result for result in new if result.solver == row.solver]
+        failures = sum(result.status != "ok" for result in ran)
+        told = f"{row.solver} fails on {row.failed} tasks; here on {failures} of {len(ran)}"
+        yield Verdict("holds" if failures <= row.failed else "FAILS", told)
+    for first in claimed:
+        for second in claimed:
+            # Rank 3= says that the first of them is clearly behind rank 1=, not every one of all others.
+            stated = bootstrap_mean(np.log(then[first.solver] / then[second.solver]))
+            in_order = first.rank is not None and second.rank is not None and first.rank < second.rank
+            if in_order and stated is not None and stated.high < 0:
+                logs = np.log(now[first.solver] / now[second.solver])
+                interval = bootstrap_mean(logs)
+                outcome = "open" if interval is None or interval.contains(0.0) else "holds"
+                if interval is not None and interval.low > 0:
+                    outcome = "FAILS"
+                told = f"{first.solver} ranks before {second.solver}"
+                yield Verdict(outcome, f"{told}; here {np.exp(logs.mean()):.3f} times its cost, {_text(interval)}")
+
+
+def costs_of(records: Mapping[Key, Result], tasks: Sequence[int], solvers: Sequence[str]) -> dict[str, Floats]:
+    """Return the costs of solvers on tasks, with the first seed that there is."""
     first: dict[tuple[int, str], float] = {}
     for (task, solver, _), result in sorted(records.items()):
         first.setdefault((task, solver), result.total_ms)
-    return {solver: np.array([first[task, solver] for task in tasks]) for solver in SOLVERS}
+    return {solver: np.array([first[task, solver] for task in tasks]) for solver in solvers}
 
 
 def _plan(result: Result) -> str:

@@ -95,25 +95,23 @@ _HIDDEN = r"\p{Cc}\p{Cf}\p{Co}\p{Zl}\p{Zp}"
 _NAME = rf"^[^\s{_HIDDEN}]([^{_HIDDEN}]*[^\s{_HIDDEN}])?$"
 _LABEL = r"^[A-Za-z0-9_.:+,=@/() -]*$"
 _ONE_LINE = rf"^[^{_HIDDEN}]*$"
-_NOTE = rf"^[^{_HIDDEN}<>|`\[\]]*$"
 
 #: Types of fields: a finite number, a whole number (Python's or NumPy's), a name without blanks around it, a SHA-256.
 Number = Annotated[float, AfterValidator(_without_negative_zero)]
 Whole = Annotated[int, BeforeValidator(_to_int)]
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=_NAME)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-#: What tables show of strangers: a name in letters that cannot be taken for others, one line of text, and a line that
-#: means nothing in Markdown or HTML either.
+#: What tables show of strangers: a name in letters that cannot be taken for others, one line of text, and a shorter
+#: one. Where they become Markdown or HTML, they are escaped.
 Label = Annotated[str, Field(max_length=200, pattern=_LABEL)]
 OneLine = Annotated[str, Field(max_length=4000, pattern=_ONE_LINE)]
-Note = Annotated[str, Field(max_length=1000, pattern=_NOTE)]
+Note = Annotated[str, Field(max_length=1000, pattern=_ONE_LINE)]
 
 #: What is said of text that does not match.
 _PATTERNS = {
     _NAME: "expected printable text without blanks around it",
     _LABEL: "expected letters A-Z, digits, blanks and any of _ . : + , = @ / ( ) -",
     _ONE_LINE: "expected one line of printable text",
-    _NOTE: "expected one line of printable text without < > | ` [ ]",
 }
 
 #: Settings of costs and solvers are small: a path, numbers, a few names.
@@ -122,7 +120,7 @@ _MAX_DEPTH = 5
 
 
 def check_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return settings as they are; raises `ValueError` when they are huge, deeply nested, or hold what is no note."""
+    """Return settings as they are; raises `ValueError` when they are huge, deeply nested, or do not print."""
     if len(repr(settings)) > _MAX_SETTINGS:
         raise ValueError(f"expected settings of at most {_MAX_SETTINGS} characters")
     level: list[Any] = [settings]
@@ -130,15 +128,13 @@ def check_settings(settings: dict[str, Any]) -> dict[str, Any]:
         parts = [part for value in level if isinstance(value, dict | list) for part in value]
         parts += [part for value in level if isinstance(value, dict) for part in value.values()]
         for text in parts:
-            if isinstance(text, str) and not (text.isprintable() and _NO_NOTE.isdisjoint(text)):
-                raise ValueError(f"expected printable text without < > | ` [ ] in settings, got {short_repr(text)}")
+            if isinstance(text, str) and not text.isprintable():
+                raise ValueError(f"expected printable text in settings, got {short_repr(text)}")
         level = parts
     if any(isinstance(value, dict | list) for value in level):
         raise ValueError(f"expected settings that are nested at most {_MAX_DEPTH - 1} deep")
     return settings
 
-
-_NO_NOTE = frozenset("<>|`[]")
 
 Settings = Annotated[dict[str, Any], AfterValidator(check_settings)]
 

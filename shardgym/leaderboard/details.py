@@ -14,6 +14,7 @@ from shardgym.leaderboard.ranking import Ranking
 from shardgym.leaderboard.statistics import (
     Interval,
     bootstrap_mean,
+    improvement_ends,
     performance_profile,
     probability_of_improvement,
 )
@@ -47,6 +48,7 @@ class Details:
         ratios: against the base, by group, one per solver.
         profile: share of plans within `FACTORS` times the best plan of their task, shape (n, F).
         improvement: probability that a plan of one solver is cheaper than one of another, shape (n, n).
+        improvement_ends: lower and upper ends of its 95 % intervals, shape (2, n, n); None for too few tasks.
     """
 
     solvers: tuple[str, ...]
@@ -54,6 +56,7 @@ class Details:
     ratios: dict[str, tuple[GroupRatio, ...]]
     profile: Floats
     improvement: Floats
+    improvement_ends: Floats | None
 
     @classmethod
     def of(cls, ranking: Ranking) -> Details:
@@ -71,7 +74,12 @@ class Details:
             ratios=ratios,
             profile=performance_profile(failing, np.array(FACTORS)) if chosen else np.zeros((0, len(FACTORS))),
             improvement=probability_of_improvement(failing),
+            improvement_ends=improvement_ends(failing),
         )
+
+    def improvement_interval(self, i: int, j: int) -> Interval | None:
+        """Return the 95 % interval of `improvement` of solver i over solver j; None for too few tasks."""
+        return None if self.improvement_ends is None else Interval(*self.improvement_ends[:, i, j].tolist())
 
 
 def pareto_front(times: Floats, costs: Floats) -> Bools:

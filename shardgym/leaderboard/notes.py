@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from shardgym.costs.base import UNFAMILIAR, PlanCost
@@ -27,8 +27,14 @@ PAGE = "docs/leaderboards.md"
 SIMULATOR = "simulator"
 
 
-def footer(ranking: Ranking, link: str = PAGE) -> list[str]:
-    """Return what stands under a table, at most three lines; `link` says where columns are explained."""
+def footer(ranking: Ranking, link: str = PAGE, escape: Callable[[str], str] = str) -> list[str]:
+    """Return what stands under a table, at most three lines.
+
+    Args:
+        ranking: what the table shows.
+        link: where columns are explained.
+        escape: makes plain text of what is said about the records.
+    """
     board = ranking.board
     key = board.key
     oracles = " or ".join(sorted({result.oracle for result in board.results})) or "-"
@@ -41,12 +47,8 @@ def footer(ranking: Ranking, link: str = PAGE) -> list[str]:
     base = f"relative to {BASE}" if ranking.has_base else f"{BASE}, the base, has no cost here"
     lines = [f"Judge: {key.judge} {key.judge_version}{on}. Oracle: {oracles}. Solvers ran with {shown_seeds}; {base}."]
     lines.append(" ".join(_failure_rules(ranking)))
-    return [
-        *lines,
-        " ".join(
-            [*cautions(board), f"Columns, ranks and intervals: {link}; more notes: shardgym leaderboard --details."]
-        ),
-    ]
+    where = f"Columns, ranks and intervals: {link}; more notes: shardgym leaderboard --details."
+    return [*map(escape, lines), " ".join([*map(escape, cautions(board)), where])]
 
 
 def _failure_rules(ranking: Ranking) -> list[str]:

@@ -18,8 +18,11 @@ RESAMPLES = 10_000
 SEED = 0
 #: Fewer tasks say next to nothing about their spread: no intervals, no ranks.
 MIN_TASKS = 6
+#: Of pairs of solvers, which are many.
+PAIR_RESAMPLES = 2000
 #: Resamples drawn at once, to bound memory.
 _CHUNK = 1000
+_PAIR_CHUNK = 200
 #: Logarithms that differ by less are those of equal costs, added in another order.
 _EQUAL = 1e-12
 
@@ -149,6 +152,36 @@ def probability_of_improvement(costs: Sequence[Floats]) -> Floats:
             found[i, j] = ((mine < theirs) + 0.5 * (mine == theirs)).mean()
             found[j, i] = 1 - found[i, j]
     return found
+
+
+def improvement_ends(costs: Sequence[Floats]) -> Floats | None:
+    """Return the 95 % intervals of `probability_of_improvement` when tasks, and seeds, are drawn anew as for means.
+
+    All pairs get the same tasks, and every drawn task the same seeds of a solver.
+
+    Args:
+        costs: as there.
+
+    Returns:
+        Lower and upper ends, shape (2, n, n); None for fewer than `MIN_TASKS` tasks.
+    """
+    count = len(costs)
+    num_tasks = costs[0].shape[1] if costs else 0
+    if num_tasks < MIN_TASKS:
+        return None
+    rng = np.random.default_rng(SEED)
+    shares = np.full((PAIR_RESAMPLES, count, count), 0.5)
+    for start in range(0, PAIR_RESAMPLES, _PAIR_CHUNK):
+        tasks = rng.integers(num_tasks, size=(_PAIR_CHUNK, num_tasks))
+        drawn = [own[rng.integers(len(own), size=(len(own), *tasks.shape)), tasks] for own in costs]
+        for i in range(count):
+            for j in range(i + 1, count):
+                wins = sum((a < b).mean(axis=1) + 0.5 * (a == b).mean(axis=1) for a in drawn[i] for b in drawn[j])
+                share = wins / (len(drawn[i]) * len(drawn[j]))
+                shares[start : start + _PAIR_CHUNK, i, j] = share
+                shares[start : start + _PAIR_CHUNK, j, i] = 1 - share
+    ends: Floats = np.quantile(shares, [0.025, 0.975], axis=0)
+    return ends
 
 
 def performance_profile(costs: Sequence[Floats], factors: Floats) -> Floats:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from tabulate import tabulate
@@ -19,6 +21,15 @@ from shardgym.leaderboard.statistics import Interval
 from shardgym.suites import load_suite, suite_names
 
 FORMATS = {"text": "simple", "md": "github"}
+
+
+def escape_markdown(text: str) -> str:
+    """Return text that Markdown shows as it is: no markup, HTML, link or end of a table's cell."""
+    return re.sub(r"[\\`*\[\]|~]", r"\\\g<0>", html.escape(text, quote=False))
+
+
+#: What makes plain text of what records say, by format. Every word of a table goes through it.
+ESCAPES: dict[str, Callable[[str], str]] = {"text": str, "md": escape_markdown}
 
 
 class Column(NamedTuple):
@@ -60,11 +71,12 @@ def render(
     parts = []
     for ranking in rankings:
         bullet = "- " if style == "md" else ""
+        escape = ESCAPES[style]
         opinion = None if also is None else second_opinion(ranking, also)
-        remarks = [*footer(ranking, link), *([] if opinion is None else [_remark(opinion)])]
+        remarks = [*footer(ranking, link, escape), *([] if opinion is None else [escape(_remark(opinion))])]
         lines = "\n".join(bullet + line for line in remarks)
         heading = "## " if style == "md" else ""
-        parts.append(f"{heading}{title(ranking)}\n\n{_main_table(ranking, style, opinion)}\n\n{lines}")
+        parts.append(f"{heading}{escape(title(ranking))}\n\n{_main_table(ranking, style, opinion)}\n\n{lines}")
         if details:
             parts.append(render_details(ranking, style))
     return "\n\n".join(parts)
@@ -121,8 +133,9 @@ def _main_table(ranking: Ranking, style: str, opinion: SecondOpinion | None) -> 
 
 def _table(shown: Sequence[Column], style: str) -> str:
     align = ["left" if column.header == "solver" else "right" for column in shown]
-    cells = zip(*(column.cells for column in shown), strict=True)
-    headers = [column.header for column in shown]
+    escape = ESCAPES[style]
+    cells = zip(*(map(escape, column.cells) for column in shown), strict=True)
+    headers = [escape(column.header) for column in shown]
     return tabulate(cells, headers, FORMATS[style], colalign=align, disable_numparse=True)
 
 
@@ -144,15 +157,13 @@ def render_details(ranking: Ranking, style: str = "text") -> str:
         ]
         parts += ["Share of plans within so many times the best of their task:", _table([solvers, *shares], style)]
         count = len(details.solvers)
-        pairs = [
-            Column(str(j + 1), ["-" if i == j else f"{100 * details.improvement[i, j]:.0f}" for i in range(count)])
-            for j in range(count)
-        ]
+        pairs = [Column(str(j + 1), [_percentage(details, i, j) for i in range(count)]) for j in range(count)]
         numbers = Column("", [str(number + 1) for number in range(count)])
-        parts += ["Probability in % that the solver's plan is cheaper than that of solver number:"]
+        with_interval = "" if details.improvement_ends is None else " (95 % interval)"
+        parts += [f"Probability in %{with_interval} that the solver's plan is cheaper than that of solver number:"]
         parts += [_table([numbers, solvers, *pairs], style)]
     bullet = "- " if style == "md" else ""
-    return "\n\n".join([*parts, "\n".join(bullet + note for note in notes(ranking))])
+    return "\n\n".join([*parts, "\n".join(bullet + ESCAPES[style](note) for note in notes(ranking))])
 
 
 def to_dict(ranking: Ranking, also: CostModel | None = None) -> dict[str, Any]:
@@ -175,6 +186,7 @@ def to_dict(ranking: Ranking, also: CostModel | None = None) -> dict[str, Any]:
             "ratios": _json_ready(details.ratios),
             "profile": {"factors": FACTORS, "shares": details.profile.tolist()},
             "improvement": details.improvement.tolist(),
+            "improvement_ends": None if details.improvement_ends is None else details.improvement_ends.tolist(),
         },
         "footer": footer(ranking),
         "notes": notes(ranking),
@@ -209,6 +221,15 @@ def _milliseconds(value: float) -> str:
 
 def _duration(seconds: float) -> str:
     return f"{1000 * seconds:.2g} ms" if seconds < 0.0995 else f"{seconds:.2f} s"
+
+
+def _percentage(details: Details, i: int, j: int) -> str:
+    """Return how likely solver i beats solver j, e.g. "47 (34-60)"."""
+    if i == j:
+        return "-"
+    interval = details.improvement_interval(i, j)
+    ends = "" if interval is None else f" ({100 * interval.low:.0f}-{100 * interval.high:.0f})"
+    return f"{100 * details.improvement[i, j]:.0f}{ends}"
 
 
 def _places(interval: Interval | None) -> str:

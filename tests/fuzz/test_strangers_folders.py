@@ -7,6 +7,7 @@ import io
 import json
 import os
 import random
+import re
 import shutil
 
 import pytest
@@ -118,7 +119,7 @@ FORGED = {
     "a terminal sequence in a name": (lambda f: rename_solver(f, "\x1b[2Jx"), "expected letters A-Z"),
     "letters that look alike": (lambda f: rename_solver(f, "d\u0456m_greedy"), "expected letters A-Z"),
     "a heading in a note": (set_note("fine\n# Rank 1: me"), "expected one line of printable text"),
-    "HTML in a note": (set_note("<img src=x onerror=alert(1)>"), "expected one line of printable text"),
+    "HTML in a note": (set_note("<img src=x onerror=alert(1)>"), "notes: stored"),
     "a direction mark in a reason": (lambda f: edit_line(f, lambda r: r.update(reason="\u202eok")), "expected one"),
     "nested settings": (
         lambda f: edit_line(f, lambda r: r.update(solver_settings=json.loads('{"a":' * 9 + "1" + "}" * 9))), "nested"),
@@ -157,7 +158,7 @@ def outcomes(folder, capsys, commands=("submit", "verify", "leaderboard")):
         assert captured.err.count("\n") <= 1 or "Traceback" not in captured.err
         text = captured.out + captured.err
         assert "\x1b" not in text
-        assert command != "leaderboard" or "<script" not in captured.out
+        assert command != "leaderboard" or not re.search("<script|<img|<b>", captured.out)
         assert "\n# Rank" not in captured.out
         said[command] = (code, text)
     assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and not path.is_symlink()}

@@ -50,7 +50,20 @@ def test_tasks_that_are_not_at_hand_are_in_no_group(tmp_path):
     assert Details.of(ranking).groups == {}
     text = render([ranking], details=True)
     assert "by group of tasks" not in text
-    assert "Probability in %" in text
+    assert "Probability in % that the solver's plan is cheaper" in text
+
+
+def test_pairs_of_solvers_have_intervals(quick):
+    """That of the second over the first is the mirror image."""
+    details = Details.of(quick)
+    base, random = (details.solvers.index(solver) for solver in (BASE, "random"))
+    ahead, behind = details.improvement_interval(base, random), details.improvement_interval(random, base)
+    assert ahead.low <= details.improvement[base, random] <= ahead.high
+    assert (behind.low, behind.high) == pytest.approx((1 - ahead.high, 1 - ahead.low))
+    text = render([quick], details=True)
+    assert "Probability in % (95 % interval) that the solver's plan is cheaper" in text
+    chance = f"{100 * details.improvement[base, random]:.0f}"
+    assert f"{chance} ({100 * ahead.low:.0f}-{100 * ahead.high:.0f})" in text
 
 
 def test_details_follow_the_table_with_all_notes(quick):

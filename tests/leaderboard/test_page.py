@@ -215,6 +215,11 @@ def test_a_reader_sorts_filters_and_compares_plans(browser, page, rankings, tmp_
     bars = reader.run("return document.querySelectorAll('#plan-a .bars .point').length")
     assert bars == 5 * len(record.plan.bytes_per_device(tiny.board.task(3)))
 
+    # Pairs of solvers
+    reader.choose("#pair", "random")
+    assert reader.run("return document.querySelectorAll('#pairs .bars .point').length") == 1
+    assert "random is cheaper" in reader.run("return document.querySelector('#pairs').textContent")
+
     # Another board, whose names are markup
     reader.choose("#board", f"{EVIL}: 7 tasks, judged by lab-cost on lab")
     assert EVIL in reader.column("#table", solver)

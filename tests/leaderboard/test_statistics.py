@@ -12,6 +12,7 @@ from shardgym.cli.plans import is_tie, tie_marks
 from shardgym.costs.base import infinite
 from shardgym.leaderboard.statistics import (
     bootstrap_mean,
+    improvement_ends,
     mean_ratio,
     performance_profile,
     probability_of_improvement,
@@ -98,6 +99,25 @@ def test_the_probability_of_improvement_counts_pairs_of_seeds_and_half_of_what_i
     theirs = np.array([[2.0, np.inf]])
     found = probability_of_improvement([mine, theirs])
     assert found.tolist() == [[0.5, 0.875], [0.125, 0.5]]
+
+
+def test_intervals_of_improvement_are_those_of_a_share_of_tasks_and_add_up():
+    """The first solver wins on 75 of 100 tasks: a binomial interval of 1.96 x sqrt(0.75 x 0.25 / 100) = 0.085."""
+    mine = np.ones((1, 100))
+    theirs = np.where(np.arange(100) < 75, 2.0, 0.5)[None]
+    low, high = improvement_ends([mine, theirs])
+    assert (low[0, 1], high[0, 1]) == pytest.approx((0.75 - 0.085, 0.75 + 0.085), abs=0.015)
+    np.testing.assert_allclose(low + high.T, 1.0)
+    assert improvement_ends([mine[:, :5], theirs[:, :5]]) is None
+    assert improvement_ends([]) is None
+
+
+def test_seeds_widen_the_interval_of_improvement():
+    """On every task the first solver wins with one seed of two: 16 draws, each of which wins with one half."""
+    two_seeds = np.tile([[1.0], [3.0]], 8)
+    low, high = improvement_ends([two_seeds, np.full((1, 8), 2.0)])
+    assert probability_of_improvement([two_seeds, np.full((1, 8), 2.0)])[0, 1] == 0.5
+    assert (high - low)[0, 1] == pytest.approx(2 * 1.96 * np.sqrt(0.25 / 16), abs=0.1)
 
 
 def test_a_performance_profile_is_relative_to_the_best_plan_of_each_task():

@@ -74,6 +74,14 @@ def board_data(ranking: Ranking) -> dict[str, Any]:
             for group, count in details.groups.items()
             if ranking.has_base
         ],
+        "pairs": [
+            {
+                "solver": solver,
+                "chances": _numbers(details.improvement[i]),
+                "intervals": [_ends(details.improvement_interval(i, j)) for j in range(len(details.solvers))],
+            }
+            for i, solver in enumerate(details.solvers)
+        ],
         "tasks": [_task_data(index, task) for index, task in tasks.items()],
         "plans": _plans(board.results, tasks),
     }

@@ -138,6 +138,23 @@
       legend: { orientation: "h", y: -0.2 } });
     at("by-group").hidden = board.groups.length === 0;
     drawGroup();
+    at("by-pair").hidden = board.pairs.length < 2;
+    drawPair();
+  }
+
+  function drawPair() {
+    const board = boards[state.board];
+    const chosen = Number(at("pair").value);
+    const own = board.pairs[chosen];
+    if (!own) return;
+    const others = board.pairs.map((_, n) => n).filter((n) => n !== chosen);
+    const chances = others.map((n) => own.chances[n]);
+    draw("pairs", [{ type: "bar", orientation: "h", x: chances, y: others.map((n) => escaped(board.pairs[n].solver)),
+      error_x: errorBars(chances, others.map((n) => own.intervals[n])), marker: { color: "#7570b3" },
+      hovertemplate: "%{y}: %{x:.0%}<extra></extra>" }],
+    { xaxis: { title: { text: `${escaped(own.solver)} is cheaper` }, tickformat: ".0%", range: [0, 1] },
+      yaxis: { autorange: "reversed" }, shapes: [{ type: "line", x0: 0.5, x1: 0.5, yref: "paper", y0: 0, y1: 1,
+        line: { dash: "dash", color: "#888" } }] });
   }
 
   function drawGroup() {
@@ -224,6 +241,7 @@
     fillList(at("footer"), board.footer);
     fillList(at("notes"), board.notes);
     fillSelect(at("group"), board.groups.map((group) => `${group.name} (${group.tasks})`));
+    fillSelect(at("pair"), board.pairs.map((one) => one.solver));
     fillSelect(at("task"), board.tasks.map((task) => `task ${task.index}`));
     const solvers = board.columns.length ? board.columns.find((one) => one.header === "solver").cells : [];
     for (const side of ["a", "b"]) fillSelect(at(`solver-${side}`), solvers);
@@ -239,6 +257,7 @@
   at("board").addEventListener("change", (event) => { state.board = Number(event.target.value); showBoard(); });
   at("filter").addEventListener("input", () => showTable(boards[state.board]));
   at("group").addEventListener("change", drawGroup);
+  at("pair").addEventListener("change", drawPair);
   at("task").addEventListener("change", drawPlans);
   at("solver-a").addEventListener("change", drawPlans);
   at("solver-b").addEventListener("change", drawPlans);

@@ -202,7 +202,8 @@ def _walk(folder: Path) -> Iterator[tuple[Path, int]]:
 def _card_problems(folder: Path, run: RunInfo) -> list[str]:
     path = folder / CARD
     try:
-        card = SubmissionCard.from_dict(parse_yaml(read_text(path, follow=False), str(path)), source=str(path))
+        text = read_text(path, follow=False)
+        card = SubmissionCard.from_dict(parse_yaml(text, str(path), as_text=True), source=str(path))
     except InputError as error:
         return [str(error)]
     own = _own_solvers(run)

@@ -135,6 +135,7 @@ FORGED = {
         lambda f: (f / "card.yaml").write_text(
             "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))),
         "with its aliases"),
+    "a NUL in YAML": (lambda f: (f / "card.yaml").write_text("a: \0"), "not valid YAML"),
     "an empty card": (lambda f: (f / "card.yaml").write_text("{}"), "card.yaml"),
     "an open card": (
         lambda f: (f / "card.yaml").write_text((f / "card.yaml").read_text().replace("defaults of 1.0", "?")),
@@ -169,6 +170,17 @@ def test_an_honest_folder_passes(folder, capsys):
     said = outcomes(folder, capsys)
     assert {command: code for command, (code, _) in said.items()} == {"submit": 0, "verify": 0, "leaderboard": 0}, said
     assert "Ready: put" in said["submit"][1]
+
+
+def test_what_a_card_says_is_text(folder, capsys):
+    """Versions, counts and "none" need no quotes."""
+    card = folder / "card.yaml"
+    text = card.read_text()
+    for value in ("1.10", "0", "none", "2026-11-22", "null"):
+        card.write_text(text.replace("'defaults of 1.0'", value))
+        assert outcomes(folder, capsys, ["submit"])["submit"][0] == 0, value
+    card.write_text(text.replace("'defaults of 1.0'", ""))
+    assert "still to be filled in: submitted_by" in outcomes(folder, capsys, ["submit"])["submit"][1]
 
 
 @pytest.mark.parametrize("commands", [["submit"], pytest.param(["verify", "leaderboard"], marks=pytest.mark.slow)])
@@ -214,7 +226,7 @@ def mutate(folder, rng):
     except ValueError:
         return
     node = record
-    while True:
+    while isinstance(node, dict | list) and node:
         key = rng.choice(list(node) if isinstance(node, dict) else range(len(node)))
         if isinstance(node[key], dict | list) and node[key] and rng.random() < 0.8:
             node = node[key]

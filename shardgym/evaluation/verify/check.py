@@ -114,7 +114,7 @@ def _unfinished(
             tasks[record.path].append(record.result.task_index)
     lines = [f"not scored again: {format_tasks(indices)} of {file}" for file, indices in tasks.items()]
     lines += [f"not solved again: {unsolved} records"] if unsolved else []
-    return [f"stopped after {budget_s:g} s, {line}" for line in lines]
+    return [f"stopped after {budget_s:.3g} s, {line}" for line in lines]
 
 
 def _cost_maker(role: str, trust: Collection[str], obey_limits: bool, stack: ExitStack) -> GetCost:

@@ -132,11 +132,11 @@ class NeuroShard(ColumnSolver):
         self.settings = SearchSettings(beam_width, candidates, levels, grid)
         if compiled is not None and not isinstance(compiled, bool):
             raise InputError(f"compiled must be true, false or none (where numba is installed), got {compiled!r}")
-        missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+        missing = _missing_module()
         if compiled and missing:
-            raise MissingDependencyError(missing[0], "search", "the compiled search")
+            raise MissingDependencyError(missing, "search", "the compiled search")
         self.compiled = not missing if compiled is None else compiled
-        self._missing = missing[0] if missing and compiled is None else None
+        self._missing = missing if compiled is None else None
         self.threads = check_int("threads", threads, 1)
 
     def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
@@ -193,9 +193,20 @@ def inner_search(
     return searches[0] if threads == 1 else ThreadedSearch(searches)
 
 
+def can_compile(cost: CostModel) -> TypeGuard[SimulatorCost]:
+    """Say whether predictions of a cost model run compiled: it is an oracle, and all modules are installed."""
+    return _is_oracle(cost) and _missing_module() is None
+
+
 def _is_oracle(cost: CostModel) -> TypeGuard[SimulatorCost]:
     """Say whether the search can run compiled over a cost model."""
     return isinstance(cost, SimulatorCost) and cost.role == "oracle"
+
+
+@functools.cache
+def _missing_module() -> str | None:
+    """Return a module that compiled code needs and that is not installed, if there is one."""
+    return next((name for name in _NEEDED if importlib.util.find_spec(name) is None), None)
 
 
 @functools.cache

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from neuroshard.plus.allocation import Allocation
 from neuroshard.plus.placement import LinearModel
 from neuroshard.plus.pricing import Pricing
 from shardgym.arrays import Ints
@@ -43,10 +44,10 @@ def linear_model(pricing: Pricing, examples: Sequence[Ints]) -> LinearModel:
     )  # fmt: skip
 
 
-def corrected(model: LinearModel, pricing: Pricing, units: Ints) -> LinearModel:
-    """Return a model by which the devices of one plan, units of shape (D, T), compute exactly as long as they do."""
-    estimate = model.row_ms[model.first + units].sum(axis=1)
-    exact = pricing.compute(pricing.sums(units))
+def corrected(model: LinearModel, allocation: Allocation) -> LinearModel:
+    """Return a model by which the devices of an allocation compute exactly as long as they do."""
+    exact = allocation.compute
+    estimate = model.row_ms[model.first + allocation.units].sum(axis=1)
     return model._replace(device_ms=np.where(exact > 0, exact - estimate, model.device_ms))
 
 
@@ -61,19 +62,25 @@ def _width_prices(pricing: Pricing, even_ms: float, share: float) -> tuple[float
     units = int(shards.units.sum()) // devices
     change = max(int(share * units), 1)
 
-    def step_ms(more: int, first_ms: float, second_ms: float) -> float:
-        columns = np.full((1, devices), COLUMN_UNIT * max(units, 1))
-        columns[0, :2] += COLUMN_UNIT * np.array([more, -min(more, units)])
-        compute = np.full((1, devices), even_ms)
-        compute[0, :2] = first_ms, second_ms
-        return float(pricing.totals(compute, np.maximum(columns, 0))[0])
+    def steps_ms(*cases: tuple[int, float, float]) -> list[float]:
+        """Return the times of steps in which the first device is so much wider, and the first two take so long."""
+        columns = np.full((len(cases), devices), COLUMN_UNIT * max(units, 1))
+        compute = np.full((len(cases), devices), even_ms)
+        for n, (more, first_ms, second_ms) in enumerate(cases):
+            columns[n, :2] += COLUMN_UNIT * np.array([more, -min(more, units)])
+            compute[n, :2] = first_ms, second_ms
+        ms: list[float] = pricing.totals(compute, np.maximum(columns, 0)).tolist()
+        return ms
 
-    both = max((step_ms(change, even_ms, even_ms) - step_ms(0, even_ms, even_ms)) / change, 0.0)
+    wider_ms, same_ms = steps_ms((change, even_ms, even_ms), (0, even_ms, even_ms))
+    both = max((wider_ms - same_ms) / change, 0.0)
     # With less to compute, the wider device is not the slowest, and only its width holds the others up.
     spared = even_ms - min(even_ms, 3 * change * both)
-    widest = max((step_ms(change, spared, spared) - step_ms(0, spared, spared)) / change, 0.0)
-    widest = min(widest, both)
     # With more to compute, the narrower device is the slowest; the other one then is the widest.
     slow = 2 * even_ms - spared
-    saved = (step_ms(0, slow, spared) - step_ms(-change, slow, spared)) / change + widest
+    wider_ms, same_ms, slow_ms, narrower_ms = steps_ms(
+        (change, spared, spared), (0, spared, spared), (0, slow, spared), (-change, slow, spared)
+    )
+    widest = min(max((wider_ms - same_ms) / change, 0.0), both)
+    saved = (slow_ms - narrower_ms) / change + widest
     return both - widest, widest, units if saved < _WORTH_BEING_NARROW * (both - widest) else 0

@@ -146,7 +146,7 @@ class LocalSearch:
     def _kick(self, model: LinearModel, best: Allocation, count: int) -> tuple[Allocation, int]:
         """Kick some times by the model; return what that leads to by exact prices, and how many moves were seen."""
         self._budget.check()
-        exact_here = corrected(model, self._pricing, best.units)
+        exact_here = corrected(model, best)
         placement = self._priced(exact_here, best.units)
         draws = self._rng.random((count, 1 + DRAWS_PER_TABLE * self._settings.kick_moves))
         looked_at = kick_and_descend(
@@ -169,7 +169,7 @@ class LocalSearch:
         while better is not None:
             allocation = better
             better = None
-            exact_here = corrected(model, self._pricing, allocation.units)
+            exact_here = corrected(model, allocation)
             placement = self._priced(exact_here, allocation.units)
             for giver in givers(exact_here, placement, self._settings.sources).tolist():
                 self._budget.check()

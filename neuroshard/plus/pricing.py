@@ -80,11 +80,12 @@ class Pricing(abc.ABC):
         """
 
     def sums(self, units: Ints) -> Floats:
-        """Return the added vectors of devices, (..., T) to (..., V)."""
-        sums = np.zeros((*units.shape[:-1], self.vectors.shape[1]))
-        *devices, tables = np.nonzero(units)
-        held = units[(*devices, tables)]
-        np.add.at(sums, tuple(devices), self.vectors[self.shards.first[tables] + held])
+        """Return the added vectors of devices, (D, T) to (D, V)."""
+        sums = np.zeros((len(units), self.vectors.shape[1]))
+        devices, tables = np.nonzero(units)
+        busy = np.flatnonzero(np.diff(devices, prepend=-1))
+        vectors = self.vectors[self.shards.first[tables] + units[devices, tables]]
+        sums[devices[busy]] = np.add.reduceat(vectors, busy, axis=0)
         return sums
 
     def objective(self, compute: Floats, columns: Ints) -> tuple[Floats, Floats]:

@@ -19,10 +19,12 @@ from neuroshard.plus.optional_jit import COMPILED
 from neuroshard.plus.placement import LinearModel
 from neuroshard.plus.pricing import EstimatedPricing, ExactPricing, Pricing
 from neuroshard.shard_table import ShardTable, plan_of_units, units_of
-from neuroshard.solver import ColumnSolver, NeuroShard
+from neuroshard.solver import ColumnSolver, NeuroShard, can_compile
 from shardgym.arguments import check_instance
 from shardgym.arrays import Ints
+from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
+from shardgym.costs.simulator.predictor import AdditivePredictor
 from shardgym.errors import NoFeasiblePlanError
 from shardgym.incumbent import Budget, Incumbent, OutOfTime
 from shardgym.plan import ShardingPlan
@@ -87,7 +89,7 @@ class NeuroShardPlus(ColumnSolver):
             return
         if cost.learned:
             self._search_as_published(shards, cost, seed, budget, incumbent)
-        pricing = ExactPricing(shards, costs, self.settings.softness)
+        pricing = exact_pricing(shards, cost, costs, self.settings.softness)
 
         def found(allocation: Allocation) -> None:
             incumbent.update(lambda: plan_of_units(shards, allocation.units), allocation.total_ms)
@@ -110,6 +112,15 @@ class NeuroShardPlus(ColumnSolver):
         # Where it finds no plan, cuts at other places than the middle may still lead to one.
         with contextlib.suppress(NoFeasiblePlanError):
             published.search(shards, cost, seed, budget, incumbent)
+
+
+def exact_pricing(shards: ShardTable, cost: CostModel, costs: AdditiveCosts, softness: float) -> ExactPricing:
+    """Return pricing by an additive cost model, by compiled code where there is some for it."""
+    if not (can_compile(cost) and isinstance(costs, AdditivePredictor)):
+        return ExactPricing(shards, costs, softness)
+    from neuroshard.plus.compiled_pricing import CompiledPricing
+
+    return CompiledPricing(shards, costs, softness)
 
 
 def examples_of(pricing: Pricing) -> list[Ints]:

@@ -16,7 +16,7 @@ from neuroshard.plus.local_search import PlusSettings, random_moves
 from neuroshard.plus.moves import NONE, Shortlist, best_moves, descend, make
 from neuroshard.plus.placement import LinearModel, Placement, overflow, price, value
 from neuroshard.plus.pricing import EstimatedPricing, ExactPricing, Pricing
-from neuroshard.plus.solver import examples_of
+from neuroshard.plus.solver import exact_pricing, examples_of
 from neuroshard.shard_table import ShardTable, plan_of_units, units_of
 from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.incumbent import Budget
@@ -83,16 +83,21 @@ def test_shards_of_one_table_on_one_device_become_one_and_row_cuts_are_left_alon
     assert units_of(ShardTable(tall), by_rows) is None
 
 
-@pytest.mark.parametrize("model", ["simulator", "roofline", "estimate"])
-def test_pricing_says_what_the_cost_model_says(simulator, model):
+@pytest.mark.parametrize("model", ["simulator", "compiled", "compiled, compute", "roofline", "estimate"])
+def test_pricing_says_what_the_cost_model_says(simulator, compute_simulator, model):
     """The additive estimate too, once it has learned from some plans of an additive cost; empty devices are free."""
-    cost, shards = simulator if model == "simulator" else make_cost("roofline"), ShardTable(random_task(5, 9, 3))
+    simulators = {"simulator": simulator, "compiled": simulator, "compiled, compute": compute_simulator}
+    cost, shards = simulators.get(model) or make_cost("roofline"), ShardTable(random_task(5, 9, 3))
     rng, tolerance = np.random.default_rng(2), 1e-3 if model == "estimate" else 1e-9  # widths are interpolated
     units = [random_units(shards, rng) for _ in range(6)]
     units[-1] = np.zeros_like(units[0])
     units[-1][1] = shards.units
     evaluated = cost.evaluate(shards.task, [plan_of_units(shards, one) for one in units])
     pricing: Pricing = ExactPricing(shards, cost.additive(), 0.0)
+    if model.startswith("compiled"):
+        pytest.importorskip("numba", reason="needs the extra 'search'")
+        pricing = exact_pricing(shards, cost, cost.additive(), 0.0)
+        assert type(pricing) is not ExactPricing
     if model == "estimate":
         pricing = EstimatedPricing(shards, cost, 0.0, Budget())
         pricing.learn(units[:3], evaluated[:3])
@@ -181,8 +186,9 @@ def test_a_corrected_model_is_exact_at_one_plan(simulator):
     pricing = ExactPricing(shards, simulator.predictor(), 0.0)
     model = linear_model(pricing, examples_of(pricing))
     units = random_units(shards, np.random.default_rng(1))
-    compute = Allocation(pricing, units).compute
-    estimate = corrected(model, pricing, units)
+    allocation = Allocation(pricing, units)
+    compute = allocation.compute
+    estimate = corrected(model, allocation)
     np.testing.assert_allclose(estimate.row_ms[model.first + units].sum(axis=1) + estimate.device_ms, compute)
     assert np.abs(model.row_ms[model.first + units].sum(axis=1) + model.device_ms - compute).max() > 1e-6
 
@@ -228,7 +234,7 @@ def test_moves_lead_where_they_say_within_memory(simulator, seed):
     shards, rng = ShardTable(task), np.random.default_rng(seed)
     pricing = ExactPricing(shards, simulator.predictor(), 0.01)
     allocation = Allocation(pricing, random_units(shards, rng))
-    model = corrected(linear_model(pricing, examples_of(pricing)), pricing, allocation.units)
+    model = corrected(linear_model(pricing, examples_of(pricing)), allocation)
     shortlist = Shortlist.of_length(20)
     placement = placed(model, allocation.units)
     count, looked_at = best_moves(model, placement, int(placement.load.argmax()), shortlist)

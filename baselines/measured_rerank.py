@@ -1,0 +1,196 @@
+"""Measured rerank: a solver's best plans by the oracle, measured, and the best of these."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import numbers
+import time
+from typing import Any
+
+from baselines.diverse_plans import diverse_best
+from shardgym.arguments import check_dict, check_int, describe
+from shardgym.costs.base import GROUP, CostModel, make_cost
+from shardgym.errors import NO_PLAN, InputError, MeasurementError
+from shardgym.incumbent import Budget
+from shardgym.plan import ShardingPlan, check_possible
+from shardgym.registry import find_class
+from shardgym.solver import Observer, call_solver, check_solve_arguments, make_solver, warm_up
+from shardgym.task import ShardingTask
+
+#: Seed of a measurer that draws ids. Judges have 0 unless somebody chose another one.
+_SEED = 20_231_107
+#: Share of a time limit that is for searching.
+_SEARCHING = 0.5
+#: Seconds that measuring a plan is taken to need before the first was measured.
+_SECONDS_PER_PLAN = 2.0
+
+
+class MeasuredRerank:
+    """The best of a solver's plans by a second opinion: the answer to the winner's curse.
+
+    A search ends with the plan that its oracle likes best, and so with the one that the oracle flatters most. Here a
+    solver is called several times with seeds of its own. Of all improvements that it reports, the cheapest plans that
+    differ are priced by a *measurer*, all of them in one call, and the cheapest of these comes back. The measurer is a
+    cost model that this solver makes for itself: never the judge, and with another seed of ids.
+
+    Example:
+        >>> solver = MeasuredRerank("neuroshard", measurer="fbgemm", measurer_settings={"version": "2"})
+        >>> plan = solver.solve(task, cost)                                # doctest: +SKIP
+
+    Args:
+        solver: that searches, by name or as `module:Class`.
+        queries: plans that the measurer prices at most for a task. Those of the oracle are the solver's own, for each
+            start.
+        starts: how often the solver is called at most; it is not called again when a call brought no new plan.
+        distance: share of a task's work, from 0 to 1, that two plans must have on different devices to count as
+            different; see `baselines.diverse_plans`.
+        measurer: name of the cost model that measures. When None: "fbgemm" where the oracle is learned, as only such an
+            oracle stands for measurements; else the oracle, which is asked again.
+        solver_settings: keyword arguments for the solver's class.
+        measurer_settings: the same for the measurer. A measurer that takes a seed gets one that judges do not have,
+            unless there is one here.
+
+    Raises:
+        UnknownNameError: no such solver or measurer.
+        InputError: a setting is out of range or of another type, does not suit the solver or the measurer, or the
+            measurer is a judge.
+        MissingDependencyError: solver or measurer need an extra that is not installed.
+    """
+
+    def __init__(
+        self,
+        solver: str = "neuroshard_plus",
+        queries: int = 8,
+        starts: int = 4,
+        distance: float = 0.05,
+        measurer: str | None = None,
+        solver_settings: dict[str, Any] | None = None,
+        measurer_settings: dict[str, Any] | None = None,
+    ) -> None:
+        self.solver = solver
+        self.queries = check_int("queries", queries, 1)
+        self.starts = check_int("starts", starts, 1)
+        is_number = isinstance(distance, numbers.Real) and not isinstance(distance, bool)
+        if not is_number or not 0 <= distance <= 1:
+            raise InputError(f"distance: expected a share from 0 to 1, got {describe(distance)}")
+        self.distance = float(distance)
+        self.measurer = measurer
+        self.solver_settings = check_dict("solver_settings", solver_settings)
+        self.measurer_settings = check_dict("measurer_settings", measurer_settings)
+        if measurer is None and self.measurer_settings:
+            raise InputError("measurer_settings: name a measurer that they are for, e.g. measurer='fbgemm'")
+        self._searcher = make_solver(solver, **self.solver_settings)
+        self._own = None if measurer is None else _make_measurer(measurer, self.measurer_settings)
+        self._seconds_per_plan = _SECONDS_PER_PLAN
+
+    def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
+        """Warm the solver up, and start the processes of a measurer."""
+        warm_up(self._searcher, task, cost)
+        measurer = self._measurer_beside(cost)
+        if not measurer.deterministic:
+            measurer.evaluate(task, [ShardingPlan.table_wise(task, [0] * task.num_tables)])
+
+    def solve(
+        self,
+        task: ShardingTask,
+        cost: CostModel,
+        seed: int = 0,
+        *,
+        time_limit_s: float | None = None,
+        initial_plan: ShardingPlan | None = None,
+        observer: Observer | None = None,
+    ) -> ShardingPlan:
+        """Return the plan that the measurer finds cheapest; `observer` is called with this one alone.
+
+        The same seed gives the same plan where oracle and measurer are deterministic. Half of a time limit is for
+        searching; then as many plans are measured as the rest suffices for, by the time that the last ones took.
+
+        Raises:
+            NoFeasiblePlanError: the solver found no feasible plan; `InfeasiblePlanError` means the same.
+            InputError: `initial_plan` is for another task, or a cost cannot price tasks of this kind; or an argument is
+                of another kind.
+            MeasurementError: the measurer has no time for any plan.
+        """
+        check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan, observer=observer)
+        check_possible(task)
+        budget = Budget(time_limit_s)
+        searching = Budget(None if time_limit_s is None else _SEARCHING * time_limit_s)
+        found = self._search(task, cost, int(seed), searching, initial_plan)
+        measurer = self._measurer_beside(cost)
+        count = self.queries
+        if not measurer.deterministic and budget.limited:
+            count = min(count, max(int(budget.left_s / self._seconds_per_plan), 1))
+        plans = diverse_best(task, found, count, self.distance)
+        if len(plans) == 1:  # nothing to choose from
+            times = [found[plans[0]]]
+        else:
+            clock = time.perf_counter()
+            costs = measurer.evaluate(task, plans)
+            self._seconds_per_plan = (time.perf_counter() - clock) / len(plans)
+            times = [answer.total_ms for answer in costs]
+            if min(times) == math.inf:
+                raise MeasurementError(
+                    f"measurer '{measurer.name}' has no time for any of {len(plans)} plans: {costs[0].reason}"
+                )
+        best = times.index(min(times))
+        if observer is not None:
+            observer(plans[best], times[best])
+        return plans[best]
+
+    def _search(
+        self, task: ShardingTask, cost: CostModel, seed: int, budget: Budget, initial_plan: ShardingPlan | None
+    ) -> dict[ShardingPlan, float]:
+        """Return every improvement that the solver reports, from all starts, and what the oracle says of it.
+
+        Raises:
+            NoFeasiblePlanError: there is none; `InfeasiblePlanError` means the same.
+        """
+        found: dict[ShardingPlan, float] = {}
+        if initial_plan is not None:
+            initial_plan.validate(task)
+            found[initial_plan] = cost.evaluate(task, [initial_plan])[0].total_ms
+
+        def improved(plan: ShardingPlan, cost_ms: float) -> None:
+            found[plan] = cost_ms
+
+        for start in range(self.starts):
+            before = len(found)
+            limit_s = budget.left_s / (self.starts - start) if budget.limited else None
+            # Runs with different seeds share no start, and the first start of seed 0 is the solver's own plan.
+            own_seed = seed * self.starts + start
+            try:
+                plan = call_solver(
+                    self._searcher, task, cost, own_seed,
+                    time_limit_s=limit_s, initial_plan=initial_plan, observer=improved,
+                )  # fmt: skip
+            except NO_PLAN:
+                if not found:
+                    raise
+                break
+            if plan not in found:
+                found[plan] = cost.evaluate(task, [plan])[0].total_ms
+            if len(found) == before or (budget.limited and not budget.left_s):
+                break
+        return found
+
+    def _measurer_beside(self, oracle: CostModel) -> CostModel:
+        """Return the measurer, which is made once and keeps its processes."""
+        if self._own is not None:
+            return self._own
+        return self._fbgemm if oracle.learned else oracle
+
+    @functools.cached_property
+    def _fbgemm(self) -> CostModel:
+        return _make_measurer("fbgemm", {})
+
+
+def _make_measurer(name: str, settings: dict[str, Any]) -> CostModel:
+    """Make a cost model that is no judge, with a seed that judges do not have."""
+    if "seed" in inspect.signature(find_class("cost", GROUP, name)).parameters:
+        settings = {"seed": _SEED, **settings}
+    measurer = make_cost(name, **settings)
+    if measurer.scores_only:
+        raise InputError(f"measurer '{name}' has role 'judge', which is for scoring: name one that solvers may query")
+    return measurer

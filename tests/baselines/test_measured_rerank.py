@@ -1,0 +1,200 @@
+"""Measured rerank: what is measured, by what, and what comes back."""
+
+import numpy as np
+import pytest
+from baseline_tasks import VARIED, CountingRoofline, devices_of, task_of
+
+from baselines import measured_rerank
+from baselines.diverse_plans import held_work, placement_distance
+from baselines.measured_rerank import MeasuredRerank
+from shardgym import PlanCost, evaluate, make_cost, make_solver
+from shardgym.costs.base import CostModel
+from shardgym.errors import InputError, MeasurementError, NoFeasiblePlanError, UnknownNameError
+from shardgym.evaluation.solver_spec import SolverSpec
+from shardgym.plan import ShardingPlan
+from shardgym.suites import load_suite
+
+TASK = task_of(VARIED, (2**30,) * 3)
+ORACLE = make_cost("roofline")
+HERE = "test_measured_rerank"
+
+
+def columns_on_first(plan):
+    return sum(shard.num_columns for shard in plan.on(0))
+
+
+class Measurer(CostModel):
+    """Counts columns on device 0: the best plan has none there. What it is asked is kept."""
+
+    name, version, deterministic, hardware = "toy", "1", True, "none"
+    made = []  # noqa: RUF012
+
+    def __init__(self, seed=0, broken=False):
+        self.seed, self.broken, self.asked = seed, broken, []
+        Measurer.made.append(self)
+
+    def score(self, task, plans):
+        self.asked.append(list(plans))
+        if self.broken:
+            return [self.no_cost(task, "it broke")] * len(plans)
+        times = [1.0 + columns_on_first(plan) for plan in plans]
+        return [PlanCost(np.full((task.num_devices, 4), ms / 4), self.name, "1", self.hardware) for ms in times]
+
+
+class Improving:
+    """Reports ever better plans, other ones with every seed."""
+
+    def solve(self, task, cost, seed=0, *, observer=None):
+        draws = np.random.default_rng(seed).integers(0, task.num_devices, (6, task.num_tables)).tolist()
+        plans = [ShardingPlan.table_wise(task, row) for row in draws]
+        priced = sorted(zip((c.total_ms for c in cost.evaluate(task, plans)), range(6), strict=True), reverse=True)
+        for ms, number in priced:
+            if observer is not None:
+                observer(plans[number], ms)
+        return plans[priced[-1][1]]
+
+
+def rerank(**settings):
+    Measurer.made.clear()
+    return MeasuredRerank(**{"solver": f"{HERE}:Improving", "measurer": f"{HERE}:Measurer"} | settings)
+
+
+def test_the_plan_that_the_measurer_likes_best_comes_back():
+    seen = []
+    plan = rerank(queries=5).solve(TASK, ORACLE, observer=lambda *pair: seen.append(pair))
+    (measured,) = Measurer.made[0].asked
+    held = [columns_on_first(p) for p in measured]
+    assert plan == measured[held.index(min(held))]
+    assert seen == [(plan, 1.0 + min(held))]
+    assert min(held) < held[0]  # the oracle's favourite comes first, and is not it
+
+
+def test_what_is_measured_is_the_best_by_the_oracle_that_differs():
+    rerank(queries=5, starts=3, distance=0.2).solve(TASK, ORACLE, seed=2)
+    (measured,) = Measurer.made[0].asked
+    assert len(measured) == 5
+    costs = [cost.total_ms for cost in ORACLE.evaluate(TASK, measured)]
+    assert costs == sorted(costs)
+    favourites = [Improving().solve(TASK, ORACLE, seed) for seed in (6, 7, 8)]  # of the three starts
+    assert measured[0] == min(favourites, key=lambda plan: ORACLE.evaluate(TASK, [plan])[0].total_ms)
+    held = [held_work(TASK, plan) for plan in measured]
+    assert min(placement_distance(held[i], held[j]) for i in range(5) for j in range(i)) >= 0.2
+
+
+def test_the_measurer_is_asked_no_more_than_queries():
+    cost = CountingRoofline()
+    solver = MeasuredRerank("random_search", queries=3, solver_settings={"queries": 20})
+    solver.solve(TASK, cost)
+    # Each start asks about 20 plans; the oracle is the measurer where it is not learned and none is named.
+    assert 3 < cost.plans <= 4 * 20 + 3
+    assert cost.plans % 20 == 3
+
+
+def test_a_plan_alone_is_not_measured_and_a_start_with_nothing_new_is_the_last():
+    plan = rerank(solver="lpt").solve(TASK, ORACLE)
+    assert plan == make_solver("lpt").solve(TASK, ORACLE)
+    assert Measurer.made[0].asked == []
+    cost = CountingRoofline()
+    rerank(solver="dim_greedy").solve(TASK, cost)
+    assert cost.plans == 1  # priced once, though it was found twice
+
+
+def test_an_initial_plan_is_a_candidate():
+    away = ShardingPlan.table_wise(TASK, [1, 2] * 4)
+    assert rerank(solver="lpt").solve(TASK, ORACLE, initial_plan=away) == away
+    other = task_of(VARIED[:3])
+    with pytest.raises(InputError, match="plan is for task"):
+        rerank().solve(other, ORACLE, initial_plan=away)
+
+
+def test_a_measurer_with_a_seed_gets_one_that_judges_do_not_have():
+    rerank(measurer_settings={"seed": 5})
+    assert Measurer.made[0].seed == 5
+    rerank()
+    assert Measurer.made[0].seed > 2**16
+
+
+def test_a_judge_is_refused_within_a_run_and_outside(tmp_path):
+    settings = {"measurer": "simulator", "measurer_settings": {"role": "judge"}}
+    with pytest.raises(InputError, match="measurer 'simulator' has role 'judge', which is for scoring"):
+        MeasuredRerank(**settings)
+    spec = SolverSpec("measured_rerank", settings)
+    with pytest.raises(InputError, match="scores plans: a solver may query the oracle"):
+        evaluate(load_suite("tiny-v1"), [spec], out=tmp_path, judge="roofline", oracle="simulator", limit=1)
+
+
+def test_records_hold_what_was_asked(tmp_path):
+    spec = SolverSpec("measured_rerank", {"solver": "random_search", "queries": 4, "measurer": "roofline"})
+    (record,) = evaluate(
+        load_suite("tiny-v1"), [spec], out=tmp_path, judge="torchrec_rating", oracle="roofline", limit=1
+    )
+    assert record.status == "ok"
+    assert record.resolved_settings["queries"] == 4
+    assert record.resolved_settings["starts"] == 4
+    assert record.resolved_settings["measurer"] == "roofline"
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"queries": 0}, InputError, "queries 0 is not a whole number from 1 on"),
+        ({"starts": 1.5}, InputError, "starts 1.5 is not a whole number"),
+        ({"distance": 2}, InputError, "distance: expected a share from 0 to 1, got int 2"),
+        ({"distance": float("nan")}, InputError, "distance: expected a share"),
+        ({"solver": "neuroshrd"}, UnknownNameError, "did you mean neuroshard"),
+        ({"measurer": "rofline"}, UnknownNameError, "did you mean roofline"),
+        ({"solver_settings": {"depth": 2}}, InputError, "has no setting 'depth'"),
+        ({"solver_settings": "x"}, InputError, "solver_settings: expected a dictionary"),
+        ({"measurer": None, "measurer_settings": {"seed": 1}}, InputError, "name a measurer that they are for"),
+    ],
+)
+def test_wrong_settings_are_one_line(settings, error, message):
+    with pytest.raises(error, match=message):
+        rerank(**settings)
+
+
+def test_failures_say_whose_they_are():
+    with pytest.raises(MeasurementError, match="measurer 'toy' has no time for any of 8 plans: it broke"):
+        rerank(measurer_settings={"broken": True}).solve(TASK, ORACLE)
+    crowded = task_of([(10, 4, 1.0)] * 3, (240, 240))
+    with pytest.raises(NoFeasiblePlanError):
+        rerank(solver="lpt").solve(crowded, ORACLE)
+
+
+class Slow(Measurer):
+    """Measures, and so may draw other times."""
+
+    deterministic = False
+
+
+def test_a_time_limit_leaves_plans_unmeasured():
+    solver = rerank(measurer=f"{HERE}:Slow")
+    plan = solver.solve(TASK, ORACLE, time_limit_s=1e-6)
+    assert Measurer.made[0].asked == []
+    assert plan in [Improving().solve(TASK, ORACLE, seed) for seed in range(4)]
+    solver._seconds_per_plan = 20.0
+    solver.solve(TASK, ORACLE, time_limit_s=50.0)
+    assert [len(plans) for plans in Measurer.made[0].asked] == [2]
+    assert solver._seconds_per_plan < 1
+
+
+def test_warming_up_starts_what_measures():
+    rerank(measurer=f"{HERE}:Slow").warm_up(TASK, ORACLE)
+    assert len(Measurer.made[0].asked) == 1
+    rerank().warm_up(TASK, ORACLE)
+    assert Measurer.made[0].asked == []
+
+
+@pytest.mark.measured
+def test_a_learned_oracle_is_answered_by_measuring(monkeypatch):
+    quick = {"rounds": 2, "warmups": 0, "iterations": 1, "comm": "modelled"}
+    monkeypatch.setattr(measured_rerank, "make_cost", lambda name, **settings: make_cost(name, **quick, **settings))
+    task = load_suite("tiny-v1")[0]
+    oracle = make_cost("simulator")
+    solver = MeasuredRerank("random", queries=2)
+    seen = []
+    plan = solver.solve(task, oracle, observer=lambda *pair: seen.append(pair))
+    assert len(devices_of(task, plan)) == task.num_tables
+    assert (solver._measurer_beside(oracle).name, solver._measurer_beside(ORACLE)) == ("fbgemm", ORACLE)
+    assert seen[0][1] not in [oracle.evaluate(task, [plan])[0].total_ms, np.inf]
+    solver._measurer_beside(oracle).close()

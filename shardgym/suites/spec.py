@@ -65,24 +65,30 @@ class DrawnGroup(Record):
         count: tasks.
         topology: a preset's name.
         num_devices: devices of each task.
-        memory_bytes: per device.
         num_tables: smallest and largest number of tables; drawn once per task.
         dims: widths, drawn for every table.
-        max_total_bytes: tables are drawn again until they take at most this together, before rows are rounded up.
-        min_total_bytes: and at least this.
+        max_total_bytes: tables are drawn again until they take at most this together, before rows are rounded up;
+        min_total_bytes: at least this,
         max_table_bytes: and none of them more than this.
+        memory_bytes: per device.
+        fullness: in its place, the share of all memory that the tables take: each task gets as much memory as it needs.
+        memory_shares: memory of the devices relative to each other; equal where none are given.
+        draws: numbers of the draws that are the tasks; the first `count` of them where none are given.
     """
 
     name: Name
     count: Count
     topology: Name
     num_devices: Count
-    memory_bytes: Annotated[Bytes, Field(ge=1)]
     num_tables: tuple[Count, Count]
     dims: Annotated[tuple[Width, ...], Field(min_length=1)]
     max_total_bytes: Bytes
+    memory_bytes: Annotated[Bytes, Field(ge=1)] | None = None
     min_total_bytes: Bytes = 0
     max_table_bytes: Bytes = 2**62
+    fullness: Annotated[float, Field(gt=0, le=1)] | None = None
+    memory_shares: tuple[Count, ...] = ()
+    draws: tuple[Annotated[Whole, Field(ge=0)], ...] = ()
 
     @model_validator(mode="after")
     def _ordered(self) -> DrawnGroup:
@@ -90,6 +96,12 @@ class DrawnGroup(Record):
             raise ValueError(f"num_tables: expected smallest and largest, got {list(self.num_tables)}")
         if self.min_total_bytes > self.max_total_bytes:
             raise ValueError("min_total_bytes exceeds max_total_bytes")
+        if (self.memory_bytes is None) == (self.fullness is None):
+            raise ValueError("expected memory_bytes or fullness, and not both")
+        if self.memory_shares and (self.fullness is None or len(self.memory_shares) != self.num_devices):
+            raise ValueError("memory_shares: expected one for each device, beside a fullness")
+        if self.draws and (len(self.draws) != self.count or len(set(self.draws)) != self.count):
+            raise ValueError(f"draws: expected {self.count} different numbers, one for each task")
         return self
 
 

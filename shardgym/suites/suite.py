@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -187,6 +188,8 @@ def _from_spec(path: Path, spec: SuiteSpec, digests: tuple[str, ...] | None) -> 
 
 #: Redraws after which a group's limits are taken to be impossible.
 MAX_DRAWS = 100_000
+#: Memory that follows from a fullness is rounded up to pages.
+_PAGE_BYTES = 4096
 
 
 class TaskSource(Protocol):
@@ -210,7 +213,8 @@ class DrawnSource:
 
     The protocol is NeuroShard's (tools/gen_tasks.py there): draw the number of tables, then draw tables and widths
     again and again until their total size is within limits. Unlike there, a table occurs at most once in a task, and
-    only one half of the pool is drawn from. Every task has its own random stream, so any one can be built alone.
+    only one half of the pool is drawn from. Every draw has its own random stream, so any one can be built alone. Groups
+    that name `draws` were chosen: `tools/draw_suite.py` keeps draws in which solvers differ.
 
     Args:
         spec: pool, groups and seed.
@@ -221,9 +225,10 @@ class DrawnSource:
         self._spec = spec
         self._path = path
         self._topologies = [Topology.preset(g.topology, g.num_devices, g.memory_bytes) for g in spec.groups]
-        # Groups take turns; those with fewer tasks run out earlier. Entries are (group, position within the group).
+        # Groups take turns; those with fewer tasks run out earlier. Entries are (group, number of the draw).
         longest = max(group.count for group in spec.groups)
-        self._order = [(g, k) for k in range(longest) for g, group in enumerate(spec.groups) if k < group.count]
+        turns = [(g, k) for k in range(longest) for g, group in enumerate(spec.groups) if k < group.count]
+        self._order = [(g, spec.groups[g].draws[k] if spec.groups[g].draws else k) for g, k in turns]
         self._tables: dict[tuple[int, int], EmbeddingTable] = {}
 
     def __len__(self) -> int:
@@ -240,7 +245,7 @@ class DrawnSource:
         return self._spec.groups
 
     def redrawn(self, pool: str, half: Literal["train", "test", "all"], count: int) -> DrawnSource:
-        """Return a source of other tasks drawn alike.
+        """Return a source of other tasks drawn alike, none of them chosen.
 
         Args:
             pool: name or path of the pool to draw from.
@@ -250,7 +255,7 @@ class DrawnSource:
         Raises:
             UnknownNameError: no such pool; the closest names are in the message.
         """
-        groups = tuple(dataclasses.replace(group, count=count) for group in self._spec.groups)
+        groups = tuple(dataclasses.replace(group, count=count, draws=()) for group in self._spec.groups)
         source = DrawnSource(dataclasses.replace(self._spec, pool=pool, half=half, groups=groups), self._path)
         _ = source._scaled_pool  # loads the pool now, so that a wrong name is an error here
         return source
@@ -267,7 +272,11 @@ class DrawnSource:
         """
         spec = self._spec
         drawn = [self._table(table, dim) for table, dim in self._draw(index)]
-        topology = self._topologies[self._order[index][0]]
+        number = self._order[index][0]
+        topology = self._topologies[number]
+        if spec.groups[number].fullness is not None:
+            sizes = [block_bytes(t.num_embeddings, t.embedding_dim, spec.precision, spec.optimizer) for t in drawn]
+            topology = dataclasses.replace(topology, memory_bytes=_memory(spec.groups[number], sum(sizes)))
         return ShardingTask(tuple(drawn), topology, spec.batch_size, spec.precision, spec.optimizer, name)
 
     def _draw(self, index: int) -> list[tuple[int, int]]:
@@ -324,6 +333,14 @@ class DrawnSource:
                 f"{self._spec.scale} describes batches of {scaled.batch_size}"
             )
         return scaled
+
+
+def _memory(group: DrawnGroup, total_bytes: int) -> tuple[int, ...]:
+    """Return the bytes of every device, whole pages of them, that tables of so many bytes fill as the group says."""
+    assert group.fullness is not None
+    shares = group.memory_shares or (1,) * group.num_devices
+    pages = total_bytes / group.fullness / sum(shares) / _PAGE_BYTES
+    return tuple(math.ceil(pages * share) * _PAGE_BYTES for share in shares)
 
 
 def _random_stream(seed: int, group: int, position: int) -> random.Random:

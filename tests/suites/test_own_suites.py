@@ -72,6 +72,27 @@ def test_size_limits_hold(write):
         assert max(task.table_bytes(table) for table in task.tables) <= 3_500
 
 
+def test_chosen_draws_are_those_of_the_same_numbers(write):
+    every = load_suite(write(spec({"count": 9})))
+    chosen = load_suite(write(spec({"draws": [8, 2, 5]}), "chosen.yaml"))
+    assert [task.tables for task in chosen] == [every[n].tables for n in (8, 2, 5)]
+    assert [task.name for task in chosen] == ["chosen/0", "chosen/1", "chosen/2"]
+    again = chosen.source.redrawn("mine.csv", "test", 9)
+    assert [again.build(n, "").tables for n in range(9)] == [task.tables for task in every]
+
+
+@pytest.mark.parametrize("shares", [[], [3, 1]])
+def test_a_fullness_gives_every_task_the_memory_that_it_fills(write, shares):
+    content = spec({"fullness": 0.5, "memory_shares": shares, "max_total_bytes": 10**6, "count": 20})
+    del content["tasks"]["groups"][0]["memory_bytes"]
+    for task in load_suite(write(content)):
+        first, second = task.topology.memory_bytes
+        wanted = [2 * task.total_bytes * share / 4 for share in (shares or [2, 2])]
+        assert 0 <= first - wanted[0] < 4096
+        assert 0 <= second - wanted[1] < 4096
+        assert first % 4096 == second % 4096 == 0
+
+
 def test_a_task_file_is_a_suite_of_one(write, toy_task):
     suite = load_suite(write(toy_task.to_dict(), "one.json"))
     assert suite[:] == [toy_task]
@@ -109,6 +130,12 @@ def test_a_suite_may_put_published_models_on_devices(write):
         (spec({"num_tables": [5, 3]}), "expected smallest and largest"),
         (spec({"min_total_bytes": 10**6}), "min_total_bytes exceeds"),
         (spec({"dims": []}), r"groups\.0\.dims"),
+        (spec({"fullness": 0.5}), "expected memory_bytes or fullness, and not both"),
+        (spec({"fullness": 1.5}), r"groups\.0\.fullness"),
+        (spec({"memory_shares": [1, 2]}), "memory_shares: expected one for each device, beside a fullness"),
+        (spec({"draws": [1, 2]}), "draws: expected 3 different numbers, one for each task"),
+        (spec({"draws": [1, 2, 2]}), "draws: expected 3 different numbers"),
+        (spec({"draws": [1, 2, -3]}), r"groups\.0\.draws"),
         (spec(tasks={"kind": "random"}), "tasks: 'kind' is 'random', expected 'drawn', 'published', 'listed'"),
         (spec(top={"tasks": {"kind": "listed", "tasks": []}}), "tasks"),
         ("", r"own\.yaml: expected an object with the fields of SuiteSpec, got None"),

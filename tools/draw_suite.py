@@ -1,0 +1,150 @@
+"""Draw the tasks of a suite anew, so that solvers differ on them: `python tools/draw_suite.py SUITE.yaml`.
+
+The file says how tasks are drawn: pool, batch, precision, optimiser, and per group devices, memory, widths and numbers
+of tables. Draws of each group are looked at in their order, from the first on, and kept where
+
+- longest processing time first on single-table times of the oracle, tables halved only where whole ones do not fit,
+  costs at least so much more (`--gap`) than what `neuroshard_plus` finds, by the oracle and by the simulated judge, or
+  finds no plan at all;
+- no table is a bound by itself: the narrowest shard of each takes no longer than an even share of all tables;
+- the plan found is inside of what oracle and judge were trained on.
+
+The numbers of these draws are written into the file, as `draws`. The same file, seed and simulators give the same
+numbers. Then `python tools/write_suite_digests.py SUITE` fixes what they stand for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import yaml
+from separation import computing_ms, is_bound_by_a_table, is_familiar, lpt, simulated_costs
+from tqdm import tqdm
+
+from shardgym.costs.base import CostModel
+from shardgym.errors import NO_PLAN, InputError, ShardGymError
+from shardgym.solver import make_solver
+from shardgym.suites import load_suite
+from shardgym.suites.spec import read_suite_file
+from shardgym.suites.suite import DrawnSource
+from shardgym.task import ShardingTask
+
+#: Of `neuroshard_plus`: enough to tell whether a task separates.
+KICKS = 16
+
+#: Verdicts on a draw that is to be in the suite.
+KEPT = "kept"
+KEPT_UNSOLVED = "kept, as the rule finds no plan"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path, metavar="SUITE.yaml", help="suite files; they are rewritten")
+    parser.add_argument("--seed", type=int, help="of the draws, in place of the file's")
+    parser.add_argument("--tasks", type=int, metavar="N", help="of each group, in place of the file's")
+    parser.add_argument("--gap", type=float, default=0.10, metavar="SHARE", help="(%(default)s)")
+    parser.add_argument("--most", type=int, default=1000, metavar="N", help="draws of a group (%(default)s)")
+    options = parser.parse_args(arguments)
+    try:
+        for path in options.files:
+            redraw(path, options)
+    except ShardGymError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def redraw(path: Path, options: argparse.Namespace) -> None:
+    """Choose draws for every group of a suite file, and write their numbers into it."""
+    suite = load_suite(path)
+    if not isinstance(suite.source, DrawnSource):
+        raise InputError(f"{path}: expected tasks of kind 'drawn'")
+    oracle, judge = simulated_costs(suite)
+    content = read_suite_file(path)
+    tasks = content["tasks"]
+    if options.seed is not None:
+        tasks["seed"] = options.seed
+    spec = dataclasses.replace(suite.source.spec, seed=tasks["seed"])
+    source = DrawnSource(spec, path).redrawn(spec.pool, spec.half, options.most)
+    groups = [dict(group) for group in tasks["groups"]]
+    for number, group in enumerate(groups):
+        group["count"] = options.tasks or group["count"]
+        candidates = range(number, len(source), len(groups))  # groups take turns
+        group["draws"] = choose(source, candidates, group["count"], options.gap, oracle, judge)
+    tasks["groups"] = groups
+    comments = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
+    text = "\n".join([*comments, suite_text(content)])
+    path.write_text(text, encoding="utf-8")
+    load_suite(path)
+    print(f"{path}: written")
+
+
+def choose(
+    source: DrawnSource, candidates: range, count: int, gap: float, oracle: CostModel, judge: CostModel
+) -> list[int]:
+    """Return the numbers of the first draws that separate solvers.
+
+    Raises:
+        InputError: there are fewer of them.
+    """
+    name = source.group(candidates[0])
+    kept: list[int] = []
+    verdicts: Counter[str] = Counter()
+    bar = tqdm(candidates, desc=name, unit="draw", disable=None)
+    for draw, index in enumerate(bar):
+        verdict = verdict_on(source.build(index, f"{name}, draw {draw}"), gap, oracle, judge)
+        verdicts[verdict] += 1
+        if verdict in (KEPT, KEPT_UNSOLVED):
+            kept.append(draw)
+        bar.set_postfix(verdicts)
+        if len(kept) == count:
+            bar.close()
+            print(f"{name}: " + ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common()))
+            return kept
+    raise InputError(f"{name}: {len(kept)} of {len(candidates)} draws separate solvers ({dict(verdicts)})")
+
+
+def verdict_on(task: ShardingTask, gap: float, oracle: CostModel, judge: CostModel) -> str:
+    """Return one of the verdicts above for a task that is to be in the suite, else why it is not."""
+    if is_bound_by_a_table(task, oracle):
+        return "bound by a table"
+    rule = lpt(task, oracle)
+    if rule is not None:
+        ruled = oracle.evaluate(task, [rule])[0]
+        compute_ms = computing_ms(ruled)
+        # Work adds up: where the rule is this near to balance, no search gains so much. Most draws end here.
+        if (1 + gap) * (ruled.total_ms - compute_ms.max() + compute_ms.mean()) > ruled.total_ms:
+            return "balanced by the rule"
+    try:
+        found = make_solver("neuroshard_plus", kicks=KICKS).solve(task, oracle)
+    except NO_PLAN:
+        return "without a plan"
+    for name, cost in (("oracle", oracle), ("judge", judge)):
+        answer = cost.evaluate(task, [found])[0]
+        if not is_familiar(answer):
+            return f"unfamiliar to the {name}"
+        if rule is not None and cost.evaluate(task, [rule])[0].total_ms < (1 + gap) * answer.total_ms:
+            return f"too close by the {name}"
+    return KEPT if rule is not None else KEPT_UNSOLVED
+
+
+class _Plain(yaml.SafeDumper):
+    """Writes what several groups share once for each of them."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
+        return True
+
+
+def suite_text(content: dict[str, Any]) -> str:
+    """Return the YAML of a suite file; lists of numbers stay on lines of their own."""
+    return yaml.dump(content, Dumper=_Plain, sort_keys=False, width=116, default_flow_style=None, allow_unicode=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -153,7 +153,10 @@ def check_goal(board: BoardResults) -> Iterator[dict[str, Any]]:
         return
     for name in learned:
         found = compared(board, name, NEUROSHARD, "cost", np.full(len(board.groups), fill_value=True), 1 / GOAL_RATIO)
-        ms = 1000 * statistics.median(r.solve_time_s for r in board.solvers[name].records)
+        records = board.solvers[name].records
+        # Processor time, where all records have it: what passes depends on what else the machine does.
+        cpu = [r.cpu_time_s for r in records if r.cpu_time_s is not None]
+        ms = 1000 * statistics.median(cpu if len(cpu) == len(records) else [r.solve_time_s for r in records])
         late = "" if ms < GOAL_MS else ", too slow"
         yield row | found | {"here": f"{found['here']}{late}", "ms per plan": round(ms, 2)}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,6 +34,18 @@ def test_a_table_wise_plan_is_feasible_and_counts_bytes(toy_task: ShardingTask):
     plan.validate(toy_task)
     assert plan.bytes_per_device(toy_task) == [640, 320]
     assert plan == ShardingPlan.table_wise(toy_task, [0, 0, 1])
+
+
+def test_a_whole_table_is_the_same_shard_checked_or_not(toy_task: ShardingTask):
+    table = toy_task.tables[0]
+    checked = Shard("wide", (0, 5), (0, 16), 3)
+    for device in (3, np.int64(3)):
+        shard = Shard.whole(table, device)
+        assert (shard, hash(shard), shard.to_json()) == (checked, hash(checked), checked.to_json())
+        assert type(shard.device) is int
+    for device in (-1, True, 1.5, "0", None):
+        with pytest.raises(InputError, match=r"^Shard: device: "):
+            Shard.whole(table, device)
 
 
 @pytest.mark.parametrize("devices", [[0, 1], [0, 1, 0, 1], {"wide": 0, "square": 1, "other": 0}])

@@ -41,11 +41,17 @@ class NumberedShards(abc.ABC):
         #: Of each task, the first one to which the link model says the same; and those first ones by what it reads.
         self._first_alike = GrowingArrays(task=((), np.int64))
         self._first_with_links: dict[tuple[Any, ...], int] = {}
+        #: The first shard of all those alike, by what descriptions depend on; None where they are not shared.
+        self._first_like: dict[tuple[Any, ...], int] | None = None
         self._shards = GrowingArrays(task=((), np.int64), widths=((), np.float64), **arrays)
+        self._described_by = tuple(arrays)
 
     @abc.abstractmethod
     def describe(self, task: ShardingTask, keys: Sequence[ShardKey]) -> dict[str, npt.NDArray[Any]]:
         """Return arrays with one row per shard; called once for each shard.
+
+        A row may depend on the shard's table, rows and columns, and on the task's devices, batch, precision and
+        optimiser; not on its other tables.
 
         Args:
             task: that the shards are of.
@@ -94,11 +100,37 @@ class NumberedShards(abc.ABC):
         if None in numbers:
             new = [key for key in dict.fromkeys(keys) if key not in known]
             first = self._shards.append(
-                task=np.full(len(new), number), widths=[key[2] for key in new], **self.describe(task, new)
+                task=np.full(len(new), number), widths=[key[2] for key in new], **self._described(task, new)
             )
             known.update(zip(new, itertools.count(first), strict=False))
             numbers = [known[key] for key in keys]
         return np.array(numbers, dtype=np.int64)
+
+    def share_descriptions(self) -> None:
+        """Describe shards of a table once for all tasks, for those who see many tasks of the same tables.
+
+        How a description is rounded may then depend on which task came first.
+        """
+        self._first_like = {}
+
+    def _described(self, task: ShardingTask, keys: Sequence[ShardKey]) -> dict[str, npt.NDArray[Any]]:
+        """Return what `describe` does, or what it returned for the same shards of other tasks."""
+        known = self._first_like
+        if known is None:
+            return self.describe(task, keys)
+        kind = (task.topology, task.batch_size, task.precision, task.optimizer)
+        alike = [(task.table(name).canonical_text, rows, columns, kind) for name, rows, columns in keys]
+        source = np.array([known.get(key, -1) for key in alike])
+        new = np.flatnonzero(source < 0).tolist()
+        if len(new) == len(keys):
+            arrays = self.describe(task, keys)
+        else:
+            arrays = {name: self._shards[name][source] for name in self._described_by}
+            if new:
+                for name, rows in self.describe(task, [keys[place] for place in new]).items():
+                    arrays[name][new] = rows
+        known.update({alike[place]: len(self._shards) + place for place in new})
+        return arrays
 
     def widths(self, shards: Ints) -> Floats:
         """Return the columns of shards, shape (n,)."""

@@ -46,6 +46,8 @@ class AdditiveScorer(PlanScorer):
             costs = self._cost.additive()
             assert costs is not None
             self._costs = costs
+        # Tasks of a pool have the same tables in other company.
+        self._costs.share_descriptions()
         self._num_latents = self._costs.latents(np.zeros(0, dtype=np.int64)).shape[1]
         #: Numbers of the catalog's tasks and shards in the costs, -1 for those that are not encoded yet.
         self._task_numbers: Ints = np.zeros(0, dtype=np.int64)

@@ -26,7 +26,7 @@ from shardgym.task import ShardingTask
 REWARDS = ("terminal", "dense")
 
 #: Tasks that stay in the catalog; twice the number of episodes where that is more.
-_TASKS_KEPT = 1024
+_TASKS_KEPT = 2048
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, overload
@@ -290,16 +290,19 @@ class DrawnSource:
                 f"the {spec.half} half of pool '{spec.pool}' has {len(self._rows)}"
             )
         rng = _random_stream(spec.seed, number, position)
-        count = group.num_tables[0] + _below(rng, group.num_tables[1] - group.num_tables[0] + 1)
+        draw = rng.random
+        count = group.num_tables[0] + int(draw() * (group.num_tables[1] - group.num_tables[0] + 1))
+        num_dims = len(group.dims)
+        # Sizes are compared before scaling, so that the scaled and the full-size suite draw the same.
+        least, most = group.min_total_bytes * spec.scale, group.max_total_bytes * spec.scale
+        largest = group.max_table_bytes * spec.scale
+        sizes = self._sizes
         for _ in range(MAX_DRAWS):
-            tables = _sample(rng, len(self._rows), count)
-            dims = [group.dims[_below(rng, len(group.dims))] for _ in range(count)]
-            drawn = list(zip(tables, dims, strict=True))
-            # Sizes are compared before scaling, so that the scaled and the full-size suite draw the same.
-            sizes = [block_bytes(self._rows[table], dim, spec.precision, spec.optimizer) for table, dim in drawn]
-            total_fits = group.min_total_bytes * spec.scale <= sum(sizes) <= group.max_total_bytes * spec.scale
-            if total_fits and max(sizes) <= group.max_table_bytes * spec.scale:
-                return drawn
+            tables = _sample(draw, self._positions, count)
+            dims = [group.dims[int(draw() * num_dims)] for _ in range(count)]
+            drawn = [sizes[dim][table] for table, dim in zip(tables, dims, strict=True)]
+            if least <= sum(drawn) <= most and max(drawn) <= largest:
+                return list(zip(tables, dims, strict=True))
         raise InputError(
             f"{self._path}: group '{group.name}': no {count} tables within its size limits in {MAX_DRAWS} draws"
         )
@@ -323,6 +326,17 @@ class DrawnSource:
     @functools.cached_property
     def _rows(self) -> list[int]:
         return [table.num_embeddings for table in self._pool]
+
+    @functools.cached_property
+    def _positions(self) -> list[int]:
+        return list(range(len(self._rows)))
+
+    @functools.cached_property
+    def _sizes(self) -> dict[int, list[int]]:
+        """Bytes of the unscaled tables, by width."""
+        spec = self._spec
+        widths = {dim for group in spec.groups for dim in group.dims}
+        return {dim: [block_bytes(rows, dim, spec.precision, spec.optimizer) for rows in self._rows] for dim in widths}
 
     @functools.cached_property
     def _scaled_pool(self) -> TablePool:
@@ -350,15 +364,13 @@ def _random_stream(seed: int, group: int, position: int) -> random.Random:
     return random.Random(int.from_bytes(digest[:8], "big"))
 
 
-def _below(rng: random.Random, bound: int) -> int:
-    return int(rng.random() * bound)
-
-
-def _sample(rng: random.Random, size: int, count: int) -> list[int]:
-    """Draw `count` of `size` positions without replacement: the first steps of a Fisher-Yates shuffle."""
-    items = list(range(size))
+def _sample(draw: Callable[[], float], positions: Sequence[int], count: int) -> list[int]:
+    """Draw `count` positions without replacement: the first steps of a Fisher-Yates shuffle."""
+    items = list(positions)
+    left = len(items)
     for i in range(count):
-        j = i + _below(rng, size - i)
+        j = i + int(draw() * left)
+        left -= 1
         items[i], items[j] = items[j], items[i]
     return items[:count]
 

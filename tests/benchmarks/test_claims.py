@@ -18,12 +18,12 @@ def results(solver, costs, records=()):
     return SolverResults(solver, records, costs[None], np.isnan(costs)[None])
 
 
-def record(task, compute, seed=0, solve_time_s=0.001, weights_digest=""):
+def record(task, compute, seed=0, solve_time_s=0.001, weights_digest="", cpu_time_s=None):
     """A record whose devices compute for so long forward, and half as long backward."""
     per_device = np.array([[ms, 7.0, 7.0, ms / 2] for ms in compute], dtype=float)
     return SimpleNamespace(
         task_index=task, seed=seed, status="ok", cost=SimpleNamespace(per_device=per_device),
-        solve_time_s=solve_time_s, weights_digest=weights_digest,
+        solve_time_s=solve_time_s, weights_digest=weights_digest, cpu_time_s=cpu_time_s,
     )  # fmt: skip
 
 
@@ -106,10 +106,15 @@ def test_balance_is_of_compute_alone_and_averaged_over_seeds(claims, board):
 
 
 @pytest.mark.parametrize(
-    ("ms", "seconds", "verdict"), [(10.1, 0.004, "yes"), (10.3, 0.004, "no"), (10.1, 0.006, "yes, too slow")]
-)
-def test_the_goal_asks_for_cost_and_for_time(claims, board, ms, seconds, verdict):
-    records = [record(n, [1, 1], solve_time_s=seconds, weights_digest="ab") for n in range(8)]
+    ("ms", "seconds", "cpu_seconds", "verdict"),
+    [
+        (10.1, 0.004, None, "yes"), (10.3, 0.004, None, "no"), (10.1, 0.006, None, "yes, too slow"),
+        (10.1, 0.006, 0.004, "yes"), (10.1, 0.004, 0.006, "yes, too slow"),
+    ],
+)  # fmt: skip
+def test_the_goal_asks_for_cost_and_for_time(claims, board, ms, seconds, cpu_seconds, verdict):
+    """Processor time counts where it is known."""
+    records = [record(n, [1, 1], solve_time_s=seconds, weights_digest="ab", cpu_time_s=cpu_seconds) for n in range(8)]
     found = board(neuroshard=results("neuroshard", [10] * 8), policy=results("policy", [ms] * 8, records))
     (row,) = claims.check_goal(found)
     assert (row["solver"], row["here"]) == ("policy", verdict)

@@ -126,6 +126,25 @@ def test_asking_again_forgets_the_tasks(cost, task):
     assert (first.num_tasks, cost.additive().num_tasks) == (1, 0)
 
 
+def test_shards_of_other_tasks_are_described_once_where_that_is_shared(cost):
+    """Of the same tables on the same devices; another batch is another description."""
+    first = load_suite("tiny-v1")[0]
+    renamed = tuple(dataclasses.replace(table, name=f"other {table.name}") for table in first.tables[2:])
+    mixed = dataclasses.replace(first, tables=(*first.tables[:2], *renamed))
+    larger = dataclasses.replace(first, batch_size=2 * first.batch_size)
+    shared, alone = cost.additive(), cost.additive()
+    shared.share_descriptions()
+    asked = []
+    describe = shared.describe
+    shared.describe = lambda task, keys: (asked.append(len(keys)), describe(task, keys))[1]
+    for task in (first, mixed, larger, first):
+        keys = [(table.name, table.num_embeddings, table.embedding_dim) for table in task.tables]
+        mine, theirs = shared.encode_keys(task, keys), alone.encode_keys(task, keys)
+        assert mine.tolist() == theirs.tolist()
+        np.testing.assert_allclose(shared.latents(mine), alone.latents(theirs), rtol=EXACT)
+    assert asked == [first.num_tables, mixed.num_tables - 2, first.num_tables]
+
+
 def test_a_cost_that_is_not_additive_begins_nothing(task):
     assert WholePlans().additive() is None
     with pytest.raises(InputError, match="this 'whole_plans' scores whole plans only"):

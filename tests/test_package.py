@@ -20,7 +20,8 @@ HEAVY = ("torch", "fbgemm_gpu", "stable_baselines3", "scipy", "pandas")
     "code",
     [
         "import shardgym; shardgym.load_pool('synthetic-2021'); shardgym.load_suite('tiny-v1')[0]",
-        "import shardgym.cli as c; c.main(['list', 'solvers'])",
+        "from shardgym.cli import main; main(['--help']); main(['run', '--help']); main(['list', 'suites'])",
+        "from shardgym.cli import main; main(['list', 'solvers'])",
     ],
 )
 def test_nothing_heavy_is_imported_before_it_is_used(code: str):

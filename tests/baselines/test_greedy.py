@@ -95,11 +95,15 @@ def test_tables_of_one_row_and_tables_without_lookups_are_placed(solver):
     assert sorted(devices(solver, make_task([(1, 4, 0.0), (1, 4, 3.0)]))) == [0, 1]
 
 
-@pytest.mark.parametrize("name", ["size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy", "random"])
-def test_ten_thousand_tables_are_placed_on_a_thousand_devices(name):
+@pytest.fixture(scope="module")
+def ten_thousand_tables():
     tables = [(100 + i, 4 * (1 + i % 8), 1.0 + i % 7) for i in range(10_000)]
-    task = make_task(tables, memory_bytes=(100 * 2**20,) * 1024)
-    make_solver(name).solve(task, None, seed=0).validate(task)
+    return make_task(tables, memory_bytes=(100 * 2**20,) * 1024)
+
+
+@pytest.mark.parametrize("name", ["size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy", "random"])
+def test_ten_thousand_tables_are_placed_on_a_thousand_devices(ten_thousand_tables, name):
+    make_solver(name).solve(ten_thousand_tables, None, seed=0).validate(ten_thousand_tables)
 
 
 def reference_greedy(task, costs):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -38,20 +39,27 @@ def test_the_trained_policy_beats_random_and_dim_greedy(tmp_path):
     assert len(costs["maskable_ppo"]) == 10
 
 
+@pytest.fixture
+def script(monkeypatch):
+    """The script as a module: a process of its own takes seconds to load PyTorch."""
+    monkeypatch.syspath_prepend(SCRIPT.parent)
+    return importlib.import_module(SCRIPT.stem)
+
+
 @pytest.mark.parametrize(
     "env_id", [pytest.param("ShardGym/TableWise-v0", marks=pytest.mark.slow), "ShardGym/ColumnWise-v0"]
 )
-def test_the_script_runs_on_both_environments(env_id, tmp_path):
+def test_the_script_runs_on_both_environments(script, env_id, tmp_path):
     """With one batch of training, which teaches nothing."""
-    _, costs = run(tmp_path, "--env", env_id, "--steps", "100")
+    script.main(["--env", env_id, "--steps", "100", "--out", str(tmp_path / "costs.json")])
+    costs = json.loads((tmp_path / "costs.json").read_text())
     assert set(costs) == {"random", "dim_greedy", "maskable_ppo"}
     assert {len(values) for values in costs.values()} == {10}
 
 
-def test_options_that_contradict_each_other_are_usage_errors():
+def test_options_that_contradict_each_other_are_usage_errors(script, capsys):
     """One line at the end, and exit code 2."""
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--weights", "model"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].endswith("error: --weights is for --cost simulator")
+    with pytest.raises(SystemExit) as ended:
+        script.main(["--weights", "model"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith("error: --weights is for --cost simulator")

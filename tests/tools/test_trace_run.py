@@ -14,14 +14,17 @@ pytestmark = pytest.mark.repository
 ROOT = Path(__file__).parents[2]
 
 
-def trace(*arguments):
-    command = [sys.executable, str(ROOT / "tools" / "trace_run.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+@pytest.fixture
+def trace_run(monkeypatch):
+    """The tool as a module."""
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    return importlib.import_module("trace_run")
 
 
 @pytest.mark.slow
 def test_the_way_of_a_task_is_counted_and_listed():
-    done = trace("-v")
+    command = [sys.executable, str(ROOT / "tools" / "trace_run.py"), "-v"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0
     first, *listed, modules = done.stdout.splitlines()
     counts = re.fullmatch(r"(\d+) files, (\d+) functions, (\d+) changes of file, (\d+) modules imported", first)
@@ -35,17 +38,15 @@ def test_the_way_of_a_task_is_counted_and_listed():
     assert any("DimGreedy" in line or "Greedy" in line for line in listed if "baselines/" in line)
 
 
-def test_an_unknown_solver_is_one_line():
-    done = trace("--solver", "dim_gready")
-    assert done.returncode == 2
-    assert "did you mean" in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert done.stdout == ""
+def test_an_unknown_solver_is_one_line(trace_run, capsys):
+    assert trace_run.main(["--solver", "dim_gready"]) == 2
+    printed = capsys.readouterr()
+    assert "did you mean" in printed.err
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
 
 
-def test_functions_count_once_and_lambdas_do_not(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "tools")
-    trace_run = importlib.import_module("trace_run")
+def test_functions_count_once_and_lambdas_do_not(trace_run):
     from shardgym.errors import InputError, error_text
 
     with trace_run.CallTrace() as found:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
 from shardgym import EmbeddingTable, ShardingPlan, ShardingTask, Topology, make_cost
 
@@ -124,13 +125,16 @@ def quick_settings():
 
 
 @pytest.fixture(scope="session")
-def model(data_folder, quick_settings, tmp_path_factory) -> Path:
-    """A folder of weights for the made-up machine."""
+def model(data_folder, quick_settings, tmp_path_factory, worker_id) -> Path:
+    """A folder of weights for the made-up machine, trained by the first worker that needs it."""
     from shardgym.pretraining.data import load_data
     from shardgym.pretraining.pretrain import pretrain
 
-    folder = tmp_path_factory.mktemp("model")
-    pretrain(load_data(data_folder), folder, quick_settings, seed=5)
+    shared = tmp_path_factory.getbasetemp()
+    folder = (shared if worker_id == "master" else shared.parent) / "model"
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            pretrain(load_data(data_folder), folder, quick_settings, seed=5)
     return folder
 
 

@@ -17,10 +17,6 @@ pytest.importorskip("pyarrow", reason="needs the extra 'simulator'")
 pytest.importorskip("scipy", reason="needs the extra 'simulator'")
 
 
-#: On one worker: training takes seconds.
-pytestmark = pytest.mark.xdist_group("compute_only")
-
-
 @pytest.fixture(scope="module")
 def compute_data(made_up_rows, tmp_path_factory):
     from shardgym.costs.simulator.sample_files import DataInfo, write_rows

@@ -33,10 +33,6 @@ def formula_ms(shard_set):
     return forward, 1.5 * STATE[shard_set.optimizer] * forward
 
 
-#: On one worker: training takes seconds.
-pytestmark = pytest.mark.xdist_group("version2")
-
-
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """Collect with toys for the oracle and the judge, and train both with the command."""

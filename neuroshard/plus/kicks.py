@@ -19,7 +19,8 @@ _MOST_STEPS = 10_000
 @jit
 def kick_and_descend(
     model: LinearModel, best: Placement, other: Placement, draws: Floats, sources: int, shortlist: Shortlist,
-) -> int:  # fmt: skip
+    better: Ints,
+) -> tuple[int, int]:  # fmt: skip
     """Disturb the best placement and descend again, as often as there are draws; keep what is better.
 
     Args:
@@ -29,10 +30,12 @@ def kick_and_descend(
         draws: random numbers from 0 to 1, of every kick, shape (N, 1 + `DRAWS_PER_TABLE` x most tables of one).
         sources: devices that are tried before a descent ends.
         shortlist: of length 1; overwritten.
+        better: overwritten by the units of every placement that was better than all before, shape (N, D, T).
 
     Returns:
-        Moves that were looked at.
+        How many those are, and how many moves were looked at.
     """
+    found = 0
     looked_at = 0
     best_value = value(model, best)
     missing = overflow(model, best)
@@ -46,7 +49,11 @@ def kick_and_descend(
             copy_to(other, best)
             best_value = other_value
             missing = other_missing
-    return looked_at
+            for device in range(len(model.memory)):
+                for table in range(len(model.first)):
+                    better[found, device, table] = other.units[device, table]
+            found += 1
+    return found, looked_at
 
 
 @jit

@@ -82,17 +82,21 @@ class LocalSearch:
         budget: of time; may run out in the middle.
         rng: of the kicks.
         found: called with every start and every local optimum that memory allows.
+        nested: whether a search with fewer kicks is the beginning of one with more, so that more are never worse.
     """
 
     def __init__(
         self, pricing: Pricing, settings: PlusSettings, budget: Budget, rng: np.random.Generator,
-        found: Callable[[Allocation], None],
+        found: Callable[[Allocation], None], *, nested: bool = True,
     ) -> None:  # fmt: skip
         self._pricing = pricing
         self._settings = settings
         self._budget = budget
         self._rng = rng
         self._found = found
+        size = pricing.shards.task.num_devices + pricing.shards.task.num_tables
+        self._round_kicks = max(1, _KICKS_PER_ROUND * _LARGE // max(size, _LARGE))
+        self._nested = nested
         self._first_move = Shortlist.of_length(1)
         self._best_moves = Shortlist.of_length(settings.shortlist)
 
@@ -128,10 +132,9 @@ class LocalSearch:
         made = 0
         looked_at = 0
         while made != kicks and in_vain < PATIENCE and looked_at < most_moves:
-            round_kicks = max(1, _KICKS_PER_ROUND * _LARGE // max(sum(best.units.shape), _LARGE))
-            round_kicks = round_kicks if kicks is None else min(round_kicks, kicks - made)
-            other, more = self._kick(model, best, round_kicks)
-            made += round_kicks
+            count = self._round_kicks if kicks is None else min(self._round_kicks, kicks - made)
+            other, more = self._kick(model, best, count)
+            made += count
             looked_at += more
             in_vain = 0 if other.value < best.value else in_vain + 1
             best = min(best, other, key=lambda one: one.value)
@@ -144,17 +147,29 @@ class LocalSearch:
         return allocation
 
     def _kick(self, model: LinearModel, best: Allocation, count: int) -> tuple[Allocation, int]:
-        """Kick some times by the model; return what that leads to by exact prices, and how many moves were seen."""
+        """Kick by the model; return what that leads to by exact prices, and how many moves were looked at.
+
+        Nested, all numbers of a round are drawn, whatever is better by the model is reported, and only what a whole
+        round leads to is improved by exact prices.
+        """
         self._budget.check()
         exact_here = corrected(model, best)
         placement = self._priced(exact_here, best.units)
-        draws = self._rng.random((count, 1 + DRAWS_PER_TABLE * self._settings.kick_moves))
-        looked_at = kick_and_descend(
-            exact_here, placement, placement.copy(), draws, self._settings.sources, self._first_move
+        whole_round = self._round_kicks if self._nested else count
+        draws = self._rng.random((whole_round, 1 + DRAWS_PER_TABLE * self._settings.kick_moves))[:count]
+        better = np.empty((count, *best.units.shape), dtype=np.int64)
+        found, looked_at = kick_and_descend(
+            exact_here, placement, placement.copy(), draws, self._settings.sources, self._first_move, better
         )
-        if (placement.units == best.units).all():
+        if not found:
             return best, looked_at
-        return self._sample(self._polish(model, Allocation(self._pricing, placement.units))), looked_at
+        others = [Allocation(self._pricing, units.copy()) for units in better[:found]]
+        if self._nested:
+            for other in others:
+                self._found(other)
+        if count == whole_round:
+            return self._sample(self._polish(model, others[-1])), looked_at
+        return others[-1], looked_at
 
     def _descend(self, model: LinearModel, placement: Placement) -> None:
         """Descend by the model alone."""
@@ -232,7 +247,8 @@ def compile_search() -> None:
     for placement in constructed(model):
         if value(model, placement) + overflow(model, placement) < math.inf:
             descend(model, placement, 1, shortlist, 1)
-    kick_and_descend(model, placement, placement.copy(), np.full((1, 1 + DRAWS_PER_TABLE), 0.5), 1, shortlist)
+    draws = np.full((1, 1 + DRAWS_PER_TABLE), 0.5)
+    kick_and_descend(model, placement, placement.copy(), draws, 1, shortlist, placement.units[None].copy())
     best_moves(model, placement, int(givers(model, placement, 1)[0]), shortlist)
     price(model, placement)
 

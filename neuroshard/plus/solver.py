@@ -163,7 +163,8 @@ class _EstimateSearch:
         self._incumbent = incumbent
         kicks = _KICKS_PER_QUERY if settings.kicks is None else settings.kicks
         settings = dataclasses.replace(settings, kicks=kicks)
-        self._search = LocalSearch(pricing, settings, budget, rng, self._found)
+        # A step more here would be a plan less that is evaluated, so that there is nothing to nest.
+        self._search = LocalSearch(pricing, settings, budget, rng, self._found, nested=False)
         self._queries_left = settings.queries_within(limited=budget.limited)
         # Allocations by what they hold: found and not evaluated yet, and evaluated.
         self._candidates: dict[bytes, Allocation] = {}

@@ -97,14 +97,28 @@ def test_plus_is_no_worse_than_the_published_search_where_communication_is_model
 
 
 def test_more_kicks_are_no_worse_and_at_times_better(simulator):
-    """With a soft maximum of no width the objective is the predicted cost."""
     costs = []
-    for seed in range(3):
+    for seed in range(4):
         task = random_task(seed, 12, 3)
-        plans = [NeuroShardPlus(kicks=kicks, softness=0).solve(task, simulator) for kicks in (0, 32, 96)]
+        plans = [NeuroShardPlus(kicks=kicks).solve(task, simulator) for kicks in (0, 1, 3, 12, 96)]
         costs.append([total_ms(task, simulator, plan) for plan in plans])
-    assert (np.diff(costs, axis=1) <= 1e-9).all()
+    assert (np.diff(costs, axis=1) <= 0).all()
     assert np.diff(costs, axis=1).min() < 0
+
+
+@pytest.mark.parametrize("model", ["simulator", "roofline"])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_search_with_fewer_kicks_is_the_beginning_of_one_with_more(simulator, model, seed):
+    """What observers see is the same up to where the shorter search ends, and by default it ends somewhere, too."""
+    cost, task = simulator if model == "simulator" else make_cost("roofline"), random_task(seed, 14, 4)
+    seen = []
+    for kicks in (0, 1, 7, 40, None, 500):
+        found = []
+        NeuroShardPlus(kicks=kicks).solve(task, cost, observer=lambda *best, found=found: found.append(best))
+        seen.append(found)
+    for found in seen:
+        assert found == seen[-1][: len(found)]
+    assert len(seen[-1]) > len(seen[0]) or model == "roofline"
 
 
 def test_the_same_seed_gives_the_same_plan_and_seeds_matter(simulator):
@@ -160,10 +174,14 @@ def test_with_a_time_limit_kicks_go_on_until_they_bring_nothing(simulator, monke
     gains = []
     for seed in (3, 4, 5):
         task = random_task(seed, 14, 4)
-        long = NeuroShardPlus().solve(task, simulator, time_limit_s=1e6)
-        short = NeuroShardPlus(kicks=0).solve(task, simulator)
-        gains.append(total_ms(task, simulator, short) - total_ms(task, simulator, long))
-    assert min(gains) >= -1e-9
+        plans = [
+            NeuroShardPlus(kicks=0).solve(task, simulator),
+            NeuroShardPlus().solve(task, simulator),
+            NeuroShardPlus().solve(task, simulator, time_limit_s=1e6),
+        ]
+        none, default, long = (total_ms(task, simulator, plan) for plan in plans)
+        assert long <= default <= none
+        gains.append(none - long)
     assert max(gains) > 0
 
 

@@ -12,7 +12,10 @@ from shardgym.pools import load_pool
 from shardgym.pools.load import model_names
 from shardgym.suites import load_suite, suite_names
 
-NAMES = ["dlrm4-gpu-v1", "dlrm4-v1", "dlrm8-gpu-v1", "dlrm8-v1", "published-v1", "quick-v1", "tiny-v1"]
+NAMES = [
+    "dlrm4-gpu-v1", "dlrm4-v1", "dlrm4-v2", "dlrm8-gpu-v1", "dlrm8-v1", "dlrm8-v2", "hetero4-v2", "published-v1",
+    "quick-v1", "tight4-v2", "tight8-v2", "tiny-v1", "wide8-v2",
+]  # fmt: skip
 DRAWN = [name for name in NAMES if name != "published-v1"]
 WIDTHS = [4, 8, 16, 32, 64, 128]
 GIB = 2**30

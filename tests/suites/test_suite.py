@@ -172,7 +172,9 @@ def test_a_wrong_track_gets_one_line_that_names_the_field(suite_file, fields, me
     assert "own.json" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["quick-v1", "tiny-v1", "dlrm4-v1", "dlrm8-v1", "dlrm4-gpu-v1", "dlrm8-gpu-v1"])
+@pytest.mark.parametrize(
+    "name", ["quick-v1", "tiny-v1", "dlrm4-v1", "dlrm8-v1", "dlrm4-gpu-v1", "dlrm8-gpu-v1", "wide8-v2"]
+)
 def test_shipped_suites_name_solvers_that_need_no_extra(name):
     """So that the command of the README runs everywhere."""
     solvers = load_suite(name).solvers

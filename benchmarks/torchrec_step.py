@@ -21,6 +21,7 @@ writes the table into the block "step" of a Markdown page.
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
 import logging
@@ -62,6 +63,8 @@ RANKS = 2
 LAUNCHES = 4
 #: Different batches that steps take in turn.
 BATCHES = 3
+#: Of an evaluation of the measured cost.
+MEASURED_ROUNDS = 4
 WARMUPS = 2
 DENSE_FEATURES = 13
 HIDDEN = 64
@@ -129,8 +132,8 @@ def train(
             dist.all_reduce(times, op=dist.ReduceOp.MAX)  # the slowest rank of each step
             taken[number].append(times.median(dim=1).values.tolist())
     if rank == 0:
-        means = [[statistics.fmean(values) for values in zip(*by_round, strict=True)] for by_round in taken]
-        store.with_name("times.json").write_text(json.dumps(np.array(means).T.tolist()))
+        medians = [[statistics.median(values) for values in zip(*by_round, strict=True)] for by_round in taken]
+        store.with_name("times.json").write_text(json.dumps(np.array(medians).T.tolist()))
     dist.destroy_process_group()
 
 
@@ -185,12 +188,10 @@ def units(folder: Path, rounds: int, steps: int) -> Iterator[tuple[str, Callable
     for launch in range(LAUNCHES):
         yield f"real/{launch}", lambda n=launch: real_ms(folder, rounds, steps, n)
         if launch % 2 == 0:
-            turn = launch // 2
             for version in validity.MEASURED:
-                yield (
-                    f"fbgemm {version}/{turn}",
-                    lambda v=version, n=turn: validity.measured_costs(folder, rounds, v, n),
-                )
+                turn = launch // 2
+                measure = functools.partial(validity.measured_costs, folder, MEASURED_ROUNDS, version, turn)
+                yield f"fbgemm {version}/{turn}", measure
 
 
 def study(folder: Path, rounds: int, steps: int, deadline: float) -> None:
@@ -217,12 +218,10 @@ def report(folder: Path) -> list[dict[str, Any]]:
     _, paths = validity.read_plans(folder)
     plans = [ShardingPlan.load(path) for path in paths]
     real = np.array([done[f"real/{n}"] for n in range(LAUNCHES)]).reshape(2, LAUNCHES // 2, 2, -1).mean(axis=1)
-    costs = {
-        f"fbgemm {version}": np.array(
-            [[PlanCost.from_dict(cost).total_ms for cost in done[f"fbgemm {version}/{n}"]] for n in range(2)]
-        )
-        for version in validity.MEASURED
-    }
+    costs = {}
+    for version in validity.MEASURED:
+        passes = [[PlanCost.from_dict(cost).total_ms for cost in done[f"fbgemm {version}/{n}"]] for n in range(2)]
+        costs[f"fbgemm {version}"] = np.array(passes)
     for name, (model, settings) in PREDICTED.items():
         totals = [cost.total_ms for cost in make_cost(model, **settings).evaluate(task, plans)]
         costs[name] = np.array([totals, totals])
@@ -253,8 +252,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=25.0, help="start nothing after so many (%(default)s)")
     parser.add_argument("--task", default="quick-v1/0", metavar="SUITE/INDEX", help="(%(default)s)")
     parser.add_argument("--plans", type=int, default=32, help="(%(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="of each launch (%(default)s)")
-    parser.add_argument("--steps", type=int, default=6, help="of each round, after two that do not count (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=6, help="of each launch (%(default)s)")
+    parser.add_argument("--steps", type=int, default=4, help="of each round, after two that do not count (%(default)s)")
     parser.add_argument("--report", action="store_true", help="train nothing")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--page", type=Path, help="Markdown page whose block 'step' is filled once all is done")

@@ -73,6 +73,19 @@ def test_a_cost_is_held_against_both_halves(validity):
     assert (turned["tau"], turned["regret"]) == (-1, 3)
 
 
+def test_half_of_the_neighbours_are_worse_than_any_noise(validity):
+    task = validity.load_suite("quick-v1")[0]
+    plans = validity.choose_plans(task, 10)
+    assert len(plans) == 10
+    oracle = validity.make_cost("simulator", **validity.ORACLE)
+    totals = [cost.total_ms for cost in oracle.evaluate(task, [plan for _, plan in plans])]
+    known = [total for (kind, _), total in zip(plans, totals, strict=True) if "neighbour" not in kind]
+    for name, low, high in (("neighbour", 1.0, 1.1), ("worse neighbour", 1.1, 2.0)):
+        ratios = [total / min(known) for (kind, _), total in zip(plans, totals, strict=True) if kind == name]
+        assert len(ratios) >= 2
+        assert all(low <= ratio < high for ratio in ratios)
+
+
 def test_a_cut_gives_both_devices_half_of_the_widest_shards(validity):
     task = validity.load_suite("tiny-v1")[1]
     plan = validity.make_solver("dim_greedy").solve(task, validity.make_cost("roofline"), seed=0)

@@ -64,7 +64,7 @@ LAUNCHES = 4
 #: Different batches that steps take in turn.
 BATCHES = 3
 #: Of an evaluation of the measured cost.
-MEASURED_ROUNDS = 4
+MEASURED_ROUNDS = 7
 WARMUPS = 2
 DENSE_FEATURES = 13
 HIDDEN = 64

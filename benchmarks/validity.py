@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=25.0, help="start nothing after so many (%(default)s)")
     parser.add_argument("--tasks", nargs="+", default=TASKS, metavar="SUITE/INDEX", help="(%(default)s)")
     parser.add_argument("--plans", type=int, default=14, help="of each task (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="of each evaluation of fbgemm (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=7, help="of each evaluation of fbgemm (%(default)s)")
     parser.add_argument("--real-rounds", type=int, default=10, help="of each launch of the real step (%(default)s)")
     parser.add_argument("--links", type=int, default=0, help="Mbit/s of a link for each device instead of loopback")
     parser.add_argument("--ordinary", action="store_true", help="real steps without real-time priority")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import inspect
 import math
 import numbers
+import sys
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -97,8 +97,11 @@ def weights_that_ship() -> dict[str, list[str]]:
     """
     found = {}
     for name, target in registered(GROUP).items():
-        package = importlib.util.find_spec(target.partition(":")[0].partition(".")[0])
-        folders = (package.submodule_search_locations if package is not None else None) or ()
+        package = target.partition(":")[0].partition(".")[0]
+        # A mere folder of the same name in front of it would hide an editable installation.
+        specs = (finder.find_spec(package, None) for finder in sys.meta_path)
+        spec = next((spec for spec in specs if spec is not None and spec.origin is not None), None)
+        folders = (spec.submodule_search_locations if spec is not None else None) or ()
         cards = [card for folder in folders for card in Path(folder, "weights", name).glob("*/seed-*/card.json")]
         if cards:
             found[name] = sorted({card.parents[1].name for card in cards})

@@ -293,11 +293,11 @@ def test_every_field_that_is_wrong_is_named_up_to_eight_of_them():
 def test_a_list_is_not_named_beside_what_is_wrong_in_it():
     """Its wrong items do not count, so that it "has too few"; a list that is wrong itself is named."""
     group = {
-        "name": "a", "count": 1, "topology": "cpu", "num_devices": 2, "num_tables": [1, 2], "dims": [4],
+        "name": "a", "topology": "cpu", "num_devices": 2, "num_tables": [1, 2], "dims": [4], "memory_bytes": 9,
         "max_total_bytes": 9,
     }  # fmt: skip
     drawn = {"kind": "drawn", "seed": 1, "pool": "p", "batch_size": 1}
-    with pytest.raises(InputError, match=r"groups\.0\.memory_bytes: the field is missing$"):
+    with pytest.raises(InputError, match=r"groups\.0\.count: the field is missing$"):
         DrawnTasks.from_dict(drawn | {"groups": [group]})
     with pytest.raises(InputError, match=r"; 1 more: groups$"):
         DrawnTasks.from_dict({**drawn, "seed": "x", "groups": []})

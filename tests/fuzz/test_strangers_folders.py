@@ -180,7 +180,9 @@ def test_what_a_card_says_is_text(folder, capsys):
         card.write_text(text.replace("'defaults of 1.0'", value))
         assert outcomes(folder, capsys, ["submit"])["submit"][0] == 0, value
     card.write_text(text.replace("'defaults of 1.0'", ""))
-    assert "still to be filled in: submitted_by" in outcomes(folder, capsys, ["submit"])["submit"][1]
+    code, said = outcomes(folder, capsys, ["submit"])["submit"]
+    assert code == 1
+    assert "card.yaml: submitted_by: " in said
 
 
 @pytest.mark.parametrize("commands", [["submit"], pytest.param(["verify", "leaderboard"], marks=pytest.mark.slow)])

@@ -168,11 +168,14 @@ def test_a_shard_goes_to_the_least_compute_then_bytes_then_number_where_there_is
 @pytest.fixture
 def no_numba(monkeypatch):
     """As where numba is not installed, in a process that has not said so yet."""
+    importlib.import_module("neuroshard.plus.optional_jit")  # decides once, when first imported, for the whole process
     find = importlib.util.find_spec
     monkeypatch.setattr(solver.importlib.util, "find_spec", lambda name: None if name == "numba" else find(name))
-    solver._warn_slow.cache_clear()
+    for cached in (solver._warn_slow, solver._missing_module):
+        cached.cache_clear()
     yield
-    solver._warn_slow.cache_clear()
+    for cached in (solver._warn_slow, solver._missing_module):
+        cached.cache_clear()
 
 
 def test_without_numba_the_compiled_search_is_refused_and_the_other_one_runs(simulator, no_numba):

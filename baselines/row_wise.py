@@ -70,7 +70,8 @@ class RowWise:
         for count in {0, *(2**n for n in range(len(order).bit_length())), len(order)}:
             price(count)
         for _ in range(_REFINEMENTS):
-            best, counts = min(found, key=lambda count: (found[count], count)), sorted(found)
+            best = min(found, key=lambda count: (found[count], count))
+            counts = sorted(found)
             place = counts.index(best)
             between = {(best + other) // 2 for other in counts[max(place - 1, 0) : place + 2]} - found.keys()
             for count in sorted(between):

@@ -64,6 +64,16 @@ def test_lines_are_appended_and_one_that_was_cut_off_is_dropped(tmp_path):
     assert drop_torn_line(path) is None
 
 
+def test_runs_and_tables_need_no_module_of_posix_alone():
+    """On Windows there is no fcntl and no resource, for libraries either."""
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(['fcntl', 'resource', 'pwd', 'grp', 'termios']));"
+        "import shardgym.evaluation, shardgym.leaderboard"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_file_in_the_place_of_a_folder_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"File exists; .*file is a file: give the path of a folder$"):

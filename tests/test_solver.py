@@ -7,7 +7,7 @@ import pytest
 
 from shardgym import EmbeddingTable, InputError, ShardingPlan, ShardingTask, Topology, make_cost, make_solver
 from shardgym.costs.roofline import RooflineCost
-from shardgym.solver import check_solve_arguments, solver_names
+from shardgym.solver import check_solve_arguments, solver_names, weights_that_ship
 
 TOPOLOGY = Topology(num_devices=2, memory_bytes=2**20)
 TASK = ShardingTask((EmbeddingTable("a", 10, 4), EmbeddingTable("b", 20, 4)), TOPOLOGY, batch_size=64)
@@ -64,3 +64,9 @@ def test_any_number_is_a_time_limit(seconds):
 def test_whether_to_keep_plans_on_interrupt_is_true_or_false():
     with pytest.raises(InputError, match="keep_on_interrupt: expected a bool, got str 'no'"):
         make_solver("neuroshard_plus", keep_on_interrupt="no")
+
+
+def test_a_folder_with_the_name_of_a_package_hides_no_weights(tmp_path, monkeypatch):
+    (tmp_path / "baselines").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "dlrm4-v1" in weights_that_ship()["dreamshard"]

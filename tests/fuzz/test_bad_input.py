@@ -276,7 +276,7 @@ PATHS = [
     ("topology", "fast_domain_size"), ("topology", "intra_bandwidth"),
 ]  # fmt: skip
 FUZZ = settings(
-    derandomize=True, max_examples=50, deadline=None,
+    derandomize=True, max_examples=150, deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )  # fmt: skip
 

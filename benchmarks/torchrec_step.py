@@ -1,7 +1,7 @@
 """How well cost models agree with real TorchRec training: a small DLRM under many plans, on two processes.
 
     python benchmarks/torchrec_step.py --out DIR [--minutes N] [--task SUITE/INDEX] [--plans N] [--rounds N] [--steps N]
-    python benchmarks/torchrec_step.py --out DIR --report [--json] [--page FILE]
+    python benchmarks/torchrec_step.py --out DIR --report [--parts] [--json] [--page FILE]
 
 The tables are those of a task of a suite, put on two devices; dense features, a concatenation and two small networks
 make it a DLRM. Plans are chosen as for `benchmarks/validity.py`: searched, greedy, random, cut, and neighbours of the
@@ -14,8 +14,10 @@ reach. `agreement` in `validity.py` explains all columns but three: "preferred" 
 prefers by more than 5 %, "reversed" those of them in which the real step is slower in both passes, "worst" is how much
 slower it is in the worst of these, by the mean of both.
 
+--parts says what the measured costs consist of, and what each part follows: columns, lookups or cuts.
+
 Whatever is done is kept in DIR, so a run that was stopped, or that reached --minutes, goes on where it was. --page
-writes the table into the block "step" of a Markdown page.
+writes the tables into the blocks "step" and "parts" of a Markdown page.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ import logging
 import multiprocessing
 import os
 import random
+import resource
 import statistics
 import sys
 import tempfile
@@ -36,7 +39,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -55,12 +58,14 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from shardgym import PlanCost, ShardingPlan, ShardingTask, make_cost
 from shardgym.arrays import Floats
+from shardgym.costs.links import pooled_widths
 from shardgym.files import write_whole
 from shardgym.ids import draw_bags
 from shardgym.integrations.torchrec import model_from_task, to_torchrec
 
 RANKS = 2
 LAUNCHES = 4
+CLOCKS = ("wall", "cpu")
 #: Different batches that steps take in turn.
 BATCHES = 3
 #: Of an evaluation of the measured cost.
@@ -113,7 +118,7 @@ def make_batches(
 def train(
     rank: int, task: ShardingTask, plans: list[ShardingPlan], rounds: int, steps: int, seed: int, store: Path
 ) -> None:
-    """Train every plan in every round; the first rank writes ms per plan, shape (2, plans): wall and cpu."""
+    """Train every plan in every round; the first rank writes what `_round` returns per plan, shape (3, plans)."""
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
@@ -138,7 +143,7 @@ def train(
 
 
 def _round(task: ShardingTask, plan: ShardingPlan, batches: list[Any], steps: int) -> torch.Tensor:
-    """Build the model and return ms of its steps, shape (2, steps): by the clock and by processor time."""
+    """Build the model and return its steps, shape (3, steps): ms by the clock and by processor time, page faults."""
     torch.manual_seed(0)
     model = Dlrm(task)
     sharding_plan = TorchRecPlan({"tables": to_torchrec(plan, task, device_type="cpu").plan[""]})
@@ -147,21 +152,24 @@ def _round(task: ShardingTask, plan: ShardingPlan, batches: list[Any], steps: in
     dense = [p for name, p in sharded.named_parameters() if "embedding_bags" not in name]
     optimizer = torch.optim.SGD(dense, lr=0.01)
     loss = nn.BCEWithLogitsLoss()
-    times = torch.zeros(2, steps, dtype=torch.float64)
+    times = torch.zeros(3, steps, dtype=torch.float64)
     for step in range(-WARMUPS, steps):
         features, ids, labels = batches[step % BATCHES]
         dist.barrier()
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         wall, cpu = time.perf_counter(), time.process_time()
         optimizer.zero_grad()
         loss(sharded(features, ids), labels).backward()
         optimizer.step()
         if step >= 0:
-            times[:, step] = 1000 * torch.tensor([time.perf_counter() - wall, time.process_time() - cpu])
+            wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+            faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
+            times[:, step] = torch.tensor([1000 * wall, 1000 * cpu, faults])
     return times
 
 
 def real_ms(folder: Path, rounds: int, steps: int, launch: int) -> list[list[float]]:
-    """Train all plans in new processes; returns wall and cpu ms per plan."""
+    """Train all plans in new processes; returns wall ms, cpu ms and page faults of a step, each per plan."""
     _, paths = validity.read_plans(folder)
     task = ShardingTask.load(folder / "task.json")
     plans = [ShardingPlan.load(path) for path in paths]
@@ -209,29 +217,96 @@ def study(folder: Path, rounds: int, steps: int, deadline: float) -> None:
         print(f"{unit}: {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
 
 
-def report(folder: Path) -> list[dict[str, Any]]:
-    """Return a row per way of timing the real step and per cost; none while a part of the study is missing."""
+class Study(NamedTuple):
+    """What a finished study measured.
+
+    Attributes:
+        task: on two devices.
+        plans: of the task.
+        real: ms of TorchRec's step in both passes by wall clock and processor time, shape (2, 2, plans).
+        costs: as `validity.stored_costs` returns them.
+    """
+
+    task: ShardingTask
+    plans: list[ShardingPlan]
+    real: Floats
+    costs: dict[str, list[list[PlanCost]]]
+
+
+def finished(folder: Path) -> Study | None:
+    """Return the study, None while a part of it is missing."""
     done = validity.results(folder)
     if not {unit for unit, _ in units(folder, 0, 0)} <= done.keys():
-        return []
-    task = ShardingTask.load(folder / "task.json")
-    _, paths = validity.read_plans(folder)
-    plans = [ShardingPlan.load(path) for path in paths]
-    real = np.array([done[f"real/{n}"] for n in range(LAUNCHES)]).reshape(2, LAUNCHES // 2, 2, -1).mean(axis=1)
-    costs = {}
-    for version in validity.MEASURED:
-        passes = [[PlanCost.from_dict(cost).total_ms for cost in done[f"fbgemm {version}/{n}"]] for n in range(2)]
-        costs[f"fbgemm {version}"] = np.array(passes)
+        return None
+    plans = [ShardingPlan.load(path) for path in validity.read_plans(folder)[1]]
+    launches = np.array([done[f"real/{n}"][: len(CLOCKS)] for n in range(LAUNCHES)])
+    real = launches.reshape(validity.PASSES, -1, len(CLOCKS), len(plans)).mean(axis=1)
+    return Study(ShardingTask.load(folder / "task.json"), plans, real, validity.stored_costs(done))
+
+
+def report(study: Study) -> list[dict[str, Any]]:
+    """Return a row per way of timing the real step and per cost."""
+    costs = validity.measured_totals(study.costs)
     for name, (model, settings) in PREDICTED.items():
-        totals = [cost.total_ms for cost in make_cost(model, **settings).evaluate(task, plans)]
+        totals = [cost.total_ms for cost in make_cost(model, **settings).evaluate(study.task, study.plans)]
         costs[name] = np.array([totals, totals])
     rows = []
-    for number, clock in enumerate(("wall", "cpu")):
-        truth = real[:, number]
+    for number, clock in enumerate(CLOCKS):
+        truth = study.real[:, number]
         for name, own in {"the real step": truth, **costs}.items():
-            row = validity.agreement(own, truth)
-            rows.append({"step by": clock, "cost": name, "plans": len(plans), **row, **reversals(own, truth)})
+            row = {**validity.agreement(own, truth), **reversals(own, truth)}
+            rows.append({"step by": clock, "cost": name, "plans": len(study.plans), **row})
     return rows
+
+
+def breakdown(study: Study) -> list[dict[str, Any]]:
+    """Return a row for the real step by each clock, for each measured cost, and for each of its parts.
+
+    Work is that of the device that works longest. An exchange is as long as for the device that enters it last, which
+    waits for nobody. The three columns that begin with "per" are a least-squares fit of the ms.
+
+    Returns:
+        ms, sd: mean and standard deviation over plans.
+        repeat: correlation between the passes.
+        tau wall, tau cpu: Kendall's tau with the real step.
+        per 100 columns: of the device with most of them.
+        per 10 lookups: per sample, of the device with most of them.
+        per cut: for each shard more than there are tables.
+    """
+    timed = {f"the real step, {clock}": study.real[:, number] for number, clock in enumerate(CLOCKS)}
+    totals = validity.measured_totals(study.costs)
+    for version, passes in study.costs.items():
+        timed[f"fbgemm {version}"] = totals[f"fbgemm {version}"]
+        timed |= {f"{version}, {part}": ms for part, ms in parts(passes).items()}
+    loads = []
+    for plan in study.plans:
+        on_device = [plan.on(device) for device in range(study.task.num_devices)]
+        lookups = [sum(study.task.table(s.table).pooling_factor for s in shards) for shards in on_device]
+        cuts = len(plan.shards) - study.task.num_tables
+        loads.append([1.0, pooled_widths(study.task, plan).max() / 100, max(lookups) / 10, cuts])
+    rows = []
+    for name, by_pass in timed.items():
+        ms = by_pass.mean(axis=0)
+        slopes = np.linalg.lstsq(np.array(loads), ms, rcond=None)[0][1:].tolist()
+        row: dict[str, Any] = {"part": name, "ms": float(ms.mean()), "sd": float(ms.std())}
+        row["repeat"] = float(np.corrcoef(by_pass)[0, 1]) if by_pass.std(axis=1).all() else 0.0
+        row |= {f"tau {clock}": validity.tau(ms, study.real[:, n].mean(axis=0)) for n, clock in enumerate(CLOCKS)}
+        rows.append(row | dict(zip(("per 100 columns", "per 10 lookups", "per cut"), slopes, strict=True)))
+    return rows
+
+
+def parts(passes: list[list[PlanCost]]) -> dict[str, Floats]:
+    """Return the ms of a step's parts in both passes, shape (2, plans); how they are taken is said at `breakdown`."""
+    phases = np.array([[cost.per_device for cost in half] for half in passes])
+    found = {
+        "forward": phases[..., 0].max(axis=-1),
+        "output exchange": phases[..., 1].min(axis=-1),
+        "gradient exchange": phases[..., 2].min(axis=-1),
+        "backward": phases[..., 3].max(axis=-1),
+    }
+    if all(cost.ids_ms for half in passes for cost in half):
+        found["ids"] = np.array([[max(cost.ids_ms) for cost in half] for half in passes])
+    return found
 
 
 def reversals(own: Floats, real: Floats) -> dict[str, float]:
@@ -255,15 +330,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6, help="of each launch (%(default)s)")
     parser.add_argument("--steps", type=int, default=4, help="of each round, after two that do not count (%(default)s)")
     parser.add_argument("--report", action="store_true", help="train nothing")
+    parser.add_argument("--parts", action="store_true", help="print what measured costs consist of, not agreement")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--page", type=Path, help="Markdown page whose block 'step' is filled once all is done")
+    parser.add_argument("--page", type=Path, help="Markdown page whose blocks are filled once all is done")
     given = parser.parse_args()
     if not given.report:
         validity.prepare(given.out, given.task, given.plans, RANKS, links=0)
         study(given.out, given.rounds, given.steps, time.monotonic() + 60 * given.minutes)
-    rows = report(given.out)
-    if given.page is not None and rows:
-        fill(given.page, "step", rows, ".2f")
+    found = finished(given.out)
+    tables = {"step": report(found), "parts": breakdown(found)} if found else {"step": [], "parts": []}
+    if given.page is not None and found:
+        for block, rows in tables.items():
+            fill(given.page, block, rows, ".2f")
+    rows = tables["parts" if given.parts else "step"]
     print(
         json.dumps(rows, indent=2) if given.json else tabulate(rows, headers="keys", floatfmt=".2f", tablefmt="github")
     )

@@ -281,17 +281,32 @@ def halves_of(done: dict[str, Any], task: str) -> dict[str, Floats] | None:
         return None
     real = np.array([done[f"{task}/real/{n}"] for n in range(PASSES * LAUNCHES)])
     halves: dict[str, Floats] = {"real": real.reshape(PASSES, LAUNCHES, -1).mean(axis=1)}
-    costs = {
-        version: [[PlanCost.from_dict(c) for c in done[f"{task}/fbgemm {version}/{n}"]] for n in range(PASSES)]
+    return halves | measured_totals(stored_costs(done, f"{task}/"))
+
+
+def stored_costs(done: dict[str, Any], prefix: str = "") -> dict[str, list[list[PlanCost]]]:
+    """Return the measured cost of every plan by version and pass, from what was done; units begin with `prefix`."""
+    return {
+        version: [[PlanCost.from_dict(c) for c in done[f"{prefix}fbgemm {version}/{n}"]] for n in range(PASSES)]
         for version in MEASURED
     }
-    for version, passes in costs.items():
-        halves[f"fbgemm {version}"] = np.array([[cost.total_ms for cost in half] for half in passes])
+
+
+def measured_totals(costs: dict[str, list[list[PlanCost]]]) -> dict[str, Floats]:
+    """Return the ms of every plan in both passes, shape (2, plans), by measured costs and what is left of them.
+
+    Args:
+        costs: as `stored_costs` returns them.
+    """
+    totals = {
+        f"fbgemm {version}": np.array([[cost.total_ms for cost in half] for half in passes])
+        for version, passes in costs.items()
+    }
     # What of version 2 makes the difference: its ids, its compute, its exchanges.
-    halves["2 without ids"] = np.array([[c.per_device.sum(axis=1).max() for c in half] for half in costs["2"]])
-    halves["2, compute alone"] = np.array([[c.per_device[:, [0, 3]].sum(axis=1).max() for c in h] for h in costs["2"]])
-    halves["1, compute alone"] = np.array([[c.per_device[:, [0, 3]].sum(axis=1).max() for c in h] for h in costs["1"]])
-    return halves
+    totals["2 without ids"] = np.array([[c.per_device.sum(axis=1).max() for c in half] for half in costs["2"]])
+    totals["2, compute alone"] = np.array([[c.per_device[:, [0, 3]].sum(axis=1).max() for c in h] for h in costs["2"]])
+    totals["1, compute alone"] = np.array([[c.per_device[:, [0, 3]].sum(axis=1).max() for c in h] for h in costs["1"]])
+    return totals
 
 
 def agreement(own: Floats, real: Floats) -> dict[str, float]:

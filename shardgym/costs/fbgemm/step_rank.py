@@ -1,6 +1,7 @@
 """One rank of complete training steps: `python -m shardgym.costs.fbgemm.step_rank SETTINGS DESCRIPTOR`.
 
-Memory comes from the allocator as in any training process: no huge pages, nothing recycled on purpose.
+Memory comes from the allocator as it is: no huge pages, nothing recycled on purpose. A training process has
+less to do for it: it has freed large blocks before, so that glibc keeps them (`benchmarks/step_memory.py`).
 """
 
 from __future__ import annotations

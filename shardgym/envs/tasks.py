@@ -12,7 +12,7 @@ from shardgym.arguments import check_dict, check_instance, check_int, check_list
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.records import short_repr
 from shardgym.suites import load_suite
-from shardgym.suites.suite import DrawnSource
+from shardgym.suites.sources import DrawnSource
 from shardgym.task import ShardingTask
 
 DEFAULT_SUITE = "quick-v1"

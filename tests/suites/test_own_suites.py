@@ -163,7 +163,7 @@ def test_a_bad_suite_file_is_one_line_that_names_the_field(write, content, messa
     ],
 )
 def test_a_suite_that_cannot_be_drawn_fails_at_its_first_task(write, monkeypatch, change, message):
-    monkeypatch.setattr("shardgym.suites.suite.MAX_DRAWS", 100)
+    monkeypatch.setattr("shardgym.suites.sources.MAX_DRAWS", 100)
     suite = load_suite(write(spec(**change)))
     with pytest.raises(InputError, match=message):
         suite[0]

@@ -12,7 +12,7 @@ import pytest
 
 from shardgym.solver import make_solver
 from shardgym.suites import load_suite, suite_names
-from shardgym.suites.suite import DrawnSource
+from shardgym.suites.sources import DrawnSource
 
 ROOT = Path(__file__).parents[2]
 NAMES = [name for name in suite_names() if name.endswith("-v2")]

@@ -10,7 +10,7 @@ import pytest
 
 from shardgym import EmbeddingTable, InputError, ShardingTask, Topology, load_suite
 from shardgym.solver import solver_names
-from shardgym.suites import suite as suite_module
+from shardgym.suites import sources
 from shardgym.suites.spec import SIMULATED, CostChoice, Track
 from shardgym.suites.suite import Suite
 
@@ -83,7 +83,7 @@ def test_loading_a_suite_reads_no_pool(monkeypatch):
     def forbidden(name):
         raise AssertionError("a pool was loaded")
 
-    monkeypatch.setattr(suite_module, "load_pool", forbidden)
+    monkeypatch.setattr(sources, "load_pool", forbidden)
     suite = load_suite("dlrm8-v1")
     assert (len(suite), suite.group(7)) == (600, "max_dim=8")
     with pytest.raises(AssertionError):

@@ -41,7 +41,8 @@ from shardgym.files import make_folder, write_whole
 from shardgym.pretraining.assess import largest_per_group, mape, noise_floor, predict_compute, repeat_pairs, score
 from shardgym.pretraining.data import BACKWARD, DIRECTIONS, FORWARD, DataSet, exchanges_of, load_data, split
 from shardgym.pretraining.pretrain import draw, draw_noise
-from shardgym.pretraining.train import FitSettings, Fitted, one_thread, train_network
+from shardgym.pretraining.torch_ops import one_thread
+from shardgym.pretraining.train import FitSettings, TrainedNetwork, train_network
 
 #: Passes of the published training (NeuroShard's scripts).
 EPOCHS = 1000
@@ -150,7 +151,7 @@ def learning_curve(
     return rows
 
 
-def _best_member_ms(fitted: Fitted, samples: ComputeSamples) -> Floats:
+def _best_member_ms(fitted: TrainedNetwork, samples: ComputeSamples) -> Floats:
     """Predict forward and backward ms of samples with the best member, shape (N, 2)."""
     params = member({name: value.double().numpy() for name, value in fitted.params.items()}, 0)
     log_ms = ComputeNet(params).log_ms(*ComputeNet.inputs(samples.shards), Groups(samples.counts))

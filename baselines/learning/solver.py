@@ -34,7 +34,7 @@ from shardgym.arguments import check_instance, check_int, check_list_of
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.plan import ShardingPlan, check_possible
-from shardgym.pretraining.train import one_thread
+from shardgym.pretraining.torch_ops import one_thread
 from shardgym.provenance import utc_now, versions
 from shardgym.records import Record, sha256
 from shardgym.solver import check_solve_arguments

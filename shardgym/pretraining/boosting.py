@@ -29,7 +29,7 @@ from shardgym.costs.simulator.oracle_networks import CommNet
 from shardgym.costs.simulator.samples import CommSamples, ComputeSamples
 from shardgym.errors import import_extra
 from shardgym.pretraining.data import exchanges_of
-from shardgym.pretraining.priors import fit_prior
+from shardgym.pretraining.priors import fit_priors_with_constant, without_wait_ms
 
 #: Trees of a sum, and how fast they learn. With more of either, unseen samples of a made-up machine did not gain.
 _TREES = 300
@@ -60,21 +60,18 @@ def boost_exchange(samples: CommSamples, direction: int, seed: int) -> Params:
     # The analytic sum is fitted to the devices that come last: their times contain no wait.
     last = wait_ms == 0
     params = _analytic_params(inputs.amounts[last], ms[last, None])
-    # A device that waited transferred for the rest of its time, and for a twentieth of it at least.
-    transfer_ms = np.maximum(ms - wait_ms, 0.05 * ms)
     base = analytic_ms(params, inputs.amounts)
-    residual = np.log(transfer_ms / flattened_ms(params, base, 0))
+    residual = np.log(without_wait_ms(ms, wait_ms) / flattened_ms(params, base, 0))
     rising = [1] * (1 + COMM_RISING) + [0] * (len(COMM_FEATURES) - COMM_RISING)
     x = seen(base, 0, inputs.features[:, COMM_FEATURES])
     return params | _boost(x, residual, rising, "transfer", seed + 2 + direction)
 
 
 def _analytic_params(amounts: Floats, ms: Floats) -> Params:
-    """Fit the analytic sum, with a constant that is never quite 0."""
+    """Fit the analytic sum, with a constant."""
     unit = np.maximum(amounts.mean(axis=0), 1e-9)
     scaled = np.column_stack([amounts / unit, np.ones(len(amounts))])
-    prior = np.column_stack([fit_prior(scaled, ms[:, column]) for column in range(ms.shape[1])])
-    prior[-1] = np.maximum(prior[-1], 0.05 * np.quantile(ms, 0.01, axis=0))
+    prior = fit_priors_with_constant(scaled, ms)
     logs = np.log(scaled @ prior + LEAST_MS)
     return {
         "fixed.work_unit": unit, "fixed.prior": prior,

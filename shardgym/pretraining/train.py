@@ -1,18 +1,17 @@
-"""Training the parts of a simulator: networks in torch, each for compute and for both exchanges, or boosted trees."""
+"""Training a simulator: a network, or boosted trees, for compute and for each direction of exchange."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
-from shardgym.arrays import Floats, Ints
+from shardgym.arrays import Floats
 from shardgym.costs.simulator.familiarity import fit_density
 from shardgym.costs.simulator.features import (
     Groups,
@@ -21,24 +20,15 @@ from shardgym.costs.simulator.features import (
     device_range_parts,
     device_vectors,
     exchange_vectors,
-    judge_features,
     shard_range_features,
 )
-from shardgym.costs.simulator.judge_networks import DevicePairs, JudgeCommNet, JudgeComputeNet
-from shardgym.costs.simulator.monotone_networks import MonotoneCommNet, MonotoneComputeNet
-from shardgym.costs.simulator.network import Network, Ops, Params
-from shardgym.costs.simulator.oracle_networks import CommInputs, CommNet, ComputeNet
-from shardgym.costs.simulator.samples import CommSamples, ComputeSamples, ragged
+from shardgym.costs.simulator.network import Network, Params
+from shardgym.costs.simulator.samples import CommSamples, ComputeSamples
 from shardgym.costs.simulator.weights import NETWORKS, Density, Role, Weights, networks_of
 from shardgym.pretraining.boosting import boost_compute, boost_exchange
 from shardgym.pretraining.data import DIRECTIONS, FORWARD, exchanges_of, split
-from shardgym.pretraining.priors import fit_prior
-
-#: Takes parameters and positions of samples, and returns the loss of every member, shape (K,).
-LossOf = Callable[[Params, Ints], torch.Tensor]
-
-#: What differs between networks: the parameters that are not trained, and the loss.
-Problem = tuple[dict[str, Floats], LossOf]
+from shardgym.pretraining.problems import problem_of
+from shardgym.pretraining.torch_ops import one_thread, tensor
 
 #: Added to the seed of a network's first weights, so that those of one simulator start apart; by role and whether it
 #: is of compute.
@@ -46,6 +36,9 @@ _SEEDS = {("oracle", True): 0, ("oracle", False): 1, ("judge", False): 2, ("judg
 
 #: Takes what is trained, the epoch that is done, and how many there are.
 Progress = Callable[[str, int, int], None]
+
+#: Smallest and largest value of every weight of a layer, by name.
+Bounds = dict[str, tuple[torch.Tensor, torch.Tensor]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +66,7 @@ class FitSettings:
 
 
 @dataclasses.dataclass
-class Fitted:
+class TrainedNetwork:
     """What training gave.
 
     Attributes:
@@ -175,6 +168,7 @@ def _densities(compute: ComputeSamples, comm: CommSamples, seed: int) -> dict[st
 
 
 def _feature_ranges(compute: ComputeSamples, comm: CommSamples) -> dict[str, Floats]:
+    """Return the least and the largest value of every feature by group, each of shape (2, F)."""
     starts = np.cumsum(compute.counts) - compute.counts
     values = {
         "shard": shard_range_features(compute.shards),
@@ -192,7 +186,7 @@ def train_network(
     settings: FitSettings,
     seed: int,
     progress: Progress | None = None,
-) -> Fitted:
+) -> TrainedNetwork:
     """Train one network with AdamW and keep, for every member, the best state on the validation samples.
 
     Args:
@@ -204,12 +198,12 @@ def train_network(
         progress: called after every epoch.
     """
     train, valid = split(samples.labels.content, seed)
-    name, (fixed, loss_of) = _problem(role, part, samples, train, settings.generation)
     network = NETWORKS[settings.generation, role][part]
+    fixed, loss_of = problem_of(network, part, samples, train)
     layers = initial_layers(network, settings.members, seed + _SEEDS[role, part == "compute"])
-    bounds = _bounds(network)
+    bounds = weight_bounds(network)
     start_within(layers, bounds)
-    constants = {key: _tensor(value) for key, value in fixed.items()}
+    constants = {key: tensor(value) for key, value in fixed.items()}
     rng = np.random.default_rng([seed, 11])
     optimizer = torch.optim.AdamW(layers.values(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
     batches = math.ceil(len(train) / settings.batch)
@@ -218,7 +212,7 @@ def train_network(
     best = {key: value.detach().clone() for key, value in layers.items()}
     with torch.no_grad():
         least = loss_of({**layers, **constants}, valid)
-    fitted = Fitted({}, [], [])
+    fitted = TrainedNetwork({}, [], [])
     for epoch in range(epochs):
         losses = []
         for batch in np.array_split(rng.permutation(train), batches):
@@ -239,18 +233,14 @@ def train_network(
         fitted.train_loss.append(float(np.mean(losses)))
         fitted.valid_loss.append(float(now.mean()))
         if progress is not None:
-            progress(name, epoch + 1, epochs)
+            progress(part if part == "compute" else f"{part} communication", epoch + 1, epochs)
     order = torch.argsort(least, stable=True)
     fitted.params = {**{key: value[order] for key, value in best.items()}, **constants}
     return fitted
 
 
-#: Smallest and largest value of every weight of a layer, by name.
-Bounds = dict[str, tuple[torch.Tensor, torch.Tensor]]
-
-
-def _bounds(network: type[Network]) -> Bounds:
-    """Return the bounds that the signs of a network's weights are; nothing for networks without signs."""
+def weight_bounds(network: type[Network]) -> Bounds:
+    """Return the bounds that follow from the signs of a network's weights; nothing for networks without signs."""
     found: Bounds = {}
     for chain, widths in network.SIZES.items():
         for layer in range(len(widths) - 1):
@@ -258,126 +248,24 @@ def _bounds(network: type[Network]) -> Bounds:
             if signs is not None:
                 low = np.where((signs == 1) | np.isnan(signs), 0.0, -np.inf)
                 high = np.where((signs == -1) | np.isnan(signs), 0.0, np.inf)
-                found[f"{chain}.{layer}.weight"] = _tensor(low), _tensor(high)
+                found[f"{chain}.{layer}.weight"] = tensor(low), tensor(high)
     return found
 
 
 def start_within(layers: Params, bounds: Bounds) -> None:
-    """Turn first weights into their bounds, half as large: what has one sign adds up."""
+    """Turn first weights into their bounds, and halve those: numbers of one sign add up to larger ones."""
     for key, (low, high) in bounds.items():
         weights = layers[key].detach()
         turned = torch.where(low == 0, weights.abs() / 2, torch.where(high == 0, -weights.abs() / 2, weights))
         weights.copy_(turned.clamp(low, high))
 
 
-def _problem(
-    role: Role, part: str, samples: ComputeSamples | CommSamples, train: Ints, generation: int
-) -> tuple[str, Problem]:
-    """Return what a network is called in progress, and its problem."""
-    known = samples.take(train)
-    if isinstance(samples, ComputeSamples) and isinstance(known, ComputeSamples):
-        if role == "judge":
-            return part, _judge_compute(samples, known)
-        return part, _oracle_compute(samples, known, MonotoneComputeNet if generation == 2 else ComputeNet)
-    assert isinstance(samples, CommSamples)
-    assert isinstance(known, CommSamples)
-    name, direction = f"{part} communication", DIRECTIONS.index(part)
-    if role == "judge":
-        return name, _judge_comm(samples, known, direction)
-    return name, _oracle_comm(samples, known, direction, MonotoneCommNet if generation == 2 else CommNet)
-
-
-def _oracle_compute(samples: ComputeSamples, learned: ComputeSamples, net: type[ComputeNet]) -> Problem:
-    """Forward, backward and total times; the analytic sum under the network is fitted to what is learned from."""
-    features, amounts = map(_tensor, net.inputs(samples.shards))
-    targets = _tensor(np.log(np.column_stack([samples.ms, samples.ms.sum(axis=1)])))
-
-    def loss_of(params: Params, index: Ints) -> torch.Tensor:
-        rows = torch.from_numpy(ragged(samples.counts, index))
-        groups = Groups(samples.counts[index])
-        log_ms = net(params, TORCH).log_ms(features[rows], amounts[rows], groups)
-        total = torch.logsumexp(log_ms, dim=-1, keepdim=True)
-        return log_loss(torch.cat([log_ms, total], dim=-1) - targets[torch.from_numpy(index)])
-
-    known_features, known_amounts = net.inputs(learned.shards)
-    unit = np.maximum(known_amounts.mean(axis=0), 1e-9)
-    totals = np.add.reduceat(known_amounts / unit, Groups(learned.counts).starts, axis=0)
-    with_device = np.column_stack([totals, np.ones(len(learned))])
-    weights = np.column_stack([fit_prior(with_device, learned.ms[:, phase]) for phase in range(2)])
-    # Never quite 0: the head needs a logarithm for a device whose tables are not looked up.
-    device_ms = np.maximum(weights[-1], 0.05 * np.quantile(learned.ms, 0.01, axis=0))
-    return net.fixed_params(known_features, known_amounts, learned.counts, weights[:-1], device_ms), loss_of
-
-
-def _judge_compute(samples: ComputeSamples, learned: ComputeSamples) -> Problem:
-    """Forward and backward times."""
-    features = _tensor(judge_features(samples.shards))
-    targets = _tensor(np.log(samples.ms))
-
-    def loss_of(params: Params, index: Ints) -> torch.Tensor:
-        rows = torch.from_numpy(ragged(samples.counts, index))
-        log_ms = JudgeComputeNet(params, TORCH).log_ms(features[rows], Groups(samples.counts[index]))
-        return log_loss(log_ms - targets[torch.from_numpy(index)])
-
-    return JudgeComputeNet.fixed_params(judge_features(learned.shards), learned.counts, learned.ms), loss_of
-
-
-def _oracle_comm(samples: CommSamples, learned: CommSamples, direction: int, net: type[CommNet]) -> Problem:
-    """Times of one direction, `FORWARD` or `BACKWARD`."""
-    inputs = CommInputs(*map(_tensor, net.inputs(exchanges_of(samples, direction))))
-    targets = _tensor(np.log(samples.ms[:, direction]))
-
-    def loss_of(params: Params, index: Ints) -> torch.Tensor:
-        rows = torch.from_numpy(ragged(samples.counts, index))
-        part = CommInputs(*(value[rows] for value in inputs))
-        log_ms = net(params, TORCH).log_ms(part, Groups(samples.counts[index]))
-        return log_loss(log_ms[..., 0] - targets[rows])
-
-    known = net.inputs(exchanges_of(learned, direction))
-    # The analytic sum is fitted to the devices that come last: their times contain no wait.
-    last = known.wait_ms[:, 0] == 0
-    scaled = known.amounts / np.maximum(known.amounts.mean(axis=0), 1e-9)
-    return net.fixed_params(known, fit_prior(scaled[last], learned.ms[last, direction])[:, None]), loss_of
-
-
-def _judge_comm(samples: CommSamples, learned: CommSamples, direction: int) -> Problem:
-    """Times of one direction, `FORWARD` or `BACKWARD`."""
-    inputs = DevicePairs(exchanges_of(samples, direction))
-    pairs = _tensor(inputs.features)
-    wait_ms = _tensor(inputs.wait_ms)
-    targets = _tensor(np.log(samples.ms[:, direction]))
-
-    def loss_of(params: Params, index: Ints) -> torch.Tensor:
-        rows = ragged(samples.counts, index)
-        messages = torch.from_numpy(ragged(inputs.receivers.counts, rows))
-        devices = torch.from_numpy(rows)
-        receivers = Groups(inputs.receivers.counts[rows])
-        log_ms = JudgeCommNet(params, TORCH).log_ms(pairs[messages], wait_ms[devices], receivers)
-        return log_loss(log_ms[..., 0] - targets[devices])
-
-    known = DevicePairs(exchanges_of(learned, direction))
-    ms = learned.ms[:, direction]
-    # A device that waited transferred for the rest of its time, and for a twentieth of it at least.
-    return JudgeCommNet.fixed_params(known.features, np.maximum(ms - known.wait_ms[:, 0], 0.05 * ms)), loss_of
-
-
 def _rate(step: int, steps: int) -> float:
+    """Return the share of the highest learning rate: rising over a tenth of the steps, then falling by a cosine."""
     warm = max(1, steps // 10)
     if step < warm:
         return (step + 1) / warm
     return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
-
-
-def log_loss(log_errors: torch.Tensor, width: float = 0.1) -> torch.Tensor:
-    """Return Huber's loss of logarithmic errors per member: (K, ...) becomes (K,).
-
-    Args:
-        log_errors: predicted minus measured logarithms.
-        width: where it turns from squares to absolute values, about the noise of one measurement.
-    """
-    size = log_errors.abs()
-    huber = torch.where(size < width, size**2 / (2 * width), size - width / 2)
-    return huber.flatten(1).mean(dim=1)
 
 
 def initial_layers(network: type[Network], members: int, seed: int) -> Params:
@@ -400,45 +288,3 @@ def initial_layers(network: type[Network], members: int, seed: int) -> Params:
                 drawn = torch.empty(shape).uniform_(-1, 1, generator=generator)
                 params[f"{name}.{layer}.{part}"] = (drawn * bound).requires_grad_()
     return params
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Let torch use one thread, so that sums are always added up in the same order."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _tensor(array: Floats) -> torch.Tensor:
-    return torch.from_numpy(array).float()
-
-
-def _clip(x: torch.Tensor, low: float, high: float) -> torch.Tensor:
-    return x.clamp(low, high)
-
-
-def _concat(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    lead = np.broadcast_shapes(*(tuple(part.shape[:-1]) for part in parts))
-    return torch.cat([part.expand(*lead, part.shape[-1]) for part in parts], dim=-1)
-
-
-def _group_sum(x: torch.Tensor, groups: Groups) -> torch.Tensor:
-    empty = x.new_zeros((*x.shape[:-2], len(groups), x.shape[-1]))
-    return empty.index_add(-2, torch.from_numpy(groups.ids), x)
-
-
-def _group_max(x: torch.Tensor, groups: Groups) -> torch.Tensor:
-    least = x.new_full((*x.shape[:-2], len(groups), x.shape[-1]), -torch.inf)
-    index = torch.from_numpy(groups.ids)[:, None].expand(x.shape)
-    return least.scatter_reduce(-2, index, x, "amax")
-
-
-def _repeat(x: torch.Tensor, groups: Groups) -> torch.Tensor:
-    return x.index_select(-2, torch.from_numpy(groups.ids))
-
-
-TORCH = Ops(torch.exp, torch.log, torch.tanh, torch.relu, _clip, _concat, _group_sum, _group_max, _repeat)

@@ -22,7 +22,8 @@ from shardgym.pretraining.assess import kendall_tau, mape, noise_floor, repeat_p
 from shardgym.pretraining.data import load_data, split
 from shardgym.pretraining.pretrain import pretrain
 from shardgym.pretraining.priors import fit_prior
-from shardgym.pretraining.train import TORCH, FitSettings, train_network
+from shardgym.pretraining.torch_ops import TORCH
+from shardgym.pretraining.train import FitSettings, train_network
 
 SHORT = FitSettings(epochs=2, least_steps=0, batch=64, members=2)
 

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from published_models import GROUPS, Constants, fit, ratios
-from published_rows import Row, read_rows
+from published_fit import GROUPS, fit
+from published_predictions import Constants, ratios
+from published_rows import KERNELS, Row, read_rows
 from tabulate import tabulate
 
 from shardgym.arrays import Floats
@@ -34,9 +35,9 @@ from shardgym.errors import InputError, ShardGymError, import_extra
 from shardgym.table import EmbeddingTable
 
 PAGE = Path(__file__).parents[1] / "docs" / "gpu-model.md"
-BEGIN, END = "<!-- begin: python benchmarks/published_gpu.py --page -->", "<!-- end of benchmarks/published_gpu.py -->"
+BEGIN = "<!-- begin: python benchmarks/published_gpu.py --page -->"
+END = "<!-- end of benchmarks/published_gpu.py -->"
 
-KERNELS = ("fused", "host memory", "cached")
 #: Fewest rows of a source whose order says anything.
 _FEWEST = 3
 #: Kendall's tau over the rows of a source that is aimed at.
@@ -70,7 +71,8 @@ def hold(rows: Sequence[Row], more: Sequence[Row] = ()) -> list[Held]:
         apart.update(ratios([r for r in among if r.source == source and r.kind in kinds], without, among))
     held = []
     for row in among:
-        fitted, left = package[row.id], apart.get(row.id)
+        fitted = package[row.id]
+        left = apart.get(row.id)
         reason = fitted if isinstance(fitted, str) else ""
         number = None if isinstance(fitted, str) else fitted
         held.append(Held(row, number, left if isinstance(left, float) else None, reason))
@@ -271,14 +273,17 @@ def collected(folder: Path, hardware: str) -> str:
     """Return errors and order of the model on shard sets that `shardgym collect` measured, by role of the samples."""
     from shardgym.costs.simulator.sample_files import read_compute
 
-    samples, gpu = read_compute(folder), card(hardware)
+    samples = read_compute(folder)
+    gpu = card(hardware)
     of = samples.shards
-    sums, start = [], 0
+    sums = []
+    start = 0
     for count in samples.counts.tolist():
         shards = []
         for i in range(start, start + count):
             histogram = tuple(of.reuse[i].tolist())
-            rows, columns = int(of.rows[i]), int(of.columns[i])
+            rows = int(of.rows[i])
+            columns = int(of.columns[i])
             table = EmbeddingTable("t", rows, columns, float(of.pooling[i]), reuse_histogram=histogram)
             shards.append((table, rows, columns))
         precision = "fp16" if of.element_bytes[start] == 2 else "fp32"

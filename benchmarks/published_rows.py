@@ -20,6 +20,9 @@ DATA = Path(__file__).parent / "data" / "published_gpu.csv"
 #: memory behind a cache; such a kernel that waits for the host; kernels of others; memory bandwidth; an exchange.
 Kind = Literal["fused", "host memory", "cached", "host-bound", "other kernel", "memory", "exchange"]
 
+#: Kinds that the model predicts as kernels.
+KERNELS = ("fused", "host memory", "cached")
+
 #: Cards of rows by what they say of the GPU. Meta's unnamed development machines of 2024 and 2025 are taken as A100
 #: with 80 GB: lookup rates, widths that fit the L2, widths that do not, and the host's link all agree with it and not
 #: with an H100. That of January 2021 is taken as V100. Cards that differ from all presets have none.
@@ -117,6 +120,10 @@ class Row:
         return self.ranks // (int(nodes[1]) if nodes else 1)
 
 
+class NotPredicted(Exception):
+    """The model says nothing of a row; the text says why."""
+
+
 def read_rows(path: Path = DATA) -> list[Row]:
     """Return the rows of a file with the columns of `data/published_gpu.csv`."""
     with path.open(newline="") as file:
@@ -128,7 +135,8 @@ def _row(fields: dict[str, str]) -> Row:
     sizes = [_number(fields[name]) for name in ("B", "E", "T", "D", "L")]
     precision = fields["weights_precision"]
     element_bytes = {"fp8": 1, "fp16": 2, "bf16": 2, "fp64": 8}.get(precision, 4)
-    time_us, gbps = _number(fields["time_us"]), _number(fields["bw_gbps"])
+    time_us = _number(fields["time_us"])
+    gbps = _number(fields["bw_gbps"])
     op = fields["op"]
     return Row(
         fields["id"], _kind(op, sizes, reference, precision), _first(_SOURCES, reference),

@@ -1,0 +1,227 @@
+"""What the GPU model says of published rows: kernels of FBGEMM, memory bandwidths and exchanges."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from published_exchanges import exchange_of, exchange_us
+from published_rows import KERNELS, NotPredicted, Row
+
+from shardgym.costs.gpu.cards import CARDS, STREAM_SHARE
+from shardgym.costs.gpu.exchange import LINKS, LinkConstants
+from shardgym.costs.gpu.kernels import KERNELS as KERNEL_CONSTANTS
+from shardgym.costs.gpu.kernels import KernelConstants, ShardSizes, Work, backward_ms, forward_ms, shard_work
+from shardgym.costs.gpu.reuse import row_classes
+from shardgym.table import EmbeddingTable, UniformIds, ZipfIds
+from shardgym.task import OPTIMIZER_STATE
+
+
+@dataclass(frozen=True)
+class HostConstants:
+    """Rows in the memory of the host; these kernels are no part of the cost.
+
+    Attributes:
+        read_share: of the host link's bandwidth, counted over all lookups: some of them hit a cache.
+        update_share: of it in each direction when rows are read and written.
+        exchanged_share: of the distinct rows of a batch that a cache in front of the host's memory has not got.
+        backward_us: fixed time of their backward pass besides.
+    """
+
+    read_share: float = 1.08
+    update_share: float = 0.679
+    exchanged_share: float = 0.7
+    backward_us: float = 144.0
+
+
+@dataclass(frozen=True)
+class Constants:
+    """All that predictions depend on.
+
+    Attributes:
+        kernels: of fused kernels.
+        links: of exchanges.
+        host: of kernels with rows in the memory of the host.
+        stream_share: of the peak of a data sheet that a stream gets.
+    """
+
+    kernels: KernelConstants = KERNEL_CONSTANTS
+    links: LinkConstants = LINKS
+    host: HostConstants = HostConstants()
+    stream_share: float = STREAM_SHARE
+
+
+def other_kernel(row: Row) -> NotPredicted:
+    """Return why nothing is said of a kernel that is none of FBGEMM's, or of which too little is known."""
+    if row.element_bytes == 1:
+        return NotPredicted("FP8 weights, which tasks do not have")
+    if re.search(r"aten|dense bwd|Triton", row.op):
+        return NotPredicted("another library's kernel: not fused, or with a dense gradient of so many rows")
+    if re.search(r"hash|find|assign", row.op):
+        return NotPredicted("probes a hash table besides")
+    return NotPredicted("sizes of its tables are not published")
+
+
+def host_class(row: Row) -> str:
+    """Return what is called in a row that waits for the host."""
+    if "CPU-launch" in row.op:
+        return "module"
+    return f"{row.op}, {'variable' if 'VBE' in row.note else 'one'} batch"
+
+
+def ratios(rows: Sequence[Row], constants: Constants, among: Sequence[Row]) -> dict[str, float | str]:
+    """Return what is predicted over what is published, or why nothing is predicted, by id.
+
+    Ratios are of times, or of bandwidths where a source has no time.
+
+    Args:
+        rows: to predict.
+        constants: of the model.
+        among: all rows, for what a source's other rows say of its machine.
+    """
+    phases = phases_us([row for row in rows if row.kind in KERNELS and row.card in CARDS], constants.kernels)
+    found: dict[str, float | str] = {}
+    for row in rows:
+        try:
+            found[row.id] = _ratio(row, constants, among, phases)
+        except NotPredicted as reason:
+            found[row.id] = str(reason)
+    return found
+
+
+def _ratio(row: Row, constants: Constants, among: Sequence[Row], phases: dict[str, Phases]) -> float:
+    """Return what is predicted over what is published; raises `NotPredicted`."""
+    if row.kind == "other kernel":
+        raise other_kernel(row)
+    if row.kind == "memory":
+        return memory_gbps(row, constants) / row.gbps
+    if row.kind == "host-bound":  # the GPU is done earlier, so other rows of the same call say how long that takes
+        others = [r for r in among if r.kind == "host-bound" and r is not row and host_class(r) == host_class(row)]
+        if not others:
+            raise NotPredicted("waits for the host, and no other row is of such a call")
+        return statistics.median(r.time_us for r in others) / row.time_us
+    if row.kind == "exchange":
+        us = exchange_us(row, among, constants.links)
+        return us / row.time_us if row.time_us else exchange_of(row).busbw / us * 1e-3 / row.gbps
+    if row.id not in phases:
+        raise NotPredicted("no preset is this card")
+    return kernel_us(row, phases[row.id], constants.host) / row.time_us
+
+
+class Phases(NamedTuple):
+    """Forward, backward, and of it the update of rows, in us."""
+
+    forward: float
+    backward: float
+    update: float
+
+
+def kernel_us(row: Row, phases: Phases, host: HostConstants) -> float:
+    """Return the time of a kernel of FBGEMM in us.
+
+    Args:
+        row: of the kernel.
+        phases: with rows in the memory of the GPU.
+        host: of kernels with rows elsewhere.
+    """
+    forward = phases.forward
+    backward = phases.backward
+    if row.kind in ("host memory", "cached"):
+        forward, backward = _from_host_us(row, host, phases)
+    if row.op.startswith("prefetch"):
+        return forward - phases.forward
+    if row.op.startswith("fwd+bwd"):
+        return forward + backward
+    return backward if row.backward else forward
+
+
+def phases_us(rows: Sequence[Row], kernels: KernelConstants) -> dict[str, Phases]:
+    """Return the phases of kernels by id, those of a card together."""
+    alike: dict[tuple[str, bool], list[Row]] = {}
+    for row in rows:
+        alike.setdefault((row.card, _sizes(row).pooled), []).append(row)
+    found: dict[str, Phases] = {}
+    for (card, pooled), group in alike.items():
+        tables = np.array([row.tables for row in group])
+        work = shard_work(CARDS[card], _joined(tuple(group), pooled), kernels) * tables[:, None]
+        times = 1e3 * np.stack([forward_ms(work, tables, kernels), backward_ms(work, kernels), work[:, Work.UPDATES]])
+        found.update(zip((row.id for row in group), itertools.starmap(Phases, times.T.tolist()), strict=True))
+    return found
+
+
+@functools.lru_cache(maxsize=256)
+def _joined(rows: tuple[Row, ...], pooled: bool) -> ShardSizes:
+    sizes = [_sizes(row) for row in rows]
+    names = [field.name for field in dataclasses.fields(ShardSizes) if field.name != "pooled"]
+    return ShardSizes(**{name: np.concatenate([getattr(s, name) for s in sizes]) for name in names}, pooled=pooled)
+
+
+@functools.lru_cache(maxsize=1024)
+def _sizes(row: Row) -> ShardSizes:
+    """Return the sizes of one of a row's tables, which are all alike."""
+    law = ZipfIds(s=1.05) if "alpha 1.05" in row.ids else UniformIds()
+    table = EmbeddingTable("table", int(row.rows), round(row.columns), row.pooling, law)
+    touched, accesses = row_classes(table, int(row.bags))
+    if row.unique:  # the source counted them
+        factor = row.unique / row.tables / touched.sum()
+        touched = touched * factor
+        accesses = np.maximum(accesses / factor, 1.0)
+    per_weight, per_row = _state(row)
+    width = row.columns * row.element_bytes
+    one = functools.partial(np.full, 1)
+    return ShardSizes(
+        bags=one(row.bags), ids=one(row.bags * row.pooling), rows=one(row.rows * row.tables), width_bytes=one(width),
+        state_bytes=one(4.0 * (per_weight * row.columns + per_row)), output_bytes=one(row.columns * 4.0),
+        touched=touched[None], accesses=accesses[None], pooled="nobag" not in row.op,
+    )  # fmt: skip
+
+
+def _state(row: Row) -> tuple[int, int]:
+    """Return the optimiser state, which FBGEMM's default optimiser has where none is named."""
+    for text, name in (("adam", "adam"), ("sgd", "exact_sgd"), ("exact_adagrad", "adagrad")):
+        if text in row.optimizer:
+            return OPTIMIZER_STATE[name]
+    return OPTIMIZER_STATE["rowwise_adagrad"]
+
+
+def _from_host_us(row: Row, host: HostConstants, phases: Phases) -> tuple[float, float]:
+    """Return forward and backward with rows or optimiser state in the memory of the host, in us."""
+    forward, backward, update = phases
+    backward += host.backward_us
+    link = CARDS[row.card].host * 1e-6
+    distinct = float(_sizes(row).touched.sum()) * row.tables
+    width = row.columns * row.element_bytes
+    row_us = width / (link * host.update_share)  # links work in both directions at once
+    states = _state(row)[0] * 4 / row.element_bytes
+    if row.kind == "host memory":
+        lookups = row.bags * row.pooling * row.tables
+        forward = max(forward, lookups * width / (link * host.read_share))
+        return forward, backward - update + distinct * row_us * (1 + states)
+    exchanged = re.search(r"([\d.]+) exchanged cache lines", row.note)
+    rows = float(exchanged[1]) if exchanged else distinct * host.exchanged_share
+    return forward + rows * row_us, backward + distinct * row_us * states
+
+
+#: Peaks of memory by data sheet, 10**9 bytes per second, by what rows say of the GPU.
+_PEAKS = (
+    (r"2080 Ti", 616), (r"^V100", 900), (r"A100.40GB", 1555), (r"A100.80GB", 2039), (r"H100 PCIe", 2039),
+    (r"2\.40 TB/s", 2400), (r"H100", 3350), (r"H200", 4800),
+)  # fmt: skip
+
+
+def memory_gbps(row: Row, constants: Constants) -> float:
+    """Return the bandwidth of a stream or of gathered rows; raises `NotPredicted` for other figures."""
+    peak = next((peak for pattern, peak in _PEAKS if re.search(pattern, row.gpu)), None)
+    if row.op.startswith("fit used"):
+        raise NotPredicted("a fit of another model, not a measurement")
+    if peak is None or not row.gbps or row.op.startswith("L2") or re.search(r"\d MB working set", row.ids):
+        raise NotPredicted("latencies, launches and bandwidths of the L2 by themselves are no part of the model")
+    share = constants.kernels.gather_share if row.op.startswith(("gather_", "scatter_")) else 1.0
+    return peak * constants.stream_share * share

@@ -54,7 +54,7 @@ def _suite_rows() -> Rows:
 
 
 def _env_rows() -> Rows:
-    from shardgym.envs.registration import ENV_IDS
+    from shardgym.envs import ENV_IDS
 
     return [{"environment": env_id, "class": target} for env_id, target in ENV_IDS.items()]
 

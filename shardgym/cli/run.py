@@ -1,13 +1,10 @@
-"""run, verify, leaderboard: solvers on a suite, their records scored again, and the tables of stored records."""
+"""run: solvers on a suite, their plans scored, and the table of what came of it."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import math
 import sys
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -22,35 +19,27 @@ from shardgym.cli.options import (
     folder,
     json_option,
     natural,
-    open_cost,
     parse_labelled_spec,
     parse_spec,
     positive,
     positive_number,
 )
-from shardgym.cli.output import is_ascii_only, print_json, say
-from shardgym.evaluation import Resume, SolverSpec, VerifyReport, drop_records, evaluate
-from shardgym.evaluation import verify as verify_records
-from shardgym.evaluation.result import RECORDS, Result, RunInfo, read_records, record_files
+from shardgym.cli.output import print_json, say
+from shardgym.evaluation import Resume, SolverSpec, evaluate
+from shardgym.evaluation.result import RECORDS, Result, RunInfo, read_records
 from shardgym.evaluation.runner import TIMEOUT_S
 from shardgym.evaluation.store import ERRORS
-from shardgym.evaluation.verify import RULE, RecordCheck
-from shardgym.evaluation.verify.limits import FLAG
-from shardgym.evaluation.verify.solve_again import TIMEOUT_S as VERIFY_TIMEOUT_S
 from shardgym.files import write_whole
 from shardgym.leaderboard import load_boards, rank, render
-from shardgym.leaderboard.page import render_page
-from shardgym.leaderboard.plots import PLOT_FORMATS, write_plots
 from shardgym.leaderboard.ranking import HEURISTICS
 from shardgym.leaderboard.reference import BASE, is_repeatable
-from shardgym.leaderboard.tables import FORMATS, to_dict
+from shardgym.leaderboard.tables import to_dict
 from shardgym.progress import log_to_stderr
 from shardgym.suites import Suite, load_suite, suite_names
 from shardgym.suites.spec import CostChoice, Track
 
 DEFAULT_SOLVERS = ("random", *HEURISTICS, "neuroshard", "neuroshard_plus")
 TABLE = "table.md"
-HTML = "html"
 
 
 @click.command("run", cls=Command)
@@ -197,187 +186,3 @@ def _how_to_continue(out: Path) -> str:
     done = len(read_records(out / RECORDS)) if (out / RECORDS).exists() else 0
     total = info.num_tasks * len(info.solvers) * len(info.seeds)
     return f"shardgym: interrupted with {done} of {total} records in {out}; the same command continues"
-
-
-@click.command("drop", cls=Command)
-@click.argument("path", type=folder, metavar="FOLDER")
-@click.option("--solver", "solvers", multiple=True, metavar="NAME", help="A name or label; repeatable.")
-@click.option("--seed", "seeds", type=natural, multiple=True, help="Repeatable.")
-@click.option("--limit", type=positive, metavar="N", help="Keep only the first N tasks.")
-@json_option
-def drop(path: Path, solvers: tuple[str, ...], seeds: tuple[int, ...], limit: int | None, as_json: bool) -> int:
-    """Take solvers, seeds or tasks out of a folder of records.
-
-    What is left is as if they had never run there, so that the others have their ranks again. The records file as it
-    was stays in the folder under another name.
-    """
-    with log_to_stderr(info=not as_json):
-        dropped = drop_records(path, solvers=solvers, seeds=seeds, limit=limit)
-    if as_json:
-        print_json({"dropped": dropped, "records": str(path / RECORDS)})
-    else:
-        print(f"{dropped} records taken out of {path / RECORDS}")
-    return 0
-
-
-@click.command("verify", cls=Command, epilog=RULE)
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option(
-    "--trust", multiple=True, metavar="MODULE:CLASS", help="Your judge or solver that records may name; repeatable."
-)
-@click.option("--solve", is_flag=True, help="Solve every task again, too, and compare plans.")
-@click.option(
-    "--timeout", type=positive_number, default=VERIFY_TIMEOUT_S, metavar="SECONDS",
-    help="With --solve: a solver that takes longer for a plan is stopped, and not checked.",
-)  # fmt: skip
-@click.option(
-    "--minutes", type=positive_number, metavar="X",
-    help="For all of it: what is not verified by then is named, and the exit code is 1.",
-)  # fmt: skip
-@click.option(
-    FLAG, "beyond_limits", is_flag=True,
-    help="Measure as much as records ask for: their settings of a judge that measures, and their tasks, have limits.",
-)  # fmt: skip
-@click.option("-q", "--quiet", is_flag=True, help="The verdict of each path, and what is wrong; no progress.")
-@json_option
-def verify(
-    paths: tuple[str, ...],
-    trust: tuple[str, ...],
-    solve: bool,
-    timeout: float,
-    minutes: float | None,
-    beyond_limits: bool,
-    quiet: bool,
-    as_json: bool,
-) -> int:
-    """Score stored plans again and compare with their records.
-
-    PATH is a folder of runs, or a records file.
-
-    Of every record the line is parsed, the plan checked against its task, and its cost computed or measured again with
-    the record's judge and settings. Prints one line per record and a footer. Records of other hardware or of another
-    version of the judge are skipped and counted; records without a cost and without a plan are failures, not checked.
-    With --solve every solver solves its tasks again with the oracle and seed of the record, and must make the same
-    plan, or fail in the same way, which checks failures too; not with a time limit or a measured oracle. With --quiet
-    every path is verified by itself and gets one line, its verdict, and lines for what fails or is missing.
-
-    Files may not ask for anything: records whose judge measures with more rounds, steps, processes or seconds than any
-    board of ours, or whose task is larger than is measured in minutes, are skipped, and the line says what exceeds
-    which limit.
-
-    Exit code 1 when any record disagrees, is damaged or is not of the run in run.json, when a solver's measured costs
-    are consistently off, when of a file nothing could be verified, or when the time is over before all is done. The
-    footer says "partly verified", with exit code 0, when records were skipped, when there are failures that were not
-    checked, or when records of the run or run.json are missing.
-    """
-    end = math.inf if minutes is None else time.monotonic() + 60 * minutes
-    check: Callable[..., VerifyReport] = functools.partial(
-        verify_records, trust=trust, solve=solve, timeout_s=timeout, obey_limits=not beyond_limits
-    )
-    if quiet and not as_json:
-        record_files(paths)  # a path that does not exist is told before time is spent on the others
-        reports = [_verify_quietly(path, check, end) for path in dict.fromkeys(paths)]
-    else:
-        # What a solver prints is not part of the result.
-        with contextlib.redirect_stdout(sys.stderr), log_to_stderr(info=not as_json):
-            report = check(paths, budget_s=_seconds_until(end), progress=not as_json)
-        reports = [report]
-        if as_json:
-            print_json(report.to_dict())
-        else:
-            _print_rows(report.rows)
-            print(report.footer())
-    for name in sorted(set.intersection(*(set(report.unused_trust) for report in reports))):
-        say(f"shardgym: warning: --trust {name}: no record names it")
-    return 0 if all(report.ok for report in reports) else 1
-
-
-def _seconds_until(end: float) -> float | None:
-    return None if math.isinf(end) else max(0.0, end - time.monotonic())
-
-
-def _verify_quietly(path: str, check: Callable[..., VerifyReport], end: float) -> VerifyReport:
-    """Verify one path, and print its verdict and what is wrong."""
-    with contextlib.redirect_stdout(sys.stderr):
-        report = check(path, budget_s=_seconds_until(end))
-    _print_rows(row for row in report.rows if row.status in ("mismatch", "unreadable"))
-    print(f"{path}: {report.footer()}", flush=True)
-    return report
-
-
-def _print_rows(rows: Iterable[RecordCheck]) -> None:
-    for row in rows:
-        print(row.line(is_ascii_only()))
-
-
-@click.command("leaderboard", cls=Command)
-@click.argument("paths", nargs=-1, metavar="[PATH]...")
-@click.option("--suite", "suite_name", metavar="NAME", help="Only this suite.")
-@click.option(
-    "--format", "table_format", type=OneOf("format", (*FORMATS, HTML)), default="text",
-    help=f"{', '.join(FORMATS)}, or {HTML}: a page with charts and plans, which needs plotly.",
-)  # fmt: skip
-@click.option("--details", is_flag=True, help="Groups of tasks, performance profiles, pairs of solvers, and all notes.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write there, and print the name.")
-@click.option("--also", "also_name", metavar="COST", help="A column of what this cost says of the plans, too.")
-@json_option
-def leaderboard(
-    paths: tuple[str, ...],
-    suite_name: str | None,
-    table_format: str,
-    details: bool,
-    out: Path | None,
-    also_name: str | None,
-    as_json: bool,
-) -> int:
-    """Print ranked tables from stored records.
-
-    PATH is a folder of runs, or a records file; without one it is the folder results.
-
-    Records of different suites, judges or hardware go into different tables. Records of the same from several folders
-    share one, unless two of the folders hold the same solver, task and seed, or different tasks under one index: none
-    is preferred then, each of these folders has its own table, which names it and says why.
-
-    --format html makes one file that needs no network: tables to sort and filter, cost against solving time, tasks,
-    performance profiles, groups, and the plans themselves, two beside each other.
-    """
-    if table_format == HTML and (details or also_name is not None):
-        raise click.UsageError("--format html goes without --details, which the page has, and without --also")
-    rankings = [rank(board) for board in load_boards(paths or ("results",), suite_name)]
-    with contextlib.nullcontext() if also_name is None else open_cost(also_name, None) as also:
-        if as_json:
-            print_json([to_dict(ranking, also) for ranking in rankings])
-            return 0
-        is_page = table_format == HTML
-        text = render_page(rankings) if is_page else render(rankings, table_format, details=details, also=also)
-    if out is None:
-        print(text)
-    else:
-        write_whole(out, text)
-        print(out)
-    return 0
-
-
-@click.command("plot", cls=Command)
-@click.argument("paths", nargs=-1, metavar="[PATH]...")
-@click.option("--suite", "suite_name", metavar="NAME", help="Only this suite.")
-@click.option(
-    "--format", "file_format", type=OneOf("format", PLOT_FORMATS), default="svg", help=", ".join(PLOT_FORMATS)
-)
-@click.option("--out", type=folder, default="plots", help="Where the plots go.")
-@json_option
-def plot(paths: tuple[str, ...], suite_name: str | None, file_format: str, out: Path, as_json: bool) -> int:
-    """Draw stored records: three plots for every table that leaderboard prints.
-
-    PATH is a folder of runs, or a records file; without one it is the folder results.
-
-    SUITE-JUDGE-profile: share of plans within a factor of the best one of their task. SUITE-JUDGE-pareto: cost against
-    median solving time. SUITE-JUDGE-groups: cost by group of tasks, with intervals. Needs matplotlib.
-    """
-    rankings = [rank(board) for board in load_boards(paths or ("results",), suite_name)]
-    files = [str(file) for ranking in rankings for file in write_plots(ranking, out, file_format)]
-    if as_json:
-        print_json({"files": files})
-    else:
-        print("\n".join(files))
-    return 0

@@ -9,15 +9,11 @@ import numpy as np
 
 from baselines.greedy import place_greedily
 from shardgym.arrays import Floats
-from shardgym.costs.base import PHASES, CostModel
+from shardgym.costs.base import CostModel
 from shardgym.errors import MeasurementError
 from shardgym.plan import Shard, ShardingPlan, check_possible
 from shardgym.solver import check_solve_arguments
 from shardgym.task import ShardingTask
-
-_COMPUTE = [PHASES.index("forward_compute"), PHASES.index("backward_compute")]
-#: Bytes of every device on which shards are priced alone: room for anything.
-_MUCH_MEMORY = 2**60
 
 
 class LPT:
@@ -66,12 +62,8 @@ def alone_ms(task: ShardingTask, cost: CostModel, shards: Sequence[Shard]) -> Fl
         dataclasses.replace(task.table(shard.table), name=f"shard {n}", embedding_dim=shard.num_columns)
         for n, shard in enumerate(shards)
     )
-    count = len(tables)
-    topology = dataclasses.replace(
-        task.topology, num_devices=count, memory_bytes=(_MUCH_MEMORY,) * count, fast_domain_size=count
-    )
-    apart = dataclasses.replace(task, tables=tables, topology=topology, name="")
-    (answer,) = cost.evaluate(apart, [ShardingPlan.table_wise(apart, range(count))])
+    apart = dataclasses.replace(task, tables=tables, topology=task.topology.roomy(len(tables)), name="")
+    (answer,) = cost.evaluate(apart, [ShardingPlan.table_wise(apart, range(len(tables)))])
     if not answer.feasible:
         raise MeasurementError(f"cost '{cost.name}' has no time for single shards: {answer.reason}")
-    return np.asarray(answer.per_device[:, _COMPUTE].sum(axis=1), dtype=np.float64)
+    return answer.compute_ms

@@ -20,10 +20,11 @@ import numpy as np
 from tabulate import tabulate
 
 from shardgym import CostModel, load_suite, make_cost
+from shardgym.costs.base import COMPUTE_COLUMNS, PHASES
 from shardgym.errors import InputError, ShardGymError
 from shardgym.evaluation.result import Result, read_records
 
-_COMPUTE, _COMM = [0, 3], [1, 2]
+_COMM = [PHASES.index("forward_comm"), PHASES.index("backward_comm")]
 
 
 def main() -> int:
@@ -73,7 +74,8 @@ def solved_by_all(results: list[Result]) -> list[Result]:
 
 def parts(per_device: Any) -> list[float]:
     """Return cost, imbalance of compute, transfer and balanced cost of one plan."""
-    compute, comm = per_device[:, _COMPUTE].sum(axis=1), per_device[:, _COMM].min(axis=0).sum()
+    compute = per_device[:, COMPUTE_COLUMNS].sum(axis=1)
+    comm = per_device[:, _COMM].min(axis=0).sum()
     return [per_device.sum(axis=1).max(), compute.max() / compute.mean(), comm, compute.mean() + comm]
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from neuroshard.shard_table import ShardTable, plan_of
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
-from shardgym.costs.base import PHASES, CostModel, PlanCost
+from shardgym.costs.base import CostModel
 
 #: Times are compared to this many decimals of a ms, so that the order of a sum's terms decides nothing.
 DECIMALS = 9
@@ -21,7 +21,6 @@ EMPTY = 0
 _FIRST_CAPACITY = 1024
 #: Sets that may be kept from one call of the inner search to the next.
 _MOST_KEPT = 200_000
-_COMPUTE = [PHASES.index("forward_compute"), PHASES.index("backward_compute")]
 
 
 class DeviceSets(abc.ABC):
@@ -217,9 +216,4 @@ class EvaluatedDeviceSets(DeviceSets):
         devices = [[*self.members(number), shard] for number, shard in zip(sets.tolist(), shards.tolist(), strict=True)]
         task, plan = self.shards.with_own_tables(devices)
         (cost,) = self._cost.evaluate(task, [plan])
-        return compute_ms_of(cost)
-
-
-def compute_ms_of(cost: PlanCost) -> Floats:
-    """Return forward plus backward compute of every device, shape (D,)."""
-    return np.asarray(cost.per_device[:, _COMPUTE].sum(axis=1), dtype=np.float64)
+        return cost.compute_ms

@@ -16,9 +16,6 @@ from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 
-#: Bytes that hold any shards.
-_MUCH_MEMORY = 2**60
-
 
 class ShardTable:
     """Shards of 0, 1, 2, ... units of columns of each table; a unit is `COLUMN_UNIT` columns, the least FBGEMM takes.
@@ -88,12 +85,8 @@ class ShardTable:
             for row in rows:
                 placed.append((self._as_table(row, copies[row]), device))
                 copies[row] += 1
-        number = len(devices)
-        topology = dataclasses.replace(
-            self.task.topology, num_devices=number, memory_bytes=(_MUCH_MEMORY,) * number, fast_domain_size=number
-        )
         tables = tuple(table for table, _ in placed)
-        task = dataclasses.replace(self.task, tables=tables, topology=topology, name="")
+        task = dataclasses.replace(self.task, tables=tables, topology=self.task.topology.roomy(len(devices)), name="")
         return task, ShardingPlan.of(task, (Shard.whole(table, device) for table, device in placed))
 
     def _as_table(self, row: int, copy: int) -> EmbeddingTable:

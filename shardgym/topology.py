@@ -17,6 +17,7 @@ from shardgym.records import CONFIG, Name, Number, Record, Whole
 
 GIB = 2**30
 MAX_DEVICES = 65536
+MAX_MEMORY_BYTES = 2**60
 
 Bandwidth = Annotated[Number, Field(gt=0, le=1e18)]
 LatencyMs = Annotated[Number, Field(ge=0, le=1e6)]
@@ -39,7 +40,7 @@ class Topology(Record):
     """
 
     num_devices: Annotated[Whole, Field(ge=1, le=MAX_DEVICES)]
-    memory_bytes: tuple[Annotated[Whole, Field(ge=1, le=2**60)], ...]
+    memory_bytes: tuple[Annotated[Whole, Field(ge=1, le=MAX_MEMORY_BYTES)], ...]
     device: Name = "cpu-core"
     interconnect: Name = "loopback"
     fast_domain_size: Annotated[Whole, Field(ge=1)] = 1
@@ -88,6 +89,21 @@ class Topology(Record):
     def total_memory_bytes(self) -> int:
         """Memory of all devices together."""
         return sum(self.memory_bytes)
+
+    def roomy(self, num_devices: int | None = None) -> Topology:
+        """Return devices like these on which all tables fit, to price what is no feasible plan.
+
+        Args:
+            num_devices: so many of them, all in one fast domain; the same devices when None.
+        """
+        if num_devices is None:
+            return dataclasses.replace(self, memory_bytes=(MAX_MEMORY_BYTES,) * self.num_devices)
+        return dataclasses.replace(
+            self,
+            num_devices=num_devices,
+            memory_bytes=(MAX_MEMORY_BYTES,) * num_devices,
+            fast_domain_size=num_devices,
+        )
 
     @classmethod
     def preset(cls, name: str, num_devices: int, memory_bytes: int | None = None) -> Topology:

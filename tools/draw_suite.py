@@ -23,15 +23,15 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from separation import computing_ms, is_bound_by_a_table, is_familiar, lpt, simulated_costs
+from separation import is_bound_by_a_table, is_familiar, lpt, simulated_costs
 from tqdm import tqdm
 
 from shardgym.costs.base import CostModel
 from shardgym.errors import NO_PLAN, InputError, ShardGymError
 from shardgym.solver import make_solver
 from shardgym.suites import load_suite
+from shardgym.suites.sources import DrawnSource
 from shardgym.suites.spec import read_suite_file
-from shardgym.suites.suite import DrawnSource
 from shardgym.task import ShardingTask
 
 #: Of `neuroshard_plus`: enough to tell whether a task separates.
@@ -117,7 +117,7 @@ def verdict_on(task: ShardingTask, gap: float, oracle: CostModel, judge: CostMod
     rule = lpt(task, oracle)
     if rule is not None:
         ruled = oracle.evaluate(task, [rule])[0]
-        compute_ms = computing_ms(ruled)
+        compute_ms = ruled.compute_ms
         # Work adds up: where the rule is this near to balance, no search gains so much. Most draws end here.
         if (1 + gap) * (ruled.total_ms - compute_ms.max() + compute_ms.mean()) > ruled.total_ms:
             return "balanced by the rule"

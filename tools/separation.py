@@ -21,8 +21,7 @@ from tqdm import tqdm
 
 from baselines.column_greedy import merged, place_with_cuts
 from baselines.lpt import alone_ms
-from shardgym.arrays import Floats
-from shardgym.costs.base import PHASES, UNFAMILIAR, CostModel, PlanCost, make_cost
+from shardgym.costs.base import UNFAMILIAR, CostModel, PlanCost, make_cost
 from shardgym.errors import NO_PLAN, NoFeasiblePlanError, ShardGymError
 from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan
 from shardgym.solver import make_solver
@@ -41,8 +40,6 @@ SEARCHES: tuple[tuple[str, dict[str, Any], int], ...] = (
 #: The same where memory is unlimited.
 ROOMY_SEARCHES = (("neuroshard_plus", {}, 0),)
 _UNLIMITED = 2**50
-#: Columns of `PlanCost.per_device`.
-COMPUTE = [PHASES.index("forward_compute"), PHASES.index("backward_compute")]
 
 
 class Separation(NamedTuple):
@@ -132,8 +129,8 @@ def separation(task: ShardingTask, oracle: CostModel, judge: CostModel, index: i
         lpt_cuts=rule is not None and len(rule.shards) > task.num_tables,
         best_ms=best_cost.total_ms,
         solver=solver,
-        busiest_ms=float(computing_ms(best_cost).max()),
-        mean_ms=float(computing_ms(best_cost).mean()),
+        busiest_ms=float(best_cost.compute_ms.max()),
+        mean_ms=float(best_cost.compute_ms.mean()),
         whole_ms=min(whole, default=float("inf")),
         roomy_ms=min(best_cost.total_ms, *(cost.total_ms for _, _, cost in roomy)),
         lpt_judge_ms=rule_judge_ms,
@@ -168,11 +165,6 @@ def is_bound_by_a_table(task: ShardingTask, oracle: CostModel) -> bool:
     whole = alone_ms(task, oracle, [Shard.whole(table, 0) for table in task.tables])
     narrow = [Shard(table.name, (0, table.num_embeddings), (0, COLUMN_UNIT), 0) for table in task.tables]
     return bool(alone_ms(task, oracle, narrow).max() > whole.sum() / task.num_devices)
-
-
-def computing_ms(cost: PlanCost) -> Floats:
-    """Return forward plus backward compute of every device, shape (D,); exchanges hold what they wait for others."""
-    return np.asarray(cost.per_device[:, COMPUTE].sum(axis=1), dtype=np.float64)
 
 
 def is_familiar(cost: PlanCost) -> bool:

@@ -45,8 +45,7 @@ class TorchRec:
 
     def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
         """Import TorchRec, and run its planner on one table."""
-        roomy = dataclasses.replace(task.topology, memory_bytes=(2**60,) * task.num_devices)
-        self.solve(dataclasses.replace(task, topology=roomy), cost)
+        self.solve(dataclasses.replace(task, topology=task.topology.roomy()), cost)
 
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
         """Return TorchRec's plan; the seed is not used.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from neuroshard.device_sets import compute_ms_of, latents_of
+from neuroshard.device_sets import latents_of
 from neuroshard.shard_table import ShardTable
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
@@ -231,7 +231,7 @@ class EstimatedPricing(Pricing):
             columns = self.shards.columns[rows].sum(axis=1)
             busy = columns > 0
             self._device_terms += list(np.column_stack([sums, np.ones(len(sums))])[busy])
-            self._device_ms += compute_ms_of(cost)[busy].tolist()
+            self._device_ms += cost.compute_ms[busy].tolist()
             expected = float(self._transfer(columns).max())
             if expected > 0:
                 self._comm_ratios.append(float(cost.per_device[:, _BACKWARD_COMM].max()) / expected)
@@ -269,7 +269,7 @@ def _single_ms(shards: ShardTable, cost: CostModel, budget: Budget) -> Floats:
         (answer,) = cost.evaluate(task, [plan])
         if not answer.feasible:
             raise MeasurementError(f"cost '{cost.name}' has no time for single shards: {answer.reason}")
-        ms[rows] = compute_ms_of(answer)
+        ms[rows] = answer.compute_ms
     for first, whole in zip(shards.first.tolist(), shards.whole.tolist(), strict=True):
         known = priced[(priced >= first) & (priced <= whole)]
         rows = np.arange(first + 1, whole + 1)

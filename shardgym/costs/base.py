@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 #: Columns of `PlanCost.per_device`, in order.
 PHASES = ("forward_compute", "forward_comm", "backward_comm", "backward_compute")
 
+#: Which of them are compute.
+COMPUTE_COLUMNS = [PHASES.index("forward_compute"), PHASES.index("backward_compute")]
+
 #: How a figure came about.
 Source = Literal["measured", "modelled", "predicted"]
 
@@ -157,6 +160,12 @@ class PlanCost(Record):
     def total_ms(self) -> float:
         """The slowest device's time, the objective of the papers; infinite for an infeasible plan."""
         return float(self.device_ms.max())
+
+    @property
+    def compute_ms(self) -> Floats:
+        """Forward plus backward compute of every device, shape (D,)."""
+        sums: Floats = self.per_device[:, COMPUTE_COLUMNS].sum(axis=1)
+        return sums
 
     @property
     def phases(self) -> dict[str, Floats]:

@@ -21,9 +21,6 @@ from shardgym.task import ShardingTask
 #: `Shard` objects that are kept for later plans.
 _SHARDS_KEPT = 2**20
 
-#: Memory of a device on which every task fits.
-_MUCH_MEMORY = 2**60
-
 
 class PlanScorer:
     """Scores placements with any cost model. Methods take `rows`, numbers of episodes, shape (n,).
@@ -200,8 +197,7 @@ def even_share_ms(cost: CostModel, task: ShardingTask) -> float:
     Raises:
         InputError: the cost model has no time for it.
     """
-    topology = dataclasses.replace(task.topology, memory_bytes=(_MUCH_MEMORY,) * task.num_devices)
-    roomy = dataclasses.replace(task, topology=topology)
+    roomy = dataclasses.replace(task, topology=task.topology.roomy())
     [on_one] = cost.evaluate(roomy, [ShardingPlan.table_wise(roomy, [0] * task.num_tables)])
     if on_one.reason is not None:
         raise InputError(f"task '{task.name}': there is no time of all tables on one device: {on_one.reason}")

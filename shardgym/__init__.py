@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from shardgym.envs.registration import register_envs
+from shardgym.envs import register_envs
 
 if TYPE_CHECKING:
     from shardgym.bounds import LowerBound, lower_bound

@@ -16,8 +16,11 @@ from baselines.ppo.set_network import SetNetwork
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.envs.observation import (
+    BYTES,
+    COLUMNS,
     DEVICE_FEATURES,
     REMAINING_FEATURES,
+    SHARDS,
     SPLIT_FEATURES,
     TIME_FEATURES,
     Layout,
@@ -171,15 +174,15 @@ class _Devices:
         self._counts[device] += 1
         load = self._loads[device]
         load += self._amounts[shard]
-        self.room[device] = self._capacity[device] - load[0]
+        self.room[device] = self._capacity[device] - load[BYTES]
         seen = self.seen[device]
-        seen[_FREE] = 1 - load[0] / self._capacity[device]
+        seen[_FREE] = 1 - load[BYTES] / self._capacity[device]
         seen[_LOADS] = np.minimum(load / self._scale, 1.0)
         seen[_NOW] = seen[_WITH_NEXT]
 
     def expect(self, count: int) -> None:
         """Observe loads as shares of so many shards."""
-        self._scale[3] = count
+        self._scale[SHARDS] = count
         self.seen[:, _LOADS] = np.minimum(self._loads / self._scale, 1.0)
 
     def _all_on_one_ms(self, task: ShardingTask) -> float:
@@ -188,6 +191,6 @@ class _Devices:
         counts = np.zeros((1, task.num_devices), dtype=np.int64)
         counts[0, 0] = task.num_tables
         widths = np.zeros((1, task.num_devices))
-        widths[0, 0] = self._scale[1]
+        widths[0, 0] = self._scale[COLUMNS]
         phases = self._costs.per_device_ms(self._costs.add_task(task), sums, counts, widths)
         return float(phases.sum(axis=2).max())

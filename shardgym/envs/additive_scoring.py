@@ -12,6 +12,7 @@ from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel, PlanCost
 from shardgym.costs.simulator import SimulatorCost
 from shardgym.costs.simulator.predictor import AdditivePredictor, PlanBatch
+from shardgym.envs.observation import COLUMNS, SHARDS
 from shardgym.envs.placements import Placements
 from shardgym.envs.scoring import PlanScorer
 from shardgym.envs.shard_catalog import NOTHING
@@ -83,9 +84,9 @@ class AdditiveScorer(PlanScorer):
         for count in np.unique(num_devices[~odd]).tolist():
             group = np.flatnonzero(num_devices == count)
             loads = p.loads[rows[group], :count]
-            shards = loads[:, :, 3].astype(np.int64)
+            shards = loads[:, :, SHARDS].astype(np.int64)
             per_device = self._costs.per_device_ms(
-                self._task_numbers[tasks[group]], self._sums[rows[group], :count], shards, loads[:, :, 1]
+                self._task_numbers[tasks[group]], self._sums[rows[group], :count], shards, loads[:, :, COLUMNS]
             )
             ms[group] = per_device.sum(axis=2).max(axis=1)
         return ms, reasons
@@ -107,7 +108,7 @@ class AdditiveScorer(PlanScorer):
         added = np.zeros((len(waiting), 1, self._num_latents))
         added[waiting, 0] = self._costs.latents(self._shard_numbers[p.next[waiting]])
         sums = np.stack([self._sums, self._sums + added], axis=2)
-        counts = np.repeat(p.loads[:, :, 3:].astype(np.int64), 2, axis=2)
+        counts = np.repeat(p.loads[:, :, SHARDS:].astype(np.int64), 2, axis=2)
         counts[:, :, 1] += waiting[:, None]
         counts[p.capacity < 0] = 0
         compute_ms = self._costs.device_ms(sums, counts).sum(axis=3)
@@ -156,7 +157,7 @@ class AdditiveScorer(PlanScorer):
                     tables = self._shard_numbers[first : first + p.catalog.task["tables"][task]]
                     sums[place, 0] = self._costs.latents(tables).sum(axis=0)
                 on_first = np.zeros((2, len(group), count))
-                on_first[:, :, 0] = p.catalog.task["totals"][group][:, [3, 1]].T  # number of tables, columns
+                on_first[:, :, 0] = p.catalog.task["totals"][group][:, [SHARDS, COLUMNS]].T
                 shards, widths = on_first
                 phases = self._costs.per_device_ms(self._task_numbers[group], sums, shards.astype(np.int64), widths)
                 self._shares[group] = phases.sum(axis=2).max(axis=1) / count

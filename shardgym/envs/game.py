@@ -15,7 +15,7 @@ import numpy.typing as npt
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.base import CostModel, PlanCost
 from shardgym.envs.additive_scoring import plan_scorer
-from shardgym.envs.observation import Layout, Observation, observe
+from shardgym.envs.observation import BYTES, Layout, Observation, observe
 from shardgym.envs.placements import Placements
 from shardgym.envs.shard_catalog import NOTHING, ShardCatalog, SplitLimits
 from shardgym.errors import InputError, UnknownNameError
@@ -340,7 +340,7 @@ class Game:
     def _room(self, row: int) -> Floats:
         """Return the free bytes of devices, shape (D,)."""
         num_devices = self.catalog.tasks[self.placements.task[row]].num_devices
-        room: Floats = self.placements.capacity[row] - self.placements.loads[row, :, 0]
+        room: Floats = self.placements.capacity[row] - self.placements.loads[row, :, BYTES]
         return room[:num_devices]
 
     def _next_bytes(self, row: int) -> int:

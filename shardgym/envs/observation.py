@@ -23,6 +23,10 @@ Float32s = npt.NDArray[np.float32]
 
 OBSERVATIONS = ("compact", "full", "timed", "full_timed")
 
+#: Places of what is added up over shards, in arrays of `ShardCatalog` and `Placements`: bytes with optimiser state,
+#: columns, columns times pooling factor, and shards. Of what is left to place, bytes that are free come behind these.
+BYTES, COLUMNS, LOOKUPS, SHARDS, FREE_BYTES = range(5)
+
 #: Entries of `obs["table"]`, and of every row of `obs["tables"]`; see `TableWiseEnv`.
 TABLE_FEATURES = (
     "log_rows", "log_dim", "log_pooling", "share_of_largest_device", "bytes_share", "dim_share", "lookup_share",
@@ -118,7 +122,7 @@ def observe(placements: Placements, layout: Layout, masks: Bools, time_shares: F
     observation: Observation = {
         "table": catalog.shard["features"][next_shard],
         "devices": _devices(placements),
-        "progress": (placements.placed / placements.scale[:, 3]).astype(np.float32)[:, None],
+        "progress": (placements.placed / placements.scale[:, SHARDS]).astype(np.float32)[:, None],
         "remaining": remaining_features(placements.left, placements.scale),
         "action_mask": masks.view(np.int8),
     }
@@ -139,7 +143,7 @@ def _devices(placements: Placements) -> Float32s:
     features = placements.catalog.task["devices"][placements.task]
     exists = features[:, :, 0]
     # Devices that do not exist use 0 of -1 bytes, so no division by zero occurs.
-    used = placements.loads[:, :, 0] / placements.capacity
+    used = placements.loads[:, :, BYTES] / placements.capacity
     np.subtract(exists, used, out=features[:, :, 1], casting="same_kind")
     # Halves duplicate optimiser state per row, so loads may add up to more than the bytes of the task.
     shares = placements.loads / placements.scale[:, None, :]
@@ -154,12 +158,12 @@ def remaining_features(left: Floats, scale: Floats) -> Float32s:
         left: see `Placements.left`, shape (n, 5).
         scale: see `Placements.scale`, shape (n, 4) or (4,).
     """
-    shares = left[:, :4] / scale
+    shares = left[:, :FREE_BYTES] / scale
     features = np.zeros((len(left), len(REMAINING_FEATURES)))
-    features[:, 0] = shares[:, 3]
-    features[:, 1:4] = shares[:, :3]
-    free = left[:, 4]
-    np.divide(left[:, 0], free, out=features[:, 4], where=free > 0)
+    features[:, 0] = shares[:, SHARDS]
+    features[:, 1:4] = shares[:, :SHARDS]
+    free = left[:, FREE_BYTES]
+    np.divide(left[:, BYTES], free, out=features[:, 4], where=free > 0)
     return _unit(features)
 
 
@@ -194,10 +198,10 @@ def shard_features(
     histograms = [table.reuse_histogram for table in tables]
     features = np.empty((len(positions), len(TABLE_FEATURES)))
     features[:, 0] = (np.log2([table.num_embeddings for table in tables]) / LOG_ROWS)[positions]
-    features[:, 1] = np.log2(amounts[:, 1]) / LOG_DIM
+    features[:, 1] = np.log2(amounts[:, COLUMNS]) / LOG_DIM
     features[:, 2] = (np.log1p([table.pooling_factor for table in tables]) / LOG_POOLING)[positions]
-    features[:, 3] = amounts[:, 0] / largest_device
-    features[:, 4:7] = amounts[:, :3] / scale[:3]
+    features[:, 3] = amounts[:, BYTES] / largest_device
+    features[:, 4:7] = amounts[:, :SHARDS] / scale[:SHARDS]
     features[:, 7] = np.array([histogram is not None for histogram in histograms])[positions]
     features[:, 8:] = np.array([histogram or (0.0,) * REUSE_BINS for histogram in histograms])[positions]
     return _unit(features)

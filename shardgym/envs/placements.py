@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardgym.arrays import Bools, Floats, Ints
+from shardgym.envs.observation import BYTES, FREE_BYTES, SHARDS
 from shardgym.envs.shard_catalog import NOTHING, ShardCatalog, SplitLimits
 
 #: Attributes that a saved placement consists of; the others are derived from them.
@@ -62,7 +63,7 @@ class Placements:
     @property
     def count(self) -> Ints:
         """Current number of shards, placed or waiting, shape (N,)."""
-        return self.scale[:, 3].astype(np.int64)
+        return self.scale[:, SHARDS].astype(np.int64)
 
     def start(self, rows: Ints, tasks: Ints) -> None:
         """Start placing tasks, whose numbers are given, shape (n,)."""
@@ -93,7 +94,7 @@ class Placements:
         amounts = self.catalog.shard["amounts"][self.next[rows]]
         self.devices[rows, here] = devices
         self.placed[rows] = here + 1
-        self.loads[rows, devices] += amounts[..., :4]
+        self.loads[rows, devices] += amounts[..., :FREE_BYTES]
         self.left[rows] -= amounts
 
     def halve(self, rows: Ints) -> None:
@@ -123,15 +124,15 @@ class Placements:
             array[rows, left + 1] = right_half
         # Two halves may hold more optimiser state than the whole.
         amounts = catalog["amounts"]
-        self.left[rows, :4] += (2 * amounts[half] - amounts[whole])[:, :4]
-        self.scale[rows, 3] += 1
+        self.left[rows, :FREE_BYTES] += (2 * amounts[half] - amounts[whole])[:, :FREE_BYTES]
+        self.scale[rows, SHARDS] += 1
         self.splits[rows] += 1
 
     def update(self) -> None:
         """Recompute `next` and `allowed` after shards were placed or halved."""
         shard = self.catalog.shard
         self.next = self.shards[self._rows, self.placed]
-        room = self.capacity - self.loads[:, :, 0]
+        room = self.capacity - self.loads[:, :, BYTES]
         np.greater_equal(room, shard["bytes"][self.next][:, None], out=self.allowed[:, : self._max_devices])
         if self._limits is not None:
             can_halve = self.allowed[:, self._max_devices]
@@ -147,7 +148,7 @@ class Placements:
         self.allowed[row] = False
         if self.next[row] == NOTHING:
             # The running differences of floating-point sums need not end at exactly 0.
-            self.left[row, :4] = 0.0
+            self.left[row, :FREE_BYTES] = 0.0
 
     def save(self, row: int) -> dict[str, npt.NDArray[Any]]:
         """Return the placement of an episode; `load` also takes it where the catalog numbers shards differently."""
@@ -157,7 +158,7 @@ class Placements:
 
     def load(self, row: int, task: int, saved: dict[str, npt.NDArray[Any]], *, active: bool) -> None:
         """Restore a saved placement, whose task has this number in the catalog now; then `update`."""
-        count = int(saved["scale"][3])
+        count = int(saved["scale"][SHARDS])
         self._make_room(count)
         for name in ("placed", "loads", "left", "scale"):
             getattr(self, name)[row] = saved[name]

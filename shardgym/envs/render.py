@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tabulate import tabulate
 
 from shardgym.arrays import Bools, Floats
-from shardgym.costs.base import PHASES
+from shardgym.costs.base import COMPUTE_COLUMNS
 from shardgym.envs.game import Game
 from shardgym.errors import InputError, MeasurementError
 from shardgym.rendering import bar
@@ -29,7 +29,6 @@ COMPUTE, COMM, MEMORY, SLOWEST = (52, 101, 175), (240, 150, 50), (80, 160, 90), 
 _HEIGHT, _MARGIN, _TOP, _BAR_HEIGHT, _LEAST_WIDTH = 360, 16, 40, 290, 320
 #: Characters of a bar in text.
 _BAR = 20
-_COMPUTE_PHASES = [number for number, phase in enumerate(PHASES) if phase.endswith("compute")]
 
 #: Digits as five rows of three pixels each, rows from the top, "#" is ink; each pixel is drawn `_SCALE` times.
 _SCALE = 3
@@ -53,7 +52,7 @@ def check_render_mode(mode: str | None) -> str | None:
     return mode
 
 
-class DeviceLoads(NamedTuple):
+class DeviceFigures(NamedTuple):
     """Times and loads of the devices of one episode.
 
     Attributes:
@@ -84,30 +83,31 @@ def render(game: Game, row: int, mode: str) -> Any:
 
     The width of pictures is even and depends on the largest number of devices alone, so that all have one size.
     """
-    loads = device_loads(game, row)
-    return _text(game, row, loads) if mode == "ansi" else _picture(game, row, loads)
+    devices = device_figures(game, row)
+    return _text(game, row, devices) if mode == "ansi" else _picture(game, row, devices)
 
 
-def device_loads(game: Game, row: int) -> DeviceLoads:
+def device_figures(game: Game, row: int) -> DeviceFigures:
     """Return times and loads; times are those of the complete plan, or of the shards placed so far."""
     p = game.placements
     num_devices = game.catalog.tasks[p.task[row]].num_devices
-    memory = p.loads[row, :num_devices], p.capacity[row, :num_devices]
+    loads = p.loads[row, :num_devices]
+    capacity = p.capacity[row, :num_devices]
     cost = game.cost_of[row]
     try:
         phases = game.scorer.partial_per_device(row) if cost is None else cost.per_device
     except MeasurementError:
         phases = None
     if phases is None or not np.isfinite(phases).all():
-        return DeviceLoads(None, None, *memory, None)
+        return DeviceFigures(None, None, loads, capacity, None)
     total = phases.sum(axis=1)
-    compute = phases[:, _COMPUTE_PHASES].sum(axis=1)
+    compute = phases[:, COMPUTE_COLUMNS].sum(axis=1)
     # Waiting counts as communication, so devices often tie but for rounding.
     slowest = int(np.where(np.isclose(total, total.max(), rtol=1e-9), compute, -1.0).argmax())
-    return DeviceLoads(compute, total - compute, *memory, slowest if p.placed[row] else None)
+    return DeviceFigures(compute, total - compute, loads, capacity, slowest if p.placed[row] else None)
 
 
-def _text(game: Game, row: int, devices: DeviceLoads) -> str:
+def _text(game: Game, row: int, devices: DeviceFigures) -> str:
     """Return a table of devices with the slowest one marked, under a headline that names the next shard."""
     p = game.placements
     rows = []
@@ -123,14 +123,14 @@ def _text(game: Game, row: int, devices: DeviceLoads) -> str:
     headers = ["device", noun, "compute ms", "comm ms", "memory", "MiB", "columns", "lookups x columns"]
     headline = f"{p.placed[row]} of {p.count[row]} {noun} placed"
     if p.placed[row] < p.count[row]:
-        shard = {name: game.catalog.shard[name][p.next[row]] for name in ("name", "rows", "width", "amounts")}
-        size = f"{shard['amounts'][0] / 2**20:.1f} MiB"
+        shard = {name: game.catalog.shard[name][p.next[row]] for name in ("name", "rows", "width", "bytes")}
+        size = f"{shard['bytes'] / 2**20:.1f} MiB"
         headline += f"; next: '{shard['name']}', {shard['rows']} x {shard['width']}, {size}"
     footer = "" if devices.slowest is None else "* the slowest device, which sets the cost\n"
     return f"{headline}\n{tabulate(rows, headers=headers, disable_numparse=True)}\n{footer}"
 
 
-def _picture(game: Game, row: int, devices: DeviceLoads) -> Picture:
+def _picture(game: Game, row: int, devices: DeviceFigures) -> Picture:
     max_devices = game.layout.max_devices
     cell = min(max(640 // max_devices, 6), 96) // 2 * 2
     width = max(2 * _MARGIN + cell * max_devices, _LEAST_WIDTH)
@@ -143,7 +143,7 @@ def _picture(game: Game, row: int, devices: DeviceLoads) -> Picture:
     return picture
 
 
-def _draw_device(cell: Picture, devices: DeviceLoads, device: int) -> None:
+def _draw_device(cell: Picture, devices: DeviceFigures, device: int) -> None:
     width = cell.shape[1]
     gap = max(width // 16, 1)
     thickness = max(width * 6 // 16, 1)

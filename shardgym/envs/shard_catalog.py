@@ -7,7 +7,17 @@ from typing import NamedTuple
 import numpy as np
 
 from shardgym.arrays import GrowingArrays, Ints
-from shardgym.envs.observation import DEVICE_FEATURES, TABLE_FEATURES, empty_devices, shard_features
+from shardgym.envs.observation import (
+    BYTES,
+    COLUMNS,
+    DEVICE_FEATURES,
+    FREE_BYTES,
+    LOOKUPS,
+    SHARDS,
+    TABLE_FEATURES,
+    empty_devices,
+    shard_features,
+)
 from shardgym.errors import UnknownNameError
 from shardgym.plan import COLUMN_UNIT, Shard
 from shardgym.task import ShardingTask
@@ -138,21 +148,21 @@ class ShardCatalog:
 
         position, width = np.array(shards).T
         amounts = np.ones((len(shards), 5))
-        amounts[:, 0] = task.block_bytes(rows[position], width)
-        amounts[:, 1] = width
+        amounts[:, BYTES] = task.block_bytes(rows[position], width)
+        amounts[:, COLUMNS] = width
         # The parts of a table have exactly as many lookups as the table, as this divides by powers of two.
-        amounts[:, 2] = lookups[position] / (dims[position] // width)
-        amounts[:, 4] = amounts[:, 0]
+        amounts[:, LOOKUPS] = lookups[position] / (dims[position] // width)
+        amounts[:, FREE_BYTES] = amounts[:, BYTES]
         capacity = np.full(self._max_devices, -1.0)
         capacity[: task.num_devices] = task.topology.memory_bytes
         totals = [sizes.sum(), dims.sum(), lookups[queue].sum(), len(dims), sum(task.topology.memory_bytes)]
-        scale = [totals[0], totals[1], totals[2] or 1.0, totals[3]]
+        scale = [totals[BYTES], totals[COLUMNS], totals[LOOKUPS] or 1.0, totals[SHARDS]]
 
         names = [table.name for table in task.tables]
         rank = {name: number for number, name in enumerate(sorted(names))}
-        key = {"size": amounts[:, 0], "lookup": amounts[:, 2], "dim": width, "task": np.zeros(len(width))}
+        key = {"size": amounts[:, BYTES], "lookup": amounts[:, LOOKUPS], "dim": width, "task": np.zeros(len(width))}
         first = self.shard.append(
-            amounts=amounts, bytes=amounts[:, 0], key=key[self._order], half=halves,
+            amounts=amounts, bytes=amounts[:, BYTES], key=key[self._order], half=halves,
             halvable=np.array(halves) > 0, position=position,
             rank=[rank[names[at]] for at in position], rows=rows[position],
             width=width, width_share=width / dims[position], name=[names[at] for at in position],

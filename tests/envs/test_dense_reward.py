@@ -8,8 +8,8 @@ import pytest
 from env_toys import halvable_task, make_tasks, play, returns, with_reuse
 
 from shardgym.costs.roofline import RooflineCost
+from shardgym.envs import ENV_IDS
 from shardgym.envs.env import ColumnWiseEnv, TableWiseEnv
-from shardgym.envs.registration import ENV_IDS
 from shardgym.errors import MeasurementError
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.table import EmbeddingTable

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from env_toys import halvable_task, make_tasks, masked_rollout, play
 
+from shardgym.envs import ENV_IDS
 from shardgym.envs.env import ColumnWiseEnv, TableWiseEnv
 from shardgym.envs.observation import TABLE_FEATURES
-from shardgym.envs.registration import ENV_IDS
 from shardgym.errors import InputError
 
 FEATURES = len(TABLE_FEATURES)

@@ -3,8 +3,8 @@
 import gymnasium
 import pytest
 
+from shardgym.envs import ENV_IDS
 from shardgym.envs.env import TableWiseEnv
-from shardgym.envs.registration import ENV_IDS
 from shardgym.envs.tasks import PER_GROUP, PoolTasks
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.pools import load_pool

@@ -13,8 +13,8 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env, data_equivalence
 
 from shardgym.costs.roofline import RooflineCost
+from shardgym.envs import ENV_IDS
 from shardgym.envs.game import REWARDS
-from shardgym.envs.registration import ENV_IDS
 
 SEEDS = range(3)
 

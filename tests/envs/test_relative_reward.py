@@ -8,7 +8,7 @@ from gymnasium.envs.registration import EnvSpec
 from vector_play import some_actions
 
 from shardgym.costs.roofline import RooflineCost
-from shardgym.envs.registration import ENV_IDS
+from shardgym.envs import ENV_IDS
 from shardgym.envs.relative_reward import RelativeReward, VectorRelativeReward
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan

@@ -6,8 +6,8 @@ import pytest
 from env_toys import halvable_task, make_tasks, play
 
 from shardgym.costs.roofline import RooflineCost
+from shardgym.envs import ENV_IDS
 from shardgym.envs.env import ColumnWiseEnv, TableWiseEnv
-from shardgym.envs.registration import ENV_IDS
 from shardgym.envs.render import COMM, COMPUTE, INK, MEMORY, PAPER, SLOWEST, TRACK, text_mask
 
 #: With two devices, cells of 96 pixels begin at 16: time bars at 22 to 58, memory bars at 70 to 106.

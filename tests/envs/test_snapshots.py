@@ -10,8 +10,8 @@ from env_toys import halvable_task, make_tasks
 from gymnasium.utils.env_checker import data_equivalence
 from simulator_toys import random_task
 
+from shardgym.envs import ENV_IDS
 from shardgym.envs.env import ColumnWiseEnv, TableWiseEnv
-from shardgym.envs.registration import ENV_IDS
 from shardgym.errors import InputError
 
 

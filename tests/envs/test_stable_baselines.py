@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from env_toys import make_tasks
 
+from shardgym.envs import ENV_IDS
 from shardgym.envs.game import REWARDS
-from shardgym.envs.registration import ENV_IDS
 
 pytest.importorskip("stable_baselines3", reason="needs the extra 'rl'")
 sb3_contrib = pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")

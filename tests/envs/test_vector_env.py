@@ -16,8 +16,7 @@ from vector_play import COLUMN_WISE, TABLE_WISE, assert_same, native, play_toget
 
 import shardgym
 from shardgym.costs.roofline import RooflineCost
-from shardgym.envs import game
-from shardgym.envs.registration import ENV_IDS
+from shardgym.envs import ENV_IDS, game
 from shardgym.envs.vector_env import PlacementVectorEnv
 from shardgym.errors import InputError
 

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from baselines.placements import PlacementPrices
+from baselines.placement_prices import PlacementPrices
 from shardgym.arguments import check_int
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.base import CostModel

@@ -6,7 +6,7 @@ import functools
 
 import numpy as np
 
-from baselines.placements import PlacementPrices
+from baselines.placement_prices import PlacementPrices
 from baselines.queries import QuerySearch, SearchRun
 from shardgym.arrays import Ints
 from shardgym.errors import NoFeasiblePlanError

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from baselines.autoshard.episodes import Episodes, play
 from baselines.autoshard.network import AutoShardNetwork
+from baselines.autoshard.vtrace import vtrace
 from baselines.learning.cost_network import DEVICE_COLUMNS
 from baselines.learning.encoder import on_device, sum_per_device
 from baselines.learning.oracle import TrainingOracle
 from baselines.learning.tables import TaskBatch
 from baselines.learning.training import Learner, torch_generator
-from baselines.learning.vtrace import vtrace
 from shardgym.arrays import Floats, Ints
-from shardgym.costs.base import PHASES, PlanCost
+from shardgym.costs.base import COMPUTE_COLUMNS, PlanCost
 from shardgym.envs.vector_env import TableWiseVectorEnv
 from shardgym.errors import InputError
 from shardgym.records import CONFIG, Record, Whole
@@ -33,7 +33,7 @@ Weight = Annotated[float, Field(ge=0)]
 #: Columns of `PlanCost.per_device` that a device's cost is the sum of, by objective. Forward communication is in
 #: neither: it contains waiting for slower devices, so it does not depend on the device's own tables alone.
 COST_COLUMNS = {
-    "balance": [PHASES.index("forward_compute"), PHASES.index("backward_compute")],
+    "balance": COMPUTE_COLUMNS,
     "cost": DEVICE_COLUMNS,
 }
 

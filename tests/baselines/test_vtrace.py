@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from baselines.learning.vtrace import vtrace
+from baselines.autoshard.vtrace import vtrace
 
 STEPS, SEQUENCES = 7, 3
 

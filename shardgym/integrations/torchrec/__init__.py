@@ -3,14 +3,13 @@
 Importing this package imports TorchRec; without it, a `MissingDependencyError` says how to install it.
 """
 
+from shardgym.integrations.torchrec.devices import Reserve, topology_from_torchrec
 from shardgym.integrations.torchrec.logs import read_log
 from shardgym.integrations.torchrec.model_tables import model_from_task
 from shardgym.integrations.torchrec.plan_file import load, save
 from shardgym.integrations.torchrec.planner import ShardGymPlanner
-from shardgym.integrations.torchrec.reserve import Reserve
 from shardgym.integrations.torchrec.sharding_plan import from_torchrec, to_torchrec
 from shardgym.integrations.torchrec.tasks import ImportedTask, import_model, task_from_model
-from shardgym.integrations.torchrec.topologies import topology_from_torchrec
 
 __all__ = [
     "ImportedTask",

@@ -14,6 +14,7 @@ from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.gpu.cards import CARDS
 from shardgym.errors import InputError, ShardGymError, error_text
 from shardgym.ids import Bags
+from shardgym.integrations.torchrec.devices import Reserve, topology_from_torchrec
 from shardgym.integrations.torchrec.library import (
     EmbeddingBagCollection,
     EmbOptimType,
@@ -25,10 +26,8 @@ from shardgym.integrations.torchrec.library import (
     TorchRecTopology,
     get_default_sharders,
 )
-from shardgym.integrations.torchrec.reserve import Reserve
 from shardgym.integrations.torchrec.sharding_plan import DeviceType, to_torchrec
 from shardgym.integrations.torchrec.tasks import SharedTables, task_from_model
-from shardgym.integrations.torchrec.topologies import topology_from_torchrec
 from shardgym.plan import ShardingPlan
 from shardgym.solver import Solver, call_solver, make_solver
 from shardgym.task import Optimizer, ShardingTask

@@ -32,7 +32,7 @@ _KERNELS = ("fused", "dense", "quant")
 _BY_ROWS = ("row_wise", "table_row_wise")
 
 
-class Placement(NamedTuple):
+class RankLayout(NamedTuple):
     """How ranks are placed on machines.
 
     Attributes:
@@ -82,11 +82,11 @@ def to_torchrec(
     if device_type not in get_args(DeviceType):
         raise InputError(f"device_type: expected 'cuda' or 'cpu', got {device_type!r:.40}")
     per_host = task.topology.fast_domain_size if ranks_per_host is None else ranks_per_host
-    placement = Placement(task.num_devices, device_type, check_int("ranks_per_host", per_host, 1))
+    layout = RankLayout(task.num_devices, device_type, check_int("ranks_per_host", per_host, 1))
     shards: dict[str, list[Shard]] = {}
     for shard in plan.shards:
         shards.setdefault(shard.table, []).append(shard)
-    tables = {name: _parameter_sharding(task.table(name), pieces, placement) for name, pieces in shards.items()}
+    tables = {name: _parameter_sharding(task.table(name), pieces, layout) for name, pieces in shards.items()}
     if model is not None:
         types = {name: sharding.sharding_type for name, sharding in tables.items()}
         found = model_tables(model)
@@ -133,12 +133,12 @@ def _check_mean_pooling(tables: list[ModelTable], types: dict[str, str]) -> None
             )
 
 
-def _parameter_sharding(table: EmbeddingTable, shards: list[Shard], placement: Placement) -> ParameterSharding:
+def _parameter_sharding(table: EmbeddingTable, shards: list[Shard], layout: RankLayout) -> ParameterSharding:
     if all(shard.num_rows == table.num_embeddings for shard in shards):
         shards = _with_one_width_per_rank(shards)
         sharding_type = "table_wise" if len(shards) == 1 else "column_wise"
     elif all(shard.num_columns == table.embedding_dim for shard in shards):
-        sharding_type = _row_type(table, shards, placement)
+        sharding_type = _row_type(table, shards, layout)
     else:
         raise InputError(
             f"table '{table.name}' is cut by rows and by columns: TorchRec cuts a table one way; "
@@ -152,7 +152,7 @@ def _parameter_sharding(table: EmbeddingTable, shards: list[Shard], placement: P
             ShardMetadata(
                 shard_offsets=[shard.rows[0], shard.columns[0]],
                 shard_sizes=[shard.num_rows, shard.num_columns],
-                placement=placement.device(shard.device),
+                placement=layout.device(shard.device),
             )
             for shard in shards
         ]),
@@ -191,20 +191,20 @@ def _joined(shards: list[Shard]) -> list[Shard]:
     return joined
 
 
-def _row_type(table: EmbeddingTable, shards: list[Shard], placement: Placement) -> str:
+def _row_type(table: EmbeddingTable, shards: list[Shard], layout: RankLayout) -> str:
     """Return the type of a table that is cut by rows; `shards` are in the order of rows."""
     ranks = [shard.device for shard in shards]
     block = -(-table.num_embeddings // len(shards))
     # TorchRec takes other row shards, too, and sends ids to ranks as if these were equal.
     equal = [shard.rows[0] for shard in shards] == [block * i for i in range(len(shards))]
-    if equal and ranks == list(range(placement.num_ranks)):
+    if equal and ranks == list(range(layout.num_ranks)):
         return "row_wise"
-    per_host = placement.ranks_per_host
+    per_host = layout.ranks_per_host
     if equal and ranks[0] % per_host == 0 and ranks == list(range(ranks[0], ranks[0] + per_host)):
         return "table_row_wise"
     raise InputError(
         f"table '{table.name}' is cut by rows over devices {', '.join(map(str, ranks))}: TorchRec needs pieces of "
-        f"ceil(rows / pieces) rows on each of the {placement.num_ranks} ranks, in their order, or on the {per_host} "
+        f"ceil(rows / pieces) rows on each of the {layout.num_ranks} ranks, in their order, or on the {per_host} "
         "ranks of one host"
     )
 

@@ -18,9 +18,9 @@ from shardgym.integrations.torchrec.access import (
     access_of_pooling_factors,
     access_of_sample,
 )
+from shardgym.integrations.torchrec.devices import Reserve
 from shardgym.integrations.torchrec.library import KeyedJaggedTensor, ParameterConstraints
 from shardgym.integrations.torchrec.model_tables import PRECISIONS, ModelTable, model_tables
-from shardgym.integrations.torchrec.reserve import Reserve
 from shardgym.plan import COLUMN_UNIT
 from shardgym.table import EmbeddingTable, UniformIds
 from shardgym.task import Optimizer, Precision, ShardingTask

@@ -36,7 +36,7 @@ _NEEDED = ("numba", "scipy")
 class ColumnSolver(abc.ABC):
     """A solver that cuts tables by columns: it searches as long as it may, and returns its incumbent."""
 
-    #: What ends a search early.
+    #: Exceptions that end a search early, with the best plan so far.
     _ends: tuple[type[BaseException], ...] = (OutOfTime,)
 
     @abc.abstractmethod
@@ -176,9 +176,14 @@ class NeuroShard(ColumnSolver):
 def inner_search(
     shards: ShardTable, cost: CostModel, budget: Budget, *, compiled: bool, threads: int = 1
 ) -> InnerSearch:
-    """Return the inner search for a cost model; over a simulator that is an oracle, it may run compiled.
+    """Return the inner search for a cost model.
 
-    Threads are for compiled code; what runs in Python stays on one.
+    Args:
+        shards: of the task.
+        cost: that prices devices.
+        budget: of time.
+        compiled: whether it may run compiled, which it does over an oracle of the simulator.
+        threads: of compiled code; what runs in Python stays on one.
 
     Raises:
         InputError: `cost` cannot price tasks of this kind.
@@ -194,12 +199,12 @@ def inner_search(
 
 
 def can_compile(cost: CostModel) -> TypeGuard[SimulatorCost]:
-    """Say whether predictions of a cost model run compiled: it is an oracle, and all modules are installed."""
+    """Say whether compiled code can predict what a cost model does: all modules that it needs are installed."""
     return _is_oracle(cost) and _missing_module() is None
 
 
 def _is_oracle(cost: CostModel) -> TypeGuard[SimulatorCost]:
-    """Say whether the search can run compiled over a cost model."""
+    """Say whether a cost model is a simulator that solvers may query: compiled code predicts only these."""
     return isinstance(cost, SimulatorCost) and cost.role == "oracle"
 
 

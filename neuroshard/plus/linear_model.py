@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,10 +13,18 @@ from neuroshard.plus.pricing import Pricing
 from shardgym.arrays import Ints
 from shardgym.plan import COLUMN_UNIT
 
-#: A wider device is tried that is wider by this share of the mean width, and where that costs nothing by this one.
+#: A device is tried that is wider by the first share of the mean width; where that costs nothing, by the second.
 _WIDER = (0.125, 2.0)
 #: If a unit less saves less than this share of what a unit more costs, being narrower than the mean saves nothing.
 _WORTH_BEING_NARROW = 0.5
+
+
+class WidthPrice(NamedTuple):
+    """What the widths of devices cost; see `LinearModel` for its three parts."""
+
+    unit_ms: float
+    widest_ms: float
+    floor: int
 
 
 def linear_model(pricing: Pricing, examples: Sequence[Ints]) -> LinearModel:
@@ -29,18 +38,18 @@ def linear_model(pricing: Pricing, examples: Sequence[Ints]) -> LinearModel:
     row_ms, device_ms = pricing.row_prices(examples)
     memory = np.array(shards.task.topology.memory_bytes, dtype=np.int64)
     even_ms = float(row_ms[shards.whole].sum()) / len(memory) + device_ms
-    prices = (0.0, 0.0, 0)
+    price = WidthPrice(unit_ms=0.0, widest_ms=0.0, floor=0)
     for share in _WIDER if len(memory) > 1 else ():
-        prices = _width_prices(pricing, even_ms, share)
-        if sum(prices) > 0:
+        price = _width_price(pricing, even_ms, share)
+        if any(price):
             break
     even_units = float(shards.units.sum()) / len(memory)
-    # They stay the same while plans change: else a descent could go round in circles.
-    soft_ms = max(pricing.softness, 1e-6) * (even_ms + prices[0] * even_units) + 1e-12
-    soft_units = max(pricing.softness, 1e-6) * even_units
+    # Both widths stay the same while plans change: else a descent could go round in circles.
+    softness = max(pricing.softness, 1e-6)
     return LinearModel(
-        shards.first, shards.units, row_ms, shards.bytes, memory, np.full(len(memory), device_ms), *prices,
-        soft_ms, soft_units,
+        shards.first, shards.units, row_ms, shards.bytes, memory, np.full(len(memory), device_ms),
+        price.unit_ms, price.widest_ms, price.floor,
+        soft_ms=softness * (even_ms + price.unit_ms * even_units) + 1e-12, soft_units=softness * even_units,
     )  # fmt: skip
 
 
@@ -51,12 +60,8 @@ def corrected(model: LinearModel, allocation: Allocation) -> LinearModel:
     return model._replace(device_ms=np.where(exact > 0, exact - estimate, model.device_ms))
 
 
-def _width_prices(pricing: Pricing, even_ms: float, share: float) -> tuple[float, float, int]:
-    """Try a device that is wider or narrower by a share of the mean width, which another device makes up for.
-
-    Returns:
-        `unit_ms`, `widest_ms` and `floor` of a `LinearModel`.
-    """
+def _width_price(pricing: Pricing, even_ms: float, share: float) -> WidthPrice:
+    """Try a device that is wider or narrower by a share of the mean width, which another device makes up for."""
     shards = pricing.shards
     devices = shards.task.num_devices
     units = int(shards.units.sum()) // devices
@@ -83,4 +88,5 @@ def _width_prices(pricing: Pricing, even_ms: float, share: float) -> tuple[float
     )
     widest = min(max((wider_ms - same_ms) / change, 0.0), both)
     saved = (slow_ms - narrower_ms) / change + widest
-    return both - widest, widest, units if saved < _WORTH_BEING_NARROW * (both - widest) else 0
+    floor = units if saved < _WORTH_BEING_NARROW * (both - widest) else 0
+    return WidthPrice(both - widest, widest, floor)

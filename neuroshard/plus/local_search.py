@@ -73,7 +73,7 @@ class PlusSettings:
         return math.inf if limited else DEFAULT_QUERIES
 
 
-class LocalSearch:
+class IteratedLocalSearch:
     """Descents by a linear model, whose results descend further by exact prices.
 
     Args:

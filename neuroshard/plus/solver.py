@@ -14,7 +14,7 @@ from neuroshard.packing import pack_units
 from neuroshard.plus.allocation import Allocation
 from neuroshard.plus.construction import constructed
 from neuroshard.plus.linear_model import linear_model
-from neuroshard.plus.local_search import LocalSearch, PlusSettings, compile_search
+from neuroshard.plus.local_search import IteratedLocalSearch, PlusSettings, compile_search
 from neuroshard.plus.optional_jit import COMPILED
 from neuroshard.plus.placement import LinearModel
 from neuroshard.plus.pricing import EstimatedPricing, ExactPricing, Pricing
@@ -94,7 +94,7 @@ class NeuroShardPlus(ColumnSolver):
         def found(allocation: Allocation) -> None:
             incumbent.update(lambda: plan_of_units(shards, allocation.units), allocation.total_ms)
 
-        search = LocalSearch(pricing, self.settings, budget, rng, found)
+        search = IteratedLocalSearch(pricing, self.settings, budget, rng, found)
         model = linear_model(pricing, examples_of(pricing))
         search.run(model, starts_of(search, model, shards, incumbent))
 
@@ -129,7 +129,7 @@ def examples_of(pricing: Pricing) -> list[Ints]:
     return [placement.units for placement in constructed(linear_model(pricing, whole))]
 
 
-def starts_of(search: LocalSearch, model: LinearModel, shards: ShardTable, incumbent: Incumbent) -> list[Ints]:
+def starts_of(search: IteratedLocalSearch, model: LinearModel, shards: ShardTable, incumbent: Incumbent) -> list[Ints]:
     """Return what constructed placements lead to, and the incumbent; a packing where there is neither.
 
     Raises:
@@ -164,7 +164,7 @@ class _EstimateSearch:
         kicks = _KICKS_PER_QUERY if settings.kicks is None else settings.kicks
         settings = dataclasses.replace(settings, kicks=kicks)
         # A step more here would be a plan less that is evaluated, so that there is nothing to nest.
-        self._search = LocalSearch(pricing, settings, budget, rng, self._found, nested=False)
+        self._search = IteratedLocalSearch(pricing, settings, budget, rng, self._found, nested=False)
         self._queries_left = settings.queries_within(limited=budget.limited)
         # Allocations by what they hold: found and not evaluated yet, and evaluated.
         self._candidates: dict[bytes, Allocation] = {}

@@ -9,7 +9,7 @@ import re
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from shardgym.arguments import describe
@@ -199,8 +199,16 @@ class Solving:
             reason = "the solver changed the task"
             plan = None
         return Answer(
-            started, seconds, cpu_seconds, failure, reason, trace, plan, weights_digest, training_time_s
-        )  # fmt: skip
+            started=started,
+            seconds=seconds,
+            cpu_seconds=cpu_seconds,
+            failure=failure,
+            reason=reason,
+            trace=trace,
+            plan=plan,
+            weights_digest=weights_digest,
+            training_time_s=training_time_s,
+        )
 
 
 def _plan_json(returned: object) -> str:
@@ -225,21 +233,22 @@ def _weights_of(solver: Solver) -> tuple[str, float | None]:
 
 
 def attempt_of(host: SolverHost, seed: int, task: ShardingTask, answer: Answer) -> Attempt:
-    """Check the plan of an answer, here and not where the solver could change how."""
-    said = (host.spec, seed, answer, host.facts)
+    """Check the plan of an answer: in the process that keeps records, where no solver can change how."""
+    attempt = Attempt(host.spec, seed, answer, host.facts)
     if answer.plan is None:
-        return Attempt(*said, answer.failure or "error", answer.reason or "the solver returned nothing")
+        reason = answer.reason or "the solver returned nothing"
+        return replace(attempt, failure=answer.failure or "error", reason=reason)
     try:
         plan = ShardingPlan.from_json(answer.plan)
     except InputError as error:
-        return Attempt(*said, "error", f"the solver returned a broken plan: {one_line(error)}")
+        return replace(attempt, failure="error", reason=f"the solver returned a broken plan: {one_line(error)}")
     try:
         plan.validate(task)
     except InfeasiblePlanError as error:
-        return Attempt(*said, "infeasible", one_line(error, with_type=False), plan)
+        return replace(attempt, failure="infeasible", reason=one_line(error, with_type=False), plan=plan)
     except InputError as error:
-        return Attempt(*said, "error", one_line(error, with_type=False))
-    return Attempt(*said, plan=plan)
+        return replace(attempt, failure="error", reason=one_line(error, with_type=False))
+    return replace(attempt, plan=plan)
 
 
 class InlineSolver:

@@ -84,7 +84,7 @@ class SubmissionCard(Record):
     schema: Literal["shardgym.submission/1"] = "shardgym.submission/1"
 
 
-class Check(NamedTuple):
+class SubmissionCheck(NamedTuple):
     """One thing that was checked.
 
     Attributes:
@@ -98,7 +98,7 @@ class Check(NamedTuple):
     note: str = ""
 
 
-def check_submission(folder: Path) -> list[Check]:
+def check_submission(folder: Path) -> list[SubmissionCheck]:
     """Check a folder that somebody submits: files, card, completeness, feasibility, scores.
 
     What cannot be checked because something before it fails is left out.
@@ -108,28 +108,28 @@ def check_submission(folder: Path) -> list[Check]:
     """
     if not folder.is_dir():
         raise InputError(f"{folder} is no folder: expected one with {RECORDS}, {RUN_INFO} and {CARD}")
-    checks = [Check("files", _file_problems(folder))]
+    checks = [SubmissionCheck("files", _file_problems(folder))]
     if checks[0].problems:
         return checks
     try:
         run = RunInfo.beside(folder)
         rows, gaps = read_file(folder / RECORDS)
     except InputError as error:
-        return [*checks, Check("records", [str(error)])]
+        return [*checks, SubmissionCheck("records", [str(error)])]
     assert run is not None  # among the files that there must be
     records = [row for row in rows if isinstance(row, StoredRecord)]
     damaged = [f"{row.where}: {row.reason}" for row in rows if isinstance(row, RecordCheck)]
-    checks.append(Check("card", _card_problems(folder, run)))
-    checks.append(Check("records", _first(damaged), f"{len(records)} records of {len(run.solvers)} solvers"))
+    checks.append(SubmissionCheck("card", _card_problems(folder, run)))
+    checks.append(SubmissionCheck("records", _first(damaged), f"{len(records)} records of {len(run.solvers)} solvers"))
     suite, problems = _suite_of(run)
-    checks.append(Check("suite and track", problems, f"{run.suite}, judged by {run.judge}"))
+    checks.append(SubmissionCheck("suite and track", problems, f"{run.suite}, judged by {run.judge}"))
     missing = [f"{gap}; run again with the same command" for gap in gaps if "missing" in gap]
     if suite is not None and run.num_tasks < len(suite):
         missing.append(f"{run.num_tasks} of the {len(suite)} tasks of {suite.name}: run without --limit")
-    checks.append(Check("completeness", missing))
+    checks.append(SubmissionCheck("completeness", missing))
     if problems:
         return checks
-    checks.append(Check("feasibility", _first(_infeasible(folder, records))))
+    checks.append(SubmissionCheck("feasibility", _first(_infeasible(folder, records))))
     if not damaged and not checks[-1].problems:
         checks.append(_scores(folder, run))
     return checks
@@ -246,16 +246,16 @@ def _infeasible(folder: Path, records: Sequence[StoredRecord]) -> Iterator[str]:
             yield f"{check.where}: {check.reason}"
 
 
-def _scores(folder: Path, run: RunInfo) -> Check:
+def _scores(folder: Path, run: RunInfo) -> SubmissionCheck:
     """Score deterministic records again; times can be measured again only on the machine they are of."""
     if run.judge == "fbgemm":
         note = f"measured on {run.hardware}: 'shardgym verify {folder}' there measures again"
-        return Check("scores", [], note)
+        return SubmissionCheck("scores", [], note)
     report = verify(folder)
     wrong = [f"{row.where}: {row.reason}" for row in report.rows if row.status not in ("ok", "failure")]
     if not wrong and not report.ok:
         wrong = [report.footer()]
-    return Check("scores", _first(wrong), f"{report.count('ok')} scored again")
+    return SubmissionCheck("scores", _first(wrong), f"{report.count('ok')} scored again")
 
 
 def _first(problems: Sequence[str] | Iterator[str]) -> list[str]:

@@ -14,7 +14,7 @@ from shardgym.costs.base import GROUP, CostModel, PlanCost, make_cost
 from shardgym.errors import InputError, MeasurementError, MissingDependencyError, one_line
 from shardgym.evaluation.result import read_task, record_files
 from shardgym.evaluation.verify.agreement import MEASUREMENTS, Remeasured, compare_measured, deterministic_problem
-from shardgym.evaluation.verify.limits import OutOfTime, TimeBox, beyond_limits, beyond_task_limits
+from shardgym.evaluation.verify.limits import TimeBox, TimeIsOver, beyond_limits, beyond_task_limits
 from shardgym.evaluation.verify.records import StoredRecord, check_without_judge, read_file
 from shardgym.evaluation.verify.report import CheckStatus, RecordCheck, VerifyReport, format_tasks
 from shardgym.evaluation.verify.solve_again import TIMEOUT_S, GetCost, solve_again
@@ -74,7 +74,7 @@ def verify(
     not_solved: Counter[str] = Counter()
     unsolved = len(records) if solve else 0
     groups = _by_task(records)
-    with contextlib.suppress(OutOfTime), time_box.interrupting():
+    with contextlib.suppress(TimeIsOver), time_box.interrupting():
         with ExitStack() as stack:
             get_judge = _cost_maker("judge", trust, obey_limits, stack)
             bar = stack.enter_context(ProgressBar(shown=progress, total=len(groups), unit="task", desc="verify"))

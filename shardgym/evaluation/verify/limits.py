@@ -45,7 +45,7 @@ def beyond_task_limits(task: ShardingTask) -> str | None:
     return beyond_limits({"batch_size": task.batch_size, "lookups of a step": lookups}, TASK_LIMITS)
 
 
-class OutOfTime(BaseException):
+class TimeIsOver(BaseException):
     """The time for a verification is over. No `Exception`: what a judge raises is caught, and this must get through."""
 
 
@@ -66,13 +66,13 @@ class TimeBox:
         return max(0.0, self._end - time.monotonic())
 
     def check(self) -> None:
-        """Raise `OutOfTime` when nothing is left."""
+        """Raise `TimeIsOver` when nothing is left."""
         if not self.left:
-            raise OutOfTime
+            raise TimeIsOver
 
     @contextlib.contextmanager
     def interrupting(self) -> Iterator[None]:
-        """Raise `OutOfTime` in the block when the time is over, whatever it is doing.
+        """Raise `TimeIsOver` in the block when the time is over, whatever it is doing.
 
         Only the main thread of a system with alarms is interrupted. Elsewhere `check` alone ends the block.
         """
@@ -80,7 +80,7 @@ class TimeBox:
         if self.seconds is None or not in_main_thread or not hasattr(signal, "setitimer"):
             yield
             return
-        handler = signal.signal(signal.SIGALRM, _raise_out_of_time)
+        handler = signal.signal(signal.SIGALRM, _raise_time_is_over)
         signal.setitimer(signal.ITIMER_REAL, max(self.left, 1e-6))
         try:
             yield
@@ -89,5 +89,5 @@ class TimeBox:
             signal.signal(signal.SIGALRM, handler)
 
 
-def _raise_out_of_time(number: int, frame: object) -> NoReturn:  # noqa: ARG001
-    raise OutOfTime
+def _raise_time_is_over(number: int, frame: object) -> NoReturn:  # noqa: ARG001
+    raise TimeIsOver

@@ -10,8 +10,6 @@ ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.repository
 
-MODELLED = sorted(path.name for path in (ROOT / "leaderboards").glob("*-modelled"))
-
 
 @pytest.fixture
 def comparison(script, monkeypatch):

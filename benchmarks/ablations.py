@@ -53,10 +53,12 @@ class Variant(NamedTuple):
 class WholePlans(CostModel):
     """A simulator that only evaluates plans, so that a search has to ask for every device's content as a plan."""
 
-    name, deterministic = "simulator (whole plans)", True
+    name = "simulator (whole plans)"
+    deterministic = True
 
     def __init__(self, cost: SimulatorCost) -> None:
-        self._cost, self.version = cost, cost.version
+        self._cost = cost
+        self.version = cost.version
 
     @property
     def hardware(self) -> str:
@@ -106,7 +108,8 @@ def compare(
 ) -> list[dict[str, Any]]:
     """Run all variants on all tasks, tasks outside, so that drift of the machine hits all variants."""
     NeuroShard().solve(tasks[0], oracle)
-    costs, seconds = np.zeros((len(chosen), len(tasks))), np.zeros((len(chosen), len(tasks)))
+    costs = np.zeros((len(chosen), len(tasks)))
+    seconds = np.zeros((len(chosen), len(tasks)))
     for t, task in enumerate(tqdm(tasks, unit="task")):
         for v, variant in enumerate(chosen):
             cost = oracle if variant.incremental else WholePlans(oracle)
@@ -129,7 +132,8 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     axes = figure.subplots()
     for part in dict.fromkeys(row["part"] for row in rows):
         points = [row for row in rows if row["part"] == part]
-        x, y = [row["s per task"] for row in points], [row[LABEL] for row in points]
+        x = [row["s per task"] for row in points]
+        y = [row[LABEL] for row in points]
         axes.plot(x, y, "o-" if part in RANGES else "s", label=part)
         for row in points:
             name = row["search"].split(" = ")[-1]

@@ -27,7 +27,8 @@ from shardgym.leaderboard.ranking import SolverResults
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "cpu-to-gpu.md"
-BEGIN, END = "<!-- begin: python benchmarks/cpu_to_gpu.py --page -->", "<!-- end of benchmarks/cpu_to_gpu.py -->"
+BEGIN = "<!-- begin: python benchmarks/cpu_to_gpu.py --page -->"
+END = "<!-- end of benchmarks/cpu_to_gpu.py -->"
 
 WIDTHS = (4, 8, 16, 32, 64, 128)
 TABLES = (2, 4, 8, 15, 30, 60)
@@ -70,7 +71,8 @@ def cases() -> list[tuple[str, CostModel, Sequence[EmbeddingTable], int]]:
     """Return name, cost, tables and batch of what is compared."""
     pool = load_pool("synthetic-2021").split()[1]
     small = pool.scaled(_CPU_SCALE)
-    core, gpu = make_cost("simulator"), make_cost("gpu", hardware="h100")
+    core = make_cost("simulator")
+    gpu = make_cost("gpu", hardware="h100")
     return [
         ("core, batch 8,192", core, small.tables, 8192),
         ("H100 modelled, batch 65,536", gpu, pool.tables, 65536),
@@ -168,7 +170,8 @@ def main() -> int:
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw fusion and cuts")
     given = parser.parse_args()
     try:
-        fused, cut = fusion(), cuts()
+        fused = fusion()
+        cut = cuts()
         made = tables(fused, cut, rankings())
         if given.plot:
             draw(given.plot, fused, cut)

@@ -118,7 +118,8 @@ def measured(case: Case, ready: Callable[[], Any]) -> Timing:
     """Play every task, mix environments up, call `ready`, and time what follows."""
     mode = {"native": "vector_entry_point", "sync": "sync"}[case.kind]
     envs = gymnasium.make_vec(ENV_ID, num_envs=case.num_envs, vectorization_mode=mode, **case.settings)
-    rng, tasks = np.random.default_rng(0), case.settings["tasks"]
+    rng = np.random.default_rng(0)
+    tasks = case.settings["tasks"]
     for index, task in enumerate(tasks):
         masks = envs.reset(options={"task_index": index})[0]["action_mask"]
         for _ in range(task.num_tables):
@@ -135,11 +136,16 @@ def measured(case: Case, ready: Callable[[], Any]) -> Timing:
 
 def stepped(envs: gymnasium.vector.VectorEnv, masks: Any, rng: np.random.Generator, seconds: float) -> Timing:
     """Step for a while."""
-    placements, stepping, drawing, processor = 0, 0.0, 0.0, 0.0
+    placements = 0
+    stepping = 0.0
+    drawing = 0.0
+    processor = 0.0
     while stepping + drawing < seconds:
         start = time.perf_counter()
-        actions, placing = legal_actions(masks, rng), int(masks.any(axis=1).sum())
-        drawn, used = time.perf_counter(), time.process_time()
+        actions = legal_actions(masks, rng)
+        placing = int(masks.any(axis=1).sum())
+        drawn = time.perf_counter()
+        used = time.process_time()
         masks = envs.step(actions)[0]["action_mask"]
         placements += placing
         drawing += drawn - start

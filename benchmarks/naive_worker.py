@@ -40,7 +40,8 @@ class PublishedWay:
     def __call__(self, job: TimingJob) -> StepTimes:
         """Run a job."""
         ids = self._requests.request(job.shard_set, 0)
-        operator, gradient = self._backend.build(job.shard_set), self._backend.gradient(job.shard_set)
+        operator = self._backend.build(job.shard_set)
+        gradient = self._backend.gradient(job.shard_set)
         steps = [self._backend.step(operator, ids, gradient) for _ in range(job.warmups + job.iterations)]
         return StepTimes(np.array(steps[job.warmups :]))
 

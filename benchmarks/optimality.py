@@ -48,7 +48,8 @@ def main() -> None:
 
 def row(name: str, ratios: np.ndarray) -> dict[str, Any]:
     """Summarise cost over optimum by oracle and judge, shape (tasks solved, 2)."""
-    mean, worst = ratios.mean(axis=0).tolist(), ratios.max(axis=0).tolist()
+    mean = ratios.mean(axis=0).tolist()
+    worst = ratios.max(axis=0).tolist()
     return {
         "solver": name, "tasks solved": len(ratios), "oracle mean": mean[0], "oracle worst": worst[0],
         "judge mean": mean[1], "judge worst": worst[1],
@@ -57,7 +58,8 @@ def row(name: str, ratios: np.ndarray) -> dict[str, Any]:
 
 def compare(task: ShardingTask, oracle: CostModel, judge: CostModel) -> dict[str, list[float]]:
     """Return cost over optimum by oracle and judge for every solver that finds a plan."""
-    best, ratios = [optimum(task, cost) for cost in (oracle, judge)], {}
+    best = [optimum(task, cost) for cost in (oracle, judge)]
+    ratios = {}
     for name in SOLVERS:
         try:
             plan = make_solver(name).solve(task, oracle)
@@ -80,7 +82,8 @@ def optimum(task: ShardingTask, cost: CostModel) -> float:
 def every_plan(task: ShardingTask) -> Iterator[ShardingPlan]:
     """Yield all plans of whole and halved tables; of those that differ by the numbers of devices alone, one."""
     devices = range(task.num_devices)
-    whole, halved = [(device,) for device in devices], list(itertools.combinations(devices, 2))
+    whole = [(device,) for device in devices]
+    halved = list(itertools.combinations(devices, 2))
     ways = [whole + (halved if table.embedding_dim % (2 * COLUMN_UNIT) == 0 else []) for table in task.tables]
     for places in itertools.product(*ways):
         order = list(dict.fromkeys(itertools.chain(*places)))

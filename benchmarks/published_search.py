@@ -29,7 +29,8 @@ from shardgym.costs.simulator import SimulatorCost
 
 GIB = 2**30
 #: What the compute network is fitted to: so many devices, for so many steps.
-DEVICES, STEPS = 512, 300
+DEVICES = 512
+STEPS = 300
 Config = dict[str, float]
 
 
@@ -43,7 +44,8 @@ class PublishedSearch:
 
     def __init__(self, task: ShardingTask, cost: SimulatorCost) -> None:
         torch.manual_seed(0)
-        self.settings, self.devices = SearchSettings(), task.num_devices
+        self.settings = SearchSettings()
+        self.devices = task.num_devices
         self.memory_gib = task.topology.memory_bytes[0] / GIB
         self.cache: dict[Any, float] = {}
         configs = [config_of(task, number) for number in range(task.num_tables)]
@@ -89,7 +91,8 @@ class PublishedSearch:
 
     def recover(self, configs: list[Config], raw: list[int], singles: list[float] | None) -> None:
         """Start from a column plan: features, widths and sizes of all tables are worked out again."""
-        self.configs, self.raw = [config.copy() for config in configs], raw.copy()
+        self.configs = [config.copy() for config in configs]
+        self.raw = raw.copy()
         self.features = features_of(self.configs)
         self.dims = [int(config["dim"]) for config in self.configs]
         self.mean_dim = sum(self.dims) / self.devices
@@ -125,14 +128,16 @@ class PublishedSearch:
         waiting = sorted(range(len(self.dims)), key=lambda n: self.singles[n])
         while waiting:
             table = waiting.pop()
-            chosen, least = -1, (math.inf, math.inf)
+            chosen = -1
+            least = (math.inf, math.inf)
             for device in range(self.devices):
                 if sizes[device] + self.sizes[table] > self.memory_gib:
                     continue
                 if dims[device] + self.dims[table] > scale * self.mean_dim:
                     continue
                 if (compute[device], sizes[device]) < least:
-                    chosen, least = device, (compute[device], sizes[device])
+                    chosen = device
+                    least = (compute[device], sizes[device])
             if chosen < 0:
                 return None
             placed[chosen].append(table)
@@ -164,7 +169,8 @@ class ComputeModel:
     """A deep set: 20-128-32 with ReLU after both layers, sum, 32-64-1."""
 
     def __init__(self, features: torch.Tensor) -> None:
-        self.mean, self.scale = features.mean(dim=0), features.std(dim=0) + 1e-6
+        self.mean = features.mean(dim=0)
+        self.scale = features.std(dim=0) + 1e-6
         self.table = nn.ModuleList([nn.Linear(features.shape[1], 128), nn.Linear(128, 32)])
         self.head = nn.ModuleList([nn.Linear(32, 64), nn.Linear(64, 1)])
 
@@ -203,7 +209,8 @@ class CommModel:
     def __init__(self, inputs: int, devices: int) -> None:
         widths = [inputs, 128, 64, 32, 16, devices]
         self.layers = nn.ModuleList([nn.Linear(a, b) for a, b in itertools.pairwise(widths)])
-        self.mean, self.scale = torch.full((inputs,), 200.0), torch.full((inputs,), 100.0)
+        self.mean = torch.full((inputs,), 200.0)
+        self.scale = torch.full((inputs,), 100.0)
 
     def predict(self, inputs: list[float]) -> list[float]:
         """Return ms of every device."""

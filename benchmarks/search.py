@@ -110,7 +110,8 @@ def published_s(task: ShardingTask, cost: SimulatorCost, *, whole: bool) -> floa
     if whole:
         return timed(search.run)[1]
     _, first = timed(search.over_grid)
-    parent, settings = search.snapshot(), search.settings
+    parent = search.snapshot()
+    settings = search.settings
     children = sum(1 for _ in search.children(parent))
     _, some = timed(lambda: [search.over_grid() for _ in itertools.islice(search.children(parent), INNER)])
     inner_searches = children * (1 + settings.beam_width * (settings.levels - 1))

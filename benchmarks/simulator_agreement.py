@@ -44,7 +44,8 @@ def main() -> None:
     if arguments.weights is None or (arguments.weights / "judge.safetensors").exists():
         models["judge"] = make_cost("simulator", weights=arguments.weights, role="judge")
     rows: list[dict[str, Any]] = []
-    rng, suite = np.random.default_rng(0), load_suite(arguments.suite)
+    rng = np.random.default_rng(0)
+    suite = load_suite(arguments.suite)
     with make_cost("fbgemm", rounds=arguments.rounds) as measured:
         for number in tqdm(range(min(arguments.tasks, len(suite)))):
             rows += agreement(suite[number], random_plans(suite[number], arguments.plans, rng), models, measured)
@@ -99,7 +100,8 @@ def agreement(
 def _row(task: ShardingTask, name: str, predicted: Any, totals: list[Any]) -> dict[str, Any]:
     taus = [float(kendalltau(predicted, total).statistic) for total in totals]
     errors = [float(np.mean(np.abs(predicted / total - 1))) for total in totals]
-    tau, mape = float(np.mean(taus)), float(np.mean(errors))
+    tau = float(np.mean(taus))
+    mape = float(np.mean(errors))
     return {"task": task.name, "cost": name, "tau": tau, "mape": mape, "unfamiliar": 0.0}
 
 

@@ -321,14 +321,17 @@ def agreement(own: Floats, real: Floats) -> dict[str, float]:
         level: mean of the cost over mean of the real step.
     """
     is_real = own is real or np.array_equal(own, real)
-    mean, truth = own.mean(axis=0), real.mean(axis=0)
+    mean = own.mean(axis=0)
+    truth = real.mean(axis=0)
     repeat = tau(own[0], own[1])
     if is_real:  # each half against the other one
         favourites = [real[1 - n][real[n].argmin()] / real[1 - n].min() - 1 for n in range(PASSES)]
         slopes = [slope(real[n], real[1 - n]) for n in range(PASSES)]
-        regret, steepness = float(np.mean(favourites)), float(np.mean(slopes))
+        regret = float(np.mean(favourites))
+        steepness = float(np.mean(slopes))
     else:
-        regret, steepness = float(truth[mean.argmin()] / truth.min() - 1), slope(mean, truth)
+        regret = float(truth[mean.argmin()] / truth.min() - 1)
+        steepness = slope(mean, truth)
     return {
         "tau": repeat if is_real else tau(mean, truth),
         "tau_repeat": repeat,

@@ -55,7 +55,8 @@ def main() -> int:
         check_int("--tasks", arguments.tasks, 1)
         policy = open_solver(arguments.solver)
         suite = load_suite(arguments.suite)
-        oracle, judge = make_cost("simulator"), make_cost("simulator", role="judge")
+        oracle = make_cost("simulator")
+        judge = make_cost("simulator", role="judge")
         tasks = [task for group in by_width(suite, arguments.tasks).values() for task in group]
         searches = {name: make_solver(name) for name in SEARCHES}
         score(tasks[0], policy, searches, oracle, judge)  # what is compiled or read first is not timed
@@ -77,7 +78,8 @@ def score(
         start, policy_ms = timed(policy, task, oracle)
         for search, learned in WAYS:
             if search is None:
-                plan, ms = start, policy_ms
+                plan = start
+                ms = policy_ms
             else:
                 plan, own_ms = timed(searches[search], task, oracle, start if learned else None)
                 ms = own_ms + learned * policy_ms

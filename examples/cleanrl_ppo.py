@@ -22,7 +22,12 @@ import shardgym  # noqa: F401
 from shardgym.envs.flat import VectorFlatObservation
 from shardgym.envs.relative_reward import VectorRelativeReward
 
-NUM_ENVS, ROLLOUT, EPOCHS, MINIBATCHES, CLIP, LAMBDA = 32, 64, 4, 8, 0.2, 0.95
+NUM_ENVS = 32
+ROLLOUT = 64
+EPOCHS = 4
+MINIBATCHES = 8
+CLIP = 0.2
+LAMBDA = 0.95
 
 
 def make_envs(num_envs: int, **arguments: object) -> VectorFlatObservation:
@@ -69,15 +74,20 @@ def train(steps: int, seed: int) -> Agent:
                 distribution, values[t] = agent(observation)
                 action = distribution.sample()
                 log_probs[t] = distribution.log_prob(action)
-            seen[t], actions[t], dones[t] = observation, action, done
+            seen[t] = observation
+            actions[t] = action
+            dones[t] = done
             following, reward, terminated, _, infos = envs.step(action.numpy())
-            observation, done = torch.as_tensor(following), torch.as_tensor(terminated, dtype=torch.float32)
+            observation = torch.as_tensor(following)
+            done = torch.as_tensor(terminated, dtype=torch.float32)
             rewards[t] = torch.as_tensor(reward)
             if terminated.any():
                 costs += infos["final_info"]["cost_ms"][terminated].tolist()
         advantages = torch.zeros_like(rewards)
         with torch.no_grad():
-            value, ahead, going = agent(observation)[1], torch.zeros(NUM_ENVS), 1 - done
+            value = agent(observation)[1]
+            ahead = torch.zeros(NUM_ENVS)
+            going = 1 - done
             for t in reversed(range(ROLLOUT)):
                 ahead = rewards[t] + value * going - values[t] + LAMBDA * going * ahead
                 advantages[t], value, going = ahead, values[t], 1 - dones[t]
@@ -107,7 +117,8 @@ def train(steps: int, seed: int) -> Agent:
 
 def evaluate(agent: Agent) -> list[float]:
     """Return the cost of the agent's plan for every task of quick-v1 in ms; infinity where it finds none."""
-    envs, costs = make_envs(1, sampling="cycle"), []
+    envs = make_envs(1, sampling="cycle")
+    costs = []
     observation, _ = envs.reset(seed=0)
     while len(costs) < 10:
         with torch.no_grad():

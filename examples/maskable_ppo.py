@@ -29,7 +29,8 @@ from shardgym.envs.relative_reward import VectorRelativeReward
 from shardgym.envs.sb3 import NativeVecEnv
 from shardgym.errors import NO_PLAN
 
-SUITE, POOL = "quick-v1", "synthetic-2021"
+SUITE = "quick-v1"
+POOL = "synthetic-2021"
 HEURISTICS = ("random", "dim_greedy")
 NUM_ENVS = 32
 
@@ -72,7 +73,8 @@ def costs_of_policy(model: MaskablePPO, env: gymnasium.Env, tasks: int) -> list[
 
 def costs_of_solver(name: str, cost: shardgym.CostModel, seed: int) -> list[float]:
     """Return what a solver's plans cost in ms; infinity where it finds none."""
-    solver, costs = shardgym.make_solver(name), []
+    solver = shardgym.make_solver(name)
+    costs = []
     for task in shardgym.load_suite(SUITE):
         try:
             costs.append(cost.evaluate(task, [solver.solve(task, cost, seed=seed)])[0].total_ms)

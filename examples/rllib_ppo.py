@@ -76,7 +76,8 @@ def train(steps: int, seed: int) -> Callable[[Observation], int]:
 
 def evaluate(choose: Callable[[Observation], int]) -> list[float]:
     """Return the cost of the plan for every task of quick-v1 in ms; infinity where an episode ends without one."""
-    env, costs = make_env({"sampling": "cycle"}), []
+    env = make_env({"sampling": "cycle"})
+    costs = []
     for _ in range(10):
         observation, info = env.reset()
         while "outcome" not in info:

@@ -43,7 +43,8 @@ def rating_bound(task: ShardingTask, constants: PlannerConstants, row_cuts: RowC
             over all devices, too, as TorchRec's row-wise sharding does; "any" for all plans.
     """
     tables = _TableTimes(task, constants)
-    low, high = 0.0, tables.whole_ms
+    low = 0.0
+    high = tables.whole_ms
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         if float(tables.least_ms(middle, row_cuts).sum()) <= middle * task.num_devices:
@@ -83,7 +84,8 @@ class _TableTimes:
         least = self._columns_ms(limit)
         if row_cuts == "even":
             whole = np.arange(len(self._units)), self._units
-            outputs, ids = self._output_ms[whole], self._ids_ms[whole]
+            outputs = self._output_ms[whole]
+            ids = self._ids_ms[whole]
             fits = outputs + ids / self._even_pieces <= limit
             least = np.where(fits, np.minimum(least, outputs * self._even_pieces + ids), least)
         return least

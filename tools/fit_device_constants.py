@@ -33,8 +33,10 @@ FITTED = (
     "memory_bandwidth", "update_bandwidth", "cache_bytes", "cache_bandwidth", "row_access_ns", "lookup_ns",
     "forward_ms", "backward_ms", "table_ms",
 )  # fmt: skip
-#: Where a constant of 0 starts, and below what it has become 0.
-_LEAST, _NOTHING = 1e-3, 1e-4
+#: Where a constant of 0 starts.
+_LEAST = 1e-3
+#: A constant that is fitted below this has become 0.
+_NOTHING = 1e-4
 #: Digits that are worth printing.
 _DIGITS = 3
 
@@ -60,12 +62,14 @@ def arguments() -> argparse.Namespace:
 
 def report(given: argparse.Namespace) -> None:
     """Fit and print."""
-    samples, start = read_compute(given.data), device_constants(given.start)
+    samples = read_compute(given.data)
+    start = device_constants(given.start)
     facts = given.data / DEVICE
     fixed: dict[str, float] = {}
     if facts.exists():
         fixed["memory_bandwidth"] = DeviceFacts.load(facts).copy_bandwidth
-    learned, test = with_role(samples, "oracle"), with_role(samples, "test")
+    learned = with_role(samples, "oracle")
+    test = with_role(samples, "test")
     fitted = rounded(fit(start, learned, fixed))
     result: dict[str, Any] = {
         "constants": {name: getattr(fitted, name) for name in FITTED},

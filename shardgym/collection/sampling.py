@@ -382,7 +382,7 @@ def draw_offsets(rng: StableRandom, devices: int, latest_ms: float = _LATEST_MS[
     """Draw start offsets up to some latest one: none, small or large."""
     if rng.chance(_ALIGNED):
         return (0.0,) * devices
-    low, high = min(_LATEST_MS[0], latest_ms), latest_ms
-    latest = low * (high / low) ** rng.uniform()
+    low = min(_LATEST_MS[0], latest_ms)
+    latest = low * (latest_ms / low) ** rng.uniform()
     steps = [int(rng.uniform(0, latest) / _OFFSET_STEP_MS) for _ in range(devices)]
     return tuple(round((step - min(steps)) * _OFFSET_STEP_MS, 2) for step in steps)

@@ -109,7 +109,8 @@ class SpaceSampler:
     def _draw(self, rng: StableRandom, role: Role, name: str) -> ShardSet | None:
         """Draw one set; None when nothing of it keeps to the limits."""
         space = self._space
-        precision, optimizer = rng.choice(space.precision), rng.choice(space.optimizer)
+        precision = rng.choice(space.precision)
+        optimizer = rng.choice(space.optimizer)
         widest = rng.choice([width for width in _widths_up_to(space.width[1]) if width >= space.width[0]])
         tables: Sequence[EmbeddingTable]
         if role == "transfer":
@@ -202,11 +203,9 @@ class SpaceSampler:
         space = self._space
         most = max(4 * PLAN_DEVICES, min(space.shards[1], 15 * PLAN_DEVICES))
         for _ in range(_TRIES):
-            precision, optimizer, batch_size = (
-                rng.choice(space.precision),
-                rng.choice(space.optimizer),
-                self._batch(rng),
-            )
+            precision = rng.choice(space.precision)
+            optimizer = rng.choice(space.optimizer)
+            batch_size = self._batch(rng)
             widest = rng.choice([width for width in _widths_up_to(space.width[1]) if width >= space.width[0]])
             count = rng.log_integer(4 * PLAN_DEVICES, most)
             name = f"plans-{self._seed}-{number}"

@@ -110,7 +110,8 @@ def two_step_ms(topology: Topology, widths: Floats, batch_size: int, element_byt
     Raises:
         InputError: nodes differ in size.
     """
-    devices, domain = topology.num_devices, topology.fast_domain_size
+    devices = topology.num_devices
+    domain = topology.fast_domain_size
     if domain in (1, devices):
         return exchange_ms(topology, widths, batch_size, element_bytes)
     if devices % domain:

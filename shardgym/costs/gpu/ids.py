@@ -42,7 +42,8 @@ def id_work(topology: Topology, sizes: ShardSizes) -> Floats:
         topology: devices and links, as `exchange_topology` returns them.
         sizes: of the shards.
     """
-    devices, domain = topology.num_devices, topology.fast_domain_size
+    devices = topology.num_devices
+    domain = topology.fast_domain_size
     work = np.zeros((len(sizes.bags), len(IdWork)))
     work[:, IdWork.LENGTHS] = sizes.bags * ID_BYTES / devices
     work[:, IdWork.IDS] = sizes.ids * ID_BYTES / devices

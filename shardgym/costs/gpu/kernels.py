@@ -137,7 +137,8 @@ def sectors(width_bytes: Floats) -> Floats:
 
 def shard_work(card: Card, sizes: ShardSizes, kernels: KernelConstants = KERNELS) -> Floats:
     """Return what shards add to the sums of `forward_ms` and `backward_ms`, shape (n, len(Work))."""
-    bags, ids = sizes.bags, sizes.ids
+    bags = sizes.bags
+    ids = sizes.ids
     stream_ms = 1e3 / card.memory_bandwidth
     l2_ms = 1e3 / (kernels.l2_bytes_per_clock * card.sm_clocks)
     clock_ms = 1e3 / card.sm_clocks

@@ -82,7 +82,8 @@ class SurrogateNetwork(nn.Module):
     As in the paper (appendix B.2), tables go through DreamShard's encoder, and devices have a sinusoidal encoding, so
     that those that are alike get different costs. The released code has an output for each device instead, which fixes
     their number. What else there is to place is told by the mean of the encoded tables and by `LoadFeatures`. Without
-    these, tables that are alike would all go to one device.
+    these, tables that are alike would all go to one device. Where the greedy rule puts a table, its cost is lower by 1
+    from the start, so that the layers learn what to change in that rule's plan.
 
     Args:
         scale: of the features.
@@ -113,7 +114,7 @@ class SurrogateNetwork(nn.Module):
             devices[:, None].expand(-1, num_tables, -1, -1),
             loads.pairs,
         ]
-        scores = self.score(torch.cat(everything, dim=-1))[..., 0]
+        scores = self.score(torch.cat(everything, dim=-1))[..., 0] - loads.pairs[..., 2]
         # What all devices have in common, and the scale, decide nothing; of a growing scale, gradients would vanish.
         placed = batch.table_mask[:, :, None] & batch.device_mask[:, None]
         scores = scores - (scores * placed).sum(dim=2, keepdim=True) / placed.sum(dim=2, keepdim=True).clamp(min=1)

@@ -90,8 +90,8 @@ class SurCo(LearnedSolver[SurCoNetwork]):
     - Devices may stay empty; the released code demands a table on each.
     - Surrogate costs of devices come from a sinusoidal encoding, as in the paper. Those of tables know of the other
       tables, too, and of where a greedy rule by the cost network would put each; see `SurrogateNetwork`. That is where
-      balance comes from, instead of from the squares above. What `prior` learns is close to this rule; without it, one
-      prediction for all tables at once does not balance devices that are alike.
+      balance comes from, instead of from the squares above. What `prior` learns is added to this rule and stays close
+      to it; without it, one prediction for all tables at once does not balance devices that are alike.
     - `zero` and `hybrid` improve several starts at once, with a learning rate that falls, and deploy the costs with the
       lowest estimate on the way. The released code deploys the last costs of one start.
     - More plans are priced, as the oracle is a model and not a measurement; half of them are what gradient steps lead
@@ -112,6 +112,7 @@ class SurCo(LearnedSolver[SurCoNetwork]):
         "cost heads": HEAD_WIDTHS,
         "device code": DEVICE_CODE,
         "surrogate costs": SCORE_WIDTHS,
+        "added to": "greedy rule",
     }
     settings: SurCoSettings
 

@@ -150,6 +150,15 @@ def test_loads_are_those_of_the_greedy_rule_by_predicted_costs(tasks, network):
         assert not loads.pairs[b, task.num_tables :].any()
 
 
+def test_untrained_it_follows_the_greedy_rule(tasks, network):
+    batch = TaskBatch.of(tasks[:6])
+    loads = load_features(network.cost, batch)
+    with torch.no_grad():
+        costs = network.surrogate(batch, loads).masked_fill(~batch.device_mask[:, None], torch.inf)
+    follows = costs.argmin(dim=2) == loads.pairs[..., 2].argmax(dim=2)
+    assert float(follows[batch.table_mask].float().mean()) > 0.9
+
+
 def test_a_step_of_training_changes_the_surrogate_network(tasks, network):
     learner = SurCoLearner(network, tasks, TrainingOracle(COST), 10, SurCoSettings(**TINY))
     before = [parameter.detach().clone() for parameter in network.surrogate.parameters()]

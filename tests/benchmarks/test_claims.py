@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from shardgym.costs.base import PlanCost
 from shardgym.leaderboard.outcomes import SolverResults
 
 pytestmark = pytest.mark.repository
@@ -22,7 +23,7 @@ def record(task, compute, seed=0, solve_time_s=0.001, weights_digest="", cpu_tim
     """A record whose devices compute for so long forward, and half as long backward."""
     per_device = np.array([[ms, 7.0, 7.0, ms / 2] for ms in compute], dtype=float)
     return SimpleNamespace(
-        task_index=task, seed=seed, status="ok", cost=SimpleNamespace(per_device=per_device),
+        task_index=task, seed=seed, status="ok", cost=PlanCost(per_device, "toy", "1", "none"),
         solve_time_s=solve_time_s, weights_digest=weights_digest, cpu_time_s=cpu_time_s,
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ from baselines.ppo.array_scores import ArrayScores
 from baselines.ppo.set_network import SetNetwork
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
-from shardgym.envs.observation import (
+from shardgym.envs.features import (
     BYTES,
     COLUMNS,
     DEVICE_FEATURES,
@@ -23,9 +23,9 @@ from shardgym.envs.observation import (
     SHARDS,
     SPLIT_FEATURES,
     TIME_FEATURES,
-    Layout,
     remaining_features,
 )
+from shardgym.envs.observation import Layout
 from shardgym.envs.shard_catalog import ShardCatalog, SplitLimits
 from shardgym.errors import NoFeasiblePlanError
 from shardgym.plan import ShardingPlan

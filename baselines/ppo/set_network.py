@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from baselines.learning.encoder import mlp
-from shardgym.envs.observation import (
+from shardgym.envs.features import (
     DEVICE_FEATURES,
     REMAINING_FEATURES,
     SPLIT_FEATURES,

@@ -12,7 +12,7 @@ from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel, PlanCost
 from shardgym.costs.simulator import SimulatorCost
 from shardgym.costs.simulator.predictor import AdditivePredictor, PlanBatch
-from shardgym.envs.observation import COLUMNS, SHARDS
+from shardgym.envs.features import COLUMNS, SHARDS
 from shardgym.envs.placements import Placements
 from shardgym.envs.scoring import PlanScorer
 from shardgym.envs.shard_catalog import NOTHING

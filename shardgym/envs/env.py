@@ -245,7 +245,7 @@ class TableWiseEnv(PlacementEnv):
     - `waiting`, int8 (N,): 1 for tables still to place.
     - `membership`, int8 (N D,): `reshape(N, D)` has a 1 where a table is on a device.
 
-    observation="full_timed" adds all of these. The names of the features are in `shardgym.envs.observation`.
+    observation="full_timed" adds all of these. The names of the features are in `shardgym.envs.features`.
     `action_masks()` returns the mask as booleans.
 
     **Reward.** A complete plan earns minus its cost, `-info["cost"].total_ms`, but never less than `penalty`, so that

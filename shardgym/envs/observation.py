@@ -3,48 +3,30 @@
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
 
-from shardgym.arrays import Bools, Floats, Ints
-from shardgym.table import REUSE_BINS
-from shardgym.task import ShardingTask
-
-if TYPE_CHECKING:
-    from shardgym.envs.placements import Placements
+from shardgym.arrays import Bools, Floats
+from shardgym.envs.features import (
+    BYTES,
+    DEVICE_FEATURES,
+    REMAINING_FEATURES,
+    SHARDS,
+    SPLIT_FEATURES,
+    TABLE_FEATURES,
+    TIME_FEATURES,
+    Float32s,
+    remaining_features,
+)
+from shardgym.envs.placements import Placements
 
 Observation = dict[str, npt.NDArray[np.generic]]
-Float32s = npt.NDArray[np.float32]
 
 OBSERVATIONS = ("compact", "full", "timed", "full_timed")
-
-#: Places of what is added up over shards, in arrays of `ShardCatalog` and `Placements`: bytes with optimiser state,
-#: columns, columns times pooling factor, and shards. Of what is left to place, bytes that are free come behind these.
-BYTES, COLUMNS, LOOKUPS, SHARDS, FREE_BYTES = range(5)
-
-#: Entries of `obs["table"]`, and of every row of `obs["tables"]`; see `TableWiseEnv`.
-TABLE_FEATURES = (
-    "log_rows", "log_dim", "log_pooling", "share_of_largest_device", "bytes_share", "dim_share", "lookup_share",
-    "histogram_known", *(f"reuse_bin_{i}" for i in range(REUSE_BINS)),
-)  # fmt: skip
-#: Entries of every row of `obs["devices"]`.
-DEVICE_FEATURES = (
-    "exists", "free_share", "capacity_share", "bytes_share", "dim_share", "lookup_share", "tables_share",
-)  # fmt: skip
-#: Entries of every row of `obs["times"]`.
-TIME_FEATURES = ("compute_share", "compute_share_with_next")
-#: Entries of `obs["remaining"]`.
-REMAINING_FEATURES = ("tables_share", "bytes_share", "dim_share", "lookup_share", "bytes_per_free_byte")
-#: Entries of `obs["splits"]`.
-SPLIT_FEATURES = ("splits_left", "width_share")
-
-#: Divisors of the logarithmic features: log2 of rows, log2 of columns, ln(1 + pooling factor).
-LOG_ROWS, LOG_DIM, LOG_POOLING = 40.0, 16.0, math.log1p(1e6)
 
 
 @dataclass(frozen=True)
@@ -151,22 +133,6 @@ def _devices(placements: Placements) -> Float32s:
     return features.reshape(len(features), -1)
 
 
-def remaining_features(left: Floats, scale: Floats) -> Float32s:
-    """Return what is left to place, see `REMAINING_FEATURES`, shape (n, 5).
-
-    Args:
-        left: see `Placements.left`, shape (n, 5).
-        scale: see `Placements.scale`, shape (n, 4) or (4,).
-    """
-    shares = left[:, :FREE_BYTES] / scale
-    features = np.zeros((len(left), len(REMAINING_FEATURES)))
-    features[:, 0] = shares[:, SHARDS]
-    features[:, 1:4] = shares[:, :SHARDS]
-    free = left[:, FREE_BYTES]
-    np.divide(left[:, BYTES], free, out=features[:, 4], where=free > 0)
-    return _unit(features)
-
-
 def _every_shard(placements: Placements, layout: Layout) -> Observation:
     """Return the entries of full observations: placed shards in the order of placing, waiting ones, then zeros."""
     shard = placements.catalog.shard
@@ -180,47 +146,3 @@ def _every_shard(placements: Placements, layout: Layout) -> Observation:
         "waiting": ((devices < 0) & (shards > 0)).astype(np.int8),
         "membership": membership.reshape(len(shards), -1).astype(np.int8),
     }
-
-
-def shard_features(
-    task: ShardingTask, positions: Ints, amounts: Floats, scale: list[float], largest_device: float
-) -> Float32s:
-    """Return the features of shards, see `TABLE_FEATURES`, shape (n, 25).
-
-    Args:
-        task: the task.
-        positions: of their tables, shape (n,).
-        amounts: bytes, columns, columns times pooling factor of each, shape (n, 3 or more).
-        scale: denominators of their shares.
-        largest_device: bytes of memory.
-    """
-    tables = task.tables
-    histograms = [table.reuse_histogram for table in tables]
-    features = np.empty((len(positions), len(TABLE_FEATURES)))
-    features[:, 0] = (np.log2([table.num_embeddings for table in tables]) / LOG_ROWS)[positions]
-    features[:, 1] = np.log2(amounts[:, COLUMNS]) / LOG_DIM
-    features[:, 2] = (np.log1p([table.pooling_factor for table in tables]) / LOG_POOLING)[positions]
-    features[:, 3] = amounts[:, BYTES] / largest_device
-    features[:, 4:7] = amounts[:, :SHARDS] / scale[:SHARDS]
-    features[:, 7] = np.array([histogram is not None for histogram in histograms])[positions]
-    features[:, 8:] = np.array([histogram or (0.0,) * REUSE_BINS for histogram in histograms])[positions]
-    return _unit(features)
-
-
-def empty_devices(capacity: Floats) -> Float32s:
-    """Return the features of empty devices, shape (D, 7).
-
-    Args:
-        capacity: bytes of memory, -1 beyond the last device, shape (D,).
-    """
-    exists = capacity >= 0
-    features = np.zeros((len(capacity), len(DEVICE_FEATURES)), np.float32)
-    features[exists, :2] = 1.0
-    features[exists, 2] = capacity[exists] / capacity.max()
-    return features
-
-
-def _unit(values: Floats) -> Float32s:
-    """Limit to [0, 1]; `np.clip` takes longer for small arrays."""
-    unit = np.empty(values.shape, np.float32)
-    return np.minimum(np.maximum(values, 0.0), 1.0, out=unit, casting="same_kind")

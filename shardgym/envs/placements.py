@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardgym.arrays import Bools, Floats, Ints
-from shardgym.envs.observation import BYTES, FREE_BYTES, SHARDS
+from shardgym.envs.features import BYTES, FREE_BYTES, SHARDS
 from shardgym.envs.shard_catalog import NOTHING, ShardCatalog, SplitLimits
 
 #: Attributes that a saved placement consists of; the others are derived from them.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardgym.arrays import GrowingArrays, Ints
-from shardgym.envs.observation import (
+from shardgym.envs.features import (
     BYTES,
     COLUMNS,
     DEVICE_FEATURES,

@@ -6,7 +6,7 @@ from env_toys import halvable_task, make_tasks, masked_rollout, play
 
 from shardgym.envs import ENV_IDS
 from shardgym.envs.env import ColumnWiseEnv, TableWiseEnv
-from shardgym.envs.observation import TABLE_FEATURES
+from shardgym.envs.features import TABLE_FEATURES
 from shardgym.errors import InputError
 
 FEATURES = len(TABLE_FEATURES)

@@ -5,7 +5,7 @@ import pytest
 from env_toys import play
 
 from shardgym.envs.env import TableWiseEnv
-from shardgym.envs.observation import DEVICE_FEATURES, REMAINING_FEATURES, TABLE_FEATURES
+from shardgym.envs.features import DEVICE_FEATURES, REMAINING_FEATURES, TABLE_FEATURES
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology

@@ -1,10 +1,11 @@
 """Whether the simulator ranks plans as fresh measurements do, next to how measurements rank their own repeats.
 
-    python benchmarks/simulator_agreement.py [--weights FOLDER] [--suite NAME] [--tasks N] [--plans N] [--write]
+    python benchmarks/simulator_agreement.py [--weights FOLDER | --generation 2] [--suite NAME] [--tasks N] [--write]
 
 For every task, random feasible plans of all degrees of balance are measured twice, each time interleaved in one run.
 Printed are means over tasks of Kendall's tau and of the mean absolute percentage error: of the oracle, the judge
 (where there are weights of one) and the roofline against both measurements, and of the measurements against each other.
+Version 2 of the simulator is held against version 2 of the measured cost, whose exchanges it has.
 --write keeps the figures as `agreement.json` next to the weights, from where simulated boards print them.
 """
 
@@ -33,6 +34,7 @@ def main() -> None:
     """Run the comparison and print it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--weights", type=Path, help="folder of 'shardgym pretrain'; the package's if not given")
+    parser.add_argument("--generation", type=int, choices=(1, 2), help="version of the simulator")
     parser.add_argument("--suite", default="dlrm4-v1", help="(%(default)s)")
     parser.add_argument("--tasks", type=int, default=12, help="(%(default)s)")
     parser.add_argument("--plans", type=int, default=16, help="per task (%(default)s)")
@@ -40,19 +42,22 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="keep the figures next to the weights")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    models = {"oracle": make_cost("simulator", weights=arguments.weights), "roofline": make_cost("roofline")}
+    chosen = {"weights": arguments.weights, "generation": arguments.generation}
+    oracle = make_cost("simulator", **chosen)
+    models = {"oracle": oracle, "roofline": make_cost("roofline")}
     if arguments.weights is None or (arguments.weights / "judge.safetensors").exists():
-        models["judge"] = make_cost("simulator", weights=arguments.weights, role="judge")
+        models["judge"] = make_cost("simulator", **chosen, role="judge")
     rows: list[dict[str, Any]] = []
     rng = np.random.default_rng(0)
     suite = load_suite(arguments.suite)
-    with make_cost("fbgemm", rounds=arguments.rounds) as measured:
+    generation = oracle.version.partition("-")[0]
+    with make_cost("fbgemm", rounds=arguments.rounds, version=generation) as measured:
         for number in tqdm(range(min(arguments.tasks, len(suite)))):
             rows += agreement(suite[number], random_plans(suite[number], arguments.plans, rng), models, measured)
         hardware = measured.hardware
     print(json.dumps(rows, indent=2) if arguments.json else tabulate(means(rows), headers="keys", floatfmt=".3f"))
     if arguments.write:
-        path = find_weights(arguments.weights, "oracle", None).parent / AGREEMENT
+        path = find_weights(arguments.weights, "oracle", None, arguments.generation).parent / AGREEMENT
         found = kept(means(rows), models, arguments.suite, arguments.plans, hardware)
         path.write_text(found.to_json(indent=1) + "\n", encoding="utf-8")
 

@@ -6,7 +6,7 @@ With --check nothing is written; the exit code is 1 when a page would change.
   heading as plain bold text.
 - Between `<!-- details: FOLDER -->` and `<!-- end -->`: what `--details` adds to that.
 - Between `<!-- docstring: module:Class -->` and `<!-- end -->`: the docstring of a class.
-- Between `<!-- model: HARDWARE -->` and `<!-- end -->`: what the cards of shipped simulator weights say.
+- Between `<!-- model: FOLDER -->` and `<!-- end -->`: what the cards of shipped simulator weights say.
 - Between `<!-- separation: SUITE -->` and `<!-- end -->`: what `tools/separation.py` found on a suite.
 """
 

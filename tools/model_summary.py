@@ -11,24 +11,28 @@ from shardgym.costs.simulator.model_card import ModelCard, shipped_agreement
 from shardgym.costs.simulator.samples import CommSamples, ComputeSamples
 from shardgym.costs.simulator.weights import SHIPPED
 from shardgym.errors import InputError
+from shardgym.pretraining.axes import GENERALISATION, Generalisation
 from shardgym.pretraining.data import DataSet, load_data
 
 _PARTS = {
     "forward_compute": "forward compute", "backward_compute": "backward compute", "compute": "compute",
     "forward_comm": "forward communication", "backward_comm": "backward communication", "plans": "whole plans, compute",
+    "transfer_compute": "compute, tables of synthetic-2022",
 }  # fmt: skip
 
 
-def model_summary(hardware: str) -> str:
-    """Return Markdown about the weights of a hardware tag."""
-    oracle, judge = (ModelCard.load(SHIPPED / hardware / f"{role}.json") for role in ("oracle", "judge"))
+def model_summary(name: str) -> str:
+    """Return Markdown about the weights in a folder that ships, named after a hardware tag and a version."""
+    oracle, judge = (ModelCard.load(SHIPPED / name / f"{role}.json") for role in ("oracle", "judge"))
     parts = [
-        f"{counted(load_data(SHIPPED / hardware), oracle, judge)} Mean absolute error of a prediction, and of one "
+        f"{counted(load_data(SHIPPED / name), oracle, judge)} Mean absolute error of a prediction, and of one "
         "measurement against its own repeat:",
         _errors(oracle, judge),
         _learning(oracle),
     ]
-    found = shipped_agreement(hardware)
+    if (SHIPPED / name / GENERALISATION).is_file():
+        parts += _generalisation(Generalisation.load(SHIPPED / name / GENERALISATION))
+    found = shipped_agreement(name)
     if found is not None:
         rows = [
             {"": _named(name, of.version), "Kendall's tau": f"{of.kendall_tau:.3f}",
@@ -55,6 +59,11 @@ def counted(data: DataSet, oracle: ModelCard, judge: ModelCard) -> str:
     (sets, exchanges), (others, other_exchanges), (tested, tested_exchanges) = (
         [_measured(samples) for samples in data.of(role)] for role in ("oracle", "judge", "test")
     )
+    if not len(data.comm):
+        return (
+            f"Trained on {sets} shard sets (the judge on {others} other sets), tested on {tested} sets of tables that no "
+            "role learned from. Exchanges are modelled."
+        )
     return (
         f"Trained on {sets} shard sets and {exchanges} exchanges (the judge on {others} other sets and "
         f"{other_exchanges} other exchanges), tested on {tested} sets of tables that no role learned from and "
@@ -80,6 +89,23 @@ def _errors(oracle: ModelCard, judge: ModelCard) -> str:
         for part, title in _PARTS.items() if part in oracle.errors
     ]  # fmt: skip
     return tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True, missingval="")
+
+
+def _generalisation(found: Generalisation) -> list[str]:
+    """Return how errors of oracle and judge go together, and a table for each role of what was left out of training."""
+    parts = [
+        f"Errors of oracle and judge on {role} samples correlate {of['correlation']:.2f} without label noise "
+        f"({of['pairs']} pairs), {of['correlation_with_noise']:.2f} with it."
+        for role, of in found.correlation.items()
+    ]
+    for role, left_out in found.left_out.items():
+        rows = [
+            {"left out of training": row["left out"], "test samples": row["samples"], "error there": _percent(row["mape"]),
+             "with it": _percent(row["mape_with"]), "predicted / measured": f"{np.exp(row['bias']):.2f}"}
+            for row in left_out
+        ]  # fmt: skip
+        parts += [f"The {role}:", tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True)]
+    return parts
 
 
 def _learning(oracle: ModelCard) -> str:

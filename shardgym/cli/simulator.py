@@ -114,6 +114,7 @@ def pretrain(
     optimisers, scales as physics does, and its judge is of boosted trees. It also writes generalisation.json: how the
     errors of both go together, and with --leave-out what it is worth where it has not been.
     """
+    from shardgym.costs.link_model import model_fitted_on
     from shardgym.pretraining.axes import write_generalisation
     from shardgym.pretraining.data import load_data
     from shardgym.pretraining.pretrain import draw_report, pretrain
@@ -126,7 +127,8 @@ def pretrain(
         raise InputError(f"{out} holds weights ({weights[0].name}): give another folder, or --force to overwrite them")
     data = load_data(*data_folders)
     if not len(data.comm):
-        say(f"{data_folders[0]} has no exchanges: the simulator will predict compute, and model communication")
+        by = "the link model that was fitted on this hardware" if model_fitted_on(data.hardware) else "latency and rate"
+        say(f"{data_folders[0]} has no exchanges: the simulator will predict compute, and model communication by {by}")
     settings = FitSettings(generation=generation)
     if epochs is not None:
         settings = FitSettings(epochs=epochs, least_steps=0, generation=generation)

@@ -14,6 +14,7 @@ from typing import Any
 
 from shardgym.costs.base import UNFAMILIAR, PlanCost
 from shardgym.costs.simulator.model_card import shipped_agreement
+from shardgym.costs.simulator.weights import shipped_name
 from shardgym.evaluation.result import Result
 from shardgym.leaderboard.boards import Board, ResultFile
 from shardgym.leaderboard.ranking import Ranking
@@ -240,8 +241,9 @@ def _simulator_notes(board: Board) -> list[str]:
     """Report how well a simulated judge agrees with measurements, and which plans are outside of its training data."""
     if board.key.judge != SIMULATOR:
         return []
-    agreement = shipped_agreement(board.key.hardware)
-    trust = agreement.sentence(board.key.judge_version) if agreement is not None else None
+    version = board.key.judge_version
+    agreement = shipped_agreement(shipped_name(board.key.hardware, 2 if version.startswith("2-") else 1))
+    trust = agreement.sentence(version) if agreement is not None else None
     notes = [trust or "How well this judge agrees with measurements is not on record."]
     scored: Counter[str] = Counter()
     unfamiliar: Counter[str] = Counter()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shardgym.arrays import Floats
+from shardgym.costs.link_model import model_fitted_on
 from shardgym.costs.simulator.model_card import ModelCard
 from shardgym.costs.simulator.weights import Role, load_weights, networks_of, save_weights
 from shardgym.errors import InputError, import_extra
@@ -60,6 +61,8 @@ def _pretrain_role(
     test_compute, test_comm = data.of("test")
     elsewhere, _ = data.of("transfer")
     weights, curves = train_role(role, data.hardware, compute, comm, settings, seed, of_role)
+    if not weights.predicts_exchanges:
+        weights = dataclasses.replace(weights, links=model_fitted_on(data.hardware))
     path = folder / f"{role}.safetensors"
     try:
         digest = save_weights(path, weights)

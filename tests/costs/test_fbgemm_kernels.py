@@ -1,6 +1,8 @@
 """The operator computes what the full table would: values, gradients, recycled memory, the clock."""
 
+import os
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -93,6 +95,23 @@ def test_operators_share_one_memory_that_only_grows(backend):
     first, second = backend.build(small), backend.build(large)
     places = [op.split_embedding_weights()[0].data_ptr() for op in (first, second, backend.build(small))]
     assert len(set(places)) == 1
+
+
+def test_a_job_that_needs_the_memory_gets_that_of_earlier_ones():
+    from shardgym.costs.fbgemm.cpu import CpuBackend
+
+    def resident_bytes():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    backend = CpuBackend()
+    large = EmbeddingTable("large", 300_000, 64, 1.0)
+    problem = ShardingTask((large,), Topology(num_devices=1, memory_bytes=2**30), batch_size=BATCH)
+    held = ShardSet.of(problem, [Shard.whole(large, 0)])
+    backend.build(held)
+    before = resident_bytes()
+    backend.release()
+    assert before - resident_bytes() > 0.9 * 4 * held.num_weights
+    assert backend.build(held).split_embedding_weights()[0].abs().sum() > 0
 
 
 def test_no_weight_lies_on_an_untouched_page(backend):

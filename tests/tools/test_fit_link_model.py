@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardgym.costs.fbgemm.link_model import LinkModel, shipped_model
+from shardgym.costs.link_model import LinkModel, shipped_model
 from shardgym.costs.links import samples_per_device
 from shardgym.topology import Topology
 

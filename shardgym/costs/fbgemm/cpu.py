@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import time
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 
 from shardgym.costs.fbgemm.jobs import ShardSet
-from shardgym.costs.fbgemm.machine import available_bytes, cpu_tag
+from shardgym.costs.fbgemm.machine import available_bytes, cpu_tag, resident_bytes
 from shardgym.costs.fbgemm.operator import (
     WEIGHT_SPREAD,
     build_operator,
@@ -27,6 +28,8 @@ from shardgym.costs.fbgemm.requests import Ids, KeptBytes
 #: Share of the available memory that may be taken, and shares of it that may hold ids.
 _USABLE = 0.9
 _FOR_IDS = 1 / 16
+#: Share of the machine's memory that a worker holds at most between two jobs.
+_MOST_HELD = 2 / 3
 #: Pooled output, its gradient and what the kernels allocate besides, in copies of the output.
 _OUTPUT_COPIES = 4
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
@@ -164,8 +167,23 @@ class CpuBackend:
         end = time.thread_time_ns()
         return (middle - start) / 1e6, (end - middle) / 1e6
 
+    def holds_too_much(self) -> bool:
+        """Whether so much memory is held that jobs of other tables would soon have too little.
+
+        The allocator keeps what is freed, in pieces that tensors of other sizes do not fit into.
+        """
+        return resident_bytes() > _MOST_HELD * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
     def release(self) -> None:
-        """Do nothing: the memory of weights is kept for the next operator."""
+        """Give back the memory of weights, and what the allocator keeps of ids that were dropped.
+
+        Workers tell the allocator to keep what is freed, as fresh pages are slow. So it is asked for it here.
+        """
+        self._arenas.clear()
+        self._gradients.clear()
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
+        if trim is not None:
+            trim(0)
 
     def _arena(self, name: str, dtype: torch.dtype) -> Arena:
         key = (name, dtype)

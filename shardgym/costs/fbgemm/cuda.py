@@ -165,6 +165,10 @@ class CudaBackend:
         torch.cuda.synchronize(self.device)
         return waited, (forward_start.elapsed_time(forward_end), backward_start.elapsed_time(backward_end))
 
+    def holds_too_much(self) -> bool:
+        """Never: torch's allocator gives memory back by itself before a job fails for the lack of it."""
+        return False
+
     def release(self) -> None:
         """Return unused memory to the driver."""
         torch.cuda.empty_cache()

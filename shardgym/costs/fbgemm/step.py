@@ -6,7 +6,7 @@ marks the wall clock, which all share, and its thread's CPU clock between the pa
 
 Work of a device counts by CPU time, so a process that has to share its core is charged for its own work only. An
 exchange counts from the moment the last device enters it. Where devices outnumber cores, nothing of an exchange can be
-timed: then the link model (`shardgym.costs.fbgemm.link_model`) prices the bytes that each device really sent. Phases
+timed: then the link model (`shardgym.costs.link_model`) prices the bytes that each device really sent. Phases
 follow from clocks, one per device, that work and exchanges move on; so what a device waits follows from the work of
 all devices and not from who was disturbed.
 """
@@ -22,7 +22,7 @@ import numpy as np
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.fbgemm.communication import CollectiveGroup
 from shardgym.costs.fbgemm.jobs import ShardSet
-from shardgym.costs.fbgemm.link_model import LinkModel
+from shardgym.costs.link_model import LinkModel
 from shardgym.costs.fbgemm.machine import available_bytes
 from shardgym.costs.fbgemm.rounds import interleaved
 from shardgym.errors import MeasurementError

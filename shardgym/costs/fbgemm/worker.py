@@ -51,15 +51,21 @@ class Measurer:
             JobError: the shard set does not fit into memory.
             InputError: recorded ids are missing or invalid.
         """
+        if self._backend.holds_too_much():
+            self._release()
         try:
             return self._measure(job)
-        except JobError:  # try again with empty caches
-            self._requests.drawn.clear()
-            self._merged_ids.clear()
-            self._operators.clear()
-            gc.collect()
-            self._backend.release()
+        except JobError:
+            self._release()
         return self._measure(job)
+
+    def _release(self) -> None:
+        """Empty the caches and give back their memory."""
+        self._requests.drawn.clear()
+        self._merged_ids.clear()
+        self._operators.clear()
+        gc.collect()
+        self._backend.release()
 
     def _measure(self, job: TimingJob) -> StepTimes:
         backend = self._backend

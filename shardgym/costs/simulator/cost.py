@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from shardgym.costs.base import ONE_PLAN, CostModel, PlanCost, Source
 from shardgym.costs.judge_guard import require_open
 from shardgym.costs.simulator.familiarity import Familiarity
 from shardgym.costs.simulator.predictor import AdditivePredictor, PlanBatch, Predictor
-from shardgym.costs.simulator.weights import ROLES, Role, find_weights, load_weights
+from shardgym.costs.simulator.weights import ROLES, SCHEMAS, Role, find_weights, load_weights
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.plan import ShardingPlan
 from shardgym.task import ShardingTask
@@ -26,7 +26,8 @@ class SimulatorCost(CostModel):
     """Predicts plans with networks that were trained once on measurements. Runs on NumPy alone.
 
     Weights from a machine that could not measure exchanges, such as one with a single GPU, predict compute alone;
-    communication is then modelled by the task's topology, and `PlanCost` says so. A plan gets a note when it leaves
+    communication is then modelled by the task's topology and, where one was fitted on that hardware, by the link model
+    of the measured cost (`shardgym.costs.link_model`), and `PlanCost` says so. A plan gets a note when it leaves
     the range of the training data, or when the ensemble disagrees on it. So do predicted exchanges of a task that
     names links of its own.
 
@@ -40,6 +41,7 @@ class SimulatorCost(CostModel):
             ship with the package when None.
         role: "oracle", or "judge" for the second simulator of another architecture.
         hardware: tag that the weights must have.
+        generation: version of the simulator that the weights must have, 1 or 2; of the shipped ones, 1 when None.
 
     Raises:
         InputError: there are no such weights, or they are damaged or of another schema, role or hardware; or a
@@ -49,12 +51,24 @@ class SimulatorCost(CostModel):
     name: ClassVar[str] = "simulator"
     deterministic: ClassVar[bool] = True
 
-    def __init__(self, weights: str | Path | None = None, role: Role = "oracle", hardware: str | None = None) -> None:
+    def __init__(
+        self,
+        weights: str | Path | None = None,
+        role: Role = "oracle",
+        hardware: str | None = None,
+        generation: Literal[1, 2] | None = None,
+    ) -> None:
         if role not in ROLES:
             raise UnknownNameError("role of a simulator", str(role), ROLES)
+        if generation is not None and generation not in SCHEMAS:
+            raise InputError(f"generation={generation!r}: expected 1 or 2, the version of the simulator")
         _require_open(role)
-        self._settings = {"weights": None if weights is None else str(weights), "role": role, "hardware": hardware}
-        self._weights = load_weights(find_weights(weights, role, hardware), role, hardware)
+        self._settings = {
+            "weights": None if weights is None else str(weights), "role": role, "hardware": hardware,
+            "generation": generation,
+        }  # fmt: skip
+        path = find_weights(weights, role, hardware, generation)
+        self._weights = load_weights(path, role, hardware, generation)
         # Built by the first prediction: a run that scores with another cost only needs the weights checked.
         self._predictor: Predictor | None = None
 

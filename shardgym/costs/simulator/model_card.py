@@ -110,11 +110,15 @@ class Agreement(Record):
         return None
 
 
-def shipped_agreement(hardware: str, models: Path = SHIPPED) -> Agreement | None:
-    """Return what ships about the simulators of a hardware tag; None when nothing does.
+def shipped_agreement(name: str, models: Path = SHIPPED) -> Agreement | None:
+    """Return what ships about the simulators in a folder; None when nothing does.
+
+    Args:
+        name: of the folder, from `shipped_name`.
+        models: where the folders are.
 
     Raises:
         InputError: the file is damaged.
     """
-    path = models / hardware / AGREEMENT
+    path = models / name / AGREEMENT
     return Agreement.load(path) if path.is_file() else None

@@ -156,6 +156,12 @@ class Predictor(NumberedShards):
         forward_ms = self.networks.exchange_ms(skewed, backward=False).reshape(zeros.shape)
         return ExchangeTimes(forward_ms, backward_ms, offsets_ms)
 
+    def exchange_of(self, task: ShardingTask, compute_ms: Floats, widths: Floats) -> ExchangeTimes:
+        """See `NumberedShards`: weights of compute alone may name a link model that was fitted to exchanges."""
+        if self.weights.links is not None:
+            return self.weights.links.exchange_times(task, compute_ms, widths)
+        return super().exchange_of(task, compute_ms, widths)
+
     def plan_costs(self, batch: PlanBatch) -> list[PlanCost]:
         """Return the cost of every plan. Memory, cover and widths are not checked.
 

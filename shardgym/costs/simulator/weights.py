@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from shardgym.arrays import Floats
+from shardgym.costs.link_model import LinkModel
 from shardgym.costs.simulator.boosted_judge import FIXED_NAMES, PHASES, TREE_NAMES, BoostedJudge
 from shardgym.costs.simulator.features import COMM_RANGE_NAMES, DEVICE_RANGE_NAMES, SHARD_RANGE_NAMES
 from shardgym.costs.simulator.judge_networks import JudgeCommNet, JudgeComputeNet, JudgeNetworks
@@ -25,8 +26,10 @@ from shardgym.files import read_regular
 #: Schemas of files by version of the simulator.
 SCHEMAS: dict[int, str] = {1: "shardgym.simulator/1", 2: "shardgym.simulator/2"}
 
-#: One folder per hardware tag, each as `shardgym pretrain` writes it.
+#: One folder per hardware tag and version, each as `shardgym pretrain` writes it; see `shipped_name`.
 SHIPPED = Path(__file__).parent / "models"
+#: Ends the name of a folder with weights of version 2.
+_GENERATION_2 = "-v2"
 
 _TRAIN = "run 'shardgym collect' and 'shardgym pretrain' and give weights=FOLDER"
 
@@ -86,6 +89,7 @@ class Weights:
         digest: SHA-256 of the file; "" before it is saved.
         generation: version of the simulator, which says what networks see and how they are built.
         densities: of version 2, by name of `DENSITY_NAMES`.
+        links: prices exchanges where no networks do; None for latencies and bandwidths of the topology alone.
     """
 
     role: Role
@@ -98,6 +102,7 @@ class Weights:
     digest: str = field(default="", compare=False)
     generation: int = 1
     densities: dict[str, Density] = field(default_factory=dict)
+    links: LinkModel | None = None
 
     @property
     def predicts_exchanges(self) -> bool:
@@ -119,13 +124,19 @@ def networks_of(weights: Weights) -> OracleNetworks | JudgeNetworks | BoostedJud
     return OracleNetworks(weights.networks, MonotoneComputeNet, MonotoneCommNet)
 
 
-def find_weights(weights: str | Path | None, role: Role, hardware: str | None) -> Path:
+def shipped_name(hardware: str, generation: int) -> str:
+    """Return the name of the folder with the weights of a version for hardware of a tag."""
+    return hardware + _GENERATION_2 if generation == 2 else hardware
+
+
+def find_weights(weights: str | Path | None, role: Role, hardware: str | None, generation: int | None = None) -> Path:
     """Return the file of weights for a role.
 
     Args:
         weights: a folder or a file; what ships with the package when None.
         role: names the file in a folder.
         hardware: which of the shipped ones; may be None when one machine was measured.
+        generation: version of the shipped ones; 1 when None.
 
     Raises:
         InputError: there is no such file.
@@ -136,15 +147,17 @@ def find_weights(weights: str | Path | None, role: Role, hardware: str | None) -
         if not path.is_file():
             raise InputError(f"no simulator weights at {path}: {_TRAIN}")
         return path
-    tags = sorted(path.parent.name for path in SHIPPED.glob(f"*/{role}.safetensors"))
+    wanted = generation or 1
+    names = [path.parent.name for path in SHIPPED.glob(f"*/{role}.safetensors")]
+    tags = sorted(n.removesuffix(_GENERATION_2) for n in names if n.endswith(_GENERATION_2) == (wanted == 2))
     if not tags:
-        raise InputError(f"no weights of the simulator's {role} ship with this version: {_TRAIN}")
+        raise InputError(f"no weights of the simulator's {role} ship of version {wanted}: {_TRAIN}")
     measured = [tag for tag in tags if not tag.endswith("-modelled")]  # a model of a card is no default
     if hardware is None and len(measured) != 1:
         raise InputError(f"weights for several machines ship: give hardware=, one of {', '.join(tags)}")
     if hardware is not None and hardware not in tags:
         raise InputError(f"no weights for hardware '{hardware}' ship, only for {', '.join(tags)}: {_TRAIN}")
-    return SHIPPED / (hardware or measured[0]) / f"{role}.safetensors"
+    return SHIPPED / shipped_name(hardware or measured[0], wanted) / f"{role}.safetensors"
 
 
 def save_weights(path: Path, weights: Weights) -> str:
@@ -166,6 +179,8 @@ def save_weights(path: Path, weights: Weights) -> str:
         "precisions": list(weights.precisions), "optimizers": list(weights.optimizers),
         "spread_limit": weights.spread_limit,
     }  # fmt: skip
+    if weights.links is not None:
+        header["links"] = weights.links.to_dict()
     # One key only: safetensors keeps several in no particular order, and equal weights shall be equal files.
     data: bytes = save(tensors, metadata={"shardgym": json.dumps(header, sort_keys=True)})
     temporary = path.with_name(f".{path.name}.part")
@@ -174,13 +189,14 @@ def save_weights(path: Path, weights: Weights) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def load_weights(path: Path, role: Role, hardware: str | None = None) -> Weights:
+def load_weights(path: Path, role: Role, hardware: str | None = None, generation: int | None = None) -> Weights:
     """Read weights and check that they are what is expected.
 
     Args:
         path: a file written by `save_weights`.
         role: that it must have.
         hardware: tag that it must have; any when None.
+        generation: version that it must have; any when None.
 
     Returns:
         Weights in double precision.
@@ -191,8 +207,10 @@ def load_weights(path: Path, role: Role, hardware: str | None = None) -> Weights
     """
     data = read_regular(path)
     header = _read_header(data, path)
-    generation = next((number for number, schema in SCHEMAS.items() if schema == header["schema"]), 1)
-    for name, expected in (("schema", SCHEMAS[generation]), ("role", role), ("hardware", hardware)):
+    found = next((number for number, schema in SCHEMAS.items() if schema == header["schema"]), 1)
+    schema = SCHEMAS[generation or found]
+    generation = found
+    for name, expected in (("schema", schema), ("role", role), ("hardware", hardware)):
         if expected is not None and header[name] != expected:
             given = str(header[name])
             raise InputError(f"{path}: {name}: these weights are of '{given:.60}', expected '{expected}'")
@@ -231,6 +249,7 @@ def load_weights(path: Path, role: Role, hardware: str | None = None) -> Weights
         digest=hashlib.sha256(data).hexdigest(),
         generation=generation,
         densities=densities,
+        links=LinkModel.from_dict(header["links"], f"{path}, links") if "links" in header else None,
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from shardgym import EmbeddingTable, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.cli import main
+from shardgym.costs.link_model import LinkModel
 from shardgym.costs.links import exchange_times, pooled_widths
 from shardgym.costs.simulator.model_card import ModelCard
 from shardgym.costs.simulator.predictor import PlanBatch
@@ -68,6 +69,27 @@ def test_compute_is_that_of_a_whole_simulator_and_communication_that_of_the_link
         )
         np.testing.assert_allclose(ours.per_device[:, 1], forward, rtol=1e-12)
         np.testing.assert_allclose(ours.per_device[:, 2], backward, rtol=1e-12)
+
+
+def test_a_link_model_of_the_hardware_prices_exchanges(compute_data, compute_model, quick_settings, monkeypatch, tmp_path):
+    """Weights keep it, so that predictions do not depend on which models ship later."""
+    from shardgym.pretraining.data import load_data
+    from shardgym.pretraining.pretrain import pretrain
+
+    links = LinkModel(0.5, 0.25, 2.0, 1.0, "made-up", 0.0, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr("shardgym.pretraining.pretrain.model_fitted_on", {"made-up": links}.get)
+        pretrain(load_data(compute_data), tmp_path, dataclasses.replace(quick_settings, epochs=1), seed=5)
+    assert load_weights(compute_model / "oracle.safetensors", "oracle").links is None
+    problem = task(fast_domain_size=2)
+    for role in ("oracle", "judge"):
+        cost = make_cost("simulator", weights=tmp_path, role=role)
+        for plan, found in zip(plans(problem), cost.evaluate(problem, plans(problem)), strict=True):
+            compute_ms = found.per_device[:, [0, 3]].sum(axis=1)
+            expected = links.exchange_times(problem, compute_ms, pooled_widths(problem, plan))
+            np.testing.assert_allclose(found.per_device[:, 1], expected.forward_ms, rtol=1e-9)
+            np.testing.assert_allclose(found.per_device[:, 2], expected.backward_ms, rtol=1e-9)
+            assert found.communication == "modelled"
 
 
 def test_the_links_matter(compute_model):

@@ -208,6 +208,20 @@ def test_shipped_weights_are_chosen_by_hardware(monkeypatch, tmp_path, model):
     assert SHIPPED.name == "models"
 
 
+def test_a_version_is_asked_for_by_its_number(monkeypatch, tmp_path, model):
+    monkeypatch.setattr("shardgym.costs.simulator.weights.SHIPPED", tmp_path)
+    (tmp_path / "made-up").symlink_to(model)
+    assert make_cost("simulator", generation=1).settings() == {"generation": 1}
+    with pytest.raises(InputError, match="no weights of the simulator's oracle ship of version 2"):
+        make_cost("simulator", generation=2)
+    (tmp_path / "made-up-v2").symlink_to(model)  # not what its name says
+    with pytest.raises(InputError, match="expected 'shardgym.simulator/2'"):
+        make_cost("simulator", generation=2)
+    assert make_cost("simulator").version.startswith("1-")
+    with pytest.raises(InputError, match="generation=3: expected 1 or 2"):
+        make_cost("simulator", generation=3)
+
+
 def test_predicting_loads_neither_torch_nor_pyarrow(model):
     code = (
         "import sys, shardgym; "

@@ -16,7 +16,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from shardgym.arrays import Floats, Ints
+from shardgym.costs.links import ExchangeTimes, link_prices, samples_per_device, start_offsets
 from shardgym.records import CONFIG, Name, Record
+from shardgym.task import ELEMENT_BYTES, ShardingTask
 from shardgym.topology import Topology
 
 NotNegative = Annotated[float, Field(ge=0)]
@@ -74,6 +76,65 @@ class LinkModel(Record):
         start_ms = self.start_ms + self.peer_ms * (topology.num_devices - 1) + latency_ms
         return np.asarray(start_ms + np.maximum(last_byte_ms, through_ms[:, 1]), dtype=np.float64)
 
+    def exchange_times(self, task: ShardingTask, compute_ms: Floats, widths: Ints | Floats) -> ExchangeTimes:
+        """Return the time of each device in the exchanges of pooled values and of their gradients.
+
+        The same as `shardgym.costs.links.exchange_times`, at the prices of this model. All devices enter the exchange of
+        gradients together, and the one of pooled values when their compute is done, as in version 2 of the measured cost.
+
+        Args:
+            task: its topology names latencies and bandwidths.
+            compute_ms: forward plus backward compute of each device, of one placement or of many, shape (..., D).
+            widths: columns of each device's pooled output, shape (..., D).
+
+        Returns:
+            All 0 on one device, which exchanges nothing.
+        """
+        none = np.zeros_like(compute_ms, dtype=np.float64)
+        if task.num_devices == 1:
+            return ExchangeTimes(none, none, none)
+        backward_ms = self._pooled_exit_ms(task, none, widths, backward=True)
+        ready_ms = compute_ms + backward_ms
+        forward_ms = self._pooled_exit_ms(task, ready_ms, widths, backward=False) - ready_ms
+        return ExchangeTimes(forward_ms, backward_ms, start_offsets(ready_ms))
+
+    def _pooled_exit_ms(
+        self, task: ShardingTask, entry_ms: Floats, widths: Ints | Floats, *, backward: bool
+    ) -> Floats:
+        """Return what `exit_ms` says of an exchange of pooled values or gradients, of many placements at once.
+
+        Args:
+            task: batch, precision and topology.
+            entry_ms: when each device begins, shape (..., D).
+            widths: columns of each device's pooled output, shape (..., D).
+            backward: gradients go back to where the pooled values came from.
+        """
+        topology, item = task.topology, ELEMENT_BYTES[task.precision]
+        prices = link_prices(topology, task.batch_size, item)
+        samples = samples_per_device(task.batch_size, task.num_devices)
+        total = widths.sum(axis=-1, keepdims=True)
+        firsts = np.arange(0, topology.num_devices, topology.fast_domain_size)
+        inside = np.add.reduceat(widths, firsts, axis=-1)[..., prices.domains]
+        out_ms = np.zeros(np.shape(widths))
+        in_ms = np.zeros(np.shape(widths))
+        latency_ms = np.zeros(np.shape(total))
+        kinds = ((inside - widths, topology.intra_latency_ms), (total - inside, topology.inter_latency_ms))
+        for kind, (others, latency) in enumerate(kinds):
+            from_others_ms = prices.received_ms[kind] * others
+            in_ms = np.maximum(in_ms, self.wire_factor * from_others_ms)
+            out_ms = np.maximum(out_ms, self.wire_factor * prices.sent_ms[kind] * widths)
+            latency_ms = np.maximum(latency_ms, latency * (from_others_ms > 0).any(axis=-1, keepdims=True))
+        host_bytes = item * (widths * (task.batch_size - samples) + samples * (total - widths))
+        host_ms = self.host_ns_per_byte / 1e6 * host_bytes
+        # Forward, devices with columns send to those with samples; backward, those with samples to those with columns.
+        sends, takes = (samples > 0, widths > 0) if backward else (widths > 0, samples > 0)
+        sent_ms = entry_ms + host_ms + (in_ms if backward else out_ms)
+        received_ms = entry_ms + host_ms + (out_ms if backward else in_ms)
+        last_ms = np.where(sends, sent_ms, -np.inf).max(axis=-1, keepdims=True)
+        last_byte_ms = np.where(takes, np.maximum(sent_ms, last_ms), sent_ms)
+        start_ms = self.start_ms + self.peer_ms * (task.num_devices - 1) + latency_ms
+        return np.asarray(start_ms + np.maximum(last_byte_ms, received_ms), dtype=np.float64)
+
 
 def wire_bytes(topology: Topology, sent_bytes: Ints | Floats) -> tuple[Floats, Floats]:
     """Return the bytes that each device sends and receives inside its domain, and between domains.
@@ -98,3 +159,8 @@ def wire_bytes(topology: Topology, sent_bytes: Ints | Floats) -> tuple[Floats, F
 def shipped_model() -> LinkModel:
     """Return the model that comes with the package."""
     return LinkModel.load(Path(__file__).with_name("link_model.json"))
+
+
+def model_fitted_on(hardware: str) -> LinkModel | None:
+    """Return the model that was fitted on hardware of a tag; None when none ships for it."""
+    return shipped_model() if shipped_model().hardware == hardware else None

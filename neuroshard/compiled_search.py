@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from neuroshard.compiled_links import link_arrays_of, slowest_ms_over_links
 from neuroshard.compiled_predictor import ComputeHead, compute_head_of, exchange_network_of, head_ms, slowest_ms
 from neuroshard.device_sets import DECIMALS, AdditiveDeviceSets
 from neuroshard.grid_search import BestPlacements, Cutoff, InnerSearch, PartialPlacements, best_placements
@@ -88,6 +89,7 @@ class CompiledDeviceSets(AdditiveDeviceSets):
         networks = costs.networks
         self._head = compute_head_of(networks.best)
         self._exchanges = {name: exchange_network_of(params) for name, params in networks.comm.items()}
+        self._links = link_arrays_of(costs.weights.links, shards.task) if costs.weights.links is not None else None
 
     def clear(self) -> None:
         """See `DeviceSets`."""
@@ -102,7 +104,9 @@ class CompiledDeviceSets(AdditiveDeviceSets):
 
     def total_ms(self, sets: Ints) -> Floats:
         """See `DeviceSets`."""
-        if not self._exchanges:  # communication is modelled
+        if self._links is not None:
+            return slowest_ms_over_links(self._links, self.compute_ms[sets], self._widths[sets])
+        if not self._exchanges:  # communication is modelled by latency and rate
             return super().total_ms(sets)
         task = self.shards.task
         return slowest_ms(

@@ -25,7 +25,7 @@ def _cache_folder() -> str:
     """Return a folder for this state of the sources: numba notices changes in a function's own file alone."""
     digest = hashlib.sha256()
     here = Path(__file__).parent
-    names = ["jit.py", "compiled_predictor.py", "compiled_search.py", "device_sets.py", "grid_search.py"]
+    names = ["jit.py", "compiled_links.py", "compiled_predictor.py", "compiled_search.py", "device_sets.py", "grid_search.py"]
     names += [f"plus/{name}.py" for name in ("placement", "construction", "moves", "kicks")]
     for name in names:
         digest.update((here / name).read_bytes())

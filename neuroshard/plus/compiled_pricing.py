@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from neuroshard.compiled_links import link_arrays_of, slowest_ms_over_links
 from neuroshard.compiled_predictor import compute_head_of, exchange_network_of, head_ms, slowest_ms
 from neuroshard.plus.pricing import ExactPricing
 from neuroshard.shard_table import ShardTable
@@ -28,6 +29,7 @@ class CompiledPricing(ExactPricing):
         super().__init__(shards, costs, softness)
         self._head = compute_head_of(costs.networks.best)
         self._exchanges = {name: exchange_network_of(params) for name, params in costs.networks.comm.items()}
+        self._links = link_arrays_of(costs.weights.links, shards.task) if costs.weights.links is not None else None
 
     def compute(self, sums: Floats) -> Floats:
         """See `Pricing`."""
@@ -38,7 +40,9 @@ class CompiledPricing(ExactPricing):
 
     def totals(self, compute: Floats, columns: Ints) -> Floats:
         """See `Pricing`."""
-        if not self._exchanges:  # communication is modelled
+        if self._links is not None:
+            return slowest_ms_over_links(self._links, compute, columns.astype(np.float64))
+        if not self._exchanges:  # communication is modelled by latency and rate
             return super().totals(compute, columns)
         task = self.shards.task
         return slowest_ms(

@@ -25,10 +25,10 @@ def _cache_folder() -> str:
     """Return a folder for this state of the sources: numba notices changes in a function's own file alone."""
     digest = hashlib.sha256()
     here = Path(__file__).parent
-    names = ["jit.py", "compiled_links.py", "compiled_predictor.py", "compiled_search.py", "device_sets.py", "grid_search.py"]
-    names += [f"plus/{name}.py" for name in ("placement", "construction", "moves", "kicks")]
+    names = ["jit", "compiled_links", "compiled_predictor", "compiled_search", "device_sets", "grid_search"]
+    names += [f"plus/{name}" for name in ("placement", "construction", "moves", "kicks")]
     for name in names:
-        digest.update((here / name).read_bytes())
+        digest.update((here / f"{name}.py").read_bytes())
     caches = os.environ.get("NUMBA_CACHE_DIR") or platformdirs.user_cache_dir()
     return str(Path(caches, "shardgym", "search", digest.hexdigest()[:16]).expanduser())
 

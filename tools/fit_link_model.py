@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from shardgym.costs.link_model import LinkModel
 from shardgym.costs.fbgemm.machine import cpu_tag
 from shardgym.costs.fbgemm.shaped_links import BURST_BYTES, INTERFACE, enter, shaped_links, why_not
+from shardgym.costs.link_model import LinkModel
 from shardgym.costs.links import samples_per_device
 
 _ITERATIONS = 5

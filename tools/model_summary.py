@@ -61,8 +61,8 @@ def counted(data: DataSet, oracle: ModelCard, judge: ModelCard) -> str:
     )
     if not len(data.comm):
         return (
-            f"Trained on {sets} shard sets (the judge on {others} other sets), tested on {tested} sets of tables that no "
-            "role learned from. Exchanges are modelled."
+            f"Trained on {sets} shard sets (the judge on {others} other sets), tested on {tested} sets of tables that "
+            "no role learned from. Exchanges are modelled."
         )
     return (
         f"Trained on {sets} shard sets and {exchanges} exchanges (the judge on {others} other sets and "
@@ -100,8 +100,9 @@ def _generalisation(found: Generalisation) -> list[str]:
     ]
     for role, left_out in found.left_out.items():
         rows = [
-            {"left out of training": row["left out"], "test samples": row["samples"], "error there": _percent(row["mape"]),
-             "with it": _percent(row["mape_with"]), "predicted / measured": f"{np.exp(row['bias']):.2f}"}
+            {"left out of training": row["left out"], "test samples": row["samples"],
+             "error there": _percent(row["mape"]), "with it": _percent(row["mape_with"]),
+             "predicted / measured": f"{np.exp(row['bias']):.2f}"}
             for row in left_out
         ]  # fmt: skip
         parts += [f"The {role}:", tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True)]

@@ -79,8 +79,8 @@ class LinkModel(Record):
     def exchange_times(self, task: ShardingTask, compute_ms: Floats, widths: Ints | Floats) -> ExchangeTimes:
         """Return the time of each device in the exchanges of pooled values and of their gradients.
 
-        The same as `shardgym.costs.links.exchange_times`, at the prices of this model. All devices enter the exchange of
-        gradients together, and the one of pooled values when their compute is done, as in version 2 of the measured cost.
+        The same as `shardgym.costs.links.exchange_times`, at the prices of this model. As in version 2 of the measured
+        cost, all devices enter the exchange of gradients together, and that of pooled values when they have computed.
 
         Args:
             task: its topology names latencies and bandwidths.
@@ -98,9 +98,7 @@ class LinkModel(Record):
         forward_ms = self._pooled_exit_ms(task, ready_ms, widths, backward=False) - ready_ms
         return ExchangeTimes(forward_ms, backward_ms, start_offsets(ready_ms))
 
-    def _pooled_exit_ms(
-        self, task: ShardingTask, entry_ms: Floats, widths: Ints | Floats, *, backward: bool
-    ) -> Floats:
+    def _pooled_exit_ms(self, task: ShardingTask, entry_ms: Floats, widths: Ints | Floats, *, backward: bool) -> Floats:
         """Return what `exit_ms` says of an exchange of pooled values or gradients, of many placements at once.
 
         Args:

@@ -24,4 +24,6 @@ def test_compiled_placements_cost_what_those_in_numpy_do(devices, domain, batch_
     compute = rng.uniform(0, 3, (30, devices))
     exchange = links.exchange_times(task, compute, widths)
     expected = (compute + exchange.forward_ms + exchange.backward_ms).max(axis=1)
-    np.testing.assert_allclose(slowest_ms_over_links(link_arrays_of(links, task), compute, widths), expected, rtol=1e-12)
+    np.testing.assert_allclose(
+        slowest_ms_over_links(link_arrays_of(links, task), compute, widths), expected, rtol=1e-12
+    )

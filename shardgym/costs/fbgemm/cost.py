@@ -17,11 +17,11 @@ from shardgym.costs.base import CostModel, PlanCost, Source
 from shardgym.costs.fbgemm import step
 from shardgym.costs.fbgemm.communication import CollectiveGroup, CommTimes, time_communication
 from shardgym.costs.fbgemm.jobs import ShardSet, shard_sets
-from shardgym.costs.link_model import shipped_model
 from shardgym.costs.fbgemm.machine import cpu_tag, usable_cores
 from shardgym.costs.fbgemm.pool import WorkerPool, require_fbgemm
 from shardgym.costs.fbgemm.rounds import mean_of_medians, relative_error_of_total, time_shard_sets
 from shardgym.costs.fbgemm.step import phases_of, time_steps
+from shardgym.costs.link_model import shipped_model
 from shardgym.costs.links import exchange_times, link_notes, pooled_widths
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan

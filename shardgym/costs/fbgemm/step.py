@@ -22,9 +22,9 @@ import numpy as np
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.fbgemm.communication import CollectiveGroup
 from shardgym.costs.fbgemm.jobs import ShardSet
-from shardgym.costs.link_model import LinkModel
 from shardgym.costs.fbgemm.machine import available_bytes
 from shardgym.costs.fbgemm.rounds import interleaved
+from shardgym.costs.link_model import LinkModel
 from shardgym.errors import MeasurementError
 from shardgym.task import ELEMENT_BYTES, ShardingTask
 

@@ -71,7 +71,9 @@ def test_compute_is_that_of_a_whole_simulator_and_communication_that_of_the_link
         np.testing.assert_allclose(ours.per_device[:, 2], backward, rtol=1e-12)
 
 
-def test_a_link_model_of_the_hardware_prices_exchanges(compute_data, compute_model, quick_settings, monkeypatch, tmp_path):
+def test_a_link_model_of_the_hardware_prices_exchanges(
+    compute_data, compute_model, quick_settings, monkeypatch, tmp_path
+):
     """Weights keep it, so that predictions do not depend on which models ship later."""
     from shardgym.pretraining.data import load_data
     from shardgym.pretraining.pretrain import pretrain

@@ -215,7 +215,7 @@ def test_a_version_is_asked_for_by_its_number(monkeypatch, tmp_path, model):
     with pytest.raises(InputError, match="no weights of the simulator's oracle ship of version 2"):
         make_cost("simulator", generation=2)
     (tmp_path / "made-up-v2").symlink_to(model)  # not what its name says
-    with pytest.raises(InputError, match="expected 'shardgym.simulator/2'"):
+    with pytest.raises(InputError, match=r"expected 'shardgym\.simulator/2'"):
         make_cost("simulator", generation=2)
     assert make_cost("simulator").version.startswith("1-")
     with pytest.raises(InputError, match="generation=3: expected 1 or 2"):

@@ -12,7 +12,7 @@ The study runs in two passes; each takes every task's plans through two launches
 either version of the measured cost. Passes are the halves whose agreement limits what any cost can reach. Whatever is
 done is kept in DIR, so a run that was stopped, or that reached --minutes, goes on where it was.
 
-With --links, devices of the real step have links of this rate (root), and version 2 models its exchanges for them.
+With --links, devices of the real step have links of this rate (root), and versions 2 and 3 model their exchanges for them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PREDICTED: dict[str, tuple[str, dict[str, Any]]] = {
     "simulator, judge": ("simulator", {**ORACLE, "role": "judge"}),
     "roofline": ("roofline", {}),
 }
-MEASURED = ("1", "2")
+MEASURED = ("1", "2", "3")
 GREEDY = ("lpt", "size_greedy", "dim_greedy")
 SEARCHED = ("neuroshard", "neuroshard_plus", "column_greedy")
 RESULTS = "results.json"
@@ -230,7 +230,7 @@ def real_ms(folder: Path, rounds: int, launch: int, real_time: bool) -> list[flo
 def measured_costs(folder: Path, rounds: int, version: str, turn: int) -> list[dict[str, Any]]:
     """Return the measured cost of each plan as a record, by new processes."""
     chosen, plans = read_plans(folder)
-    comm = "modelled" if chosen["links"] and version == "2" else "auto"
+    comm = "modelled" if chosen["links"] and version != "1" else "auto"
     with make_cost("fbgemm", version=version, rounds=max(2, rounds), seed=turn, comm=comm) as cost:
         costs = cost.evaluate(ShardingTask.load(folder / "task.json"), [ShardingPlan.load(path) for path in plans])
     for plan_cost in costs:

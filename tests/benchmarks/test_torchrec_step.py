@@ -51,7 +51,7 @@ def test_a_row_for_each_cost_and_clock_once_all_is_done(script, folder, monkeypa
     study.study(folder, 1, 1, deadline=float("inf"))
     rows = study.report(study.finished(folder))
     names = [
-        "the real step", "fbgemm 1", "fbgemm 2", "2 without ids", "2, compute alone", "1, compute alone",
+        "the real step", "fbgemm 1", "fbgemm 2", "fbgemm 3", "2 without ids", "2, compute alone", "1, compute alone",
         "simulator", "simulator, judge", "roofline", "torchrec_rating",
     ]  # fmt: skip
     assert [(row["step by"], row["cost"]) for row in rows] == [(c, n) for c in ("wall", "cpu") for n in names]
@@ -63,7 +63,7 @@ def test_a_row_for_each_cost_and_clock_once_all_is_done(script, folder, monkeypa
     step, parts = ([line for line in block.splitlines() if line.startswith("|")] for block in filled(page))
     assert all(f" {name} " in step[0] for name in ("tau", "tau_half", "slope", "regret", "preferred", "reversed"))
     assert len(step) == len(rows) + 2
-    assert len(parts) == 2 + 2 + 2 * (1 + 4)  # toys have no ids
+    assert len(parts) == 2 + 2 + 3 * (1 + 4)  # toys have no ids
     capsys.readouterr()
     monkeypatch.setattr("sys.argv", ["x", "--out", str(folder), "--report", "--parts", "--json"])
     study.main()

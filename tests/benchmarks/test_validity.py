@@ -56,12 +56,12 @@ def test_a_stopped_study_goes_on_and_reports_complete_tasks(validity, asked, mon
     done = json.dumps({"task-0/real/0": [1.0] * len(validity.read_plans(folder)[1])})
     (tmp_path / "results.json").write_text(done)
     rows = json.loads(start(validity, monkeypatch, capsys, *given, "--json").out)
-    assert asked == [("1", 0), ("2", 0), ("real", 1), ("real", 2), ("1", 1), ("2", 1), ("real", 3)]
+    assert asked == [("1", 0), ("2", 0), ("3", 0), ("real", 1), ("real", 2), ("1", 1), ("2", 1), ("3", 1), ("real", 3)]
     by_cost = {row["cost"]: row for row in rows if row["plans"] == "all"}
     assert by_cost["fbgemm 2"]["tau"] == pytest.approx(1)
     assert by_cost["fbgemm 2"]["regret"] == 0
     start(validity, monkeypatch, capsys, *given)
-    assert len(asked) == 7
+    assert len(asked) == 9
 
 
 def test_a_cost_is_held_against_both_halves(validity):

@@ -1,4 +1,8 @@
-"""Version 2 of the measured cost: complete steps of all devices, and how their parts add up."""
+"""Versions 2 and 3 of the measured cost: complete steps of all devices, and how their parts add up."""
+
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -175,7 +179,7 @@ def test_a_cost_without_ids_is_written_as_before():
     ("settings", "message"),
     [
         ({"version": "2", "device": "cuda"}, "it measures on the CPU"),
-        ({"version": "3"}, "expected one of 1, 2"),
+        ({"version": "4"}, "expected one of 1, 2, 3"),
         ({"ids_hidden": True}, "version '1' exchanges no ids"),
     ],
 )
@@ -191,6 +195,37 @@ def test_the_version_says_whether_ids_count_and_old_settings_stay():
         assert "version" not in first.settings()
         assert make_cost("fbgemm", **hidden.settings()).version == hidden.version
         assert make_cost("fbgemm", version=2).settings()["version"] == "2"
+
+
+def test_a_rank_that_keeps_freed_memory_gets_large_blocks_from_there():
+    """In a process of its own, as it depends on what a process has freed before."""
+    pytest.importorskip("fbgemm_gpu", reason="needs the extra 'cpu'")
+    code = """
+import ctypes, torch
+from shardgym.costs.fbgemm.step_rank import keep_freed_memory
+class Info(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd a b c d e".split()]
+mallinfo = ctypes.CDLL(None).mallinfo2
+mallinfo.restype = Info
+def mapped_anew(mebibytes):
+    before = mallinfo().hblkhd
+    block = torch.empty(mebibytes * 2**20, dtype=torch.uint8)
+    return mallinfo().hblkhd - before >= mebibytes * 2**20
+print(mapped_anew(16), mapped_anew(24))
+keep_freed_memory()
+print(mapped_anew(30))
+"""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")}
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, env=environment, text=True)
+    assert done.stdout.split() == ["True", "True", "False"]
+
+
+@pytest.mark.measured
+def test_version_3_measures_complete_steps_and_says_so():
+    with make_cost("fbgemm", version=3, rounds=2, warmups=0, iterations=1) as cost:
+        (found,) = cost.evaluate(TASK, [APART])
+    assert (found.version, found.compute) == ("3", "measured")
+    assert min(found.ids_ms) > 0
 
 
 @pytest.mark.measured

@@ -28,11 +28,11 @@ from shardgym.plan import ShardingPlan
 from shardgym.task import ShardingTask
 
 CommChoice = Literal["auto", "measured", "modelled"]
-Version = Literal["1", "2"]
+Version = Literal["1", "2", "3"]
 
 #: Optimisers that FBGEMM has CPU kernels for.
 CPU_OPTIMIZERS = frozenset({"exact_sgd", "rowwise_adagrad", "adagrad"})
-#: Processes per core up to which exchanges are measured on the CPU, and steps of version 2 run.
+#: Processes per core up to which exchanges are measured on the CPU, and complete steps run.
 RANKS_PER_CORE = 4
 #: Process groups that stay alive for later tasks with the same number of devices.
 _GROUPS_KEPT = 2
@@ -62,8 +62,9 @@ class FbgemmCost(CostModel):
         timeout_s: seconds that one round of one device may take before its worker is replaced.
         seed: of ids and of the order of measurements.
         version: "1" times the compute of each device alone and adds all-to-alls of its own; "2" times complete
-            training steps of all devices at once (`shardgym.costs.fbgemm.step`; CPU only).
-        ids_hidden: of version 2: whether the exchange of ids is left out of the total, as training pipelines hide it.
+            training steps of all devices at once (`shardgym.costs.fbgemm.step`; CPU only); "3" does so in processes
+            that keep the memory that they free, as those of a training run do after a while.
+        ids_hidden: of versions 2 and 3: whether the exchange of ids is left out of the total, as training pipelines hide it.
 
     Raises:
         InputError: a setting is out of range.
@@ -88,7 +89,7 @@ class FbgemmCost(CostModel):
         comm: CommChoice = "auto",
         timeout_s: float = 120.0,
         seed: int = 0,
-        version: Version | Literal[1, 2] = "1",
+        version: Version | Literal[1, 2, 3] = "1",
         ids_hidden: bool = False,
     ) -> None:
         version = cast("Version", str(version))  # from a command line or YAML it comes as a number
@@ -107,10 +108,10 @@ class FbgemmCost(CostModel):
                 raise InputError(f"{name}={number!r}: expected a whole number, at least {least[name]}")
         if isinstance(timeout_s, bool) or not 0 < timeout_s < 1e6:
             raise InputError(f"timeout_s={timeout_s}: expected seconds between 0 and 1e6")
-        if version == "2" and device != "cpu":
-            raise InputError(f"version '2' for device='{device}': it measures on the CPU; use version='1'")
+        if version != "1" and device != "cpu":
+            raise InputError(f"version '{version}' for device='{device}': it measures on the CPU; use version='1'")
         if ids_hidden and version == "1":
-            raise InputError("ids_hidden=True: version '1' exchanges no ids; use version='2'")
+            raise InputError("ids_hidden=True: version '1' exchanges no ids; use version='3'")
         require_fbgemm(device)
         self._version = version
         self._ids_hidden = ids_hidden
@@ -168,7 +169,7 @@ class FbgemmCost(CostModel):
                 f"optimizer '{task.optimizer}': FBGEMM has no CPU kernel for it; "
                 f"measure with device='cuda', or use one of {', '.join(sorted(CPU_OPTIMIZERS))}"
             )
-        if self._version == "2":
+        if self._version != "1":
             return self._score_steps(task, plans)
         comm_is_measured = measures_comm(self._comm, self._device, task.num_devices)
         with self._lock:
@@ -205,19 +206,25 @@ class FbgemmCost(CostModel):
         return costs
 
     def _score_steps(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
-        """Score plans by version 2."""
+        """Score plans by complete steps, versions 2 and 3."""
         measured = measures_step_comm(self._comm, task.num_devices)
         most = RANKS_PER_CORE * len(usable_cores())
         if task.num_devices > most:
             raise InputError(
-                f"version '2' runs a process for each of {task.num_devices} devices, this machine takes up to {most}; "
+                f"version '{self._version}' runs a process for each of {task.num_devices} devices, this machine takes up to {most}; "
                 "use version='1', or a machine with more cores"
             )
         devices = {n: shard_sets(task, plan) for n, plan in enumerate(plans)}
         with self._lock:
             group = self._group(task.num_devices)
             steps, failed = time_steps(
-                group, devices, **self._effort, first_batch=self._next_batch, seed=self._seed, rng=self._rng
+                group,
+                devices,
+                **self._effort,
+                first_batch=self._next_batch,
+                seed=self._seed,
+                rng=self._rng,
+                keeps_freed=self._version == "3",
             )
             self._next_batch += self._effort["rounds"] * (self._effort["warmups"] + self._effort["iterations"])
             notes = step_notes(task, measured=measured, real_time=all(fact["real_time"] for fact in group.facts))
@@ -255,7 +262,7 @@ class FbgemmCost(CostModel):
         """Return the process group of this size, and close the least recently used one beyond `_GROUPS_KEPT`."""
         group = self._groups.pop(size, None)
         if group is None:
-            if self._version == "2":
+            if self._version != "1":
                 group = CollectiveGroup(size, self._device, self._timeout_s, step.MODULE, step.ENVIRONMENT)
             else:
                 group = CollectiveGroup(size, self._device, self._timeout_s)
@@ -300,7 +307,7 @@ class FbgemmCost(CostModel):
         )
 
     def _sources(self, task: ShardingTask) -> tuple[Source, Source]:
-        if self._version == "2":
+        if self._version != "1":
             return "measured", "measured" if measures_step_comm(self._comm, task.num_devices) else "modelled"
         # A judge of "measured" exchanges says so also of a task that has too many devices for them.
         measured = self._comm == "measured" or measures_comm(self._comm, self._device, task.num_devices)
@@ -328,7 +335,7 @@ def measures_comm(choice: CommChoice, device: str, num_devices: int) -> bool:
 
 
 def measures_step_comm(choice: CommChoice, num_devices: int) -> bool:
-    """Return whether version 2 times exchanges of this many devices: every device needs a core of its own.
+    """Return whether complete steps time exchanges of this many devices: every device needs a core of its own.
 
     Raises:
         InputError: `choice` is "measured" and there are fewer cores.
@@ -336,14 +343,14 @@ def measures_step_comm(choice: CommChoice, num_devices: int) -> bool:
     cores = len(usable_cores())
     if choice == "measured" and num_devices > cores:
         raise InputError(
-            f"comm='measured' for {num_devices} devices on {cores} cores: version '2' times exchanges where every "
-            "device has its core; use comm='auto' or comm='modelled'"
+            f"comm='measured' for {num_devices} devices on {cores} cores: complete steps time exchanges where "
+            "every device has its core; use comm='auto' or comm='modelled'"
         )
     return choice != "modelled" and num_devices <= cores
 
 
 def step_notes(task: ShardingTask, *, measured: bool, real_time: bool) -> tuple[str, ...]:
-    """Return which part of a step of version 2 is what."""
+    """Return which part of a complete step is what."""
     topology = task.topology
     notes = ["compute: CPU time of each device's thread in complete steps of all devices"]
     if measured:

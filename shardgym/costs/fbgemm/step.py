@@ -1,4 +1,4 @@
-"""Version 2 of the measured cost: complete training steps of all devices at once, and how their phases add up.
+"""Versions 2 and 3 of the measured cost: complete training steps of all devices at once, and how their phases add up.
 
 One process per device keeps its part of a plan. In a step, ids are exchanged (lengths, then values), bags are pooled,
 pooled values are exchanged, their gradients are exchanged, and weights are updated in the backward pass. Each process
@@ -59,12 +59,14 @@ class StepJob(NamedTuple):
         batches: numbers of the batches of ids; ids of different numbers are drawn apart.
         warmups: how many of the batches are for steps that are run and not reported.
         seed: of the id draws.
+        keeps_freed: whether a rank keeps the memory that it frees, see `step_rank.keep_freed_memory`.
     """
 
     shard_sets: tuple[ShardSet | None, ...]
     batches: tuple[int, ...]
     warmups: int
     seed: int
+    keeps_freed: bool = False
 
 
 class StepMarks(NamedTuple):
@@ -118,6 +120,7 @@ def time_steps(
     first_batch: int,
     seed: int,
     rng: random.Random,
+    keeps_freed: bool = False,
 ) -> tuple[dict[int, PlanSteps], dict[int, str]]:
     """Run steps of all plans in rounds of random order.
 
@@ -133,6 +136,7 @@ def time_steps(
         first_batch: number of the first batch of ids; `rounds * (warmups + iterations)` are used.
         seed: of the id draws.
         rng: shuffles rounds.
+        keeps_freed: whether ranks keep the memory that they free.
 
     Returns:
         Steps by number of the plan, and the reason for each plan that failed. A failure ends the group's processes; the
@@ -143,7 +147,7 @@ def time_steps(
     failed: dict[int, str] = {}
     for n in interleaved(list(plans), rounds, rng, failed):
         start = first_batch + len(samples[n]) * per_round
-        job = StepJob(tuple(plans[n]), tuple(range(start, start + per_round)), warmups, seed)
+        job = StepJob(tuple(plans[n]), tuple(range(start, start + per_round)), warmups, seed, keeps_freed)
         try:
             require_memory(job)
             marks = group.ask([job] * group.size)

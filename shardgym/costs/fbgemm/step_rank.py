@@ -1,7 +1,8 @@
 """One rank of complete training steps: `python -m shardgym.costs.fbgemm.step_rank SETTINGS DESCRIPTOR`.
 
-Memory comes from the allocator as it is: no huge pages, nothing recycled on purpose. A training process has
-less to do for it: it has freed large blocks before, so that glibc keeps them (`benchmarks/step_memory.py`).
+Memory comes from the allocator as it is: no huge pages, nothing recycled on purpose. Version 2 starts with a young
+process, which touches new pages in every step. A training process has freed large blocks before, so that glibc keeps
+what it frees (`benchmarks/step_memory.py`); in version 3 a rank does that first.
 """
 
 from __future__ import annotations
@@ -48,6 +49,15 @@ class Clock:
         self.cpu_s.append(time.thread_time())
 
 
+def keep_freed_memory() -> None:
+    """Bring the allocator to where it is in a process that has freed a large block.
+
+    glibc maps large blocks anew each time, up to the largest one that was freed, or 32 MiB (`man mallopt`). The block
+    has a little less, as glibc adds a header.
+    """
+    torch.empty(31 * 2**20, dtype=torch.uint8)
+
+
 class StepRank:
     """Answers jobs with the marks of its steps.
 
@@ -65,6 +75,8 @@ class StepRank:
         Raises:
             InputError: recorded ids are missing, or ids lie outside their table; all ranks find that before they talk.
         """
+        if job.keeps_freed:
+            keep_freed_memory()
         example = next(held for held in job.shard_sets if held is not None)
         samples = samples_per_device(example.batch_size, len(job.shard_sets)).tolist()
         features = [self._features(job, samples, batch) for batch in job.batches]

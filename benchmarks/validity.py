@@ -12,7 +12,7 @@ The study runs in two passes; each takes every task's plans through two launches
 either version of the measured cost. Passes are the halves whose agreement limits what any cost can reach. Whatever is
 done is kept in DIR, so a run that was stopped, or that reached --minutes, goes on where it was.
 
-With --links, devices of the real step have links of this rate (root), and versions 2 and 3 model their exchanges for them.
+With --links, devices of the real step have links of this rate (root), and versions 2 and 3 model exchanges over them.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ def link_arrays_of(links: LinkModel, task: ShardingTask) -> LinkArrays:
     return LinkArrays(
         sent_ms=links.wire_factor * prices.sent_ms,
         received_ms=links.wire_factor * prices.received_ms,
-        host_sent_ms=host_ms * (task.batch_size - samples),
-        host_received_ms=host_ms * samples,
+        host_sent_ms=np.asarray(host_ms * (task.batch_size - samples), dtype=np.float64),
+        host_received_ms=np.asarray(host_ms * samples, dtype=np.float64),
         latency_ms=np.array([topology.intra_latency_ms, topology.inter_latency_ms]),
         start_ms=links.start_ms + links.peer_ms * (task.num_devices - 1),
         domains=prices.domains,

@@ -64,7 +64,8 @@ class FbgemmCost(CostModel):
         version: "1" times the compute of each device alone and adds all-to-alls of its own; "2" times complete
             training steps of all devices at once (`shardgym.costs.fbgemm.step`; CPU only); "3" does so in processes
             that keep the memory that they free, as those of a training run do after a while.
-        ids_hidden: of versions 2 and 3: whether the total leaves out the exchange of ids, as training pipelines hide it.
+        ids_hidden: of versions 2 and 3: whether the total leaves out the exchange of ids, which training pipelines
+            hide.
 
     Raises:
         InputError: a setting is out of range.
@@ -211,8 +212,8 @@ class FbgemmCost(CostModel):
         most = RANKS_PER_CORE * len(usable_cores())
         if task.num_devices > most:
             raise InputError(
-                f"version '{self._version}' runs a process for each of {task.num_devices} devices, this machine takes up "
-                f"to {most}; use version='1', or a machine with more cores"
+                f"version '{self._version}' runs a process for each of {task.num_devices} devices, this machine takes "
+                f"up to {most}; use version='1', or a machine with more cores"
             )
         devices = {n: shard_sets(task, plan) for n, plan in enumerate(plans)}
         with self._lock:

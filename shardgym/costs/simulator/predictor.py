@@ -110,9 +110,10 @@ class Predictor(NumberedShards):
                 ("optimizer", task.optimizer, self.weights.optimizers),
             ):
                 if value not in trained:
+                    wider = "use the simulator's generation=2, or " if self.weights.generation == 1 else ""
                     raise InputError(
                         f"the simulator was not trained on {field} '{value}': its weights know {', '.join(trained)}; "
-                        "collect samples of it and pretrain, or use cost 'fbgemm' or 'roofline'"
+                        f"{wider}collect samples of it and pretrain, or use cost 'fbgemm' or 'roofline'"
                     )
             self._task_rows.append(batch_size=[task.batch_size], element_bytes=[ELEMENT_BYTES[task.precision]])
             self._link_notes.append(link_notes(task, self.sources[1], self.weights.hardware))

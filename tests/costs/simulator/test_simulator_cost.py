@@ -230,3 +230,16 @@ def test_predicting_loads_neither_torch_nor_pyarrow(model):
         "assert not bad, bad"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_version_2_ships_and_knows_what_version_1_refuses(task):
+    other = dataclasses.replace(task, batch_size=4096, precision="fp16", optimizer="rowwise_adagrad")
+    plan = ShardingPlan.table_wise(other, [n % 3 for n in range(other.num_tables)])
+    with pytest.raises(InputError, match="use the simulator's generation=2"):
+        make_cost("simulator").evaluate(other, [plan])
+    for role in ("oracle", "judge"):
+        cost = make_cost("simulator", generation=2, role=role)
+        (found,) = cost.evaluate(other, [plan])
+        (larger,) = cost.evaluate(dataclasses.replace(other, batch_size=8192), [plan])
+        assert (found.compute, found.communication) == ("predicted", "modelled")
+        assert larger.total_ms > found.total_ms > 0

@@ -233,13 +233,13 @@ def test_predicting_loads_neither_torch_nor_pyarrow(model):
 
 
 def test_version_2_ships_and_knows_what_version_1_refuses(task):
-    other = dataclasses.replace(task, batch_size=4096, precision="fp16", optimizer="rowwise_adagrad")
-    plan = ShardingPlan.table_wise(other, [n % 3 for n in range(other.num_tables)])
+    settings = {"precision": "fp16", "optimizer": "rowwise_adagrad"}
+    small, large = (dataclasses.replace(task, batch_size=size, **settings) for size in (4096, 8192))
+    placement = [n % 3 for n in range(task.num_tables)]
     with pytest.raises(InputError, match="use the simulator's generation=2"):
-        make_cost("simulator").evaluate(other, [plan])
+        make_cost("simulator").evaluate(small, [ShardingPlan.table_wise(small, placement)])
     for role in ("oracle", "judge"):
         cost = make_cost("simulator", generation=2, role=role)
-        (found,) = cost.evaluate(other, [plan])
-        (larger,) = cost.evaluate(dataclasses.replace(other, batch_size=8192), [plan])
-        assert (found.compute, found.communication) == ("predicted", "modelled")
-        assert larger.total_ms > found.total_ms > 0
+        less, more = (cost.evaluate(of, [ShardingPlan.table_wise(of, placement)])[0] for of in (small, large))
+        assert (less.compute, less.communication) == ("predicted", "modelled")
+        assert more.total_ms > less.total_ms > 0

@@ -33,7 +33,7 @@ def folder(tmp_path):
         (tmp_path / f"plan-{number}.json").write_text(plan.to_json())
     (tmp_path / "plans.json").write_text(json.dumps({"kinds": ["greedy"] * 3}))
     done = {f"real/{n}": [[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]] for n in range(4)}
-    for version in "12":
+    for version in "123":
         done |= {f"fbgemm {version}/{n}": toys(3, version) for n in range(2)}
     (tmp_path / "results.json").write_text(json.dumps(done))
     return tmp_path

@@ -88,6 +88,9 @@ def _errors(oracle: ModelCard, judge: ModelCard) -> str:
          "published architecture": _percent(compared.get(part, {}).get("published", {}).get("mape"))}
         for part, title in _PARTS.items() if part in oracle.errors
     ]  # fmt: skip
+    if not compared:
+        for row in rows:
+            del row["published architecture"]
     return tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True, missingval="")
 
 

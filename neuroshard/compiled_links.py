@@ -42,7 +42,8 @@ class LinkArrays(NamedTuple):
 
 def link_arrays_of(links: LinkModel, task: ShardingTask) -> LinkArrays:
     """Return the prices of a task's exchanges."""
-    topology, item = task.topology, ELEMENT_BYTES[task.precision]
+    topology = task.topology
+    item = ELEMENT_BYTES[task.precision]
     prices = link_prices(topology, task.batch_size, item)
     samples = samples_per_device(task.batch_size, task.num_devices)
     host_ms = links.host_ns_per_byte / 1e6 * item

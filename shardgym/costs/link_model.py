@@ -107,7 +107,8 @@ class LinkModel(Record):
             widths: columns of each device's pooled output, shape (..., D).
             backward: gradients go back to where the pooled values came from.
         """
-        topology, item = task.topology, ELEMENT_BYTES[task.precision]
+        topology = task.topology
+        item = ELEMENT_BYTES[task.precision]
         prices = link_prices(topology, task.batch_size, item)
         samples = samples_per_device(task.batch_size, task.num_devices)
         total = widths.sum(axis=-1, keepdims=True)
@@ -125,7 +126,8 @@ class LinkModel(Record):
         host_bytes = item * (widths * (task.batch_size - samples) + samples * (total - widths))
         host_ms = self.host_ns_per_byte / 1e6 * host_bytes
         # Forward, devices with columns send to those with samples; backward, those with samples to those with columns.
-        sends, takes = (samples > 0, widths > 0) if backward else (widths > 0, samples > 0)
+        sends = samples > 0 if backward else widths > 0
+        takes = widths > 0 if backward else samples > 0
         sent_ms = entry_ms + host_ms + (in_ms if backward else out_ms)
         received_ms = entry_ms + host_ms + (out_ms if backward else in_ms)
         last_ms = np.where(sends, sent_ms, -np.inf).max(axis=-1, keepdims=True)

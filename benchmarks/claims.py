@@ -30,7 +30,7 @@ from shardgym import load_suite
 from shardgym.arrays import Bools, Floats
 from shardgym.errors import ShardGymError
 from shardgym.leaderboard import Board, load_boards
-from shardgym.leaderboard.outcomes import SolverResults
+from shardgym.leaderboard.boards import SolverResults
 from shardgym.leaderboard.ranking import HEURISTICS
 
 ROOT = Path(__file__).parents[1]

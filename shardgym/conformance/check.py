@@ -9,8 +9,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from shardgym.conformance.calls import SolverCall, watch_call
-from shardgym.conformance.cases import Case, feasible_cases, infeasible_cases, long_case
+from shardgym.conformance.calls import Case, SolverCall, feasible_cases, infeasible_cases, long_case, watch_call
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.judge_guard import judges_closed
 from shardgym.errors import NO_PLAN, InputError

@@ -1,17 +1,24 @@
-"""Boards: results that may share a table, because suite, judge, hardware and time limit are the same."""
+"""Boards: results that may share a table, because suite, judge, hardware and time limit are the same; solver by solver."""
 
 from __future__ import annotations
 
 import functools
 import os
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
+from shardgym.arrays import Bools, Floats
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.evaluation.result import RECORDS, Key, Result, RunInfo, read_records, read_task, record_files
 from shardgym.records import canonical_json
 from shardgym.task import ShardingTask
+
+#: A cost of zero has no logarithm. No step takes less than this.
+LEAST_MS = 1e-9
 
 
 @dataclass(frozen=True)
@@ -197,3 +204,68 @@ def _clash(files: Sequence[ResultFile]) -> str | None:
                     f"seed {result.seed}; to share one, run one of them under a label (--solver LABEL=NAME)"
                 )
     return clashes[0] if clashes else None
+
+
+
+@dataclass(frozen=True)
+class SolverResults:
+    """One solver's results on the tasks of a board, T of them, with S seeds of its own.
+
+    Attributes:
+        solver: its name.
+        records: its results.
+        seed_ms: cost by seed and task, NaN where there is no record and where it failed, shape (S, T).
+        failed: where it failed, shape (S, T).
+    """
+
+    solver: str
+    records: Sequence[Result]
+    seed_ms: Floats
+    failed: Bools
+
+    @classmethod
+    def of_board(cls, board: Board) -> list[SolverResults]:
+        """Sort the records of a board by solver, seed and task."""
+        by_solver: dict[str, list[Result]] = defaultdict(list)
+        for result in board.results:
+            by_solver[result.solver].append(result)
+        column = {task: number for number, task in enumerate(board.tasks)}
+        everyone = []
+        for solver, seeds in board.seeds.items():
+            row = {seed: number for number, seed in enumerate(seeds)}
+            seed_ms = np.full((len(seeds), len(column)), np.nan)
+            failed = np.zeros(seed_ms.shape, dtype=bool)
+            for result in by_solver[solver]:
+                place = row[result.seed], column[result.task_index]
+                failed[place] = result.status != "ok"
+                seed_ms[place] = np.nan if failed[place] else max(result.total_ms, LEAST_MS)
+            everyone.append(cls(solver, by_solver[solver], seed_ms, failed))
+        return everyone
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every task has a record for every seed that was asked for."""
+        return len(self.records) == self.seed_ms.size
+
+    @functools.cached_property
+    def cost_ms(self) -> Floats:
+        """Geometric mean over seeds, NaN unless it solved the task with every seed that was asked for, shape (T,)."""
+        with np.errstate(invalid="ignore"):
+            means: Floats = np.exp(np.log(self.seed_ms).mean(axis=0))
+        return means
+
+    @property
+    def failing_ms(self) -> Floats:
+        """Costs with infinity for failures and NaN where there is no record, shape (S, T)."""
+        return np.where(self.failed, np.inf, self.seed_ms)
+
+    def counted_ms(self, failure_ms: Floats) -> Floats:
+        """Return costs with those of failures put in, NaN where there is no record.
+
+        Args:
+            failure_ms: what a failure counts by task, shape (T,).
+
+        Returns:
+            Shape (S, T).
+        """
+        return np.where(self.failed, failure_ms, self.seed_ms)

@@ -20,10 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardgym.arrays import Floats
-from shardgym.leaderboard.boards import Board
-from shardgym.leaderboard.optimality import TaskBounds, task_bounds
-from shardgym.leaderboard.outcomes import FailureCosts, SolverResults
-from shardgym.leaderboard.reference import BASE, References
+from shardgym.leaderboard.boards import Board, SolverResults
+from shardgym.leaderboard.reference import BASE, FailureCosts, References, TaskBounds, task_bounds
 from shardgym.leaderboard.statistics import (
     MIN_TASKS,
     Interval,

@@ -12,11 +12,10 @@ from tabulate import tabulate
 
 from shardgym.costs.base import CostModel
 from shardgym.errors import UnknownNameError
-from shardgym.leaderboard.details import FACTORS, Details
+from shardgym.leaderboard.details import FACTORS, Details, SecondOpinion, second_opinion
 from shardgym.leaderboard.notes import PAGE, footer, notes
 from shardgym.leaderboard.ranking import Ranking, Row
 from shardgym.leaderboard.reference import BASE
-from shardgym.leaderboard.second_opinion import SecondOpinion, second_opinion
 from shardgym.leaderboard.statistics import Interval
 from shardgym.suites import load_suite, suite_names
 

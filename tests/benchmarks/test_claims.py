@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shardgym.costs.base import PlanCost
-from shardgym.leaderboard.outcomes import SolverResults
+from shardgym.leaderboard.boards import SolverResults
 
 pytestmark = pytest.mark.repository
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from shardgym.conformance import Check, ConformanceReport, check_solver
-from shardgym.conformance.cases import feasible_cases, infeasible_cases, long_case
+from shardgym.conformance.calls import feasible_cases, infeasible_cases, long_case
 from shardgym.costs import make_cost
 from shardgym.costs.roofline import RooflineCost
 from shardgym.errors import InputError, UnknownNameError

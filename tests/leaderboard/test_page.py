@@ -20,9 +20,7 @@ from shardgym.cli import main
 from shardgym.errors import MissingDependencyError
 from shardgym.evaluation import evaluate
 from shardgym.leaderboard import load_boards, rank
-from shardgym.leaderboard.page import render_page
-from shardgym.leaderboard.page.data import board_data
-from shardgym.leaderboard.page.page import page_of
+from shardgym.leaderboard.page import board_data, page_of, render_page
 from shardgym.leaderboard.reference import BASE
 
 EVIL = "</script><img src=x onerror=window.hacked=1>"

@@ -10,7 +10,7 @@ from shardgym import load_suite, make_cost
 from shardgym.cli import main
 from shardgym.evaluation import evaluate
 from shardgym.leaderboard import load_boards, rank
-from shardgym.leaderboard.second_opinion import second_opinion
+from shardgym.leaderboard.details import second_opinion
 
 RATING = make_cost("torchrec_rating")
 

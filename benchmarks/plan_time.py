@@ -32,7 +32,7 @@ from tqdm import tqdm
 
 from shardgym import CostModel, make_cost
 from shardgym.arguments import check_int
-from shardgym.cli.options import open_solver
+from shardgym.cli.common import open_solver
 from shardgym.errors import InputError, ShardGymError
 from shardgym.solver import Solver, call_solver, solver_names, warm_up
 

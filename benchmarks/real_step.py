@@ -26,10 +26,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+
 import torch
 import torch.distributed as dist
+from shaped_links import INTERFACE, enter, shaped_links
 
-from shardgym.costs.fbgemm.shaped_links import INTERFACE, enter, shaped_links
 from shardgym.ids import draw_bags
 from shardgym.plan import ShardingPlan
 from shardgym.task import ShardingTask

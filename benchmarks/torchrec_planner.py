@@ -52,7 +52,7 @@ from shardgym.costs.torchrec_rating import TorchRecRatingCost
 from shardgym.errors import NO_PLAN, ShardGymError
 from shardgym.leaderboard.statistics import mean_ratio
 from shardgym.pools.load import load_model
-from shardgym.rating_bound import rating_bound
+from shardgym.bounds import rating_bound
 from shardgym.solver import warm_up
 from shardgym.suites import suite_names
 

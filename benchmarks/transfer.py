@@ -34,7 +34,7 @@ from tqdm import tqdm
 from shardgym import CostModel, ShardingTask, make_cost, make_solver
 from shardgym.arguments import check_int
 from shardgym.arrays import Floats
-from shardgym.cli.options import parse_spec
+from shardgym.cli.common import parse_spec
 from shardgym.errors import NO_PLAN, InputError, ShardGymError
 from shardgym.solver import Solver, call_solver
 

@@ -28,7 +28,7 @@ from tqdm import tqdm
 
 from shardgym import CostModel, ShardingPlan, ShardingTask, load_suite, make_cost, make_solver
 from shardgym.arguments import check_int
-from shardgym.cli.options import open_solver
+from shardgym.cli.common import open_solver
 from shardgym.errors import NO_PLAN, InputError, ShardGymError
 from shardgym.solver import Solver, call_solver
 

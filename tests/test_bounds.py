@@ -22,7 +22,7 @@ from shardgym import (
 )
 from shardgym.costs.roofline import DEVICES
 from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.rating_bound import rating_bound
+from shardgym.bounds import rating_bound
 from shardgym.solver import make_solver
 
 ROOFLINE = make_cost("roofline")

@@ -2,7 +2,7 @@
 
     sudo python tools/fit_link_model.py [--rate MBIT ...] [--devices N ...] [-o FILE]
 
-Every device becomes a process in a network namespace of its own (`shardgym.costs.fbgemm.shaped_links`), so it has a
+Every device becomes a process in a network namespace of its own (`tools/shaped_links.py`), so it has a
 full-duplex link. Times come from gloo's `all_to_all_single`, started at once, the slowest device deciding. What was
 fitted is in `shardgym/costs/link_model.json`. It takes root, `ip` and `tc`; without them the tool says so and
 fits nothing.
@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from shaped_links import BURST_BYTES, INTERFACE, enter, shaped_links, why_not
 
 from shardgym.costs.fbgemm.machine import cpu_tag
-from shardgym.costs.fbgemm.shaped_links import BURST_BYTES, INTERFACE, enter, shaped_links, why_not
 from shardgym.costs.link_model import LinkModel
 from shardgym.costs.links import samples_per_device
 

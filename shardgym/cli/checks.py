@@ -10,8 +10,7 @@ from collections.abc import Callable
 import click
 from tabulate import tabulate
 
-from shardgym.cli.options import Command, OneOf, json_option, natural, parse_spec
-from shardgym.cli.output import print_json, terminal_width
+from shardgym.cli.common import Command, OneOf, json_option, natural, parse_spec, print_json, terminal_width
 from shardgym.pools import SYNTHETIC, load_pool, pool_names
 from shardgym.pools.statistics import check_pool, format_checks
 from shardgym.progress import ProgressBar, log_to_stderr

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from shardgym.cli import INTERRUPTED
-from shardgym.cli.options import (
+from shardgym.cli.common import (
     NOTATION,
     Command,
     folder,
@@ -22,8 +22,9 @@ from shardgym.cli.options import (
     parse_spec,
     positive,
     positive_number,
+    print_json,
+    say,
 )
-from shardgym.cli.output import print_json, say
 from shardgym.costs.base import make_cost
 from shardgym.errors import InputError
 from shardgym.progress import log_to_stderr

@@ -9,17 +9,22 @@ from pathlib import Path
 import click
 from tabulate import tabulate
 
-from shardgym.cli.options import (
+from shardgym.cli.common import (
     NOTATION,
     TASK_AND_PLAN,
     Command,
+    check_free,
+    count,
     device_option,
     force_option,
+    is_ascii_only,
     json_option,
     open_cost,
+    print_json,
+    print_notes,
     read_task,
+    terminal_width,
 )
-from shardgym.cli.output import check_free, count, is_ascii_only, print_json, print_notes, terminal_width
 from shardgym.cli.plan_files import plan_to_csv, read_plan
 from shardgym.costs.base import PlanCost
 from shardgym.errors import InputError

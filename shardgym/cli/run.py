@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from shardgym.cli import INTERRUPTED
-from shardgym.cli.options import (
+from shardgym.cli.common import (
     NOTATION,
     Command,
     OneOf,
@@ -23,8 +23,9 @@ from shardgym.cli.options import (
     parse_spec,
     positive,
     positive_number,
+    print_json,
+    say,
 )
-from shardgym.cli.output import print_json, say
 from shardgym.evaluation import Resume, SolverSpec, evaluate
 from shardgym.evaluation.result import RECORDS, Result, RunInfo, read_records
 from shardgym.evaluation.runner import TIMEOUT_S

@@ -13,8 +13,18 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 from shardgym.cli import INTERRUPTED
-from shardgym.cli.options import Command, OneOf, folder, json_option, natural, positive, positive_number, share
-from shardgym.cli.output import print_json, say
+from shardgym.cli.common import (
+    Command,
+    OneOf,
+    folder,
+    json_option,
+    natural,
+    positive,
+    positive_number,
+    print_json,
+    say,
+    share,
+)
 from shardgym.costs.gpu.cards import CARDS
 from shardgym.errors import InputError
 from shardgym.task import OPTIMIZER_STATE
@@ -71,7 +81,7 @@ def collect(out: Path, only_finish: bool, as_json: bool, **settings: Any) -> int
     Exit code 1 when a sample could not be measured.
     """
     from shardgym.collection.run import collect, finish
-    from shardgym.collection.space import Space
+    from shardgym.collection.settings import Space
 
     axes = {axis: settings.pop(axis) for axis in _AXES}
     if any(given is not None for given in axes.values()):

@@ -13,11 +13,13 @@ from typing import Self
 import click
 
 from shardgym.arguments import check_instance
-from shardgym.cli.options import (
+from shardgym.cli.common import (
     DEFAULT_ORACLE,
     NOTATION,
     TASK_AND_PLAN,
     Command,
+    check_free,
+    count,
     device_option,
     force_option,
     json_option,
@@ -25,9 +27,11 @@ from shardgym.cli.options import (
     open_cost,
     open_solver,
     positive_number,
+    print_json,
+    print_notes,
     read_task,
+    say,
 )
-from shardgym.cli.output import check_free, count, print_json, print_notes, say
 from shardgym.cli.plan_files import read_plan
 from shardgym.errors import InfeasiblePlanError, InputError
 from shardgym.files import write_whole

@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardgym.cli.machine import machine_options, make_topology
-from shardgym.cli.options import (
+from shardgym.cli.common import (
     TASK_AND_PLAN,
     Command,
     OneOf,
+    check_free,
+    count,
     force_option,
     json_option,
     non_negative_number,
     positive,
+    print_json,
     read_task,
 )
-from shardgym.cli.output import check_free, count, print_json
 from shardgym.cli.plan_files import read_plan
-from shardgym.cli.tasks import OPTIMIZERS, check_fits, print_task
+from shardgym.cli.tasks import OPTIMIZERS, check_fits, machine_options, make_topology, print_task
 from shardgym.errors import InputError, ShardGymError, error_text
 from shardgym.files import write_whole
 from shardgym.records import parse_json, read_text

@@ -26,8 +26,7 @@ from shardgym.collection.measurements import (
 from shardgym.collection.modelled import ModelledGpu, is_modelled
 from shardgym.collection.quiet import BATCH, QuietWatch, reference_set
 from shardgym.collection.schedule import CollectionPlan, SampleId
-from shardgym.collection.settings import KINDS, PRESETS, STEPS, WIDE_PRESETS, StepCounts, preset_counts
-from shardgym.collection.space import Space
+from shardgym.collection.settings import KINDS, PRESETS, STEPS, WIDE_PRESETS, Space, StepCounts, preset_counts
 from shardgym.costs.fbgemm.communication import ROUND_MS, AllToAll, CollectiveGroup
 from shardgym.costs.fbgemm.cost import CPU_OPTIMIZERS, measures_comm
 from shardgym.costs.fbgemm.jobs import ShardSet, TimingJob

@@ -26,9 +26,9 @@ from shardgym.collection.settings import (
     Counts,
     Kind,
     Role,
+    Space,
     StepCounts,
 )
-from shardgym.collection.space import Space
 from shardgym.collection.space_sampling import SPACE_DRAWS, SpaceSampler
 from shardgym.costs.fbgemm.jobs import ShardSet
 from shardgym.errors import InputError

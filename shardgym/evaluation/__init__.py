@@ -1,7 +1,6 @@
 """Running solvers on suites, keeping the results, and checking them."""
 
-from shardgym.evaluation.frame import read_results
-from shardgym.evaluation.result import read_records
+from shardgym.evaluation.result import read_records, read_results
 from shardgym.evaluation.runner import evaluate
 from shardgym.evaluation.solver_spec import SolverSpec
 from shardgym.evaluation.store import Resume, drop_records

@@ -1,4 +1,4 @@
-"""Costs that a board needs and that its records may lack: of failed tasks, and of the base.
+"""Costs that a board is compared with and that its records may lack: of failed tasks, of the base, and lower bounds.
 
 A failed task counts what a plan costs that needs no solver, `first_fit`, by the judge of the board. A judge that
 measures cannot be asked again: there it counts `WORST_FACTOR` times the dearest plan that the task has on the board.

@@ -9,7 +9,7 @@ from baseline_tasks import VARIED, CountingRoofline, task_of
 
 from baselines.row_wise import RowWise, by_gain, even_rows
 from shardgym import EmbeddingTable, InputError, NoFeasiblePlanError, load_suite, make_cost, make_solver
-from shardgym.rating_bound import rating_bound
+from shardgym.bounds import rating_bound
 
 RATING = make_cost("torchrec_rating")
 PLUS = make_solver("neuroshard_plus", kicks=4)

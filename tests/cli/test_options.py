@@ -9,7 +9,7 @@ from evaluation_toys import toy_tasks
 
 from shardgym import InputError
 from shardgym.cli import main
-from shardgym.cli.options import parse_spec
+from shardgym.cli.common import parse_spec
 
 
 def test_values_are_json_where_they_can_be_read_as_such():

@@ -11,7 +11,7 @@ import pytest
 import shardgym.collection.quiet as quiet_module
 from shardgym.collection import collect
 from shardgym.collection.quiet import REFERENCES, QuietWatch, reference_set
-from shardgym.collection.space import Space
+from shardgym.collection.settings import Space
 from shardgym.costs.fbgemm.jobs import StepTimes
 from shardgym.errors import InputError, MeasurementError
 

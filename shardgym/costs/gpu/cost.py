@@ -12,8 +12,15 @@ from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts, ShardKey
 from shardgym.costs.base import CostModel, PlanCost
 from shardgym.costs.gpu.cards import CARDS, Card, card
-from shardgym.costs.gpu.exchange import Algorithm, exchange_ms, exchange_topology, two_step_ms
-from shardgym.costs.gpu.ids import IdWork, id_exchange_ms, id_work
+from shardgym.costs.gpu.exchange import (
+    Algorithm,
+    IdWork,
+    exchange_ms,
+    exchange_topology,
+    id_exchange_ms,
+    id_work,
+    two_step_ms,
+)
 from shardgym.costs.gpu.kernels import ShardSizes, Work, backward_ms, forward_ms, shard_work
 from shardgym.costs.gpu.reuse import row_classes
 from shardgym.costs.links import ExchangeTimes, after_compute
@@ -38,10 +45,10 @@ class GpuCost(CostModel):
     Args:
         hardware: a key of `shardgym.costs.gpu.cards.CARDS`, which brings its links along. When None, each task's
             topology names device and links.
-        exchange: how pooled values and gradients go between nodes, see `exchange.py`; on one node it does not matter.
-        ids: whether the exchange of ids counts, see `ids.py`. Training that sends the ids of the next step while this
-            one computes hides it. It is part of `PlanCost`'s forward communication; searches and environments see it in
-            the forward compute of a device, as it follows from what the device holds.
+        exchange: how pooled values and gradients go between nodes; on one node it does not matter.
+        ids: whether the exchange of ids counts. Training that sends the ids of the next step while this one computes
+            hides it. It is part of `PlanCost`'s forward communication; searches and environments see it in the forward
+            compute of a device, as it follows from what the device holds.
 
     Raises:
         UnknownNameError: no such card.

@@ -1,4 +1,4 @@
-"""The all-to-all of pooled embeddings between GPUs: what links really carry, and what small messages cost.
+"""All-to-alls between GPUs, of pooled embeddings and of ids: what links really carry, and what small messages cost.
 
 GPUs of one domain exchange over NVLink through a switch, all pairs at once; GPUs of different domains over one network
 card each. Both kinds of link work at the same time, each GPU takes as long as the busier direction of its busier link
@@ -16,6 +16,13 @@ Between nodes there are two ways. *Flat*, every GPU sends to every other one. In
 each other what is for peers of the same place in other nodes; then each place has an exchange of its own over the
 network (as hierarchical all-to-alls do, and NCCL's PXN for single messages). Messages between nodes are fewer and
 larger, the GPUs of a node share its network cards evenly, and what leaves the node crosses NVLink once more.
+
+Ids go before the forward pass. Each device holds the ids of its samples, and each shard needs those of all samples.
+TorchRec's `KJTAllToAll` (torchrec/distributed/dist_data.py) sends them in three collectives: how much will come, the
+lengths of bags, the ids. Every piece of a table that is cut by columns gets all of its ids. Of one that is cut by rows,
+each id goes to one piece and the lengths go to all. A device takes as long as its busier link takes to receive. What it
+sends are the ids of its own samples, about as much as all others do, so sending holds up no device that has its share
+of the ids. Times follow from sums over shards.
 """
 
 from __future__ import annotations
@@ -23,18 +30,22 @@ from __future__ import annotations
 import dataclasses
 import functools
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Literal
 
 import numpy as np
 
 from shardgym.arrays import Floats
 from shardgym.costs.gpu.cards import Card
+from shardgym.costs.gpu.kernels import ID_BYTES, ShardSizes
 from shardgym.costs.links import samples_per_device, transfer_ms
 from shardgym.errors import InputError
 from shardgym.topology import Topology
 
 #: How an all-to-all goes between nodes.
 Algorithm = Literal["flat", "two_step"]
+#: Of ids: splits, lengths and ids.
+_COLLECTIVES = 3
 
 
 @dataclass(frozen=True)
@@ -139,3 +150,49 @@ def two_step_ms(topology: Topology, widths: Floats, batch_size: int, element_byt
 def ramp_ms(message_bytes: Floats, links: LinkConstants = LINKS) -> Floats:
     """Return what an exchange costs besides floor and bandwidth, in ms, by the bytes that go to each peer."""
     return np.asarray(links.ramp_us * 1e-3 * message_bytes / (message_bytes + links.ramp_bytes), dtype=np.float64)
+
+
+class IdWork(IntEnum):
+    """What a shard adds to the sum over its device, by column; the start-up times are the same for every shard."""
+
+    LENGTHS = 0  #: bytes from each peer
+    IDS = 1  #: likewise
+    FAST = 2  #: ms on links inside of the domain
+    SLOW = 3  #: ms on links to other domains
+    FAST_START = 4  #: ms of a collective on these links, 0 where a device has none
+    SLOW_START = 5
+
+
+def id_work(topology: Topology, sizes: ShardSizes) -> Floats:
+    """Return what shards add to the sums of `id_exchange_ms`, shape (n, len(IdWork)).
+
+    Args:
+        topology: devices and links, as `exchange_topology` returns them.
+        sizes: of the shards.
+    """
+    devices = topology.num_devices
+    domain = topology.fast_domain_size
+    work = np.zeros((len(sizes.bags), len(IdWork)))
+    work[:, IdWork.LENGTHS] = sizes.bags * ID_BYTES / devices
+    work[:, IdWork.IDS] = sizes.ids * ID_BYTES / devices
+    from_peer = work[:, IdWork.LENGTHS] + work[:, IdWork.IDS]
+    if domain > 1:
+        work[:, IdWork.FAST] = (domain - 1) * from_peer / topology.intra_bandwidth * 1e3
+        work[:, IdWork.FAST_START] = topology.intra_latency_ms
+    if devices > domain:
+        work[:, IdWork.SLOW] = (devices - domain) * from_peer / topology.inter_bandwidth * 1e3
+        work[:, IdWork.SLOW_START] = topology.inter_latency_ms
+    return work
+
+
+def id_exchange_ms(sums: Floats, counts: Floats) -> Floats:
+    """Return the exchange of ids of devices in ms, shape (...).
+
+    Args:
+        sums: of what `id_work` says of the shards of each device, shape (..., len(IdWork)).
+        counts: shards of each device, at least 1, shape (...).
+    """
+    fast = sums[..., IdWork.FAST] + _COLLECTIVES * sums[..., IdWork.FAST_START] / counts
+    slow = sums[..., IdWork.SLOW] + _COLLECTIVES * sums[..., IdWork.SLOW_START] / counts
+    ramps = ramp_ms(sums[..., IdWork.LENGTHS]) + ramp_ms(sums[..., IdWork.IDS])
+    return np.asarray(np.where(np.maximum(fast, slow) > 0, np.maximum(fast, slow) + ramps, 0.0), dtype=np.float64)

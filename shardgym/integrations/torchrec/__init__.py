@@ -3,8 +3,8 @@
 Importing this package imports TorchRec; without it, a `MissingDependencyError` says how to install it.
 """
 
+from shardgym.integrations.torchrec.access import read_log
 from shardgym.integrations.torchrec.devices import Reserve, topology_from_torchrec
-from shardgym.integrations.torchrec.logs import read_log
 from shardgym.integrations.torchrec.model_tables import model_from_task
 from shardgym.integrations.torchrec.plan_file import load, save
 from shardgym.integrations.torchrec.planner import ShardGymPlanner

@@ -1,4 +1,4 @@
-"""What commands have in common: types of options, and how tasks, costs and solvers are named."""
+"""What commands have in common: options, how tasks, costs and solvers are named, and what is printed."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import itertools
 import json
 import math
 import re
+import shutil
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
-from shardgym.costs.base import CostModel, make_cost
+from shardgym.costs.base import CostModel, PlanCost, make_cost
 from shardgym.errors import InputError, closest
 from shardgym.solver import Solver, make_solver
 from shardgym.suites import load_suite, suite_names
@@ -230,3 +232,57 @@ def read_task(text: str) -> ShardingTask:
     if index >= len(suite):
         raise InputError(f"suite '{suite.name}' has tasks 0 to {len(suite) - 1}, not {index}")
     return suite[index]
+
+
+def print_json(data: Any) -> None:
+    """Print data as one JSON document."""
+    print(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def say(text: str) -> None:
+    """Print a remark on standard error, out of the way of the result."""
+    print(text, file=sys.stderr)
+
+
+def count(number: int, thing: str) -> str:
+    """Return "1 table", "2 tables"."""
+    return f"{number} {thing}" + ("" if number == 1 else "s")
+
+
+def is_ascii_only() -> bool:
+    """Say whether standard output cannot show block characters and ticks."""
+    try:
+        "█✅❌⏭→".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return True
+    return False
+
+
+def terminal_width() -> int:
+    """Return the columns of the terminal; 100 when there is none."""
+    return shutil.get_terminal_size((100, 24)).columns
+
+
+def print_notes(costs: Iterable[tuple[str, PlanCost]]) -> None:
+    """Print one line per distinct note of some costs.
+
+    Args:
+        costs: what each cost is called, and the cost. A note that only some of the feasible ones have names these.
+    """
+    costs = list(costs)
+    for note in dict.fromkeys(note for _, cost in costs for note in cost.notes):
+        is_general = all(note in cost.notes for _, cost in costs if cost.feasible)
+        names = ", ".join(name for name, cost in costs if note in cost.notes)
+        print(f"note: {note}" if is_general else f"note: {note} ({names})")
+
+
+def check_free(path: Path, force: bool) -> None:
+    """Refuse a path that would be overwritten, before time is spent on what goes there.
+
+    Raises:
+        InputError: the file exists and `force` is not set, or its folder does not exist.
+    """
+    if path.is_dir() or not path.parent.is_dir():
+        raise InputError(f"cannot write {path}: expected a file in a folder that exists")
+    if path.exists() and not force:
+        raise InputError(f"{path} exists: give another name, or --force to overwrite it")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+import shardgym.collection.measuring as measuring
 import shardgym.collection.run as collect_module
 from shardgym.costs.fbgemm.jobs import HOST_WAITED, DeviceFacts, StepTimes
 from shardgym.errors import MeasurementError
@@ -77,5 +78,5 @@ def install(monkeypatch):
     pool, group = type("Pool", (ToyPool,), {}), type("Group", (ToyGroup,), {})
     monkeypatch.setattr(collect_module, "WorkerPool", pool)
     monkeypatch.setattr(collect_module, "require_fbgemm", lambda device: None)
-    monkeypatch.setattr(collect_module, "CollectiveGroup", group)
+    monkeypatch.setattr(measuring, "CollectiveGroup", group)
     return pool, group

@@ -3,52 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-import numpy as np
-
-from shardgym.arrays import Floats
 from shardgym.collection.measurements import (
     INFO,
     LOG,
     CollectionInfo,
-    Measurement,
     MeasurementLog,
     Summary,
-    ids_per_sample,
     repeat_noise,
     rows_of,
 )
-from shardgym.collection.modelled import ModelledGpu, is_modelled
-from shardgym.collection.quiet import BATCH, QuietWatch, reference_set
-from shardgym.collection.schedule import CollectionPlan, SampleId
-from shardgym.collection.settings import KINDS, PRESETS, STEPS, WIDE_PRESETS, Space, StepCounts, preset_counts
-from shardgym.costs.fbgemm.communication import ROUND_MS, AllToAll, CollectiveGroup
+from shardgym.collection.measuring import TIMEOUT_S, CollectionRun, ModelledGpu, QuietWatch, reference_ms
+from shardgym.collection.schedule import CollectionPlan
+from shardgym.collection.settings import KINDS, MODELLED_DEVICES, PRESETS, WIDE_PRESETS, Space, preset_counts
 from shardgym.costs.fbgemm.cost import CPU_OPTIMIZERS, measures_comm
-from shardgym.costs.fbgemm.jobs import ShardSet, TimingJob
 from shardgym.costs.fbgemm.pool import WorkerPool, require_fbgemm
 from shardgym.costs.simulator.sample_files import DataInfo, write_rows
-from shardgym.errors import InputError, MeasurementError, import_extra
+from shardgym.errors import InputError, import_extra
 from shardgym.files import only_writer, write_whole
 from shardgym.progress import ProgressBar
 from shardgym.provenance import utc_now, versions
 
 #: What the device does besides FBGEMM kernels: a `DeviceFacts` record.
 DEVICE = "device.json"
-
-#: Seconds that one sample may take before its worker is replaced.
-TIMEOUT_S = 120.0
-
-#: Jobs that a worker has in advance. A GPU must not wait for this process. A core shares its caches and its memory with
-#: others, so this process had better be still while a CPU worker measures.
-_AHEAD = {"cpu": 0, "cuda": 1}
-#: Digits of a time in ms that are kept.
-_DIGITS = 6
-
 
 def collect(
     out: str | Path,
@@ -96,7 +77,7 @@ def collect(
         raise InputError(f"workers={workers!r}: expected a whole number, at least 1")
     if not 0 <= repeat_share <= 1:
         raise InputError(f"repeat_share={repeat_share}: expected a share from 0 to 1")
-    modelled = is_modelled(device)
+    modelled = device in MODELLED_DEVICES
     if noise is not None and (not modelled or not 0 <= noise <= 1):
         raise InputError(f"noise={noise}: expected a share from 0 to 1, of a device such as 'modelled:h100'")
     if quiet is not None and not 0 < quiet <= 10:
@@ -126,8 +107,8 @@ def collect(
         samples = [str(sample) for sample in plan.samples()]
         done = sum(name in log.done for name in samples)
         bar = stack.enter_context(ProgressBar(shown=progress, total=len(samples), initial=done, unit="sample"))
-        watch = None if quiet is None else QuietWatch(folder, lambda: _reference_ms(pool), quiet)
-        run = _Run(plan, log, pool, minutes, bar, watch)
+        watch = None if quiet is None else QuietWatch(folder, lambda: reference_ms(pool), quiet)
+        run = CollectionRun(plan, log, pool, minutes, bar, watch)
         run.measure()
         if watch is not None:
             notices.append(watch.notice())
@@ -174,7 +155,7 @@ def _plan_for_machine(
     wanted = PRESETS[preset].device_counts
     if not any(counts["comm"].values()):
         return CollectionPlan(device, counts, repeat_share, wanted, seed, space), []
-    able = tuple(n for n in wanted if is_modelled(device) or measures_comm("auto", device, n))
+    able = tuple(n for n in wanted if device in MODELLED_DEVICES or measures_comm("auto", device, n))
     if not able:
         if comm:
             raise InputError(f"comm: exchanges need {wanted[0]} devices, this machine measures fewer; use comm=0")
@@ -196,168 +177,9 @@ def _space_of_device(space: Space, device: str) -> tuple[Space, list[str]]:
     return dataclasses.replace(space, optimizer=rest), [notice]
 
 
-def _reference_ms(pool: WorkerPool | ModelledGpu) -> float:
-    """Measure the reference of a `QuietWatch`: median of forward plus backward."""
-    for _, outcome in pool.run(iter([TimingJob(reference_set(), 1, STEPS.small_iterations)]), 0):
-        if isinstance(outcome, str):
-            raise MeasurementError(f"the reference cannot be measured: {outcome}")
-        return float(np.median(outcome.times.sum(axis=1)))
-    raise MeasurementError("the reference was not measured")
-
-
-class _Run:
-    """Measures what a plan lists and the log lacks, failed samples included.
-
-    Args:
-        plan: what to measure.
-        log: what has been measured; new measurements are appended.
-        pool: workers for compute, or what models them.
-        minutes: begin nothing new after that long; None for no limit.
-        bar: moves with every measurement.
-        watch: says when the machine is quiet; None measures at any time.
-
-    Attributes:
-        measured: measurements made, by kind.
-        minutes: how long that took, by kind.
-    """
-
-    def __init__(
-        self, plan: CollectionPlan, log: MeasurementLog, pool: WorkerPool | ModelledGpu, minutes: float | None,
-        bar: ProgressBar, watch: QuietWatch | None,
-    ) -> None:  # fmt: skip
-        self._plan = plan
-        self._log = log
-        self._pool = pool
-        self._bar = bar
-        self._watch = watch
-        self._was_quiet = False
-        self._pending: list[Measurement] = []
-        self._last = time.monotonic()
-        self._deadline = None if minutes is None else self._last + 60 * minutes
-        self.measured: Counter[str] = Counter()
-        self.minutes: dict[str, float] = dict.fromkeys(KINDS, 0.0)
-
-    def measure(self) -> None:
-        """Go through the blocks of the plan; raises `MeasurementError` when no worker can be started."""
-        for block in self._plan.blocks:
-            self._while_quiet(self._missing(block.shard_sets), self._measure_shard_sets)
-            self._measure_exchanges(self._missing(block.exchanges), block.devices)
-
-    def _while_quiet(self, samples: Sequence[SampleId], measure: Callable[[Sequence[SampleId]], None]) -> None:
-        """Measure samples; with a watch in batches, which count when the machine is quiet before and after."""
-        if self._watch is None:
-            measure(samples)
-            return
-        for first in range(0, len(samples), BATCH):
-            batch = samples[first : first + BATCH]
-            while not self._time_is_up():
-                if not self._was_quiet:
-                    self._bar.remark("waiting for a quiet machine")
-                    if not self._watch.wait(self._time_is_up):
-                        return
-                measure(batch)
-                pending, self._pending = self._pending, []
-                self._was_quiet = self._watch.is_quiet()
-                if self._was_quiet:
-                    for measurement in pending:
-                        self._keep(measurement)
-                    break
-                self._watch.discarded += len(pending)
-
-    def _missing(self, samples: Sequence[SampleId]) -> list[SampleId]:
-        return [sample for sample in samples if str(sample) not in self._log.done]
-
-    def _time_is_up(self) -> bool:
-        return self._deadline is not None and time.monotonic() >= self._deadline
-
-    def _measure_shard_sets(self, samples: Sequence[SampleId]) -> None:
-        if not samples or self._time_is_up():
-            return
-        # Jobs come back in any order, and a sample and its repeat have equal jobs.
-        queues: dict[ShardSet, list[SampleId]] = {}
-
-        def jobs() -> Iterator[TimingJob]:
-            for sample in samples:
-                if self._time_is_up():
-                    return
-                shard_set = self._plan.shard_set(sample)
-                queues.setdefault(shard_set, []).append(sample)
-                yield TimingJob(shard_set, self._plan.steps.warmups, iterations_of(shard_set, self._plan.steps))
-
-        for job, outcome in self._pool.run(jobs(), _AHEAD.get(self._plan.device, 0)):
-            sample = queues[job.shard_set].pop(0)
-            digest = self._plan.set_digest(job.shard_set)
-            if isinstance(outcome, str):
-                self._append(Measurement(str(sample), digest, reason=outcome))
-            elif outcome.notes:  # nobody reads the notes of a sample that a model is trained on
-                self._append(Measurement(str(sample), digest, reason="; ".join(outcome.notes)))
-            else:
-                self._append(_measurement(sample, digest, outcome.times[:, :1], outcome.times[:, 1:]))
-
-    def _measure_exchanges(self, samples: Sequence[SampleId], devices: int) -> None:
-        if not samples or self._time_is_up():
-            return
-        if isinstance(self._pool, ModelledGpu):
-            group: CollectiveGroup | ModelledGpu = self._pool
-        else:
-            group = CollectiveGroup(devices, self._plan.device, TIMEOUT_S)
-        try:
-            self._while_quiet(samples, lambda batch: self._measure_with(group, batch))
-        finally:
-            group.close()
-
-    def _measure_with(self, group: CollectiveGroup | ModelledGpu, samples: Sequence[SampleId]) -> None:
-        for sample in samples:
-            if self._time_is_up():
-                return
-            exchange = self._plan.exchange(sample)
-            try:
-                forward = _time_exchange(group, exchange.exchange(backward=False))
-                backward = _time_exchange(group, exchange.exchange(backward=True))
-            except MeasurementError as error:
-                self._append(Measurement(str(sample), exchange.digest, reason=str(error)))
-            else:
-                self._append(_measurement(sample, exchange.digest, forward, backward))
-
-    def _append(self, measurement: Measurement) -> None:
-        """Keep a measurement that was just made, with a watch after the next reference."""
-        if self._watch is None:
-            self._keep(measurement)
-        else:
-            self._pending.append(measurement)
-
-    def _keep(self, measurement: Measurement) -> None:
-        """Append a measurement to the log; the time since the one before is its own."""
-        self._log.append(measurement)
-        kind = measurement.sample.kind
-        now = time.monotonic()
-        self.measured[kind] += 1
-        self.minutes[kind] += (now - self._last) / 60
-        self._last = now
-        self._bar.remark(kind)
-        self._bar.update()
-
-
-def iterations_of(shard_set: ShardSet, steps: StepCounts = STEPS) -> int:
-    """Return how many timed steps a shard set gets."""
-    values = shard_set.batch_size * sum(ids_per_sample(shard) * shard.width for shard in shard_set.shards)
-    return steps.small_iterations if values < steps.small_values else steps.iterations
-
-
-def _time_exchange(group: CollectiveGroup | ModelledGpu, exchange: AllToAll) -> Floats:
-    """Return times in ms, shape (iterations, D); fewer iterations where large offsets are slept through."""
-    fitting = int(ROUND_MS / max(1.0, *exchange.offsets_ms))
-    return group.time(exchange, STEPS.comm_warmups, min(STEPS.comm_iterations, fitting))
-
-
-def _measurement(sample: SampleId, digest: str, forward: Floats, backward: Floats) -> Measurement:
-    times = [tuple(tuple(step) for step in np.round(t, _DIGITS).tolist()) for t in (forward, backward)]
-    return Measurement(str(sample), digest, times[0], times[1])
-
-
 def _write_files(
     folder: Path, info: CollectionInfo, plan: CollectionPlan, log: MeasurementLog,
-    notices: Sequence[str] = (), run: _Run | None = None, missing: int = 0,
+    notices: Sequence[str] = (), run: CollectionRun | None = None, missing: int = 0,
 ) -> Summary:  # fmt: skip
     """Write one Parquet file per kind that has measurements, and summarise."""
     rows = {kind: found for kind in KINDS if (found := rows_of(log, plan, kind))}

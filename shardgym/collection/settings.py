@@ -59,9 +59,9 @@ SETUPS: dict[str, Setup] = {
     "cpu": Setup("synthetic-2021", scale=8, memory_bytes=GIB // 2),
     "cuda": Setup("synthetic-2021", scale=1, memory_bytes=4 * GIB),
 }
-#: A modelled GPU gets the sizes of a measured one.
-_MODELLED = tuple(f"modelled:{name}" for name in CARDS)
-SETUPS.update(dict.fromkeys(_MODELLED, SETUPS["cuda"]))
+#: GPUs that the cost `gpu` models; they get the sizes of a measured one.
+MODELLED_DEVICES = tuple(f"modelled:{name}" for name in CARDS)
+SETUPS.update(dict.fromkeys(MODELLED_DEVICES, SETUPS["cuda"]))
 
 #: Search compares partial and hypothetical placements, so a shard set may be somewhat larger than a device.
 OVERFULL = 1.25
@@ -138,9 +138,9 @@ PRESETS: dict[str, Preset] = {
 #: Nothing is sampled for a judge of a modelled GPU: the model judges by itself.
 _QUICK_MODELLED: Counts = {"compute": {"oracle": 60, "test": 12}, "comm": {"oracle": 24, "test": 6}}
 _SURVEY_MODELLED: Counts = {"compute": {"oracle": 4_000, "test": 500}, "comm": {"oracle": 1_200, "test": 200}}
-PRESETS["survey"].counts.update(dict.fromkeys(_MODELLED, _SURVEY_MODELLED))
-PRESETS["quick"].counts.update(dict.fromkeys(_MODELLED, _QUICK_MODELLED))
-PRESETS["oracle"].counts.update(dict.fromkeys(_MODELLED, _ORACLE))
+PRESETS["survey"].counts.update(dict.fromkeys(MODELLED_DEVICES, _SURVEY_MODELLED))
+PRESETS["quick"].counts.update(dict.fromkeys(MODELLED_DEVICES, _QUICK_MODELLED))
+PRESETS["oracle"].counts.update(dict.fromkeys(MODELLED_DEVICES, _ORACLE))
 
 
 def preset_counts(preset: str, device: str, compute: int | None, comm: int | None) -> Counts:

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from shardgym.collection.run import iterations_of
+from shardgym.collection.measuring import iterations_of
 from shardgym.collection.sampling import ExchangeSampler, ShardSetSampler, shard_set_digest
 from shardgym.collection.settings import OVERFULL, PLAN_DEVICES, PLANS_PER_TASK, ROLES, SETUPS, STEPS
 from shardgym.costs.fbgemm.jobs import ShardSpec

@@ -7,7 +7,7 @@ import pytest
 
 from shardgym import InputError, ShardingPlan, load_suite, make_cost
 from shardgym.cli import main
-from shardgym.collection.modelled import ModelledGpu, shard_set_ms
+from shardgym.collection.measuring import ModelledGpu, shard_set_ms
 from shardgym.collection.run import collect, finish
 from shardgym.costs.fbgemm.communication import AllToAll
 from shardgym.costs.fbgemm.jobs import TimingJob, shard_sets

@@ -8,9 +8,9 @@ import collection_toys
 import numpy as np
 import pytest
 
-import shardgym.collection.quiet as quiet_module
+import shardgym.collection.measuring as measuring
 from shardgym.collection import collect
-from shardgym.collection.quiet import REFERENCES, QuietWatch, reference_set
+from shardgym.collection.measuring import REFERENCES, QuietWatch, reference_set
 from shardgym.collection.settings import Space
 from shardgym.costs.fbgemm.jobs import StepTimes
 from shardgym.errors import InputError, MeasurementError
@@ -63,7 +63,7 @@ def test_the_quiet_level_outlives_a_run(tmp_path):
 @pytest.fixture
 def toys(monkeypatch):
     pytest.importorskip("pyarrow", reason="Parquet files need pyarrow")
-    monkeypatch.setattr(quiet_module, "PAUSE_S", 0.0)
+    monkeypatch.setattr(measuring, "PAUSE_S", 0.0)
     return collection_toys.install(monkeypatch)
 
 

@@ -3,6 +3,16 @@
 Importing this package imports TorchRec; without it, a `MissingDependencyError` says how to install it.
 """
 
+from shardgym.errors import MissingDependencyError
+
+try:
+    import fbgemm_gpu.split_embedding_configs  # noqa: F401
+    import torchrec.distributed.planner  # noqa: F401
+except ModuleNotFoundError as error:
+    _module = (error.name or "torchrec").partition(".")[0]
+    _purpose = "the TorchRec adapter (beside the extra 'cpu', or 'gpu' with CUDA)"
+    raise MissingDependencyError(_module, "torchrec", _purpose) from None
+
 from shardgym.integrations.torchrec.access import read_log
 from shardgym.integrations.torchrec.devices import Reserve, topology_from_torchrec
 from shardgym.integrations.torchrec.model_tables import model_from_task

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from shardgym.arguments import check_int, check_name, describe
 from shardgym.arrays import Ints
 from shardgym.costs.roofline import expected_distinct_rows
 from shardgym.errors import InputError, UnknownNameError, import_extra, missing_file_remedy
 from shardgym.ids import Bags, ReuseCounts
-from shardgym.integrations.torchrec.library import KeyedJaggedTensor
 from shardgym.integrations.torchrec.model_tables import ModelTable, by_table
 from shardgym.table import EmbeddingTable, IdDistribution, Lengths, UniformIds, ZipfIds
 

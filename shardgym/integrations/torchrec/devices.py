@@ -6,11 +6,12 @@ import dataclasses
 import math
 
 from torch import nn
+from torchrec.distributed.planner.types import Topology as TorchRecTopology
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from shardgym.arguments import check_instance
 from shardgym.costs.roofline import DEVICES
 from shardgym.errors import InputError
-from shardgym.integrations.torchrec.library import EmbeddingBagCollection, TorchRecTopology
 from shardgym.records import short_repr
 from shardgym.task import ShardingTask
 from shardgym.topology import PRESETS, Topology

@@ -10,15 +10,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from torch import nn
+from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, PoolingType
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from shardgym.arguments import check_instance
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.integrations.torchrec.library import (
-    DataType,
-    EmbeddingBagCollection,
-    EmbeddingBagConfig,
-    PoolingType,
-)
 from shardgym.task import ShardingTask
 
 #: Types of weights that tasks have, by TorchRec's name.

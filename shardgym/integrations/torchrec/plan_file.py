@@ -8,17 +8,17 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import nn
-
-from shardgym.arguments import check_instance
-from shardgym.errors import InputError
-from shardgym.files import write_whole
-from shardgym.integrations.torchrec.library import (
+from torchrec.distributed.types import ShardingPlan as TorchRecPlan
+from torchrec.distributed.types import (
     EmbeddingModuleShardingPlan,
     EnumerableShardingSpec,
     ParameterSharding,
     ShardMetadata,
-    TorchRecPlan,
 )
+
+from shardgym.arguments import check_instance
+from shardgym.errors import InputError
+from shardgym.files import write_whole
 from shardgym.integrations.torchrec.model_tables import join_name, model_tables
 from shardgym.records import CONFIG, Record, Whole
 

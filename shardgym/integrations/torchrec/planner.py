@@ -7,7 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from torch import nn
+from torchrec.distributed.planner.types import Topology as TorchRecTopology
+from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.sharding_plan import get_default_sharders
+from torchrec.distributed.types import ShardingPlan as TorchRecPlan
+from torchrec.distributed.types import ModuleSharder, ShardingPlanner
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from shardgym.arguments import check_instance, check_int
 from shardgym.costs.base import CostModel, make_cost
@@ -15,17 +23,6 @@ from shardgym.costs.gpu.cards import CARDS
 from shardgym.errors import InputError, ShardGymError, error_text
 from shardgym.ids import Bags
 from shardgym.integrations.torchrec.devices import Reserve, topology_from_torchrec
-from shardgym.integrations.torchrec.library import (
-    EmbeddingBagCollection,
-    EmbOptimType,
-    KeyedJaggedTensor,
-    ModuleSharder,
-    ParameterConstraints,
-    ShardingPlanner,
-    TorchRecPlan,
-    TorchRecTopology,
-    get_default_sharders,
-)
 from shardgym.integrations.torchrec.sharding_plan import DeviceType, to_torchrec
 from shardgym.integrations.torchrec.tasks import SharedTables, task_from_model
 from shardgym.plan import ShardingPlan

@@ -8,16 +8,16 @@ import math
 from typing import Literal, NamedTuple, get_args
 
 from torch import nn
-
-from shardgym.arguments import check_instance, check_int
-from shardgym.errors import InfeasiblePlanError, InputError, UnknownNameError
-from shardgym.integrations.torchrec.library import (
+from torchrec.distributed.types import ShardingPlan as TorchRecPlan
+from torchrec.distributed.types import (
     EmbeddingModuleShardingPlan,
     EnumerableShardingSpec,
     ParameterSharding,
     ShardMetadata,
-    TorchRecPlan,
 )
+
+from shardgym.arguments import check_instance, check_int
+from shardgym.errors import InfeasiblePlanError, InputError, UnknownNameError
 from shardgym.integrations.torchrec.model_tables import ModelTable, join_name, model_tables, split_name
 from shardgym.plan import Shard, ShardingPlan, cover_problems
 from shardgym.table import EmbeddingTable

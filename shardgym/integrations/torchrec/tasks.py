@@ -8,6 +8,8 @@ from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import nn
+from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from shardgym.arguments import check_instance, check_int
 from shardgym.errors import InputError
@@ -19,7 +21,6 @@ from shardgym.integrations.torchrec.access import (
     access_of_sample,
 )
 from shardgym.integrations.torchrec.devices import Reserve
-from shardgym.integrations.torchrec.library import KeyedJaggedTensor, ParameterConstraints
 from shardgym.integrations.torchrec.model_tables import PRECISIONS, ModelTable, model_tables
 from shardgym.plan import COLUMN_UNIT
 from shardgym.table import EmbeddingTable, UniformIds

@@ -40,7 +40,7 @@ def folders(tmp_path_factory):
     import collection_toys
 
     from shardgym.cli import main
-    from shardgym.collection.quiet import reference_set
+    from shardgym.collection.measuring import reference_set
     from shardgym.costs.fbgemm.jobs import StepTimes
 
     with pytest.MonkeyPatch.context() as patch:

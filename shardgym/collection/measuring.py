@@ -1,0 +1,328 @@
+"""Measuring samples: by workers, or by a modelled GPU in their place; at any time, or while the machine is quiet."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from shardgym.arrays import Floats
+from shardgym.collection.measurements import Measurement, MeasurementLog, ids_per_sample
+from shardgym.collection.schedule import CollectionPlan, SampleId
+from shardgym.collection.settings import KINDS, STEPS, StepCounts
+from shardgym.costs.fbgemm.communication import ROUND_MS, AllToAll, CollectiveGroup
+from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec, StepTimes, TimingJob
+from shardgym.costs.fbgemm.pool import WorkerPool
+from shardgym.costs.gpu.cards import card
+from shardgym.costs.gpu.cost import shard_sizes
+from shardgym.costs.gpu.exchange import exchange_ms, exchange_topology
+from shardgym.costs.gpu.kernels import backward_ms, forward_ms, shard_work
+from shardgym.costs.links import wait_ms
+from shardgym.errors import MeasurementError
+from shardgym.files import append_flushed, read_lines
+from shardgym.progress import ProgressBar
+from shardgym.records import parse_json
+from shardgym.table import EmbeddingTable, ZipfIds
+from shardgym.task import ELEMENT_BYTES
+from shardgym.topology import Topology
+
+#: Seconds that one sample may take before its worker is replaced.
+TIMEOUT_S = 120.0
+
+#: Digits of a time in ms that are kept.
+_DIGITS = 6
+
+#: References of a `QuietWatch`, one JSON line each.
+REFERENCES = "references.jsonl"
+#: Seconds between two looks at a machine that is not quiet.
+PAUSE_S = 10.0
+#: Samples between two references.
+BATCH = 20
+#: The quiet level is this quantile of all references: a lucky one should not condemn those after it.
+_QUANTILE = 0.1
+
+
+class ModelledGpu:
+    """Takes the place of a `WorkerPool`, and of the `CollectiveGroup` of any number of devices, by the cost `gpu`.
+
+    A simulator that is trained on such samples is to the model what one of a machine is to the machine: an oracle for
+    solvers, while the model itself judges. Without noise a sample says what the model says. With noise, every step is
+    that times a log-normal factor, drawn anew for each measurement.
+
+    Args:
+        device: one of `MODELLED_DEVICES`.
+        noise: standard deviation of the logarithm of a step's time.
+        seed: of the noise.
+    """
+
+    def __init__(self, device: str, noise: float, seed: int) -> None:
+        self._name = device.removeprefix("modelled:")
+        self._card = card(self._name)
+        self._noise = noise
+        self._seed = seed
+        self._measured: Counter[ShardSet | AllToAll] = Counter()
+
+    def facts(self) -> dict[str, str]:
+        """Return the hardware tag, as the cost `gpu` has it."""
+        return {"hardware": f"{self._name}-modelled"}
+
+    def run(self, jobs: Iterator[TimingJob], ahead: int = 0) -> Generator[tuple[TimingJob, StepTimes]]:  # noqa: ARG002
+        """Yield every job with its answer."""
+        for job in jobs:
+            times = np.tile(shard_set_ms(self._name, job.shard_set), (job.iterations, 1))
+            yield job, StepTimes(self._with_noise(times, job.shard_set))
+
+    def time(self, exchange: AllToAll, warmups: int, iterations: int) -> Floats:  # noqa: ARG002
+        """Return times of an exchange in ms, shape (iterations, D)."""
+        devices = len(exchange.widths)
+        links = exchange_topology(self._card, Topology(num_devices=devices, memory_bytes=(1,) * devices))
+        widths = np.array(exchange.widths, dtype=np.float64)
+        transfer = exchange_ms(links, widths, exchange.batch_size, ELEMENT_BYTES[exchange.precision])
+        times = wait_ms(np.array(exchange.offsets_ms)) + transfer
+        return self._with_noise(np.tile(times, (iterations, 1)), exchange)
+
+    def close(self) -> None:
+        """Do nothing: no process was started."""
+
+    def _with_noise(self, times: Floats, measured: ShardSet | AllToAll) -> Floats:
+        if not self._noise:
+            return times
+        self._measured[measured] += 1
+        content = np.frombuffer(repr(measured).encode(), dtype=np.uint8)
+        rng = np.random.default_rng([self._seed, self._measured[measured], *content.tolist()])
+        return np.asarray(times * np.exp(self._noise * rng.standard_normal(times.shape)), dtype=np.float64)
+
+
+def shard_set_ms(hardware: str, shard_set: ShardSet) -> Floats:
+    """Return forward and backward of a device of a card that holds a shard set, in ms, shape (2,)."""
+    shards = [(shard.table, shard.num_rows, shard.width) for shard in shard_set.shards]
+    sizes = shard_sizes(shards, shard_set.batch_size, shard_set.precision, shard_set.optimizer)
+    work = shard_work(card(hardware), sizes).sum(axis=0, keepdims=True)
+    return np.concatenate([forward_ms(work, np.array([float(len(shards))])), backward_ms(work)])
+
+
+def reference_set() -> ShardSet:
+    """Return what is measured as the reference: four tables that together leave the caches, some 10 ms a step."""
+    table = EmbeddingTable("reference", 200_000, 64, 8.0, ZipfIds(s=1.05))
+    return ShardSet((ShardSpec(table, (0, table.num_embeddings), 64),) * 4, 4_096, "fp32", "exact_sgd")
+
+
+def reference_ms(pool: WorkerPool | ModelledGpu) -> float:
+    """Measure the reference of a `QuietWatch`: median of forward plus backward; raises `MeasurementError`."""
+    _, outcome = next(pool.run(iter([TimingJob(reference_set(), 1, STEPS.small_iterations)]), 0))
+    if isinstance(outcome, str):
+        raise MeasurementError(f"the reference cannot be measured: {outcome}")
+    return float(np.median(outcome.times.sum(axis=1)))
+
+
+class QuietWatch:
+    """Compares references with the quiet level, which is kept in the folder over runs.
+
+    Args:
+        folder: of the collection.
+        measure: measures the reference in ms.
+        tolerance: by how much a reference may exceed the quiet level, as a share.
+        sleep: waits for so many seconds.
+
+    Attributes:
+        pauses: times that measuring was interrupted.
+        paused_s: how long in all.
+        discarded: samples that were measured while the machine was not quiet, and thrown away.
+    """
+
+    def __init__(
+        self, folder: Path, measure: Callable[[], float], tolerance: float,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:  # fmt: skip
+        self._path = folder / REFERENCES
+        self._measure = measure
+        self._tolerance = tolerance
+        self._sleep = sleep
+        lines = read_lines(self._path) if self._path.exists() else []
+        self._known = [float(parse_json(line.text, line.where(self._path))["ms"]) for line in lines]
+        self.pauses = 0
+        self.paused_s = 0.0
+        self.discarded = 0
+
+    def is_quiet(self) -> bool:
+        """Measure the reference and say whether it is near the quiet level."""
+        ms = self._measure()
+        append_flushed(self._path, (json.dumps({"ms": round(ms, 6), "utc_s": int(time.time())}) + "\n").encode())
+        self._known.append(ms)
+        return ms <= (1 + self._tolerance) * float(np.quantile(self._known, _QUANTILE))
+
+    def wait(self, time_is_up: Callable[[], bool]) -> bool:
+        """Wait until the machine is quiet; False when the time was up before."""
+        if self.is_quiet():
+            return True
+        self.pauses += 1
+        while not time_is_up():
+            self._sleep(PAUSE_S)
+            self.paused_s += PAUSE_S
+            if self.is_quiet():
+                return True
+        return False
+
+    def notice(self) -> str:
+        """Say what the watch did."""
+        level = float(np.quantile(self._known, _QUANTILE)) if self._known else 0.0
+        return (
+            f"quiet level {level:.3g} ms over {len(self._known)} references; paused {self.pauses} times for "
+            f"{self.paused_s / 60:.1f} minutes, {self.discarded} samples of noisy moments thrown away"
+        )
+
+
+class CollectionRun:
+    """Measures what a plan lists and the log lacks, failed samples included.
+
+    Args:
+        plan: what to measure.
+        log: what has been measured; new measurements are appended.
+        pool: workers for compute, or what models them.
+        minutes: begin nothing new after that long; None for no limit.
+        bar: moves with every measurement.
+        watch: says when the machine is quiet; None measures at any time.
+
+    Attributes:
+        measured: measurements made, by kind.
+        minutes: how long that took, by kind.
+    """
+
+    def __init__(
+        self, plan: CollectionPlan, log: MeasurementLog, pool: WorkerPool | ModelledGpu, minutes: float | None,
+        bar: ProgressBar, watch: QuietWatch | None,
+    ) -> None:  # fmt: skip
+        self._plan = plan
+        self._log = log
+        self._pool = pool
+        self._bar = bar
+        self._watch = watch
+        self._was_quiet = False
+        self._pending: list[Measurement] = []
+        self._last = time.monotonic()
+        self._deadline = None if minutes is None else self._last + 60 * minutes
+        self.measured: Counter[str] = Counter()
+        self.minutes: dict[str, float] = dict.fromkeys(KINDS, 0.0)
+
+    def measure(self) -> None:
+        """Go through the blocks of the plan; raises `MeasurementError` when no worker can be started."""
+        for block in self._plan.blocks:
+            self._while_quiet(self._missing(block.shard_sets), self._measure_shard_sets)
+            self._measure_exchanges(self._missing(block.exchanges), block.devices)
+
+    def _while_quiet(self, samples: Sequence[SampleId], measure: Callable[[Sequence[SampleId]], None]) -> None:
+        """Measure samples; with a watch in batches, which count when the machine is quiet before and after."""
+        if self._watch is None:
+            measure(samples)
+            return
+        for first in range(0, len(samples), BATCH):
+            batch = samples[first : first + BATCH]
+            while not self._time_is_up():
+                if not self._was_quiet:
+                    self._bar.remark("waiting for a quiet machine")
+                    if not self._watch.wait(self._time_is_up):
+                        return
+                measure(batch)
+                pending, self._pending = self._pending, []
+                self._was_quiet = self._watch.is_quiet()
+                if self._was_quiet:
+                    for measurement in pending:
+                        self._keep(measurement)
+                    break
+                self._watch.discarded += len(pending)
+
+    def _missing(self, samples: Sequence[SampleId]) -> list[SampleId]:
+        return [sample for sample in samples if str(sample) not in self._log.done]
+
+    def _time_is_up(self) -> bool:
+        return self._deadline is not None and time.monotonic() >= self._deadline
+
+    def _measure_shard_sets(self, samples: Sequence[SampleId]) -> None:
+        if not samples or self._time_is_up():
+            return
+        # Jobs come back in any order, and a sample and its repeat have equal jobs.
+        queues: dict[ShardSet, list[SampleId]] = {}
+
+        def jobs() -> Iterator[TimingJob]:
+            for sample in samples:
+                if self._time_is_up():
+                    return
+                shard_set = self._plan.shard_set(sample)
+                queues.setdefault(shard_set, []).append(sample)
+                yield TimingJob(shard_set, self._plan.steps.warmups, iterations_of(shard_set, self._plan.steps))
+
+        # A GPU must not wait for this process, so its worker has a job in advance. A core shares its caches and its memory
+        # with others: this process had better be still while a CPU worker measures.
+        for job, outcome in self._pool.run(jobs(), ahead=1 if self._plan.device == "cuda" else 0):
+            sample = queues[job.shard_set].pop(0)
+            digest = self._plan.set_digest(job.shard_set)
+            if isinstance(outcome, str):
+                self._append(Measurement(str(sample), digest, reason=outcome))
+            elif outcome.notes:  # nobody reads the notes of a sample that a model is trained on
+                self._append(Measurement(str(sample), digest, reason="; ".join(outcome.notes)))
+            else:
+                self._append(_measurement(sample, digest, outcome.times[:, :1], outcome.times[:, 1:]))
+
+    def _measure_exchanges(self, samples: Sequence[SampleId], devices: int) -> None:
+        if not samples or self._time_is_up():
+            return
+        if isinstance(self._pool, ModelledGpu):
+            group: CollectiveGroup | ModelledGpu = self._pool
+        else:
+            group = CollectiveGroup(devices, self._plan.device, TIMEOUT_S)
+        try:
+            self._while_quiet(samples, lambda batch: self._measure_with(group, batch))
+        finally:
+            group.close()
+
+    def _measure_with(self, group: CollectiveGroup | ModelledGpu, samples: Sequence[SampleId]) -> None:
+        for sample in samples:
+            if self._time_is_up():
+                return
+            exchange = self._plan.exchange(sample)
+            try:
+                forward = _time_exchange(group, exchange.exchange(backward=False))
+                backward = _time_exchange(group, exchange.exchange(backward=True))
+            except MeasurementError as error:
+                self._append(Measurement(str(sample), exchange.digest, reason=str(error)))
+            else:
+                self._append(_measurement(sample, exchange.digest, forward, backward))
+
+    def _append(self, measurement: Measurement) -> None:
+        """Keep a measurement that was just made, with a watch after the next reference."""
+        if self._watch is None:
+            self._keep(measurement)
+        else:
+            self._pending.append(measurement)
+
+    def _keep(self, measurement: Measurement) -> None:
+        """Append a measurement to the log; the time since the one before is its own."""
+        self._log.append(measurement)
+        kind = measurement.sample.kind
+        now = time.monotonic()
+        self.measured[kind] += 1
+        self.minutes[kind] += (now - self._last) / 60
+        self._last = now
+        self._bar.remark(kind)
+        self._bar.update()
+
+
+def iterations_of(shard_set: ShardSet, steps: StepCounts = STEPS) -> int:
+    """Return how many timed steps a shard set gets."""
+    values = shard_set.batch_size * sum(ids_per_sample(shard) * shard.width for shard in shard_set.shards)
+    return steps.small_iterations if values < steps.small_values else steps.iterations
+
+
+def _time_exchange(group: CollectiveGroup | ModelledGpu, exchange: AllToAll) -> Floats:
+    """Return times in ms, shape (iterations, D); fewer iterations where large offsets are slept through."""
+    fitting = int(ROUND_MS / max(1.0, *exchange.offsets_ms))
+    return group.time(exchange, STEPS.comm_warmups, min(STEPS.comm_iterations, fitting))
+
+
+def _measurement(sample: SampleId, digest: str, forward: Floats, backward: Floats) -> Measurement:
+    times = [tuple(tuple(step) for step in np.round(t, _DIGITS).tolist()) for t in (forward, backward)]
+    return Measurement(str(sample), digest, times[0], times[1])

@@ -56,10 +56,10 @@ COMMANDS = {
     "leaderboard": CommandEntry("records", "leaderboard", "ranked tables from stored records"),
     "plot": CommandEntry("records", "plot", "performance profiles, cost against time, and groups of tasks, for papers"),
     "check-solver": CommandEntry("checks", "check_solver", "whether a solver keeps the rules of the interface"),
-    "collect": CommandEntry("simulator", "collect", "measured shard sets and exchanges to train simulators on"),
+    "collect": CommandEntry("training", "collect", "measured shard sets and exchanges to train simulators on"),
     "pool check": CommandEntry("checks", "pool_check", "a synthetic pool against the published statistics"),
-    "pretrain": CommandEntry("simulator", "pretrain", "train the simulator on measured samples"),
-    "fit": CommandEntry("fit", "fit", "train a learned solver on tasks like those of a suite"),
+    "pretrain": CommandEntry("training", "pretrain", "train the simulator on measured samples"),
+    "fit": CommandEntry("training", "fit", "train a learned solver on tasks like those of a suite"),
     "doctor": CommandEntry("checks", "doctor", "what this machine can measure, versions, missing extras"),
 }  # fmt: skip
 

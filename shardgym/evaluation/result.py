@@ -71,8 +71,8 @@ class Result(Record):
         made_from: the name that `solver` is a label for; None when it is the name.
         solver_settings: keyword arguments it was made with.
         resolved_settings: all arguments of its class, defaults too; None in older records.
-        source_digest: of the files that its class is written in, see `source.py`, "2:" first; without that, as in older
-            records, SHA-256 of the file of its class. "" where there is none.
+        source_digest: of the files that its class is written in, see `solver_spec.py`, "2:" first; without that, as in
+            older records, SHA-256 of the file of its class. "" where there is none.
         weights_digest: SHA-256 of the weights that a learned solver solved with; "" for others, and in older records.
         training_time_s: seconds that these weights took to train; no part of `solve_time_s`. None where not known.
         seed: given to the solver.

@@ -16,8 +16,7 @@ from shardgym.arguments import describe
 from shardgym.costs.base import CostModel
 from shardgym.errors import NO_PLAN, InfeasiblePlanError, InputError, one_line
 from shardgym.evaluation.result import Status
-from shardgym.evaluation.solver_spec import SolverSpec, resolved_settings
-from shardgym.evaluation.source import RULE, file_digest, source_digest
+from shardgym.evaluation.solver_spec import RULE, SolverSpec, file_digest, resolved_settings, source_digest
 from shardgym.plan import ShardingPlan
 from shardgym.provenance import utc_now
 from shardgym.solver import Solver, call_solver, check_ready, warm_up
@@ -60,7 +59,7 @@ class SolverFacts:
 
     Attributes:
         settings: all arguments that its class was called with, defaults too.
-        source_digest: of the files that it is written in, see `source.py`; "" where there are none.
+        source_digest: of the files that it is written in, see `solver_spec.py`; "" where there are none.
         file_digest: SHA-256 of the file that its class is defined in: the source digest of older records.
     """
 

@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from shardgym.evaluation.source import RULE, source_digest, source_files
+from shardgym.evaluation.solver_spec import RULE, source_digest, source_files
 from shardgym.registry import find_class
 from shardgym.solver import GROUP
 

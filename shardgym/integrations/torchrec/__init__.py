@@ -14,12 +14,17 @@ except ModuleNotFoundError as error:
     raise MissingDependencyError(_module, "torchrec", _purpose) from None
 
 from shardgym.integrations.torchrec.access import read_log
-from shardgym.integrations.torchrec.devices import Reserve, topology_from_torchrec
 from shardgym.integrations.torchrec.model_tables import model_from_task
 from shardgym.integrations.torchrec.plan_file import load, save
 from shardgym.integrations.torchrec.planner import ShardGymPlanner
 from shardgym.integrations.torchrec.sharding_plan import from_torchrec, to_torchrec
-from shardgym.integrations.torchrec.tasks import ImportedTask, import_model, task_from_model
+from shardgym.integrations.torchrec.tasks import (
+    ImportedTask,
+    Reserve,
+    import_model,
+    task_from_model,
+    topology_from_torchrec,
+)
 
 __all__ = [
     "ImportedTask",

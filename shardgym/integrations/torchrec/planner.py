@@ -22,9 +22,8 @@ from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.gpu.cards import CARDS
 from shardgym.errors import InputError, ShardGymError, error_text
 from shardgym.ids import Bags
-from shardgym.integrations.torchrec.devices import Reserve, topology_from_torchrec
 from shardgym.integrations.torchrec.sharding_plan import DeviceType, to_torchrec
-from shardgym.integrations.torchrec.tasks import SharedTables, task_from_model
+from shardgym.integrations.torchrec.tasks import Reserve, SharedTables, task_from_model, topology_from_torchrec
 from shardgym.plan import ShardingPlan
 from shardgym.solver import Solver, call_solver, make_solver
 from shardgym.task import Optimizer, ShardingTask

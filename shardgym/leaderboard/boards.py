@@ -258,14 +258,3 @@ class SolverResults:
     def failing_ms(self) -> Floats:
         """Costs with infinity for failures and NaN where there is no record, shape (S, T)."""
         return np.where(self.failed, np.inf, self.seed_ms)
-
-    def counted_ms(self, failure_ms: Floats) -> Floats:
-        """Return costs with those of failures put in, NaN where there is no record.
-
-        Args:
-            failure_ms: what a failure counts by task, shape (T,).
-
-        Returns:
-            Shape (S, T).
-        """
-        return np.where(self.failed, failure_ms, self.seed_ms)

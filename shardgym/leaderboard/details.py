@@ -11,7 +11,7 @@ import numpy as np
 
 from shardgym.arrays import Bools, Floats
 from shardgym.costs.base import CostModel
-from shardgym.leaderboard.boards import Board
+from shardgym.leaderboard.boards import LEAST_MS, Board
 from shardgym.leaderboard.ranking import Ranking
 from shardgym.leaderboard.statistics import (
     Interval,
@@ -167,19 +167,19 @@ def second_opinion(ranking: Ranking, model: CostModel) -> SecondOpinion | None:
     """
     if not ranking.rows:
         return None
-    of_task = defaultdict(list)
+    solved = defaultdict(list)
     for result in ranking.board.results:
         if result.status == "ok" and result.plan is not None:
-            of_task[result.task_index].append(result)
+            solved[result.task_index].append((result.solver, result.plan))
     logs: dict[str, dict[int, float]] = {row.solver: {} for row in ranking.rows}
-    for index, results in of_task.items():
+    for index, plans in solved.items():
         task = ranking.board.task(index)
         if task is None:
             continue
-        costs = model.evaluate(task, [result.plan for result in results if result.plan is not None])
         own = defaultdict(list)
-        for result, cost in zip(results, costs, strict=True):
-            own[result.solver].append(math.log(max(cost.total_ms, 1e-9)) if cost.feasible else math.nan)
+        costs = model.evaluate(task, [plan for _, plan in plans])
+        for (solver, _), cost in zip(plans, costs, strict=True):
+            own[solver].append(math.log(max(cost.total_ms, LEAST_MS)) if cost.feasible else math.nan)
         for solver, values in own.items():
             if not math.isnan(sum(values)):
                 logs[solver][index] = sum(values) / len(values)

@@ -16,7 +16,7 @@ from shardgym.costs.base import UNFAMILIAR, PlanCost
 from shardgym.costs.simulator.model_card import shipped_agreement
 from shardgym.costs.simulator.weights import shipped_name
 from shardgym.evaluation.result import Result
-from shardgym.leaderboard.boards import Board, ResultFile
+from shardgym.leaderboard.boards import Board
 from shardgym.leaderboard.ranking import Ranking
 from shardgym.leaderboard.reference import BASE, WORST_FACTOR
 from shardgym.leaderboard.statistics import MIN_TASKS
@@ -46,10 +46,10 @@ def footer(ranking: Ranking, link: str = PAGE, escape: Callable[[str], str] = st
     seeds = sorted({own for own in board.seeds.values() if own})
     shown_seeds = _format_seeds(seeds[0]) if len(seeds) == 1 else "seeds of their own" if seeds else "no seed"
     base = f"relative to {BASE}" if ranking.has_base else f"{BASE}, the base, has no cost here"
-    lines = [f"Judge: {key.judge} {key.judge_version}{on}. Oracle: {oracles}. Solvers ran with {shown_seeds}; {base}."]
-    lines.append(" ".join(_failure_rules(ranking)))
+    judge = f"Judge: {key.judge} {key.judge_version}{on}. Oracle: {oracles}. Solvers ran with {shown_seeds}; {base}."
     where = f"Columns, ranks and intervals: {link}; more notes: shardgym leaderboard --details."
-    return [*map(escape, lines), " ".join([*map(escape, cautions(board)), where])]
+    failures = " ".join(_failure_rules(ranking))
+    return [escape(judge), escape(failures), " ".join([*map(escape, cautions(board)), where])]
 
 
 def _failure_rules(ranking: Ranking) -> list[str]:
@@ -73,11 +73,11 @@ def _failure_rules(ranking: Ranking) -> list[str]:
 
 def cautions(board: Board) -> list[str]:
     """Return what a reader must know before comparing any two figures; mostly nothing."""
-    clash = []
+    found = _own_measure_notes(board)
     if board.clash is not None:
-        clash = [f"The records of {board.place} alone, in no table with others of the same kind: {board.clash}."]
+        found.append(f"The records of {board.place} alone, in no table with others of the same kind: {board.clash}.")
     others = [*_seed_notes(board), *_solver_notes(board), *_measurement_notes(board)]
-    return [*_own_measure_notes(board), *clash, *(note for note in others if note.startswith("WARNING"))]
+    return found + [note for note in others if note.startswith("WARNING")]
 
 
 def notes(ranking: Ranking) -> list[str]:
@@ -98,9 +98,16 @@ def _own_measure_notes(board: Board) -> list[str]:
     Nobody is, by a judge that measures. Judge and oracle of a run are made by the same code, so with the same name and
     settings they have the same version.
     """
-    own = [solver for file in board.files if _is_own_measure(file) for solver in _scored_by_oracle(file)]
-    # Records alone leave it open; but a run refuses a simulator that is judge and oracle at once.
-    maybe = [solver for file in board.files if _may_be_own_measure(file) for solver in _scored_by_oracle(file)]
+    own: list[str] = []
+    maybe: list[str] = []
+    for file in board.files:
+        by_oracle = [r.solver for r in file.results if r.oracle == r.judge and r.cost is not None and _is_exact(r.cost)]
+        info = file.info
+        if info is None:
+            # Records alone leave it open; but a run refuses a simulator that is judge and oracle at once.
+            maybe += by_oracle if file.key.judge != SIMULATOR else []
+        elif info.oracle == info.judge and canonical_json(info.oracle_settings) == canonical_json(info.judge_settings):
+            own += by_oracle
     consequence = "solvers that query it are marked by their own measure"
     notes = []
     if own:
@@ -113,32 +120,10 @@ def _own_measure_notes(board: Board) -> list[str]:
     return notes
 
 
-def _is_own_measure(file: ResultFile) -> bool:
-    info = file.info
-    return (
-        info is not None
-        and info.oracle == info.judge
-        and canonical_json(info.oracle_settings) == canonical_json(info.judge_settings)
-    )
-
-
-def _may_be_own_measure(file: ResultFile) -> bool:
-    same_name = any(result.oracle == result.judge for result in file.results)
-    return file.info is None and same_name and file.key.judge != SIMULATOR
-
-
-def _scored_by_oracle(file: ResultFile) -> list[str]:
-    """Return the solvers whose plans got a deterministic cost by a judge that has the oracle's name."""
-    solvers = []
-    for result in file.results:
-        cost = result.cost
-        if result.oracle == result.judge and cost is not None and cost.feasible and not _is_measured(cost):
-            solvers.append(result.solver)
-    return list(dict.fromkeys(solvers))
-
-
-def _is_measured(cost: PlanCost) -> bool:
-    return "measured" in (cost.compute, cost.communication) or bool(cost.noise) or bool(cost.session)
+def _is_exact(cost: PlanCost) -> bool:
+    """Say whether a plan got a deterministic cost."""
+    is_measured = "measured" in (cost.compute, cost.communication) or bool(cost.noise) or bool(cost.session)
+    return cost.feasible and not is_measured
 
 
 def _of_solvers(solvers: list[str], board: Board) -> str:
@@ -149,9 +134,9 @@ def _of_solvers(solvers: list[str], board: Board) -> str:
 
 def _seed_notes(board: Board) -> list[str]:
     """Say with which seeds the plans were made, so that a picked seed is visible."""
-    used: dict[str, set[int]] = {}
+    used: dict[str, set[int]] = defaultdict(set)
     for result in board.results:
-        used.setdefault(result.solver, set()).add(result.seed)
+        used[result.solver].add(result.seed)
     seeds = {solver: tuple(sorted(used[solver])) for solver in board.solvers if solver in used}
     if not seeds:
         return []
@@ -165,10 +150,7 @@ def _seed_notes(board: Board) -> list[str]:
         first_ones = all(own == tuple(range(len(own))) for own in seeds.values())
         start = "Solvers" if first_ones else "WARNING: solvers"
         notes = [f"{start} ran with different seeds: {_group_by_seeds(seeds)}.{mean}"]
-    lacking = {
-        solver: tuple(seed for seed in requested if seed not in used.get(solver, ()))
-        for solver, requested in board.seeds.items()
-    }
+    lacking = {solver: tuple(s for s in asked if s not in used[solver]) for solver, asked in board.seeds.items()}
     if any(lacking[solver] for solver in seeds):
         missing = _group_by_seeds({solver: own for solver, own in lacking.items() if own})
         notes.append(f"Asked for and without any record: {missing}.")
@@ -177,9 +159,9 @@ def _seed_notes(board: Board) -> list[str]:
 
 def _group_by_seeds(seeds_of: Mapping[str, tuple[int, ...]]) -> str:
     """Return e.g. "seed 0 for random, dim_greedy; seeds 0, 1 for ppo"."""
-    groups: dict[tuple[int, ...], list[str]] = {}
+    groups: dict[tuple[int, ...], list[str]] = defaultdict(list)
     for solver, seeds in seeds_of.items():
-        groups.setdefault(seeds, []).append(solver)
+        groups[seeds].append(solver)
     return "; ".join(f"{_format_seeds(seeds)} for {', '.join(solvers)}" for seeds, solvers in groups.items())
 
 

@@ -116,7 +116,7 @@ def rank(board: Board) -> Ranking:
     everyone = SolverResults.of_board(board)
     references = References(board)
     failures = FailureCosts.of(board, everyone, references)
-    counted = {own.solver: own.counted_ms(failures.ms) for own in everyone}
+    counted = {own.solver: np.where(own.failed, failures.ms, own.seed_ms) for own in everyone}
     kept = np.ones(len(board.tasks), dtype=bool)
     for own in everyone:
         kept &= ~own.failed.any(axis=0) | np.isfinite(failures.ms)
@@ -134,10 +134,10 @@ def rank(board: Board) -> Ranking:
     if complete and kept.sum() >= MIN_TASKS:
         bootstrap = Bootstrap.of({own.solver: logs[own.solver] for own in order if own.solver in complete}, base_logs)
     bounds = task_bounds(board)
-    compared = Compared(logs, base_logs, leader, bootstrap, None if bounds is None else np.log(bounds.total_ms[kept]))
+    bound_logs = None if bounds is None else np.log(bounds.total_ms[kept])
     return Ranking(
         board=board,
-        rows=tuple(compared.row(own) for own in order),
+        rows=tuple(_row(own, logs, base_logs, leader, bootstrap, bound_logs) for own in order),
         results=tuple(order),
         counted_ms=tuple(counted[own.solver] for own in order),
         base_ms=base_ms,
@@ -187,62 +187,56 @@ class Bootstrap:
         return Interval(math.exp(low), math.exp(high))
 
 
-@dataclass(frozen=True)
-class Compared:
-    """What rows are made from, T being the tasks that means are taken over.
+def _row(
+    results: SolverResults, all_logs: dict[str, Floats], base_logs: Floats, leader: str | None,
+    bootstrap: Bootstrap | None, bound_logs: Floats | None,
+) -> Row:  # fmt: skip
+    """Return the figures of one solver, T being the tasks that means are taken over.
 
-    Attributes:
-        logs: logarithms of costs by solver, NaN where there is no record, each of shape (seeds, T).
+    Args:
+        results: of the solver.
+        all_logs: logarithms of costs by solver, NaN where there is no record, each of shape (seeds, T).
         base_logs: of the base, NaN where unknown, shape (T,).
         leader: the complete solver with the lowest mean; None where none is complete.
         bootstrap: None where there are too few tasks.
         bound_logs: of the lower bounds, shape (T,); None where the judge has none.
     """
-
-    logs: dict[str, Floats]
-    base_logs: Floats
-    leader: str | None
-    bootstrap: Bootstrap | None
-    bound_logs: Floats | None
-
-    def row(self, results: SolverResults) -> Row:
-        """Return the figures of one solver."""
-        solver = results.solver
-        logs = self.logs[solver]
-        own = _over_seeds(logs)
-        gap = math.nan if self.leader is None else math.expm1(_mean(own - _over_seeds(self.logs[self.leader])))
-        number = rank_interval = relative_interval = gap_interval = None
-        tied = False
-        if self.bootstrap is not None:
-            number = self.bootstrap.ranks.get(solver)
-            tied = list(self.bootstrap.ranks.values()).count(number or 0) > 1
-            rank_interval = self.bootstrap.rank_intervals.get(solver)
-            relative_interval = self.bootstrap.ratio_interval(solver, BASE)
-            of_leader = self.bootstrap.ratio_interval(solver, self.leader)
-            gap_interval = of_leader and Interval(of_leader.low - 1, of_leader.high - 1)
-        records = results.records
-        failures = Counter[str](record.status for record in records if record.status != "ok")
-        cpu_times = [record.cpu_time_s for record in records if record.cpu_time_s is not None]
-        return Row(
-            solver=solver,
-            rank=number,
-            tied=tied,
-            rank_interval=rank_interval,
-            tasks=int(np.isfinite(own).sum()),
-            relative=math.exp(_mean(own - self.base_logs)),
-            relative_interval=relative_interval,
-            gap=gap,
-            gap_interval=gap_interval,
-            mean_ms=_mean(np.exp(own)),
-            failures=dict(failures),
-            success=1 - failures.total() / len(records) if records else math.nan,
-            completeness=len(records) / results.seed_ms.size if results.seed_ms.size else math.nan,
-            num_seeds=len(logs),
-            seed_spread=float(np.std(logs.mean(axis=1), ddof=1)) if len(logs) > 1 and logs.size else math.nan,
-            median_s=statistics.median(record.solve_time_s for record in records) if records else math.nan,
-            median_cpu_s=statistics.median(cpu_times) if 0 < len(cpu_times) == len(records) else math.nan,
-            bound_gap=math.nan if self.bound_logs is None else math.expm1(_mean(own - self.bound_logs)),
-        )
+    solver = results.solver
+    logs = all_logs[solver]
+    own = _over_seeds(logs)
+    gap = math.nan if leader is None else math.expm1(_mean(own - _over_seeds(all_logs[leader])))
+    number = rank_interval = relative_interval = gap_interval = None
+    tied = False
+    if bootstrap is not None:
+        number = bootstrap.ranks.get(solver)
+        tied = list(bootstrap.ranks.values()).count(number or 0) > 1
+        rank_interval = bootstrap.rank_intervals.get(solver)
+        relative_interval = bootstrap.ratio_interval(solver, BASE)
+        of_leader = bootstrap.ratio_interval(solver, leader)
+        gap_interval = of_leader and Interval(of_leader.low - 1, of_leader.high - 1)
+    records = results.records
+    failures = Counter[str](record.status for record in records if record.status != "ok")
+    cpu_times = [record.cpu_time_s for record in records if record.cpu_time_s is not None]
+    return Row(
+        solver=solver,
+        rank=number,
+        tied=tied,
+        rank_interval=rank_interval,
+        tasks=int(np.isfinite(own).sum()),
+        relative=math.exp(_mean(own - base_logs)),
+        relative_interval=relative_interval,
+        gap=gap,
+        gap_interval=gap_interval,
+        mean_ms=_mean(np.exp(own)),
+        failures=dict(failures),
+        success=1 - failures.total() / len(records) if records else math.nan,
+        completeness=len(records) / results.seed_ms.size if results.seed_ms.size else math.nan,
+        num_seeds=len(logs),
+        seed_spread=float(np.std(logs.mean(axis=1), ddof=1)) if len(logs) > 1 and logs.size else math.nan,
+        median_s=statistics.median(record.solve_time_s for record in records) if records else math.nan,
+        median_cpu_s=statistics.median(cpu_times) if 0 < len(cpu_times) == len(records) else math.nan,
+        bound_gap=math.nan if bound_logs is None else math.expm1(_mean(own - bound_logs)),
+    )
 
 
 def _over_seeds(logs: Floats) -> Floats:

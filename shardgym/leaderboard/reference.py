@@ -93,7 +93,18 @@ class References:
 
     @functools.cached_property  # weights are loaded only where a cost is missing
     def _judge(self) -> CostModel | None:
-        return _judge_again(self._board)
+        """The judge of the board if it is the package's, gives the same costs anywhere, and has the same version."""
+        key = self._board.key
+        settings = json.loads(key.judge_settings)
+        if key.judge not in _REPEATABLE or not settings.keys() <= _REPEATABLE[key.judge]:
+            return None
+        if not all(isinstance(value, str) for value in settings.values()):
+            return None
+        try:
+            judge = make_cost(key.judge, **settings)
+        except InputError:  # e.g. hardware that no weights ship for, or a solver asks while judges are closed
+            return None
+        return judge if judge.version == key.judge_version and judge.hardware == key.hardware else None
 
     def fallback_ms(self, indices: Iterable[int]) -> dict[int, float]:
         """Return what `first_fit` costs by task; a task that is not at hand, or has no such plan, is left out."""
@@ -124,21 +135,6 @@ class References:
                 if cost.feasible:
                     costs[index] = cost.total_ms
         return costs
-
-
-def _judge_again(board: Board) -> CostModel | None:
-    """Return the judge of a board if it is the package's, gives the same costs anywhere, and has the same version."""
-    key = board.key
-    settings = json.loads(key.judge_settings)
-    if key.judge not in _REPEATABLE or not settings.keys() <= _REPEATABLE[key.judge]:
-        return None
-    if not all(isinstance(value, str) for value in settings.values()):
-        return None
-    try:
-        judge = make_cost(key.judge, **settings)
-    except InputError:  # e.g. hardware that no weights ship for, or a solver asks while judges are closed
-        return None
-    return judge if judge.version == key.judge_version and judge.hardware == key.hardware else None
 
 
 @dataclass(frozen=True)

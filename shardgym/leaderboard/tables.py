@@ -67,15 +67,21 @@ def render(
     """
     if style not in FORMATS:
         raise UnknownNameError("format", style, FORMATS)
+    escape = ESCAPES[style]
+    heading, bullet = ("## ", "- ") if style == "md" else ("", "")
     parts = []
     for ranking in rankings:
-        bullet = "- " if style == "md" else ""
-        escape = ESCAPES[style]
         opinion = None if also is None else second_opinion(ranking, also)
-        remarks = [*footer(ranking, link, escape), *([] if opinion is None else [escape(_remark(opinion))])]
+        remarks = footer(ranking, link, escape)
+        if opinion is not None:
+            text = (
+                f"by {opinion.cost}: what that cost, on {opinion.hardware}, says of the same plans, relative to those "
+                f"of {opinion.reference}. It ranks nothing."
+            )
+            remarks.append(escape(text))
+        table = _table(columns(ranking, opinion), style) if ranking.rows else "no solver"
         lines = "\n".join(bullet + line for line in remarks)
-        heading = "## " if style == "md" else ""
-        parts.append(f"{heading}{escape(title(ranking))}\n\n{_main_table(ranking, style, opinion)}\n\n{lines}")
+        parts.append(f"{heading}{escape(title(ranking))}\n\n{table}\n\n{lines}")
         if details:
             parts.append(render_details(ranking, style))
     return "\n\n".join(parts)
@@ -98,14 +104,14 @@ def columns(ranking: Ranking, opinion: SecondOpinion | None = None) -> list[Colu
     several = any(row.num_seeds > 1 for row in rows)
     found = [
         Column("rank", ["-" if row.rank is None else f"{row.rank}{'=' if row.tied else ''}" for row in rows]),
-        Column("95 % ranks", [_places(row.rank_interval) for row in rows], optional=True),
+        Column("95 % ranks", [_ends(row.rank_interval, 0, "-") for row in rows], optional=True),
         Column("solver", [row.solver for row in rows]),
         Column("vs greedy", [_figure(row.relative, f"{row.relative:.3f}") for row in rows]),
-        Column("95 % interval", [_ratios(row.relative_interval) for row in rows], optional=True),
+        Column("95 % interval", [_ends(row.relative_interval, 3, " .. ") for row in rows], optional=True),
         Column("gap", [_gap(row.gap) for row in rows]),
         Column("failed", [str(sum(row.failures.values())) for row in rows]),
         Column("seeds", [_seeds(row) if several else "-" for row in rows], optional=True),
-        Column("mean ms", [_figure(row.mean_ms, _milliseconds(row.mean_ms)) for row in rows]),
+        Column("mean ms", [_figure(row.mean_ms, f"{row.mean_ms:.{2 if row.mean_ms >= 10 else 4}f}") for row in rows]),
         Column("time/plan", [_figure(row.median_s, _duration(row.median_s)) for row in rows]),
         Column("cpu/plan", [_figure(row.median_cpu_s, _duration(row.median_cpu_s)) for row in rows], optional=True),
         Column("complete", [_completeness(row) for row in rows], optional=True),
@@ -115,19 +121,6 @@ def columns(ranking: Ranking, opinion: SecondOpinion | None = None) -> list[Colu
         ratios = [opinion.ratios[row.solver] for row in rows]
         found.append(Column(f"by {opinion.cost}", [_figure(ratio, f"{ratio:.3f}") for ratio in ratios]))
     return [column for column in found if not column.optional or set(column.cells) != {"-"}]
-
-
-def _remark(opinion: SecondOpinion) -> str:
-    return (
-        f"by {opinion.cost}: what that cost, on {opinion.hardware}, says of the same plans, relative to those of "
-        f"{opinion.reference}. It ranks nothing."
-    )
-
-
-def _main_table(ranking: Ranking, style: str, opinion: SecondOpinion | None) -> str:
-    if not ranking.rows:
-        return "no solver"
-    return _table(columns(ranking, opinion), style)
 
 
 def _table(shown: Sequence[Column], style: str) -> str:
@@ -169,6 +162,7 @@ def to_dict(ranking: Ranking, also: CostModel | None = None) -> dict[str, Any]:
     """Return a ranking JSON-ready; figures that do not exist are None. For `also`, see `render`."""
     key = ranking.board.key
     details = Details.of(ranking)
+    opinion = None if also is None else second_opinion(ranking, also)
     return {
         "suite": key.suite,
         "judge": key.judge,
@@ -189,12 +183,8 @@ def to_dict(ranking: Ranking, also: CostModel | None = None) -> dict[str, Any]:
         },
         "footer": footer(ranking),
         "notes": notes(ranking),
-        "also": None if also is None else _opinion_dict(second_opinion(ranking, also)),
+        "also": None if opinion is None else _json_ready(vars(opinion)),
     }
-
-
-def _opinion_dict(opinion: SecondOpinion | None) -> dict[str, Any] | None:
-    return None if opinion is None else _json_ready(vars(opinion))
 
 
 def _json_ready(value: Any) -> Any:
@@ -214,10 +204,6 @@ def _gap(value: float) -> str:
     return _figure(value, f"{100 * value:+.1f} %")
 
 
-def _milliseconds(value: float) -> str:
-    return f"{value:.2f}" if value >= 10 else f"{value:.4f}"
-
-
 def _duration(seconds: float) -> str:
     return f"{1000 * seconds:.2g} ms" if seconds < 0.0995 else f"{seconds:.2f} s"
 
@@ -231,12 +217,8 @@ def _percentage(details: Details, i: int, j: int) -> str:
     return f"{100 * details.improvement[i, j]:.0f}{ends}"
 
 
-def _places(interval: Interval | None) -> str:
-    return "-" if interval is None else f"{interval.low:.0f}-{interval.high:.0f}"
-
-
-def _ratios(interval: Interval | None) -> str:
-    return "-" if interval is None else f"{interval.low:.3f} .. {interval.high:.3f}"
+def _ends(interval: Interval | None, digits: int, joint: str) -> str:
+    return "-" if interval is None else f"{interval.low:.{digits}f}{joint}{interval.high:.{digits}f}"
 
 
 def _seeds(row: Row) -> str:

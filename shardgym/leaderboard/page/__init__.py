@@ -77,10 +77,11 @@ def board_data(ranking: Ranking) -> dict[str, Any]:
     costs = [ranking.rows[n].relative if ranking.has_base else 1 + ranking.rows[n].gap for n in complete]
     times = [ranking.rows[n].median_s for n in complete]
     front = pareto_front(np.array(times), np.array(costs))
-    profile: Floats = np.zeros((0, FACTORS.size))
-    if complete:
-        profile = performance_profile([ranking.results[n].failing_ms for n in complete], FACTORS)
-    reference_ms = ranking.base_ms if ranking.has_base else _best_ms(ranking)
+    profile = performance_profile([ranking.results[n].failing_ms for n in complete], FACTORS) if complete else []
+    reference_ms = ranking.base_ms
+    if not ranking.has_base:  # then it is the best plan of each task
+        known = [np.where(np.isfinite(own), own, np.inf) for own in ranking.counted_ms]
+        reference_ms = np.concatenate(known).min(axis=0)
     tasks = {index: board.task(index) for index in board.tasks}
     return {
         "title": title(ranking),
@@ -97,7 +98,7 @@ def board_data(ranking: Ranking) -> dict[str, Any]:
                 "interval": _ends(ranking.rows[n].relative_interval if ranking.has_base else None),
                 "seconds": _rounded(seconds),
                 "front": bool(front[number]),
-                "ratios": _numbers(_over_seeds(ranking.counted_ms[n]) / reference_ms),
+                "ratios": _numbers(np.exp(np.log(ranking.counted_ms[n]).mean(axis=0)) / reference_ms),
                 "profile": _numbers(profile[number]),
             }
             for number, (n, cost, seconds) in enumerate(zip(complete, costs, times, strict=True))
@@ -128,18 +129,6 @@ def board_data(ranking: Ranking) -> dict[str, Any]:
     }
 
 
-def _best_ms(ranking: Ranking) -> Floats:
-    """Return the cost of the best plan by task, shape (T,)."""
-    costs = np.concatenate([np.where(np.isfinite(own), own, np.inf) for own in ranking.counted_ms])
-    best: Floats = costs.min(axis=0)
-    return best
-
-
-def _over_seeds(costs: Floats) -> Floats:
-    means: Floats = np.exp(np.log(costs).mean(axis=0))
-    return means
-
-
 def _task_data(index: int, task: ShardingTask | None) -> dict[str, Any]:
     """Return a task's tables and memory; its number alone where it is not at hand."""
     if task is None:
@@ -152,10 +141,9 @@ def _task_data(index: int, task: ShardingTask | None) -> dict[str, Any]:
     }
 
 
-def _plans(results: Iterable[Result], tasks: dict[int, ShardingTask | None]) -> dict[str, dict[int, Any]]:
+def _plans(results: Sequence[Result], tasks: dict[int, ShardingTask | None]) -> dict[str, dict[int, Any]]:
     """Return plans by solver and task: times of devices, their bytes, and shards; of a failure the reason."""
     first_seed: dict[str, int] = {}
-    results = list(results)
     for result in results:
         first_seed[result.solver] = min(result.seed, first_seed.get(result.solver, result.seed))
     plans: dict[str, dict[int, Any]] = {}
@@ -167,7 +155,7 @@ def _plans(results: Iterable[Result], tasks: dict[int, ShardingTask | None]) -> 
         if result.status != "ok" or result.plan is None or result.cost is None:
             found: dict[str, Any] = {"failed": result.reason or result.status}
         else:
-            found = {"total": _rounded(result.cost.total_ms), "devices": _matrix(result.cost.per_device)}
+            found = {"total": _rounded(result.cost.total_ms), "devices": [_numbers(row) for row in result.cost.per_device]}
             if task is not None:
                 found["bytes"] = result.plan.bytes_per_device(task)
                 found["shards"] = _shards(task, result.plan, prices[result.task_index])
@@ -200,10 +188,6 @@ def _rounded(value: float) -> float | None:
 
 def _numbers(values: Iterable[float]) -> list[float | None]:
     return [_rounded(float(value)) for value in values]
-
-
-def _matrix(values: Floats) -> list[list[float | None]]:
-    return [_numbers(row) for row in values]
 
 
 def _ends(interval: Interval | None) -> list[float | None] | None:

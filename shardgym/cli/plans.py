@@ -27,11 +27,12 @@ from shardgym.cli.common import (
 )
 from shardgym.cli.plan_files import plan_to_csv, read_plan
 from shardgym.costs.base import PlanCost
+from shardgym.costs.links import pooled_widths
 from shardgym.errors import InputError
 from shardgym.files import write_whole
 from shardgym.plan import plan_problems
 from shardgym.rendering import render_diff, render_plan, render_shards
-from shardgym.rendering.bottleneck import device_columns, device_loads, find_bottleneck
+from shardgym.rendering.bottleneck import device_loads, find_bottleneck
 from shardgym.rendering.plan_diff import MAX_LISTED, table_changes
 from shardgym.rendering.table_costs import render_table_costs, table_costs
 
@@ -199,7 +200,7 @@ def show(
         if list_shards:
             print(f"{render_shards(task, plan)}\n")
         if cost is not None and tables is not None:
-            held_up_by = find_bottleneck(cost, device_columns(task, plan)).device
+            held_up_by = find_bottleneck(cost, pooled_widths(task, plan)).device
             print(f"{render_table_costs(tables, cost, held_up_by, width=terminal_width())}\n")
         print(render_plan(task, plan, cost, width=terminal_width(), ascii_only=is_ascii_only()))
         print_notes([] if cost is None else [("", cost)])

@@ -199,21 +199,16 @@ def _error_table(errors: dict[str, dict[str, float | None]]) -> str:
 def _training_bars(*, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
     """Show a bar per thing that is trained, in terminals; yields advance(name, done, total)."""
     bars: dict[str, Any] = {}
+    with contextlib.ExitStack() as stack:
 
-    def advance(name: str, done: int, total: int) -> None:
-        if name not in bars:
-            close()
-            bars[name] = tqdm(total=total, desc=name, unit="epoch", disable=None if shown else True)
-        bars[name].update(done - bars[name].n)
+        def advance(name: str, done: int, total: int) -> None:
+            if name not in bars:
+                stack.close()
+                bar = tqdm(total=total, desc=name, unit="epoch", disable=None if shown else True)
+                bars[name] = stack.enter_context(bar)
+            bars[name].update(done - bars[name].n)
 
-    def close() -> None:
-        for bar in bars.values():
-            bar.close()
-
-    try:
         yield advance
-    finally:
-        close()
 
 
 @click.command("fit", cls=Command)

@@ -22,6 +22,7 @@ from shardgym.errors import InputError
 from shardgym.files import append_flushed, drop_torn_line, read_lines, write_whole
 from shardgym.records import CONFIG, Digest, Name, Record
 from shardgym.table import REUSE_BINS
+from shardgym.task import ELEMENT_BYTES
 
 INFO = "collection.json"
 LOG = "measurements.jsonl"
@@ -153,6 +154,14 @@ def rows_of(log: MeasurementLog, plan: CollectionPlan, kind: str) -> Rows:
         InputError: a measurement is of something else than the plan has under its name.
     """
     chosen = sorted((m for m in log.done.values() if m.sample.kind == kind), key=lambda m: m.sample)
+    for measurement in chosen:
+        expected = plan.digest(measurement.sample)
+        if measurement.content != expected:
+            raise InputError(
+                f"sample {measurement.sample_id} was measured of {measurement.content[:12]}, this version of shardgym "
+                f"draws {expected[:12]}: its rules of drawing or its pool differ; finish the folder with the version "
+                "that made it"
+            )
     if kind == "compute":
         return [_compute_row(plan, measurement) for measurement in chosen]
     return [_comm_row(plan, measurement) for measurement in chosen]
@@ -163,7 +172,6 @@ def _compute_row(plan: CollectionPlan, measurement: Measurement) -> ComputeRow:
     sample = measurement.sample
     shard_set = plan.shard_set(sample)
     shards = shard_set.shards
-    _check_digest(plan, measurement)
     forward = np.array(measurement.forward_ms)[:, 0]
     backward = np.array(measurement.backward_ms)[:, 0]
     return ComputeRow(
@@ -184,7 +192,6 @@ def _comm_row(plan: CollectionPlan, measurement: Measurement) -> CommRow:
     """Times are lower quartiles over the iterations, as in the measured cost."""
     sample = measurement.sample
     exchange = plan.exchange(sample)
-    _check_digest(plan, measurement)
     forward = np.array(measurement.forward_ms)
     backward = np.array(measurement.backward_ms)
     fewest = min(len(forward), len(backward))
@@ -193,8 +200,8 @@ def _comm_row(plan: CollectionPlan, measurement: Measurement) -> CommRow:
     slowest = int((forward_ms + backward_ms).argmax())
     return CommRow(
         measurement.sample_id, sample.role, measurement.content, sample.repeat,
-        num_devices=len(exchange.widths), batch_size=exchange.batch_size, element_bytes=exchange.element_bytes,
-        widths=list(exchange.widths), start_offsets_ms=list(exchange.offsets_ms),
+        num_devices=len(exchange.widths), batch_size=exchange.batch_size,
+        element_bytes=ELEMENT_BYTES[exchange.precision], widths=list(exchange.widths), start_offsets_ms=list(exchange.offsets_ms),
         forward_ms=forward_ms.tolist(), backward_ms=backward_ms.tolist(),
         noise=_relative_error(forward[:fewest, slowest] + backward[:fewest, slowest]),
     )  # fmt: skip
@@ -203,16 +210,6 @@ def _comm_row(plan: CollectionPlan, measurement: Measurement) -> CommRow:
 def ids_per_sample(shard: ShardSpec) -> float:
     """Return the ids per sample that fall into a shard: popular rows are spread evenly, so a range gets its share."""
     return shard.table.pooling_factor * shard.num_rows / shard.table.num_embeddings
-
-
-def _check_digest(plan: CollectionPlan, measurement: Measurement) -> None:
-    expected = plan.digest(measurement.sample)
-    if measurement.content != expected:
-        raise InputError(
-            f"sample {measurement.sample_id} was measured of {measurement.content[:12]}, this version of shardgym "
-            f"draws {expected[:12]}: its rules of drawing or its pool differ; finish the folder with the version "
-            "that made it"
-        )
 
 
 def _relative_error(times: Floats) -> float:
@@ -280,7 +277,7 @@ class Summary:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-ready data, with samples per minute of this run by kind."""
-        return {**dataclasses.asdict(self), "per_minute": self._rates()}
+        return {**dataclasses.asdict(self), "per_minute": self.per_minute}
 
     def lines(self) -> list[str]:
         """Return it as text."""
@@ -288,8 +285,8 @@ class Summary:
         for kind in (kind for kind in KINDS if kind in self.counts):
             roles = ", ".join(f"{role} {count}" for role, count in self.counts[kind].items())
             parts = [f"{kind}: {sum(self.counts[kind].values())} ({roles})"]
-            if kind in self._rates():
-                parts.append(f"{self._rates()[kind]:.0f} per minute")
+            if kind in self.per_minute:
+                parts.append(f"{self.per_minute[kind]:.0f} per minute")
             if kind in self.noise:
                 parts.append(str(self.noise[kind]))
             found.append("; ".join(parts))
@@ -300,5 +297,7 @@ class Summary:
             found.append(f"{self.missing} samples are missing; the same command continues")
         return [*found, *self.notices, *(f"{what}: {path}" for what, path in self.files.items())]
 
-    def _rates(self) -> dict[str, float]:
+    @property
+    def per_minute(self) -> dict[str, float]:
+        """Samples per minute of this run, by kind."""
         return {kind: self.measured[kind] / self.minutes[kind] for kind in self.measured if self.minutes[kind] > 0}

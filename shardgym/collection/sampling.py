@@ -20,7 +20,7 @@ from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
 from shardgym.pools import TablePool, load_pool
 from shardgym.records import canonical_json, sha256
 from shardgym.table import EmbeddingTable
-from shardgym.task import ELEMENT_BYTES, Precision, block_bytes
+from shardgym.task import Precision, block_bytes
 
 T = TypeVar("T")
 
@@ -126,11 +126,37 @@ def shard_set_digest(shard_set: ShardSet, *, of_pool: bool = True) -> str:
     return sha256(canonical_json([shards, shard_set.batch_size, shard_set.precision, shard_set.optimizer]))
 
 
-class ShardSetSampler:
-    """Draws shard sets.
+class ExchangeSample(NamedTuple):
+    """One sample: the exchange of pooled values with start offsets, and that of gradients with an aligned start.
 
-    The oracle's and the judge's sets come from the train half of the pool and are disjoint. Test sets and the devices
-    of complete plans come from the test half.
+    Attributes:
+        widths: columns of each device's pooled output, length D.
+        offsets_ms: how much later than the first each device starts forward, length D.
+        batch_size: samples over all devices.
+        precision: of the values.
+    """
+
+    widths: tuple[int, ...]
+    offsets_ms: tuple[float, ...]
+    batch_size: int
+    precision: Precision
+
+    def exchange(self, *, backward: bool) -> AllToAll:
+        """Return one of the two exchanges."""
+        offsets = (0.0,) * len(self.widths) if backward else self.offsets_ms
+        return AllToAll(self.widths, self.batch_size, self.precision, offsets, backward)
+
+    @property
+    def digest(self) -> str:
+        """Identity of the sample."""
+        return sha256(canonical_json([self.widths, self.offsets_ms, self.batch_size, self.precision]))
+
+
+class PoolSampler:
+    """Draws shard sets and exchanges; those of the oracle and of the judge are disjoint.
+
+    The oracle's and the judge's shard sets come from the train half of the pool. Test sets and the devices of complete
+    plans come from the test half.
 
     Args:
         setup: pool, sizes and limits.
@@ -157,6 +183,20 @@ class ShardSetSampler:
                 shard_set = self._shard_set_of(shards)
                 if may_have(role, shard_set_digest(shard_set)):
                     return shard_set
+
+    def exchange(self, role: Role, number: int, devices: int) -> ExchangeSample:
+        """Return an exchange over so many devices.
+
+        Widths follow NeuroShard (`comm_bench.py`): the widest table first, each to any device with a probability that
+        is drawn per sample, else to the device with the fewest columns. Start offsets are from none to large.
+        """
+        rng = StableRandom(self._seed, "comm", role, number, devices)
+        batch_size = self._halves[0].batch_size
+        while True:
+            widths = draw_widths(rng, devices)
+            sample = ExchangeSample(widths, draw_offsets(rng, devices), batch_size, self._setup.precision)
+            if may_have(role, sample.digest):
+                return sample
 
     @functools.cached_property
     def _halves(self) -> tuple[TablePool, TablePool]:
@@ -305,63 +345,6 @@ def _place_anywhere(rng: StableRandom, shards: Sequence[ShardSpec]) -> list[list
                 placed[device].append(shard)
                 break
     return placed
-
-
-class ExchangeSample(NamedTuple):
-    """One sample: the exchange of pooled values with start offsets, and that of gradients with an aligned start.
-
-    Attributes:
-        widths: columns of each device's pooled output, length D.
-        offsets_ms: how much later than the first each device starts forward, length D.
-        batch_size: samples over all devices.
-        precision: of the values.
-    """
-
-    widths: tuple[int, ...]
-    offsets_ms: tuple[float, ...]
-    batch_size: int
-    precision: Precision
-
-    def exchange(self, *, backward: bool) -> AllToAll:
-        """Return one of the two exchanges."""
-        offsets = (0.0,) * len(self.widths) if backward else self.offsets_ms
-        return AllToAll(self.widths, self.batch_size, self.precision, offsets, backward)
-
-    @property
-    def element_bytes(self) -> int:
-        """Bytes of one value."""
-        return ELEMENT_BYTES[self.precision]
-
-    @property
-    def digest(self) -> str:
-        """Identity of the sample."""
-        return sha256(canonical_json([self.widths, self.offsets_ms, self.batch_size, self.precision]))
-
-
-class ExchangeSampler:
-    """Draws exchanges; the oracle's and the judge's are disjoint.
-
-    Widths follow NeuroShard (`comm_bench.py`): the widest table first, each to any device with a probability that is
-    drawn per sample, else to the device with the fewest columns. Start offsets are from none to large.
-
-    Args:
-        setup: batch and precision.
-        seed: of all draws.
-    """
-
-    def __init__(self, setup: Setup, seed: int) -> None:
-        self._precision = setup.precision
-        self._seed = seed
-        self._batch_size = load_pool(setup.pool).batch_size // setup.scale
-
-    def exchange(self, role: Role, number: int, devices: int) -> ExchangeSample:
-        """Return a sample over so many devices."""
-        rng = StableRandom(self._seed, "comm", role, number, devices)
-        while True:
-            widths = draw_widths(rng, devices)
-            sample = ExchangeSample(widths, draw_offsets(rng, devices), self._batch_size, self._precision)
-            if may_have(role, sample.digest):
-                return sample
 
 
 def draw_widths(rng: StableRandom, devices: int, known_dims: Sequence[int] = DIMS) -> tuple[int, ...]:

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple, cast
 from shardgym.collection.sampling import (
     DRAWS,
     ExchangeSample,
-    ExchangeSampler,
-    ShardSetSampler,
+    PoolSampler,
     StableRandom,
     shard_set_digest,
 )
@@ -166,12 +165,12 @@ class CollectionPlan:
 
     def shard_set(self, sample: SampleId) -> ShardSet:
         """Return the shard set of a compute sample."""
-        return self._shard_sets.shard_set(sample.role, sample.number)
+        return self._sampler.shard_set(sample.role, sample.number)
 
     def exchange(self, sample: SampleId) -> ExchangeSample:
         """Return the exchange of a communication sample."""
         devices = devices_of(sample, self.device_counts, self.seed)
-        return self._exchanges.exchange(sample.role, sample.number, devices)
+        return self._sampler.exchange(sample.role, sample.number, devices)
 
     def digest(self, sample: SampleId) -> str:
         """Return the identity of what is measured; repeats share it."""
@@ -182,14 +181,7 @@ class CollectionPlan:
         return shard_set_digest(shard_set, of_pool=self.space is None)
 
     @cached_property
-    def _shard_sets(self) -> ShardSetSampler | SpaceSampler:
-        return ShardSetSampler(SETUPS[self.device], self.seed) if self.space is None else self._wide
-
-    @cached_property
-    def _exchanges(self) -> ExchangeSampler | SpaceSampler:
-        return ExchangeSampler(SETUPS[self.device], self.seed) if self.space is None else self._wide
-
-    @cached_property
-    def _wide(self) -> SpaceSampler:
-        assert self.space is not None
+    def _sampler(self) -> PoolSampler | SpaceSampler:
+        if self.space is None:
+            return PoolSampler(SETUPS[self.device], self.seed)
         return SpaceSampler(self.space, self.seed)

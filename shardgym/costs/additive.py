@@ -197,13 +197,7 @@ class AdditiveCosts(NumberedShards):
         return latents
 
     def exchange_times(self, tasks: int | Ints, compute_ms: Floats, widths: Floats) -> ExchangeTimes:
-        """Return communication of P placements in ms: three arrays of shape (P, D).
-
-        Args:
-            tasks: number of each placement's task, shape (P,), or one for all.
-            compute_ms: forward plus backward compute of every device, shape (P, D).
-            widths: columns of every device, shape (P, D).
-        """
+        """Return communication of P placements in ms: three arrays of shape (P, D); see `modelled_exchanges`."""
         return self.modelled_exchanges(tasks, compute_ms, widths)
 
     def per_device_ms(self, tasks: int | Ints, sums: Floats, counts: Ints, widths: Floats) -> Floats:
@@ -222,13 +216,7 @@ class AdditiveCosts(NumberedShards):
         return join_phases(compute_ms, self.exchange_times(tasks, compute_ms.sum(axis=2), widths))
 
     def slowest_ms(self, tasks: int | Ints, compute_ms: Floats, widths: Floats) -> Floats:
-        """Return what the slowest device of P placements takes in ms, shape (P,), from compute that is known.
-
-        Args:
-            tasks: number of each placement's task, shape (P,), or one for all.
-            compute_ms: forward plus backward compute of every device, shape (P, D).
-            widths: columns of every device, shape (P, D).
-        """
+        """Return what the slowest device of P placements takes in ms, shape (P,); arguments as `modelled_exchanges`."""
         exchange = self.exchange_times(tasks, compute_ms, widths)
         return np.asarray((compute_ms + exchange.forward_ms + exchange.backward_ms).max(axis=1), dtype=np.float64)
 

@@ -18,9 +18,9 @@ from shardgym.costs.base import CostModel, PlanCost, make_cost
 from shardgym.costs.judge_guard import judges_closed
 from shardgym.errors import InputError, MeasurementError, MissingDependencyError, one_line
 from shardgym.evaluation.result import RECORDS, Result, RunInfo, Status, TaskSequence, read_records, write_task
-from shardgym.evaluation.solver_process import CAN_FORK, host_solver
+from shardgym.evaluation.solver_process import CAN_FORK, SolverHost, host_solver
 from shardgym.evaluation.solver_spec import SolverSpec, check_solvers
-from shardgym.evaluation.solving import Attempt, ErrorLog, SolverHost
+from shardgym.evaluation.solving import Attempt, ErrorLog
 from shardgym.evaluation.store import Resume, Store, check_records, open_store, results_of
 from shardgym.files import only_writer
 from shardgym.plan import ShardingPlan
@@ -274,7 +274,7 @@ class Judge:
     log: ErrorLog
 
     def score(
-        self, task: ShardingTask, index: int, attempts: Sequence[Attempt], old: Sequence[Result] = ()
+        self, task: ShardingTask, index: int, attempts: Sequence[Attempt], old: Sequence[Result]
     ) -> tuple[list[Result], list[Result]]:
         """Score all plans of a task in one call, so that a measured judge interleaves them.
 
@@ -300,16 +300,13 @@ class Judge:
     def _costs(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         try:
             with self.judging():
-                costs = self.cost.evaluate(task, plans)
+                return self.cost.evaluate(task, plans)
         except (InputError, MissingDependencyError):
             raise  # e.g. an extra is not installed: it would fail for every other task, too
         except Exception as error:
             if not isinstance(error, MeasurementError):
                 self.log(f"judge {self.run.judge}, task {task.name or task.digest[:12]}", traceback.format_exc())
             return [self.cost.no_cost(task, one_line(error))] * len(plans)
-        if len(costs) != len(plans):
-            raise TypeError(f"cost '{self.run.judge}' returned {len(costs)} costs for {len(plans)} plans")
-        return costs
 
     def _result(self, task: ShardingTask, index: int, attempt: Attempt, cost: PlanCost | None) -> Result:
         status: Status = attempt.failure or "ok"

@@ -28,16 +28,7 @@ from shardgym.costs.base import CostModel
 from shardgym.errors import InputError, ShardGymError, one_line
 from shardgym.evaluation.solver_child import serve
 from shardgym.evaluation.solver_spec import SolverSpec
-from shardgym.evaluation.solving import (
-    Answer,
-    Attempt,
-    ErrorLog,
-    InlineSolver,
-    SolverFacts,
-    SolverHost,
-    attempt_of,
-    log_trace,
-)
+from shardgym.evaluation.solving import Answer, Attempt, ErrorLog, InlineSolver, SolverFacts, attempt_of
 from shardgym.plan import ShardingPlan
 from shardgym.provenance import utc_now
 from shardgym.task import ShardingTask
@@ -147,8 +138,7 @@ class SolverProcess:
             answer = Answer(started, time.monotonic() - clock, 0.0, "error", reason)
             subject = task.name or f"task {task.digest[:12]}"
             logger.warning("%s on %s, seed %d: %s; the run goes on", self.spec.title, subject, seed, reason)
-        log_trace(self.spec, task, seed, answer, log)
-        attempt = attempt_of(self, seed, task, answer)
+        attempt = attempt_of(self.spec, self.facts, seed, task, answer, log)
         return dataclasses.replace(attempt, timed_out=timed_out)
 
     def close(self) -> None:
@@ -230,6 +220,10 @@ class SolverProcess:
             return f"its process ended with exit code {code}"
         hint = "; the system may have run out of memory" if code == -signal.SIGKILL else ""
         return f"its process was killed by signal {-code} ({signal.Signals(-code).name}){hint}"
+
+
+#: Where a solver lives and solves: in a process of its own, or in this one.
+SolverHost = SolverProcess | InlineSolver
 
 
 def host_solver(

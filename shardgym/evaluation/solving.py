@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from shardgym.arguments import describe
 from shardgym.costs.base import CostModel
@@ -102,30 +102,6 @@ class Attempt:
     reason: str | None = None
     plan: ShardingPlan | None = None
     timed_out: bool = False
-
-
-class SolverHost(Protocol):
-    """Where a solver lives and solves: in a process of its own, or in this one."""
-
-    @property
-    def spec(self) -> SolverSpec:
-        """What the solver is made from."""
-
-    @property
-    def facts(self) -> SolverFacts:
-        """What the solver is; known when it is made."""
-
-    def start(self) -> None:
-        """Make the solver; may return before it is made, and what is wrong is raised later then."""
-
-    def wait_until_made(self) -> None:
-        """Return when the solver is made; raises `InputError` when it cannot be."""
-
-    def solve(self, task: ShardingTask, seed: int, time_limit_s: float | None, log: ErrorLog | None) -> Attempt:
-        """Let the solver solve a task. Whatever it does becomes an attempt; `log` takes tracebacks."""
-
-    def close(self) -> None:
-        """End what was started."""
 
 
 class Solving:
@@ -231,9 +207,13 @@ def _weights_of(solver: Solver) -> tuple[str, float | None]:
     return digest, seconds
 
 
-def attempt_of(host: SolverHost, seed: int, task: ShardingTask, answer: Answer) -> Attempt:
-    """Check the plan of an answer: in the process that keeps records, where no solver can change how."""
-    attempt = Attempt(host.spec, seed, answer, host.facts)
+def attempt_of(
+    spec: SolverSpec, facts: SolverFacts, seed: int, task: ShardingTask, answer: Answer, log: ErrorLog | None
+) -> Attempt:
+    """Check the plan of an answer, in the process that keeps records, where no solver can change how; log its trace."""
+    if answer.trace is not None and log is not None:
+        log(f"{spec.title}, task {task.name or task.digest[:12]}, seed {seed}", answer.trace)
+    attempt = Attempt(spec, seed, answer, facts)
     if answer.plan is None:
         reason = answer.reason or "the solver returned nothing"
         return replace(attempt, failure=answer.failure or "error", reason=reason)
@@ -275,18 +255,11 @@ class InlineSolver:
         """Return at once."""
 
     def solve(self, task: ShardingTask, seed: int, time_limit_s: float | None, log: ErrorLog | None) -> Attempt:
-        """Let the solver solve a task; a keyboard interrupt gets through."""
+        """Let the solver solve a task; a keyboard interrupt gets through. `log` takes a traceback."""
         assert self._solving is not None
         answer = self._solving.answer(task.to_json(), seed, time_limit_s)
-        log_trace(self.spec, task, seed, answer, log)
-        return attempt_of(self, seed, task, answer)
+        return attempt_of(self.spec, self.facts, seed, task, answer, log)
 
     def close(self) -> None:
         """Forget the solver."""
         self._solving = None
-
-
-def log_trace(spec: SolverSpec, task: ShardingTask, seed: int, answer: Answer, log: ErrorLog | None) -> None:
-    """Hand the traceback of an answer that has one to the file of errors."""
-    if answer.trace is not None and log is not None:
-        log(f"{spec.title}, task {task.name or task.digest[:12]}, seed {seed}", answer.trace)

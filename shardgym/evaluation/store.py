@@ -12,8 +12,8 @@ from pathlib import Path
 
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.evaluation.result import RECORDS, Result, RunInfo, TaskSequence, read_records
+from shardgym.evaluation.solver_process import SolverHost
 from shardgym.evaluation.solver_spec import SolverSpec
-from shardgym.evaluation.solving import SolverHost
 from shardgym.files import append_flushed, drop_torn_line, only_writer, write_whole
 from shardgym.provenance import utc_now
 
@@ -133,7 +133,8 @@ def open_store(
         _check_ranks(store, run)
     if store.results:
         store.run.write(folder)
-    changed = _of_changed_sources(store.results, hosts)
+    facts = {host.spec.title: host.facts for host in hosts}
+    changed = [r for r in store.results if r.solver in facts and facts[r.solver].differs_from(r.source_digest)]
     if mode is Resume.FAILED:
         store.keep([result for result in store.results if result.status == "ok"])
     elif mode is Resume.CHANGED:
@@ -151,12 +152,6 @@ def open_store(
     return store
 
 
-def _of_changed_sources(results: Sequence[Result], hosts: Sequence[SolverHost]) -> list[Result]:
-    """Return the records that solvers of this run made when the files that they are written in were others."""
-    now = {host.spec.title: host.facts for host in hosts}
-    return [r for r in results if r.solver in now and now[r.solver].differs_from(r.source_digest)]
-
-
 def _check_ranks(store: Store, run: RunInfo) -> None:
     """Refuse a run after which a solver that has all its records lacks some: it would have no rank any more."""
     before = RunInfo.beside(store.folder) if store.results else None
@@ -172,8 +167,7 @@ def _check_ranks(store: Store, run: RunInfo) -> None:
     ]
     if not losing:
         return
-    new_seeds = sorted(set(store.run.seeds) - set(before.seeds))
-    new = [f"seed {seed}" for seed in new_seeds]
+    new = [f"seed {seed}" for seed in sorted(set(store.run.seeds) - set(before.seeds))]
     if store.run.num_tasks > before.num_tasks:
         new.append(f"tasks {before.num_tasks}-{store.run.num_tasks - 1}")
     named = ", ".join(losing[:3]) + (f" and {len(losing) - 3} more" if len(losing) > 3 else "")

@@ -13,14 +13,14 @@ Some costs know no wait, `torchrec_rating` for one: each device takes its own su
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from shardgym.arrays import Floats
+from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import PlanCost
-from shardgym.costs.links import wait_ms
+from shardgym.costs.links import pooled_widths, wait_ms
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.task import ShardingTask
 
@@ -68,7 +68,7 @@ class Bottleneck(NamedTuple):
         return max(float(times[self.device] - times.mean()) for times in (self.compute_ms, self.exchange_ms))
 
 
-def find_bottleneck(cost: PlanCost, columns: Sequence[int]) -> Bottleneck:
+def find_bottleneck(cost: PlanCost, columns: Sequence[int] | Ints) -> Bottleneck:
     """Find the device that the step is longest for.
 
     Args:
@@ -127,24 +127,16 @@ def describe_bottleneck(task: ShardingTask, plan: ShardingPlan, cost: PlanCost |
     if idle:
         lines.append(f"idle: {len(idle)} of {task.num_devices} devices hold nothing: {_ranges(idle)}")
 
-    def most_lookups(device: int) -> str:
-        named = _name_tables(plan.on(device), lambda shard: values_per_sample(task, shard), "lookups")
-        return f"tables responsible on device {device}: {named}"
-
-    def most_columns(device: int) -> str:
-        return _name_tables(plan.on(device), lambda shard: shard.num_columns, "columns")
-
     if cost is None:
         loads = device_loads(task, plan)
         busiest = loads.index(max(loads))
-        times_mean = _as_times_mean(loads, busiest)
         return [
             *lines,
-            f"busiest: device {busiest}, {times_mean} values looked up per sample",
-            most_lookups(busiest),
+            f"busiest: device {busiest}, {_as_times_mean(loads, busiest)} values looked up per sample",
+            f"tables responsible on device {busiest}: {_name_tables(task, plan.on(busiest), 'lookups')}",
         ]
 
-    columns = device_columns(task, plan)
+    columns = pooled_widths(task, plan)
     found = find_bottleneck(cost, columns)
     is_even = found.excess_ms < _EVEN_SHARE * cost.total_ms
     why = f"devices are even within {100 * _EVEN_SHARE:.0f} % of the step" if is_even else _EXPLANATIONS[found.cause]
@@ -157,13 +149,12 @@ def describe_bottleneck(task: ShardingTask, plan: ShardingPlan, cost: PlanCost |
         f"held up by: device {found.device}, the step is {found.margin_ms:.3f} ms longer than for the next device; "
         f"its compute {compute}; its exchange without waiting {exchange}; {why}",
     ]
-    if found.cause == "compute":
-        lines.append(most_lookups(found.device))
-    elif found.cause == "columns":
-        lines.append(f"tables responsible on device {found.device}: {most_columns(found.device)}")
+    if found.cause != "other":
+        named = _name_tables(task, plan.on(found.device), "lookups" if found.cause == "compute" else "columns")
+        lines.append(f"tables responsible on device {found.device}: {named}")
     else:
-        widest = columns.index(max(columns))
-        lines.append(f"most columns: device {widest}, {most_columns(widest)}")
+        widest = int(columns.argmax())
+        lines.append(f"most columns: device {widest}, {_name_tables(task, plan.on(widest), 'columns')}")
     return lines
 
 
@@ -191,9 +182,9 @@ def _as_times_mean(values: Sequence[float], device: int) -> str:
     return f"{values[device] / mean:.2f} times the mean" if mean else "as all"
 
 
-def _name_tables(shards: Sequence[Shard], load_of: Callable[[Shard], float], unit: str) -> str:
+def _name_tables(task: ShardingTask, shards: Sequence[Shard], unit: Literal["lookups", "columns"]) -> str:
     """Name the shards of one device with most of its load, largest first, and the share of each."""
-    loads = [load_of(shard) for shard in shards]
+    loads = [values_per_sample(task, shard) if unit == "lookups" else shard.num_columns for shard in shards]
     total = sum(loads) or 1.0
     largest = sorted(zip(shards, loads, strict=True), key=lambda pair: -pair[1])
     named = [
@@ -219,8 +210,3 @@ def values_per_sample(task: ShardingTask, shard: Shard) -> float:
 def device_loads(task: ShardingTask, plan: ShardingPlan) -> list[float]:
     """Return the values looked up per sample on every device."""
     return [sum(values_per_sample(task, shard) for shard in plan.on(d)) for d in range(task.num_devices)]
-
-
-def device_columns(task: ShardingTask, plan: ShardingPlan) -> list[int]:
-    """Return the columns that every device holds, a row shard with its full width: what it sends per sample."""
-    return [sum(shard.num_columns for shard in plan.on(d)) for d in range(task.num_devices)]

@@ -9,8 +9,9 @@ from typing import NamedTuple
 from tabulate import tabulate
 
 from shardgym.costs.base import PlanCost
+from shardgym.costs.links import pooled_widths
 from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan, plan_problems
-from shardgym.rendering.bottleneck import describe_bottleneck, device_columns, device_loads
+from shardgym.rendering.bottleneck import describe_bottleneck, device_loads
 from shardgym.task import ShardingTask
 from shardgym.units import format_bytes
 
@@ -90,7 +91,7 @@ def _device_table(
 ) -> str:
     used = plan.bytes_per_device(task)
     loads = device_loads(task, plan)
-    columns = device_columns(task, plan)
+    columns = pooled_widths(task, plan)
     rows: list[dict[str, str]] = []
     for device in range(task.num_devices):
         share = used[device] / task.topology.memory_bytes[device]

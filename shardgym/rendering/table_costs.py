@@ -11,9 +11,10 @@ from tabulate import tabulate
 
 from shardgym.arrays import Floats
 from shardgym.costs.base import CostModel, PlanCost
+from shardgym.costs.links import pooled_widths
 from shardgym.errors import InputError
 from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan
-from shardgym.rendering.bottleneck import device_columns, find_bottleneck
+from shardgym.rendering.bottleneck import find_bottleneck
 from shardgym.task import ShardingTask
 from shardgym.units import format_bytes
 
@@ -88,7 +89,7 @@ def _after_cuts(
     task: ShardingTask, plan: ShardingPlan, model: CostModel, cost: PlanCost, ms: dict[Shard, float]
 ) -> dict[str, float]:
     """Return what a step takes at best after one more cut of a table, by table; see `TableCost`."""
-    found = find_bottleneck(cost, device_columns(task, plan))
+    found = find_bottleneck(cost, pooled_widths(task, plan))
     busy = found.compute_ms + found.exchange_ms
     targets = [device for device in np.argsort(busy, kind="stable").tolist() if device != found.device][:_MOST_TARGETS]
     costliest: dict[str, Shard] = {}

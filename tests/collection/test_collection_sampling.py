@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from shardgym.collection.measuring import iterations_of
-from shardgym.collection.sampling import ExchangeSampler, ShardSetSampler, shard_set_digest
+from shardgym.collection.sampling import PoolSampler, shard_set_digest
 from shardgym.collection.settings import OVERFULL, PLAN_DEVICES, PLANS_PER_TASK, ROLES, SETUPS, STEPS
 from shardgym.costs.fbgemm.jobs import ShardSpec
 from shardgym.pools import load_pool
@@ -18,12 +18,12 @@ from shardgym.suites import load_suite
 SETUP = SETUPS["cpu"]
 COUNT = 400
 PLANS = 30
-EXCHANGES = ExchangeSampler(SETUPS["cpu"], seed=0)
+EXCHANGES = PoolSampler(SETUPS["cpu"], seed=0)
 
 
 @pytest.fixture(scope="module")
 def drawn():
-    sampler = ShardSetSampler(SETUP, seed=0)
+    sampler = PoolSampler(SETUP, seed=0)
     return {role: [sampler.shard_set(role, number) for number in range(COUNT)] for role in ROLES}
 
 
@@ -32,11 +32,11 @@ def names(contents):
 
 
 def test_a_sample_does_not_depend_on_what_was_drawn_before():
-    late, early = ShardSetSampler(SETUP, seed=3), ShardSetSampler(SETUP, seed=3)
+    late, early = PoolSampler(SETUP, seed=3), PoolSampler(SETUP, seed=3)
     for number in range(20):
         late.shard_set("oracle", number)
     assert late.shard_set("judge", 7) == early.shard_set("judge", 7)
-    assert ShardSetSampler(SETUP, seed=4).shard_set("judge", 7) != early.shard_set("judge", 7)
+    assert PoolSampler(SETUP, seed=4).shard_set("judge", 7) != early.shard_set("judge", 7)
 
 
 def digest_of(digests):
@@ -58,7 +58,7 @@ def digest_of(digests):
 )
 def test_published_shard_sets_do_not_change(device, role, expected):
     """Whoever changes a draw must raise `DRAWS` in sampling.py: folders of both rules must not be mixed."""
-    sampler = ShardSetSampler(SETUPS[device], seed=0)
+    sampler = PoolSampler(SETUPS[device], seed=0)
     assert digest_of(shard_set_digest(sampler.shard_set(role, number)) for number in range(80)) == expected
 
 
@@ -146,7 +146,7 @@ def test_every_device_has_a_width_and_an_offset(specs):
         assert len(spec.widths) == len(spec.offsets_ms) == 2 + number % 7
         assert any(spec.widths)
         assert all(width % 4 == 0 for width in spec.widths)
-        assert (spec.batch_size, spec.element_bytes) == (8192, 4)
+        assert (spec.batch_size, spec.precision) == (8192, "fp32")
 
 
 def test_offsets_begin_at_zero_and_some_samples_are_aligned(specs):
@@ -173,7 +173,7 @@ def test_oracle_and_judge_share_no_exchange(specs):
 
 
 def test_a_sample_is_the_same_whenever_it_is_asked_for(specs):
-    assert ExchangeSampler(SETUPS["cpu"], seed=0).exchange("oracle", 5, 7) == specs[5]
+    assert PoolSampler(SETUPS["cpu"], seed=0).exchange("oracle", 5, 7) == specs[5]
 
 
 def plans_of(sampler):
@@ -188,7 +188,7 @@ def tables_of(plan):
 
 
 def test_plans_of_a_task_place_the_same_tables_whole_and_once():
-    plans = plans_of(ShardSetSampler(SETUPS["cuda"], seed=0))
+    plans = plans_of(PoolSampler(SETUPS["cuda"], seed=0))
     for plan in plans:
         assert max(Counter(tables_of(plan)).values()) == 1
         assert all(piece.is_whole for content in plan for piece in content.shards)
@@ -201,17 +201,17 @@ def test_plans_of_a_task_place_the_same_tables_whole_and_once():
 def test_every_device_holds_something_and_has_the_memory():
     for device in ("cpu", "cuda"):
         setup = SETUPS[device]
-        for plan in plans_of(ShardSetSampler(setup, seed=1)):
+        for plan in plans_of(PoolSampler(setup, seed=1)):
             assert all(0 < 4 * content.num_weights <= setup.memory_bytes for content in plan)
 
 
 def test_tables_are_of_the_test_half():
     test = {table.name for table in load_pool("synthetic-2021").split()[1]}
-    assert all(set(tables_of(plan)) <= test for plan in plans_of(ShardSetSampler(SETUPS["cpu"], seed=0)))
+    assert all(set(tables_of(plan)) <= test for plan in plans_of(PoolSampler(SETUPS["cpu"], seed=0)))
 
 
 def test_plans_differ_and_are_from_balanced_to_lopsided():
-    plans = plans_of(ShardSetSampler(SETUPS["cpu"], seed=0))
+    plans = plans_of(PoolSampler(SETUPS["cpu"], seed=0))
     assert len({tuple(plan) for plan in plans}) == PLANS
     shares = [max(content.width for content in plan) / sum(content.width for content in plan) for plan in plans]
     assert min(shares) < 0.35
@@ -219,7 +219,7 @@ def test_plans_differ_and_are_from_balanced_to_lopsided():
 
 
 def test_a_plan_does_not_depend_on_which_was_asked_for_before():
-    fresh, used = ShardSetSampler(SETUPS["cpu"], seed=0), ShardSetSampler(SETUPS["cpu"], seed=0)
+    fresh, used = PoolSampler(SETUPS["cpu"], seed=0), PoolSampler(SETUPS["cpu"], seed=0)
     used.shard_set("plans", 99)
     assert used.shard_set("plans", 42) == fresh.shard_set("plans", 42)
-    assert ShardSetSampler(SETUPS["cpu"], seed=1).shard_set("plans", 42) != fresh.shard_set("plans", 42)
+    assert PoolSampler(SETUPS["cpu"], seed=1).shard_set("plans", 42) != fresh.shard_set("plans", 42)

@@ -23,10 +23,9 @@ from shardgym.costs.fbgemm.jobs import ShardSet
 from shardgym.costs.fbgemm.machine import available_bytes
 from shardgym.costs.fbgemm.operator import build_operator, dtype_of, versions
 from shardgym.costs.fbgemm.process import Handler, serve
-from shardgym.costs.fbgemm.requests import TableIds, cut_rows, tensor_bytes
+from shardgym.costs.fbgemm.requests import TableIds, check_rows, cut_rows, tensor_bytes
 from shardgym.costs.fbgemm.step import StepJob, StepMarks
 from shardgym.costs.links import samples_per_device
-from shardgym.errors import InputError
 from shardgym.ids import draw_bags
 from shardgym.table import EmbeddingTable, RecordedIds
 
@@ -126,11 +125,7 @@ class StepRank:
         else:
             own = batch * len(samples) + self._number
             indices, lengths = draw_bags(table, samples[self._number], seed=seed, batch=own)
-        if indices.size and not 0 <= indices.min() <= indices.max() < table.num_embeddings:
-            raise InputError(
-                f"ids of table '{table.name}' reach {indices.max()}, it has {table.num_embeddings} rows: "
-                "expected ids below the number of rows"
-            )
+        check_rows(table, indices)
         return TableIds(torch.tensor(indices), torch.tensor(lengths))
 
 

@@ -14,9 +14,9 @@ from shardgym.costs.base import CostModel
 from shardgym.costs.judge_guard import judges_closed
 from shardgym.errors import InputError, MissingDependencyError
 from shardgym.evaluation.result import RECORDS, RUN_INFO, Result, RunInfo, read_task
-from shardgym.evaluation.solver_process import host_solver
+from shardgym.evaluation.solver_process import SolverHost, host_solver
 from shardgym.evaluation.solver_spec import SolverSpec, check_solvers
-from shardgym.evaluation.solving import Attempt, SolverHost
+from shardgym.evaluation.solving import Attempt
 from shardgym.evaluation.verify.records import StoredRecord
 from shardgym.evaluation.verify.report import RecordCheck
 

@@ -15,8 +15,7 @@ from shardgym.costs.base import CostModel
 from shardgym.errors import NoFeasiblePlanError
 from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan
 from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask
-from shardgym.units import exact_bytes
+from shardgym.task import ShardingTask, exact_bytes
 
 _GIB = 2**30
 

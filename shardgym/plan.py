@@ -15,8 +15,7 @@ from shardgym.arguments import check_instance, check_list
 from shardgym.errors import InfeasiblePlanError, InputError, NoFeasiblePlanError
 from shardgym.records import CONFIG, Digest, Name, Record, Whole
 from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask
-from shardgym.units import exact_bytes
+from shardgym.task import ShardingTask, exact_bytes
 
 #: FBGEMM's fused kernels take widths divisible by this, so it is the unit of a column cut.
 COLUMN_UNIT = 4

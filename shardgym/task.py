@@ -27,7 +27,6 @@ OPTIMIZER_STATE: dict[str, tuple[int, int]] = {
     "adam": (2, 0),
 }
 
-
 #: A whole number, or an array of them.
 Count = TypeVar("Count", int, Ints)
 
@@ -36,6 +35,23 @@ def block_bytes(rows: Count, columns: Count, precision: Precision, optimizer: Op
     """Bytes that `rows` x `columns` weights take, optimiser state included."""
     per_weight, per_row = OPTIMIZER_STATE[optimizer]
     return rows * columns * (ELEMENT_BYTES[precision] + 4 * per_weight) + rows * 4 * per_row
+
+
+def format_bytes(size: int) -> str:
+    """Return bytes in the unit that keeps the number short."""
+    value = float(size)
+    unit = "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        value /= 1024
+        unit = larger
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def exact_bytes(size: int, noun: str = " bytes") -> str:
+    """Return all digits, and from 1 MiB on the size in a larger unit, too: "1572864 bytes (1.5 MiB)"."""
+    return f"{size}{noun}" if size < 2**20 else f"{size}{noun} ({format_bytes(size)})"
 
 
 @dataclass(frozen=True, config=CONFIG)

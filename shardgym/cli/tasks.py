@@ -26,9 +26,8 @@ from shardgym.errors import InputError
 from shardgym.files import write_whole
 from shardgym.plan import COLUMN_UNIT
 from shardgym.pools import load_pool
-from shardgym.task import Optimizer, Precision, ShardingTask
+from shardgym.task import Optimizer, Precision, ShardingTask, exact_bytes
 from shardgym.topology import GIB, PRESETS, Topology
-from shardgym.units import exact_bytes
 
 PRECISIONS: tuple[str, ...] = get_args(Precision)
 OPTIMIZERS: tuple[str, ...] = get_args(Optimizer)

@@ -22,9 +22,8 @@ from typing import Any, NoReturn
 from shardgym.costs.base import CostModel, PlanCost, Source
 from shardgym.errors import InputError, MeasurementError, ShardGymError, one_line
 from shardgym.evaluation.solver_spec import SolverSpec
-from shardgym.evaluation.solving import SolverFacts, Solving
+from shardgym.evaluation.solving import InlineSolver
 from shardgym.plan import ShardingPlan
-from shardgym.solver import check_ready
 from shardgym.task import ShardingTask
 
 #: Of Linux: the signal that a process gets when its parent ends.
@@ -85,20 +84,18 @@ def _work(
         if max_bytes is not None and sys.platform == "linux":
             _limit_memory(max_bytes)
         try:
-            solver = spec.make()
             queried = oracle if oracle.deterministic else _RemoteCost(oracle, ask)
-            check_ready(solver, queried)
-            facts = SolverFacts.of(solver, spec.settings)
+            solver = InlineSolver(spec, queried, (BaseException,))
+            solver.start()
         except ShardGymError as error:
             send({"refused": str(error)})
         except BaseException as error:
             send({"refused": f"solver '{spec.title}' cannot be made: {one_line(error)}"})
         else:
-            send({"made": dataclasses.asdict(facts)})
-            solving = Solving(solver, queried, (BaseException,))
+            send({"made": dataclasses.asdict(solver.facts)})
             while True:
                 request = requests.get()
-                answer = solving.answer(request["task"], request["seed"], request["time_limit_s"])
+                answer = solver.answer(request["task"], request["seed"], request["time_limit_s"])
                 send({"answer": dataclasses.asdict(answer)})
     finally:
         os._exit(1)

@@ -104,25 +104,46 @@ class Attempt:
     timed_out: bool = False
 
 
-class Solving:
-    """A solver that was made. It warms up before its first task; where that fails, it tries again before the next one.
+class InlineSolver:
+    """A solver in this process: inside of a `SolverProcess`, or by itself for debuggers and systems without fork.
+
+    It warms up before its first task; where that fails, it tries again before the next one. By itself, what ends it
+    ends the run.
 
     Args:
-        solver: the solver.
+        spec: what it is made from.
         oracle: what it may query.
         caught: exceptions of the solver that become failures.
     """
 
     def __init__(
-        self,
-        solver: Solver,
-        oracle: CostModel,
-        caught: tuple[type[BaseException], ...] = (Exception, SystemExit),
+        self, spec: SolverSpec, oracle: CostModel, caught: tuple[type[BaseException], ...] = (Exception, SystemExit)
     ) -> None:
-        self._solver = solver
+        self.spec = spec
+        self.facts = SolverFacts()
         self._oracle = oracle
         self._caught = caught
+        self._solver: Solver | None = None
         self._is_warm = False
+
+    def start(self) -> None:
+        """Make the solver; raises what `make_solver` does, and what its `check_ready` refuses."""
+        solver = self.spec.make()
+        check_ready(solver, self._oracle)
+        self.facts = SolverFacts.of(solver, self.spec.settings)
+        self._solver = solver
+
+    def wait_until_made(self) -> None:
+        """Return at once."""
+
+    def solve(self, task: ShardingTask, seed: int, time_limit_s: float | None, log: ErrorLog | None) -> Attempt:
+        """Let the solver solve a task; a keyboard interrupt gets through. `log` takes a traceback."""
+        answer = self.answer(task.to_json(), seed, time_limit_s)
+        return attempt_of(self.spec, self.facts, seed, task, answer, log)
+
+    def close(self) -> None:
+        """Forget the solver."""
+        self._solver = None
 
     def answer(self, task_json: str, seed: int, time_limit_s: float | None) -> Answer:
         """Call the solver with a task of its own, and time the call.
@@ -130,6 +151,8 @@ class Solving:
         Whatever the solver raises becomes a failure with a reason; so does changing the task. Wherever the solver goes,
         the current folder stays.
         """
+        solver = self._solver
+        assert solver is not None
         task = ShardingTask.from_json(task_json)
         failure: Literal["infeasible", "error"] | None = None
         reason: str | None = None
@@ -143,11 +166,11 @@ class Solving:
         with contextlib.chdir(os.curdir):
             try:
                 if not self._is_warm:
-                    warm_up(self._solver, task, self._oracle)
+                    warm_up(solver, task, self._oracle)
                     self._is_warm = True
                 clock = time.perf_counter()
                 cpu_clock = time.process_time()
-                returned: object = call_solver(self._solver, task, self._oracle, seed, time_limit_s=time_limit_s)
+                returned: object = call_solver(solver, task, self._oracle, seed, time_limit_s=time_limit_s)
             except NO_PLAN as error:
                 failure = "infeasible"
                 reason = one_line(error, with_type=False)
@@ -160,7 +183,7 @@ class Solving:
             try:
                 if failure is None:
                     plan = _plan_json(returned)
-                weights_digest, training_time_s = _weights_of(self._solver)
+                weights_digest, training_time_s = _weights_of(solver)
             except Exception as error:  # a property may raise anything
                 failure = "error"
                 reason = one_line(error, with_type=not isinstance(error, InputError))
@@ -228,38 +251,3 @@ def attempt_of(
     except InputError as error:
         return replace(attempt, failure="error", reason=one_line(error, with_type=False))
     return replace(attempt, plan=plan)
-
-
-class InlineSolver:
-    """A solver in this process, for debuggers and for systems without fork: what ends it ends the run.
-
-    Args:
-        spec: what it is made from.
-        oracle: what it may query.
-    """
-
-    def __init__(self, spec: SolverSpec, oracle: CostModel) -> None:
-        self.spec = spec
-        self.facts = SolverFacts()
-        self._oracle = oracle
-        self._solving: Solving | None = None
-
-    def start(self) -> None:
-        """Make the solver; raises what `make_solver` does, and what its `check_ready` refuses."""
-        solver = self.spec.make()
-        check_ready(solver, self._oracle)
-        self.facts = SolverFacts.of(solver, self.spec.settings)
-        self._solving = Solving(solver, self._oracle)
-
-    def wait_until_made(self) -> None:
-        """Return at once."""
-
-    def solve(self, task: ShardingTask, seed: int, time_limit_s: float | None, log: ErrorLog | None) -> Attempt:
-        """Let the solver solve a task; a keyboard interrupt gets through. `log` takes a traceback."""
-        assert self._solving is not None
-        answer = self._solving.answer(task.to_json(), seed, time_limit_s)
-        return attempt_of(self.spec, self.facts, seed, task, answer, log)
-
-    def close(self) -> None:
-        """Forget the solver."""
-        self._solving = None

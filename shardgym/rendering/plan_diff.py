@@ -9,8 +9,7 @@ from tabulate import tabulate
 
 from shardgym.costs.base import PlanCost
 from shardgym.plan import Shard, ShardingPlan, format_area
-from shardgym.task import ShardingTask
-from shardgym.units import format_bytes
+from shardgym.task import ShardingTask, format_bytes
 
 #: Tables that a diff lists unless it is told otherwise.
 MAX_LISTED = 30

@@ -12,8 +12,7 @@ from shardgym.costs.base import PlanCost
 from shardgym.costs.links import pooled_widths
 from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan, plan_problems
 from shardgym.rendering.bottleneck import describe_bottleneck, device_loads
-from shardgym.task import ShardingTask
-from shardgym.units import format_bytes
+from shardgym.task import ShardingTask, format_bytes
 
 #: How phases are called, and their marks in bars: drawn, and in ASCII.
 _PHASES = {

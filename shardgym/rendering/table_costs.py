@@ -15,8 +15,7 @@ from shardgym.costs.links import pooled_widths
 from shardgym.errors import InputError
 from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan
 from shardgym.rendering.bottleneck import find_bottleneck
-from shardgym.task import ShardingTask
-from shardgym.units import format_bytes
+from shardgym.task import ShardingTask, format_bytes
 
 #: Tables that are listed.
 MAX_TABLES = 20

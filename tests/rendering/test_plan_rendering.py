@@ -11,7 +11,7 @@ from shardgym import EmbeddingTable, PlanCost, Shard, ShardingPlan, ShardingTask
 from shardgym.rendering import render_diff, render_plan, render_shards
 from shardgym.rendering.plan_diff import table_changes
 from shardgym.rendering.plan_view import bar, phase_bar
-from shardgym.units import exact_bytes, format_bytes
+from shardgym.task import exact_bytes, format_bytes
 
 TASK = toy_tasks(1)[0]
 HALVES = ShardingPlan.table_wise(TASK, [0, 0, 1, 1])

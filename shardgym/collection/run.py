@@ -8,15 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from shardgym.collection.measurements import (
-    INFO,
-    LOG,
-    CollectionInfo,
-    MeasurementLog,
-    Summary,
-    repeat_noise,
-    rows_of,
-)
+from shardgym.collection.measurements import INFO, LOG, CollectionInfo, MeasurementLog, Summary, repeat_noise, rows_of
 from shardgym.collection.measuring import TIMEOUT_S, CollectionRun, ModelledGpu, QuietWatch, reference_ms
 from shardgym.collection.schedule import CollectionPlan
 from shardgym.collection.settings import KINDS, MODELLED_DEVICES, PRESETS, WIDE_PRESETS, Space, preset_counts

@@ -8,13 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, cast
 
-from shardgym.collection.sampling import (
-    DRAWS,
-    ExchangeSample,
-    PoolSampler,
-    StableRandom,
-    shard_set_digest,
-)
+from shardgym.collection.sampling import DRAWS, ExchangeSample, PoolSampler, StableRandom, shard_set_digest
 from shardgym.collection.settings import (
     KINDS,
     OVERFULL,

@@ -72,28 +72,24 @@ class LinkConstants:
 LINKS = LinkConstants()
 
 
-def achieved(topology: Topology, links: LinkConstants = LINKS) -> Topology:
-    """Return a topology with the bandwidths that its links are measured to have; its latencies stay."""
-    return dataclasses.replace(
-        topology,
-        intra_bandwidth=topology.intra_bandwidth * links.fast_share,
-        inter_bandwidth=topology.inter_bandwidth * links.slow_share,
-    )
-
-
-def topology_of(card: Card, num_devices: int, links: LinkConstants = LINKS) -> Topology:
+def topology_of(card: Card, num_devices: int) -> Topology:
     """Return servers of a card with links of their data sheets, and start-up times as measured."""
     return Topology(
         num_devices=num_devices, memory_bytes=(1,) * num_devices, fast_domain_size=min(card.domain_size, num_devices),
         intra_bandwidth=card.nvlink, inter_bandwidth=card.nic,
-        intra_latency_ms=links.fast_floor_us * 1e-3, inter_latency_ms=links.slow_floor_us * 1e-3,
+        intra_latency_ms=LINKS.fast_floor_us * 1e-3, inter_latency_ms=LINKS.slow_floor_us * 1e-3,
     )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=256)
 def exchange_topology(card: Card | None, topology: Topology) -> Topology:
-    """Return the links that a task's exchanges are priced with: those of a card, or of the task's topology."""
-    return achieved(topology if card is None else topology_of(card, topology.num_devices))
+    """Return what a task's exchanges are priced with: the links of a card, or of the task's topology, as measured."""
+    links = topology if card is None else topology_of(card, topology.num_devices)
+    return dataclasses.replace(
+        links,
+        intra_bandwidth=links.intra_bandwidth * LINKS.fast_share,
+        inter_bandwidth=links.inter_bandwidth * LINKS.slow_share,
+    )
 
 
 def exchange_ms(topology: Topology, widths: Floats, batch_size: int, element_bytes: int) -> Floats:

@@ -12,11 +12,9 @@ import numpy as np
 
 from shardgym.costs.fbgemm.cpu import CpuBackend
 from shardgym.costs.fbgemm.jobs import ShardSet, StepTimes, TimingJob
-from shardgym.costs.fbgemm.operator import build_operator
+from shardgym.costs.fbgemm.operator import RequestMaker, build_operator
 from shardgym.costs.fbgemm.process import Handler, serve
-from shardgym.costs.fbgemm.requests import RequestMaker
 from shardgym.costs.fbgemm.worker import Measurer
-
 
 class FreshBackend(CpuBackend):
     """Lets FBGEMM allocate the weights of every operator anew and frees them after the sample."""

@@ -128,7 +128,7 @@ def test_the_flush_overwrites_more_than_the_cache_holds(gpu):
 
 
 def ids_of(backend):
-    from shardgym.costs.fbgemm.requests import RequestMaker
+    from shardgym.costs.fbgemm.operator import RequestMaker
 
     return RequestMaker(0, backend.device, 10**6).request(shard_set(), 0)
 

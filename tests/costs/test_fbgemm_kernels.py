@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shardgym.costs.fbgemm.jobs import ShardSet, TimingJob
-from shardgym.costs.fbgemm.requests import RequestMaker
+from shardgym.costs.fbgemm.operator import RequestMaker
 from shardgym.costs.fbgemm.worker import Measurer
 from shardgym.ids import draw_bags
 from shardgym.plan import Shard, ShardingPlan

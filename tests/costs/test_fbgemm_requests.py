@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec, shard_sets
-from shardgym.costs.fbgemm.requests import RequestMaker, TableIds, cut_rows, tensor_bytes
+from shardgym.costs.fbgemm.operator import RequestMaker, TableIds, cut_rows, tensor_bytes
 from shardgym.errors import InputError
 from shardgym.ids import Bags, draw_bags
 from shardgym.plan import Shard, ShardingPlan
@@ -54,7 +54,7 @@ def test_column_shards_of_one_table_look_up_the_same_ids():
 
 def test_ids_outside_the_table_are_refused_because_kernels_do_not_check(monkeypatch):
     monkeypatch.setattr(
-        "shardgym.costs.fbgemm.requests.draw_bags", lambda *_, **__: Bags(np.array([50]), np.array([1]))
+        "shardgym.costs.fbgemm.operator.draw_bags", lambda *_, **__: Bags(np.array([50]), np.array([1]))
     )
     with pytest.raises(InputError, match=r"table 'b' reach 50, it has 50 rows"):
         RequestMaker(0, CPU, 10).request(shard_set(ShardSpec(B, (0, 50), 16), batch_size=1), 0)
@@ -69,7 +69,7 @@ def draws(monkeypatch):
         names.append(table.name)
         return draw_bags(table, *args, **kwargs)
 
-    monkeypatch.setattr("shardgym.costs.fbgemm.requests.draw_bags", draw)
+    monkeypatch.setattr("shardgym.costs.fbgemm.operator.draw_bags", draw)
     return names
 
 

@@ -10,7 +10,7 @@ from shardgym.costs.gpu.cards import CARDS, card
 from shardgym.costs.gpu.cost import shard_sizes
 from shardgym.costs.gpu.exchange import LINKS, exchange_ms, exchange_topology, ramp_ms, topology_of, two_step_ms
 from shardgym.costs.gpu.kernels import KERNELS, Work, shard_work
-from shardgym.costs.gpu.reuse import missed_accesses, row_classes
+from shardgym.costs.gpu.kernels import missed_accesses, row_classes
 from shardgym.errors import UnknownNameError
 from shardgym.table import ZipfIds
 

@@ -16,6 +16,8 @@ from shardgym.costs.fbgemm.jobs import ShardSet
 from shardgym.costs.fbgemm.machine import available_bytes, cpu_tag, resident_bytes
 from shardgym.costs.fbgemm.operator import (
     WEIGHT_SPREAD,
+    Ids,
+    KeptBytes,
     build_operator,
     dtype_of,
     fill_weights,
@@ -23,7 +25,6 @@ from shardgym.costs.fbgemm.operator import (
     versions,
 )
 from shardgym.costs.fbgemm.process import JobError
-from shardgym.costs.fbgemm.requests import Ids, KeptBytes
 
 #: Share of the available memory that may be taken, and shares of it that may hold ids.
 _USABLE = 0.9

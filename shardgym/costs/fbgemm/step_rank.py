@@ -21,9 +21,16 @@ from cachetools import LRUCache, cachedmethod
 from shardgym.costs.fbgemm import rank
 from shardgym.costs.fbgemm.jobs import ShardSet
 from shardgym.costs.fbgemm.machine import available_bytes
-from shardgym.costs.fbgemm.operator import build_operator, dtype_of, versions
+from shardgym.costs.fbgemm.operator import (
+    TableIds,
+    build_operator,
+    check_rows,
+    cut_rows,
+    dtype_of,
+    tensor_bytes,
+    versions,
+)
 from shardgym.costs.fbgemm.process import Handler, serve
-from shardgym.costs.fbgemm.requests import TableIds, check_rows, cut_rows, tensor_bytes
 from shardgym.costs.fbgemm.step import StepJob, StepMarks
 from shardgym.costs.links import samples_per_device
 from shardgym.ids import draw_bags

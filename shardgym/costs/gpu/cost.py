@@ -21,8 +21,7 @@ from shardgym.costs.gpu.exchange import (
     id_work,
     two_step_ms,
 )
-from shardgym.costs.gpu.kernels import ShardSizes, Work, backward_ms, forward_ms, shard_work
-from shardgym.costs.gpu.reuse import row_classes
+from shardgym.costs.gpu.kernels import ShardSizes, Work, backward_ms, forward_ms, row_classes, shard_work
 from shardgym.costs.links import ExchangeTimes, after_compute
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ PLOT_FORMATS = ("svg", "pdf", "png")
 
 #: Ends of the axis of performance profiles: a plan may cost so many times the best one.
 _PROFILE_END = 2.0
-_COLUMN_INCHES = 3.4
+_WIDTH_INCHES = 6.8
 #: Fonts that printers take, text that can be searched, and files that are equal when figures are.
 _STYLE = {"pdf.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "shardgym", "font.size": 8}
 
@@ -51,33 +50,27 @@ def write_plots(ranking: Ranking, folder: Path, file_format: str = "svg") -> lis
     place = [] if ranking.board.place is None else [ranking.board.place]
     stem = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join([key.suite, key.judge, *place])).strip("-.")
     details = Details.of(ranking)
-    drawn: dict[str, tuple[float, float, Callable[[Any], None]]] = {}
+    drawn: dict[str, tuple[float, Callable[[Any], None]]] = {}
     if details.solvers and ranking.num_tasks:
-        drawn["profile"] = 2 * _COLUMN_INCHES, 3.2, lambda figure: _draw_profile(figure, ranking)
-        drawn["pareto"] = 2 * _COLUMN_INCHES, 3.6, lambda figure: _draw_pareto(figure, ranking)
+        drawn["profile"] = 3.2, lambda figure: _draw_profile(figure, ranking)
+        drawn["pareto"] = 3.6, lambda figure: _draw_pareto(figure, ranking)
     if details.groups and ranking.has_base and details.solvers:
         height = math.ceil(len(details.groups) / 3) * (0.7 + 0.13 * len(details.solvers))
-        drawn["groups"] = 2 * _COLUMN_INCHES, height, lambda figure: _draw_groups(figure, details)
+        drawn["groups"] = height, lambda figure: _draw_groups(figure, details)
     files = []
-    for name, (width, height, draw) in drawn.items():
+    for name, (height, draw) in drawn.items():
         path = folder / f"{stem}-{name}.{file_format}"
-        with _figure(path, width, height) as figure:
+        # Without touching matplotlib's global state.
+        with import_extra("matplotlib", "plots", extra="plot").rc_context(_STYLE):
+            figures = import_extra("matplotlib.figure", "plots", extra="plot")
+            figure = figures.Figure((_WIDTH_INCHES, height), layout="constrained")
             draw(figure)
             figure.suptitle(_plain(title(ranking)), fontsize=8)
+            # Without the date, the same records give the same file.
+            metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(file_format, {})
+            figure.savefig(path, metadata=metadata, dpi=200)
         files.append(path)
     return files
-
-
-@contextmanager
-def _figure(path: Path, width: float, height: float) -> Iterator[Any]:
-    """Yield a figure of so many inches that is written at the end, without touching matplotlib's global state."""
-    matplotlib = import_extra("matplotlib", "plots", extra="plot")
-    with matplotlib.rc_context(_STYLE):
-        figure = import_extra("matplotlib.figure", "plots", extra="plot").Figure((width, height), layout="constrained")
-        yield figure
-        # Without the date, the same records give the same file.
-        metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix, {})
-        figure.savefig(path, metadata=metadata, dpi=200)
 
 
 def _draw_profile(figure: Any, ranking: Ranking) -> None:

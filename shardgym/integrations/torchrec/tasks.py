@@ -160,7 +160,12 @@ def import_model(
         assumed.append(f"features of {len(shared)} shared tables counted as one")
 
     task = ShardingTask(
-        tables=tuple(_embedding_table(table, access.get(table.name, _ASSUMED)) for table in tables),
+        tables=tuple(
+            EmbeddingTable(
+                table.name, table.config.num_embeddings, table.config.embedding_dim, *access.get(table.name, _ASSUMED)
+            )
+            for table in tables
+        ),
         topology=topology,
         batch_size=batch_size,
         precision=_precision(tables),
@@ -231,17 +236,6 @@ def _attached_optimizer(model: nn.Module, tables: list[ModelTable]) -> Optimizer
             "for all, or optimizer= to say which one counts"
         )
     return _OPTIMIZERS[name]
-
-
-def _embedding_table(table: ModelTable, access: Access) -> EmbeddingTable:
-    return EmbeddingTable(
-        name=table.name,
-        num_embeddings=table.config.num_embeddings,
-        embedding_dim=table.config.embedding_dim,
-        pooling_factor=access.pooling_factor,
-        ids=access.ids,
-        reuse_histogram=access.reuse_histogram,
-    )
 
 
 def topology_from_torchrec(topology: TorchRecTopology, device: str | None = None) -> Topology:

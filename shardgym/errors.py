@@ -119,6 +119,17 @@ class MeasurementError(ShardGymError):
     """A measurement that failed: the worker died, hung or ran out of memory."""
 
 
+def format_ranges(numbers: Iterable[int]) -> str:
+    """Return numbers in ascending order, each once, with runs of them as ranges: "0, 3-7"."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
+
+
 def error_text(error: BaseException) -> str:
     """Return an error of another library in one line: its class, the first line of its message, and its cause."""
     lines = str(error).strip().splitlines()

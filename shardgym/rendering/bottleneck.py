@@ -21,6 +21,7 @@ import numpy as np
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import PlanCost
 from shardgym.costs.links import pooled_widths, wait_ms
+from shardgym.errors import format_ranges
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.task import ShardingTask
 
@@ -125,7 +126,7 @@ def describe_bottleneck(task: ShardingTask, plan: ShardingPlan, cost: PlanCost |
     lines = [f"fullest: device {fullest}, {100 * shares[fullest]:.1f} % of its memory"]
     idle = [device for device in range(task.num_devices) if not plan.on(device)]
     if idle:
-        lines.append(f"idle: {len(idle)} of {task.num_devices} devices hold nothing: {_ranges(idle)}")
+        lines.append(f"idle: {len(idle)} of {task.num_devices} devices hold nothing: {format_ranges(idle)}")
 
     if cost is None:
         loads = device_loads(task, plan)
@@ -164,17 +165,6 @@ def _waits(found: Bottleneck, slowest: int) -> str:
     if slowest == last or not found.wait_ms[slowest] > 0:
         return ""
     return f", {found.wait_ms[slowest]:.3f} ms of which it waits for device {last}"
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """Return ascending numbers with runs of them as ranges: "0, 3-7"."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 def _as_times_mean(values: Sequence[float], device: int) -> str:

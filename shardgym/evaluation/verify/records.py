@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from shardgym.costs.base import PlanCost
 from shardgym.errors import InputError
 from shardgym.evaluation.result import RECORDS, RUN_INFO, Result, RunInfo
 from shardgym.evaluation.solver_spec import check_label
-from shardgym.evaluation.verify.report import CheckStatus, RecordCheck, format_ranges, format_tasks
+from shardgym.evaluation.verify.report import CheckStatus, RecordCheck, format_tasks
 from shardgym.files import read_lines
 from shardgym.plan import ShardingPlan, plan_problems
 from shardgym.task import ShardingTask
@@ -133,34 +134,28 @@ def _problem_of_first(result: Result, first_hash: str, first_recipe: str) -> str
 
 def _missing_records(path: Path, info: RunInfo, records: Sequence[StoredRecord]) -> list[str]:
     """Return one line that names what the run promises and the file lacks; none when it lacks nothing."""
-    found: dict[tuple[str, int], set[int]] = {}
+    found: dict[tuple[str, int], set[int]] = defaultdict(set)
     for result in (record.result for record in records):
-        found.setdefault((result.solver, result.seed), set()).add(result.task_index)
+        found[result.solver, result.seed].add(result.task_index)
     named = []
     count = 0
     for solver in info.solvers:
         for seed in info.seeds:
-            # Takes time for the records that there are, not for all that a run.json may promise.
-            ranges = []
-            start = 0
-            for index in [*sorted(i for i in found.get((solver, seed), ()) if i < info.num_tasks), info.num_tasks]:
-                if index > start:
-                    ranges.append((start, index - 1))
-                start = index + 1
-            if ranges:
-                count += sum(last - first + 1 for first, last in ranges)
+            missing = set(range(info.num_tasks)) - found[solver, seed]
+            if missing:
+                count += len(missing)
                 with_seed = f" with seed {seed}" if len(info.seeds) > 1 else ""
-                named.append(f"{solver}{with_seed} on {format_ranges(ranges)}")
+                named.append(f"{solver}{with_seed} on {format_tasks(missing)}")
     records_text = "record" if count == 1 else "records"
     return [f"{count} {records_text} missing in {path}: {'; '.join(named)}"] if named else []
 
 
 def _mixed_sessions(path: Path, records: Iterable[StoredRecord]) -> list[str]:
     """Return one line that names the tasks whose times are of several sessions; a run measures them together."""
-    sessions: dict[int, set[str]] = {}
+    sessions: dict[int, set[str]] = defaultdict(set)
     for result in (record.result for record in records):
         if result.status == "ok" and result.cost is not None and result.cost.session:
-            sessions.setdefault(result.task_index, set()).add(result.cost.session)
+            sessions[result.task_index].add(result.cost.session)
     mixed = [index for index, found in sessions.items() if len(found) > 1]
     if not mixed:
         return []

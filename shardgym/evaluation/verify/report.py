@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+from shardgym.errors import format_ranges
 from shardgym.evaluation.verify.agreement import SolverBias, biased_solvers
 
 #: `ok`: agrees with a fresh score. `mismatch`: does not, or is not of the run in `run.json`. `skipped`: claims a cost
@@ -170,17 +171,5 @@ class VerifyReport:
 
 def format_tasks(indices: Iterable[int]) -> str:
     """Return for example "tasks 0-3, 7" or "task 7"; an index that is given twice counts once."""
-    ranges: list[tuple[int, int]] = []
-    for index in sorted(set(indices)):
-        if ranges and index == ranges[-1][1] + 1:
-            ranges[-1] = (ranges[-1][0], index)
-        else:
-            ranges.append((index, index))
-    return format_ranges(ranges)
-
-
-def format_ranges(ranges: Sequence[tuple[int, int]]) -> str:
-    """Return ranges of first and last task, both included, as text."""
-    text = ", ".join(f"{first}-{last}" if last > first else str(first) for first, last in ranges)
-    is_one = len(ranges) == 1 and ranges[0][0] == ranges[0][1]
-    return f"{'task' if is_one else 'tasks'} {text}"
+    text = format_ranges(indices)
+    return f"{'task' if text.isdigit() else 'tasks'} {text}"

@@ -16,7 +16,6 @@ from shardgym.arrays import Floats
 from shardgym.collection.schedule import CollectionPlan, SampleId
 from shardgym.collection.settings import KINDS
 from shardgym.costs.fbgemm.communication import QUANTILE
-from shardgym.costs.fbgemm.jobs import ShardSpec
 from shardgym.costs.simulator.samples import CommRow, ComputeRow
 from shardgym.errors import InputError
 from shardgym.files import append_flushed, drop_torn_line, read_lines, write_whole
@@ -179,7 +178,7 @@ def _compute_row(plan: CollectionPlan, measurement: Measurement) -> ComputeRow:
         shard_set.batch_size, shard_set.precision, shard_set.optimizer,
         num_embeddings=[s.num_rows for s in shards],
         embedding_dim=[s.width for s in shards],
-        pooling_factor=[ids_per_sample(s) for s in shards],
+        pooling_factor=[s.ids_per_sample for s in shards],
         reuse_histogram=[list(s.table.reuse_histogram or (0.0,) * REUSE_BINS) for s in shards],
         table_name=[s.table.name for s in shards],
         forward_ms=float(np.median(forward)),
@@ -205,11 +204,6 @@ def _comm_row(plan: CollectionPlan, measurement: Measurement) -> CommRow:
         forward_ms=forward_ms.tolist(), backward_ms=backward_ms.tolist(),
         noise=_relative_error(forward[:fewest, slowest] + backward[:fewest, slowest]),
     )  # fmt: skip
-
-
-def ids_per_sample(shard: ShardSpec) -> float:
-    """Return the ids per sample that fall into a shard: popular rows are spread evenly, so a range gets its share."""
-    return shard.table.pooling_factor * shard.num_rows / shard.table.num_embeddings
 
 
 def _relative_error(times: Floats) -> float:

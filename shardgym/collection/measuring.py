@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from shardgym.arrays import Floats
-from shardgym.collection.measurements import Measurement, MeasurementLog, ids_per_sample
+from shardgym.collection.measurements import Measurement, MeasurementLog
 from shardgym.collection.schedule import CollectionPlan, SampleId
 from shardgym.collection.settings import KINDS, STEPS, StepCounts
 from shardgym.costs.fbgemm.communication import ROUND_MS, AllToAll, CollectiveGroup
@@ -313,7 +313,7 @@ class CollectionRun:
 
 def iterations_of(shard_set: ShardSet, steps: StepCounts = STEPS) -> int:
     """Return how many timed steps a shard set gets."""
-    values = shard_set.batch_size * sum(ids_per_sample(shard) * shard.width for shard in shard_set.shards)
+    values = shard_set.batch_size * sum(shard.ids_per_sample * shard.width for shard in shard_set.shards)
     return steps.small_iterations if values < steps.small_values else steps.iterations
 
 

@@ -295,5 +295,4 @@ def _balanced(rng: StableRandom, shards: Sequence[ShardSpec], devices: int) -> l
 
 
 def _reading(shard: ShardSpec) -> float:
-    ids = shard.table.pooling_factor * shard.num_rows / shard.table.num_embeddings
-    return (ids + 0.05) * (1 + shard.width / 16) * (1 + math.log10(shard.num_rows))
+    return (shard.ids_per_sample + 0.05) * (1 + shard.width / 16) * (1 + math.log10(shard.num_rows))

@@ -35,6 +35,11 @@ class ShardSpec(NamedTuple):
         return self.rows[1] - self.rows[0]
 
     @property
+    def ids_per_sample(self) -> float:
+        """Mean ids that fall into the shard: popular rows are spread evenly, so a range of rows gets its share."""
+        return self.table.pooling_factor * self.num_rows / self.table.num_embeddings
+
+    @property
     def is_whole(self) -> bool:
         """Whether the shard has all rows of its table."""
         return self.rows == (0, self.table.num_embeddings)

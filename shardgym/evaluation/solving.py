@@ -154,12 +154,7 @@ class InlineSolver:
         solver = self._solver
         assert solver is not None
         task = ShardingTask.from_json(task_json)
-        failure: Literal["infeasible", "error"] | None = None
-        reason: str | None = None
-        trace: str | None = None
-        plan: str | None = None
-        weights_digest = ""
-        training_time_s = None
+        found: dict[str, Any] = {}  # fields of the answer
         started = utc_now()
         clock = time.perf_counter()
         cpu_clock = time.process_time()
@@ -172,41 +167,25 @@ class InlineSolver:
                 cpu_clock = time.process_time()
                 returned: object = call_solver(solver, task, self._oracle, seed, time_limit_s=time_limit_s)
             except NO_PLAN as error:
-                failure = "infeasible"
-                reason = one_line(error, with_type=False)
+                found = {"failure": "infeasible", "reason": one_line(error, with_type=False)}
             except self._caught as error:
-                failure = "error"
-                reason = one_line(error)
-                trace = traceback.format_exc()
+                found = {"failure": "error", "reason": one_line(error), "trace": traceback.format_exc()}
             seconds = time.perf_counter() - clock
             cpu_seconds = time.process_time() - cpu_clock
             try:
-                if failure is None:
-                    plan = _plan_json(returned)
-                weights_digest, training_time_s = _weights_of(solver)
+                if not found:
+                    found["plan"] = _plan_json(returned)
+                found["weights_digest"], found["training_time_s"] = _weights_of(solver)
             except Exception as error:  # a property may raise anything
-                failure = "error"
                 reason = one_line(error, with_type=not isinstance(error, InputError))
-                plan = None
+                found |= {"failure": "error", "reason": reason, "plan": None}
         try:
             is_changed = task.to_json() != task_json
         except (ValueError, TypeError, AttributeError):  # changed into something that is no record any more
             is_changed = True
         if is_changed:
-            failure = "error"
-            reason = "the solver changed the task"
-            plan = None
-        return Answer(
-            started=started,
-            seconds=seconds,
-            cpu_seconds=cpu_seconds,
-            failure=failure,
-            reason=reason,
-            trace=trace,
-            plan=plan,
-            weights_digest=weights_digest,
-            training_time_s=training_time_s,
-        )
+            found |= {"failure": "error", "reason": "the solver changed the task", "plan": None}
+        return Answer(started, seconds, cpu_seconds, **found)
 
 
 def _plan_json(returned: object) -> str:

@@ -85,13 +85,7 @@ def make_topology(
 ) -> Topology:
     """Return the topology that the options describe, with a warning where its nodes make no difference.
 
-    Args:
-        devices: number of devices.
-        preset: the named topology.
-        nodes: number of nodes; None for as few as the named topology's take.
-        memory_gib: per device; None for the named topology's.
-        interconnect: name of the links, for display.
-        **links: bandwidths and latencies by their names in `Topology`; None for the named topology's.
+    None stands for what the topology named `preset` has; `links` are bandwidths and latencies.
 
     Raises:
         InputError: devices do not divide into the nodes, a node has more devices than the named topology's, links

@@ -114,9 +114,7 @@ def may_have(role: Role, digest: str) -> bool:
 def shard_set_digest(shard_set: ShardSet, *, of_pool: bool = True) -> str:
     """Return the identity of a shard set: tables by name, rows and widths, batch, precision and optimiser.
 
-    Args:
-        shard_set: the set.
-        of_pool: whether names say all about the tables; otherwise their ids are part of the identity.
+    Of tables that are not `of_pool`, names do not say all: their ids are part of the identity.
     """
     shards: list[list[Any]] = [[s.table.name, s.table.num_embeddings, *s.rows, s.width] for s in shard_set.shards]
     if not of_pool:

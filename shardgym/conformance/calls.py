@@ -129,14 +129,7 @@ class SolverCall:
 
 
 def watch_call(case: Case, kind: str, solve: Callable[[ShardingTask], object], limit_s: float) -> SolverCall:
-    """Call `solve` with a copy of the case's task, in a thread of its own.
-
-    Args:
-        case: the case.
-        kind: kept in the result.
-        solve: what is called.
-        limit_s: seconds after which the call is given up on and its thread is told to stop.
-    """
+    """Call `solve` with a copy of the case's task, in a thread of its own, which is told to stop after `limit_s`."""
     call = SolverCall(case, kind)
     task = ShardingTask.from_json(case.task.to_json())
     generators = _generator_states()

@@ -70,14 +70,11 @@ class Bottleneck(NamedTuple):
 
 
 def find_bottleneck(cost: PlanCost, columns: Sequence[int] | Ints) -> Bottleneck:
-    """Find the device that the step is longest for.
+    """Find the device that the step is longest for; of several alike, the one with most compute and exchange.
 
     Args:
         cost: of a feasible plan.
         columns: that each device holds and sends, shape (D,).
-
-    Returns:
-        The device; of several alike, the one with most compute and exchange.
     """
     forward, forward_comm, backward_comm, backward = cost.per_device.T
     compute = forward + backward
@@ -115,10 +112,7 @@ def _margin_of_largest(values: Floats) -> Floats:
 def describe_bottleneck(task: ShardingTask, plan: ShardingPlan, cost: PlanCost | None) -> list[str]:
     """Return lines on the fullest and on the slowest device, and on the tables that make it slow.
 
-    Args:
-        task: the task.
-        plan: feasible or not.
-        cost: its cost where it has times; without them the device with most lookups counts as the slowest.
+    Without a cost that has times, the device with most lookups counts as the slowest.
     """
     used = plan.bytes_per_device(task)
     shares = [size / limit for size, limit in zip(used, task.topology.memory_bytes, strict=True)]

@@ -55,16 +55,10 @@ def render_diff(
     ascii_only: bool = False,
     max_listed: int | None = MAX_LISTED,
 ) -> str:
-    """Draw what differs between two plans for `task`, with their costs where known.
+    """Draw what differs between two plans for `task`, called A and B, with their costs where known.
 
-    Args:
-        task: the task.
-        before: a plan for it, called A.
-        after: another, called B.
-        costs: of both.
-        width: columns of the terminal.
-        ascii_only: write arrows with characters that every terminal has.
-        max_listed: tables that are listed at most; None for all.
+    For a terminal of `width` columns; with `ascii_only`, of characters that every terminal has. At most `max_listed`
+    tables are listed, all when None.
     """
     changes = table_changes(task, before, after)
     moved = sum(change.is_move for change in changes)

@@ -44,14 +44,10 @@ _DETAILS = (
 def render_plan(
     task: ShardingTask, plan: ShardingPlan, cost: PlanCost | None = None, *, width: int, ascii_only: bool = False
 ) -> str:
-    """Draw a plan.
+    """Draw a plan, feasible or not, for a terminal of `width` columns; problems are listed.
 
-    Args:
-        task: the task that the plan is for.
-        plan: feasible or not; problems are listed.
-        cost: its cost, where known; one line says so where the cost model gave none.
-        width: columns of the terminal.
-        ascii_only: draw bars with characters that every terminal has.
+    Its cost is drawn where it is known; one line says so where the cost model gave none. With `ascii_only`, bars are of
+    characters that every terminal has.
     """
 
     def wrapped(text: str) -> str:
@@ -163,10 +159,6 @@ def memory_remedies(task: ShardingTask, plan: ShardingPlan) -> list[str]:
 
     Each device is looked at by itself, with the rest of the plan as it is. The smallest shard is named that fits
     elsewhere and whose move is enough. Else it is the narrowest piece of a shard, cut by columns, that does the same.
-
-    Args:
-        task: the task.
-        plan: for it.
     """
     used = plan.bytes_per_device(task)
     room = [limit - size for size, limit in zip(used, task.topology.memory_bytes, strict=True)]

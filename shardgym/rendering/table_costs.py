@@ -44,13 +44,7 @@ class TableCost(NamedTuple):
 
 
 def table_costs(task: ShardingTask, plan: ShardingPlan, model: CostModel, cost: PlanCost) -> list[TableCost]:
-    """Return what every table costs, the costliest first.
-
-    Args:
-        task: the task.
-        plan: feasible for it.
-        model: additive.
-        cost: of the plan, by this model.
+    """Return what every table of a feasible plan costs by the model that its cost is of, the costliest first.
 
     Raises:
         InputError: the model scores whole plans only.
@@ -115,14 +109,7 @@ def _cut(task: ShardingTask, plan: ShardingPlan, shard: Shard, target: int) -> S
 
 
 def render_table_costs(costs: list[TableCost], cost: PlanCost, device: int, *, width: int) -> str:
-    """Draw the costliest tables.
-
-    Args:
-        costs: the costliest first.
-        cost: of the plan.
-        device: that holds up the step.
-        width: columns of the terminal.
-    """
+    """Draw the costliest tables of a plan, whose step `device` holds up, for a terminal of `width` columns."""
     rows = [
         {
             "table": table.table,

@@ -16,6 +16,7 @@ from shardgym.costs.fbgemm.operator import RequestMaker, build_operator
 from shardgym.costs.fbgemm.process import Handler, serve
 from shardgym.costs.fbgemm.worker import Measurer
 
+
 class FreshBackend(CpuBackend):
     """Lets FBGEMM allocate the weights of every operator anew and frees them after the sample."""
 

@@ -18,8 +18,15 @@ from published_rows import KERNELS, NotPredicted, Row
 from shardgym.costs.gpu.cards import CARDS, STREAM_SHARE
 from shardgym.costs.gpu.exchange import LINKS, LinkConstants
 from shardgym.costs.gpu.kernels import KERNELS as KERNEL_CONSTANTS
-from shardgym.costs.gpu.kernels import KernelConstants, ShardSizes, Work, backward_ms, forward_ms, shard_work
-from shardgym.costs.gpu.kernels import row_classes
+from shardgym.costs.gpu.kernels import (
+    KernelConstants,
+    ShardSizes,
+    Work,
+    backward_ms,
+    forward_ms,
+    row_classes,
+    shard_work,
+)
 from shardgym.table import EmbeddingTable, UniformIds, ZipfIds
 from shardgym.task import OPTIMIZER_STATE
 

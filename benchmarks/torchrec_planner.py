@@ -46,13 +46,13 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 from shardgym import ShardingPlan, ShardingTask, Topology, load_pool, load_suite, lower_bound, make_cost, make_solver
+from shardgym.bounds import rating_bound
 from shardgym.costs.base import CostModel
 from shardgym.costs.roofline import RooflineCost
 from shardgym.costs.torchrec_rating import TorchRecRatingCost
 from shardgym.errors import NO_PLAN, ShardGymError
 from shardgym.leaderboard.statistics import mean_ratio
 from shardgym.pools.load import load_model
-from shardgym.bounds import rating_bound
 from shardgym.solver import warm_up
 from shardgym.suites import suite_names
 

@@ -1,6 +1,7 @@
 """lower_bound: what no feasible plan can cost less than, proven.
 
-For `roofline`. A device takes its compute and its transfer of gradients, waits for the last device to get there, and takes its transfer of pooled values. So a plan costs
+For `roofline`. A device takes its compute and its transfer of gradients, waits for the last device to get there, and
+takes its transfer of pooled values. So a plan costs
 
     total = max over devices of (compute + transfer) + max over devices of transfer,
 
@@ -249,7 +250,6 @@ def _shared_home(loads: Floats, num_devices: int) -> float:
     more = np.arange((len(loads) - 1) // num_devices + 1)
     ends = more * num_devices + 1
     return float((added[ends] - added[ends - more - 1]).max())
-
 
 
 def rating_bound(task: ShardingTask, constants: PlannerConstants, row_cuts: RowCuts = "none") -> float:

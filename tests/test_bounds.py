@@ -20,9 +20,9 @@ from shardgym import (
     lower_bound,
     make_cost,
 )
+from shardgym.bounds import rating_bound
 from shardgym.costs.roofline import DEVICES
 from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.bounds import rating_bound
 from shardgym.solver import make_solver
 
 ROOFLINE = make_cost("roofline")

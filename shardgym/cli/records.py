@@ -25,8 +25,8 @@ from shardgym.cli.common import (
     print_json,
     say,
 )
-from shardgym.evaluation import verify as verify_records
 from shardgym.evaluation import VerifyReport, drop_records
+from shardgym.evaluation import verify as verify_records
 from shardgym.evaluation.result import RECORDS, record_files
 from shardgym.evaluation.submission import CARD, check_submission, write_card
 from shardgym.evaluation.verify import RULE, RecordCheck

@@ -200,7 +200,8 @@ def _comm_row(plan: CollectionPlan, measurement: Measurement) -> CommRow:
     return CommRow(
         measurement.sample_id, sample.role, measurement.content, sample.repeat,
         num_devices=len(exchange.widths), batch_size=exchange.batch_size,
-        element_bytes=ELEMENT_BYTES[exchange.precision], widths=list(exchange.widths), start_offsets_ms=list(exchange.offsets_ms),
+        element_bytes=ELEMENT_BYTES[exchange.precision],
+        widths=list(exchange.widths), start_offsets_ms=list(exchange.offsets_ms),
         forward_ms=forward_ms.tolist(), backward_ms=backward_ms.tolist(),
         noise=_relative_error(forward[:fewest, slowest] + backward[:fewest, slowest]),
     )  # fmt: skip

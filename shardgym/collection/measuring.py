@@ -255,7 +255,7 @@ class CollectionRun:
                 queues.setdefault(shard_set, []).append(sample)
                 yield TimingJob(shard_set, self._plan.steps.warmups, iterations_of(shard_set, self._plan.steps))
 
-        # A GPU must not wait for this process, so its worker has a job in advance. A core shares its caches and its memory
+        # A GPU must not wait for this process, so its worker has a job in advance. A core shares its caches and memory
         # with others: this process had better be still while a CPU worker measures.
         for job, outcome in self._pool.run(jobs(), ahead=1 if self._plan.device == "cuda" else 0):
             sample = queues[job.shard_set].pop(0)

@@ -23,6 +23,7 @@ from shardgym.provenance import utc_now, versions
 #: What the device does besides FBGEMM kernels: a `DeviceFacts` record.
 DEVICE = "device.json"
 
+
 def collect(
     out: str | Path,
     *,

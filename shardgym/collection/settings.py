@@ -1,4 +1,4 @@
-"""What is collected: sizes per kind of device, steps per sample, samples per role, and the space of wide collections."""
+"""What is collected: sizes per device, steps per sample, samples per role; and the space of wide collections."""
 
 from __future__ import annotations
 

@@ -23,11 +23,11 @@ from shardgym.collection.sampling import (
     may_have,
     whole_table,
 )
-from shardgym.collection.settings import PLANS_PER_TASK, PLAN_DEVICES, Role, Space
+from shardgym.collection.settings import PLAN_DEVICES, PLANS_PER_TASK, Role, Space
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
 from shardgym.errors import InputError
-from shardgym.pools import load_pool
 from shardgym.ids import expected_row_shares
+from shardgym.pools import load_pool
 from shardgym.table import EmbeddingTable, UniformIds, ZipfIds
 from shardgym.task import Optimizer, Precision, block_bytes
 

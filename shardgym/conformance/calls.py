@@ -1,4 +1,4 @@
-"""The calls that solvers are checked by: small tasks, each with something that trips a solver; and each call watched."""
+"""The calls that solvers are checked by: small tasks, each with something that trips a solver; each call is watched."""
 
 from __future__ import annotations
 

@@ -342,7 +342,6 @@ def read_task(result: Result, folder: Path) -> ShardingTask:
     return task
 
 
-
 def read_results(paths: str | Path | Iterable[str | Path]) -> pd.DataFrame:
     """Read results into a pandas DataFrame, one row per record, in the order of files and lines.
 

@@ -1,4 +1,4 @@
-"""Boards: results that may share a table, because suite, judge, hardware and time limit are the same; solver by solver."""
+"""Boards: results that may share a table, because suite, judge, hardware and time limit are the same."""
 
 from __future__ import annotations
 
@@ -204,7 +204,6 @@ def _clash(files: Sequence[ResultFile]) -> str | None:
                     f"seed {result.seed}; to share one, run one of them under a label (--solver LABEL=NAME)"
                 )
     return clashes[0] if clashes else None
-
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a ranking is made of: groups of tasks, performance profiles, who beats whom; and what another cost says of it."""
+"""What a ranking is made of: groups of tasks, performance profiles, who beats whom; and what another cost says."""
 
 from __future__ import annotations
 

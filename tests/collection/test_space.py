@@ -8,7 +8,7 @@ import pytest
 
 from shardgym.cli import main
 from shardgym.collection import collect, finish
-from shardgym.collection.settings import PLANS_PER_TASK, PLAN_DEVICES, Space
+from shardgym.collection.settings import PLAN_DEVICES, PLANS_PER_TASK, Space
 from shardgym.collection.space_sampling import SpaceSampler
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.table import UniformIds, ZipfIds

@@ -9,8 +9,7 @@ from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTa
 from shardgym.costs.gpu.cards import CARDS, card
 from shardgym.costs.gpu.cost import shard_sizes
 from shardgym.costs.gpu.exchange import LINKS, exchange_ms, exchange_topology, ramp_ms, topology_of, two_step_ms
-from shardgym.costs.gpu.kernels import KERNELS, Work, shard_work
-from shardgym.costs.gpu.kernels import missed_accesses, row_classes
+from shardgym.costs.gpu.kernels import KERNELS, Work, missed_accesses, row_classes, shard_work
 from shardgym.errors import UnknownNameError
 from shardgym.table import ZipfIds
 

@@ -1,4 +1,4 @@
-"""FBGEMM's fused embedding operator for the shards of one device, on the CPU and on a GPU, and the ids that it is fed."""
+"""FBGEMM's fused embedding operator for the shards of one device, on the CPU and on a GPU, and the ids it is fed."""
 
 from __future__ import annotations
 

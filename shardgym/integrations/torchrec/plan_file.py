@@ -8,13 +8,13 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import nn
-from torchrec.distributed.types import ShardingPlan as TorchRecPlan
 from torchrec.distributed.types import (
     EmbeddingModuleShardingPlan,
     EnumerableShardingSpec,
     ParameterSharding,
     ShardMetadata,
 )
+from torchrec.distributed.types import ShardingPlan as TorchRecPlan
 
 from shardgym.arguments import check_instance
 from shardgym.errors import InputError

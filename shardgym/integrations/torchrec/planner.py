@@ -9,11 +9,11 @@ from typing import Any
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from torch import nn
-from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.sharding_plan import get_default_sharders
-from torchrec.distributed.types import ShardingPlan as TorchRecPlan
 from torchrec.distributed.types import ModuleSharder, ShardingPlanner
+from torchrec.distributed.types import ShardingPlan as TorchRecPlan
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 

@@ -8,13 +8,13 @@ import math
 from typing import Literal, NamedTuple, get_args
 
 from torch import nn
-from torchrec.distributed.types import ShardingPlan as TorchRecPlan
 from torchrec.distributed.types import (
     EmbeddingModuleShardingPlan,
     EnumerableShardingSpec,
     ParameterSharding,
     ShardMetadata,
 )
+from torchrec.distributed.types import ShardingPlan as TorchRecPlan
 
 from shardgym.arguments import check_instance, check_int
 from shardgym.errors import InfeasiblePlanError, InputError, UnknownNameError

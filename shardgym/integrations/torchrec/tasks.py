@@ -9,8 +9,8 @@ from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import nn
-from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 

@@ -65,7 +65,6 @@ def page_of(boards: Sequence[dict[str, Any]]) -> str:
     return "".join([*text, page])
 
 
-
 def board_data(ranking: Ranking) -> dict[str, Any]:
     """Return all that the page shows of a board.
 
@@ -155,7 +154,10 @@ def _plans(results: Sequence[Result], tasks: dict[int, ShardingTask | None]) -> 
         if result.status != "ok" or result.plan is None or result.cost is None:
             found: dict[str, Any] = {"failed": result.reason or result.status}
         else:
-            found = {"total": _rounded(result.cost.total_ms), "devices": [_numbers(row) for row in result.cost.per_device]}
+            found = {
+                "total": _rounded(result.cost.total_ms),
+                "devices": [_numbers(row) for row in result.cost.per_device],
+            }
             if task is not None:
                 found["bytes"] = result.plan.bytes_per_device(task)
                 found["shards"] = _shards(task, result.plan, prices[result.task_index])

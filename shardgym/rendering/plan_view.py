@@ -1,4 +1,4 @@
-"""One plan as text: devices by memory and cost, what holds up the step, what would make it fit, and a list of all shards."""
+"""One plan as text: devices by memory and cost, what holds up the step, what would make it fit, and all shards."""
 
 from __future__ import annotations
 

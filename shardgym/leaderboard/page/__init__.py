@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from shardgym.arrays import Floats
 from shardgym.costs.roofline import DEVICES, device_constants, shard_ms
 from shardgym.errors import import_extra
 from shardgym.evaluation.result import Result
@@ -76,7 +75,8 @@ def board_data(ranking: Ranking) -> dict[str, Any]:
     costs = [ranking.rows[n].relative if ranking.has_base else 1 + ranking.rows[n].gap for n in complete]
     times = [ranking.rows[n].median_s for n in complete]
     front = pareto_front(np.array(times), np.array(costs))
-    profile = performance_profile([ranking.results[n].failing_ms for n in complete], FACTORS) if complete else []
+    failing = [ranking.results[n].failing_ms for n in complete]
+    profile = performance_profile(failing, FACTORS) if complete else np.zeros((0, FACTORS.size))
     reference_ms = ranking.base_ms
     if not ranking.has_base:  # then it is the best plan of each task
         known = [np.where(np.isfinite(own), own, np.inf) for own in ranking.counted_ms]

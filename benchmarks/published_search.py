@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from neuroshard import SearchSettings
-from neuroshard.device_sets import latents_of
+from neuroshard.device_sets import AdditivePrices
 from neuroshard.shard_table import ShardTable
 from shardgym import ShardingTask
 from shardgym.costs.simulator import SimulatorCost
@@ -228,7 +228,7 @@ def fitted(task: ShardingTask, cost: SimulatorCost) -> ComputeModel:
     rng = np.random.default_rng(0)
     rows = shards.reached_by_halving()
     predictor = cost.predictor()
-    latents = latents_of(predictor, shards, rows)[rows]
+    latents = AdditivePrices(shards, predictor).latents(rows)[rows]
     widths = zip(shards.tables[rows].tolist(), shards.columns[rows].tolist(), strict=True)
     features = features_of([config_of(task, table) | {"dim": columns} for table, columns in widths])
     most = 2 * max(task.num_tables // task.num_devices, 2)

@@ -9,16 +9,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from neuroshard.compiled_links import link_arrays_of, slowest_ms_over_links
-from neuroshard.compiled_predictor import ComputeHead, compute_head_of, exchange_network_of, head_ms, slowest_ms
+from neuroshard.compiled_predictor import ComputeHead, head_ms
+from neuroshard.compiled_prices import CompiledPrices
 from neuroshard.device_sets import DECIMALS, AdditiveDeviceSets
 from neuroshard.grid_search import BestPlacements, Cutoff, InnerSearch, PartialPlacements, best_placements
 from neuroshard.jit import jit
-from neuroshard.shard_table import ShardTable
 from shardgym.arrays import Floats, Ints
-from shardgym.costs.simulator.predictor import AdditivePredictor
 from shardgym.incumbent import Budget
-from shardgym.task import ELEMENT_BYTES
 
 #: Steps between looks at the clock.
 _STEPS = 64
@@ -77,19 +74,12 @@ class CompiledDeviceSets(AdditiveDeviceSets):
     """The same sets, looked up and priced by compiled code.
 
     Args:
-        shards: of the task.
-        costs: of a simulator.
-
-    Raises:
-        InputError: `costs` knows no tasks of this kind.
+        prices: of the task.
     """
 
-    def __init__(self, shards: ShardTable, costs: AdditivePredictor) -> None:
-        super().__init__(shards, costs)
-        networks = costs.networks
-        self._head = compute_head_of(networks.best)
-        self._exchanges = {name: exchange_network_of(params) for name, params in networks.comm.items()}
-        self._links = link_arrays_of(costs.weights.links, shards.task) if costs.weights.links is not None else None
+    def __init__(self, prices: CompiledPrices) -> None:
+        super().__init__(prices)
+        self._head = prices.head
 
     def clear(self) -> None:
         """See `DeviceSets`."""
@@ -101,18 +91,6 @@ class CompiledDeviceSets(AdditiveDeviceSets):
         self.reserve(len(sets))
         self.count, numbers = add_all(self.table(), self.count, sets, shards)
         return numbers
-
-    def total_ms(self, sets: Ints) -> Floats:
-        """See `DeviceSets`."""
-        if self._links is not None:
-            return slowest_ms_over_links(self._links, self.compute_ms[sets], self._widths[sets])
-        if not self._exchanges:  # communication is modelled by latency and rate
-            return super().total_ms(sets)
-        task = self.shards.task
-        return slowest_ms(
-            self._exchanges["backward"], self._exchanges["forward"], self.compute_ms[sets], self._widths[sets],
-            float(task.batch_size), float(ELEMENT_BYTES[task.precision]),
-        )  # fmt: skip
 
     def reserve(self, more: int) -> None:
         """Make room for so many more sets."""

@@ -1,4 +1,4 @@
-"""Device sets: what one device may hold, each priced once however often the search comes across it."""
+"""Device sets: what one device may hold, each priced once however often the search comes across it, and by what."""
 
 from __future__ import annotations
 
@@ -138,23 +138,59 @@ class DeviceSets(abc.ABC):
             setattr(self, name, grown)
 
 
-class AdditiveDeviceSets(DeviceSets):
-    """Sets priced by sums over their shards: one vector addition each, and one call for all new ones.
+class AdditivePrices:
+    """What devices and plans of one task take by an additive cost model, from added latents of their shards.
 
     Args:
-        shards: of the task; those that halving leads to are encoded at once, here and never again.
-        costs: of an additive cost model.
+        shards: of the task.
+        costs: of the cost model.
+
+    Attributes:
+        shards: as given.
 
     Raises:
         InputError: `costs` knows no tasks of this kind.
     """
 
-    _arrays = (*DeviceSets._arrays, "_sums", "_counts", "_widths")
-
     def __init__(self, shards: ShardTable, costs: AdditiveCosts) -> None:
+        self.shards = shards
         self._costs = costs
         self._task = costs.add_task(shards.task)
-        self._latents = latents_of(costs, shards, shards.reached_by_halving())
+
+    def latents(self, rows: Ints) -> Floats:
+        """Return what some shards, encoded together, add to the sum of their device; zeros for others, shape (R, K)."""
+        shards = self.shards
+        # Making a `Shard` of every row, which checks its fields, would take longer than encoding them.
+        tables = [(table.name, table.num_embeddings) for table in shards.task.tables]
+        described = zip(shards.tables[rows].tolist(), shards.columns[rows].tolist(), strict=True)
+        keys = [(*tables[table], columns) for table, columns in described]
+        known = self._costs.latents(self._costs.encode_keys(shards.task, keys))
+        latents = np.zeros((len(shards), known.shape[1]))
+        latents[rows] = known
+        return latents
+
+    def compute_ms(self, sums: Floats, counts: Ints) -> Floats:
+        """Return what devices compute in ms, from added latents (..., K) and numbers of shards (...), shape (...)."""
+        return np.asarray(self._costs.device_ms(sums, counts).sum(axis=-1), dtype=np.float64)
+
+    def slowest_ms(self, compute: Floats, widths: Floats) -> Floats:
+        """Return what plans take in ms, communication included, from compute and columns, (P, D) each, shape (P,)."""
+        return self._costs.slowest_ms(self._task, compute, widths)
+
+
+class AdditiveDeviceSets(DeviceSets):
+    """Sets priced by sums over their shards: one vector addition each, and one call for all new ones.
+
+    Args:
+        prices: of the task; shards that halving leads to are encoded at once, here and never again.
+    """
+
+    _arrays = (*DeviceSets._arrays, "_sums", "_counts", "_widths")
+
+    def __init__(self, prices: AdditivePrices) -> None:
+        self._prices = prices
+        shards = prices.shards
+        self._latents = prices.latents(shards.reached_by_halving())
         self._shard_widths: Floats = shards.columns.astype(np.float64)
         super().__init__(shards)
 
@@ -171,25 +207,13 @@ class AdditiveDeviceSets(DeviceSets):
 
     def total_ms(self, sets: Ints) -> Floats:
         """See `DeviceSets`."""
-        return self._costs.slowest_ms(self._task, self.compute_ms[sets], self._widths[sets])
+        return self._prices.slowest_ms(self.compute_ms[sets], self._widths[sets])
 
     def _price(self, numbers: Ints, sets: Ints, shards: Ints) -> Floats:
         self._widths[numbers] = self._widths[sets] + self._shard_widths[shards]
         self._counts[numbers] = self._counts[sets] + 1
         self._sums[numbers] = self._sums[sets] + self._latents[shards]
-        compute_ms = self._costs.device_ms(self._sums[numbers], self._counts[numbers])
-        return np.asarray(compute_ms.sum(axis=1), dtype=np.float64)
-
-
-def latents_of(costs: AdditiveCosts, shards: ShardTable, rows: Ints) -> Floats:
-    """Return what some shards, encoded together, add to the sum of their device; zeros for others, shape (R, K)."""
-    # Making a `Shard` of every row, which checks its fields, would take longer than encoding them.
-    tables = [(table.name, table.num_embeddings) for table in shards.task.tables]
-    described = zip(shards.tables[rows].tolist(), shards.columns[rows].tolist(), strict=True)
-    known = costs.latents(costs.encode_keys(shards.task, [(*tables[table], columns) for table, columns in described]))
-    latents = np.zeros((len(shards), known.shape[1]))
-    latents[rows] = known
-    return latents
+        return self._prices.compute_ms(self._sums[numbers], self._counts[numbers])
 
 
 class EvaluatedDeviceSets(DeviceSets):

@@ -1,85 +1,87 @@
-"""How functions of the compiled search are compiled, where machine code is kept, and saying that it takes a while."""
+"""How functions of the searches are compiled, where machine code is kept, and saying that it takes a while."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import importlib.util
 import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numba
 import platformdirs
-from numba.core import event
+
+#: Whether functions are compiled; without numba they run some hundred times slower.
+COMPILED = importlib.util.find_spec("numba") is not None
 
 #: Shown by commands where they show progress.
 _logger = logging.getLogger("shardgym.solvers.neuroshard")
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
-_config: Any = numba.config
-_register: Any = event.register
 
 
+def jit(function: _Function) -> _Function:
+    """Compile on first use; machine code is kept on disk where that can be written. Without numba, return it as it is.
+
+    Other threads run meanwhile; division by 0 is as in NumPy.
+    """
+    if not COMPILED:
+        return function
+    import numba
+
+    _announce_compiling()
+    config: Any = numba.config
+    before = config.CACHE_DIR
+    config.CACHE_DIR = _cache_folder()
+    try:
+        compiled: Any = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    except RuntimeError:  # there is nowhere to keep it
+        compiled = numba.njit(nogil=True, error_model="numpy")(function)
+    finally:
+        config.CACHE_DIR = before
+    return compiled  # type: ignore[no-any-return]
+
+
+@functools.cache
 def _cache_folder() -> str:
     """Return a folder for this state of the sources: numba notices changes in a function's own file alone."""
     digest = hashlib.sha256()
     here = Path(__file__).parent
-    names = ["jit", "compiled_links", "compiled_predictor", "compiled_search", "device_sets", "grid_search"]
-    names += [f"plus/{name}" for name in ("placement", "construction", "moves", "kicks")]
+    names = ["jit", "compiled_predictor", "compiled_prices", "compiled_search", "device_sets", "grid_search"]
+    names += [f"plus/{name}" for name in ("linear_model", "construction", "moves")]
     for name in names:
         digest.update((here / f"{name}.py").read_bytes())
     caches = os.environ.get("NUMBA_CACHE_DIR") or platformdirs.user_cache_dir()
     return str(Path(caches, "shardgym", "search", digest.hexdigest()[:16]).expanduser())
 
 
-def jit(function: _Function) -> _Function:
-    """Compile on first use; machine code is kept on disk where that can be written.
+@functools.cache
+def _announce_compiling() -> None:
+    """Log once that the search is being compiled when numba starts on its first function.
 
-    Other threads run meanwhile; division by 0 is as in NumPy.
+    What is found on disk is not compiled. Functions of other packages do not count.
     """
-    before = _config.CACHE_DIR
-    _config.CACHE_DIR = _CACHE_FOLDER
-    try:
-        return _compile(function, cache=True)
-    except RuntimeError:  # there is nowhere to keep it
-        return _compile(function, cache=False)
-    finally:
-        _config.CACHE_DIR = before
+    from numba.core import event
 
+    class CompileNotice(event.Listener):
+        said = False
 
-def _compile(function: _Function, *, cache: bool) -> _Function:
-    compiled: Any = numba.njit(cache=cache, nogil=True, error_model="numpy")(function)
-    return compiled  # type: ignore[no-any-return]
+        def on_start(self, event: Any) -> None:
+            dispatcher = event.data["dispatcher"]
+            if self.said or not dispatcher.py_func.__module__.startswith("neuroshard."):
+                return
+            self.said = True
+            how_often = (
+                " in every process, as machine code cannot be kept; NUMBA_CACHE_DIR names a folder that can be written"
+            )
+            if dispatcher.stats.cache_path is not None:
+                how_often = ", once; later runs find the machine code on disk"
+            _logger.info("compiling NeuroShard's search: some 20 seconds%s", how_often)
 
+        def on_end(self, event: Any) -> None:
+            pass
 
-class CompileNotice(event.Listener):
-    """Logs that the search is being compiled when numba starts on its first function; what is found on disk is not.
-
-    Args:
-        package: functions of other modules do not count; numba compiles for other people, too.
-    """
-
-    def __init__(self, package: str) -> None:
-        self._package = package
-        self._said = False
-
-    def on_start(self, event: Any) -> None:
-        """Say so, at the first function."""
-        dispatcher = event.data["dispatcher"]
-        if self._said or not dispatcher.py_func.__module__.startswith(f"{self._package}."):
-            return
-        self._said = True
-        how_often = (
-            " in every process, as machine code cannot be kept; NUMBA_CACHE_DIR names a folder that can be written"
-        )
-        if dispatcher.stats.cache_path is not None:
-            how_often = ", once; later runs find the machine code on disk"
-        _logger.info("compiling NeuroShard's search: some 20 seconds%s", how_often)
-
-    def on_end(self, event: Any) -> None:
-        """Nothing has to be said."""
-
-
-_CACHE_FOLDER = _cache_folder()
-_register("numba:compile", CompileNotice("neuroshard"))
+    register: Any = event.register
+    register("numba:compile", CompileNotice())

@@ -13,7 +13,7 @@ from typing import TypeGuard
 import numpy as np
 
 from neuroshard.beam import BeamSearch, SearchSettings
-from neuroshard.device_sets import AdditiveDeviceSets, EvaluatedDeviceSets
+from neuroshard.device_sets import AdditiveDeviceSets, AdditivePrices, EvaluatedDeviceSets
 from neuroshard.grid_search import Cutoff, GridSearch, InnerSearch
 from neuroshard.packing import pack
 from neuroshard.shard_table import ShardTable, plan_of
@@ -188,19 +188,29 @@ def inner_search(
     Raises:
         InputError: `cost` cannot price tasks of this kind.
     """
-    if not compiled or not _is_oracle(cost):
-        costs = cost.additive()
-        sets = EvaluatedDeviceSets(shards, cost) if costs is None else AdditiveDeviceSets(shards, costs)
-        return GridSearch(sets, budget)
-    from neuroshard.compiled_search import CompiledDeviceSets, CompiledGridSearch, ThreadedSearch
+    if compiled and _is_oracle(cost):
+        from neuroshard.compiled_prices import CompiledPrices
+        from neuroshard.compiled_search import CompiledDeviceSets, CompiledGridSearch, ThreadedSearch
 
-    searches = [CompiledGridSearch(CompiledDeviceSets(shards, cost.predictor()), budget) for _ in range(threads)]
-    return searches[0] if threads == 1 else ThreadedSearch(searches)
+        prices = CompiledPrices(shards, cost.predictor())
+        searches = [CompiledGridSearch(CompiledDeviceSets(prices), budget) for _ in range(threads)]
+        return searches[0] if threads == 1 else ThreadedSearch(searches)
+    costs = cost.additive()
+    sets = EvaluatedDeviceSets(shards, cost) if costs is None else AdditiveDeviceSets(AdditivePrices(shards, costs))
+    return GridSearch(sets, budget)
 
 
-def can_compile(cost: CostModel) -> TypeGuard[SimulatorCost]:
-    """Say whether compiled code can predict what a cost model does: all modules that it needs are installed."""
-    return _is_oracle(cost) and _missing_module() is None
+def exact_prices(shards: ShardTable, cost: CostModel) -> AdditivePrices | None:
+    """Return the prices of an additive cost model, compiled over an oracle of the simulator where that can run.
+
+    None where the cost model is not additive.
+    """
+    if _is_oracle(cost) and _missing_module() is None:
+        from neuroshard.compiled_prices import CompiledPrices
+
+        return CompiledPrices(shards, cost.predictor())
+    costs = cost.additive()
+    return None if costs is None else AdditivePrices(shards, costs)
 
 
 def _is_oracle(cost: CostModel) -> TypeGuard[SimulatorCost]:

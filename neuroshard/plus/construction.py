@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from neuroshard.plus.optional_jit import jit
-from neuroshard.plus.placement import LinearModel, Placement, load_after, price
+from neuroshard.jit import jit
+from neuroshard.plus.linear_model import LinearModel, Placement, load_after, price
 from shardgym.arrays import Floats, Ints
 
 #: Largest pieces that are tried, as multiples of what a device has to take on average.

@@ -1,4 +1,7 @@
-"""Fitting the linear model that the compiled search works on to the prices of a cost model."""
+"""The linear model of a cost that moves are found by: fitting it to prices, and placements that are priced by it.
+
+The latter is compiled code, and Python where numba is missing.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neuroshard.plus.allocation import Allocation
-from neuroshard.plus.placement import LinearModel
+from neuroshard.jit import jit
 from neuroshard.plus.pricing import Pricing
-from shardgym.arrays import Ints
+from shardgym.arrays import Floats, Ints
 from shardgym.plan import COLUMN_UNIT
 
 #: A device is tried that is wider by the first share of the mean width; where that costs nothing, by the second.
@@ -19,12 +21,38 @@ _WIDER = (0.125, 2.0)
 _WORTH_BEING_NARROW = 0.5
 
 
-class WidthPrice(NamedTuple):
-    """What the widths of devices cost; see `LinearModel` for its three parts."""
+class LinearModel(NamedTuple):
+    """A cost model as numbers: what shards take adds up, and width has a price. Rows are those of a `ShardTable`.
 
+    A device takes what its shards take, `device_ms` if it holds anything, and `unit_ms` for every unit of its width,
+    for `floor` units at least: what a narrow device receives takes as long as what it sends. A step takes what the
+    slowest device takes, and `widest_ms` for every unit of the widest one, for `floor` units at least: the others wait.
+
+    Attributes:
+        first: row of each table's empty shard, shape (T,).
+        units: of each table, shape (T,).
+        row_ms: of each row, shape (R,).
+        row_bytes: likewise.
+        memory: bytes of every device, shape (D,).
+        device_ms: of every device, shape (D,).
+        unit_ms: per unit of a device's width.
+        widest_ms: per unit of the widest device's width.
+        floor: units.
+        soft_ms: width of the soft maximum of loads, see `SoftMaxima`.
+        soft_units: likewise of widths.
+    """
+
+    first: Ints
+    units: Ints
+    row_ms: Floats
+    row_bytes: Ints
+    memory: Ints
+    device_ms: Floats
     unit_ms: float
     widest_ms: float
     floor: int
+    soft_ms: float
+    soft_units: float
 
 
 def linear_model(pricing: Pricing, examples: Sequence[Ints]) -> LinearModel:
@@ -38,30 +66,27 @@ def linear_model(pricing: Pricing, examples: Sequence[Ints]) -> LinearModel:
     row_ms, device_ms = pricing.row_prices(examples)
     memory = np.array(shards.task.topology.memory_bytes, dtype=np.int64)
     even_ms = float(row_ms[shards.whole].sum()) / len(memory) + device_ms
-    price = WidthPrice(unit_ms=0.0, widest_ms=0.0, floor=0)
+    unit_ms, widest_ms, floor = 0.0, 0.0, 0
     for share in _WIDER if len(memory) > 1 else ():
-        price = _width_price(pricing, even_ms, share)
-        if any(price):
+        unit_ms, widest_ms, floor = _width_price(pricing, even_ms, share)
+        if unit_ms or widest_ms or floor:
             break
     even_units = float(shards.units.sum()) / len(memory)
     # Both widths stay the same while plans change: else a descent could go round in circles.
     softness = max(pricing.softness, 1e-6)
     return LinearModel(
         shards.first, shards.units, row_ms, shards.bytes, memory, np.full(len(memory), device_ms),
-        price.unit_ms, price.widest_ms, price.floor,
-        soft_ms=softness * (even_ms + price.unit_ms * even_units) + 1e-12, soft_units=softness * even_units,
+        unit_ms, widest_ms, floor,
+        soft_ms=softness * (even_ms + unit_ms * even_units) + 1e-12, soft_units=softness * even_units,
     )  # fmt: skip
 
 
-def corrected(model: LinearModel, allocation: Allocation) -> LinearModel:
-    """Return a model by which the devices of an allocation compute exactly as long as they do."""
-    exact = allocation.compute
-    estimate = model.row_ms[model.first + allocation.units].sum(axis=1)
-    return model._replace(device_ms=np.where(exact > 0, exact - estimate, model.device_ms))
+def _width_price(pricing: Pricing, even_ms: float, share: float) -> tuple[float, float, int]:
+    """Try a device that is wider or narrower by a share of the mean width, which another device makes up for.
 
-
-def _width_price(pricing: Pricing, even_ms: float, share: float) -> WidthPrice:
-    """Try a device that is wider or narrower by a share of the mean width, which another device makes up for."""
+    Returns:
+        `unit_ms`, `widest_ms` and `floor` of a `LinearModel`.
+    """
     shards = pricing.shards
     devices = shards.task.num_devices
     units = int(shards.units.sum()) // devices
@@ -89,4 +114,131 @@ def _width_price(pricing: Pricing, even_ms: float, share: float) -> WidthPrice:
     widest = min(max((wider_ms - same_ms) / change, 0.0), both)
     saved = (slow_ms - narrower_ms) / change + widest
     floor = units if saved < _WORTH_BEING_NARROW * (both - widest) else 0
-    return WidthPrice(both - widest, widest, floor)
+    return both - widest, widest, floor
+
+
+class Placement(NamedTuple):
+    """What devices hold, and what that comes to; the last three follow from the first.
+
+    Attributes:
+        units: of each table on each device, shape (D, T).
+        widths: units of each device, shape (D,).
+        bytes: of each device, shape (D,).
+        load: what each device takes up to the last exchange in ms, shape (D,).
+    """
+
+    units: Ints
+    widths: Ints
+    bytes: Ints
+    load: Floats
+
+    @classmethod
+    def empty(cls, devices: int, tables: int) -> Placement:
+        """Return devices that hold nothing; not priced."""
+        none = np.zeros(devices, dtype=np.int64)
+        return cls(np.zeros((devices, tables), dtype=np.int64), none, none.copy(), np.zeros(devices))
+
+    def copy(self) -> Placement:
+        """Return an independent placement that is the same."""
+        return Placement(self.units.copy(), self.widths.copy(), self.bytes.copy(), self.load.copy())
+
+
+@jit
+def price(model: LinearModel, placement: Placement) -> None:
+    """Work out widths, bytes and loads of all devices from their units."""
+    for device in range(len(model.memory)):
+        price_device(model, placement, device)
+
+
+@jit
+def price_device(model: LinearModel, placement: Placement, device: int) -> None:
+    """Work out width, bytes and load of one device; anew, so that rounding does not add up."""
+    width = 0
+    used = 0
+    ms = 0.0
+    for table in range(len(model.first)):
+        units = placement.units[device, table]
+        if units > 0:
+            row = model.first[table] + units
+            width += units
+            used += model.row_bytes[row]
+            ms += model.row_ms[row]
+    if width > 0:
+        ms += model.device_ms[device]
+    placement.widths[device] = width
+    placement.bytes[device] = used
+    placement.load[device] = ms + model.unit_ms * max(width, model.floor)
+
+
+@jit
+def copy_to(placement: Placement, other: Placement) -> None:
+    """Make another placement the same as this one."""
+    other.units[:] = placement.units
+    other.widths[:] = placement.widths
+    other.bytes[:] = placement.bytes
+    other.load[:] = placement.load
+
+
+@jit
+def overflow(model: LinearModel, placement: Placement) -> int:
+    """Return how many bytes are on devices that have no room for them."""
+    missing = 0
+    for device in range(len(model.memory)):
+        missing += max(0, placement.bytes[device] - model.memory[device])
+    return missing
+
+
+@jit
+def load_after(
+    load: float, more_ms: float, before: int, after: int, floor: int, unit_ms: float, device_ms: float
+) -> float:
+    """Return the load of a device whose shards take so much more, and whose width is `after` and no longer `before`.
+
+    It takes numbers, as whole records slow down the innermost loops by several times.
+    """
+    then = load + more_ms + unit_ms * (max(after, floor) - max(before, floor))
+    if after == 0 and before > 0:
+        then -= device_ms
+    if after > 0 and before == 0:
+        then += device_ms
+    return then
+
+
+class SoftMaxima(NamedTuple):
+    """Soft maxima over devices' loads and widths, to each of which every device adds an exponential.
+
+    With hard maxima, nothing that happens on other devices than the slowest or the widest would count.
+
+    Attributes:
+        load: the largest.
+        loads: added exponentials of how far loads are below it, in `soft_ms`.
+        width: the largest, `floor` at least.
+        widths: added exponentials of how far widths are below it, in `soft_units`.
+    """
+
+    load: float
+    loads: float
+    width: float
+    widths: float
+
+
+@jit
+def soft_maxima(model: LinearModel, placement: Placement) -> SoftMaxima:
+    """Return the soft maxima of a placement."""
+    load = placement.load.max()
+    width = float(max(placement.widths.max(), model.floor))
+    loads = 0.0
+    widths = 0.0
+    for device in range(len(model.memory)):
+        loads += np.exp((placement.load[device] - load) / model.soft_ms)
+        widths += np.exp((max(placement.widths[device], model.floor) - width) / model.soft_units)
+    return SoftMaxima(load, loads, width, widths)
+
+
+@jit
+def value(model: LinearModel, placement: Placement) -> float:
+    """Return what is minimised of a placement: the time of a step with soft maxima, in ms."""
+    soft = soft_maxima(model, placement)
+    ms: float = soft.load + model.soft_ms * np.log(soft.loads)
+    ms += model.widest_ms * (soft.width + model.soft_units * np.log(soft.widths))
+    return ms

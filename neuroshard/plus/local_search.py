@@ -8,23 +8,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neuroshard.plus.allocation import Allocation
 from neuroshard.plus.construction import constructed
-from neuroshard.plus.kicks import DRAWS_PER_TABLE, kick_and_descend
-from neuroshard.plus.linear_model import corrected
-from neuroshard.plus.moves import NONE, Shortlist, best_moves, descend, givers
-from neuroshard.plus.placement import LinearModel, Placement, overflow, price, value
+from neuroshard.plus.linear_model import LinearModel, Placement, overflow, price, value
+from neuroshard.plus.moves import DRAWS_PER_TABLE, NONE, Shortlist, best_moves, descend, givers, kick_and_descend
 from neuroshard.plus.pricing import Pricing
 from neuroshard.shard_table import ShardTable
 from shardgym.arguments import check_int
-from shardgym.arrays import Ints
+from shardgym.arrays import Floats, Ints
 from shardgym.errors import InputError
 from shardgym.incumbent import Budget
 
-#: Plans that a cost model which is not additive evaluates, without a limit of time.
-DEFAULT_QUERIES = 32
 #: Kicks without a limit of time, as far as they look at no more than so many moves.
-DEFAULT_KICKS = 128
+_DEFAULT_KICKS = 128
 _MOST_MOVES = 2_000_000
 #: Rounds of kicks in succession without success after which a search with a limit of time ends early.
 PATIENCE = 20
@@ -66,11 +61,68 @@ class PlusSettings:
         if isinstance(soft, bool) or not isinstance(soft, int | float) or not 0 <= soft < math.inf:
             raise InputError(f"softness {soft!r} is not a number from 0 on")
 
-    def queries_within(self, *, limited: bool) -> float:
-        """Return the number of queries of a search with or without a time limit."""
-        if self.queries is not None:
-            return self.queries
-        return math.inf if limited else DEFAULT_QUERIES
+
+class Allocation:
+    """What devices hold, and what that takes.
+
+    Args:
+        pricing: of the task.
+        units: of each table on each device, shape (D, T).
+
+    Attributes:
+        units: as given; must not be changed.
+        sums: added vectors of each device, shape (D, V).
+        columns: of each device, shape (D,).
+        compute: of each device in ms, shape (D,).
+        total_ms: predicted cost of the plan.
+        value: of the objective in ms.
+    """
+
+    def __init__(self, pricing: Pricing, units: Ints) -> None:
+        self._pricing = pricing
+        self.units = units
+        self.sums: Floats = pricing.sums(units)
+        self.columns: Ints = pricing.shards.columns[pricing.shards.first + units].sum(axis=1)
+        self.compute: Floats = pricing.compute(self.sums)
+        totals, values = pricing.objective(self.compute[None], self.columns[None])
+        self.total_ms = float(totals[0])
+        self.value = float(values[0])
+
+    def after(self, moves: Ints) -> tuple[Floats, Ints]:
+        """Return compute and columns of all devices after each move of a `Shortlist`, (M, 6) to (M, D) each."""
+        givers, takers, tables, units, backs, back_units = moves.T
+        shards = self._pricing.shards
+        number = np.arange(len(moves))
+        pairs = np.stack([givers, takers], axis=1)
+        sums = self.sums[pairs]
+        columns = np.tile(self.columns, (len(moves), 1))
+        swapped = backs != NONE
+        for moved, more, which in ((tables, units, number), (backs, -back_units, number[swapped])):
+            for side, sign in ((0, -1), (1, 1)):
+                before = shards.first[moved[which]] + self.units[pairs[which, side], moved[which]]
+                after = before + sign * more[which]
+                sums[which, side] += self._pricing.vectors[after] - self._pricing.vectors[before]
+                columns[which, pairs[which, side]] += shards.columns[after] - shards.columns[before]
+        compute = np.tile(self.compute, (len(moves), 1))
+        # What is left of a device that gave everything away is rounding.
+        compute[number[:, None], pairs] = self._pricing.compute(np.where(sums[..., -1:] > 0.5, sums, 0.0))
+        return compute, columns
+
+    def moved(self, move: Ints) -> Allocation:
+        """Return the allocation after a move."""
+        giver, taker, table, units, back, back_units = move.tolist()
+        after = self.units.copy()
+        after[[giver, taker], table] += [-units, units]
+        if back != NONE:
+            after[[giver, taker], back] += [back_units, -back_units]
+        return Allocation(self._pricing, after)
+
+
+def corrected(model: LinearModel, allocation: Allocation) -> LinearModel:
+    """Return a model by which the devices of an allocation compute exactly as long as they do."""
+    exact = allocation.compute
+    estimate = model.row_ms[model.first + allocation.units].sum(axis=1)
+    return model._replace(device_ms=np.where(exact > 0, exact - estimate, model.device_ms))
 
 
 class IteratedLocalSearch:
@@ -126,7 +178,7 @@ class IteratedLocalSearch:
         best = self._sample(min((self._polish(model, one) for one in allocations), key=lambda one: one.value))
         kicks = self._settings.kicks
         if kicks is None and not self._budget.limited:
-            kicks = DEFAULT_KICKS
+            kicks = _DEFAULT_KICKS
         most_moves = math.inf if self._budget.limited or self._settings.kicks is not None else _MOST_MOVES
         in_vain = 0
         made = 0

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from neuroshard.device_sets import latents_of
+from neuroshard.device_sets import AdditivePrices
 from neuroshard.shard_table import ShardTable
 from shardgym.arrays import Floats, Ints
-from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import PHASES, CostModel, PlanCost
 from shardgym.costs.links import transfer_ms
 from shardgym.errors import MeasurementError
@@ -109,28 +108,23 @@ class ExactPricing(Pricing):
     """Pricing by an additive cost model, exact up to rounding; all shards are encoded at once, here and never again.
 
     Args:
-        shards: of the task.
-        costs: prices devices.
+        prices: of the task.
         softness: see `Pricing`.
-
-    Raises:
-        InputError: `costs` knows no tasks of this kind.
     """
 
-    def __init__(self, shards: ShardTable, costs: AdditiveCosts, softness: float) -> None:
-        self._costs = costs
-        self._task = costs.add_task(shards.task)
-        latents = latents_of(costs, shards, np.flatnonzero(shards.columns))
-        super().__init__(shards, np.column_stack([latents, shards.columns > 0]), softness)
+    def __init__(self, prices: AdditivePrices, softness: float) -> None:
+        self._prices = prices
+        columns = prices.shards.columns
+        vectors = np.column_stack([prices.latents(np.flatnonzero(columns)), columns > 0])
+        super().__init__(prices.shards, vectors, softness)
 
     def compute(self, sums: Floats) -> Floats:
         """See `Pricing`."""
-        counts = sums[..., -1].astype(np.int64)
-        return np.asarray(self._costs.device_ms(sums[..., :-1], counts).sum(axis=-1), dtype=np.float64)
+        return self._prices.compute_ms(sums[..., :-1], sums[..., -1].astype(np.int64))
 
     def totals(self, compute: Floats, columns: Ints) -> Floats:
         """See `Pricing`."""
-        return self._costs.slowest_ms(self._task, compute, columns.astype(np.float64))
+        return self._prices.slowest_ms(compute, columns.astype(np.float64))
 
     def row_prices(self, examples: Sequence[Ints]) -> tuple[Floats, float]:
         """Fit a line to what the devices of examples compute, weighing relative errors; see `Pricing`.
@@ -143,7 +137,7 @@ class ExactPricing(Pricing):
         alone = np.zeros(len(self.shards))
         alone[rows] = self.compute(self.vectors[rows])
         sums = np.concatenate([self.sums(units) for units in examples])
-        singles = np.concatenate([_added(alone, self.shards.first, units) for units in examples])
+        singles = np.concatenate([alone[self.shards.first + units].sum(axis=1) for units in examples])
         busy = sums[:, -1] > 0
         terms = np.column_stack([singles, np.ones(len(singles)), sums[:, -1], sums[:, :-1]])[busy]
         ms = np.maximum(self.compute(sums[busy]), 1e-12)
@@ -172,6 +166,9 @@ class EstimatedPricing(Pricing):
         softness: see `Pricing`.
         budget: of time.
 
+    Attributes:
+        comm_factor: exchanges of the cost model over those of the link model.
+
     Raises:
         OutOfTime: the budget is spent before all shards are priced.
         MeasurementError: the cost model has no time for some shard.
@@ -183,7 +180,7 @@ class EstimatedPricing(Pricing):
         vectors[:, 1] = shards.columns > 0
         super().__init__(shards, vectors, softness)
         self._terms: Floats = np.array([1.0, 0.0, 0.0])
-        self._comm_factor = 1.0
+        self.comm_factor = 1.0
         # What was learned from: terms and ms of devices, and measured / modelled exchanges of plans.
         self._device_terms: list[Floats] = []
         self._device_ms: list[float] = []
@@ -205,14 +202,9 @@ class EstimatedPricing(Pricing):
         del examples
         return np.maximum(self.row_ms, 0.0), max(float(self._terms[2]), 0.0)
 
-    @property
-    def comm_factor(self) -> float:
-        """Exchanges of the cost model over those of the link model."""
-        return self._comm_factor
-
     def totals(self, compute: Floats, columns: Ints) -> Floats:
         """See `Pricing`."""
-        transfer = self._comm_factor * self._transfer(columns)
+        transfer = self.comm_factor * self._transfer(columns)
         # In the forward exchange all wait for the last to enter, so that only the transfer differs.
         return np.asarray((compute + transfer).max(axis=1) + transfer.max(axis=1), dtype=np.float64)
 
@@ -244,16 +236,11 @@ class EstimatedPricing(Pricing):
         missing = np.append(np.array(self._device_ms) - terms @ prior, np.zeros(3))
         self._terms = prior + np.linalg.lstsq(regularised, missing, rcond=None)[0] / scale
         if self._comm_ratios:
-            self._comm_factor = float(np.median(self._comm_ratios))
+            self.comm_factor = float(np.median(self._comm_ratios))
 
     def _transfer(self, columns: Ints) -> Floats:
         task = self.shards.task
         return transfer_ms(task.topology, columns, task.batch_size, ELEMENT_BYTES[task.precision])
-
-
-def _added(row_ms: Floats, first: Ints, units: Ints) -> Floats:
-    """Return the added ms of devices, (D, T) to (D,)."""
-    return np.asarray(row_ms[first + units].sum(axis=-1), dtype=np.float64)
 
 
 def _single_ms(shards: ShardTable, cost: CostModel, budget: Budget) -> Floats:

@@ -10,21 +10,17 @@ import math
 
 import numpy as np
 
+from neuroshard.jit import COMPILED
 from neuroshard.packing import pack_units
-from neuroshard.plus.allocation import Allocation
 from neuroshard.plus.construction import constructed
-from neuroshard.plus.linear_model import linear_model
-from neuroshard.plus.local_search import IteratedLocalSearch, PlusSettings, compile_search
-from neuroshard.plus.optional_jit import COMPILED
-from neuroshard.plus.placement import LinearModel
+from neuroshard.plus.linear_model import LinearModel, linear_model
+from neuroshard.plus.local_search import Allocation, IteratedLocalSearch, PlusSettings, compile_search
 from neuroshard.plus.pricing import EstimatedPricing, ExactPricing, Pricing
 from neuroshard.shard_table import ShardTable, plan_of_units, units_of
-from neuroshard.solver import ColumnSolver, NeuroShard, can_compile
+from neuroshard.solver import ColumnSolver, NeuroShard, exact_prices
 from shardgym.arguments import check_instance
 from shardgym.arrays import Ints
-from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
-from shardgym.costs.simulator.predictor import AdditivePredictor
 from shardgym.errors import NoFeasiblePlanError
 from shardgym.incumbent import Budget, Incumbent, OutOfTime
 from shardgym.plan import ShardingPlan
@@ -35,6 +31,8 @@ _logger = logging.getLogger("shardgym.solvers.neuroshard")
 
 #: Where tables take more than this share of the memory, a narrow NeuroShard search finds poor plans at best.
 _TIGHT = 0.8
+#: Plans that a cost model which is not additive evaluates, without a limit of time.
+_DEFAULT_QUERIES = 32
 #: Plans of one query: enough to make up for what the estimate gets wrong, few enough to learn in between.
 _PLANS_PER_QUERY = 8
 #: Kicks between queries.
@@ -82,14 +80,14 @@ class NeuroShardPlus(ColumnSolver):
         if not COMPILED:
             _warn_slow()
         rng = np.random.default_rng(seed)
-        costs = cost.additive()
-        if costs is None:
+        prices = exact_prices(shards, cost)
+        if prices is None:
             estimate = EstimatedPricing(shards, cost, self.settings.softness, budget)
             _EstimateSearch(estimate, self.settings, budget, rng, incumbent).run()
             return
         if cost.learned:
             self._search_as_published(shards, cost, seed, budget, incumbent)
-        pricing = exact_pricing(shards, cost, costs, self.settings.softness)
+        pricing = ExactPricing(prices, self.settings.softness)
 
         def found(allocation: Allocation) -> None:
             incumbent.update(lambda: plan_of_units(shards, allocation.units), allocation.total_ms)
@@ -112,15 +110,6 @@ class NeuroShardPlus(ColumnSolver):
         # Where it finds no plan, cuts at other places than the middle may still lead to one.
         with contextlib.suppress(NoFeasiblePlanError):
             published.search(shards, cost, seed, budget, incumbent)
-
-
-def exact_pricing(shards: ShardTable, cost: CostModel, costs: AdditiveCosts, softness: float) -> ExactPricing:
-    """Return pricing by an additive cost model, by compiled code where there is some for it."""
-    if not (can_compile(cost) and isinstance(costs, AdditivePredictor)):
-        return ExactPricing(shards, costs, softness)
-    from neuroshard.plus.compiled_pricing import CompiledPricing
-
-    return CompiledPricing(shards, costs, softness)
 
 
 def examples_of(pricing: Pricing) -> list[Ints]:
@@ -165,7 +154,8 @@ class _EstimateSearch:
         settings = dataclasses.replace(settings, kicks=kicks)
         # A step more here would be a plan less that is evaluated, so that there is nothing to nest.
         self._search = IteratedLocalSearch(pricing, settings, budget, rng, self._found, nested=False)
-        self._queries_left = settings.queries_within(limited=budget.limited)
+        default = math.inf if budget.limited else _DEFAULT_QUERIES
+        self._queries_left = default if settings.queries is None else settings.queries
         # Allocations by what they hold: found and not evaluated yet, and evaluated.
         self._candidates: dict[bytes, Allocation] = {}
         self._evaluated: set[bytes] = set()

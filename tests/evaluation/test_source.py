@@ -91,7 +91,7 @@ def test_classes_of_notebooks_and_of_the_interpreter_have_no_files(monkeypatch, 
     ("solver", "inside", "outside"),
     [
         ("random", "baselines.random_placement", "baselines.cp_sat"),
-        ("neuroshard_plus", "neuroshard.plus.kicks", "baselines.greedy"),
+        ("neuroshard_plus", "neuroshard.plus.moves", "baselines.greedy"),
     ],
 )
 def test_solvers_that_ship_are_covered_with_what_they_are_made_of(solver, inside, outside):

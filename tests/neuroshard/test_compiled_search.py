@@ -124,12 +124,12 @@ def test_a_time_limit_ends_all_threads(simulator, monkeypatch):
 @needs_numba
 def test_a_time_limit_begins_when_everything_is_compiled(simulator, monkeypatch):
     """Everything that a search with a limit calls has been called before."""
-    from neuroshard import compiled_search
+    from neuroshard import compiled_prices, compiled_search
 
     called, ready = [], []
-    for name in ("add_all", "slowest_ms", "advance"):
-        work = getattr(compiled_search, name)
-        monkeypatch.setattr(compiled_search, name, lambda *a, work=work, name=name: called.append(name) or work(*a))
+    for module, name in ((compiled_search, "add_all"), (compiled_prices, "slowest_ms"), (compiled_search, "advance")):
+        work = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *a, work=work, name=name: called.append(name) or work(*a))
     begin = Budget.__init__
     monkeypatch.setattr(Budget, "__init__", lambda self, s=None: ready.append((s, {*called})) or begin(self, s))
     NeuroShard(compiled=True).solve(random_task(1, 4, 2), simulator, time_limit_s=10)
@@ -168,7 +168,7 @@ def test_a_shard_goes_to_the_least_compute_then_bytes_then_number_where_there_is
 @pytest.fixture
 def no_numba(monkeypatch):
     """As where numba is not installed, in a process that has not said so yet."""
-    importlib.import_module("neuroshard.plus.optional_jit")  # decides once, when first imported, for the whole process
+    importlib.import_module("neuroshard.jit")  # decides once, when first imported, for the whole process
     find = importlib.util.find_spec
     monkeypatch.setattr(solver.importlib.util, "find_spec", lambda name: None if name == "numba" else find(name))
     for cached in (solver._warn_slow, solver._missing_module):

@@ -6,16 +6,21 @@ import numpy as np
 import pytest
 from random_tasks import random_task
 
-from neuroshard.device_sets import AdditiveDeviceSets, EvaluatedDeviceSets
+from neuroshard.device_sets import AdditiveDeviceSets, AdditivePrices, EvaluatedDeviceSets
 from neuroshard.shard_table import ShardTable, plan_of
 from neuroshard.solver import inner_search
 from shardgym import EmbeddingTable, ShardingTask, Topology, make_cost
+from shardgym.costs.base import CostModel
 from shardgym.incumbent import Budget
 
 
 def task_of(*widths: int) -> ShardingTask:
     tables = tuple(EmbeddingTable(f"t{n}", 100, width) for n, width in enumerate(widths))
     return ShardingTask(tables, Topology(num_devices=2, memory_bytes=2**30), batch_size=8)
+
+
+def by_sums_of(shards: ShardTable, cost: CostModel) -> AdditiveDeviceSets:
+    return AdditiveDeviceSets(AdditivePrices(shards, cost.additive()))
 
 
 def test_shards_have_every_width_and_halves_where_these_are_allowed():
@@ -46,7 +51,7 @@ def test_sets_cost_what_whole_plans_cost(simulator, model):
     cost = simulator if model == "simulator" else make_cost("roofline")
     shards = ShardTable(random_task(7, 6, 2))
     by_sums = model != "whole plans"
-    sets = AdditiveDeviceSets(shards, cost.additive()) if by_sums else EvaluatedDeviceSets(shards, cost)
+    sets = by_sums_of(shards, cost) if by_sums else EvaluatedDeviceSets(shards, cost)
     devices = np.zeros(2, dtype=np.int64)
     for first, second in zip(shards.whole[:3], shards.whole[3:], strict=True):
         devices = sets.add(devices, np.array([first, second]))
@@ -62,13 +67,13 @@ def test_sets_cost_what_whole_plans_cost(simulator, model):
 
 def test_many_sets_survive_growing(simulator):
     shards = ShardTable(random_task(8, 12, 2))
-    sets = AdditiveDeviceSets(shards, simulator.additive())
+    sets = by_sums_of(shards, simulator)
     rng = np.random.default_rng(0)
     numbers = np.zeros(300, dtype=np.int64)
     for _ in range(12):
         numbers = sets.add(numbers, rng.choice(shards.reached_by_halving(), 300))
     assert sets.count > 3000
-    alone = AdditiveDeviceSets(shards, simulator.additive())
+    alone = by_sums_of(shards, simulator)
     one = np.zeros(1, dtype=np.int64)
     for shard in sets.members(int(numbers[17])):
         one = alone.add(one, np.array([shard]))
@@ -79,4 +84,4 @@ def test_more_shards_than_there_is_room_for_at_first(simulator, compiled):
     shards = ShardTable(random_task(9, 1100, 2))
     sets = inner_search(shards, simulator, Budget(), compiled=compiled).device_sets
     singles = sets.single_ms(shards.whole)
-    assert singles[-1] == AdditiveDeviceSets(shards, simulator.additive()).single_ms(shards.whole[-1:])[0] > 0
+    assert singles[-1] == by_sums_of(shards, simulator).single_ms(shards.whole[-1:])[0] > 0

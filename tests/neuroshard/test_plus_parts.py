@@ -8,16 +8,24 @@ import numpy as np
 import pytest
 from random_tasks import random_task
 
-from neuroshard.plus.allocation import Allocation
+from neuroshard.device_sets import AdditivePrices
 from neuroshard.plus.construction import constructed, cut_and_place
-from neuroshard.plus.kicks import DRAWS_PER_TABLE, cut_anew, kick_and_descend
-from neuroshard.plus.linear_model import corrected, linear_model
-from neuroshard.plus.local_search import PlusSettings, random_moves
-from neuroshard.plus.moves import NONE, Shortlist, best_moves, descend, make
-from neuroshard.plus.placement import LinearModel, Placement, overflow, price, value
+from neuroshard.plus.linear_model import LinearModel, Placement, linear_model, overflow, price, value
+from neuroshard.plus.local_search import Allocation, PlusSettings, corrected, random_moves
+from neuroshard.plus.moves import (
+    DRAWS_PER_TABLE,
+    NONE,
+    Shortlist,
+    best_moves,
+    cut_anew,
+    descend,
+    kick_and_descend,
+    make,
+)
 from neuroshard.plus.pricing import EstimatedPricing, ExactPricing, Pricing
-from neuroshard.plus.solver import exact_pricing, examples_of
+from neuroshard.plus.solver import examples_of
 from neuroshard.shard_table import ShardTable, plan_of_units, units_of
+from neuroshard.solver import exact_prices
 from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.incumbent import Budget
 
@@ -93,11 +101,12 @@ def test_pricing_says_what_the_cost_model_says(simulator, compute_simulator, mod
     units[-1] = np.zeros_like(units[0])
     units[-1][1] = shards.units
     evaluated = cost.evaluate(shards.task, [plan_of_units(shards, one) for one in units])
-    pricing: Pricing = ExactPricing(shards, cost.additive(), 0.0)
+    pricing: Pricing = ExactPricing(AdditivePrices(shards, cost.additive()), 0.0)
     if model.startswith("compiled"):
         pytest.importorskip("numba", reason="needs the extra 'search'")
-        pricing = exact_pricing(shards, cost, cost.additive(), 0.0)
-        assert type(pricing) is not ExactPricing
+        prices = exact_prices(shards, cost)
+        assert type(prices) is not AdditivePrices
+        pricing = ExactPricing(prices, 0.0)
     if model == "estimate":
         pricing = EstimatedPricing(shards, cost, 0.0, Budget())
         pricing.learn(units[:3], evaluated[:3])
@@ -159,7 +168,7 @@ def test_links_price_the_device_and_the_widest_one_and_nothing_below_the_mean_wi
     """By the link model a device sends its own width and receives that of all others."""
     task = random_task(3, 12, 4)
     cost = make_cost("roofline")
-    pricing = ExactPricing(ShardTable(task), cost.additive(), 0.0)
+    pricing = ExactPricing(AdditivePrices(ShardTable(task), cost.additive()), 0.0)
     model = linear_model(pricing, examples_of(pricing))
     topology = task.topology
     sent_ms = 4 * 4 * task.batch_size * 3 / 4 / topology.intra_bandwidth * 1e3
@@ -171,7 +180,7 @@ def test_links_price_the_device_and_the_widest_one_and_nothing_below_the_mean_wi
 def test_the_model_of_a_cost_that_adds_up_is_exact(tables):
     """Fixed times of shards and devices included, for shards of all widths."""
     shards = ShardTable(random_task(5, tables, 3))
-    pricing = ExactPricing(shards, make_cost("roofline").additive(), 0.0)
+    pricing = ExactPricing(AdditivePrices(shards, make_cost("roofline").additive()), 0.0)
     model = linear_model(pricing, examples_of(pricing))
     rng = np.random.default_rng(0)
     for _ in range(5):
@@ -183,7 +192,7 @@ def test_the_model_of_a_cost_that_adds_up_is_exact(tables):
 
 def test_a_corrected_model_is_exact_at_one_plan(simulator):
     shards = ShardTable(random_task(5, 12, 3))
-    pricing = ExactPricing(shards, simulator.predictor(), 0.0)
+    pricing = ExactPricing(AdditivePrices(shards, simulator.predictor()), 0.0)
     model = linear_model(pricing, examples_of(pricing))
     units = random_units(shards, np.random.default_rng(1))
     allocation = Allocation(pricing, units)
@@ -232,7 +241,7 @@ def test_moves_lead_where_they_say_within_memory(simulator, seed):
     """Exact prices are those of the allocation after the move, for random moves and those of a shortlist."""
     task = random_task(seed, 8, 3, spare=2.5)
     shards, rng = ShardTable(task), np.random.default_rng(seed)
-    pricing = ExactPricing(shards, simulator.predictor(), 0.01)
+    pricing = ExactPricing(AdditivePrices(shards, simulator.predictor()), 0.01)
     allocation = Allocation(pricing, random_units(shards, rng))
     model = corrected(linear_model(pricing, examples_of(pricing)), allocation)
     shortlist = Shortlist.of_length(20)

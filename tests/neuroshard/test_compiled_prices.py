@@ -11,7 +11,7 @@ pytest.importorskip("numba", reason="needs the extra 'search'")
 
 @pytest.mark.parametrize(("devices", "domain", "batch_size"), [(1, 1, 64), (4, 4, 1000), (4, 2, 1000), (4, 1, 3)])
 def test_compiled_placements_cost_what_those_in_numpy_do(devices, domain, batch_size):
-    from neuroshard.compiled_links import link_arrays_of, slowest_ms_over_links
+    from neuroshard.compiled_prices import link_arrays_of, slowest_ms_over_links
 
     topology = Topology(
         num_devices=devices, memory_bytes=2**20, fast_domain_size=domain, intra_bandwidth=4e7, inter_bandwidth=1e7,

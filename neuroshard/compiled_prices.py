@@ -1,6 +1,7 @@
-"""The fitted link model compiled: whole placements of one task, for simulators that model communication.
+"""Prices of one task in compiled code, for simulators: devices and exchanges by networks, or exchanges over links.
 
-Mirrors `shardgym.costs.link_model.LinkModel.exchange_times`, where the model is explained.
+Mirrors `shardgym.costs.simulator.predictor.AdditivePredictor` and `shardgym.costs.link_model.LinkModel.exchange_times`,
+where the models are explained.
 """
 
 from __future__ import annotations
@@ -9,11 +10,58 @@ from typing import NamedTuple
 
 import numpy as np
 
+from neuroshard.compiled_predictor import compute_head_of, exchange_network_of, head_ms, slowest_ms
+from neuroshard.device_sets import AdditivePrices
 from neuroshard.jit import jit
+from neuroshard.shard_table import ShardTable
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.link_model import LinkModel
 from shardgym.costs.links import link_prices, samples_per_device
+from shardgym.costs.simulator.predictor import AdditivePredictor
 from shardgym.task import ELEMENT_BYTES, ShardingTask
+
+
+class CompiledPrices(AdditivePrices):
+    """The same prices; for the few devices of a call, NumPy takes several times as long.
+
+    Exchanges are predicted by networks or follow a fitted link model, as the weights say. With weights that have
+    neither they are modelled by latency and rate, which is left to NumPy.
+
+    Args:
+        shards: of the task.
+        costs: of an oracle of the simulator.
+
+    Attributes:
+        head: of the compute network.
+
+    Raises:
+        InputError: `costs` knows no tasks of this kind.
+    """
+
+    def __init__(self, shards: ShardTable, costs: AdditivePredictor) -> None:
+        super().__init__(shards, costs)
+        task = shards.task
+        links = costs.weights.links
+        self.head = compute_head_of(costs.networks.best)
+        self._exchanges = {name: exchange_network_of(params) for name, params in costs.networks.comm.items()}
+        self._links = None if links is None else link_arrays_of(links, task)
+        self._batch_and_bytes = float(task.batch_size), float(ELEMENT_BYTES[task.precision])
+
+    def compute_ms(self, sums: Floats, counts: Ints) -> Floats:
+        """See `AdditivePrices`."""
+        busy = counts > 0
+        ms = np.zeros(busy.shape)
+        ms[busy] = head_ms(self.head, np.ascontiguousarray(sums[busy]))
+        return ms
+
+    def slowest_ms(self, compute: Floats, widths: Floats) -> Floats:
+        """See `AdditivePrices`."""
+        if self._links is not None:
+            return slowest_ms_over_links(self._links, compute, widths)
+        if self._exchanges:
+            networks = self._exchanges["backward"], self._exchanges["forward"]
+            return slowest_ms(*networks, compute, widths, *self._batch_and_bytes)
+        return super().slowest_ms(compute, widths)
 
 
 class LinkArrays(NamedTuple):

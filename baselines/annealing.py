@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from baselines.neighbours import Changes, Neighbourhood
+from baselines.placement_prices import Changes, Neighbourhood
 from baselines.queries import QuerySearch, SearchRun
 from shardgym.arguments import check_int
 from shardgym.errors import InputError

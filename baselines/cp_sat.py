@@ -271,10 +271,7 @@ class _PlacementModel:
         return units
 
 
-def cheapest_assignment(
-    task: ShardingTask, costs: Floats, *, seed: int = 0, effort: float = _ASSIGNMENT_EFFORT,
-    time_limit_s: float | None = None,
-) -> Ints:  # fmt: skip
+def cheapest_assignment(task: ShardingTask, costs: Floats, *, seed: int = 0) -> Ints:
     """Return the devices of whole tables that minimise added costs within the memory of every device.
 
     This is the assignment that SurCo deploys with. The optimum is proven, unless the effort ends first.
@@ -283,8 +280,6 @@ def cheapest_assignment(
         task: the task.
         costs: of every table on every device, any finite numbers, shape (T, D).
         seed: of the search.
-        effort: as that of `CpSat`.
-        time_limit_s: replaces the effort.
 
     Returns:
         Shape (T,).
@@ -320,7 +315,7 @@ def cheapest_assignment(
     def keep(value: Callable[[Any], int]) -> None:
         found.append([[bool(value(variable)) for variable in row].index(True) for row in x])
 
-    _search(model, keep, seed, effort, time_limit_s)
+    _search(model, keep, seed, _ASSIGNMENT_EFFORT, None)
     if not found:
         raise NoFeasiblePlanError("no assignment of whole tables that fits into memory was found")
     return np.array(found[-1], dtype=np.int64)

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from baselines.neighbours import Changes, Neighbourhood, joined
+from baselines.placement_prices import Changes, Neighbourhood, joined
 from baselines.queries import QuerySearch, SearchRun
 from shardgym.arguments import check_instance
 from shardgym.arrays import Ints

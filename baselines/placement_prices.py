@@ -1,19 +1,24 @@
-"""Prices of many placements of the same shards together: added up where the oracle allows it, else plan by plan."""
+"""Prices of placements: of many at once, and of those next to one; added up where the oracle allows it."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from shardgym.arrays import Bools, Floats
+from baselines.column_greedy import halves
+from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.base import CostModel
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.task import ShardingTask
 
 #: Elements of the arrays of one query; larger ones leave the processor's cache.
 _ELEMENTS_AT_ONCE = 2**18
+#: Forms in which a shard can be on a device; positions of the second axis of what is kept of every shard.
+_WHOLE, _LEFT, _RIGHT = range(3)
 
 
 class PlacementPrices:
@@ -73,3 +78,170 @@ class PlacementPrices:
             columns = (first, first + shard.num_columns)
             placed.append(dataclasses.replace(shard, columns=columns, device=device))
         return ShardingPlan.of(self._task, placed)
+
+
+class Changes(NamedTuple):
+    """M changes of a placement. In each, a shard or its right half goes to another device, from which one may return.
+
+    Attributes:
+        given: shard that goes, shape (M,).
+        target: device that it goes to, shape (M,).
+        returned: shard of that device that comes back, -1 for none, shape (M,).
+        halved: whether the left half stays, shape (M,).
+    """
+
+    given: Ints
+    target: Ints
+    returned: Ints
+    halved: Bools
+
+    def take(self, which: Ints | Bools | slice) -> Changes:
+        """Return some of the changes."""
+        return Changes(self.given[which], self.target[which], self.returned[which], self.halved[which])
+
+
+def joined(changes: Sequence[Changes]) -> Changes:
+    """Return changes one after another."""
+    return Changes(*(np.concatenate(values) for values in zip(*changes, strict=True)))
+
+
+class Neighbourhood:
+    """A placement, which can be changed, and prices of changes.
+
+    Where the oracle is additive, a change costs two sums and the prices of two devices and of one exchange; elsewhere
+    every change is evaluated as a whole plan. No device gets two shards of a table.
+
+    Args:
+        task: the task.
+        cost: the oracle.
+        plan: feasible; where it begins.
+
+    Attributes:
+        shards: with the devices on which they are.
+        devices: of the shards, shape (C,).
+        can_be_halved: whether a shard has two columns units or more, shape (C,).
+
+    Raises:
+        InputError: `cost` cannot price tasks of this kind.
+    """
+
+    def __init__(self, task: ShardingTask, cost: CostModel, plan: ShardingPlan) -> None:
+        self._task = task
+        self._cost = cost
+        self._additive = cost.additive()
+        self._number = 0 if self._additive is None else self._additive.add_task(task)
+        self._memory: Ints = np.array(task.topology.memory_bytes, dtype=np.int64)
+        self._position = {table.name: n for n, table in enumerate(task.tables)}
+        self.shards = list(plan.shards)
+        self.devices: Ints = np.array([shard.device for shard in self.shards], dtype=np.int64)
+        self._tables: Ints = np.array([self._position[shard.table] for shard in self.shards], dtype=np.int64)
+        self.can_be_halved, self._bytes, self._vectors = self._describe(self.shards)
+        self._sum_up(range(task.num_devices))
+
+    def _describe(self, shards: Sequence[Shard]) -> tuple[Bools, Ints, Floats]:
+        """Return of n shards and their halves whether there are such, (n,), bytes, (n, 3), and vectors, (n, 3, K + 2).
+
+        A vector is what is added up over a device: latents, columns, and 1 for a shard.
+        """
+        parts = [halves(shard) for shard in shards]
+        forms = [form for shard, two in zip(shards, parts, strict=True) for form in (shard, *(two or (shard, shard)))]
+        sizes = np.array([form.bytes(self._task) for form in forms], dtype=np.int64).reshape(-1, 3)
+        if self._additive is None:
+            vectors = np.zeros((len(forms), 2))
+        else:
+            encoded = self._additive.encode(self._task, forms)
+            widths = self._additive.widths(encoded)[:, None]
+            vectors = np.concatenate([self._additive.latents(encoded), widths, np.ones_like(widths)], axis=1)
+        return np.array([bool(two) for two in parts]), sizes, vectors.reshape(len(shards), 3, -1)
+
+    def _sum_up(self, devices: Sequence[int] | range) -> None:
+        """Add up what is on devices; anew, as what subtraction leaves of large latents would drown small ones."""
+        if len(devices) == self._task.num_devices:
+            self._room = self._memory.copy()
+            self._sums: Floats = np.zeros((len(devices), self._vectors.shape[2]))
+            self._holds: Bools = np.zeros((len(devices), self._task.num_tables), dtype=np.bool_)
+        for device in devices:
+            here = np.flatnonzero(self.devices == device)
+            self._room[device] = self._memory[device] - self._bytes[here, _WHOLE].sum()
+            self._sums[device] = self._vectors[here, _WHOLE].sum(axis=0)
+            self._holds[device] = False
+            self._holds[device, self._tables[here]] = True
+        #: Compute of every device in ms, shape (D,); zeros where the oracle is not additive.
+        self.compute_ms = self._compute_ms(self._sums)
+
+    def _compute_ms(self, sums: Floats) -> Floats:
+        if self._additive is None:
+            return np.zeros(sums.shape[:-1])
+        counts = np.rint(sums[..., -1]).astype(np.int64)
+        return np.asarray(self._additive.device_ms(sums[..., :-2], counts).sum(axis=-1), dtype=np.float64)
+
+    def are_allowed(self, changes: Changes) -> Bools:
+        """Say which changes leave a feasible plan without two shards of a table on a device, shape (M,)."""
+        given, target, returned, halved = changes
+        source = self.devices[given]
+        back = returned >= 0
+        sent = self._bytes[given, np.where(halved, _RIGHT, _WHOLE)]
+        left = np.where(halved, self._bytes[given, _LEFT], 0)
+        received = np.where(back, self._bytes[returned, _WHOLE], 0)
+        allowed = (target != source) & (~halved | self.can_be_halved[given])
+        allowed &= sent - received <= self._room[target]
+        allowed &= left + received - self._bytes[given, _WHOLE] <= self._room[source]
+        meets = self._holds[target, self._tables[given]]
+        # Two parts of one table do not swap either: that changes nothing worth a query.
+        met = back & self._holds[source, self._tables[returned]]
+        return np.asarray(allowed & ~meets & ~met, dtype=np.bool_)
+
+    def costs_ms(self, changes: Changes) -> Floats:
+        """Return what the whole plan takes in ms after each change, shape (M,)."""
+        if self._additive is None:
+            plans = [ShardingPlan.of(self._task, self._changed(changes, n)) for n in range(len(changes.given))]
+            return np.array([cost.total_ms for cost in self._cost.evaluate(self._task, plans)])
+        given, target, returned, halved = changes
+        rows = np.arange(len(given))
+        source = self.devices[given]
+        sent = self._vectors[given, np.where(halved, _RIGHT, _WHOLE)]
+        left = np.where(halved[:, None], self._vectors[given, _LEFT], 0.0)
+        received = np.where(returned[:, None] >= 0, self._vectors[returned, _WHOLE], 0.0)
+        sums = np.stack([
+            self._sums[source] - self._vectors[given, _WHOLE] + left + received,
+            self._sums[target] + sent - received,
+        ])  # fmt: skip
+        compute = np.tile(self.compute_ms, (len(rows), 1))
+        widths = np.tile(self._sums[:, -2], (len(rows), 1))
+        compute[rows, source], compute[rows, target] = self._compute_ms(sums)
+        widths[rows, source], widths[rows, target] = sums[..., -2]
+        return self._additive.slowest_ms(self._number, compute, widths)
+
+    def make(self, changes: Changes, number: int) -> None:
+        """Make one of the changes."""
+        given = int(changes.given[number])
+        source = int(self.devices[given])
+        target = int(changes.target[number])
+        self.shards = self._changed(changes, number)
+        if changes.halved[number]:
+            described = self._describe([self.shards[given], self.shards[-1]])
+            self._tables = np.append(self._tables, self._tables[given])
+            self.can_be_halved = np.append(self.can_be_halved, described[0][1:])
+            self._bytes = np.concatenate([self._bytes, described[1][1:]])
+            self._vectors = np.concatenate([self._vectors, described[2][1:]])
+            self.can_be_halved[given], self._bytes[given], self._vectors[given] = (values[0] for values in described)
+        self.devices = np.array([shard.device for shard in self.shards], dtype=np.int64)
+        self._sum_up((source, target))
+
+    def _changed(self, changes: Changes, number: int) -> list[Shard]:
+        """Return the shards after a change; a right half comes last, other shards stay where they are in the list."""
+        given, target, returned, halved = (values[number] for values in changes)
+        shards = self.shards.copy()
+        shard = shards[given]
+        if halved:
+            shards[given], right = halves(shard)
+            shards.append(dataclasses.replace(right, device=int(target)))
+        else:
+            shards[given] = dataclasses.replace(shard, device=int(target))
+        if returned >= 0:
+            shards[returned] = dataclasses.replace(shards[returned], device=shard.device)
+        return shards
+
+    def plan_maker(self) -> Callable[[], ShardingPlan]:
+        """Return a function that makes a plan of the placement as it is now."""
+        return functools.partial(ShardingPlan.of, self._task, self.shards)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 
 from baselines.placement_prices import PlacementPrices
 from baselines.queries import QuerySearch, SearchRun
-from shardgym.arrays import Ints
+from shardgym.arrays import Floats, Ints
 from shardgym.errors import NoFeasiblePlanError
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.task import ShardingTask
@@ -50,7 +51,8 @@ class RandomSearch(QuerySearch):
         together = _DRAWN_TOGETHER if run.cost.deterministic else 1
         in_vain = 0
         while run.queries.left and in_vain < _DRAWS_IN_VAIN:
-            drawn = draw_placements(task, together, run.rng)
+            # The largest of independent uniform numbers is at each of the devices with room with the same probability.
+            drawn = draw_placements(task, together, run.rng.random)
             in_vain = 0 if len(drawn) else in_vain + together
             drawn = drawn[: run.queries.take(len(drawn))]
             if len(drawn):
@@ -64,13 +66,14 @@ class RandomSearch(QuerySearch):
             raise NoFeasiblePlanError(f"{_DRAWS_IN_VAIN} random placements of whole tables all ran out of memory")
 
 
-def draw_placements(task: ShardingTask, count: int, rng: np.random.Generator) -> Ints:
-    """Draw placements of whole tables; those that run out of memory are left out.
+def draw_placements(task: ShardingTask, count: int, scores: Callable[[tuple[int, ...]], Floats]) -> Ints:
+    """Draw placements of whole tables, the largest first; those that run out of memory are left out.
 
     Args:
         task: the task.
         count: placements that are drawn.
-        rng: draws.
+        scores: draws numbers of a shape, here (count, D). It is called for every table, which goes to the device with
+            the largest number among those with room.
 
     Returns:
         Device of every table, shape (P, T) with P up to `count`.
@@ -82,8 +85,7 @@ def draw_placements(task: ShardingTask, count: int, rng: np.random.Generator) ->
     rows = np.arange(count)
     for table in (-sizes).argsort(kind="stable").tolist():
         fits = room >= sizes[table]
-        # The largest of independent uniform numbers is at each of the fitting devices with the same probability.
-        chosen = np.where(fits, rng.random(fits.shape), -1.0).argmax(axis=1)
+        chosen = np.where(fits, scores(fits.shape), -np.inf).argmax(axis=1)
         complete &= fits[rows, chosen]
         devices[:, table] = chosen
         room[rows, chosen] -= sizes[table]

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from baselines.torchrec.estimates import estimate
+from baselines.torchrec.planner import estimate
 from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology
 from shardgym.costs.torchrec_rating import PlannerConstants
 

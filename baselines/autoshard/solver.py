@@ -1,22 +1,91 @@
-"""AutoShard as a solver: what it is, and where it differs from the published code."""
+"""AutoShard as a solver, and how it learns: actors play episodes, a learner updates the network that they play with."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
-from baselines.autoshard.episodes import place_by_score
-from baselines.autoshard.learner import AutoShardLearner, AutoShardSettings
-from baselines.autoshard.network import COST_WIDTHS, SCORE_WIDTHS, STATE, VALUE_WIDTHS, AutoShardNetwork
-from baselines.learning.encoder import ENCODER_WIDTHS
+import numpy as np
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from baselines.autoshard.policy import (
+    COST_WIDTHS,
+    SCORE_WIDTHS,
+    STATE,
+    VALUE_WIDTHS,
+    AutoShardNetwork,
+    Episodes,
+    place_by_score,
+    play,
+)
+from baselines.autoshard.vtrace import vtrace
+from baselines.learning.cost_network import DEVICE_COLUMNS
+from baselines.learning.encoder import ENCODER_WIDTHS, on_device, sum_per_device
 from baselines.learning.oracle import TrainingOracle
 from baselines.learning.solver import LearnedSolver
-from baselines.learning.tables import FeatureScale
-from baselines.learning.training import Learner
-from shardgym.costs.base import CostModel
+from baselines.learning.tables import FeatureScale, TaskBatch
+from baselines.learning.training import Learner, torch_generator
+from baselines.random_search import draw_placements
+from shardgym.arrays import Floats, Ints
+from shardgym.costs.base import COMPUTE_COLUMNS, CostModel, PlanCost
+from shardgym.envs.vector_env import TableWiseVectorEnv
+from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
-from shardgym.records import Record
+from shardgym.records import CONFIG, Record, Whole
 from shardgym.task import ShardingTask
+
+Count = Annotated[Whole, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+Weight = Annotated[float, Field(ge=0)]
+
+#: Columns of `PlanCost.per_device` that a device's cost is the sum of, by objective. Forward communication is in
+#: neither: it contains waiting for slower devices, so it does not depend on the device's own tables alone.
+COST_COLUMNS = {
+    "balance": COMPUTE_COLUMNS,
+    "cost": DEVICE_COLUMNS,
+}
+
+#: Reward of an episode in which a table fits nowhere; with a plan it is more than 0.
+STUCK = -1.0
+
+
+@dataclass(frozen=True, config=CONFIG)
+class AutoShardSettings(Record):
+    """How AutoShard is trained. In a step, actors play the episodes of several updates, then the learner makes these.
+
+    Attributes:
+        objective: "balance" (published), compute of the least loaded device over that of the most loaded one; or
+            "cost", the task's predicted even share over the cost of the plan.
+        updates: of a step. The policy that plays is as old as the first of them.
+        tasks: of an update.
+        episodes: of an update, on each of its tasks (published: an update has 8 sequences of 100 steps).
+        random_plans: on each training task, priced before the first step for the cost layers.
+        cost_warm_up: updates of the cost layers alone, before the first step.
+        cost_updates: of the cost layers with every update of the policy (published: 20).
+        cost_batch: plans of each of them (published: 512 devices).
+        cost_buffer: latest plans that they are drawn from (published: 5,000 devices).
+        learning_rate: of Adam; falls linearly to 0.
+        entropy: weight of the entropy bonus.
+        value: weight of the value's squared error.
+        clip_gradient: largest norm of a gradient.
+    """
+
+    objective: Literal["balance", "cost"] = "balance"
+    updates: Count = 4
+    tasks: Count = 4
+    episodes: Count = 4
+    random_plans: Count = 10
+    cost_warm_up: Whole = 600
+    cost_updates: Count = 1
+    cost_batch: Count = 64
+    cost_buffer: Count = 10_000
+    learning_rate: Positive = 1e-3
+    entropy: Weight = 1e-3
+    value: Weight = 0.5
+    clip_gradient: Positive = 40.0
 
 
 class AutoShard(LearnedSolver[AutoShardNetwork]):
@@ -79,3 +148,189 @@ class AutoShard(LearnedSolver[AutoShardNetwork]):
         """
         del cost, seed
         return ShardingPlan.table_wise(task, place_by_score(network, task))
+
+
+class AutoShardLearner(Learner):
+    """Trains the network. The latest priced plans are kept in `replay`.
+
+    Args:
+        network: to be trained.
+        tasks: to train on.
+        oracle: prices plans.
+        steps: of training in all.
+        settings: how.
+    """
+
+    network: AutoShardNetwork
+
+    def __init__(
+        self,
+        network: AutoShardNetwork,
+        tasks: Sequence[ShardingTask],
+        oracle: TrainingOracle,
+        steps: int,
+        settings: AutoShardSettings,
+    ) -> None:
+        self.network = network
+        self.oracle = oracle
+        self.replay: dict[str, Tensor] = {}
+        self._tasks = tasks
+        self._batch = TaskBatch.of(tasks)
+        self._steps = steps
+        self._settings = settings
+        self._columns = COST_COLUMNS[settings.objective]
+        self._optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate)
+        self.optimizers = (self._optimizer,)
+        num_envs = settings.updates * settings.tasks * settings.episodes
+        self._envs = TableWiseVectorEnv(num_envs, tasks=tasks, cost=oracle.cost, order="task")
+        self._envs.reset(seed=0)
+
+    def step(self, number: int, rng: np.random.Generator) -> dict[str, float]:
+        """Let the actors play, then update the network several times; the first step fits the cost layers before."""
+        if number == 0:
+            self._price_random_plans(rng)
+            for _ in range(self._settings.cost_warm_up):
+                self._descend(self._cost_loss(rng))
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._settings.learning_rate * (1 - number / self._steps)
+        settings = self._settings
+        chosen = torch.from_numpy(rng.integers(len(self._tasks), size=settings.updates * settings.tasks))
+        batch = self._batch.take(chosen)
+        played = play(self.network, self._envs, [self._tasks[n] for n in chosen.tolist()], batch, torch_generator(rng))
+        self._remember(chosen[played.task], played)
+        per_update = settings.tasks * settings.episodes
+        figures = [
+            self._update(played.part(slice(first, first + per_update)), batch, rng)
+            for first in range(0, len(played.costs), per_update)
+        ]
+        return {name: float(np.mean([found[name] for found in figures])) for name in figures[0]}
+
+    def _price_random_plans(self, rng: np.random.Generator) -> None:
+        """Price random plans of all tasks, and set what the cost layers count in."""
+        for number, task in enumerate(self._tasks):
+            devices = random_plans(task, self._settings.random_plans, rng)
+            if len(devices):
+                priced = self.oracle.price(task, devices)
+                feasible = np.isfinite(priced).all(axis=(1, 2))
+                kept = torch.from_numpy(devices[feasible])
+                self._keep(torch.full((len(kept),), number), kept, self._device_ms(priced[feasible]))
+        if not self.replay or not len(self.replay["ms"]):
+            raise InputError("tasks: no random plan of any of them has a cost, so there is nothing to learn from")
+        exists = self._batch.device_mask[self.replay["task"]]
+        self.network.unit_ms.copy_(self.replay["ms"][exists].mean().clamp(min=1e-6))
+
+    def _remember(self, tasks: Tensor, played: Episodes) -> None:
+        """Keep the plans of episodes; the tasks of all of them are given."""
+        complete = torch.tensor([cost is not None for cost in played.costs])
+        found = [self._device_ms(cost.per_device[None]) for cost in played.costs if cost is not None]
+        self.oracle.queries += len(found)
+        if found:
+            self._keep(tasks[complete], played.table_devices()[complete], torch.cat(found))
+
+    def _device_ms(self, per_device: Floats) -> Tensor:
+        """Return what the cost layers learn of plans, 0 where a device is missing: (n, d, 4) becomes (n, D)."""
+        ms = torch.zeros(len(per_device), self._batch.device_mask.shape[1])
+        ms[:, : per_device.shape[1]] = torch.from_numpy(per_device[:, :, self._columns].sum(axis=2))
+        return ms
+
+    def _keep(self, tasks: Tensor, devices: Tensor, ms: Tensor) -> None:
+        """Add plans to `replay`, of which the latest are kept."""
+        padded = torch.full((len(devices), self._batch.table_mask.shape[1]), -1)
+        padded[:, : devices.shape[1]] = devices
+        for name, values in {"task": tasks, "devices": padded, "ms": ms}.items():
+            kept = torch.cat([self.replay.get(name, values[:0]), values])
+            self.replay[name] = kept[-self._settings.cost_buffer :]
+
+    def _cost_loss(self, rng: np.random.Generator) -> Tensor:
+        """Return the mean squared error of devices' costs, relative to the mean of their plan."""
+        index = torch.from_numpy(rng.integers(len(self.replay["task"]), size=self._settings.cost_batch))
+        batch = self._batch.take(self.replay["task"][index])
+        devices = self.replay["devices"][index]
+        ms = self.replay["ms"][index]
+        num_devices = batch.device_mask.shape[1]
+        sums = sum_per_device(self.network.encoder(batch.features), devices[:, None], num_devices)[:, 0]
+        holds_tables = on_device(devices, num_devices).any(dim=1)
+        mean_ms = ms.sum(dim=1, keepdim=True) / batch.device_mask.sum(dim=1, keepdim=True)
+        errors = (self.network.device_ms(sums) - ms) / mean_ms
+        return (errors.square() * holds_tables).sum() / holds_tables.sum()
+
+    def _update(self, played: Episodes, batch: TaskBatch, rng: np.random.Generator) -> dict[str, float]:
+        """Update all layers once.
+
+        Args:
+            played: the same number of episodes on consecutive tasks of the batch.
+            batch: of the whole step.
+            rng: draws plans for the cost layers.
+        """
+        settings = self._settings
+        numbers = played.task[:: settings.episodes]
+        tasks = batch.take(numbers)
+        row_of = played.task - numbers[0]
+        tables = self.network.read(tasks, played.order[:: settings.episodes])
+        here = on_device(played.devices, tasks.device_mask.shape[1])
+        placed = here[..., None] * tables.latents[row_of][:, :, None]
+        # What was on each device before the step.
+        actions = self.network.actions(placed.cumsum(dim=1) - placed, played.loads)
+        states = tables.states[row_of]
+        happened = played.devices >= 0
+        allowed = played.allowed | ~happened[..., None]
+        log_all = self.network.scores(states, actions).masked_fill(~allowed, -torch.inf).log_softmax(dim=2)
+        log_p = log_all.gather(2, played.devices.clamp(min=0)[..., None])[..., 0]
+        values = self.network.values(states, actions, tasks.device_mask[row_of][:, None])
+        rewards, discounts = self._rewards(played, tables.even_ms[row_of])
+        traced = vtrace(
+            ((log_p - played.log_p) * happened).detach().T,
+            rewards.T,
+            discounts.T,
+            torch.cat([values.detach().T, torch.zeros(1, len(values))]),
+        )
+        count = happened.sum()
+        policy_loss = -(log_p * traced.advantages.T * happened).sum() / count
+        value_loss = 0.5 * ((values - traced.targets.T).square() * happened).sum() / count
+        finite = log_all.masked_fill(~played.allowed, 0.0)
+        entropy = -(finite.exp() * finite * played.allowed).sum() / count
+        cost_loss = torch.stack([self._cost_loss(rng) for _ in range(settings.cost_updates)]).mean()
+        self._descend(policy_loss + settings.value * value_loss - settings.entropy * entropy + cost_loss)
+        figures = {
+            "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "cost_loss": cost_loss,
+            "reward": rewards.sum(dim=1).mean(),
+        }  # fmt: skip
+        return {name: float(value.detach()) for name, value in figures.items()}
+
+    def _rewards(self, played: Episodes, even_ms: Tensor) -> tuple[Tensor, Tensor]:
+        """Return rewards, which are earned in the last step of an episode, and discounts, 0 there; shapes (N, T)."""
+        happened = played.devices >= 0
+        last = happened.sum(dim=1, keepdim=True) - 1
+        earned = [
+            STUCK if cost is None else self._reward(cost, even)
+            for cost, even in zip(played.costs, even_ms.tolist(), strict=True)
+        ]
+        rewards = torch.zeros(happened.shape).scatter_(1, last, torch.tensor(earned)[:, None])
+        return rewards, happened.float().scatter_(1, last, 0.0)
+
+    def _reward(self, cost: PlanCost, even_ms: float) -> float:
+        """Return what a plan earns; see `AutoShardSettings.objective`."""
+        if self._settings.objective == "cost":
+            return even_ms / cost.total_ms
+        compute_ms = cost.per_device[:, self._columns].sum(axis=1)
+        return float(compute_ms.min() / compute_ms.max())
+
+    def _descend(self, loss: Tensor) -> None:
+        self._optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self.network.parameters(), self._settings.clip_gradient)
+        self._optimizer.step()
+
+
+def random_plans(task: ShardingTask, count: int, rng: np.random.Generator) -> Ints:
+    """Draw plans that respect memory; those that get stuck are left out.
+
+    A share is drawn for every device first, so that some devices get few tables: from those the costs of single tables
+    are learned, which set the order of placing.
+
+    Returns:
+        The device of every table, shape (n, T); n is at most `count`.
+    """
+    preference = np.log(rng.dirichlet(np.ones(task.num_devices), size=count) + 1e-9)
+    # The largest of log probabilities plus Gumbel noise is a draw.
+    return draw_placements(task, count, lambda shape: preference + rng.gumbel(size=shape))

@@ -11,8 +11,7 @@ import bisect
 import numpy as np
 
 from baselines.learning.array_layers import Float32s
-from baselines.ppo.array_scores import ArrayScores
-from baselines.ppo.set_network import SetNetwork
+from baselines.ppo.set_network import ArrayScores, SetNetwork
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.envs.features import (

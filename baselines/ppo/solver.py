@@ -2,22 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+import gymnasium
+import numpy as np
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from baselines.learning.oracle import TrainingOracle
 from baselines.learning.solver import LearnedSolver
 from baselines.learning.tables import FeatureScale
 from baselines.learning.training import Learner
 from baselines.ppo.episode import place_by_score
-from baselines.ppo.learner import MAX_SPLITS, ORDER, PpoLearner, PpoSettings
 from baselines.ppo.set_network import WIDTH, SetNetwork
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
-from shardgym.errors import InputError, NoFeasiblePlanError
+from shardgym.envs.relative_reward import VectorRelativeReward
+from shardgym.errors import InputError, NoFeasiblePlanError, import_extra
 from shardgym.plan import ShardingPlan
-from shardgym.records import Record
+from shardgym.records import CONFIG, Record, Whole
 from shardgym.task import ShardingTask
+
+Count = Annotated[Whole, Field(ge=1)]
+Weight = Annotated[float, Field(ge=0)]
+
+#: Halvings in an episode at most: the published depth of NeuroShard's search over splits.
+MAX_SPLITS = 10
+
+#: Tables that take longest come up first, so that the last ones can even out what is left.
+ORDER = "lookup"
+
+#: What environments are made with; `place_by_score` plays by the same rules.
+_PLAYED_WITH: dict[str, Any] = {"order": ORDER, "observation": "timed"}
+ENV_ARGUMENTS = {"TableWise": _PLAYED_WITH, "ColumnWise": _PLAYED_WITH | {"max_splits": MAX_SPLITS}}
+
+
+@dataclass(frozen=True, config=CONFIG)
+class PpoSettings(Record):
+    """How the policies are trained. In a step, every environment plays as long as the longest episode takes.
+
+    Attributes:
+        env: "TableWise", or "ColumnWise", where the policy may halve shards.
+        num_envs: environments that are played at once.
+        epochs: how often the updates of a step see what was played.
+        minibatches: updates of an epoch; must divide `num_envs`.
+        learning_rate: of Adam; falls linearly to 0.
+        gae_lambda: of generalised advantage estimation. Episodes end by themselves, so rewards are not discounted.
+        entropy: weight of the entropy bonus.
+        relative_penalty: return of an episode that ends without a plan, in even shares of the task; negative. A
+            balanced plan earns about -1, one with everything on one of D devices -D.
+    """
+
+    env: Literal["TableWise", "ColumnWise"] = "TableWise"
+    num_envs: Count = 64
+    epochs: Count = 4
+    minibatches: Count = 8
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    gae_lambda: Annotated[float, Field(ge=0, le=1)] = 0.95
+    entropy: Weight = 0.0
+    relative_penalty: Annotated[float, Field(lt=0)] = -5.0
 
 
 class MaskablePpo(LearnedSolver[SetNetwork]):
@@ -91,3 +137,108 @@ class Ppo(MaskablePpo):
 
     name: ClassVar[str] = "ppo"
     masks: ClassVar[bool] = False
+
+
+class PpoLearner(Learner):
+    """Every step starts new episodes, so that nothing but the network and its optimiser is carried over.
+
+    Args:
+        network: to be trained.
+        tasks: to train on.
+        oracle: what rewards come from; every placement that is rewarded counts as a query.
+        steps: of training in all.
+        settings: how.
+        masks: whether MaskablePPO is used instead of PPO.
+
+    Raises:
+        MissingDependencyError: the extra `rl` is not installed.
+        InputError: `minibatches` does not divide `num_envs`.
+    """
+
+    network: SetNetwork
+
+    def __init__(
+        self,
+        network: SetNetwork,
+        tasks: Sequence[ShardingTask],
+        oracle: TrainingOracle,
+        steps: int,
+        settings: PpoSettings,
+        *,
+        masks: bool,
+    ) -> None:
+        module, name = ("sb3_contrib", "MaskablePPO") if masks else ("stable_baselines3", "PPO")
+        algorithm = getattr(import_extra(module, f"fitting {'maskable_ppo' if masks else 'ppo'}", "rl"), name)
+        from stable_baselines3.common.logger import Logger
+
+        from baselines.ppo.policies import MaskableSetPolicy, SetPolicy
+        from shardgym.envs.sb3 import NativeVecEnv
+
+        if settings.num_envs % settings.minibatches:
+            raise InputError(
+                f"minibatches: {settings.minibatches} does not divide num_envs, which is {settings.num_envs}"
+            )
+        self.network = network
+        self.oracle = oracle
+        self.replay = {}
+        self._steps = steps
+        self._settings = settings
+        self._learning_rate = settings.learning_rate
+        network.halves.fill_(settings.env == "ColumnWise")
+        envs = gymnasium.make_vec(
+            f"ShardGym/{settings.env}-v0", settings.num_envs, tasks=tasks, cost=oracle.cost, reward="dense",
+            relative_penalty=settings.relative_penalty, autoreset_mode="SameStep", **ENV_ARGUMENTS[settings.env],
+        )  # fmt: skip
+        longest = max(task.num_tables for task in tasks)
+        if settings.env == "ColumnWise":
+            # A halving takes a step and leaves one shard more to place.
+            longest += 2 * MAX_SPLITS
+        with _seeded(0):
+            self._model = algorithm(
+                MaskableSetPolicy if masks else SetPolicy,
+                NativeVecEnv(VectorRelativeReward(envs)),
+                n_steps=longest,
+                batch_size=longest * settings.num_envs // settings.minibatches,
+                n_epochs=settings.epochs,
+                gamma=1.0,
+                gae_lambda=settings.gae_lambda,
+                ent_coef=settings.entropy,
+                learning_rate=lambda _: self._learning_rate,
+                policy_kwargs={"network": network},
+                device="cpu",
+            )
+        self._model.set_logger(Logger(folder=None, output_formats=[]))
+        self.optimizers = (self._model.policy.optimizer,)
+
+    def step(self, number: int, rng: np.random.Generator) -> dict[str, float]:
+        """Play, and update the network."""
+        self._learning_rate = self._settings.learning_rate * (1 - number / self._steps)
+        model = self._model
+        played = model.n_steps * model.n_envs
+        with _seeded(int(rng.integers(2**32))):
+            model.env.seed(int(rng.integers(2**32)))
+            model._last_obs = None  # so that it resets the environments
+            model.learn(played, log_interval=None, reset_num_timesteps=False)
+        self.oracle.queries += played
+        logged = model.logger.name_to_value
+        figures = {
+            "policy_loss": logged["train/policy_gradient_loss"],
+            "value_loss": logged["train/value_loss"],
+            "entropy": -logged["train/entropy_loss"],
+            "reward": np.mean([episode["r"] for episode in model.ep_info_buffer]),
+        }
+        model.ep_info_buffer.clear()
+        return {name: float(value) for name, value in figures.items()}
+
+
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed the global generators that stable-baselines3 draws from, and restore them afterwards."""
+    before = np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            np.random.seed(seed)
+            yield
+    finally:
+        np.random.set_state(before)

@@ -20,8 +20,7 @@ from baselines.learning.oracle import TrainingOracle
 from baselines.learning.solver import LearnedSolver
 from baselines.learning.tables import FeatureScale, TaskBatch
 from baselines.learning.training import torch_generator
-from baselines.surco.assignment import assign, straight_through
-from baselines.surco.network import DEVICE_CODE, SCORE_WIDTHS, SurCoNetwork
+from baselines.surco.network import DEVICE_CODE, SCORE_WIDTHS, SurCoNetwork, assign, straight_through
 from shardgym.costs.base import CostModel
 from shardgym.plan import ShardingPlan
 from shardgym.records import CONFIG, Record, Whole

@@ -1,4 +1,4 @@
-"""TorchRec's planner on a task: the real one, asked so that it plans the same problem and gives the same plan again.
+"""TorchRec's planner and estimators on a task: the real ones, asked so that they see the same problem.
 
 Importing this module imports TorchRec.
 """
@@ -9,18 +9,22 @@ import dataclasses
 import math
 from typing import Any
 
+import numpy as np
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
+from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology, types, utils
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.partitioners import GreedyPerfPartitioner, SortBy
+from torchrec.distributed.planner.perf_models import NoopPerfModel
 from torchrec.distributed.planner.shard_estimators import EmbeddingPerfEstimator
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import CustomTopologyData, PlannerError, ShardEstimator, Storage
 
+from shardgym.arrays import Floats
 from shardgym.costs.torchrec_rating import PlannerConstants
-from shardgym.errors import NoFeasiblePlanError
+from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.integrations.torchrec import from_torchrec, model_from_task
-from shardgym.plan import ShardingPlan
+from shardgym.plan import Shard, ShardingPlan
+from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 
 
@@ -30,7 +34,6 @@ def plan_with_torchrec(
     sort_by: str = "storage",
     min_partition: int | None = None,
     sharding_types: tuple[str, ...] = ("table_wise", "column_wise"),
-    constants: PlannerConstants | None = None,
 ) -> ShardingPlan:
     """Run `EmbeddingShardingPlanner` with its own proposers, its `GreedyPerfPartitioner` and its own estimates of time.
 
@@ -45,13 +48,12 @@ def plan_with_torchrec(
         min_partition: least width of a piece. The planner tries one width per table: the smallest divisor of its own
             that is at least this. TorchRec's default is 128.
         sharding_types: by TorchRec's names.
-        constants: of its topology; its defaults when None.
 
     Raises:
         NoFeasiblePlanError: the planner found no plan.
     """
     named = with_module_names(task)
-    topology = make_topology(task, constants or PlannerConstants())
+    topology = make_topology(task, PlannerConstants())
     constraints = {
         table.name: ParameterConstraints(pooling_factors=[table.pooling_factor], min_partition=min_partition)
         for table in named.tables
@@ -74,6 +76,72 @@ def plan_with_torchrec(
     names = {ours.name: table.name for ours, table in zip(named.tables, task.tables, strict=True)}
     shards = from_torchrec(found, named).shards
     return ShardingPlan.of(task, [dataclasses.replace(shard, table=names[shard.table]) for shard in shards])
+
+
+def estimate(task: ShardingTask, plan: ShardingPlan, constants: PlannerConstants | None = None) -> tuple[Floats, float]:
+    """Let TorchRec price the shards of a plan, and rate the plan; the cost `torchrec_rating` is held against this.
+
+    Args:
+        task: the task.
+        plan: tables whole, cut by columns in any way, or cut by rows evenly over all devices.
+        constants: of the planner; TorchRec's defaults when None.
+
+    Returns:
+        Perf.fwd_compute, fwd_comms, bwd_comms and bwd_compute in ms, added up per device, shape (D, 4); and the rating
+        of `NoopPerfModel` in ms.
+
+    Raises:
+        InputError: TorchRec has no sharding type for the cut of a table.
+    """
+    topology = make_topology(task, constants or PlannerConstants())
+    options = sharding_options(task, plan)
+    sharder = EmbeddingBagCollectionSharder()
+    sharders = utils.build_sharder_data_map({utils.sharder_name(sharder.module_type): sharder})
+    EmbeddingPerfEstimator(topology=topology).estimate(options, sharders)
+    per_device = np.zeros((task.num_devices, 4))
+    for option in options:
+        for shard in option.shards:
+            perf = shard.perf
+            per_device[shard.rank] += (perf.fwd_compute, perf.fwd_comms, perf.bwd_comms, perf.bwd_compute)
+    return per_device, float(NoopPerfModel(topology).rate(options))
+
+
+def sharding_options(task: ShardingTask, plan: ShardingPlan) -> list[types.ShardingOption]:
+    """Return a plan as TorchRec's planner has it: one option per table, without estimates; raises as `estimate`."""
+    named = with_module_names(task)
+    collection = model_from_task(named)
+    options = []
+    for table, name in zip(task.tables, (other.name for other in named.tables), strict=True):
+        shards = [shard for shard in plan.shards if shard.table == table.name]
+        sharding_type = _sharding_type(task, table, shards)
+        options.append(
+            types.ShardingOption(
+                name=name,
+                tensor=collection.get_parameter(f"embedding_bags.{name}.weight"),
+                module=("", collection),
+                input_lengths=[table.pooling_factor],
+                batch_size=batch_size_per_device(task),
+                sharding_type=sharding_type,
+                partition_by="uniform" if sharding_type == "row_wise" else "device",
+                compute_kernel="fused",
+                shards=[
+                    types.Shard([s.num_rows, s.num_columns], [s.rows[0], s.columns[0]], rank=s.device) for s in shards
+                ],
+            )
+        )
+    return options
+
+
+def _sharding_type(task: ShardingTask, table: EmbeddingTable, shards: list[Shard]) -> str:
+    if all(shard.num_rows == table.num_embeddings for shard in shards):
+        return "table_wise" if len(shards) == 1 else "column_wise"
+    even = len(shards) == task.num_devices and len({shard.rows for shard in shards}) == task.num_devices
+    if even and all(shard.num_rows * task.num_devices == table.num_embeddings for shard in shards):
+        return "row_wise"
+    raise InputError(
+        f"table '{table.name}' is cut into {len(shards)} shards by rows: TorchRec rates rows that are cut evenly over "
+        f"all {task.num_devices} devices"
+    )
 
 
 def with_module_names(task: ShardingTask) -> ShardingTask:

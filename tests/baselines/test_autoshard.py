@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from baselines.autoshard.episodes import DeviceLoads, place_by_score, play
-from baselines.autoshard.learner import STUCK, AutoShardLearner, AutoShardSettings, random_plans
-from baselines.autoshard.network import AutoShardNetwork
-from baselines.autoshard.solver import AutoShard
+from baselines.autoshard.policy import AutoShardNetwork, DeviceLoads, place_by_score, play
+from baselines.autoshard.solver import STUCK, AutoShard, AutoShardLearner, AutoShardSettings, random_plans
 from baselines.learning.oracle import TrainingOracle
 from baselines.learning.tables import FeatureScale, TaskBatch
 from shardgym import EmbeddingTable, PlanCost, ShardingPlan, ShardingTask, Topology, make_cost
@@ -144,7 +142,7 @@ def test_the_learner_finds_the_probabilities_that_the_actors_drew_with(two_devic
         seen.append(log_ratios)
         return original(log_ratios, *rest)
 
-    from baselines.autoshard import learner as module
+    from baselines.autoshard import solver as module
 
     original = module.vtrace
     monkeypatch.setattr(module, "vtrace", watched)

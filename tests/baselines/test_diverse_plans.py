@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from baseline_tasks import task_of
 
-from baselines.diverse_plans import diverse_best, held_work, placement_distance
+from baselines.measured_rerank import diverse_best, held_work, placement_distance
 from shardgym.plan import Shard, ShardingPlan
 
 #: Work 4 x 10, 8 x 5, 12 x 10 and 40 x 1: 40, 40, 120 and 40 of 240.

@@ -5,8 +5,7 @@ import pytest
 from baseline_tasks import VARIED, CountingRoofline, devices_of, task_of
 
 from baselines import measured_rerank
-from baselines.diverse_plans import held_work, placement_distance
-from baselines.measured_rerank import MeasuredRerank
+from baselines.measured_rerank import MeasuredRerank, held_work, placement_distance
 from shardgym import PlanCost, evaluate, make_cost, make_solver
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError, MeasurementError, NoFeasiblePlanError, UnknownNameError

@@ -12,9 +12,8 @@ import torch
 from torch import nn
 
 import shardgym
-from baselines.ppo.learner import ENV_ARGUMENTS
 from baselines.ppo.set_network import SetNetwork
-from baselines.ppo.solver import MaskablePpo, Ppo
+from baselines.ppo.solver import ENV_ARGUMENTS, MaskablePpo, Ppo, PpoLearner
 from shardgym import EmbeddingTable, ShardingTask, Topology, make_cost
 from shardgym.conformance import check_solver
 from shardgym.costs.roofline import RooflineCost
@@ -82,8 +81,6 @@ def test_they_learn_to_balance(cls, two_devices):
 
 def test_killed_and_resumed_training_gives_the_same_weights(two_devices, tmp_path, monkeypatch):
     pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
-    from baselines.ppo.learner import PpoLearner
-
     whole = MaskablePpo(**TINY).fit(two_devices, COST, steps=3, evaluate_every=1)
     original = PpoLearner.step
 

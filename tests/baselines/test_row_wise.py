@@ -91,7 +91,7 @@ def test_a_wrong_number_of_kicks_is_refused():
 @pytest.mark.torchrec
 def test_torchrec_takes_its_plans():
     pytest.importorskip("torchrec", reason="needs TorchRec")
-    from baselines.torchrec.estimates import estimate
+    from baselines.torchrec.planner import estimate
     from shardgym.integrations.torchrec import from_torchrec, to_torchrec
 
     task = task_of([(1000, 64, 300.0), *[(1000, 128, 1.0)] * 8], (2**30,) * 4)

@@ -11,8 +11,7 @@ import torch
 from baselines.cp_sat import cheapest_assignment
 from baselines.learning.oracle import TrainingOracle
 from baselines.learning.tables import FeatureScale, TaskBatch
-from baselines.surco.assignment import assign, straight_through
-from baselines.surco.network import SurCoNetwork, device_codes, load_features
+from baselines.surco.network import SurCoNetwork, assign, device_codes, load_features, straight_through
 from baselines.surco.solver import SurCo, SurCoLearner, SurCoSettings, improve
 from shardgym import InputError, make_cost
 from shardgym.conformance import check_solver

@@ -43,7 +43,7 @@ def test_it_is_what_torchrec_said(stored):
 @pytest.mark.parametrize("suite", ["dlrm4-v1", "published-v1", "dlrm8-gpu-v1"])
 def test_it_is_what_torchrec_says_of_plans_of_the_suites(suite):
     pytest.importorskip("torchrec", reason="needs TorchRec")
-    from baselines.torchrec.estimates import estimate
+    from baselines.torchrec.planner import estimate
 
     for task in load_suite(suite)[:2]:
         rng = np.random.default_rng(1)

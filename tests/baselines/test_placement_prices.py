@@ -8,7 +8,7 @@ from baseline_tasks import VARIED, CountingRoofline, task_of
 
 from baselines.column_greedy import halves
 from baselines.lpt import LPT
-from baselines.neighbours import Changes, Neighbourhood
+from baselines.placement_prices import Changes, Neighbourhood
 from shardgym import make_cost
 from shardgym.plan import ShardingPlan, plan_problems
 

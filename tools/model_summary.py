@@ -28,6 +28,7 @@ def model_summary(name: str) -> str:
         f"{counted(load_data(SHIPPED / name), oracle, judge)} Mean absolute error of a prediction, and of one "
         "measurement against its own repeat:",
         _errors(oracle, judge),
+        _paces(oracle),
         _learning(oracle),
     ]
     if (SHIPPED / name / GENERALISATION).is_file():
@@ -92,6 +93,18 @@ def _errors(oracle: ModelCard, judge: ModelCard) -> str:
         for row in rows:
             del row["published architecture"]
     return tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True, missingval="")
+
+
+def _paces(card: ModelCard) -> str:
+    """Say by what times of other collections were divided."""
+    if not card.paces:
+        return ""
+    others = [
+        f"those of `{name}` divided by {forward:.2f} and {backward:.2f}"
+        for name, (forward, backward) in card.paces.items() if (forward, backward) != (1.0, 1.0)
+    ]  # fmt: skip
+    largest = next(name for name, pace in card.paces.items() if pace == (1.0, 1.0))
+    return f"Times are at the pace of `{largest}`: forward and backward, {', '.join(others)}."
 
 
 def _generalisation(found: Generalisation) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -116,7 +117,7 @@ def collect(out: Path, only_finish: bool, as_json: bool, **settings: Any) -> int
 @click.argument("data_folders", type=click.Path(path_type=Path), metavar="DATA...", nargs=-1, required=True)
 @click.option("-o", "--out", required=True, type=folder, help="Where weights and cards go.")
 @click.option("--seed", type=natural, default=0, help="Of weights, split and order.")
-@click.option("--epochs", type=positive, help="Passes over the samples (default: 120, more for few samples).")
+@click.option("--epochs", type=positive, help="Passes over the samples (default: 120 or 100, more for few).")
 @click.option("--generation", type=click.IntRange(1, 2), default=1, help="Version of the simulator: 2 for wide data.")
 @click.option("--leave-out", is_flag=True, help="Version 2: also train without parts of the space, and measure there.")
 @click.option("--report", "with_report", is_flag=True, help="Draw errors and losses into FOLDER/report.")
@@ -141,7 +142,7 @@ def pretrain(
     from shardgym.pretraining.axes import write_generalisation
     from shardgym.pretraining.data import load_data
     from shardgym.pretraining.pretrain import draw_report, pretrain
-    from shardgym.pretraining.train import FitSettings
+    from shardgym.pretraining.train import SETTINGS
 
     if out.exists() and not out.is_dir():
         raise InputError(f"cannot write into {out}: expected a folder")
@@ -152,9 +153,9 @@ def pretrain(
     if not len(data.comm):
         by = "the link model that was fitted on this hardware" if model_fitted_on(data.hardware) else "latency and rate"
         say(f"{data_folders[0]} has no exchanges: the simulator will predict compute, and model communication by {by}")
-    settings = FitSettings(generation=generation)
+    settings = SETTINGS[generation]
     if epochs is not None:
-        settings = FitSettings(epochs=epochs, least_steps=0, generation=generation)
+        settings = dataclasses.replace(settings, epochs=epochs, least_steps=0)
     if leave_out and generation == 1:
         raise InputError("--leave-out is of version 2: give --generation 2")
     with _training_bars(shown=not as_json) as advance:

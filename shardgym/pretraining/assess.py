@@ -17,6 +17,8 @@ from shardgym.pretraining.data import BACKWARD, DIRECTIONS, exchanges_of
 
 #: Fewer plans of a task have no ranking worth the name.
 _LEAST_PLANS = 3
+#: A collection, and the number of a plan in it: every collection counts its own plans from 0.
+_Plan = tuple[str, int]
 
 
 def assess(networks: Networks, compute: ComputeSamples, comm: CommSamples) -> dict[str, Any]:
@@ -102,21 +104,22 @@ def rank_plans(networks: Networks, samples: ComputeSamples) -> dict[str, Any]:
     return {"plans": scores}
 
 
-def _slowest_by_plan(samples: ComputeSamples, ms: Floats, repeat: int) -> dict[int, float]:
+def _slowest_by_plan(samples: ComputeSamples, ms: Floats, repeat: int) -> dict[_Plan, float]:
     """Return ms of the slowest device by plan, of plans all of whose devices have this measurement."""
-    devices: dict[int, dict[int, float]] = {}
-    for name, value in zip(samples.labels.sample_id.tolist(), ms.tolist(), strict=True):
+    devices: dict[_Plan, dict[int, float]] = {}
+    labels = samples.labels
+    for collection, name, value in zip(labels.collection.tolist(), labels.sample_id.tolist(), ms.tolist(), strict=True):
         number, which = map(int, name.split("/")[-2:])
         if which == repeat:
-            devices.setdefault(number // PLAN_DEVICES, {})[number % PLAN_DEVICES] = value
+            devices.setdefault((collection, number // PLAN_DEVICES), {})[number % PLAN_DEVICES] = value
     return {plan: max(by_device.values()) for plan, by_device in devices.items() if len(by_device) == PLAN_DEVICES}
 
 
-def _means_over_tasks(first: dict[int, float], second: dict[int, float]) -> tuple[float | None, float | None]:
+def _means_over_tasks(first: dict[_Plan, float], second: dict[_Plan, float]) -> tuple[float | None, float | None]:
     """Return relative error and Kendall's tau, means over the tasks that have enough plans in both."""
-    tasks: dict[int, list[int]] = {}
-    for plan in sorted(first.keys() & second.keys()):
-        tasks.setdefault(plan // PLANS_PER_TASK, []).append(plan)
+    tasks: dict[_Plan, list[_Plan]] = {}
+    for collection, number in sorted(first.keys() & second.keys()):
+        tasks.setdefault((collection, number // PLANS_PER_TASK), []).append((collection, number))
     pairs = [
         (np.array([first[p] for p in plans]), np.array([second[p] for p in plans]))
         for plans in tasks.values()

@@ -19,6 +19,7 @@ from shardgym.costs.simulator.weights import Role, load_weights, networks_of
 from shardgym.files import write_whole
 from shardgym.pretraining.assess import largest_per_group, mape, predict_compute, repeat_pairs
 from shardgym.pretraining.data import LEAST_SAMPLES, DataSet
+from shardgym.pretraining.pace import at_one_pace, paces_of
 from shardgym.pretraining.train import FitSettings, Progress, train_role
 from shardgym.records import CONFIG, Record
 
@@ -69,6 +70,7 @@ def write_generalisation(
         leave_out: whether to train without parts of the space, which takes as long as all else again.
         progress: see `pretrain`.
     """
+    data = at_one_pace(data, paces_of(data))
     roles = data.trainable_roles()
     networks = {role: networks_of(load_weights(folder / f"{role}.safetensors", role)) for role in roles}
     correlation = {}

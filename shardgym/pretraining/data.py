@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -89,7 +90,7 @@ def load_data(*folders: Path) -> DataSet:
     keep = [role == "test" or content not in tested for role, content in zip(labels.role, labels.content, strict=True)]
     comm = all_comm.take(np.flatnonzero(keep))
     data = DataSet(
-        compute=joined([read_compute(found) for found in folders]),
+        compute=joined([_named(read_compute(found), found, len(folders)) for found in folders]),
         comm=comm,
         hardware=tags[0],
         digests={names[path]: hashlib.sha256(path.read_bytes()).hexdigest() for path in files},
@@ -112,6 +113,14 @@ def load_data(*folders: Path) -> DataSet:
         if both:
             raise InputError(f"{folder}: table '{min(both)}' is in rows for testing and in rows of role '{role}'")
     return data
+
+
+def _named(samples: ComputeSamples, folder: Path, folders: int) -> ComputeSamples:
+    """Let collections be named as their files are: files of several folders have the same names."""
+    if folders == 1:
+        return samples
+    names = np.char.add(f"{folder.name}/", samples.labels.collection)
+    return dataclasses.replace(samples, labels=dataclasses.replace(samples.labels, collection=names))
 
 
 def _check_roles(folder: Path, kind: str, samples: ComputeSamples | CommSamples) -> None:

@@ -23,6 +23,7 @@ from shardgym.pretraining.assess import (
     score,
 )
 from shardgym.pretraining.data import DataSet
+from shardgym.pretraining.pace import Paces, at_one_pace, paces_of
 from shardgym.pretraining.train import FitSettings, Progress, train_role
 from shardgym.provenance import utc_now, versions
 
@@ -32,7 +33,8 @@ def pretrain(
 ) -> list[ModelCard]:
     """Train every role that has samples and write `ROLE.safetensors` and `ROLE.json` into a folder.
 
-    The same data, settings and seed give the same bytes of weights on the same machine and versions.
+    The same data, settings and seed give the same bytes of weights on the same machine and versions. Version 2 learns
+    from collections of several days, and takes the times of all to the pace of the largest one (`pace.py`).
 
     Args:
         data: from `load_data`.
@@ -45,13 +47,14 @@ def pretrain(
         The cards, in the order of `ROLES`.
     """
     make_folder(folder)
-    return [
-        _pretrain_role(role, data, folder, settings or FitSettings(), seed, progress) for role in data.trainable_roles()
-    ]
+    settings = settings or FitSettings()
+    paces = paces_of(data) if settings.generation == 2 else {}
+    data = at_one_pace(data, paces)
+    return [_pretrain_role(role, data, paces, folder, settings, seed, progress) for role in data.trainable_roles()]
 
 
 def _pretrain_role(
-    role: Role, data: DataSet, folder: Path, settings: FitSettings, seed: int, progress: Progress | None
+    role: Role, data: DataSet, paces: Paces, folder: Path, settings: FitSettings, seed: int, progress: Progress | None
 ) -> ModelCard:
     def of_role(name: str, epoch: int, epochs: int) -> None:
         if progress is not None:
@@ -96,6 +99,7 @@ def _pretrain_role(
         error_by_shards=errors_by_shards(networks, test_compute),
         error_by_dim=errors_by_dim(networks, test_compute),
         curves=curves,
+        paces=paces,
     )
     write_whole(folder / f"{role}.json", card.to_json(indent=1) + "\n")
     return card
@@ -117,7 +121,7 @@ def draw_report(card: ModelCard, data: DataSet, folder: Path) -> list[Path]:
     """
     make_folder(folder / "report")
     networks = networks_of(load_weights(folder / f"{card.role}.safetensors", card.role, card.hardware))
-    test, _ = data.of("test")
+    test, _ = at_one_pace(data, card.paces).of("test")
     predicted = predict_compute(networks, test)
     sizes = [
         str(row["from"]) if row["from"] == row["to"] else f"{row['from']}-{row['to']}" for row in card.error_by_shards

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -38,6 +39,7 @@ class ModelCard(Record):
         error_by_dim: of total compute, by the widest shard on the device.
         curves: training and validation loss of each network by epoch.
         comparison: what `tools/published_architecture.py` adds: the published architecture and the learning curves.
+        paces: how many times as long forward and backward took in each collection as at the pace that errors are of.
     """
 
     role: Literal["oracle", "judge"]
@@ -55,6 +57,7 @@ class ModelCard(Record):
     error_by_dim: list[dict[str, Any]]
     curves: dict[str, Any]
     comparison: dict[str, Any] | None = None
+    paces: dict[str, tuple[float, float]] = field(default_factory=dict)
     schema: Literal["shardgym.model_card/1"] = "shardgym.model_card/1"
 
 

@@ -26,6 +26,9 @@ from shardgym.costs.simulator.oracle_networks import CommNet, ComputeNet
 #: Power with which analytic times count inside of the training data. On the shipped data of version 1, trees under
 #: constraints err by 8.8 % with 1, by 6.6 % with 0.7 and less, and without constraints by 6.1 %.
 SLOPE = 0.7
+#: Share of the shards on either side that are outside of that range: the range of the others is what corrections have
+#: to bridge.
+_TAIL = 0.01
 #: Keeps logarithms finite.
 LEAST_MS = 1e-6
 
@@ -54,7 +57,8 @@ class MonotoneComputeNet(ComputeNet):
         """Return the same as version 1, and the range of the logarithms of analytic times."""
         fixed = ComputeNet.fixed_params(features, amounts, counts, prior, device_ms)
         logs = np.log(amounts / fixed["fixed.work_unit"] @ prior + LEAST_MS)
-        return {**fixed, "fixed.log_low": logs.min(axis=0), "fixed.log_high": logs.max(axis=0) + 1e-3}
+        low, high = np.quantile(logs, [_TAIL, 1 - _TAIL], axis=0)
+        return {**fixed, "fixed.log_low": low, "fixed.log_high": high + 1e-3}
 
     def encode(self, features: Array, amounts: Array) -> Array:
         """Return the latents of shards, shape (K, S, 32)."""
@@ -71,11 +75,29 @@ class MonotoneComputeNet(ComputeNet):
 
     @classmethod
     def signs(cls, chain: str, layer: int) -> Floats:
-        """See `Network`."""
-        signs = np.ones(cls.SIZES[chain][layer : layer + 2])
-        if (chain, layer) == ("encoder", 0):
-            signs[RISING:MONOTONE_FEATURES] = 0
+        """See `Network`. The number of shards, which nothing above changes, may lower the time as well."""
+        widths = cls.SIZES[chain]
+        if chain == "encoder":
+            signs = np.ones(widths[layer : layer + 2])
+            if layer == 0:
+                signs[RISING:MONOTONE_FEATURES] = 0
+            return signs
+        signs = np.outer(directions(widths, layer), directions(widths, layer + 1))
+        if layer == 0:
+            signs[cls.TIMES] = 0
         return signs
+
+
+def directions(widths: tuple[int, ...], layer: int) -> Floats:
+    """Return which units of a ReLU chain rise with its inputs (1) and which fall (-1), shape (units,).
+
+    A sum of units that all rise is convex. Half of the hidden units fall and are subtracted, which adds what is concave
+    (Runje and Shankaranarayana, "Constrained Monotonic Neural Networks", ICML 2023).
+    """
+    units = np.ones(widths[layer])
+    if 0 < layer < len(widths) - 1:
+        units[len(units) // 2 :] = -1
+    return units
 
 
 class MonotoneCommNet(CommNet):

@@ -164,7 +164,7 @@ def data_files(folder: str | Path, kind: Kind) -> list[Path]:
 
 def read_compute(folder: str | Path) -> ComputeSamples:
     """Read all compute samples of a data set; raises `InputError` as `read_file` does."""
-    table = _read_all(folder, "compute")
+    table, collection = _read_all(folder, "compute")
     counts = _list_lengths(table.column("num_embeddings").combine_chunks())
     precision = _strings(table, "precision")
     optimizer = _strings(table, "optimizer")
@@ -180,22 +180,23 @@ def read_compute(folder: str | Path) -> ComputeSamples:
         state_per_row=np.repeat(state[:, 1], counts),
     )
     ms = np.column_stack([_floats(table, "forward_ms"), _floats(table, "backward_ms")])
-    return ComputeSamples(_labels(table), shards, counts, ms, precision, optimizer, _strings(table, "table_name"))
+    labels = _labels(table, collection)
+    return ComputeSamples(labels, shards, counts, ms, precision, optimizer, _strings(table, "table_name"))
 
 
 def read_comm(folder: str | Path) -> CommSamples:
     """Read all communication samples of a data set; raises `InputError` as `read_file` does."""
-    return _comm_samples(_read_all(folder, "comm"))
+    return _comm_samples(*_read_all(folder, "comm"))
 
 
 def no_exchanges() -> CommSamples:
     """Return the communication samples of a data set that has none."""
-    return _comm_samples(_arrow_schema("comm").empty_table())
+    return _comm_samples(_arrow_schema("comm").empty_table(), np.zeros(0, dtype=np.str_))
 
 
-def _comm_samples(table: Any) -> CommSamples:
+def _comm_samples(table: Any, collection: Strings) -> CommSamples:
     return CommSamples(
-        labels=_labels(table),
+        labels=_labels(table, collection),
         counts=_list_lengths(table.column("widths").combine_chunks()),
         batch=_floats(table, "batch_size"),
         element_bytes=_floats(table, "element_bytes"),
@@ -210,15 +211,21 @@ def _import_pyarrow() -> tuple[Any, Any]:
     return import_extra("pyarrow", purpose), import_extra("pyarrow.parquet", purpose)
 
 
-def _read_all(folder: str | Path, kind: Kind) -> Any:
-    """Read and join the files of a kind; the first one says of which hardware the others must be."""
-    tables = []
+def _read_all(folder: str | Path, kind: Kind) -> tuple[Any, Strings]:
+    """Read and join the files of a kind; the first one says of which hardware the others must be.
+
+    Returns:
+        A `pyarrow.Table`, and the name of the file that each row is from.
+    """
+    tables: list[Any] = []
+    names = []
     hardware = None
     for path in data_files(folder, kind):
         info, table = read_file(path, kind, hardware)
         hardware = info.hardware
         tables.append(table)
-    return _import_pyarrow()[0].concat_tables(tables)
+        names.append(path.name)
+    return _import_pyarrow()[0].concat_tables(tables), np.repeat(names, [table.num_rows for table in tables])
 
 
 def _arrow_schema(kind: Kind) -> Any:
@@ -311,13 +318,14 @@ def _list_lengths(column: Any) -> Ints:
     return np.asarray(lengths, dtype=np.int64)
 
 
-def _labels(table: Any) -> Labels:
+def _labels(table: Any, collection: Strings) -> Labels:
     return Labels(
         sample_id=_strings(table, "sample_id"),
         role=_strings(table, "role"),
         content=_strings(table, "content"),
         repeat=_floats(table, "repeat").astype(np.int64),
         noise=_floats(table, "noise"),
+        collection=collection,
     )
 
 

@@ -88,13 +88,17 @@ class CommRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Labels:
-    """What both kinds of samples have besides features and times, each of shape (N,)."""
+    """What both kinds of samples have besides features and times, each of shape (N,).
+
+    `collection` is the name of the file that a sample was read from: files are of other days, and of other draws.
+    """
 
     sample_id: Strings
     role: Strings
     content: Strings
     repeat: Ints
     noise: Floats
+    collection: Strings
 
     def take(self, index: Ints) -> Labels:
         """Return the chosen labels."""

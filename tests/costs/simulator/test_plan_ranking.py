@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -16,8 +18,9 @@ pytest.importorskip("scipy", reason="needs the extra 'simulator'")
 def samples_of(rows):
     """Rows of (plan, device, repeat, measured ms)."""
     count = len(rows)
-    ids = [f"compute/plans/{plan * PLAN_DEVICES + device}/{repeat}" for plan, device, repeat, _ in rows]
-    labels = Labels(np.array(ids), np.array(["plans"] * count), np.array(ids), np.zeros(count, int), np.zeros(count))
+    ids = np.array([f"compute/plans/{plan * PLAN_DEVICES + device}/{repeat}" for plan, device, repeat, _ in rows])
+    role, collection = np.repeat("plans", count), np.repeat("a", count)
+    labels = Labels(ids, role, ids, np.zeros(count, int), np.zeros(count), collection)
     ms = np.array([[0.0, row[3]] for row in rows])
     kinds = np.array(["fp32"] * count)
     return ComputeSamples(labels, None, np.ones(count, int), ms, kinds, kinds, kinds)
@@ -56,6 +59,15 @@ def test_tasks_are_ranked_apart_and_averaged(predicting):
     measured = {0: 2.0, 1: 4.0, 2: 8.0, far: 10.0, far + 1: 20.0, far + 2: 30.0}
     rows = [row for plan, ms in measured.items() for row in devices(plan, ms)]
     assert rank_plans(None, samples_of(rows))["plans"]["kendall_tau"] == pytest.approx(0.0)
+
+
+def test_plans_of_two_collections_have_the_same_numbers_and_are_ranked_apart(predicting):
+    predicting({0: 2.0, 1: 4.0, 2: 8.0})
+    rising, falling = ([row for plan in range(3) for row in devices(plan, ms[plan])] for ms in ((2, 4, 8), (8, 4, 2)))
+    both = samples_of(rising + falling)
+    labels = dataclasses.replace(both.labels, collection=np.repeat(["a", "b"], len(rising)))
+    found = rank_plans(None, dataclasses.replace(both, labels=labels))["plans"]
+    assert (found["samples"], found["kendall_tau"]) == (6, pytest.approx(0.0))
 
 
 def test_repeats_are_the_noise(predicting):

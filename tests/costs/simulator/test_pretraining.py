@@ -160,7 +160,7 @@ def test_metrics_of_numbers_that_can_be_worked_out():
     assert mape(np.array([1.0, 3.0]), np.array([2.0, 2.0])) == 0.5
     assert kendall_tau(np.array([1.0, 2, 3]), np.array([1.0, 3, 2])) == pytest.approx(1 / 3)
     text = np.array(["x", "y", "x", "z"])
-    labels = Labels(text, text, text, np.array([0, 0, 1, 1]), np.zeros(4))
+    labels = Labels(text, text, text, np.array([0, 0, 1, 1]), np.zeros(4), text)
     pairs = repeat_pairs(labels)
     assert [p.tolist() for p in pairs] == [[0], [2]]
     assert noise_floor(np.array([1.0, 9, 2, 9]), pairs) == pytest.approx((0.5 + 1.0) / 2)

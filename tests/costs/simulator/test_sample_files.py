@@ -51,6 +51,7 @@ def test_compute_rows_come_back_as_they_were_written(made_up_rows, tmp_path):
     assert samples.table.tolist() == [n for row in rows for n in row.table_name]
     np.testing.assert_allclose(samples.shards.reuse, [h for row in rows for h in row.reuse_histogram], rtol=1e-6)
     np.testing.assert_allclose(samples.ms, [(row.forward_ms, row.backward_ms) for row in rows], rtol=1e-12)
+    assert samples.labels.collection.tolist() == ["compute-1.parquet"] * 3 + ["compute-2.parquet"] * 4
     part = samples.take(np.array([4, 1]))
     assert part.shards.columns.tolist() == [n for i in (4, 1) for n in rows[i].embedding_dim]
 

@@ -5,6 +5,7 @@ TEST FIXTURE ONLY: times are a formula, so errors say nothing about real hardwar
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, UniformIds, make_cost
 from shardgym.costs.simulator.features import Groups, exchanges_of, shards_of
+from shardgym.costs.simulator.monotone_networks import MonotoneComputeNet
 from shardgym.costs.simulator.weights import load_weights, networks_of
 
 pytest.importorskip("pyarrow", reason="needs the extra 'simulator'")
@@ -110,6 +112,15 @@ def test_compute_never_falls_with_batch_width_pooling_or_rows_inside_and_outside
     assert found[-1].sum() >= found[0].sum()
 
 
+def test_every_path_through_the_head_rises_though_half_of_its_units_fall():
+    signs = [MonotoneComputeNet.signs("head", layer) for layer in range(3)]
+    hidden = [len(layer) for layer in signs[1:]]
+    by_input = signs[0] @ signs[1] @ signs[2]
+    # One input, the number of shards, may do what it likes.
+    assert (np.delete(by_input, MonotoneComputeNet.TIMES, axis=0) == np.prod(hidden)).all()
+    assert (signs[0][0] == -1).sum() == hidden[0] / 2
+
+
 def test_exchanges_never_fall_with_batch_or_columns(networks):
     offsets = np.array([[0.0, 3.0, 1.0]])
     for backward in (False, True):
@@ -138,10 +149,14 @@ def test_data_type_and_optimiser_are_known(networks):
 
 
 def test_errors_are_near_the_noise_and_transfer_is_reported(model):
+    from shardgym.pretraining.train import SETTINGS
+
     card = json.loads((model / "oracle.json").read_text())
     assert card["errors"]["compute"]["mape"] < 0.2
     assert card["errors"]["transfer_compute"]["samples"] > 10
-    assert card["settings"]["generation"] == 2
+    assert card["settings"] == dataclasses.asdict(dataclasses.replace(SETTINGS[2], epochs=40, least_steps=0))
+    paces = {"oracle/compute.parquet": [1.0, 1.0], "judge/compute.parquet": pytest.approx([1.0, 1.0], abs=0.1)}
+    assert card["paces"] == paces  # the made-up machine is the same on all days
     judge = json.loads((model / "judge.json").read_text())
     assert judge["errors"]["compute"]["mape"] < 0.35
     for name in ("forward_comm", "backward_comm"):

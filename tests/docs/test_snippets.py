@@ -59,8 +59,7 @@ def script_of(page: Path, folder: Path) -> str:
 def fresh():
     """Makes processes that start from a server with the libraries of most pages loaded, instead of from nothing."""
     context = multiprocessing.get_context("forkserver")
-    commands = ["shardgym.cli.run", "shardgym.cli.records"]
-    context.set_forkserver_preload(["gymnasium", "torch", *commands, "shardgym.evaluation", "neuroshard"])
+    context.set_forkserver_preload(["gymnasium", "torch", "shardgym.cli.run", "shardgym.evaluation", "neuroshard"])
     return context.Process
 
 

@@ -35,6 +35,8 @@ def model_summary(name: str) -> str:
         parts += _generalisation(Generalisation.load(SHIPPED / name / GENERALISATION))
     found = shipped_agreement(name)
     if found is not None:
+        command = "python benchmarks/simulator_agreement.py"
+        command += " --generation 2" if oracle.settings.get("generation") == 2 else ""
         rows = [
             {"": _named(name, of.version), "Kendall's tau": f"{of.kendall_tau:.3f}",
              "mean absolute error": _percent(of.mape)}
@@ -42,7 +44,7 @@ def model_summary(name: str) -> str:
         ]  # fmt: skip
         parts += [
             f"Against two fresh measurements each of up to {found.plans} random plans of {found.tasks} tasks of "
-            f"{found.suite} on {found.hardware} (`python benchmarks/simulator_agreement.py`), means over tasks:",
+            f"{found.suite} on {found.hardware} (`{command}`), means over tasks:",
             tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True),
         ]
     return "\n\n".join(part for part in parts if part)

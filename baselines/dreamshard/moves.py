@@ -89,12 +89,15 @@ class Devices:
         best = best[ranked[best] < np.inf]
         if not best.size:
             return None
-        given, taken = given[best // len(taken)], taken[best % len(taken)]
+        given = given[best // len(taken)]
+        taken = taken[best % len(taken)]
         targets = self.devices[taken]
         moved = self._added[given] - self._added[taken]
         loads = np.concatenate([self._loads[slowest] - moved, self._loads[targets] + moved])
         after = np.repeat(self.device_ms[None], len(best), axis=0)
-        after[:, slowest], after[np.arange(len(best)), targets] = self._network.device_ms(loads).reshape(2, -1)
+        of_slowest, of_targets = self._network.device_ms(loads).reshape(2, -1)
+        after[:, slowest] = of_slowest
+        after[np.arange(len(best)), targets] = of_targets
         costs = after.max(axis=1)
         lowest = int(costs.argmin())
         if costs[lowest] >= self.device_ms[slowest]:

@@ -45,12 +45,14 @@ class ArrayNetwork:
         ]
         into_load, into_ms = side_by_side(cost.heads, cost.unit_ms[:-1])
         self._into_load, self.idle = into_load
-        self._into_total_ms, self._idle_ms = into_ms.weight.sum(axis=1), into_ms.bias.sum()
+        self._into_total_ms = into_ms.weight.sum(axis=1)
+        self._idle_ms = into_ms.bias.sum()
         first, self._last = linears_of(policy.costs)
         self._first_bias = first.bias
         self._into_first = Linear(into_ms.weight @ first.weight, into_ms.bias @ first.weight)
         weight = linear_of(policy.score).weight[:, 0]
-        self._of_tables, self._of_costs = weight[:LATENT], weight[LATENT:]
+        self._of_tables = weight[:LATENT]
+        self._of_costs = weight[LATENT:]
         self.least_ms = 1e-2 * float(cost.unit_ms.sum())
 
     def describe(self, features: Float32s) -> tuple[Float32s, Float32s]:
@@ -81,7 +83,8 @@ class ArrayNetwork:
         """
         unit = np.float32(unit_ms)
         first = Linear(self._into_first.weight / unit, self._into_first.bias / unit + self._first_bias)
-        last, of_costs = self._last, self._of_costs
+        last = self._last
+        of_costs = self._of_costs
 
         def score(load: Float32s) -> float:
             seen = first(np.maximum(load, 0))

@@ -113,19 +113,13 @@ def _with_remedy(problem: str) -> str:
 
 def diagnose() -> Diagnosis:
     """Examine the machine. Torch and FBGEMM are loaded in another process, which may crash without harm."""
-    found, problem = _run_probe()
     return Diagnosis(
         versions=versions(),
         commit=commit(),
         cores=len(usable_cores()),
         memory_bytes=memory_bytes(),
-        gpus=found.get("gpus", []),
-        gloo=found.get("gloo", False),
-        nccl=found.get("nccl", False),
-        problem=problem or found.get("fbgemm_error", ""),
-        cuda_problem=found.get("cuda_error", ""),
         missing_extras=missing_extras(),
-        cuda_version=found.get("cuda_version", ""),
+        **_run_probe(),
     )
 
 
@@ -146,8 +140,8 @@ def missing_extras() -> list[str]:
     return [extra for extra in lacking if not (has_fbgemm and extra in _FBGEMM_EXTRAS)]
 
 
-def _run_probe() -> tuple[dict[str, Any], str]:
-    """Run `probe` in a process of its own; return (what it found, why it failed)."""
+def _run_probe() -> dict[str, Any]:
+    """Run `probe` in a process of its own; of one that fails, return the problem."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", "shardgym.doctor"],
@@ -157,23 +151,20 @@ def _run_probe() -> tuple[dict[str, Any], str]:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return {}, f"torch and FBGEMM did not load within {_PROBE_TIMEOUT_S} s"
+        return {"problem": f"torch and FBGEMM did not load within {_PROBE_TIMEOUT_S} s"}
     if done.returncode == 0:
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return found, ""
+        return found
     if done.returncode < 0:
         # The last line of stderr would be an unrelated warning.
         last = f"the process died with signal {-done.returncode} ({signal.Signals(-done.returncode).name})"
     else:
         last = (done.stderr.strip().splitlines() or [f"the process ended with {done.returncode}"])[-1]
-    return {}, f"torch and FBGEMM do not load: {last}"
+    return {"problem": f"torch and FBGEMM do not load: {last}"}
 
 
 def probe() -> dict[str, Any]:
-    """Return what torch sees, and why FBGEMM kernels do not run: at all, and on the first GPU; "" where they do.
-
-    A wrong pair of versions may crash the process.
-    """
+    """Return the fields of `Diagnosis` that torch and FBGEMM tell; a wrong pair of versions may crash the process."""
     import torch
 
     gpus: list[dict[str, Any]] = []
@@ -190,13 +181,12 @@ def probe() -> dict[str, Any]:
     if gpus and not problem:
         cuda_problem = _fbgemm_error("cuda")
     return {
-        "torch": torch.__version__,
         "cuda_version": torch.version.cuda or "",
         "gloo": torch.distributed.is_available() and torch.distributed.is_gloo_available(),
         "nccl": torch.distributed.is_available() and torch.distributed.is_nccl_available(),
         "gpus": gpus,
-        "fbgemm_error": problem,
-        "cuda_error": cuda_problem,
+        "problem": problem,
+        "cuda_problem": cuda_problem,
     }
 
 

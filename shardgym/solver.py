@@ -7,6 +7,7 @@ import inspect
 import math
 import numbers
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -132,13 +133,13 @@ def warm_up(solver: Solver, task: ShardingTask, cost: CostModel) -> None:
 
 def call_solver(solver: Solver, task: ShardingTask, cost: CostModel, seed: int, **options: Any) -> ShardingPlan:
     """Call `solver.solve` with those of `options` that are not None and that its signature accepts."""
-    accepted = {name: value for name, value in options.items() if value is not None and takes(solver, name)}
+    accepted = {name: value for name, value in options.items() if value is not None and takes(solver.solve, name)}
     return solver.solve(task, cost, seed=seed, **accepted)
 
 
-def takes(solver: Solver, option: str) -> bool:
-    """Return whether the `solve` of a solver takes an option, by name or as `**options`."""
-    parameters = inspect.signature(solver.solve).parameters
+def takes(method: Callable[..., Any], option: str) -> bool:
+    """Return whether `solve` or `fit` of a solver takes an option, by name or as `**options`."""
+    parameters = inspect.signature(method).parameters
     return option in parameters or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
 
 

@@ -108,7 +108,7 @@ def test_gpus_that_torch_counts_and_cannot_use_do_not_hide_the_cpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
     seen = doctor.probe()
     assert (seen["gpus"], seen["gloo"]) == ([], True)
-    assert seen["cuda_error"].startswith("RuntimeError: The NVIDIA driver on your system is too old")
+    assert seen["cuda_problem"].startswith("RuntimeError: The NVIDIA driver on your system is too old")
 
 
 @pytest.mark.measured
@@ -120,5 +120,5 @@ def test_a_kernel_is_run_on_a_gpu_before_it_is_said_to_measure(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: gpu)
     seen = doctor.probe()
     assert seen["gpus"] == [{"name": "Accelerator", "memory_bytes": 2**36}]
-    assert seen["fbgemm_error"] == ""
-    assert seen["cuda_error"]
+    assert seen["problem"] == ""
+    assert seen["cuda_problem"]

@@ -93,7 +93,7 @@ def solve(
     solver = open_solver(solver_name)
     initial_plan = None if initial_path is None else _read_initial_plan(initial_path, task, solver, solver_name)
     hint = ""
-    if time_limit is None and takes(solver, "time_limit_s"):
+    if time_limit is None and takes(solver.solve, "time_limit_s"):
         hint = f"still solving; --time-limit SECONDS ends '{solver_name:.80}' early"
     code = 0
     with open_cost(oracle_name, device) as oracle:
@@ -133,7 +133,7 @@ def solve(
 
 def _read_initial_plan(path: str, task: ShardingTask, solver: Solver, solver_name: str) -> ShardingPlan:
     """Read a feasible plan for a solver that can start from one; raises `InputError` otherwise."""
-    if not takes(solver, "initial_plan"):
+    if not takes(solver.solve, "initial_plan"):
         raise InputError(
             f"--initial-plan: solver '{solver_name:.80}' starts from no plan: leave it out, or name a solver "
             "whose solve takes initial_plan, such as neuroshard_plus"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ from shardgym.costs.gpu.cards import CARDS
 from shardgym.errors import InputError
 from shardgym.progress import log_to_stderr
 from shardgym.records import Record
-from shardgym.solver import Solver
+from shardgym.solver import takes
 from shardgym.suites import load_suite
 from shardgym.suites.spec import CostChoice
 from shardgym.task import OPTIMIZER_STATE
@@ -251,31 +250,33 @@ def fit(
 
     solver = open_solver(solver_name)
     name = parse_spec(solver_name).name
-    if not callable(getattr(solver, "fit", None)) or not callable(getattr(solver, "save", None)):
+    learn = getattr(solver, "fit", None)
+    if not callable(learn) or not callable(getattr(solver, "save", None)):
         raise InputError(f"solver '{name}' learns nothing: it has no fit(tasks, cost, seed) and save(folder)")
     suite = load_suite(suite_name)
     choice = suite.track().oracle if oracle is None else CostChoice(*parse_spec(oracle))
     cost = make_cost(choice.cost, **choice.settings)
     out = out or Path("weights") / name.replace(":", ".") / suite.name / f"seed-{seed}"
-    options = _options(
-        solver,
-        {
-            "--steps": ("steps", steps),
-            "--minutes": ("minutes", minutes),
-            "--resume": ("resume", resume or None),
-            "--tensorboard": ("log_dir", tensorboard),
-        },
-    )
+    given = {
+        "--steps": ("steps", steps),
+        "--minutes": ("minutes", minutes),
+        "--resume": ("resume", resume or None),
+        "--tensorboard": ("log_dir", tensorboard),
+    }
+    for flag, (option, value) in given.items():
+        if value is not None and not takes(learn, option):
+            raise InputError(f"{flag}: fit() of this solver takes no '{option}': leave it out")
+    options: dict[str, Any] = {option: value for option, value in given.values() if value is not None}
     tasks = training_tasks(suite_name, num_tasks, seed)
     quiet = {
         "checkpoint_dir": out,
         "progress": not as_json,
         "source": f"train half of the pool of {suite.name}, drawn like its tasks with seed {seed}",
     }
-    options |= {option: value for option, value in quiet.items() if _takes(solver, option)}
+    options |= {option: value for option, value in quiet.items() if takes(learn, option)}
     try:
         with contextlib.redirect_stdout(sys.stderr), log_to_stderr(info=not as_json), cost:
-            solver.fit(tasks, cost, seed=seed, **options)  # type: ignore[attr-defined]
+            learn(tasks, cost, seed=seed, **options)
     except KeyboardInterrupt:
         say(f"shardgym: interrupted; the same command with --resume continues in {out}")
         return INTERRUPTED
@@ -287,23 +288,3 @@ def fit(
         is_shared = isinstance(card, Record)
         print(f"weights are in {out}" + (f"; use them with --solver {name},weights={out}" if is_shared else ""))
     return 0
-
-
-def _options(solver: Solver, given: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
-    """Return the arguments of `fit` that options of the command line stand for.
-
-    Raises:
-        InputError: an option is given that the solver's `fit` does not take.
-    """
-    options = {}
-    for flag, (option, value) in given.items():
-        if value is not None:
-            if not _takes(solver, option):
-                raise InputError(f"{flag}: fit() of this solver takes no '{option}': leave it out")
-            options[option] = value
-    return options
-
-
-def _takes(solver: Solver, option: str) -> bool:
-    parameters = inspect.signature(solver.fit).parameters  # type: ignore[attr-defined]
-    return option in parameters or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())

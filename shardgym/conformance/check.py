@@ -154,7 +154,7 @@ def _make_calls(
         yield call(case, "other seed", used, _OTHER_SEED)
     for case in infeasible_cases():
         yield call(case, "first", used)
-    if takes(used, "time_limit_s"):
+    if takes(used.solve, "time_limit_s"):
         yield call(long_case(), "time limit", used, time_limit_s=time_limit_s)
     else:
         yield call(long_case(), "no time limit", used)

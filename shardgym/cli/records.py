@@ -28,7 +28,7 @@ from shardgym.evaluation import verify as verify_records
 from shardgym.evaluation.result import RECORDS, record_files
 from shardgym.evaluation.submission import CARD, check_submission, write_card
 from shardgym.evaluation.verify import RULE, RecordCheck
-from shardgym.evaluation.verify.limits import FLAG
+from shardgym.evaluation.verify.check import FLAG
 from shardgym.evaluation.verify.solve_again import TIMEOUT_S
 from shardgym.progress import log_to_stderr
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from evaluation_toys import CountCost, DriftingCost, ToySuite, toy_tasks
@@ -14,7 +15,8 @@ from shardgym import make_cost
 from shardgym.cli import main
 from shardgym.costs.fbgemm.cost import FbgemmCost
 from shardgym.evaluation import evaluate, verify
-from shardgym.evaluation.verify.limits import TASK_LIMITS, TimeBox, TimeIsOver, beyond_limits
+from shardgym.evaluation.verify.check import TASK_LIMITS, TimeIsOver, beyond_limits, interrupted_after
+from shardgym.incumbent import Budget
 
 SOLVERS = [TOY + name for name in ("Halves", "Lopsided", "Mirrored")]
 
@@ -138,12 +140,16 @@ def test_the_time_is_for_all_paths_and_for_solving_too(tmp_path, capsys, quiet):
 
 def test_a_solver_that_is_solving_when_the_time_is_over_is_stopped(tmp_path, monkeypatch):
     folder = measured(tmp_path, CountCost.name)
-    spent = TimeBox(0.0)
-    with pytest.raises(TimeIsOver):
-        spent.check()
-    with pytest.raises(TimeIsOver), spent.interrupting():
+    with pytest.raises(TimeIsOver), interrupted_after(Budget(0.0)):
         time.sleep(5)
     monkeypatch.setattr("evaluation_toys.Halves.solve", lambda self, task, cost, seed=0: time.sleep(60))
     report = verify(folder, trust=[*TRUST, *SOLVERS], solve=True, budget_s=1.5)
     assert not report.ok
     assert report.unfinished[-1] == "stopped after 1.5 s, not solved again: 9 records"
+
+
+def test_a_thread_is_not_interrupted_and_ends_between_tasks(tmp_path):
+    folder = measured(tmp_path, CountCost.name)
+    with ThreadPoolExecutor(1) as pool:
+        report = pool.submit(verify, folder, trust=[*TRUST, *SOLVERS], budget_s=1e-9).result()
+    assert report.unfinished == [f"stopped after 1e-09 s, not scored again: tasks 0-2 of {folder / 'records.jsonl'}"]

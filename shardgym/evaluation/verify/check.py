@@ -1,27 +1,40 @@
-"""verify: score every stored plan again, all plans of a task together."""
+"""verify: score every stored plan again, all plans of a task together.
+
+What it does for somebody else's files has limits. A deterministic judge takes as long as its task is large. A judge
+that measures also takes as long as its settings say: rounds, steps, seconds until it gives up. A cost model states how
+large these may be (`CostModel.limits`). Tasks that are measured have limits here.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import signal
+import threading
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from shardgym.arguments import check_list, check_name, describe
 from shardgym.costs.base import GROUP, CostModel, PlanCost, make_cost
 from shardgym.errors import InputError, MeasurementError, MissingDependencyError, one_line
 from shardgym.evaluation.result import read_task, record_files
 from shardgym.evaluation.verify.agreement import MEASUREMENTS, Remeasured, compare_measured, deterministic_problem
-from shardgym.evaluation.verify.limits import TimeBox, TimeIsOver, beyond_limits, beyond_task_limits
 from shardgym.evaluation.verify.records import StoredRecord, check_without_judge, read_file
 from shardgym.evaluation.verify.report import CheckStatus, RecordCheck, VerifyReport, format_tasks
 from shardgym.evaluation.verify.solve_again import TIMEOUT_S, GetCost, solve_again
+from shardgym.incumbent import Budget
 from shardgym.progress import ProgressBar
-from shardgym.records import canonical_json
+from shardgym.records import canonical_json, short_repr
 from shardgym.registry import find_class
 from shardgym.task import ShardingTask
+
+#: Of a task that is measured: several times the batch of the papers, and what a core looks up in some minutes.
+TASK_LIMITS = {"batch_size": 2**18, "lookups of a step": 2**32}
+
+#: On the command line, what lifts all of these limits.
+FLAG = "--beyond-limits"
 
 
 def verify(
@@ -59,7 +72,7 @@ def verify(
     )
     files = record_files([check_name("path", path) for path in listed])
     trust = frozenset(check_list("trust", trust, "names 'module:Class'", ordered=False))
-    time_box = TimeBox(budget_s)
+    budget = Budget(budget_s)
     for name in trust:
         if not isinstance(name, str) or ":" not in name:
             raise InputError(f"trust: expected module:Class, got {describe(name)}; registered names need no trust")
@@ -74,12 +87,13 @@ def verify(
     not_solved: Counter[str] = Counter()
     unsolved = len(records) if solve else 0
     groups = _by_task(records)
-    with contextlib.suppress(TimeIsOver), time_box.interrupting():
+    with contextlib.suppress(TimeIsOver), interrupted_after(budget):
         with ExitStack() as stack:
             get_judge = _cost_maker("judge", trust, obey_limits, stack)
             bar = stack.enter_context(ProgressBar(shown=progress, total=len(groups), unit="task", desc="verify"))
             for group in groups:
-                time_box.check()
+                if not budget.left_s:
+                    raise TimeIsOver
                 checks |= {check.where: check for check in _check_task(group, get_judge, obey_limits)}
                 bar.update()
         if solve:
@@ -92,7 +106,8 @@ def verify(
                     not_solved.update([why_not] if why_not else [])
                     unsolved -= 1
                     bar.update()
-                    time_box.check()
+                    if not budget.left_s:
+                        raise TimeIsOver
     gaps += [f"{count} not solved again: {why}" for why, count in not_solved.items()]
     unfinished = _unfinished(records, checks, unsolved, budget_s)
     for record in records:
@@ -180,7 +195,8 @@ def _rescore(
     first = records[0].result
     judge, why_not = get_judge(first.judge, first.judge_settings)
     if judge is not None and not judge.deterministic and obey_limits:
-        too_much = beyond_task_limits(task)
+        lookups = task.batch_size * sum(table.pooling_factor for table in task.tables)
+        too_much = beyond_limits({"batch_size": task.batch_size, "lookups of a step": lookups}, TASK_LIMITS)
         if too_much is not None:
             judge = None
             why_not = f"its task has {too_much}"
@@ -285,3 +301,44 @@ def _check_unmeasured(record: StoredRecord, task: ShardingTask, get_judge: GetCo
     if fresh.feasible:
         return record.checked("mismatch", f"recorded as unmeasured, and the judge says {fresh.total_ms:.4g} ms")
     return record.checked("skipped", f"{recorded}; now: {fresh.reason}")
+
+
+def beyond_limits(asked: Mapping[str, Any], limits: Mapping[str, float]) -> str | None:
+    """Return the first number that exceeds its limit, and what lifts it; None when none does.
+
+    Args:
+        asked: numbers by name; what is no number is left to whoever it is for.
+        limits: the largest ones, by name.
+    """
+    for name, limit in limits.items():
+        value = asked.get(name)
+        if isinstance(value, int | float) and not value <= limit:
+            return f"{name}={short_repr(value)}, files may ask for at most {limit:,.0f}: {FLAG} obeys them"
+    return None
+
+
+class TimeIsOver(BaseException):
+    """The time for a verification is over. No `Exception`: what a judge raises is caught, and this must get through."""
+
+
+@contextlib.contextmanager
+def interrupted_after(budget: Budget) -> Iterator[None]:
+    """Raise `TimeIsOver` in the block when the budget is spent, whatever it is doing.
+
+    Only the main thread of a system with alarms is interrupted.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not budget.limited or not in_main_thread or not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def end(number: int, frame: object) -> NoReturn:  # noqa: ARG001
+        raise TimeIsOver
+
+    handler = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, max(budget.left_s, 1e-6))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)

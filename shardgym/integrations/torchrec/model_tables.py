@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from torch import nn
-from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, PoolingType
+from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from shardgym.arguments import check_instance
@@ -36,11 +36,6 @@ class ModelTable(NamedTuple):
     def name(self) -> str:
         """What a task calls the table."""
         return join_name(self.path, self.config.name)
-
-    @property
-    def is_mean_pooled(self) -> bool:
-        """Whether a bag is the mean of its rows and not their sum."""
-        return bool(self.config.pooling == PoolingType.MEAN)
 
 
 def join_name(path: str, table: str) -> str:

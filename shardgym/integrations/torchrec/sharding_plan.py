@@ -15,6 +15,7 @@ from torchrec.distributed.types import (
     ShardMetadata,
 )
 from torchrec.distributed.types import ShardingPlan as TorchRecPlan
+from torchrec.modules.embedding_configs import PoolingType
 
 from shardgym.arguments import check_instance, check_int
 from shardgym.errors import InfeasiblePlanError, InputError, UnknownNameError
@@ -124,7 +125,7 @@ def _check_mean_pooling(tables: list[ModelTable], types: dict[str, str]) -> None
     for path, group in itertools.groupby(tables, key=lambda table: table.path):
         members = list(group)
         by_rows = [table.name for table in members if types[table.name] in _BY_ROWS]
-        mean = [table.name for table in members if table.is_mean_pooled]
+        mean = [table.name for table in members if table.config.pooling == PoolingType.MEAN]
         if by_rows and mean and len(by_rows) < len(members):
             raise InputError(
                 f"collection '{path}' has mean-pooled table '{mean[0]}' and row-wise table '{by_rows[0]}': TorchRec "

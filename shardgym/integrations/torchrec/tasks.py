@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import nn
@@ -65,32 +65,9 @@ class ImportedTask(NamedTuple):
     reserved_bytes: tuple[int, ...]
 
 
-def task_from_model(
-    model: nn.Module,
-    topology: Topology,
-    batch_size: int,
-    *,
-    pooling_factors: Mapping[str, float] | Sequence[float] | None = None,
-    sample: KeyedJaggedTensor | Mapping[str, Bags] | None = None,
-    constraints: Mapping[str, ParameterConstraints] | None = None,
-    optimizer: Optimizer | None = None,
-    reserve: Reserve | None = None,
-    shared_tables: SharedTables = "refuse",
-    name: str = "",
-) -> ShardingTask:
-    """Return a task with the tables of every `EmbeddingBagCollection` of a model; see `import_model`."""
-    return import_model(
-        model,
-        topology,
-        batch_size,
-        pooling_factors=pooling_factors,
-        sample=sample,
-        constraints=constraints,
-        optimizer=optimizer,
-        reserve=reserve,
-        shared_tables=shared_tables,
-        name=name,
-    ).task
+def task_from_model(model: nn.Module, topology: Topology, batch_size: int, **options: Any) -> ShardingTask:
+    """Return the task that `import_model` makes of a model, without what it assumes; `options` are those of it."""
+    return import_model(model, topology, batch_size, **options).task
 
 
 def import_model(

@@ -19,17 +19,18 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from random_shards import random_shard_sets, random_tables
 
 from shardgym.costs.fbgemm.cost import FbgemmCost
-from shardgym.costs.fbgemm.jobs import ShardSet, TimingJob
+from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec, TimingJob
 from shardgym.costs.fbgemm.machine import cpu_tag, usable_cores
 from shardgym.costs.fbgemm.pool import ENVIRONMENT
 from shardgym.costs.fbgemm.process import ChildProcess
+from shardgym.table import EmbeddingTable, ZipfIds
 
 BATCH, TIMEOUT_S = 2048, 300.0
 _STEPS = tuple(inspect.signature(FbgemmCost).parameters[name].default for name in ("warmups", "iterations"))
 _NAIVE = "benchmarks.naive_worker"
+_WIDTHS = (4, 8, 16, 32, 64, 128)
 
 
 class Way(NamedTuple):
@@ -61,6 +62,28 @@ def main() -> None:
     shard_sets = random_shard_sets(given.samples, random_tables(60, given.max_rows, rng), BATCH, rng)
     result = compare(shard_sets, given.seed)
     print(json.dumps(result) if given.json else text(result))
+
+
+def random_tables(count: int, max_rows: int, rng: np.random.Generator) -> list[EmbeddingTable]:
+    """Return tables with 100 to `max_rows` rows, pooling factors 1 to 100 and Zipf ids, both log-uniform."""
+    rows = np.exp(rng.uniform(np.log(100), np.log(max_rows), count)).astype(int)
+    pooling = np.exp(rng.uniform(0, np.log(100), count))
+    return [
+        EmbeddingTable(f"t{i}", int(rows[i]), max(_WIDTHS), float(pooling[i]), ZipfIds(s=1.05, q=2.0))
+        for i in range(count)
+    ]
+
+
+def random_shard_sets(
+    count: int, tables: list[EmbeddingTable], batch_size: int, rng: np.random.Generator
+) -> list[ShardSet]:
+    """Return shard sets of 1 to 11 different tables, each at a width of 4 to 128."""
+    shard_sets = []
+    for _ in range(count):
+        chosen = sorted(rng.choice(len(tables), size=rng.integers(1, 12), replace=False).tolist())
+        shards = [ShardSpec(tables[i], (0, tables[i].num_embeddings), int(rng.choice(_WIDTHS))) for i in chosen]
+        shard_sets.append(ShardSet(tuple(shards), batch_size, "fp32", "exact_sgd"))
+    return shard_sets
 
 
 def compare(shard_sets: list[ShardSet], seed: int) -> dict[str, Any]:

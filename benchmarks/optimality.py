@@ -10,9 +10,7 @@ that cut otherwise than in halves may end below the optimum of this set.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +18,13 @@ import numpy as np
 from tabulate import tabulate
 from tqdm import tqdm
 
-from shardgym import CostModel, Shard, ShardingPlan, ShardingTask, load_suite, make_cost, make_solver
+from shardgym import CostModel, ShardingTask, load_suite, make_cost, make_solver
 from shardgym.errors import NO_PLAN
 from shardgym.leaderboard.ranking import HEURISTICS
-from shardgym.plan import COLUMN_UNIT
 
 SOLVERS = (*HEURISTICS, "neuroshard", "neuroshard_plus")
-_TOGETHER = 2000
-
-#: Devices of a table's shards: one for a whole table, two for halves.
-Places = tuple[int, ...]
+#: Of one task; devices that are interchangeable counted each.
+_MOST_PLANS = 10**9
 
 
 def main() -> None:
@@ -71,34 +66,9 @@ def compare(task: ShardingTask, oracle: CostModel, judge: CostModel) -> dict[str
 
 
 def optimum(task: ShardingTask, cost: CostModel) -> float:
-    """Return the least cost of all plans in ms; infeasible ones cost infinity."""
-    plans = every_plan(task)
-    least = float("inf")
-    while part := list(itertools.islice(plans, _TOGETHER)):
-        least = min(least, *(answer.total_ms for answer in cost.evaluate(task, part)))
-    return least
-
-
-def every_plan(task: ShardingTask) -> Iterator[ShardingPlan]:
-    """Yield all plans of whole and halved tables; of those that differ by the numbers of devices alone, one."""
-    devices = range(task.num_devices)
-    whole = [(device,) for device in devices]
-    halved = list(itertools.combinations(devices, 2))
-    ways = [whole + (halved if table.embedding_dim % (2 * COLUMN_UNIT) == 0 else []) for table in task.tables]
-    for places in itertools.product(*ways):
-        order = list(dict.fromkeys(itertools.chain(*places)))
-        if order == sorted(order) == list(range(len(order))):
-            yield plan_of(task, places)
-
-
-def plan_of(task: ShardingTask, places: tuple[Places, ...]) -> ShardingPlan:
-    """Return the plan with tables, or their halves, on these devices."""
-    shards = []
-    for table, held in zip(task.tables, places, strict=True):
-        width = table.embedding_dim // len(held)
-        rows = (0, table.num_embeddings)
-        shards += [Shard(table.name, rows, (n * width, (n + 1) * width), device) for n, device in enumerate(held)]
-    return ShardingPlan.of(task, shards)
+    """Return the least cost of all plans in ms."""
+    best = make_solver("exhaustive", parts=2, limit=_MOST_PLANS).solve(task, cost)
+    return cost.evaluate(task, [best])[0].total_ms
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,7 @@ def main() -> None:
     if not given.report:
         for number, name in enumerate(given.tasks):
             prepare(given.out / f"task-{number}", name, given.plans, given.devices, given.links)
-        study(given.out, given.rounds, given.real_rounds, real_time=not given.ordinary, deadline=deadline)
+        study(given.out, units(given.out, given.rounds, given.real_rounds, real_time=not given.ordinary), deadline)
     rows = report(given.out)
     print(
         json.dumps(rows, indent=2) if given.json else tabulate(rows, headers="keys", floatfmt=".2f", tablefmt="github")
@@ -182,10 +182,10 @@ def perturbed(plan: ShardingPlan, devices: int, rng: np.random.Generator) -> Sha
     return dataclasses.replace(plan, shards=tuple(shards))
 
 
-def study(out: Path, rounds: int, real_rounds: int, *, real_time: bool, deadline: float) -> None:
-    """Do what is left of the study until the deadline."""
+def study(out: Path, units: Iterable[tuple[str, Callable[[], Any]]], deadline: float) -> None:
+    """Do what is left of a study, the units of which have names, until the deadline on the monotonic clock."""
     done = results(out)
-    for unit, run in units(out, rounds, real_rounds, real_time=real_time):
+    for unit, run in units:
         if unit in done:
             continue
         if time.monotonic() > deadline:

@@ -15,6 +15,8 @@ import os
 import statistics
 import sys
 import time
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -22,7 +24,6 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 from paired import paired_ratio
-from plus import by_width
 from tabulate import tabulate
 from tqdm import tqdm
 
@@ -67,6 +68,17 @@ def main() -> int:
         return error.exit_code
     print(json.dumps(rows, indent=2) if arguments.json else tabulate(rows, headers="keys", floatfmt=".4f"))
     return 0
+
+
+def by_width(suite: Sequence[ShardingTask], count: int) -> dict[int, list[ShardingTask]]:
+    """Return some tasks for every largest width of a table, spread over the suite."""
+    groups: dict[int, list[ShardingTask]] = defaultdict(list)
+    for task in suite:
+        groups[max(table.embedding_dim for table in task.tables)].append(task)
+    return {
+        width: [tasks[n] for n in np.linspace(0, len(tasks) - 1, min(count, len(tasks))).astype(int).tolist()]
+        for width, tasks in sorted(groups.items())
+    }
 
 
 def score(

@@ -33,7 +33,7 @@ from shardgym.files import write_whole
 from shardgym.plan import plan_problems
 from shardgym.rendering import render_diff, render_plan, render_shards
 from shardgym.rendering.bottleneck import device_loads, find_bottleneck
-from shardgym.rendering.plan_diff import MAX_LISTED, table_changes
+from shardgym.rendering.plan_view import MAX_LISTED, table_changes
 from shardgym.rendering.table_costs import render_table_costs, table_costs
 
 #: Standard errors of a difference within which two costs tie; about its 95 % interval.

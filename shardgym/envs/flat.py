@@ -15,8 +15,7 @@ from gymnasium.vector.utils import batch_space
 from shardgym.arguments import describe
 from shardgym.arrays import Bools, Ints
 from shardgym.envs.env import PlacementEnv
-from shardgym.envs.features import Float32s
-from shardgym.envs.observation import Observation
+from shardgym.envs.features import Float32s, Observation
 from shardgym.envs.vector_env import PlacementVectorEnv
 from shardgym.errors import InputError
 from shardgym.records import short_repr

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
-import numpy.typing as npt
 from gymnasium.utils import seeding
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
@@ -16,8 +15,8 @@ from gymnasium.vector.utils import batch_space
 from shardgym.arguments import check_dict, check_int
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.envs.env import ColumnWiseEnv, PlacementEnv, TableWiseEnv, action_number
+from shardgym.envs.features import Observation
 from shardgym.envs.game import Game, StepResult
-from shardgym.envs.observation import Observation
 from shardgym.envs.render import RENDER_MODES, render
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.records import short_repr
@@ -172,7 +171,9 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
         infos: dict[str, Any] = {}
         everywhere = mask.all()
         for name, values in self._game.infos().items():
-            infos[name] = values if everywhere else _blank(values, ~mask)
+            if not everywhere:
+                values[~mask] = None if values.dtype == np.object_ else 0
+            infos[name] = values
             infos[f"_{name}"] = mask.copy()
         for row, reason in reasons.items():
             infos = self._add_info(infos, {"reason": reason}, row)
@@ -284,12 +285,10 @@ class ColumnWiseVectorEnv(PlacementVectorEnv):
 
 def _autoreset_mode(given: str | AutoresetMode) -> AutoresetMode:
     """Return the mode named "NextStep", "SameStep" or "Disabled"; raises `UnknownNameError` for other names."""
-    if isinstance(given, AutoresetMode):
-        return given
-    modes = {mode.value: mode for mode in AutoresetMode}
-    if not isinstance(given, str) or given not in modes:
-        raise UnknownNameError("autoreset_mode", given, modes)
-    return modes[given]
+    try:
+        return AutoresetMode(given)
+    except ValueError:
+        raise UnknownNameError("autoreset_mode", given, [mode.value for mode in AutoresetMode]) from None
 
 
 def _reset_mask(mask: Any, num_envs: int) -> Bools:
@@ -339,9 +338,3 @@ def _action_numbers(actions: Any, num_envs: int) -> Ints:
     if given.dtype.kind in "iu":
         return given.astype(np.int64)
     return np.array([action_number(action) for action in actions], dtype=np.int64)
-
-
-def _blank(values: npt.NDArray[Any], mask: Bools) -> npt.NDArray[Any]:
-    """Set values to None, or 0, where the mask is true, and return them."""
-    values[mask] = None if values.dtype == np.object_ else 0
-    return values

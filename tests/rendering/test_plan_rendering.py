@@ -9,8 +9,7 @@ from evaluation_toys import CountCost, toy_tasks
 
 from shardgym import EmbeddingTable, PlanCost, Shard, ShardingPlan, ShardingTask, Topology
 from shardgym.rendering import render_diff, render_plan, render_shards
-from shardgym.rendering.plan_diff import table_changes
-from shardgym.rendering.plan_view import bar, phase_bar
+from shardgym.rendering.plan_view import bar, phase_bar, table_changes
 from shardgym.task import exact_bytes, format_bytes
 
 TASK = toy_tasks(1)[0]

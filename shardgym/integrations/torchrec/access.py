@@ -39,7 +39,30 @@ class Access(NamedTuple):
     reuse_histogram: tuple[float, ...] | None = None
 
 
-def access_of_pooling_factors(
+def table_access(
+    tables: list[ModelTable],
+    batch_size: int,
+    pooling_factors: Mapping[str, float] | Sequence[float] | None,
+    sample: KeyedJaggedTensor | Mapping[str, Bags] | None,
+    constraints: Mapping[str, Any] | None,
+) -> dict[str, Access]:
+    """Return the accesses by table that one of three sources tells; of none, nothing is known. See `import_model`.
+
+    Raises:
+        InputError: several sources, or one that does not fit the tables.
+    """
+    given = {"pooling_factors": pooling_factors, "sample": sample, "constraints": constraints}
+    sources = [source for source, value in given.items() if value is not None]
+    if len(sources) > 1:
+        raise InputError(f"{' and '.join(sources)} were given: give one of them")
+    if pooling_factors is not None:
+        return _access_of_pooling_factors(tables, pooling_factors)
+    if sample is not None:
+        return _access_of_sample(tables, sample, batch_size)
+    return {} if constraints is None else _access_of_constraints(tables, constraints)
+
+
+def _access_of_pooling_factors(
     tables: list[ModelTable], pooling_factors: Mapping[str, float] | Sequence[float]
 ) -> dict[str, Access]:
     """Return accesses with uniform ids.
@@ -64,7 +87,7 @@ def access_of_pooling_factors(
     return {name: Access(factor, UniformIds()) for name, factor in factors.items()}
 
 
-def access_of_constraints(tables: list[ModelTable], constraints: Mapping[str, Any]) -> dict[str, Access]:
+def _access_of_constraints(tables: list[ModelTable], constraints: Mapping[str, Any]) -> dict[str, Access]:
     """Return accesses with uniform ids from TorchRec's `ParameterConstraints`: the sums of their pooling factors.
 
     Raises:
@@ -86,7 +109,7 @@ def access_of_constraints(tables: list[ModelTable], constraints: Mapping[str, An
     return access
 
 
-def access_of_sample(
+def _access_of_sample(
     tables: list[ModelTable], sample: KeyedJaggedTensor | Mapping[str, Bags], batch_size: int
 ) -> dict[str, Access]:
     """Return accesses as a sample of ids has them.

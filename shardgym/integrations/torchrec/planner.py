@@ -98,10 +98,12 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         self._batch_size = check_int("batch_size", batch_size, 1)
         self._device_type: DeviceType = device_type or ("cpu" if topology.device.startswith("cpu") else "cuda")
         self._ranks_per_host = ranks_per_host
-        self._access: dict[str, Any] = {
+        self._import_options: dict[str, Any] = {
             "constraints": constraints,
             "pooling_factors": pooling_factors,
             "sample": sample,
+            "reserve": reserve,
+            "shared_tables": shared_tables,
         }
         self._solver = make_solver(solver) if isinstance(solver, str) else solver
         if cost is None:
@@ -111,8 +113,6 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         self._seed = check_int("seed", seed)
         self._time_limit_s = time_limit_s
         self._optimizer = optimizer
-        self._reserve = reserve
-        self._shared_tables: SharedTables = shared_tables
         self.task: ShardingTask | None = None
         self.solution: ShardingPlan | None = None
 
@@ -135,9 +135,7 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
             self._topology,
             self._batch_size * self._topology.num_devices,
             optimizer=self._optimizer or _fused_optimizer(sharders),
-            reserve=self._reserve,
-            shared_tables=self._shared_tables,
-            **self._access,
+            **self._import_options,
         )
         _logger.info(
             "%s places %d tables on %d devices by cost '%s' of '%s'",

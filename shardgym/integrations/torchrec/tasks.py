@@ -18,12 +18,7 @@ from shardgym.arguments import check_instance, check_int
 from shardgym.costs.roofline import DEVICES
 from shardgym.errors import InputError
 from shardgym.ids import Bags
-from shardgym.integrations.torchrec.access import (
-    Access,
-    access_of_constraints,
-    access_of_pooling_factors,
-    access_of_sample,
-)
+from shardgym.integrations.torchrec.access import Access, table_access
 from shardgym.integrations.torchrec.model_tables import PRECISIONS, ModelTable, model_tables
 from shardgym.plan import COLUMN_UNIT
 from shardgym.records import short_repr
@@ -110,19 +105,8 @@ def import_model(
     tables = model_tables(model)
     for table in tables:
         _check_table(table, shared_tables)
+    access = table_access(tables, batch_size, pooling_factors, sample, constraints)
     assumed = []
-
-    given = {"pooling_factors": pooling_factors, "sample": sample, "constraints": constraints}
-    sources = [source for source, value in given.items() if value is not None]
-    if len(sources) > 1:
-        raise InputError(f"{' and '.join(sources)} were given: give one of them")
-    access: dict[str, Access] = {}
-    if pooling_factors is not None:
-        access = access_of_pooling_factors(tables, pooling_factors)
-    elif sample is not None:
-        access = access_of_sample(tables, sample, batch_size)
-    elif constraints is not None:
-        access = access_of_constraints(tables, constraints)
     unknown = [table.name for table in tables if table.name not in access]
     if unknown:
         assumed.append(f"1 id per sample for {len(unknown)} of {len(tables)} tables")
@@ -215,16 +199,11 @@ def _attached_optimizer(model: nn.Module, tables: list[ModelTable]) -> Optimizer
     return _OPTIMIZERS[name]
 
 
-def topology_from_torchrec(topology: TorchRecTopology, device: str | None = None) -> Topology:
+def topology_from_torchrec(topology: TorchRecTopology) -> Topology:
     """Return devices, memory, hosts and bandwidths of TorchRec's topology.
 
-    Memory is HBM, or DDR where the job runs on CPUs. Latencies, which TorchRec has none of, are those of the topology
-    `dgx-a100`, or `cpu`.
-
-    Args:
-        topology: TorchRec's.
-        device: a key of `shardgym.costs.roofline.DEVICES`; by default "cpu-core", or the GPU with the nearest memory
-            bandwidth.
+    Memory is HBM, or DDR where the job runs on CPUs. The device is "cpu-core", or the GPU with the nearest memory
+    bandwidth. Latencies, which TorchRec has none of, are those of the topology `dgx-a100`, or `cpu`.
 
     Raises:
         InputError: not such a topology, one for other devices than cuda and cpu, or a device without memory.
@@ -233,18 +212,16 @@ def topology_from_torchrec(topology: TorchRecTopology, device: str | None = None
     kind = topology.compute_device
     if kind not in ("cpu", "cuda"):
         raise InputError(f"TorchRec topology for '{kind}': expected compute_device 'cuda' or 'cpu'")
-    if device is None:
-        bandwidth = topology.hbm_mem_bw * _MS_PER_S
-        gpus = [name for name in DEVICES if name != "cpu-core"]
-        nearest = min(gpus, key=lambda name: abs(DEVICES[name].memory_bandwidth - bandwidth))
-        device = "cpu-core" if kind == "cpu" else nearest
+    bandwidth = topology.hbm_mem_bw * _MS_PER_S
+    gpus = [name for name in DEVICES if name != "cpu-core"]
+    nearest = min(gpus, key=lambda name: abs(DEVICES[name].memory_bandwidth - bandwidth))
     latencies = {} if kind == "cpu" else PRESETS["dgx-a100"]
     return Topology(
         num_devices=topology.world_size,
         memory_bytes=tuple(
             int(hardware.storage.ddr if kind == "cpu" else hardware.storage.hbm) for hardware in topology.devices
         ),
-        device=device,
+        device="cpu-core" if kind == "cpu" else nearest,
         interconnect="torchrec",
         fast_domain_size=min(topology.intra_group_size, topology.world_size),
         intra_bandwidth=topology.intra_host_bw * _MS_PER_S,

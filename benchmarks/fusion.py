@@ -22,7 +22,7 @@ import numpy as np
 from tabulate import tabulate
 from tqdm import tqdm
 
-from shardgym import CostModel, ShardingPlan, ShardingTask, Topology, make_cost
+from shardgym import ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.arrays import Floats
 from shardgym.collection.sampling import DIMS, whole_table
 from shardgym.collection.settings import SETUPS
@@ -135,16 +135,14 @@ def predict(hardware: str, shard_sets: list[ShardSet]) -> Floats:
         InputError: there are no weights for this hardware.
     """
     cost = make_cost("simulator", hardware=hardware)
-    return np.array([_predict(cost, chosen) for chosen in shard_sets])
-
-
-def _predict(cost: CostModel, chosen: ShardSet) -> float:
-    """Ask for a task of one device, whose tables have the widths of the shards."""
-    tables = tuple(dataclasses.replace(p.table, embedding_dim=p.width) for p in chosen.shards)
     topology = Topology(num_devices=1, memory_bytes=2**50)
-    task = ShardingTask(tables, topology, chosen.batch_size, chosen.precision, chosen.optimizer)
-    (found,) = cost.evaluate(task, [ShardingPlan.table_wise(task, [0] * len(tables))])
-    return float(found.per_device[0, [0, 3]].sum())
+    found = []
+    for chosen in shard_sets:
+        tables = tuple(dataclasses.replace(p.table, embedding_dim=p.width) for p in chosen.shards)
+        task = ShardingTask(tables, topology, chosen.batch_size, chosen.precision, chosen.optimizer)
+        (plan_cost,) = cost.evaluate(task, [ShardingPlan.table_wise(task, [0] * len(tables))])
+        found.append(plan_cost.compute_ms.sum())
+    return np.array(found)
 
 
 def summary(sizes: list[int], sums: Floats, fused: Floats, predicted: Floats | None) -> list[dict[str, Any]]:

@@ -54,7 +54,7 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingPlan as TorchRecPlan
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from shardgym import PlanCost, ShardingPlan, ShardingTask, make_cost
+from shardgym import PlanCost, ShardingPlan, ShardingTask
 from shardgym.arrays import Floats
 from shardgym.costs.links import pooled_widths
 from shardgym.ids import draw_bags
@@ -227,9 +227,7 @@ def finished(folder: Path) -> Study | None:
 def report(study: Study) -> list[dict[str, Any]]:
     """Return a row per way of timing the real step and per cost."""
     costs = validity.measured_totals(study.costs)
-    for name, (model, settings) in PREDICTED.items():
-        totals = [cost.total_ms for cost in make_cost(model, **settings).evaluate(study.task, study.plans)]
-        costs[name] = np.array([totals, totals])
+    costs |= validity.predicted_totals(PREDICTED, study.task, study.plans)
     rows = []
     for number, clock in enumerate(CLOCKS):
         truth = study.real[:, number]

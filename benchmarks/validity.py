@@ -261,9 +261,7 @@ def report(out: Path) -> list[dict[str, Any]]:
                 continue
             task = ShardingTask.load(folder / "task.json")
             plans = [ShardingPlan.load(path) for path in paths]
-            for name, (model, settings) in PREDICTED.items():
-                totals = [cost.total_ms for cost in make_cost(model, **settings).evaluate(task, plans)]
-                halves[name] = np.array([totals, totals])
+            halves |= predicted_totals(PREDICTED, task, plans)
             for name, own in halves.items():
                 by_cost.setdefault(name, []).append(agreement(own[:, chosen], halves["real"][:, chosen]))
         for name, found in by_cost.items():
@@ -307,6 +305,14 @@ def measured_totals(costs: dict[str, list[list[PlanCost]]]) -> dict[str, Floats]
     totals["2, compute alone"] = np.array([[c.per_device[:, [0, 3]].sum(axis=1).max() for c in h] for h in costs["2"]])
     totals["1, compute alone"] = np.array([[c.per_device[:, [0, 3]].sum(axis=1).max() for c in h] for h in costs["1"]])
     return totals
+
+
+def predicted_totals(
+    models: dict[str, tuple[str, dict[str, Any]]], task: ShardingTask, plans: list[ShardingPlan]
+) -> dict[str, Floats]:
+    """Return the ms of every plan by cost models, with settings, that say the same in both passes: (2, plans) each."""
+    costs = {name: make_cost(model, **settings).evaluate(task, plans) for name, (model, settings) in models.items()}
+    return {name: np.tile([cost.total_ms for cost in of_plans], (PASSES, 1)) for name, of_plans in costs.items()}
 
 
 def agreement(own: Floats, real: Floats) -> dict[str, float]:

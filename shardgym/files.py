@@ -2,7 +2,7 @@
 
 Whatever somebody gives is read by `read_regular`: no pipe, device or endless file gets past it.
 
-A text file is replaced as a whole. A file of lines grows by whole writes that are flushed to the disk: after a kill
+A file is replaced as a whole. A file of lines grows by whole writes that are flushed to the disk: after a kill
 only its last line can be cut off, and a reader sees that.
 """
 
@@ -60,8 +60,8 @@ def read_regular(path: str | Path, *, max_bytes: int = MAX_BYTES, follow: bool =
     return content
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file so that a reader sees the old content or all of the new.
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file so that a reader sees the old content or all of the new; text in UTF-8, its line ends as they are.
 
     Raises:
         InputError: the file cannot be written there, or the path is a folder, a device or a pipe.
@@ -74,8 +74,8 @@ def write_whole(path: Path, text: str) -> None:
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from None
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         # mkstemp makes private files; results are as readable as any other file of the user.

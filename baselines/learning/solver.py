@@ -16,7 +16,7 @@ from torch import nn
 
 from baselines.learning.oracle import TrainingOracle
 from baselines.learning.tables import FEATURES, FeatureScale
-from baselines.learning.training import Learner, TrainingOptions, train
+from baselines.learning.training import Learner, TrainingLog, TrainingOptions, train
 from baselines.learning.weights import (
     SHIPPED,
     Shipped,
@@ -242,18 +242,28 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
                     identity=identity,
                     options=options,
                 )
-        card = SolverCard(
+        card = self._card_of(network, scale, summary, summarise(held_out, source), oracle, int(seed), log)
+        self._own = self._used = Fitted(network, card)
+        return self
+
+    def _card_of(
+        self, network: NetworkT, scale: FeatureScale, tasks: TaskSummary, validation: TaskSummary,
+        oracle: TrainingOracle, seed: int, log: TrainingLog,
+    ) -> SolverCard:  # fmt: skip
+        """Return the card of a network that was trained just now."""
+        cost = oracle.cost
+        return SolverCard(
             solver=self.name,
             architecture=dict(self.architecture),
             settings=self.settings.to_dict(),
             features={name: (float(scale.mean[i]), float(scale.std[i])) for i, name in enumerate(FEATURES)},
-            tasks=summary,
-            validation=summarise(held_out, source),
+            tasks=tasks,
+            validation=validation,
             oracle={
                 "name": cost.name, "version": cost.version, "hardware": cost.hardware, "settings": cost.settings()
             },
             oracle_queries=oracle.queries,
-            seed=int(seed),
+            seed=seed,
             steps=log.steps,
             best_step=log.best_step,
             minutes=round(log.seconds / 60, 2),
@@ -262,8 +272,6 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
             versions=versions(),
             weights_sha256=sha256_of(pack(network.state_dict())),
         )  # fmt: skip
-        self._own = self._used = Fitted(network, card)
-        return self
 
     def save(self, folder: str | Path) -> None:
         """Write weights and card into a folder, which is made if needed.

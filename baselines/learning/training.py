@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from baselines.learning.oracle import TrainingOracle
-from baselines.learning.weights import pack, unpack, unpack_metadata, write_bytes_whole
+from baselines.learning.weights import pack, unpack, unpack_metadata
 from shardgym.errors import InputError, ShardGymError, import_extra
 from shardgym.files import make_folder, only_writer, write_whole
 from shardgym.progress import ProgressBar
@@ -251,7 +251,7 @@ class _Loop:
         plain = {name: getattr(self._log, name) for name in TrainingLog.PLAIN}
         header = {"schema": SCHEMA, "identity": self._identity, "queries": learner.oracle.queries, **plain}
         tensors = {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
-        write_bytes_whole(self._path, pack(tensors, {"shardgym": json.dumps(header)}))
+        write_whole(self._path, pack(tensors, {"shardgym": json.dumps(header)}))
         write_whole(self._path.with_name(CURVE), curve_csv(self._log.curve))
 
     def _restore(self, path: Path) -> None:

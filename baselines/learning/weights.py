@@ -116,17 +116,6 @@ def unpack_metadata(data: bytes, path: Path) -> dict[str, str]:
         raise InputError(f"{path}: damaged or truncated, or another kind of file") from None
 
 
-def write_bytes_whole(path: Path, data: bytes) -> None:
-    """Write a file so that a reader sees the old content or all of the new; raises `InputError` when that fails."""
-    temporary = path.with_name(f".{path.name}.part")
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
-
-
 def sha256_of(data: bytes) -> str:
     """Return the SHA-256 of a file's bytes."""
     return hashlib.sha256(data).hexdigest()
@@ -139,7 +128,7 @@ def save_network(folder: Path, network: nn.Module, card: SolverCard) -> None:
     """
     make_folder(folder)
     (folder / CARD).unlink(missing_ok=True)
-    write_bytes_whole(folder / WEIGHTS, pack(network.state_dict()))
+    write_whole(folder / WEIGHTS, pack(network.state_dict()))
     write_whole(folder / CARD, card.to_json(indent=1) + "\n")
 
 
@@ -206,15 +195,10 @@ def load_network(folder: str | Path, card: SolverCard, network: nn.Module) -> No
         wanted = tuple(expected[name].shape) if name in expected else "no such tensor"
         if found != wanted:
             raise InputError(f"{path}: weights of another architecture: '{name}' is {found}, expected {wanted}")
-    check_finite(tensors, path)
-    network.load_state_dict(tensors)
-
-
-def check_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Raise `InputError` when a tensor holds infinity or what is no number."""
     for name, value in tensors.items():
         if not bool(torch.isfinite(value).all()):
             raise InputError(f"{path}: tensor '{name}' holds numbers that are not finite")
+    network.load_state_dict(tensors)
 
 
 class Shipped(NamedTuple):

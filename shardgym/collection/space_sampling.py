@@ -130,7 +130,8 @@ class SpaceSampler:
         elif kind < _SINGLE + _ANY_TABLES + _SPLIT_TABLES:
             shards = _split_tables(rng, shards, count)
         else:
-            shards = _device_of_plan(rng, shards)
+            devices = _balanced(rng, shards, rng.choice(_PLAN_SIZES))
+            shards = rng.choice([device for device in devices if device])
         kept = self._within_limits(rng, shards[: space.shards[1]], batch_size, precision, optimizer)
         return _shard_set(kept, batch_size, precision, optimizer) if len(kept) >= space.shards[0] else None
 
@@ -258,12 +259,6 @@ def _split_tables(rng: StableRandom, shards: Sequence[ShardSpec], count: int) ->
         if len(pieces) >= count:
             break
     return pieces[: max(count, 1)]
-
-
-def _device_of_plan(rng: StableRandom, shards: Sequence[ShardSpec]) -> list[ShardSpec]:
-    """Return what a device holds of a balanced plan of these shards over some devices."""
-    devices = [device for device in _balanced(rng, shards, rng.choice(_PLAN_SIZES)) if device]
-    return list(rng.choice(devices))
 
 
 def _balanced(rng: StableRandom, shards: Sequence[ShardSpec], devices: int) -> list[list[ShardSpec]]:

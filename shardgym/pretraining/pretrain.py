@@ -11,7 +11,7 @@ from shardgym.arrays import Floats
 from shardgym.costs.link_model import model_fitted_on
 from shardgym.costs.simulator.model_card import ModelCard
 from shardgym.costs.simulator.weights import Role, load_weights, networks_of, save_weights
-from shardgym.errors import InputError, import_extra
+from shardgym.errors import import_extra
 from shardgym.files import make_folder, write_whole
 from shardgym.pretraining.assess import (
     assess,
@@ -67,10 +67,7 @@ def _pretrain_role(
     if not weights.predicts_exchanges:
         weights = dataclasses.replace(weights, links=model_fitted_on(data.hardware))
     path = folder / f"{role}.safetensors"
-    try:
-        digest = save_weights(path, weights)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
+    digest = save_weights(path, weights)
     # Errors are those of the file that was written, through the code that serves predictions.
     networks = networks_of(load_weights(path, role, data.hardware))
     errors = assess(networks, test_compute, test_comm) | rank_plans(networks, data.of("plans")[0])

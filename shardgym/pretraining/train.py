@@ -207,7 +207,7 @@ def train_network(
     fixed, loss_of = problem_of(network, part, samples, train)
     layers = initial_layers(network, settings.members, seed + _SEEDS[role, part == "compute"])
     bounds = weight_bounds(network)
-    start_within(layers, bounds)
+    _clamp(layers, bounds)  # turned into their bounds, first weights would make all units nearly the same
     constants = {key: tensor(value) for key, value in fixed.items()}
     rng = np.random.default_rng([seed, 11])
     optimizer = torch.optim.AdamW(layers.values(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
@@ -225,8 +225,7 @@ def train_network(
             loss = loss_of({**layers, **constants}, batch)
             loss.sum().backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-            for key, (low, high) in bounds.items():
-                layers[key].detach().clamp_(low, high)
+            _clamp(layers, bounds)
             scheduler.step()
             losses.append(float(loss.detach().mean()))
         with torch.no_grad():
@@ -257,8 +256,8 @@ def weight_bounds(network: type[Network]) -> Bounds:
     return found
 
 
-def start_within(layers: Params, bounds: Bounds) -> None:
-    """Set first weights of the wrong sign to 0. Turned into their bounds they would make all units nearly the same."""
+def _clamp(layers: Params, bounds: Bounds) -> None:
+    """Set weights of the wrong sign to 0."""
     for key, (low, high) in bounds.items():
         layers[key].detach().clamp_(low, high)
 

@@ -136,7 +136,7 @@ class DrawnSource:
         largest = group.max_table_bytes * spec.scale
         sizes = self._sizes
         for _ in range(MAX_DRAWS):
-            positions = _sample(draw, self._positions, count)
+            positions = _sample(draw, range(len(self._rows)), count)
             dims = [group.dims[int(draw() * num_dims)] for _ in range(count)]
             drawn = [sizes[dim][position] for position, dim in zip(positions, dims, strict=True)]
             if least <= sum(drawn) <= most and max(drawn) <= largest:
@@ -164,10 +164,6 @@ class DrawnSource:
     @functools.cached_property
     def _rows(self) -> list[int]:
         return [table.num_embeddings for table in self._pool]
-
-    @functools.cached_property
-    def _positions(self) -> list[int]:
-        return list(range(len(self._rows)))
 
     @functools.cached_property
     def _sizes(self) -> dict[int, list[int]]:

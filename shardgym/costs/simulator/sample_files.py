@@ -6,8 +6,7 @@ hardware tag. Columns are checked when they are written and when they are read.
 
 from __future__ import annotations
 
-import os
-import tempfile
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -20,6 +19,7 @@ from shardgym.arrays import Floats, Ints
 from shardgym.costs.simulator.features import Shards
 from shardgym.costs.simulator.samples import ROLES, CommRow, CommSamples, ComputeRow, ComputeSamples, Labels, Strings
 from shardgym.errors import InputError, import_extra
+from shardgym.files import write_whole
 from shardgym.records import CONFIG, Name, Record
 from shardgym.table import REUSE_BINS
 from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE
@@ -90,18 +90,9 @@ def write_rows(path: str | Path, rows: Sequence[ComputeRow] | Sequence[CommRow],
         raise InputError(f"{path}: cannot write these {info.kind} rows: {_one_line(error)}") from None
     _check_columns(table, info.kind, str(path))
     table = table.replace_schema_metadata({_METADATA_KEY: info.to_json().encode()})
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
-    os.close(handle)
-    try:
-        pq.write_table(table, temporary, compression="zstd")
-        # mkstemp makes private files; data is as readable as any other file of the user.
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    write_whole(path, buffer.getvalue())
 
 
 def read_info(path: str | Path) -> DataInfo:

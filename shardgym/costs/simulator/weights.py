@@ -21,7 +21,7 @@ from shardgym.costs.simulator.monotone_networks import MonotoneCommNet, Monotone
 from shardgym.costs.simulator.network import Network, Params
 from shardgym.costs.simulator.oracle_networks import CommNet, ComputeNet, OracleNetworks
 from shardgym.errors import InputError
-from shardgym.files import read_regular
+from shardgym.files import read_regular, write_whole
 
 #: Schemas of files by version of the simulator.
 SCHEMAS: dict[int, str] = {1: "shardgym.simulator/1", 2: "shardgym.simulator/2"}
@@ -161,7 +161,11 @@ def find_weights(weights: str | Path | None, role: Role, hardware: str | None, g
 
 
 def save_weights(path: Path, weights: Weights) -> str:
-    """Write weights in single precision; the file appears whole or not at all. Return its SHA-256."""
+    """Write weights in single precision; the file appears whole or not at all. Return its SHA-256.
+
+    Raises:
+        InputError: the file cannot be written there.
+    """
     from safetensors.numpy import save
 
     tensors = {
@@ -183,9 +187,7 @@ def save_weights(path: Path, weights: Weights) -> str:
         header["links"] = weights.links.to_dict()
     # One key only: safetensors keeps several in no particular order, and equal weights shall be equal files.
     data: bytes = save(tensors, metadata={"shardgym": json.dumps(header, sort_keys=True)})
-    temporary = path.with_name(f".{path.name}.part")
-    temporary.write_bytes(data)
-    temporary.replace(path)
+    write_whole(path, data)
     return hashlib.sha256(data).hexdigest()
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from shardgym.arrays import Bools, Floats
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.evaluation.result import RECORDS, Key, Result, RunInfo, read_records, read_task, record_files
+from shardgym.evaluation.verify.agreement import deterministic_problem
 from shardgym.records import canonical_json
 from shardgym.task import ShardingTask
 
@@ -65,11 +66,13 @@ class Board:
         key: what they have in common.
         files: where they come from, one or more.
         clash: why other files of the same key have tables of their own; None when there is one table for all.
+        repeats: one line per file with records that an earlier one holds as well.
     """
 
     key: BoardKey
     files: tuple[ResultFile, ...]
     clash: str | None = None
+    repeats: tuple[str, ...] = ()
 
     @functools.cached_property
     def results(self) -> tuple[Result, ...]:
@@ -121,8 +124,9 @@ class Board:
 def load_boards(paths: Sequence[str | Path], suite: str | None = None) -> list[Board]:
     """Read records and sort them into boards.
 
-    Files of the same key share a board. Where two of them hold the same solver, task and seed, or different tasks
-    under the same index, none is preferred: every file of that key has a board of its own.
+    Files of the same key share a board. A solver, task and seed that two of them hold with the same plan and cost
+    counts once, with the solving time of the first file. Where plans or costs differ, or tasks of the same index do,
+    none is preferred: every file of that key has a board of its own.
 
     Args:
         paths: records files, or folders that are searched for `records.jsonl`.
@@ -147,7 +151,7 @@ def load_boards(paths: Sequence[str | Path], suite: str | None = None) -> list[B
     boards = []
     for key, files in by_key.items():
         clash = _clash(files)
-        boards += [Board(key, tuple(files))] if clash is None else [Board(key, (file,), clash) for file in files]
+        boards += [_shared(key, files)] if clash is None else [Board(key, (file,), clash) for file in files]
     return boards
 
 
@@ -186,24 +190,58 @@ def _check_one_run(files: Sequence[ResultFile]) -> list[ResultFile]:
 
 def _clash(files: Sequence[ResultFile]) -> str | None:
     """Say what keeps files from sharing a table: the first thing found."""
-    holders: dict[Key, ResultFile] = {}
+    holders: dict[Key, tuple[ResultFile, Result]] = {}
     first_tasks: dict[int, tuple[ResultFile, str]] = {}
     clashes = []
     for file in files:
         for result in file.results:
             index = result.task_index
-            holder = holders.setdefault(result.key, file)
+            holder, held = holders.setdefault(result.key, (file, result))
             first, task_hash = first_tasks.setdefault(index, (file, result.task_hash))
             if task_hash != result.task_hash:
                 if first is file:
                     raise InputError(f"{file.file}: task {index} of '{result.suite}' differs from that of the rest")
                 clashes.append(f"task {index} of {first.place} is another than that of {file.place}")
-            elif holder is not file:
+            elif holder is not file and not _same_outcome(held, result):
                 clashes.append(
                     f"{holder.place} and {file.place} both hold solver '{result.solver}', task {index}, "
-                    f"seed {result.seed}; to share one, run one of them under a label (--solver LABEL=NAME)"
+                    f"seed {result.seed}, and not the same; to share one, run one of them under a label "
+                    "(--solver LABEL=NAME)"
                 )
     return clashes[0] if clashes else None
+
+
+def _same_outcome(one: Result, other: Result) -> bool:
+    """Say whether two records of one solver, task and seed differ in nothing but who ran it, when and how fast.
+
+    So do those of a deterministic judge, wherever they were made. Measured costs are never the same twice.
+    """
+    outcomes = [
+        (r.status, r.recipe, r.oracle, r.weights_digest, r.plan and r.plan.digest, r.cost and r.cost.per_device.shape)
+        for r in (one, other)
+    ]
+    if outcomes[0] != outcomes[1]:
+        return False
+    return one.cost is None or other.cost is None or deterministic_problem(one.cost, other.cost) is None
+
+
+def _shared(key: BoardKey, files: Sequence[ResultFile]) -> Board:
+    """Return the board of files without a clash: what several of them hold is kept in the first."""
+    holders: dict[Key, ResultFile] = {}
+    kept: list[ResultFile] = []
+    repeats = []
+    for file in files:
+        own = [result for result in file.results if holders.setdefault(result.key, file) is file]
+        others = [result for result in file.results if holders[result.key] is not file]
+        if others:
+            solvers = ", ".join(dict.fromkeys(result.solver for result in others))
+            places = " and ".join(dict.fromkeys(holders[result.key].place for result in others))
+            repeats.append(
+                f"{solvers}: {len(others)} records of {file.place} are those of {places} again, with the same plans "
+                "and costs; solving times are of the latter."
+            )
+        kept.append(replace(file, results=tuple(own)))
+    return Board(key, tuple(kept), repeats=tuple(repeats))
 
 
 @dataclass(frozen=True)

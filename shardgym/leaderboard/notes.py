@@ -87,7 +87,10 @@ def notes(ranking: Ranking) -> list[str]:
     if ranking.bounds is not None:
         covered = "whatever it cuts" if ranking.bounds.row_cuts else "that cuts no rows"
         found.append(f"Gap to bound: no plan {covered} costs less than the bound (shardgym.lower_bound).")
-    of_board = [*_seed_notes(board), *_solver_notes(board), *_simulator_notes(board), *_measurement_notes(board)]
+    of_board = [
+        *_seed_notes(board), *_solver_notes(board), *board.repeats, *_simulator_notes(board),
+        *_measurement_notes(board),
+    ]  # fmt: skip
     careful = cautions(board)
     return [*careful, *found, *(note for note in of_board if note not in careful), *_failure_notes(ranking)]
 

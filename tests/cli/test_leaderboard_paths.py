@@ -11,11 +11,13 @@ ROOFLINE = ["--cost", "roofline", "--oracle", "roofline", "--limit", "1"]
 
 @pytest.fixture(autouse=True)
 def results(tmp_path, monkeypatch, capsys):
-    """One solver twice on tiny-v1, once on quick-v1, each in a folder of its own."""
+    """One solver twice on tiny-v1, with two oracles, once on quick-v1, each in a folder of its own."""
     monkeypatch.chdir(tmp_path)
-    for out, suite in (("tiny", "tiny-v1"), ("again", "tiny-v1"), ("quick", "quick-v1")):
-        run = ["run", "--suite", suite, *ROOFLINE, "--solver", "size_greedy", "--out", f"results/{out}"]
-        assert main(run) == 0
+    for out, suite, oracle in (
+        ("tiny", "tiny-v1", "roofline"), ("again", "tiny-v1", "torchrec_rating"), ("quick", "quick-v1", "roofline"),
+    ):  # fmt: skip
+        run = ["run", "--suite", suite, *ROOFLINE, "--oracle", oracle, "--solver", "size_greedy"]
+        assert main([*run, "--out", f"results/{out}"]) == 0
     capsys.readouterr()
 
 

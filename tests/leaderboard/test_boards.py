@@ -1,15 +1,16 @@
-"""Which records share a table: those of one kind, unless two files hold the same."""
+"""Which records share a table: those of one kind, unless two files contradict each other."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from test_ranking import board_of, record
+from test_ranking import TASKS, board_of, record
 
+from shardgym import PlanCost, ShardingPlan
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.leaderboard import load_boards, rank, render
-from shardgym.leaderboard.notes import cautions
+from shardgym.leaderboard.notes import cautions, notes
 from shardgym.leaderboard.tables import to_dict
 
 
@@ -39,14 +40,46 @@ def test_folders_that_hold_the_same_record_get_a_table_each(here):
     for place, ranking in zip("ab", rankings, strict=True):
         assert (
             f"The records of {place} alone, in no table with others of the same kind: a and b both hold solver "
-            "'one', task 0, seed 0; to share one, run one of them under a label (--solver LABEL=NAME)."
+            "'one', task 0, seed 0, and not the same; to share one, run one of them under a label "
+            "(--solver LABEL=NAME)."
         ) in cautions(ranking.board)
+
+
+def test_what_two_folders_hold_with_the_same_outcome_counts_once(here):
+    """A submission that ran beside a heuristic of the board, which makes the same plans again."""
+    board_of(here / "a", {"one": [1.0, "infeasible"], "two": [3.0, 3.0]})
+    board_of(here / "b", {"one": [1.0, "infeasible"], "mine": [2.0, 2.0]}, solve_time_s=9.0)
+    (board,) = load_boards(["."])
+    assert {r.solver: r.solve_time_s for r in board.results} == {"one": 0.5, "two": 0.5, "mine": 9.0}
+    ranking = rank(board)
+    assert [row.completeness for row in ranking.rows] == [1, 1, 1]
+    repeat = "one: 2 records of b are those of a again, with the same plans and costs; solving times are of the latter."
+    assert repeat in notes(ranking)
+    assert repeat not in cautions(board)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "fields"),
+    [
+        (1.00001, {}),
+        ("infeasible", {}),
+        (1.0, {"solver_settings": {"k": 1}}),
+        (1.0, {"oracle": "simulator"}),
+        (1.0, {"weights_digest": "ab" * 32}),
+        (1.0, {"plan": ShardingPlan.table_wise(TASKS[0], [0] * TASKS[0].num_tables)}),
+        (1.0, {"cost": PlanCost([[1.0, 0, 0, 0]] * 3, "lab-cost", "1", "lab")}),
+    ],
+)
+def test_what_differs_in_more_than_time_is_no_repeat(here, outcome, fields):
+    board_of(here / "a", {"one": [1.0]})
+    board_of(here / "b", {"one": [outcome]}, **fields)
+    assert len(load_boards(["."])) == 2
 
 
 def test_one_clash_keeps_all_of_its_kind_apart_and_no_other(here):
     for folder, fields in (("a", {}), ("b", {}), ("c", {"hardware": "other"}), ("d", {"hardware": "other"})):
         solver = "same" if folder in "ab" else folder
-        board_of(here / folder, {solver: [1.0]}, **fields)
+        board_of(here / folder, {solver: [2.0 if folder == "b" else 1.0]}, **fields)
     board_of(here / "e", {"third": [1.0]})
     assert solvers_of(load_boards(["."])) == [("same",), ("same",), ("third",), ("c", "d")]
 
@@ -89,8 +122,8 @@ def test_other_tasks_under_the_same_index_are_kept_apart(here):
 
 def test_a_suite_is_picked_before_anything_is_compared(here):
     """The other suite has a clash, and a file that no single run can have made."""
-    for folder in ("a", "b"):
-        board_of(here / folder, {"one": [1.0]}, suite="other")
+    for folder, ms in (("a", 1.0), ("b", 2.0)):
+        board_of(here / folder, {"one": [ms]}, suite="other")
     versions = [record("one", 0, 1.0, suite="broken"), record("two", 0, 1.0, suite="broken")]
     (here / "c").mkdir()
     texts = [versions[0].to_json(), versions[1].to_json().replace('"version":"1"', '"version":"2"')]

@@ -165,13 +165,14 @@ def resolved_settings(cls: type[Any], settings: Mapping[str, Any], made: object 
     named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     defaults = {p.name: None if p.default is p.empty else p.default for p in named}
     stored = {name: vars(made)[name] for name in defaults if name in getattr(made, "__dict__", {})}
-    return {name: _json_ready(value) for name, value in {**defaults, **stored, **settings}.items()}
+    return {name: _recordable(value) for name, value in {**defaults, **stored, **settings}.items()}
 
 
-def _json_ready(value: Any) -> Any:
-    """Return a value that JSON can hold as it is, and the beginning of another one's `repr`."""
+def _recordable(value: Any) -> Any:
+    """Return a value that a record can hold as it is, and the beginning of another one's `repr`."""
     try:
         canonical_json(value).encode()
+        check_settings({"": value})
     except (TypeError, ValueError, RecursionError):
         return short_repr(value)
     return value

@@ -10,7 +10,10 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass as record
 
 from shardgym.arguments import describe
 from shardgym.costs.base import CostModel
@@ -19,6 +22,7 @@ from shardgym.evaluation.result import Status
 from shardgym.evaluation.solver_spec import RULE, SolverSpec, file_digest, resolved_settings, source_digest
 from shardgym.plan import ShardingPlan
 from shardgym.provenance import utc_now
+from shardgym.records import CONFIG, Label, OneLine, Record
 from shardgym.solver import Solver, call_solver, check_ready, warm_up
 from shardgym.task import ShardingTask
 
@@ -26,9 +30,11 @@ from shardgym.task import ShardingTask
 ErrorLog = Callable[[str, str], None]
 
 
-@dataclass(frozen=True)
-class Answer:
+@record(frozen=True, config=CONFIG)
+class Answer(Record):
     """What a solver's call came to, JSON-ready: the process that solves sends it to the one that keeps records.
+
+    Its fields are those of a `Result`, and as strict: what no record can hold is found here, where it costs one plan.
 
     Attributes:
         started: UTC.
@@ -42,15 +48,15 @@ class Answer:
         training_time_s: that these took to train; None where not known.
     """
 
-    started: str
-    seconds: float
-    cpu_seconds: float
+    started: Label
+    seconds: Annotated[float, Field(ge=0)]
+    cpu_seconds: Annotated[float, Field(ge=0)]
     failure: Literal["infeasible", "error"] | None = None
-    reason: str | None = None
+    reason: OneLine | None = None
     trace: str | None = None
     plan: str | None = None
     weights_digest: str = ""
-    training_time_s: float | None = None
+    training_time_s: Annotated[float, Field(ge=0)] | None = None
 
 
 @dataclass(frozen=True)
@@ -185,7 +191,11 @@ class InlineSolver:
             is_changed = True
         if is_changed:
             found |= {"failure": "error", "reason": "the solver changed the task", "plan": None}
-        return Answer(started, seconds, cpu_seconds, **found)
+        try:
+            return Answer(started, seconds, cpu_seconds, **found)
+        except InputError as error:  # e.g. the solver replaced the clock
+            reason = f"its call cannot be recorded: {one_line(error, with_type=False)}"
+            return Answer(started, 0.0, 0.0, "error", reason)
 
 
 def _plan_json(returned: object) -> str:

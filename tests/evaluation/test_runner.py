@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from evaluation_toys import BrokenCost, CountCost, Spies, ToySuite, toy_tasks
+from evaluation_toys import BrokenCost, CountCost, Halves, Spies, ToySuite, toy_tasks
 
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.evaluation import SolverSpec, evaluate, read_records
@@ -183,6 +183,18 @@ def test_settings_that_records_cannot_hold_are_refused(tmp_path):
     odd = [SolverSpec(TOY + "Tuned", {"k": {1, 2}})]
     with pytest.raises(InputError, match="Tuned' are not JSON"):
         evaluate(ToySuite(toy_tasks()), odd, out=tmp_path, judge=CountCost(), oracle="roofline")
+
+
+class Tabulated(Halves):
+    """Has a default that is a table of numbers."""
+
+    def __init__(self, table=tuple(range(9999)), k=3):
+        self.table = table
+
+
+def test_defaults_that_records_cannot_hold_are_abbreviated(tmp_path):
+    (result,) = evaluate(ToySuite(toy_tasks()), [Tabulated], out=tmp_path, judge="roofline", oracle="roofline", limit=1)
+    assert result.resolved_settings == {"table": "(0, 1, 2, 3, 4, 5, ...)", "k": 3}
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,13 @@ class ReadsTheTerminal(OnTheSecondTask):
         raise ValueError(f"read {sys.stdin.read()!r} and {os.read(0, 10)!r}")
 
 
+class ReplacesTheClock(OnTheSecondTask):
+    """As libraries do that freeze the time."""
+
+    def odd(self):
+        time.perf_counter = lambda: 0.0
+
+
 class LeavesWhenMade(Halves):
     def __init__(self):
         os._exit(0)
@@ -142,6 +149,7 @@ def run(out, *names, limit=3, **options):
         ("NeverEnds", "it took longer than 0.5 s and was stopped"),
         ("HoldsTheInterpreter", "it took longer than 0.5 s and was stopped"),
         ("ReadsTheTerminal", "ValueError: read '' and b''"),
+        ("ReplacesTheClock", "its call cannot be recorded: Answer: seconds: expected at least 0.0, got -"),
     ],
 )
 def test_a_solver_takes_only_its_own_plan_with_it(tmp_path, name, reason):

@@ -171,7 +171,7 @@ def parse_labelled_spec(text: str) -> tuple[str, Spec]:
     """Read e.g. "narrow=neuroshard,beam_width=1": a label and what it stands for; the label may be left out.
 
     Raises:
-        InputError: as `parse_spec`, or nothing stands before or after the first "=".
+        InputError: as `parse_spec`, nothing stands before or after the first "=", or a class before it.
     """
     first, comma, rest = text.partition(",")
     label, equals, name = first.partition("=")
@@ -179,6 +179,8 @@ def parse_labelled_spec(text: str) -> tuple[str, Spec]:
         return "", parse_spec(text)
     if not label or not name:
         raise InputError(f"'{text:.80}': expected [LABEL=]{NOTATION}")
+    if ":" in label:  # module:Class(KEY=VALUE), module:Class KEY=VALUE
+        raise InputError(f"'{text:.80}': expected [LABEL=]{NOTATION}: a comma goes before every setting")
     return label, parse_spec(name + comma + rest)
 
 

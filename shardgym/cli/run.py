@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -166,6 +167,11 @@ def _report(results: Sequence[Result], out: Path, as_json: bool) -> int:
         print(render(rankings))
         for r in failures[:3]:
             say(f"shardgym: {r.solver} on task {r.task_index}, {r.status}: {r.reason}")
+        # Of a solver of one's own, nothing else tells why.
+        unsolved = [r for r in results if r.status == "infeasible" and ":" in (r.made_from or r.solver)]
+        for solver, times in list(Counter(r.solver for r in unsolved).items())[:3]:
+            first = next(r for r in unsolved if r.solver == solver)
+            say(f"shardgym: {solver} found no plan {times} times, first on task {first.task_index}: {first.reason}")
         print("\n" + "\n".join(f"{what}: {path}" for what, path in files.items()))
     return 1 if failures or not any(r.status == "ok" for r in results) else 0
 
@@ -218,8 +224,9 @@ def leaderboard(
     PATH is a folder of runs, or a records file; without one it is the folder results.
 
     Records of different suites, judges or hardware go into different tables. Records of the same from several folders
-    share one, unless two of the folders hold the same solver, task and seed, or different tasks under one index: none
-    is preferred then, each of these folders has its own table, which names it and says why.
+    share one. What two of them hold with the same plan and cost counts once. Where they hold the same solver, task and
+    seed with other plans or costs, or different tasks under one index, none is preferred: each of these folders has its
+    own table, which names it and says why.
 
     --format html makes one file that needs no network: tables to sort and filter, cost against solving time, tasks,
     performance profiles, groups, and the plans themselves, two beside each other.

@@ -166,8 +166,7 @@ def _own_solvers(run: RunInfo) -> list[str]:
 def _file_problems(folder: Path) -> list[str]:
     problems = [
         f"{name} is missing: {remedy}"
-        for name, remedy in ((RECORDS, "give the folder of a run"), (RUN_INFO, "give the folder of a run"),
-                             (CARD, f"'shardgym submit {folder} --card' writes one to fill in"))
+        for name, remedy in ((RECORDS, "give the folder of a run"), (RUN_INFO, "give the folder of a run"))
         if not (folder / name).is_file()
     ]  # fmt: skip
     total = 0
@@ -201,6 +200,8 @@ def _walk(folder: Path) -> Iterator[tuple[Path, int]]:
 
 def _card_problems(folder: Path, run: RunInfo) -> list[str]:
     path = folder / CARD
+    if not path.exists():
+        return [f"{CARD} is missing: 'shardgym submit {folder} --card' writes one to fill in"]
     try:
         text = read_text(path, follow=False)
         card = SubmissionCard.from_dict(parse_yaml(text, str(path), as_text=True), source=str(path))
@@ -231,6 +232,9 @@ def _suite_of(run: RunInfo) -> tuple[Suite | None, list[str]]:
             run.judge_settings.get(k) == v for k, v in settings.items()
         ):
             return suite, []
+    if any((judge, oracle) == (run.judge, run.oracle) for judge, _, oracle in tracks):
+        what = f"the settings of judge '{run.judge}' are not those of its track of {run.suite}"
+        return suite, [f"{what}: run with --cost {run.judge}, without settings"]
     known = "; ".join(f"--cost {judge} --oracle {oracle}" for judge, _, oracle in tracks)
     return suite, [f"judge '{run.judge}' with oracle '{run.oracle}' is no track of {run.suite}: run with {known}"]
 

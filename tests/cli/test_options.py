@@ -104,6 +104,8 @@ BY_FILE = "expected module:Class, not a file: drop '.py' and give"
          "solver 'neuroshard' has no setting 'beam_widht': did you mean beam_width?"),
         (["check-solver", "my_solvers.py:X"], f"'my_solvers.py:X': {BY_FILE} my_solvers:X"),
         (["solve", "task.json", *SOLVE, "./mine/my.py:X,k=1"], f"'./mine/my.py:X,k=1': {BY_FILE} mine.my:X"),
+        (["run", "--suite", "tiny-v1", "--solver", "my_solvers:X(steps=3)"],
+         "'my_solvers:X(steps=3)': expected [LABEL=]NAME[,KEY=VALUE...]: a comma goes before every setting"),
         (["solve", "task.json", *SOLVE, "random,name=x"],
          "'random,name=x': no setting can be called 'name', the name comes first"),
         (["solve", "quick-v1", *SOLVE, "random"],

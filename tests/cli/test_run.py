@@ -70,7 +70,9 @@ def test_a_solver_that_raises_makes_exit_code_1_and_says_why(toys, capsys):
 def test_a_task_without_a_feasible_plan_is_an_outcome(toys, capsys):
     solvers = ["--solver", "evaluation_toys:GivesUp", "--solver", "dim_greedy"]
     assert main(["run", "--suite", toys, *ROOFLINE, *solvers]) == 0
-    assert "Failed: 3 of 6 records, counted as the fallback plan" in capsys.readouterr().out
+    captured = capsys.readouterr()
+    assert "Failed: 3 of 6 records, counted as the fallback plan" in captured.out
+    assert "shardgym: evaluation_toys:GivesUp found no plan 3 times, first on task 0: " in captured.err
 
 
 def test_nothing_solved_is_exit_code_1(toys):

@@ -124,6 +124,10 @@ FORGED = {
     "nested settings": (
         lambda f: edit_line(f, lambda r: r.update(solver_settings=json.loads('{"a":' * 9 + "1" + "}" * 9))), "nested"),
     "another judge's settings": (lambda f: edit_run(f, judge_settings={"weights": "/etc/passwd"}), "judge_settings"),
+    "settings of no track": (
+        lambda f: edit_run(f, judge_settings={"weights": "/etc/passwd"}),
+        "the settings of judge 'simulator' are not those of its track of tiny-v1: run with --cost simulator, without"),
+    "no card": (lambda f: (f / "card.yaml").unlink(), "card.yaml is missing: 'shardgym submit"),
     "a link to elsewhere": (lambda f: replace_by(f, "run.json", lambda p: p.symlink_to("/etc/hostname")), "is a link"),
     "a pipe": (lambda f: replace_by(f, "records.jsonl", os.mkfifo), "is missing"),
     "a device": (lambda f: replace_by(f, "records.jsonl", lambda p: p.symlink_to("/dev/zero")), "records.jsonl"),
@@ -170,6 +174,14 @@ def test_an_honest_folder_passes(folder, capsys):
     said = outcomes(folder, capsys)
     assert {command: code for command, (code, _) in said.items()} == {"submit": 0, "verify": 0, "leaderboard": 0}, said
     assert "Ready: put" in said["submit"][1]
+
+
+def test_a_folder_without_a_card_is_told_what_else_it_lacks(folder, capsys):
+    (folder / "card.yaml").unlink()
+    drop_line(folder)
+    _, said = outcomes(folder, capsys, ["submit"])["submit"]
+    assert "card.yaml is missing" in said
+    assert "1 record missing" in said
 
 
 def test_what_a_card_says_is_text(folder, capsys):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import click
 from tabulate import tabulate
 
-from shardgym.cli.common import Command, OneOf, json_option, natural, parse_spec, print_json, terminal_width
+from shardgym.cli.common import Command, OneOf, answer, json_option, natural, parse_spec, print_json, terminal_width
 from shardgym.pools import SYNTHETIC, load_pool, pool_names
 from shardgym.pools.statistics import check_pool, format_checks
 from shardgym.progress import ProgressBar, log_to_stderr
@@ -134,10 +134,7 @@ def check_solver(solver_name: str, as_json: bool) -> int:
     name, settings = parse_spec(solver_name)
     with contextlib.redirect_stdout(sys.stderr), log_to_stderr(info=not as_json):
         report = dataclasses.replace(check_solver(name, settings=settings), solver=solver_name)
-    if as_json:
-        print_json(report.to_dict())
-    else:
-        print(report.table())
+    answer(as_json, report.to_dict(), report.table())
     return 0 if report.ok else 1
 
 
@@ -156,11 +153,9 @@ def pool_check(pool_name: str, seed: int, as_json: bool) -> int:
     with ProgressBar(shown=not as_json, total=len(tables), unit="table", desc=pool_name) as bar:
         checks = check_pool(tables, seed=seed, progress=bar.update)
     ok = all(check.ok for check in checks)
-    if as_json:
-        print_json({"ok": ok, "rows": [{**check._asdict(), "ok": check.ok} for check in checks]})
-    else:
-        print(format_checks(checks))
-        print("ok: every figure is within its tolerance" if ok else "OFF: a figure is outside its tolerance")
+    verdict = "ok: every figure is within its tolerance" if ok else "OFF: a figure is outside its tolerance"
+    rows = [{**check._asdict(), "ok": check.ok} for check in checks]
+    answer(as_json, {"ok": ok, "rows": rows}, f"{format_checks(checks)}\n{verdict}")
     return 0 if ok else 1
 
 
@@ -175,8 +170,5 @@ def doctor(as_json: bool) -> int:
     from shardgym.doctor import diagnose
 
     diagnosis = diagnose()
-    if as_json:
-        print_json(diagnosis.to_dict())
-    else:
-        print("\n".join(diagnosis.lines()))
+    answer(as_json, diagnosis.to_dict(), "\n".join(diagnosis.lines()))
     return 0 if diagnosis.ok else 1

@@ -241,6 +241,14 @@ def print_json(data: Any) -> None:
     print(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False))
 
 
+def answer(as_json: bool, data: Any, text: str) -> None:
+    """Print what a command found: data as JSON, or text."""
+    if as_json:
+        print_json(data)
+    else:
+        print(text)
+
+
 def say(text: str) -> None:
     """Print a remark on standard error, out of the way of the result."""
     print(text, file=sys.stderr)

@@ -14,6 +14,7 @@ import click
 
 from shardgym.cli.common import (
     Command,
+    answer,
     folder,
     is_ascii_only,
     json_option,
@@ -47,10 +48,8 @@ def drop(path: Path, solvers: tuple[str, ...], seeds: tuple[int, ...], limit: in
     """
     with log_to_stderr(info=not as_json):
         dropped = drop_records(path, solvers=solvers, seeds=seeds, limit=limit)
-    if as_json:
-        print_json({"dropped": dropped, "records": str(path / RECORDS)})
-    else:
-        print(f"{dropped} records taken out of {path / RECORDS}")
+    records = str(path / RECORDS)
+    answer(as_json, {"dropped": dropped, "records": records}, f"{dropped} records taken out of {records}")
     return 0
 
 
@@ -159,7 +158,7 @@ def submit(path: Path, make_card: bool, as_json: bool) -> int:
     """
     if make_card:
         card = write_card(path)
-        print_json({"card": str(card)}) if as_json else print(f"wrote {card}: replace every '?', then run this again")
+        answer(as_json, {"card": str(card)}, f"wrote {card}: replace every '?', then run this again")
         return 0
     checks = check_submission(path)
     passed = not any(check.problems for check in checks)

@@ -15,6 +15,7 @@ from shardgym.cli.common import (
     NOTATION,
     Command,
     OneOf,
+    answer,
     device_option,
     device_settings,
     folder,
@@ -266,8 +267,5 @@ def plot(paths: tuple[str, ...], suite_name: str | None, file_format: str, out: 
     """
     rankings = [rank(board) for board in load_boards(paths or ("results",), suite_name)]
     files = [str(file) for ranking in rankings for file in write_plots(ranking, out, file_format)]
-    if as_json:
-        print_json({"files": files})
-    else:
-        print("\n".join(files))
+    answer(as_json, {"files": files}, "\n".join(files))
     return 0

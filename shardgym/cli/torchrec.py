@@ -11,6 +11,7 @@ from shardgym.cli.common import (
     TASK_AND_PLAN,
     Command,
     OneOf,
+    answer,
     check_free,
     count,
     force_option,
@@ -205,11 +206,9 @@ def export_plan(
     for module in exported.plan.values():
         for sharding in module.values():
             types[sharding.sharding_type] += 1
-    if as_json:
-        print_json({"sharding_plan": str(output), "tables": types})
-    else:
-        found = ", ".join(f"{number} {name}" for name, number in types.items() if number)
-        print(f"{output}: {count(task.num_tables, 'table')} ({found}) on {count(task.num_devices, 'rank')}")
+    found = ", ".join(f"{number} {name}" for name, number in types.items() if number)
+    text = f"{output}: {count(task.num_tables, 'table')} ({found}) on {count(task.num_devices, 'rank')}"
+    answer(as_json, {"sharding_plan": str(output), "tables": types}, text)
     return 0
 
 
@@ -230,8 +229,6 @@ def import_plan(task_name: str, sharding_plan: str, output: Path, force: bool, a
     task = read_task(task_name)
     plan = from_torchrec(load(sharding_plan), task)
     write_whole(output, plan.to_json(indent=2) + "\n")
-    if as_json:
-        print_json({"plan": str(output), "shards": len(plan.shards)})
-    else:
-        print(f"{output}: {count(len(plan.shards), 'shard')} on {count(task.num_devices, 'device')}")
+    text = f"{output}: {count(len(plan.shards), 'shard')} on {count(task.num_devices, 'device')}"
+    answer(as_json, {"plan": str(output), "shards": len(plan.shards)}, text)
     return 0

@@ -18,6 +18,7 @@ from shardgym.cli.common import (
     NOTATION,
     Command,
     OneOf,
+    answer,
     folder,
     json_option,
     natural,
@@ -105,10 +106,7 @@ def collect(out: Path, only_finish: bool, as_json: bool, **settings: Any) -> int
     except KeyboardInterrupt:
         say(f"shardgym: interrupted; the same command continues in {out}, --finish writes Parquet files")
         return INTERRUPTED
-    if as_json:
-        print_json(summary.to_dict())
-    else:
-        print("\n".join(summary.lines()))
+    answer(as_json, summary.to_dict(), "\n".join(summary.lines()))
     return 1 if summary.failed else 0
 
 

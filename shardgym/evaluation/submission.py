@@ -19,8 +19,7 @@ from shardgym.errors import InputError
 from shardgym.evaluation.result import RECORDS, RUN_INFO, TASKS, RunInfo, read_task
 from shardgym.evaluation.store import ERRORS
 from shardgym.evaluation.verify.check import verify
-from shardgym.evaluation.verify.records import StoredRecord, check_without_judge, read_file
-from shardgym.evaluation.verify.report import RecordCheck
+from shardgym.evaluation.verify.records import RecordCheck, StoredRecord, check_without_judge, read_file
 from shardgym.files import write_whole
 from shardgym.records import CONFIG, Label, Note, Record, read_text
 from shardgym.registry import registered

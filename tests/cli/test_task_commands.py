@@ -202,7 +202,7 @@ def test_pool_check_prints_both_columns(capsys, monkeypatch):
 
 @pytest.mark.parametrize(("problem", "code"), [("", 0), ("torch and FBGEMM do not load: no torch", 1)])
 def test_doctor_reports_and_sets_the_exit_code(capsys, monkeypatch, problem, code):
-    monkeypatch.setattr("shardgym.doctor._run_probe", lambda: ({}, problem))
+    monkeypatch.setattr("shardgym.doctor._run_probe", lambda: {"problem": problem})
     assert main(["doctor", "--json"]) == code
     data = json.loads(capsys.readouterr().out)
     assert (data["ok"], data["problem"]) == (code == 0, problem)

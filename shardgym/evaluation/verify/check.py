@@ -21,8 +21,15 @@ from shardgym.costs.base import GROUP, CostModel, PlanCost, make_cost
 from shardgym.errors import InputError, MeasurementError, MissingDependencyError, one_line
 from shardgym.evaluation.result import read_task, record_files
 from shardgym.evaluation.verify.agreement import MEASUREMENTS, Remeasured, compare_measured, deterministic_problem
-from shardgym.evaluation.verify.records import StoredRecord, check_without_judge, read_file
-from shardgym.evaluation.verify.report import CheckStatus, RecordCheck, VerifyReport, format_tasks
+from shardgym.evaluation.verify.records import (
+    CheckStatus,
+    RecordCheck,
+    StoredRecord,
+    VerifyReport,
+    check_without_judge,
+    format_tasks,
+    read_file,
+)
 from shardgym.evaluation.verify.solve_again import TIMEOUT_S, GetCost, solve_again
 from shardgym.incumbent import Budget
 from shardgym.progress import ProgressBar

@@ -17,8 +17,7 @@ from shardgym.evaluation.result import RECORDS, RUN_INFO, Result, RunInfo, read_
 from shardgym.evaluation.solver_process import SolverHost, host_solver
 from shardgym.evaluation.solver_spec import SolverSpec, check_solvers
 from shardgym.evaluation.solving import Attempt
-from shardgym.evaluation.verify.records import StoredRecord
-from shardgym.evaluation.verify.report import RecordCheck
+from shardgym.evaluation.verify.records import RecordCheck, StoredRecord
 
 #: Returns the cost model of a name and settings, or None and why it cannot be made here.
 GetCost = Callable[[str, Mapping[str, Any]], tuple[CostModel | None, str]]

@@ -125,33 +125,15 @@ class DreamShardLearner(CostLearner):
     network: DreamShardNetwork
 
     def __init__(
-        self,
-        network: DreamShardNetwork,
-        tasks: Sequence[ShardingTask],
-        oracle: TrainingOracle,
-        steps: int,
+        self, network: DreamShardNetwork, tasks: Sequence[ShardingTask], oracle: TrainingOracle, steps: int,
         settings: DreamShardSettings,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(
-            network.cost, tasks, oracle, updates=settings.cost_updates, plans=settings.cost_batch,
-            learning_rate=settings.learning_rate,
+            network, network.cost, network.policy, tasks, oracle, steps, round_steps=settings.policy_updates,
+            cost_updates=settings.cost_updates, cost_batch=settings.cost_batch,
+            learning_rates=(settings.learning_rate, settings.policy_learning_rate),
         )  # fmt: skip
-        self.network = network
-        self._steps = steps
         self._settings = settings
-        self._policy_optimizer = torch.optim.Adam(network.policy.parameters(), lr=settings.policy_learning_rate)
-        self.optimizers = (self._cost_optimizer, self._policy_optimizer)
-
-    def step(self, number: int, rng: np.random.Generator) -> dict[str, float]:
-        """Update the policy once; the first step of a round collects costs and fits the cost network before."""
-        remaining = 1 - number / self._steps
-        self._cost_optimizer.param_groups[0]["lr"] = self._settings.learning_rate * remaining
-        self._policy_optimizer.param_groups[0]["lr"] = self._settings.policy_learning_rate * remaining
-        figures: dict[str, float] = {}
-        if number % self._settings.policy_updates == 0:
-            self._collect(rng)
-            figures |= self._fit_costs(rng)
-        return figures | self._improve_policy(rng)
 
     def _collect(self, rng: np.random.Generator) -> None:
         """Price plans of the current policy on random tasks and keep what they cost.
@@ -164,7 +146,7 @@ class DreamShardLearner(CostLearner):
         episodes = play(self.network, batch, self._settings.collected_plans, torch_generator(rng))
         self._price(chosen, episodes.table_devices(), episodes.complete)
 
-    def _improve_policy(self, rng: np.random.Generator) -> dict[str, float]:
+    def _improve(self, rng: np.random.Generator) -> dict[str, float]:
         """Make one update of REINFORCE with an entropy bonus, on episodes in the estimated decision process."""
         batch = self._batch.take(self._draw_tasks(rng, self._settings.update_tasks))
         episodes = play(self.network, batch, self._settings.update_episodes, torch_generator(rng))
@@ -177,7 +159,7 @@ class DreamShardLearner(CostLearner):
         entropy = -(finite.exp() * finite * episodes.allowed).sum(dim=-1)
         mean_entropy = entropy.sum() / placed.sum()
         loss = -(taken.sum(dim=2) * advantage).mean() - self._settings.entropy * entropy.sum(dim=2).mean()
-        descend(self._policy_optimizer, loss)
+        descend(self.optimizers[1], loss)
         return {"policy_loss": float(loss.detach()), "entropy": float(mean_entropy.detach())}
 
     @staticmethod

@@ -1,12 +1,13 @@
-"""CostLearner: what learners with DreamShard's cost network share, priced plans and fitting the network to them."""
+"""CostLearner: what learners with DreamShard's cost network share: rounds, priced plans, and fitting it to them."""
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from baselines.learning.cost_network import DEVICE_COLUMNS, CostNetwork, CostTargets, cost_losses
 from baselines.learning.encoder import sum_per_device
@@ -18,29 +19,62 @@ from shardgym.task import ShardingTask
 
 
 class CostLearner(Learner):
-    """Fits a cost network to plans that the oracle priced. Those of all rounds are kept in `replay`.
+    """Trains DreamShard's cost network and a network that uses it. Priced plans of all rounds are kept in `replay`.
+
+    The first step of a round has plans priced (`_collect`) and fits the cost network to them; every step improves the
+    other network (`_improve`).
 
     Args:
-        cost: the network.
+        network: both networks.
+        cost: the cost network.
+        other: the other one.
         tasks: to train on.
         oracle: prices plans.
-        updates: of one fit.
-        plans: of one update.
-        learning_rate: of Adam.
+        steps: of training in all.
+        round_steps: steps of a round.
+        cost_updates: of one fit of the cost network.
+        cost_batch: plans of one such update.
+        learning_rates: of Adam, for the cost network and for the other one; both fall linearly to 0.
     """
 
     def __init__(
-        self, cost: CostNetwork, tasks: Sequence[ShardingTask], oracle: TrainingOracle, *, updates: int, plans: int,
-        learning_rate: float,
+        self, network: nn.Module, cost: CostNetwork, other: nn.Module, tasks: Sequence[ShardingTask],
+        oracle: TrainingOracle, steps: int, *, round_steps: int, cost_updates: int, cost_batch: int,
+        learning_rates: tuple[float, float],
     ) -> None:  # fmt: skip
+        self.network = network
         self.oracle = oracle
         self.replay: dict[str, Tensor] = {}
         self._tasks = tasks
         self._batch = TaskBatch.of(tasks)
         self._cost = cost
-        self._cost_updates = updates
-        self._cost_plans = plans
-        self._cost_optimizer = torch.optim.Adam(cost.parameters(), lr=learning_rate)
+        self._steps = steps
+        self._round_steps = round_steps
+        self._cost_updates = cost_updates
+        self._cost_batch = cost_batch
+        self._learning_rates = learning_rates
+        self.optimizers = tuple(
+            torch.optim.Adam(part.parameters(), lr=rate)
+            for part, rate in zip((cost, other), learning_rates, strict=True)
+        )
+
+    def step(self, number: int, rng: np.random.Generator) -> dict[str, float]:
+        """Improve the other network once; the first step of a round collects costs and fits the cost network before."""
+        for optimizer, rate in zip(self.optimizers, self._learning_rates, strict=True):
+            optimizer.param_groups[0]["lr"] = rate * (1 - number / self._steps)
+        figures: dict[str, float] = {}
+        if number % self._round_steps == 0:
+            self._collect(rng)
+            figures |= self._fit_costs(rng)
+        return figures | self._improve(rng)
+
+    @abc.abstractmethod
+    def _collect(self, rng: np.random.Generator) -> None:
+        """Have plans of random tasks priced, see `_price`."""
+
+    @abc.abstractmethod
+    def _improve(self, rng: np.random.Generator) -> dict[str, float]:
+        """Update the other network once, by the last of `optimizers`; return figures for the learning curve."""
 
     def _price(self, chosen: Tensor, devices: Tensor, complete: Tensor) -> None:
         """Have plans priced, and keep those that are feasible.
@@ -92,7 +126,7 @@ class CostLearner(Learner):
         """Fit the cost network to random plans of all rounds; return the mean losses."""
         total: dict[str, float] = {}
         for _ in range(self._cost_updates):
-            index = torch.from_numpy(rng.integers(len(self.replay["task"]), size=self._cost_plans))
+            index = torch.from_numpy(rng.integers(len(self.replay["task"]), size=self._cost_batch))
             batch = self._batch.take(self.replay["task"][index])
             ms = self.replay["ms"][index]
             targets = CostTargets(ms[..., DEVICE_COLUMNS], ms.sum(dim=-1).amax(dim=-1), batch.device_mask)
@@ -100,7 +134,7 @@ class CostLearner(Learner):
             devices = self.replay["devices"][index]
             sums = sum_per_device(latents, devices[:, None], batch.device_mask.shape[1])[:, 0]
             losses = cost_losses(self._cost, sums, targets)
-            descend(self._cost_optimizer, torch.stack(list(losses.values())).sum())
+            descend(self.optimizers[0], torch.stack(list(losses.values())).sum())
             for name, loss in losses.items():
                 total[name] = total.get(name, 0.0) + float(loss.detach()) / self._cost_updates
         return {f"loss_{name}": value for name, value in total.items()}

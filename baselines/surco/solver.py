@@ -206,31 +206,19 @@ class SurCoLearner(CostLearner):
         settings: SurCoSettings,
     ) -> None:  # fmt: skip
         super().__init__(
-            network.cost, tasks, oracle, updates=settings.cost_updates, plans=settings.cost_batch,
-            learning_rate=settings.learning_rate,
+            network, network.cost, network.surrogate, tasks, oracle, steps, round_steps=settings.surrogate_updates,
+            cost_updates=settings.cost_updates, cost_batch=settings.cost_batch,
+            learning_rates=(settings.learning_rate, settings.surrogate_learning_rate),
         )  # fmt: skip
-        self.network = network
-        self._steps = steps
         self._settings = settings
-        self._surrogate_optimizer = torch.optim.Adam(
-            network.surrogate.parameters(), lr=settings.surrogate_learning_rate
-        )
-        self.optimizers = (self._cost_optimizer, self._surrogate_optimizer)
 
-    def step(self, number: int, rng: np.random.Generator) -> dict[str, float]:
-        """Update the surrogate network once; the first step of a round collects costs and fits the cost network."""
-        remaining = 1 - number / self._steps
-        self._cost_optimizer.param_groups[0]["lr"] = self._settings.learning_rate * remaining
-        self._surrogate_optimizer.param_groups[0]["lr"] = self._settings.surrogate_learning_rate * remaining
-        figures: dict[str, float] = {}
-        if number % self._settings.surrogate_updates == 0:
-            self._collect(rng)
-            figures |= self._fit_costs(rng)
+    def _improve(self, rng: np.random.Generator) -> dict[str, float]:
+        """Update the surrogate network once, on relaxed assignments of random tasks."""
         batch = self._batch.take(self._draw_tasks(rng, self._settings.update_tasks))
         assignment = assign(self.network.surrogate_costs(batch), batch, self._settings.temperature)
         loss = self.network.log_ms(batch, self.network.latents(batch).detach(), assignment.soft).mean()
-        descend(self._surrogate_optimizer, loss)
-        return figures | {"surrogate_loss": float(loss.detach())}
+        descend(self.optimizers[1], loss)
+        return {"surrogate_loss": float(loss.detach())}
 
     @torch.no_grad()
     def _collect(self, rng: np.random.Generator) -> None:

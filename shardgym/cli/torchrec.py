@@ -20,6 +20,7 @@ from shardgym.cli.common import (
     positive,
     print_json,
     read_task,
+    say,
 )
 from shardgym.cli.plan_files import read_plan
 from shardgym.cli.tasks import OPTIMIZERS, check_fits, machine_options, make_topology, print_task
@@ -173,7 +174,7 @@ def _make_model(name: str, *, materialize: bool) -> nn.Module:
 @click.option(
     "--model", "model_name", metavar="MODEL", help="module:function that makes the model; the plan is held against it."
 )
-@click.option("--device-type", default="cuda", type=OneOf("type", ("cuda", "cpu")), help="cuda or cpu, what runs it.")
+@click.option("--device-type", type=OneOf("type", ("cuda", "cpu")), help="cuda (the default) or cpu, what runs it.")
 @click.option(
     "--ranks-per-host", type=positive, metavar="N", help="Ranks of one machine (default: the task's fast domain)."
 )
@@ -200,7 +201,12 @@ def export_plan(
     task = read_task(task_name)
     plan = read_plan(plan_path, task)
     model = None if model_name is None else _make_model(model_name, materialize=False)
-    exported = to_torchrec(plan, task, model, device_type=device_type, ranks_per_host=ranks_per_host)
+    exported = to_torchrec(plan, task, model, device_type=device_type or "cuda", ranks_per_host=ranks_per_host)
+    if device_type is None and task.topology.device.startswith("cpu"):
+        say(
+            f"shardgym: warning: the task is for '{task.topology.device}', the exported plan for cuda: a job on CPUs "
+            "needs --device-type cpu"
+        )
     save(exported, output)
     types: dict[str, int] = dict.fromkeys(["table_wise", "column_wise", "row_wise", "table_row_wise"], 0)
     for module in exported.plan.values():

@@ -248,7 +248,7 @@ def _shards_of(name: str, sharding: ParameterSharding) -> list[Shard]:
     if sharding.sharding_spec is None or sharding.sharding_type == "data_parallel":
         raise InputError(
             f"table '{name}' is {sharding.sharding_type}, replicated on every rank: a plan places every cell once; "
-            "leave such tables out of the task"
+            "let TorchRec plan with sharding_types of table_wise, column_wise and row_wise in its constraints"
         )
     if sharding.compute_kernel not in _KERNELS:
         raise InputError(

@@ -84,6 +84,18 @@ def test_from_a_model_to_a_sharding_plan_and_back(capsys: pytest.CaptureFixture[
     assert ShardingPlan.load("again.json") == ShardingPlan.load("plan.json")
 
 
+def test_an_export_says_so_when_a_task_for_cpus_gets_a_plan_for_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(IMPORT) == 0
+    Path("plan.json").write_text('{"users.id": 0, "users.country": 1, "towers.items.id": 2}')
+    export = ["plan", "export", "task.json", "plan.json", "-o", "torchrec.json", "--force"]
+    capsys.readouterr()
+    assert main(export) == 0
+    assert "warning: the task is for 'cpu-core', the exported plan for cuda" in capsys.readouterr().err
+    for device_type in ("cpu", "cuda"):
+        assert main([*export, "--device-type", device_type]) == 0
+        assert capsys.readouterr().err == ""
+
+
 def test_a_log_gives_pooling_factors_and_reuse(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*IMPORT, "--log", "log.parquet", "--optimizer", "adam", "--json"]) == 0
     page = json.loads(capsys.readouterr().out)

@@ -16,12 +16,12 @@ from torch import nn
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
-from torchrec.modules.embedding_configs import EmbeddingConfig
+from torchrec.modules.embedding_configs import DataType, EmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec_toys import MARKS, Toy, collection, config, topology
 
-from shardgym import InputError, NoFeasiblePlanError, ShardGymError, ShardingPlan, ShardingTask, Topology
-from shardgym.integrations.torchrec import ShardGymPlanner, from_torchrec, topology_from_torchrec
+from shardgym import InputError, NoFeasiblePlanError, Shard, ShardGymError, ShardingPlan, ShardingTask, Topology
+from shardgym.integrations.torchrec import Reserve, ShardGymPlanner, from_torchrec, topology_from_torchrec
 
 pytestmark = MARKS
 
@@ -40,6 +40,15 @@ class Reversed:
         return ShardingPlan.table_wise(
             task, [(task.num_devices - 1 - i) % task.num_devices for i in range(task.num_tables)]
         )
+
+
+class Halves:
+    """Table "users.id" in two halves of 8 columns, the others whole on the first device."""
+
+    def solve(self, task: ShardingTask, cost: Any, seed: int = 0) -> ShardingPlan:
+        users, *others = task.tables
+        halves = [Shard(users.name, (0, 100), (8 * i, 8 * i + 8), i) for i in range(2)]
+        return ShardingPlan.of(task, [*halves, *(Shard.whole(table, 0) for table in others)])
 
 
 def planner(solver: Any = "size_greedy", devices: int = 2, **options: Any) -> ShardGymPlanner:
@@ -90,10 +99,54 @@ def test_a_known_card_is_planned_by_the_cost_that_models_it(
 ) -> None:
     caplog.set_level("INFO", "shardgym.integrations.torchrec")
     ShardGymPlanner(given, 16, solver="lpt").plan(Toy())
-    assert caplog.messages == [f"LPT places 3 tables on 2 devices by cost '{cost}' of '{device}'"]
+    first, *remarks = caplog.messages
+    assert first == f"LPT places 3 tables on 2 devices by cost '{cost}' of '{device}'"
+    # Nobody said that the GPUs are of this kind.
+    assert [remark.partition(":")[0] for remark in remarks] == ["the plan is for GPUs like 'v100'"] * (device == "v100")
     caplog.clear()
     ShardGymPlanner(given, 16, solver="lpt", cost="torchrec_rating").plan(Toy())
     assert caplog.messages == [f"LPT places 3 tables on 2 devices by cost 'torchrec_rating' of '{device}'"]
+
+
+@pytest.mark.parametrize(
+    ("constraints", "named"),
+    [
+        ({"pooling_factors": [3.0]}, ""),
+        ({"sharding_types": ["column_wise"], "compute_kernels": ["fused", "dense"], "min_partition": 8}, ""),
+        (
+            {"sharding_types": ["row_wise"], "min_partition": 12},
+            "sharding_types of 'users.id', min_partition of 'users.id'",
+        ),
+        ({"compute_kernels": ["fused_uvm"]}, "compute_kernels of 'users.id'"),
+        ({"output_dtype": DataType.FP16}, "output_dtype of 'users.id'"),
+    ],
+)
+def test_constraints_that_the_plan_does_not_follow_are_named(
+    constraints: dict[str, Any], named: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    planner(Halves(), constraints={"users.id": ParameterConstraints(**constraints)}).plan(Toy())
+    assert [remark.partition("read: ")[2] for remark in caplog.messages] == [named] * bool(named)
+
+
+def test_tables_with_the_same_constraint_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    by_rows = ParameterConstraints(sharding_types=["row_wise"])
+    planner(constraints=dict.fromkeys(["users.id", "country", "towers.items.id"], by_rows)).plan(Toy())
+    assert caplog.messages[0].endswith("read: sharding_types of 'users.id' and 2 more")
+
+
+def test_devices_full_of_tables_are_named_unless_there_is_a_reserve(caplog: pytest.LogCaptureFixture) -> None:
+    tables = 4 * (100 * 16 + 20 * 8 + 50 * 24)
+    full, half = (TorchRecTopology(1, "cpu", ddr_cap=memory) for memory in (tables + 1000, 2 * tables))
+    caplog.clear()  # TorchRec's own
+    ShardGymPlanner(full, 16, solver="lpt").plan(Toy())
+    (remark,) = caplog.messages
+    assert remark.startswith(
+        f"tables take {100 * tables / (tables + 1000):.1f} % of the memory of device 0, and nothing"
+    )
+    caplog.clear()
+    ShardGymPlanner(full, 16, solver="lpt", reserve=Reserve(0.0, 0.0, 0.0)).plan(Toy())
+    ShardGymPlanner(half, 16, solver="lpt").plan(Toy())
+    assert caplog.messages == []
 
 
 def test_the_sharders_optimizer_counts() -> None:

@@ -26,6 +26,7 @@ from shardgym.errors import InputError
 from shardgym.files import write_whole
 from shardgym.plan import COLUMN_UNIT
 from shardgym.pools import load_pool
+from shardgym.pools.load import PLACEHOLDER_DIM, SYNTHETIC_BATCH
 from shardgym.task import Optimizer, Precision, ShardingTask, exact_bytes
 from shardgym.topology import GIB, PRESETS, Topology
 
@@ -137,6 +138,10 @@ def num_nodes(topology: Topology) -> int:
 
 @click.command("make", cls=Command)
 @click.option("--tables", required=True, metavar="FILE", help="Tables in .json or .csv, or the name of a pool.")
+@click.option(
+    "--embedding-dim", type=positive, metavar="N",
+    help=f"Columns of every table, in place of the file's; {PLACEHOLDER_DIM} where the file has none.",
+)  # fmt: skip
 @machine_options
 @click.option("--batch-size", required=True, type=positive, metavar="B", help="Samples per step over all devices.")
 @click.option("--precision", default="fp32", type=OneOf("precision", PRECISIONS), help=" or ".join(PRECISIONS))
@@ -147,6 +152,7 @@ def num_nodes(topology: Topology) -> int:
 @json_option
 def make(
     tables: str,
+    embedding_dim: int | None,
     batch_size: int,
     precision: Precision,
     optimizer: Optimizer,
@@ -159,13 +165,22 @@ def make(
     """Make a task from your own tables and machine.
 
     Tables: a .json or .csv file with name, num_embeddings, embedding_dim and, if known, pooling_factor and the
-    distribution of ids. The machine: how many devices on how many nodes, the memory of each device that embeddings may
-    take, and a named topology, which says what kind of device they are and how they are linked; --intra-... and
-    --inter-... say otherwise. Links count where communication is modelled, as by 'roofline'.
+    distribution of ids; a file of dlrm_datasets, which has no widths; or a pool by name. The machine: how many devices
+    on how many nodes, the memory of each device that embeddings may take, and a named topology, which says what kind of
+    device they are and how they are linked; --intra-... and --inter-... say otherwise. Links count where communication
+    is modelled, as by 'roofline'.
     """
     check_free(output, force)
+    pool = load_pool(tables).tables
+    if embedding_dim is not None:
+        pool = tuple(dataclasses.replace(table, embedding_dim=embedding_dim) for table in pool)
+    elif tables in SYNTHETIC_BATCH or tables.endswith((".pt", ".pt.gz")):
+        say(
+            f"shardgym: warning: '{tables}' has no widths: every table gets {PLACEHOLDER_DIM} columns; give "
+            "--embedding-dim N, or tables with widths of their own in .json or .csv"
+        )
     task = ShardingTask(
-        tables=load_pool(tables).tables,
+        tables=pool,
         topology=make_topology(**machine),
         batch_size=batch_size,
         precision=precision,

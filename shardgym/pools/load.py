@@ -50,7 +50,7 @@ SYNTHETIC = "synthetic-2021"
 #: Batch sizes of the synthetic pools, which their reuse histograms are of.
 SYNTHETIC_BATCH = {SYNTHETIC: DEFAULT_BATCH_SIZE, "synthetic-2022": 131_072}
 
-#: Width of every synthetic table until a suite draws one.
+#: Width of every table of a pool that has none, until somebody gives one.
 PLACEHOLDER_DIM = 16
 
 #: Columns of the files of synthetic tables, one table per line.
@@ -76,7 +76,7 @@ def load_pool(name_or_path: str | Path) -> TablePool:
     """
     text = check_name("pool", name_or_path)
     if text.endswith((".pt", ".pt.gz")):
-        return load_dlrm_dataset(text)
+        return load_dlrm_dataset(text, PLACEHOLDER_DIM)
     if text.endswith((".json", ".csv")):
         return load_user_tables(text)
     if text in SYNTHETIC_BATCH:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from shardgym import ShardingPlan, ShardingTask, Topology, make_cost
+from shardgym import ShardingPlan, ShardingTask, Topology, load_pool, make_cost
 from shardgym.cli import main
 
 MAKE = ["task", "make", "--tables", "tables.csv", "--batch-size", "64", "-o", "own.json", "--devices"]
@@ -93,3 +94,32 @@ def test_machines_that_cannot_be_make_no_task(here, capsys, options, message):
     assert message in captured.err
     assert captured.err.count("\n") == 1
     assert not (here / "own.json").exists()
+
+
+def test_widths_that_a_file_does_not_have_are_warned_of_and_can_be_given(here, capsys):
+    """A file of dlrm_datasets has ids and no widths."""
+    lengths = torch.tensor([[1, 2, 0], [3, 1, 1]])
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.flatten().cumsum(0)])
+    torch.save((torch.arange(8), offsets, lengths), here / "recorded.pt")
+    make = [
+        "task",
+        "make",
+        "--tables",
+        "recorded.pt",
+        "--batch-size",
+        "3",
+        "-o",
+        "own.json",
+        "--devices",
+        "2",
+        "--force",
+    ]
+    assert main(make) == 0
+    assert "warning: 'recorded.pt' has no widths: every table gets 16 columns" in capsys.readouterr().err
+    assert main([*make, "--embedding-dim", "64"]) == 0
+    assert capsys.readouterr().err == ""
+    tables = ShardingTask.load("own.json").tables
+    assert [table.embedding_dim for table in tables] == [64, 64]
+    assert [table.ids for table in tables] == [table.ids for table in load_pool("recorded.pt").tables]
+    assert main([*MAKE, "2", "--embedding-dim", "8", "--force"]) == 0
+    assert [table.embedding_dim for table in ShardingTask.load("own.json").tables] == [8, 8]

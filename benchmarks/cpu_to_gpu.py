@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,16 +56,10 @@ def drawn_sets(tables: Sequence[EmbeddingTable], count: int) -> list[list[Embedd
     rng = np.random.default_rng([0, count])
     sets = []
     for _ in range(SETS):
-        chosen = rng.choice(len(tables), count, replace=False)
-        widths = rng.choice(WIDTHS, count)
-        sets.append([_with_width(tables[i], int(w)) for i, w in zip(chosen.tolist(), widths, strict=True)])
+        chosen = rng.choice(len(tables), count, replace=False).tolist()
+        widths = rng.choice(WIDTHS, count).tolist()
+        sets.append([replace(tables[i], embedding_dim=w) for i, w in zip(chosen, widths, strict=True)])
     return sets
-
-
-def _with_width(table: EmbeddingTable, width: int) -> EmbeddingTable:
-    return EmbeddingTable(
-        table.name, table.num_embeddings, width, table.pooling_factor, table.ids, table.reuse_histogram
-    )
 
 
 def cases() -> list[tuple[str, CostModel, Sequence[EmbeddingTable], int]]:
@@ -102,7 +97,7 @@ def cuts() -> dict[str, list[float]]:
         chosen = [table for table in tables if table.pooling_factor > 1][: 4 * SETS]
         found[name] = []
         for width in WIDTHS[1:]:
-            wide = [_with_width(table, width) for table in chosen]
+            wide = [replace(table, embedding_dim=width) for table in chosen]
             ratios = [device_ms(cost, [t], batch, width // 2).sum() / device_ms(cost, [t], batch).sum() for t in wide]
             found[name].append(float(np.median(ratios)))
     return found

@@ -249,8 +249,7 @@ class PoolSampler:
         return block_bytes(shard.num_rows, shard.width, self._setup.precision, self._setup.optimizer)
 
     def _shard_set_of(self, shards: Sequence[ShardSpec]) -> ShardSet:
-        ordered = tuple(sorted(shards, key=lambda s: (s.table.name, s.rows, s.width)))
-        return ShardSet(ordered, self._halves[0].batch_size, self._setup.precision, self._setup.optimizer)
+        return ShardSet.in_order(shards, self._halves[0].batch_size, self._setup.precision, self._setup.optimizer)
 
 
 def whole_table(table: EmbeddingTable, width: int) -> ShardSpec:

@@ -133,7 +133,7 @@ class SpaceSampler:
             devices = _balanced(rng, shards, rng.choice(_PLAN_SIZES))
             shards = rng.choice([device for device in devices if device])
         kept = self._within_limits(rng, shards[: space.shards[1]], batch_size, precision, optimizer)
-        return _shard_set(kept, batch_size, precision, optimizer) if len(kept) >= space.shards[0] else None
+        return ShardSet.in_order(kept, batch_size, precision, optimizer) if len(kept) >= space.shards[0] else None
 
     def _batch(self, rng: StableRandom) -> int:
         low, high = (end.bit_length() - 1 for end in self._space.batch)
@@ -195,7 +195,7 @@ class SpaceSampler:
                 source = rng.choice([device for device in devices if device])
                 rng.choice(devices).append(source.pop(rng.integer(0, len(source) - 1)))
             if all(devices):
-                return [_shard_set(device, batch_size, precision, optimizer) for device in devices]
+                return [ShardSet.in_order(device, batch_size, precision, optimizer) for device in devices]
 
     def _plan_task(self, number: int) -> tuple[int, Precision, Optimizer, list[ShardSpec]]:
         """Return the shards of a task, at least four per device."""
@@ -236,12 +236,6 @@ def _widths_up_to(most: int) -> list[int]:
 @functools.cache
 def _laws(third: int) -> tuple[EmbeddingTable, ...]:
     return load_pool(_LAW_POOL)[third::3]
-
-
-def _shard_set(shards: Sequence[ShardSpec], batch_size: int, precision: Precision, optimizer: Optimizer) -> ShardSet:
-    return ShardSet(
-        tuple(sorted(shards, key=lambda s: (s.table.name, s.rows, s.width))), batch_size, precision, optimizer
-    )
 
 
 def _split_tables(rng: StableRandom, shards: Sequence[ShardSpec], count: int) -> list[ShardSpec]:

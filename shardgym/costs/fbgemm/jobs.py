@@ -64,8 +64,15 @@ class ShardSet(NamedTuple):
     def of(cls, task: ShardingTask, shards: Iterable[Shard]) -> ShardSet:
         """Return the set of a device that holds `shards`."""
         specs = (ShardSpec(task.table(s.table), s.rows, s.num_columns) for s in shards)
-        ordered = tuple(sorted(specs, key=lambda s: (s.table.name, s.rows, s.width)))
-        return cls(ordered, task.batch_size, task.precision, task.optimizer)
+        return cls.in_order(specs, task.batch_size, task.precision, task.optimizer)
+
+    @classmethod
+    def in_order(
+        cls, shards: Iterable[ShardSpec], batch_size: int, precision: Precision, optimizer: Optimizer
+    ) -> ShardSet:
+        """Return the set of shards that come in any order."""
+        ordered = tuple(sorted(shards, key=lambda s: (s.table.name, s.rows, s.width)))
+        return cls(ordered, batch_size, precision, optimizer)
 
     @property
     def width(self) -> int:

@@ -124,9 +124,9 @@ class Board:
 def load_boards(paths: Sequence[str | Path], suite: str | None = None) -> list[Board]:
     """Read records and sort them into boards.
 
-    Files of the same key share a board. A solver, task and seed that two of them hold with the same plan and cost
-    counts once, with the solving time of the first file. Where plans or costs differ, or tasks of the same index do,
-    none is preferred: every file of that key has a board of its own.
+    Files of the same key share a board. A solver, task and seed that two runs of as many tasks hold with the same plan
+    and cost counts once, with the solving time of the first file. Where plans or costs differ, or tasks of the same
+    index do, none is preferred: every file of that key has a board of its own.
 
     Args:
         paths: records files, or folders that are searched for `records.jsonl`.
@@ -202,13 +202,18 @@ def _clash(files: Sequence[ResultFile]) -> str | None:
                 if first is file:
                     raise InputError(f"{file.file}: task {index} of '{result.suite}' differs from that of the rest")
                 clashes.append(f"task {index} of {first.place} is another than that of {file.place}")
-            elif holder is not file and not _same_outcome(held, result):
+            elif holder is not file and not (_same_extent(holder, file) and _same_outcome(held, result)):
+                how = "and not the same" if _same_extent(holder, file) else "in runs of different numbers of tasks"
                 clashes.append(
                     f"{holder.place} and {file.place} both hold solver '{result.solver}', task {index}, "
-                    f"seed {result.seed}, and not the same; to share one, run one of them under a label "
-                    "(--solver LABEL=NAME)"
+                    f"seed {result.seed}, {how}; to share one, run one of them under a label (--solver LABEL=NAME)"
                 )
     return clashes[0] if clashes else None
+
+
+def _same_extent(one: ResultFile, other: ResultFile) -> bool:
+    """Say whether two runs were asked for the same tasks: in one table, all solvers of the shorter would lack some."""
+    return one.info is None or other.info is None or one.info.num_tasks == other.info.num_tasks
 
 
 def _same_outcome(one: Result, other: Result) -> bool:

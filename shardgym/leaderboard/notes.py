@@ -21,11 +21,16 @@ from shardgym.leaderboard.ranking import Ranking
 from shardgym.leaderboard.reference import BASE, WORST_FACTOR
 from shardgym.leaderboard.statistics import MIN_TASKS
 from shardgym.records import canonical_json
+from shardgym.registry import registered
+from shardgym.solver import GROUP
 
 #: Explains every column and rule.
 PAGE = "docs/leaderboards.md"
 
 SIMULATOR = "simulator"
+
+#: Starts of notes that stand below every table.
+_CAREFUL = ("WARNING", "Not as it comes")
 
 
 def footer(ranking: Ranking, link: str = PAGE, escape: Callable[[str], str] = str) -> list[str]:
@@ -77,7 +82,7 @@ def cautions(board: Board) -> list[str]:
     if board.clash is not None:
         found.append(f"The records of {board.place} alone, in no table with others of the same kind: {board.clash}.")
     others = [*_seed_notes(board), *_solver_notes(board), *_measurement_notes(board)]
-    return found + [note for note in others if note.startswith("WARNING")]
+    return found + [note for note in others if note.startswith(_CAREFUL)]
 
 
 def notes(ranking: Ranking) -> list[str]:
@@ -184,7 +189,9 @@ def _solver_notes(board: Board) -> list[str]:
         elif distinct and distinct[0].made_from is not None:
             notes.append(f"{solver} is {recipes}.")
         elif distinct and distinct[0].solver_settings:
-            notes.append(f"Settings of {solver}: {recipes}.")
+            # The name alone would be read as the solver that everybody has.
+            what = f"Not as it comes: {solver} with" if solver in registered(GROUP) else f"Settings of {solver}:"
+            notes.append(f"{what} {recipes}.")
         weights = {r.weights_digest: r for r in own if r.weights_digest}
         if weights:
             named = ", ".join(_format_weights(result) for result in weights.values())

@@ -9,6 +9,7 @@ from test_ranking import TASKS, board_of, record
 
 from shardgym import PlanCost, ShardingPlan
 from shardgym.errors import InputError, UnknownNameError
+from shardgym.evaluation.result import RunInfo
 from shardgym.leaderboard import load_boards, rank, render
 from shardgym.leaderboard.notes import cautions, notes
 from shardgym.leaderboard.tables import to_dict
@@ -56,6 +57,17 @@ def test_what_two_folders_hold_with_the_same_outcome_counts_once(here):
     repeat = "one: 2 records of b are those of a again, with the same plans and costs; solving times are of the latter."
     assert repeat in notes(ranking)
     assert repeat not in cautions(board)
+
+
+def test_runs_of_different_numbers_of_tasks_are_kept_apart_by_what_both_hold(here):
+    """Else a longer run of one heuristic would take the rank of every solver that ran on fewer tasks."""
+    for folder, num_tasks in (("a", 1), ("b", 2)):
+        board_of(here / folder, {"one": [1.0] * num_tasks})
+        info = RunInfo("toys", "lab-cost", "1", {}, "lab", "roofline", {}, None, num_tasks, ("one",), (0,))
+        (here / folder / "run.json").write_text(info.to_json())
+    boards = load_boards(["."])
+    assert [board.tasks for board in boards] == [(0,), (0, 1)]
+    assert "task 0, seed 0, in runs of different numbers of tasks; to share one" in boards[0].clash
 
 
 @pytest.mark.parametrize(

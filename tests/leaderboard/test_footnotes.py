@@ -181,6 +181,17 @@ def test_settings_are_named_and_defaults_are_not(tmp_path):
     assert not any("Settings of mine" in note for note in notes_on(rank(board_of(tmp_path, {"mine": [1.0, 3.0]}))))
 
 
+def test_a_solver_that_comes_with_shardgym_and_ran_with_settings_stands_below_the_table(tmp_path):
+    """Else a rival could be weakened under its own name."""
+    note = "Not as it comes: neuroshard with beam_width=1."
+    board = board_of(tmp_path, {"neuroshard": [1.0, 3.0]}, solver_settings={"beam_width": 1})
+    assert note in cautions(board)
+    assert note in footer(rank(board))[2]
+    assert "Not as it comes" not in footer(rank(board_of(tmp_path, {"neuroshard": [1.0, 3.0]})))[2]
+    labelled = board_of(tmp_path, {"narrow": [1.0]}, solver_settings={"beam_width": 1}, made_from="neuroshard")
+    assert cautions(labelled) == []
+
+
 def test_records_of_one_solver_with_different_settings_are_a_warning(tmp_path):
     rows = [record("mine", 0, 1.0), record("mine", 1, 1.0, solver_settings={"beam_width": 1})]
     (tmp_path / "records.jsonl").write_text("".join(row.to_json() + "\n" for row in rows))

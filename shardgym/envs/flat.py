@@ -9,14 +9,14 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv, VectorWrapper
+from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from shardgym.arguments import describe
-from shardgym.arrays import Bools, Ints
+from shardgym.arrays import Ints
 from shardgym.envs.env import PlacementEnv
 from shardgym.envs.features import Float32s, Observation
-from shardgym.envs.vector_env import PlacementVectorEnv
+from shardgym.envs.vector_env import NativeWrapper
 from shardgym.errors import InputError
 from shardgym.records import short_repr
 
@@ -69,7 +69,7 @@ class FlatObservation(gymnasium.ObservationWrapper[Flat, np.int64, Observation],
         return flatten(observation, self.names, self._outer_names)
 
 
-class VectorFlatObservation(VectorWrapper):
+class VectorFlatObservation(NativeWrapper):
     """`FlatObservation` for the native vector environments; `final_obs` in infos are flattened, too.
 
     Args:
@@ -95,18 +95,13 @@ class VectorFlatObservation(VectorWrapper):
         observation_name: str | None = None,
         mask_name: str | None = None,
     ) -> None:
-        inner = env.unwrapped if isinstance(env, VectorEnv) else env
-        if not isinstance(inner, PlacementVectorEnv):
-            raise InputError(f"VectorFlatObservation is for native vector environments, got {describe(inner)}")
         super().__init__(env)
         self._outer_names = _outer_names(observation_name, mask_name)
-        single_space = inner.single_observation_space
+        single_space = self._placing.single_observation_space
         assert isinstance(single_space, spaces.Dict)
         self.names = [name for name in single_space if name != "action_mask"]
         self.single_observation_space = flat_space(single_space, self._outer_names)
-        self.observation_space = batch_space(self.single_observation_space, inner.num_envs)
-        self.autoreset_mode = inner.autoreset_mode
-        self._placing: PlacementVectorEnv = inner
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Flat, dict[str, Any]]:
         """Start episodes; see `PlacementVectorEnv`."""
@@ -121,10 +116,6 @@ class VectorFlatObservation(VectorWrapper):
                 infos["final_obs"][row] = flatten(infos["final_obs"][row], self.names, self._outer_names)
         rewards, terminated, truncated = rest
         return flatten(observations, self.names, self._outer_names), rewards, terminated, truncated, infos
-
-    def action_masks(self) -> Bools:
-        """Return which actions are valid now, shape (N, actions); none where the episode has ended."""
-        return self._placing.action_masks()
 
 
 def flatten(observations: Mapping[str, Any], names: list[str], outer_names: tuple[str, str] | None) -> Flat:

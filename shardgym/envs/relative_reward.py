@@ -6,13 +6,13 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector import AutoresetMode, VectorEnv
 
 from shardgym.arguments import describe
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.envs.env import PlacementEnv, Step
 from shardgym.envs.features import Observation
-from shardgym.envs.vector_env import PlacementVectorEnv
+from shardgym.envs.vector_env import NativeWrapper
 from shardgym.envs.vector_env import Step as VectorStep
 from shardgym.errors import InputError
 
@@ -61,7 +61,7 @@ class RelativeReward(
         return observation, float(reward) / self._even_share_ms, terminated, truncated, info
 
 
-class VectorRelativeReward(VectorWrapper):
+class VectorRelativeReward(NativeWrapper):
     """`RelativeReward` for the native vector environments.
 
     Infos have `even_share_ms` of the environments that have just been reset.
@@ -80,14 +80,9 @@ class VectorRelativeReward(VectorWrapper):
     """
 
     def __init__(self, env: VectorEnv[Observation, Ints, Any]) -> None:
-        inner = env.unwrapped if isinstance(env, VectorEnv) else env
-        if not isinstance(inner, PlacementVectorEnv):
-            raise InputError(f"VectorRelativeReward is for native vector environments, got {describe(inner)}")
         super().__init__(env)
-        self._placing: PlacementVectorEnv = inner
-        self.autoreset_mode = inner.autoreset_mode
-        self._even_share_ms: Floats = np.ones(inner.num_envs)
-        self._ended: Bools = np.zeros(inner.num_envs, dtype=np.bool_)
+        self._even_share_ms: Floats = np.ones(self.num_envs)
+        self._ended: Bools = np.zeros(self.num_envs, dtype=np.bool_)
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
@@ -111,10 +106,6 @@ class VectorRelativeReward(VectorWrapper):
             infos = self._start(infos, again)
         self._ended = terminated
         return observations, relative, terminated, truncated, infos
-
-    def action_masks(self) -> Bools:
-        """Return which actions are valid now, shape (N, actions); none where the episode has ended."""
-        return self._placing.action_masks()
 
     def _start(self, infos: dict[str, Any], mask: Bools) -> dict[str, Any]:
         """Compute the even shares of episodes that have just begun and add them to the infos."""

@@ -56,16 +56,14 @@ class DeviceFigures(NamedTuple):
     """Times and loads of the devices of one episode.
 
     Attributes:
-        compute_ms: forward and backward, shape (D,); None where the cost model gives no times.
-        comm_ms: likewise.
+        times_ms: compute and communication, forward and backward, shape (D, 2); None where the cost model has no times.
         loads: bytes, columns, columns times pooling factor and number of shards, shape (D, 4).
         capacity: bytes of memory, shape (D,).
         slowest: the device that sets the cost, in a tie the one that computes longest; None if nothing is placed
             or there are no times.
     """
 
-    compute_ms: Floats | None
-    comm_ms: Floats | None
+    times_ms: Floats | None
     loads: Floats
     capacity: Floats
     slowest: int | None
@@ -73,9 +71,7 @@ class DeviceFigures(NamedTuple):
     @property
     def slowest_ms(self) -> float:
         """The slowest device's time; 0 where there are no times."""
-        if self.compute_ms is None or self.comm_ms is None:
-            return 0.0
-        return float((self.compute_ms + self.comm_ms).max())
+        return 0.0 if self.times_ms is None else float(self.times_ms.sum(axis=1).max())
 
 
 def render(game: Game, row: int, mode: str) -> Any:
@@ -99,12 +95,13 @@ def device_figures(game: Game, row: int) -> DeviceFigures:
     except MeasurementError:
         phases = None
     if phases is None or not np.isfinite(phases).all():
-        return DeviceFigures(None, None, loads, capacity, None)
+        return DeviceFigures(None, loads, capacity, None)
     total = phases.sum(axis=1)
     compute = phases[:, COMPUTE_COLUMNS].sum(axis=1)
     # Waiting counts as communication, so devices often tie but for rounding.
     slowest = int(np.where(np.isclose(total, total.max(), rtol=1e-9), compute, -1.0).argmax())
-    return DeviceFigures(compute, total - compute, loads, capacity, slowest if p.placed[row] else None)
+    times = np.stack([compute, total - compute], axis=1)
+    return DeviceFigures(times, loads, capacity, slowest if p.placed[row] else None)
 
 
 def _text(game: Game, row: int, devices: DeviceFigures) -> str:
@@ -112,9 +109,7 @@ def _text(game: Game, row: int, devices: DeviceFigures) -> str:
     p = game.placements
     rows = []
     for device, (used, columns, lookups, count) in enumerate(devices.loads.tolist()):
-        times = ["-", "-"]
-        if devices.compute_ms is not None and devices.comm_ms is not None:
-            times = [f"{devices.compute_ms[device]:.3f}", f"{devices.comm_ms[device]:.3f}"]
+        times = ["-", "-"] if devices.times_ms is None else [f"{ms:.3f}" for ms in devices.times_ms[device]]
         capacity = float(devices.capacity[device])
         name = f"{device} *" if device == devices.slowest else str(device)
         memory = [bar(used / capacity, _BAR, ascii_only=True), f"{used / 2**20:.1f} / {capacity / 2**20:.1f}"]
@@ -150,10 +145,9 @@ def _draw_device(cell: Picture, devices: DeviceFigures, device: int) -> None:
     time = cell[:_BAR_HEIGHT, gap : gap + thickness]
     memory = cell[:_BAR_HEIGHT, width - gap - thickness : width - gap]
     time[:] = TRACK
-    if devices.compute_ms is not None and devices.comm_ms is not None:
-        full = _round_up(devices.slowest_ms)
-        compute = devices.compute_ms[device] / full
-        _fill(time, compute + devices.comm_ms[device] / full, COMM)
+    if devices.times_ms is not None:
+        compute, comm = devices.times_ms[device] / _round_up(devices.slowest_ms)
+        _fill(time, compute + comm, COMM)
         _fill(time, compute, COMPUTE)
     largest = float(devices.capacity.max())
     _fill(memory, devices.capacity[device] / largest, TRACK)

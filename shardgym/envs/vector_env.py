@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 from gymnasium.utils import seeding
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
-from shardgym.arguments import check_dict, check_int
+from shardgym.arguments import check_dict, check_int, describe
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.envs.env import ColumnWiseEnv, PlacementEnv, TableWiseEnv, action_number
 from shardgym.envs.features import Observation
@@ -281,6 +281,29 @@ class ColumnWiseVectorEnv(PlacementVectorEnv):
     """
 
     single_env = ColumnWiseEnv
+
+
+class NativeWrapper(VectorWrapper):
+    """What wrappers of the native vector environments have in common.
+
+    Args:
+        env: a native vector environment, wrapped or not.
+
+    Raises:
+        InputError: another environment.
+    """
+
+    def __init__(self, env: VectorEnv[Observation, Ints, Any]) -> None:
+        inner = env.unwrapped if isinstance(env, VectorEnv) else env
+        if not isinstance(inner, PlacementVectorEnv):
+            raise InputError(f"{type(self).__name__} is for native vector environments, got {describe(inner)}")
+        super().__init__(env)
+        self._placing: PlacementVectorEnv = inner
+        self.autoreset_mode = inner.autoreset_mode
+
+    def action_masks(self) -> Bools:
+        """Return which actions are valid now, shape (N, actions); none where the episode has ended."""
+        return self._placing.action_masks()
 
 
 def _autoreset_mode(given: str | AutoresetMode) -> AutoresetMode:

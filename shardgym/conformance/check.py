@@ -172,7 +172,8 @@ def returns_plan(calls: Sequence[SolverCall]) -> Iterator[str | None]:
     """A `ShardingPlan` comes back for every feasible task; an exact one may refuse the long one by `InputError`."""
     for call in _on_feasible_task(calls, _SAME_SEED):
         is_refused = call.kind in _ON_LONG_TASK and isinstance(call.error, InputError)
-        yield None if isinstance(call.returned, ShardingPlan) or is_refused else _describe_outcome(call)
+        there_is_one = "; whole tables in any order fit here" if isinstance(call.error, NO_PLAN) else ""
+        yield None if isinstance(call.returned, ShardingPlan) or is_refused else _describe_outcome(call) + there_is_one
 
 
 def plan_is_valid(calls: Sequence[SolverCall]) -> Iterator[str | None]:

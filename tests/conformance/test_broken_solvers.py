@@ -49,6 +49,13 @@ class CrashesOnOneTable(Sound):
         return super().solve(task, cost, seed)
 
 
+class GivesUpWhereItIsTight(Sound):
+    def solve(self, task, cost, seed=0):
+        if task.total_bytes == sum(task.topology.memory_bytes):
+            raise NoFeasiblePlanError("a piece is too large")
+        return super().solve(task, cost, seed)
+
+
 class LosesATable(Sound):
     def solve(self, task, cost, seed=0):
         return ShardingPlan.of(task, list(self.shards(task))[1:])
@@ -222,6 +229,7 @@ def _keep_random_state():
         (ReturnsList, "returns_plan", "returned list"),
         (Crashes, "returns_plan", "raised ZeroDivisionError: after a good start"),
         (CrashesOnOneTable, "returns_plan", "'one table': raised IndexError"),
+        (GivesUpWhereItIsTight, "returns_plan", "a piece is too large; whole tables in any order fit here"),
         (LosesATable, "plan_is_valid", "are missing"),
         (PlansForAnotherTask, "plan_is_valid", "the plan is for task"),
         (CutsThinColumns, "plan_is_valid", "shard of 2 columns"),

@@ -1,4 +1,4 @@
-"""`ppo` and `maskable_ppo`: policies over devices, trained by stable-baselines3 in the native vector environments."""
+"""`ppo`, `maskable_ppo`, `maskable_ppo_columns`: policies over devices that play the native vector environments."""
 
 from __future__ import annotations
 
@@ -64,6 +64,13 @@ class PpoSettings(Record):
     gae_lambda: Annotated[float, Field(ge=0, le=1)] = 0.95
     entropy: Weight = 0.0
     relative_penalty: Annotated[float, Field(lt=0)] = -5.0
+
+
+@dataclass(frozen=True, config=CONFIG)
+class PpoColumnsSettings(PpoSettings):
+    """The same for the environment in which the policy may halve shards."""
+
+    env: Literal["ColumnWise"] = "ColumnWise"
 
 
 class MaskablePpo(LearnedSolver[SetNetwork]):
@@ -137,6 +144,13 @@ class Ppo(MaskablePpo):
 
     name: ClassVar[str] = "ppo"
     masks: ClassVar[bool] = False
+
+
+class MaskablePpoColumns(MaskablePpo):
+    """`MaskablePpo` with `env="ColumnWise"`, so that weights which halve shards ship beside those which do not."""
+
+    name: ClassVar[str] = "maskable_ppo_columns"
+    settings_type: ClassVar[type[Record]] = PpoColumnsSettings
 
 
 class PpoLearner(Learner):

@@ -13,7 +13,7 @@ from torch import nn
 
 import shardgym
 from baselines.ppo.set_network import SetNetwork
-from baselines.ppo.solver import ENV_ARGUMENTS, MaskablePpo, Ppo, PpoLearner
+from baselines.ppo.solver import ENV_ARGUMENTS, MaskablePpo, MaskablePpoColumns, Ppo, PpoLearner
 from shardgym import EmbeddingTable, ShardingTask, Topology, make_cost
 from shardgym.conformance import check_solver
 from shardgym.costs.roofline import RooflineCost
@@ -191,6 +191,23 @@ def played_in_environment(network, task, cost, env):
 def contents(plan, task):
     """Return tables and widths on every device, in no order."""
     return sorted(sorted((s.table, s.num_columns) for s in plan.on(d)) for d in range(task.num_devices))
+
+
+def test_the_weights_with_halvings_solve_what_whole_tables_cannot():
+    """Of the first task of every group of tight8-v2, where tables do not fit whole."""
+    suite = shardgym.load_suite("tight8-v2")
+    cost = make_cost("simulator")
+    for index in range(0, len(suite), 10):
+        with pytest.raises(NoFeasiblePlanError):
+            MaskablePpo().solve(suite[index], cost)
+        plan = MaskablePpoColumns().solve(suite[index], cost)
+        plan.validate(suite[index])
+        assert len(plan.shards) > suite[index].num_tables
+
+
+def test_the_solver_with_halvings_has_no_other_environment():
+    with pytest.raises(InputError, match="env"):
+        MaskablePpoColumns(env="TableWise")
 
 
 def test_settings_that_contradict_each_other_are_refused(two_devices):

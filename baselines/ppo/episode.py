@@ -1,7 +1,8 @@
 """An episode in which the valid action with the highest score always wins, without the environment around it.
 
 The plan is that of an episode in the environment which the policy was trained in. There, a step is many small calls
-that serve any number of episodes; here it is a few of them, for one.
+that serve any number of episodes; here it is a few of them, for one. Where that episode would end without a plan, as a
+shard fits nowhere and no halvings are left, this one halves on.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def place_by_score(
         task: the task.
         costs: price devices.
         order: in which tables come up, one of `ORDERS`.
-        max_splits: halvings at most; None where tables are placed whole.
+        max_splits: halvings at most of shards that fit somewhere; None where tables are placed whole.
 
     Raises:
         NoFeasiblePlanError: a shard fits nowhere any more.
@@ -62,8 +63,10 @@ def place_by_score(
     while queue.waiting:
         shard, start = queue.waiting[-1]
         fits = devices.room >= sizes[shard]
-        can_halve = halvable[shard] and queue.splits < (max_splits or 0)
-        if not (can_halve or np.count_nonzero(fits)):
+        fits_somewhere = bool(np.count_nonzero(fits))
+        # Where tables are placed whole, no shard of the catalog is halvable.
+        can_halve = halvable[shard] and (not fits_somewhere or queue.splits < (max_splits or 0))
+        if not (can_halve or fits_somewhere):
             part = "table" if catalog.shard["width_share"][shard] == 1 else "a part of table"
             raise NoFeasiblePlanError(
                 f"{part} '{catalog.shard['name'][shard]}' of {int(sizes[shard])} bytes fits on no device: the "
@@ -116,7 +119,7 @@ class _Queue:
         seen[:, 0] = np.arange(self.count - len(shards), self.count) / self.count
         seen[:, 1:-2] = remaining_features(self._left, np.append(self._scale[:3], self.count))
         if self._max_splits is not None:
-            seen[:, -2] = Layout(0, self._max_splits).splits_left[self.splits]
+            seen[:, -2] = Layout(0, self._max_splits).splits_left[min(self.splits, self._max_splits)]
             seen[:, -1] = self._shard["width_share"][shards]
         return shards, seen
 

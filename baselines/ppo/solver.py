@@ -109,14 +109,22 @@ class MaskablePpo(LearnedSolver[SetNetwork]):
     def place(self, network: SetNetwork, task: ShardingTask, cost: CostModel, seed: int) -> ShardingPlan:
         """Return the plan of an episode in which the valid action with the highest score always wins.
 
+        A policy that halves shards plays again with the largest tables first, where it gets stuck: small ones then fill
+        what is left.
+
         Raises:
             NoFeasiblePlanError: a shard fits nowhere any more.
             InputError: the cost is not additive.
         """
         del seed
-        max_splits = MAX_SPLITS if network.halves else None
+        costs = self._additive(cost)
         try:
-            return place_by_score(network, task, self._additive(cost), ORDER, max_splits)
+            if not network.halves:
+                return place_by_score(network, task, costs, ORDER)
+            try:
+                return place_by_score(network, task, costs, ORDER, MAX_SPLITS)
+            except NoFeasiblePlanError:
+                return place_by_score(network, task, costs, "size", MAX_SPLITS)
         except NoFeasiblePlanError as error:
             raise NoFeasiblePlanError(f"{self.name}: {error}") from None
 

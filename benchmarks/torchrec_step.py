@@ -30,6 +30,7 @@ import logging
 import multiprocessing
 import os
 import random
+import resource
 import statistics
 import tempfile
 import time
@@ -115,7 +116,7 @@ def make_batches(
 def train(
     rank: int, task: ShardingTask, plans: list[ShardingPlan], rounds: int, steps: int, seed: int, store: Path
 ) -> None:
-    """Train every plan in every round; the first rank writes what `_round` returns per plan, shape (2, plans)."""
+    """Train every plan in every round; the first rank writes what `_round` returns per plan, shape (3, plans)."""
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
@@ -140,7 +141,7 @@ def train(
 
 
 def _round(task: ShardingTask, plan: ShardingPlan, batches: list[Any], steps: int) -> torch.Tensor:
-    """Build the model and return its steps in ms, by the clock and by processor time, shape (2, steps)."""
+    """Build the model and return its steps, shape (3, steps): ms by the clock and by processor time, page faults."""
     torch.manual_seed(0)
     model = Dlrm(task)
     sharding_plan = TorchRecPlan({"tables": to_torchrec(plan, task, device_type="cpu").plan[""]})
@@ -149,22 +150,24 @@ def _round(task: ShardingTask, plan: ShardingPlan, batches: list[Any], steps: in
     dense = [p for name, p in sharded.named_parameters() if "embedding_bags" not in name]
     optimizer = torch.optim.SGD(dense, lr=0.01)
     loss = nn.BCEWithLogitsLoss()
-    times = torch.zeros(2, steps, dtype=torch.float64)
+    times = torch.zeros(3, steps, dtype=torch.float64)
     for step in range(-WARMUPS, steps):
         features, ids, labels = batches[step % BATCHES]
         dist.barrier()
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         wall, cpu = time.perf_counter(), time.process_time()
         optimizer.zero_grad()
         loss(sharded(features, ids), labels).backward()
         optimizer.step()
         if step >= 0:
             wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-            times[:, step] = torch.tensor([1000 * wall, 1000 * cpu])
+            faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
+            times[:, step] = torch.tensor([1000 * wall, 1000 * cpu, faults])
     return times
 
 
 def real_ms(folder: Path, rounds: int, steps: int, launch: int) -> list[list[float]]:
-    """Train all plans in new processes; returns wall ms and cpu ms of a step, each per plan."""
+    """Train all plans in new processes; returns wall ms, cpu ms and page faults of a step, each per plan."""
     _, paths = validity.read_plans(folder)
     task = ShardingTask.load(folder / "task.json")
     plans = [ShardingPlan.load(path) for path in paths]
@@ -219,7 +222,7 @@ def finished(folder: Path) -> Study | None:
     if not {unit for unit, _ in units(folder, 0, 0)} <= done.keys():
         return None
     plans = [ShardingPlan.load(path) for path in validity.read_plans(folder)[1]]
-    launches = np.array([done[f"real/{n}"][: len(CLOCKS)] for n in range(LAUNCHES)])  # once there were page faults, too
+    launches = np.array([done[f"real/{n}"][: len(CLOCKS)] for n in range(LAUNCHES)])
     real = launches.reshape(validity.PASSES, -1, len(CLOCKS), len(plans)).mean(axis=1)
     return Study(ShardingTask.load(folder / "task.json"), plans, real, validity.stored_costs(done))
 

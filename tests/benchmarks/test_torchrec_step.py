@@ -31,10 +31,11 @@ def folder(tmp_path):
 
 
 def test_plans_train_on_two_ranks(script, folder):
-    wall, cpu = np.array(script("torchrec_step").real_ms(folder, rounds=1, steps=1, launch=0))
+    wall, cpu, faults = np.array(script("torchrec_step").real_ms(folder, rounds=1, steps=1, launch=0))
     assert wall.shape == cpu.shape == (2,)
     assert (wall > 0).all()
     assert (cpu > 0).all()
+    assert np.array_equal(faults, faults.round())
 
 
 def test_a_row_for_each_cost_and_clock_once_all_is_done(script, folder, monkeypatch, capsys):

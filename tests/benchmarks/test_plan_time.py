@@ -57,3 +57,15 @@ def test_an_unknown_solver_is_one_line(plan_time, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["plan_time.py", "--solver", "lpd"])
     assert plan_time.main() == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_what_measures_is_timed_only_where_it_is_named(plan_time, monkeypatch):
+    timed = []
+    monkeypatch.setattr(plan_time, "row", lambda name, *rest: timed.append(name) or {"devices": 4, "10": 1.0})
+    monkeypatch.setattr("sys.argv", ["plan_time.py", "--tables", "10", "--devices", "4"])
+    assert plan_time.main() == 0
+    assert "neuroshard" in timed
+    assert "measured_rerank" not in timed
+    monkeypatch.setattr("sys.argv", ["plan_time.py", "--tables", "10", "--devices", "4", "--solver", "measured_rerank"])
+    assert plan_time.main() == 0
+    assert timed[-1] == "measured_rerank"

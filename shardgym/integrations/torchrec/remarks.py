@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torchrec.distributed.planner.constants import HBM_MEM_BW
@@ -79,16 +79,16 @@ def constraint_remarks(
 
 def _is_followed(field: dataclasses.Field[Any], value: Any, sharding: ParameterSharding) -> bool:
     """Whether a table's sharding is what one field of its constraints asks for."""
-    obeyed: dict[str, Callable[[], bool]] = {
-        "pooling_factors": lambda: True,
-        "feature_names": lambda: True,
-        "sharding_types": lambda: sharding.sharding_type in value,
-        "compute_kernels": lambda: sharding.compute_kernel in value,
-        "min_partition": lambda: (
-            sharding.sharding_type != "column_wise"
-            or min(shard.shard_sizes[1] for shard in sharding.sharding_spec.shards) >= value
-        ),
-    }
-    if field.name in obeyed:
-        return value is None or obeyed[field.name]()
-    return bool(value == field.default)
+    match field.name:
+        case "pooling_factors" | "feature_names":
+            return True
+        case "sharding_types":
+            return value is None or sharding.sharding_type in value
+        case "compute_kernels":
+            return value is None or sharding.compute_kernel in value
+        case "min_partition":
+            if value is None or sharding.sharding_type != "column_wise":
+                return True
+            return bool(min(shard.shard_sizes[1] for shard in sharding.sharding_spec.shards) >= value)
+        case _:
+            return bool(value == field.default)

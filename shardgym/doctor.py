@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from shardgym.costs.fbgemm.cost import RANKS_PER_CORE
-from shardgym.costs.fbgemm.machine import usable_cores
+from shardgym.costs.fbgemm.machine import cpu_tag, usable_cores
 from shardgym.costs.fbgemm.pool import known_remedy
 from shardgym.errors import error_text, install_command
-from shardgym.provenance import commit, versions
+from shardgym.provenance import arithmetic, commit, versions
 from shardgym.registry import missing_distributions
 
 _PROBE_TIMEOUT_S = 120
@@ -38,6 +38,8 @@ class Diagnosis:
     Attributes:
         versions: of Python and of the packages that matter.
         commit: of the checkout, "" when not run from one.
+        hardware: tag of times that are measured on this machine's cores.
+        blas: kernels that NumPy's BLAS has chosen, which decide how predictions are rounded.
         cores: that this process may use.
         memory_bytes: of the machine or container; 0 when the system does not tell.
         gpus: name and memory of every GPU that torch sees.
@@ -51,6 +53,8 @@ class Diagnosis:
 
     versions: dict[str, str]
     commit: str
+    hardware: str
+    blas: str
     cores: int
     memory_bytes: int
     gpus: list[dict[str, Any]] = field(default_factory=list)
@@ -82,6 +86,8 @@ class Diagnosis:
             *(unused_cuda if self.cuda_version and not self.gpus else []),
             *(f"{name:<16}{version}" for name, version in self.versions.items()),
             f"{'commit':<16}{self.commit or 'not run from a checkout'}",
+            f"{'hardware tag':<16}{self.hardware}",
+            f"{'BLAS':<16}{self.blas}",
             f"{'cores':<16}{self.cores}",
             f"{'memory':<16}{memory}",
             *(f"{'GPU':<16}{gpu['name']}, {gpu['memory_bytes'] / 2**30:.1f} GiB" for gpu in self.gpus),
@@ -116,6 +122,8 @@ def diagnose() -> Diagnosis:
     return Diagnosis(
         versions=versions(),
         commit=commit(),
+        hardware=cpu_tag(),
+        blas=arithmetic()["blas"],
         cores=len(usable_cores()),
         memory_bytes=memory_bytes(),
         missing_extras=missing_extras(),

@@ -1,16 +1,26 @@
-"""Where a result comes from: versions, commit and time. Asks for versions without importing the packages."""
+"""Where a result comes from: versions, processor, commit and time. Versions are told without importing the packages."""
 
 from __future__ import annotations
 
 import functools
 import platform
+import re
 import subprocess
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 #: Distributions whose version can change a plan or its cost. The FBGEMM wheels are alternatives.
-DISTRIBUTIONS = ("shardgym", "torch", "fbgemm-gpu-cpu", "fbgemm-gpu", "numpy", "gymnasium")
+DISTRIBUTIONS = (
+    "shardgym", "torch", "fbgemm-gpu-cpu", "fbgemm-gpu", "numpy", "scipy", "numba", "ortools", "gymnasium",
+)  # fmt: skip
+
+#: Instructions by which FBGEMM chooses its kernels (`src/Utils.cc` there), the widest first, and the flags of each.
+_DISPATCHED = {
+    "avx512": frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"}),
+    "avx2": frozenset({"avx2", "fma"}),
+}
+_VENDORS = {"AuthenticAMD": "amd", "GenuineIntel": "intel"}
 
 _GIT_TIMEOUT_S = 20
 
@@ -25,6 +35,46 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+@functools.cache
+def arithmetic() -> dict[str, str]:
+    """Return what decides how sums are rounded: the processor, and the kernels that BLAS has chosen for it."""
+    import numpy  # noqa: F401 - so that its BLAS is loaded
+    from threadpoolctl import threadpool_info
+
+    pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
+    kernels = {f"{pool['internal_api']} {pool.get('architecture', '')}".strip() for pool in pools}
+    return {"processor": processor(), "blas": ", ".join(sorted(kernels)) or "unknown"}
+
+
+@functools.cache
+def processor(path: Path = Path("/proc/cpuinfo")) -> str:
+    """Return what tells processors of different generations apart, e.g. "amd-family25-model17-avx512".
+
+    That is vendor, family and model, and the widest instructions that FBGEMM's kernels choose by. Names are no help:
+    rented machines call generations of processors alike. Where Linux tells no family, as on ARM, it is the name.
+
+    Args:
+        path: what Linux says of processors.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError:
+        return slug(platform.processor() or platform.machine())
+    told = dict(re.findall(r"^([\w ]+?)\s*: *(.*)$", text.partition("\n\n")[0], re.MULTILINE))
+    if not {"vendor_id", "cpu family", "model"} <= told.keys():
+        return slug(told.get("model name") or platform.machine())
+    flags = set(told.get("flags", "").split())
+    widest = next((name for name, needed in _DISPATCHED.items() if needed <= flags), "scalar")
+    vendor = _VENDORS.get(told["vendor_id"]) or slug(told["vendor_id"])
+    return f"{vendor}-family{told['cpu family']}-model{told['model']}-{widest}"
+
+
+def slug(name: str) -> str:
+    """Return a name in lower case with dashes, without trademarks, clock rates and filler words."""
+    plain = re.sub(r"\((r|tm)\)|@.*|\bcpu\b|\bprocessor\b|\b\d+-core\b", " ", name.lower())
+    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-") or "unknown"
 
 
 def utc_now() -> str:

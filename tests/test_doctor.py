@@ -14,7 +14,8 @@ from shardgym.doctor import Diagnosis
 
 
 def found(**fields):
-    return Diagnosis(versions={"python": "3.11.0"}, commit="", cores=4, memory_bytes=8 * 2**30, gloo=True, **fields)
+    machine = {"hardware": "cpu-toy-4c", "blas": "toy", "cores": 4, "memory_bytes": 8 * 2**30, "gloo": True}
+    return Diagnosis(versions={"python": "3.11.0"}, commit="", **machine, **fields)
 
 
 def test_the_machine_has_memory():
@@ -51,6 +52,12 @@ def test_what_cuda_takes_is_said_before_it_is_installed_and_where_nothing_uses_i
     assert not any("5 GB" in line for line in with_gpu.lines())
 
 
+def test_the_tag_of_the_machine_and_its_kernels_are_told():
+    lines = found().lines()
+    assert "hardware tag    cpu-toy-4c" in lines
+    assert "BLAS            toy" in lines
+
+
 def test_a_machine_that_measures_is_ok_and_one_that_does_not_says_why():
     assert found().ok
     broken = found(problem="ImportError: no fbgemm_gpu")
@@ -76,7 +83,7 @@ def test_a_crash_while_loading_torch_is_a_finding(monkeypatch, status, printed, 
 
 def test_gpus_are_listed():
     gpu = {"name": "Accelerator", "memory_bytes": 80 * 2**30}
-    lines = Diagnosis({}, "", 4, 2**30, gpus=[gpu, gpu], nccl=True).lines()
+    lines = Diagnosis({}, "", "cpu-toy-4c", "toy", 4, 2**30, gpus=[gpu, gpu], nccl=True).lines()
     assert "GPU             Accelerator, 80.0 GiB" in lines
     assert "measure compute: yes, on cpu and cuda" in lines
     assert "measure communication: nccl, up to 2 devices on cuda" in lines
@@ -85,7 +92,9 @@ def test_gpus_are_listed():
 def test_a_gpu_that_lacks_kernels_is_told_apart_from_the_cpu():
     gpu = {"name": "Accelerator", "memory_bytes": 80 * 2**30}
     complaint = "AcceleratorError: CUDA error: no kernel image is available for execution on the device"
-    broken = Diagnosis({"fbgemm-gpu": "1"}, "", 4, 2**30, gpus=[gpu, gpu], nccl=True, cuda_problem=complaint)
+    broken = Diagnosis(
+        {"fbgemm-gpu": "1"}, "", "cpu-toy-4c", "toy", 4, 2**30, gpus=[gpu, gpu], nccl=True, cuda_problem=complaint
+    )
     assert broken.ok
     assert "measure compute: yes, on cpu" in broken.lines()
     told = [line for line in broken.lines() if "cuda" in line]

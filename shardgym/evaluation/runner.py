@@ -25,7 +25,7 @@ from shardgym.evaluation.store import Resume, Store, check_records, open_store, 
 from shardgym.files import only_writer
 from shardgym.plan import ShardingPlan
 from shardgym.progress import ProgressBar
-from shardgym.provenance import commit, versions
+from shardgym.provenance import arithmetic, commit, versions
 from shardgym.solver import Solver
 from shardgym.suites import Suite
 from shardgym.suites.spec import Track
@@ -340,6 +340,6 @@ class Judge:
             cpu_time_s=attempt.answer.cpu_seconds,
             time_limit_s=self.run.time_limit_s,
             started=attempt.answer.started,
-            versions=versions(),
+            versions=versions() | arithmetic(),
             commit=commit(),
         )

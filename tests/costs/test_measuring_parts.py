@@ -11,9 +11,10 @@ import pytest
 from shardgym.costs import make_cost
 from shardgym.costs.fbgemm.cost import FbgemmCost, device_notes, measures_comm
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
-from shardgym.costs.fbgemm.machine import available_bytes, cpu_tag, slug, usable_cores
+from shardgym.costs.fbgemm.machine import available_bytes, cpu_tag, usable_cores
 from shardgym.costs.fbgemm.rounds import interleaved, mean_of_medians, relative_error_of_total
 from shardgym.errors import InputError, MissingDependencyError
+from shardgym.provenance import processor, slug
 from shardgym.table import EmbeddingTable
 
 
@@ -136,8 +137,37 @@ def test_hardware_names_become_tags(name, expected):
 
 
 def test_the_cpu_tag_counts_usable_cores():
-    assert cpu_tag().startswith("cpu-")
-    assert cpu_tag().endswith(f"-{len(usable_cores())}c")
+    assert cpu_tag() == f"cpu-{processor()}-{len(usable_cores())}c"
+
+
+def processor_of(folder, **told):
+    """Two cores, of which Linux says the same."""
+    names = {"vendor": "vendor_id", "family": "cpu family", "name": "model name"}
+    core = "".join(f"{names.get(field, field)}\t: {value}\n" for field, value in told.items())
+    path = folder / f"cpuinfo-{len(list(folder.iterdir()))}"
+    path.write_text(f"{core}\n{core}")
+    return processor(path)
+
+
+def test_processors_of_two_generations_under_one_name_have_two_tags(tmp_path):
+    alike = {
+        "vendor": "AuthenticAMD",
+        "name": "AMD EPYC",
+        "flags": "sse4_2 avx2 fma avx512f avx512bw avx512dq avx512vl",
+    }
+    assert processor_of(tmp_path, family=26, model=2, **alike) == "amd-family26-model2-avx512"
+    assert processor_of(tmp_path, family=25, model=17, **alike) == "amd-family25-model17-avx512"
+
+
+def test_instructions_that_choose_kernels_are_in_the_tag(tmp_path):
+    intel = {"vendor": "GenuineIntel", "family": 6, "model": 143, "name": "Intel(R) Xeon(R)"}
+    assert processor_of(tmp_path, flags="avx2 fma avx512f", **intel) == "intel-family6-model143-avx2"
+    assert processor_of(tmp_path, flags="sse4_2", **intel) == "intel-family6-model143-scalar"
+
+
+def test_a_processor_without_a_family_has_its_name_in_the_tag(tmp_path):
+    assert processor_of(tmp_path, name="ARM Neoverse-V2", Features="sve") == "arm-neoverse-v2"
+    assert processor(tmp_path / "missing")
 
 
 def test_gpu_memory_counts_weights_state_values_ids_and_their_sorting():

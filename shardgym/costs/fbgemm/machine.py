@@ -1,12 +1,13 @@
-"""What this machine has: cores that may be used, memory that is free, and a name for its processor."""
+"""What this machine has: cores that may be used, memory that is free, and the hardware tag of both."""
 
 from __future__ import annotations
 
 import os
-import platform
 import re
 from collections.abc import Iterator
 from pathlib import Path
+
+from shardgym.provenance import processor
 
 
 def usable_cores() -> list[int]:
@@ -15,23 +16,8 @@ def usable_cores() -> list[int]:
 
 
 def cpu_tag() -> str:
-    """Return the hardware tag of the CPU, e.g. "cpu-amd-epyc-7b12-8c"."""
-    return f"cpu-{slug(_cpu_model())}-{len(usable_cores())}c"
-
-
-def slug(name: str) -> str:
-    """Return a name in lower case with dashes, without trademarks, clock rates and filler words."""
-    plain = re.sub(r"\((r|tm)\)|@.*|\bcpu\b|\bprocessor\b|\b\d+-core\b", " ", name.lower())
-    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-") or "unknown"
-
-
-def _cpu_model() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return platform.processor() or platform.machine()
-    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return found.group(1) if found else platform.machine()
+    """Return the hardware tag of the CPU, e.g. "cpu-amd-family25-model17-avx512-8c": `processor`, and usable cores."""
+    return f"cpu-{processor()}-{len(usable_cores())}c"
 
 
 def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:

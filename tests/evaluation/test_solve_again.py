@@ -13,6 +13,7 @@ from verify_toys import TOY, edit
 from shardgym import ShardingPlan
 from shardgym.cli import main
 from shardgym.evaluation import SolverSpec, evaluate, read_records, verify
+from shardgym.evaluation.verify.solve_again import equal_but_for_names
 
 THIS = "test_solve_again:"
 
@@ -93,7 +94,7 @@ def test_a_plan_of_another_solver_is_found(records):
     assert verify([records], trust=TRUST).ok
     report = check(records)
     assert [row.status for row in report.rows].count("mismatch") == 1
-    assert report.rows[0].reason.startswith("solved again: another plan, not the stored one (of shardgym ")
+    assert report.rows[0].reason == "solved again: another plan, with the same processor, versions and source"
     assert not report.ok
 
 
@@ -102,7 +103,7 @@ def test_a_failure_that_did_not_happen_is_found(records):
         status="infeasible", reason="no plan found", plan=None, cost=None
     ))  # fmt: skip
     assert verify([records], trust=TRUST).ok
-    assert check(records).rows[1].reason.startswith("solved again: another plan")
+    assert check(records).rows[1].reason == "solved again: a plan, not as recorded"
 
 
 def test_a_solver_that_has_changed_is_found(records, monkeypatch):
@@ -185,7 +186,76 @@ def test_on_the_command_line(tmp_path, capsys):
     (tmp_path / "run" / "run.json").write_text(json.dumps(info | {"solvers": ["size_greedy"]}))
     assert main(["verify", "-q", out]) == 0
     assert main(["verify", "-q", "--solve", out]) == 1
-    assert "solved again: another plan" in capsys.readouterr().out
+    assert "plans made again cost +" in capsys.readouterr().out
+
+
+def store_elsewhere(folder, devices):
+    """Give the first record another plan with its cost, as of other kernels; return the devices of the old one."""
+    task = dataclasses.replace(toy_tasks(1)[0], batch_size=64)
+    before = []
+
+    def change(record):
+        shards = sorted(ShardingPlan.from_dict(record["plan"]).shards, key=lambda shard: shard.table)
+        before.extend(shard.device for shard in shards)
+        plan = ShardingPlan.table_wise(task, devices)
+        record.update(plan=plan.to_dict(), cost=CountCost().evaluate(task, [plan])[0].to_dict())
+        record["versions"]["blas"] = "openblas Sandybridge"
+
+    edit(folder, 1, change)
+    return before
+
+
+def test_elsewhere_another_plan_is_told_with_what_it_costs_and_what_differs(records):
+    """One such plan of six is too much on average, as it costs half as much again."""
+    assert store_elsewhere(records, [0, 1, 0, 1]) == [0, 0, 0, 1]
+    report = check(records)
+    row = report.rows[0]
+    assert (row.status, row.solved) == ("ok", "other")
+    assert row.reason.startswith("solved again: another plan, which costs 50.00% more by evaluation_toys:CountCost; ")
+    assert "the record was made with others: blas openblas Sandybridge, here " in row.reason
+    (told,) = report.solved_again
+    assert "7 of 8 plans are the same, 1 are others, whose costs differ by +50.00% to +50.00%, +5.199% on" in told
+    assert "plans made again cost +5.20% on average" in report.footer()
+    assert not report.ok
+
+
+def test_elsewhere_another_plan_of_the_same_cost_is_fine(records):
+    store_elsewhere(records, [0, 0, 1, 0])
+    report = check(records)
+    assert report.ok
+    assert report.rows[0].reason.startswith("solved again: another plan of the same cost; ")
+
+
+def test_elsewhere_the_same_plan_on_renamed_devices_is_told(records):
+    store_elsewhere(records, [1, 1, 1, 0])
+    report = check(records)
+    assert report.ok
+    assert report.rows[0].solved == "renamed"
+    assert "7 of 8 plans are the same, 1 but for the order of equal devices" in report.solved_again[0]
+
+
+def test_devices_that_are_equal_may_be_renamed_and_no_others():
+    [task] = toy_tasks(1)
+    one = ShardingPlan.table_wise(task, [n % 2 for n in range(task.num_tables)])
+    other = ShardingPlan.table_wise(task, [1 - n % 2 for n in range(task.num_tables)])
+    moved = ShardingPlan.table_wise(task, [0] * task.num_tables)
+    assert equal_but_for_names(task, one, other)
+    assert not equal_but_for_names(task, one, moved)
+    sizes = (2**40, *task.topology.memory_bytes[1:])
+    unequal = dataclasses.replace(task, topology=dataclasses.replace(task.topology, memory_bytes=sizes))
+    plans = [ShardingPlan.of(unequal, plan.shards) for plan in (one, other)]
+    assert not equal_but_for_names(unequal, *plans)
+
+
+def test_a_sample_has_so_many_of_every_file_and_does_not_depend_on_their_order(records):
+    report = verify([records], trust=TRUST, solve=True, solve_sample=3)
+    assert sum(row.solved is not None for row in report.rows) == 3
+    assert "5 not solved again: not among the 3 of a file that were chosen" in report.gaps
+    file = records / "records.jsonl"
+    chosen = {row.subject for row in report.rows if row.solved is not None}
+    file.write_text("".join(reversed(file.read_text().splitlines(keepends=True))))
+    again = verify([records], trust=TRUST, solve=True, solve_sample=3)
+    assert {row.subject for row in again.rows if row.solved is not None} == chosen
 
 
 @pytest.fixture

@@ -126,7 +126,7 @@ def test_a_changed_source_is_told_and_can_be_solved_again(tmp_path, monkeypatch,
     assert [r.total_ms for r in run(tmp_path / "out", "my_changing_solver:Mine", limit=1, **sets)] == [2.0]
     assert "the source of my_changing_solver:Mine has changed since 1 records were made" in caplog.text
     report = verify(tmp_path / "out", trust=[CountCost.name, "my_changing_solver:Mine"], solve=True)
-    assert report.rows[0].reason.endswith("; the source of the solver has changed since")
+    assert report.rows[0].reason.endswith(": the source of the solver has changed since")
     changed = run(tmp_path / "out", "my_changing_solver:Mine", limit=1, resume="changed", **sets)
     assert [r.total_ms for r in changed] == [3.0]
 

@@ -33,6 +33,9 @@ MIN_TASKS = 5
 #: tag that took 1.2 times as long. What lies between is reported, and not refused.
 DOUBTED = 0.05
 REFUSED = 0.08
+#: Of the mean over the plans of a file that solvers made again with other processors, versions or source: under other
+#: kernels of BLAS, means over the simulated boards differed by at most 0.02 %.
+COST_SHARE = 0.01
 #: Half a 95 % interval.
 STANDARD_ERRORS = 2.0
 
@@ -49,6 +52,10 @@ not excuse a solver.
 
 Records without a cost: a stored plan that is recorded as infeasible must be. A plan that is recorded as unmeasured must
 have no cost now either if the judge is deterministic. All others are failures that cannot be checked.
+
+Solving again: with the processor, kernels, versions and source of the record, a solver must make the same plan. With
+others it may make another one; the costs of all plans of a file, made again over stored, must then agree to
+{COST_SHARE:.0%} on average. A failure must stay one.
 
 Runs: a record must be of the suite, judge, settings, oracle, time limit, solvers, seeds and tasks of the run.json
 beside it. Records of run.json that are missing are named, and so are a file without one and tasks whose stored times

@@ -51,7 +51,7 @@ def verify(
     solve: bool = False,
     timeout_s: float = TIMEOUT_S,
     budget_s: float | None = None,
-    solve_budget_s: float | None = None,
+    solve_sample: int | None = None,
     obey_limits: bool = True,
     progress: bool = False,
 ) -> VerifyReport:
@@ -67,7 +67,7 @@ def verify(
         solve: solve every task again, too, with the record's solver, seed and oracle, and compare plans.
         timeout_s: seconds that solving a plan again may take; a solver that takes longer is not checked, and named.
         budget_s: seconds for all of it: what is not verified by then is named, and the report is not ok.
-        solve_budget_s: seconds for solving again in all: what is not begun by then is not checked, and counted.
+        solve_sample: records of each file that are solved again, chosen by digest; the others are counted.
         obey_limits: refuse settings of judges, and tasks, that ask for more measuring than files may.
         progress: draw a progress bar on standard error when it is a terminal.
 
@@ -106,8 +106,9 @@ def verify(
         if solve:
             with ExitStack() as stack:
                 get_oracle = _cost_maker("oracle", trust, obey_limits, stack)
+                get_judge = _cost_maker("judge", trust, obey_limits, stack)
                 bar = stack.enter_context(ProgressBar(shown=progress, total=len(records), unit="plan", desc="solve"))
-                solving = solve_again(records, checks, trust, get_oracle, timeout_s, solve_budget_s)
+                solving = solve_again(records, checks, trust, get_oracle, get_judge, timeout_s, solve_sample)
                 for check, why_not in stack.enter_context(contextlib.closing(solving)):
                     checks[check.where] = check
                     not_solved.update([why_not] if why_not else [])

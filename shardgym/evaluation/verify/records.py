@@ -18,7 +18,7 @@ from shardgym.costs.base import PlanCost
 from shardgym.errors import InputError, format_ranges
 from shardgym.evaluation.result import RECORDS, RUN_INFO, Result, RunInfo
 from shardgym.evaluation.solver_spec import check_label
-from shardgym.evaluation.verify.agreement import SolverBias, biased_solvers
+from shardgym.evaluation.verify.agreement import COST_SHARE, SolverBias, biased_solvers
 from shardgym.files import read_lines
 from shardgym.plan import ShardingPlan, plan_problems
 from shardgym.task import ShardingTask
@@ -44,6 +44,9 @@ class RecordCheck:
         task_index: position of the task in its suite; None when the line is damaged.
         relative: new over stored time of a cost that was measured again, over the drift of its task; None for others.
         claims_cost: whether the record claims a cost, which an "ok" of it then confirms.
+        solved: what solving again came to: the same plan, one with other numbers of equal devices, or another one; None
+            where it was not solved again, or is a mismatch.
+        solved_ratio: cost of the plan that solving again made over that of the stored one.
     """
 
     where: str
@@ -54,6 +57,8 @@ class RecordCheck:
     task_index: int | None = None
     relative: float | None = None
     claims_cost: bool = False
+    solved: Literal["same", "renamed", "other"] | None = None
+    solved_ratio: float = 1.0
 
     @property
     def file(self) -> str:
@@ -291,15 +296,51 @@ class VerifyReport:
             logs[file][solver].append(statistics.fmean(values))
         return [(file, solver, bias) for file in logs for solver, bias in biased_solvers(logs[file]).items()]
 
+    @cached_property
+    def solved_again(self) -> list[str]:
+        """One line per file on what solving its tasks again came to; none for files of which nothing was."""
+        return [line for line, _ in self._solved_again]
+
+    @property
+    def costlier(self) -> list[str]:
+        """One line per file whose plans, made again, cost others than the stored ones on average."""
+        return [f"plans made again cost {mean:+.2%} on average: {line}" for line, mean in self._solved_again
+                if abs(mean) > COST_SHARE]  # fmt: skip
+
+    @cached_property
+    def _solved_again(self) -> list[tuple[str, float]]:
+        """Line and mean change of cost, as a share, of every file of which something was solved again."""
+        found = []
+        for file in dict.fromkeys(row.file for row in self.rows):
+            again = [row for row in self.rows if row.file == file and row.solved is not None]
+            if not again:
+                continue
+            mean = math.exp(statistics.fmean(math.log(row.solved_ratio) for row in again)) - 1
+            kinds = Counter(row.solved for row in again)
+            told = [f"{kinds['same']} of {len(again)} plans are the same"]
+            told += [f"{kinds['renamed']} but for the order of equal devices"] if kinds["renamed"] else []
+            others = [row.solved_ratio - 1 for row in again if row.solved == "other"]
+            if others:
+                spread = f"{min(others):+.2%} to {max(others):+.2%}, {mean:+.3%} on average over all"
+                told.append(f"{len(others)} are others, whose costs differ by {spread}")
+            found.append((f"solved again, {file}: {', '.join(told)}", mean))
+        return found
+
     @property
     def ok(self) -> bool:
         """Whether of every file at least one record was verified, in time, and nothing disagrees or is damaged."""
-        num_bad = self.count("mismatch") + self.count("unreadable") + len(self.unverified_files) + len(self.biased)
-        return self.count("ok") > 0 and not num_bad and not self.unfinished
+        return self.count("ok") > 0 and not self._disagrees and not self.unfinished
+
+    @property
+    def _disagrees(self) -> bool:
+        counts = self.count("mismatch"), self.count("unreadable")
+        return bool(sum(counts) or self.unverified_files or self.biased or self.costlier)
 
     @property
     def verdict(self) -> str:
         """`partly verified` when records could not be checked, are missing, not measured together, or doubted."""
+        if self.unfinished and not (self.count("mismatch") or self.count("unreadable") or self.biased or self.costlier):
+            return "NOT FINISHED, nothing disagreed so far"
         if not self.ok:
             return "NOT VERIFIED"
         partly = self.count("skipped") or self.count("failure") or self.gaps or self.doubted
@@ -312,9 +353,8 @@ class VerifyReport:
             counts.append(f"{self.count('failure')} failed (not checked)")
         first = f"{self.verdict}: {len(self.rows)} records, {', '.join(counts)}"
         nothing = [f"nothing verified in {file}{self._why_skipped(file)}" for file in self.unverified_files]
-        return "\n".join(
-            [first, *self.unfinished, *self.biased, *self.doubted, *nothing, *self._failure_lines(), *self.gaps]
-        )
+        lines = [first, *self.unfinished, *self.biased, *self.costlier, *self.doubted, *nothing]
+        return "\n".join([*lines, *self.solved_again, *self._failure_lines(), *self.gaps])
 
     def _why_skipped(self, file: str) -> str:
         """Return the most frequent reason why records of a file were skipped; empty where none were."""
@@ -343,6 +383,8 @@ class VerifyReport:
             "unverified_files": self.unverified_files,
             "biased": self.biased,
             "doubted": self.doubted,
+            "solved_again": self.solved_again,
+            "costlier": self.costlier,
             "gaps": list(self.gaps),
             "unused_trust": list(self.unused_trust),
             "unfinished": list(self.unfinished),

@@ -1,10 +1,14 @@
-"""Solving the tasks of stored records again, and comparing the new plans with the stored ones."""
+"""Solving the tasks of stored records again, and comparing the new plans with the stored ones.
+
+A plan is to be the same where processor, kernels, versions and source of the solver are those of the record. Elsewhere
+it may be another one: then it is said what it costs, and all plans of a file together must cost the same on average,
+see `COST_SHARE`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-import time
+from collections import Counter
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,7 +21,12 @@ from shardgym.evaluation.result import RECORDS, RUN_INFO, Result, RunInfo, read_
 from shardgym.evaluation.solver_process import SolverHost, host_solver
 from shardgym.evaluation.solver_spec import SolverSpec, check_solvers
 from shardgym.evaluation.solving import Attempt
+from shardgym.evaluation.verify.agreement import EXACT
 from shardgym.evaluation.verify.records import RecordCheck, StoredRecord
+from shardgym.plan import ShardingPlan
+from shardgym.provenance import arithmetic, commit, versions
+from shardgym.records import canonical_json, sha256
+from shardgym.task import ShardingTask
 
 #: Returns the cost model of a name and settings, or None and why it cannot be made here.
 GetCost = Callable[[str, Mapping[str, Any]], tuple[CostModel | None, str]]
@@ -33,8 +42,9 @@ def solve_again(
     checks: Mapping[str, RecordCheck],
     trust: Collection[str],
     get_oracle: GetCost,
+    get_judge: GetCost,
     timeout_s: float = TIMEOUT_S,
-    budget_s: float | None = None,
+    sample: int | None = None,
 ) -> Generator[tuple[RecordCheck, str]]:
     """Solve with the oracle that `run.json` names, as the run did, and compare plans.
 
@@ -43,16 +53,17 @@ def solve_again(
         checks: outcome of scoring them again, by file and line.
         trust: solvers of the form `module:Class` that may be imported.
         get_oracle: makes oracles.
+        get_judge: makes judges, which say what another plan costs.
         timeout_s: seconds that a plan may take.
-        budget_s: seconds after which no other record is begun; None for all records.
+        sample: records of each file that are solved again, see `sampled`; None for all.
 
     Yields:
         The updated check of every record, in their order, and why it could not be solved again; "" where it was.
     """
     hosts: dict[tuple[str, str, int], SolverHost | str] = {}
-    end = math.inf if budget_s is None else time.monotonic() + budget_s
+    chosen = {record.where for record in (records if sample is None else sampled(records, sample))}
     with ExitStack() as stack:
-        stack.enter_context(judges_closed())
+        judging = stack.enter_context(judges_closed())
         for record in records:
             check = checks[record.where]
             why_not = ""
@@ -61,8 +72,8 @@ def solve_again(
                 result = record.result
                 key = (result.solver, result.recipe, id(oracle))
                 host: SolverHost | str = why_not
-                if time.monotonic() > end:
-                    host = f"the {budget_s:g} s for it are over"
+                if record.where not in chosen:
+                    host = f"not among the {sample} of a file that were chosen"
                 elif oracle is not None:
                     if key not in hosts:
                         hosts[key] = _host(result, trust, oracle, timeout_s, stack)
@@ -74,7 +85,13 @@ def solve_again(
                         hosts[key] = f"{result.solver} takes longer than {timeout_s:g} s: --timeout gives it more"
                         host = str(hosts[key])
                     else:
+                        assert oracle is not None
                         check = _compare(result, check, attempt)
+                        if attempt.plan is not None and check.solved == "other":
+                            with judging():
+                                judge, _ = get_judge(result.judge, result.judge_settings)
+                                scorer = judge if judge is not None and judge.deterministic else oracle
+                                check = _with_cost(check, task, record.plan, attempt.plan, scorer)
                 why_not = host if isinstance(host, str) else ""
             yield check, why_not
 
@@ -112,29 +129,104 @@ def _oracle_of(file: Path, get_oracle: GetCost) -> tuple[CostModel | None, str]:
     return oracle, ""
 
 
+def sampled(records: Sequence[StoredRecord], count: int) -> list[StoredRecord]:
+    """Return so many records of each file: those whose task, solver and seed have the least digests, on any machine."""
+
+    def digest(record: StoredRecord) -> str:
+        return sha256(canonical_json([record.result.task_hash, *record.result.key]))
+
+    taken = Counter[Path]()
+    chosen = []
+    for record in sorted(records, key=digest):
+        taken[record.path] += 1
+        if taken[record.path] <= count:
+            chosen.append(record)
+    return chosen
+
+
 def _compare(result: Result, check: RecordCheck, attempt: Attempt) -> RecordCheck:
-    """Return the check of a record with what solving again showed."""
+    """Return the check of a record with what solving again showed; what another plan costs is not said yet."""
     failure = result.status if result.status in ("infeasible", "error") else None
-    before = (failure, result.plan.digest if result.plan is not None else None)
-    now = (attempt.failure, attempt.plan.digest if attempt.plan is not None else None)
+    elsewhere = _made_elsewhere(result, attempt)
     other_weights = ""
     if result.weights_digest and result.weights_digest != attempt.answer.weights_digest:
         at_hand = attempt.answer.weights_digest[:12] or "none"
         other_weights = f"the weights of the record are {result.weights_digest[:12]}, those at hand are {at_hand}"
-    if before != now:
+    if failure != attempt.failure or (result.plan is None) != (attempt.plan is None):
         if attempt.plan is None:
             outcome = f"no plan, {attempt.reason}"
         else:
-            outcome = "another plan" if attempt.failure is None else f"an infeasible plan, {attempt.reason}"
-        version = result.versions.get("shardgym", "?")
-        commit = result.commit or "unknown"
-        reason = f"solved again: {outcome}, not the stored one (of shardgym {version}, commit {commit:.12})"
-        reason += f"; {other_weights}" if other_weights else ""
-        if attempt.facts.differs_from(result.source_digest):
-            reason += "; the source of the solver has changed since"
-        return dataclasses.replace(check, status="mismatch", reason=reason)
+            outcome = "a plan" if attempt.failure is None else f"an infeasible plan, {attempt.reason}"
+        why = "; ".join(filter(None, [f"solved again: {outcome}, not as recorded", other_weights, elsewhere]))
+        return dataclasses.replace(check, status="mismatch", reason=why)
     if other_weights:
-        return dataclasses.replace(check, status="mismatch", reason=f"solved again: the same plan, but {other_weights}")
-    if check.status == "failure" and result.plan is None:
-        return dataclasses.replace(check, status="ok", reason=f"solved again: fails as recorded, {check.reason}")
-    return dataclasses.replace(check, reason=f"{check.reason}; solved again: the same plan")
+        same = "the same plan" if _same_plan(result.plan, attempt.plan) else "another plan"
+        return dataclasses.replace(check, status="mismatch", reason=f"solved again: {same}, but {other_weights}")
+    if attempt.plan is None or result.plan is None:
+        return dataclasses.replace(
+            check, status="ok", reason=f"solved again: fails as recorded, {check.reason}", solved="same"
+        )
+    if _same_plan(result.plan, attempt.plan):
+        return dataclasses.replace(check, reason=f"{check.reason}; solved again: the same plan", solved="same")
+    if not elsewhere:
+        why = "solved again: another plan, with the same processor, versions and source"
+        return dataclasses.replace(check, status="mismatch", reason=why)
+    return dataclasses.replace(check, reason=elsewhere, solved="other")
+
+
+def _same_plan(one: ShardingPlan | None, other: ShardingPlan | None) -> bool:
+    return one is not None and other is not None and one.digest == other.digest
+
+
+def _made_elsewhere(result: Result, attempt: Attempt) -> str:
+    """Say in what a record was made with others than are here: processor, kernels, versions, source; "" in nothing."""
+    here = versions() | arithmetic()
+    told = result.versions
+    others = [
+        f"{name} {told.get(name, 'not on record')}, here {here.get(name, 'none')}"
+        for name in dict.fromkeys([*arithmetic(), *told, *here])
+        if told.get(name) != here.get(name)
+    ]
+    if attempt.facts.differs_from(result.source_digest):
+        others.append("the source of the solver has changed since")
+    elif result.commit and result.commit != commit():
+        others.append(f"commit {result.commit[:12]}, here {commit()[:12] or 'none'}")
+    return f"the record was made with others: {'; '.join(others)}" if others else ""
+
+
+def _with_cost(
+    check: RecordCheck, task: ShardingTask, stored: ShardingPlan, found: ShardingPlan, scorer: CostModel
+) -> RecordCheck:
+    """Add to a check what another plan costs, by its judge or, where that measures, by the oracle."""
+    if equal_but_for_names(task, stored, found):
+        outcome = "the same plan, equal devices in another order"
+        return dataclasses.replace(check, reason=f"solved again: {outcome}; {check.reason}", solved="renamed")
+    before, now = (answer.total_ms for answer in scorer.evaluate(task, [stored, found]))
+    ratio = now / before if before > 0 else 1.0
+    if abs(ratio - 1) <= EXACT:
+        outcome = "another plan of the same cost"
+    else:
+        outcome = f"another plan, which costs {abs(ratio - 1):.2%} {'more' if ratio > 1 else 'less'} by {scorer.name}"
+    return dataclasses.replace(check, reason=f"solved again: {outcome}; {check.reason}", solved_ratio=ratio)
+
+
+def equal_but_for_names(task: ShardingTask, one: ShardingPlan, other: ShardingPlan) -> bool:
+    """Say whether two plans put the same shards together, on devices that differ in their numbers alone.
+
+    Where the rows and columns of a shard begin does not matter. Devices are equal that have the same memory, and the
+    same samples of a batch, in one fast domain, or in domains of one device each.
+    """
+
+    def held(plan: ShardingPlan) -> Counter[Any]:
+        shards: dict[int, list[tuple[str, int, int]]] = {device: [] for device in range(task.num_devices)}
+        for shard in plan.shards:
+            shards[shard.device].append((shard.table, shard.num_rows, shard.num_columns))
+        return Counter((kinds[device], tuple(sorted(shards[device]))) for device in shards)
+
+    topology = task.topology
+    more = task.batch_size % task.num_devices  # these many devices have a sample more
+    kinds = [
+        (memory, device < more, device // topology.fast_domain_size if topology.fast_domain_size > 1 else 0)
+        for device, memory in enumerate(topology.memory_bytes)
+    ]
+    return held(one) == held(other)

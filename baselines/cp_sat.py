@@ -22,6 +22,7 @@ from shardgym.errors import InputError, NoFeasiblePlanError, import_extra
 from shardgym.incumbent import Budget, Incumbent
 from shardgym.plan import COLUMN_UNIT, ShardingPlan
 from shardgym.task import ELEMENT_BYTES, ShardingTask
+from shardgym.ties import quantized
 
 #: CP-SAT counts in integers: what all tables cost together becomes this many.
 _RESOLUTION = 10**9
@@ -118,9 +119,10 @@ class _Evaluated:
         self._pricing.learn(new, costs)
         self._seen |= {units.tobytes() for units in new}
         for units, answer in zip(new, costs, strict=True):
-            if answer.total_ms < self._best_ms:
+            total_ms = float(quantized(answer.total_ms))
+            if total_ms < self._best_ms:
                 self.best = units
-                self._best_ms = answer.total_ms
+                self._best_ms = total_ms
         return True
 
 
@@ -278,7 +280,7 @@ def cheapest_assignment(task: ShardingTask, costs: Floats, *, seed: int = 0) -> 
 
     Args:
         task: the task.
-        costs: of every table on every device, any finite numbers, shape (T, D).
+        costs: of every table on every device, any finite numbers, shape (T, D); quantized, see `shardgym.ties`.
         seed: of the search.
 
     Returns:
@@ -294,6 +296,7 @@ def cheapest_assignment(task: ShardingTask, costs: Floats, *, seed: int = 0) -> 
     if np.shape(costs) != shape or not np.isfinite(costs).all():
         raise InputError(f"costs: expected finite numbers of shape {shape}, got shape {np.shape(costs)}")
     cp_model = _import_cp_model()
+    costs = quantized(costs)
     sizes = np.array([task.table_bytes(table) for table in task.tables], dtype=np.int64)
     cheapest: Ints = np.argmin(costs, axis=1)
     used = [int(sizes[cheapest == device].sum()) for device in range(task.num_devices)]

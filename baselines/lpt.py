@@ -14,6 +14,7 @@ from shardgym.errors import MeasurementError
 from shardgym.plan import Shard, ShardingPlan, check_possible
 from shardgym.solver import check_solve_arguments
 from shardgym.task import ShardingTask
+from shardgym.ties import quantized
 
 
 class LPT:
@@ -38,12 +39,12 @@ class LPT:
 
 
 def whole_table_ms(task: ShardingTask, cost: CostModel) -> Floats:
-    """Return forward plus backward compute of every table alone on a device, shape (T,); see `alone_ms`."""
+    """Return forward plus backward compute of every table alone on a device, quantized, shape (T,); see `alone_ms`."""
     return alone_ms(task, cost, [Shard.whole(table, 0) for table in task.tables])
 
 
 def alone_ms(task: ShardingTask, cost: CostModel, shards: Sequence[Shard]) -> Floats:
-    """Return forward plus backward compute of each of n shards alone on a device, in ms, shape (n,).
+    """Return forward plus backward compute of each of n shards alone on a device, in ms, quantized, shape (n,).
 
     One query: a plan for a made-up task, whose tables are the shards, one on each of as many devices.
 
@@ -66,4 +67,4 @@ def alone_ms(task: ShardingTask, cost: CostModel, shards: Sequence[Shard]) -> Fl
     (answer,) = cost.evaluate(apart, [ShardingPlan.table_wise(apart, range(len(tables)))])
     if not answer.feasible:
         raise MeasurementError(f"cost '{cost.name}' has no time for single shards: {answer.reason}")
-    return answer.compute_ms
+    return quantized(answer.compute_ms)

@@ -21,6 +21,7 @@ from shardgym.plan import ShardingPlan, check_possible
 from shardgym.registry import find_class
 from shardgym.solver import Observer, call_solver, check_solve_arguments, make_solver, warm_up
 from shardgym.task import ShardingTask
+from shardgym.ties import quantized
 
 #: Seed of a measurer that draws ids. Judges have 0 unless somebody chose another one.
 _SEED = 20_231_107
@@ -137,7 +138,7 @@ class MeasuredRerank:
                 raise MeasurementError(
                     f"measurer '{measurer.name}' has no time for any of {len(plans)} plans: {costs[0].reason}"
                 )
-        best = times.index(min(times))
+        best = int(quantized(np.array(times)).argmin())
         if observer is not None:
             observer(plans[best], times[best])
         return plans[best]
@@ -248,7 +249,7 @@ def diverse_best(
     """
     plans: list[ShardingPlan] = []
     held: list[Floats] = []
-    for plan in sorted(found, key=lambda plan: found[plan]):
+    for plan in sorted(found, key=lambda plan: float(quantized(found[plan]))):
         if len(plans) == count:
             break
         work = held_work(task, plan)

@@ -14,6 +14,7 @@ from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.base import CostModel
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.task import ShardingTask
+from shardgym.ties import quantized
 
 #: Elements of the arrays of one query; larger ones leave the processor's cache.
 _ELEMENTS_AT_ONCE = 2**18
@@ -22,7 +23,7 @@ _WHOLE, _LEFT, _RIGHT = range(3)
 
 
 class PlacementPrices:
-    """Prices placements of C candidate shards.
+    """Prices placements of C candidate shards. Prices are quantized, see `shardgym.ties`.
 
     A placement says which candidates each device holds, as booleans of shape (D, C). A candidate may be on several
     devices: it stands for columns of a table, and which columns these are is settled when a plan is made.
@@ -51,7 +52,7 @@ class PlacementPrices:
         """Return what the slowest device takes in ms, (P, D, C) to (P,); infinite for infeasible plans."""
         if self._additive is None:
             plans = [self.plan(placement) for placement in placements]
-            return np.array([cost.total_ms for cost in self._cost.evaluate(self._task, plans)])
+            return quantized(np.array([cost.total_ms for cost in self._cost.evaluate(self._task, plans)]))
         step = max(_ELEMENTS_AT_ONCE // placements[0].size, 1)
         pieces = [self._added_up(placements[n : n + step]) for n in range(0, len(placements), step)]
         return np.concatenate(pieces)
@@ -60,8 +61,8 @@ class PlacementPrices:
         assert self._additive is not None
         held = placements.astype(np.float64)
         counts = placements.sum(axis=2)
-        phases = self._additive.per_device_ms(self._number, held @ self._latents, counts, held @ self._widths)
-        return np.asarray(phases.sum(axis=2).max(axis=1), dtype=np.float64)
+        compute_ms = self._additive.device_ms(held @ self._latents, counts).sum(axis=-1)
+        return self._additive.slowest_ms(self._number, compute_ms, held @ self._widths)
 
     def plan(self, placement: Bools) -> ShardingPlan:
         """Return a placement as a plan; a table's columns are handed out from the left, to the lowest device first.
@@ -106,7 +107,7 @@ def joined(changes: Sequence[Changes]) -> Changes:
 
 
 class Neighbourhood:
-    """A placement, which can be changed, and prices of changes.
+    """A placement, which can be changed, and prices of changes; prices are quantized, see `shardgym.ties`.
 
     Where the oracle is additive, a change costs two sums and the prices of two devices and of one exchange; elsewhere
     every change is evaluated as a whole plan. No device gets two shards of a table.
@@ -173,7 +174,7 @@ class Neighbourhood:
         if self._additive is None:
             return np.zeros(sums.shape[:-1])
         counts = np.rint(sums[..., -1]).astype(np.int64)
-        return np.asarray(self._additive.device_ms(sums[..., :-2], counts).sum(axis=-1), dtype=np.float64)
+        return quantized(self._additive.device_ms(sums[..., :-2], counts).sum(axis=-1))
 
     def are_allowed(self, changes: Changes) -> Bools:
         """Say which changes leave a feasible plan without two shards of a table on a device, shape (M,)."""
@@ -195,7 +196,7 @@ class Neighbourhood:
         """Return what the whole plan takes in ms after each change, shape (M,)."""
         if self._additive is None:
             plans = [ShardingPlan.of(self._task, self._changed(changes, n)) for n in range(len(changes.given))]
-            return np.array([cost.total_ms for cost in self._cost.evaluate(self._task, plans)])
+            return quantized(np.array([cost.total_ms for cost in self._cost.evaluate(self._task, plans)]))
         given, target, returned, halved = changes
         rows = np.arange(len(given))
         source = self.devices[given]

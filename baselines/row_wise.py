@@ -16,6 +16,7 @@ from shardgym.plan import Shard, ShardingPlan, check_possible
 from shardgym.solver import check_solve_arguments
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
+from shardgym.ties import quantized
 
 #: How often the numbers of tables between the best and its neighbours are tried.
 _REFINEMENTS = 3
@@ -65,7 +66,7 @@ class RowWise:
 
         def price(count: int) -> None:
             plan = self._plan(task, cost, seed, order[:count], kicks=0)
-            found[count] = math.inf if plan is None else cost.evaluate(task, [plan])[0].total_ms
+            found[count] = math.inf if plan is None else float(quantized(cost.evaluate(task, [plan])[0].total_ms))
 
         for count in {0, *(2**n for n in range(len(order).bit_length())), len(order)}:
             price(count)
@@ -81,8 +82,8 @@ class RowWise:
         feasible = [plan for plan in plans if plan is not None]
         if not feasible:
             return NeuroShardPlus(self.kicks).solve(task, cost, seed)  # says why there is none
-        totals = [answer.total_ms for answer in cost.evaluate(task, feasible)]
-        return feasible[totals.index(min(totals))]
+        totals = quantized(np.array([answer.total_ms for answer in cost.evaluate(task, feasible)]))
+        return feasible[int(totals.argmin())]
 
     def _plan(
         self, task: ShardingTask, cost: CostModel, seed: int, by_rows: Sequence[EmbeddingTable], *, kicks: int | None
@@ -119,7 +120,8 @@ def by_gain(task: ShardingTask, cost: CostModel) -> list[EmbeddingTable]:
     pieces = [(table.name, even_rows(table, devices)[0].num_rows, table.embedding_dim) for table in able]
     whole = [(table.name, table.num_embeddings, table.embedding_dim) for table in able]
     sums = costs.latents(costs.encode_keys(task, [*whole, *pieces]))
-    whole_ms, piece_ms = costs.device_ms(sums, np.ones(len(sums), dtype=np.int64)).sum(axis=-1).reshape(2, -1)
+    alone_ms = quantized(costs.device_ms(sums, np.ones(len(sums), dtype=np.int64)).sum(axis=-1))
+    whole_ms, piece_ms = alone_ms.reshape(2, -1)
     return [able[n] for n in np.argsort(devices * piece_ms / np.maximum(whole_ms, 1e-12), kind="stable")]
 
 

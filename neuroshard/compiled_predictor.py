@@ -14,7 +14,8 @@ import numpy as np
 from neuroshard.jit import jit
 from shardgym.arrays import Floats
 from shardgym.costs.simulator.network import Params
-from shardgym.costs.simulator.oracle_networks import CommNet, ComputeNet
+from shardgym.costs.simulator.oracle_networks import NO_WAIT_MS, CommNet, ComputeNet
+from shardgym.ties import QUANTUM
 
 
 class Layers(NamedTuple):
@@ -88,6 +89,13 @@ def exchange_network_of(params: Params) -> ExchangeNetwork:
 
 
 @jit
+def quantized_one(value: float) -> float:
+    """Return what `shardgym.ties.quantized` makes of a number."""
+    rounded: float = np.rint(value * (1 / QUANTUM)) * QUANTUM
+    return rounded
+
+
+@jit
 def apply_layers(layers: Layers, x: Floats) -> Floats:
     """Apply all layers to x of shape (n, inputs)."""
     return apply_later_layers(layers, np.dot(x, layers.weights[0]) + layers.biases[0])
@@ -103,7 +111,7 @@ def apply_later_layers(layers: Layers, x: Floats) -> Floats:
 
 @jit
 def head_ms(head: ComputeHead, sums: Floats) -> Floats:
-    """Return forward plus backward ms of devices that hold something.
+    """Return forward plus backward ms of devices that hold something, quantized.
 
     Args:
         head: parameters.
@@ -132,6 +140,7 @@ def head_ms(head: ComputeHead, sums: Floats) -> Floats:
     for g in range(len(sums)):
         for time in range(head.times):
             ms[g] += np.exp(log_base[g, time] + limit * np.tanh(out[g, time] / limit))
+        ms[g] = quantized_one(ms[g])
     return ms
 
 
@@ -140,7 +149,7 @@ def slowest_ms(
     backward: ExchangeNetwork, forward: ExchangeNetwork, compute: Floats, widths: Floats, batch: float,
     element_bytes: float,
 ) -> Floats:  # fmt: skip
-    """Return what the slowest device of each plan takes in ms, communication included.
+    """Return what the slowest device of each plan takes in ms, communication included and quantized.
 
     Args:
         backward: network.
@@ -162,7 +171,7 @@ def slowest_ms(
         busy += _exchange_ms(forward, widths, offsets, batch, element_bytes)
     slowest = np.zeros(len(widths))
     for plan in range(len(busy)):
-        slowest[plan] = busy[plan].max()
+        slowest[plan] = quantized_one(busy[plan].max())
     return slowest
 
 
@@ -223,7 +232,7 @@ def _inputs(
             np.log1p(moved), np.log1p(busiest), np.log1p(sent), np.log1p(received),
             row_bytes / max(largest, 1.0), row_bytes * count / max(total, 1.0),
             np.log1p(wait[d]), np.log1p(longest), np.log1p(mean_wait),
-            wait[d] / max(longest, 1e-3), 1.0 * (wait[d] == 0), 1.0 * (row_bytes == 0),
+            wait[d] / max(longest, 1e-3), 1.0 * (wait[d] < NO_WAIT_MS), 1.0 * (row_bytes == 0),
         )  # fmt: skip
         for n in range(len(features)):
             scaled = (features[n] - net.feature_mean[n]) / net.feature_scale[n]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neuroshard.compiled_predictor import compute_head_of, exchange_network_of, head_ms, slowest_ms
+from neuroshard.compiled_predictor import compute_head_of, exchange_network_of, head_ms, quantized_one, slowest_ms
 from neuroshard.device_sets import AdditivePrices
 from neuroshard.jit import jit
 from neuroshard.shard_table import ShardTable
@@ -117,7 +117,7 @@ def slowest_ms_over_links(links: LinkArrays, compute: Floats, widths: Floats) ->
         widths: columns of every device, shape (P, D).
 
     Returns:
-        Shape (P,).
+        Quantized, shape (P,).
     """
     plans, devices = widths.shape
     slowest = np.zeros(plans)
@@ -129,7 +129,7 @@ def slowest_ms_over_links(links: LinkArrays, compute: Floats, widths: Floats) ->
         clocks += compute[plan]
         if devices > 1:
             _exchange(links, widths[plan], clocks, False)
-        slowest[plan] = clocks.max()
+        slowest[plan] = quantized_one(clocks.max())
     return slowest
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from neuroshard.compiled_predictor import ComputeHead, head_ms
 from neuroshard.compiled_prices import CompiledPrices
-from neuroshard.device_sets import DECIMALS, AdditiveDeviceSets
+from neuroshard.device_sets import AdditiveDeviceSets
 from neuroshard.grid_search import BestPlacements, Cutoff, InnerSearch, PartialPlacements, best_placements
 from neuroshard.jit import jit
 from shardgym.arrays import Floats, Ints
@@ -23,8 +23,6 @@ _STEPS = 64
 _WORTH_A_THREAD = 2000
 #: A slot that no set has taken.
 _FREE = -1
-#: What rounding for comparison multiplies by, as NumPy's rounding does.
-_SCALE = 10.0**DECIMALS
 
 
 class SetTable(NamedTuple):
@@ -32,7 +30,7 @@ class SetTable(NamedTuple):
 
     Attributes:
         slots: number of the set in each slot or `_FREE`; a power of 2 of them, twice the capacity at least.
-        keys: of sets, shape (capacity,); so are the others up to `rounded_ms`.
+        keys: of sets, shape (capacity,); so are the others up to `compute_ms`.
         parents: which set each is made of.
         added: and which shard.
         sums: added latents, shape (capacity, 32).
@@ -47,7 +45,6 @@ class SetTable(NamedTuple):
     sums: Floats
     widths: Floats
     compute_ms: Floats
-    rounded_ms: Floats
     shard_keys: npt.NDArray[np.uint64]
     shard_latents: Floats
     shard_widths: Floats
@@ -103,7 +100,7 @@ class CompiledDeviceSets(AdditiveDeviceSets):
         """Return what compiled code works on, until there has to be more room."""
         return SetTable(
             self._slots, self._keys, self._parents, self._added, self._sums, self._widths, self.compute_ms,
-            self.rounded_ms, self._shard_keys, self._latents, self._shard_widths, self._head,
+            self._shard_keys, self._latents, self._shard_widths, self._head,
         )  # fmt: skip
 
 
@@ -217,7 +214,7 @@ def advance(
             partial.columns[n, device] += limits.shard_columns[shard]
         _price_new(table, new, count)
         for n in range(used):
-            partial.ms[n, devices[n]] = table.rounded_ms[partial.sets[n, devices[n]]]
+            partial.ms[n, devices[n]] = table.compute_ms[partial.sets[n, devices[n]]]
         if not used:
             return step + 1, used, count
     return last, used, count
@@ -322,9 +319,7 @@ def _find_or_append(table: SetTable, count: int, parent: int, shard: int) -> int
 def _price_new(table: SetTable, first: int, count: int) -> None:
     """Price the sets from `first` on, all in one call of the head."""
     if count > first:
-        ms = head_ms(table.head, table.sums[first:count])
-        table.compute_ms[first:count] = ms
-        table.rounded_ms[first:count] = np.rint(ms * _SCALE) / _SCALE
+        table.compute_ms[first:count] = head_ms(table.head, table.sums[first:count])
 
 
 @jit

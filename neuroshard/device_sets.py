@@ -12,9 +12,8 @@ from neuroshard.shard_table import ShardTable, plan_of
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
+from shardgym.ties import quantized
 
-#: Times are compared to this many decimals of a ms, so that the order of a sum's terms decides nothing.
-DECIMALS = 9
 #: The number of the set of an empty device.
 EMPTY = 0
 
@@ -35,12 +34,11 @@ class DeviceSets(abc.ABC):
     Attributes:
         shards: of the task.
         count: sets so far.
-        compute_ms: forward plus backward compute of each set, shape (capacity,).
-        rounded_ms: the same, rounded for comparison.
+        compute_ms: forward plus backward compute of each set, quantized, shape (capacity,).
     """
 
     #: Names of the arrays with a row per set.
-    _arrays: ClassVar[tuple[str, ...]] = ("compute_ms", "rounded_ms", "_keys", "_parents", "_added")
+    _arrays: ClassVar[tuple[str, ...]] = ("compute_ms", "_keys", "_parents", "_added")
 
     def __init__(self, shards: ShardTable) -> None:
         self.shards = shards
@@ -53,7 +51,6 @@ class DeviceSets(abc.ABC):
         """Forget all sets but the empty one."""
         self.count = 1
         self.compute_ms: Floats = np.zeros(_FIRST_CAPACITY)
-        self.rounded_ms: Floats = np.zeros(_FIRST_CAPACITY)
         self._keys: npt.NDArray[np.uint64] = np.zeros(_FIRST_CAPACITY, dtype=np.uint64)
         self._parents: Ints = np.zeros(_FIRST_CAPACITY, dtype=np.int64)
         self._added: Ints = np.zeros(_FIRST_CAPACITY, dtype=np.int64)
@@ -82,11 +79,11 @@ class DeviceSets(abc.ABC):
         return np.array(numbers, dtype=np.int64)
 
     def single_ms(self, shards: Ints) -> Floats:
-        """Return what shards alone on a device compute in ms, rounded for comparison; shape (n,)."""
+        """Return what shards alone on a device compute in ms, shape (n,)."""
         new = np.unique(shards[np.isnan(self._single_ms[shards])])
         if new.size:
             sets = self.add(np.full_like(new, EMPTY), new)  # first: it may replace the arrays by larger ones
-            self._single_ms[new] = self.rounded_ms[sets]
+            self._single_ms[new] = self.compute_ms[sets]
         return self._single_ms[shards]
 
     def members(self, number: int) -> list[int]:
@@ -98,7 +95,7 @@ class DeviceSets(abc.ABC):
         return shards
 
     def lower_bounds(self, sets: Ints) -> Floats:
-        """Return what whole plans take at least in ms, rounded for comparison; 0 where nothing is certain.
+        """Return what whole plans take at least in ms; 0 where nothing is certain.
 
         Args:
             sets: of every device of every plan, shape (P, D).
@@ -110,11 +107,11 @@ class DeviceSets(abc.ABC):
 
     @abc.abstractmethod
     def total_ms(self, sets: Ints) -> Floats:
-        """Return what whole plans take in ms, communication included; (P, D) to (P,)."""
+        """Return what whole plans take in ms, communication included and quantized; (P, D) to (P,)."""
 
     @abc.abstractmethod
     def _price(self, numbers: Ints, sets: Ints, shards: Ints) -> Floats:
-        """Return compute in ms of new sets `numbers`, each made of one of `sets` and one of `shards`; shape (n,)."""
+        """Return compute in ms, quantized, of new sets `numbers`, of one of `sets` and of `shards` each; shape (n,)."""
 
     def _append(self, sets: Ints, shards: Ints) -> None:
         """Number new sets consecutively and price them."""
@@ -124,7 +121,6 @@ class DeviceSets(abc.ABC):
         ms = self._price(numbers, sets, shards)
         self.count += len(shards)
         self.compute_ms[numbers] = ms
-        self.rounded_ms[numbers] = np.round(ms, DECIMALS)
         self._keys[numbers] = self._keys[sets] + self._shard_keys[shards]
         self._parents[numbers] = sets
         self._added[numbers] = shards
@@ -140,6 +136,8 @@ class DeviceSets(abc.ABC):
 
 class AdditivePrices:
     """What devices and plans of one task take by an additive cost model, from added latents of their shards.
+
+    Times are quantized, see `shardgym.ties`.
 
     Args:
         shards: of the task.
@@ -171,7 +169,7 @@ class AdditivePrices:
 
     def compute_ms(self, sums: Floats, counts: Ints) -> Floats:
         """Return what devices compute in ms, from added latents (..., K) and numbers of shards (...), shape (...)."""
-        return np.asarray(self._costs.device_ms(sums, counts).sum(axis=-1), dtype=np.float64)
+        return quantized(self._costs.device_ms(sums, counts).sum(axis=-1))
 
     def slowest_ms(self, compute: Floats, widths: Floats) -> Floats:
         """Return what plans take in ms, communication included, from compute and columns, (P, D) each, shape (P,)."""
@@ -203,7 +201,7 @@ class AdditiveDeviceSets(DeviceSets):
 
     def lower_bounds(self, sets: Ints) -> Floats:
         """Return the compute of each plan's busiest device: communication takes no negative time."""
-        return np.asarray(self.rounded_ms[sets].max(axis=1), dtype=np.float64)
+        return np.asarray(self.compute_ms[sets].max(axis=1), dtype=np.float64)
 
     def total_ms(self, sets: Ints) -> Floats:
         """See `DeviceSets`."""
@@ -233,11 +231,11 @@ class EvaluatedDeviceSets(DeviceSets):
     def total_ms(self, sets: Ints) -> Floats:
         """See `DeviceSets`."""
         plans = [plan_of(self.shards, [self.members(number) for number in row]) for row in sets.tolist()]
-        return np.array([cost.total_ms for cost in self._cost.evaluate(self.shards.task, plans)])
+        return quantized(np.array([cost.total_ms for cost in self._cost.evaluate(self.shards.task, plans)]))
 
     def _price(self, numbers: Ints, sets: Ints, shards: Ints) -> Floats:
         del numbers
         devices = [[*self.members(number), shard] for number, shard in zip(sets.tolist(), shards.tolist(), strict=True)]
         task, plan = self.shards.with_own_tables(devices)
         (cost,) = self._cost.evaluate(task, [plan])
-        return cost.compute_ms
+        return quantized(cost.compute_ms)

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from neuroshard.device_sets import DECIMALS, EMPTY, DeviceSets
+from neuroshard.device_sets import EMPTY, DeviceSets
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.incumbent import Budget
 
@@ -39,7 +39,7 @@ class BestPlacements(NamedTuple):
     """The best placement of each of C column plans.
 
     Attributes:
-        costs: in ms, rounded for comparison, shape (C,); infinite without a placement, or when above the cutoff.
+        costs: in ms, shape (C,); infinite without a placement, or when above the cutoff.
         devices_of: gives the shards on every device for a column plan by number, until more is placed.
     """
 
@@ -77,7 +77,7 @@ class PartialPlacements(NamedTuple):
         low: first limit, shape (N,).
         high: last limit, shape (N,).
         sets: what every device holds, shape (N, D).
-        ms: compute of every device, rounded for comparison, shape (N, D).
+        ms: compute of every device, shape (N, D).
         bytes: used of every device, shape (N, D).
         columns: of every device, shape (N, D).
     """
@@ -156,7 +156,7 @@ class GridSearch:
         partial = PartialPlacements._make(values[index] for values in partial)._replace(low=low, high=high)
         at = (np.arange(len(index)), device)
         partial.sets[at] = self.device_sets.add(partial.sets[at], shards[index])
-        partial.ms[at] = self.device_sets.rounded_ms[partial.sets[at]]
+        partial.ms[at] = self.device_sets.compute_ms[partial.sets[at]]
         partial.bytes[at] += size[index]
         partial.columns[at] += columns[index]
         return partial
@@ -196,7 +196,7 @@ def best_placements(
         batch = batch[bounds[batch] <= cutoff.together_with(costs)]
         if not batch.size:
             break
-        totals = np.round(device_sets.total_ms(sets[batch]), DECIMALS)
+        totals = device_sets.total_ms(sets[batch])
         for n, total in zip(batch.tolist(), totals.tolist(), strict=True):
             row = plan[n]
             if total < costs[row] or (total == costs[row] and low[n] < low[best[row]]):

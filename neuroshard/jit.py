@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 import platformdirs
 
+from shardgym.ties import QUANTUM
+
 #: Whether functions are compiled; without numba they run some hundred times slower.
 COMPILED = importlib.util.find_spec("numba") is not None
 
@@ -47,7 +49,7 @@ def jit(function: _Function) -> _Function:
 @functools.cache
 def _cache_folder() -> str:
     """Return a folder for this state of the sources: numba notices changes in a function's own file alone."""
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(str(QUANTUM).encode())
     here = Path(__file__).parent
     names = ["jit", "compiled_predictor", "compiled_prices", "compiled_search", "device_sets", "grid_search"]
     names += [f"plus/{name}" for name in ("linear_model", "construction", "moves")]

@@ -10,6 +10,7 @@ from shardgym.errors import NoFeasiblePlanError
 from shardgym.plan import ShardingPlan
 from shardgym.solver import Observer
 from shardgym.task import ShardingTask
+from shardgym.ties import quantized
 
 
 class OutOfTime(Exception):
@@ -51,7 +52,7 @@ class Budget:
 
 
 class Incumbent:
-    """The best plan so far; of equally good ones the first.
+    """The best plan so far; of equally good ones, see `shardgym.ties`, the first.
 
     Args:
         task: the task.
@@ -59,7 +60,7 @@ class Incumbent:
         observer: called with every improvement.
 
     Attributes:
-        cost_ms: of the plan; infinite as long as there is none.
+        cost_ms: of the plan, quantized; infinite as long as there is none.
     """
 
     def __init__(self, task: ShardingTask, cost: CostModel, observer: Observer | None) -> None:
@@ -78,9 +79,10 @@ class Incumbent:
 
     def update(self, make: Callable[[], ShardingPlan], cost_ms: float) -> None:
         """Keep a plan of known cost if it is better; `make` returns it, and may be called more than once."""
-        if cost_ms < self.cost_ms:
+        compared_ms = float(quantized(cost_ms))
+        if compared_ms < self.cost_ms:
             self._make = make
-            self.cost_ms = cost_ms
+            self.cost_ms = compared_ms
             if self._observer is not None:
                 self._observer(make(), cost_ms)
 

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from baselines.learning.array_layers import forward, linear_of, linears_of
-from baselines.learning.encoder import LATENT, TableEncoder, mlp
+from baselines.learning.encoder import LATENT, TableEncoder, mlp, quantized_tensor
 from baselines.learning.tables import FeatureScale, TaskBatch
 from shardgym.arrays import Bools
 from shardgym.costs.base import PlanCost
 from shardgym.envs.vector_env import TableWiseVectorEnv
 from shardgym.errors import NoFeasiblePlanError
 from shardgym.task import ShardingTask
+from shardgym.ties import quantized
 
 #: Of the recurrent network, and of what the policy sees of a device.
 STATE = 2 * LATENT
@@ -82,7 +83,8 @@ class AutoShardNetwork(nn.Module):
 
     def sort(self, batch: TaskBatch) -> Tensor:
         """Return the numbers of the tables in descending order of their predicted costs, padding last, shape (B, T)."""
-        alone_ms = self.device_ms(self.encoder(batch.features)).masked_fill(~batch.table_mask, -torch.inf)
+        alone_ms = quantized_tensor(self.device_ms(self.encoder(batch.features)))
+        alone_ms = alone_ms.masked_fill(~batch.table_mask, -torch.inf)
         return alone_ms.argsort(dim=1, descending=True, stable=True)
 
     def read(self, batch: TaskBatch, order: Tensor) -> OrderedTables:
@@ -183,7 +185,7 @@ def place_by_score(network: AutoShardNetwork, task: ShardingTask) -> list[int]:
     memory = np.array(task.topology.memory_bytes)
     used = np.zeros_like(memory)
     # As `AutoShardNetwork.actions` returns them.
-    actions = np.zeros((task.num_devices, STATE), np.float32)
+    actions = np.zeros((task.num_devices, STATE))
     actions[:, LATENT:] = load.bias
     devices = [0] * task.num_tables
     for t, number in enumerate(tables.order[0].tolist()):
@@ -194,13 +196,13 @@ def place_by_score(network: AutoShardNetwork, task: ShardingTask) -> list[int]:
                 f"autoshard: table '{table.name}' of {task.table_bytes(table)} bytes fits on no device any more"
             )
         hidden = actions @ of_action + (actions * states[t]) @ of_product + of_states[t]
-        scores = forward(score, np.maximum(hidden, 0, out=hidden))[:, 0]
+        scores = quantized(forward(score, np.maximum(hidden, 0, out=hidden))[:, 0])
         device = devices[number] = int(np.where(fits, scores, -np.inf).argmax())
         used[device] += sizes[t]
         action = actions[device]
         action[:LATENT] += latents[t]
         share = forward(cost, action[:LATENT])[0] * ms_in_shares
-        action[LATENT:] = load(np.array([share, used[device] / memory[device]], np.float32))
+        action[LATENT:] = load(np.array([share, used[device] / memory[device]]))
     return devices
 
 

@@ -13,11 +13,12 @@ from baselines.dreamshard.moves import Placement, relieved
 from baselines.dreamshard.pieces import ArrayNetwork, Pieces
 from baselines.dreamshard.policy import DreamShardNetwork
 from baselines.dreamshard.solver import DreamShard
-from baselines.learning.array_layers import Float32s
+from shardgym.arrays import Floats
 from shardgym.costs.base import CostModel
 from shardgym.errors import NoFeasiblePlanError
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.task import ShardingTask, exact_bytes
+from shardgym.ties import quantized
 
 #: Shares of what devices take on average; for each there is a way to cut, in which no piece takes more. Chosen, as the
 #: numbers below, on tasks of the train half.
@@ -68,7 +69,7 @@ class DreamShardColumns(DreamShard):
 
     def _as_arrays(self, network: DreamShardNetwork) -> ArrayNetwork:
         """Return the network as arrays, which are kept for loaded weights: those change no more."""
-        if self._used is None or self._used.network is not network:
+        if self._used is None or self._used.deciding is not network:
             return ArrayNetwork(network)
         digest = self._used.card.weights_sha256
         if digest not in self._arrays:
@@ -139,7 +140,7 @@ def large_first(pieces: Pieces, way: Sequence[int]) -> list[int]:
     return sorted(way, key=lambda n: max(pieces.ms[n], ms_per_byte * pieces.bytes[n]), reverse=True)
 
 
-def balanced_ms(pieces: Pieces, ways: Sequence[Sequence[int]]) -> Float32s:
+def balanced_ms(pieces: Pieces, ways: Sequence[Sequence[int]]) -> Floats:
     """Return what plans are predicted to cost in which the longest piece goes first, to the least loaded device.
 
     Memory is left aside, and a device takes as long as its pieces are predicted to take alone, added up.
@@ -152,7 +153,7 @@ def balanced_ms(pieces: Pieces, ways: Sequence[Sequence[int]]) -> Float32s:
         Shape (W,).
     """
     num_devices = pieces.task.num_devices
-    loads = np.empty((len(ways), num_devices, len(pieces.network.idle)), np.float32)
+    loads = np.empty((len(ways), num_devices, len(pieces.network.idle)))
     for way, of_devices in zip(ways, loads, strict=True):
         order = longest_first(pieces, way)
         devices = []
@@ -162,7 +163,7 @@ def balanced_ms(pieces: Pieces, ways: Sequence[Sequence[int]]) -> Float32s:
             devices.append(device)
             heapq.heapreplace(least, (ms + pieces.ms[number], device))
         of_devices[:] = pieces.device_loads(order, devices)
-    slowest_ms: Float32s = pieces.network.device_ms(loads).max(axis=1)
+    slowest_ms: Floats = pieces.network.device_ms(loads).max(axis=1)
     return slowest_ms
 
 
@@ -193,7 +194,7 @@ def play(pieces: Pieces, order: Sequence[int]) -> Episode:
     room = list(pieces.task.topology.memory_bytes)
     loads = [network.idle.copy() for _ in room]
     of_pieces = [0.0] * len(room)
-    scores = [cost_score(network.idle)] * len(room)
+    scores = [float(quantized(cost_score(network.idle)))] * len(room)
     waiting = list(reversed(order))
     placed = []
     crowded = False
@@ -215,7 +216,7 @@ def play(pieces: Pieces, order: Sequence[int]) -> Episode:
         load = loads[device]
         load += pieces.loads[number]
         of_pieces[device] += pieces.scores[number]
-        scores[device] = of_pieces[device] + cost_score(load)
+        scores[device] = float(quantized(of_pieces[device] + cost_score(load)))
     numbers, devices = zip(*placed, strict=True)
     return Episode(Placement(numbers, devices), crowded)
 

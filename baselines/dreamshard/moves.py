@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from baselines.dreamshard.pieces import Pieces
-from baselines.learning.array_layers import Float32s
-from shardgym.arrays import Ints
+from shardgym.arrays import Floats, Ints
 
 #: Changes that the cost network prices in every step: those that balance best if times of pieces added up.
 PRICED = 8
@@ -41,7 +40,7 @@ class Change(NamedTuple):
 
     given: int
     taken: int
-    device_ms: Float32s
+    device_ms: Floats
 
 
 class Devices:
@@ -85,8 +84,10 @@ class Devices:
         estimates = np.maximum(self.device_ms[slowest] - relief, self.device_ms[targets] + relief)
         estimates[~possible] = np.inf
         ranked = estimates.ravel()
-        best = ranked.argpartition(PRICED)[:PRICED] if ranked.size > PRICED else np.arange(ranked.size)
-        best = best[ranked[best] < np.inf]
+        best = np.flatnonzero(ranked < np.inf)
+        if best.size > PRICED:
+            best = best[ranked[best] <= np.partition(ranked[best], PRICED)[PRICED]]
+            best = best[ranked[best].argsort(kind="stable")[:PRICED]]
         if not best.size:
             return None
         given = given[best // len(taken)]

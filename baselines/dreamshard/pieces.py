@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from baselines.dreamshard.policy import DreamShardNetwork
-from baselines.learning.array_layers import Float32s, Linear, forward, linear_of, linears_of, side_by_side
+from baselines.learning.array_layers import Linear, forward, linear_of, linears_of, side_by_side
 from baselines.learning.encoder import LATENT
 from baselines.learning.tables import FEATURES, table_features
+from shardgym.arrays import Floats
 from shardgym.plan import COLUMN_UNIT
 from shardgym.task import ShardingTask
+from shardgym.ties import quantized
 
 #: Columns of `table_features` that depend on how wide a piece is.
 _LOG_COLUMNS = FEATURES.index("dim")
@@ -55,7 +57,7 @@ class ArrayNetwork:
         self._of_costs = weight[LATENT:]
         self.least_ms = 1e-2 * float(cost.unit_ms.sum())
 
-    def describe(self, features: Float32s) -> tuple[Float32s, Float32s]:
+    def describe(self, features: Floats) -> tuple[Floats, Floats]:
         """Return what n tables add to their device.
 
         Args:
@@ -69,24 +71,21 @@ class ArrayNetwork:
         )
         return of_cost @ self._into_load, of_policy @ self._of_tables
 
-    def device_ms(self, loads: Float32s) -> Float32s:
-        """Return the predicted times of devices, all heads added: loads of shape (..., 192) become (...)."""
-        ms: Float32s = np.maximum(loads, 0) @ self._into_total_ms
-        ms += self._idle_ms
-        return ms
+    def device_ms(self, loads: Floats) -> Floats:
+        """Return predicted times of devices, all heads added and quantized: loads of shape (..., 192) become (...)."""
+        return quantized(np.maximum(loads, 0) @ self._into_total_ms + self._idle_ms)
 
-    def cost_score(self, unit_ms: float) -> Callable[[Float32s], float]:
+    def cost_score(self, unit_ms: float) -> Callable[[Floats], float]:
         """Return the function from a device's load, shape (192,), to what predicted costs add to its score.
 
         Args:
             unit_ms: that the policy counts costs in, see `mean_table_ms`.
         """
-        unit = np.float32(unit_ms)
-        first = Linear(self._into_first.weight / unit, self._into_first.bias / unit + self._first_bias)
+        first = Linear(self._into_first.weight / unit_ms, self._into_first.bias / unit_ms + self._first_bias)
         last = self._last
         of_costs = self._of_costs
 
-        def score(load: Float32s) -> float:
+        def score(load: Floats) -> float:
             seen = first(np.maximum(load, 0))
             np.maximum(seen, 0, out=seen)
             seen = last(seen)
@@ -124,8 +123,8 @@ class Pieces:
         self.bytes: list[int] = []
         self.ms: list[float] = []
         self.scores: list[float] = []
-        self.loads: Float32s = np.zeros((0, len(network.idle)), np.float32)
-        self._features = table_features(task).astype(np.float32)
+        self.loads: Floats = np.zeros((0, len(network.idle)))
+        self._features = table_features(task)
         self._numbers: dict[tuple[int, int], int] = {}
         self.add((n, table.embedding_dim) for n, table in enumerate(task.tables))
 
@@ -137,7 +136,7 @@ class Pieces:
         self._numbers.update(zip(new, itertools.count(len(self.tables)), strict=False))
         tables, columns = zip(*new, strict=True)
         features = self._features[list(tables)]
-        log_columns = np.log(np.array(columns, dtype=np.float32))
+        log_columns = np.log(np.array(columns, dtype=np.float64))
         features[:, _LOG_BYTES] += log_columns - features[:, _LOG_COLUMNS]
         features[:, _LOG_COLUMNS] = log_columns
         loads, scores = self.network.describe(features)
@@ -169,10 +168,10 @@ class Pieces:
         """Return the numbers of both halves of a piece, which has two units of columns or more."""
         return self.cut([(number, 2)])[0]
 
-    def device_loads(self, numbers: Sequence[int], devices: Sequence[int]) -> Float32s:
+    def device_loads(self, numbers: Sequence[int], devices: Sequence[int]) -> Floats:
         """Return the loads of all devices, shape (D, 192), of pieces and their devices, n each."""
         held = np.arange(self.task.num_devices)[:, None] == np.array(devices)
-        loads: Float32s = held.astype(np.float32) @ self.loads[list(numbers)]
+        loads: Floats = held.astype(np.float64) @ self.loads[list(numbers)]
         loads += self.network.idle
         return loads
 

@@ -9,12 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from baselines.learning.array_layers import Float32s, encoded, forward, linear_of, linears_of, side_by_side
+from baselines.learning.array_layers import encoded, forward, linear_of, linears_of, side_by_side
 from baselines.learning.cost_network import DEVICE_PHASES, CostNetwork
 from baselines.learning.encoder import LATENT, TableEncoder, mlp, on_device
 from baselines.learning.tables import FeatureScale, TaskBatch, table_features
+from shardgym.arrays import Floats
 from shardgym.errors import NoFeasiblePlanError
 from shardgym.task import ShardingTask
+from shardgym.ties import quantized
 
 #: Layers for the predicted costs of a device.
 COST_WIDTHS = (len(DEVICE_PHASES), 64, 32)
@@ -153,7 +155,7 @@ def place_by_score(network: DreamShardNetwork, task: ShardingTask) -> list[int]:
     Raises:
         NoFeasiblePlanError: a table fits nowhere any more.
     """
-    features = table_features(task).astype(np.float32)
+    features = table_features(task)
     cost_latents = encoded(network.cost.encoder, features)
     policy_latents = encoded(network.policy.encoder, features)
     heads = side_by_side(network.cost.heads, network.cost.unit_ms[:-1])
@@ -161,14 +163,14 @@ def place_by_score(network: DreamShardNetwork, task: ShardingTask) -> list[int]:
     of_both, bias = linear_of(network.policy.score)
     of_sums, of_costs = np.split(of_both[:, 0], [LATENT])
 
-    alone_ms = forward(heads, cost_latents).sum(axis=1)
+    alone_ms = quantized(forward(heads, cost_latents).sum(axis=1))
     unit = np.maximum(alone_ms.mean(), 1e-2 * network.cost.unit_ms.sum().numpy())  # as in `mean_table_ms`
 
-    def score(cost_sum: Float32s, policy_sum: Float32s) -> float:
+    def score(cost_sum: Floats, policy_sum: Floats) -> float:
         seen = forward(costs, forward(heads, cost_sum) / unit, end_with_relu=True)
-        return float(policy_sum @ of_sums + seen @ of_costs + bias[0])
+        return float(quantized(policy_sum @ of_sums + seen @ of_costs + bias[0]))
 
-    cost_sums, policy_sums = np.zeros((2, task.num_devices, LATENT), np.float32)
+    cost_sums, policy_sums = np.zeros((2, task.num_devices, LATENT))
     room = list(task.topology.memory_bytes)
     scores = [score(cost_sums[0], policy_sums[0])] * task.num_devices
     devices = [-1] * task.num_tables

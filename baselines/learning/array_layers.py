@@ -1,4 +1,7 @@
-"""Layers of torch as NumPy arrays: on the few rows of one plan, calls of torch take longer than the arithmetic."""
+"""Layers of torch as NumPy arrays: on the few rows of one plan, calls of torch take longer than the arithmetic.
+
+Arrays have the precision of the layers, which is double where a network decides: see `LearnedSolver`.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,21 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor, nn
 
 from baselines.learning.encoder import TableEncoder
-
-Float32s = npt.NDArray[np.float32]
+from shardgym.arrays import Floats
 
 
 class Linear(NamedTuple):
     """A linear layer: shape (inputs, outputs), and (outputs,)."""
 
-    weight: Float32s
-    bias: Float32s
+    weight: Floats
+    bias: Floats
 
-    def __call__(self, x: Float32s) -> Float32s:
+    def __call__(self, x: Floats) -> Floats:
         """Apply it: shape (..., inputs) becomes (..., outputs)."""
-        outputs: Float32s = x @ self.weight
+        outputs: Floats = x @ self.weight
         outputs += self.bias
         return outputs
 
@@ -37,7 +38,7 @@ def linears_of(chain: nn.Module) -> list[Linear]:
     return [linear_of(layer) for layer in chain.modules() if isinstance(layer, nn.Linear)]
 
 
-def forward(layers: Sequence[Linear], x: Float32s, *, end_with_relu: bool = False) -> Float32s:
+def forward(layers: Sequence[Linear], x: Floats, *, end_with_relu: bool = False) -> Floats:
     """Apply layers with ReLU between them, and after the last one where asked for."""
     *hidden, last = layers
     for layer in hidden:
@@ -57,7 +58,7 @@ def side_by_side(chains: Iterable[nn.Module], units: Tensor) -> list[Linear]:
     firsts, lasts = zip(*map(linears_of, chains), strict=True)
     widths = [len(last.weight) for last in lasts]
     ends = np.cumsum(widths)
-    weight = np.zeros((ends[-1], len(ends)), np.float32)
+    weight = np.zeros((ends[-1], len(ends)))
     for column, (last, width, end, unit) in enumerate(zip(lasts, widths, ends, units.numpy(), strict=True)):
         weight[end - width : end, column] = last.weight[:, 0] * unit
     return [
@@ -66,7 +67,7 @@ def side_by_side(chains: Iterable[nn.Module], units: Tensor) -> list[Linear]:
     ]
 
 
-def encoded(encoder: TableEncoder, features: Float32s) -> Float32s:
+def encoded(encoder: TableEncoder, features: Floats) -> Floats:
     """Return the latents of tables as `TableEncoder` does: features of shape (T, 21) become (T, 32)."""
     scaled = (features - encoder.mean.numpy()) / encoder.std.numpy()
     return forward(linears_of(encoder.layers), scaled, end_with_relu=True)

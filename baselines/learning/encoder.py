@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from baselines.learning.tables import FEATURES, FeatureScale
+from shardgym.ties import QUANTUM
 
 #: Widths of the encoder in DreamShard (`models.py`) and AutoShard (`training.py`).
 ENCODER_WIDTHS = (len(FEATURES), 128, 32)
@@ -54,7 +55,12 @@ def on_device(devices: Tensor, num_devices: int) -> Tensor:
         devices: of every table, -1 for none.
         num_devices: D.
     """
-    return (devices[..., None] == torch.arange(num_devices)).float()
+    return (devices[..., None] == torch.arange(num_devices)).to(torch.get_default_dtype())
+
+
+def quantized_tensor(values: Tensor) -> Tensor:
+    """Return what `shardgym.ties.quantized` makes of numbers that decide."""
+    return torch.round(values / QUANTUM) * QUANTUM
 
 
 def sum_per_device(latents: Tensor, devices: Tensor, num_devices: int) -> Tensor:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import abc
+import contextlib
+import copy
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -52,6 +54,27 @@ class Fitted(Generic[NetworkT]):
 
     network: NetworkT
     card: SolverCard
+
+    @functools.cached_property
+    def deciding(self) -> NetworkT:
+        """The same network in double precision; see `_deciding`."""
+        return copy.deepcopy(self.network).double()
+
+
+@contextlib.contextmanager
+def _deciding() -> Iterator[None]:
+    """Let networks decide: without gradients, on one thread, and in double precision.
+
+    Networks are trained in single precision, whose rounding differs from processor to processor in the seventh digit:
+    too much for `shardgym.ties`.
+    """
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with one_thread(), torch.no_grad():
+            yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 class LearnedSolver(abc.ABC, Generic[NetworkT]):
@@ -116,6 +139,8 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
     def place(self, network: NetworkT, task: ShardingTask, cost: CostModel, seed: int) -> ShardingPlan:
         """Return a plan; called with one thread and without gradients unless the subclass enables them.
 
+        The network and torch's default are of double precision. What is compared is quantized, see `shardgym.ties`.
+
         Raises:
             NoFeasiblePlanError: no action is left that respects memory.
         """
@@ -132,8 +157,8 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
         check_solve_arguments(task, cost, seed)
         self._used = self._fitted_for(task, int(seed))
         check_possible(task)
-        with one_thread(), torch.no_grad():
-            return self.place(self._used.network, task, cost, int(seed))
+        with _deciding():
+            return self.place(self._used.deciding, task, cost, int(seed))
 
     def check_ready(self, cost: CostModel) -> None:
         """Load all weights that a task may need.
@@ -340,10 +365,11 @@ class LearnedSolver(abc.ABC, Generic[NetworkT]):
         A task without a plan counts as ten times the mean, so that weights which solve more tasks are better.
         """
         logs = []
-        with torch.no_grad():
+        with _deciding():
+            deciding = copy.deepcopy(network).double()
             for task in tasks:
                 try:
-                    plan = self.place(network, task, oracle.cost, seed)
+                    plan = self.place(deciding, task, oracle.cost, seed)
                 except NoFeasiblePlanError:
                     continue
                 logs.append(math.log(oracle.price_plans(task, [plan])[0].sum(axis=1).max()))

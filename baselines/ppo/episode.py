@@ -11,7 +11,6 @@ import bisect
 
 import numpy as np
 
-from baselines.learning.array_layers import Float32s
 from baselines.ppo.set_network import ArrayScores, SetNetwork
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
@@ -106,7 +105,7 @@ class _Queue:
         #: See `Placements.left`, before each of the steps that were observed last; those to go begin here.
         self._left: Floats = catalog.task["totals"]
 
-    def observe(self) -> tuple[list[int], Float32s]:
+    def observe(self) -> tuple[list[int], Floats]:
         """Return the shards of all steps up to the next halving, and what is observed in them.
 
         Returns:
@@ -115,7 +114,7 @@ class _Queue:
         shards = [shard for shard, _ in reversed(self.waiting)]
         steps = np.concatenate([self._left[:1], self._shard["amounts"][shards]])
         self._left = np.subtract.accumulate(steps)[:-1]
-        seen = np.zeros((len(shards), 1 + len(REMAINING_FEATURES) + len(SPLIT_FEATURES)), np.float32)
+        seen = np.zeros((len(shards), 1 + len(REMAINING_FEATURES) + len(SPLIT_FEATURES)))
         seen[:, 0] = np.arange(self.count - len(shards), self.count) / self.count
         seen[:, 1:-2] = remaining_features(self._left, np.append(self._scale[:3], self.count))
         if self._max_splits is not None:
@@ -161,7 +160,7 @@ class _Devices:
         self._loads: Floats = np.zeros((task.num_devices, 4))
         self._most_even_shares = Layout(task.num_devices).most_even_shares
         self._even_share_ms = self._all_on_one_ms(task) / task.num_devices
-        self.seen = np.zeros((task.num_devices, _WITH_NEXT + 1), np.float32)
+        self.seen = np.zeros((task.num_devices, _WITH_NEXT + 1))
         self.seen[:, : len(DEVICE_FEATURES)] = catalog.task["devices"][0]
         self.room: Floats = self._capacity.copy()
 

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from baselines.learning.array_layers import Float32s, Linear, forward, linears_of
+from baselines.learning.array_layers import Linear, forward, linears_of
 from baselines.learning.encoder import mlp
+from shardgym.arrays import Floats
 from shardgym.envs.features import (
     DEVICE_FEATURES,
     REMAINING_FEATURES,
@@ -17,6 +18,7 @@ from shardgym.envs.features import (
     TABLE_FEATURES,
     TIME_FEATURES,
 )
+from shardgym.ties import quantized
 
 #: Entries that have something for every device, and how many numbers.
 _PER_DEVICE = {"devices": len(DEVICE_FEATURES), "times": len(TIME_FEATURES)}
@@ -94,7 +96,7 @@ class ArrayScores:
         halves: whether halving is scored.
     """
 
-    def __init__(self, network: SetNetwork, shards: Float32s, *, halves: bool) -> None:
+    def __init__(self, network: SetNetwork, shards: Floats, *, halves: bool) -> None:
         self._device = linears_of(network.device)
         into_device_score, self._device_score = linears_of(network.device_score)
         into_halving_score, self._halving_score = linears_of(network.halving_score)
@@ -108,7 +110,7 @@ class ArrayScores:
         encoded = forward(linears_of(network.table), shards)
         self._of_shards = encoded @ of_table + np.concatenate([first.bias for first in firsts])
 
-    def of_steps(self, shards: list[int], rest: Float32s) -> Float32s:
+    def of_steps(self, shards: list[int], rest: Floats) -> Floats:
         """Return what is known before: inputs of the first layers that do not depend on where shards are.
 
         Args:
@@ -118,25 +120,26 @@ class ArrayScores:
         Returns:
             Shape (n, 64), or (n, 128) where halving is scored.
         """
-        of_steps: Float32s = self._of_shards[shards] + rest @ self._of_rest
+        of_steps: Floats = self._of_shards[shards] + rest @ self._of_rest
         return of_steps
 
-    def scores(self, of_step: Float32s, devices: Float32s) -> tuple[Float32s, float]:
+    def scores(self, of_step: Floats, devices: Floats) -> tuple[Floats, float]:
         """Return the scores of all devices, shape (D,), and that of halving, minus infinity where it is not scored.
+
+        Both are quantized, see `shardgym.ties`.
 
         Args:
             of_step: a row of `of_steps`.
             devices: entries "devices" and "times" of the observation, shape (D, 9).
         """
         devices = forward(self._device, devices, end_with_relu=True)
-        scene = np.add.reduce(devices) / np.float32(len(devices)) @ self._of_mean
+        scene = np.add.reduce(devices) / len(devices) @ self._of_mean
         scene += of_step
         hidden = devices @ self._of_device
         hidden += scene[:WIDTH]
         np.maximum(hidden, 0, out=hidden)
-        scores: Float32s = np.asarray(hidden @ self._device_score.weight, dtype=np.float32)[:, 0]
-        scores += self._device_score.bias
+        scores = quantized((hidden @ self._device_score.weight)[:, 0] + self._device_score.bias)
         if len(scene) == WIDTH:
             return scores, -np.inf
         halving = np.maximum(scene[WIDTH:], 0) @ self._halving_score.weight + self._halving_score.bias
-        return scores, float(halving[0])
+        return scores, float(quantized(halving[0]))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from baselines.learning.cost_network import DEVICE_PHASES, CostNetwork
-from baselines.learning.encoder import LATENT, TableEncoder, mlp
+from baselines.learning.encoder import LATENT, TableEncoder, mlp, quantized_tensor
 from baselines.learning.tables import FeatureScale, TaskBatch
 
 #: Numbers of the encoding of a device.
@@ -57,8 +57,8 @@ def load_features(cost: CostNetwork, batch: TaskBatch) -> LoadFeatures:
     latents = cost.encoder(batch.features) * exists
     # An untrained network may say less than nothing.
     tables = cost.device_ms(latents).clamp(min=1e-3 * cost.unit_ms[:-1]) * exists
-    table_ms = tables.sum(dim=-1)
-    order = table_ms.masked_fill(~batch.table_mask, -torch.inf).argsort(dim=1, descending=True)
+    table_ms = quantized_tensor(tables.sum(dim=-1))
+    order = table_ms.masked_fill(~batch.table_mask, -torch.inf).argsort(dim=1, descending=True, stable=True)
     rows = torch.arange(len(batch))
     loads = torch.zeros(batch.device_mask.shape)
     ahead = torch.zeros(*table_ms.shape, loads.shape[1])
@@ -208,8 +208,8 @@ def assign(costs: Tensor, batch: TaskBatch, temperature: float) -> Assignment:
     """
     scaled = (costs / temperature).masked_fill(~batch.device_mask[:, None], torch.inf)
     # Shares of each device's memory; padded tables and devices have none.
-    memory = batch.memory_bytes.clamp(min=1).float()
-    shares = batch.table_bytes[..., None].float() / memory[:, None] * batch.device_mask[:, None]
+    memory = batch.memory_bytes.clamp(min=1).to(costs.dtype)
+    shares = batch.table_bytes[..., None].to(costs.dtype) / memory[:, None] * batch.device_mask[:, None]
     with torch.no_grad():
         prices = torch.zeros_like(memory)
         for _ in range(_NEWTON_STEPS):
@@ -224,7 +224,7 @@ def assign(costs: Tensor, batch: TaskBatch, temperature: float) -> Assignment:
         change = _newton_step(soft, shares, excess, prices > 0)
         prices = prices + (change - change.detach())
     soft, _ = _solution(scaled, shares, prices)
-    return Assignment(soft, (scaled + shares * prices[:, None]).argmin(dim=-1).detach())
+    return Assignment(soft, quantized_tensor(scaled + shares * prices[:, None]).argmin(dim=-1).detach())
 
 
 def _solution(scaled: Tensor, shares: Tensor, prices: Tensor) -> tuple[Tensor, Tensor]:
@@ -247,5 +247,5 @@ def _newton_step(soft: Tensor, shares: Tensor, excess: Tensor, active: Tensor) -
 
 def straight_through(assignment: Assignment) -> Tensor:
     """Return the rounded assignment as 0 and 1 with the gradients of the relaxed one, shape (B, T, D)."""
-    hard = torch.nn.functional.one_hot(assignment.devices, assignment.soft.shape[-1]).float()
+    hard = torch.nn.functional.one_hot(assignment.devices, assignment.soft.shape[-1])
     return assignment.soft + (hard - assignment.soft).detach()

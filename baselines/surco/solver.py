@@ -15,7 +15,7 @@ from torch import Tensor
 from baselines.cp_sat import cheapest_assignment
 from baselines.learning.cost_learner import CostLearner, descend
 from baselines.learning.cost_network import HEAD_WIDTHS
-from baselines.learning.encoder import ENCODER_WIDTHS
+from baselines.learning.encoder import ENCODER_WIDTHS, quantized_tensor
 from baselines.learning.oracle import TrainingOracle
 from baselines.learning.solver import LearnedSolver
 from baselines.learning.tables import FeatureScale, TaskBatch
@@ -138,7 +138,8 @@ class SurCo(LearnedSolver[SurCoNetwork]):
             costs = network.surrogate_costs(batch)[0]
         else:
             shape = (self.settings.starts, task.num_tables, task.num_devices)
-            starts = torch.rand(shape, generator=torch.Generator().manual_seed(seed))
+            drawn = torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
+            starts = drawn.to(torch.get_default_dtype())
             if self.settings.variant == "hybrid":
                 starts[0] = 0.0
                 starts += network.surrogate_costs(batch)
@@ -179,8 +180,9 @@ def improve(network: SurCoNetwork, batch: TaskBatch, costs: Tensor, settings: Su
         for step in range(settings.zero_steps + 1):
             assignment = straight_through(assign(costs, batch, settings.temperature))
             estimate = network.log_ms(batch, latents, assignment)
-            better = estimate.detach() < lowest
-            lowest = torch.where(better, estimate.detach(), lowest)
+            compared = quantized_tensor(estimate.detach())
+            better = compared < lowest
+            lowest = torch.where(better, compared, lowest)
             best = torch.where(better[:, None, None], costs.detach(), best)
             (costs.grad,) = torch.autograd.grad(estimate.sum(), [costs])
             optimizer.param_groups[0]["lr"] = settings.zero_learning_rate * (1 - step / (settings.zero_steps + 1))

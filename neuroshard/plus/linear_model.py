@@ -10,10 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from neuroshard.compiled_predictor import quantized_one
 from neuroshard.jit import jit
 from neuroshard.plus.pricing import Pricing
 from shardgym.arrays import Floats, Ints
 from shardgym.plan import COLUMN_UNIT
+from shardgym.ties import quantized
 
 #: A device is tried that is wider by the first share of the mean width; where that costs nothing, by the second.
 _WIDER = (0.125, 2.0)
@@ -23,6 +25,8 @@ _WORTH_BEING_NARROW = 0.5
 
 class LinearModel(NamedTuple):
     """A cost model as numbers: what shards take adds up, and width has a price. Rows are those of a `ShardTable`.
+
+    Times are quantized, so that those of devices are exact; so is what the search minimises, see `shardgym.ties`.
 
     A device takes what its shards take, `device_ms` if it holds anything, and `unit_ms` for every unit of its width,
     for `floor` units at least: what a narrow device receives takes as long as what it sends. A step takes what the
@@ -114,7 +118,7 @@ def _width_price(pricing: Pricing, even_ms: float, share: float) -> tuple[float,
     widest = min(max((wider_ms - same_ms) / change, 0.0), both)
     saved = (slow_ms - narrower_ms) / change + widest
     floor = units if saved < _WORTH_BEING_NARROW * (both - widest) else 0
-    return both - widest, widest, floor
+    return float(quantized(both - widest)), float(quantized(widest)), floor
 
 
 class Placement(NamedTuple):
@@ -241,4 +245,4 @@ def value(model: LinearModel, placement: Placement) -> float:
     soft = soft_maxima(model, placement)
     ms: float = soft.load + model.soft_ms * np.log(soft.loads)
     ms += model.widest_ms * (soft.width + model.soft_units * np.log(soft.widths))
-    return ms
+    return quantized_one(ms)

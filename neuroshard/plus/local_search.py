@@ -277,7 +277,7 @@ class IteratedLocalSearch:
         best = int(values.argmin())
         if values[best] >= enough:
             return None
-        # The learned simulator sees whether devices are ready at the same time, so that rounding makes a difference.
+        # Where sums are added up anew, the learned simulator may see other devices ready at the same time.
         better = allocation.moved(moves[best])
         return better if better.value < enough else None
 

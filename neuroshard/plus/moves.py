@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from neuroshard.compiled_predictor import quantized_one
 from neuroshard.jit import jit
 from neuroshard.plus.construction import even_part, place_in_order
 from neuroshard.plus.linear_model import (
@@ -196,6 +197,7 @@ def best_moves(
                             widths += np.exp((max(giver_width, floor) - soft.width) / soft_units)
                             widths += np.exp((max(taker_width, floor) - soft.width) / soft_units)
                             then += model.widest_ms * (soft.width + soft_units * np.log(widths))
+                        then = quantized_one(then)
                         if then_missing < missing or then < now:
                             move = (giver, int(taker), int(table), int(units), int(back), int(back_units))
                             found = _enlist(shortlist, found, move, then, then_missing)

@@ -16,6 +16,7 @@ from shardgym.errors import MeasurementError
 from shardgym.incumbent import Budget
 from shardgym.plan import COLUMN_UNIT
 from shardgym.task import ELEMENT_BYTES
+from shardgym.ties import quantized, quantized_fit
 
 _BACKWARD_COMM = PHASES.index("backward_comm")
 #: How strongly a fit is drawn to the sum of what shards take alone; little, yet enough where there are too few devices.
@@ -56,11 +57,11 @@ class Pricing(abc.ABC):
 
     @abc.abstractmethod
     def compute(self, sums: Floats) -> Floats:
-        """Return forward plus backward ms of devices, 0 for empty ones, (..., V) to (...)."""
+        """Return forward plus backward ms of devices, 0 for empty ones, quantized, (..., V) to (...)."""
 
     @abc.abstractmethod
     def totals(self, compute: Floats, columns: Ints) -> Floats:
-        """Return what whole plans take in ms, communication included.
+        """Return what whole plans take in ms, communication included and quantized.
 
         Args:
             compute: of every device in ms, shape (P, D).
@@ -73,6 +74,8 @@ class Pricing(abc.ABC):
     @abc.abstractmethod
     def row_prices(self, examples: Sequence[Ints]) -> tuple[Floats, float]:
         """Return what each row adds to the compute of a device, shape (R,), and what a device takes besides, in ms.
+
+        Both are quantized.
 
         Args:
             examples: units of each table on each device, each of shape (D, T), whose devices should come out right.
@@ -92,7 +95,7 @@ class Pricing(abc.ABC):
         step = max(_DEVICES_PER_CALL // compute.shape[1], 1)
         starts = range(0, len(compute), step)
         totals = np.concatenate([self.totals(compute[n : n + step], columns[n : n + step]) for n in starts])
-        return totals, totals + self.excess(compute)
+        return totals, totals + quantized(self.excess(compute))
 
     def excess(self, compute: Floats) -> Floats:
         """Return by how much the soft maximum of compute is above the hard one; (P, D) to (P,)."""
@@ -147,10 +150,10 @@ class ExactPricing(Pricing):
         ridge = np.where(np.arange(len(prior)) < 3, 1e-5, 1.0) * _VECTOR_RIDGE * len(ms)
         weighted = np.vstack([terms / scale / ms[:, None], np.diag(np.sqrt(ridge))])
         missing = np.append(1 - singles[busy] / ms, np.zeros(len(prior)))
-        fitted = prior + np.linalg.lstsq(weighted, missing, rcond=None)[0] / scale
+        fitted = quantized_fit(prior + np.linalg.lstsq(weighted, missing, rcond=None)[0] / scale)
         row_ms = fitted[0] * alone + self.vectors @ np.append(fitted[3:], fitted[2])
         # No shard is for nothing, whatever the line says beyond the examples.
-        return np.maximum(row_ms, _LEAST_SHARE * alone), max(float(fitted[1]), 0.0)
+        return quantized(np.maximum(row_ms, _LEAST_SHARE * alone)), max(float(quantized(fitted[1])), 0.0)
 
 
 class EstimatedPricing(Pricing):
@@ -189,24 +192,23 @@ class EstimatedPricing(Pricing):
     def compute(self, sums: Floats) -> Floats:
         """See `Pricing`."""
         ms = np.maximum(sums @ self._terms[:2] + self._terms[2], 0.0)
-        return np.where(sums[..., -1] > 0, ms, 0.0)
+        return quantized(np.where(sums[..., -1] > 0, ms, 0.0))
 
     @property
     def row_ms(self) -> Floats:
         """What each row adds to the compute of a device, shape (R,)."""
-        ms: Floats = self.vectors @ self._terms[:2]
-        return ms
+        return quantized(self.vectors @ self._terms[:2])
 
     def row_prices(self, examples: Sequence[Ints]) -> tuple[Floats, float]:
         """Return what was learned; see `Pricing`. The examples make no difference."""
         del examples
-        return np.maximum(self.row_ms, 0.0), max(float(self._terms[2]), 0.0)
+        return np.maximum(self.row_ms, 0.0), max(float(quantized(self._terms[2])), 0.0)
 
     def totals(self, compute: Floats, columns: Ints) -> Floats:
         """See `Pricing`."""
         transfer = self.comm_factor * self._transfer(columns)
         # In the forward exchange all wait for the last to enter, so that only the transfer differs.
-        return np.asarray((compute + transfer).max(axis=1) + transfer.max(axis=1), dtype=np.float64)
+        return quantized((compute + transfer).max(axis=1) + transfer.max(axis=1))
 
     def learn(self, units: Sequence[Ints], costs: Sequence[PlanCost]) -> None:
         """Fit all terms to what plans turned out to cost, plans learned from before included.
@@ -234,7 +236,7 @@ class EstimatedPricing(Pricing):
         scale = np.maximum(np.abs(terms).max(axis=0), 1e-12)
         regularised = np.vstack([terms / scale, np.sqrt(_RIDGE * len(terms)) * np.eye(3)])
         missing = np.append(np.array(self._device_ms) - terms @ prior, np.zeros(3))
-        self._terms = prior + np.linalg.lstsq(regularised, missing, rcond=None)[0] / scale
+        self._terms = quantized_fit(prior + np.linalg.lstsq(regularised, missing, rcond=None)[0] / scale)
         if self._comm_ratios:
             self.comm_factor = float(np.median(self._comm_ratios))
 
@@ -256,7 +258,7 @@ def _single_ms(shards: ShardTable, cost: CostModel, budget: Budget) -> Floats:
         (answer,) = cost.evaluate(task, [plan])
         if not answer.feasible:
             raise MeasurementError(f"cost '{cost.name}' has no time for single shards: {answer.reason}")
-        ms[rows] = answer.compute_ms
+        ms[rows] = quantized(answer.compute_ms)
     for first, whole in zip(shards.first.tolist(), shards.whole.tolist(), strict=True):
         known = priced[(priced >= first) & (priced <= whole)]
         rows = np.arange(first + 1, whole + 1)

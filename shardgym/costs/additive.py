@@ -19,6 +19,7 @@ from shardgym.costs.links import ExchangeTimes, exchange_times
 from shardgym.errors import InputError
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.task import ShardingTask
+from shardgym.ties import quantized
 
 #: What a shard's time depends on: table, rows, columns. Where rows and columns begin does not matter.
 ShardKey = tuple[str, int, int]
@@ -216,9 +217,12 @@ class AdditiveCosts(NumberedShards):
         return join_phases(compute_ms, self.exchange_times(tasks, compute_ms.sum(axis=2), widths))
 
     def slowest_ms(self, tasks: int | Ints, compute_ms: Floats, widths: Floats) -> Floats:
-        """Return what the slowest device of P placements takes in ms, shape (P,); arguments as `modelled_exchanges`."""
+        """Return what the slowest device of P placements takes in ms, quantized, shape (P,).
+
+        Arguments are those of `modelled_exchanges`; searches compare the result, see `shardgym.ties`.
+        """
         exchange = self.exchange_times(tasks, compute_ms, widths)
-        return np.asarray((compute_ms + exchange.forward_ms + exchange.backward_ms).max(axis=1), dtype=np.float64)
+        return quantized((compute_ms + exchange.forward_ms + exchange.backward_ms).max(axis=1))
 
     def plans_ms(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> Floats:
         """Return all four phases of P plans of a task, in the order of `PHASES`, shape (P, D, 4).

@@ -78,7 +78,7 @@ class Toy(LearnedSolver[nn.Sequential]):
         return ToyLearner(network, oracle, self.settings)
 
     def place(self, network, task, cost, seed):
-        scores = network(torch.from_numpy(table_features(task)).float())[:, 0]
+        scores = network(torch.from_numpy(table_features(task)))[:, 0]
         return ShardingPlan.table_wise(task, (scores > scores.mean()).long().tolist())
 
 

@@ -14,10 +14,10 @@ import numpy as np
 from shardgym import Shard, ShardingPlan
 from shardgym.costs.simulator.features import shards_of
 from shardgym.costs.simulator.oracle_networks import ComputeNet
+from shardgym.ties import quantized
 
 BEAM_WIDTH, CANDIDATES, LEVELS, GRID = 3, 10, 10, 11
 SCALES = [1.0 + 0.05 * step for step in range(GRID)]
-DECIMALS = 9
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class PlainSearch:
             features, amounts = (np.vstack(rows) for rows in zip(*map(self.inputs, pieces), strict=True))
             latents = self.network.encode(features, amounts)
             forward, backward = self.predictor.compute_ms(latents.sum(axis=0, keepdims=True))[0]
-            self.computed[key] = round(float(forward + backward), DECIMALS)
+            self.computed[key] = float(quantized(forward + backward))
         return self.computed[key]
 
     def inputs(self, piece: Piece) -> tuple:
@@ -133,7 +133,7 @@ class PlainSearch:
         compute = np.array([[self.compute_ms(pieces) if pieces else 0.0 for pieces in devices]])
         widths = np.array([[float(sum(piece.columns for piece in pieces)) for pieces in devices]])
         number = self.predictor.add_task(self.task)
-        return round(float(self.predictor.slowest_ms(number, compute, widths)[0]), DECIMALS)
+        return float(self.predictor.slowest_ms(number, compute, widths)[0])
 
     def plan(self, devices: list[list[Piece]]) -> ShardingPlan:
         used = {table.name: 0 for table in self.task.tables}

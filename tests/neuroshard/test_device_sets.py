@@ -12,6 +12,7 @@ from neuroshard.solver import inner_search
 from shardgym import EmbeddingTable, ShardingTask, Topology, make_cost
 from shardgym.costs.base import CostModel
 from shardgym.incumbent import Budget
+from shardgym.ties import QUANTUM, quantized
 
 
 def task_of(*widths: int) -> ShardingTask:
@@ -56,8 +57,8 @@ def test_sets_cost_what_whole_plans_cost(simulator, model):
     for first, second in zip(shards.whole[:3], shards.whole[3:], strict=True):
         devices = sets.add(devices, np.array([first, second]))
     (whole,) = cost.evaluate(shards.task, [plan_of(shards, [sets.members(device) for device in devices])])
-    np.testing.assert_allclose(sets.compute_ms[devices], whole.per_device[:, [0, 3]].sum(axis=1), rtol=1e-9)
-    assert sets.total_ms(devices[None]) == pytest.approx([whole.total_ms], rel=1e-9)
+    np.testing.assert_array_equal(sets.compute_ms[devices], quantized(whole.per_device[:, [0, 3]].sum(axis=1)))
+    assert sets.total_ms(devices[None]) == pytest.approx([whole.total_ms], rel=0, abs=2 * QUANTUM)
     count, backwards = sets.count, np.zeros(1, dtype=np.int64)
     for shard in shards.whole[2::-1]:
         backwards = sets.add(backwards, np.array([shard]))

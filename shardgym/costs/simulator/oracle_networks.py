@@ -17,6 +17,10 @@ from shardgym.costs.simulator.features import (
     work,
 )
 from shardgym.costs.simulator.network import Array, ComputeTimes, Network, Params, disagreement, member, scale_of
+from shardgym.ties import QUANTUM
+
+#: A device that waits for less waits for nobody. Of devices that are equal, rounding alone would say who waits.
+NO_WAIT_MS = QUANTUM / 2
 
 
 class ComputeNet(Network):
@@ -174,7 +178,7 @@ class CommNet(Network):
             np.log1p(np.column_stack([moved, busiest, sent, received])),
             row_bytes / np.maximum(largest, 1.0), row_bytes * counts / np.maximum(total, 1.0),
             np.log1p(np.column_stack([wait, longest, mean_wait])),
-            wait / np.maximum(longest, 1e-3), (wait == 0), (row_bytes == 0),
+            wait / np.maximum(longest, 1e-3), (wait < NO_WAIT_MS), (row_bytes == 0),
         ])  # fmt: skip
         return CommInputs(features, amounts, wait[:, None])
 

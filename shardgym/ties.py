@@ -1,0 +1,40 @@
+"""Ties: numbers that decide are multiples of a quantum, so that rounding decides nothing.
+
+Processors round the same prediction differently: BLAS adds up in other orders, exponentials differ in the last bit. Two
+devices that are equal then differ by 1e-15 ms, here this way and there the other way, and a search that compares them
+goes its own way from there. So everything that searches and policies compare is rounded to multiples of `QUANTUM`
+first. For times that is about a nanosecond.
+
+The quantum is a power of two. So sums and differences of quantized numbers are exact, whatever their order, as long as
+they are below 2**33; and what follows from them, such as who waits for nobody, is the same everywhere. Numbers that are
+equal then are ties. They are broken by position: the first table, the lowest device, the plan that was found first.
+
+An error of 1e-14 changes a quantized number where it is that near to the middle between two multiples: once in some
+hundred million numbers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardgym.arrays import Floats
+
+#: Of times in ms, and of scores of policies.
+QUANTUM = 2.0**-20
+
+#: Significant bits of what a fit returns, whose errors are larger: see `quantized_fit`.
+_FIT_BITS = 20
+
+
+def quantized(values: float | Floats) -> Floats:
+    """Return numbers rounded to multiples of `QUANTUM`; infinite ones stay so."""
+    return np.asarray(np.rint(values * (1 / QUANTUM)) * QUANTUM, dtype=np.float64)
+
+
+def quantized_fit(coefficients: Floats) -> Floats:
+    """Return coefficients of a least-squares fit rounded to 20 significant bits.
+
+    A fit multiplies rounding errors by how badly its problem is conditioned, so fewer digits are the same everywhere.
+    """
+    mantissas, exponents = np.frexp(coefficients)
+    return np.asarray(np.ldexp(np.rint(np.ldexp(mantissas, _FIT_BITS)), exponents - _FIT_BITS), dtype=np.float64)

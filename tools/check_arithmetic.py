@@ -1,0 +1,169 @@
+"""Check that solvers make the same plans whatever rounds their arithmetic: `python tools/check_arithmetic.py`.
+
+A sample of tasks of every suite is solved with every deterministic solver under kernels for other processors, and with
+other numbers of threads. The plans are compared with those in tests/data/plans_of_sample.json, which --write makes.
+Kernels that this processor lacks are left out by name. Exit code 1 when a plan differs, or nothing could be compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+EXPECTED = ROOT / "tests" / "data" / "plans_of_sample.json"
+
+#: Solvers whose plans rest on measurements, or on a package that is not ours.
+LEFT_OUT = {
+    "measured_rerank": "it measures",
+    "torchrec": "its arithmetic is TorchRec's",
+    "torchrec_perf": "its arithmetic is TorchRec's",
+    "torchrec_columns": "its arithmetic is TorchRec's",
+}
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """How sums and functions are rounded.
+
+    Attributes:
+        blas: kernels of OpenBLAS, in NumPy and below numba; None for those that it chooses.
+        flags: of the processor, as Linux names them, without which these kernels do not run.
+        torch: kernels of torch.
+        baseline: whether NumPy, numba and the C library do without what not every processor has.
+        threads: of each library.
+    """
+
+    blas: str | None
+    flags: frozenset[str] = field(default_factory=frozenset)
+    torch: str = "default"
+    baseline: bool = False
+    threads: int = 1
+
+    def environment(self) -> dict[str, str]:
+        """Return variables of a process that computes so."""
+        count = str(self.threads)
+        variables = {"ATEN_CPU_CAPABILITY": self.torch, "OMP_NUM_THREADS": count, "OPENBLAS_NUM_THREADS": count}
+        if self.blas is not None:
+            variables["OPENBLAS_CORETYPE"] = self.blas
+        if self.baseline:
+            variables |= {
+                "NPY_DISABLE_CPU_FEATURES": " ".join(numpy_features()),
+                "NUMBA_CPU_NAME": "generic",
+                "MKL_CBWR": "COMPATIBLE",
+                "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA,-FMA4",
+            }
+        return variables
+
+
+#: Every kind of kernel is in one of them; --only and the variables that it prints tell which kind makes a difference.
+ARITHMETICS = {
+    "skylakex": Arithmetic("SkylakeX", frozenset({"avx512f", "avx512dq", "avx512bw"}), torch="avx512"),
+    "haswell": Arithmetic("Haswell", frozenset({"avx2", "fma"}), torch="avx2", threads=2),
+    "nehalem": Arithmetic("Nehalem", baseline=True),
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", type=int, default=1, help="of every suite (default: 1)")
+    parser.add_argument("--only", choices=ARITHMETICS, action="append", help="repeat for several (default: all)")
+    parser.add_argument("--solver", action="append", help="repeat for several (default: all)")
+    parser.add_argument("--suite", action="append", help="repeat for several (default: all)")
+    parser.add_argument("--write", action="store_true", help="write the plans of this processor's own kernels")
+    parser.add_argument("--solve", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.solve:
+        print(json.dumps(plans_of_sample(options.tasks, options.solver, options.suite)))
+        return 0
+    if options.write:
+        EXPECTED.write_text(json.dumps(_solved({}, options), indent=0, sort_keys=True) + "\n", encoding="utf-8")
+        return 0
+    kept = json.loads(EXPECTED.read_text(encoding="utf-8"))
+    different = 0
+    compared = 0
+    for name in options.only or ARITHMETICS:
+        arithmetic = ARITHMETICS[name]
+        missing = arithmetic.flags - processor_flags()
+        if missing:
+            print(f"{name}: left out, this processor has no {', '.join(sorted(missing))}")
+            continue
+        found = _solved(arithmetic.environment(), options)
+        if found.pop("blas") != arithmetic.blas:
+            print(f"{name}: left out, OpenBLAS has no such kernels here")
+            continue
+        # What is beyond the kept sample is compared with the first arithmetic.
+        kept = found | kept
+        others = [what for what, plan in found.items() if plan != kept[what]]
+        print(f"{name}: {len(found) - len(others)} of {len(found)} plans are the same", flush=True)
+        for what in others:
+            print(f"  {what}: {found[what]}, expected {kept[what]}")
+        different += len(others)
+        compared += len(found)
+    return 1 if different or not compared else 0
+
+
+def _solved(environment: dict[str, str], options: argparse.Namespace) -> dict[str, str]:
+    """Return the plans of the sample, made by a process with these variables."""
+    command = [sys.executable, __file__, "--solve", "--tasks", str(options.tasks)]
+    for name in ("solver", "suite"):
+        for value in getattr(options, name) or ():
+            command += [f"--{name}", value]
+    done = subprocess.run(command, env=os.environ | environment, stdout=subprocess.PIPE, check=True, text=True)
+    return json.loads(done.stdout)
+
+
+def plans_of_sample(tasks: int, solvers: list[str] | None, suites: list[str] | None) -> dict[str, str]:
+    """Solve the sample in this process; returns the beginning of each plan's digest, or why there is none."""
+    import shardgym
+    from shardgym.errors import ShardGymError
+    from shardgym.solver import solver_names
+    from shardgym.suites.suite import suite_names
+
+    solvers = solvers or [name for name in solver_names() if name not in LEFT_OUT]
+    plans = {"blas": _blas_kernels()}
+    for suite_name in suites or suite_names():
+        suite = shardgym.load_suite(suite_name)
+        choice = suite.track("simulator" if suite.oracle == "simulator" else None).oracle
+        cost = shardgym.make_cost(choice.cost, **choice.settings)
+        # By digest, as neighbours in a suite are alike.
+        chosen = sorted(range(len(suite)), key=lambda index: suite.digests[index])[:tasks]
+        for index in chosen:
+            for name in solvers:
+                try:
+                    plan = shardgym.make_solver(name).solve(suite[index], cost, seed=0).digest[:12]
+                except ShardGymError as error:
+                    plan = type(error).__name__
+                plans[f"{suite_name}/{index} {name}"] = plan
+    return plans
+
+
+def numpy_features() -> list[str]:
+    """Return the processor features that NumPy looks for at run time, and finds."""
+    from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
+
+    return [name for name in __cpu_dispatch__ if __cpu_features__[name]]
+
+
+def processor_flags() -> frozenset[str]:
+    """Return what the processor has, as Linux names it; empty elsewhere."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return frozenset(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), []))
+
+
+def _blas_kernels() -> str:
+    """Return the kernels that NumPy's OpenBLAS has chosen."""
+    from threadpoolctl import threadpool_info
+
+    return next((pool["architecture"] for pool in threadpool_info() if pool["internal_api"] == "openblas"), "none")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

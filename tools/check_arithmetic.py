@@ -1,8 +1,12 @@
-"""Check that solvers make the same plans whatever rounds their arithmetic: `python tools/check_arithmetic.py`.
+"""Check that solvers make the same plans whatever rounds their arithmetic.
+
+    python tools/check_arithmetic.py                     # compares plans of a sample
+    python tools/check_arithmetic.py pytest tests/...    # runs a command instead
 
 A sample of tasks of every suite is solved with every deterministic solver under kernels for other processors, and with
 other numbers of threads. The plans are compared with those in tests/data/plans_of_sample.json, which --write makes.
-Kernels that this processor lacks are left out by name. Exit code 1 when a plan differs, or nothing could be compared.
+Kernels that this processor lacks are left out by name. Exit code 1 when a plan differs, a command fails, or nothing
+could be compared.
 """
 
 from __future__ import annotations
@@ -78,35 +82,41 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--suite", action="append", help="repeat for several (default: all)")
     parser.add_argument("--write", action="store_true", help="write the plans of this processor's own kernels")
     parser.add_argument("--solve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="runs under every arithmetic instead")
     options = parser.parse_args(arguments)
     if options.solve:
         print(json.dumps(plans_of_sample(options.tasks, options.solver, options.suite)))
         return 0
     if options.write:
-        EXPECTED.write_text(json.dumps(_solved({}, options), indent=0, sort_keys=True) + "\n", encoding="utf-8")
+        plans = _solved({}, options)
+        del plans["blas"]
+        EXPECTED.write_text(json.dumps(plans, indent=0, sort_keys=True) + "\n", encoding="utf-8")
         return 0
     kept = json.loads(EXPECTED.read_text(encoding="utf-8"))
-    different = 0
-    compared = 0
+    verdicts = []
     for name in options.only or ARITHMETICS:
         arithmetic = ARITHMETICS[name]
         missing = arithmetic.flags - processor_flags()
         if missing:
             print(f"{name}: left out, this processor has no {', '.join(sorted(missing))}")
-            continue
-        found = _solved(arithmetic.environment(), options)
-        if found.pop("blas") != arithmetic.blas:
-            print(f"{name}: left out, OpenBLAS has no such kernels here")
-            continue
-        # What is beyond the kept sample is compared with the first arithmetic.
-        kept = found | kept
-        others = [what for what, plan in found.items() if plan != kept[what]]
-        print(f"{name}: {len(found) - len(others)} of {len(found)} plans are the same", flush=True)
-        for what in others:
-            print(f"  {what}: {found[what]}, expected {kept[what]}")
-        different += len(others)
-        compared += len(found)
-    return 1 if different or not compared else 0
+        elif options.command:
+            done = subprocess.run(options.command, env=os.environ | arithmetic.environment(), check=False)
+            print(f"{name}: {' '.join(options.command)} ended with {done.returncode}", flush=True)
+            verdicts.append(done.returncode == 0)
+        else:
+            found = _solved(arithmetic.environment(), options)
+            kernels = found.pop("blas")
+            if kernels != arithmetic.blas:
+                print(f"{name}: left out, OpenBLAS has {kernels} kernels here, not {arithmetic.blas}")
+                continue
+            # What is beyond the kept sample is compared with the first arithmetic.
+            kept = found | kept
+            others = [what for what, plan in found.items() if plan != kept[what]]
+            print(f"{name}: {len(found) - len(others)} of {len(found)} plans are the same", flush=True)
+            for what in others:
+                print(f"  {what}: {found[what]}, expected {kept[what]}")
+            verdicts.append(not others)
+    return 0 if verdicts and all(verdicts) else 1
 
 
 def _solved(environment: dict[str, str], options: argparse.Namespace) -> dict[str, str]:

@@ -1,4 +1,7 @@
-"""Boards: results that may share a table, because suite, judge, hardware and time limit are the same."""
+"""Boards: results that may share a table, because suite, judge, hardware and time limit are the same.
+
+Results of several processors share one only as strata, where somebody asks for it.
+"""
 
 from __future__ import annotations
 
@@ -43,12 +46,14 @@ class ResultFile:
         key: what they have in common.
         results: at most one per task, solver and seed.
         info: what the run beside them promises; None when no `run.json` is there.
+        first_task: what a board of several strata adds to the indices of its tasks, see `joined_strata`.
     """
 
     file: Path
     key: BoardKey
     results: tuple[Result, ...]
     info: RunInfo | None
+    first_task: int = 0
 
     @property
     def place(self) -> str:
@@ -77,13 +82,20 @@ class Board:
     @functools.cached_property
     def results(self) -> tuple[Result, ...]:
         """At most one per task, solver and seed."""
-        return tuple(result for file in self.files for result in file.results)
+        return tuple(
+            replace(result, task_index=file.first_task + result.task_index) if file.first_task else result
+            for file in self.files
+            for result in file.results
+        )
 
     @functools.cached_property
     def tasks(self) -> tuple[int, ...]:
         """Indices of the tasks that were asked for, ascending."""
-        num_tasks = max((file.info.num_tasks for file in self.files if file.info is not None), default=0)
-        return tuple(sorted({*range(num_tasks), *(result.task_index for result in self.results)}))
+        tasks = {result.task_index for result in self.results}
+        for file in self.files:
+            if file.info is not None:
+                tasks.update(range(file.first_task, file.first_task + file.info.num_tasks))
+        return tuple(sorted(tasks))
 
     @functools.cached_property
     def seeds(self) -> dict[str, tuple[int, ...]]:
@@ -104,7 +116,11 @@ class Board:
 
     @functools.cached_property
     def _holders(self) -> dict[int, tuple[Result, Path]]:
-        return {result.task_index: (result, file.file.parent) for file in self.files for result in file.results}
+        return {
+            file.first_task + result.task_index: (result, file.file.parent)
+            for file in self.files
+            for result in file.results
+        }
 
     def task(self, index: int) -> ShardingTask | None:
         """Return a task that has records; None where it is not at hand, or is not the task that these are about."""
@@ -115,13 +131,22 @@ class Board:
         except InputError:
             return None
 
+    @functools.cached_property
+    def strata(self) -> dict[str, tuple[int, ...]]:
+        """The indices of the tasks of every hardware tag; one entry unless strata were joined."""
+        firsts = {file.first_task: file.key.hardware for file in self.files}
+        return {
+            hardware: tuple(task for task in self.tasks if max(n for n in firsts if n <= task) == first)
+            for first, hardware in firsts.items()
+        }
+
     @property
     def place(self) -> str | None:
         """Where the records are, for a board that does not hold all of its key."""
         return None if self.clash is None else self.files[0].place
 
 
-def load_boards(paths: Sequence[str | Path], suite: str | None = None) -> list[Board]:
+def load_boards(paths: Sequence[str | Path], suite: str | None = None, *, strata: bool = False) -> list[Board]:
     """Read records and sort them into boards.
 
     Files of the same key share a board. A solver, task and seed that two runs of as many tasks hold with the same plan
@@ -131,6 +156,7 @@ def load_boards(paths: Sequence[str | Path], suite: str | None = None) -> list[B
     Args:
         paths: records files, or folders that are searched for `records.jsonl`.
         suite: only this one; files of other suites are not looked at more closely.
+        strata: join boards that differ in their hardware alone, see `joined_strata`.
 
     Raises:
         InputError: a path holds no records, a line is damaged, or a file holds what no single run can have made.
@@ -152,7 +178,31 @@ def load_boards(paths: Sequence[str | Path], suite: str | None = None) -> list[B
     for key, files in by_key.items():
         clash = _clash(files)
         boards += [_shared(key, files)] if clash is None else [Board(key, (file,), clash) for file in files]
-    return boards
+    return joined_strata(boards) if strata else boards
+
+
+def joined_strata(boards: Sequence[Board]) -> list[Board]:
+    """Join boards of one kind that were measured on several processors.
+
+    A task counts once for each processor that measured it, as a task of its own. So plans are only compared with plans
+    that were measured on the same processor, and what differs between processors shows between tasks. Boards whose
+    files contradict each other are left as they are.
+    """
+    kinds: dict[BoardKey | int, list[Board]] = {}
+    for n, board in enumerate(boards):
+        kinds.setdefault(replace(board.key, hardware="") if board.clash is None else n, []).append(board)
+    joined = []
+    for group in kinds.values():
+        first_task = 0
+        files: list[ResultFile] = []
+        for board in group:
+            files += [replace(file, first_task=first_task) for file in board.files]
+            first_task += board.tasks[-1] + 1 if board.tasks else 0
+        key = replace(group[0].key, hardware=" and ".join(board.key.hardware for board in group))
+        joined.append(
+            Board(key, tuple(files), group[0].clash, tuple(line for board in group for line in board.repeats))
+        )
+    return joined
 
 
 def _read_file(path: Path) -> list[ResultFile]:

@@ -6,11 +6,14 @@ records.
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
+
+import numpy as np
 
 from shardgym.costs.base import UNFAMILIAR, PlanCost
 from shardgym.costs.simulator.model_card import shipped_agreement
@@ -54,7 +57,38 @@ def footer(ranking: Ranking, link: str = PAGE, escape: Callable[[str], str] = st
     judge = f"Judge: {key.judge} {key.judge_version}{on}. Oracle: {oracles}. Solvers ran with {shown_seeds}; {base}."
     where = f"Columns, ranks and intervals: {link}; more notes: shardgym leaderboard --details."
     failures = " ".join(_failure_rules(ranking))
-    return [escape(judge), escape(failures), " ".join([*map(escape, cautions(board)), where])]
+    careful = map(escape, [*cautions(board), *strata_notes(ranking)])
+    return [escape(judge), escape(failures), " ".join([*careful, where])]
+
+
+def strata_notes(ranking: Ranking) -> list[str]:
+    """Say of a board that was measured on several processors how far these agree on its solvers; nothing of others."""
+    board = ranking.board
+    if len(board.strata) == 1:
+        return []
+    column = {task: n for n, task in enumerate(board.tasks)}
+    solvers = []
+    means = []
+    with np.errstate(invalid="ignore", divide="ignore"):
+        for row, costs in zip(ranking.rows, ranking.counted_ms, strict=True):
+            logs = np.log(costs).mean(axis=0) - np.log(ranking.base_ms)
+            of_strata = [logs[[column[task] for task in tasks]].mean() for tasks in board.strata.values()]
+            if np.isfinite(of_strata).all():
+                solvers.append(row.solver)
+                means.append(of_strata)
+    sizes = ", ".join(f"{len(tasks)} on {hardware}" for hardware, tasks in board.strata.items())
+    told = f"Strata: a task counts once for each processor, {sizes}"
+    if len(solvers) < 2:
+        return [f"{told}; no two solvers have costs on all of them."]
+    table = np.array(means)
+    spread = np.exp(np.ptp(table, axis=1)) - 1
+    worst = int(spread.argmax())
+    pairs = list(itertools.combinations(range(len(solvers)), 2))
+    swapped = sum(np.ptp(np.sign(table[one] - table[other])) == 2 for one, other in pairs)
+    return [
+        f"{told}; relative to {BASE}, the means of a solver differ by at most {spread[worst]:.1%} between them "
+        f"({solvers[worst]}), and {swapped} of {len(pairs)} pairs of solvers are in another order."
+    ]
 
 
 def _failure_rules(ranking: Ranking) -> list[str]:

@@ -92,7 +92,7 @@ def title(ranking: Ranking) -> str:
     key = ranking.board.key
     count = len(ranking.board.tasks)
     size = len(load_suite(key.suite)) if key.suite in suite_names() else count
-    number = str(count) if count == size else f"{count} of {size}"
+    number = str(count) if count == size or len(ranking.board.strata) > 1 else f"{count} of {size}"
     on = "" if key.hardware == key.judge else f" on {key.hardware}"
     place = "" if ranking.board.place is None else f", {ranking.board.place}"
     return f"{key.suite}: {number} task{'' if size == 1 else 's'}, judged by {key.judge}{on}{place}"

@@ -281,7 +281,7 @@ def test_nothing_but_regular_files_is_read(tmp_path):
         (tmp_path / "link", {"follow": False}, "it is a link"),
         (tmp_path / "file", {"max_bytes": 6}, "more than"),
         (tmp_path / "fil", {}, "did you mean"),
-        ("a\0b", {}, "null byte"),
+        ("a\0b", {}, "embedded null"),
     ]:
         with pytest.raises(InputError, match=part):
             read_regular(path, **options)

@@ -12,6 +12,7 @@ from shardgym.errors import InputError, UnknownNameError
 from shardgym.evaluation.result import RunInfo
 from shardgym.leaderboard import load_boards, rank, render
 from shardgym.leaderboard.notes import cautions, notes
+from shardgym.leaderboard.reference import BASE
 from shardgym.leaderboard.tables import to_dict
 
 
@@ -155,3 +156,38 @@ def test_tasks_of_several_sessions_are_counted_in_words_that_fit(here, tasks, sa
     board_of(here / "b", {"two": [1.0] * tasks}, session="tuesday")
     (board,) = load_boards(["."])
     assert any(f"WARNING: {said} times of different measurement sessions" in note for note in cautions(board))
+
+
+def test_strata_are_joined_where_asked_for_and_say_how_far_processors_agree(here):
+    """By hand: on the old processor `one` takes 1/2 of the base and `two` 3/4, on the new one 6/10 and 1/2."""
+    board_of(here / "a", {"one": [1.0, 2.0], "two": [1.5, 3.0], BASE: [2.0, 4.0]}, hardware="old")
+    board_of(here / "b", {"one": [0.6], "two": [0.5], BASE: [1.0]}, hardware="new")
+    assert len(load_boards(["."])) == 2
+    (board,) = load_boards(["."], strata=True)
+    assert board.strata == {"old": (0, 1), "new": (2,)}
+    (here / "b" / "tasks").mkdir()
+    (here / "b" / "tasks" / f"{TASKS[0].digest}.json").write_text(TASKS[0].to_json())
+    assert [board.task(index) for index in board.tasks] == [None, None, TASKS[0]]
+    ranking = rank(board)
+    assert {row.solver: row.relative for row in ranking.rows} == pytest.approx({
+        "one": (0.5 * 0.5 * 0.6) ** (1 / 3), "two": (0.75 * 0.75 * 0.5) ** (1 / 3), BASE: 1.0
+    })  # fmt: skip
+    text = render([ranking], "md")
+    assert "toys: 3 tasks, judged by lab-cost on old and new" in text
+    assert (
+        f"Strata: a task counts once for each processor, 2 on old, 1 on new; relative to {BASE}, the means of a solver "
+        "differ by at most 50.0% between them (two), and 1 of 3 pairs of solvers are in another order."
+    ) in text
+
+
+def test_a_board_of_one_processor_says_nothing_of_strata(here):
+    board_of(here / "a", {"one": [1.0], BASE: [2.0]})
+    (board,) = load_boards(["."], strata=True)
+    assert "Strata" not in render([rank(board)], "md")
+
+
+def test_files_that_contradict_each_other_are_no_strata(here):
+    board_of(here / "a", {"one": [1.0]})
+    board_of(here / "b", {"one": [2.0]})
+    board_of(here / "c", {"one": [2.0]}, hardware="new")
+    assert [board.key.hardware for board in load_boards(["."], strata=True)] == ["lab", "lab", "new"]

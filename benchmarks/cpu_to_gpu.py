@@ -45,10 +45,9 @@ def device_ms(cost: CostModel, tables: Sequence[EmbeddingTable], batch_size: int
     """Return forward and backward of one device that holds tables, or that many columns of each, in ms."""
     task = ShardingTask(tuple(tables), Topology(num_devices=1, memory_bytes=(_MEMORY,)), batch_size)
     shards = [Shard(t.name, (0, t.num_embeddings), (0, columns or t.embedding_dim), 0) for t in tables]
-    state = cost.begin(task, shards)
-    for number in range(len(shards)):
-        state.add(number, 0)
-    return np.asarray(state.compute_ms()[0], dtype=np.float64)
+    costs = cost.additive()
+    sums = costs.latents(costs.encode(task, shards)).sum(axis=0, keepdims=True)
+    return np.asarray(costs.device_ms(sums, np.array([len(shards)]))[0], dtype=np.float64)
 
 
 def drawn_sets(tables: Sequence[EmbeddingTable], count: int) -> list[list[EmbeddingTable]]:

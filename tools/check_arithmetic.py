@@ -99,6 +99,9 @@ def main(arguments: list[str] | None = None) -> int:
         missing = arithmetic.flags - processor_flags()
         if missing:
             print(f"{name}: left out, this processor has no {', '.join(sorted(missing))}")
+        elif options.command and arithmetic.blas == blas_kernels():
+            print(f"{name}: left out, these are the kernels that OpenBLAS has chosen anyway")
+            verdicts.append(True)
         elif options.command:
             done = subprocess.run(options.command, env=os.environ | arithmetic.environment(), check=False)
             print(f"{name}: {' '.join(options.command)} ended with {done.returncode}", flush=True)
@@ -137,7 +140,7 @@ def plans_of_sample(tasks: int, solvers: list[str] | None, suites: list[str] | N
     from shardgym.suites.suite import suite_names
 
     solvers = solvers or [name for name in solver_names() if name not in LEFT_OUT]
-    plans = {"blas": _blas_kernels()}
+    plans = {"blas": blas_kernels()}
     for suite_name in suites or suite_names():
         suite = shardgym.load_suite(suite_name)
         choice = suite.track("simulator" if suite.oracle == "simulator" else None).oracle
@@ -168,8 +171,9 @@ def processor_flags() -> frozenset[str]:
     return frozenset(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), []))
 
 
-def _blas_kernels() -> str:
+def blas_kernels() -> str:
     """Return the kernels that NumPy's OpenBLAS has chosen."""
+    import numpy  # noqa: F401 - so that its BLAS is loaded
     from threadpoolctl import threadpool_info
 
     return next((pool["architecture"] for pool in threadpool_info() if pool["internal_api"] == "openblas"), "none")

@@ -16,16 +16,12 @@ import numpy.typing as npt
 
 from shardgym.arrays import Floats, GrowingArrays, Ints
 from shardgym.costs.links import ExchangeTimes, exchange_times
-from shardgym.errors import InputError
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.task import ShardingTask
 from shardgym.ties import quantized
 
 #: What a shard's time depends on: table, rows, columns. Where rows and columns begin does not matter.
 ShardKey = tuple[str, int, int]
-
-#: Where a candidate is that is on no device.
-UNPLACED = -1
 
 
 class NumberedShards(abc.ABC):
@@ -251,145 +247,3 @@ def join_phases(compute_ms: Floats, exchange: ExchangeTimes) -> Floats:
     phases[..., 2] = exchange.backward_ms
     phases[..., 3] = compute_ms[..., 1]
     return phases
-
-
-class PlacementState:
-    """Which candidate shard is on which device, and what that costs.
-
-    `CostModel.begin` returns one. Adding a shard costs one vector addition and the price of one device. Candidates are
-    numbered in the order they were given. Times agree with `CostModel.evaluate` on the finished plan to rounding.
-    Memory is not checked here.
-
-    Args:
-        task: the task.
-        costs: what prices devices.
-        candidates: shards that can be placed; the devices they name are ignored.
-
-    Attributes:
-        candidates: shards by number.
-        devices: of every candidate, `UNPLACED` where it is on none, shape (C,).
-        latents: of every candidate, shape (C, K).
-        widths: columns of every candidate, shape (C,).
-
-    Raises:
-        InputError: the cost knows no tasks of this kind.
-    """
-
-    def __init__(self, task: ShardingTask, costs: AdditiveCosts, candidates: Sequence[Shard]) -> None:
-        self._task = task
-        self._costs = costs
-        self._number = costs.add_task(task)
-        none = np.zeros(0, dtype=np.int64)
-        self.candidates: list[Shard] = []
-        self.devices: Ints = none
-        self.latents: Floats = costs.latents(none)
-        self.widths: Floats = costs.widths(none)
-        self._counts: Ints = np.zeros(task.num_devices, dtype=np.int64)
-        self._sums: Floats = np.zeros((task.num_devices, self.latents.shape[1]))
-        self.extend(candidates)
-
-    def extend(self, shards: Sequence[Shard]) -> list[int]:
-        """Add candidates, encoded together; return their numbers."""
-        encoded = self._costs.encode(self._task, shards)
-        first = len(self.candidates)
-        self.candidates += shards
-        self.devices = np.concatenate([self.devices, np.full(len(shards), UNPLACED)])
-        self.latents = np.concatenate([self.latents, self._costs.latents(encoded)])
-        self.widths = np.concatenate([self.widths, self._costs.widths(encoded)])
-        return list(range(first, len(self.candidates)))
-
-    def copy(self) -> PlacementState:
-        """Return an independent state with the same placement."""
-        other = object.__new__(PlacementState)
-        other.__dict__.update(self.__dict__)
-        other.candidates = list(self.candidates)
-        other.devices = self.devices.copy()
-        other._counts = self._counts.copy()
-        other._sums = self._sums.copy()
-        return other
-
-    def add(self, candidate: int, device: int) -> None:
-        """Put a candidate on a device.
-
-        Raises:
-            InputError: no such candidate or device, or the candidate is on a device already.
-        """
-        self._check(candidate, device)
-        if self.devices[candidate] != UNPLACED:
-            raise InputError(f"candidate {candidate} is on device {self.devices[candidate]}: remove it first")
-        self.devices[candidate] = device
-        self._sums[device] += self.latents[candidate]
-        self._counts[device] += 1
-
-    def remove(self, candidate: int) -> None:
-        """Take a candidate off its device.
-
-        Raises:
-            InputError: no such candidate, or it is on no device.
-        """
-        self._check(candidate, 0)
-        device = int(self.devices[candidate])
-        if device == UNPLACED:
-            raise InputError(f"candidate {candidate} is on no device")
-        self.devices[candidate] = UNPLACED
-        self._counts[device] -= 1
-        # Summed anew: what subtraction leaves of large latents would drown small ones.
-        self._sums[device] = self.latents[self.devices == device].sum(axis=0)
-
-    def what_if(self, candidates: npt.ArrayLike, devices: npt.ArrayLike) -> Floats:
-        """Predict compute of devices with one candidate more, for many hypothetical placements in one call.
-
-        Args:
-            candidates: numbers, shape (n,).
-            devices: where each would go, shape (n,).
-
-        Returns:
-            Forward and backward ms of that device with that candidate, shape (n, 2). Nothing is placed.
-        """
-        where = np.asarray(devices, dtype=np.int64)
-        sums = self._sums[where] + self.latents[np.asarray(candidates, dtype=np.int64)]
-        return self._costs.device_ms(sums, self._counts[where] + 1)
-
-    def compute_ms(self) -> Floats:
-        """Return forward and backward compute of every device, shape (D, 2); an empty one takes none."""
-        return self._costs.device_ms(self._sums, self._counts)
-
-    def per_device(self) -> Floats:
-        """Return all four phases of every device as placed so far, in the order of `PHASES`, shape (D, 4)."""
-        placed = self.devices != UNPLACED
-        widths = np.zeros(self._task.num_devices)
-        np.add.at(widths, self.devices[placed], self.widths[placed])
-        phases = self._costs.per_device_ms(self._number, self._sums[None], self._counts[None], widths[None])
-        return np.asarray(phases[0], dtype=np.float64)
-
-    def total(self) -> float:
-        """Return what the slowest device takes in ms as placed so far."""
-        return float(self.per_device().sum(axis=1).max())
-
-    def totals(self, placements: npt.ArrayLike) -> Floats:
-        """Predict many whole placements in one call, whatever is placed here.
-
-        Args:
-            placements: device of every candidate, `UNPLACED` for none, shape (P, C).
-
-        Returns:
-            What the slowest device takes in ms, shape (P,).
-        """
-        where = np.asarray(placements, dtype=np.int64)
-        shape = len(where), self._task.num_devices
-        sums = np.zeros((*shape, self.latents.shape[1]))
-        counts = np.zeros(shape, dtype=np.int64)
-        widths = np.zeros(shape)
-        for device in range(self._task.num_devices):
-            here = (where == device).astype(np.float64)
-            sums[:, device] = here @ self.latents
-            widths[:, device] = here @ self.widths
-            counts[:, device] = here.sum(axis=1)
-        phases = self._costs.per_device_ms(self._number, sums, counts, widths)
-        return np.asarray(phases.sum(axis=-1).max(axis=-1), dtype=np.float64)
-
-    def _check(self, candidate: int, device: int) -> None:
-        if not 0 <= candidate < len(self.candidates):
-            raise InputError(f"candidate {candidate}: there are candidates 0 to {len(self.candidates) - 1}")
-        if not 0 <= device < self._task.num_devices:
-            raise InputError(f"device {device}: the task has devices 0 to {self._task.num_devices - 1}")

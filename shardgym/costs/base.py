@@ -25,13 +25,13 @@ from pydantic.dataclasses import dataclass
 from shardgym.arguments import check_instance, check_list_of
 from shardgym.arrays import Floats
 from shardgym.errors import InfeasiblePlanError, InputError, printable_line
-from shardgym.plan import Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
 from shardgym.records import Label, Note, OneLine, Record, short_repr
 from shardgym.registry import construct, find_class, registered
 from shardgym.task import ShardingTask
 
 if TYPE_CHECKING:
-    from shardgym.costs.additive import AdditiveCosts, PlacementState
+    from shardgym.costs.additive import AdditiveCosts
 
 #: Columns of `PlanCost.per_device`, in order.
 PHASES = ("forward_compute", "forward_comm", "backward_comm", "backward_compute")
@@ -287,32 +287,6 @@ class CostModel(abc.ABC):
         every judge does that no solver may query.
         """
         return None
-
-    def begin(self, task: ShardingTask, shards: Sequence[Shard] | None = None) -> PlacementState:
-        """Start placing shards one by one.
-
-        Args:
-            task: the task.
-            shards: candidates, whatever devices they name; every table whole when None.
-
-        Returns:
-            A state with nothing placed.
-
-        Raises:
-            InputError: this cost is not additive, or knows no tasks of this kind; or these are no task and shards.
-        """
-        # These modules import this one.
-        from shardgym.costs.additive import PlacementState
-
-        check_instance("task", task, ShardingTask)
-        costs = self.additive()
-        if costs is None:
-            raise InputError(
-                f"this '{self.name}' scores whole plans only: begin() needs a cost that is additive, "
-                "such as 'roofline', or 'simulator' with role='oracle'"
-            )
-        whole = [Shard.whole(table, 0) for table in task.tables]
-        return PlacementState(task, costs, whole if shards is None else check_list_of("shards", shards, Shard))
 
     @property
     def scores_only(self) -> bool:

@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from shardgym import CostModel, InputError, PlanCost, Shard, ShardingPlan, load_suite, make_cost
-from shardgym.costs.additive import UNPLACED, AdditiveCosts, PlacementState
+from shardgym import CostModel, PlanCost, Shard, ShardingPlan, load_suite, make_cost
+from shardgym.costs.additive import AdditiveCosts
 from shardgym.ties import QUANTUM
 
 EXACT = 1e-9
@@ -98,29 +98,6 @@ def test_placements_of_several_tasks_in_one_call_cost_what_evaluate_says(cost, s
     np.testing.assert_allclose(slowest, np.sum(expected, axis=2).max(axis=1), rtol=0, atol=QUANTUM)
 
 
-def test_a_state_follows_adding_and_removing(cost, task):
-    state, rng = cost.begin(task), np.random.default_rng(5)
-    for candidate in range(task.num_tables):
-        state.add(candidate, int(rng.integers(task.num_devices)))
-    for candidate in rng.permutation(task.num_tables)[:5].tolist():
-        state.remove(candidate)
-        devices = np.arange(task.num_devices)
-        expected = state.what_if(np.full(task.num_devices, candidate), devices)
-        device = int(expected.sum(axis=1).argmin())
-        state.add(candidate, device)
-        np.testing.assert_allclose(state.compute_ms()[device], expected[device], rtol=EXACT)
-    [found] = cost.evaluate(task, [ShardingPlan.table_wise(task, state.devices.tolist())])
-    np.testing.assert_allclose(state.per_device(), found.per_device, rtol=EXACT)
-    np.testing.assert_allclose(state.totals([state.devices, state.devices]), [found.total_ms] * 2, rtol=EXACT)
-
-
-def test_a_state_with_nothing_placed_computes_nothing(cost, task):
-    state = cost.begin(task, [])
-    assert state.compute_ms().tolist() == [[0.0, 0.0]] * task.num_devices
-    assert state.extend([Shard.whole(task.tables[0], 0)]) == [0]
-    assert state.devices.tolist() == [UNPLACED]
-
-
 def test_asking_again_forgets_the_tasks(cost, task):
     first = cost.additive()
     first.add_task(task)
@@ -146,23 +123,9 @@ def test_shards_of_other_tasks_are_described_once_where_that_is_shared(cost):
     assert asked == [first.num_tables, mixed.num_tables - 2, first.num_tables]
 
 
-def test_a_cost_that_is_not_additive_begins_nothing(task):
+def test_costs_that_score_whole_plans_are_not_additive():
     assert WholePlans().additive() is None
-    with pytest.raises(InputError, match="this 'whole_plans' scores whole plans only"):
-        WholePlans().begin(task)
-
-
-def test_a_judge_offers_no_additive_prices(task):
-    judge = make_cost("simulator", role="judge")
-    assert judge.additive() is None
-    with pytest.raises(InputError, match="whole plans only"):
-        judge.begin(task)
-
-
-def test_begin_checks_its_arguments(cost):
-    with pytest.raises(InputError, match=r"task: expected a ShardingTask, got str 'task\.json'"):
-        cost.begin("task.json")
-    assert isinstance(cost.begin(load_suite("tiny-v1")[0]), PlacementState)
+    assert make_cost("simulator", role="judge").additive() is None
 
 
 def test_a_cost_that_scores_in_its_own_way_is_additive_only_when_it_says_so():

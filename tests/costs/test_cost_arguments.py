@@ -49,9 +49,6 @@ def test_plans_may_come_from_a_generator(cost):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda cost: cost.begin("task.json"), "task: expected a ShardingTask, got str 'task.json'"),
-        (lambda cost: cost.begin(TASK, [0, 1]), r"shards\[0\]: expected a Shard, got int 0"),
-        (lambda cost: cost.begin(TASK, PLAN), "shards: expected a list of Shard, got ShardingPlan"),
         (lambda cost: cost.familiarity(None, [PLAN]), "task: expected a ShardingTask, got None"),
         (lambda cost: cost.familiarity(TASK, PLAN), "plans: expected a list of ShardingPlan, got ShardingPlan"),
     ],

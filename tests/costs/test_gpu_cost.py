@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from sums import compute_ms
 
 from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.costs.gpu.cards import CARDS, card
@@ -22,10 +23,8 @@ def compute(*tables, hardware="h100", batch_size=8192, shards=None, **options):
     topology = Topology(num_devices=2, memory_bytes=2**40)
     task = ShardingTask(tables, topology, batch_size, **options)
     cost = make_cost("gpu", hardware=hardware)
-    state = cost.begin(task, shards)
-    for number in range(len(state.candidates)):
-        state.add(number, 0)
-    return state.compute_ms()[0]
+    held = [Shard.whole(table, 0) for table in tables] if shards is None else shards
+    return compute_ms(cost, task, [held])[0]
 
 
 def copies(table, count):
@@ -271,11 +270,9 @@ def test_pieces_of_columns_get_all_ids_and_pieces_of_rows_their_share():
     taken = []
     for shards in ([Shard.whole(TABLE, 0)], by_columns, by_rows):
         plain = placed(make_cost("gpu"), shards, 8).per_device[:, [0, 3]].sum(axis=1)
-        state = cost.begin(ShardingTask((TABLE,), Topology.preset("dgx-h100", 8), 65536), shards)
-        for number, shard in enumerate(shards):
-            state.add(number, shard.device)
-        taken.append((state.compute_ms().sum(axis=1) - plain)[0])
-        assert state.total() == pytest.approx(placed(cost, shards, 8).total_ms)
+        task = ShardingTask((TABLE,), Topology.preset("dgx-h100", 8), 65536)
+        devices = [[shard for shard in shards if shard.device == device] for device in range(8)]
+        taken.append((compute_ms(cost, task, devices).sum(axis=1) - plain)[0])
     assert taken[0] == pytest.approx(taken[1])
     assert 0.5 * taken[0] < taken[2] < 0.98 * taken[0]
 

@@ -68,10 +68,9 @@ def test_every_step_earns_minus_what_it_adds():
 def test_the_simulator_is_asked_for_what_is_placed_and_nothing_else(simulator):
     task = with_reuse(halvable_task([16, 8, 4], devices=3))
     steps = play(ColumnWiseEnv(tasks=[task], cost=simulator, reward="dense"), [3, 2, 1, 1, 0])
-    state, totals = simulator.begin(task, []), [0.0]
-    for columns, device in (((0, 8), 2), ((8, 16), 1)):
-        state.add(state.extend([Shard("t0", (0, 64), columns, device)])[0], device)
-        totals.append(state.total())
+    shards = [Shard("t0", (0, 64), (0, 8), 2), Shard("t0", (0, 64), (8, 16), 1)]
+    partial = [ShardingPlan(task.digest, tuple(shards[:count])) for count in (1, 2)]
+    totals = [0.0, *simulator.additive().plans_ms(task, partial).sum(axis=2).max(axis=1)]
     assert [step[1] for step in steps[1:3]] == pytest.approx((-np.diff(totals)).tolist())
 
 
@@ -80,7 +79,7 @@ def test_a_judge_scores_parts_as_tasks_of_their_own(simulator, monkeypatch):
     task = with_reuse(halvable_task([16, 8]))
     expected = [step[1] for step in play(TableWiseEnv(tasks=[task], cost=simulator, reward="dense"), [0, 1])]
     monkeypatch.setattr(type(simulator), "role", "judge")
-    monkeypatch.setattr(type(simulator), "begin", None)
+    monkeypatch.setattr(type(simulator), "additive", lambda cost: None)
     seen = [step[1] for step in play(TableWiseEnv(tasks=[task], cost=simulator, reward="dense"), [0, 1])]
     assert seen == pytest.approx(expected)
 

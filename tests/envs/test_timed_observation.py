@@ -6,6 +6,7 @@ import pytest
 from env_toys import halvable_task, make_tasks, with_reuse
 from golden_rollouts import Failing
 from simulator_toys import random_task
+from sums import compute_ms
 from vector_play import COLUMN_WISE, TABLE_WISE, native, play_together, wrapped
 
 import shardgym
@@ -22,15 +23,11 @@ def cost(request, simulator):
 
 def expected(cost, task, placed, waiting, max_devices):
     """Return the times by the interface for searches; `placed` are pairs of a shard and a device."""
-    shards = [shard for shard, _ in placed] + [waiting] * (waiting is not None)
-    state = cost.begin(task, shards)
-    for number, (_, device) in enumerate(placed):
-        state.add(number, device)
+    held = [[shard for shard, device in placed if device == number] for number in range(task.num_devices)]
     times = np.zeros((max_devices, 2))
-    devices = np.arange(task.num_devices)
-    times[: task.num_devices] = state.compute_ms().sum(axis=1)[:, None]
+    times[: task.num_devices] = compute_ms(cost, task, held).sum(axis=1)[:, None]
     if waiting is not None:
-        times[: task.num_devices, 1] = state.what_if(np.full_like(devices, len(placed)), devices).sum(axis=1)
+        times[: task.num_devices, 1] = compute_ms(cost, task, [[*shards, waiting] for shards in held]).sum(axis=1)
     return (times / even_share_ms(cost, task)).ravel()
 
 

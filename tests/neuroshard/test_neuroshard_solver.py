@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from plain_search import PlainSearch
 from random_tasks import random_task
+from sums import table_wise_totals
 
 from neuroshard.packing import pack
 from neuroshard.shard_table import ShardTable
@@ -152,7 +153,7 @@ def test_forgetting_sets_changes_nothing(simulator, compiled, monkeypatch):
 def test_a_better_initial_plan_is_kept(simulator):
     task = random_task(9, 8, 3)
     placements = list(itertools.product(range(3), repeat=8))
-    totals = simulator.begin(task).totals(placements)
+    totals = table_wise_totals(simulator, task, placements)
     optimum = ShardingPlan.table_wise(task, placements[int(np.argmin(totals))])
     search = NeuroShard(levels=0, grid=1)
     assert simulator.evaluate(task, [search.solve(task, simulator)])[0].total_ms > totals.min()

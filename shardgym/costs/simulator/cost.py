@@ -33,8 +33,7 @@ class SimulatorCost(CostModel):
 
     Example:
         >>> cost = make_cost("simulator", weights="model")                 # doctest: +SKIP
-        >>> state = cost.begin(task)                                       # doctest: +SKIP
-        >>> state.what_if([0, 0, 1], [0, 1, 1])                            # doctest: +SKIP
+        >>> cost.evaluate(task, [plan])[0].total_ms                        # doctest: +SKIP
 
     Args:
         weights: a folder written by `shardgym pretrain`, or one of its `.safetensors` files; those that

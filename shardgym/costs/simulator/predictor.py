@@ -276,7 +276,7 @@ class AdditivePredictor(Predictor, AdditiveCosts):
     def device_ms(self, sums: Floats, counts: Ints) -> Floats:
         """Return the same of devices that may be empty, which take none, (..., 32) and (...) to (..., 2)."""
         if np.count_nonzero(counts) == counts.size:
-            # As in `PlacementState.what_if`; picking all of them would take longer than a small network.
+            # Picking all of them would take longer than a small network.
             return self.compute_ms(sums.reshape(-1, sums.shape[-1])).reshape(*counts.shape, 2)
         busy = counts > 0
         compute_ms = np.zeros((*counts.shape, 2))

@@ -56,7 +56,6 @@ def test_no_public_call_of_the_oracle_returns_or_holds_anything_of_the_judge(use
         "evaluate": (task, plans),
         "score": (task, plans),
         "familiarity": (task, plans),
-        "begin": (task,),
         "no_cost": (task, "why"),
     }
     results: list[object] = [used_oracle]

@@ -174,7 +174,7 @@ def test_a_kind_of_task_that_was_not_trained_on_is_refused(oracle, task, field, 
     with pytest.raises(InputError, match=f"not trained on {field} '{value}'"):
         oracle.evaluate(other, [plan])
     with pytest.raises(InputError, match=f"not trained on {field} '{value}'"):
-        oracle.begin(other)
+        oracle.additive().add_task(other)
 
 
 def test_an_infeasible_plan_costs_infinity(oracle, task, plans):

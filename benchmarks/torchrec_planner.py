@@ -11,12 +11,9 @@ tasks of our cost over that of TorchRec's plan. "best" is the cheapest of the th
 largest ratio to it. A task for which TorchRec finds no plan is counted under "TorchRec has none". `--losses` writes the
 tasks where the best of TorchRec's is cheaper than ours, as JSON.
 
-Where a cost has a lower bound (the rating and `roofline`), "bound" is that of all plans that cut no rows, and ours and
-the best of TorchRec's are given over it. "level" counts tasks on which both are equal to 0.05 %; "level, over bound" is
-the largest of our plans over the bound among them: where that is 1.000, nobody can be ahead.
+"level" counts tasks on which both are equal to 0.05 %.
 
-With `--row-wise` TorchRec may cut tables by rows over all devices, too. Then ours is `row_wise`, and bounds are of
-such plans.
+With `--row-wise` TorchRec may cut tables by rows over all devices, too. Then ours is `row_wise`.
 
 `times`: seconds of processor time of one plan, importing and compiling apart. Tables are drawn from the synthetic pool,
 for 8 devices, so that memory does not bind. Ours plan by TorchRec's rating, as TorchRec does; ratings are over that of
@@ -45,11 +42,8 @@ from page_blocks import fill
 from tabulate import tabulate
 from tqdm import tqdm
 
-from shardgym import ShardingPlan, ShardingTask, Topology, load_pool, load_suite, lower_bound, make_cost, make_solver
-from shardgym.bounds import rating_bound
+from shardgym import ShardingPlan, ShardingTask, Topology, load_pool, load_suite, make_cost, make_solver
 from shardgym.costs.base import CostModel
-from shardgym.costs.roofline import RooflineCost
-from shardgym.costs.torchrec_rating import TorchRecRatingCost
 from shardgym.errors import NO_PLAN, ShardGymError
 from shardgym.leaderboard.statistics import mean_ratio
 from shardgym.pools.load import load_model
@@ -161,22 +155,13 @@ def compare(
                 for cost in costs if plans else ():
                     mine = min(total_ms(cost, task, plan) for _, plan in solved(solvers, ours, task, cost))
                     found = {name: mine / total_ms(cost, task, plan) for name, plan in plans}
-                    bound = bound_ms(task, cost, row_wise=row_wise)
-                    over = {} if bound is None else {"bound": mine / bound}
-                    ratios[cost.name].append({**found, "best": max(found.values()), **over})
+                    ratios[cost.name].append({**found, "best": max(found.values())})
                     if max(found.values()) > _LOSS:
                         lost = {"group": group, "task": task.name, "cost": cost.name, "ratio": max(found.values())}
                         losses.append({**lost, "against": max(found, key=lambda name: found[name])})
                 bar.update()
             rows += [row(group, name, ratios_of_tasks, refused) for name, ratios_of_tasks in ratios.items()]
     return rows, losses
-
-
-def bound_ms(task: ShardingTask, cost: CostModel, *, row_wise: bool) -> float | None:
-    """Return what no plan costs less than; None where there is no such bound."""
-    if isinstance(cost, TorchRecRatingCost):
-        return rating_bound(task, cost.constants, "even" if row_wise else "none")
-    return lower_bound(task, cost, row_cuts=row_wise).total_ms if isinstance(cost, RooflineCost) else None
 
 
 def cost_names(group: str) -> tuple[str, ...]:
@@ -208,14 +193,10 @@ def row(group: str, cost: str, ratios: list[dict[str, float]], refused: int) -> 
         means[f"over {name}"] = mean_ratio(found, np.ones(len(found))) if len(found) else None
     lost = sum(of_task["best"] > _LOSS for of_task in ratios)
     worst = max((of_task["best"] for of_task in ratios), default=None)
-    level = [of_task for of_task in ratios if _LEVEL < of_task["best"] <= _LOSS]
-    bounded = [of_task for of_task in ratios if "bound" in of_task]
-    over = np.array([[of_task["bound"], of_task["bound"] / of_task["best"]] for of_task in bounded])
-    ours, theirs = (mean_ratio(column, np.ones(len(column))) for column in over.T) if bounded else (None, None)
+    level = sum(_LEVEL < of_task["best"] <= _LOSS for of_task in ratios)
     return {
         "tasks": group, "cost": cost, "number": len(ratios), **means, "lost": lost, "worst task": worst,
-        "TorchRec has none": refused, "ours over bound": ours, "TorchRec over bound": theirs, "level": len(level),
-        "level, over bound": max((of_task["bound"] for of_task in level if "bound" in of_task), default=None),
+        "TorchRec has none": refused, "level": level,
     }  # fmt: skip
 
 

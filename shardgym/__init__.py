@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from shardgym.envs import register_envs
 
 if TYPE_CHECKING:
-    from shardgym.bounds import LowerBound, lower_bound
     from shardgym.costs import CostModel, PlanCost, make_cost
     from shardgym.errors import (
         InfeasiblePlanError,
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "LowerBound": "bounds", "lower_bound": "bounds",
     "CostModel": "costs", "PlanCost": "costs", "make_cost": "costs",
     "InfeasiblePlanError": "errors", "InputError": "errors", "MeasurementError": "errors",
     "MissingDependencyError": "errors", "NoFeasiblePlanError": "errors", "ShardGymError": "errors",
@@ -49,10 +47,10 @@ _HOME = {
 }  # fmt: skip
 
 __all__ = [
-    "CostModel", "EmbeddingTable", "InfeasiblePlanError", "InputError", "LowerBound", "MeasurementError",
+    "CostModel", "EmbeddingTable", "InfeasiblePlanError", "InputError", "MeasurementError",
     "MissingDependencyError", "NoFeasiblePlanError", "Observer", "PlanCost", "RecordedIds", "Result", "Shard",
     "ShardGymError", "ShardingPlan", "ShardingTask", "Solver", "Suite", "TablePool", "Topology", "UniformIds",
-    "ZipfIds", "__version__", "evaluate", "load_pool", "load_suite", "lower_bound", "make_cost", "make_solver",
+    "ZipfIds", "__version__", "evaluate", "load_pool", "load_suite", "make_cost", "make_solver",
     "read_results", "verify",
 ]  # fmt: skip
 

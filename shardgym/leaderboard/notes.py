@@ -123,9 +123,6 @@ def notes(ranking: Ranking) -> list[str]:
     """Return all notes on a board, one sentence or two each."""
     board = ranking.board
     found = [f"Settings of the judge: {_format_settings(json.loads(board.key.judge_settings))}."]
-    if ranking.bounds is not None:
-        covered = "whatever it cuts" if ranking.bounds.row_cuts else "that cuts no rows"
-        found.append(f"Gap to bound: no plan {covered} costs less than the bound (shardgym.lower_bound).")
     of_board = [
         *_seed_notes(board), *_solver_notes(board), *board.repeats, *_simulator_notes(board),
         *_measurement_notes(board),

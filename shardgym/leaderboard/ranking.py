@@ -21,7 +21,7 @@ import numpy as np
 
 from shardgym.arrays import Floats
 from shardgym.leaderboard.boards import Board, SolverResults
-from shardgym.leaderboard.reference import BASE, FailureCosts, References, TaskBounds, task_bounds
+from shardgym.leaderboard.reference import BASE, FailureCosts, References
 from shardgym.leaderboard.statistics import (
     MIN_TASKS,
     Interval,
@@ -58,7 +58,6 @@ class Row:
         seed_spread: standard deviation over seeds of the logarithm of the geometric mean: relative; NaN for one seed.
         median_s: median time per plan.
         median_cpu_s: median processor time per plan; NaN where some record has none.
-        bound_gap: geometric mean of its cost over the task's lower bound, less 1; NaN where the judge has none.
     """
 
     solver: str
@@ -78,7 +77,6 @@ class Row:
     seed_spread: float
     median_s: float
     median_cpu_s: float
-    bound_gap: float
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,6 @@ class Ranking:
         base_ms: cost of the base, geometric mean over its seeds, NaN where unknown, shape (T,).
         failures: what failed tasks count.
         num_tasks: that means are taken over: all but those that nobody solved.
-        bounds: of its tasks; None where the judge has none.
     """
 
     board: Board
@@ -103,7 +100,6 @@ class Ranking:
     base_ms: Floats
     failures: FailureCosts
     num_tasks: int
-    bounds: TaskBounds | None
 
     @property
     def has_base(self) -> bool:
@@ -133,17 +129,14 @@ def rank(board: Board) -> Ranking:
     bootstrap = None
     if complete and kept.sum() >= MIN_TASKS:
         bootstrap = Bootstrap.of({own.solver: logs[own.solver] for own in order if own.solver in complete}, base_logs)
-    bounds = task_bounds(board)
-    bound_logs = None if bounds is None else np.log(bounds.total_ms[kept])
     return Ranking(
         board=board,
-        rows=tuple(_row(own, logs, base_logs, leader, bootstrap, bound_logs) for own in order),
+        rows=tuple(_row(own, logs, base_logs, leader, bootstrap) for own in order),
         results=tuple(order),
         counted_ms=tuple(counted[own.solver] for own in order),
         base_ms=base_ms,
         failures=failures,
         num_tasks=int(kept.sum()),
-        bounds=bounds,
     )
 
 
@@ -189,7 +182,7 @@ class Bootstrap:
 
 def _row(
     results: SolverResults, all_logs: dict[str, Floats], base_logs: Floats, leader: str | None,
-    bootstrap: Bootstrap | None, bound_logs: Floats | None,
+    bootstrap: Bootstrap | None
 ) -> Row:  # fmt: skip
     """Return the figures of one solver, T being the tasks that means are taken over.
 
@@ -199,7 +192,6 @@ def _row(
         base_logs: of the base, NaN where unknown, shape (T,).
         leader: the complete solver with the lowest mean; None where none is complete.
         bootstrap: None where there are too few tasks.
-        bound_logs: of the lower bounds, shape (T,); None where the judge has none.
     """
     solver = results.solver
     logs = all_logs[solver]
@@ -235,7 +227,6 @@ def _row(
         seed_spread=float(np.std(logs.mean(axis=1), ddof=1)) if len(logs) > 1 and logs.size else math.nan,
         median_s=statistics.median(record.solve_time_s for record in records) if records else math.nan,
         median_cpu_s=statistics.median(cpu_times) if 0 < len(cpu_times) == len(records) else math.nan,
-        bound_gap=math.nan if bound_logs is None else math.expm1(_mean(own - bound_logs)),
     )
 
 

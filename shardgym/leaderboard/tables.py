@@ -115,7 +115,6 @@ def columns(ranking: Ranking, opinion: SecondOpinion | None = None) -> list[Colu
         Column("time/plan", [_figure(row.median_s, _duration(row.median_s)) for row in rows]),
         Column("cpu/plan", [_figure(row.median_cpu_s, _duration(row.median_cpu_s)) for row in rows], optional=True),
         Column("complete", [_completeness(row) for row in rows], optional=True),
-        Column("gap to bound", [_gap(row.bound_gap) for row in rows], optional=True),
     ]
     if opinion is not None:
         ratios = [opinion.ratios[row.solver] for row in rows]

@@ -11,7 +11,6 @@ from tabulate import tabulate
 
 from shardgym.conformance.calls import Case, SolverCall, feasible_cases, infeasible_cases, long_case, watch_call
 from shardgym.costs.base import CostModel, make_cost
-from shardgym.costs.judge_guard import judges_closed
 from shardgym.errors import NO_PLAN, InputError
 from shardgym.plan import ShardingPlan, cover_problems, memory_problems
 from shardgym.registry import construct
@@ -83,7 +82,7 @@ def check_solver(
 ) -> ConformanceReport:
     """Check that a solver keeps the rules of `shardgym.solver.Solver`.
 
-    The solver runs in a thread of this process; judges are closed to it, as in a run. One that hangs is told to stop
+    The solver runs in a thread of this process. One that hangs is told to stop
     and no further calls are made.
 
     Args:
@@ -105,11 +104,10 @@ def check_solver(
         raise InputError(f"cost '{cost.name}' has role 'judge', which is for scoring: give one that solvers may query")
     make = _solver_factory(solver, settings or {})
     calls: list[SolverCall] = []
-    with judges_closed():
-        for call in _make_calls(make, cost, time_limit_s, max(hang_s, time_limit_s + grace_s)):
-            calls.append(call)
-            if call.hung:
-                break
+    for call in _make_calls(make, cost, time_limit_s, max(hang_s, time_limit_s + grace_s)):
+        calls.append(call)
+        if call.hung:
+            break
     checks = [_apply_rule(rule, calls) for rule in RULES]
     if isinstance(solver, str):
         name = solver

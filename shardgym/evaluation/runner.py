@@ -7,15 +7,14 @@ import logging
 import math
 import numbers
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from shardgym.arguments import check_dict, check_int, check_list, check_name, describe
 from shardgym.costs.base import CostModel, PlanCost, make_cost
-from shardgym.costs.judge_guard import judges_closed
 from shardgym.errors import InputError, MeasurementError, MissingDependencyError, one_line
 from shardgym.evaluation.result import RECORDS, Result, RunInfo, Status, TaskSequence, read_records, write_task
 from shardgym.evaluation.solver_process import CAN_FORK, SolverHost, host_solver
@@ -62,9 +61,6 @@ def evaluate(
     records are appended to `out/records.jsonl` and flushed. A failure is a record with a reason; tracebacks go to
     `out/errors.log`. Killed at any moment, the file is whole and the same call finishes the rest.
 
-    From before the first solver is made until the call returns, a judge of `scores_only` answers this run alone, in the
-    thread that called. So one run at a time in a process can have such a judge.
-
     Args:
         suite: the tasks, with the name of the suite.
         solvers: names, `SolverSpec` for a solver with settings or a label, classes, or solvers that were made.
@@ -106,14 +102,12 @@ def evaluate(
         judge, judge_settings = chosen.judge.cost, chosen.judge.settings
         oracle, oracle_settings = chosen.oracle.cost, chosen.oracle.settings
     with ExitStack() as stack:
-        judging = stack.enter_context(judges_closed())
         oracle_name, oracle_cost = stack.enter_context(_open_cost("oracle", oracle, oracle_settings))
         hosts = []
         if mode is not Resume.NONE:
             # Before the judge is made: a solver's process holds no copy of it.
             hosts = stack.enter_context(_hosts(specs, oracle_cost, timeout_s, isolate))
-        with judging():
-            judge_name, judge_cost = stack.enter_context(_open_cost("judge", judge, judge_settings))
+        judge_name, judge_cost = stack.enter_context(_open_cost("judge", judge, judge_settings))
         _check_apart(judge_cost, oracle_cost)
         run = RunInfo(
             suite=suite.name,
@@ -136,7 +130,7 @@ def evaluate(
             return results_of(run, results)
         stack.enter_context(only_writer(folder))
         store = open_store(folder, run, mode, suite, hosts, extend=extend)
-        scoring = Judge(judge_cost, judging, run, store.log_error)
+        scoring = Judge(judge_cost, run, store.log_error)
         _solve_missing(run, suite, hosts, scoring, store, progress)
         return results_of(run, store.results)
 
@@ -263,13 +257,11 @@ class Judge:
 
     Attributes:
         cost: the cost model that scores.
-        judging: opens it to this thread; see `judges_closed`.
         run: what the results are part of.
         log: takes tracebacks.
     """
 
     cost: CostModel
-    judging: Callable[[], AbstractContextManager[None]]
     run: RunInfo
     log: ErrorLog
 
@@ -299,8 +291,7 @@ class Judge:
 
     def _costs(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         try:
-            with self.judging():
-                return self.cost.evaluate(task, plans)
+            return self.cost.evaluate(task, plans)
         except (InputError, MissingDependencyError):
             raise  # e.g. an extra is not installed: it would fail for every other task, too
         except Exception as error:

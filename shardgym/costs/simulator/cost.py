@@ -10,7 +10,6 @@ import numpy as np
 
 from shardgym.arguments import check_instance, check_list_of
 from shardgym.costs.base import ONE_PLAN, CostModel, PlanCost, Source
-from shardgym.costs.judge_guard import require_open
 from shardgym.costs.simulator.familiarity import Familiarity
 from shardgym.costs.simulator.predictor import AdditivePredictor, PlanBatch, Predictor
 from shardgym.costs.simulator.weights import ROLES, SCHEMAS, Role, find_weights, load_weights
@@ -61,7 +60,6 @@ class SimulatorCost(CostModel):
             raise UnknownNameError("role of a simulator", str(role), ROLES)
         if generation is not None and generation not in SCHEMAS:
             raise InputError(f"generation={generation!r}: expected 1 or 2, the version of the simulator")
-        _require_open(role)
         self._settings = {
             "weights": None if weights is None else str(weights), "role": role, "hardware": hardware,
             "generation": generation,
@@ -126,7 +124,6 @@ class SimulatorCost(CostModel):
             InputError: the task is of a kind that the weights were not trained on, or these are no task and plans.
             InfeasiblePlanError: a plan is infeasible.
         """
-        _require_open(self.role)
         check_instance("task", task, ShardingTask)
         plans = check_list_of("plans", plans, ShardingPlan, ONE_PLAN)
         for plan in plans:
@@ -136,7 +133,6 @@ class SimulatorCost(CostModel):
 
     def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         """See `CostModel`."""
-        _require_open(self.role)
         predictor = self._shared_predictor()
         return predictor.plan_costs(_plan_batch(predictor, task, plans))
 
@@ -159,8 +155,3 @@ def _plan_batch(predictor: Predictor, task: ShardingTask, plans: Sequence[Shardi
         shards=predictor.encode(task, shards),
         devices=np.array([shard.device for shard in shards], dtype=np.int64),
     )
-
-
-def _require_open(role: Role) -> None:
-    if role == "judge":
-        require_open("the simulator with role='judge'")

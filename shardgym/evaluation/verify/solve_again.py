@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from shardgym.costs.base import CostModel
-from shardgym.costs.judge_guard import judges_closed
 from shardgym.errors import InputError, MissingDependencyError
 from shardgym.evaluation.result import RECORDS, RUN_INFO, Result, RunInfo, read_task
 from shardgym.evaluation.solver_process import SolverHost, host_solver
@@ -63,7 +62,6 @@ def solve_again(
     hosts: dict[tuple[str, str, int], SolverHost | str] = {}
     chosen = {record.where for record in (records if sample is None else sampled(records, sample))}
     with ExitStack() as stack:
-        judging = stack.enter_context(judges_closed())
         for record in records:
             check = checks[record.where]
             why_not = ""
@@ -88,10 +86,9 @@ def solve_again(
                         assert oracle is not None
                         check = _compare(result, check, attempt)
                         if attempt.plan is not None and check.solved == "other":
-                            with judging():
-                                judge, _ = get_judge(result.judge, result.judge_settings)
-                                scorer = judge if judge is not None and judge.deterministic else oracle
-                                check = _with_cost(check, task, record.plan, attempt.plan, scorer)
+                            judge, _ = get_judge(result.judge, result.judge_settings)
+                            scorer = judge if judge is not None and judge.deterministic else oracle
+                            check = _with_cost(check, task, record.plan, attempt.plan, scorer)
                 why_not = host if isinstance(host, str) else ""
             yield check, why_not
 

@@ -70,10 +70,9 @@ class Result(Record):
         solver: name the solver was asked for by, or its label in this run.
         made_from: the name that `solver` is a label for; None when it is the name.
         solver_settings: keyword arguments it was made with.
-        resolved_settings: all arguments of its class, defaults too; None in older records.
-        source_digest: of the files that its class is written in, see `solver_spec.py`, "2:" first; without that, as in
-            older records, SHA-256 of the file of its class. "" where there is none.
-        weights_digest: SHA-256 of the weights that a learned solver solved with; "" for others, and in older records.
+        resolved_settings: all arguments of its class, defaults too; None where they are not known.
+        source_digest: SHA-256 of the file of its class; "" where there is none.
+        weights_digest: SHA-256 of the weights that a learned solver solved with; "" for others.
         training_time_s: seconds that these weights took to train; no part of `solve_time_s`. None where not known.
         seed: given to the solver.
         judge: name of the cost model that scored the plan.
@@ -84,7 +83,7 @@ class Result(Record):
         plan: None when the solver returned none.
         cost: None when there is no plan.
         solve_time_s: seconds the solver took.
-        cpu_time_s: processor seconds of that, over all threads of the process; None in older records.
+        cpu_time_s: processor seconds of that, over all threads of the process; None where not known.
         time_limit_s: given to the solver; None when there was none.
         judge_settings: keyword arguments the judge was made with.
         started: UTC, ISO 8601.
@@ -110,7 +109,7 @@ class Result(Record):
     made_from: Label | None = None
     solver_settings: Settings = Field(default_factory=dict)
     resolved_settings: Settings | None = None
-    source_digest: Annotated[str, Field(pattern=r"^((2:)?[0-9a-f]{64})?$")] = ""
+    source_digest: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     weights_digest: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     training_time_s: Annotated[float, Field(ge=0)] | None = None
     cpu_time_s: Annotated[float, Field(ge=0)] | None = None

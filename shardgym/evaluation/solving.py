@@ -19,7 +19,7 @@ from shardgym.arguments import describe
 from shardgym.costs.base import CostModel
 from shardgym.errors import NO_PLAN, InfeasiblePlanError, InputError, one_line
 from shardgym.evaluation.result import Status
-from shardgym.evaluation.solver_spec import RULE, SolverSpec, file_digest, resolved_settings, source_digest
+from shardgym.evaluation.solver_spec import SolverSpec, resolved_settings, source_digest
 from shardgym.plan import ShardingPlan
 from shardgym.provenance import utc_now
 from shardgym.records import CONFIG, Label, OneLine, Record
@@ -65,24 +65,21 @@ class SolverFacts:
 
     Attributes:
         settings: all arguments that its class was called with, defaults too.
-        source_digest: of the files that it is written in, see `solver_spec.py`; "" where there are none.
-        file_digest: SHA-256 of the file that its class is defined in: the source digest of older records.
+        source_digest: SHA-256 of the file that its class is defined in; "" where there is none.
     """
 
     settings: dict[str, Any] = field(default_factory=dict)
     source_digest: str = ""
-    file_digest: str = ""
 
     @classmethod
     def of(cls, solver: Solver, settings: Mapping[str, Any]) -> SolverFacts:
         """Look at a solver that was made with settings."""
         made_by = type(solver)
-        return cls(resolved_settings(made_by, settings), source_digest(made_by), file_digest(made_by))
+        return cls(resolved_settings(made_by, settings), source_digest(made_by))
 
     def differs_from(self, recorded: str) -> bool:
-        """Say whether the source digest of a record is another one, by the rule that the record was made with."""
-        now = self.source_digest if recorded.startswith(RULE) else self.file_digest
-        return bool(recorded) and bool(now) and recorded != now
+        """Say whether the source digest of a record is another one; without a file nothing differs."""
+        return bool(recorded) and bool(self.source_digest) and recorded != self.source_digest
 
 
 @dataclass(frozen=True)

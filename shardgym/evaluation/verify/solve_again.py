@@ -186,7 +186,7 @@ def _made_elsewhere(result: Result, attempt: Attempt) -> str:
     ]
     if attempt.facts.differs_from(result.source_digest):
         others.append("the source of the solver has changed since")
-    elif result.commit and result.commit != commit():
+    if result.commit and result.commit != commit():
         others.append(f"commit {result.commit[:12]}, here {commit()[:12] or 'none'}")
     return f"the record was made with others: {'; '.join(others)}" if others else ""
 

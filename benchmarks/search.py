@@ -7,7 +7,7 @@
 Sizes are tables x devices. Everything runs on one thread, in turns; seconds are processor seconds. "published" is
 `published_search.py`: torch networks of the published sizes, one call per question. Above `--whole` tables it is
 extrapolated: the seconds of one inner search, mean of `INNER`, times the inner searches that follow from how many
-children the uncut tables have; with `--whole 0` it is left out. "numpy" is the same search as "search" without numba.
+children the uncut tables have; with `--whole 0` it is left out.
 
 For sizes in `--plain` the plain implementation of the tests runs too, with the same weights: plans must cost the same.
 """
@@ -85,18 +85,17 @@ def check(sizes: list[tuple[int, int]], cost: SimulatorCost) -> None:
     for tables, devices in sizes:
         task = benchmark_task(tables, devices, 0)
         expected = PlainSearch(task, cost).run()[1]
-        plans = [NeuroShard(compiled=compiled).solve(task, cost) for compiled in (None, False)]
-        np.testing.assert_allclose([found.total_ms for found in cost.evaluate(task, plans)], expected, rtol=1e-6)
+        (found,) = cost.evaluate(task, [NeuroShard().solve(task, cost)])
+        np.testing.assert_allclose(found.total_ms, expected, rtol=1e-6)
 
 
 def row(tables: int, devices: int, cost: SimulatorCost, tasks: int, whole: int) -> dict[str, Any]:
     """Time some tasks of one size; the ratio is the median of theirs."""
-    columns: dict[str, list[float]] = {"search, s": [], "numpy, s": [], "published, s": [], "ratio": []}
+    columns: dict[str, list[float]] = {"search, s": [], "published, s": [], "ratio": []}
     for seed in range(tasks):
         task = benchmark_task(tables, devices, seed)
         columns["search, s"].append(timed(lambda task=task: NeuroShard().solve(task, cost))[1])
         if whole:
-            columns["numpy, s"].append(timed(lambda task=task: NeuroShard(compiled=False).solve(task, cost))[1])
             columns["published, s"].append(published_s(task, cost, whole=tables <= whole))
             columns["ratio"].append(columns["published, s"][-1] / columns["search, s"][-1])
     medians = {name: statistics.median(values) for name, values in columns.items() if values}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.util
 import logging
 import os
 from collections.abc import Callable
@@ -15,9 +14,6 @@ import platformdirs
 
 from shardgym.ties import QUANTUM
 
-#: Whether functions are compiled; without numba they run some hundred times slower.
-COMPILED = importlib.util.find_spec("numba") is not None
-
 #: Shown by commands where they show progress.
 _logger = logging.getLogger("shardgym.solvers.neuroshard")
 
@@ -25,12 +21,10 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
 def jit(function: _Function) -> _Function:
-    """Compile on first use; machine code is kept on disk where that can be written. Without numba, return it as it is.
+    """Compile on first use; machine code is kept on disk where that can be written.
 
     Other threads run meanwhile; division by 0 is as in NumPy.
     """
-    if not COMPILED:
-        return function
     import numba
 
     _announce_compiling()

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import functools
-import importlib.util
-import logging
 import math
 from typing import TypeGuard
 
@@ -20,17 +17,11 @@ from neuroshard.shard_table import ShardTable, plan_of
 from shardgym.arguments import check_int
 from shardgym.costs.base import CostModel
 from shardgym.costs.simulator import SimulatorCost
-from shardgym.errors import InputError, MissingDependencyError, NoFeasiblePlanError
+from shardgym.errors import NoFeasiblePlanError
 from shardgym.incumbent import Budget, Incumbent, OutOfTime
 from shardgym.plan import COLUMN_UNIT, ShardingPlan, check_possible
 from shardgym.solver import Observer, check_solve_arguments
 from shardgym.task import ShardingTask
-
-#: Shown by commands where they show progress.
-_logger = logging.getLogger("shardgym.solvers.neuroshard")
-
-#: What compiled code needs; scipy brings numba the matrix product.
-_NEEDED = ("numba", "scipy")
 
 
 class ColumnSolver(abc.ABC):
@@ -116,31 +107,21 @@ class NeuroShard(ColumnSolver):
         candidates: shards tried by size and as many by compute, N in the paper.
         levels: column cuts of one plan at most, L in the paper.
         grid: limits of a device's width tried for every column plan, M in the paper; 0 for no limit.
-        compiled: whether the inner search over a simulator runs compiled by numba; None where numba is installed.
-            Plans are the same. The very first search compiles for some seconds, before any time limit begins.
-        threads: of the compiled search, for large tasks; plans are the same.
+        threads: of the search over a simulator, which runs compiled, for large tasks; plans are the same. The very
+            first search compiles for some seconds, before any time limit begins.
 
     Raises:
         InputError: a setting is not an integer in range.
-        MissingDependencyError: `compiled` is true and numba is not installed.
     """
 
     def __init__(
-        self, beam_width: int = 3, candidates: int = 10, levels: int = 10, grid: int = 11, *,
-        compiled: bool | None = None, threads: int = 1,
-    ) -> None:  # fmt: skip
+        self, beam_width: int = 3, candidates: int = 10, levels: int = 10, grid: int = 11, *, threads: int = 1
+    ) -> None:
         self.settings = SearchSettings(beam_width, candidates, levels, grid)
-        if compiled is not None and not isinstance(compiled, bool):
-            raise InputError(f"compiled must be true, false or none (where numba is installed), got {compiled!r}")
-        missing = _missing_module()
-        if compiled and missing:
-            raise MissingDependencyError(missing, "search", "the compiled search")
-        self.compiled = not missing if compiled is None else compiled
-        self._missing = missing if compiled is None else None
         self.threads = check_int("threads", threads, 1)
 
     def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
-        """Compile the search for this cost model, if it runs compiled; some 20 seconds, once on a machine."""
+        """Compile the search over a simulator; some 20 seconds, once on a machine."""
         possible = [table for table in task.tables if table.embedding_dim % COLUMN_UNIT == 0]
         if _is_oracle(cost) and possible:
             # Placing one table calls everything there is to compile.
@@ -168,27 +149,23 @@ class NeuroShard(ColumnSolver):
         return plan_of(shards, pack(shards))
 
     def _inner_search(self, shards: ShardTable, cost: CostModel, budget: Budget) -> InnerSearch:
-        if self._missing is not None and _is_oracle(cost):
-            _warn_slow(self._missing)
-        return inner_search(shards, cost, budget, compiled=self.compiled, threads=self.threads)
+        return inner_search(shards, cost, budget, threads=self.threads)
 
 
-def inner_search(
-    shards: ShardTable, cost: CostModel, budget: Budget, *, compiled: bool, threads: int = 1
-) -> InnerSearch:
+def inner_search(shards: ShardTable, cost: CostModel, budget: Budget, *, threads: int = 1) -> InnerSearch:
     """Return the inner search for a cost model.
 
     Args:
         shards: of the task.
         cost: that prices devices.
         budget: of time.
-        compiled: whether it may run compiled, which it does over an oracle of the simulator.
         threads: of compiled code; what runs in Python stays on one.
 
     Raises:
         InputError: `cost` cannot price tasks of this kind.
     """
-    if compiled and _is_oracle(cost):
+    if _is_oracle(cost):
+        # Imported where they are needed: numba takes a second.
         from neuroshard.compiled_prices import CompiledPrices
         from neuroshard.compiled_search import CompiledDeviceSets, CompiledGridSearch, ThreadedSearch
 
@@ -201,11 +178,11 @@ def inner_search(
 
 
 def exact_prices(shards: ShardTable, cost: CostModel) -> AdditivePrices | None:
-    """Return the prices of an additive cost model, compiled over an oracle of the simulator where that can run.
+    """Return the prices of an additive cost model, compiled over an oracle of the simulator.
 
     None where the cost model is not additive.
     """
-    if _is_oracle(cost) and _missing_module() is None:
+    if _is_oracle(cost):
         from neuroshard.compiled_prices import CompiledPrices
 
         return CompiledPrices(shards, cost.predictor())
@@ -216,19 +193,3 @@ def exact_prices(shards: ShardTable, cost: CostModel) -> AdditivePrices | None:
 def _is_oracle(cost: CostModel) -> TypeGuard[SimulatorCost]:
     """Say whether a cost model is a simulator that solvers may query: compiled code predicts only these."""
     return isinstance(cost, SimulatorCost) and cost.role == "oracle"
-
-
-@functools.cache
-def _missing_module() -> str | None:
-    """Return a module that compiled code needs and that is not installed, if there is one."""
-    return next((name for name in _NEEDED if importlib.util.find_spec(name) is None), None)
-
-
-@functools.cache
-def _warn_slow(missing: str) -> None:
-    """Say once in this process why searches are slower than they could be."""
-    _logger.warning(
-        "NeuroShard's search runs uncompiled, several times slower, as '%s' is not installed: "
-        "python -m pip install 'shardgym[search]', or compiled=False to be content with that",
-        missing,
-    )

@@ -152,7 +152,7 @@ def printable_line(text: str) -> str:
     return line if len(line) <= _LONGEST_LINE else line[: _LONGEST_LINE - 1] + "…"
 
 
-def import_extra(module: str, purpose: str, extra: str = "simulator") -> Any:
+def import_extra(module: str, purpose: str, extra: str = "data") -> Any:
     """Import an optional module.
 
     Args:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 import math
 import zlib
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from shardgym.arrays import Floats, Ints
-from shardgym.errors import import_extra
 from shardgym.recorded_ids import recorded_bags
 from shardgym.table import REUSE_BINS, EmbeddingTable, RecordedIds, UniformIds, ZipfIds
 
@@ -240,7 +239,8 @@ def expected_counts(s: float, q: float, rows: int, ids: float) -> Floats:
 @functools.lru_cache(maxsize=1)
 def _bins() -> Floats:
     """Tabulate, per rate, the probability of each bin and the share of the accesses in it, shape (2, rates, 17)."""
-    stats: Any = import_extra("scipy.stats", "expected reuse histograms")
+    from scipy import stats  # takes half a second to import
+
     rates = np.exp(_LOG_RATES)[:, None]
     upper = np.append(2.0 ** np.arange(REUSE_BINS - 1), np.inf)
     rows = stats.poisson.cdf(upper, rates) - stats.poisson.cdf(np.append(0, upper[:-1]), rates)

@@ -1,6 +1,6 @@
 """The linear model of a cost that moves are found by: fitting it to prices, and placements that are priced by it.
 
-The latter is compiled code, and Python where numba is missing.
+The latter is compiled code.
 """
 
 from __future__ import annotations

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-import logging
 import math
 
 import numpy as np
 
-from neuroshard.jit import COMPILED
 from neuroshard.packing import pack_units
 from neuroshard.plus.construction import constructed
 from neuroshard.plus.linear_model import LinearModel, linear_model
@@ -25,9 +22,6 @@ from shardgym.errors import NoFeasiblePlanError
 from shardgym.incumbent import Budget, Incumbent, OutOfTime
 from shardgym.plan import ShardingPlan
 from shardgym.task import ShardingTask
-
-#: Shown by commands where they show progress.
-_logger = logging.getLogger("shardgym.solvers.neuroshard")
 
 #: Where tables take more than this share of the memory, a narrow NeuroShard search finds poor plans at best.
 _TIGHT = 0.8
@@ -77,8 +71,6 @@ class NeuroShardPlus(ColumnSolver):
 
     def search(self, shards: ShardTable, cost: CostModel, seed: int, budget: Budget, incumbent: Incumbent) -> None:
         """Search with exact prices where the cost model is additive, else with estimates that are corrected."""
-        if not COMPILED:
-            _warn_slow()
         rng = np.random.default_rng(seed)
         prices = exact_prices(shards, cost)
         if prices is None:
@@ -129,15 +121,6 @@ def starts_of(search: IteratedLocalSearch, model: LinearModel, shards: ShardTabl
     if given is not None:
         starts.append(given)
     return starts or [pack_units(shards)]
-
-
-@functools.cache
-def _warn_slow() -> None:
-    """Say once in this process why searches are slower than they could be."""
-    _logger.warning(
-        "neuroshard_plus runs uncompiled, some hundred times slower, as 'numba' is not installed: "
-        "python -m pip install 'shardgym[search]'"
-    )
 
 
 class _EstimateSearch:

@@ -355,7 +355,7 @@ def read_results(paths: str | Path | Iterable[str | Path]) -> pd.DataFrame:
         InputError: there are no records, a pattern fits nothing, or a line is damaged; file and line are named.
         MissingDependencyError: pandas is not installed.
     """
-    pandas = import_extra("pandas", "reading results into a table", extra="pandas")
+    pandas = import_extra("pandas", "reading results into a table")
     given = (
         [paths]
         if isinstance(paths, str | Path) or not isinstance(paths, Iterable)

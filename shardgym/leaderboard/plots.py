@@ -61,8 +61,8 @@ def write_plots(ranking: Ranking, folder: Path, file_format: str = "svg") -> lis
     for name, (height, draw) in drawn.items():
         path = folder / f"{stem}-{name}.{file_format}"
         # Without touching matplotlib's global state.
-        with import_extra("matplotlib", "plots", extra="plot").rc_context(_STYLE):
-            figures = import_extra("matplotlib.figure", "plots", extra="plot")
+        with import_extra("matplotlib", "plots").rc_context(_STYLE):
+            figures = import_extra("matplotlib.figure", "plots")
             figure = figures.Figure((_WIDTH_INCHES, height), layout="constrained")
             draw(figure)
             figure.suptitle(_plain(title(ranking)), fontsize=8)

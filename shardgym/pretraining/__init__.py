@@ -1,1 +1,1 @@
-"""Pre-training of the simulator: everything here needs torch, pyarrow and SciPy (extra `simulator`)."""
+"""Pre-training of the simulator: reading samples needs the extra `data`."""

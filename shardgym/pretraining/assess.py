@@ -12,7 +12,6 @@ from shardgym.collection.settings import PLAN_DEVICES, PLANS_PER_TASK
 from shardgym.costs.simulator.features import Groups
 from shardgym.costs.simulator.network import Networks
 from shardgym.costs.simulator.samples import CommSamples, ComputeSamples, Labels
-from shardgym.errors import import_extra
 from shardgym.pretraining.data import BACKWARD, DIRECTIONS, exchanges_of
 
 #: Fewer plans of a task have no ranking worth the name.
@@ -181,7 +180,8 @@ def mape(predicted: Floats, measured: Floats) -> float:
 
 def kendall_tau(first: Floats, second: Floats) -> float:
     """Return Kendall's rank correlation (tau-b)."""
-    stats: Any = import_extra("scipy.stats", "reporting on the simulator")
+    from scipy import stats
+
     return float(stats.kendalltau(first, second).statistic)
 
 

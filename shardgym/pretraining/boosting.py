@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from shardgym.arrays import Floats
 from shardgym.costs.simulator.boosted_judge import (
@@ -87,7 +88,7 @@ def _boost(x: Floats, y: Floats, rising: list[int], prefix: str, seed: int) -> P
         l2_regularization=1.0, monotonic_cst=rising, early_stopping=False, random_state=seed,
     )  # fmt: skip
     # One thread: the same samples give the same trees, and threads that wait for each other take longer than the fit.
-    with import_extra("threadpoolctl", "training the judge").threadpool_limits(limits=1):
+    with threadpool_limits(limits=1):
         model.fit(x, y)
     trees = [stage[0].nodes for stage in model._predictors]
     shape = len(trees), max(map(len, trees))

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from shardgym.arrays import Floats
-from shardgym.errors import import_extra
 
 
 def fit_prior(amounts: Floats, ms: Floats) -> Floats:
@@ -20,7 +17,8 @@ def fit_prior(amounts: Floats, ms: Floats) -> Floats:
     Returns:
         Weights, shape (W,).
     """
-    optimize: Any = import_extra("scipy.optimize", "training the simulator")
+    from scipy import optimize
+
     weights, _ = optimize.nnls(amounts / ms[:, None], np.ones(len(ms)))
     if not weights.any():
         weights[0] = float(np.median(ms / np.maximum(amounts[:, 0], 1e-9)))

@@ -12,7 +12,7 @@ from shardgym import make_cost, make_solver
 from shardgym.envs.tasks import training_tasks
 from shardgym.errors import InputError
 
-pytest.importorskip("scipy", reason="needs the extra 'simulator'")
+pytest.importorskip("scipy", reason="needs the extra 'data'")
 pytestmark = pytest.mark.repository
 
 

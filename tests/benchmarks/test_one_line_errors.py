@@ -56,7 +56,7 @@ def test_a_folder_without_records_is_named(refused_here, tmp_path):
 
 
 def test_a_folder_without_samples_is_named(refused_here, tmp_path):
-    pytest.importorskip("pyarrow", reason="needs the extra 'simulator'")
+    pytest.importorskip("pyarrow", reason="needs the extra 'data'")
     refused = refused_here("tools/fit_device_constants.py", str(tmp_path), "--start", "h200")
     assert refused.startswith(f"{tmp_path}: no file named compute*.parquet")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("scipy", reason="needs the extra 'simulator'")
+pytest.importorskip("scipy", reason="needs the extra 'data'")
 
 ROOT = Path(__file__).parents[2]
 

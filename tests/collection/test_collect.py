@@ -230,7 +230,7 @@ def test_without_pyarrow_nothing_is_measured(toys, tmp_path, monkeypatch):
         raise MissingDependencyError(module, "simulator", purpose)
 
     monkeypatch.setattr(collection_toys.collect_module, "import_extra", missing)
-    with pytest.raises(MissingDependencyError, match=r"shardgym\[simulator\]"):
+    with pytest.raises(MissingDependencyError, match=r"shardgym\[data\]"):
         collect(tmp_path, **SMALL)
     assert not any(tmp_path.iterdir())
 

@@ -87,7 +87,7 @@ def test_what_cannot_be_read_is_one_line(tmp_path):
 
 def test_without_pandas_the_error_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(shardgym.MissingDependencyError, match=r"needs 'pandas', .*shardgym\[pandas\]"):
+    with pytest.raises(shardgym.MissingDependencyError, match=r"needs 'pandas', .*shardgym\[data\]"):
         shardgym.read_results(tmp_path)
 
 

@@ -84,16 +84,15 @@ def test_solvers_without_need_are_left_alone():
 
 @pytest.mark.parametrize("name", ["neuroshard", "neuroshard_plus"])
 def test_neuroshard_compiles_before_it_solves(name, monkeypatch):
-    pytest.importorskip("numba")
     seen = []
 
-    def inner_search(shards, cost, budget, *, compiled, **options):
-        placed = lambda rows, bounds, cutoff: seen.append((len(rows), compiled))  # noqa: E731
+    def inner_search(shards, cost, budget, **options):
+        placed = lambda rows, bounds, cutoff: seen.append(len(rows))  # noqa: E731
         return SimpleNamespace(device_sets=SimpleNamespace(single_ms=lambda rows: None), place=placed)
 
     monkeypatch.setattr("neuroshard.solver.inner_search", inner_search)
     warm_up(make_solver(name), toy_tasks(1)[0], make_cost("simulator"))
-    assert seen == [(1, True)]
+    assert seen == [1]
 
 
 @pytest.mark.parametrize("cost", ["simulator", "roofline"])

@@ -47,7 +47,7 @@ def test_boards_without_a_base_or_tasks_at_hand_have_no_groups_and_odd_names_mak
 def test_without_matplotlib_the_error_names_the_extra(tmp_path, monkeypatch):
     ranking = rank(board_of(tmp_path, {"a": [1.0]}))
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingDependencyError, match=r"shardgym\[plot\]"):
+    with pytest.raises(MissingDependencyError, match=r"shardgym\[data\]"):
         write_plots(ranking, tmp_path)
 
 

@@ -29,8 +29,5 @@ def compute_simulator(tmp_path_factory):
 
 @pytest.fixture(params=[False, True], ids=["numpy", "compiled"])
 def compiled(request):
-    """Both ways of running the inner search."""
-    if request.param:
-        for module in ("numba", "scipy"):
-            pytest.importorskip(module, reason="needs the extra 'search'")
+    """Both ways of running the inner search, see `readable.py`."""
     return request.param

@@ -6,10 +6,6 @@ import os
 import subprocess
 import sys
 
-import pytest
-
-pytest.importorskip("numba", reason="needs the extra 'search'")
-
 FUNCTIONS = """
 from neuroshard.jit import jit
 

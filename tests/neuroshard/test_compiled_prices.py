@@ -7,8 +7,6 @@ from shardgym import EmbeddingTable, ShardingTask, Topology
 from shardgym.costs.link_model import LinkModel
 from shardgym.ties import quantized
 
-pytest.importorskip("numba", reason="needs the extra 'search'")
-
 
 @pytest.mark.parametrize(("devices", "domain", "batch_size"), [(1, 1, 64), (4, 4, 1000), (4, 2, 1000), (4, 1, 3)])
 def test_compiled_placements_cost_what_those_in_numpy_do(devices, domain, batch_size):

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 
 import numpy as np
 import pytest
 from random_tasks import random_task
+from readable import neuroshard, readable_search
 
-from neuroshard import solver
 from neuroshard.grid_search import Cutoff, PartialPlacements
 from neuroshard.shard_table import ShardTable
 from neuroshard.solver import NeuroShard, inner_search
-from shardgym import InputError, MissingDependencyError, make_cost, make_solver
+from shardgym import InputError, make_cost, make_solver
 from shardgym.incumbent import Budget
-
-needs_numba = pytest.mark.skipif(
-    not all(map(importlib.util.find_spec, ("numba", "scipy"))), reason="needs the extra 'search'"
-)
 
 
 def both_searches(task, simulator):
-    return [inner_search(ShardTable(task), simulator, Budget(), compiled=compiled) for compiled in (False, True)]
+    return [search(ShardTable(task), simulator, Budget()) for search in (readable_search, inner_search)]
 
 
-@needs_numba
 @pytest.mark.parametrize("seed", range(20))
 def test_plans_cost_the_same(simulator, seed):
     """Few tables to many, one device to many, memory from tight to ample."""
@@ -34,33 +28,30 @@ def test_plans_cost_the_same(simulator, seed):
     devices = int(rng.integers(1, max(tables // 3, 2)))
     task = random_task(seed, tables, devices, spare=float(rng.choice([1.5, 2.0, 10.0])), uneven=bool(seed % 2))
     settings = {"beam_width": int(rng.integers(1, 5)), "levels": 4, "grid": int(rng.integers(1, 15))}
-    plans = [NeuroShard(**settings, compiled=compiled).solve(task, simulator) for compiled in (False, True)]
+    plans = [neuroshard(compiled, **settings).solve(task, simulator) for compiled in (False, True)]
     plain, fast = simulator.evaluate(task, plans)
     assert np.isfinite(plain.total_ms)
     assert fast.total_ms == pytest.approx(plain.total_ms, rel=1e-9)
 
 
-@needs_numba
 @pytest.mark.parametrize("seed", range(5))
 def test_plans_cost_the_same_where_communication_is_modelled(compute_simulator, seed):
     task = random_task(seed, 20, 4)
-    plans = [NeuroShard(compiled=compiled).solve(task, compute_simulator) for compiled in (False, True)]
+    plans = [neuroshard(compiled).solve(task, compute_simulator) for compiled in (False, True)]
     plain, fast = compute_simulator.evaluate(task, plans)
     assert plain.communication == "modelled"
     assert fast.total_ms == pytest.approx(plain.total_ms, rel=1e-9)
 
 
-@needs_numba
 def test_plans_cost_the_same_where_tables_are_equal(simulator):
     """Ties of compute, of bytes and of placements, all settled in the same way."""
     task = random_task(3, 5, 4)
     copies = [dataclasses.replace(table, name=f"{table.name}.{n}") for n in range(4) for table in task.tables]
     task = dataclasses.replace(task, tables=tuple(copies))
-    plain, fast = (NeuroShard(compiled=compiled).solve(task, simulator) for compiled in (False, True))
+    plain, fast = (neuroshard(compiled).solve(task, simulator) for compiled in (False, True))
     assert fast == plain
 
 
-@needs_numba
 def test_sets_are_priced_and_found_again_the_same_way(simulator):
     """Many more than there is room for at first."""
     task = random_task(8, 30, 2)
@@ -77,7 +68,6 @@ def test_sets_are_priced_and_found_again_the_same_way(simulator):
     assert [fast.members(n) for n in pairs[:, 0].tolist()] == [plain.members(n) for n in pairs[:, 0].tolist()]
 
 
-@needs_numba
 @pytest.mark.parametrize("scales", [[1.1, 1.2, 1.4, 1.8, 2.5], [2.0], [1.3, np.inf]])
 def test_placements_are_the_same_for_every_value_of_the_grid(simulator, scales):
     """Sequences in no sensible order, some equal, many beginning alike; memory that binds."""
@@ -99,7 +89,6 @@ def test_placements_are_the_same_for_every_value_of_the_grid(simulator, scales):
     assert found[1][1] == found[0][1]
 
 
-@needs_numba
 @pytest.mark.parametrize("threads", [2, 3, 100])
 def test_threads_change_nothing(simulator, monkeypatch, threads):
     monkeypatch.setattr("neuroshard.compiled_search._WORTH_A_THREAD", 1)
@@ -107,21 +96,19 @@ def test_threads_change_nothing(simulator, monkeypatch, threads):
     found = {}
     for count in (1, threads):
         seen: list[float] = []
-        search = NeuroShard(levels=3, compiled=True, threads=count)
+        search = NeuroShard(levels=3, threads=count)
         plan = search.solve(task, simulator, observer=lambda plan, cost_ms, seen=seen: seen.append(cost_ms))
         plan.validate(task)
         found[count] = plan, seen
     assert found[threads] == found[1]
 
 
-@needs_numba
 def test_a_time_limit_ends_all_threads(simulator, monkeypatch):
     monkeypatch.setattr("neuroshard.compiled_search._WORTH_A_THREAD", 1)
     task = random_task(13, 20, 4)
-    NeuroShard(compiled=True, threads=2).solve(task, simulator, time_limit_s=0).validate(task)
+    NeuroShard(threads=2).solve(task, simulator, time_limit_s=0).validate(task)
 
 
-@needs_numba
 def test_a_time_limit_begins_when_everything_is_compiled(simulator, monkeypatch):
     """Everything that a search with a limit calls has been called before."""
     from neuroshard import compiled_prices, compiled_search
@@ -132,7 +119,7 @@ def test_a_time_limit_begins_when_everything_is_compiled(simulator, monkeypatch)
         monkeypatch.setattr(module, name, lambda *a, work=work, name=name: called.append(name) or work(*a))
     begin = Budget.__init__
     monkeypatch.setattr(Budget, "__init__", lambda self, s=None: ready.append((s, {*called})) or begin(self, s))
-    NeuroShard(compiled=True).solve(random_task(1, 4, 2), simulator, time_limit_s=10)
+    NeuroShard().solve(random_task(1, 4, 2), simulator, time_limit_s=10)
     assert (10, {"add_all", "slowest_ms", "advance"}) in ready
 
 
@@ -142,7 +129,6 @@ def test_threads_out_of_range_are_refused(threads):
         make_solver("neuroshard", threads=threads)
 
 
-@needs_numba
 @pytest.mark.parametrize(
     ("ms", "used", "columns", "device"),
     [
@@ -165,59 +151,8 @@ def test_a_shard_goes_to_the_least_compute_then_bytes_then_number_where_there_is
     assert least_loaded(partial, 0, limits, 0) == device
 
 
-@pytest.fixture
-def no_numba(monkeypatch):
-    """As where numba is not installed, in a process that has not said so yet."""
-    importlib.import_module("neuroshard.jit")  # decides once, when first imported, for the whole process
-    find = importlib.util.find_spec
-    monkeypatch.setattr(solver.importlib.util, "find_spec", lambda name: None if name == "numba" else find(name))
-    for cached in (solver._warn_slow, solver._missing_module):
-        cached.cache_clear()
-    yield
-    for cached in (solver._warn_slow, solver._missing_module):
-        cached.cache_clear()
-
-
-def test_without_numba_the_compiled_search_is_refused_and_the_other_one_runs(simulator, no_numba):
-    with pytest.raises(MissingDependencyError, match=r"needs 'numba'.*shardgym\[search\]"):
-        NeuroShard(compiled=True)
-    assert NeuroShard().compiled is False
-    task = random_task(2, 5, 2)
-    NeuroShard().solve(task, simulator).validate(task)
-
-
-def test_that_numba_is_missing_is_said_once_and_only_where_it_matters(simulator, no_numba, caplog):
-    """Not for other cost models, not to those who asked for the search in Python, and not again by another solver."""
-    task = random_task(2, 5, 2)
-    NeuroShard(levels=1).solve(task, make_cost("roofline"))
-    NeuroShard(levels=1, compiled=False).solve(task, simulator)
-    assert caplog.records == []
-    for quiet in (NeuroShard(levels=1), NeuroShard(levels=1), make_solver("neuroshard_plus")):
-        quiet.solve(task, simulator)
-    (record,) = caplog.records
-    assert (record.name, record.levelname) == ("shardgym.solvers.neuroshard", "WARNING")
-    assert "'numba' is not installed: python -m pip install 'shardgym[search]'" in record.getMessage()
-
-
-def test_that_numba_is_missing_is_said_before_solving_is_timed(simulator, no_numba, caplog):
-    task = random_task(2, 5, 2)
-    NeuroShard().warm_up(task, simulator)
-    assert len(caplog.records) == 1
-
-
-@needs_numba
-def test_numba_is_used_where_it_is_installed_unless_that_is_switched_off():
-    assert [NeuroShard(compiled=wanted).compiled for wanted in (None, True, False)] == [True, True, False]
-
-
-def test_anything_but_a_bool_is_refused():
-    with pytest.raises(InputError, match="compiled must be true, false or none"):
-        make_solver("neuroshard", compiled="yes")
-
-
-@needs_numba
-def test_other_cost_models_are_searched_alike_whether_compiled_is_asked_for_or_not(simulator):
+def test_other_cost_models_are_searched_alike():
     task = random_task(5, 4, 2)
     roofline = make_cost("roofline")
-    plain, fast = (NeuroShard(levels=1, compiled=compiled).solve(task, roofline) for compiled in (False, True))
-    assert fast == plain
+    plain, found = (neuroshard(compiled, levels=1).solve(task, roofline) for compiled in (False, True))
+    assert found == plain

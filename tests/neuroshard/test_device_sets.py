@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from random_tasks import random_task
+from readable import readable_search
 
 from neuroshard.device_sets import AdditiveDeviceSets, AdditivePrices, EvaluatedDeviceSets
 from neuroshard.shard_table import ShardTable, plan_of
@@ -83,6 +84,7 @@ def test_many_sets_survive_growing(simulator):
 
 def test_more_shards_than_there_is_room_for_at_first(simulator, compiled):
     shards = ShardTable(random_task(9, 1100, 2))
-    sets = inner_search(shards, simulator, Budget(), compiled=compiled).device_sets
+    search = inner_search if compiled else readable_search
+    sets = search(shards, simulator, Budget()).device_sets
     singles = sets.single_ms(shards.whole)
     assert singles[-1] == by_sums_of(shards, simulator).single_ms(shards.whole[-1:])[0] > 0

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from plain_search import PlainSearch
 from random_tasks import random_task
+from readable import neuroshard
 from sums import table_wise_totals
 
 from neuroshard.packing import pack
@@ -50,7 +51,7 @@ HARD = {
 def test_a_plan_is_found_where_the_published_search_finds_none(simulator, compiled, name):
     task = HARD[name]
     assert PlainSearch(task, simulator).run()[0] is None
-    NeuroShard(compiled=compiled).solve(task, simulator).validate(task)
+    neuroshard(compiled).solve(task, simulator).validate(task)
 
 
 def possible_on_two_devices(task: ShardingTask) -> bool:
@@ -118,7 +119,7 @@ def test_without_any_time_the_initial_plan_comes_back(simulator):
 
 def test_a_time_limit_that_is_not_reached_changes_nothing(simulator, compiled):
     task = random_task(6, 11, 3)
-    search = NeuroShard(compiled=compiled)
+    search = neuroshard(compiled)
     assert search.solve(task, simulator, time_limit_s=1e6) == search.solve(task, simulator)
 
 
@@ -135,7 +136,7 @@ def test_when_time_runs_out_in_mid_search_the_best_plan_so_far_comes_back(simula
     if compiled:
         monkeypatch.setattr("neuroshard.compiled_search._STEPS", 1)
     task = random_task(6, 11, 3)
-    search = NeuroShard(compiled=compiled)
+    search = neuroshard(compiled)
     plan = search.solve(task, simulator, time_limit_s=1e6, observer=lambda *best: seen.append(best))
     plan.validate(task)
     assert plan == seen[-1][0]
@@ -144,10 +145,10 @@ def test_when_time_runs_out_in_mid_search_the_best_plan_so_far_comes_back(simula
 
 def test_forgetting_sets_changes_nothing(simulator, compiled, monkeypatch):
     task = random_task(6, 11, 3)
-    expected = NeuroShard(compiled=compiled).solve(task, simulator)
+    expected = neuroshard(compiled).solve(task, simulator)
     monkeypatch.setattr("neuroshard.device_sets._MOST_KEPT", 50)
     monkeypatch.setattr("neuroshard.beam._SHARDS_TOGETHER", 50)
-    assert NeuroShard(compiled=compiled).solve(task, simulator) == expected
+    assert neuroshard(compiled).solve(task, simulator) == expected
 
 
 def test_a_better_initial_plan_is_kept(simulator):
@@ -171,7 +172,7 @@ def test_an_infeasible_initial_plan_or_one_of_another_task_is_refused(simulator)
 def test_the_observer_sees_every_improvement_and_last_the_plan_that_is_returned(simulator, compiled):
     seen: list[tuple[ShardingPlan, float]] = []
     task = random_task(3, 12, 4)
-    plan = NeuroShard(compiled=compiled).solve(task, simulator, observer=lambda *best: seen.append(best))
+    plan = neuroshard(compiled).solve(task, simulator, observer=lambda *best: seen.append(best))
     costs = [cost for _, cost in seen]
     assert len(costs) > 1
     assert costs == sorted(set(costs), reverse=True)

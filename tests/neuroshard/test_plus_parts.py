@@ -104,7 +104,6 @@ def test_pricing_says_what_the_cost_model_says(simulator, compute_simulator, mod
     evaluated = cost.evaluate(shards.task, [plan_of_units(shards, one) for one in units])
     pricing: Pricing = ExactPricing(AdditivePrices(shards, cost.additive()), 0.0)
     if model.startswith("compiled"):
-        pytest.importorskip("numba", reason="needs the extra 'search'")
         prices = exact_prices(shards, cost)
         assert type(prices) is not AdditivePrices
         pricing = ExactPricing(prices, 0.0)

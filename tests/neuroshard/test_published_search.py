@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 
 import numpy as np
 import plain_search
 import pytest
 from plain_search import PlainSearch
 from random_tasks import random_task
+from readable import neuroshard
 
 from neuroshard.beam import SearchSettings
 from neuroshard.solver import NeuroShard
 from shardgym import EmbeddingTable, InputError, ShardingTask, Topology, make_solver
 
-#: Values of `compiled` that can run here. The plain search takes longest and is run once for both.
-PATHS = (False, *([True] if importlib.util.find_spec("numba") and importlib.util.find_spec("scipy") else []))
+#: Whether the inner search is compiled. The plain search takes longest and is run once for both.
+PATHS = (False, True)
 
 
 def seeds(count: int) -> list[object]:
@@ -28,7 +28,7 @@ def assert_same_cost(task: ShardingTask, simulator) -> None:
     """Where the plain search finds a plan, those of the fast one, compiled or not, have the same predicted cost."""
     plain_plan, plain_ms = PlainSearch(task, simulator).run()
     assert plain_plan is not None, "the task does not distinguish anything"
-    plans = [plain_plan, *(NeuroShard(compiled=compiled).solve(task, simulator) for compiled in PATHS)]
+    plans = [plain_plan, *(neuroshard(compiled).solve(task, simulator) for compiled in PATHS)]
     assert [cost.total_ms for cost in simulator.evaluate(task, plans)] == pytest.approx(
         [plain_ms] * len(plans), abs=1e-6, rel=0
     )
@@ -80,9 +80,9 @@ def test_without_a_grid_a_device_may_get_as_wide_as_it_likes(simulator, compiled
     tables = tuple(EmbeddingTable(f"t{n}", 1000, width) for n, width in enumerate([128, 4, 4]))
     task = ShardingTask(tables, Topology(num_devices=2, memory_bytes=2**30), batch_size=512)
     monkeypatch.delattr("neuroshard.solver.pack")
-    NeuroShard(levels=0, grid=0, compiled=compiled).solve(task, simulator).validate(task)
+    neuroshard(compiled, levels=0, grid=0).solve(task, simulator).validate(task)
     with pytest.raises(NameError, match="pack"):
-        NeuroShard(levels=0, compiled=compiled).solve(task, simulator)
+        neuroshard(compiled, levels=0).solve(task, simulator)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from shardgym.costs.simulator.model_card import ModelCard
 from shardgym.costs.simulator.weights import SHIPPED
 from shardgym.errors import InputError
 
-pytest.importorskip("pyarrow", reason="needs the extra 'simulator'")
+pytest.importorskip("pyarrow", reason="needs the extra 'data'")
 
 pytestmark = pytest.mark.repository
 

@@ -13,8 +13,8 @@ from shardgym.costs.roofline import device_constants
 from shardgym.costs.simulator.samples import with_role
 from shardgym.costs.simulator.weights import SHIPPED
 
-pytest.importorskip("pyarrow", reason="needs the extra 'simulator'")
-pytest.importorskip("scipy", reason="needs the extra 'simulator'")
+pytest.importorskip("pyarrow", reason="needs the extra 'data'")
+pytest.importorskip("scipy", reason="needs the extra 'data'")
 
 from shardgym.costs.simulator.sample_files import read_compute
 

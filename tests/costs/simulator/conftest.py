@@ -99,7 +99,7 @@ def write_samples(folder: Path, rows: dict[str, list], hardware: str = TAG) -> N
 @pytest.fixture(scope="session")
 def made_up_rows() -> dict[str, list]:
     """Rows of all roles; tables 0-59 are learned from, 60-89 are for testing."""
-    pytest.importorskip("pyarrow", reason="needs the extra 'simulator'")
+    pytest.importorskip("pyarrow", reason="needs the extra 'data'")
     rng = np.random.default_rng(3)
     tables = [made_up_table(n, rng) for n in range(90)]
     compute = [

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("pyarrow", reason="needs the extra 'simulator'")
+pytest.importorskip("pyarrow", reason="needs the extra 'data'")
 
 from shardgym.costs.simulator.sample_files import DataInfo, write_rows
 from shardgym.costs.simulator.weights import load_weights, networks_of

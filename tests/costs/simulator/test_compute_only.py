@@ -14,8 +14,7 @@ from shardgym.costs.simulator.predictor import PlanBatch
 from shardgym.costs.simulator.weights import load_weights, save_weights
 from shardgym.errors import InputError
 
-pytest.importorskip("pyarrow", reason="needs the extra 'simulator'")
-pytest.importorskip("scipy", reason="needs the extra 'simulator'")
+pytest.importorskip("pyarrow", reason="needs the extra 'data'")
 
 
 @pytest.fixture(scope="module")

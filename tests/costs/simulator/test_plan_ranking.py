@@ -12,8 +12,6 @@ from shardgym.costs.simulator.samples import ComputeSamples, Labels
 from shardgym.pretraining import assess
 from shardgym.pretraining.assess import rank_plans
 
-pytest.importorskip("scipy", reason="needs the extra 'simulator'")
-
 
 def samples_of(rows):
     """Rows of (plan, device, repeat, measured ms)."""

@@ -10,7 +10,7 @@ import pytest
 
 from shardgym import InputError
 
-pytest.importorskip("pyarrow", reason="needs the extra 'simulator'")
+pytest.importorskip("pyarrow", reason="needs the extra 'data'")
 
 from shardgym.cli import main
 from shardgym.costs.simulator.features import Groups
@@ -176,7 +176,7 @@ def test_the_analytic_sum_finds_weights_and_none_is_negative():
 
 
 def test_command_writes_weights_cards_and_plots(data_folder, tmp_path, capsys):
-    pytest.importorskip("matplotlib", reason="needs the extra 'simulator'")
+    pytest.importorskip("matplotlib", reason="needs the extra 'data'")
     out = tmp_path / "model"
     arguments = ["pretrain", str(data_folder), "-o", str(out), "--epochs", "1", "--report"]
     assert main(arguments) == 0

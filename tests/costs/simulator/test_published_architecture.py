@@ -11,8 +11,8 @@ import pytest
 
 from shardgym.costs.simulator.model_card import ModelCard
 
-pytest.importorskip("pyarrow", reason="needs the extra 'simulator'")
-pytest.importorskip("matplotlib", reason="needs the extra 'simulator'")
+pytest.importorskip("pyarrow", reason="needs the extra 'data'")
+pytest.importorskip("matplotlib", reason="needs the extra 'data'")
 pytestmark = pytest.mark.repository
 
 PLOTS = ["oracle-learning-curve.png", "oracle-published.png"]

@@ -9,8 +9,8 @@ import pytest
 
 from shardgym import InputError, MissingDependencyError
 
-pa = pytest.importorskip("pyarrow", reason="needs the extra 'simulator'")
-pq = pytest.importorskip("pyarrow.parquet", reason="needs the extra 'simulator'")
+pa = pytest.importorskip("pyarrow", reason="needs the extra 'data'")
+pq = pytest.importorskip("pyarrow.parquet", reason="needs the extra 'data'")
 
 from shardgym.costs.simulator.sample_files import (  # noqa: E402
     DataInfo,
@@ -158,7 +158,7 @@ def test_a_file_without_rows_is_refused(tmp_path):
 
 def test_without_pyarrow_the_error_names_the_extra(monkeypatch, file):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'shardgym\[simulator\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install 'shardgym\[data\]'"):
         read_info(file)
 
 

@@ -19,8 +19,8 @@ from shardgym.costs.simulator.monotone_networks import MonotoneComputeNet
 from shardgym.costs.simulator.weights import load_weights, networks_of
 from shardgym.ties import quantized
 
-pytest.importorskip("pyarrow", reason="needs the extra 'simulator'")
-pytest.importorskip("sklearn", reason="needs the extra 'simulator'")
+pytest.importorskip("pyarrow", reason="needs the extra 'data'")
+pytest.importorskip("sklearn", reason="needs the extra 'data'")
 
 SPACE = {"batch": "256:4096", "pooling": "0.1:40", "rows": "10:1e6", "shards": "1:12", "width": "4:128"}
 STATE = {"exact_sgd": 1.0, "rowwise_adagrad": 1.3, "adagrad": 2.0}
@@ -189,7 +189,6 @@ def test_what_is_unlike_the_data_as_a_whole_is_noted(model):
 
 
 def test_the_compiled_search_takes_these_weights_as_they_are(model):
-    pytest.importorskip("numba")
     from neuroshard.compiled_predictor import compute_head_of, head_ms
 
     predictor = make_cost("simulator", weights=str(model)).predictor()

@@ -93,7 +93,7 @@ def _without_negative_zero(value: float) -> float:
 _HIDDEN = r"\p{Cc}\p{Cf}\p{Co}\p{Zl}\p{Zp}"
 
 _NAME = rf"^[^\s{_HIDDEN}]([^{_HIDDEN}]*[^\s{_HIDDEN}])?$"
-_LABEL = r"^[A-Za-z0-9_.:+,=@/() -]*$"
+_LABEL = r"^[A-Za-z0-9_.:+,=@/()-]([A-Za-z0-9_.:+,=@/() -]*[A-Za-z0-9_.:+,=@/()-])?$"
 _ONE_LINE = rf"^[^{_HIDDEN}]*$"
 
 #: Types of fields: a finite number, a whole number (Python's or NumPy's), a name without blanks around it, a SHA-256.
@@ -110,7 +110,7 @@ Note = Annotated[str, Field(max_length=1000, pattern=_ONE_LINE)]
 #: What is said of text that does not match.
 _PATTERNS = {
     _NAME: "expected printable text without blanks around it",
-    _LABEL: "expected letters A-Z, digits, blanks and any of _ . : + , = @ / ( ) -",
+    _LABEL: "expected letters A-Z, digits and any of _ . : + , = @ / ( ) -, and no blanks around them",
     _ONE_LINE: "expected one line of printable text",
 }
 

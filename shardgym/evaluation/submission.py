@@ -6,15 +6,17 @@ that come with shardgym, with the settings of the suite's own tracks.
 
 from __future__ import annotations
 
+import inspect
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from shardgym.costs.base import GROUP as COSTS
 from shardgym.errors import InputError
 from shardgym.evaluation.result import RECORDS, RUN_INFO, TASKS, RunInfo, read_task
 from shardgym.evaluation.store import ERRORS
@@ -22,10 +24,10 @@ from shardgym.evaluation.verify.check import verify
 from shardgym.evaluation.verify.records import RecordCheck, StoredRecord, check_without_judge, read_file
 from shardgym.files import write_whole
 from shardgym.records import CONFIG, Label, Note, Record, read_text
-from shardgym.registry import registered
+from shardgym.registry import find_class, registered
 from shardgym.solver import GROUP
 from shardgym.suites import Suite, load_suite, suite_names
-from shardgym.suites.spec import parse_yaml
+from shardgym.suites.spec import CostChoice, parse_yaml
 
 CARD = "card.yaml"
 
@@ -122,6 +124,10 @@ def check_submission(folder: Path) -> list[SubmissionCheck]:
     checks.append(SubmissionCheck("records", _first(damaged), f"{len(records)} records of {len(run.solvers)} solvers"))
     suite, problems = _suite_of(run)
     checks.append(SubmissionCheck("suite and track", problems, f"{run.suite}, judged by {run.judge}"))
+    names = {record.result.made_from or record.result.solver for record in records}
+    unknown = sorted(name for name in names if name not in registered(GROUP) and ":" not in name)
+    remedy = "run your own as LABEL=module:Class"
+    checks.append(SubmissionCheck("solvers", [f"'{name}' is no solver of shardgym: {remedy}" for name in unknown]))
     missing = [f"{gap}; run again with the same command" for gap in gaps if "missing" in gap]
     if suite is not None and run.num_tasks < len(suite):
         missing.append(f"{run.num_tasks} of the {len(suite)} tasks of {suite.name}: run without --limit")
@@ -225,17 +231,26 @@ def _suite_of(run: RunInfo) -> tuple[Suite | None, list[str]]:
     if run.suite not in suite_names():
         return None, [f"suite '{run.suite}' does not come with shardgym: expected one of {', '.join(suite_names())}"]
     suite = load_suite(run.suite)
-    tracks = [(track.judge.cost, track.judge.settings, track.oracle.cost) for track in suite.tracks]
-    for judge, settings, oracle in tracks:
-        if (judge, oracle) == (run.judge, run.oracle) and all(
-            run.judge_settings.get(k) == v for k, v in settings.items()
-        ):
+    names = run.judge, run.oracle
+    tracks = [track for track in suite.tracks if (track.judge.cost, track.oracle.cost) == names]
+    for track in tracks:
+        if _has_settings(track.judge, run.judge_settings) and _has_settings(track.oracle, run.oracle_settings):
             return suite, []
-    if any((judge, oracle) == (run.judge, run.oracle) for judge, _, oracle in tracks):
-        what = f"the settings of judge '{run.judge}' are not those of its track of {run.suite}"
-        return suite, [f"{what}: run with --cost {run.judge}, without settings"]
-    known = "; ".join(f"--cost {judge} --oracle {oracle}" for judge, _, oracle in tracks)
+    if tracks:
+        what = f"settings of judge '{run.judge}' or oracle '{run.oracle}' are not those of their track of {run.suite}"
+        return suite, [f"{what}: run with --cost {run.judge}, without settings and without --oracle"]
+    known = "; ".join(f"--cost {track.judge.cost} --oracle {track.oracle.cost}" for track in suite.tracks)
     return suite, [f"judge '{run.judge}' with oracle '{run.oracle}' is no track of {run.suite}: run with {known}"]
+
+
+def _has_settings(choice: CostChoice, recorded: Mapping[str, Any]) -> bool:
+    """Say whether a run recorded the settings of a track's cost: those that the track names, and defaults besides."""
+    parameters = inspect.signature(find_class("cost", COSTS, choice.cost)).parameters.values()
+    defaults = {p.name: p.default for p in parameters}
+    # From YAML, a version comes as a number.
+    expected = {name: str(value) for name, value in {**defaults, **choice.settings}.items()}
+    found = {name: str(value) for name, value in {**defaults, **recorded}.items()}
+    return found == expected
 
 
 def _infeasible(folder: Path, records: Sequence[StoredRecord]) -> Iterator[str]:

@@ -101,6 +101,16 @@ def set_note(text):
     return lambda folder: edit_line(folder, lambda r: r["cost"].update(notes=[text]))
 
 
+def unnamed_source(folder):
+    """Take from all records of the submitted solver what it was made from."""
+    path = folder / "records.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    for record in records:
+        if record["solver"] == "mine":
+            record["made_from"] = None
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
 #: What was done to a folder, and a part of what `submit` says of it.
 FORGED = {
     "a flattered score": (lambda f: edit_line(f, flatter), "scores"),
@@ -126,7 +136,13 @@ FORGED = {
     "another judge's settings": (lambda f: edit_run(f, judge_settings={"weights": "/etc/passwd"}), "judge_settings"),
     "settings of no track": (
         lambda f: edit_run(f, judge_settings={"weights": "/etc/passwd"}),
-        "the settings of judge 'simulator' are not those of its track of tiny-v1: run with --cost simulator, without"),
+        "settings of judge 'simulator' or oracle 'simulator' are not those of their track of tiny-v1: run with --cost"),
+    "an oracle of one's own": (
+        lambda f: edit_run(f, oracle_settings={"weights": "own"}),
+        "settings of judge 'simulator' or oracle 'simulator' are not those of their track of tiny-v1: run with --cost"),
+    "a name with a blank behind": (lambda f: rename_solver(f, "neuroshard_plus "), "no blanks around them"),
+    "no name": (lambda f: rename_solver(f, ""), "no blanks around them"),
+    "a name that makes nothing": (unnamed_source, "'mine' is no solver of shardgym: run your own as"),
     "no card": (lambda f: (f / "card.yaml").unlink(), "card.yaml is missing: 'shardgym submit"),
     "a link to elsewhere": (lambda f: replace_by(f, "run.json", lambda p: p.symlink_to("/etc/hostname")), "is a link"),
     "a pipe": (lambda f: replace_by(f, "records.jsonl", os.mkfifo), "is missing"),

@@ -37,8 +37,8 @@ SETS = 12
 #: Divides rows and batch on the core, as the suites do.
 _CPU_SCALE = 8
 _MEMORY = 2**50
-#: Boards whose solvers are compared: of the core, measured, and of the modelled GPU.
-_BOARDS = ("dlrm4-v1-fbgemm", "dlrm4-gpu-v1-h100-modelled", "dlrm4-gpu-v1-a100-modelled")
+#: Boards whose solvers are compared: of the core, measured, and of the GPU that the tasks name, modelled.
+_BOARDS = ("dlrm4-v1-fbgemm", "dlrm4-gpu-v1-gpu")
 
 
 def device_ms(cost: CostModel, tables: Sequence[EmbeddingTable], batch_size: int, columns: int | None = None) -> Floats:

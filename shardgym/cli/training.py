@@ -31,7 +31,6 @@ from shardgym.cli.common import (
     share,
 )
 from shardgym.costs.base import make_cost
-from shardgym.costs.gpu.cards import CARDS
 from shardgym.errors import InputError
 from shardgym.progress import log_to_stderr
 from shardgym.records import Record
@@ -53,11 +52,7 @@ _AXES = (
 
 @click.command("collect", cls=Command)
 @click.option("--out", required=True, type=folder, help="Where the measurements go.")
-@click.option(
-    "--device", default="cpu", type=OneOf("device", ["cpu", "cuda", *(f"modelled:{name}" for name in CARDS)]),
-    help="Measure on cpu or cuda; or take what the cost gpu says of a card, as modelled:h100.",
-)  # fmt: skip
-@click.option("--noise", type=share, help="Of a modelled device: relative standard deviation of a step (none).")
+@click.option("--device", default="cpu", type=OneOf("device", ["cpu", "cuda"]), help="Measure on cpu or cuda.")
 @click.option("--preset", default="survey", help="survey or quick of a pool's tables; oracle or judge of any tables")
 @click.option("--compute", type=natural, metavar="N", help="Shard sets, without repeats (default: the preset's).")
 @click.option("--comm", type=natural, metavar="N", help="Exchanges, without repeats (default: the preset's).")

@@ -1,11 +1,11 @@
-"""Measuring samples: by workers, or by a modelled GPU in their place; at any time, or while the machine is quiet."""
+"""Measuring samples by workers, at any time or while the machine is quiet."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,20 +15,13 @@ from shardgym.collection.measurements import Measurement, MeasurementLog
 from shardgym.collection.schedule import CollectionPlan, SampleId
 from shardgym.collection.settings import KINDS, STEPS, StepCounts
 from shardgym.costs.fbgemm.communication import ROUND_MS, AllToAll, CollectiveGroup
-from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec, StepTimes, TimingJob
+from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec, TimingJob
 from shardgym.costs.fbgemm.pool import WorkerPool
-from shardgym.costs.gpu.cards import card
-from shardgym.costs.gpu.cost import shard_sizes
-from shardgym.costs.gpu.exchange import exchange_ms, exchange_topology
-from shardgym.costs.gpu.kernels import backward_ms, forward_ms, shard_work
-from shardgym.costs.links import wait_ms
 from shardgym.errors import MeasurementError
 from shardgym.files import append_flushed, read_lines
 from shardgym.progress import ProgressBar
 from shardgym.records import parse_json
 from shardgym.table import EmbeddingTable, ZipfIds
-from shardgym.task import ELEMENT_BYTES
-from shardgym.topology import Topology
 
 #: Seconds that one sample may take before its worker is replaced.
 TIMEOUT_S = 120.0
@@ -46,72 +39,13 @@ BATCH = 20
 _QUANTILE = 0.1
 
 
-class ModelledGpu:
-    """Takes the place of a `WorkerPool`, and of the `CollectiveGroup` of any number of devices, by the cost `gpu`.
-
-    A simulator that is trained on such samples is to the model what one of a machine is to the machine: an oracle for
-    solvers, while the model itself judges. Without noise a sample says what the model says. With noise, every step is
-    that times a log-normal factor, drawn anew for each measurement.
-
-    Args:
-        device: one of `MODELLED_DEVICES`.
-        noise: standard deviation of the logarithm of a step's time.
-        seed: of the noise.
-    """
-
-    def __init__(self, device: str, noise: float, seed: int) -> None:
-        self._name = device.removeprefix("modelled:")
-        self._card = card(self._name)
-        self._noise = noise
-        self._seed = seed
-        self._measured: Counter[ShardSet | AllToAll] = Counter()
-
-    def facts(self) -> dict[str, str]:
-        """Return the hardware tag, as the cost `gpu` has it."""
-        return {"hardware": f"{self._name}-modelled"}
-
-    def run(self, jobs: Iterator[TimingJob], ahead: int = 0) -> Generator[tuple[TimingJob, StepTimes]]:  # noqa: ARG002
-        """Yield every job with its answer."""
-        for job in jobs:
-            times = np.tile(shard_set_ms(self._name, job.shard_set), (job.iterations, 1))
-            yield job, StepTimes(self._with_noise(times, job.shard_set))
-
-    def time(self, exchange: AllToAll, warmups: int, iterations: int) -> Floats:  # noqa: ARG002
-        """Return times of an exchange in ms, shape (iterations, D)."""
-        devices = len(exchange.widths)
-        links = exchange_topology(self._card, Topology(num_devices=devices, memory_bytes=(1,) * devices))
-        widths = np.array(exchange.widths, dtype=np.float64)
-        transfer = exchange_ms(links, widths, exchange.batch_size, ELEMENT_BYTES[exchange.precision])
-        times = wait_ms(np.array(exchange.offsets_ms)) + transfer
-        return self._with_noise(np.tile(times, (iterations, 1)), exchange)
-
-    def close(self) -> None:
-        """Do nothing: no process was started."""
-
-    def _with_noise(self, times: Floats, measured: ShardSet | AllToAll) -> Floats:
-        if not self._noise:
-            return times
-        self._measured[measured] += 1
-        content = np.frombuffer(repr(measured).encode(), dtype=np.uint8)
-        rng = np.random.default_rng([self._seed, self._measured[measured], *content.tolist()])
-        return np.asarray(times * np.exp(self._noise * rng.standard_normal(times.shape)), dtype=np.float64)
-
-
-def shard_set_ms(hardware: str, shard_set: ShardSet) -> Floats:
-    """Return forward and backward of a device of a card that holds a shard set, in ms, shape (2,)."""
-    shards = [(shard.table, shard.num_rows, shard.width) for shard in shard_set.shards]
-    sizes = shard_sizes(shards, shard_set.batch_size, shard_set.precision, shard_set.optimizer)
-    work = shard_work(card(hardware), sizes).sum(axis=0, keepdims=True)
-    return np.concatenate([forward_ms(work, np.array([float(len(shards))])), backward_ms(work)])
-
-
 def reference_set() -> ShardSet:
     """Return what is measured as the reference: four tables that together leave the caches, some 10 ms a step."""
     table = EmbeddingTable("reference", 200_000, 64, 8.0, ZipfIds(s=1.05))
     return ShardSet((ShardSpec(table, (0, table.num_embeddings), 64),) * 4, 4_096, "fp32", "exact_sgd")
 
 
-def reference_ms(pool: WorkerPool | ModelledGpu) -> float:
+def reference_ms(pool: WorkerPool) -> float:
     """Measure the reference of a `QuietWatch`: median of forward plus backward; raises `MeasurementError`."""
     _, outcome = next(pool.run(iter([TimingJob(reference_set(), 1, STEPS.small_iterations)]), 0))
     if isinstance(outcome, str):
@@ -182,7 +116,7 @@ class CollectionRun:
     Args:
         plan: what to measure.
         log: what has been measured; new measurements are appended.
-        pool: workers for compute, or what models them.
+        pool: workers for compute.
         minutes: begin nothing new after that long; None for no limit.
         bar: moves with every measurement.
         watch: says when the machine is quiet; None measures at any time.
@@ -193,8 +127,8 @@ class CollectionRun:
     """
 
     def __init__(
-        self, plan: CollectionPlan, log: MeasurementLog, pool: WorkerPool | ModelledGpu, minutes: float | None,
-        bar: ProgressBar, watch: QuietWatch | None,
+        self, plan: CollectionPlan, log: MeasurementLog, pool: WorkerPool, minutes: float | None, bar: ProgressBar,
+        watch: QuietWatch | None,
     ) -> None:  # fmt: skip
         self._plan = plan
         self._log = log
@@ -270,16 +204,13 @@ class CollectionRun:
     def _measure_exchanges(self, samples: Sequence[SampleId], devices: int) -> None:
         if not samples or self._time_is_up():
             return
-        if isinstance(self._pool, ModelledGpu):
-            group: CollectiveGroup | ModelledGpu = self._pool
-        else:
-            group = CollectiveGroup(devices, self._plan.device, TIMEOUT_S)
+        group = CollectiveGroup(devices, self._plan.device, TIMEOUT_S)
         try:
             self._while_quiet(samples, lambda batch: self._measure_with(group, batch))
         finally:
             group.close()
 
-    def _measure_with(self, group: CollectiveGroup | ModelledGpu, samples: Sequence[SampleId]) -> None:
+    def _measure_with(self, group: CollectiveGroup, samples: Sequence[SampleId]) -> None:
         for sample in samples:
             if self._time_is_up():
                 return
@@ -317,7 +248,7 @@ def iterations_of(shard_set: ShardSet, steps: StepCounts = STEPS) -> int:
     return steps.small_iterations if values < steps.small_values else steps.iterations
 
 
-def _time_exchange(group: CollectiveGroup | ModelledGpu, exchange: AllToAll) -> Floats:
+def _time_exchange(group: CollectiveGroup, exchange: AllToAll) -> Floats:
     """Return times in ms, shape (iterations, D); fewer iterations where large offsets are slept through."""
     fitting = int(ROUND_MS / max(1.0, *exchange.offsets_ms))
     return group.time(exchange, STEPS.comm_warmups, min(STEPS.comm_iterations, fitting))

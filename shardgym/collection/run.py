@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from shardgym.collection.measurements import INFO, LOG, CollectionInfo, MeasurementLog, Summary, repeat_noise, rows_of
-from shardgym.collection.measuring import TIMEOUT_S, CollectionRun, ModelledGpu, QuietWatch, reference_ms
+from shardgym.collection.measuring import TIMEOUT_S, CollectionRun, QuietWatch, reference_ms
 from shardgym.collection.schedule import CollectionPlan
-from shardgym.collection.settings import KINDS, MODELLED_DEVICES, PRESETS, WIDE_PRESETS, Space, preset_counts
+from shardgym.collection.settings import KINDS, PRESETS, WIDE_PRESETS, Space, preset_counts
 from shardgym.costs.fbgemm.cost import CPU_OPTIMIZERS, measures_comm
 from shardgym.costs.fbgemm.pool import WorkerPool, require_fbgemm
 from shardgym.costs.simulator.sample_files import DataInfo, write_rows
@@ -34,7 +34,6 @@ def collect(
     workers: int = 1,
     repeat_share: float = 0.15,
     minutes: float | None = None,
-    noise: float | None = None,
     quiet: float | None = None,
     space: Space | None = None,
     seed: int = 0,
@@ -47,14 +46,13 @@ def collect(
 
     Args:
         out: the folder; one process at a time writes to it.
-        device: "cpu", "cuda", or "modelled:CARD" for what the cost `gpu` says of a card.
+        device: "cpu" or "cuda".
         preset: "survey" or "quick" of tables of a pool; "oracle" or "judge" of tables made from a space.
         compute: shard sets over all roles, without repeats; the preset's number when None.
         comm: exchanges, likewise.
         workers: processes that measure compute at the same time, each with a core or GPU of its own.
         repeat_share: share of the samples that is measured a second time, at another moment.
         minutes: begin nothing new after that long.
-        noise: of a modelled device: standard deviation of the logarithm of a step's time; none when None.
         quiet: measure only while a reference takes at most this share longer than on the quiet machine; wait otherwise.
             None measures at any time.
         space: that the presets "oracle" and "judge" draw from; `Space()` when None.
@@ -70,9 +68,6 @@ def collect(
         raise InputError(f"workers={workers!r}: expected a whole number, at least 1")
     if not 0 <= repeat_share <= 1:
         raise InputError(f"repeat_share={repeat_share}: expected a share from 0 to 1")
-    modelled = device in MODELLED_DEVICES
-    if noise is not None and (not modelled or not 0 <= noise <= 1):
-        raise InputError(f"noise={noise}: expected a share from 0 to 1, of a device such as 'modelled:h100'")
     if quiet is not None and not 0 < quiet <= 10:
         raise InputError(f"quiet={quiet}: expected a share above 0, such as 0.1")
     if space is not None and preset not in WIDE_PRESETS:
@@ -84,17 +79,15 @@ def collect(
     notices += left_out
     # What is missing is said before hours of measuring, not after.
     import_extra("pyarrow.parquet", "collecting")
-    if not modelled:
-        require_fbgemm(device)
+    require_fbgemm(device)
     folder = Path(out)
     with ExitStack() as stack:
         stack.enter_context(only_writer(folder))
-        pool = ModelledGpu(device, noise or 0.0, seed) if modelled else WorkerPool(device, workers, seed, TIMEOUT_S)
+        pool = WorkerPool(device, workers, seed, TIMEOUT_S)
         stack.callback(pool.close)
-        measured_by = {"noise": noise or 0.0} if modelled else {"workers": workers}
-        info = CollectionInfo(pool.facts()["hardware"], versions(), plan.settings() | measured_by)
+        info = CollectionInfo(pool.facts()["hardware"], versions(), plan.settings() | {"workers": workers})
         info.write_or_check(folder)
-        if isinstance(pool, WorkerPool) and not (folder / DEVICE).exists():
+        if not (folder / DEVICE).exists():
             write_whole(folder / DEVICE, pool.probe().to_json(indent=1) + "\n")
         log = MeasurementLog(folder)
         samples = [str(sample) for sample in plan.samples()]
@@ -148,7 +141,7 @@ def _plan_for_machine(
     wanted = PRESETS[preset].device_counts
     if not any(counts["comm"].values()):
         return CollectionPlan(device, counts, repeat_share, wanted, seed, space), []
-    able = tuple(n for n in wanted if device in MODELLED_DEVICES or measures_comm("auto", device, n))
+    able = tuple(n for n in wanted if measures_comm("auto", device, n))
     if not able:
         if comm:
             raise InputError(f"comm: exchanges need {wanted[0]} devices, this machine measures fewer; use comm=0")

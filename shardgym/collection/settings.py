@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from shardgym.costs.gpu.cards import CARDS
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.records import CONFIG, Number, Record, Whole
 from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE, Optimizer, Precision
@@ -59,9 +58,6 @@ SETUPS: dict[str, Setup] = {
     "cpu": Setup("synthetic-2021", scale=8, memory_bytes=GIB // 2),
     "cuda": Setup("synthetic-2021", scale=1, memory_bytes=4 * GIB),
 }
-#: GPUs that the cost `gpu` models; they get the sizes of a measured one.
-MODELLED_DEVICES = tuple(f"modelled:{name}" for name in CARDS)
-SETUPS.update(dict.fromkeys(MODELLED_DEVICES, SETUPS["cuda"]))
 
 #: Search compares partial and hypothetical placements, so a shard set may be somewhat larger than a device.
 OVERFULL = 1.25
@@ -135,12 +131,6 @@ PRESETS: dict[str, Preset] = {
     "oracle": Preset({"cpu": _ORACLE, "cuda": _ORACLE}, tuple(range(2, 9))),
     "judge": Preset({"cpu": _JUDGE, "cuda": _JUDGE}, tuple(range(2, 9))),
 }
-#: Nothing is sampled for a judge of a modelled GPU: the model judges by itself.
-_QUICK_MODELLED: Counts = {"compute": {"oracle": 60, "test": 12}, "comm": {"oracle": 24, "test": 6}}
-_SURVEY_MODELLED: Counts = {"compute": {"oracle": 4_000, "test": 500}, "comm": {"oracle": 1_200, "test": 200}}
-PRESETS["survey"].counts.update(dict.fromkeys(MODELLED_DEVICES, _SURVEY_MODELLED))
-PRESETS["quick"].counts.update(dict.fromkeys(MODELLED_DEVICES, _QUICK_MODELLED))
-PRESETS["oracle"].counts.update(dict.fromkeys(MODELLED_DEVICES, _ORACLE))
 
 
 def preset_counts(preset: str, device: str, compute: int | None, comm: int | None) -> Counts:
@@ -160,8 +150,6 @@ def preset_counts(preset: str, device: str, compute: int | None, comm: int | Non
         raise UnknownNameError("device", device, SETUPS)
     if preset not in PRESETS:
         raise UnknownNameError("preset", preset, PRESETS)
-    if device not in PRESETS[preset].counts:
-        raise InputError(f"preset '{preset}' is not for device '{device}'")
     totals: dict[Kind, int | None] = {"compute": compute, "comm": comm}
     for kind, total in totals.items():
         if total is not None and total < 0:

@@ -7,9 +7,13 @@ import re
 import statistics
 from pathlib import Path
 
+import collection_toys
+import numpy as np
 import pytest
 
-pytest.importorskip("scipy", reason="needs the extra 'data'")
+from shardgym import ShardingTask, Topology
+from shardgym.costs.fbgemm.jobs import StepTimes
+from shardgym.costs.gpu.cost import AdditiveGpu
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,18 +80,32 @@ def test_rows_of_another_file_are_predicted_and_change_nothing(published, tmp_pa
     assert found["X1"] == pytest.approx(6.4787 * of_g022)
 
 
-def test_what_a_gpu_was_measured_at_is_one_more_source(published, tmp_path, capsys):
-    """A collection of modelled data, in the files that `collect` writes, is predicted by its own card alone."""
+def times_of_h100(job):
+    """Return what the cost `gpu` says of a shard set, as the answer of a worker."""
+    shards = job.shard_set.shards
+    tables = tuple({shard.table.name: shard.table for shard in shards}.values())
+    of = job.shard_set
+    task = ShardingTask(tables, Topology.preset("dgx-h100", 1), of.batch_size, of.precision, of.optimizer)
+    costs = AdditiveGpu("h100")
+    work = costs.describe(task, [(shard.table.name, shard.num_rows, shard.width) for shard in shards])["latents"]
+    ms = costs.device_ms(work.sum(axis=0, keepdims=True), np.array([len(shards)]))
+    return StepTimes(np.tile(ms, (job.iterations, 1)))
+
+
+def test_what_a_gpu_was_measured_at_is_one_more_source(published, tmp_path, capsys, monkeypatch):
+    """A worker that takes what the cost says of a card: the card itself predicts it, and another one does not."""
     pytest.importorskip("pyarrow", reason="Parquet files need pyarrow")
     from shardgym.collection.run import collect
 
     script, _ = published
-    collect(tmp_path, device="modelled:h100", preset="quick", compute=24, comm=0, repeat_share=0.0)
+    pool, _ = collection_toys.install(monkeypatch)
+    monkeypatch.setattr(pool, "_answer", lambda self, job: (job, times_of_h100(job)))
+    collect(tmp_path, device="cuda", preset="quick", compute=24, comm=0, repeat_share=0.0)
     errors = {}
     for hardware in ("h100", "v100"):
         assert script.main(["--collected", str(tmp_path), "--hardware", hardware]) == 0
         lines = [line.strip("| ").split() for line in capsys.readouterr().out.splitlines()[2:]]
-        assert {line[0] for line in lines} == {"oracle", "test"}
+        assert {line[0] for line in lines} == {"oracle", "judge", "test"}
         assert sum(int(line[2]) for line in lines) == 24
         errors[hardware] = max(float(line[n]) for line in lines for n in (4, 7))
         if hardware == "h100":

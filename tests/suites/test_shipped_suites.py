@@ -6,8 +6,9 @@ import math
 
 import pytest
 
-from shardgym.costs import cost_names
+from shardgym.costs import cost_names, make_cost
 from shardgym.errors import UnknownNameError
+from shardgym.plan import ShardingPlan
 from shardgym.pools import load_pool
 from shardgym.pools.load import model_names
 from shardgym.suites import load_suite, suite_names
@@ -52,6 +53,20 @@ def test_tasks_of_a_suite_differ_and_are_named_by_their_place(suite):
 def test_judge_and_oracle_are_cost_models_and_not_the_same(suite):
     assert {suite.judge, suite.oracle} <= set(cost_names())
     assert suite.judge != suite.oracle
+
+
+@pytest.mark.parametrize("name", [*PROTOCOL, "published-v1"])
+def test_gpu_suites_are_judged_without_a_gpu(name):
+    """The judge knows the card of every task, and measures nothing."""
+    suite = shipped(name)
+    track = suite.track()
+    assert (track.judge.cost, track.oracle.cost, len(suite.tracks)) == ("gpu", "roofline", 1)
+    judge = make_cost(track.judge.cost, **track.judge.settings)
+    cards = {task.topology.device: task for task in suite}
+    for task in cards.values():
+        (cost,) = judge.score(task, [ShardingPlan.table_wise(task, [0] * task.num_tables)])
+        assert (cost.compute, cost.communication) == ("modelled", "modelled")
+        assert 0 < cost.total_ms < math.inf
 
 
 @pytest.mark.parametrize("name", DRAWN)

@@ -135,7 +135,7 @@ def find_weights(weights: str | Path | None, role: Role, hardware: str | None, g
     Args:
         weights: a folder or a file; what ships with the package when None.
         role: names the file in a folder.
-        hardware: which of the shipped ones; may be None when one machine was measured.
+        hardware: which of the shipped ones; may be None when there is one only.
         generation: version of the shipped ones; 1 when None.
 
     Raises:
@@ -152,12 +152,11 @@ def find_weights(weights: str | Path | None, role: Role, hardware: str | None, g
     tags = sorted(n.removesuffix(_GENERATION_2) for n in names if n.endswith(_GENERATION_2) == (wanted == 2))
     if not tags:
         raise InputError(f"no weights of the simulator's {role} ship of version {wanted}: {_TRAIN}")
-    measured = [tag for tag in tags if not tag.endswith("-modelled")]  # a model of a card is no default
-    if hardware is None and len(measured) != 1:
+    if hardware is None and len(tags) > 1:
         raise InputError(f"weights for several machines ship: give hardware=, one of {', '.join(tags)}")
     if hardware is not None and hardware not in tags:
         raise InputError(f"no weights for hardware '{hardware}' ship, only for {', '.join(tags)}: {_TRAIN}")
-    return SHIPPED / shipped_name(hardware or measured[0], wanted) / f"{role}.safetensors"
+    return SHIPPED / shipped_name(hardware or tags[0], wanted) / f"{role}.safetensors"
 
 
 def save_weights(path: Path, weights: Weights) -> str:

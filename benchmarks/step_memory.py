@@ -87,9 +87,8 @@ def run_steps(folder: Path, rounds: int, seed: int) -> tuple[list[dict[str, Any]
     costs = []
     faults = []
     for n in devices:
-        phases = step.phases_of(task, steps[n], links=None, ids_hidden=False)
-        cost = PlanCost(phases.per_device, "fbgemm", "2", cpu_tag(), ids_ms=tuple(phases.ids_ms.tolist()))
-        costs.append(cost.to_dict())
+        per_device = step.phases_of(task, steps[n], links=None, ids_hidden=False)
+        costs.append(PlanCost(per_device, "fbgemm", "2", cpu_tag()).to_dict())
         by_round = np.array(group.faults[tuple(devices[n])])  # rounds, devices, steps, parts
         typical = np.median(by_round, axis=2).mean(axis=0)
         faults.append(typical[typical.sum(axis=1).argmax()].tolist())

@@ -280,13 +280,13 @@ def parts(passes: list[list[PlanCost]]) -> dict[str, Floats]:
     """Return the ms of a step's parts in both passes, shape (2, plans); how they are taken is said at `breakdown`."""
     phases = np.array([[cost.per_device for cost in half] for half in passes])
     found = {
-        "forward": phases[..., 0].max(axis=-1),
-        "output exchange": phases[..., 1].min(axis=-1),
-        "gradient exchange": phases[..., 2].min(axis=-1),
-        "backward": phases[..., 3].max(axis=-1),
+        "forward": phases[..., 1].max(axis=-1),
+        "output exchange": phases[..., 2].min(axis=-1),
+        "gradient exchange": phases[..., 3].min(axis=-1),
+        "backward": phases[..., 4].max(axis=-1),
     }
-    if all(cost.ids_ms for half in passes for cost in half):
-        found["ids"] = np.array([[max(cost.ids_ms) for cost in half] for half in passes])
+    if phases[..., 0].any():
+        found["ids"] = phases[..., 0].max(axis=-1)
     return found
 
 

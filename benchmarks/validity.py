@@ -301,9 +301,9 @@ def measured_totals(costs: dict[str, list[list[PlanCost]]]) -> dict[str, Floats]
         for version, passes in costs.items()
     }
     # What of version 2 makes the difference: its ids, its compute, its exchanges.
-    totals["2 without ids"] = np.array([[c.per_device.sum(axis=1).max() for c in half] for half in costs["2"]])
-    totals["2, compute alone"] = np.array([[c.per_device[:, [0, 3]].sum(axis=1).max() for c in h] for h in costs["2"]])
-    totals["1, compute alone"] = np.array([[c.per_device[:, [0, 3]].sum(axis=1).max() for c in h] for h in costs["1"]])
+    totals["2 without ids"] = np.array([[c.per_device[:, 1:].sum(axis=1).max() for c in half] for half in costs["2"]])
+    totals["2, compute alone"] = np.array([[c.per_device[:, [1, 4]].sum(axis=1).max() for c in h] for h in costs["2"]])
+    totals["1, compute alone"] = np.array([[c.per_device[:, [1, 4]].sum(axis=1).max() for c in h] for h in costs["1"]])
     return totals
 
 

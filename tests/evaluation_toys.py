@@ -61,9 +61,9 @@ class CountCost(CostModel):
         return [self._cost(task, plan) for plan in plans]
 
     def _cost(self, task: ShardingTask, plan: ShardingPlan) -> PlanCost:
-        per_device = np.zeros((task.num_devices, 4))
-        per_device[:, 0] = [self.factor * len(plan.on(d)) for d in range(task.num_devices)]
-        per_device[0, 0] += (task.batch_size - 64) / 10
+        per_device = np.zeros((task.num_devices, 5))
+        per_device[:, 1] = [self.factor * len(plan.on(d)) for d in range(task.num_devices)]
+        per_device[0, 1] += (task.batch_size - 64) / 10
         return PlanCost(per_device, self.name, self.version, self.hardware)
 
 

@@ -200,11 +200,11 @@ def test_bytes_count_weights_and_optimizer_state(toy_task, optimizer: str, preci
 
 
 def test_total_cost_is_the_slowest_device():
-    """The max over devices of the sum of four phases."""
-    cost = PlanCost([[1, 2, 3, 4], [5, 5, 1, 0]], "toy", "1", "none")
+    """The max over devices of the sum of five phases."""
+    cost = PlanCost([[0, 1, 2, 3, 4], [0, 5, 5, 1, 0]], "toy", "1", "none")
     assert cost.total_ms == 11
     assert cost.slowest_device == 1
-    assert cost.per_device.shape == (2, 4)
+    assert cost.per_device.shape == (2, 5)
     assert PlanCost.from_json(cost.to_json()) == cost
     with pytest.raises(ValueError, match="read-only"):
         cost.per_device[0, 0] = 3
@@ -212,7 +212,7 @@ def test_total_cost_is_the_slowest_device():
 
 def test_an_infeasible_cost_is_infinite_and_says_why():
     """Infinity round-trips through JSON, which has none."""
-    cost = PlanCost([[None] * 4], "toy", "1", "none", reason="too big")
+    cost = PlanCost([[None] * 5], "toy", "1", "none", reason="too big")
     assert cost.total_ms == float("inf")
     assert not cost.feasible
     assert PlanCost.from_json(cost.to_json()) == cost
@@ -221,25 +221,25 @@ def test_an_infeasible_cost_is_infinite_and_says_why():
 @pytest.mark.parametrize(
     ("matrix", "reason"),
     [
-        ([[1, 1, 1, 1]], "why"),
-        ([[None] * 4], None),
-        ([[1, 1, 1]], None),
+        ([[1, 1, 1, 1, 1]], "why"),
+        ([[None] * 5], None),
+        ([[1, 1, 1, 1]], None),
         ([[-1, 1, 1, 1]], None),
-        ([[float("nan")] * 4], None),
+        ([[float("nan")] * 5], None),
         ([], None),
     ],
 )
 def test_a_cost_that_makes_no_sense_is_refused(matrix, reason):
-    """Reason and times exclude each other; times are D x 4, not negative and numbers."""
+    """Reason and times exclude each other; times are D x 5, not negative and numbers."""
     with pytest.raises(InputError, match=r"PlanCost: (per_device: expected|per_device: times|a cost has)"):
         PlanCost(matrix, "toy", "1", "none", reason=reason)
 
 
 @pytest.mark.parametrize(
     "matrix",
-    [None, {}, 3, "1234", ["1234"], [[True] * 4], [["1"] * 4], [[10**400] * 4], [3], [None], [{}], [[[1]] * 4],
-     np.ones(4), np.array(1.0), np.array(["a"] * 4), np.ones((1, 4), dtype=bool), np.ones((1, 4), dtype=complex),
-     np.ones((0, 4)), np.array([[None] * 3], dtype=object)],
+    [None, {}, 3, "1234", ["1234"], [[True] * 5], [["1"] * 5], [[10**400] * 5], [3], [None], [{}], [[[1]] * 5],
+     np.ones(5), np.array(1.0), np.array(["a"] * 4), np.ones((1, 5), dtype=bool), np.ones((1, 5), dtype=complex),
+     np.ones((0, 5)), np.array([[None] * 3], dtype=object)],
 )  # fmt: skip
 def test_times_that_are_no_matrix_of_numbers_are_one_line(matrix):
     """As a damaged record holds them: an InputError, whatever the kind of value."""
@@ -252,11 +252,11 @@ def test_times_that_are_no_matrix_of_numbers_are_one_line(matrix):
 
 def test_times_may_be_arrays_lists_or_a_mixture():
     """Integers and numpy's numbers too; what was given is copied."""
-    given = np.arange(8).reshape(2, 4)
+    given = np.arange(10).reshape(2, 5)
     costs = [PlanCost(m, "toy", "1", "none") for m in (given, given.tolist(), list(given.astype(np.float32)))]
     given[0, 0] = 9
     assert costs[0] == costs[1] == costs[2]
-    assert costs[0].per_device.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert costs[0].per_device.tolist() == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
 
 
 def test_equal_records_have_equal_digests_whatever_the_sign_of_zero():
@@ -266,7 +266,7 @@ def test_equal_records_have_equal_digests_whatever_the_sign_of_zero():
     assert plus.digest == minus.digest
     far, near = (Topology(num_devices=1, memory_bytes=1, intra_latency_ms=z) for z in (0.0, -0.0))
     assert (far, far.digest) == (near, near.digest)
-    costs = [PlanCost(m, "toy", "1", "none") for m in (np.zeros((1, 4)), np.full((1, 4), -0.0), [[-0.0] * 4])]
+    costs = [PlanCost(m, "toy", "1", "none") for m in (np.zeros((1, 5)), np.full((1, 5), -0.0), [[-0.0] * 5])]
     assert len({cost.digest for cost in costs}) == 1
 
 

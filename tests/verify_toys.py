@@ -39,6 +39,6 @@ def problem(folder, number):
 
 
 def unmeasured(record):
-    empty = [[None] * 4 for _ in record["cost"]["per_device"]]
+    empty = [[None] * 5 for _ in record["cost"]["per_device"]]
     record["cost"].update(per_device=empty, reason="the worker died")
     record.update(status="unmeasured", reason="the worker died")

@@ -32,7 +32,7 @@ class TrainingOracle:
         self.queries = 0
 
     def price(self, task: ShardingTask, devices: Ints) -> Floats:
-        """Return the times of plans, infinite for infeasible ones, shape (P, D, 4) as `PlanCost.per_device`.
+        """Return the times of plans, infinite for infeasible ones, shape (P, D, 5) as `PlanCost.per_device`.
 
         Args:
             task: the task.
@@ -41,6 +41,6 @@ class TrainingOracle:
         return self.price_plans(task, [ShardingPlan.table_wise(task, row) for row in devices.tolist()])
 
     def price_plans(self, task: ShardingTask, plans: list[ShardingPlan]) -> Floats:
-        """Return the times of plans in any form, shape (P, D, 4)."""
+        """Return the times of plans in any form, shape (P, D, 5)."""
         self.queries += len(plans)
         return np.array([cost.per_device for cost in self.cost.evaluate(task, plans)])

@@ -20,6 +20,7 @@ from torchrec.distributed.planner.storage_reservations import FixedPercentageSto
 from torchrec.distributed.planner.types import CustomTopologyData, PlannerError, ShardEstimator, Storage
 
 from shardgym.arrays import Floats
+from shardgym.costs.base import PHASES
 from shardgym.costs.torchrec_rating import PlannerConstants
 from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.integrations.torchrec import from_torchrec, model_from_task
@@ -87,8 +88,8 @@ def estimate(task: ShardingTask, plan: ShardingPlan, constants: PlannerConstants
         constants: of the planner; TorchRec's defaults when None.
 
     Returns:
-        Perf.fwd_compute, fwd_comms, bwd_comms and bwd_compute in ms, added up per device, shape (D, 4); and the rating
-        of `NoopPerfModel` in ms.
+        0 for ids, Perf.fwd_compute, fwd_comms, bwd_comms and bwd_compute in ms, added up per device, shape (D, 5); and
+        the rating of `NoopPerfModel` in ms.
 
     Raises:
         InputError: TorchRec has no sharding type for the cut of a table.
@@ -98,11 +99,11 @@ def estimate(task: ShardingTask, plan: ShardingPlan, constants: PlannerConstants
     sharder = EmbeddingBagCollectionSharder()
     sharders = utils.build_sharder_data_map({utils.sharder_name(sharder.module_type): sharder})
     EmbeddingPerfEstimator(topology=topology).estimate(options, sharders)
-    per_device = np.zeros((task.num_devices, 4))
+    per_device = np.zeros((task.num_devices, len(PHASES)))
     for option in options:
         for shard in option.shards:
             perf = shard.perf
-            per_device[shard.rank] += (perf.fwd_compute, perf.fwd_comms, perf.bwd_comms, perf.bwd_compute)
+            per_device[shard.rank] += (0.0, perf.fwd_compute, perf.fwd_comms, perf.bwd_comms, perf.bwd_compute)
     return per_device, float(NoopPerfModel(topology).rate(options))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from shardgym import CostModel, PlanCost, ShardingPlan, ShardingTask
 
-FORWARD_COMPUTE, FORWARD_COMM, BACKWARD_COMM, BACKWARD_COMPUTE = range(4)
+IDS, FORWARD_COMPUTE, FORWARD_COMM, BACKWARD_COMM, BACKWARD_COMPUTE = range(5)
 
 
 class BytesOverBandwidth(CostModel):
@@ -48,7 +48,7 @@ class BytesOverBandwidth(CostModel):
         return [self._plan_cost(task, plan) for plan in plans]
 
     def _plan_cost(self, task: ShardingTask, plan: ShardingPlan) -> PlanCost:
-        per_device = np.zeros((task.num_devices, 4))
+        per_device = np.zeros((task.num_devices, 5))  # ids are not exchanged here
         for shard in plan.shards:
             table = task.table(shard.table)
             gathered_bytes = 4 * task.batch_size * table.pooling_factor * shard.num_columns

@@ -54,4 +54,4 @@ class LongestProcessingTime:
         alone = dataclasses.replace(task, tables=(task.table(name),), name="")
         plan = ShardingPlan.table_wise(alone, {name: 0})
         phases_ms = cost.evaluate(alone, [plan])[0].per_device[0]
-        return float(phases_ms[0] + phases_ms[3])  # forward and backward compute
+        return float(phases_ms[1] + phases_ms[4])  # forward and backward compute

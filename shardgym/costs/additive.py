@@ -198,7 +198,7 @@ class AdditiveCosts(NumberedShards):
         return self.modelled_exchanges(tasks, compute_ms, widths)
 
     def per_device_ms(self, tasks: int | Ints, sums: Floats, counts: Ints, widths: Floats) -> Floats:
-        """Return all four phases of P placements, complete or not.
+        """Return all phases of P placements, complete or not.
 
         Args:
             tasks: number of each placement's task, shape (P,), or one for all.
@@ -207,7 +207,7 @@ class AdditiveCosts(NumberedShards):
             widths: columns of every device, shape (P, D).
 
         Returns:
-            Ms in the order of `PHASES`, shape (P, D, 4).
+            Ms in the order of `PHASES`, shape (P, D, 5).
         """
         compute_ms = self.device_ms(sums, counts)
         return join_phases(compute_ms, self.exchange_times(tasks, compute_ms.sum(axis=2), widths))
@@ -221,7 +221,7 @@ class AdditiveCosts(NumberedShards):
         return quantized((compute_ms + exchange.forward_ms + exchange.backward_ms).max(axis=1))
 
     def plans_ms(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> Floats:
-        """Return all four phases of P plans of a task, in the order of `PHASES`, shape (P, D, 4).
+        """Return all phases of P plans of a task, in the order of `PHASES`, shape (P, D, 5).
 
         Memory, cover and widths are not checked: `CostModel.evaluate` has done that before it calls `score`.
         """
@@ -240,10 +240,13 @@ class AdditiveCosts(NumberedShards):
 
 
 def join_phases(compute_ms: Floats, exchange: ExchangeTimes) -> Floats:
-    """Join compute of shape (P, D, 2) and communication of shape (P, D) in the order of `PHASES`, (P, D, 4)."""
-    phases = np.empty((*compute_ms.shape[:2], 4))
-    phases[..., 0] = compute_ms[..., 0]
-    phases[..., 1] = exchange.forward_ms
-    phases[..., 2] = exchange.backward_ms
-    phases[..., 3] = compute_ms[..., 1]
+    """Join compute of shape (P, D, 2) and communication of shape (P, D) in the order of `PHASES`, (P, D, 5).
+
+    There is no exchange of ids.
+    """
+    phases = np.zeros((*compute_ms.shape[:2], 5))
+    phases[..., 1] = compute_ms[..., 0]
+    phases[..., 2] = exchange.forward_ms
+    phases[..., 3] = exchange.backward_ms
+    phases[..., 4] = compute_ms[..., 1]
     return phases

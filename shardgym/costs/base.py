@@ -16,8 +16,6 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
-    SerializerFunctionWrapHandler,
-    model_serializer,
     model_validator,
 )
 from pydantic.dataclasses import dataclass
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
     from shardgym.costs.additive import AdditiveCosts
 
 #: Columns of `PlanCost.per_device`, in order.
-PHASES = ("forward_compute", "forward_comm", "backward_comm", "backward_compute")
+PHASES = ("ids", "forward_compute", "forward_comm", "backward_comm", "backward_compute")
 
 #: Which of them are compute.
 COMPUTE_COLUMNS = [PHASES.index("forward_compute"), PHASES.index("backward_compute")]
@@ -49,7 +47,7 @@ _EXPECTED = f"expected one row of {len(PHASES)} numbers per device"
 
 
 def _as_matrix(value: Any) -> Floats:
-    """Take D x 4 numbers; None stands for infinity, as JSON has none."""
+    """Take D x 5 numbers; None stands for infinity, as JSON has none."""
     is_numeric = isinstance(value, np.ndarray) and value.dtype.kind in "fiu"  # arrays are fast: not number by number
     rows = value if is_numeric else [[_number(x) for x in _list(row, len(PHASES))] for row in _list(value)]
     matrix: Floats = np.array(rows, dtype=np.float64) + 0.0  # turns -0 into 0: equal costs have equal digests
@@ -93,8 +91,9 @@ class PlanCost(Record):
     """The cost of one plan on one task, in milliseconds per training step.
 
     Attributes:
-        per_device: read-only array, shape (D, 4): forward compute, forward communication, backward communication,
-            backward compute of every device. All infinite when the plan is infeasible or could not be measured.
+        per_device: read-only array, shape (D, 5): exchange of ids (0 where a cost has none), forward compute, forward
+            communication, backward communication, backward compute of every device. All infinite when the plan is
+            infeasible or could not be measured.
         cost: name of the cost model.
         version: version of the cost model.
         hardware: tag of the hardware that the times are of.
@@ -106,7 +105,6 @@ class PlanCost(Record):
         session: identifies times that were measured interleaved and may be compared without drift; "" if it does
             not matter.
         notes: what a reader must know besides, e.g. that devices shared cores.
-        ids_ms: a fifth phase where a cost has one, before the four: exchange of ids, of every device; empty otherwise.
         ids_hidden: whether ids travel while the step before computes, so that they are no part of `device_ms`.
     """
 
@@ -121,22 +119,8 @@ class PlanCost(Record):
     repeats: Annotated[int, Field(ge=0)] = 1
     session: OneLine = ""
     notes: Annotated[tuple[Note, ...], Field(max_length=100)] = ()
-    ids_ms: tuple[Annotated[float, Field(ge=0)], ...] = ()
     ids_hidden: bool = False
     schema: Literal["shardgym.plan_cost/1"] = "shardgym.plan_cost/1"
-
-    @model_validator(mode="after")
-    def _ids_of_every_device(self) -> PlanCost:
-        if self.ids_ms and len(self.ids_ms) != len(self.per_device):
-            raise ValueError(f"ids_ms has {len(self.ids_ms)} entries for {len(self.per_device)} devices")
-        return self
-
-    @model_serializer(mode="wrap")
-    def _without_absent_ids(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        data: dict[str, Any] = write(self)
-        if not self.ids_ms:  # as before there was such a phase: digests stay
-            del data["ids_ms"], data["ids_hidden"]
-        return data
 
     @model_validator(mode="after")
     def _reason_iff_infinite(self) -> PlanCost:
@@ -152,9 +136,9 @@ class PlanCost(Record):
 
     @property
     def device_ms(self) -> Floats:
-        """Time of every device: the sum of its four phases, and of the exchange of ids unless hidden, shape (D,)."""
-        sums: Floats = self.per_device.sum(axis=1)
-        return sums + np.array(self.ids_ms) if self.ids_ms and not self.ids_hidden else sums
+        """Time of every device: the sum of its phases, without the exchange of ids where that is hidden, shape (D,)."""
+        sums: Floats = self.per_device[:, int(self.ids_hidden) :].sum(axis=1)
+        return sums
 
     @property
     def total_ms(self) -> float:
@@ -169,9 +153,8 @@ class PlanCost(Record):
 
     @property
     def phases(self) -> dict[str, Floats]:
-        """Times of every phase by device, each of shape (D,): "ids" where a cost has it, then those of `PHASES`."""
-        ids = {"ids": np.array(self.ids_ms)} if self.ids_ms else {}
-        return ids | dict(zip(PHASES, self.per_device.T, strict=True))
+        """Times of every phase of `PHASES` by device, each of shape (D,)."""
+        return dict(zip(PHASES, self.per_device.T, strict=True))
 
     @property
     def slowest_device(self) -> int:

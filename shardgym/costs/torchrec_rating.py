@@ -19,7 +19,6 @@ from shardgym.costs.base import PHASES, CostModel, PlanCost
 from shardgym.costs.links import ExchangeTimes
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
-from shardgym.table import EmbeddingTable
 from shardgym.task import ELEMENT_BYTES, ShardingTask
 
 _ID_BYTES = 8
@@ -70,7 +69,7 @@ class PlannerConstants:
 def shard_ms(
     constants: PlannerConstants, task: ShardingTask, table: str, rows: int, columns: int
 ) -> tuple[float, float, float, float]:
-    """Return what TorchRec's planner expects of one shard in ms, in the order of `PHASES`.
+    """Return what TorchRec's planner expects of one shard in ms, in the order of `PHASES` after "ids".
 
     A shard with all rows of its table is rated by `TableWiseEvaluator`, which also rates column-wise shards. One with
     fewer rows is rated by `RowWiseEvaluator`, with its share of the table's rows in place of 1 / devices. The two agree
@@ -98,34 +97,14 @@ def shard_ms(
     return forward, exchange, exchange + copies, forward * constants.bwd_compute_multiplier
 
 
-def split_shard_ms(
-    constants: PlannerConstants, task: ShardingTask, table: EmbeddingTable, columns: int
-) -> tuple[float, float]:
-    """Return the two parts of what a shard with fewer rows than its table takes in ms, over all phases.
-
-    A shard with a share s of the rows takes the first plus s times the second, but for ids of a fraction of a byte,
-    which `shard_ms` rounds up.
-
-    Returns:
-        What its outputs take, which it has whatever its rows are, and what all ids of the table would take.
-    """
-    element_bytes = ELEMENT_BYTES[task.precision]
-    memory_bw = constants.hbm_mem_bw if constants.compute_device == "cuda" else constants.ddr_mem_bw
-    one_host = task.num_devices <= task.topology.fast_domain_size
-    network_bw = constants.intra_host_bw if one_host else constants.inter_host_bw
-    passes = 1 + constants.bwd_compute_multiplier
-    output_bytes = min(1.0, table.pooling_factor) * task.batch_size * columns * element_bytes
-    id_bytes = table.pooling_factor * task.batch_size * (_ID_BYTES + columns * element_bytes)
-    return output_bytes * ((passes + _COPIES) / memory_bw + 2 / network_bw), id_bytes * passes / memory_bw
-
-
 class TorchRecRatingCost(CostModel):
     """The rating by which TorchRec's planner chooses among plans: a model, not a measurement.
 
     Each shard gets four times from bytes over bandwidths, whatever else is on its device. A column of
-    `PlanCost.per_device` is the sum of that time over the shards of the device: Perf.fwd_compute, fwd_comms, bwd_comms
-    and bwd_compute of TorchRec. `total_ms` is the largest sum over a device's shards and phases. So it is TorchRec's
-    `NoopPerfModel.rate`. No device waits for another one, and the exchange of ids is not counted, as in TorchRec.
+    `PlanCost.per_device` after the first is the sum of that time over the shards of the device: Perf.fwd_compute,
+    fwd_comms, bwd_comms and bwd_compute of TorchRec. `total_ms` is the largest sum over a device's shards and phases.
+    So it is TorchRec's `NoopPerfModel.rate`. No device waits for another one, and the exchange of ids is not counted,
+    as in TorchRec.
 
     What the topology calls its device, its bandwidths and its latencies play no part: TorchRec has constants of its
     own, those of a V100 server by default. Of the topology it needs the number of devices, and whether all are in one
@@ -185,7 +164,7 @@ class TorchRecRatingCost(CostModel):
 
 
 class AdditiveTorchRecRating(AdditiveCosts):
-    """The prices of `TorchRecRatingCost`: latents are the four times of a shard, in the order of `PHASES`.
+    """The prices of `TorchRecRatingCost`: latents are the four times of a shard, in the order of `PHASES` after "ids".
 
     Exchanges add up over shards like compute. So `device_ms` holds them, and `exchange_times` has nothing to add.
 
@@ -194,7 +173,7 @@ class AdditiveTorchRecRating(AdditiveCosts):
     """
 
     def __init__(self, constants: PlannerConstants) -> None:
-        super().__init__(num_latents=len(PHASES))
+        super().__init__(num_latents=len(PHASES) - 1)
         self._constants = constants
 
     def describe(self, task: ShardingTask, keys: Sequence[ShardKey]) -> dict[str, Floats]:
@@ -214,4 +193,4 @@ class AdditiveTorchRecRating(AdditiveCosts):
     def per_device_ms(self, tasks: int | Ints, sums: Floats, counts: Ints, widths: Floats) -> Floats:
         """See `AdditiveCosts`."""
         del tasks, counts, widths
-        return sums
+        return np.concatenate([np.zeros((*sums.shape[:-1], 1)), sums], axis=-1)

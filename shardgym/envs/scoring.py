@@ -96,7 +96,7 @@ class PlanScorer:
         return ms, reasons
 
     def partial_per_device(self, row: int) -> Floats:
-        """Return the phases of every device for the placed shards, shape (D, 4), as `PlanCost.per_device`.
+        """Return the phases of every device for the placed shards, shape (D, 5), as `PlanCost.per_device`.
 
         The cost model scores a task that is made up for it, of the placed tables only. A shard of some columns becomes
         a table of that width.

@@ -76,16 +76,17 @@ def find_bottleneck(cost: PlanCost, columns: Sequence[int] | Ints) -> Bottleneck
         cost: of a feasible plan.
         columns: that each device holds and sends, shape (D,).
     """
-    forward, forward_comm, backward_comm, backward = cost.per_device.T
+    ids, forward, forward_comm, backward_comm, backward = cost.per_device.T
     compute = forward + backward
-    ids = np.array(cost.ids_ms) if cost.ids_ms and not cost.ids_hidden else None
-    busy = compute + backward_comm if ids is None else ids + forward
+    # A step whose ids are exchanged begins with that; else it goes from one exchange of pooled values to the next.
+    begins_with_ids = bool(ids.any()) and not cost.ids_hidden
+    busy = ids + forward if begins_with_ids else compute + backward_comm
     wait = wait_ms(busy)
     if (forward_comm < _LEAST_WAIT * wait).any():  # somebody does not wait: this cost knows no wait
         wait = np.zeros_like(wait)
     sent = forward_comm - np.minimum(wait, forward_comm)
-    after = sent if ids is None else sent + backward_comm + backward
-    exchange = sent + backward_comm + (0.0 if ids is None else ids)
+    after = sent + backward_comm + backward if begins_with_ids else sent
+    exchange = sent + backward_comm + (ids if begins_with_ids else 0.0)
     margins = _margin_of_largest(busy) + _margin_of_largest(after) if wait.any() else _margin_of_largest(busy + after)
     device = int(np.lexsort((-compute - exchange, -margins))[0])
 

@@ -101,7 +101,7 @@ def _device_table(
         if detail.bar_width:
             cells["bar"] = bar(share, detail.bar_width, ascii_only)
         if cost is not None:
-            times = {phase: float(ms[device]) for phase, ms in cost.phases.items()}
+            times = {phase: float(ms[device]) for phase, ms in cost.phases.items() if phase != "ids" or ms.any()}
             if detail.phases:
                 cells |= {_PHASES[phase][0]: f"{ms:.3f}" for phase, ms in times.items()}
             cells["total ms"] = f"{cost.device_ms[device]:.3f}"
@@ -144,7 +144,8 @@ def bar(share: float, width: int, ascii_only: bool = False) -> str:
 
 def _marks(cost: PlanCost, ascii_only: bool) -> dict[str, str]:
     """Return the marks of the phases that are part of a device's time, in their order; hidden ids are none."""
-    shown = [phase for phase in cost.phases if phase != "ids" or not cost.ids_hidden]
+    has_ids = bool(cost.phases["ids"].any()) and not cost.ids_hidden
+    shown = [phase for phase in cost.phases if phase != "ids" or has_ids]
     return {phase: _PHASES[phase][2 if ascii_only else 1] for phase in shown}
 
 

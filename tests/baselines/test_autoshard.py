@@ -167,7 +167,7 @@ def test_rewards_are_earned_in_the_last_step(network, two_devices):
 @pytest.mark.parametrize(("objective", "reward"), [("balance", 5 / 20), ("cost", 10 / 30)])
 def test_objectives(objective, reward):
     """Devices of 2 + 3 and 16 + 4 ms of compute; the second one communicates for 10 ms; an even share of 10 ms."""
-    cost = PlanCost(np.array([[2, 1, 2, 3], [16, 6, 4, 4]]), cost="toy", version="1", hardware="none")
+    cost = PlanCost(np.array([[0, 2, 1, 2, 3], [0, 16, 6, 4, 4]]), cost="toy", version="1", hardware="none")
     learner = make_learner([make_task((3200, 3200), 3)], objective=objective)
     assert learner._reward(cost, 10.0) == pytest.approx(reward)
 

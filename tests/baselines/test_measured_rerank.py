@@ -37,7 +37,7 @@ class Measurer(CostModel):
         if self.broken:
             return [self.no_cost(task, "it broke")] * len(plans)
         times = [1.0 + columns_on_first(plan) for plan in plans]
-        return [PlanCost(np.full((task.num_devices, 4), ms / 4), self.name, "1", self.hardware) for ms in times]
+        return [PlanCost(np.full((task.num_devices, 5), ms / 5), self.name, "1", self.hardware) for ms in times]
 
 
 class Improving:

@@ -41,7 +41,7 @@ def folder(tmp_path):
 
 def toys(count, version):
     """Return costs of plans, each dearer than the one before, as records."""
-    return [PlanCost(np.full((2, 4), n + 1.0), "toy", version, "toy", ids_ms=(1, 1)).to_dict() for n in range(count)]
+    return [PlanCost([[1.0] + [n + 1.0] * 4] * 2, "toy", version, "toy").to_dict() for n in range(count)]
 
 
 def test_faults_are_counted_by_part_without_those_of_warmups(script, monkeypatch):

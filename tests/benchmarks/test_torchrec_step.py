@@ -88,9 +88,7 @@ def test_a_part_says_what_it_follows(script, folder):
 
     def cost(width):
         # The first device waits 5 ms in the forward exchange; what it takes is half a ms per 10 columns.
-        return PlanCost(
-            np.array([[1, 5 + width / 20, 2, 3], [4, width / 20, 2.5, 6]]), "toy", "1", "toy", ids_ms=(1, 2)
-        )
+        return PlanCost(np.array([[1, 1, 5 + width / 20, 2, 3], [2, 4, width / 20, 2.5, 6]]), "toy", "1", "toy")
 
     halves = [[cost(width) for width in widest] for _ in range(2)]
     real = np.array([[widest + 10.0, 10.0 - widest]] * 2)

@@ -32,7 +32,7 @@ def asked(validity, monkeypatch):
     def measured(folder, rounds, version, turn):
         calls.append((version, turn))
         count = len(validity.read_plans(folder)[1])
-        return [PlanCost(np.full((2, 4), (n + 1) / 4), "fbgemm", version, "toy").to_dict() for n in range(count)]
+        return [PlanCost(np.full((2, 5), (n + 1) / 5), "fbgemm", version, "toy").to_dict() for n in range(count)]
 
     monkeypatch.setattr(validity.real_step, "run", run)
     monkeypatch.setattr(validity, "measured_costs", measured)

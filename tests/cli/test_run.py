@@ -135,7 +135,7 @@ def test_verify_prints_a_line_per_record_and_fails_on_a_changed_one(toys, tmp_pa
     path = tmp_path / "results/toys-roofline/records.jsonl"
     record, *rest = path.read_text().splitlines()
     data = json.loads(record)
-    data["cost"]["per_device"][0][0] *= 1.00001
+    data["cost"]["per_device"][0][1] *= 1.00001
     path.write_text("\n".join([json.dumps(data), *rest]) + "\n")
     assert main(["verify", str(path)]) == 1
     assert "❌ mismatch" in capsys.readouterr().out

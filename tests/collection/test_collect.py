@@ -227,7 +227,7 @@ def test_missing_exchanges_are_said_and_asked_for_ones_refused(toys, tmp_path, m
 
 def test_without_pyarrow_nothing_is_measured(toys, tmp_path, monkeypatch):
     def missing(module, purpose):
-        raise MissingDependencyError(module, "simulator", purpose)
+        raise MissingDependencyError(module, "data", purpose)
 
     monkeypatch.setattr(collection_toys.collect_module, "import_extra", missing)
     with pytest.raises(MissingDependencyError, match=r"shardgym\[data\]"):

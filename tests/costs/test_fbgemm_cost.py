@@ -44,10 +44,11 @@ def cost():
 
 def test_every_device_gets_four_times_and_an_empty_one_no_compute(cost):
     apart, together = cost.evaluate(TASK, [APART, TOGETHER])
-    assert apart.per_device.shape == (2, 4)
-    assert (apart.per_device > 0).all()
-    assert (together.per_device[:, 1:3] > 0).all()
-    assert together.per_device[1, [0, 3]].tolist() == [0, 0]
+    assert apart.per_device.shape == (2, 5)
+    assert (apart.per_device[:, 1:] > 0).all()
+    assert not apart.per_device[:, 0].any()  # version 1 exchanges no ids
+    assert (together.per_device[:, 2:4] > 0).all()
+    assert together.per_device[1, [1, 4]].tolist() == [0, 0]
     assert np.isfinite(together.total_ms)
 
 
@@ -92,13 +93,13 @@ def test_column_and_row_shards_are_measured(cost):
     shards += [Shard("a", (300, 1000), (4, 16), 1), Shard.whole(B, 1), Shard.whole(C, 1)]
     (measured,) = cost.evaluate(TASK, [ShardingPlan.of(TASK, shards)])
     assert measured.reason is None
-    assert (measured.per_device[:, [0, 3]] > 0).all()
+    assert (measured.per_device[:, [1, 4]] > 0).all()
 
 
 def test_equal_contents_are_measured_once_and_give_equal_times(cost):
     swapped = ShardingPlan.table_wise(TASK, [1, 0, 0])
     one, other = cost.evaluate(TASK, [APART, swapped])
-    assert one.per_device[:, [0, 3]].tolist() == other.per_device[::-1, [0, 3]].tolist()
+    assert one.per_device[:, [1, 4]].tolist() == other.per_device[::-1, [1, 4]].tolist()
 
 
 def test_an_infeasible_plan_costs_infinity_and_no_measurement(cost):
@@ -137,7 +138,7 @@ def test_links_of_the_task_that_play_no_part_are_noted(cost):
 def test_one_device_has_nobody_to_exchange_with(cost):
     single = task(devices=1)
     (alone,) = cost.evaluate(single, [ShardingPlan.table_wise(single, [0, 0, 0])])
-    assert alone.per_device[:, 1:3].tolist() == [[0, 0]]
+    assert alone.per_device[:, 2:4].tolist() == [[0, 0]]
 
 
 def test_the_same_plan_given_twice_has_one_cost(cost):

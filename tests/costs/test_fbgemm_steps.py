@@ -41,12 +41,12 @@ def cost():
 
 
 @pytest.mark.measured
-def test_a_step_has_four_phases_and_ids_that_the_total_includes(cost):
+def test_a_step_has_five_phases_that_the_total_includes(cost):
     apart, together = cost.evaluate(TASK, [APART, TOGETHER])
     assert (apart.per_device > 0).all()
     for measured in (apart, together):
-        assert len(measured.ids_ms) == 2
-        assert measured.total_ms == (measured.per_device.sum(axis=1) + measured.ids_ms).max()
+        assert (measured.per_device[:, 0] > 0).all()
+        assert measured.total_ms == measured.per_device.sum(axis=1).max()
         assert (measured.version, measured.compute, measured.repeats) == ("2", "measured", 4)
         assert PlanCost.from_json(measured.to_json()) == measured
     assert any("CPU time" in note for note in apart.notes)
@@ -71,7 +71,7 @@ def test_devices_without_cores_exchange_by_the_link_model(cost, monkeypatch):
     assert any("modelled for links of 'loopback'" in note for note in modelled.notes)
     # The backward exchange waits for nobody: every device takes what the widest does, and packing on top.
     least = shipped_model().start_ms + shipped_model().peer_ms * (TASK.num_devices - 1)
-    assert (modelled.per_device[:, 2] > least).all()
+    assert (modelled.per_device[:, 3] > least).all()
 
 
 @pytest.mark.measured
@@ -125,11 +125,10 @@ def steps(**parts):
 def test_the_early_device_waits_in_the_forward_exchange():
     some = steps(values_exchange=2, group_ids=[1, 0], forward=[3, 8], output_exchange=1, backward=[9, 4])
     phases = phases_of(TASK, some, links=None, ids_hidden=False)
-    assert phases.ids_ms.tolist() == [3, 2]
-    assert phases.per_device.tolist() == [[3, 5, 0, 9], [8, 1, 0, 4]]
+    assert phases.per_device.tolist() == [[3, 3, 5, 0, 9], [2, 8, 1, 0, 4]]
     # With ids hidden, devices last met in the exchange before: both have had 12 ms of work since.
     hidden = phases_of(TASK, some, links=None, ids_hidden=True)
-    assert hidden.per_device.tolist() == [[3, 1, 0, 9], [8, 1, 0, 4]]
+    assert hidden.per_device[:, 1:].tolist() == [[3, 1, 0, 9], [8, 1, 0, 4]]
 
 
 LINKS = LinkModel(0.5, 0.25, 1.0, 0.0, "toy", 0.0, 1)
@@ -140,8 +139,8 @@ def test_modelled_exchanges_are_priced_by_what_was_sent():
     problem = task(topology=WIRE)
     phases = phases_of(problem, steps(forward=1, backward=1), links=LINKS, ids_hidden=False)
     # Busiest direction: 30 lengths and 60 ids of 8 bytes, 3,000 values of 4 bytes; 1,000 bytes take 1 ms.
-    np.testing.assert_allclose(phases.ids_ms, 1 + 0.24 + 1 + 0.48)
-    np.testing.assert_allclose(phases.per_device[:, 1:3], 1 + 12)
+    np.testing.assert_allclose(phases.per_device[:, 0], 1 + 0.24 + 1 + 0.48)
+    np.testing.assert_allclose(phases.per_device[:, 2:4], 1 + 12)
 
 
 def test_the_widest_device_decides_and_domains_have_links_of_their_own():
@@ -166,13 +165,12 @@ def test_a_wide_device_that_comes_early_has_sent_when_the_last_one_comes():
     np.testing.assert_allclose(links.exit_ms(flat, np.array([10.0, 0.0]), sent), [14, 14])
 
 
-def test_a_cost_without_ids_is_written_as_before():
-    old = PlanCost(np.ones((2, 4)), "toy", "1", "toy")
-    assert not {"ids_ms", "ids_hidden"} & set(old.to_dict())
-    hidden = PlanCost(np.ones((2, 4)), "toy", "1", "toy", ids_ms=(1.0, 2.0), ids_hidden=True)
-    assert (old.total_ms, hidden.total_ms) == (4, 4)
-    with pytest.raises(InputError, match="ids_ms has 1 entries for 2 devices"):
-        PlanCost(np.ones((2, 4)), "toy", "1", "toy", ids_ms=(1.0,))
+def test_ids_count_unless_hidden():
+    per_device = np.array([[5.0, 1, 1, 1, 1], [1.0, 1, 1, 1, 2]])
+    shown = PlanCost(per_device, "toy", "1", "toy")
+    hidden = PlanCost(per_device, "toy", "1", "toy", ids_hidden=True)
+    assert (shown.device_ms.tolist(), shown.slowest_device) == ([9, 6], 0)
+    assert (hidden.device_ms.tolist(), hidden.slowest_device) == ([4, 5], 1)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +223,7 @@ def test_version_3_measures_complete_steps_and_says_so():
     with make_cost("fbgemm", version=3, rounds=2, warmups=0, iterations=1) as cost:
         (found,) = cost.evaluate(TASK, [APART])
     assert (found.version, found.compute) == ("3", "measured")
-    assert min(found.ids_ms) > 0
+    assert found.per_device[:, 0].min() > 0
 
 
 @pytest.mark.measured
@@ -236,7 +234,7 @@ def test_more_devices_than_processes_make_sense_are_refused(cost):
 
 
 def test_a_rendered_plan_shows_ids_and_sums_them():
-    shown = PlanCost(np.ones((2, 4)), "toy", "1", "toy", ids_ms=(2.5, 0.5))
+    shown = PlanCost([[2.5, 1, 1, 1, 1], [0.5, 1, 1, 1, 1]], "toy", "1", "toy")
     lines = render_plan(TASK, APART, shown, width=4000).splitlines()
     header = next(line for line in lines if "total ms" in line)
     assert " ids " in header

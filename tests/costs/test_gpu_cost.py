@@ -178,7 +178,7 @@ def test_without_a_card_named_the_topology_names_card_and_links():
     task = ShardingTask((TABLE,), topology, 8192)
     plan = ShardingPlan.table_wise(task, [0])
     own, named = (make_cost("gpu", **options).evaluate(task, [plan])[0] for options in ({}, {"hardware": "h100"}))
-    assert own.per_device[:, [0, 3]] == pytest.approx(named.per_device[:, [0, 3]])
+    assert own.per_device[:, [1, 4]] == pytest.approx(named.per_device[:, [1, 4]])
     slower = dataclasses.replace(task, topology=dataclasses.replace(topology, intra_bandwidth=1e9))
     assert make_cost("gpu").evaluate(slower, [ShardingPlan.table_wise(slower, [0])])[0].total_ms > own.total_ms
     assert (own.hardware, named.hardware) == ("gpu-modelled", "h100-modelled")
@@ -257,9 +257,9 @@ def test_ids_are_received_before_the_forward_pass():
     links = exchange_topology(None, Topology.preset("dgx-h100", 8))
     sizes = np.array([8192, 81920]) * 8.0
     taken = 3 * links.intra_latency_ms + 7e3 * sizes.sum() / links.intra_bandwidth + ramp_ms(sizes).sum()
-    assert found[0] - without[0] == pytest.approx([0, taken, 0, 0])
-    assert found[1:, [0, 2, 3]] == pytest.approx(without[1:, [0, 2, 3]])
-    assert found[1:, 1] == pytest.approx(without[1:, 1] + taken)  # they wait
+    assert found[0] - without[0] == pytest.approx([taken, 0, 0, 0, 0])
+    assert found[1:, [1, 3, 4]] == pytest.approx(without[1:, [1, 3, 4]])
+    assert found[1:, 2] == pytest.approx(without[1:, 2] + taken)  # they wait
 
 
 def test_pieces_of_columns_get_all_ids_and_pieces_of_rows_their_share():
@@ -269,7 +269,7 @@ def test_pieces_of_columns_get_all_ids_and_pieces_of_rows_their_share():
     cost = make_cost("gpu", ids=True)
     taken = []
     for shards in ([Shard.whole(TABLE, 0)], by_columns, by_rows):
-        plain = placed(make_cost("gpu"), shards, 8).per_device[:, [0, 3]].sum(axis=1)
+        plain = placed(make_cost("gpu"), shards, 8).per_device[:, [1, 4]].sum(axis=1)
         task = ShardingTask((TABLE,), Topology.preset("dgx-h100", 8), 65536)
         devices = [[shard for shard in shards if shard.device == device] for device in range(8)]
         taken.append((compute_ms(cost, task, devices).sum(axis=1) - plain)[0])

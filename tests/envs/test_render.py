@@ -48,15 +48,15 @@ def test_the_picture_shows_memory_times_and_the_slowest_device():
     # The scale ends at the next 1, 2 or 5 times a power of ten.
     full = next(x for x in (0.5, 1.0, 2.0, 5.0, 10.0) if x >= cost.total_ms)
     for device, x in enumerate(TIME):
-        compute = cost.per_device[device, [0, 3]].sum()
-        comm = cost.per_device[device, [1, 2]].sum()
+        compute = cost.per_device[device, [1, 4]].sum()
+        comm = cost.per_device[device, [2, 3]].sum()
         seen = bars(picture, x)
         assert seen[COMPUTE] == pytest.approx(compute / full, abs=0.004)
         assert seen[COMM] == pytest.approx(comm / full, abs=0.004)
     marks = (picture[TOP + HEIGHT :] == SLOWEST).all(axis=2).any(axis=0)
     # Both devices take equally long, as one waits for the other; the one with t1, of more lookups, computes longer.
     assert cost.device_ms[0] == pytest.approx(cost.device_ms[1])
-    assert cost.per_device[0, [0, 3]].sum() > cost.per_device[1, [0, 3]].sum()
+    assert cost.per_device[0, [1, 4]].sum() > cost.per_device[1, [1, 4]].sum()
     assert np.flatnonzero(marks)[[0, -1]].tolist() == [16 + 6, 16 + 89]
 
 
@@ -125,7 +125,7 @@ def test_text_marks_the_slowest_device_and_gives_its_times():
     slowest = env.render().splitlines()[3].split()
     row = env.snapshot().state.cost.per_device[0]
     assert slowest[:2] == ["0", "*"]
-    assert slowest[3:5] == [f"{row[0] + row[3]:.3f}", f"{row[1] + row[2]:.3f}"]
+    assert slowest[3:5] == [f"{row[1] + row[4]:.3f}", f"{row[2] + row[3]:.3f}"]
 
 
 def test_text_without_times_has_dashes():

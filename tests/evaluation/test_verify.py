@@ -35,8 +35,8 @@ def test_records_of_a_suite_of_shardgym_need_no_task_files(tmp_path):
 
 def test_a_cost_that_was_lowered(toys):
     def lower(record):
-        record["cost"]["per_device"][0][0] = 1.9
-        record["cost"]["per_device"][1][0] = 1.9
+        record["cost"]["per_device"][0][1] = 1.9
+        record["cost"]["per_device"][1][1] = 1.9
 
     edit(toys, 1, lower)
     row = problem(toys, 1)

@@ -73,7 +73,7 @@ def test_labels_of_measured_costs_are_compared(measured, change, reason):
 def test_time_that_was_moved_to_another_phase_is_found(measured):
     """The total is as it was."""
     edit(measured, 2, lambda record: record["cost"].update(
-        per_device=[[0.0, 0.0, 0.0, sum(row)] for row in record["cost"]["per_device"]]
+        per_device=[[0.0, 0.0, 0.0, 0.0, sum(row)] for row in record["cost"]["per_device"]]
     ))  # fmt: skip
     assert "forward_compute is 0% of the times that are stored and 100% now" in problem(measured, 2).reason
 
@@ -82,7 +82,7 @@ def test_equal_plans_of_one_session_must_have_equal_stored_costs(tmp_path, monke
     solvers = [TOY + name for name in ("Halves", "Spies", "Lopsided")]
     evaluate(ToySuite(toy_tasks(1)), solvers, out=tmp_path, judge=DriftingCost.name, oracle="roofline")
     assert statuses(tmp_path) == ["ok"] * 3
-    edit(tmp_path, 1, lambda record: record["cost"]["per_device"][0].__setitem__(0, 1.99))
+    edit(tmp_path, 1, lambda record: record["cost"]["per_device"][0].__setitem__(1, 1.99))
     assert statuses(tmp_path) == ["mismatch", "mismatch", "ok"]
 
 

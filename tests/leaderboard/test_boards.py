@@ -80,7 +80,7 @@ def test_runs_of_different_numbers_of_tasks_are_kept_apart_by_what_both_hold(her
         (1.0, {"oracle": "simulator"}),
         (1.0, {"weights_digest": "ab" * 32}),
         (1.0, {"plan": ShardingPlan.table_wise(TASKS[0], [0] * TASKS[0].num_tables)}),
-        (1.0, {"cost": PlanCost([[1.0, 0, 0, 0]] * 3, "lab-cost", "1", "lab")}),
+        (1.0, {"cost": PlanCost([[0, 1.0, 0, 0, 0]] * 3, "lab-cost", "1", "lab")}),
     ],
 )
 def test_what_differs_in_more_than_time_is_no_repeat(here, outcome, fields):

@@ -213,7 +213,7 @@ def notes_of(folder, outcomes, judge="simulator"):
     lines = []
     for solver, column in outcomes.items():
         for index, notes in enumerate(column):
-            cost = PlanCost([[1, 0, 0, 0]] * 2, judge, "1-b", "lab", "predicted", "predicted", notes=notes)
+            cost = PlanCost([[0, 1, 0, 0, 0]] * 2, judge, "1-b", "lab", "predicted", "predicted", notes=notes)
             lines.append(Result(
                 suite="toys", task_index=index, task_hash=TASKS[index].digest, solver=solver, seed=0, judge=judge,
                 oracle="simulator", hardware="lab", status="ok", solve_time_s=0.5, started="2026-01-01T00:00:00+00:00",

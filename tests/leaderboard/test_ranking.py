@@ -31,7 +31,7 @@ def record(solver, index, outcome, seed=0, **fields):
     if isinstance(outcome, str):
         return Result(**values | {"status": outcome, "reason": "because"} | fields)
     session = fields.pop("session", "")
-    cost = PlanCost([[outcome, 0, 0, 0]] * 2, "lab-cost", "1", fields.get("hardware", "lab"), session=session)
+    cost = PlanCost([[0, outcome, 0, 0, 0]] * 2, "lab-cost", "1", fields.get("hardware", "lab"), session=session)
     return Result(**values | {"plan": Halves().solve(TASKS[index], None), "cost": cost} | fields)
 
 

@@ -37,7 +37,7 @@ def test_the_mean_ratio_is_geometric():
 
 def cost(total_ms, error_ms=0.0):
     """Return a cost with a standard error in ms."""
-    return PlanCost([[total_ms, 0, 0, 0]], "lab-cost", "1", "lab", noise=error_ms / total_ms)
+    return PlanCost([[0, total_ms, 0, 0, 0]], "lab-cost", "1", "lab", noise=error_ms / total_ms)
 
 
 NONE = PlanCost(infinite(1), "lab-cost", "1", "lab", reason="too large")

@@ -112,7 +112,7 @@ def test_pricing_says_what_the_cost_model_says(simulator, compute_simulator, mod
         pricing.learn(units[:3], evaluated[:3])
     for one, answer in zip(units, evaluated, strict=True):
         allocation = Allocation(pricing, one)
-        compute = answer.per_device[:, [0, 3]].sum(axis=1)
+        compute = answer.per_device[:, [1, 4]].sum(axis=1)
         np.testing.assert_allclose(allocation.compute, compute, rtol=tolerance, atol=QUANTUM)
         assert allocation.total_ms == pytest.approx(answer.total_ms, rel=tolerance, abs=2 * QUANTUM)
         assert allocation.value == allocation.total_ms
@@ -124,7 +124,7 @@ def test_the_estimate_learns_how_slow_communication_is():
     class SlowLinks(type(make_cost("roofline"))):
         def score(self, task, plans):
             answers = super().score(task, plans)
-            slow = [answer.per_device + answer.per_device[:, [2]] * [0, 2, 2, 0] for answer in answers]
+            slow = [answer.per_device + answer.per_device[:, [3]] * [0, 0, 2, 2, 0] for answer in answers]
             return [dataclasses.replace(a, per_device=ms) for a, ms in zip(answers, slow, strict=True)]
 
     cost, shards, rng = SlowLinks(), ShardTable(random_task(5, 9, 3)), np.random.default_rng(2)

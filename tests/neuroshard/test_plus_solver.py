@@ -233,7 +233,7 @@ def test_the_estimate_learns_from_plans():
             answers = super().score(task, plans)
             added = [[max(len(plan.on(d)) - 1, 0) for d in range(task.num_devices)] for plan in plans]
             return [
-                dataclasses.replace(answer, per_device=answer.per_device + np.array(more)[:, None] * [5, 0, 0, 0])
+                dataclasses.replace(answer, per_device=answer.per_device + np.array(more)[:, None] * [0, 5, 0, 0, 0])
                 for answer, more in zip(answers, added, strict=True)
             ]
 

@@ -36,7 +36,7 @@ def test_stacked_bars_have_one_character_per_phase():
 )
 def test_ids_are_the_first_part_of_a_bar_unless_they_are_hidden(hidden, legend, stacked):
     """Device 0 takes 1.5 ms, a third of it for ids."""
-    cost = PlanCost([[1.0, 0, 0, 0], [0.5, 0, 0, 0]], "toy", "1", "toy", ids_ms=(0.5, 0.25), ids_hidden=hidden)
+    cost = PlanCost([[0.5, 1.0, 0, 0, 0], [0.25, 0.5, 0, 0, 0]], "toy", "1", "toy", ids_hidden=hidden)
     text = render_plan(TASK, HALVES, cost, width=200, ascii_only=True)
     assert legend in text
     (line,) = (line for line in text.splitlines() if line.strip().startswith("0 "))

@@ -248,7 +248,6 @@ class FbgemmCost(CostModel):
                 repeats=self._effort["rounds"] * self._effort["iterations"],
                 session=session,
                 notes=(*notes, *device_notes(task, self.hardware)),
-                ids_ms=tuple(phases.ids_ms.tolist()),
                 ids_hidden=self._ids_hidden,
             )
             costs.append(cost)
@@ -287,7 +286,8 @@ class FbgemmCost(CostModel):
         forward = comm.forward[:, None]
         backward = comm.backward[:, None]
         compute_ms = mean_of_medians(compute)
-        columns = [compute_ms[:, 0], mean_of_medians(forward), mean_of_medians(backward), compute_ms[:, 1]]
+        no_ids = np.zeros(len(compute_ms))
+        columns = [no_ids, compute_ms[:, 0], mean_of_medians(forward), mean_of_medians(backward), compute_ms[:, 1]]
         communication: Source = "measured" if comm_is_measured else "modelled"
         return PlanCost(
             per_device=np.column_stack(columns),

@@ -178,13 +178,11 @@ class StepPhases(NamedTuple):
     """A step of one plan in ms.
 
     Attributes:
-        per_device: as `PlanCost.per_device`, shape (D, 4).
-        ids_ms: exchange of ids with packing and grouping, shape (D,).
+        per_device: as `PlanCost.per_device`, shape (D, 5); ids with packing and grouping.
         noise: relative standard error of the whole step.
     """
 
     per_device: Floats
-    ids_ms: Floats
     noise: float
 
 
@@ -205,7 +203,7 @@ def phases_of(task: ShardingTask, steps: PlanSteps, *, links: LinkModel | None, 
     """
     sent = _sent_bytes(task, steps)
 
-    def phases(parts: Floats) -> tuple[Floats, Floats]:
+    def phases(parts: Floats) -> Floats:
         ms = _typical(parts)
 
         def exit_ms(part: int, entry_ms: Floats) -> Floats:
@@ -215,15 +213,14 @@ def phases_of(task: ShardingTask, steps: PlanSteps, *, links: LinkModel | None, 
 
         return _add_up(ms, exit_ms, ids_hidden=ids_hidden)
 
-    per_device, ids_ms = phases(steps.parts_ms)
+    per_device = phases(steps.parts_ms)
     rng = np.random.default_rng(0)
     rounds = len(steps.parts_ms)
     totals = []
     for chosen in rng.integers(0, rounds, size=(_RESAMPLES, rounds)):
-        resampled, resampled_ids = phases(steps.parts_ms[chosen])
-        totals.append((resampled.sum(axis=1) + (0.0 if ids_hidden else resampled_ids)).max())
+        totals.append(phases(steps.parts_ms[chosen])[:, int(ids_hidden) :].sum(axis=1).max())
     mean = float(np.mean(totals))
-    return StepPhases(per_device, ids_ms, float(np.std(totals)) / mean if mean > 0 else 0.0)
+    return StepPhases(per_device, float(np.std(totals)) / mean if mean > 0 else 0.0)
 
 
 def _typical(parts: Floats) -> Floats:
@@ -235,8 +232,8 @@ def _typical(parts: Floats) -> Floats:
     return np.asarray(np.median(parts, axis=1).mean(axis=0), dtype=np.float64)
 
 
-def _add_up(ms: Floats, exit_ms: ExitTimes, *, ids_hidden: bool) -> tuple[Floats, Floats]:
-    """Return phases, shape (D, 4), and the time for ids, shape (D,), from the parts of a step, shape (D, P).
+def _add_up(ms: Floats, exit_ms: ExitTimes, *, ids_hidden: bool) -> Floats:
+    """Return phases, shape (D, 5), from the parts of a step, shape (D, P).
 
     Every device has a clock that its work and its exchanges, waits included, move on.
     """
@@ -255,7 +252,7 @@ def _add_up(ms: Floats, exit_ms: ExitTimes, *, ids_hidden: bool) -> tuple[Floats
     backward_comm = part["pack_gradients"] + part["gradient_exchange"]
     ids = took if not ids_hidden else ms  # hidden ones as they are, without waits
     ids_ms = ids[:, : PARTS.index("forward")].sum(axis=1)
-    return np.column_stack([part["forward"], forward_comm, backward_comm, part["backward"]]), ids_ms
+    return np.column_stack([ids_ms, part["forward"], forward_comm, backward_comm, part["backward"]])
 
 
 def _sent_bytes(task: ShardingTask, steps: PlanSteps) -> dict[int, Floats]:

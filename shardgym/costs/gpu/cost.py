@@ -151,12 +151,12 @@ class AdditiveGpu(AdditiveCosts):
         )
 
     def per_device_ms(self, tasks: int | Ints, sums: Floats, counts: Ints, widths: Floats) -> Floats:
-        """See `AdditiveCosts`; the exchange of ids counts as forward communication here."""
+        """See `AdditiveCosts`; the exchange of ids is a phase of its own here."""
         phases = super().per_device_ms(tasks, sums, counts, widths)
         if self._ids:
             taken = np.where(counts > 0, id_exchange_ms(sums[..., len(Work) :], np.maximum(counts, 1)), 0.0)
-            phases[..., 0] -= taken
-            phases[..., 1] += taken
+            phases[..., 0] += taken
+            phases[..., 1] -= taken
         return phases
 
 

@@ -55,7 +55,7 @@ class _Predictions(NamedTuple):
     """What is predicted of P plans.
 
     Attributes:
-        per_device: ms in the order of `PHASES`, shape (P, D, 4).
+        per_device: ms in the order of `PHASES`, shape (P, D, 5).
         outside: one bit for each name of the check that is unlike the training data, shape (P,).
         disagreement: largest one of any device, shape (P,).
     """

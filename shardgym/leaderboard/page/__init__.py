@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from shardgym.arrays import Floats
+from shardgym.costs.base import PHASES, PlanCost
 from shardgym.costs.roofline import DEVICES, device_constants, shard_ms
 from shardgym.errors import import_extra
 from shardgym.evaluation.result import Result
@@ -156,7 +158,7 @@ def _plans(results: Sequence[Result], tasks: dict[int, ShardingTask | None]) -> 
         else:
             found = {
                 "total": _rounded(result.cost.total_ms),
-                "devices": [_numbers(row) for row in result.cost.per_device],
+                "devices": [_numbers(row) for row in _counted_phases(result.cost)],
             }
             if task is not None:
                 found["bytes"] = result.plan.bytes_per_device(task)
@@ -186,6 +188,14 @@ def _shards(task: ShardingTask, plan: ShardingPlan, prices: dict[tuple[str, int,
 
 def _rounded(value: float) -> float | None:
     return float(f"{value:.5g}") if math.isfinite(value) else None
+
+
+def _counted_phases(cost: PlanCost) -> Floats:
+    """Return the phases of every device, with 0 for ids that are hidden, shape (D, 5)."""
+    counted = cost.per_device.copy()
+    if cost.ids_hidden:
+        counted[:, PHASES.index("ids")] = 0.0
+    return counted
 
 
 def _numbers(values: Iterable[float]) -> list[float | None]:

@@ -4,7 +4,7 @@
   const boards = JSON.parse(document.getElementById("data").textContent);
   const at = (id) => document.getElementById(id);
   const escaped = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
-  const PHASES = ["forward compute", "forward communication", "backward communication", "backward compute"];
+  const PHASES = ["ids", "forward compute", "forward communication", "backward communication", "backward compute"];
   const MIB = 2 ** 20;
   const state = { board: 0 };
 
@@ -190,7 +190,7 @@
       `the others wait ${(100 * (1 - sums.reduce((a, b) => a + b, 0) / sums.length / sums[worst])).toFixed(0)} % of it on average`;
     const devices = plan.devices.map((_, device) => `device ${device}`);
     const traces = PHASES.map((phase, column) => ({ type: "bar", orientation: "h", name: phase, y: devices,
-      x: plan.devices.map((times) => times[column]), marker: { color: ["#1b9e77", "#d95f02", "#e6ab02", "#7570b3"][column] },
+      x: plan.devices.map((times) => times[column]), marker: { color: ["#66a61e", "#1b9e77", "#d95f02", "#e6ab02", "#7570b3"][column] },
       hovertemplate: `${phase}: %{x:.3g} ms<extra></extra>` }));
     if (plan.bytes) {
       traces.push({ type: "bar", orientation: "h", name: "memory", y: devices, xaxis: "x2", yaxis: "y2",

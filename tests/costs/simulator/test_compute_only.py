@@ -62,12 +62,12 @@ def test_compute_is_that_of_a_whole_simulator_and_communication_that_of_the_link
         assert (ours.compute, ours.communication, theirs.communication) == ("predicted", "modelled", "predicted")
         noted = [any("play no part" in note for note in cost.notes) for cost in (ours, theirs)]
         assert noted == [False, True]
-        np.testing.assert_array_equal(ours.per_device[:, [0, 3]], theirs.per_device[:, [0, 3]])
+        np.testing.assert_array_equal(ours.per_device[:, [1, 4]], theirs.per_device[:, [1, 4]])
         forward, backward, _ = exchange_times(
-            problem, ours.per_device[:, [0, 3]].sum(axis=1), pooled_widths(problem, plan)
+            problem, ours.per_device[:, [1, 4]].sum(axis=1), pooled_widths(problem, plan)
         )
-        np.testing.assert_allclose(ours.per_device[:, 1], forward, rtol=1e-12)
-        np.testing.assert_allclose(ours.per_device[:, 2], backward, rtol=1e-12)
+        np.testing.assert_allclose(ours.per_device[:, 2], forward, rtol=1e-12)
+        np.testing.assert_allclose(ours.per_device[:, 3], backward, rtol=1e-12)
 
 
 def test_a_link_model_of_the_hardware_prices_exchanges(
@@ -86,10 +86,10 @@ def test_a_link_model_of_the_hardware_prices_exchanges(
     for role in ("oracle", "judge"):
         cost = make_cost("simulator", weights=tmp_path, role=role)
         for plan, found in zip(plans(problem), cost.evaluate(problem, plans(problem)), strict=True):
-            compute_ms = found.per_device[:, [0, 3]].sum(axis=1)
+            compute_ms = found.per_device[:, [1, 4]].sum(axis=1)
             expected = links.exchange_times(problem, compute_ms, pooled_widths(problem, plan))
-            np.testing.assert_allclose(found.per_device[:, 1], expected.forward_ms, rtol=1e-9)
-            np.testing.assert_allclose(found.per_device[:, 2], expected.backward_ms, rtol=1e-9)
+            np.testing.assert_allclose(found.per_device[:, 2], expected.forward_ms, rtol=1e-9)
+            np.testing.assert_allclose(found.per_device[:, 3], expected.backward_ms, rtol=1e-9)
             assert found.communication == "modelled"
 
 
@@ -103,7 +103,7 @@ def test_the_links_matter(compute_model):
 def test_one_device_exchanges_nothing(compute_model):
     problem = task(num_devices=1)
     (found,) = make_cost("simulator", weights=compute_model).evaluate(problem, plans(problem, 1))
-    assert found.per_device[0, 1:3].tolist() == [0.0, 0.0]
+    assert found.per_device[0, 2:4].tolist() == [0.0, 0.0]
 
 
 def test_added_up_shards_give_the_cost_of_the_whole_plan(compute_model):

@@ -38,10 +38,10 @@ def test_oracle_and_judge_are_versions_and_architectures_apart(oracle, judge, ta
 def test_times_are_positive_and_an_empty_device_computes_for_free(model, role, task, plans):
     costs = make_cost("simulator", weights=model, role=role).evaluate(task, plans)
     for cost in costs[:-1]:
-        assert (cost.per_device > 0).all()
+        assert (cost.per_device[:, 1:] > 0).all()
     only_second = costs[-1].per_device
-    assert only_second[[0, 2]][:, [0, 3]].tolist() == [[0, 0], [0, 0]]
-    assert (only_second[1] > 0).all()
+    assert only_second[[0, 2]][:, [1, 4]].tolist() == [[0, 0], [0, 0]]
+    assert (only_second[1, 1:] > 0).all()
     assert costs[0].compute == costs[0].communication == "predicted"
 
 
@@ -83,8 +83,8 @@ def test_one_set_of_weights_serves_any_number_of_devices(model, role, task, devi
     wide = dataclasses.replace(task, topology=Topology(num_devices=devices, memory_bytes=2**30))
     plan = ShardingPlan.table_wise(wide, [n % devices for n in range(12)])
     (cost,) = make_cost("simulator", weights=model, role=role).evaluate(wide, [plan])
-    assert cost.per_device.shape == (devices, 4)
-    assert (cost.per_device[:, 1:3] > 0).all() == (devices > 1)
+    assert cost.per_device.shape == (devices, 5)
+    assert (cost.per_device[:, 2:4] > 0).all() == (devices > 1)
 
 
 @BOTH
@@ -94,7 +94,7 @@ def test_predictions_are_near_the_formula_that_the_samples_came_from(model, role
     for plan, cost in zip(plans, costs, strict=False):
         for device in range(3):
             expected = formula([task.table(s.table) for s in plan.on(device)])
-            errors += (np.abs(cost.per_device[device, [0, 3]] / expected - 1)).tolist()
+            errors += (np.abs(cost.per_device[device, [1, 4]] / expected - 1)).tolist()
     assert np.mean(errors) < {"oracle": 0.08, "judge": 0.16}[role]
 
 
@@ -110,7 +110,7 @@ def test_column_halves_and_row_halves_are_priced_as_shards_of_their_own(oracle, 
         "rows": [Shard(table.name, low, (0, columns), 1), Shard(table.name, high, (0, columns), 2)],
     }
     plans = {name: ShardingPlan.of(task, [*rest, *shards]) for name, shards in cuts.items()}
-    compute = {n: oracle.evaluate(task, [p])[0].per_device[1, [0, 3]].sum() for n, p in plans.items()}
+    compute = {n: oracle.evaluate(task, [p])[0].per_device[1, [1, 4]].sum() for n, p in plans.items()}
     assert compute["rows"] < compute["whole"]
     assert compute["columns"] < compute["whole"]
 

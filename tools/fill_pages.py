@@ -8,7 +8,6 @@ With --check nothing is written; the exit code is 1 when a page would change.
 - Between `<!-- docstring: module:Class -->` and `<!-- end -->`: the docstring of a class.
 - Between `<!-- model: FOLDER -->` and `<!-- end -->`: what the cards of shipped simulator weights say.
 - Between `<!-- separation: SUITE -->` and `<!-- end -->`: what `tools/separation.py` found on a suite.
-- Between `<!-- judges: SUITE,SUITE -->` and `<!-- end -->`: what `tools/judges_compared.py` says of their boards.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-import judges_compared
 import separation
 from model_summary import model_summary
 
@@ -35,7 +33,7 @@ ROOT = Path(__file__).parents[1]
 #: Explains the columns of tables.
 COLUMNS = ROOT / "docs" / "leaderboards.md"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"(<!-- (table|details|docstring|model|separation|judges): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (table|details|docstring|model|separation): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -74,7 +72,6 @@ def filled(page: str, path: Path) -> str:
         "details": lambda folder: render_details(_rankings(folder)[0], "md"),
         "docstring": _docstring,
         "model": model_summary,
-        "judges": lambda suites: judges_compared.table(suites.split(",")),
         "separation": lambda suite: separation.table(separation.read(separation.DATA / f"{suite}.csv")),
     }
     return BLOCK.sub(lambda m: f"{m[1]}\n{makers[m[2]](m[3])}\n\n{m[4]}", page)

@@ -124,7 +124,7 @@ def pretrain(
     Writes weights (safetensors) and a model card (JSON) for the oracle, and for the judge if there are samples for it.
     Both are used with make_cost("simulator", weights=FOLDER). Without samples of exchanges, as from a machine with one
     GPU, they predict compute, and communication is modelled by the task's topology. The same samples and seed give the
-    same weights. tools/published_architecture.py of the repository compares them with the published architecture.
+    same weights.
 
     Version 2 goes with the wide collections of the presets oracle and judge: it knows batch sizes, data types and
     optimisers, scales as physics does, and its judge is of boosted trees. It also writes generalisation.json: how the
@@ -156,8 +156,7 @@ def pretrain(
     if with_report:
         for card in cards:
             draw_report(card, data, out)
-        compare = f"python tools/published_architecture.py {data_folders[0]} {out}"
-        say(f"plots are in {out / 'report'}; to compare with the published architecture: {compare}")
+        say(f"plots are in {out / 'report'}")
     if as_json:
         print_json([card.to_dict() for card in cards])
         return 0

@@ -71,3 +71,11 @@ def test_the_command_prints_constants_and_errors(script, monkeypatch, capsys):
     assert printed["test measurements"] == 1200
     assert printed["test sets"] == 1078
     assert printed["error before"] == pytest.approx(printed["error after"], abs=0.01)
+
+
+def test_a_folder_without_samples_is_named(script, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["fit", str(tmp_path), "--start", "h200"])
+    assert script.main() == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith(f"{tmp_path}: no file named compute*.parquet")
+    assert (printed.out, printed.err.count("\n")) == ("", 1)

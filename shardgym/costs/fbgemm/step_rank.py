@@ -2,7 +2,7 @@
 
 Memory comes from the allocator as it is: no huge pages, nothing recycled on purpose. Version 2 starts with a young
 process, which touches new pages in every step. A training process has freed large blocks before, so that glibc keeps
-what it frees (`benchmarks/step_memory.py`); in version 3 a rank does that first.
+what it frees (`studies/torchrec_step`); in version 3 a rank does that first.
 """
 
 from __future__ import annotations

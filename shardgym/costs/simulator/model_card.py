@@ -38,7 +38,7 @@ class ModelCard(Record):
         error_by_shards: of total compute, by number of shards on the device.
         error_by_dim: of total compute, by the widest shard on the device.
         curves: training and validation loss of each network by epoch.
-        comparison: what `tools/published_architecture.py` adds: the published architecture and the learning curves.
+        comparison: what `studies/published_architecture` adds: the published architecture and the learning curves.
         paces: how many times as long forward and backward took in each collection as at the pace that errors are of.
     """
 

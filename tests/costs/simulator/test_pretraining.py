@@ -183,7 +183,7 @@ def test_command_writes_weights_cards_and_plots(data_folder, tmp_path, capsys):
     printed = capsys.readouterr()
     assert "oracle, trained for made-up" in printed.out
     assert "judge, trained for made-up" in printed.out
-    assert f"published architecture: python tools/published_architecture.py {data_folder} {out}" in printed.err
+    assert f"plots are in {out / 'report'}" in printed.err
     plots = {
         f"{role}-{name}.png" for role in ("oracle", "judge") for name in ("predicted", "by-shards", "by-dim", "losses")
     }

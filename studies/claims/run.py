@@ -1,0 +1,219 @@
+"""What is published about the solvers, held against boards: in direction, and in size where a figure is published.
+
+    python studies/claims/run.py [FOLDER ...] [--json]
+
+FOLDERs hold records of `shardgym run`, by default those of the simulated boards. A claim is a row per board, and one
+per largest width where its figure is said to depend on that. "against" is the best of the rivals on the same tasks.
+"ahead" is the geometric mean over tasks of the rival's cost over the solver's, less 1, with a 95 % bootstrap interval;
+for balance, of the solver's over the rival's. Tasks that one of the two did not solve are left out. Costs are
+geometric means over seeds.
+
+"here" is "yes" where the whole interval is on the side of the claim, "no" where it is on the other, else "open".
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+import numpy as np
+from paired import paired_ratio
+from tabulate import tabulate
+
+from shardgym import load_suite
+from shardgym.arrays import Bools, Floats
+from shardgym.errors import ShardGymError
+from shardgym.leaderboard import Board, load_boards
+from shardgym.leaderboard.boards import SolverResults
+from shardgym.leaderboard.ranking import HEURISTICS
+
+ROOT = Path(__file__).parents[2]
+BOARDS = [ROOT / "leaderboards" / name for name in ("dlrm4-v1-simulator", "dlrm8-v1-simulator")]
+
+#: Share of the tasks that the best rival solved which a rival must have solved to be compared.
+COMPARABLE = 0.9
+
+NEUROSHARD = "neuroshard"
+OF_ITS_TIME = ("random", *HEURISTICS, "autoshard", "dreamshard")
+#: The project's goal for a learned policy: at most so many times as dear as NeuroShard, in so many ms per plan.
+GOAL_RATIO = 1.02
+GOAL_MS = 5.0
+#: Least balance that is told apart, as a device that computes nothing has no logarithm.
+LEAST_BALANCE = 0.001
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A published claim.
+
+    Attributes:
+        text: the claim.
+        solver: that it is about.
+        rivals: the best of those on the board counts.
+        published: the figure; empty where none is known.
+        measure: what is compared: cost, or the compute of the least loaded device over that of the most loaded one.
+        by_width: whether the figure is the largest over groups of tasks.
+    """
+
+    text: str
+    solver: str
+    rivals: tuple[str, ...]
+    published: str = ""
+    measure: Literal["cost", "balance"] = "cost"
+    by_width: bool = False
+
+
+CLAIMS = (
+    Claim("NeuroShard ahead of the best of its time", NEUROSHARD, OF_ITS_TIME, "up to 23.8 %", by_width=True),
+    Claim("NeuroShard ahead of LPT (not published)", NEUROSHARD, ("lpt",)),
+    Claim("DreamShard ahead of heuristics", "dreamshard", ("random", *HEURISTICS), "up to 19 %", by_width=True),
+    Claim("AutoShard balances compute better than heuristics", "autoshard", HEURISTICS, measure="balance"),
+    Claim("AutoShard ahead of heuristics", "autoshard", HEURISTICS),
+    Claim("SurCo-hybrid ahead of DreamShard", "surco", ("dreamshard",)),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BoardResults:
+    """The solvers of a board, with groups of its tasks.
+
+    Attributes:
+        name: of the suite.
+        tasks: their indices in the suite, shape (T,).
+        groups: name of the group of every task, shape (T,).
+        solvers: by name.
+    """
+
+    name: str
+    tasks: tuple[int, ...]
+    groups: list[str]
+    solvers: dict[str, SolverResults]
+
+    @classmethod
+    def of(cls, board: Board) -> BoardResults:
+        """Sort the records of a board by solver."""
+        suite = load_suite(board.key.suite)
+        solvers = {results.solver: results for results in SolverResults.of_board(board)}
+        return cls(suite.name, board.tasks, [suite.group(index) for index in board.tasks], solvers)
+
+    def figures(self, solver: str, measure: str) -> Floats:
+        """Return a figure of which less is better by task, NaN where the solver has none, shape (T,)."""
+        results = self.solvers[solver]
+        return results.cost_ms if measure == "cost" else 1 / balance(results, self.tasks)
+
+
+def main() -> int:
+    """Read the boards and print the claims; returns the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="the simulated boards if not given")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    try:
+        boards = [BoardResults.of(board) for board in load_boards(arguments.folders or BOARDS)]
+    except ShardGymError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    rows = [row for claim in CLAIMS for board in boards for row in check(claim, board)]
+    rows += [row for board in boards for row in check_goal(board)]
+    print(json.dumps(rows, indent=2) if arguments.json else tabulate(rows, headers="keys"))
+    return 0
+
+
+def check(claim: Claim, board: BoardResults) -> Iterator[dict[str, Any]]:
+    """Yield a row for all tasks of a board and, where the claim depends on it, one for every largest width."""
+    everything = np.full(len(board.groups), fill_value=True)
+    parts = {"all": everything}
+    if claim.by_width:
+        parts |= {group: np.array([own == group for own in board.groups]) for group in dict.fromkeys(board.groups)}
+    for part, tasks in parts.items():
+        row = {"claim": claim.text, "published": claim.published, "board": board.name, "tasks of": part}
+        rivals = [name for name in claim.rivals if name in board.solvers]
+        lacking = [name for name in (claim.solver, *claim.rivals) if name not in board.solvers]
+        if claim.solver in lacking or not rivals:
+            yield row | {"here": f"the board lacks {' and '.join(lacking)}"}
+            return
+        best = best_of(rivals, board, claim.measure, tasks)
+        found = compared(board, claim.solver, best, claim.measure, tasks, 1.0)
+        yield row | found | {"here": found["here"] + (f", without {', '.join(lacking)}" if lacking else "")}
+
+
+def check_goal(board: BoardResults) -> Iterator[dict[str, Any]]:
+    """Yield a row for every learned solver of a board: is it nearly as cheap as NeuroShard, and fast?"""
+    row = {"claim": "a learned policy within 2 % of NeuroShard in under 5 ms", "published": "our goal"}
+    row |= {"board": board.name, "tasks of": "all"}
+    learned = [name for name, results in board.solvers.items() if any(r.weights_digest for r in results.records)]
+    if NEUROSHARD not in board.solvers or not learned:
+        yield row | {"here": f"the board lacks {'a learned solver' if NEUROSHARD in board.solvers else NEUROSHARD}"}
+        return
+    for name in learned:
+        found = compared(board, name, NEUROSHARD, "cost", np.full(len(board.groups), fill_value=True), 1 / GOAL_RATIO)
+        records = board.solvers[name].records
+        # Processor time, where all records have it: what passes depends on what else the machine does.
+        cpu = [r.cpu_time_s for r in records if r.cpu_time_s is not None]
+        ms = 1000 * statistics.median(cpu if len(cpu) == len(records) else [r.solve_time_s for r in records])
+        late = "" if ms < GOAL_MS else ", too slow"
+        yield row | found | {"here": f"{found['here']}{late}", "ms per plan": round(ms, 2)}
+
+
+def best_of(rivals: Sequence[str], board: BoardResults, measure: str, tasks: Bools) -> str:
+    """Return the rival with the lowest geometric mean on the tasks that all rivals solved.
+
+    One that solved less than nine tenths as many tasks as the best is left out.
+    """
+    logs = {name: np.log(board.figures(name, measure)[tasks]) for name in rivals}
+    solved = {name: int(np.isfinite(values).sum()) for name, values in logs.items()}
+    comparable = [name for name in rivals if solved[name] >= COMPARABLE * max(solved.values())]
+    common = np.all([np.isfinite(logs[name]) for name in comparable], axis=0)
+    return min(comparable, key=lambda name: float(logs[name][common].mean()) if common.any() else np.inf)
+
+
+def compared(
+    board: BoardResults, solver: str, rival: str, measure: str, tasks: Bools, threshold: float
+) -> dict[str, Any]:
+    """Return how far a solver is ahead of a rival on the tasks that both solved.
+
+    Args:
+        board: holds both.
+        solver: name.
+        rival: name.
+        measure: "cost" or "balance".
+        tasks: which of the board's, shape (T,).
+        threshold: ratio that the claim asks for at least.
+    """
+    mine, theirs = (board.figures(name, measure) for name in (solver, rival))
+    both = tasks & np.isfinite(mine) & np.isfinite(theirs)
+    found: dict[str, Any] = {"solver": solver, "against": rival, "tasks": int(both.sum())}
+    if not both.any():
+        return found | {"here": "no task that both solved"}
+    ratio, low, high = paired_ratio(theirs[both], mine[both]).values()
+    shown = {"ahead": f"{ratio - 1:+.1%}", "from": "", "to": ""}
+    if low is None:
+        return found | shown | {"here": "too few tasks"}
+    verdict = "yes" if low > threshold else "no" if high < threshold else "open"
+    return found | shown | {"from": f"{low - 1:+.1%}", "to": f"{high - 1:+.1%}", "here": verdict}
+
+
+def balance(results: SolverResults, tasks: Sequence[int]) -> Floats:
+    """Return compute of the least loaded device over that of the most loaded one, as AutoShard rewards it.
+
+    The mean over seeds by task, at least `LEAST_BALANCE`; NaN where the solver has no cost; shape (T,).
+    """
+    found: dict[int, list[float]] = {index: [] for index in tasks}
+    for record in results.records:
+        if record.status == "ok" and record.cost is not None:
+            compute = record.cost.compute_ms
+            found[record.task_index].append(max(float(compute.min() / compute.max()), LEAST_BALANCE))
+    means = np.array([np.mean(values) if values else np.nan for values in found.values()])
+    return np.where(np.isfinite(results.cost_ms), means, np.nan)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

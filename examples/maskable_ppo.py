@@ -5,8 +5,8 @@
     python examples/maskable_ppo.py --env ShardGym/ColumnWise-v0 --cost simulator
 
 Trains on random tasks from the train half of the table pool, so no table of quick-v1 is seen before the comparison.
-All plans are scored by the cost model that the policy was trained with. The solver `maskable_ppo` is the same policy
-with a training loop that survives a kill, and files of weights: `shardgym fit maskable_ppo --suite quick-v1`.
+All plans are scored by the cost model that the policy was trained with. The solver `ppo` is the same policy with a
+training loop that survives a kill, and files of weights: `shardgym fit ppo --suite quick-v1`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sb3_contrib import MaskablePPO
 from tabulate import tabulate
 
 import shardgym
-from baselines.ppo.policies import MaskableSetPolicy
+from baselines.ppo.policies import SetPolicy
 from shardgym.envs.relative_reward import VectorRelativeReward
 from shardgym.envs.sb3 import NativeVecEnv
 from shardgym.errors import NO_PLAN
@@ -51,7 +51,7 @@ def make_training_envs(env_id: str, cost: shardgym.CostModel) -> NativeVecEnv:
 def train(options: argparse.Namespace, cost: shardgym.CostModel) -> MaskablePPO:
     """Return a trained policy. Episodes are short and end by themselves, so rewards are not discounted."""
     model = MaskablePPO(
-        MaskableSetPolicy, make_training_envs(options.env, cost), n_steps=64, batch_size=256, n_epochs=5, gamma=1.0,
+        SetPolicy, make_training_envs(options.env, cost), n_steps=64, batch_size=256, n_epochs=5, gamma=1.0,
         gae_lambda=0.95, learning_rate=lambda left: 1e-3 * left, seed=options.seed, device="cpu",
         tensorboard_log=options.logdir,
     )  # fmt: skip

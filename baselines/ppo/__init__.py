@@ -1,1 +1,1 @@
-"""PPO and MaskablePPO with a policy over sets, through stable-baselines3."""
+"""MaskablePPO of sb3-contrib with a policy over sets."""

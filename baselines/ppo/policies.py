@@ -1,4 +1,4 @@
-"""SetNetwork as a policy of stable-baselines3 and sb3-contrib. Needs the extra `rl`."""
+"""SetNetwork as a policy of sb3-contrib. Needs the extra `rl`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from shardgym.errors import MissingDependencyError
 
 try:
     from sb3_contrib.common.maskable.policies import MaskableMultiInputActorCriticPolicy
-    from stable_baselines3.common.policies import MultiInputActorCriticPolicy
     from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
     from stable_baselines3.common.type_aliases import Schedule
 except ModuleNotFoundError as error:
     if error.name is None or error.name.partition(".")[0] not in ("sb3_contrib", "stable_baselines3"):
         raise
-    raise MissingDependencyError(error.name.partition(".")[0], "rl", "a policy of stable-baselines3") from None
+    raise MissingDependencyError(error.name.partition(".")[0], "rl", "a policy of sb3-contrib") from None
 
 
 class SetFeatures(BaseFeaturesExtractor):
-    """Scores of all actions and the value as features, which the policies below only take apart.
+    """Scores of all actions and the value as features, which the policy below only takes apart.
 
     Args:
         space: the observation space.
@@ -50,25 +49,8 @@ class _Columns(nn.Module):
         return features[:, self.columns]
 
 
-def _layers(network: SetNetwork | None) -> dict[str, Any]:
-    """Return arguments of a policy that has no layers but those of the network."""
-    return {
-        "features_extractor_class": SetFeatures,
-        "features_extractor_kwargs": {"network": network},
-        "net_arch": {"pi": [], "vf": []},
-        "ortho_init": False,
-    }
-
-
-def _take_features_apart(policy: Any, lr_schedule: Schedule) -> None:
-    """Replace the last layers that a policy was built with: its features are scores and value already."""
-    policy.action_net = _Columns(slice(None, -1))
-    policy.value_net = _Columns(slice(-1, None))
-    policy.optimizer = policy.optimizer_class(policy.parameters(), lr=lr_schedule(1), **policy.optimizer_kwargs)
-
-
-class SetPolicy(MultiInputActorCriticPolicy):
-    """For `PPO` of stable-baselines3, which knows no masks.
+class SetPolicy(MaskableMultiInputActorCriticPolicy):
+    """For `MaskablePPO` of sb3-contrib: a policy that has no layers but those of the network.
 
     Args:
         *arguments: of the base class.
@@ -77,19 +59,18 @@ class SetPolicy(MultiInputActorCriticPolicy):
     """
 
     def __init__(self, *arguments: Any, network: SetNetwork | None = None, **keywords: Any) -> None:
-        super().__init__(*arguments, **(keywords | _layers(network)))
+        layers = {
+            "features_extractor_class": SetFeatures,
+            "features_extractor_kwargs": {"network": network},
+            "net_arch": {"pi": [], "vf": []},
+            "ortho_init": False,
+        }
+        super().__init__(*arguments, **(keywords | layers))
 
     def _build(self, lr_schedule: Schedule) -> None:
+        """Replace the last layers that the base class builds: features are scores and value already."""
         super()._build(lr_schedule)
-        _take_features_apart(self, lr_schedule)
-
-
-class MaskableSetPolicy(MaskableMultiInputActorCriticPolicy):
-    """For `MaskablePPO` of sb3-contrib; arguments as those of `SetPolicy`."""
-
-    def __init__(self, *arguments: Any, network: SetNetwork | None = None, **keywords: Any) -> None:
-        super().__init__(*arguments, **(keywords | _layers(network)))
-
-    def _build(self, lr_schedule: Schedule) -> None:
-        super()._build(lr_schedule)
-        _take_features_apart(self, lr_schedule)
+        policy: Any = self  # The base class says that these layers are linear.
+        policy.action_net = _Columns(slice(None, -1))
+        policy.value_net = _Columns(slice(-1, None))
+        policy.optimizer = policy.optimizer_class(policy.parameters(), lr=lr_schedule(1), **policy.optimizer_kwargs)

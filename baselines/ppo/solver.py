@@ -1,10 +1,10 @@
-"""`ppo`, `maskable_ppo`, `maskable_ppo_columns`: policies over devices that play the native vector environments."""
+"""`ppo`, `ppo_columns`: policies over devices that play the native vector environments."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -45,7 +45,6 @@ class PpoSettings(Record):
     """How the policies are trained. In a step, every environment plays as long as the longest episode takes.
 
     Attributes:
-        env: "TableWise", or "ColumnWise", where the policy may halve shards.
         num_envs: environments that are played at once.
         epochs: how often the updates of a step see what was played.
         minibatches: updates of an epoch; must divide `num_envs`.
@@ -56,7 +55,6 @@ class PpoSettings(Record):
             balanced plan earns about -1, one with everything on one of D devices -D.
     """
 
-    env: Literal["TableWise", "ColumnWise"] = "TableWise"
     num_envs: Count = 64
     epochs: Count = 4
     minibatches: Count = 8
@@ -66,19 +64,11 @@ class PpoSettings(Record):
     relative_penalty: Annotated[float, Field(lt=0)] = -5.0
 
 
-@dataclass(frozen=True, config=CONFIG)
-class PpoColumnsSettings(PpoSettings):
-    """The same for the environment in which the policy may halve shards."""
-
-    env: Literal["ColumnWise"] = "ColumnWise"
-
-
-class MaskablePpo(LearnedSolver[SetNetwork]):
+class Ppo(LearnedSolver[SetNetwork]):
     """MaskablePPO of sb3-contrib (arXiv:1707.06347, arXiv:2006.14171) with a policy that sees devices as a set.
 
-    It plays `ShardGym/TableWise-v0`, or with `env="ColumnWise"` the environment in which shards may be halved. Shards
-    come in descending order of columns times pooling factor, and observations have times: what each device computes now
-    and with the next shard. Invalid actions are masked.
+    It plays `ShardGym/TableWise-v0`. Tables come in descending order of columns times pooling factor, and observations
+    have times: what each device computes now and with the next table. Invalid actions are masked.
 
     Solving plays one episode by the same rules, without the environment; the valid action with the highest score always
     wins. So the oracle is asked while solving, too, for every device at every step. It must be additive, as "simulator"
@@ -86,13 +76,16 @@ class MaskablePpo(LearnedSolver[SetNetwork]):
 
     Fitting needs the extra `rl`, solving does not. See `LearnedSolver` for arguments, fitting and files, and
     `PpoSettings` for the settings.
+
+    Attributes:
+        env: name of the environment.
     """
 
-    name: ClassVar[str] = "maskable_ppo"
+    name: ClassVar[str] = "ppo"
     settings_type: ClassVar[type[Record]] = PpoSettings
     default_steps: ClassVar[int] = 40
     architecture: ClassVar[dict[str, Any]] = {"width": WIDTH}
-    masks: ClassVar[bool] = True
+    env: ClassVar[str] = "TableWise"
     settings: PpoSettings
 
     def build_network(self, scale: FeatureScale) -> SetNetwork:
@@ -104,7 +97,7 @@ class MaskablePpo(LearnedSolver[SetNetwork]):
         self, network: SetNetwork, tasks: Sequence[ShardingTask], oracle: TrainingOracle, steps: int
     ) -> Learner:
         """See `LearnedSolver`; `MissingDependencyError` when the extra `rl` is not installed."""
-        return PpoLearner(network, tasks, oracle, steps, self.settings, masks=self.masks)
+        return PpoLearner(network, tasks, oracle, steps, self.settings, self.env)
 
     def place(self, network: SetNetwork, task: ShardingTask, cost: CostModel, seed: int) -> ShardingPlan:
         """Return the plan of an episode in which the valid action with the highest score always wins.
@@ -143,26 +136,15 @@ class MaskablePpo(LearnedSolver[SetNetwork]):
         return costs
 
 
-class Ppo(MaskablePpo):
-    """PPO of stable-baselines3, which knows no masks; else as `MaskablePpo`.
-
-    While it learns it also draws invalid actions: the environment ends the episode, which earns the penalty. When it
-    solves, the valid action with the highest score wins here, too.
-    """
-
-    name: ClassVar[str] = "ppo"
-    masks: ClassVar[bool] = False
-
-
-class MaskablePpoColumns(MaskablePpo):
-    """`MaskablePpo` with `env="ColumnWise"`, so that weights which halve shards ship beside those which do not.
+class PpoColumns(Ppo):
+    """`Ppo` that plays `ShardGym/ColumnWise-v0`, where it may halve shards.
 
     It trains four times as long: what to halve is learned later than where to place.
     """
 
-    name: ClassVar[str] = "maskable_ppo_columns"
-    settings_type: ClassVar[type[Record]] = PpoColumnsSettings
+    name: ClassVar[str] = "ppo_columns"
     default_steps: ClassVar[int] = 160
+    env: ClassVar[str] = "ColumnWise"
 
 
 class PpoLearner(Learner):
@@ -174,7 +156,7 @@ class PpoLearner(Learner):
         oracle: what rewards come from; every placement that is rewarded counts as a query.
         steps: of training in all.
         settings: how.
-        masks: whether MaskablePPO is used instead of PPO.
+        env: name of the environment that is played.
 
     Raises:
         MissingDependencyError: the extra `rl` is not installed.
@@ -190,14 +172,12 @@ class PpoLearner(Learner):
         oracle: TrainingOracle,
         steps: int,
         settings: PpoSettings,
-        *,
-        masks: bool,
+        env: str,
     ) -> None:
-        module, name = ("sb3_contrib", "MaskablePPO") if masks else ("stable_baselines3", "PPO")
-        algorithm = getattr(import_extra(module, f"fitting {'maskable_ppo' if masks else 'ppo'}", "rl"), name)
+        sb3_contrib = import_extra("sb3_contrib", "fitting ppo", "rl")
         from stable_baselines3.common.logger import Logger
 
-        from baselines.ppo.policies import MaskableSetPolicy, SetPolicy
+        from baselines.ppo.policies import SetPolicy
         from shardgym.envs.sb3 import NativeVecEnv
 
         if settings.num_envs % settings.minibatches:
@@ -210,18 +190,18 @@ class PpoLearner(Learner):
         self._steps = steps
         self._settings = settings
         self._learning_rate = settings.learning_rate
-        network.halves.fill_(settings.env == "ColumnWise")
+        network.halves.fill_(env == "ColumnWise")
         envs = gymnasium.make_vec(
-            f"ShardGym/{settings.env}-v0", settings.num_envs, tasks=tasks, cost=oracle.cost, reward="dense",
-            relative_penalty=settings.relative_penalty, autoreset_mode="SameStep", **ENV_ARGUMENTS[settings.env],
+            f"ShardGym/{env}-v0", settings.num_envs, tasks=tasks, cost=oracle.cost, reward="dense",
+            relative_penalty=settings.relative_penalty, autoreset_mode="SameStep", **ENV_ARGUMENTS[env],
         )  # fmt: skip
         longest = max(task.num_tables for task in tasks)
-        if settings.env == "ColumnWise":
+        if env == "ColumnWise":
             # A halving takes a step and leaves one shard more to place.
             longest += 2 * MAX_SPLITS
         with _seeded(0):
-            self._model = algorithm(
-                MaskableSetPolicy if masks else SetPolicy,
+            self._model = sb3_contrib.MaskablePPO(
+                SetPolicy,
                 NativeVecEnv(VectorRelativeReward(envs)),
                 n_steps=longest,
                 batch_size=longest * settings.num_envs // settings.minibatches,

@@ -1,4 +1,4 @@
-"""`ppo` and `maskable_ppo`: devices are a set, training can be killed, and what was learned solves other tasks."""
+"""`ppo` and `ppo_columns`: devices are a set, training can be killed, and what was learned solves other tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 import shardgym
 from baselines.ppo.episode import place_by_score
 from baselines.ppo.set_network import SetNetwork
-from baselines.ppo.solver import ENV_ARGUMENTS, MaskablePpo, MaskablePpoColumns, Ppo, PpoLearner
+from baselines.ppo.solver import ENV_ARGUMENTS, Ppo, PpoColumns, PpoLearner
 from shardgym import EmbeddingTable, ShardingTask, Topology, make_cost
 from shardgym.conformance import check_solver
 from shardgym.costs.roofline import RooflineCost
@@ -37,12 +37,12 @@ def two_devices():
     return [task for task in training_tasks("tiny-v1", 60) if task.num_devices == 2]
 
 
-@pytest.fixture(scope="module", params=[(Ppo, "TableWise"), (MaskablePpo, "ColumnWise")])
+@pytest.fixture(scope="module", params=[Ppo, PpoColumns])
 def fitted(request, two_devices, tmp_path_factory):
     pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
-    cls, env = request.param
+    cls = request.param
     folder = tmp_path_factory.mktemp(cls.name)
-    cls(env=env, **TINY).fit(two_devices, COST, steps=1).save(folder)
+    cls(**TINY).fit(two_devices, COST, steps=1).save(folder)
     return cls.load(folder), folder
 
 
@@ -60,7 +60,7 @@ def test_they_keep_the_rules_of_solvers(fitted):
 
 
 def test_trained_on_two_devices_and_few_tables_they_place_many_on_four(fitted, two_devices):
-    """Loaded weights know which environment they were trained in."""
+    """Loaded weights know whether shards may be halved."""
     solver, _ = fitted
     tables = tuple({table.name: table for task in two_devices for table in task.tables}.values())[:40]
     topology = Topology(num_devices=4, memory_bytes=2**30)
@@ -68,10 +68,10 @@ def test_trained_on_two_devices_and_few_tables_they_place_many_on_four(fitted, t
     plan = solver.solve(task, COST)
     plan.validate(task)
     assert solver.card.tasks.num_devices == (2, 2)
-    assert bool(solver._own.network.halves) == (solver.card.settings["env"] == "ColumnWise")
+    assert bool(solver._own.network.halves) == (solver.name == "ppo_columns")
 
 
-@pytest.mark.parametrize("cls", [Ppo, MaskablePpo])
+@pytest.mark.parametrize("cls", [Ppo, PpoColumns])
 def test_they_learn_to_balance(cls, two_devices):
     pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
     solver = cls(num_envs=16, minibatches=4, learning_rate=3e-3).fit(two_devices, COST, steps=2, evaluate_every=1)
@@ -82,7 +82,7 @@ def test_they_learn_to_balance(cls, two_devices):
 
 def test_killed_and_resumed_training_gives_the_same_weights(two_devices, tmp_path, monkeypatch):
     pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
-    whole = MaskablePpo(**TINY).fit(two_devices, COST, steps=3, evaluate_every=1)
+    whole = Ppo(**TINY).fit(two_devices, COST, steps=3, evaluate_every=1)
     original = PpoLearner.step
 
     def killed(self, number, rng):
@@ -92,12 +92,10 @@ def test_killed_and_resumed_training_gives_the_same_weights(two_devices, tmp_pat
 
     monkeypatch.setattr(PpoLearner, "step", killed)
     with pytest.raises(KeyboardInterrupt):
-        MaskablePpo(**TINY).fit(two_devices, COST, steps=3, evaluate_every=1, checkpoint_dir=tmp_path)
+        Ppo(**TINY).fit(two_devices, COST, steps=3, evaluate_every=1, checkpoint_dir=tmp_path)
     monkeypatch.undo()
     state = np.random.get_state()[1].copy(), torch.random.get_rng_state()
-    resumed = MaskablePpo(**TINY).fit(
-        two_devices, COST, steps=3, evaluate_every=1, checkpoint_dir=tmp_path, resume=True
-    )
+    resumed = Ppo(**TINY).fit(two_devices, COST, steps=3, evaluate_every=1, checkpoint_dir=tmp_path, resume=True)
     assert resumed.weights_digest == whole.weights_digest
     assert (np.random.get_state()[1] == state[0]).all()
     assert torch.equal(torch.random.get_rng_state(), state[1])
@@ -126,12 +124,12 @@ def test_devices_that_change_places_change_scores(env_id, network):
     assert scores[0, 0] != scores[0, 1]
 
 
-def test_the_policies_act_by_the_scores_of_the_network(network):
-    sb3 = pytest.importorskip("stable_baselines3", reason="needs the extra 'rl'")
+def test_the_policy_acts_by_the_scores_of_the_network(network):
+    sb3_contrib = pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
     from baselines.ppo.policies import SetPolicy
 
     env = gymnasium.make("ShardGym/TableWise-v0", suite="tiny-v1", cost=COST, observation="timed")
-    model = sb3.PPO(SetPolicy, env, policy_kwargs={"network": network}, device="cpu")
+    model = sb3_contrib.MaskablePPO(SetPolicy, env, policy_kwargs={"network": network}, device="cpu")
     observation, _ = env.reset(seed=3)
     seen = {name: torch.from_numpy(values)[None] for name, values in observation.items()}
     with torch.no_grad():
@@ -146,8 +144,8 @@ def test_the_policies_act_by_the_scores_of_the_network(network):
 def test_a_table_that_fits_nowhere_any_more_is_named(network):
     tables = tuple(EmbeddingTable(f"t{i}", 100, 4, 1.0 + i) for i in range(3))
     task = ShardingTask(tables, Topology(num_devices=2, memory_bytes=2400), batch_size=64)
-    with torch.no_grad(), pytest.raises(NoFeasiblePlanError, match=r"^maskable_ppo: table 't\d' of 1600 bytes fits on"):
-        MaskablePpo().place(network, task, COST, 0)
+    with torch.no_grad(), pytest.raises(NoFeasiblePlanError, match=r"^ppo: table 't\d' of 1600 bytes fits on"):
+        Ppo().place(network, task, COST, 0)
 
 
 def test_a_cost_that_scores_whole_plans_only_is_refused(network, two_devices):
@@ -203,8 +201,8 @@ def test_the_weights_with_halvings_solve_what_whole_tables_cannot():
     cost = make_cost("simulator")
     for index in range(0, len(suite), 10):
         with pytest.raises(NoFeasiblePlanError):
-            MaskablePpo().solve(suite[index], cost)
-        plan = MaskablePpoColumns().solve(suite[index], cost)
+            Ppo().solve(suite[index], cost)
+        plan = PpoColumns().solve(suite[index], cost)
         plan.validate(suite[index])
         assert len(plan.shards) > suite[index].num_tables
 
@@ -222,22 +220,16 @@ def test_what_fits_nowhere_is_halved_beyond_the_limit(network):
             place_by_score(network, task, COST.additive(), "lookup")
 
 
-def test_the_solver_with_halvings_has_no_other_environment():
-    with pytest.raises(InputError, match="env"):
-        MaskablePpoColumns(env="TableWise")
-
-
 def test_settings_that_contradict_each_other_are_refused(two_devices):
     pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
     with pytest.raises(InputError, match=r"^minibatches: 3 does not divide num_envs, which is 64$"):
-        MaskablePpo(minibatches=3).fit(two_devices, COST, steps=1)
+        Ppo(minibatches=3).fit(two_devices, COST, steps=1)
 
 
-@pytest.mark.parametrize(("cls", "module"), [(Ppo, "stable_baselines3"), (MaskablePpo, "sb3_contrib")])
-def test_without_the_extra_fitting_says_what_to_install(cls, module, two_devices, monkeypatch):
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingDependencyError, match=rf"'{module}', which is not installed: pip install 'shardgym\[rl"):
-        cls().fit(two_devices, COST, steps=1)
+def test_without_the_extra_fitting_says_what_to_install(two_devices, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sb3_contrib", None)
+    with pytest.raises(MissingDependencyError, match=r"'sb3_contrib', which is .*: pip install 'shardgym\[rl"):
+        Ppo().fit(two_devices, COST, steps=1)
 
 
 def test_an_untrained_policy_halves_seldom(network):

@@ -168,10 +168,10 @@ def test_lists_print_a_table_or_json(kind, capsys):
 def test_solvers_are_listed_with_the_suites_that_weights_ship_for(capsys):
     assert main(["list", "solvers", "--json"]) == 0
     weights = {row["solver"]: row.get("weights for") for row in json.loads(capsys.readouterr().out)}
-    learned = {"autoshard", "dreamshard", "maskable_ppo", "ppo", "surco"}
-    assert {name for name, suites in weights.items() if suites} == learned | {"maskable_ppo_columns"}
+    learned = {"autoshard", "dreamshard", "ppo", "surco"}
+    assert {name for name, suites in weights.items() if suites} == learned | {"ppo_columns"}
     assert all({"dlrm4-v1", "dlrm8-v1"} <= set(weights[name].split(", ")) for name in learned)
-    assert weights["maskable_ppo_columns"] == "dlrm4-v2, dlrm8-v2"
+    assert weights["ppo_columns"] == "dlrm4-v2, dlrm8-v2"
 
 
 def test_an_error_that_nobody_foresaw_is_one_line(monkeypatch, capsys):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from shardgym.costs.base import CostModel, PlanCost
+from shardgym.costs.base import CostModel
+from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import NoFeasiblePlanError
 from shardgym.plan import ShardingPlan
 from shardgym.solver import Observer

@@ -55,9 +55,7 @@ class Shard(Record):
         if type(device) is not int or device < 0:
             return cls(table.name, rows, columns, device)
         # A table has been checked: checking its shard takes longer than a fast solver takes to place it.
-        shard = object.__new__(cls)
-        shard.__dict__.update(table=table.name, rows=rows, columns=columns, device=device)
-        return shard
+        return cls.unchecked(table=table.name, rows=rows, columns=columns, device=device)
 
     @property
     def num_rows(self) -> int:

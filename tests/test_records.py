@@ -345,3 +345,12 @@ def test_numpy_integers_stand_for_all_devices_too():
     for wrong in (True, np.array([5]), 5.0):
         with pytest.raises(ValueError, match="memory_bytes"):
             Topology(num_devices=3, memory_bytes=wrong)
+
+
+def test_a_record_that_was_not_checked_is_the_same_as_one_that_was(toy_task):
+    checked = ShardingPlan.table_wise(toy_task, [0] * toy_task.num_tables)
+    made = ShardingPlan.unchecked(task_hash=checked.task_hash, shards=checked.shards)
+    assert (made, made.to_json(), made.digest) == (checked, checked.to_json(), checked.digest)
+    cost = PlanCost(np.ones((2, 5)), "toy", "1", "none")
+    fields = {"per_device": cost.per_device, "cost": "toy", "version": "1", "hardware": "none"}
+    assert PlanCost.unchecked(**fields).to_json() == cost.to_json()

@@ -21,7 +21,8 @@ from tqdm import tqdm
 
 from baselines.column_greedy import merged, place_with_cuts
 from baselines.lpt import alone_ms
-from shardgym.costs.base import UNFAMILIAR, CostModel, PlanCost, make_cost
+from shardgym.costs.base import CostModel, make_cost
+from shardgym.costs.plan_cost import UNFAMILIAR, PlanCost
 from shardgym.errors import NO_PLAN, NoFeasiblePlanError, ShardGymError
 from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan
 from shardgym.solver import make_solver

@@ -17,7 +17,7 @@ from baselines.learning.array_layers import forward, linear_of, linears_of
 from baselines.learning.encoder import LATENT, TableEncoder, mlp, quantized_tensor
 from baselines.learning.tables import FeatureScale, TaskBatch
 from shardgym.arrays import Bools
-from shardgym.costs.base import PlanCost
+from shardgym.costs.plan_cost import PlanCost
 from shardgym.envs.vector_env import TableWiseVectorEnv
 from shardgym.errors import NoFeasiblePlanError
 from shardgym.task import ShardingTask

@@ -30,7 +30,8 @@ from baselines.learning.tables import FeatureScale, TaskBatch
 from baselines.learning.training import Learner, torch_generator
 from baselines.random_search import draw_placements
 from shardgym.arrays import Floats, Ints
-from shardgym.costs.base import COMPUTE_COLUMNS, CostModel, PlanCost
+from shardgym.costs.base import CostModel
+from shardgym.costs.plan_cost import COMPUTE_COLUMNS, PlanCost
 from shardgym.envs.vector_env import TableWiseVectorEnv
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan

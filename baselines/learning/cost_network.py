@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from baselines.learning.encoder import LATENT, TableEncoder, max_over_devices, mlp
 from baselines.learning.tables import FeatureScale
-from shardgym.costs.base import PHASES
+from shardgym.costs.plan_cost import PHASES
 
 #: What the three heads predict of each device. Forward communication, which contains waiting for slower devices, is
 #: left to the overall head (`multi_gpu_bench.py`).

@@ -22,9 +22,9 @@ from shardgym.envs.features import (
     SHARDS,
     SPLIT_FEATURES,
     TIME_FEATURES,
-    Layout,
     remaining_features,
 )
+from shardgym.envs.observation import Layout
 from shardgym.envs.shard_catalog import ShardCatalog, SplitLimits
 from shardgym.errors import NoFeasiblePlanError
 from shardgym.plan import ShardingPlan

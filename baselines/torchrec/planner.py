@@ -20,7 +20,7 @@ from torchrec.distributed.planner.storage_reservations import FixedPercentageSto
 from torchrec.distributed.planner.types import CustomTopologyData, PlannerError, ShardEstimator, Storage
 
 from shardgym.arrays import Floats
-from shardgym.costs.base import PHASES
+from shardgym.costs.plan_cost import PHASES
 from shardgym.costs.torchrec_rating import PlannerConstants
 from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.integrations.torchrec import from_torchrec, model_from_task

@@ -10,8 +10,9 @@ import numpy as np
 from neuroshard.device_sets import AdditivePrices
 from neuroshard.shard_table import ShardTable
 from shardgym.arrays import Floats, Ints
-from shardgym.costs.base import PHASES, CostModel, PlanCost
+from shardgym.costs.base import CostModel
 from shardgym.costs.links import transfer_ms
+from shardgym.costs.plan_cost import PHASES, PlanCost
 from shardgym.errors import MeasurementError
 from shardgym.incumbent import Budget
 from shardgym.plan import COLUMN_UNIT

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import click
 
-from shardgym.costs.base import CostModel, PlanCost, make_cost
+from shardgym.costs.base import CostModel, make_cost
+from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError, closest
 from shardgym.solver import Solver, make_solver
 from shardgym.suites import load_suite, suite_names

@@ -26,8 +26,8 @@ from shardgym.cli.common import (
     terminal_width,
 )
 from shardgym.cli.plan_files import plan_to_csv, read_plan
-from shardgym.costs.base import PlanCost
 from shardgym.costs.links import pooled_widths
+from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError
 from shardgym.files import write_whole
 from shardgym.plan import plan_problems

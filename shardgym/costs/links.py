@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardgym.arrays import Floats, Ints
-from shardgym.costs.base import Source
+from shardgym.costs.plan_cost import Source
 from shardgym.plan import ShardingPlan
 from shardgym.task import ELEMENT_BYTES, ShardingTask
 from shardgym.topology import Topology

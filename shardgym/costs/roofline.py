@@ -15,7 +15,8 @@ import numpy as np
 
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts, ShardKey
-from shardgym.costs.base import CostModel, PlanCost
+from shardgym.costs.base import CostModel
+from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import UnknownNameError
 from shardgym.ids import ZipfLaw
 from shardgym.plan import ShardingPlan

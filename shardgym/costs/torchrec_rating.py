@@ -15,8 +15,9 @@ import numpy as np
 
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts, ShardKey
-from shardgym.costs.base import PHASES, CostModel, PlanCost
+from shardgym.costs.base import CostModel
 from shardgym.costs.links import ExchangeTimes
+from shardgym.costs.plan_cost import PHASES, PlanCost
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
 from shardgym.task import ELEMENT_BYTES, ShardingTask

@@ -9,7 +9,8 @@ import numpy as np
 
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
-from shardgym.costs.base import CostModel, PlanCost
+from shardgym.costs.base import CostModel
+from shardgym.costs.plan_cost import PlanCost
 from shardgym.costs.simulator import SimulatorCost
 from shardgym.costs.simulator.predictor import AdditivePredictor, PlanBatch
 from shardgym.envs.features import COLUMNS, SHARDS

@@ -14,8 +14,8 @@ from gymnasium import spaces
 from shardgym.arguments import check_int
 from shardgym.arrays import Bools
 from shardgym.costs.base import CostModel
-from shardgym.envs.features import OBSERVATIONS, Layout, Observation, observation_space
 from shardgym.envs.game import EpisodeState, Game, Rules
+from shardgym.envs.observation import OBSERVATIONS, Layout, Observation, observation_space
 from shardgym.envs.render import RENDER_MODES, check_render_mode, render
 from shardgym.envs.scoring import cost_model
 from shardgym.envs.shard_catalog import SplitLimits

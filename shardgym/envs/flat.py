@@ -15,7 +15,8 @@ from gymnasium.vector.utils import batch_space
 from shardgym.arguments import describe
 from shardgym.arrays import Ints
 from shardgym.envs.env import PlacementEnv
-from shardgym.envs.features import Float32s, Observation
+from shardgym.envs.features import Float32s
+from shardgym.envs.observation import Observation
 from shardgym.envs.vector_env import NativeWrapper
 from shardgym.errors import InputError
 from shardgym.records import short_repr

@@ -13,9 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from shardgym.arrays import Bools, Floats, Ints
-from shardgym.costs.base import CostModel, PlanCost
+from shardgym.costs.base import CostModel
+from shardgym.costs.plan_cost import PlanCost
 from shardgym.envs.additive_scoring import plan_scorer
-from shardgym.envs.features import BYTES, Layout, Observation, observe
+from shardgym.envs.features import BYTES
+from shardgym.envs.observation import Layout, Observation, observe
 from shardgym.envs.placements import Placements
 from shardgym.envs.shard_catalog import NOTHING, ShardCatalog, SplitLimits
 from shardgym.errors import InputError, UnknownNameError

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from shardgym.arguments import describe
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.envs.env import PlacementEnv, Step
-from shardgym.envs.features import Observation
+from shardgym.envs.observation import Observation
 from shardgym.envs.vector_env import NativeWrapper
 from shardgym.envs.vector_env import Step as VectorStep
 from shardgym.errors import InputError

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tabulate import tabulate
 
 from shardgym.arrays import Bools, Floats
-from shardgym.costs.base import COMPUTE_COLUMNS
+from shardgym.costs.plan_cost import COMPUTE_COLUMNS
 from shardgym.envs.game import Game
 from shardgym.errors import InputError, MeasurementError
 from shardgym.rendering import bar

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from shardgym.arguments import describe
 from shardgym.arrays import Bools, Floats, Ints
-from shardgym.envs.features import Observation
+from shardgym.envs.observation import Observation
 from shardgym.envs.vector_env import PlacementVectorEnv
 from shardgym.errors import InputError, MissingDependencyError
 

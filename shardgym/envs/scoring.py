@@ -11,7 +11,8 @@ import numpy as np
 
 from shardgym.arguments import check_dict, describe
 from shardgym.arrays import Floats, Ints
-from shardgym.costs.base import PHASES, CostModel, PlanCost, make_cost
+from shardgym.costs.base import CostModel, make_cost
+from shardgym.costs.plan_cost import PHASES, PlanCost
 from shardgym.envs.placements import Placements
 from shardgym.errors import InputError, MeasurementError
 from shardgym.plan import Shard, ShardingPlan
@@ -144,12 +145,8 @@ class PlanScorer:
 
     def _plan(self, task: int, shards: list[tuple[int, int, int]]) -> ShardingPlan:
         """Return a plan without validation, which takes longer than a step: its shards are valid and sorted."""
-        plan = object.__new__(ShardingPlan)
         task_hash = self._placements.catalog.tasks[task].digest
-        plan.__dict__.update(
-            task_hash=task_hash, shards=tuple(map(self._plan_shard, shards)), schema=ShardingPlan.schema
-        )
-        return plan
+        return ShardingPlan.unchecked(task_hash=task_hash, shards=tuple(map(self._plan_shard, shards)))
 
     def _plan_shard(self, key: tuple[int, int, int]) -> Shard:
         shard = self._plan_shards.get(key)

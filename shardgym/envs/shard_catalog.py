@@ -119,11 +119,8 @@ class ShardCatalog:
         """Return the shard of a plan: all rows, and the columns from `start` on. Nothing is checked, as it is valid."""
         rows = int(self.shard["rows"][shard])
         width = int(self.shard["width"][shard])
-        placed = object.__new__(Shard)
-        placed.__dict__.update(
-            table=self.shard["name"][shard], rows=(0, rows), columns=(start, start + width), device=device
-        )
-        return placed
+        columns = (start, start + width)
+        return Shard.unchecked(table=self.shard["name"][shard], rows=(0, rows), columns=columns, device=device)
 
     def _add(self, task: ShardingTask) -> None:
         dims = np.array([table.embedding_dim for table in task.tables])

@@ -15,8 +15,8 @@ from gymnasium.vector.utils import batch_space
 from shardgym.arguments import check_dict, check_int, describe
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.envs.env import ColumnWiseEnv, PlacementEnv, TableWiseEnv, action_number
-from shardgym.envs.features import Observation
 from shardgym.envs.game import Game, StepResult
+from shardgym.envs.observation import Observation
 from shardgym.envs.render import RENDER_MODES, render
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.records import short_repr

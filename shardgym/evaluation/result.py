@@ -16,8 +16,8 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from shardgym.arguments import check_list, check_name
-from shardgym.costs.base import CONFIG as COST_CONFIG
-from shardgym.costs.base import PlanCost
+from shardgym.costs.plan_cost import CONFIG as COST_CONFIG
+from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError, import_extra
 from shardgym.files import make_folder, read_lines, write_whole
 from shardgym.plan import ShardingPlan

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from shardgym.arguments import check_dict, check_int, check_list, check_name, describe
-from shardgym.costs.base import CostModel, PlanCost, make_cost
+from shardgym.costs.base import CostModel, make_cost
+from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError, MeasurementError, MissingDependencyError, one_line
 from shardgym.evaluation.result import RECORDS, Result, RunInfo, Status, TaskSequence, read_records, write_task
 from shardgym.evaluation.solver_process import CAN_FORK, SolverHost, host_solver

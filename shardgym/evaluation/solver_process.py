@@ -32,7 +32,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from shardgym.costs.base import CostModel, PlanCost, Source
+from shardgym.costs.base import CostModel
+from shardgym.costs.plan_cost import PlanCost, Source
 from shardgym.errors import InputError, MeasurementError, ShardGymError, one_line
 from shardgym.evaluation.solver_spec import SolverSpec
 from shardgym.evaluation.solving import Answer, Attempt, ErrorLog, InlineSolver, SolverFacts, attempt_of

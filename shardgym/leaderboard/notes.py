@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from shardgym.costs.base import UNFAMILIAR, PlanCost
+from shardgym.costs.plan_cost import UNFAMILIAR, PlanCost
 from shardgym.costs.simulator.model_card import shipped_agreement
 from shardgym.costs.simulator.weights import shipped_name
 from shardgym.evaluation.result import Result

@@ -19,8 +19,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from shardgym.arrays import Floats, Ints
-from shardgym.costs.base import PlanCost
 from shardgym.costs.links import pooled_widths, wait_ms
+from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import format_ranges
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.task import ShardingTask

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from tabulate import tabulate
 
-from shardgym.costs.base import PlanCost
 from shardgym.costs.links import pooled_widths
+from shardgym.costs.plan_cost import PlanCost
 from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan, format_area, plan_problems
 from shardgym.rendering.bottleneck import describe_bottleneck, device_loads
 from shardgym.task import ShardingTask, format_bytes

@@ -10,8 +10,9 @@ import numpy as np
 from tabulate import tabulate
 
 from shardgym.arrays import Floats
-from shardgym.costs.base import CostModel, PlanCost
+from shardgym.costs.base import CostModel
 from shardgym.costs.links import pooled_widths
+from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError
 from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan
 from shardgym.rendering.bottleneck import find_bottleneck

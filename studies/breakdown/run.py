@@ -20,7 +20,7 @@ import numpy as np
 from tabulate import tabulate
 
 from shardgym import CostModel, load_suite, make_cost
-from shardgym.costs.base import COMPUTE_COLUMNS, PHASES
+from shardgym.costs.plan_cost import COMPUTE_COLUMNS, PHASES
 from shardgym.errors import InputError, ShardGymError
 from shardgym.evaluation.result import Result, read_records
 

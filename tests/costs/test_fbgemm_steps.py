@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from shardgym.costs import make_cost
-from shardgym.costs.base import PlanCost
 from shardgym.costs.fbgemm.jobs import shard_sets
 from shardgym.costs.fbgemm.step import PARTS, PlanSteps, StepMarks, parts_of, phases_of
 from shardgym.costs.link_model import LinkModel, shipped_model
+from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.rendering import render_plan

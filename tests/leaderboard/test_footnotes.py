@@ -9,7 +9,7 @@ from evaluation_toys import CountCost, DriftingCost, Halves, ToySuite, toy_tasks
 from test_ranking import board_of, record, rows_of
 
 from shardgym import PlanCost
-from shardgym.costs.base import UNFAMILIAR
+from shardgym.costs.plan_cost import UNFAMILIAR
 from shardgym.costs.simulator.model_card import AGREEMENT, Agreement, ModelAgreement, shipped_agreement
 from shardgym.errors import InputError
 from shardgym.evaluation import evaluate

@@ -9,7 +9,7 @@ import pytest
 
 from shardgym import PlanCost
 from shardgym.cli.plans import is_tie, tie_marks
-from shardgym.costs.base import infinite
+from shardgym.costs.plan_cost import infinite
 from shardgym.leaderboard.statistics import (
     bootstrap_mean,
     improvement_ends,

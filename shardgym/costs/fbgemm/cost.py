@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, cast, get_args
 import numpy as np
 
 from shardgym.arrays import Floats
-from shardgym.costs.base import CostModel, PlanCost, Source
+from shardgym.costs.base import CostModel
 from shardgym.costs.fbgemm import step
 from shardgym.costs.fbgemm.communication import CollectiveGroup, CommTimes, time_communication
 from shardgym.costs.fbgemm.jobs import ShardSet, shard_sets
@@ -23,6 +23,7 @@ from shardgym.costs.fbgemm.rounds import mean_of_medians, relative_error_of_tota
 from shardgym.costs.fbgemm.step import phases_of, time_steps
 from shardgym.costs.link_model import shipped_model
 from shardgym.costs.links import exchange_times, link_notes, pooled_widths
+from shardgym.costs.plan_cost import PlanCost, Source
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
 from shardgym.task import ShardingTask

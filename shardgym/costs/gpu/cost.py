@@ -10,7 +10,7 @@ import numpy as np
 from shardgym.arguments import check_instance
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts, ShardKey
-from shardgym.costs.base import CostModel, PlanCost
+from shardgym.costs.base import CostModel
 from shardgym.costs.gpu.cards import CARDS, Card, card
 from shardgym.costs.gpu.exchange import (
     Algorithm,
@@ -23,6 +23,7 @@ from shardgym.costs.gpu.exchange import (
 )
 from shardgym.costs.gpu.kernels import ShardSizes, Work, backward_ms, forward_ms, row_classes, shard_work
 from shardgym.costs.links import ExchangeTimes, after_compute
+from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
 from shardgym.table import EmbeddingTable

@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from shardgym.arguments import check_instance, check_list_of
-from shardgym.costs.base import ONE_PLAN, CostModel, PlanCost, Source
+from shardgym.costs.base import ONE_PLAN, CostModel
+from shardgym.costs.plan_cost import PlanCost, Source
 from shardgym.costs.simulator.familiarity import Familiarity
 from shardgym.costs.simulator.predictor import AdditivePredictor, PlanBatch, Predictor
 from shardgym.costs.simulator.weights import ROLES, SCHEMAS, Role, find_weights, load_weights

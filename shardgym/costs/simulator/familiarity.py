@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardgym.arrays import Bools, Floats, Ints
-from shardgym.costs.base import UNFAMILIAR
+from shardgym.costs.plan_cost import UNFAMILIAR
 from shardgym.costs.simulator import features
 from shardgym.costs.simulator.features import Exchanges, Groups, Shards
 from shardgym.costs.simulator.weights import DENSITY_NAMES, RANGES, Density, Weights

@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from shardgym.arrays import Floats, GrowingArrays, Ints
 from shardgym.costs.additive import AdditiveCosts, NumberedShards, ShardKey, join_phases
-from shardgym.costs.base import PlanCost, Source
 from shardgym.costs.links import ExchangeTimes, link_notes, start_offsets
+from shardgym.costs.plan_cost import PlanCost, Source
 from shardgym.costs.simulator import features
 from shardgym.costs.simulator.familiarity import Devices, Familiarity, check_of, names_of
 from shardgym.costs.simulator.network import Networks
@@ -187,11 +187,8 @@ class Predictor(NumberedShards):
         # Checking the fields of a record takes longer than predicting them. The others differ from the first in times,
         # which were checked together, and in notes.
         per_device.setflags(write=False)
-        costs = [first]
-        for ms, own in rest:
-            costs.append(object.__new__(PlanCost))
-            costs[-1].__dict__.update(first.__dict__, per_device=ms, notes=own)
-        return costs
+        same = dict(first.__dict__)
+        return [first, *(PlanCost.unchecked(**(same | {"per_device": ms, "notes": own})) for ms, own in rest)]
 
     def familiarity(self, batch: PlanBatch) -> list[Familiarity]:
         """Say for each plan how far it is from the training data."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardgym.arrays import Floats
-from shardgym.costs.base import PlanCost
+from shardgym.costs.plan_cost import PlanCost
 
 #: Of deterministic figures: other processors and libraries round the last digits differently.
 EXACT = 1e-6

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from shardgym.arguments import check_list, check_name, describe
-from shardgym.costs.base import GROUP, CostModel, PlanCost, make_cost
+from shardgym.costs.base import GROUP, CostModel, make_cost
+from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError, MeasurementError, MissingDependencyError, one_line
 from shardgym.evaluation.result import read_task, record_files
 from shardgym.evaluation.verify.agreement import MEASUREMENTS, Remeasured, compare_measured, deterministic_problem

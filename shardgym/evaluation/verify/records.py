@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from shardgym.costs.base import PlanCost
+from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError, format_ranges
 from shardgym.evaluation.result import RECORDS, RUN_INFO, Result, RunInfo
 from shardgym.evaluation.solver_spec import check_label

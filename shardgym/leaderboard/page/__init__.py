@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from shardgym.arrays import Floats
-from shardgym.costs.base import PHASES, PlanCost
+from shardgym.costs.plan_cost import PHASES, PlanCost
 from shardgym.costs.roofline import DEVICES, device_constants, shard_ms
 from shardgym.errors import import_extra
 from shardgym.evaluation.result import Result

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shardgym import InputError, Shard, ShardingPlan, Topology, make_cost
-from shardgym.costs.base import UNFAMILIAR
+from shardgym.costs.plan_cost import UNFAMILIAR
 from shardgym.costs.simulator.familiarity import Familiarity
 from shardgym.costs.simulator.weights import SHIPPED
 from shardgym.errors import UnknownNameError

@@ -1,0 +1,168 @@
+"""PlanCost: what one plan costs on one task, by device and phase."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    model_validator,
+)
+from pydantic.dataclasses import dataclass
+
+from shardgym.arrays import Floats
+from shardgym.records import Label, Note, OneLine, Record, short_repr
+
+#: Columns of `PlanCost.per_device`, in order.
+PHASES = ("ids", "forward_compute", "forward_comm", "backward_comm", "backward_compute")
+
+#: Which of them are compute.
+COMPUTE_COLUMNS = [PHASES.index("forward_compute"), PHASES.index("backward_compute")]
+
+#: How a figure came about.
+Source = Literal["measured", "modelled", "predicted"]
+
+#: Start of the notes which say that a plan is outside of the simulator's training data.
+UNFAMILIAR = "outside of what the simulator was trained on"
+
+_EXPECTED = f"expected one row of {len(PHASES)} numbers per device"
+
+
+def _as_matrix(value: Any) -> Floats:
+    """Take D x 5 numbers; None stands for infinity, as JSON has none."""
+    is_numeric = isinstance(value, np.ndarray) and value.dtype.kind in "fiu"  # arrays are fast: not number by number
+    rows = value if is_numeric else [[_number(x) for x in _list(row, len(PHASES))] for row in _list(value)]
+    matrix: Floats = np.array(rows, dtype=np.float64) + 0.0  # turns -0 into 0: equal costs have equal digests
+    if matrix.ndim != 2 or matrix.shape[0] == 0 or matrix.shape[1] != len(PHASES):
+        raise ValueError(_EXPECTED)
+    if np.isnan(matrix).any() or (matrix < 0).any():
+        raise ValueError("times must be numbers that are not negative")
+    matrix.setflags(write=False)
+    return matrix
+
+
+def _list(value: Any, length: int | None = None) -> list[Any]:
+    is_list = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim)
+    if is_list and length in (None, len(value)):
+        return list(value)
+    raise ValueError(f"{_EXPECTED}, got {short_repr(value)}")
+
+
+def _number(value: Any) -> float:
+    if value is None:
+        return math.inf
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ValueError(f"times must be numbers, got {short_repr(value)}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"times must be numbers of ordinary size, got {short_repr(value)}") from None
+
+
+def _as_lists(matrix: Floats) -> list[list[float | None]]:
+    return [[float(x) if math.isfinite(x) else None for x in row] for row in matrix]
+
+
+Matrix = Annotated[Floats, BeforeValidator(_as_matrix), PlainSerializer(_as_lists)]
+
+CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
+
+
+@dataclass(frozen=True, eq=False, config=CONFIG)
+class PlanCost(Record):
+    """The cost of one plan on one task, in milliseconds per training step.
+
+    Attributes:
+        per_device: read-only array, shape (D, 5): exchange of ids (0 where a cost has none), forward compute, forward
+            communication, backward communication, backward compute of every device. All infinite when the plan is
+            infeasible or could not be measured.
+        cost: name of the cost model.
+        version: version of the cost model.
+        hardware: tag of the hardware that the times are of.
+        compute: how the compute columns came about.
+        communication: how the communication columns came about.
+        reason: why there are no times; None for a feasible plan.
+        noise: relative standard error of `total_ms`; 0 for a deterministic cost.
+        repeats: measurements behind each time.
+        session: identifies times that were measured interleaved and may be compared without drift; "" if it does
+            not matter.
+        notes: what a reader must know besides, e.g. that devices shared cores.
+        ids_hidden: whether ids travel while the step before computes, so that they are no part of `device_ms`.
+    """
+
+    per_device: Matrix
+    cost: Label
+    version: Label
+    hardware: Label
+    compute: Source = "modelled"
+    communication: Source = "modelled"
+    reason: OneLine | None = None
+    noise: Annotated[float, Field(ge=0)] = 0.0
+    repeats: Annotated[int, Field(ge=0)] = 1
+    session: OneLine = ""
+    notes: Annotated[tuple[Note, ...], Field(max_length=100)] = ()
+    ids_hidden: bool = False
+    schema: Literal["shardgym.plan_cost/1"] = "shardgym.plan_cost/1"
+
+    @model_validator(mode="after")
+    def _reason_iff_infinite(self) -> PlanCost:
+        finite = bool(np.isfinite(self.per_device).all())
+        if finite == (self.reason is not None):
+            raise ValueError("a cost has finite times or a reason why not, and not both")
+        return self
+
+    @property
+    def feasible(self) -> bool:
+        """Whether the plan can be executed and has times."""
+        return self.reason is None
+
+    @property
+    def device_ms(self) -> Floats:
+        """Time of every device: the sum of its phases, without the exchange of ids where that is hidden, shape (D,)."""
+        sums: Floats = self.per_device[:, int(self.ids_hidden) :].sum(axis=1)
+        return sums
+
+    @property
+    def total_ms(self) -> float:
+        """The slowest device's time, the objective of the papers; infinite for an infeasible plan."""
+        return float(self.device_ms.max())
+
+    @property
+    def compute_ms(self) -> Floats:
+        """Forward plus backward compute of every device, shape (D,)."""
+        sums: Floats = self.per_device[:, COMPUTE_COLUMNS].sum(axis=1)
+        return sums
+
+    @property
+    def phases(self) -> dict[str, Floats]:
+        """Times of every phase of `PHASES` by device, each of shape (D,)."""
+        return dict(zip(PHASES, self.per_device.T, strict=True))
+
+    @property
+    def slowest_device(self) -> int:
+        """The device that sets `total_ms`."""
+        return int(self.device_ms.argmax())
+
+    @property
+    def origin(self) -> str:
+        """How the times came about in words: "modelled", or "compute measured, communication modelled"."""
+        if self.compute == self.communication:
+            return self.compute
+        return f"compute {self.compute}, communication {self.communication}"
+
+    def __eq__(self, other: object) -> bool:
+        return self.to_dict() == other.to_dict() if isinstance(other, PlanCost) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+
+def infinite(num_devices: int) -> Floats:
+    """Return the `per_device` of a plan that has no times."""
+    return np.full((num_devices, len(PHASES)), math.inf)

@@ -1,0 +1,148 @@
+"""Observations of placements, their layout and their spaces."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+
+from shardgym.arrays import Bools, Floats
+from shardgym.envs.features import (
+    BYTES,
+    DEVICE_FEATURES,
+    REMAINING_FEATURES,
+    SHARDS,
+    SPLIT_FEATURES,
+    TABLE_FEATURES,
+    TIME_FEATURES,
+    Float32s,
+    remaining_features,
+)
+from shardgym.envs.placements import Placements
+
+Observation = dict[str, npt.NDArray[np.generic]]
+
+OBSERVATIONS = ("compact", "full", "timed", "full_timed")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The limits that set the shapes of observations.
+
+    Attributes:
+        max_devices: devices of a task at most, D.
+        max_splits: halvings of an episode at most; None where tables are placed whole.
+        max_tables: tables of a task at most; None where observations do not list all tables.
+        timed: whether observations have predicted times.
+    """
+
+    max_devices: int
+    max_splits: int | None = None
+    max_tables: int | None = None
+    timed: bool = False
+
+    @property
+    def actions(self) -> int:
+        """One per device, and one for halving where that is an action."""
+        return self.max_devices + (self.max_splits is not None)
+
+    @property
+    def max_shards(self) -> int:
+        """Rows of full observations, S."""
+        return (self.max_tables or 0) + (self.max_splits or 0)
+
+    @property
+    def most_even_shares(self) -> float:
+        """Limit of predicted times. All tables on one of D devices take D even shares; halves take somewhat longer."""
+        return 2.0 * self.max_devices
+
+    @functools.cached_property
+    def splits_left(self) -> Float32s:
+        """Share of halvings left after 0, 1, 2, ... of them, shape (max_splits + 1,); 0 if `max_splits` is 0."""
+        most = self.max_splits or 0
+        return (1 - np.arange(most + 1) / most).astype(np.float32) if most else np.zeros(1, np.float32)
+
+
+def observation_space(layout: Layout) -> spaces.Dict:
+    """Return the space of observations: boxes of one dimension with finite bounds."""
+    shares = {
+        "table": len(TABLE_FEATURES), "devices": layout.max_devices * len(DEVICE_FEATURES), "progress": 1,
+        "remaining": len(REMAINING_FEATURES),
+    }  # fmt: skip
+    flags = {"action_mask": layout.actions}
+    entries: dict[str, spaces.Space[Any]] = {}
+    if layout.max_splits is not None:
+        shares["splits"] = len(SPLIT_FEATURES)
+    if layout.max_tables is not None:
+        rows = layout.max_shards
+        shares |= {"tables": rows * len(TABLE_FEATURES), "width_shares": rows}
+        flags |= {"waiting": rows, "membership": rows * layout.max_devices}
+        entries["positions"] = spaces.Box(0, layout.max_tables, (rows,), np.int32)
+    if layout.timed:
+        times = layout.max_devices * len(TIME_FEATURES)
+        entries["times"] = spaces.Box(0.0, layout.most_even_shares, (times,), np.float32)
+    entries |= {name: spaces.Box(0.0, 1.0, (size,), np.float32) for name, size in shares.items()}
+    entries |= {name: spaces.Box(0, 1, (size,), np.int8) for name, size in flags.items()}
+    return spaces.Dict(entries)
+
+
+def observe(placements: Placements, layout: Layout, masks: Bools, time_shares: Floats | None = None) -> Observation:
+    """Return the observations of N placements, as arrays that later steps do not change.
+
+    Args:
+        placements: what is observed.
+        layout: of the observation space.
+        masks: valid actions, shape (N, actions); not copied.
+        time_shares: see `PlanScorer.time_shares`, for timed observations.
+    """
+    catalog = placements.catalog
+    next_shard = placements.next
+    observation: Observation = {
+        "table": catalog.shard["features"][next_shard],
+        "devices": _devices(placements),
+        "progress": (placements.placed / placements.scale[:, SHARDS]).astype(np.float32)[:, None],
+        "remaining": remaining_features(placements.left, placements.scale),
+        "action_mask": masks.view(np.int8),
+    }
+    if layout.max_splits is not None:
+        splits = np.empty((len(next_shard), len(SPLIT_FEATURES)), np.float32)
+        splits[:, 0] = layout.splits_left[placements.splits]
+        splits[:, 1] = catalog.shard["width_share"][next_shard]
+        observation["splits"] = splits
+    if time_shares is not None:
+        times = np.minimum(time_shares, layout.most_even_shares)
+        observation["times"] = times.astype(np.float32).reshape(len(next_shard), -1)
+    if layout.max_tables is not None:
+        observation |= _every_shard(placements, layout)
+    return observation
+
+
+def _devices(placements: Placements) -> Float32s:
+    features = placements.catalog.task["devices"][placements.task]
+    exists = features[:, :, 0]
+    # Devices that do not exist use 0 of -1 bytes, so no division by zero occurs.
+    used = placements.loads[:, :, BYTES] / placements.capacity
+    np.subtract(exists, used, out=features[:, :, 1], casting="same_kind")
+    # Halves duplicate optimiser state per row, so loads may add up to more than the bytes of the task.
+    shares = placements.loads / placements.scale[:, None, :]
+    np.minimum(shares, 1.0, out=features[:, :, 3:], casting="same_kind")
+    return features.reshape(len(features), -1)
+
+
+def _every_shard(placements: Placements, layout: Layout) -> Observation:
+    """Return the entries of full observations: placed shards in the order of placing, waiting ones, then zeros."""
+    shard = placements.catalog.shard
+    shards = placements.shards[:, : layout.max_shards]
+    devices = placements.devices[:, : layout.max_shards]
+    membership = devices[:, :, None] == np.arange(layout.max_devices)
+    return {
+        "tables": shard["features"][shards].reshape(len(shards), -1),
+        "positions": (shard["position"][shards] + 1).astype(np.int32),
+        "width_shares": shard["width_share"][shards].astype(np.float32),
+        "waiting": ((devices < 0) & (shards > 0)).astype(np.int8),
+        "membership": membership.reshape(len(shards), -1).astype(np.int8),
+    }

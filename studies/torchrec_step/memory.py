@@ -87,7 +87,7 @@ def run_steps(folder: Path, rounds: int, seed: int) -> tuple[list[dict[str, Any]
     costs = []
     faults = []
     for n in devices:
-        per_device = step.phases_of(task, steps[n], links=None, ids_hidden=False)
+        per_device = step.phases_of(task, steps[n], links=None, ids_hidden=False).per_device
         costs.append(PlanCost(per_device, "fbgemm", "2", cpu_tag()).to_dict())
         by_round = np.array(group.faults[tuple(devices[n])])  # rounds, devices, steps, parts
         typical = np.median(by_round, axis=2).mean(axis=0)

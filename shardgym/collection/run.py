@@ -12,7 +12,8 @@ from shardgym.collection.measurements import INFO, LOG, CollectionInfo, Measurem
 from shardgym.collection.measuring import TIMEOUT_S, CollectionRun, QuietWatch, reference_ms
 from shardgym.collection.schedule import CollectionPlan
 from shardgym.collection.settings import KINDS, PRESETS, WIDE_PRESETS, Space, preset_counts
-from shardgym.costs.fbgemm.cost import CPU_OPTIMIZERS, measures_comm
+from shardgym.costs.fbgemm.communication import can_exchange
+from shardgym.costs.fbgemm.cost import CPU_OPTIMIZERS
 from shardgym.costs.fbgemm.pool import WorkerPool, require_fbgemm
 from shardgym.costs.simulator.sample_files import DataInfo, write_rows
 from shardgym.errors import InputError, import_extra
@@ -141,7 +142,7 @@ def _plan_for_machine(
     wanted = PRESETS[preset].device_counts
     if not any(counts["comm"].values()):
         return CollectionPlan(device, counts, repeat_share, wanted, seed, space), []
-    able = tuple(n for n in wanted if measures_comm("auto", device, n))
+    able = tuple(n for n in wanted if can_exchange(device, n))
     if not able:
         if comm:
             raise InputError(f"comm: exchanges need {wanted[0]} devices, this machine measures fewer; use comm=0")

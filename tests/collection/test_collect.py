@@ -217,7 +217,7 @@ def test_bad_arguments_are_refused(toys, tmp_path, arguments, message):
 def test_missing_exchanges_are_said_and_asked_for_ones_refused(toys, tmp_path, monkeypatch):
     """As on a machine with one GPU."""
     module = collection_toys.collect_module
-    monkeypatch.setattr(module, "measures_comm", lambda choice, device, devices: False)
+    monkeypatch.setattr(module, "can_exchange", lambda device, devices: False)
     summary = collect(tmp_path, preset="quick", compute=6)
     assert "exchanges over 2, 3 devices were left out" in summary.notices[0]
     assert list(summary.counts) == ["compute"]

@@ -1,19 +1,18 @@
-"""Versions 2 and 3 of the measured cost: complete steps of all devices, and how their parts add up."""
+"""Complete training steps of all devices on the CPU: their parts, and how they add up."""
 
 import os
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
 
-from shardgym.costs import make_cost
 from shardgym.costs.fbgemm.jobs import shard_sets
-from shardgym.costs.fbgemm.step import PARTS, PlanSteps, StepMarks, parts_of, phases_of
-from shardgym.costs.link_model import LinkModel, shipped_model
+from shardgym.costs.fbgemm.step import PARTS, PlanSteps, phases_of
+from shardgym.costs.link_model import LinkModel
 from shardgym.costs.plan_cost import PlanCost
-from shardgym.errors import InputError
-from shardgym.plan import Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
 from shardgym.rendering import render_plan
 from shardgym.table import EmbeddingTable, ZipfIds
 from shardgym.task import ShardingTask
@@ -21,7 +20,6 @@ from shardgym.topology import Topology
 
 A = EmbeddingTable("a", 1000, 16, 5.0, ZipfIds(s=1.05, lengths="poisson"))
 B, C = EmbeddingTable("b", 500, 8, 3.0), EmbeddingTable("c", 200, 4, 1.0)
-QUICK = {"rounds": 2, "warmups": 1, "iterations": 2, "version": "2"}
 
 
 def task(tables=(A, B, C), devices=2, **changes):
@@ -31,55 +29,6 @@ def task(tables=(A, B, C), devices=2, **changes):
 
 TASK = task()
 APART, TOGETHER = ShardingPlan.table_wise(TASK, [0, 1, 1]), ShardingPlan.table_wise(TASK, [0, 0, 0])
-
-
-@pytest.fixture(scope="module")
-def cost():
-    pytest.importorskip("fbgemm_gpu")
-    with make_cost("fbgemm", **QUICK) as model:
-        yield model
-
-
-@pytest.mark.measured
-def test_a_step_has_five_phases_that_the_total_includes(cost):
-    apart, together = cost.evaluate(TASK, [APART, TOGETHER])
-    assert (apart.per_device > 0).all()
-    for measured in (apart, together):
-        assert (measured.per_device[:, 0] > 0).all()
-        assert measured.total_ms == measured.per_device.sum(axis=1).max()
-        assert (measured.version, measured.compute, measured.repeats) == ("2", "measured", 4)
-        assert PlanCost.from_json(measured.to_json()) == measured
-    assert any("CPU time" in note for note in apart.notes)
-
-
-@pytest.mark.measured
-@pytest.mark.parametrize("optimizer", ["exact_sgd", "rowwise_adagrad", "adagrad"])
-def test_row_and_column_shards_of_any_optimiser_and_type_make_a_step(cost, optimizer):
-    problem = task(optimizer=optimizer, precision="fp16")
-    shards = [Shard("a", (0, 300), (0, 16), 0), Shard("a", (300, 1000), (0, 4), 0)]
-    shards += [Shard("a", (300, 1000), (4, 16), 1), Shard.whole(B, 1), Shard.whole(C, 1)]
-    (measured,) = cost.evaluate(problem, [ShardingPlan.of(problem, shards)])
-    assert measured.reason is None
-    assert (measured.per_device > 0).all()
-
-
-@pytest.mark.measured
-def test_devices_without_cores_exchange_by_the_link_model(cost, monkeypatch):
-    monkeypatch.setattr("shardgym.costs.fbgemm.cost.usable_cores", lambda: [0])
-    (modelled,) = cost.evaluate(TASK, [APART])
-    assert (modelled.compute, modelled.communication) == ("measured", "modelled")
-    assert any("modelled for links of 'loopback'" in note for note in modelled.notes)
-    # The backward exchange waits for nobody: every device takes what the widest does, and packing on top.
-    least = shipped_model().start_ms + shipped_model().peer_ms * (TASK.num_devices - 1)
-    assert (modelled.per_device[:, 3] > least).all()
-
-
-@pytest.mark.measured
-def test_a_plan_that_fails_does_not_take_the_others_along(cost):
-    enormous = task(tables=(EmbeddingTable("enormous", 2**36, 64),))
-    (refused,) = cost.evaluate(enormous, [ShardingPlan.table_wise(enormous, [0])])
-    assert "bytes are available" in refused.reason
-    assert cost.evaluate(TASK, [APART])[0].feasible
 
 
 @pytest.mark.measured
@@ -97,20 +46,28 @@ def test_received_ids_are_grouped_by_shard_with_the_samples_of_all_devices_in_or
     assert offsets.tolist() == [0, 1, 3, 5, 5, 6, 7]
 
 
-def marks(start, works):
-    """Marks of a rank whose parts take so many seconds on both clocks."""
-    clock = start + np.concatenate([[0.0], np.cumsum(works)])
-    return StepMarks(clock[None], clock[None], np.zeros((1, 3, 2), dtype=np.int64))
+def test_a_device_enters_an_exchange_when_its_clock_says_so(monkeypatch):
+    """Two devices, this one with 30 ms of work, the other with 10: it enters 20 ms after the other."""
+    from shardgym.costs.fbgemm import step_rank
 
+    times = iter([0.0, 0.03, 0.03, 0.03])
+    monkeypatch.setattr(step_rank.time, "thread_time", lambda: next(times))
+    began = []
 
-def test_an_exchange_counts_from_the_moment_that_the_last_device_enters():
-    first = np.full(len(PARTS), 0.001)
-    late = first.copy()
-    late[PARTS.index("forward")] += 0.004
-    first[PARTS.index("output_exchange")] += 0.004  # waits for the late one
-    ms = parts_of([marks(0.0, first), marks(0.0, late)])[0]
-    np.testing.assert_allclose(ms[:, PARTS.index("output_exchange")], 1.0)
-    np.testing.assert_allclose(ms[:, PARTS.index("forward")], [1.0, 5.0])
+    def agree(tensor, op):
+        del op
+        began.append(float(tensor[1]))
+        tensor[0] = max(float(tensor[0]), -0.010)
+
+    monkeypatch.setattr(step_rank.dist, "all_reduce", agree)
+    monkeypatch.setattr(step_rank.dist, "barrier", lambda: None)
+    clock = step_rank.Clock(timed_exchanges=True)
+    clock.work()
+    entered = []
+    clock.exchange(lambda: entered.append(time.perf_counter()))
+    assert entered[0] - began[0] >= 0.0199
+    assert clock.parts_ms[0] == pytest.approx(30)
+    assert clock.parts_ms[1] >= 0
 
 
 def steps(**parts):
@@ -122,13 +79,18 @@ def steps(**parts):
     return PlanSteps(ms, sent, 2 * sent, 100 * sent)
 
 
-def test_the_early_device_waits_in_the_forward_exchange():
-    some = steps(values_exchange=2, group_ids=[1, 0], forward=[3, 8], output_exchange=1, backward=[9, 4])
-    phases = phases_of(TASK, some, links=None, ids_hidden=False)
-    assert phases.per_device.tolist() == [[3, 3, 5, 0, 9], [2, 8, 1, 0, 4]]
-    # With ids hidden, devices last met in the exchange before: both have had 12 ms of work since.
-    hidden = phases_of(TASK, some, links=None, ids_hidden=True)
-    assert hidden.per_device[:, 1:].tolist() == [[3, 1, 0, 9], [8, 1, 0, 4]]
+def test_the_early_device_waits_in_a_modelled_exchange():
+    some = steps(group_ids=[1, 0], forward=[3, 8], backward=[9, 4])
+    none = LinkModel(0.0, 0.0, 0.0, 0.0, "toy", 0.0, 1)
+    free = task(topology=Topology(num_devices=2, memory_bytes=1, intra_latency_ms=0))
+    phases = phases_of(free, some, none)
+    assert phases.per_device.tolist() == [[1, 3, 4, 0, 9], [0, 8, 0, 0, 4]]
+    assert phases.noise == 0
+
+
+def test_timed_exchanges_count_as_they_are():
+    some = steps(values_exchange=[3, 2], group_ids=[1, 0], forward=[3, 8], output_exchange=[6, 1], backward=[9, 4])
+    assert phases_of(TASK, some, None).per_device.tolist() == [[4, 3, 6, 0, 9], [2, 8, 1, 0, 4]]
 
 
 LINKS = LinkModel(0.5, 0.25, 1.0, 0.0, "toy", 0.0, 1)
@@ -137,7 +99,7 @@ WIRE = Topology(num_devices=2, memory_bytes=1, intra_bandwidth=1e6, intra_latenc
 
 def test_modelled_exchanges_are_priced_by_what_was_sent():
     problem = task(topology=WIRE)
-    phases = phases_of(problem, steps(forward=1, backward=1), links=LINKS, ids_hidden=False)
+    phases = phases_of(problem, steps(forward=1, backward=1), LINKS)
     # Busiest direction: 30 lengths and 60 ids of 8 bytes, 3,000 values of 4 bytes; 1,000 bytes take 1 ms.
     np.testing.assert_allclose(phases.per_device[:, 0], 1 + 0.24 + 1 + 0.48)
     np.testing.assert_allclose(phases.per_device[:, 2:4], 1 + 12)
@@ -173,28 +135,6 @@ def test_ids_count_unless_hidden():
     assert (hidden.device_ms.tolist(), hidden.slowest_device) == ([4, 5], 1)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"version": "2", "device": "cuda"}, "it measures on the CPU"),
-        ({"version": "4"}, "expected one of 1, 2, 3"),
-        ({"ids_hidden": True}, "version '1' exchanges no ids"),
-    ],
-)
-def test_settings_that_do_not_go_together_are_bad_input(settings, message):
-    with pytest.raises(InputError, match=message):
-        make_cost("fbgemm", **settings)
-
-
-@pytest.mark.measured
-def test_the_version_says_whether_ids_count_and_old_settings_stay():
-    with make_cost("fbgemm") as first, make_cost("fbgemm", version="2", ids_hidden=True) as hidden:
-        assert (first.version, hidden.version) == ("1", "2-hidden-ids")
-        assert "version" not in first.settings()
-        assert make_cost("fbgemm", **hidden.settings()).version == hidden.version
-        assert make_cost("fbgemm", version=2).settings()["version"] == "2"
-
-
 def test_a_rank_that_keeps_freed_memory_gets_large_blocks_from_there():
     """In a process of its own, as it depends on what a process has freed before."""
     pytest.importorskip("fbgemm_gpu", reason="needs the extra 'cpu'")
@@ -216,21 +156,6 @@ print(mapped_anew(30))
     environment = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")}
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, env=environment, text=True)
     assert done.stdout.split() == ["True", "True", "False"]
-
-
-@pytest.mark.measured
-def test_version_3_measures_complete_steps_and_says_so():
-    with make_cost("fbgemm", version=3, rounds=2, warmups=0, iterations=1) as cost:
-        (found,) = cost.evaluate(TASK, [APART])
-    assert (found.version, found.compute) == ("3", "measured")
-    assert found.per_device[:, 0].min() > 0
-
-
-@pytest.mark.measured
-def test_more_devices_than_processes_make_sense_are_refused(cost):
-    many = task(devices=500)
-    with pytest.raises(InputError, match="a process for each of 500 devices"):
-        cost.evaluate(many, [ShardingPlan.table_wise(many, [0, 1, 2])])
 
 
 def test_a_rendered_plan_shows_ids_and_sums_them():

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from shardgym.costs import make_cost
-from shardgym.costs.fbgemm.cost import FbgemmCost, device_notes, measures_comm
+from shardgym.costs.fbgemm.communication import can_exchange
+from shardgym.costs.fbgemm.cost import FbgemmCost, device_notes
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
 from shardgym.costs.fbgemm.machine import available_bytes, cpu_tag, usable_cores
 from shardgym.costs.fbgemm.rounds import interleaved, mean_of_medians, relative_error_of_total
@@ -25,6 +26,8 @@ from shardgym.table import EmbeddingTable
         ({"rounds": 1}, "rounds=1: expected a whole number, at least 2"),
         ({"iterations": 2.5}, "iterations=2.5: expected a whole number"),
         ({"workers": True}, "workers=True"),
+        ({"workers": 2}, "a step has a process for each device; use workers=1"),
+        ({"device": "cuda", "ids_hidden": True}, "there is no exchange of ids"),
         ({"comm": "guessed"}, "comm='guessed': expected one of auto, measured, modelled"),
         ({"timeout_s": float("nan")}, "timeout_s=nan"),
         ({"seed": -1}, "seed=-1"),
@@ -52,11 +55,8 @@ def test_settings_make_the_same_model_again_and_survive_pickling(monkeypatch):
 
 def test_exchanges_are_measured_up_to_four_devices_per_core():
     most = 4 * len(usable_cores())
-    assert measures_comm("auto", "cpu", most)
-    assert not measures_comm("auto", "cpu", most + 1)
-    assert not measures_comm("modelled", "cpu", 2)
-    with pytest.raises(InputError, match=rf"takes up to {most}"):
-        measures_comm("measured", "cpu", most + 1)
+    assert can_exchange("cpu", most)
+    assert not can_exchange("cpu", most + 1)
 
 
 def test_rounds_cover_everything_in_changing_order():

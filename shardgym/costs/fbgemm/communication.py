@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardgym.arrays import Floats, Ints
-from shardgym.costs.fbgemm.machine import available_bytes
+from shardgym.costs.fbgemm.machine import available_bytes, usable_cores
 from shardgym.costs.fbgemm.process import ChildProcess
 from shardgym.costs.fbgemm.rounds import interleaved, mean_of_medians
 from shardgym.costs.links import pooled_widths, samples_per_device, start_offsets
@@ -26,6 +26,8 @@ from shardgym.task import ELEMENT_BYTES, Precision, ShardingTask
 #: Ranks sleep through their start offsets. So that a round takes about this long, one with large offsets has fewer
 #: iterations.
 ROUND_MS = 300.0
+#: Processes per core up to which exchanges between them are timed.
+_RANKS_PER_CORE = 4
 #: Quantile over the iterations of a round that counts as the time of the exchange.
 QUANTILE = 0.25
 #: Iterations of an exchange for every iteration of compute: they are shorter and noisier.
@@ -105,6 +107,7 @@ class CollectiveGroup:
         timeout_s: seconds one message may take.
         module: main of the processes; it joins the group that its settings name and serves.
         environment: variables of the processes beside those of gloo and OpenMP.
+        settings: of the processes beside rank, size, device, file of the rendezvous and time limit.
     """
 
     def __init__(
@@ -114,12 +117,14 @@ class CollectiveGroup:
         timeout_s: float,
         module: str = _MODULE,
         environment: Mapping[str, str] | None = None,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.size = size
         self._device = device
         self._timeout_s = timeout_s
         self._module = module
         self._environment = {**_ENVIRONMENT, **(environment or {})}
+        self._settings = dict(settings or {})
         self.facts: list[dict[str, Any]] = []
         self._ranks: list[ChildProcess] = []
         self._last_used = 0.0
@@ -146,6 +151,26 @@ class CollectiveGroup:
         ]
         return np.array(self.ask(messages), dtype=np.float64).T
 
+    def start(self) -> None:
+        """Start the ranks if they are not alive.
+
+        Raises:
+            MeasurementError: a rank cannot be started; all are ended then.
+        """
+        self._end_if_unhealthy()
+        try:
+            self._start()
+        except MeasurementError:  # somebody may have killed one
+            _end(self._ranks, self._owner)
+            self._start_or_end()
+
+    def _start_or_end(self) -> None:
+        try:
+            self._start()
+        except BaseException:
+            _end(self._ranks, self._owner)
+            raise
+
     def close(self) -> None:
         """End the ranks; they are started again when needed."""
         _end(self._ranks, self._owner)
@@ -158,7 +183,7 @@ class CollectiveGroup:
         """
         try:
             if not self._send(messages) and not self._send(messages):
-                raise MeasurementError("all-to-all: a process died twice before it was given anything to do")
+                raise MeasurementError("a process died twice before it was given anything to do")
             answers = self._answers(self._timeout_s)
         except BaseException:
             _end(self._ranks, self._owner)
@@ -186,7 +211,7 @@ class CollectiveGroup:
         if any(rank.dead for rank in self._ranks) or (idle and not all(r.ping(_PING_S) for r in self._ranks)):
             _end(self._ranks, self._owner)
 
-    def _answers(self, timeout_s: float) -> list[Any]:
+    def _answers(self, timeout_s: float, *, starting: bool = False) -> list[Any]:
         deadline = time.monotonic() + timeout_s
         values = []
         for number, rank in enumerate(self._ranks):
@@ -194,8 +219,10 @@ class CollectiveGroup:
                 status, value = rank.receive(timeout_s, deadline)
             except MeasurementError as error:
                 status, value = "died", str(error)
+            if starting and status not in ("ok", "died"):  # what it says of itself
+                raise MeasurementError(f"device {number}: {value}")
             if status != "ok":
-                raise MeasurementError(f"all-to-all, {self._culprit(number, value)}")
+                raise MeasurementError(self._culprit(number, value))
             values.append(value)
         return values
 
@@ -218,6 +245,7 @@ class CollectiveGroup:
             return
         folder = tempfile.mkdtemp(prefix="shardgym-")
         settings = {
+            **self._settings,
             "world_size": self.size,
             "device": self._device,
             "file": str(Path(folder, "rendezvous")),
@@ -226,9 +254,18 @@ class CollectiveGroup:
         try:
             for rank in range(self.size):
                 self._ranks.append(ChildProcess(self._module, {"rank": rank, **settings}, self._environment))
-            self.facts = self._answers(_START_S)
+            self.facts = self._answers(_START_S, starting=True)
         finally:
             shutil.rmtree(folder)
+
+
+def can_exchange(device: str, num_devices: int) -> bool:
+    """Return whether exchanges of this many devices can be timed here: on CUDA each needs a GPU."""
+    if device == "cpu":
+        return num_devices <= _RANKS_PER_CORE * len(usable_cores())
+    import torch
+
+    return num_devices <= torch.cuda.device_count()
 
 
 def _end(ranks: list[ChildProcess], owner: int) -> None:

@@ -1,20 +1,19 @@
-"""Versions 2 and 3 of the measured cost: complete training steps of all devices at once, and how their phases add up.
+"""Complete training steps of all devices at once, on the CPU, and how the parts of a step add up.
 
 One process per device keeps its part of a plan. In a step, ids are exchanged (lengths, then values), bags are pooled,
-pooled values are exchanged, their gradients are exchanged, and weights are updated in the backward pass. Each process
-marks the wall clock, which all share, and its thread's CPU clock between the parts of a step.
+pooled values are exchanged, their gradients are exchanged, and weights are updated in the backward pass.
 
-Work of a device counts by CPU time, so a process that has to share its core is charged for its own work only. An
-exchange counts from the moment the last device enters it. Where devices outnumber cores, nothing of an exchange can be
-timed: then the link model (`shardgym.costs.link_model`) prices the bytes that each device really sent. Phases
-follow from clocks, one per device, that work and exchanges move on; so what a device waits follows from the work of
-all devices and not from who was disturbed.
+Every device has a clock that its work and its exchanges move on. Work counts by the CPU time of the process's thread,
+so a process that has to share its core is charged for its own work only. Exchanges are measured between network
+namespaces (`namespaces.py`), each device entering when its clock says so while all others hold still; or they are
+modelled, by a link model that prices the bytes which each device really sent (`shardgym.costs.link_model`). So what
+a device waits follows from the work of all devices, and not from who was disturbed.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +33,8 @@ PARTS = (
     "join_outputs", "pack_gradients", "gradient_exchange", "backward",
 )  # fmt: skip
 EXCHANGES = tuple(n for n, part in enumerate(PARTS) if part.endswith("_exchange"))
+#: Phase of each part, as a column of `PlanCost.per_device`.
+_PHASES = np.array([0, 0, 0, 0, 0, 1, 2, 2, 3, 3, 4])
 
 MODULE = "shardgym.costs.fbgemm.step_rank"
 #: Switches of FBGEMM that a user's shell must not change. Ids are checked as by default (BoundsCheckMode.WARNING).
@@ -59,27 +60,26 @@ class StepJob(NamedTuple):
         batches: numbers of the batches of ids; ids of different numbers are drawn apart.
         warmups: how many of the batches are for steps that are run and not reported.
         seed: of the id draws.
-        keeps_freed: whether a rank keeps the memory that it frees, see `step_rank.keep_freed_memory`.
+        timed_exchanges: whether devices enter exchanges when their clocks say so, and their time counts.
     """
 
     shard_sets: tuple[ShardSet | None, ...]
     batches: tuple[int, ...]
     warmups: int
     seed: int
-    keeps_freed: bool = False
+    timed_exchanges: bool
 
 
-class StepMarks(NamedTuple):
+class RankSteps(NamedTuple):
     """The answer of one rank; I timed steps, P parts.
 
     Attributes:
-        wall_s: when each part began, and the end of the last one, on the clock that all ranks share, shape (I, P + 1).
-        cpu_s: likewise on the CPU clock of the rank's thread, shape (I, P + 1).
+        parts_ms: CPU time of work; of exchanges the wall time from when this rank enters, 0 if they are not timed,
+            shape (I, P).
         sent: lengths, ids and pooled values sent to every rank, shape (I, 3, D).
     """
 
-    wall_s: Floats
-    cpu_s: Floats
+    parts_ms: Floats
     sent: Ints
 
 
@@ -87,8 +87,7 @@ class PlanSteps(NamedTuple):
     """Measured parts of the steps of one plan; R rounds of I steps on D devices, each step with ids of its own.
 
     Attributes:
-        parts_ms: CPU time of work, and of exchanges the wall time from the moment that the last device entered,
-            shape (R, I, D, P).
+        parts_ms: as in `RankSteps`, shape (R, I, D, P).
         sent_lengths, sent_ids, sent_values: how many elements each device (row) sent to each other one (column),
             shape (R, I, D, D).
     """
@@ -97,17 +96,6 @@ class PlanSteps(NamedTuple):
     sent_lengths: Ints
     sent_ids: Ints
     sent_values: Ints
-
-
-def parts_of(marks: Sequence[StepMarks]) -> Floats:
-    """Return the parts of steps from the marks of all ranks, in ms, shape (I, D, P)."""
-    wall = np.stack([rank.wall_s for rank in marks], axis=1)
-    cpu = np.stack([rank.cpu_s for rank in marks], axis=1)
-    ms = np.diff(cpu, axis=2) * 1e3
-    for part in EXCHANGES:
-        all_in = wall[:, :, part].max(axis=1, keepdims=True)
-        ms[:, :, part] = np.maximum(wall[:, :, part + 1] - all_in, 0.0) * 1e3
-    return np.asarray(ms, dtype=np.float64)
 
 
 def time_steps(
@@ -120,7 +108,7 @@ def time_steps(
     first_batch: int,
     seed: int,
     rng: random.Random,
-    keeps_freed: bool = False,
+    timed_exchanges: bool,
 ) -> tuple[dict[int, PlanSteps], dict[int, str]]:
     """Run steps of all plans in rounds of random order.
 
@@ -136,7 +124,7 @@ def time_steps(
         first_batch: number of the first batch of ids; `rounds * (warmups + iterations)` are used.
         seed: of the id draws.
         rng: shuffles rounds.
-        keeps_freed: whether ranks keep the memory that they free.
+        timed_exchanges: see `StepJob`.
 
     Returns:
         Steps by number of the plan, and the reason for each plan that failed. A failure ends the group's processes; the
@@ -147,15 +135,16 @@ def time_steps(
     failed: dict[int, str] = {}
     for n in interleaved(list(plans), rounds, rng, failed):
         start = first_batch + len(samples[n]) * per_round
-        job = StepJob(tuple(plans[n]), tuple(range(start, start + per_round)), warmups, seed, keeps_freed)
+        job = StepJob(tuple(plans[n]), tuple(range(start, start + per_round)), warmups, seed, timed_exchanges)
         try:
             require_memory(job)
-            marks = group.ask([job] * group.size)
+            answers: list[RankSteps] = group.ask([job] * group.size)
         except MeasurementError as error:
             failed[n] = str(error)
             continue
-        sent = np.stack([rank.sent for rank in marks], axis=2)
-        samples[n].append(PlanSteps(parts_of(marks), *sent.swapaxes(0, 1)))
+        parts_ms = np.stack([rank.parts_ms for rank in answers], axis=1)
+        sent = np.stack([rank.sent for rank in answers], axis=2)
+        samples[n].append(PlanSteps(parts_ms, *sent.swapaxes(0, 1)))
     return {
         n: PlanSteps(*map(np.stack, zip(*taken, strict=True))) for n, taken in samples.items() if n not in failed
     }, failed
@@ -186,39 +175,31 @@ class StepPhases(NamedTuple):
     noise: float
 
 
-#: When each device is through with an exchange, shape (D,), from the part's number and when each begins, shape (D,).
-ExitTimes = Callable[[int, Floats], Floats]
-
-
-def phases_of(task: ShardingTask, steps: PlanSteps, *, links: LinkModel | None, ids_hidden: bool) -> StepPhases:
+def phases_of(task: ShardingTask, steps: PlanSteps, links: LinkModel | None) -> StepPhases:
     """Return the phases of a plan's step.
 
     Args:
         task: batch size, precision and, for modelled exchanges, the topology.
         steps: what was measured.
-        links: prices exchanges; None to take the measured ones.
-        ids_hidden: whether ids of the next step travel while this one computes, as in a training pipeline. Devices then
-            meet first in the exchange of pooled values, and their clocks start where they leave the last one. Otherwise
-            the exchange of ids begins a step for all devices at once.
+        links: prices exchanges; None where they were timed.
     """
     sent = _sent_bytes(task, steps)
 
     def phases(parts: Floats) -> Floats:
         ms = _typical(parts)
-
-        def exit_ms(part: int, entry_ms: Floats) -> Floats:
-            if links is None:
-                return np.asarray(entry_ms.max() + ms[:, part])
-            return links.exit_ms(task.topology, entry_ms, sent[part])
-
-        return _add_up(ms, exit_ms, ids_hidden=ids_hidden)
+        if links is not None:
+            clocks = np.zeros(len(ms))
+            for part in range(len(PARTS)):
+                if part in EXCHANGES:
+                    ms[:, part] = links.exit_ms(task.topology, clocks, sent[part]) - clocks
+                clocks += ms[:, part]
+        return np.stack([ms[:, phase == _PHASES].sum(axis=1) for phase in range(5)], axis=1)
 
     per_device = phases(steps.parts_ms)
     rng = np.random.default_rng(0)
     rounds = len(steps.parts_ms)
-    totals = []
-    for chosen in rng.integers(0, rounds, size=(_RESAMPLES, rounds)):
-        totals.append(phases(steps.parts_ms[chosen])[:, int(ids_hidden) :].sum(axis=1).max())
+    resampled = rng.integers(0, rounds, size=(_RESAMPLES, rounds))
+    totals = [phases(steps.parts_ms[chosen]).sum(axis=1).max() for chosen in resampled]
     mean = float(np.mean(totals))
     return StepPhases(per_device, float(np.std(totals)) / mean if mean > 0 else 0.0)
 
@@ -230,29 +211,6 @@ def _typical(parts: Floats) -> Floats:
     repeats (5 %) than the median over all steps (6 to 7 %) at a load of 8 on two cores.
     """
     return np.asarray(np.median(parts, axis=1).mean(axis=0), dtype=np.float64)
-
-
-def _add_up(ms: Floats, exit_ms: ExitTimes, *, ids_hidden: bool) -> Floats:
-    """Return phases, shape (D, 5), from the parts of a step, shape (D, P).
-
-    Every device has a clock that its work and its exchanges, waits included, move on.
-    """
-    order = [n for n in range(len(PARTS)) if not ids_hidden or n >= PARTS.index("forward")]
-    if ids_hidden:  # from one exchange of pooled values to the next
-        turn = PARTS.index("join_outputs") - PARTS.index("forward")
-        order = order[turn:] + order[:turn]
-    clocks = np.zeros(len(ms))
-    took = np.zeros_like(ms)
-    for n in order:
-        then = exit_ms(n, clocks) if n in EXCHANGES else clocks + ms[:, n]
-        took[:, n] = then - clocks
-        clocks = then
-    part = dict(zip(PARTS, took.T, strict=True))
-    forward_comm = part["output_exchange"] + part["join_outputs"]
-    backward_comm = part["pack_gradients"] + part["gradient_exchange"]
-    ids = took if not ids_hidden else ms  # hidden ones as they are, without waits
-    ids_ms = ids[:, : PARTS.index("forward")].sum(axis=1)
-    return np.column_stack([ids_ms, part["forward"], forward_comm, backward_comm, part["backward"]])
 
 
 def _sent_bytes(task: ShardingTask, steps: PlanSteps) -> dict[int, Floats]:

@@ -1,8 +1,8 @@
 """One rank of complete training steps: `python -m shardgym.costs.fbgemm.step_rank SETTINGS DESCRIPTOR`.
 
-Memory comes from the allocator as it is: no huge pages, nothing recycled on purpose. Version 2 starts with a young
-process, which touches new pages in every step. A training process has freed large blocks before, so that glibc keeps
-what it frees (`studies/torchrec_step`); in version 3 a rank does that first.
+Memory comes from the allocator as it is: no huge pages, nothing recycled on purpose. A young process would touch new
+pages in every step. A training process has freed large blocks before, so that glibc keeps what it frees
+(`studies/torchrec_step`); a rank does that first.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,9 @@ import torch.distributed as dist
 from cachetools import LRUCache, cachedmethod
 
 from shardgym.costs.fbgemm import rank
-from shardgym.costs.fbgemm.jobs import ShardSet
-from shardgym.costs.fbgemm.machine import available_bytes
+from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
+from shardgym.costs.fbgemm.machine import available_bytes, cpu_tag
+from shardgym.costs.fbgemm.namespaces import join_network
 from shardgym.costs.fbgemm.operator import (
     TableIds,
     build_operator,
@@ -31,7 +33,7 @@ from shardgym.costs.fbgemm.operator import (
     versions,
 )
 from shardgym.costs.fbgemm.process import Handler, serve
-from shardgym.costs.fbgemm.step import StepJob, StepMarks
+from shardgym.costs.fbgemm.step import RankSteps, StepJob
 from shardgym.costs.links import samples_per_device
 from shardgym.ids import draw_bags
 from shardgym.table import EmbeddingTable, RecordedIds
@@ -40,19 +42,54 @@ from shardgym.table import EmbeddingTable, RecordedIds
 _FOR_IDS = 1 / 32
 #: Value of all weights. It does not matter, but each page must have been written to: else it is the kernel's zero page.
 _WEIGHT = 0.01
+#: Seconds from agreeing on the start of an exchange to the start, so that all ranks know it in time.
+_LEAD_S = 0.002
+#: Seconds that ranks may take to link up.
+_LINKS_S = 60.0
 
 
 class Clock:
-    """Marks on the wall clock and on the CPU clock of this thread."""
+    """The clock of one device in one step: work counts by CPU time, exchanges by wall time if they are timed.
 
-    def __init__(self) -> None:
-        self.wall_s: list[float] = []
-        self.cpu_s: list[float] = []
+    Args:
+        timed_exchanges: whether devices enter an exchange as far apart as their clocks are.
 
-    def mark(self) -> None:
-        """Note both clocks."""
-        self.wall_s.append(time.perf_counter())
-        self.cpu_s.append(time.thread_time())
+    Attributes:
+        parts_ms: of all parts so far.
+    """
+
+    def __init__(self, timed_exchanges: bool) -> None:
+        self.parts_ms: list[float] = []
+        self._timed = timed_exchanges
+        self._cpu_s = time.thread_time()
+
+    def work(self) -> None:
+        """End a part of a step in which this device worked alone."""
+        self._add(time.thread_time() - self._cpu_s)
+
+    def exchange(self, run: Callable[[], object]) -> None:
+        """Run an exchange, which is a part of a step.
+
+        A device with an early clock enters early: it sends while the others sleep. All wait at the end for the
+        last one, outside of what is timed, so that nobody works while others exchange.
+        """
+        if not self._timed:
+            run()
+            self._add(0.0)
+            return
+        now_s = sum(self.parts_ms) / 1e3
+        agreed = torch.tensor([-now_s, time.perf_counter() + _LEAD_S], dtype=torch.float64)
+        dist.all_reduce(agreed, op=dist.ReduceOp.MAX)
+        enter_s = float(agreed[1]) + now_s + float(agreed[0])
+        time.sleep(max(0.0, enter_s - time.perf_counter()))
+        run()
+        took_s = time.perf_counter() - enter_s
+        dist.barrier()
+        self._add(took_s)
+
+    def _add(self, seconds: float) -> None:
+        self.parts_ms.append(1e3 * seconds)
+        self._cpu_s = time.thread_time()
 
 
 def keep_freed_memory() -> None:
@@ -75,27 +112,26 @@ class StepRank:
         self._number = number
         self._drawn: LRUCache[Any, TableIds] = LRUCache(int(available_bytes() * _FOR_IDS), tensor_bytes)
 
-    def __call__(self, job: StepJob) -> StepMarks:
+    def __call__(self, job: StepJob) -> RankSteps:
         """Run the steps of a plan.
 
         Raises:
             InputError: recorded ids are missing, or ids lie outside their table; all ranks find that before they talk.
         """
-        if job.keeps_freed:
-            keep_freed_memory()
+        keep_freed_memory()
         example = next(held for held in job.shard_sets if held is not None)
         samples = samples_per_device(example.batch_size, len(job.shard_sets)).tolist()
         features = [self._features(job, samples, batch) for batch in job.batches]
         plan = _PlanOnRank(job.shard_sets, samples, self._number)
-        clocks = []
+        parts_ms = []
         gc.disable()
         try:
             for sent in features:
-                clocks.append(Clock())
-                plan.step(sent, clocks[-1])
+                clock = Clock(job.timed_exchanges)
+                plan.step(sent, clock)
+                parts_ms.append(clock.parts_ms)
         finally:
             gc.enable()
-        timed = clocks[job.warmups :]
         sent_counts = [
             [
                 [sum(len(ids.lengths) for ids in to) for to in sent],
@@ -104,11 +140,7 @@ class StepRank:
             ]
             for sent in features[job.warmups :]
         ]
-        return StepMarks(
-            np.array([clock.wall_s for clock in timed]),
-            np.array([clock.cpu_s for clock in timed]),
-            np.array(sent_counts, dtype=np.int64),
-        )
+        return RankSteps(np.array(parts_ms[job.warmups :]), np.array(sent_counts, dtype=np.int64))
 
     def _features(self, job: StepJob, samples: Sequence[int], batch: int) -> list[list[TableIds]]:
         """Return what this rank's samples look up in each shard, by device and shard."""
@@ -166,23 +198,20 @@ class _PlanOnRank:
         self._by_shard = torch.tensor(order, dtype=torch.int32)
 
     def step(self, features: Sequence[Sequence[TableIds]], clock: Clock) -> None:
-        """Run one step, with a mark before each part (`shardgym.costs.fbgemm.step.PARTS`) and after the last."""
-        clock.mark()
+        """Run one step; the clock hears of each of its `PARTS`."""
         sent_lengths, sent_ids = _packed(features)
         lengths_from = [count * self._num_shards for count in self._samples]
         lengths_to = [self._own_samples * len(to) for to in features]
         lengths = torch.empty(sum(lengths_from), dtype=torch.int64)
-        clock.mark()
-        dist.all_to_all_single(lengths, sent_lengths, lengths_from, lengths_to)
-        clock.mark()
+        clock.work()
+        clock.exchange(lambda: dist.all_to_all_single(lengths, sent_lengths, lengths_from, lengths_to))
         ids_from = [int(part.sum()) for part in torch.split(lengths, lengths_from)]
         ids_to = [sum(len(ids.indices) for ids in to) for to in features]
-        ids = torch.empty(sum(ids_from), dtype=torch.int64)
-        clock.mark()
-        dist.all_to_all_single(ids, sent_ids, ids_from, ids_to)
-        clock.mark()
-        ids, offsets = self._grouped(ids, lengths, lengths_from)
-        clock.mark()
+        received = torch.empty(sum(ids_from), dtype=torch.int64)
+        clock.work()
+        clock.exchange(lambda: dist.all_to_all_single(received, sent_ids, ids_from, ids_to))
+        ids, offsets = self._grouped(received, lengths, lengths_from)
+        clock.work()
         pooled: Any
         if self._operator is None:
             pooled = torch.empty(self._batch_size, 0, dtype=self._dtype)
@@ -191,21 +220,19 @@ class _PlanOnRank:
         values_to = [count * self.width for count in self._samples]
         values_from = [self._own_samples * width for width in self._widths]
         outputs = torch.empty(sum(values_from), dtype=self._dtype)
-        clock.mark()
-        dist.all_to_all_single(outputs, pooled.detach().view(-1), values_from, values_to)
-        clock.mark()
+        clock.work()
+        clock.exchange(lambda: dist.all_to_all_single(outputs, pooled.detach().view(-1), values_from, values_to))
         # The dense part of a model would turn these into gradients; its time is the same for all plans.
         blocks = zip(torch.split(outputs, values_from), self._widths, strict=True)
         joined = torch.cat([part.view(self._own_samples, width) for part, width in blocks], dim=1)
-        clock.mark()
+        clock.work()
         sent_gradients = torch.cat([part.reshape(-1) for part in torch.split(joined, self._widths, dim=1)])
         gradient = torch.empty(self._batch_size * self.width, dtype=self._dtype)
-        clock.mark()
-        dist.all_to_all_single(gradient, sent_gradients, values_to, values_from)
-        clock.mark()
+        clock.work()
+        clock.exchange(lambda: dist.all_to_all_single(gradient, sent_gradients, values_to, values_from))
         if self._operator is not None:
             pooled.backward(gradient.view(self._batch_size, self.width))
-        clock.mark()
+        clock.work()
 
     def _grouped(
         self, ids: torch.Tensor, lengths: torch.Tensor, lengths_from: list[int]
@@ -238,15 +265,22 @@ def take_real_time_priority() -> bool:
 
 
 def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:
-    """Join the group.
+    """Link up and join the group, and load FBGEMM, so that incompatible versions fail here.
 
     Args:
-        settings: those of `shardgym.costs.fbgemm.rank.start`.
+        settings: those of `shardgym.costs.fbgemm.rank.start`, and "link_rate": bytes per second of each device's
+            link, None for the loopback interface.
     """
-    # Before the group exists: gloo's threads inherit it.
+    # Before the group exists: gloo's threads inherit both.
     real_time = take_real_time_priority()
+    if settings["link_rate"] is not None:
+        folder = Path(settings["file"]).parent
+        join_network(settings["rank"], settings["world_size"], settings["link_rate"], folder, _LINKS_S)
     rank.start(settings)
-    return StepRank(settings["rank"]), {"real_time": real_time, "versions": versions()}
+    shard = ShardSpec(EmbeddingTable("check", 4, 4), (0, 4), 4)
+    build_operator(ShardSet((shard,), 2, "fp32", "exact_sgd"), torch.device("cpu"))
+    facts = {"hardware": cpu_tag(), "versions": versions(), "real_time": real_time}
+    return StepRank(settings["rank"]), facts
 
 
 if __name__ == "__main__":

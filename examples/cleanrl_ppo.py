@@ -4,7 +4,7 @@
     python examples/cleanrl_ppo.py --steps 100000
 
 Trains on tasks from the train half of the table pool, then plays every task of quick-v1 once. Invalid actions get no
-probability: the mask is the end of the flat observation.
+probability: the network sees the mask behind the flat observation.
 """
 
 from __future__ import annotations
@@ -37,6 +37,11 @@ def make_envs(num_envs: int, **arguments: object) -> VectorFlatObservation:
     return VectorFlatObservation(VectorRelativeReward(envs))
 
 
+def with_mask(observations: dict[str, np.ndarray]) -> Tensor:
+    """Return numbers and mask as one array, shape (N, numbers + actions)."""
+    return torch.as_tensor(np.concatenate([observations["obs"], observations["mask"]], axis=1, dtype=np.float32))
+
+
 class Agent(nn.Module):
     """A small policy and a small value network."""
 
@@ -59,9 +64,9 @@ def train(steps: int, seed: int) -> Agent:
     """Return a trained agent; prints the mean cost of finished episodes now and then."""
     torch.manual_seed(seed)
     envs = make_envs(NUM_ENVS, pool="synthetic-2021", reward="dense", relative_penalty=-5.0)
-    agent = Agent(envs.single_observation_space.shape[0], envs.single_action_space.n)
+    observation = with_mask(envs.reset(seed=seed)[0])
+    agent = Agent(observation.shape[1], envs.single_action_space.n)
     optimizer = torch.optim.Adam(agent.parameters(), lr=1e-3, eps=1e-5)
-    observation = torch.as_tensor(envs.reset(seed=seed)[0])
     done = torch.zeros(NUM_ENVS)
     updates = max(1, steps // (NUM_ENVS * ROLLOUT))
     for update in range(updates):
@@ -78,7 +83,7 @@ def train(steps: int, seed: int) -> Agent:
             actions[t] = action
             dones[t] = done
             following, reward, terminated, _, infos = envs.step(action.numpy())
-            observation = torch.as_tensor(following)
+            observation = with_mask(following)
             done = torch.as_tensor(terminated, dtype=torch.float32)
             rewards[t] = torch.as_tensor(reward)
             if terminated.any():
@@ -122,7 +127,7 @@ def evaluate(agent: Agent) -> list[float]:
     observation, _ = envs.reset(seed=0)
     while len(costs) < 10:
         with torch.no_grad():
-            action = agent(torch.as_tensor(observation))[0].probs.argmax(dim=1)
+            action = agent(with_mask(observation))[0].probs.argmax(dim=1)
         observation, _, terminated, _, infos = envs.step(action.numpy())
         if terminated[0]:
             costs.append(float(infos["final_info"]["cost_ms"][0]))

@@ -51,7 +51,7 @@ def test_every_package_that_is_imported_is_declared():
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     extras = [line for lines in project["optional-dependencies"].values() for line in lines]
     declared = {re.split(r"[<>=~!\[ ]", line)[0].replace("-", "_") for line in [*project["dependencies"], *extras]}
-    other_names = {"yaml": "pyyaml", "pydantic_core": "pydantic", "fbgemm_gpu": "fbgemm_gpu_cpu"}
+    other_names = {"yaml": "pyyaml", "pydantic_core": "pydantic", "PIL": "pillow", "fbgemm_gpu": "fbgemm_gpu_cpu"}
     imported = set()
     for package in ("shardgym", "baselines", "neuroshard"):
         for file in (root / package).rglob("*.py"):

@@ -6,22 +6,22 @@ says why. With SHARDGYM_DEBUG=1 in the environment, an error that nobody foresaw
 
 from __future__ import annotations
 
-import importlib
 import io
 import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import NoReturn
 
 import click
 
 from shardgym import __version__
-from shardgym.errors import ShardGymError, UnknownNameError, one_line
+from shardgym.cli import checks, plans, records, run, solve, torchrec, training
+from shardgym.cli.common import INTERRUPTED
+from shardgym.errors import ShardGymError, one_line
 
-INTERRUPTED = 130
 BROKEN_PIPE = 141
 TERMINATED = 143
 
@@ -30,97 +30,26 @@ class Terminated(BaseException):
     """SIGTERM, as an exception: what is open is closed, and temporary files are removed."""
 
 
-class CommandEntry(NamedTuple):
-    """Where a command is defined, and one line for the overview."""
+PLAN = click.Group(
+    "plan",
+    [plans.show, plans.diff, torchrec.export_plan, torchrec.import_plan],
+    no_args_is_help=False,
+    help="Show, compare, export and import plans.",
+)
 
-    module: str
-    function: str
-    summary: str
-
-
-#: All commands by their one or two words.
-COMMANDS = {
-    "list": CommandEntry("checks", "list_names", "what there is: suites, solvers, costs, envs, pools, topologies"),
-    "run": CommandEntry("run", "run", "solvers on a suite, scored by a judge, one record per plan, ranked at the end"),
-    "solve": CommandEntry("solve", "solve", "one plan for one task"),
-    "measure": CommandEntry("plans", "measure", "the cost of plans for one task"),
-    "plan show": CommandEntry("plans", "show", "devices, memory and cost of a plan, drawn in the terminal"),
-    "plan diff": CommandEntry("plans", "diff", "what differs between two plans for the same task"),
-    "plan export": CommandEntry("torchrec", "export_plan", "a plan as TorchRec's ShardingPlan"),
-    "plan import": CommandEntry("torchrec", "import_plan", "TorchRec's ShardingPlan as a plan"),
-    "task make": CommandEntry("tasks", "make", "a task from your own tables and machine"),
-    "import-torchrec": CommandEntry("torchrec", "import_torchrec", "a task from your own TorchRec model"),
-    "drop": CommandEntry("records", "drop", "take a solver, a seed or tasks out of a folder of records"),
-    "verify": CommandEntry("records", "verify", "score stored plans again and compare"),
-    "submit": CommandEntry("records", "submit", "whether a folder of records and its card can go onto a board"),
-    "leaderboard": CommandEntry("run", "leaderboard", "ranked tables from stored records"),
-    "plot": CommandEntry("run", "plot", "performance profiles, cost against time, and groups of tasks, for papers"),
-    "check-solver": CommandEntry("checks", "check_solver", "whether a solver keeps the rules of the interface"),
-    "collect": CommandEntry("training", "collect", "measured shard sets and exchanges to train simulators on"),
-    "pool check": CommandEntry("checks", "pool_check", "a synthetic pool against the published statistics"),
-    "pretrain": CommandEntry("training", "pretrain", "train the simulator on measured samples"),
-    "fit": CommandEntry("training", "fit", "train a learned solver on tasks like those of a suite"),
-    "doctor": CommandEntry("checks", "doctor", "what this machine can measure, versions, missing extras"),
-}  # fmt: skip
-
-
-class LazyGroup(click.Group):
-    """A group whose help and error messages import no command. A command's module is imported when it runs.
-
-    Args:
-        name: what comes before its commands, e.g. "plan".
-        entries: its commands by what comes after that, one word or two.
-        **options: those of `click.Group`.
-    """
-
-    def __init__(self, name: str, entries: Mapping[str, CommandEntry], **options: Any) -> None:
-        super().__init__(name, no_args_is_help=False, **options)
-        self._entries = entries
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Return the first word of every command."""
-        return list(dict.fromkeys(name.split()[0] for name in self._entries))
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import a command. The first of two words is a group of its own."""
-        if cmd_name in self._entries:
-            entry = self._entries[cmd_name]
-            command: click.Command = getattr(importlib.import_module(f"shardgym.cli.{entry.module}"), entry.function)
-            return command
-        prefix = f"{cmd_name} "
-        below = {name.removeprefix(prefix): e for name, e in self._entries.items() if name.startswith(prefix)}
-        return LazyGroup(cmd_name, below) if below else None
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Refuse a line that ends before the command."""
-        if not args:
-            raise click.UsageError(f"expected a command: {', '.join(self.list_commands(ctx))}", ctx)
-        return super().parse_args(ctx, args)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; an unknown one is answered with those that resemble it."""
-        known = self.list_commands(ctx)
-        if args[0] not in known:
-            kind = "command" if ctx.parent is None else f"{self.name} command"
-            raise UnknownNameError(kind, args[0], known)
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the overview."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.summary) for name, entry in self._entries.items()])
-
-
-ROOT = LazyGroup(
+ROOT = click.Group(
     "shardgym",
-    COMMANDS,
+    [
+        checks.list_names, run.run, solve.solve, PLAN, plans.measure, records.verify, run.leaderboard, records.submit,
+        run.plot, torchrec.import_torchrec, checks.check_solver, training.collect, training.pretrain, training.fit,
+        checks.doctor,
+    ],
+    no_args_is_help=False,
     help="Benchmark for embedding-table sharding, measured with real kernels.",
     epilog="'shardgym COMMAND --help' explains a command. Every command takes --json. "
     "Exit codes: 0 done, 1 a result failed, 2 bad usage or input, 130 interrupted.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True},
-)
+)  # fmt: skip
 click.version_option(__version__, prog_name="shardgym", message="%(prog)s %(version)s")(ROOT)
 
 

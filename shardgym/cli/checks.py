@@ -1,4 +1,4 @@
-"""list, check-solver, pool check, doctor: what there is, and whether it is as it should be."""
+"""list, check-solver, doctor: what there is, and whether it is as it should be."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from collections.abc import Callable
 import click
 from tabulate import tabulate
 
-from shardgym.cli.common import Command, OneOf, answer, json_option, natural, parse_spec, print_json, terminal_width
-from shardgym.pools import SYNTHETIC, load_pool, pool_names
-from shardgym.pools.statistics import check_pool, format_checks
-from shardgym.progress import ProgressBar, log_to_stderr
+from shardgym.cli.common import Command, OneOf, answer, json_option, parse_spec, print_json, terminal_width
+from shardgym.pools import load_pool, pool_names
+from shardgym.progress import log_to_stderr
 from shardgym.registry import not_installed, registered
 from shardgym.solver import GROUP, weights_that_ship
 from shardgym.suites import load_suite, suite_names
@@ -136,27 +135,6 @@ def check_solver(solver_name: str, as_json: bool) -> int:
         report = dataclasses.replace(check_solver(name, settings=settings), solver=solver_name)
     answer(as_json, report.to_dict(), report.table())
     return 0 if report.ok else 1
-
-
-@click.command("check", cls=Command)
-@click.argument("pool_name", default=SYNTHETIC, metavar="[POOL]")
-@click.option("--seed", type=natural, default=0, help="Of the draw.")
-@json_option
-def pool_check(pool_name: str, seed: int, as_json: bool) -> int:
-    """Compare a pool with the published statistics of a dlrm_datasets file, side by side.
-
-    POOL is a pool or its file: that of 2021 has 856 tables, that of 2022 has 788. Without one it is the synthetic pool
-    of 2021. Draws the ids of every table, a quarter of a minute or so for the full pool. Exit code 1 when a figure is
-    off.
-    """
-    tables = load_pool(pool_name).tables
-    with ProgressBar(shown=not as_json, total=len(tables), unit="table", desc=pool_name) as bar:
-        checks = check_pool(tables, seed=seed, progress=bar.update)
-    ok = all(check.ok for check in checks)
-    verdict = "ok: every figure is within its tolerance" if ok else "OFF: a figure is outside its tolerance"
-    rows = [{**check._asdict(), "ok": check.ok} for check in checks]
-    answer(as_json, {"ok": ok, "rows": rows}, f"{format_checks(checks)}\n{verdict}")
-    return 0 if ok else 1
 
 
 @click.command("doctor", cls=Command)

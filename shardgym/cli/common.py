@@ -8,7 +8,7 @@ import math
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +29,9 @@ TASK_AND_PLAN = (
     "TASK is a task file, or SUITE/INDEX such as quick-v1/0. PLAN is a plan file, or one device for every table: "
     '{"TABLE": DEVICE, ...} in .json, columns table,device in .csv.'
 )
+
+#: Exit code of a command that Ctrl-C ended.
+INTERRUPTED = 130
 
 #: How costs and solvers with settings are written, for help texts.
 NOTATION = "NAME[,KEY=VALUE...]"
@@ -94,23 +97,15 @@ def positive(text: str | int) -> int:
     return natural(text, least=1)
 
 
-def _number_type(expected: str, accepts: Callable[[float], bool]) -> Callable[[str | float], float]:
-    def parse(text: str | float) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not accepts(value):
-            raise click.BadParameter(f"expected {expected}, got '{text!s:.40}'")
-        return value
-
-    return parse
-
-
-#: Types of numbers.
-positive_number = _number_type("a finite number above 0", lambda value: 0 < value < math.inf)
-non_negative_number = _number_type("a finite number of at least 0", lambda value: 0 <= value < math.inf)
-share = _number_type("a share from 0 to 1", lambda value: 0 <= value <= 1)
+def positive_number(text: str | float) -> float:
+    """Parse a finite number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise click.BadParameter(f"expected a finite number above 0, got '{text!s:.40}'")
+    return value
 
 
 def folder(text: str | Path) -> Path:
@@ -124,7 +119,6 @@ def folder(text: str | Path) -> Path:
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 force_option = click.option("--force", is_flag=True, help="Overwrite an existing file.")
-device_option = click.option("--device", type=OneOf("device", ["cpu", "cuda"]), help="Measure on cpu or cuda.")
 
 
 # --- names with settings ----------------------------------------------------------------------------------------------
@@ -185,25 +179,14 @@ def parse_labelled_spec(text: str) -> tuple[str, Spec]:
     return label, parse_spec(name + comma + rest)
 
 
-def device_settings(device: str | None, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that `--device` stands for, besides those given with the cost's name.
+def open_cost(text: str) -> CostModel:
+    """Make the cost model that `--cost` names.
 
     Raises:
-        InputError: the device is given there, too.
-    """
-    if device is not None and "device" in settings:
-        raise InputError(f"--device {device} and setting device={settings['device']} were given: leave one out")
-    return {} if device is None else {"device": device}
-
-
-def open_cost(text: str, device: str | None = None) -> CostModel:
-    """Make the cost model that `--cost` and `--device` name.
-
-    Raises:
-        InputError: no such cost, or one that does not take these settings; or the device is given twice.
+        InputError: no such cost, or one that does not take these settings.
     """
     name, settings = parse_spec(text)
-    return make_cost(name, **device_settings(device, settings), **settings)
+    return make_cost(name, **settings)
 
 
 def open_solver(text: str) -> Solver:

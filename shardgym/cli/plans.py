@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 from tabulate import tabulate
@@ -13,10 +12,7 @@ from shardgym.cli.common import (
     NOTATION,
     TASK_AND_PLAN,
     Command,
-    check_free,
-    count,
-    device_option,
-    force_option,
+    OneOf,
     is_ascii_only,
     json_option,
     open_cost,
@@ -29,11 +25,10 @@ from shardgym.cli.plan_files import plan_to_csv, read_plan
 from shardgym.costs.links import pooled_widths
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError
-from shardgym.files import write_whole
 from shardgym.plan import plan_problems
-from shardgym.rendering import render_diff, render_plan, render_shards
+from shardgym.rendering import render_diff, render_plan
 from shardgym.rendering.bottleneck import device_loads, find_bottleneck
-from shardgym.rendering.plan_view import MAX_LISTED, table_changes
+from shardgym.rendering.plan_view import table_changes
 from shardgym.rendering.table_costs import render_table_costs, table_costs
 
 #: Standard errors of a difference within which two costs tie; about its 95 % interval.
@@ -53,7 +48,7 @@ TIE_RULE = (
 @click.argument("task_name", metavar="TASK")
 @click.argument("plan_paths", nargs=-1, required=True, metavar="PLAN...")
 @click.option("--cost", "cost_name", default="fbgemm", metavar="NAME", help=f"Cost model, {NOTATION}.")
-@device_option
+@click.option("--device", type=OneOf("device", ["cpu", "cuda"]), help="The setting device= of the cost.")
 @json_option
 def measure(task_name: str, plan_paths: tuple[str, ...], cost_name: str, device: str | None, as_json: bool) -> int:
     """Measure what plans for one task cost.
@@ -66,7 +61,7 @@ def measure(task_name: str, plan_paths: tuple[str, ...], cost_name: str, device:
     """
     task = read_task(task_name)
     plans = [read_plan(path, task) for path in plan_paths]
-    with open_cost(cost_name, device) as model:
+    with open_cost(cost_name if device is None else f"{cost_name},device={device}") as model:
         costs = model.evaluate(task, plans)
     if as_json:
         print_json([
@@ -132,46 +127,34 @@ def tie_marks(costs: Sequence[PlanCost]) -> list[str | None]:
 @click.argument("task_name", metavar="TASK")
 @click.argument("plan_path", metavar="PLAN")
 @click.option("--cost", "cost_name", metavar="NAME", help=f"Score the plan with this cost model, {NOTATION}.")
-@device_option
 @click.option("--tables", "list_tables", is_flag=True, help="List what tables cost, too; needs a --cost that adds up.")
-@click.option("--shards", "list_shards", is_flag=True, help="List every shard, too.")
-@click.option("--csv", "csv_path", type=click.Path(path_type=Path), help="Write every shard as CSV.")
-@force_option
+@click.option("--csv", "as_csv", is_flag=True, help="Print every shard as CSV, and nothing else.")
 @json_option
-def show(
-    task_name: str,
-    plan_path: str,
-    cost_name: str | None,
-    device: str | None,
-    list_tables: bool,
-    list_shards: bool,
-    csv_path: Path | None,
-    force: bool,
-    as_json: bool,
-) -> int:
-    """Draw a plan: devices by memory and, with --cost, by time; the worst device and the tables responsible for it.
+def show(task_name: str, plan_path: str, cost_name: str | None, list_tables: bool, as_csv: bool, as_json: bool) -> int:
+    """Draw a plan: memory, time and the worst device.
 
-    With --cost, "held up by" names the device that the others wait for or that exchanges longest, and whether its
-    compute or the columns that it sends set it apart. --tables says which table costs what, and what one more cut of a
-    table on that device would bring. Exit code 1 when the plan is infeasible; its problems are listed, and what would
-    make it fit.
+    Time is drawn with --cost, and then "held up by" names the device that the others wait for or that exchanges
+    longest, and whether its compute or the columns that it sends set it apart. --tables says which table costs what,
+    and what one more cut of a table on that device would bring. Exit code 1 when the plan is infeasible; its problems
+    are listed, and what would make it fit.
     """
     if list_tables and cost_name is None:
         raise InputError("--tables lists what tables cost: give --cost, too, e.g. --cost roofline")
-    if csv_path is not None:
-        check_free(csv_path, force)
+    if as_csv and (as_json or cost_name is not None):
+        raise click.UsageError("--csv goes without --cost and --json: it prints shards alone")
     task = read_task(task_name)
     plan = read_plan(plan_path, task)
+    problems = list(plan_problems(task, plan.shards))
+    if as_csv:
+        print(plan_to_csv(task, plan), end="")
+        return 1 if problems else 0
     cost = None
     tables = None
     if cost_name is not None:
-        with open_cost(cost_name, device) as model:
+        with open_cost(cost_name) as model:
             cost = model.evaluate(task, [plan])[0]
             if list_tables and cost.feasible:
                 tables = table_costs(task, plan, model, cost)
-    problems = list(plan_problems(task, plan.shards))
-    if csv_path is not None:
-        write_whole(csv_path, plan_to_csv(task, plan))
     if as_json:
         used = plan.bytes_per_device(task)
         loads = device_loads(task, plan)
@@ -190,22 +173,17 @@ def show(
                 }
                 for d in range(task.num_devices)
             ],
+            "shards": [shard.to_dict() | {"bytes": shard.bytes(task)} for shard in plan.shards],
         }
         if tables is not None:
             page["tables"] = [table._asdict() for table in tables]
-        if list_shards:
-            page["shards"] = [shard.to_dict() | {"bytes": shard.bytes(task)} for shard in plan.shards]
         print_json(page)
     else:
-        if list_shards:
-            print(f"{render_shards(task, plan)}\n")
         if cost is not None and tables is not None:
             held_up_by = find_bottleneck(cost, pooled_widths(task, plan)).device
             print(f"{render_table_costs(tables, cost, held_up_by, width=terminal_width())}\n")
         print(render_plan(task, plan, cost, width=terminal_width(), ascii_only=is_ascii_only()))
         print_notes([] if cost is None else [("", cost)])
-        if csv_path is not None:
-            print(f"csv: {count(len(plan.shards), 'shard')} written to {csv_path}")
     return 1 if problems or (cost is not None and not cost.feasible) else 0
 
 
@@ -216,19 +194,18 @@ def show(
 @click.option(
     "--cost", "cost_name", metavar="NAME", help=f"Score both plans with this cost model, {NOTATION}, in one run."
 )
-@click.option("--all", "list_all", is_flag=True, help=f"List every table that differs, not {MAX_LISTED} at most.")
-@device_option
 @json_option
-def diff(
-    task_name: str, path_a: str, path_b: str, cost_name: str | None, list_all: bool, device: str | None, as_json: bool
-) -> int:
-    """Compare two plans, A and B: devices side by side, tables that moved, tables that are cut differently."""
+def diff(task_name: str, path_a: str, path_b: str, cost_name: str | None, as_json: bool) -> int:
+    """Compare two plans, A and B.
+
+    Devices side by side, tables that moved, tables that are cut differently: the first of them, and all with --json.
+    """
     task = read_task(task_name)
     before = read_plan(path_a, task)
     after = read_plan(path_b, task)
     costs = None
     if cost_name is not None:
-        with open_cost(cost_name, device) as model:
+        with open_cost(cost_name) as model:
             first, second = model.evaluate(task, [before, after])
             costs = (first, second)
     if as_json:
@@ -243,12 +220,6 @@ def diff(
         ]
         print_json({"changes": changes, "costs": None if costs is None else [cost.to_dict() for cost in costs]})
     else:
-        max_listed = None if list_all else MAX_LISTED
-        ascii_only = is_ascii_only()
-        print(
-            render_diff(
-                task, before, after, costs, width=terminal_width(), ascii_only=ascii_only, max_listed=max_listed
-            )
-        )
+        print(render_diff(task, before, after, costs, width=terminal_width(), ascii_only=is_ascii_only()))
         print_notes(zip("AB", costs or (), strict=False))
     return 0

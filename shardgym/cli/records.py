@@ -1,4 +1,4 @@
-"""drop, verify, submit: what can be done with the records of a run afterwards."""
+"""verify, submit: what can be done with the records of a run afterwards."""
 
 from __future__ import annotations
 
@@ -18,39 +18,18 @@ from shardgym.cli.common import (
     folder,
     is_ascii_only,
     json_option,
-    natural,
-    positive,
     positive_number,
     print_json,
     say,
 )
-from shardgym.evaluation import VerifyReport, drop_records
+from shardgym.evaluation import VerifyReport
 from shardgym.evaluation import verify as verify_records
-from shardgym.evaluation.result import RECORDS, record_files
+from shardgym.evaluation.result import record_files
 from shardgym.evaluation.submission import CARD, check_submission, write_card
 from shardgym.evaluation.verify import RULE, RecordCheck
 from shardgym.evaluation.verify.check import FLAG
 from shardgym.evaluation.verify.solve_again import TIMEOUT_S
 from shardgym.progress import log_to_stderr
-
-
-@click.command("drop", cls=Command)
-@click.argument("path", type=folder, metavar="FOLDER")
-@click.option("--solver", "solvers", multiple=True, metavar="NAME", help="A name or label; repeatable.")
-@click.option("--seed", "seeds", type=natural, multiple=True, help="Repeatable.")
-@click.option("--limit", type=positive, metavar="N", help="Keep only the first N tasks.")
-@json_option
-def drop(path: Path, solvers: tuple[str, ...], seeds: tuple[int, ...], limit: int | None, as_json: bool) -> int:
-    """Take solvers, seeds or tasks out of a folder of records.
-
-    What is left is as if they had never run there, so that the others have their ranks again. The records file as it
-    was stays in the folder under another name.
-    """
-    with log_to_stderr(info=not as_json):
-        dropped = drop_records(path, solvers=solvers, seeds=seeds, limit=limit)
-    records = str(path / RECORDS)
-    answer(as_json, {"dropped": dropped, "records": records}, f"{dropped} records taken out of {records}")
-    return 0
 
 
 @click.command("verify", cls=Command, epilog=RULE)
@@ -148,7 +127,7 @@ def _print_rows(rows: Iterable[RecordCheck]) -> None:
 @click.option("--card", "make_card", is_flag=True, help=f"Write {CARD}, to be filled in, and check nothing.")
 @json_option
 def submit(path: Path, make_card: bool, as_json: bool) -> int:
-    """Check a folder that is to go onto a board, and say what to do.
+    """Check whether a folder can go onto a board.
 
     FOLDER is that of a run, with a card: who submits, and of every solver that does not come with shardgym its version,
     how its parameters were chosen and on which tasks, training data, queries and hardware.

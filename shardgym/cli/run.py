@@ -10,14 +10,12 @@ from pathlib import Path
 
 import click
 
-from shardgym.cli import INTERRUPTED
 from shardgym.cli.common import (
+    INTERRUPTED,
     NOTATION,
     Command,
     OneOf,
     answer,
-    device_option,
-    device_settings,
     folder,
     json_option,
     natural,
@@ -66,7 +64,6 @@ HTML = "html"
     "--cost", metavar="NAME", help=f"The judge, {NOTATION} (default: the suite's); 'simulator' for the simulated track."
 )
 @click.option("--oracle", metavar="NAME", help=f"The cost that solvers may query, {NOTATION} (default: the track's).")
-@device_option
 @click.option("--out", type=folder, help="Where the records go (default: results/SUITE-JUDGE).")
 @click.option("--limit", type=positive, metavar="N", help="Only the first N tasks.")
 @click.option("--seed", "seeds", type=natural, multiple=True, help="Given to solvers; repeat for several (default: 0).")
@@ -90,7 +87,6 @@ def run(
     solvers: tuple[str, ...],
     cost: str | None,
     oracle: str | None,
-    device: str | None,
     out: Path | None,
     limit: int | None,
     seeds: tuple[int, ...],
@@ -122,7 +118,7 @@ def run(
     at all; a task that a solver found no feasible plan for is an outcome and shows as its success rate.
     """
     suite = load_suite(suite_name)
-    track = _choose_track(suite, cost, oracle, device)
+    track = _choose_track(suite, cost, oracle)
     out = out or Path("results") / f"{suite.name}-{track.judge.cost.replace(':', '.')}"
     specs = [parse_labelled_spec(text) for text in solvers or suite.solvers or DEFAULT_SOLVERS]
     if not is_repeatable(track.judge.cost) and all((label or spec.name) != BASE for label, spec in specs):
@@ -177,18 +173,12 @@ def _report(results: Sequence[Result], out: Path, as_json: bool) -> int:
     return 1 if failures or not any(r.status == "ok" for r in results) else 0
 
 
-def _choose_track(suite: Suite, cost: str | None, oracle: str | None, device: str | None) -> Track:
+def _choose_track(suite: Suite, cost: str | None, oracle: str | None) -> Track:
     """Return judge and oracle: the suite's, unless the command line names others."""
     spec = None if cost is None else parse_spec(cost)
     track = suite.track(None if spec is None else spec.name)
     judge_choice = CostChoice(*spec) if spec is not None and spec.settings else track.judge
-    oracle_choice = track.oracle if oracle is None else CostChoice(*parse_spec(oracle))
-    extra = device_settings(device, spec.settings if spec is not None else {})
-    oracle_extra = extra if oracle_choice.cost == judge_choice.cost else {}
-    return Track(
-        CostChoice(judge_choice.cost, judge_choice.settings | extra),
-        CostChoice(oracle_choice.cost, oracle_choice.settings | oracle_extra),
-    )
+    return Track(judge_choice, track.oracle if oracle is None else CostChoice(*parse_spec(oracle)))
 
 
 def _how_to_continue(out: Path) -> str:
@@ -207,10 +197,6 @@ def _how_to_continue(out: Path) -> str:
     "--format", "table_format", type=OneOf("format", (*FORMATS, HTML)), default="text",
     help=f"{', '.join(FORMATS)}, or {HTML}: a page with charts and plans, which needs plotly.",
 )  # fmt: skip
-@click.option(
-    "--strata", is_flag=True,
-    help="Join what several processors measured: a task counts once for each, and the table says how far they agree.",
-)  # fmt: skip
 @click.option("--details", is_flag=True, help="Groups of tasks, performance profiles, pairs of solvers, and all notes.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write there, and print the name.")
 @click.option("--also", "also_name", metavar="COST", help="A column of what this cost says of the plans, too.")
@@ -219,7 +205,6 @@ def leaderboard(
     paths: tuple[str, ...],
     suite_name: str | None,
     table_format: str,
-    strata: bool,
     details: bool,
     out: Path | None,
     also_name: str | None,
@@ -229,8 +214,7 @@ def leaderboard(
 
     PATH is a folder of runs, or a records file; without one it is the folder results.
 
-    Records of different suites, judges or hardware go into different tables; --strata joins those that differ in
-    hardware alone. Records of the same from several folders
+    Records of different suites, judges or hardware go into different tables. Records of the same from several folders
     share one. What two of them hold with the same plan and cost counts once. Where they hold the same solver, task and
     seed with other plans or costs, or different tasks under one index, none is preferred: each of these folders has its
     own table, which names it and says why.
@@ -240,8 +224,8 @@ def leaderboard(
     """
     if table_format == HTML and (details or also_name is not None):
         raise click.UsageError("--format html goes without --details, which the page has, and without --also")
-    rankings = [rank(board) for board in load_boards(paths or ("results",), suite_name, strata=strata)]
-    with contextlib.nullcontext() if also_name is None else open_cost(also_name, None) as also:
+    rankings = [rank(board) for board in load_boards(paths or ("results",), suite_name)]
+    with contextlib.nullcontext() if also_name is None else open_cost(also_name) as also:
         if as_json:
             print_json([to_dict(ranking, also) for ranking in rankings])
             return 0
@@ -257,21 +241,20 @@ def leaderboard(
 
 @click.command("plot", cls=Command)
 @click.argument("paths", nargs=-1, metavar="[PATH]...")
-@click.option("--suite", "suite_name", metavar="NAME", help="Only this suite.")
 @click.option(
     "--format", "file_format", type=OneOf("format", PLOT_FORMATS), default="svg", help=", ".join(PLOT_FORMATS)
 )
 @click.option("--out", type=folder, default="plots", help="Where the plots go.")
 @json_option
-def plot(paths: tuple[str, ...], suite_name: str | None, file_format: str, out: Path, as_json: bool) -> int:
-    """Draw stored records: three plots for every table that leaderboard prints.
+def plot(paths: tuple[str, ...], file_format: str, out: Path, as_json: bool) -> int:
+    """Draw three plots for every ranked table.
 
     PATH is a folder of runs, or a records file; without one it is the folder results.
 
     SUITE-JUDGE-profile: share of plans within a factor of the best one of their task. SUITE-JUDGE-pareto: cost against
     median solving time. SUITE-JUDGE-groups: cost by group of tasks, with intervals. Needs matplotlib.
     """
-    rankings = [rank(board) for board in load_boards(paths or ("results",), suite_name)]
+    rankings = [rank(board) for board in load_boards(paths or ("results",))]
     files = [str(file) for ranking in rankings for file in write_plots(ranking, out, file_format)]
     answer(as_json, {"files": files}, "\n".join(files))
     return 0

@@ -20,7 +20,6 @@ from shardgym.cli.common import (
     Command,
     check_free,
     count,
-    device_option,
     force_option,
     json_option,
     natural,
@@ -64,7 +63,6 @@ _logger = logging.getLogger("shardgym.solve")
     metavar="NAME",
     help=f"Cost that the solver may query, {NOTATION}.",
 )
-@device_option
 @click.option("--seed", type=natural, default=0, help="Given to the solver.")
 @click.option("--time-limit", type=positive_number, metavar="SECONDS", help="Given to a solver that takes one.")
 @click.option("--initial-plan", "initial_path", metavar="PLAN", help="What the solver starts from, if it can.")
@@ -75,7 +73,6 @@ def solve(
     solver_name: str,
     output: Path,
     oracle_name: str,
-    device: str | None,
     seed: int,
     time_limit: float | None,
     initial_path: str | None,
@@ -96,7 +93,7 @@ def solve(
     if time_limit is None and takes(solver.solve, "time_limit_s"):
         hint = f"still solving; --time-limit SECONDS ends '{solver_name:.80}' early"
     code = 0
-    with open_cost(oracle_name, device) as oracle:
+    with open_cost(oracle_name) as oracle:
         # What a solver prints is not part of the result.
         with contextlib.redirect_stdout(sys.stderr), log_to_stderr(info=not as_json):
             warm_up(solver, task, oracle)

@@ -16,25 +16,21 @@ from shardgym.cli.common import (
     count,
     force_option,
     json_option,
-    non_negative_number,
     positive,
+    positive_number,
     print_json,
     read_task,
     say,
 )
 from shardgym.cli.plan_files import read_plan
-from shardgym.cli.tasks import OPTIMIZERS, check_fits, machine_options, make_topology, print_task
 from shardgym.errors import InputError, ShardGymError, error_text
 from shardgym.files import write_whole
-from shardgym.records import parse_json, read_text
 from shardgym.registry import find_class
-from shardgym.task import Optimizer
-from shardgym.topology import GIB
+from shardgym.task import exact_bytes
+from shardgym.topology import GIB, PRESETS, Topology
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from shardgym.integrations.torchrec.tasks import SharedTables
 
 #: What `--reserve` takes.
 RESERVES = ("none", "torchrec")
@@ -42,102 +38,74 @@ RESERVES = ("none", "torchrec")
 
 @click.command("import-torchrec", cls=Command)
 @click.argument("model_name", metavar="MODEL")
-@machine_options
+@click.option("--devices", required=True, type=positive, metavar="N", help="Number of devices.")
+@click.option(
+    "--topology", "preset", default="cpu", type=OneOf("topology", PRESETS),
+    help=f"Kind of device, memory and links: {', '.join(PRESETS)}.",
+)  # fmt: skip
+@click.option("--memory-gib", type=positive_number, metavar="X", help="Memory per device (default: the topology's).")
 @click.option("--batch-size", required=True, type=positive, metavar="B", help="Samples per step over all devices.")
 @click.option(
     "--log", type=click.Path(path_type=Path), metavar="FILE",
     help="Parquet file with a row per sample and a column of ids, or of lists of ids, per feature.",
-)  # fmt: skip
-@click.option("--samples", type=positive, metavar="N", help="Samples of the log that are read (default: all).")
-@click.option(
-    "--pooling-factors", type=click.Path(path_type=Path), metavar="FILE",
-    help='Mean ids per sample: {"TABLE": NUMBER, ...} in .json.',
-)  # fmt: skip
-@click.option(
-    "--optimizer", type=OneOf("optimizer", OPTIMIZERS),
-    help=f"{', '.join(OPTIMIZERS)} (default: the one attached to the tables, or exact_sgd).",
 )  # fmt: skip
 @click.option(
     "--reserve", default="none", type=OneOf("reserve", RESERVES),
     help="Memory for the rest of the model: none, or by TorchRec's heuristic, which takes 15 % and multiples of dense "
     "parameters and input buffers.",
 )  # fmt: skip
-@click.option(
-    "--reserve-gib", default=0.0, type=non_negative_number, metavar="X",
-    help="Memory per device for activations and whatever else, besides.",
-)  # fmt: skip
-@click.option(
-    "--shared-tables", default="refuse", type=OneOf("treatment", ("refuse", "add")),
-    help="Tables that features share: refuse, or add their bags up, which counts too little communication.",
-)  # fmt: skip
-@click.option("--materialize", is_flag=True, help="Make the model with its weights, and not on the meta device.")
-@click.option("--name", default="", metavar="NAME", help="For display (default: the model and what is assumed).")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where the task goes.")
 @force_option
 @json_option
 def import_torchrec(
     model_name: str,
+    devices: int,
+    preset: str,
+    memory_gib: float | None,
     batch_size: int,
     log: Path | None,
-    samples: int | None,
-    pooling_factors: Path | None,
-    optimizer: Optimizer | None,
     reserve: str,
-    reserve_gib: float,
-    shared_tables: SharedTables,
-    materialize: bool,
-    name: str,
     output: Path,
     force: bool,
     as_json: bool,
-    **machine: Any,
 ) -> int:
-    """Make a task from the embedding collections of your own TorchRec model.
+    """Make a task from your own TorchRec model.
 
-    MODEL is module:function, a function without arguments that returns the model. It is called under the meta device,
-    so that weights take no memory. How often tables are accessed comes from a log of ids or from pooling factors; what
-    is assumed without them is said.
+    Its embedding collections become tables. MODEL is module:function, a function without arguments that returns the
+    model. It is called under the meta device, so that weights take no memory. How often tables are accessed comes from
+    a log of ids; what is assumed without one is said. From Python, `shardgym.integrations.torchrec.import_model` takes
+    any topology, pooling factors and more.
     """
     check_free(output, force)
     from shardgym.integrations.torchrec import Reserve, import_model, read_log
     from shardgym.integrations.torchrec.model_tables import model_tables
 
-    topology = make_topology(**machine)
-    model = _make_model(model_name, materialize=materialize)
-    if log is not None and pooling_factors is not None:
-        raise InputError("--log and --pooling-factors were given: leave one out")
+    # What no device has is left for the topology to refuse.
+    memory_bytes = None if memory_gib is None else max(1, int(min(memory_gib, 2.0**40) * GIB))
+    topology = Topology.preset(preset, devices, memory_bytes)
+    model = _make_model(model_name)
     sample = None
     if log is not None:
         features = [feature for table in model_tables(model) for feature in table.config.feature_names]
-        sample = read_log(log, features, samples)
-    factors = None
-    if pooling_factors is not None:
-        factors = parse_json(read_text(pooling_factors), str(pooling_factors))
-        if not isinstance(factors, dict):
-            raise InputError(f'{pooling_factors}: expected {{"TABLE": NUMBER, ...}}, got {type(factors).__name__}')
-    extra_bytes = int(reserve_gib * GIB)
-    kept = Reserve(extra_bytes=extra_bytes)
-    if reserve == "none":
-        kept = Reserve(share=0.0, dense_copies=0.0, input_copies=0.0, extra_bytes=extra_bytes)
-    imported = import_model(
-        model,
-        topology,
-        batch_size,
-        pooling_factors=factors,
-        sample=sample,
-        optimizer=optimizer,
-        reserve=kept if reserve != "none" or extra_bytes else None,
-        shared_tables=shared_tables,
-        name=name,
-    )
+        sample = read_log(log, features)
+    kept = Reserve() if reserve == "torchrec" else None
+    imported = import_model(model, topology, batch_size, sample=sample, reserve=kept)
     task = imported.task
-    check_fits(task)
+    if task.total_bytes > topology.total_memory_bytes:
+        raise InputError(
+            f"the tables take {exact_bytes(task.total_bytes)} with optimiser state, {devices} devices hold "
+            f"{exact_bytes(topology.total_memory_bytes)}: no plan can fit; give more devices or memory"
+        )
     write_whole(output, task.to_json(indent=2) + "\n")
     if as_json:
         page = {"task": str(output), "digest": task.digest, "tables": task.num_tables}
         print_json(page | {"assumed": list(imported.assumed), "reserved_bytes": list(imported.reserved_bytes)})
         return 0
-    print_task(task, output)
+    used = task.total_bytes / topology.total_memory_bytes
+    print(
+        f"{output}: {count(task.num_tables, 'table')}, {100 * used:.1f} % of the memory of {count(devices, 'device')}"
+    )
+    print(f"digest, the task_hash of its plans: {task.digest}")
     if max(imported.reserved_bytes):
         print(f"reserved on each device: {max(imported.reserved_bytes) / GIB:.3f} GiB at most")
     for what in imported.assumed:
@@ -145,7 +113,7 @@ def import_torchrec(
     return 0
 
 
-def _make_model(name: str, *, materialize: bool) -> nn.Module:
+def _make_model(name: str) -> nn.Module:
     """Call a function that makes a model; raises `InputError` when there is none, or it fails."""
     import torch
 
@@ -155,13 +123,15 @@ def _make_model(name: str, *, materialize: bool) -> nn.Module:
     if not callable(make):
         raise InputError(f"'{name:.80}' is an object of {type(make).__name__}: expected a function without arguments")
     try:
-        with torch.device("cpu" if materialize else "meta"):
+        with torch.device("meta"):
             model = make()
     except ShardGymError:
         raise
     except Exception as error:
-        remedy = "" if materialize else "; --materialize makes the model with its weights"
-        raise InputError(f"'{name:.80}' made no model: {error_text(error)}{remedy}") from error
+        raise InputError(
+            f"'{name:.80}' made no model under torch.device('meta'): {error_text(error)}; "
+            "task_from_model takes a model that has its weights"
+        ) from error
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"'{name:.80}' returned {type(model).__name__}: expected a torch.nn.Module")
     return model
@@ -175,9 +145,6 @@ def _make_model(name: str, *, materialize: bool) -> nn.Module:
     "--model", "model_name", metavar="MODEL", help="module:function that makes the model; the plan is held against it."
 )
 @click.option("--device-type", type=OneOf("type", ("cuda", "cpu")), help="cuda (the default) or cpu, what runs it.")
-@click.option(
-    "--ranks-per-host", type=positive, metavar="N", help="Ranks of one machine (default: the task's fast domain)."
-)
 @force_option
 @json_option
 def export_plan(
@@ -186,7 +153,6 @@ def export_plan(
     output: Path,
     model_name: str | None,
     device_type: Any,
-    ranks_per_host: int | None,
     force: bool,
     as_json: bool,
 ) -> int:
@@ -200,8 +166,8 @@ def export_plan(
 
     task = read_task(task_name)
     plan = read_plan(plan_path, task)
-    model = None if model_name is None else _make_model(model_name, materialize=False)
-    exported = to_torchrec(plan, task, model, device_type=device_type or "cuda", ranks_per_host=ranks_per_host)
+    model = None if model_name is None else _make_model(model_name)
+    exported = to_torchrec(plan, task, model, device_type=device_type or "cuda")
     if device_type is None and task.topology.device.startswith("cpu"):
         say(
             f"shardgym: warning: the task is for '{task.topology.device}', the exported plan for cuda: a job on CPUs "
@@ -225,9 +191,10 @@ def export_plan(
 @force_option
 @json_option
 def import_plan(task_name: str, sharding_plan: str, output: Path, force: bool, as_json: bool) -> int:
-    """Read TorchRec's ShardingPlan, which `shardgym.integrations.torchrec.save` wrote, as a plan for a task.
+    """Read TorchRec's ShardingPlan as a plan.
 
-    Memory is not checked here: 'shardgym plan show' says whether the plan fits.
+    SHARDING_PLAN is a file that `shardgym.integrations.torchrec.save` wrote, of a plan for the task. Memory is not
+    checked here: 'shardgym plan show' says whether the plan fits.
     """
     check_free(output, force)
     from shardgym.integrations.torchrec import from_torchrec, load

@@ -13,8 +13,8 @@ import click
 from tabulate import tabulate
 from tqdm import tqdm
 
-from shardgym.cli import INTERRUPTED
 from shardgym.cli.common import (
+    INTERRUPTED,
     NOTATION,
     Command,
     OneOf,
@@ -28,7 +28,6 @@ from shardgym.cli.common import (
     positive_number,
     print_json,
     say,
-    share,
 )
 from shardgym.costs.base import make_cost
 from shardgym.errors import InputError
@@ -37,17 +36,11 @@ from shardgym.records import Record
 from shardgym.solver import takes
 from shardgym.suites import load_suite
 from shardgym.suites.spec import CostChoice
-from shardgym.task import OPTIMIZER_STATE
 
 #: Training tasks unless the command line says otherwise.
 NUM_TASKS = 600
 
 # Collecting and training import torch, which takes seconds: not for --help.
-
-#: Options that change the space of a wide collection.
-_AXES = (
-    "batch", "precision", "optimizer", "width", "pooling", "rows", "ids", "shards", "offset_ms", "memory_gib",
-)  # fmt: skip
 
 
 @click.command("collect", cls=Command)
@@ -56,44 +49,35 @@ _AXES = (
 @click.option("--preset", default="survey", help="survey or quick of a pool's tables; oracle or judge of any tables")
 @click.option("--compute", type=natural, metavar="N", help="Shard sets, without repeats (default: the preset's).")
 @click.option("--comm", type=natural, metavar="N", help="Exchanges, without repeats (default: the preset's).")
-@click.option("--workers", type=positive, default=1, help="Shard sets measured at the same time.")
-@click.option("--repeat-share", type=share, default=0.15, help="Share that is measured twice.")
 @click.option("--minutes", type=positive_number, help="Begin nothing new after so long.")
 @click.option(
     "--quiet", type=positive_number, metavar="SHARE", help="Wait while a reference takes so much longer: 0.1."
 )
-@click.option("--batch", metavar="LOW:HIGH", help="Samples per batch, powers of two (256:65536).")
-@click.option("--precision", metavar="NAMES", help="fp32,fp16")
-@click.option("--optimizer", metavar="NAMES", help=f"{','.join(OPTIMIZER_STATE)}")
-@click.option("--width", metavar="LOW:HIGH", help="Columns of a table, multiples of 4 (4:512).")
-@click.option("--pooling", metavar="LOW:HIGH", help="Ids per sample of a table (0.05:500).")
-@click.option("--rows", metavar="LOW:HIGH", help="Rows of a table (1:1e8).")
-@click.option("--ids", metavar="NAMES", help="uniform,zipf,recorded")
-@click.option("--shards", metavar="LOW:HIGH", help="Shards on a device (1:250).")
-@click.option("--offset-ms", type=float, help="Latest start of an exchange (200).")
-@click.option("--memory-gib", type=positive_number, help="That a shard set may take (3).")
+@click.option(
+    "--axis", "axes", multiple=True, metavar="NAME=VALUES",
+    help="Of the presets oracle and judge: batch=256:1024, precision=fp32,fp16 and the like; repeatable.",
+)  # fmt: skip
 @click.option("--seed", type=natural, default=0, help="Of all draws.")
 @click.option("--finish", "only_finish", is_flag=True, help="Only write the Parquet files of what is there.")
 @json_option
-def collect(out: Path, only_finish: bool, as_json: bool, **settings: Any) -> int:
-    """Measure the data set that simulators are trained on: shard sets, and all-to-all exchanges.
+def collect(out: Path, axes: tuple[str, ...], only_finish: bool, as_json: bool, **settings: Any) -> int:
+    """Measure what simulators are trained on.
 
-    Samples for the oracle and the judge are disjoint and come from the train half of the pool, test samples from its
-    test half. A part is measured twice, so that the noise floor is known. The order is random. Every measurement is
-    appended to FOLDER/measurements.jsonl and flushed: killed at any moment, the same command continues, and with higher
-    numbers it adds samples. At the end compute.parquet and comm.parquet are written; --finish writes them of what is
-    there.
+    Shard sets, and all-to-all exchanges. Samples for the oracle and the judge are disjoint and come from the train half
+    of the pool, test samples from its test half. A part is measured twice, so that the noise floor is known. The order
+    is random. Every measurement is appended to FOLDER/measurements.jsonl and flushed: killed at any moment, the same
+    command continues, and with higher numbers it adds samples. At the end compute.parquet and comm.parquet are written;
+    --finish writes them of what is there.
 
-    The presets oracle and judge make tables for every sample, with --batch and the options after it, and are two
-    collections: give both folders to 'shardgym pretrain'.
+    The presets oracle and judge make tables for every sample, drawn along axes, and are two collections: give both
+    folders to 'shardgym pretrain'. docs/collection.md has the axes.
 
     Exit code 1 when a sample could not be measured.
     """
     from shardgym.collection.run import collect, finish
     from shardgym.collection.settings import Space
 
-    axes = {axis: settings.pop(axis) for axis in _AXES}
-    if any(given is not None for given in axes.values()):
+    if axes:
         settings["space"] = Space.of_options(axes)
     try:
         with contextlib.redirect_stdout(sys.stderr):
@@ -119,12 +103,12 @@ def pretrain(
     data_folders: tuple[Path, ...], out: Path, seed: int, epochs: int | None, generation: int, leave_out: bool,
     with_report: bool, force: bool, as_json: bool,
 ) -> int:  # fmt: skip
-    """Train the simulator on DATA: a folder of measured samples as 'shardgym collect' writes it, or several.
+    """Train the simulator on measured samples.
 
-    Writes weights (safetensors) and a model card (JSON) for the oracle, and for the judge if there are samples for it.
-    Both are used with make_cost("simulator", weights=FOLDER). Without samples of exchanges, as from a machine with one
-    GPU, they predict compute, and communication is modelled by the task's topology. The same samples and seed give the
-    same weights.
+    DATA is a folder as 'shardgym collect' writes it, or several. Writes weights (safetensors) and a model card (JSON)
+    for the oracle, and for the judge if there are samples for it. Both are used with make_cost("simulator",
+    weights=FOLDER). Without samples of exchanges, as from a machine with one GPU, they predict compute, and
+    communication is modelled by the task's topology. The same samples and seed give the same weights.
 
     Version 2 goes with the wide collections of the presets oracle and judge: it knows batch sizes, data types and
     optimisers, scales as physics does, and its judge is of boosted trees. It also writes generalisation.json: how the

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from pydantic import Field, model_validator
@@ -33,6 +33,11 @@ NumberRange = tuple[Annotated[Number, Field(gt=0)], Annotated[Number, Field(gt=0
 _CHOICES: dict[str, tuple[str, ...]] = {
     "precision": tuple(ELEMENT_BYTES), "optimizer": tuple(OPTIMIZER_STATE), "ids": IDS_KINDS,
 }  # fmt: skip
+
+
+#: Axes of a space that are one number, and all of them.
+_NUMBERS = ("offset_ms", "memory_bytes")
+_AXES = ("batch", "width", "pooling", "rows", "shards", *_CHOICES, *_NUMBERS)
 
 
 class Setup(NamedTuple):
@@ -210,32 +215,30 @@ class Space(Record):
         return self
 
     @classmethod
-    def of_options(cls, options: Mapping[str, str | float | None]) -> Space:
+    def of_options(cls, options: Iterable[str]) -> Space:
         """Return the default space with some axes changed.
 
         Args:
-            options: text by axis: "LOW:HIGH" or one number for ranges, names with commas between them for choices, a
-                number for `offset_ms` and `memory_gib`. None keeps the default.
+            options: "AXIS=VALUES", with a field's name and "LOW:HIGH" or one number for ranges, names with commas
+                between them for choices, one number for `offset_ms` and `memory_bytes`.
 
         Raises:
-            InputError: an axis is no range or choice, or is out of bounds.
+            InputError: an axis is unknown, is no range or choice, or is out of bounds.
         """
         changes: dict[str, Any] = {}
-        for axis, text in options.items():
-            if text is None:
-                continue
-            if axis == "memory_gib":
-                changes["memory_bytes"] = int(float(text) * GIB)
-            elif axis == "offset_ms":
-                changes[axis] = float(text)
-            elif axis in _CHOICES:
-                changes[axis] = tuple(str(text).split(","))
+        for option in options:
+            axis, _, text = option.partition("=")
+            if axis not in _AXES:
+                raise UnknownNameError("axis", axis, _AXES)
+            if axis in _CHOICES:
+                changes[axis] = tuple(text.split(","))
                 for name in changes[axis]:
                     if name not in _CHOICES[axis]:
                         raise UnknownNameError(axis, name, _CHOICES[axis])
             else:
-                changes[axis] = _range(axis, str(text))
-        return cls.from_dict(dataclasses.asdict(cls()) | changes, "options of the space")
+                low, high = _range(axis, text)
+                changes[axis] = low if axis in _NUMBERS else (low, high)
+        return cls.from_dict(dataclasses.asdict(cls()) | changes, "axes of the space")
 
 
 def _range(axis: str, text: str) -> tuple[float, float]:
@@ -245,7 +248,7 @@ def _range(axis: str, text: str) -> tuple[float, float]:
         ends = float(low), float(high or low)
     except ValueError:
         raise InputError(f"{axis}={text}: expected LOW:HIGH, such as 256:65536") from None
-    if axis == "pooling":
+    if axis in ("pooling", "offset_ms"):
         return ends
     if not all(end.is_integer() for end in ends):
         raise InputError(f"{axis}={text}: expected whole numbers")

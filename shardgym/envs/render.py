@@ -7,17 +7,20 @@ top are its time in ms (left), and the shards placed and in total (right).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from tabulate import tabulate
 
-from shardgym.arrays import Bools, Floats
+from shardgym.arrays import Floats
 from shardgym.costs.plan_cost import COMPUTE_COLUMNS
 from shardgym.envs.game import Game
-from shardgym.errors import InputError, MeasurementError
+from shardgym.errors import InputError, MeasurementError, import_extra
 from shardgym.rendering import bar
+
+if TYPE_CHECKING:
+    from PIL.ImageDraw import ImageDraw
 
 RENDER_MODES = ("ansi", "rgb_array")
 
@@ -30,14 +33,7 @@ _HEIGHT, _MARGIN, _TOP, _BAR_HEIGHT, _LEAST_WIDTH = 360, 16, 40, 290, 320
 #: Characters of a bar in text.
 _BAR = 20
 
-#: Digits as five rows of three pixels each, rows from the top, "#" is ink; each pixel is drawn `_SCALE` times.
-_SCALE = 3
-_GLYPHS = {
-    "0": "### #.# #.# #.# ###", "1": ".#. ##. .#. .#. ###", "2": "### ..# ### #.. ###", "3": "### ..# ### ..# ###",
-    "4": "#.# #.# ### ..# ..#", "5": "### #.. ### ..# ###", "6": "### #.. ### #.# ###", "7": "### ..# ..# .#. .#.",
-    "8": "### #.# ### #.# ###", "9": "### #.# ### ..# ###", ".": "... ... ... ... .#.", "/": "..# ..# .#. #.. #..",
-    "-": "... ... ### ... ...",
-}  # fmt: skip
+_FONT_PX = 18
 
 
 class RenderModeError(InputError, TypeError):
@@ -45,10 +41,17 @@ class RenderModeError(InputError, TypeError):
 
 
 def check_render_mode(mode: str | None) -> str | None:
-    """Return `mode`; raises `RenderModeError` when it is unknown."""
+    """Return a mode of rendering.
+
+    Raises:
+        RenderModeError: it is unknown.
+        MissingDependencyError: pictures need Pillow, which is not installed.
+    """
     if mode is not None and mode not in RENDER_MODES:
         expected = " or ".join(repr(known) for known in (None, *RENDER_MODES))
         raise RenderModeError(f"unknown render_mode '{mode}': expected {expected}")
+    if mode == "rgb_array":
+        import_extra("PIL.ImageDraw", "pictures of environments")
     return mode
 
 
@@ -126,38 +129,46 @@ def _text(game: Game, row: int, devices: DeviceFigures) -> str:
 
 
 def _picture(game: Game, row: int, devices: DeviceFigures) -> Picture:
+    from PIL import Image, ImageDraw, ImageFont  # an extra, see check_render_mode
+
     max_devices = game.layout.max_devices
     cell = min(max(640 // max_devices, 6), 96) // 2 * 2
     width = max(2 * _MARGIN + cell * max_devices, _LEAST_WIDTH)
-    picture = np.full((_HEIGHT, width, 3), PAPER, np.uint8)
+    image = Image.new("RGB", (width, _HEIGHT), PAPER)
+    draw = ImageDraw.Draw(image)
+    draw.fontmode = "1"  # ink or paper: no greys between them
     for device in range(len(devices.capacity)):
-        _draw_device(picture[_TOP:, _MARGIN + device * cell : _MARGIN + (device + 1) * cell], devices, device)
-    _write(picture[:, _MARGIN:], "-" if devices.slowest is None else f"{devices.slowest_ms:.2f}")
+        _draw_device(draw, _MARGIN + device * cell, cell, devices, device)
+    font = ImageFont.load_default(_FONT_PX)
+    slowest = "-" if devices.slowest is None else f"{devices.slowest_ms:.2f}"
+    draw.text((_MARGIN, _MARGIN), slowest, INK, font)
     counts = f"{game.placements.placed[row]}/{game.placements.count[row]}"
-    _write(picture[:, width - _MARGIN - text_mask(counts).shape[1] :], counts)
-    return picture
+    draw.text((width - _MARGIN, _MARGIN), counts, INK, font, anchor="ra")
+    return np.array(image)
 
 
-def _draw_device(cell: Picture, devices: DeviceFigures, device: int) -> None:
-    width = cell.shape[1]
+def _draw_device(draw: ImageDraw, left: int, width: int, devices: DeviceFigures, device: int) -> None:
     gap = max(width // 16, 1)
     thickness = max(width * 6 // 16, 1)
-    time = cell[:_BAR_HEIGHT, gap : gap + thickness]
-    memory = cell[:_BAR_HEIGHT, width - gap - thickness : width - gap]
-    time[:] = TRACK
+
+    def bar_of(share: float, x: int, colour: tuple[int, int, int]) -> None:
+        height = round(share * _BAR_HEIGHT)
+        if height:
+            bottom = _TOP + _BAR_HEIGHT - 1
+            draw.rectangle((x, bottom - height + 1, x + thickness - 1, bottom), colour)
+
+    time, memory = left + gap, left + width - gap - thickness
+    bar_of(1.0, time, TRACK)
     if devices.times_ms is not None:
         compute, comm = devices.times_ms[device] / _round_up(devices.slowest_ms)
-        _fill(time, compute + comm, COMM)
-        _fill(time, compute, COMPUTE)
+        bar_of(compute + comm, time, COMM)
+        bar_of(compute, time, COMPUTE)
     largest = float(devices.capacity.max())
-    _fill(memory, devices.capacity[device] / largest, TRACK)
-    _fill(memory, devices.loads[device, 0] / largest, MEMORY)
+    bar_of(devices.capacity[device] / largest, memory, TRACK)
+    bar_of(devices.loads[device, 0] / largest, memory, MEMORY)
     if device == devices.slowest:
-        cell[_BAR_HEIGHT + 6 : _BAR_HEIGHT + 14, gap : width - gap] = SLOWEST
-
-
-def _fill(column: Picture, share: float, colour: tuple[int, int, int]) -> None:
-    column[len(column) - round(share * len(column)) :] = colour
+        below = _TOP + _BAR_HEIGHT
+        draw.rectangle((time, below + 6, left + width - gap - 1, below + 13), SLOWEST)
 
 
 def _round_up(ms: float) -> float:
@@ -166,14 +177,3 @@ def _round_up(ms: float) -> float:
         return 1.0
     power = 10.0 ** np.floor(np.log10(ms))
     return float(next(power * factor for factor in (1, 2, 5, 10) if power * factor >= ms))
-
-
-def _write(picture: Picture, text: str) -> None:
-    mask = text_mask(text)
-    picture[_MARGIN : _MARGIN + len(mask), : mask.shape[1]][mask] = INK
-
-
-def text_mask(text: str) -> Bools:
-    """Return where the ink of digits, ".", "/" and "-" is, shape (15, 12 * characters)."""
-    glyphs = [np.array([[dot == "#" for dot in row + "."] for row in _GLYPHS[c].split()]) for c in text]
-    return np.concatenate(glyphs, axis=1).repeat(_SCALE, axis=0).repeat(_SCALE, axis=1)

@@ -173,7 +173,7 @@ def _check_ranks(store: Store, run: RunInfo) -> None:
     named = ", ".join(losing[:3]) + (f" and {len(losing) - 3} more" if len(losing) > 3 else "")
     raise InputError(
         f"{store.folder} ranks {named}, which would lack {' and '.join(new)} and lose their rank: run them with that "
-        "too, give another folder, or allow it with --extend ('shardgym drop' takes a seed or tasks out again)"
+        "too, give another folder, or allow it with --extend (evaluation.drop_records takes a seed or tasks out again)"
     )
 
 

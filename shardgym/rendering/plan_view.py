@@ -114,23 +114,6 @@ def _device_table(
     return tabulate(rows, "keys", "simple", colalign=align, disable_numparse=True)
 
 
-def render_shards(task: ShardingTask, plan: ShardingPlan) -> str:
-    """List shards by table: their rows and columns, the ends left out, device and memory with optimiser state."""
-    headers = ("table", "rows", "columns", "device", "memory")
-    rows = [
-        (
-            shard.table,
-            f"[{shard.rows[0]}, {shard.rows[1]})",
-            f"[{shard.columns[0]}, {shard.columns[1]})",
-            shard.device,
-            format_bytes(shard.bytes(task)),
-        )
-        for shard in plan.shards
-    ]
-    align = ("left", "right", "right", "right", "right")
-    return tabulate(rows, headers, "simple", colalign=align, disable_numparse=True)
-
-
 def bar(share: float, width: int, ascii_only: bool = False) -> str:
     """Return a bar of `width` characters of which `share` is filled; "" for no width."""
     share = min(max(share, 0.0), 1.0)
@@ -250,12 +233,11 @@ def render_diff(
     *,
     width: int,
     ascii_only: bool = False,
-    max_listed: int | None = MAX_LISTED,
 ) -> str:
     """Draw what differs between two plans for `task`, called A and B, with their costs where known.
 
-    For a terminal of `width` columns; with `ascii_only`, of characters that every terminal has. At most `max_listed`
-    tables are listed, all when None.
+    For a terminal of `width` columns; with `ascii_only`, of characters that every terminal has. At most
+    `MAX_LISTED` tables are listed.
     """
     changes = table_changes(task, before, after)
     moved = sum(change.is_move for change in changes)
@@ -279,10 +261,10 @@ def render_diff(
             "",
         ]
     arrow = "->" if ascii_only else "→"
-    listed = [_describe_change(change, arrow) for change in changes[:max_listed]]
+    listed = [_describe_change(change, arrow) for change in changes[:MAX_LISTED]]
     more = len(changes) - len(listed)
     if more:
-        listed.append(f"... and {more} more table{'s' * (more > 1)}; --all lists them")
+        listed.append(f"... and {more} more table{'s' * (more > 1)}; --json lists them")
     lines += [textwrap.fill(line, max(width, 40), subsequent_indent="    ") for line in listed]
     return "\n".join(lines).rstrip()
 

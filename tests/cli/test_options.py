@@ -112,12 +112,8 @@ BY_FILE = "expected module:Class, not a file: drop '.py' and give"
          "'quick-v1' names no task: expected a task file, or quick-v1/INDEX with INDEX from 0 to 9"),
         (["solve", "quick-v1/-1", *SOLVE, "random"],
          "'quick-v1/-1' names no task: expected a task file, or quick-v1/INDEX with INDEX from 0 to 9"),
-        (["solve", "task.json", *SOLVE, "random", "--oracle", "roofline", "--device", "cuda"],
+        (["solve", "task.json", *SOLVE, "random", "--oracle", "roofline,device=cuda"],
          "cost 'roofline' has no setting 'device': known: hardware"),
-        (["solve", "task.json", *SOLVE, "random", "--oracle", "fbgemm,device=cuda", "--device", "cpu"],
-         "--device cpu and setting device=cuda were given: leave one out"),
-        (["run", "--suite", "tiny-v1", "--cost", "fbgemm,device=cuda", "--device", "cpu"],
-         "--device cpu and setting device=cuda were given: leave one out"),
         (["solve", "task.json", *SOLVE, "random", "--time-limit", "inf"],
          "Invalid value for '--time-limit': expected a finite number above 0, got 'inf'; see 'shardgym solve --help'"),
     ],
@@ -127,6 +123,12 @@ def test_what_is_not_understood_is_one_line(here, capsys, arguments, message):
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", f"shardgym: error: {message}\n")
     assert sorted(path.name for path in here.iterdir()) == ["task.json"]
+
+
+def test_a_device_is_given_once(here, capsys):
+    (here / "plan.json").write_text('{"t0": 0, "t1": 1, "t2": 0, "t3": 1}')
+    assert main(["measure", "task.json", "plan.json", "--cost", "fbgemm,device=cuda", "--device", "cpu"]) == 2
+    assert "'fbgemm,device=cuda,device=cpu': setting 'device' is given twice" in capsys.readouterr().err
 
 
 def test_a_file_with_the_name_of_a_suite_is_a_task(here):

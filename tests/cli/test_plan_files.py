@@ -107,12 +107,3 @@ def test_a_plan_that_does_not_fit_is_drawn_with_its_problem(here, capsys):
     (here / "plan.json").write_text(json.dumps(dict.fromkeys(MAPPING, 0)))
     assert main(["plan", "show", "task.json", "plan.json"]) == 1
     assert "problem: device 0 holds 640 bytes" in capsys.readouterr().out
-
-
-def test_task_make_prints_the_digest_that_plans_name(here, capsys):
-    (here / "tables.csv").write_text("name,num_embeddings,embedding_dim\nuser,1000,16\n")
-    command = ["task", "make", "--tables", "tables.csv", "--devices", "1", "--batch-size", "64", "-o", "own.json"]
-    assert main(command) == 0
-    printed = capsys.readouterr().out.splitlines()[-1]
-    assert main(["solve", "own.json", "--solver", "dim_greedy", "-o", "plan.json"]) == 0
-    assert printed == f"digest, the task_hash of its plans: {ShardingPlan.load('plan.json').task_hash}"

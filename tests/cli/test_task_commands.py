@@ -23,52 +23,6 @@ def solve(output, solver="dim_greedy", *more):
     return main(["solve", "task.json", "--solver", solver, "-o", output, *more])
 
 
-def test_own_tables_become_a_task(here, capsys):
-    (here / "tables.csv").write_text("name,num_embeddings,embedding_dim,pooling_factor\nuser,1000,16,2\nitem,50,8,1\n")
-    command = ["task", "make", "--tables", "tables.csv", "--devices", "2", "--memory-gib", "0.001"]
-    assert main([*command, "--batch-size", "64", "-o", "own.json"]) == 0
-    task = ShardingTask.load("own.json")
-    assert [table.name for table in task.tables] == ["user", "item"]
-    assert task.topology.memory_bytes == (1073741, 1073741)
-    assert (task.batch_size, task.name) == (64, "tables")
-    assert "own.json: 2 tables, 3.1 % of the memory of 2 devices" in capsys.readouterr().out
-
-
-def test_a_preset_names_the_machine(here):
-    (here / "tables.csv").write_text("name,num_embeddings,embedding_dim\nuser,1000,16\n")
-    command = ["task", "make", "--tables", "tables.csv", "--devices", "16", "--preset", "dgx-a100"]
-    assert main([*command, "--batch-size", "64", "-o", "own.json", "--json"]) == 0
-    topology = ShardingTask.load("own.json").topology
-    assert (topology.device, topology.fast_domain_size) == ("a100", 8)
-
-
-def test_tables_that_no_plan_can_fit_make_no_task(here, capsys):
-    (here / "tables.csv").write_text("name,num_embeddings,embedding_dim\nuser,1000000,16\n")
-    command = ["task", "make", "--tables", "tables.csv", "--devices", "2", "--memory-gib", "0.001"]
-    assert main([*command, "--batch-size", "64", "-o", "own.json"]) == 2
-    error = capsys.readouterr().err
-    assert "the tables take 64000000 bytes (61.0 MiB) with optimiser state, 2 devices hold 2147482 bytes (" in error
-    assert not (here / "own.json").exists()
-
-
-@pytest.mark.parametrize("devices", ["99999999", "999999999999"])
-def test_more_devices_than_there_can_be_are_refused_at_once(here, capsys, devices):
-    (here / "tables.csv").write_text("name,num_embeddings,embedding_dim\nuser,1000,16\n")
-    command = ["task", "make", "--tables", "tables.csv", "--devices", devices, "--batch-size", "64", "-o", "own.json"]
-    assert main(command) == 2
-    assert capsys.readouterr().err == f"shardgym: error: num_devices: expected at most 65536, got {devices}\n"
-
-
-def test_a_width_that_no_kernel_takes_is_warned_of(here, capsys):
-    (here / "tables.csv").write_text("name,num_embeddings,embedding_dim\nuser,1000,10\n")
-    command = ["task", "make", "--tables", "tables.csv", "--devices", "1", "--batch-size", "64", "-o", "own.json"]
-    assert main(command) == 0
-    captured = capsys.readouterr()
-    assert captured.out.startswith("own.json: 1 table, 0.0 % of the memory of 1 device\n")
-    warning = "shardgym: warning: table 'user' has 10 columns: FBGEMM needs multiples of 4, no plan will be feasible\n"
-    assert captured.err == warning
-
-
 def test_solve_writes_a_plan_that_is_valid(capsys):
     assert solve("plan.json") == 0
     ShardingPlan.load("plan.json").validate(ShardingTask.load("task.json"))
@@ -178,26 +132,6 @@ def test_check_solver_passes_and_fails(capsys):
     assert main(["check-solver", "dim_greedy", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["ok"]
     assert main(["check-solver", "evaluation_toys:Crashes"]) == 1
-
-
-def test_pool_check_refuses_a_part_of_a_pool(here, capsys):
-    (here / "tables.csv").write_text("name,num_embeddings,embedding_dim\nuser,1000,16\n")
-    assert main(["pool", "check", "tables.csv"]) == 2
-    assert "of 788 or 856 tables with published totals, got 1:" in capsys.readouterr().err
-
-
-def test_pool_check_prints_both_columns(capsys, monkeypatch):
-    from shardgym.cli import checks
-    from shardgym.pools.statistics import StatisticCheck
-
-    for measured, code in ((101.0, 0), (110.0, 1)):
-        outcome = [StatisticCheck("ids", 100.0, measured, 1.0)]
-        monkeypatch.setattr(checks, "check_pool", lambda tables, seed, progress, o=outcome: o)
-        assert main(["pool", "check"]) == code
-        assert f"{measured:.4f}" in capsys.readouterr().out
-        assert main(["pool", "check", "--json"]) == code
-        row = {"name": "ids", "published": 100.0, "measured": measured, "tolerance": 1.0, "ok": code == 0}
-        assert json.loads(capsys.readouterr().out) == {"ok": code == 0, "rows": [row]}
 
 
 @pytest.mark.parametrize(("problem", "code"), [("", 0), ("torch and FBGEMM do not load: no torch", 1)])

@@ -11,7 +11,7 @@ from shardgym.cli import main
 
 pytest.importorskip("pyarrow", reason="Parquet files need pyarrow")
 
-SMALL = ["--preset", "quick", "--compute", "12", "--comm", "4", "--repeat-share", "0.5"]
+SMALL = ["--preset", "quick", "--compute", "12", "--comm", "4"]
 
 
 @pytest.fixture
@@ -22,8 +22,8 @@ def toys(monkeypatch):
 def test_the_summary_names_counts_noise_and_files(toys, tmp_path, capsys):
     assert main(["collect", "--out", str(tmp_path), *SMALL]) == 0
     text = capsys.readouterr().out
-    assert text.startswith("compute: 18 (")
-    assert "repeats: CV 0.0 %, MAPE 0.0 % over 6 pairs" in text
+    assert text.startswith("compute: 13 (")
+    assert "repeats: CV 0.0 %, MAPE 0.0 % over 1 pairs" in text
     assert f"comm: {tmp_path / 'comm.parquet'}" in text
 
 
@@ -31,7 +31,7 @@ def test_json_is_for_machines(toys, tmp_path, capsys):
     assert main(["collect", "--out", str(tmp_path), "--json", *SMALL]) == 0
     captured = capsys.readouterr()
     data = json.loads(captured.out)
-    assert sum(data["counts"]["compute"].values()) == 18
+    assert sum(data["counts"]["compute"].values()) == 13
     assert data["per_minute"]["compute"] > 0
     assert captured.err == ""
 
@@ -57,7 +57,7 @@ def test_ctrl_c_says_how_to_continue_and_finish_does(toys, tmp_path, capsys):
     [
         ([], "Missing option '--out'"),
         (["--out", "x", "--preset", "quik"], "unknown preset 'quik': did you mean quick?"),
-        (["--out", "x", "--repeat-share", "2"], "expected a share from 0 to 1, got '2'"),
+        (["--out", "x", "--preset", "oracle", "--axis", "bach=1"], "unknown axis 'bach': did you mean batch?"),
         (["--out", "x", "--device", "gpu"], "unknown device 'gpu'"),
         (["--out", "nowhere", "--finish"], "nowhere holds no collection.json"),
     ],

@@ -108,26 +108,29 @@ def test_exchanges_reach_the_latest_start_and_start_aligned_without_one():
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
+    ("option", "error", "message"),
     [
-        ({"batch": "300:600"}, InputError, "batch: expected powers of two"),
-        ({"width": "4:6"}, InputError, "width: expected multiples of 4"),
-        ({"rows": "100:10"}, InputError, "rows: expected the smaller end first"),
-        ({"rows": "1:2.5"}, InputError, "rows=1:2.5: expected whole numbers"),
-        ({"pooling": "a:b"}, InputError, "pooling=a:b: expected LOW:HIGH"),
-        ({"optimizer": "adam,sgd"}, UnknownNameError, "unknown optimizer 'sgd'"),
-        ({"ids": "zipfian"}, UnknownNameError, "did you mean zipf"),
+        ("batch=300:600", InputError, "batch: expected powers of two"),
+        ("width=4:6", InputError, "width: expected multiples of 4"),
+        ("rows=100:10", InputError, "rows: expected the smaller end first"),
+        ("rows=1:2.5", InputError, "rows=1:2.5: expected whole numbers"),
+        ("rows", InputError, "rows=: expected LOW:HIGH"),
+        ("pooling=a:b", InputError, "pooling=a:b: expected LOW:HIGH"),
+        ("memory_bytes=1e3", InputError, "memory_bytes: expected at least 1048576"),
+        ("optimizer=adam,sgd", UnknownNameError, "unknown optimizer 'sgd'"),
+        ("ids=zipfian", UnknownNameError, "did you mean zipf"),
+        ("row=1:10", UnknownNameError, "unknown axis 'row': did you mean rows"),
     ],
 )
-def test_options_that_are_no_space_are_refused(options, error, message):
+def test_options_that_are_no_space_are_refused(option, error, message):
     with pytest.raises(error, match=message):
-        Space.of_options(options)
+        Space.of_options([option])
 
 
 def test_options_change_single_axes():
-    space = Space.of_options({"rows": "1:1e4", "batch": "512", "precision": "fp16", "offset_ms": 5.0, "ids": None})
+    space = Space.of_options(["rows=1:1e4", "batch=512", "precision=fp16", "offset_ms=5", "memory_bytes=2e9"])
     assert (space.rows, space.batch, space.precision, space.offset_ms) == ((1, 10_000), (512, 512), ("fp16",), 5.0)
-    assert space.pooling == Space().pooling
+    assert (space.pooling, space.memory_bytes) == (Space().pooling, 2_000_000_000)
 
 
 def test_a_space_without_samples_is_an_error():
@@ -162,13 +165,13 @@ def test_a_killed_wide_collection_continues_and_equals_one_in_one_go(toys, tmp_p
 
 
 def test_the_command_takes_axes_for_wide_presets_alone(toys, tmp_path, capsys):
-    axes = ["--batch", "256", "--rows", "1:1000", "--pooling", "0.1:4", "--shards", "1:4"]
+    axes = ["--axis", "batch=256", "--axis", "rows=1:1000", "--axis", "pooling=0.1:4", "--axis", "shards=1:4"]
     small = ["--compute", "8", "--comm", "2"]
     assert main(["collect", "--out", str(tmp_path / "a"), "--preset", "judge", *small, *axes]) == 0
     text = capsys.readouterr().out
     assert "judge 9" in text
     assert "adam was left out: FBGEMM has no kernel of it for the CPU" in text
-    assert main(["collect", "--out", str(tmp_path / "c"), "--preset", "judge", "--optimizer", "adam"]) == 2
+    assert main(["collect", "--out", str(tmp_path / "c"), "--preset", "judge", "--axis", "optimizer=adam"]) == 2
     assert "optimizer adam: FBGEMM has no kernel" in capsys.readouterr().err
     assert main(["collect", "--out", str(tmp_path / "b"), "--preset", "quick", *small, *axes]) == 2
     assert "a space goes with preset oracle or judge" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Flat observations: the same numbers in one array, the mask at the end or under a name of its own."""
+"""Flat observations: the same numbers in one array, and the mask, under two names."""
 
 import gymnasium
 import numpy as np
@@ -9,33 +9,29 @@ from vector_play import COLUMN_WISE, TABLE_WISE, native, some_actions
 from shardgym.envs.flat import FlatObservation, VectorFlatObservation
 from shardgym.errors import InputError
 
-NAMES = [(), ("obs", "mask"), ("observations", "action_mask")]
+NAMES = [("obs", "mask"), ("observations", "action_mask")]
 
 
-def assert_flat(flat, observation, names, outer_names):
-    parts = np.concatenate([observation[name] for name in names], axis=-1, dtype=np.float32)
-    mask = observation["action_mask"]
-    if not outer_names:
-        assert np.array_equal(flat, np.concatenate([parts, mask], axis=-1, dtype=np.float32))
-    else:
-        assert list(flat) == list(outer_names)
-        assert np.array_equal(flat[outer_names[0]], parts)
-        assert np.array_equal(flat[outer_names[1]], mask)
+def assert_flat(flat, observation, names):
+    parts = [observation[name] for name in sorted(observation) if name != "action_mask"]
+    assert list(flat) == list(names)
+    assert flat[names[0]].dtype == np.float32
+    assert np.array_equal(flat[names[0]], np.concatenate(parts, axis=-1))
+    assert np.array_equal(flat[names[1]], observation["action_mask"])
 
 
-@pytest.mark.parametrize("outer_names", NAMES)
+@pytest.mark.parametrize("names", NAMES)
 @pytest.mark.parametrize("env_id", [TABLE_WISE, COLUMN_WISE])
-def test_single_environments(env_id, outer_names):
+def test_single_environments(env_id, names):
     settings = {"tasks": make_tasks(), "observation": "full_timed"}
-    env = FlatObservation(gymnasium.make(env_id, **settings), *outer_names)
-    assert set(env.names) | {"action_mask"} == set(env.unwrapped.observation_space)
+    env = FlatObservation(gymnasium.make(env_id, **settings), *names)
     assert gymnasium.make(env.spec).observation_space == env.observation_space
     actions = np.random.default_rng(0)
     flat, _ = env.reset(seed=1)
     twin = gymnasium.make(env_id, **settings)
     observation, _ = twin.reset(seed=1)
     for _ in range(30):
-        assert_flat(flat, observation, env.names, outer_names)
+        assert_flat(flat, observation, names)
         assert flat in env.observation_space
         action = int(actions.choice(np.flatnonzero(env.get_wrapper_attr("action_masks")())))
         flat, _, ended, _, _ = env.step(action)
@@ -44,21 +40,21 @@ def test_single_environments(env_id, outer_names):
             flat, observation = env.reset()[0], twin.reset()[0]
 
 
-@pytest.mark.parametrize("outer_names", NAMES)
+@pytest.mark.parametrize("names", NAMES)
 @pytest.mark.parametrize("mode", ["SameStep", "Disabled"])
-def test_native_environments(mode, outer_names):
+def test_native_environments(mode, names):
     settings = {"tasks": make_tasks(), "autoreset_mode": mode}
-    envs, twins = VectorFlatObservation(native(TABLE_WISE, **settings), *outer_names), native(TABLE_WISE, **settings)
+    envs, twins = VectorFlatObservation(native(TABLE_WISE, **settings), *names), native(TABLE_WISE, **settings)
     assert envs.autoreset_mode.value == mode
     rng, ends = np.random.default_rng(0), 0
     (flat, _), (observations, _) = envs.reset(seed=1), twins.reset(seed=1)
     for _ in range(30):
-        assert_flat(flat, observations, envs.names, outer_names)
+        assert_flat(flat, observations, names)
         assert flat in envs.observation_space
         actions = some_actions(rng, envs.action_masks(), illegal=0)
         (flat, _, ended, _, infos), (observations, *_, others) = envs.step(actions), twins.step(actions)
         for row in np.flatnonzero(infos.get("_final_obs", [])):
-            assert_flat(infos["final_obs"][row], others["final_obs"][row], envs.names, outer_names)
+            assert_flat(infos["final_obs"][row], others["final_obs"][row], names)
             ends += 1
         if mode == "Disabled" and ended.any():
             again = {"reset_mask": ended}
@@ -70,7 +66,7 @@ def test_native_environments(mode, outer_names):
     ("make", "message"),
     [
         (lambda: FlatObservation(gymnasium.make("CartPole-v1")), "for ShardGym's environments, got CartPoleEnv"),
-        (lambda: FlatObservation(gymnasium.make(TABLE_WISE), "obs"), "expected two different names, or neither"),
+        (lambda: FlatObservation(gymnasium.make(TABLE_WISE), "obs", "obs"), "are both 'obs': expected two names"),
         (lambda: VectorFlatObservation(3), "for native vector environments, got int 3"),
     ],
 )

@@ -1,14 +1,20 @@
 """Text and pictures of placements, read back pixel by pixel."""
 
+import sys
+
 import gymnasium
 import numpy as np
 import pytest
 from env_toys import halvable_task, make_tasks, play
 
+pytest.importorskip("PIL", reason="pictures need the extra 'data'")
+from PIL import Image, ImageDraw, ImageFont
+
 from shardgym.costs.roofline import RooflineCost
 from shardgym.envs import ENV_IDS
 from shardgym.envs.env import ColumnWiseEnv, TableWiseEnv
-from shardgym.envs.render import COMM, COMPUTE, INK, MEMORY, PAPER, SLOWEST, TRACK, text_mask
+from shardgym.envs.render import COMM, COMPUTE, INK, MEMORY, PAPER, SLOWEST, TRACK
+from shardgym.errors import MissingDependencyError
 
 #: With two devices, cells of 96 pixels begin at 16: time bars at 22 to 58, memory bars at 70 to 106.
 TIME, MEM = (40, 136), (88, 184)
@@ -63,12 +69,20 @@ def test_the_picture_shows_memory_times_and_the_slowest_device():
 def test_numbers_at_the_top_are_the_slowest_time_and_the_progress():
     picture, env = picture_after([1])
     assert env.snapshot().state.cost is None
-    ink = (picture[16:31] == INK).all(axis=2)
-    counts = text_mask("1/2")
-    assert np.array_equal(ink[:, 320 - 16 - counts.shape[1] : 320 - 16], counts)
-    ms = np.array([env._game.cost.evaluate(*half_placed())[0].total_ms])[0]
-    expected = text_mask(f"{ms:.2f}")
-    assert np.array_equal(ink[:, 16 : 16 + expected.shape[1]], expected)
+    ms = env._game.cost.evaluate(*half_placed())[0].total_ms
+    assert np.array_equal((picture[:40] == INK).all(axis=2), ink_of(f"{ms:.2f}", "1/2"))
+
+
+def ink_of(left, right, width=320):
+    """Where the ink of the two numbers at the top is."""
+    image = Image.new("1", (width, 40))
+    draw = ImageDraw.Draw(image)
+    font = ImageFont.load_default(18)
+    draw.text((16, 16), left, 1, font)
+    draw.text((width - 16, 16), right, 1, font, anchor="ra")
+    found = np.array(image)
+    assert found.any()
+    return found
 
 
 def half_placed():
@@ -87,8 +101,14 @@ def test_nothing_placed_is_an_empty_picture_and_no_times_are_said():
     untimed, _ = picture_after([0], cost=Untimed())
     assert COMPUTE not in bars(untimed, TIME[0])
     assert MEMORY in bars(untimed, MEM[0])
-    dash = text_mask("-")
-    assert np.array_equal((untimed[16:31, 16 : 16 + dash.shape[1]] == INK).all(axis=2), dash)
+    assert np.array_equal((untimed[:40] == INK).all(axis=2), ink_of("-", "1/2"))
+
+
+def test_without_pillow_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    monkeypatch.delitem(sys.modules, "PIL.ImageDraw")
+    with pytest.raises(MissingDependencyError, match=r"pictures of environments.*shardgym\[data\]"):
+        TableWiseEnv(tasks=[halvable_task([16])], render_mode="rgb_array")
 
 
 def test_a_device_with_less_memory_has_a_shorter_track():

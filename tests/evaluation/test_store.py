@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from evaluation_toys import CountCost, Halves, Lopsided, ToySuite, Tuned, toy_tasks
 
-from shardgym.cli import main
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.evaluation import SolverSpec, drop_records, evaluate, read_records, verify
 from shardgym.suites.spec import CostChoice, Track
@@ -69,11 +68,10 @@ def test_what_keeps_all_ranks_needs_no_option(out):
     assert len(run(out, *(TOY + name for name in ("Halves", "Lopsided", "Mirrored")), seeds=[5])) == 9
 
 
-def test_dropping_a_seed_gives_the_ranks_back(out, capsys):
+def test_dropping_a_seed_gives_the_ranks_back(out):
     before = (out / "records.jsonl").read_bytes()
     run(out, TOY + "Mirrored", seeds=[1], limit=1, extend=True)
-    assert main(["drop", str(out), "--seed", "1", "--solver", TOY + "Mirrored", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["dropped"] == 1
+    assert drop_records(out, seeds=[1], solvers=[TOY + "Mirrored"]) == 1
     assert (out / "records.jsonl").read_bytes() == before
     assert verify(out, trust=[CountCost.name]).verdict == "verified"
     assert len([path for path in out.iterdir() if path.suffix == ".old"]) == 1

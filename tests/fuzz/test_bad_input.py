@@ -12,6 +12,7 @@ from evaluation_toys import Halves, toy_tasks
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from shardgym import InputError, load_pool
 from shardgym.cli import main
 
 TASK = toy_tasks(1)[0].to_dict()
@@ -51,9 +52,17 @@ def refused(capsys, folder, arguments, part=""):
     return captured.err
 
 
+def refused_tables(name, part):
+    """Read tables that must be refused; return the one line."""
+    with pytest.raises(InputError) as caught:
+        load_pool(name)
+    assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
 SOLVE = ["solve", "task.json", "--solver", "dim_greedy", "-o", "out.json"]
 SHOW = ["plan", "show", "task.json", "plan.json"]
-MAKE = ["task", "make", "--tables", "tables.csv", "--devices", "2", "--batch-size", "64", "-o", "out.json"]
 ROOFLINE = ["--cost", "roofline", "--oracle", "roofline"]
 RUN = ["run", "--suite", "task.json", *ROOFLINE, "--solver", "random", "--out", "out"]
 
@@ -125,11 +134,12 @@ def test_a_task_file_that_is_no_task_is_refused(here, capsys, command, text):
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"\x80abc"])
-@pytest.mark.parametrize("command", [SOLVE, MAKE, RUN])
+@pytest.mark.parametrize("command", [SOLVE, RUN])
 def test_files_that_are_not_text_are_refused(here, capsys, command, content):
     (here / "task.json").write_bytes(content)
-    (here / "tables.csv").write_bytes(content)
     refused(capsys, here, command, "not a UTF-8 text file")
+    (here / "tables.csv").write_bytes(content)
+    refused_tables("tables.csv", "not a UTF-8 text file")
 
 
 @pytest.mark.parametrize(
@@ -153,9 +163,9 @@ def test_files_that_are_not_text_are_refused(here, capsys, command, content):
         ('name,num_embeddings,embedding_dim\n"user,10,4\n', "not valid CSV"),
     ],
 )
-def test_tables_with_a_mistake_are_refused_with_the_place(here, capsys, text, part):
+def test_tables_with_a_mistake_are_refused_with_the_place(here, text, part):
     (here / "tables.csv").write_text(text)
-    assert "tables.csv" in refused(capsys, here, MAKE, part)
+    assert "tables.csv" in refused_tables("tables.csv", part)
 
 
 @pytest.mark.parametrize(
@@ -163,28 +173,9 @@ def test_tables_with_a_mistake_are_refused_with_the_place(here, capsys, text, pa
     [b"", b"not gzip", gzip.compress(b"not torch", mtime=0), gzip.compress(b"PK\x03\x04" + b"\0" * 50, mtime=0)],
 )
 @pytest.mark.parametrize("name", ["bags.pt.gz", "bags.pt"])
-def test_damaged_dlrm_datasets_files_are_refused(here, capsys, name, content):
+def test_damaged_dlrm_datasets_files_are_refused(here, name, content):
     (here / name).write_bytes(content)
-    refused(capsys, here, ["pool", "check", name], name)
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [("--devices", "0"), ("--devices", "-2"), ("--devices", "1e3"), ("--devices", "9" * 30), ("--devices", "70000"),
-     ("--memory-gib", "nan"), ("--memory-gib", "-1"), ("--memory-gib", "0"), ("--memory-gib", "inf"),
-     ("--memory-gib", "1e300"), ("--batch-size", "0"), ("--batch-size", "99999999999"), ("--preset", "dgx-a10"),
-     ("--nodes", "0"), ("--nodes", "9" * 17), ("--nodes", "1.5"), ("--inter-bandwidth", "nan"),
-     ("--intra-latency-ms", "inf"),
-     ("--precision", "fp8"), ("--optimizer", "adm"), ("--tables", "nowhere.csv"), ("--tables", "sinthetic-2021"),
-     ("-o", "nowhere/out.json"), ("-o", "."), ("-o", "task.json"), ("--name", "x" * 500)],
-)  # fmt: skip
-def test_numbers_out_of_range_and_unknown_names_make_no_task(here, capsys, option, value):
-    command = list(MAKE)
-    if option in command:
-        command[command.index(option) + 1] = value
-    else:
-        command += [option, value]
-    refused(capsys, here, command)
+    refused_tables(name, name)
 
 
 @pytest.mark.parametrize(
@@ -203,15 +194,13 @@ def test_numbers_out_of_range_and_unknown_names_make_no_task(here, capsys, optio
         ([*RUN, "--time-limit", "nan"], "--time-limit"),
         ([*RUN, "--resume", "al"], "did you mean all"),
         ([*RUN, "--out", "task.json"], "task.json"),
-        ([*RUN, "--device", "gpu"], "--device"),
+        (["measure", "task.json", "plan.json", "--device", "gpu"], "--device"),
         (["verify", "nowhere"], "does not exist"),
         (["verify", "."], "holds no records.jsonl"),
         (["leaderboard", "nowhere"], "does not exist"),
         (["leaderboard", "task.json"], "task.json"),
         (["leaderboard"], "results does not exist"),
         (["check-solver", "sise_greedy"], "did you mean size_greedy"),
-        (["pool", "check", "synthetic-2012"], "did you mean synthetic-202"),
-        (["pool", "check", "task.md"], "cannot read tables from 'task.md': a file of tables ends in .json"),
         (["solve", "quick-v1/77", "--solver", "random", "-o", "out.json"], "has tasks 0 to 9"),
         (["solve", "quik-v1/0", "--solver", "random", "-o", "out.json"], "did you mean quick-v1"),
         (["solve", "nowhere.json", "--solver", "random", "-o", "out.json"], "cannot read nowhere.json"),
@@ -322,10 +311,15 @@ def test_any_mutation_of_a_plan_is_a_result_or_one_line(here, capsys, index, fie
 
 @FUZZ
 @given(position=st.integers(0, len(CSV)), inserted=st.text(max_size=4), dropped=st.integers(0, 30))
-def test_any_mutation_of_a_table_file_is_a_result_or_one_line(here, capsys, position, inserted, dropped):
+def test_any_mutation_of_a_table_file_is_a_pool_or_one_line(here, position, inserted, dropped):
     text = CSV[:position] + inserted + CSV[position + dropped :]
     Path("tables.csv").write_text(text, encoding="utf-8", errors="surrogatepass", newline="")
-    survives(capsys, MAKE, Path("out.json"))
+    told = "a pool"
+    try:
+        load_pool("tables.csv")
+    except InputError as error:
+        told = str(error)
+    assert "\n" not in told
 
 
 @FUZZ

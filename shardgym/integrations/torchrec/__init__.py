@@ -16,7 +16,7 @@ except ModuleNotFoundError as error:
 from shardgym.integrations.torchrec.access import read_log
 from shardgym.integrations.torchrec.model_tables import model_from_task
 from shardgym.integrations.torchrec.plan_file import load, save
-from shardgym.integrations.torchrec.planner import ShardGymPlanner
+from shardgym.integrations.torchrec.planner import PlannerSettings, ShardGymPlanner
 from shardgym.integrations.torchrec.sharding_plan import from_torchrec, to_torchrec
 from shardgym.integrations.torchrec.tasks import (
     ImportedTask,
@@ -28,6 +28,7 @@ from shardgym.integrations.torchrec.tasks import (
 
 __all__ = [
     "ImportedTask",
+    "PlannerSettings",
     "Reserve",
     "ShardGymPlanner",
     "from_torchrec",

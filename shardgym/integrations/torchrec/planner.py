@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch.distributed as dist
@@ -24,7 +25,7 @@ from shardgym.errors import InputError, ShardGymError, error_text
 from shardgym.ids import Bags
 from shardgym.integrations.torchrec.model_tables import model_tables
 from shardgym.integrations.torchrec.remarks import constraint_remarks, device_remarks, memory_remarks
-from shardgym.integrations.torchrec.sharding_plan import DeviceType, to_torchrec
+from shardgym.integrations.torchrec.sharding_plan import to_torchrec
 from shardgym.integrations.torchrec.tasks import Reserve, SharedTables, task_from_model, topology_from_torchrec
 from shardgym.plan import ShardingPlan
 from shardgym.solver import Solver, call_solver, make_solver
@@ -42,19 +43,11 @@ _OPTIMIZERS: dict[Any, Optimizer] = {
 }
 
 
-class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any type where TorchRec is not installed
-    """Makes the plan of a `DistributedModelParallel` job with any solver and any cost.
+@dataclass(frozen=True)
+class PlannerSettings:
+    """What TorchRec's planner has no argument for.
 
-    `DistributedModelParallel` takes the plan, not the planner:
-    `DistributedModelParallel(model, plan=planner.collective_plan(model, sharders), sharders=sharders)`.
-
-    Args:
-        topology: ours, or TorchRec's, which `topology_from_torchrec` turns into ours.
-        batch_size: samples of one rank, as TorchRec's planner takes it.
-        constraints: TorchRec's, by table; their pooling factors are read and nothing else. A warning in the log says
-            which others the plan does not follow.
-        pooling_factors: mean ids per sample, instead of constraints.
-        sample: ids by feature, instead of either.
+    Attributes:
         solver: a registered name, `module:Class`, or a solver.
         cost: what the solver queries: a name, or a cost model. By default the modelled cost `gpu` where the topology's
             device is a card that it knows, else `roofline`; the log says which.
@@ -63,9 +56,33 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         optimizer: of the tables; by default that of the sharder's `fused_params`, or the attached one, or SGD.
         reserve: what a device needs besides tables; nothing by default, where TorchRec's planner keeps 15 % and more. A
             warning in the log says when tables take that.
-        shared_tables: see `task_from_model`.
-        device_type: what the job runs on, by default the topology's.
-        ranks_per_host: ranks of one machine, by default the topology's.
+        sample: ids by feature, in place of the constraints' pooling factors.
+        shared_tables: see `import_model`.
+    """
+
+    solver: str | Solver = "neuroshard_plus"
+    cost: str | CostModel | None = None
+    seed: int = 0
+    time_limit_s: float | None = None
+    optimizer: Optimizer | None = None
+    reserve: Reserve | None = None
+    sample: KeyedJaggedTensor | Mapping[str, Bags] | None = None
+    shared_tables: SharedTables = "refuse"
+
+
+class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any type where TorchRec is not installed
+    """Makes the plan of a `DistributedModelParallel` job with any solver and any cost.
+
+    `DistributedModelParallel` takes the plan, not the planner:
+    `DistributedModelParallel(model, plan=planner.collective_plan(model, sharders), sharders=sharders)`.
+
+    Args:
+        topology: TorchRec's, which `topology_from_torchrec` turns into ours, or ours. It says what the job runs on, and
+            how many ranks a machine has.
+        batch_size: samples of one rank, as TorchRec's planner takes it.
+        constraints: TorchRec's, by table; their pooling factors are read and nothing else. A warning in the log says
+            which others the plan does not follow.
+        settings: solver, cost, and what else is ours.
 
     Attributes:
         task: that of the last call of `plan`, None before.
@@ -77,47 +94,27 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
 
     def __init__(
         self,
-        topology: Topology | TorchRecTopology,
+        topology: TorchRecTopology | Topology,
         batch_size: int,
         constraints: Mapping[str, ParameterConstraints] | None = None,
-        *,
-        pooling_factors: Mapping[str, float] | Sequence[float] | None = None,
-        sample: KeyedJaggedTensor | Mapping[str, Bags] | None = None,
-        solver: str | Solver = "neuroshard_plus",
-        cost: str | CostModel | None = None,
-        seed: int = 0,
-        time_limit_s: float | None = None,
-        optimizer: Optimizer | None = None,
-        reserve: Reserve | None = None,
-        shared_tables: SharedTables = "refuse",
-        device_type: DeviceType | None = None,
-        ranks_per_host: int | None = None,
+        settings: PlannerSettings = PlannerSettings(),
     ) -> None:
+        check_instance("settings", settings, PlannerSettings)
         self._torchrec_topology = topology if isinstance(topology, TorchRecTopology) else None
         if isinstance(topology, TorchRecTopology):
-            device_type = device_type or topology.compute_device
-            ranks_per_host = ranks_per_host or topology.local_world_size
             topology = topology_from_torchrec(topology)
         check_instance("topology", topology, Topology)
         self._topology: Topology = topology
         self._batch_size = check_int("batch_size", batch_size, 1)
-        self._device_type: DeviceType = device_type or ("cpu" if topology.device.startswith("cpu") else "cuda")
-        self._ranks_per_host = ranks_per_host
-        self._import_options: dict[str, Any] = {
-            "constraints": constraints,
-            "pooling_factors": pooling_factors,
-            "sample": sample,
-            "reserve": reserve,
-            "shared_tables": shared_tables,
-        }
-        self._solver = make_solver(solver) if isinstance(solver, str) else solver
+        self._constraints = constraints
+        self._settings = settings
+        self._solver = make_solver(settings.solver) if isinstance(settings.solver, str) else settings.solver
+        cost = settings.cost
         if cost is None:
             cost = "gpu" if topology.device in CARDS else "roofline"
         self._cost = make_cost(cost) if isinstance(cost, str) else cost
         check_instance("cost", self._cost, CostModel)
-        self._seed = check_int("seed", seed)
-        self._time_limit_s = time_limit_s
-        self._optimizer = optimizer
+        check_int("seed", settings.seed)
         self.task: ShardingTask | None = None
         self.solution: ShardingPlan | None = None
 
@@ -133,30 +130,38 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
                 `task_from_model` or `to_torchrec`.
             NoFeasiblePlanError: the tables do not fit.
         """
+        settings = self._settings
         sharders = get_default_sharders() if sharders is None else sharders
         _check_modules(module, sharders)
         task = task_from_model(
             module,
             self._topology,
             self._batch_size * self._topology.num_devices,
-            optimizer=self._optimizer or _fused_optimizer(sharders),
-            **self._import_options,
+            sample=settings.sample,
+            constraints=self._constraints,
+            optimizer=settings.optimizer or _fused_optimizer(sharders),
+            reserve=settings.reserve,
+            shared_tables=settings.shared_tables,
         )
         _logger.info(
             "%s places %d tables on %d devices by cost '%s' of '%s'",
             type(self._solver).__name__, task.num_tables, task.num_devices, self._cost.name, self._topology.device,
         )  # fmt: skip
-        plan = call_solver(self._solver, task, self._cost, self._seed, time_limit_s=self._time_limit_s)
+        plan = call_solver(self._solver, task, self._cost, settings.seed, time_limit_s=settings.time_limit_s)
+        theirs = self._torchrec_topology
         sharding_plan = to_torchrec(
-            plan, task, module, device_type=self._device_type, ranks_per_host=self._ranks_per_host
+            plan,
+            task,
+            module,
+            device_type="cpu" if self._topology.device.startswith("cpu") else "cuda",
+            ranks_per_host=None if theirs is None else theirs.local_world_size,
         )
-        constraints = self._import_options["constraints"]
         remarks = []
-        if constraints is not None:
-            remarks += constraint_remarks(constraints, model_tables(module), sharding_plan)
-        if self._torchrec_topology is not None:
-            remarks += device_remarks(self._torchrec_topology, self._topology.device, self._cost)
-            if self._import_options["reserve"] is None:
+        if self._constraints is not None:
+            remarks += constraint_remarks(self._constraints, model_tables(module), sharding_plan)
+        if theirs is not None:
+            remarks += device_remarks(theirs, self._topology.device, self._cost)
+            if settings.reserve is None:
                 remarks += memory_remarks(task, plan)
         for remark in remarks:
             _logger.warning(remark)
@@ -235,6 +240,8 @@ def _fused_optimizer(sharders: list[ModuleSharder]) -> Optimizer | None:
                 return None
             if kind not in _OPTIMIZERS:
                 known = ", ".join(optimizer.name for optimizer in _OPTIMIZERS)
-                raise InputError(f"fused_params: optimizer {kind} is none of {known}: give optimizer= that comes near")
+                raise InputError(
+                    f"fused_params: optimizer {kind} is none of {known}: give one that comes near in PlannerSettings"
+                )
             return _OPTIMIZERS[kind]
     return None

@@ -48,7 +48,7 @@ def memory_remarks(task: ShardingTask, plan: ShardingPlan) -> list[str]:
         return []
     return [
         f"tables take {100 * fullest:.1f} % of the memory of device {shares.index(fullest)}, and nothing is reserved "
-        "for dense parameters, input buffers and activations: give reserve=Reserve(), TorchRec's heuristic"
+        "for dense parameters, input buffers and activations; PlannerSettings(reserve=Reserve()) keeps TorchRec's"
     ]
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 from torch import nn
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
@@ -21,7 +23,7 @@ from shardgym.ids import Bags
 from shardgym.integrations.torchrec.access import Access, table_access
 from shardgym.integrations.torchrec.model_tables import PRECISIONS, ModelTable, model_tables
 from shardgym.plan import COLUMN_UNIT
-from shardgym.records import short_repr
+from shardgym.records import CONFIG, Number, Record, Whole
 from shardgym.table import EmbeddingTable, UniformIds
 from shardgym.task import Optimizer, Precision, ShardingTask
 from shardgym.topology import PRESETS, Topology
@@ -230,13 +232,15 @@ def topology_from_torchrec(topology: TorchRecTopology) -> Topology:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Reserve:
+@dataclass(frozen=True, config=CONFIG)
+class Reserve(Record):
     """Memory that is taken off every device before tables are placed.
 
     The parts and their defaults are those of TorchRec's `HeuristicalStorageReservation`: a share of the memory as a
     margin, a multiple of the dense parameters for gradients, optimiser and DistributedDataParallel, and copies of the
     ids of a rank's batch in the buffers of a training pipeline. Activations are yours to know.
+
+    Values out of range raise `InputError`.
 
     Attributes:
         share: of the memory of a device, from 0 to 1.
@@ -245,19 +249,10 @@ class Reserve:
         extra_bytes: for activations and whatever else.
     """
 
-    share: float = 0.15
-    dense_copies: float = 6.0
-    input_copies: float = 20.0
-    extra_bytes: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse values that are out of range."""
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            most = 1 if field.name == "share" else math.inf
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
-                expected = "a share from 0 to 1" if field.name == "share" else "a number of at least 0"
-                raise InputError(f"Reserve: {field.name}: expected {expected}, got {short_repr(value)}")
+    share: Annotated[Number, Field(ge=0, le=1)] = 0.15
+    dense_copies: Annotated[Number, Field(ge=0)] = 6.0
+    input_copies: Annotated[Number, Field(ge=0)] = 20.0
+    extra_bytes: Annotated[Whole, Field(ge=0)] = 0
 
     def bytes_per_device(self, model: nn.Module, task: ShardingTask) -> tuple[int, ...]:
         """Return what is taken off each device of a task that was made from a model."""

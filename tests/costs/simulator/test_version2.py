@@ -62,9 +62,9 @@ def folders(tmp_path_factory):
         patch.setattr(pool, "_answer", answer)
         patch.setattr(group, "time", exchange)
         root = tmp_path_factory.mktemp("wide")
-        axes = [part for axis, ends in SPACE.items() for part in (f"--{axis}", ends)]
+        axes = [part for axis, ends in SPACE.items() for part in ("--axis", f"{axis}={ends}")]
         for role, compute, comm in (("oracle", "240", "50"), ("judge", "130", "50")):
-            sizes = ["--compute", compute, "--comm", comm, "--repeat-share", "0.3", "--quiet", "0.5"]
+            sizes = ["--compute", compute, "--comm", comm, "--quiet", "0.5"]
             assert main(["collect", "--out", str(root / role), "--preset", role, "--json", *sizes, *axes]) == 0
         data = [str(root / "oracle"), str(root / "judge")]
         options = ["--generation", "2", "--epochs", "40", "--json"]

@@ -21,7 +21,13 @@ from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec_toys import MARKS, Toy, collection, config, topology
 
 from shardgym import InputError, NoFeasiblePlanError, Shard, ShardGymError, ShardingPlan, ShardingTask, Topology
-from shardgym.integrations.torchrec import Reserve, ShardGymPlanner, from_torchrec, topology_from_torchrec
+from shardgym.integrations.torchrec import (
+    PlannerSettings,
+    Reserve,
+    ShardGymPlanner,
+    from_torchrec,
+    topology_from_torchrec,
+)
 
 pytestmark = MARKS
 
@@ -51,8 +57,10 @@ class Halves:
         return ShardingPlan.of(task, [*halves, *(Shard.whole(table, 0) for table in others)])
 
 
-def planner(solver: Any = "size_greedy", devices: int = 2, **options: Any) -> ShardGymPlanner:
-    return ShardGymPlanner(topology(devices), 16, solver=solver, **options)
+def planner(
+    solver: Any = "size_greedy", devices: int = 2, constraints: dict[str, Any] | None = None, seed: int = 0
+) -> ShardGymPlanner:
+    return ShardGymPlanner(topology(devices), 16, constraints, PlannerSettings(solver, seed=seed))
 
 
 def test_a_plan_is_made_by_the_solver_that_was_named() -> None:
@@ -78,7 +86,7 @@ def test_torchrecs_topology_is_taken_as_it_is() -> None:
     assert ours.memory_bytes == (2**20,) * 16
     assert (ours.intra_bandwidth, ours.inter_bandwidth) == (3e11, 2.5e10)
     assert topology_from_torchrec(TorchRecTopology(2, "cpu", ddr_cap=1000)).device == "cpu-core"
-    plan = ShardGymPlanner(theirs, 16, solver="size_greedy").plan(Toy())
+    plan = ShardGymPlanner(theirs, 16, settings=PlannerSettings("size_greedy")).plan(Toy())
     shards = [s for tables in plan.plan.values() for t in tables.values() for s in t.sharding_spec.shards]
     assert {str(s.placement) for s in shards} <= {f"rank:{r}/cuda:{r % 8}" for r in range(16)}
     with pytest.raises(InputError, match="'mtia'"):
@@ -98,13 +106,13 @@ def test_a_known_card_is_planned_by_the_cost_that_models_it(
     given: Any, device: str, cost: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "shardgym.integrations.torchrec")
-    ShardGymPlanner(given, 16, solver="lpt").plan(Toy())
+    ShardGymPlanner(given, 16, settings=PlannerSettings("lpt")).plan(Toy())
     first, *remarks = caplog.messages
     assert first == f"LPT places 3 tables on 2 devices by cost '{cost}' of '{device}'"
     # Nobody said that the GPUs are of this kind.
     assert [remark.partition(":")[0] for remark in remarks] == ["the plan is for GPUs like 'v100'"] * (device == "v100")
     caplog.clear()
-    ShardGymPlanner(given, 16, solver="lpt", cost="torchrec_rating").plan(Toy())
+    ShardGymPlanner(given, 16, settings=PlannerSettings("lpt", "torchrec_rating")).plan(Toy())
     assert caplog.messages == [f"LPT places 3 tables on 2 devices by cost 'torchrec_rating' of '{device}'"]
 
 
@@ -138,14 +146,14 @@ def test_devices_full_of_tables_are_named_unless_there_is_a_reserve(caplog: pyte
     tables = 4 * (100 * 16 + 20 * 8 + 50 * 24)
     full, half = (TorchRecTopology(1, "cpu", ddr_cap=memory) for memory in (tables + 1000, 2 * tables))
     caplog.clear()  # TorchRec's own
-    ShardGymPlanner(full, 16, solver="lpt").plan(Toy())
+    ShardGymPlanner(full, 16, settings=PlannerSettings("lpt")).plan(Toy())
     (remark,) = caplog.messages
     assert remark.startswith(
         f"tables take {100 * tables / (tables + 1000):.1f} % of the memory of device 0, and nothing"
     )
     caplog.clear()
-    ShardGymPlanner(full, 16, solver="lpt", reserve=Reserve(0.0, 0.0, 0.0)).plan(Toy())
-    ShardGymPlanner(half, 16, solver="lpt").plan(Toy())
+    ShardGymPlanner(full, 16, settings=PlannerSettings("lpt", reserve=Reserve(0.0, 0.0, 0.0))).plan(Toy())
+    ShardGymPlanner(half, 16, settings=PlannerSettings("lpt")).plan(Toy())
     assert caplog.messages == []
 
 
@@ -175,6 +183,10 @@ def test_wrong_arguments_are_refused_when_the_planner_is_made() -> None:
         planner("nonsense")
     with pytest.raises(InputError, match="topology: expected a Topology"):
         ShardGymPlanner("dgx-a100", 16)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="settings: expected a PlannerSettings"):
+        ShardGymPlanner(topology(), 16, None, "lpt")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="seed -1"):
+        planner(seed=-1)
     with pytest.raises(InputError, match="batch_size"):
         ShardGymPlanner(topology(), 0)
 

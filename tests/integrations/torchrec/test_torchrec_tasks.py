@@ -141,7 +141,7 @@ def test_a_reserve_leaves_less_memory_to_tables() -> None:
     assert imported.task.topology.memory_bytes == (2**20 - expected,) * 2
     with pytest.raises(InputError, match="nothing is left for tables"):
         task_from_model(Toy(), topology(), 64, reserve=Reserve(extra_bytes=2**20))
-    with pytest.raises(InputError, match="share: expected a share from 0 to 1, got 15"):
+    with pytest.raises(InputError, match="Reserve: share: expected at most 1, got 15"):
         Reserve(share=15)
 
 

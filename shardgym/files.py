@@ -21,6 +21,8 @@ from shardgym.errors import InputError, missing_file_remedy
 
 #: Larger files are none of ours: a task of 100,000 tables takes 20 MB.
 MAX_BYTES = 2**28
+#: Of a file of records.
+MAX_RECORDS_BYTES = 4 * MAX_BYTES
 #: Of one line; the largest in the boards has 10 kB.
 MAX_LINE_BYTES = 2**24
 
@@ -133,7 +135,7 @@ class Line(NamedTuple):
 
 def read_lines(path: Path) -> list[Line]:
     """Return the lines of a file of records; raises `InputError` when it cannot be read or a line is huge."""
-    content = read_regular(path, max_bytes=4 * MAX_BYTES, follow=False)
+    content = read_regular(path, max_bytes=MAX_RECORDS_BYTES, follow=False)
     *lines, rest = content.split(b"\n")
     for number, text in enumerate([*lines, rest], start=1):
         if len(text) > MAX_LINE_BYTES:

@@ -32,7 +32,6 @@ from shardgym.arrays import Floats
 from shardgym.errors import ShardGymError
 from shardgym.evaluation import read_records
 from shardgym.evaluation.result import RECORDS, Key, Result
-from shardgym.evaluation.verify.agreement import REFUSED
 from shardgym.leaderboard.statistics import MIN_TASKS, Interval, bootstrap_mean
 from shardgym.pretraining.assess import kendall_tau
 
@@ -43,6 +42,8 @@ SOLVERS = ("random", "size_greedy", "dim_greedy", "lookup_greedy", BASE, "neuros
 SAME = 1e-6
 #: Of a solver's mean cost on a simulated board, where processors round another plan into the lead.
 TOLERATED = 0.01
+#: Of a solver's mean cost on a measured board: it was off by 6 % on a machine that took 1.2 times as long.
+MEASURED = 0.08
 #: Seconds that a run which is told to end may take for it.
 _END_S = 30.0
 _BLOCK = re.compile(r"<!-- table: leaderboards/(\S+) -->\n(.*?)<!-- end -->", re.DOTALL)
@@ -231,7 +232,7 @@ def check_claims(
             logs = np.log(now[row.solver] / now[BASE])
             off = logs - np.log(then[row.solver] / then[BASE])
             outcome = "holds"
-            if abs(np.exp(off.mean()) - 1) > REFUSED:
+            if abs(np.exp(off.mean()) - 1) > MEASURED:
                 interval = bootstrap_mean(off)
                 outcome = "open" if interval is None or interval.contains(0.0) else "FAILS"
             told = f"{row.solver} costs {row.ratio:.3f} times {BASE}"

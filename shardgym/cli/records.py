@@ -78,7 +78,7 @@ def verify(
     which limit.
 
     Exit code 1 when any record disagrees, is damaged or is not of the run in run.json, when a solver's measured costs
-    are consistently off, when of a file nothing could be verified, or when the time is over before all is done. The
+    are off on average, when of a file nothing could be verified, or when the time is over before all is done. The
     footer says "partly verified", with exit code 0, when records were skipped, when there are failures that were not
     checked, or when records of the run or run.json are missing.
     """

@@ -19,6 +19,7 @@ from shardgym.costs.plan_cost import UNFAMILIAR, PlanCost
 from shardgym.costs.simulator.model_card import shipped_agreement
 from shardgym.costs.simulator.weights import shipped_name
 from shardgym.evaluation.result import Result
+from shardgym.evaluation.verify.agreement import MeasuredAgain
 from shardgym.leaderboard.boards import Board
 from shardgym.leaderboard.ranking import Ranking
 from shardgym.leaderboard.reference import BASE, WORST_FACTOR
@@ -33,7 +34,7 @@ PAGE = "docs/leaderboards.md"
 SIMULATOR = "simulator"
 
 #: Starts of notes that stand below every table.
-_CAREFUL = ("WARNING", "Not as it comes")
+_CAREFUL = ("WARNING", "Not as it comes", "Not measured again")
 
 
 def footer(ranking: Ranking, link: str = PAGE, escape: Callable[[str], str] = str) -> list[str]:
@@ -115,7 +116,7 @@ def cautions(board: Board) -> list[str]:
     found = _own_measure_notes(board)
     if board.clash is not None:
         found.append(f"The records of {board.place} alone, in no table with others of the same kind: {board.clash}.")
-    others = [*_seed_notes(board), *_solver_notes(board), *_measurement_notes(board)]
+    others = [*_seed_notes(board), *_solver_notes(board), *_measurement_notes(board), *_measured_again_notes(board)]
     return found + [note for note in others if note.startswith(_CAREFUL)]
 
 
@@ -125,7 +126,7 @@ def notes(ranking: Ranking) -> list[str]:
     found = [f"Settings of the judge: {_format_settings(json.loads(board.key.judge_settings))}."]
     of_board = [
         *_seed_notes(board), *_solver_notes(board), *board.repeats, *_simulator_notes(board),
-        *_measurement_notes(board),
+        *_measurement_notes(board), *_measured_again_notes(board),
     ]  # fmt: skip
     careful = cautions(board)
     return [*careful, *found, *(note for note in of_board if note not in careful), *_failure_notes(ranking)]
@@ -302,6 +303,29 @@ def _measurement_notes(board: Board) -> list[str]:
         notes.append(f"Median standard error of a measured cost: {100 * statistics.median(noise):.1f} %.")
     of_judge = {note for _, cost in scored for note in cost.notes if not note.startswith(UNFAMILIAR)}
     return notes + [f"Note of the judge: {note}" for note in sorted(of_judge)]
+
+
+def _measured_again_notes(board: Board) -> list[str]:
+    """Say whether somebody has measured the plans of a board again, which alone shows that its costs are honest."""
+    lacking = []
+    found = []
+    for file in board.files:
+        if all(r.cost is None or not r.cost.feasible or _is_exact(r.cost) for r in file.results):
+            continue
+        again = MeasuredAgain.beside(file.file)
+        of_file = f" of {file.place}" if len(board.files) > 1 else ""
+        if again is None:
+            lacking.append(of_file)
+        elif again.agrees:
+            found.append(
+                f"All {again.num_plans} plans{of_file} were measured again ({again.measured[:10]}) and agree, at "
+                f"{again.factor:.2f} times the costs."
+            )
+        else:
+            found.append(f"WARNING: measured again ({again.measured[:10]}), the plans{of_file} do not agree.")
+    if lacking:
+        found.append(f"Not measured again{' and'.join(lacking)}: 'shardgym verify' does that, on the same hardware.")
+    return found
 
 
 def _failure_notes(ranking: Ranking) -> list[str]:

@@ -1,4 +1,4 @@
-"""The rule of verify: when stored and fresh costs agree, and when a solver's are off on average."""
+"""The rule of verify: when stored and fresh costs agree, and what stays of measuring a board again."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from evaluation_toys import DriftingCost, ToySuite, toy_tasks
 from verify_toys import TOY
 
 from shardgym import PlanCost
-from shardgym.evaluation import VerifyReport, evaluate, verify
-from shardgym.evaluation.verify import RULE, RecordCheck, agreement
+from shardgym.evaluation import evaluate, verify
+from shardgym.evaluation.verify import RULE
 from shardgym.evaluation.verify.agreement import (
-    MAX_DRIFT,
+    MEASURED_AGAIN,
+    MeasuredAgain,
     Remeasured,
-    biased_solvers,
-    compare_measured,
+    board_factor,
     deterministic_problem,
+    measured_problem,
+    solver_problems,
 )
 
 
@@ -26,26 +28,18 @@ def cost(*forward, noise=0.0):
     return PlanCost([[0, ms, 0, 0, 0] for ms in forward], "toy", "1", "lab", noise=noise)
 
 
-def remeasured(plan, old, new, session=""):
-    """A plan whose stored time in a session and fresh time are given in ms."""
-    return Remeasured(plan, dataclasses.replace(cost(old), session=session), cost(new))
+def remeasured(old, new, plan="", solver="mine", task=0):
+    """A plan whose stored and fresh time are given in ms."""
+    return Remeasured(solver, task, plan or f"{old} {new}", cost(old), cost(new))
 
 
 def problems_of(plans):
-    return [agreement.problem for agreement in compare_measured(plans)]
-
-
-def relatives_of(plans):
-    return [agreement.relative for agreement in compare_measured(plans)]
-
-
-def problems_of_pairs(pairs):
-    """Compare stored and fresh costs of different plans."""
-    return problems_of([Remeasured(str(number), old, new) for number, (old, new) in enumerate(pairs)])
+    factor = board_factor(plans)
+    return [measured_problem(plan, factor) for plan in plans]
 
 
 def test_the_rule_names_every_constant():
-    for text in ("1e-06", "at most 2 either way", "20%", "25%", "3 measurements", "5 tasks", "8%", "5%"):
+    for text in ("1e-06", "within 20% of the factor", "within\n5%", "1% on average"):
         assert text in RULE
 
 
@@ -63,7 +57,6 @@ def test_the_exchange_of_ids_is_a_phase_that_is_compared():
     new = PlanCost([[4.0, 6.0, 0, 0, 0]], "toy", "2", "lab")
     assert old.total_ms == new.total_ms
     assert deterministic_problem(old, new) == "ids of device 0: stored 1 ms, recomputed 4 ms"
-    assert problems_of_pairs([(old, new)]) == ["ids is 10% of the times that are stored and 40% now"]
     hidden = dataclasses.replace(old, ids_hidden=True)
     assert deterministic_problem(hidden, dataclasses.replace(hidden, ids_hidden=False)) is not None
 
@@ -81,193 +74,67 @@ def test_what_a_deterministic_model_says_about_its_times_is_compared(change):
     assert deterministic_problem(dataclasses.replace(cost(1.0), **change), cost(1.0)).startswith(f"{name}: stored ")
 
 
-# Measured costs of one task
+# Measured costs of one board
 
 
-def test_a_common_drift_is_no_deviation():
-    """All plans take twice as long today."""
-    assert problems_of_pairs([(cost(ms), cost(2 * ms)) for ms in (1.0, 2.0, 3.0)]) == [None] * 3
-
-
-def test_a_drift_beyond_the_bound_fails_all_plans():
-    pairs = [(cost(ms), cost((MAX_DRIFT + 0.1) * ms)) for ms in (1.0, 2.0)]
-    assert all("beyond a drift" in problem for problem in problems_of_pairs(pairs))
-
-
-def test_a_plan_that_was_flattered_stands_out_against_the_drift_of_the_others():
-    """Three plans drift by 1.2; the second one's stored time is half of what it should be."""
-    pairs = [(cost(10.0), cost(12.0)), (cost(5.0), cost(12.0)), (cost(20.0), cost(24.0))]
-    first, second, third = problems_of_pairs(pairs)
-    assert (first, third) == (None, None)
-    assert "2.00 times the drift" in second
-
-
-def test_deviations_count_the_same_in_both_directions():
-    same = (cost(10.0), cost(10.0))
-    slow = problems_of_pairs([same, same, (cost(10.0), cost(20.0))])
-    fast = problems_of_pairs([same, same, (cost(10.0), cost(5.0))])
-    assert [p is None for p in slow] == [p is None for p in fast] == [True, True, False]
-
-
-@pytest.mark.parametrize(("stored", "is_fine"), [(10.0, True), (8.4, True), (8.3, False), (12.0, True), (12.1, False)])
-def test_no_noise_excuses_more_than_the_tolerance(stored, is_fine):
-    """A forger would raise the stored noise."""
-    same = (cost(10.0), cost(10.0))
-    *_, problem = problems_of_pairs([same, same, (cost(stored, noise=0.5), cost(10.0, noise=0.1))])
-    assert (problem is None) == is_fine
-
-
-@pytest.mark.parametrize(("stored", "is_fine"), [(10.0, True), (8.5, True), (8.0, False), (12.5, False)])
-def test_a_plan_with_a_session_of_its_own_is_held_to_the_drift_of_the_others(stored, is_fine):
-    """The others do not drift; 10 ms may have been stored as 8.33 to 12 ms."""
-    others = [remeasured("a", 10.0, 10.0, "s"), remeasured("b", 20.0, 20.0, "s")]
-    *fine, problem = problems_of([*others, remeasured("c", stored, 10.0, "mine")])
-    assert fine == [None, None]
-    assert (problem is None) == is_fine
-
-
-def test_one_plan_under_several_names_does_not_make_the_drift():
-    """Three records of plan c claim half its time; the two honest plans are still more."""
-    plans = [remeasured("a", 10.0, 10.0), remeasured("b", 10.0, 10.0)]
-    problems = problems_of(plans + [remeasured("c", 5.0, 10.0)] * 3)
-    assert [p is None for p in problems] == [True, True, False, False, False]
-
-
-def test_of_two_plans_each_is_held_to_the_other():
-    """The middle of both would be 1.15 times off either, and hide a forgery of 30 %."""
-    assert problems_of([remeasured("a", 10.0, 10.0), remeasured("b", 8.5, 10.0)]) == [None, None]
-    problems = problems_of([remeasured("a", 10.0, 10.0), remeasured("b", 7.7, 10.0)])
-    assert all("times the drift of its task, allowed are 1.20 times either way" in problem for problem in problems)
-
-
-@pytest.mark.parametrize("session", ["s", "mine"])
-def test_equal_plans_have_equal_costs(session):
-    """Half a percent is within every tolerance, and still it cannot be: the plan was measured once."""
-    honest = remeasured("a", 10.0, 10.0, "s")
-    forged = remeasured("a", 9.95, 10.0, session)
-    other = remeasured("b", 3.0, 3.0, "s")
-    assert problems_of([honest, honest, other]) == [None] * 3
-    first, second, third = problems_of([honest, forged, other])
-    assert "for the same plan of another solver" in first
-    assert "for the same plan of another solver" in second
-    assert third is None
-
-
-def test_equal_plans_that_the_judge_measures_apart_may_differ():
-    assert problems_of([remeasured("a", 10.0, 10.0), remeasured("a", 9.95, 10.1)]) == [None, None]
-
-
-def test_a_stored_time_of_zero_is_a_problem():
-    (problem,) = problems_of_pairs([(cost(0.0), cost(1.0))])
-    assert problem is not None
-
-
-def test_time_that_a_device_did_not_take_is_found():
-    """The slowest device, and so the total, is as it was."""
-    honest, forged = cost(10, 8), cost(10, 4)
-    assert problems_of_pairs([(honest, honest)]) == [None]
-    (problem,) = problems_of_pairs([(forged, honest)])
-    assert problem == "device 1 is 40% of the slowest device that are stored and 80% now"
-
-
-def test_relative_takes_out_the_common_drift():
-    plans = [remeasured("a", 10, 13), remeasured("b", 20, 26), remeasured("c", 9, 13)]
-    assert relatives_of(plans) == pytest.approx([1, 1, 10 / 9])
+@pytest.mark.parametrize("factor", [0.3, 1.0, 2.0, 5.0])
+def test_a_common_factor_is_no_deviation(factor):
+    """The same machine on another day, whatever the day."""
+    plans = [remeasured(ms, factor * ms, task=task) for task, ms in enumerate((1.0, 2.0, 3.0))]
+    assert board_factor(plans) == pytest.approx(factor)
     assert problems_of(plans) == [None] * 3
+    assert solver_problems(plans, factor) == []
 
 
-def test_a_session_of_its_own_does_not_hide_a_solver():
-    plans = [remeasured("a", 10, 10), remeasured("b", 20, 20), remeasured("c", 9, 10, "mine")]
-    assert relatives_of(plans)[2] == pytest.approx(10 / 9)
-
-
-def test_times_of_zero_are_not_compared():
-    assert relatives_of([remeasured("a", 0, 1)]) == [None]
-    assert relatives_of([remeasured("a", 1, 0), remeasured("b", 1, 1)]) == pytest.approx([None, 2.0])
-    assert relatives_of([]) == []
-
-
-# Solvers over tasks
-
-
-def check(solver, task, relative, file="a"):
-    return RecordCheck(f"{file}:{task + 1}", "", "ok", "", solver, task, relative)
-
-
-def test_a_solver_that_is_always_ten_percent_cheaper_is_named():
-    flattered = [check("mine", task, 1 / 0.9 * (1 + 0.01 * (-1) ** task)) for task in range(6)]
-    honest = [check("rival", task, 1 + 0.02 * (-1) ** task) for task in range(6)]
-    assert VerifyReport(flattered + honest).biased == [
-        "mine is consistently 10 % cheaper in the records than now, over 6 tasks of a"
-    ]
-
-
-def test_a_rival_that_was_made_dearer_is_named():
-    assert VerifyReport([check("rival", task, 0.8) for task in range(5)]).biased == [
-        "rival is consistently 25 % dearer in the records than now, over 5 tasks of a"
-    ]
+def test_a_plan_that_was_flattered_stands_out():
+    """Three plans take 1.2 times as long; the second one's stored time is half of what it should be."""
+    first, second, third = problems_of([remeasured(10.0, 12.0), remeasured(5.0, 12.0), remeasured(20.0, 24.0)])
+    assert (first, third) == (None, None)
+    assert second == (
+        "stored 5 ms, measured 12 ms: 2.40 times, the factor of the board is 1.20, expected within 20% of it"
+    )
 
 
 @pytest.mark.parametrize(
-    ("logs", "suspicious"),
-    [
-        ([0.1] * 5, True),
-        ([0.1] * 4, False),  # too few tasks
-        ([0.05] * 9, False),  # less than 5 %: log(1 / 0.95) is 0.0513
-        ([0.052] * 9, True),
-        ([-0.1] * 5, True),
-        ([0.3, -0.14] * 4, False),  # a mean of 0.08, and a standard error of 0.08
-        ([], False),
-    ],
+    ("stored", "is_fine"), [(10.0, True), (8.4, True), (8.3, False), (11.9, True), (12.1, False), (0.0, False)]
 )
-def test_both_the_size_and_the_interval_count(logs, suspicious):
-    assert bool(biased_solvers({"mine": logs})) == suspicious
+def test_deviations_count_the_same_in_both_directions_and_no_noise_excuses_them(stored, is_fine):
+    """A forger would raise the stored noise."""
+    noisy = remeasured(stored, 10.0)._replace(old=cost(stored, noise=0.5))
+    *_, problem = problems_of([remeasured(10.0, 10.0, plan) for plan in "ab"] + [noisy])
+    assert (problem is None) == is_fine
 
 
-def test_the_interval_is_two_standard_errors():
-    """Of five values, four at 0.1 - x and one at 0.1 + 4 x: the standard error is x."""
-    assert biased_solvers({"mine": [0.1 - 0.049] * 4 + [0.1 + 4 * 0.049]})
-    assert not biased_solvers({"mine": [0.1 - 0.051] * 4 + [0.1 + 4 * 0.051]})
+def test_one_plan_under_several_names_does_not_make_the_factor():
+    """Three records of plan c claim half its time; the two honest plans are still more."""
+    honest = [remeasured(10.0, 10.0, plan) for plan in "ab"]
+    problems = problems_of(honest + [remeasured(5.0, 10.0, "c", solver) for solver in "xyz"])
+    assert [p is None for p in problems] == [True, True, False, False, False]
+    assert board_factor([remeasured(5.0, 10.0, "c"), remeasured(5.0, 5.0, "c", task=1)]) == 1.5  # of two tasks
 
 
-def test_a_solver_does_not_hide_behind_scatter_that_it_makes_itself():
-    """Flattered by 15 % on half of the tasks, while those of the others hardly scatter."""
-    logs = [0.14, 0.0] * 5
-    calm, busy = [0.02, -0.02] * 5, [0.5, -0.5] * 5
-    assert set(biased_solvers({"mine": logs, "a": calm, "b": busy})) == {"mine"}
-    wild = [0.2, -0.2] * 5  # a machine where everything scatters
-    assert not biased_solvers({"mine": logs, "a": wild, "b": wild})
-    half = [check("mine", task, math.exp(1.3 * log)) for task, log in enumerate(logs)]
-    honest = [check(name, task, 1 + 0.01 * (-1) ** task) for name in ("a", "b") for task in range(10)]
-    (line,) = VerifyReport(half + honest).biased
-    assert line.startswith("mine is consistently 9 % cheaper in the records than now")
+@pytest.mark.parametrize(("factor", "is_fine"), [(1.0, True), (0.96, True), (0.94, False), (1.04, True), (1.06, False)])
+def test_a_solver_may_not_be_off_on_average(factor, is_fine):
+    """Each of its plans is; six honest plans of others make the factor."""
+    honest = [remeasured(ms, ms, solver="rival", task=ms) for ms in (1, 2, 3, 4, 5, 6)]
+    mine = [remeasured(ms * factor, ms, task=ms) for ms in (1, 2, 3)]
+    assert problems_of(honest + mine) == [None] * 9
+    problems = solver_problems(honest + mine, board_factor(honest + mine))
+    assert (problems == []) == is_fine
+    assert all(problem.startswith(f"plans of mine take {1 / factor:.3f} times the stored") for problem in problems)
 
 
-def test_nothing_excuses_an_eighth():
-    """No plan can be off by more than the tolerance, so own scatter cannot hide a mean of 0.13."""
-    most = math.log(1 + agreement.TOLERANCE)
-    for num_tasks in (5, 6, 10, 24):
-        for num_dearer in range(num_tasks):
-            logs = [most] * (num_tasks - num_dearer) + [-most] * num_dearer
-            if sum(logs) / num_tasks > 0.13:
-                assert biased_solvers({"mine": logs})["mine"].is_refused
+def test_what_scatters_around_the_factor_is_fine():
+    plans = [remeasured(10.0, 10.0 * (1.1 if task % 2 else 1 / 1.1), task=task) for task in range(6)]
+    assert solver_problems(plans, 1.0) == []
 
 
-@pytest.mark.parametrize(("relative", "biased", "doubted"), [(1.04, 0, 0), (1.07, 0, 1), (0.93, 0, 1), (1.1, 1, 0)])
-def test_what_another_machine_could_do_is_doubted_and_not_refused(relative, biased, doubted):
-    report = VerifyReport([check("mine", task, relative) for task in range(5)])
-    assert (len(report.biased), len(report.doubted)) == (biased, doubted)
-    assert report.verdict == ("NOT VERIFIED" if biased else "partly verified" if doubted else "verified")
-    assert all("flattered, or a machine that differs" in line for line in report.doubted)
-    assert report.to_dict()["doubted"] == report.doubted
+def test_a_stored_time_of_zero_is_a_problem():
+    assert solver_problems([remeasured(0.0, 1.0)], math.inf) != []
+    assert solver_problems([remeasured(1.0, 0.0)], 1.0) != []
 
 
-def test_several_seeds_of_a_task_count_as_one_task():
-    assert VerifyReport([check("mine", task, 1.2) for task in range(4) for _ in range(3)]).biased == []
-
-
-def test_files_are_judged_apart():
-    assert VerifyReport([check("mine", task, 1.2, file) for file in "ab" for task in range(3)]).biased == []
+# Records of several tasks
 
 
 def flatter(folder, solver, factor_of):
@@ -304,14 +171,46 @@ def test_costs_that_are_all_a_little_lower_are_found(rippled, factor, verdict):
     report = verify(rippled, trust=[DriftingCost.name])
     assert [row.status for row in report.rows] == ["ok"] * 18
     assert (report.verdict, report.ok) == (verdict, verdict == "verified")
+    assert MeasuredAgain.beside(rippled / "records.jsonl").agrees == report.ok
     if not report.ok:
-        assert report.footer().splitlines()[1].startswith(f"{TOY}Lopsided is consistently 1")
-        assert report.to_dict()["biased"] == report.biased
+        assert report.footer().splitlines()[1].startswith(f"plans of {TOY}Lopsided take 1.4")
+        assert report.to_dict()["solvers_off"] == report.solvers_off
 
 
-def test_flattery_that_hides_in_its_own_scatter_is_found_plan_by_plan(rippled):
-    """A mean of 0.14 with a standard error of 0.14: 39 % cheaper on half of the tasks, 25 % dearer on the others."""
+def test_flattery_of_half_of_the_plans_is_found_plan_by_plan(rippled):
+    """39 % faster on half of the tasks, 25 % slower on the others."""
     flatter(rippled, TOY + "Lopsided", lambda task: math.exp(-0.5 if task % 2 else 0.22))
     report = verify(rippled, trust=[DriftingCost.name])
     assert report.verdict == "NOT VERIFIED"
     assert {row.status for row in report.rows if row.solver == TOY + "Lopsided"} == {"mismatch"}
+
+
+def test_what_measuring_again_showed_stays_beside_the_records(rippled):
+    records = rippled / "records.jsonl"
+    assert MeasuredAgain.beside(records) is None
+    report = verify(rippled, trust=[DriftingCost.name])
+    found = MeasuredAgain.beside(records)
+    assert (found.agrees, found.num_plans, round(found.factor, 1)) == (True, 18, 1.3)
+    assert report.measured_again == [
+        f"measured again, {records}: 18 plans take {found.factor:.3f} times as long (median)"
+    ]
+    flatter(rippled, TOY + "Lopsided", lambda task: 0.9)  # it is about the records that were there
+    assert MeasuredAgain.beside(records) is None
+
+
+def test_what_was_not_measured_entirely_is_not_said_to_be(rippled):
+    """One plan is of other hardware."""
+    records = rippled / "records.jsonl"
+    (rippled / "run.json").unlink()
+    first, *others = [json.loads(line) for line in records.read_text().splitlines()]
+    first["hardware"] = first["cost"]["hardware"] = "supercomputer"
+    records.write_text("".join(json.dumps(line) + "\n" for line in (first, *others)))
+    report = verify(rippled, trust=[DriftingCost.name])
+    assert (report.count("ok"), report.count("skipped")) == (17, 1)
+    assert not (rippled / MEASURED_AGAIN).exists()
+
+
+def test_a_folder_that_cannot_be_written_is_verified_too(rippled, caplog):
+    (rippled / MEASURED_AGAIN).mkdir()
+    assert verify(rippled, trust=[DriftingCost.name]).ok
+    assert "tables go on saying" in caplog.text

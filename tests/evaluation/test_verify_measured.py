@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 from evaluation_toys import CountCost, DriftingCost, ToySuite, toy_tasks
 from verify_toys import TOY, TRUST, edit, forget_run, problem, statuses, unmeasured
@@ -20,10 +18,10 @@ def measured(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize(("factor", "status"), [(1.0, "ok"), (1.8, "ok"), (0.5, "ok"), (4.0, "mismatch")])
-def test_measured_costs_may_drift_together(measured, monkeypatch, factor, status):
+@pytest.mark.parametrize("factor", [1.0, 1.8, 0.5, 4.0])
+def test_measured_costs_may_drift_together(measured, monkeypatch, factor):
     monkeypatch.setattr(DriftingCost, "factor", factor)
-    assert statuses(measured) == [status] * 9
+    assert statuses(measured) == ["ok"] * 9
 
 
 def test_a_measured_cost_that_was_lowered_stands_out(measured, monkeypatch):
@@ -33,28 +31,16 @@ def test_a_measured_cost_that_was_lowered_stands_out(measured, monkeypatch):
         record["cost"]["per_device"] = [[0.6 * ms for ms in row] for row in record["cost"]["per_device"]]
 
     edit(measured, 2, lower)
-    assert "times the drift of its task" in problem(measured, 2).reason
+    assert "2.17 times, the factor of the board is 1.30" in problem(measured, 2).reason
 
 
 def test_a_forged_session_does_not_save_a_lowered_cost(measured):
-    """Alone it would be held to a drift of 2 only. The task is named, too: no run measures its plans apart."""
-
     def lower(record):
         record["cost"]["per_device"] = [[0.6 * ms for ms in row] for row in record["cost"]["per_device"]]
         record["cost"]["session"] = "mine"
 
     edit(measured, 2, lower)
-    assert "1.67 times the drift of its task" in problem(measured, 2).reason
-    (gap,) = verify([measured], trust=TRUST).gaps
-    assert gap.startswith(f"times of several sessions on task 0 of {measured / 'records.jsonl'}: a run measures all")
-
-
-def test_times_of_several_sessions_are_never_wholly_verified(measured):
-    for line in (2, 5, 9):
-        edit(measured, line, lambda record: record["cost"].update(session="later"))
-    report = verify([measured], trust=TRUST)
-    assert (report.ok, report.verdict) == (True, "partly verified")
-    assert "on tasks 0-2 of" in report.gaps[0]
+    assert "1.67 times, the factor of the board is 1.00" in problem(measured, 2).reason
 
 
 @pytest.mark.parametrize(
@@ -68,54 +54,6 @@ def test_times_of_several_sessions_are_never_wholly_verified(measured):
 def test_labels_of_measured_costs_are_compared(measured, change, reason):
     edit(measured, 2, lambda record: record["cost"].update(change))
     assert problem(measured, 2).reason == reason
-
-
-def test_time_that_was_moved_to_another_phase_is_found(measured):
-    """The total is as it was."""
-    edit(measured, 2, lambda record: record["cost"].update(
-        per_device=[[0.0, 0.0, 0.0, 0.0, sum(row)] for row in record["cost"]["per_device"]]
-    ))  # fmt: skip
-    assert "forward_compute is 0% of the times that are stored and 100% now" in problem(measured, 2).reason
-
-
-def test_equal_plans_of_one_session_must_have_equal_stored_costs(tmp_path, monkeypatch):
-    solvers = [TOY + name for name in ("Halves", "Spies", "Lopsided")]
-    evaluate(ToySuite(toy_tasks(1)), solvers, out=tmp_path, judge=DriftingCost.name, oracle="roofline")
-    assert statuses(tmp_path) == ["ok"] * 3
-    edit(tmp_path, 1, lambda record: record["cost"]["per_device"][0].__setitem__(1, 1.99))
-    assert statuses(tmp_path) == ["mismatch", "mismatch", "ok"]
-
-
-@pytest.fixture
-def disturb(monkeypatch):
-    """Return a function: from now on, so many measurements see plans with 3 shards on device 0 take twice as long."""
-
-    def install(times):
-        calls, score = [], DriftingCost.score
-
-        def disturbed(self, task, plans):
-            calls.append(task.name)
-            factors = [2.0 if calls.count(task.name) <= times and len(p.on(0)) == 3 else 1.0 for p in plans]
-            costs = zip(score(self, task, plans), factors, strict=True)
-            return [dataclasses.replace(c, per_device=c.per_device * f) for c, f in costs]
-
-        monkeypatch.setattr(DriftingCost, "score", disturbed)
-        return calls
-
-    return install
-
-
-@pytest.mark.parametrize(("times", "status", "measurements"), [(0, "ok", 1), (1, "ok", 2), (2, "ok", 3)])
-def test_a_disturbed_measurement_is_made_again(measured, disturb, times, status, measurements):
-    calls = disturb(times)
-    assert statuses(measured) == [status] * 9
-    assert calls == [f"toys/{i}" for i in range(3) for _ in range(measurements)]
-
-
-def test_what_disagrees_three_times_is_a_mismatch(measured, disturb):
-    calls = disturb(3)
-    assert statuses(measured) == ["ok", "mismatch", "ok"] * 3
-    assert len(calls) == 9
 
 
 def test_measured_costs_of_other_hardware_are_skipped(measured):

@@ -8,6 +8,8 @@ large these may be (`CostModel.limits`). Tasks that are measured have limits her
 from __future__ import annotations
 
 import contextlib
+import logging
+import math
 import signal
 import threading
 from collections import Counter, defaultdict
@@ -21,9 +23,17 @@ from shardgym.costs.base import GROUP, CostModel, make_cost
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError, MeasurementError, MissingDependencyError, one_line
 from shardgym.evaluation.result import read_task, record_files
-from shardgym.evaluation.verify.agreement import MEASUREMENTS, Remeasured, compare_measured, deterministic_problem
+from shardgym.evaluation.verify.agreement import (
+    MeasuredAgain,
+    Remeasured,
+    board_factor,
+    deterministic_problem,
+    measured_problem,
+    solver_problems,
+)
 from shardgym.evaluation.verify.records import (
     CheckStatus,
+    MeasuredBoard,
     RecordCheck,
     StoredRecord,
     VerifyReport,
@@ -34,6 +44,7 @@ from shardgym.evaluation.verify.records import (
 from shardgym.evaluation.verify.solve_again import TIMEOUT_S, GetCost, solve_again
 from shardgym.incumbent import Budget
 from shardgym.progress import ProgressBar
+from shardgym.provenance import commit, utc_now
 from shardgym.records import canonical_json, short_repr
 from shardgym.registry import find_class
 from shardgym.task import ShardingTask
@@ -43,6 +54,11 @@ TASK_LIMITS = {"batch_size": 2**18, "lookups of a step": 2**32}
 
 #: On the command line, what lifts all of these limits.
 FLAG = "--beyond-limits"
+
+#: Records that were measured again, with what came of it, by file.
+Measured = dict[Path, list[tuple[StoredRecord, Remeasured]]]
+
+logger = logging.getLogger(__name__)
 
 
 def verify(
@@ -59,7 +75,7 @@ def verify(
     """Score every stored plan again with its record's judge and settings, and check that records belong to their run.
 
     `shardgym.evaluation.verify.RULE` says when a stored and a fresh cost agree. Which records a run has is in
-    the `run.json` beside them.
+    the `run.json` beside them. Where all plans of a file were measured again, what came of it is written beside them.
 
     Args:
         paths: records files, or folders that are searched for `records.jsonl`; one, or several.
@@ -92,31 +108,35 @@ def verify(
         gaps += file_gaps
     records = [row for row in rows if isinstance(row, StoredRecord)]
     checks: dict[str, RecordCheck] = {}
+    measured: Measured = {}
     not_solved: Counter[str] = Counter()
     unsolved = len(records) if solve else 0
     groups = _by_task(records)
-    with contextlib.suppress(TimeIsOver), interrupted_after(budget):
-        with ExitStack() as stack:
+    with contextlib.suppress(TimeIsOver), interrupted_after(budget), ExitStack() as stack:
+        get_judge = _cost_maker("judge", trust, obey_limits, stack)
+        bar = stack.enter_context(ProgressBar(shown=progress, total=len(groups), unit="task", desc="verify"))
+        for group in groups:
+            if not budget.left_s:
+                raise TimeIsOver
+            checks |= {check.where: check for check in _check_task(group, get_judge, obey_limits, measured)}
+            bar.update()
+    boards = [_compare_measured(file, pairs, checks) for file, pairs in measured.items()]
+    for board in boards:
+        claiming = [r for r in records if r.path == board.file and r.result.status == "ok"]
+        _write_measured(board, [checks.get(record.where) for record in claiming])
+    with contextlib.suppress(TimeIsOver), interrupted_after(budget), ExitStack() as stack:
+        if solve and budget.left_s:
+            get_oracle = _cost_maker("oracle", trust, obey_limits, stack)
             get_judge = _cost_maker("judge", trust, obey_limits, stack)
-            bar = stack.enter_context(ProgressBar(shown=progress, total=len(groups), unit="task", desc="verify"))
-            for group in groups:
+            bar = stack.enter_context(ProgressBar(shown=progress, total=len(records), unit="plan", desc="solve"))
+            solving = solve_again(records, checks, trust, get_oracle, get_judge, timeout_s, solve_sample)
+            for check, why_not in stack.enter_context(contextlib.closing(solving)):
+                checks[check.where] = check
+                not_solved.update([why_not] if why_not else [])
+                unsolved -= 1
+                bar.update()
                 if not budget.left_s:
                     raise TimeIsOver
-                checks |= {check.where: check for check in _check_task(group, get_judge, obey_limits)}
-                bar.update()
-        if solve:
-            with ExitStack() as stack:
-                get_oracle = _cost_maker("oracle", trust, obey_limits, stack)
-                get_judge = _cost_maker("judge", trust, obey_limits, stack)
-                bar = stack.enter_context(ProgressBar(shown=progress, total=len(records), unit="plan", desc="solve"))
-                solving = solve_again(records, checks, trust, get_oracle, get_judge, timeout_s, solve_sample)
-                for check, why_not in stack.enter_context(contextlib.closing(solving)):
-                    checks[check.where] = check
-                    not_solved.update([why_not] if why_not else [])
-                    unsolved -= 1
-                    bar.update()
-                    if not budget.left_s:
-                        raise TimeIsOver
     gaps += [f"{count} not solved again: {why}" for why, count in not_solved.items()]
     unfinished = _unfinished(records, checks, unsolved, budget_s)
     for record in records:
@@ -125,7 +145,7 @@ def verify(
         name for r in (record.result for record in records) for name in (r.judge, r.oracle, r.made_from or r.solver)
     }
     checked = [row if isinstance(row, RecordCheck) else checks[row.where] for row in rows]
-    return VerifyReport(checked, gaps, sorted(trust - named), unfinished)
+    return VerifyReport(checked, gaps, sorted(trust - named), unfinished, boards)
 
 
 def _unfinished(
@@ -177,8 +197,10 @@ def _by_task(records: Iterable[StoredRecord]) -> list[list[StoredRecord]]:
     return list(groups.values())
 
 
-def _check_task(records: Sequence[StoredRecord], get_judge: GetCost, obey_limits: bool) -> list[RecordCheck]:
-    """Check records of one task and judge."""
+def _check_task(
+    records: Sequence[StoredRecord], get_judge: GetCost, obey_limits: bool, measured: Measured
+) -> list[RecordCheck]:
+    """Check records of one task and judge; those that were measured again go to `measured` instead."""
     checks: list[RecordCheck] = []
     scored: list[StoredRecord] = []
     for record in records:
@@ -194,11 +216,11 @@ def _check_task(records: Sequence[StoredRecord], get_judge: GetCost, obey_limits
             scored.append(record)
         else:
             checks.append(_check_unmeasured(record, task, get_judge))
-    return checks + (_rescore(scored, task, get_judge, obey_limits) if scored else [])
+    return checks + (_rescore(scored, task, get_judge, obey_limits, measured) if scored else [])
 
 
 def _rescore(
-    records: Sequence[StoredRecord], task: ShardingTask, get_judge: GetCost, obey_limits: bool
+    records: Sequence[StoredRecord], task: ShardingTask, get_judge: GetCost, obey_limits: bool, measured: Measured
 ) -> list[RecordCheck]:
     """Score the plans of one task afresh, unless it would be measured and asks for more than files may."""
     first = records[0].result
@@ -224,7 +246,7 @@ def _rescore(
     try:
         if judge.deterministic:
             return checks + _recompute(comparable, task, judge)
-        return checks + _measure_until_agreed(comparable, task, judge)
+        return checks + _measure(comparable, task, judge, measured)
     except (InputError, MeasurementError) as error:
         why_not = f"the judge cannot score it here: {error}"
         return checks + [record.checked("skipped", why_not) for record in comparable]
@@ -242,10 +264,10 @@ def _check_judge(record: StoredRecord, cost: PlanCost, judge: CostModel) -> Reco
     return None
 
 
-def _verdict(record: StoredRecord, fresh: PlanCost, problem: str | None, relative: float | None = None) -> RecordCheck:
+def _verdict(record: StoredRecord, fresh: PlanCost, problem: str | None) -> RecordCheck:
     if problem is not None:
-        return record.checked("mismatch", problem, relative)
-    return record.checked("ok", f"stored {record.cost.total_ms:.4g} ms, now {fresh.total_ms:.4g} ms", relative)
+        return record.checked("mismatch", problem)
+    return record.checked("ok", f"stored {record.cost.total_ms:.4g} ms, now {fresh.total_ms:.4g} ms")
 
 
 def _recompute(records: Sequence[StoredRecord], task: ShardingTask, judge: CostModel) -> list[RecordCheck]:
@@ -258,37 +280,43 @@ def _recompute(records: Sequence[StoredRecord], task: ShardingTask, judge: CostM
     return checks
 
 
-def _measure_until_agreed(records: Sequence[StoredRecord], task: ShardingTask, judge: CostModel) -> list[RecordCheck]:
-    """Measure all plans of a task until each has agreed once, at most `MEASUREMENTS` times.
-
-    Raises:
-        InputError, MeasurementError: the first measurement failed as a whole.
-    """
-    checks = _measure(records, task, judge)
-    for _ in range(MEASUREMENTS - 1):
-        if all(check.status == "ok" for check in checks):
-            break
-        try:
-            repeated = _measure(records, task, judge)
-        except (InputError, MeasurementError):
-            break  # what disagreed has not been shown to agree
-        checks = [old if old.status == "ok" else new for old, new in zip(checks, repeated, strict=True)]
-    return checks
-
-
-def _measure(records: Sequence[StoredRecord], task: ShardingTask, judge: CostModel) -> list[RecordCheck]:
-    costs = judge.evaluate(task, [record.plan for record in records])
-    pairs = list(zip(records, costs, strict=True))
-    measured = [Remeasured(record.plan.digest, record.cost, fresh) for record, fresh in pairs if fresh.feasible]
-    agreements = iter(compare_measured(measured))
+def _measure(
+    records: Sequence[StoredRecord], task: ShardingTask, judge: CostModel, measured: Measured
+) -> list[RecordCheck]:
+    """Measure the plans of one task, interleaved; return what cannot be measured again."""
     checks = []
-    for record, fresh in pairs:
+    for record, fresh in zip(records, judge.evaluate(task, [record.plan for record in records]), strict=True):
         if fresh.feasible:
-            problem, relative = next(agreements)
-            checks.append(_verdict(record, fresh, problem, relative))
+            result = record.result
+            plan = Remeasured(result.solver, result.task_index, record.plan.digest, record.cost, fresh)
+            measured.setdefault(record.path, []).append((record, plan))
         else:
-            checks.append(_verdict(record, fresh, f"cannot be measured again: {fresh.reason}"))
+            checks.append(record.checked("mismatch", f"cannot be measured again: {fresh.reason}"))
     return checks
+
+
+def _compare_measured(
+    file: Path, pairs: Sequence[tuple[StoredRecord, Remeasured]], checks: dict[str, RecordCheck]
+) -> MeasuredBoard:
+    """Compare what was measured of a file with its records, into `checks`."""
+    plans = [plan for _, plan in pairs]
+    factor = board_factor(plans)
+    for record, plan in pairs:
+        checks[record.where] = _verdict(record, plan.new, measured_problem(plan, factor))
+    return MeasuredBoard(file, len(pairs), factor, solver_problems(plans, factor))
+
+
+def _write_measured(board: MeasuredBoard, claiming: Sequence[RecordCheck | None]) -> None:
+    """Write beside records what measuring them again showed, if that was done for all that claim a cost."""
+    done = [check for check in claiming if check is not None and check.status != "skipped"]
+    if len(done) < len(claiming) or not 0 < board.factor < math.inf:
+        return
+    agrees = not board.problems and all(check.status == "ok" for check in done)
+    digest = MeasuredAgain.digest_of(board.file)
+    try:
+        MeasuredAgain(digest, agrees, board.num_plans, board.factor, utc_now(), commit()).write(board.file)
+    except InputError as error:
+        logger.warning("tables go on saying that %s was not measured again: %s", board.file, error)
 
 
 def _check_unmeasured(record: StoredRecord, task: ShardingTask, get_judge: GetCost) -> RecordCheck:

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError, format_ranges
 from shardgym.evaluation.result import RECORDS, RUN_INFO, Result, RunInfo
 from shardgym.evaluation.solver_spec import check_label
-from shardgym.evaluation.verify.agreement import COST_SHARE, SolverBias, biased_solvers
+from shardgym.evaluation.verify.agreement import COST_SHARE
 from shardgym.files import read_lines
 from shardgym.plan import ShardingPlan, plan_problems
 from shardgym.task import ShardingTask
@@ -42,7 +42,6 @@ class RecordCheck:
         reason: why it is not ok; for one that is, the stored and the fresh time.
         solver: name of the solver; "" when the line is damaged.
         task_index: position of the task in its suite; None when the line is damaged.
-        relative: new over stored time of a cost that was measured again, over the drift of its task; None for others.
         claims_cost: whether the record claims a cost, which an "ok" of it then confirms.
         solved: what solving again came to: the same plan, one with other numbers of equal devices, or another one; None
             where it was not solved again, or is a mismatch.
@@ -55,7 +54,6 @@ class RecordCheck:
     reason: str
     solver: str = ""
     task_index: int | None = None
-    relative: float | None = None
     claims_cost: bool = False
     solved: Literal["same", "renamed", "other"] | None = None
     solved_ratio: float = 1.0
@@ -91,15 +89,13 @@ class StoredRecord:
         assert self.result.cost is not None
         return self.result.cost
 
-    def checked(self, status: CheckStatus, reason: str, relative: float | None = None) -> RecordCheck:
+    def checked(self, status: CheckStatus, reason: str) -> RecordCheck:
         """Return what became of this record; one that claims no cost and was not checked is a failure."""
         result = self.result
         if status == "skipped" and result.status != "ok":
             status = "failure"
         subject = f"{result.suite}/{result.task_index} {result.solver} seed {result.seed}"
-        return RecordCheck(
-            self.where, subject, status, reason, result.solver, result.task_index, relative, result.status == "ok"
-        )
+        return RecordCheck(self.where, subject, status, reason, result.solver, result.task_index, result.status == "ok")
 
 
 def read_file(path: Path) -> tuple[list[StoredRecord | RecordCheck], list[str]]:
@@ -149,8 +145,7 @@ def read_file(path: Path) -> tuple[list[StoredRecord | RecordCheck], list[str]]:
         if info is None
         else _missing_records(path, info, records)
     )
-    unsettled = [row for row in rows if isinstance(row, StoredRecord)]
-    return rows, gaps + _mixed_sessions(path, unsettled)
+    return rows, gaps
 
 
 def _problem_of_run(info: RunInfo | None, result: Result) -> str | None:
@@ -204,20 +199,6 @@ def _missing_records(path: Path, info: RunInfo, records: Sequence[StoredRecord])
     return [f"{count} {records_text} missing in {path}: {'; '.join(named)}"] if named else []
 
 
-def _mixed_sessions(path: Path, records: Iterable[StoredRecord]) -> list[str]:
-    """Return one line that names the tasks whose times are of several sessions; a run measures them together."""
-    sessions: dict[int, set[str]] = defaultdict(set)
-    for result in (record.result for record in records):
-        if result.status == "ok" and result.cost is not None and result.cost.session:
-            sessions[result.task_index].add(result.cost.session)
-    mixed = [index for index, found in sessions.items() if len(found) > 1]
-    if not mixed:
-        return []
-    return [
-        f"times of several sessions on {format_tasks(mixed)} of {path}: a run measures all plans of a task together"
-    ]
-
-
 def check_without_judge(record: StoredRecord, task: ShardingTask) -> RecordCheck | None:
     """Check what needs no fresh cost; None when one is needed."""
     result = record.result
@@ -242,22 +223,39 @@ def check_without_judge(record: StoredRecord, task: ShardingTask) -> RecordCheck
     return None
 
 
+class MeasuredBoard(NamedTuple):
+    """What measuring plans of a file again showed, besides what is said of each record.
+
+    Attributes:
+        file: the records.
+        num_plans: records that were measured again.
+        factor: of the board, see `board_factor`.
+        problems: one sentence for every solver that is off on average.
+    """
+
+    file: Path
+    num_plans: int
+    factor: float
+    problems: Sequence[str]
+
+
 @dataclass(frozen=True)
 class VerifyReport:
     """All records that were looked at.
 
     Attributes:
         rows: one per record, in the order of files and lines.
-        gaps: one line for every file that lacks records of its run, lies beside no `run.json`, or holds times of
-            several sessions of a task.
+        gaps: one line for every file that lacks records of its run or lies beside no `run.json`.
         unused_trust: names that were to be trusted and that no record names.
         unfinished: one line for everything that was left when the time was over.
+        boards: files of which plans were measured again.
     """
 
     rows: Sequence[RecordCheck]
     gaps: Sequence[str] = ()
     unused_trust: Sequence[str] = ()
     unfinished: Sequence[str] = ()
+    boards: Sequence[MeasuredBoard] = ()
 
     def count(self, status: CheckStatus) -> int:
         """Return how many records have this status."""
@@ -271,30 +269,17 @@ class VerifyReport:
         return [file for file in dict.fromkeys(row.file for row in self.rows) if file not in verified]
 
     @property
-    def biased(self) -> list[str]:
-        """One line for every solver whose measured costs are off the others' on average over its tasks."""
-        return [f"{solver} is consistently {bias} of {file}" for file, solver, bias in self._biases if bias.is_refused]
+    def solvers_off(self) -> list[str]:
+        """One line for every solver whose measured costs are off the factor of its board on average."""
+        return [f"{problem}, in {board.file}" for board in self.boards for problem in board.problems]
 
     @property
-    def doubted(self) -> list[str]:
-        """The same for solvers that are off by less: they make a verification partial, and do not fail it."""
+    def measured_again(self) -> list[str]:
+        """One line for every file of which plans were measured again."""
         return [
-            f"{solver} is consistently {bias} of {file}: flattered, or a machine that differs"
-            for file, solver, bias in self._biases
-            if not bias.is_refused
+            f"measured again, {board.file}: {board.num_plans} plans take {board.factor:.3f} times as long (median)"
+            for board in self.boards
         ]
-
-    @cached_property
-    def _biases(self) -> list[tuple[str, str, SolverBias]]:
-        """File, solver and what is off; each file by itself, several seeds of a task as one value."""
-        seeds: dict[tuple[str, str, int], list[float]] = defaultdict(list)
-        for row in self.rows:
-            if row.relative is not None and row.task_index is not None:
-                seeds[row.file, row.solver, row.task_index].append(math.log(row.relative))
-        logs: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-        for (file, solver, _), values in seeds.items():
-            logs[file][solver].append(statistics.fmean(values))
-        return [(file, solver, bias) for file in logs for solver, bias in biased_solvers(logs[file]).items()]
 
     @cached_property
     def solved_again(self) -> list[str]:
@@ -334,16 +319,17 @@ class VerifyReport:
     @property
     def _disagrees(self) -> bool:
         counts = self.count("mismatch"), self.count("unreadable")
-        return bool(sum(counts) or self.unverified_files or self.biased or self.costlier)
+        return bool(sum(counts) or self.unverified_files or self.solvers_off or self.costlier)
 
     @property
     def verdict(self) -> str:
-        """`partly verified` when records could not be checked, are missing, not measured together, or doubted."""
-        if self.unfinished and not (self.count("mismatch") or self.count("unreadable") or self.biased or self.costlier):
+        """`partly verified` when records could not be checked or are missing."""
+        wrong = self.count("mismatch") or self.count("unreadable") or self.solvers_off or self.costlier
+        if self.unfinished and not wrong:
             return "NOT FINISHED, nothing disagreed so far"
         if not self.ok:
             return "NOT VERIFIED"
-        partly = self.count("skipped") or self.count("failure") or self.gaps or self.doubted
+        partly = self.count("skipped") or self.count("failure") or self.gaps
         return "partly verified" if partly else "verified"
 
     def footer(self) -> str:
@@ -353,8 +339,8 @@ class VerifyReport:
             counts.append(f"{self.count('failure')} failed (not checked)")
         first = f"{self.verdict}: {len(self.rows)} records, {', '.join(counts)}"
         nothing = [f"nothing verified in {file}{self._why_skipped(file)}" for file in self.unverified_files]
-        lines = [first, *self.unfinished, *self.biased, *self.costlier, *self.doubted, *nothing]
-        return "\n".join([*lines, *self.solved_again, *self._failure_lines(), *self.gaps])
+        lines = [first, *self.unfinished, *self.solvers_off, *self.costlier, *nothing]
+        return "\n".join([*lines, *self.measured_again, *self.solved_again, *self._failure_lines(), *self.gaps])
 
     def _why_skipped(self, file: str) -> str:
         """Return the most frequent reason why records of a file were skipped; empty where none were."""
@@ -381,8 +367,8 @@ class VerifyReport:
             "verdict": self.verdict,
             "counts": {status: self.count(status) for status in MARKS},
             "unverified_files": self.unverified_files,
-            "biased": self.biased,
-            "doubted": self.doubted,
+            "solvers_off": self.solvers_off,
+            "measured_again": self.measured_again,
             "solved_again": self.solved_again,
             "costlier": self.costlier,
             "gaps": list(self.gaps),

@@ -30,7 +30,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
 import torch
 import torch.distributed as dist
-from shaped_links import INTERFACE, enter, shaped_links
+from fit_link_model import INTERFACE, enter, shaped_links
 
 from shardgym.ids import draw_bags
 from shardgym.plan import ShardingPlan

@@ -35,10 +35,11 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
 import numpy as np
 from drawn_tasks import benchmark_task
-from page_blocks import fill
+from fill_pages import fill
 from tabulate import tabulate
 from tqdm import tqdm
 

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from shardgym.ids import HEAD_RANKS, ReuseCounts, ZipfLaw, draw_bags, draw_rows, scatter_ranks
+from shardgym.ids import HEAD_RANKS, ReuseCounts, ZipfLaw, draw_bags, draw_rows, expected_counts, scatter_ranks
 from shardgym.table import EmbeddingTable, UniformIds, ZipfIds
 
 
@@ -208,3 +208,15 @@ def test_adding_a_table_keeps_its_rows_distinct_from_the_others():
         total.add(ReuseCounts.of(repeated(1, 3)))
     assert total.rows.sum() == 4
     assert total.accesses.sum() == 8
+
+
+@pytest.mark.parametrize(
+    ("s", "q", "rows", "pooling"), [(1.0, 0.0, 300, 20.0), (1.1, 100.0, 300_000, 1.0), (0.6, 5.0, 50_000, 10.0)]
+)
+def test_expected_counts_are_those_of_a_real_draw(s, q, rows, pooling):
+    expected = expected_counts(s, q, rows, pooling * 65_536)
+    table = EmbeddingTable("t", rows, 4, pooling, ZipfIds(s=s, q=q, lengths="poisson"))
+    drawn = ReuseCounts.of(draw_bags(table, 65_536, seed=0).indices)
+    assert (np.abs(drawn.rows - expected[0]) < 6 * np.sqrt(expected[0] + 1) + 0.002 * rows).all()
+    assert drawn.accesses.sum() == pytest.approx(expected[1].sum(), rel=0.01)
+    assert np.abs(drawn.accesses - expected[1]).max() < 0.01 * drawn.accesses.sum()

@@ -1,4 +1,7 @@
-"""Draw the tasks of a suite anew, so that solvers differ on them: `python tools/draw_suite.py SUITE.yaml`.
+"""Draw the tasks of a suite anew, so that solvers differ on them, and write the digests of suites that ship.
+
+    python tools/draw_suite.py draw SUITE.yaml
+    python tools/draw_suite.py digests [SUITE ...]      # of all suites when none is given
 
 The file says how tasks are drawn: pool, batch, precision, optimiser, and per group devices, memory, widths and numbers
 of tables. Draws of each group are looked at in their order, from the first on, and kept where
@@ -10,7 +13,9 @@ of tables. Draws of each group are looked at in their order, from the first on, 
 - the plan found is inside of what oracle and judge were trained on.
 
 The numbers of these draws are written into the file, as `draws`. The same file, seed and simulators give the same
-numbers. Then `python tools/write_suite_digests.py SUITE` fixes what they stand for.
+numbers. Digests fix what they stand for. A digest is a promise: once a suite is released, its tasks never change, and a
+changed task needs a suite of another name. So a file of digests that would change is only written with --replace, which
+is for suites that nobody has used yet.
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ from tqdm import tqdm
 from shardgym.costs.base import CostModel
 from shardgym.errors import NO_PLAN, InputError, ShardGymError
 from shardgym.solver import make_solver
-from shardgym.suites import load_suite
+from shardgym.suites import digests_path, load_suite, suite_names
 from shardgym.suites.sources import DrawnSource
 from shardgym.suites.spec import read_suite_file
 from shardgym.task import ShardingTask
@@ -45,19 +50,27 @@ KEPT_UNSOLVED = "kept, as the rule finds no plan"
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="+", type=Path, metavar="SUITE.yaml", help="suite files; they are rewritten")
-    parser.add_argument("--seed", type=int, help="of the draws, in place of the file's")
-    parser.add_argument("--tasks", type=int, metavar="N", help="of each group, in place of the file's")
-    parser.add_argument("--gap", type=float, default=0.10, metavar="SHARE", help="(%(default)s)")
-    parser.add_argument("--most", type=int, default=1000, metavar="N", help="draws of a group (%(default)s)")
+    commands = parser.add_subparsers(dest="command", required=True)
+    draw = commands.add_parser("draw", help="choose tasks, and write their numbers into suite files")
+    draw.add_argument("files", nargs="+", type=Path, metavar="SUITE.yaml", help="suite files; they are rewritten")
+    draw.add_argument("--seed", type=int, help="of the draws, in place of the file's")
+    draw.add_argument("--tasks", type=int, metavar="N", help="of each group, in place of the file's")
+    draw.add_argument("--gap", type=float, default=0.10, metavar="SHARE", help="(%(default)s)")
+    draw.add_argument("--most", type=int, default=1000, metavar="N", help="draws of a group (%(default)s)")
+    digests = commands.add_parser("digests", help="write the digests of suites that come with the package")
+    digests.add_argument("suites", nargs="*", help="names of suites; all when none is given")
+    digests.add_argument("--replace", action="store_true", help="overwrite digests that differ")
     options = parser.parse_args(arguments)
     try:
-        for path in options.files:
-            redraw(path, options)
+        if options.command == "draw":
+            for path in options.files:
+                redraw(path, options)
+            return 0
+        written = [write_digests(name, options.replace) for name in options.suites or suite_names()]
     except ShardGymError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    return 0
+    return 0 if all(written) else 1
 
 
 def redraw(path: Path, options: argparse.Namespace) -> None:
@@ -144,6 +157,25 @@ class _Plain(yaml.SafeDumper):
 def suite_text(content: dict[str, Any]) -> str:
     """Return the YAML of a suite file; lists of numbers stay on lines of their own."""
     return yaml.dump(content, Dumper=_Plain, sort_keys=False, width=116, default_flow_style=None, allow_unicode=True)
+
+
+def write_digests(name: str, replace: bool) -> bool:
+    """Write the digests of one suite; returns whether the file now holds them."""
+    suite = load_suite(name, verify=False)
+    tasks = tqdm(suite, desc=name, unit="task", delay=1, leave=False, disable=None)
+    text = "".join(f"{task.digest}\n" for task in tasks)
+    path = digests_path(name)
+    if path.exists() and path.read_text(encoding="utf-8") == text:
+        print(f"{name}: {len(suite)} digests, unchanged")
+        return True
+    if path.exists() and not replace:
+        print(f"{name}: tasks differ from the digests in {path}; --replace overwrites them", file=sys.stderr)
+        return False
+    partial = Path(f"{path}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+    print(f"{name}: {len(suite)} digests written")
+    return True
 
 
 if __name__ == "__main__":

@@ -21,19 +21,32 @@ import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import separation
-from model_summary import model_summary
+from tabulate import tabulate
 
-from shardgym.errors import ShardGymError
+from shardgym.costs.simulator.model_card import ModelCard, shipped_agreement
+from shardgym.costs.simulator.samples import CommSamples, ComputeSamples
+from shardgym.costs.simulator.weights import SHIPPED
+from shardgym.errors import InputError, ShardGymError
 from shardgym.leaderboard import Ranking, load_boards, rank, render
 from shardgym.leaderboard.tables import render_details
+from shardgym.pretraining.axes import GENERALISATION, Generalisation
+from shardgym.pretraining.data import DataSet, load_data
 
 ROOT = Path(__file__).parents[1]
 #: Explains the columns of tables.
 COLUMNS = ROOT / "docs" / "leaderboards.md"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"(<!-- (table|details|docstring|model|separation): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+_PARTS = {
+    "forward_compute": "forward compute", "backward_compute": "backward compute", "compute": "compute",
+    "forward_comm": "forward communication", "backward_comm": "backward communication", "plans": "whole plans, compute",
+    "transfer_compute": "compute, tables of synthetic-2022",
+}  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -99,6 +112,148 @@ def _arguments(section: re.Match[str]) -> str:
     lines = inspect.cleandoc("\n" + section[2]).splitlines()
     items = [line if line.startswith(" ") else "- `" + line.replace(":", "`:", 1) for line in lines]
     return f"**{section[1]}**\n\n" + "\n".join(items) + "\n"
+
+
+def fill(page: Path, block: str, rows: list[dict[str, Any]], floatfmt: str = ".3f") -> None:
+    """Put a table into a block of a Markdown page.
+
+    Args:
+        page: the file.
+        block: name of the block.
+        rows: of the table, by header.
+        floatfmt: of numbers that are no whole ones.
+
+    Raises:
+        InputError: the page has no such block.
+    """
+    text = page.read_text(encoding="utf-8")
+    table = tabulate(rows, headers="keys", floatfmt=floatfmt, tablefmt="github")
+    marked = re.compile(rf"(<!-- {block} -->\n).*?(<!-- end -->)", re.DOTALL)
+    filled, count = marked.subn(lambda found: f"{found[1]}\n{table}\n\n{found[2]}", text)
+    if not count:
+        raise InputError(f"{page} has no block <!-- {block} --> ... <!-- end -->")
+    page.write_text(filled, encoding="utf-8")
+
+
+# --- what shipped weights are, by their cards and the data that ships with them ---------------------------------------
+
+
+def model_summary(name: str) -> str:
+    """Return Markdown about the weights in a folder that ships, named after a hardware tag and a version."""
+    oracle, judge = (ModelCard.load(SHIPPED / name / f"{role}.json") for role in ("oracle", "judge"))
+    parts = [
+        f"{counted(load_data(SHIPPED / name), oracle, judge)} Mean absolute error of a prediction, and of one "
+        "measurement against its own repeat:",
+        _errors(oracle, judge),
+        _paces(oracle),
+        _learning(oracle),
+    ]
+    if (SHIPPED / name / GENERALISATION).is_file():
+        parts += _generalisation(Generalisation.load(SHIPPED / name / GENERALISATION))
+    found = shipped_agreement(name)
+    if found is not None:
+        command = "python benchmarks/simulator.py agreement"
+        command += " --generation 2" if oracle.settings.get("generation") == 2 else ""
+        rows = [
+            {"": _named(name, of.version), "Kendall's tau": f"{of.kendall_tau:.3f}",
+             "mean absolute error": _percent(of.mape)}
+            for name, of in {"a repeated measurement": found.repeat, **found.models}.items()
+        ]  # fmt: skip
+        parts += [
+            f"Against two fresh measurements each of up to {found.plans} random plans of {found.tasks} tasks of "
+            f"{found.suite} on {found.hardware} (`{command}`), means over tasks:",
+            tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True),
+        ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def counted(data: DataSet, oracle: ModelCard, judge: ModelCard) -> str:
+    """Say how much was measured and how much of it is distinct: some contents were measured more than once.
+
+    Raises:
+        InputError: the cards are of other data.
+    """
+    for card in (oracle, judge):
+        if card.data_sha256 != data.digests:
+            raise InputError(f"the {card.role}'s card is of other data than lies next to it: pretrain again")
+    (sets, exchanges), (others, other_exchanges), (tested, tested_exchanges) = (
+        [_measured(samples) for samples in data.of(role)] for role in ("oracle", "judge", "test")
+    )
+    if not len(data.comm):
+        return (
+            f"Trained on {sets} shard sets (the judge on {others} other sets), tested on {tested} sets of tables that "
+            "no role learned from. Exchanges are modelled."
+        )
+    return (
+        f"Trained on {sets} shard sets and {exchanges} exchanges (the judge on {others} other sets and "
+        f"{other_exchanges} other exchanges), tested on {tested} sets of tables that no role learned from and "
+        f"{tested_exchanges} further exchanges."
+    )
+
+
+def _measured(samples: ComputeSamples | CommSamples) -> str:
+    return f"{len(samples):,} measurements of {len(np.unique(samples.labels.content)):,}"
+
+
+def _named(name: str, version: str) -> str:
+    """Say which version of the analytic cost was compared; those of the simulators are their weights."""
+    return f"{name} {version}" if name == "roofline" else name
+
+
+def _errors(oracle: ModelCard, judge: ModelCard) -> str:
+    compared = oracle.comparison or {}
+    rows = [
+        {"": title, "repeat": _percent(oracle.errors[part]["noise_mape"]),
+         "oracle": _percent(oracle.errors[part]["mape"]), "judge": _percent(judge.errors[part]["mape"]),
+         "published architecture": _percent(compared.get(part, {}).get("published", {}).get("mape"))}
+        for part, title in _PARTS.items() if part in oracle.errors
+    ]  # fmt: skip
+    if not compared:
+        for row in rows:
+            del row["published architecture"]
+    return tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True, missingval="")
+
+
+def _paces(card: ModelCard) -> str:
+    """Say by what times of other collections were divided."""
+    if not card.paces:
+        return ""
+    others = [
+        f"those of `{name}` divided by {forward:.2f} and {backward:.2f}"
+        for name, (forward, backward) in card.paces.items() if (forward, backward) != (1.0, 1.0)
+    ]  # fmt: skip
+    largest = next(name for name, pace in card.paces.items() if pace == (1.0, 1.0))
+    return f"Times are at the pace of `{largest}`: forward and backward, {', '.join(others)}."
+
+
+def _generalisation(found: Generalisation) -> list[str]:
+    """Return how errors of oracle and judge go together, and a table for each role of what was left out of training."""
+    parts = [
+        f"Errors of oracle and judge on {role} samples correlate {of['correlation']:.2f} without label noise "
+        f"({of['pairs']} pairs), {of['correlation_with_noise']:.2f} with it."
+        for role, of in found.correlation.items()
+    ]
+    for role, left_out in found.left_out.items():
+        rows = [
+            {"left out of training": row["left out"], "test samples": row["samples"],
+             "error there": _percent(row["mape"]), "with it": _percent(row["mape_with"]),
+             "predicted / measured": f"{np.exp(row['bias']):.2f}"}
+            for row in left_out
+        ]  # fmt: skip
+        parts += [f"The {role}:", tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True)]
+    return parts
+
+
+def _learning(oracle: ModelCard) -> str:
+    reached: dict[str, Any] = (oracle.comparison or {}).get("samples_to_twice_noise", {})
+    if not reached:
+        return ""
+    ours, theirs = (f"{n:,}" if n else "more than there are" for n in (reached["ours"], reached["published"]))
+    return f"Shard sets needed to come within twice the noise: {ours}; the published architecture: {theirs}."
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f} %"
 
 
 if __name__ == "__main__":

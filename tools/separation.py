@@ -2,7 +2,7 @@
 
 For every task it looks for the best plan with several searches, by the suite's simulated oracle, and compares it with
 three others: what longest processing time first makes of predicted single-table times, the best plan without cuts, and
-the best plan where memory is unlimited. One row per task goes to `benchmarks/data/separation/SUITE.csv`;
+the best plan where memory is unlimited. One row per task goes to `benchmarks/separation/SUITE.csv`;
 `python tools/fill_pages.py` makes the tables of docs/suites-v2.md of these files.
 """
 
@@ -29,7 +29,7 @@ from shardgym.solver import make_solver
 from shardgym.suites import Suite, load_suite
 from shardgym.task import ShardingTask
 
-DATA = Path(__file__).parents[1] / "benchmarks" / "data" / "separation"
+DATA = Path(__file__).parents[1] / "benchmarks" / "separation"
 
 #: Searches for the best plan: solver, settings, seed.
 SEARCHES: tuple[tuple[str, dict[str, Any], int], ...] = (

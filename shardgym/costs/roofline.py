@@ -178,7 +178,7 @@ def _gpu(memory_bandwidth: float, cache_bytes: int, cache_bandwidth: float, sour
 
 MIB = 2**20
 
-#: `cpu-core` was fitted to the shard sets that ship with the simulator. `python tools/fit_device_constants.py` does it
+#: `cpu-core` was fitted to the shard sets that ship with the simulator. `studies/roofline_constants/run.py` does it
 #: again, and does the same for a GPU's data. It is off by 12 % on average on sets of tables that the fit has not seen.
 #: Of the GPUs, memory bandwidths and cache sizes are data-sheet peaks, cache bandwidths come from the vendors'
 #: architecture papers where they give them. None of these figures were measured here: they rank plans, they do not

@@ -1,10 +1,10 @@
-"""Ratios of plans, what counts as lost, and the block of the page; greedy rules stand for TorchRec's planner."""
+"""Ratios of plans, and what counts as lost; greedy rules stand for TorchRec's planner."""
 
 from __future__ import annotations
 
 import pytest
 
-from shardgym import InputError, load_suite, make_cost, make_solver
+from shardgym import load_suite, make_cost, make_solver
 
 pytestmark = pytest.mark.repository
 
@@ -58,14 +58,3 @@ def test_a_suite_is_tried_evenly_and_without_hundreds_of_devices(planner):
     assert (task.num_tables, task.num_devices) == (26, 64)
     [task] = planner.groups(["300 tables, 8"], 1)["300 tables, 8 GPUs"]
     assert (task.num_tables, task.num_devices) == (300, 8)
-
-
-def test_a_block_of_a_page_is_filled(script, tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("before\n<!-- times -->\nold\n<!-- end -->\nafter\n")
-    fill = script("page_blocks").fill
-    fill(page, "times", [{"tables": 26, "s": 0.5}])
-    assert page.read_text().split("\n")[:3] == ["before", "<!-- times -->", ""]
-    assert "|       26 | 0.500 |" in page.read_text()
-    with pytest.raises(InputError, match="has no block <!-- costs -->"):
-        fill(page, "costs", [])

@@ -34,7 +34,7 @@ def draw(monkeypatch, tmp_path):
     def drawn(*options):
         path = tmp_path / "own.yaml"
         path.write_text("# A comment.\n" + yaml.safe_dump(SUITE, sort_keys=False))
-        assert tool.main([str(path), *options]) == 0
+        assert tool.main(["draw", str(path), *options]) == 0
         return path.read_text(), load_suite(path)
 
     return drawn

@@ -69,7 +69,7 @@ def shipped(tool):
 
 def test_repeats_of_a_shard_set_are_counted_as_measurements_not_as_sets(tool, shipped):
     data, oracle, judge = shipped
-    text = importlib.import_module("model_summary").counted(data, oracle, judge)
+    text = tool.counted(data, oracle, judge)
     for role, card in (("oracle", oracle), ("judge", judge)):
         for kind, samples in zip(("compute", "comm"), data.of(role), strict=True):
             contents = len(set(samples.labels.content.tolist()))
@@ -82,4 +82,14 @@ def test_a_card_of_other_data_is_not_described_by_this_data(tool, shipped):
     data, oracle, judge = shipped
     other = data._replace(digests=dict.fromkeys(data.digests, "0" * 64))
     with pytest.raises(InputError, match="the oracle's card is of other data"):
-        importlib.import_module("model_summary").counted(other, oracle, judge)
+        tool.counted(other, oracle, judge)
+
+
+def test_a_block_of_a_page_is_filled(tool, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- times -->\nold\n<!-- end -->\nafter\n")
+    tool.fill(page, "times", [{"tables": 26, "s": 0.5}])
+    assert page.read_text().split("\n")[:3] == ["before", "<!-- times -->", ""]
+    assert "|       26 | 0.500 |" in page.read_text()
+    with pytest.raises(InputError, match="has no block <!-- costs -->"):
+        tool.fill(page, "costs", [])

@@ -10,7 +10,7 @@ card each. Both kinds of link work at the same time, each GPU takes as long as t
   peer, half of it.
 
 So an exchange of `(floor + ramp) * bandwidth` bytes is half as fast as a large one. All constants but `ramp_bytes` are
-fitted to published collectives by `python benchmarks/published_gpu.py --fit`.
+fitted to published collectives by `python benchmarks/published_gpu/run.py --fit`.
 
 Between nodes there are two ways. *Flat*, every GPU sends to every other one. In *two steps*, GPUs of a node first hand
 each other what is for peers of the same place in other nodes; then each place has an exchange of its own over the

@@ -15,7 +15,7 @@ Backward sorts all ids of the device, reads the gradient of every lookup, and re
 its optimiser state. Phases follow each other, and their times add up.
 
 Rates are shares of what a card can do (`cards.py`), the same for all cards: `KernelConstants`. Five of them are fitted
-to published measurements by `python benchmarks/published_gpu.py --fit`.
+to published measurements by `python benchmarks/published_gpu/run.py --fit`.
 """
 
 from __future__ import annotations

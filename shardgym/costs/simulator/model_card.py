@@ -80,7 +80,7 @@ class ModelAgreement(Record):
 
 @dataclass(frozen=True, config=CONFIG)
 class Agreement(Record):
-    """How well a simulator ranks plans as fresh measurements do: what `benchmarks/simulator_agreement.py` found.
+    """How well a simulator ranks plans as fresh measurements do: what `benchmarks/simulator.py` found.
 
     Attributes:
         suite: whose tasks.

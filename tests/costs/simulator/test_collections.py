@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import numpy as np
@@ -52,12 +53,12 @@ def test_the_pace_of_a_day_is_found_and_divided_by(two_days, data_folder):
 @pytest.mark.repository
 def test_errors_are_given_with_and_without_the_pace_of_a_collection(two_days, model, monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parents[3] / "benchmarks")
-    import simulator_errors
+    tool = importlib.import_module("simulator")
 
     networks = networks_of(load_weights(model / "oracle.safetensors", "oracle"))
     short = FitSettings(epochs=1, least_steps=0, members=1)
     data, models = load_data(two_days), {"version 1": networks}
-    rows = simulator_errors.errors(data, models, "compute-fast.parquet", short)
+    rows = tool.errors(data, models, "compute-fast.parquet", short)
     assert [(row["collection"], row["model"]) for row in rows] == [
         ("compute-fast.parquet", "version 1"), ("compute-fast.parquet", "version 2, trained without it"),
         ("compute-slow.parquet", "version 1"),
@@ -70,4 +71,4 @@ def test_errors_are_given_with_and_without_the_pace_of_a_collection(two_days, mo
     assert alone["error"] > fast["error"]
     assert 0 < slow["repeat"] < 0.1
     with pytest.raises(InputError, match=r"other: expected a collection .* compute-fast\.parquet, compute-slow"):
-        simulator_errors.errors(data, models, "other", short)
+        tool.errors(data, models, "other", short)

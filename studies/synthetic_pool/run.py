@@ -1,4 +1,4 @@
-"""Make the data file of a synthetic pool, in a minute: `python tools/calibrate_synthetic_pool.py synthetic-2021`.
+"""Make the data file of a synthetic pool, in a minute: `python studies/synthetic_pool/run.py synthetic-2021`.
 
 1. Draw rows and pooling factors of the tables, and 60 candidate skews for each.
 2. Compute the reuse histograms every candidate is expected to have.

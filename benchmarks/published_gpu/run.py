@@ -1,10 +1,10 @@
 """The GPU model held against published measurements: prediction beside publication, and errors by what was measured.
 
-    python benchmarks/published_gpu.py [FILE ...] [--fit] [--page] [--json]
-    python benchmarks/published_gpu.py --collected FOLDER --hardware h100
+    python benchmarks/published_gpu/run.py [FILE ...] [--fit] [--page] [--json]
+    python benchmarks/published_gpu/run.py --collected FOLDER --hardware h100
 
 Each row is predicted twice: with the constants of the package, which were fitted to all rows, and with constants fitted
-to all sources but the row's own. FILEs hold more rows, in the columns of `data/published_gpu.csv`; they are predicted,
+to all sources but the row's own. FILEs hold more rows, in the columns of `rows.csv`; they are predicted,
 and nothing is fitted to them. --fit prints the constants that are nearest to the rows; those of the package are such.
 --page writes the tables into docs/gpu-model.md. --collected predicts what `shardgym collect --device cuda` measured.
 """
@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from published_fit import GROUPS, fit
-from published_predictions import Constants, ratios
-from published_rows import KERNELS, Row, read_rows
+from fit import GROUPS, fit
+from predictions import Constants, ratios
+from rows import KERNELS, Row, read_rows
 from tabulate import tabulate
 
 from shardgym.arrays import Floats
@@ -34,9 +34,9 @@ from shardgym.costs.gpu.kernels import backward_ms, forward_ms, shard_work
 from shardgym.errors import InputError, ShardGymError, import_extra
 from shardgym.table import EmbeddingTable
 
-PAGE = Path(__file__).parents[1] / "docs" / "gpu-model.md"
-BEGIN = "<!-- begin: python benchmarks/published_gpu.py --page -->"
-END = "<!-- end of benchmarks/published_gpu.py -->"
+PAGE = Path(__file__).parents[2] / "docs" / "gpu-model.md"
+BEGIN = "<!-- begin: python benchmarks/published_gpu/run.py --page -->"
+END = "<!-- end of benchmarks/published_gpu/run.py -->"
 
 #: Fewest rows of a source whose order says anything.
 _FEWEST = 3

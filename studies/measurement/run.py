@@ -1,6 +1,6 @@
 """Samples per minute of the measured cost's worker against building a fresh operator for every sample.
 
-    python benchmarks/measurement.py [--samples N] [--max-rows N] [--json]
+    python -m studies.measurement.run [--samples N] [--max-rows N] [--json]
 
 Three ways measure the same random shards on the same core, in random order, so that drift of the machine meets all
 alike: the worker as it is; a fresh operator with the same steps and ids, which shows what recycling memory gives; and
@@ -29,7 +29,7 @@ from shardgym.table import EmbeddingTable, ZipfIds
 
 BATCH, TIMEOUT_S = 2048, 300.0
 _STEPS = tuple(inspect.signature(FbgemmCost).parameters[name].default for name in ("warmups", "iterations"))
-_NAIVE = "benchmarks.naive_worker"
+_NAIVE = "studies.measurement.naive_worker"
 _WIDTHS = (4, 8, 16, 32, 64, 128)
 
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from published_predictions import Constants, HostConstants, ratios
-from published_rows import Row
+from predictions import Constants, HostConstants, ratios
+from rows import Row
 
 from shardgym.arrays import Floats
 from shardgym.costs.gpu.exchange import LinkConstants

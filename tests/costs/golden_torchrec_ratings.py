@@ -1,6 +1,6 @@
 """Let TorchRec's estimators price random plans, and store what they say for the tests of `torchrec_rating`.
 
-    python tools/torchrec_golden_ratings.py tests/costs/golden_torchrec_ratings.json
+    python tests/costs/golden_torchrec_ratings.py tests/costs/golden_torchrec_ratings.json
 
 It needs TorchRec; the tests do not. The file holds tasks, plans, constants of the planner where they are not its
 defaults, the four times of every device and the rating of the plan, all in ms.

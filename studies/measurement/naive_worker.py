@@ -1,6 +1,6 @@
-"""What `measurement.py` compares with: workers that build a fresh operator for every sample.
+"""What `run.py` compares with: workers that build a fresh operator for every sample.
 
-Not a script: `measurement.py` starts it in a process of its own, with the allocator's default settings.
+Not a script: `run.py` starts it in a process of its own, with the allocator's default settings.
 """
 
 from __future__ import annotations

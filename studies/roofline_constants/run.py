@@ -1,6 +1,6 @@
 """Fit the constants of the analytic cost to what `shardgym collect` measured on a device.
 
-    python tools/fit_device_constants.py DATA --start NAME [--json]
+    python studies/roofline_constants/run.py DATA --start NAME [--json]
 
 Minimises relative errors of forward and backward times over the shard sets of role "oracle" in DATA, starting from the
 constants that `shardgym/costs/roofline.py` has under NAME, and prints the new ones next to errors on the test role's

@@ -1,6 +1,6 @@
 """Published GPU measurements as rows: kernels, collectives and memory bandwidths, each with its source.
 
-`data/published_gpu.csv` holds one fact a row: `id,gpu,op,optimizer,weights_precision,B,E,T,D,L,id_distribution,time_us,
+`rows.csv` holds one fact a row: `id,gpu,op,optimizer,weights_precision,B,E,T,D,L,id_distribution,time_us,
 bw_gbps,source`, with B bags per table, E rows per table, T tables, D columns and L ids per bag. Here they get a kind,
 the card they are held against, and numbers. What a source leaves open is decided here, for all to see.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-DATA = Path(__file__).parent / "data" / "published_gpu.csv"
+DATA = Path(__file__).with_name("rows.csv")
 
 #: What a row measured: a kernel of FBGEMM in the GPU's memory, with rows in the host's memory, with rows in the host's
 #: memory behind a cache; such a kernel that waits for the host; kernels of others; memory bandwidth; an exchange.
@@ -125,7 +125,7 @@ class NotPredicted(Exception):
 
 
 def read_rows(path: Path = DATA) -> list[Row]:
-    """Return the rows of a file with the columns of `data/published_gpu.csv`."""
+    """Return the rows of a file with the columns of `rows.csv`."""
     with path.open(newline="") as file:
         return [_row(fields) for fields in csv.DictReader(file)]
 

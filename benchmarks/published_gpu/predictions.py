@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from published_rows import KERNELS, NotPredicted, Row
+from rows import KERNELS, NotPredicted, Row
 
 from shardgym.costs.gpu.cards import CARDS, STREAM_SHARE
 from shardgym.costs.gpu.exchange import LINKS, LinkConstants, ramp_ms

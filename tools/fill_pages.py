@@ -1,11 +1,10 @@
-"""Write what is generated in Markdown pages: `python tools/fill_pages.py [PAGE ...]`, by default the README and docs/.
+"""Write what is generated in Markdown pages: `python tools/fill_pages.py [PAGE ...]`, by default all such pages.
 
 With --check nothing is written; the exit code is 1 when a page would change.
 
 - Between `<!-- table: FOLDER -->` and `<!-- end -->`: what `shardgym leaderboard FOLDER --format md` prints, its
   heading as plain bold text.
 - Between `<!-- details: FOLDER -->` and `<!-- end -->`: what `--details` adds to that.
-- Between `<!-- docstring: module:Class -->` and `<!-- end -->`: the docstring of a class.
 - Between `<!-- model: FOLDER -->` and `<!-- end -->`: what the cards of shipped simulator weights say.
 - Between `<!-- separation: SUITE -->` and `<!-- end -->`: what `tools/separation.py` found on a suite.
 """
@@ -14,8 +13,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import importlib
-import inspect
 import os
 import re
 import sys
@@ -38,9 +35,9 @@ from shardgym.pretraining.data import DataSet, load_data
 
 ROOT = Path(__file__).parents[1]
 #: Explains the columns of tables.
-COLUMNS = ROOT / "docs" / "leaderboards.md"
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"(<!-- (table|details|docstring|model|separation): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+COLUMNS = ROOT / "docs" / "boards.md"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "leaderboards").rglob("README.md")), SHIPPED / "README.md"]
+BLOCK = re.compile(r"(<!-- (table|details|model|separation): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 _PARTS = {
     "forward_compute": "forward compute", "backward_compute": "backward compute", "compute": "compute",
@@ -52,7 +49,7 @@ _PARTS = {
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE", help="the README and docs/ when none is given")
+    parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE", help="all such pages when none is given")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a page would change")
     options = parser.parse_args(arguments)
     missing = [str(path) for path in options.pages if not path.is_file()]
@@ -83,7 +80,6 @@ def filled(page: str, path: Path) -> str:
     makers = {
         "table": lambda folder: _table(folder, link),
         "details": lambda folder: render_details(_rankings(folder)[0], "md"),
-        "docstring": _docstring,
         "model": model_summary,
         "separation": lambda suite: separation.table(separation.read(separation.DATA / f"{suite}.csv")),
     }
@@ -98,20 +94,6 @@ def _rankings(folder: str) -> list[Ranking]:
 def _table(folder: str, link: str) -> str:
     tables = render(_rankings(folder), "md", link=link)
     return re.sub(r"^## (.*)$", r"**\1**", tables, flags=re.MULTILINE)
-
-
-def _docstring(target: str) -> str:
-    module, _, name = target.partition(":")
-    text = inspect.getdoc(getattr(importlib.import_module(module), name)) or ""
-    text = text.split("\nExample:")[0].rstrip()
-    return re.sub(r"^(Args|Raises):\n((?:    .*\n?)+)", _arguments, text, flags=re.MULTILINE)
-
-
-def _arguments(section: re.Match[str]) -> str:
-    """Turn a Google-style section into a list."""
-    lines = inspect.cleandoc("\n" + section[2]).splitlines()
-    items = [line if line.startswith(" ") else "- `" + line.replace(":", "`:", 1) for line in lines]
-    return f"**{section[1]}**\n\n" + "\n".join(items) + "\n"
 
 
 def fill(page: Path, block: str, rows: list[dict[str, Any]], floatfmt: str = ".3f") -> None:

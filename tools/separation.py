@@ -3,7 +3,7 @@
 For every task it looks for the best plan with several searches, by the suite's simulated oracle, and compares it with
 three others: what longest processing time first makes of predicted single-table times, the best plan without cuts, and
 the best plan where memory is unlimited. One row per task goes to `benchmarks/separation/SUITE.csv`;
-`python tools/fill_pages.py` makes the tables of docs/suites-v2.md of these files.
+`python tools/fill_pages.py` makes the tables of leaderboards/README.md of these files.
 """
 
 from __future__ import annotations

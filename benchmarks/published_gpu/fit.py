@@ -3,7 +3,7 @@
 Constants come in groups, and each row is predicted with those of its group. `fit` finds the constants of a group that
 are nearest to a set of rows. It minimises the squares of logarithmic errors, of which outliers count little (Cauchy),
 and of the distances from where the constants start, in units that say how sure we are of the start. Some constants rest
-on such starts where a source is left out; what they say is in `docs/gpu-model.md`.
+on such starts where a source is left out; what they say is in `benchmarks/published_gpu/README.md`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 Each row is predicted twice: with the constants of the package, which were fitted to all rows, and with constants fitted
 to all sources but the row's own. FILEs hold more rows, in the columns of `rows.csv`; they are predicted,
 and nothing is fitted to them. --fit prints the constants that are nearest to the rows; those of the package are such.
---page writes the tables into docs/gpu-model.md. --collected predicts what `shardgym collect --device cuda` measured.
+--page writes the tables into benchmarks/published_gpu/README.md. --collected predicts what `shardgym collect --device cuda` measured.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from shardgym.costs.gpu.kernels import backward_ms, forward_ms, shard_work
 from shardgym.errors import InputError, ShardGymError, import_extra
 from shardgym.table import EmbeddingTable
 
-PAGE = Path(__file__).parents[2] / "docs" / "gpu-model.md"
+PAGE = Path(__file__).with_name("README.md")
 BEGIN = "<!-- begin: python benchmarks/published_gpu/run.py --page -->"
 END = "<!-- end of benchmarks/published_gpu/run.py -->"
 
@@ -323,7 +323,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="more rows, which nothing is fitted to")
     parser.add_argument("--fit", action="store_true", help="print the constants that are nearest to the rows")
-    parser.add_argument("--page", action="store_true", help="write the tables into docs/gpu-model.md")
+    parser.add_argument("--page", action="store_true", help="write the tables into benchmarks/published_gpu/README.md")
     parser.add_argument("--json", action="store_true", help="print rows and ratios as JSON")
     parser.add_argument("--collected", type=Path, metavar="FOLDER", help="of 'shardgym collect --device cuda'")
     parser.add_argument("--hardware", default="h100", help="card that FOLDER was measured on (%(default)s)")

@@ -70,7 +70,7 @@ def collect(out: Path, axes: tuple[str, ...], only_finish: bool, as_json: bool, 
     --finish writes them of what is there.
 
     The presets oracle and judge make tables for every sample, drawn along axes, and are two collections: give both
-    folders to 'shardgym pretrain'. docs/collection.md has the axes.
+    folders to 'shardgym pretrain'. docs/machine.md has the axes.
 
     Exit code 1 when a sample could not be measured.
     """

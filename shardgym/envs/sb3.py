@@ -33,7 +33,7 @@ class NativeVecEnv(VecEnv):
     """A native vector environment for the algorithms of stable-baselines3 and sb3-contrib.
 
     It stands for `DummyVecEnv` of single environments wrapped with `Monitor`, and is faster: see
-    docs/vector_environments.md.
+    docs/environments.md.
 
     - `env_method("action_masks")` returns the valid actions of every environment, which `MaskablePPO` asks for.
     - An environment is reset in the step that ends its episode. The last observation is in

@@ -29,7 +29,7 @@ from shardgym.registry import registered
 from shardgym.solver import GROUP
 
 #: Explains every column and rule.
-PAGE = "docs/leaderboards.md"
+PAGE = "docs/boards.md"
 
 SIMULATOR = "simulator"
 

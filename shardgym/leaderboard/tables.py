@@ -131,7 +131,7 @@ def _table(shown: Sequence[Column], style: str) -> str:
 
 
 def render_details(ranking: Ranking, style: str = "text") -> str:
-    """Return groups of tasks, performance profiles, pairs of solvers, and all notes; see `docs/leaderboards.md`."""
+    """Return groups of tasks, performance profiles, pairs of solvers, and all notes; see `docs/boards.md`."""
     details = Details.of(ranking)
     solvers = Column("solver", list(details.solvers))
     parts = []

@@ -81,6 +81,7 @@ def test_the_snippets_of_a_page_run(page: Path, fresh, tmp_path: Path):
 
 def test_links_between_pages_lead_somewhere():
     """Relative links in the README and the docs name files that exist."""
-    for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
+    others = [ROOT / "CONTRIBUTING.md", *ROOT.glob("leaderboards/**/README.md"), *ROOT.glob("studies/**/README.md")]
+    for page in [*PAGES, *others]:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"

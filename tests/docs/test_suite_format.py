@@ -11,7 +11,7 @@ from shardgym.records import Record
 from shardgym.suites import spec
 from shardgym.topology import PRESETS
 
-PAGE = (Path(__file__).parents[2] / "docs" / "suites.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "concepts.md").read_text()
 RECORDS = [
     cls for cls in vars(spec).values() if isinstance(cls, type) and issubclass(cls, Record) and cls is not Record
 ]

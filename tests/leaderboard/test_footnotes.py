@@ -316,7 +316,7 @@ def test_a_table_has_three_lines_below_and_the_last_says_where_the_rest_is(tmp_p
         "size_lookup_greedy, the base, has no cost here.",
         "Failed: 1 of 4 records. They count 2 times the dearest plan of the task. Fewer than 6 tasks: no ranks, no "
         "intervals.",
-        "Columns, ranks and intervals: docs/leaderboards.md; more notes: shardgym leaderboard --details.",
+        "Columns, ranks and intervals: docs/boards.md; more notes: shardgym leaderboard --details.",
     ]
 
 

@@ -37,7 +37,7 @@ _TASKS_KEPT = 256
 
 
 class GpuCost(CostModel):
-    """A model of fused kernels and of exchanges on GPUs, held against published measurements (docs/gpu-model.md).
+    """A model of fused kernels and of exchanges on GPUs, held against published measurements (benchmarks/published_gpu/README.md).
 
     All tables of a device share launches, the L2 cache and the memory bus: see `kernels.py`. Exchanges: `exchange.py`.
     Nothing of it was measured by us.
@@ -98,7 +98,7 @@ class GpuCost(CostModel):
 
 
 def untested(task: ShardingTask, hardware: str) -> tuple[str, ...]:
-    """Return notes if nothing that was published lies near a task: see docs/gpu-model.md."""
+    """Return notes if nothing that was published lies near a task: see benchmarks/published_gpu/README.md."""
     notes = []
     if hardware not in _HELD_CARDS:
         cards = ", ".join(_HELD_CARDS)

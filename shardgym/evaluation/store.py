@@ -12,7 +12,7 @@ from pathlib import Path
 
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.evaluation.result import RECORDS, Result, RunInfo, TaskSequence, read_records
-from shardgym.evaluation.solver_process import SolverHost
+from shardgym.evaluation.running_solver import RunningSolver
 from shardgym.evaluation.solver_spec import SolverSpec
 from shardgym.files import append_flushed, drop_torn_line, only_writer, write_whole
 from shardgym.provenance import utc_now
@@ -117,7 +117,13 @@ def unused_name(path: Path) -> Path:
 
 
 def open_store(
-    folder: Path, run: RunInfo, mode: Resume, suite: TaskSequence, hosts: Sequence[SolverHost], *, extend: bool = False
+    folder: Path,
+    run: RunInfo,
+    mode: Resume,
+    suite: TaskSequence,
+    running: Sequence[RunningSolver],
+    *,
+    extend: bool = False,
 ) -> Store:
     """Open the folder's records as far as this run keeps them.
 
@@ -128,13 +134,13 @@ def open_store(
     if mode is Resume.ALL and path.exists():
         logger.warning("started afresh; the old records are in %s", path.rename(unused_name(path)))
     store = Store(folder, run)
-    check_records(store.results, folder, run, suite, [host.spec for host in hosts])
+    check_records(store.results, folder, run, suite, [solver.spec for solver in running])
     if not extend:
         _check_ranks(store, run)
     if store.results:
         store.run.write(folder)
-    facts = {host.spec.title: host.facts for host in hosts}
-    changed = [r for r in store.results if r.solver in facts and facts[r.solver].differs_from(r.source_digest)]
+    sources = {solver.spec.title: solver.facts.get("source_digest") for solver in running}
+    changed = [r for r in store.results if r.source_digest and sources.get(r.solver) not in (None, "", r.source_digest)]
     if mode is Resume.FAILED:
         store.keep([result for result in store.results if result.status == "ok"])
     elif mode is Resume.CHANGED:

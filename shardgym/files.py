@@ -100,7 +100,8 @@ def append_flushed(path: Path, data: bytes) -> None:
         InputError: the disk took only a part, which was removed again.
     """
     # Without O_BINARY, Windows would turn every line end into two bytes.
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
+    # Opening a pipe that nobody reads would wait for ever.
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         handle = os.open(path, flags, 0o666)
         try:

@@ -34,6 +34,8 @@ TASKS = "tasks"
 #: Tables list what a folder lacks of the records that it promises.
 MAX_TASKS = 100_000
 MAX_RECORDS = 1_000_000
+#: Solvers and seeds of a run.
+MAX_LIST = 1_000
 
 #: `ok`: a plan with a finite cost. `infeasible`: the solver found no feasible plan, or returned an infeasible one.
 #: `error`: the solver raised. `unmeasured`: the plan is feasible and the judge could not score it.
@@ -176,8 +178,8 @@ class RunInfo(Record):
     oracle_settings: Settings
     time_limit_s: float | None
     num_tasks: Annotated[Whole, Field(ge=0, le=MAX_TASKS)]
-    solvers: tuple[Label, ...]
-    seeds: tuple[Whole, ...]
+    solvers: Annotated[tuple[Label, ...], Field(max_length=MAX_LIST)]
+    seeds: Annotated[tuple[Whole, ...], Field(max_length=MAX_LIST)]
     schema: Literal["shardgym.run/1"] = "shardgym.run/1"
 
     @model_validator(mode="after")

@@ -132,7 +132,10 @@ def evaluate(
         stack.enter_context(only_writer(folder))
         store = open_store(folder, run, mode, suite, running, extend=extend)
         scoring = Judge(judge_cost, run, store.log_error)
-        _solve_missing(run, suite, running, scoring, store, progress)
+        try:
+            _solve_missing(run, suite, running, scoring, store, progress)
+        finally:
+            store.mend()
         return results_of(run, store.results)
 
 

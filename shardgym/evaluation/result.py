@@ -19,7 +19,7 @@ from shardgym.arguments import check_list, check_name
 from shardgym.costs.plan_cost import CONFIG as COST_CONFIG
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError, import_extra
-from shardgym.files import make_folder, read_lines, write_whole
+from shardgym.files import files_below, make_folder, read_lines, write_whole
 from shardgym.plan import ShardingPlan
 from shardgym.records import CONFIG, Digest, Label, OneLine, Record, Settings, Whole, canonical_json
 from shardgym.task import ShardingTask
@@ -247,7 +247,7 @@ def record_files(paths: Iterable[str | Path]) -> list[Path]:
     """
     files: list[Path] = []
     for path in map(Path, paths):
-        found = sorted(path.rglob(RECORDS)) if path.is_dir() else [path]
+        found = sorted(file for file in files_below(path) if file.name == RECORDS) if path.is_dir() else [path]
         if not path.exists():
             raise InputError(f"{path} does not exist: expected a records file, or a folder with one")
         if not found:

@@ -62,6 +62,38 @@ def read_regular(path: str | Path, *, max_bytes: int = MAX_BYTES, follow: bool =
     return content
 
 
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yield whatever is no folder below a folder, however deep it lies; links are not followed.
+
+    Raises:
+        InputError: a folder cannot be read, e.g. as its path is too long.
+    """
+    folders = [str(folder)]
+    while folders:
+        path = folders.pop()
+        try:
+            with os.scandir(path) as entries:
+                found = list(entries)
+        except OSError as error:
+            raise InputError(f"cannot read the folder {path:.200}: {error.strerror}") from None
+        for entry in found:
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(entry.path)
+            else:
+                yield Path(entry.path)
+
+
+def check_regular(path: str | Path) -> None:
+    """Refuse what is no regular file, before a library opens it; raises `InputError`."""
+    try:
+        is_regular = stat.S_ISREG(Path(path).stat().st_mode)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"cannot read {path}: {reason}{missing_file_remedy(path)}") from None
+    if not is_regular:
+        raise InputError(f"cannot read {path}: it is no regular file; name a file on a disk")
+
+
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file so that a reader sees the old content or all of the new; text in UTF-8, its line ends as they are.
 
@@ -100,7 +132,8 @@ def append_flushed(path: Path, data: bytes) -> None:
         InputError: the disk took only a part, which was removed again.
     """
     # Without O_BINARY, Windows would turn every line end into two bytes.
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
+    # Opening a pipe that nobody reads would wait for ever.
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         handle = os.open(path, flags, 0o666)
         try:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import operator
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -202,31 +202,54 @@ def check_possible(task: ShardingTask) -> None:
 
 
 def _cover_problem(table: EmbeddingTable, shards: Sequence[Shard]) -> str | None:
-    """Return the first cell of a table that no shard or several shards hold, or a shard that is larger than the table.
+    """Return a part of a table that no shard or several shards hold, or a shard that is larger than the table.
 
-    All edges of shards together cut the table into cells, each of which a shard holds entirely or not at all.
+    Goes through the rows where shards begin or end. What ends at a row leaves columns free, and what begins there must
+    take exactly these. So long as that holds, every row is covered once. It takes n log n steps for n shards.
     """
     num_rows = table.num_embeddings
     num_columns = table.embedding_dim
     # Most tables are placed whole: leave early.
     if len(shards) == 1 and shards[0].rows == (0, num_rows) and shards[0].columns == (0, num_columns):
         return None
+    beginning: dict[int, list[Shard]] = {}
+    free: dict[int, list[tuple[int, int]]] = {0: [(0, num_columns)]}
     for shard in shards:
         if shard.rows[1] > num_rows or shard.columns[1] > num_columns:
             area = format_area(shard.rows, shard.columns)
             return f"table '{table.name}' is {num_rows} x {num_columns}, a shard covers {area}"
-    row_edges = sorted({0, num_rows, *(edge for shard in shards for edge in shard.rows)})
-    column_edges = sorted({0, num_columns, *(edge for shard in shards for edge in shard.columns)})
-    for rows in itertools.pairwise(row_edges):
-        in_rows = [shard for shard in shards if shard.rows[0] <= rows[0] < shard.rows[1]]
-        for columns in itertools.pairwise(column_edges):
-            devices = sorted(s.device for s in in_rows if s.columns[0] <= columns[0] < s.columns[1])
-            cell = f"{format_area(rows, columns)} of table '{table.name}'"
-            if not devices:
-                return f"{cell} are missing: held by no device"
-            if len(devices) > 1:
-                return f"{cell} overlap: held by devices {', '.join(map(str, devices))}"
+        beginning.setdefault(shard.rows[0], []).append(shard)
+        free.setdefault(shard.rows[1], []).append(shard.columns)
+    for row in sorted(beginning.keys() | free.keys() - {num_rows}):
+        holes = deque(sorted(free.get(row, [])))
+        for shard in sorted(beginning.get(row, []), key=operator.attrgetter("columns")):
+            first, last = shard.columns
+            while holes and first < last:
+                start, end = holes[0]
+                if start < first:
+                    return _wrong_cell(table, shards, row, (start, min(first, end)))
+                if first < start:
+                    break
+                first = min(last, end)
+                holes[0] = first, end
+                if first == end:
+                    holes.popleft()
+            if first < last:  # these columns are not free
+                return _wrong_cell(table, shards, row, (first, min(last, holes[0][0]) if holes else last))
+        if holes:
+            return _wrong_cell(table, shards, row, holes[0])
     return None
+
+
+def _wrong_cell(table: EmbeddingTable, shards: Sequence[Shard], row: int, columns: tuple[int, int]) -> str:
+    """Say how many shards hold some columns of a table from a row on; none of them begins between these columns."""
+    next_row = min((edge for shard in shards for edge in shard.rows if edge > row), default=table.num_embeddings)
+    holding = [s for s in shards if s.rows[0] <= row < s.rows[1] and s.columns[0] <= columns[0] < s.columns[1]]
+    last = min([columns[1], *(shard.columns[1] for shard in holding)])
+    cell = f"{format_area((row, next_row), (columns[0], last))} of table '{table.name}'"
+    if not holding:
+        return f"{cell} are missing: held by no device"
+    return f"{cell} overlap: held by devices {', '.join(str(device) for device in sorted(s.device for s in holding))}"
 
 
 def memory_problems(task: ShardingTask, shards: Sequence[Shard]) -> Iterator[str]:

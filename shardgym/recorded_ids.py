@@ -21,6 +21,7 @@ import numpy as np
 
 from shardgym.arrays import Ints
 from shardgym.errors import InputError
+from shardgym.files import check_regular
 from shardgym.table import RecordedIds
 
 if TYPE_CHECKING:
@@ -157,6 +158,7 @@ def load_tensors(path: str | Path) -> Any:
     Raises:
         InputError: the file is missing, truncated, no torch file, or holds anything but tensors.
     """
+    check_regular(path)
     if not str(path).endswith(".gz"):
         return _torch_load(Path(path), str(path))
     # Where a mapped file cannot be deleted (Windows), it stays in the folder for temporary files.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import random
+import re
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardgym import EmbeddingTable, InfeasiblePlanError, InputError, Shard, ShardingPlan, ShardingTask, Topology
+from shardgym.plan import cover_problems
 
 
 def shards_of(plan: ShardingPlan, *changed: Shard) -> list[Shard]:
@@ -170,3 +173,62 @@ def test_a_table_cut_anywhere_is_covered_and_one_piece_less_is_not(data):
     for broken in (shards[:odd] + shards[odd + 1 :], [*shards, shards[odd]]):
         with pytest.raises(InfeasiblePlanError):
             ShardingPlan.of(task, broken).validate(task)
+
+
+def cut(rng, rows, columns, depth=0):
+    """Return rectangles that tile one, cut at random."""
+    if depth > 3 or rng.random() < 0.2:
+        return [(rows, columns)]
+    if rng.random() < 0.5 and rows[1] - rows[0] > 1:
+        row = rng.randrange(rows[0] + 1, rows[1])
+        return cut(rng, (rows[0], row), columns, depth + 1) + cut(rng, (row, rows[1]), columns, depth + 1)
+    if columns[1] - columns[0] > 4:
+        column = rng.randrange(columns[0] + 4, columns[1], 4)
+        return cut(rng, rows, (columns[0], column), depth + 1) + cut(rng, rows, (column, columns[1]), depth + 1)
+    return [(rows, columns)]
+
+
+def test_every_cell_is_held_once_and_what_is_wrong_is_named_where_it_is():
+    """Tilings with a shard removed, doubled or moved, against a count of every cell."""
+    rng = random.Random(5)
+    table = EmbeddingTable("t", 12, 24)
+    task = ShardingTask((table,), Topology(num_devices=3, memory_bytes=2**20), batch_size=4)
+    wrong = 0
+    for _ in range(600):
+        pieces = cut(rng, (0, 12), (0, 24))
+        odd = rng.choice(["", "remove", "double", "move"])
+        chosen = rng.randrange(len(pieces))
+        (top, bottom), columns = pieces[chosen]
+        if odd == "remove":
+            pieces.pop(chosen)
+        elif odd == "double":
+            pieces.append(pieces[chosen])
+        elif odd == "move" and bottom < 12:
+            pieces[chosen] = (top + 1, bottom + 1), columns
+        rng.shuffle(pieces)
+        count = np.zeros((12, 24), dtype=int)
+        for rows, columns in pieces:
+            count[slice(*rows), slice(*columns)] += 1
+        problems = cover_problems(task, [Shard("t", rows, columns, rng.randrange(3)) for rows, columns in pieces])
+        assert (problems == []) == (count == 1).all()
+        if problems:
+            wrong += 1
+            top, bottom, left, right = map(int, re.findall(r"\d+", problems[0])[:4])
+            cell = count[top:bottom, left:right]
+            assert (cell == 0).all() if "missing" in problems[0] else (cell > 1).all()
+    assert wrong > 300
+
+
+@pytest.mark.parametrize("rows", [True, False])
+def test_a_plan_of_very_many_shards_is_checked(rows):
+    """30,000 of rows, or of columns, each cut in two."""
+    count, strips = 30_000, 15_000
+    table = EmbeddingTable("t", count, 4 * strips)
+    task = ShardingTask((table,), Topology(num_devices=2, memory_bytes=2**50), batch_size=4)
+    shards = [Shard("t", (i, i + 1), (0, 4 * strips), i % 2) for i in range(count)]
+    if not rows:
+        cuts = [100 + i % 7 for i in range(strips)]
+        parts = [(i, part) for i, cut_at in enumerate(cuts) for part in ((0, cut_at), (cut_at, count))]
+        shards = [Shard("t", part, (4 * i, 4 * i + 4), i % 2) for i, part in parts]
+    assert cover_problems(task, shards) == []
+    assert len(cover_problems(task, shards[:-1])) == len(cover_problems(task, [*shards, shards[7]])) == 1

@@ -157,7 +157,7 @@ def parse_spec(text: str) -> Spec:
             raise InputError(f"'{text:.80}': setting '{key}' is given twice")
         try:
             settings[key] = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             settings[key] = value
     return Spec(name, settings)
 

@@ -120,16 +120,16 @@ def run(
     suite = load_suite(suite_name)
     track = _choose_track(suite, cost, oracle)
     out = out or Path("results") / f"{suite.name}-{track.judge.cost.replace(':', '.')}"
-    specs = [parse_labelled_spec(text) for text in solvers or suite.solvers or DEFAULT_SOLVERS]
-    if not is_repeatable(track.judge.cost) and all((label or spec.name) != BASE for label, spec in specs):
+    specs = [_solver_spec(text) for text in solvers or suite.solvers or DEFAULT_SOLVERS]
+    if not is_repeatable(track.judge.cost) and all(spec.title != BASE for spec in specs):
         # Tables are relative to it, and this judge cannot be asked later what its plans would have cost.
-        specs.append(parse_labelled_spec(BASE))
+        specs.append(SolverSpec(BASE))
     try:
         # What a solver prints is not part of the result.
         with contextlib.redirect_stdout(sys.stderr), log_to_stderr(info=not as_json):
             results = evaluate(
                 suite,
-                [SolverSpec(spec.name, spec.settings, label) for label, spec in specs],
+                specs,
                 out=out,
                 judge=track.judge.cost,
                 judge_settings=track.judge.settings,
@@ -148,6 +148,11 @@ def run(
         say(_how_to_continue(out))
         return INTERRUPTED
     return _report(results, out, as_json)
+
+
+def _solver_spec(text: str) -> SolverSpec:
+    label, (name, settings) = parse_labelled_spec(text)
+    return SolverSpec(name, settings, label)
 
 
 def _report(results: Sequence[Result], out: Path, as_json: bool) -> int:

@@ -19,7 +19,7 @@ from shardgym.arguments import check_list, check_name
 from shardgym.costs.plan_cost import CONFIG as COST_CONFIG
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError, import_extra
-from shardgym.files import make_folder, read_lines, write_whole
+from shardgym.files import files_below, make_folder, read_lines, write_whole
 from shardgym.plan import ShardingPlan
 from shardgym.records import CONFIG, Digest, Label, OneLine, Record, Settings, Whole, canonical_json
 from shardgym.task import ShardingTask
@@ -34,6 +34,8 @@ TASKS = "tasks"
 #: Tables list what a folder lacks of the records that it promises.
 MAX_TASKS = 100_000
 MAX_RECORDS = 1_000_000
+#: Solvers and seeds of a run.
+MAX_LIST = 1_000
 
 #: `ok`: a plan with a finite cost. `infeasible`: the solver found no feasible plan, or returned an infeasible one.
 #: `error`: the solver raised. `unmeasured`: the plan is feasible and the judge could not score it.
@@ -176,8 +178,8 @@ class RunInfo(Record):
     oracle_settings: Settings
     time_limit_s: float | None
     num_tasks: Annotated[Whole, Field(ge=0, le=MAX_TASKS)]
-    solvers: tuple[Label, ...]
-    seeds: tuple[Whole, ...]
+    solvers: Annotated[tuple[Label, ...], Field(max_length=MAX_LIST)]
+    seeds: Annotated[tuple[Whole, ...], Field(max_length=MAX_LIST)]
     schema: Literal["shardgym.run/1"] = "shardgym.run/1"
 
     @model_validator(mode="after")
@@ -245,7 +247,7 @@ def record_files(paths: Iterable[str | Path]) -> list[Path]:
     """
     files: list[Path] = []
     for path in map(Path, paths):
-        found = sorted(path.rglob(RECORDS)) if path.is_dir() else [path]
+        found = sorted(file for file in files_below(path) if file.name == RECORDS) if path.is_dir() else [path]
         if not path.exists():
             raise InputError(f"{path} does not exist: expected a records file, or a folder with one")
         if not found:

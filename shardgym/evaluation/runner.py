@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from shardgym.arguments import check_dict, check_int, check_list, check_name, describe
+from shardgym.children import CAN_FORK
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError, MeasurementError, MissingDependencyError, one_line
 from shardgym.evaluation.result import RECORDS, Result, RunInfo, Status, TaskSequence, read_records, write_task
-from shardgym.evaluation.solver_process import CAN_FORK, SolverHost, host_solver
+from shardgym.evaluation.running_solver import ErrorLog, RunningSolver
 from shardgym.evaluation.solver_spec import SolverSpec, check_solvers
-from shardgym.evaluation.solving import Attempt, ErrorLog
 from shardgym.evaluation.store import Resume, Store, check_records, open_store, results_of
 from shardgym.files import only_writer
 from shardgym.plan import ShardingPlan
 from shardgym.progress import ProgressBar
-from shardgym.provenance import arithmetic, commit, versions
+from shardgym.provenance import arithmetic, commit, utc_now, versions
 from shardgym.solver import Solver
 from shardgym.suites import Suite
 from shardgym.suites.spec import Track
@@ -79,7 +79,7 @@ def evaluate(
             seeds or tasks that they have not run with.
         time_limit_s: passed to solvers that take one.
         timeout_s: seconds after which a solver is stopped, whatever it does; the plan is then recorded as an error.
-        isolate: whether every solver works in a process of its own (see `evaluation/solver_process.py`): what ends
+        isolate: whether every solver works in a process of its own (see `evaluation/running_solver.py`): what ends
             that process, or changes what is in it, concerns no other solver and no record. When False, solvers work in
             this process, e.g. below a debugger, and there is no timeout. None: where the system has fork.
         progress: draw progress bars on standard error when it is a terminal.
@@ -104,10 +104,10 @@ def evaluate(
         oracle, oracle_settings = chosen.oracle.cost, chosen.oracle.settings
     with ExitStack() as stack:
         oracle_name, oracle_cost = stack.enter_context(_open_cost("oracle", oracle, oracle_settings))
-        hosts = []
+        running = []
         if mode is not Resume.NONE:
             # Before the judge is made: a solver's process holds no copy of it.
-            hosts = stack.enter_context(_hosts(specs, oracle_cost, timeout_s, isolate))
+            running = stack.enter_context(_running(specs, oracle_cost, timeout_s, isolate))
         judge_name, judge_cost = stack.enter_context(_open_cost("judge", judge, judge_settings))
         _check_apart(judge_cost, oracle_cost)
         run = RunInfo(
@@ -130,16 +130,19 @@ def evaluate(
             check_records(results, folder, run, suite, specs)
             return results_of(run, results)
         stack.enter_context(only_writer(folder))
-        store = open_store(folder, run, mode, suite, hosts, extend=extend)
+        store = open_store(folder, run, mode, suite, running, extend=extend)
         scoring = Judge(judge_cost, run, store.log_error)
-        _solve_missing(run, suite, hosts, scoring, store, progress)
+        try:
+            _solve_missing(run, suite, running, scoring, store, progress)
+        finally:
+            store.mend()
         return results_of(run, store.results)
 
 
 def _solve_missing(
     run: RunInfo,
     suite: TaskSequence,
-    solvers: Sequence[SolverHost],
+    solvers: Sequence[RunningSolver],
     judge: Judge,
     store: Store,
     progress: bool,
@@ -157,21 +160,45 @@ def _solve_missing(
                 continue
             task = suite[index]
             write_task(store.folder, suite, index, task)
-            attempts = []
+            solved = []
             for solver, seed in todo:
                 bar.remark(solver.spec.title)
-                attempts.append(solver.solve(task, seed, run.time_limit_s, judge.log))
-            bar.remark(f"task {index}: {run.judge} scores {len(attempts)} plans")
+                solved.append(solver.solve(task, _asked(run, index, task, solver.spec, seed), judge.log))
+            bar.remark(f"task {index}: {run.judge} scores {len(solved)} plans")
             old = [result for result in store.results if result.task_index == index]
-            new, renewed = judge.score(task, index, attempts, old)
+            new, renewed = judge.score(task, solved, old)
             store.add(new, renewed)
-            bar.update(len(attempts))
+            bar.update(len(solved))
+
+
+def _asked(run: RunInfo, index: int, task: ShardingTask, spec: SolverSpec, seed: int) -> Result:
+    """Return the result that a solver is asked for: without a plan, and without what solving shows."""
+    return Result(
+        suite=run.suite,
+        task_index=index,
+        task_hash=task.digest,
+        solver=spec.title,
+        made_from=spec.made_from,
+        solver_settings=dict(spec.settings),
+        seed=seed,
+        judge=run.judge,
+        judge_settings=run.judge_settings,
+        oracle=run.oracle,
+        hardware=run.hardware,
+        status="unmeasured",
+        reason="not solved yet",
+        solve_time_s=0.0,
+        time_limit_s=run.time_limit_s,
+        started=utc_now(),
+        versions=versions() | arithmetic(),
+        commit=commit(),
+    )
 
 
 @contextmanager
-def _hosts(
+def _running(
     specs: Sequence[SolverSpec], oracle: CostModel, timeout_s: float, isolate: bool | None
-) -> Iterator[list[SolverHost]]:
+) -> Iterator[list[RunningSolver]]:
     """Make every solver before anything is solved, so that a wrong setting costs no time, and end them afterwards.
 
     Raises:
@@ -179,14 +206,15 @@ def _hosts(
     """
     if isolate is None and not CAN_FORK:
         logger.warning("this system has no fork: what ends a solver ends the run, and nothing stops it")
-    hosts = [host_solver(spec, oracle, timeout_s=timeout_s, isolate=isolate) for spec in specs]
+    isolated = CAN_FORK if isolate is None else isolate
+    running = [RunningSolver(spec, oracle, timeout_s=timeout_s, isolate=isolated) for spec in specs]
     with ExitStack() as stack:
-        for host in hosts:
-            stack.callback(host.close)
-            host.start()
-        for host in hosts:
-            host.wait_until_made()
-        yield hosts
+        for solver in running:
+            stack.callback(solver.close)
+            solver.start()
+        for solver in running:
+            solver.wait_until_made()
+        yield running
 
 
 @contextmanager
@@ -267,26 +295,25 @@ class Judge:
     log: ErrorLog
 
     def score(
-        self, task: ShardingTask, index: int, attempts: Sequence[Attempt], old: Sequence[Result]
+        self, task: ShardingTask, solved: Sequence[Result], old: Sequence[Result]
     ) -> tuple[list[Result], list[Result]]:
         """Score all plans of a task in one call, so that a measured judge interleaves them.
 
         Args:
             task: the task.
-            index: its position in the suite.
-            attempts: new ones.
+            solved: new results, without costs.
             old: results of the task that are compared with them. A cost that is not deterministic measures their plans
                 again, in the same call: what is compared must not have drifted apart.
 
         Returns:
-            One result per attempt, in order, and the old results with new costs, as far as these could be had.
+            The new results with costs, and the old results with new costs, as far as these could be had.
         """
-        plans = [a.plan for a in attempts if a.failure is None and a.plan is not None]
+        plans = [r.plan for r in solved if r.status == "unmeasured" and r.plan is not None]
         again: list[Result] = []
         if plans and not self.cost.deterministic:
             again = [r for r in old if r.status == "ok"]
         costs = iter(self._costs(task, [*plans, *(r.plan for r in again if r.plan is not None)]) if plans else ())
-        new = [self._result(task, index, a, next(costs) if a.failure is None else None) for a in attempts]
+        new = [self._scored(task, r, next(costs) if r.status == "unmeasured" else None) for r in solved]
         renewed = [dataclasses.replace(r, cost=cost) for r, cost in zip(again, costs, strict=True) if cost.feasible]
         return new, renewed
 
@@ -300,38 +327,10 @@ class Judge:
                 self.log(f"judge {self.run.judge}, task {task.name or task.digest[:12]}", traceback.format_exc())
             return [self.cost.no_cost(task, one_line(error))] * len(plans)
 
-    def _result(self, task: ShardingTask, index: int, attempt: Attempt, cost: PlanCost | None) -> Result:
-        status: Status = attempt.failure or "ok"
-        reason = attempt.reason
-        if cost is not None and not cost.feasible:
-            status = "unmeasured"
-            reason = cost.reason
-        if attempt.plan is not None and reason is not None and cost is None:
-            cost = self.cost.no_cost(task, reason)
-        return Result(
-            suite=self.run.suite,
-            task_index=index,
-            task_hash=task.digest,
-            solver=attempt.spec.title,
-            made_from=attempt.spec.made_from,
-            solver_settings=dict(attempt.spec.settings),
-            resolved_settings=attempt.facts.settings,
-            source_digest=attempt.facts.source_digest,
-            weights_digest=attempt.answer.weights_digest,
-            training_time_s=attempt.answer.training_time_s,
-            seed=attempt.seed,
-            judge=self.run.judge,
-            judge_settings=self.run.judge_settings,
-            oracle=self.run.oracle,
-            hardware=self.run.hardware,
-            status=status,
-            reason=reason,
-            plan=attempt.plan,
-            cost=cost,
-            solve_time_s=attempt.answer.seconds,
-            cpu_time_s=attempt.answer.cpu_seconds,
-            time_limit_s=self.run.time_limit_s,
-            started=attempt.answer.started,
-            versions=versions() | arithmetic(),
-            commit=commit(),
-        )
+    def _scored(self, task: ShardingTask, result: Result, cost: PlanCost | None) -> Result:
+        if cost is None:
+            if result.plan is None or result.reason is None:
+                return result
+            return dataclasses.replace(result, cost=self.cost.no_cost(task, result.reason))
+        status: Status = "ok" if cost.feasible else "unmeasured"
+        return dataclasses.replace(result, status=status, reason=cost.reason, cost=cost)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.evaluation.result import RECORDS, Result, RunInfo, TaskSequence, read_records
-from shardgym.evaluation.solver_process import SolverHost
+from shardgym.evaluation.result import RECORDS, RUN_INFO, Result, RunInfo, TaskSequence, read_records
+from shardgym.evaluation.running_solver import RunningSolver
 from shardgym.evaluation.solver_spec import SolverSpec
-from shardgym.files import append_flushed, drop_torn_line, only_writer, write_whole
+from shardgym.files import append_flushed, drop_torn_line, make_folder, only_writer, write_whole
 from shardgym.provenance import utc_now
 
 ERRORS = "errors.log"
@@ -44,7 +45,8 @@ class Resume(StrEnum):
 class Store:
     """The records file of one folder, open for appending. The caller has locked the folder (`only_writer`).
 
-    What is done to records that are there is logged as a warning.
+    What is done to records that are there is logged as a warning. The records in memory are the ones that count: a file
+    that somebody removes or changes during the run is written anew.
 
     Args:
         folder: where the file is.
@@ -65,6 +67,7 @@ class Store:
         torn = drop_torn_line(self._path)
         if torn is not None:
             logger.warning("%s: dropped a record that was cut off while it was written", torn.where(self._path))
+        self._state = self._state_now()
         # A run that failed before its first record leaves nothing that another one could be mixed with.
         self.run = run.join(folder) if self.results else run
 
@@ -73,6 +76,7 @@ class Store:
         dropped = len(self.results) - len(results)
         if not dropped:
             return
+        self.mend()
         aside = unused_name(self._path)
         # A link and a rename: at no moment is there neither file.
         os.link(self._path, aside)
@@ -90,23 +94,73 @@ class Store:
         Raises:
             InputError: the disk took only a part, which was removed again.
         """
+        self.mend()
         if not self.results:
-            self.run.write(self.folder)
+            self.write_run()
         if renewed:
             by_key = {result.key: result for result in renewed}
             self._write([by_key.get(result.key, result) for result in self.results] + list(results))
         else:
-            append_flushed(self._path, "".join(result.to_json() + "\n" for result in results).encode())
+            append_flushed(self._path, _lines(results))
             self.results += results
+            self._state = self._state_now()
+
+    def write_run(self) -> None:
+        """Write what the records are about."""
+        self.run.write(self.folder)
+        self._state = self._state_now()
+
+    def mend(self) -> None:
+        """Write the files anew if they are not as this store left them; records of others are moved aside.
+
+        Raises:
+            InputError: the folder takes no files any more; the error says where the records are.
+        """
+        if self._state_now() == self._state:
+            return
+        try:
+            make_folder(self.folder)
+            aside = ""
+            if os.path.lexists(self._path):
+                aside = f"; the file as it was found is {self._path.rename(unused_name(self._path))}"
+            self.run.write(self.folder)
+            self._write(self.results)
+        except (InputError, OSError) as error:
+            saved = Path(tempfile.mkdtemp(prefix="shardgym-records-"), RECORDS)
+            write_whole(saved, _lines(self.results))
+            self._state = self._state_now()  # once is enough
+            raise InputError(f"{self._path} was changed during the run, the records are in {saved}: {error}") from None
+        logger.warning(
+            "somebody changed or removed files of %s: its %d records are written anew%s",
+            self.folder, len(self.results), aside,
+        )  # fmt: skip
 
     def log_error(self, heading: str, text: str) -> None:
         """Append a traceback to the file of errors."""
+        make_folder(self.folder)
         with (self.folder / ERRORS).open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"--- {utc_now()} {heading}\n{text}\n")
 
     def _write(self, results: Sequence[Result]) -> None:
-        write_whole(self._path, "".join(result.to_json() + "\n" for result in results))
+        write_whole(self._path, _lines(results))
         self.results = list(results)
+        self._state = self._state_now()
+
+    def _state_now(self) -> list[tuple[int, int, int] | None]:
+        """Return what changes with the files; None for one that there is not."""
+        found: list[tuple[int, int, int] | None] = []
+        for name in (RECORDS, RUN_INFO):
+            try:
+                state = (self.folder / name).lstat()
+            except OSError:
+                found.append(None)
+            else:
+                found.append((state.st_ino, state.st_size, state.st_mtime_ns))
+        return found
+
+
+def _lines(results: Iterable[Result]) -> bytes:
+    return "".join(result.to_json() + "\n" for result in results).encode()
 
 
 def unused_name(path: Path) -> Path:
@@ -117,7 +171,13 @@ def unused_name(path: Path) -> Path:
 
 
 def open_store(
-    folder: Path, run: RunInfo, mode: Resume, suite: TaskSequence, hosts: Sequence[SolverHost], *, extend: bool = False
+    folder: Path,
+    run: RunInfo,
+    mode: Resume,
+    suite: TaskSequence,
+    running: Sequence[RunningSolver],
+    *,
+    extend: bool = False,
 ) -> Store:
     """Open the folder's records as far as this run keeps them.
 
@@ -128,13 +188,13 @@ def open_store(
     if mode is Resume.ALL and path.exists():
         logger.warning("started afresh; the old records are in %s", path.rename(unused_name(path)))
     store = Store(folder, run)
-    check_records(store.results, folder, run, suite, [host.spec for host in hosts])
+    check_records(store.results, folder, run, suite, [solver.spec for solver in running])
     if not extend:
         _check_ranks(store, run)
     if store.results:
-        store.run.write(folder)
-    facts = {host.spec.title: host.facts for host in hosts}
-    changed = [r for r in store.results if r.solver in facts and facts[r.solver].differs_from(r.source_digest)]
+        store.write_run()
+    sources = {solver.spec.title: solver.facts.get("source_digest") for solver in running}
+    changed = [r for r in store.results if r.source_digest and sources.get(r.solver) not in (None, "", r.source_digest)]
     if mode is Resume.FAILED:
         store.keep([result for result in store.results if result.status == "ok"])
     elif mode is Resume.CHANGED:

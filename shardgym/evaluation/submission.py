@@ -22,7 +22,7 @@ from shardgym.evaluation.result import RECORDS, RUN_INFO, TASKS, RunInfo, read_t
 from shardgym.evaluation.store import ERRORS
 from shardgym.evaluation.verify.check import verify
 from shardgym.evaluation.verify.records import RecordCheck, StoredRecord, check_without_judge, read_file
-from shardgym.files import write_whole
+from shardgym.files import files_below, write_whole
 from shardgym.records import CONFIG, Label, Note, Record, read_text
 from shardgym.registry import find_class, registered
 from shardgym.solver import GROUP
@@ -175,12 +175,12 @@ def _file_problems(folder: Path) -> list[str]:
         if not (folder / name).is_file()
     ]  # fmt: skip
     total = 0
-    for path, state in _walk(folder):
+    for path in sorted(files_below(folder)):
         name = str(path.relative_to(folder))
         expected = name in (RECORDS, RUN_INFO, CARD, *_LEFT_BY_RUNS) or (
             path.parent.name == TASKS and path.parent.parent == folder and path.suffix == ".json"
         )
-        if not stat.S_ISREG(state):
+        if not stat.S_ISREG(path.lstat().st_mode):
             problems.append(f"{name!a} is a link, pipe or device: put the file itself there, or remove it")
         elif not expected:
             problems.append(f"{name!a} is no part of a submission: remove it")
@@ -191,16 +191,6 @@ def _file_problems(folder: Path) -> list[str]:
             f"{total / 2**20:,.0f} MiB in all, expected at most {MAX_BYTES / 2**20:.0f}: submit fewer seeds"
         )
     return _first(problems)
-
-
-def _walk(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Yield what is in a folder and the folders below it, no link followed, with its mode."""
-    for path in sorted(folder.iterdir()):
-        mode = path.lstat().st_mode
-        if stat.S_ISDIR(mode):
-            yield from _walk(path)
-        else:
-            yield path, mode
 
 
 def _card_problems(folder: Path, run: RunInfo) -> list[str]:

@@ -225,7 +225,7 @@ def parse_yaml(text: str, source: str, *, as_text: bool = False) -> Any:
         return loader.construct_document(node)
     except InputError:
         raise
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+    except Exception as error:  # e.g. KeyError for '!!bool 7'
         raise InputError(f"{source}: not valid YAML ({' '.join(str(error).split())})") from None
 
 

@@ -11,16 +11,20 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from evaluation_toys import CountCost, DriftingCost, Halves, ToySuite, toy_tasks
 
+from shardgym import ShardingPlan
 from shardgym.cli import main
 from shardgym.errors import InputError
 from shardgym.evaluation import evaluate, read_records, verify
-from shardgym.evaluation.solver_process import SolverProcess
+from shardgym.evaluation.result import Result
+from shardgym.evaluation.running_solver import RunningSolver
 from shardgym.evaluation.solver_spec import SolverSpec
 
 THIS = "test_solver_process:"
@@ -98,11 +102,78 @@ class ReadsTheTerminal(OnTheSecondTask):
         raise ValueError(f"read {sys.stdin.read()!r} and {os.read(0, 10)!r}")
 
 
-class ReplacesTheClock(OnTheSecondTask):
+class ReplacesTheClock(Halves):
     """As libraries do that freeze the time."""
 
+    def solve(self, task, cost, seed=0):
+        end = time.monotonic() + 0.05
+        while time.monotonic() < end:
+            pass
+        time.perf_counter = time.process_time = lambda: 0.0
+        return super().solve(task, cost)
+
+
+class HalfAMessage(OnTheSecondTask):
+    """Says that ten bytes come, and sends five."""
+
     def odd(self):
-        time.perf_counter = lambda: 0.0
+        os.write(_socket(), (10).to_bytes(8, "little") + b"12345")
+        time.sleep(60)
+
+
+class HugeMessage(OnTheSecondTask):
+    """Announces 6 GB."""
+
+    def odd(self):
+        os.write(_socket(), (6 * 2**30).to_bytes(8, "little"))
+        time.sleep(60)
+
+
+class NoMessage(OnTheSecondTask):
+    def odd(self):
+        os.write(_socket(), (5).to_bytes(8, "little") + b"hello")
+        time.sleep(60)
+
+
+class LivesOn(Halves):
+    """A thread of it works on after its answer, and notes how often."""
+
+    def solve(self, task, cost, seed=0):
+        path = Path(os.environ["SHARDGYM_TEST_CALLS"])
+
+        def work():
+            for _ in range(500):
+                with path.open("a") as file:
+                    file.write(".")
+                time.sleep(0.01)
+
+        threading.Thread(target=work, daemon=True).start()
+        return super().solve(task, cost)
+
+
+class AsksFromThreads(Halves):
+    """Each thread knows what its own plan costs: 2 or 3 ms, by its number of shards on device 0."""
+
+    def solve(self, task, cost, seed=0):
+        plans = [ShardingPlan.table_wise(task, devices) for devices in ([0, 0, 1, 1], [0, 0, 0, 1]) * 10]
+        with ThreadPoolExecutor(8) as pool:
+            costs = list(pool.map(lambda plan: cost.evaluate(task, [plan])[0].total_ms, plans))
+        assert costs == [2.0, 3.0] * 10, costs
+        return plans[0]
+
+
+class PrintsInC(Halves):
+    def solve(self, task, cost, seed=0):
+        os.write(1, b"from C\n")
+        print("from Python")
+        subprocess.run(["echo", "from a child"], check=True)
+        return super().solve(task, cost)
+
+
+def _socket():
+    """The connection of this process, which is its only socket."""
+    found = [path for path in Path("/proc/self/fd").iterdir() if path.is_socket()]
+    return int(found[0].name)
 
 
 class LeavesWhenMade(Halves):
@@ -137,6 +208,16 @@ def run(out, *names, limit=3, **options):
     return evaluate(ToySuite(toy_tasks()), [THIS + name for name in names], out=out, limit=limit, **options)
 
 
+def solve(solver):
+    """Let a running solver solve the first toy task."""
+    task = toy_tasks()[0]
+    asked = Result(
+        suite="toys", task_index=0, task_hash=task.digest, solver=solver.spec.title, seed=0, judge="none", oracle="toy",
+        hardware="toy", status="unmeasured", reason="not solved yet", solve_time_s=0.0, started="now",
+    )  # fmt: skip
+    return solver.solve(task, asked)
+
+
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
@@ -146,10 +227,12 @@ def run(out, *names, limit=3, **options):
         ("EndsGenerators", "GeneratorExit"),
         ("LeavesACopy", "its process ended with exit code 3"),
         ("ClosesEverything", "its process"),
-        ("NeverEnds", "it took longer than 0.5 s and was stopped"),
-        ("HoldsTheInterpreter", "it took longer than 0.5 s and was stopped"),
+        ("NeverEnds", "its process took longer than 0.5 s and was stopped"),
+        ("HoldsTheInterpreter", "its process took longer than 0.5 s and was stopped"),
+        ("HalfAMessage", "its process took longer than 0.5 s and was stopped"),
+        ("HugeMessage", "its process sent a message of 6442450944 bytes, at most 268435456 are read and was stopped"),
+        ("NoMessage", "its process sent what is no message and was stopped"),
         ("ReadsTheTerminal", "ValueError: read '' and b''"),
-        ("ReplacesTheClock", "its call cannot be recorded: Answer: seconds: expected at least 0.0, got -"),
     ],
 )
 def test_a_solver_takes_only_its_own_plan_with_it(tmp_path, name, reason):
@@ -191,20 +274,19 @@ def test_a_run_whose_solver_exits_does_not_end_with_0(tmp_path, capsys):
 
 def test_a_process_that_died_between_tasks_costs_nothing():
     """It is the solver of all tasks until it dies: one process, made once."""
-    host = SolverProcess(SolverSpec(THIS + "Halves"), CountCost(), timeout_s=5.0)
-    task = toy_tasks()[0]
+    solver = RunningSolver(SolverSpec(THIS + "Halves"), CountCost(), timeout_s=5.0)
     try:
-        host.start()
+        solver.start()
         pids = []
         for _ in range(2):
-            assert host.solve(task, 0, None, None).failure is None
-            pids.append(host._pid)
+            assert solve(solver).plan is not None
+            pids.append(solver._child.pid)
         os.kill(pids[0], signal.SIGKILL)
         time.sleep(0.1)
-        assert host.solve(task, 0, None, None).failure is None
-        assert pids[0] == pids[1] != host._pid
+        assert solve(solver).plan is not None
+        assert pids[0] == pids[1] != solver._child.pid
     finally:
-        host.close()
+        solver.close()
     with pytest.raises(ProcessLookupError):
         os.kill(pids[0], 0)
 
@@ -225,6 +307,43 @@ def test_an_oracle_that_measures_stays_with_the_run(tmp_path):
     (record,) = run(tmp_path, "Asks", oracle=oracle, limit=1)
     assert record.status == "ok", record.reason
     assert oracle.calls == [("toys/0", 1)]
+
+
+def test_threads_that_ask_a_measured_oracle_get_the_answers_to_their_own_questions(tmp_path):
+    (record,) = run(tmp_path, "AsksFromThreads", oracle=DriftingCost("lab"), limit=1, timeout_s=20)
+    assert record.status == "ok", record.reason
+
+
+def test_time_is_taken_by_the_run_whatever_a_solver_makes_of_its_clocks(tmp_path):
+    results = run(tmp_path, "ReplacesTheClock")
+    assert [r.status for r in results] == ["ok"] * 3
+    assert results[0].solve_time_s >= 0.05
+    assert results[0].cpu_time_s >= 0.04
+    assert all(0 < r.solve_time_s < 5 for r in results)
+
+
+def test_a_solver_that_is_not_asked_rests(tmp_path, monkeypatch):
+    """Its thread would write for five seconds."""
+    calls = tmp_path / "calls"
+    monkeypatch.setenv("SHARDGYM_TEST_CALLS", str(calls))
+    solver = RunningSolver(SolverSpec(THIS + "LivesOn"), CountCost(), timeout_s=5.0)
+    try:
+        solver.start()
+        assert solve(solver).plan is not None
+        time.sleep(0.05)
+        written = calls.stat().st_size
+        time.sleep(0.3)
+        assert calls.stat().st_size == written
+    finally:
+        solver.close()
+
+
+def test_what_solvers_print_does_not_get_into_json(tmp_path, capfd):
+    command = ["run", "--suite", "tiny-v1", "--cost", "roofline", "--out", str(tmp_path), "--limit", "1", "--json"]
+    assert main([*command, "--solver", THIS + "PrintsInC"]) in (0, 1)
+    printed = capfd.readouterr()
+    assert json.loads(printed.out)["files"]
+    assert printed.err.count("from ") == 3
 
 
 def test_a_solver_that_never_ends_is_not_solved_again(tmp_path, monkeypatch):
@@ -250,16 +369,16 @@ class Hungry(Halves):
 
 
 def test_memory_can_be_limited():
-    for gibibytes, failure in [(0, None), (64, "error")]:
+    for gibibytes, status in [(0, "unmeasured"), (64, "error")]:
         spec = SolverSpec(THIS + "Hungry", {"gibibytes": gibibytes})
-        host = SolverProcess(spec, CountCost(), timeout_s=20.0, max_bytes=2**30)
+        solver = RunningSolver(spec, CountCost(), timeout_s=20.0, max_bytes=2**30)
         try:
-            host.start()
-            attempt = host.solve(toy_tasks()[0], 0, None, None)
-            assert attempt.failure == failure
-            assert failure is None or "MemoryError" in attempt.reason
+            solver.start()
+            result = solve(solver)
+            assert result.status == status
+            assert status == "unmeasured" or "MemoryError" in result.reason
         finally:
-            host.close()
+            solver.close()
 
 
 def test_processes_end_with_the_run(tmp_path):
@@ -268,15 +387,15 @@ def test_processes_end_with_the_run(tmp_path):
         "import os, sys; sys.path[:0] = sys.argv[1:3]; from evaluation_toys import *\n"
         "class Sleeps:\n"
         "    def solve(self, task, cost, seed=0):\n"
-        "        print(os.getpid(), flush=True); time.sleep(60)\n"
+        "        print(os.getpid(), file=sys.stderr, flush=True); time.sleep(60)\n"
         "import shardgym\n"
         "from shardgym.evaluation import evaluate\n"
         "sys.modules['mine'] = sys.modules['__main__']\n"
         "evaluate(ToySuite(toy_tasks()), ['mine:Sleeps'], out=sys.argv[3], judge=CountCost(), oracle='roofline')\n"
     )
     folders = [str(Path(__file__).parents[1]), str(Path(__file__).parent), str(tmp_path)]
-    with subprocess.Popen([sys.executable, "-c", code, *folders], stdout=subprocess.PIPE, text=True) as process:
-        pid = int(process.stdout.readline())
+    with subprocess.Popen([sys.executable, "-c", code, *folders], stderr=subprocess.PIPE, text=True) as process:
+        pid = int(process.stderr.readline())
         process.kill()
     for _ in range(100):
         if not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2]:

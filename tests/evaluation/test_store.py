@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -181,3 +184,61 @@ def test_half_a_track_is_refused(tmp_path, options, message):
     with pytest.raises(InputError, match=re.escape(message)):
         run(tmp_path / "out", TOY + "Halves", **options)
     assert not (tmp_path / "out").exists()
+
+
+def texts(results):
+    return [result.to_json() for result in results]
+
+
+class Vandal(Halves):
+    """Does something to the folder of the run on the task with a batch of 65, or on the last one."""
+
+    def __init__(self, what="", batch_size=65):
+        self.what = what
+        self.batch_size = batch_size
+
+    def solve(self, task, cost, seed=0):
+        folder = Path(os.environ["SHARDGYM_TEST_CALLS"])
+        records = folder / "records.jsonl"
+        if task.batch_size == self.batch_size and self.what == "edit":
+            records.write_text(records.read_text().replace("2.0", "9.0"))
+        elif task.batch_size == self.batch_size and self.what == "pipe":
+            records.unlink()
+            os.mkfifo(records)
+        elif task.batch_size == self.batch_size and self.what == "folder":
+            shutil.rmtree(folder)
+        elif task.batch_size == self.batch_size:
+            (folder / self.what).unlink()
+        return super().solve(task, cost)
+
+
+@pytest.mark.parametrize("batch_size", [65, 66])
+@pytest.mark.parametrize("what", ["records.jsonl", "run.json", "edit", "pipe"])
+def test_records_outlive_a_solver_that_changes_or_removes_them(tmp_path, monkeypatch, caplog, what, batch_size):
+    monkeypatch.setenv("SHARDGYM_TEST_CALLS", str(tmp_path))
+    vandal = SolverSpec("test_store:Vandal", {"what": what, "batch_size": batch_size})
+    results = run(tmp_path, TOY + "Halves", vandal, TOY + "Lopsided", isolate=True)
+    assert texts(read_records(tmp_path / "records.jsonl")) == texts(results)
+    assert verify(tmp_path, trust=[CountCost.name]).verdict == "verified"
+    assert f"somebody changed or removed files of {tmp_path}" in caplog.text
+    assert len(list(tmp_path.glob("*.old"))) == (what != "records.jsonl")
+
+
+def test_a_folder_that_is_removed_is_there_again(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    monkeypatch.setenv("SHARDGYM_TEST_CALLS", str(out))
+    results = run(out, TOY + "Crashes", SolverSpec("test_store:Vandal", {"what": "folder"}), TOY + "Crashes")
+    assert texts(read_records(out / "records.jsonl")) == texts(results)
+
+
+def test_records_are_saved_elsewhere_where_the_folder_takes_none(tmp_path, monkeypatch):
+    monkeypatch.setenv("SHARDGYM_TEST_CALLS", str(tmp_path / "out"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    write = Path.rename
+    monkeypatch.setattr(Path, "rename", lambda self, target: (_ for _ in ()).throw(PermissionError("read-only")))
+    with pytest.raises(InputError, match=r"was changed during the run, the records are in (.*): read-only") as caught:
+        run(tmp_path / "out", SolverSpec("test_store:Vandal", {"what": "edit"}))
+    monkeypatch.setattr(Path, "rename", write)
+    (saved,) = tmp_path.glob("shardgym-records-*/records.jsonl")
+    assert str(saved) in str(caught.value)
+    assert [r.task_index for r in read_records(saved)] == [0]

@@ -12,7 +12,7 @@ from evaluation_toys import CountCost, Halves, ToySuite, toy_tasks
 
 from shardgym.cli import main
 from shardgym.costs import make_cost
-from shardgym.evaluation import evaluate, solving
+from shardgym.evaluation import evaluate, running_solver
 from shardgym.solver import make_solver, warm_up
 
 THIS = "test_warm_up:"
@@ -58,7 +58,8 @@ def run(out, name, **options):
 
 def test_a_run_warms_solvers_up_once_and_does_not_count_it(tmp_path, monkeypatch):
     clock = lambda: Clock.now  # noqa: E731
-    monkeypatch.setattr(solving, "time", SimpleNamespace(perf_counter=clock, process_time=clock))
+    clocks = SimpleNamespace(perf_counter=clock, process_time=clock, monotonic=clock)
+    monkeypatch.setattr(running_solver, "time", clocks)
     results = run(tmp_path, "Warms", isolate=False)
     assert Warms.calls == ["warm up with 1 table and roofline", *["solve"] * len(results)]
     assert [r.solve_time_s for r in results] == [1.0] * len(results)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
+import random
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,8 @@ from hypothesis import strategies as st
 
 from shardgym import InputError, load_pool
 from shardgym.cli import main
+from shardgym.costs.simulator.weights import find_weights, load_weights
+from shardgym.errors import InputError
 
 TASK = toy_tasks(1)[0].to_dict()
 PLAN = Halves().solve(toy_tasks(1)[0], None).to_dict()
@@ -219,6 +223,48 @@ def test_a_task_that_cannot_fit_is_exit_code_1(here, capsys):
     assert main(SOLVE) == 1
     assert "fits on no device" in capsys.readouterr().err
     assert not (here / "out.json").exists()
+
+
+@pytest.mark.parametrize("command", [["pool", "check"], ["pretrain"]])
+def test_a_pipe_in_place_of_a_file_is_refused(here, capsys, command):
+    """Nobody writes into it: who opened it would wait for ever."""
+    (here / "data").mkdir()
+    pipe = here / ("ids.pt" if command[0] == "pool" else "data/compute.parquet")
+    os.mkfifo(pipe)
+    arguments = [str(pipe)] if command[0] == "pool" else ["data", "--out", "weights"]
+    refused(capsys, here, [*command, *arguments], "it is no regular file")
+
+
+def test_what_a_library_cannot_read_is_one_line(here, capsys):
+    """A list without end, a tag that does not fit, and folders deeper than functions may call each other."""
+    endless = f"random,x={'[' * 100_000}"
+    refused(capsys, here, [*RUN[:-4], "--solver", endless, "--out", "out"], "settings of solver 'random'")
+    (here / "suite.yaml").write_text("name: !!bool 7\n")
+    refused(capsys, here, ["run", "--suite", "suite.yaml", *ROOFLINE, "--out", "out"], "not valid YAML")
+    path = here
+    for _ in range(1500):
+        path = path / "d"
+        os.mkdir(path)  # noqa: PTH102 - faster
+    (path / "records.jsonl").write_text("{")
+    for command in ("leaderboard", "verify"):
+        assert main([command, str(here / "d")]) in (1, 2)
+        assert "unexpected" not in capsys.readouterr().err
+    (path / "records.jsonl").unlink()
+    while path != here:  # who removes such folders calls itself, too
+        path.rmdir()
+        path = path.parent
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_damaged_weights_of_a_simulator_are_one_line(tmp_path, seed):
+    whole = find_weights(None, "oracle", "cpu-amd-epyc-2c").read_bytes()
+    rng = random.Random(seed)
+    for _ in range(20):
+        position = rng.randrange(3000)
+        path = tmp_path / "oracle.safetensors"
+        path.write_bytes(whole[:position] + rng.randbytes(rng.randint(0, 3)) + whole[position + rng.randint(0, 3) :])
+        with contextlib.suppress(InputError):  # or nothing that matters was hit
+            load_weights(path, "oracle")
 
 
 @pytest.mark.parametrize("position", range(10))

@@ -133,6 +133,10 @@ FORGED = {
     "a direction mark in a reason": (lambda f: edit_line(f, lambda r: r.update(reason="\u202eok")), "expected one"),
     "nested settings": (
         lambda f: edit_line(f, lambda r: r.update(solver_settings=json.loads('{"a":' * 9 + "1" + "}" * 9))), "nested"),
+    "seeds without end": (
+        lambda f: edit_run(f, seeds=list(range(20_000)), num_tasks=0), "seeds: expected at most 1000"),
+    "solvers without end": (
+        lambda f: edit_run(f, solvers=[f"s{i}" for i in range(20_000)], num_tasks=0), "solvers: expected at most 1000"),
     "another judge's settings": (lambda f: edit_run(f, judge_settings={"weights": "/etc/passwd"}), "judge_settings"),
     "settings of no track": (
         lambda f: edit_run(f, judge_settings={"weights": "/etc/passwd"}),

@@ -19,7 +19,7 @@ from shardgym.arrays import Floats, Ints
 from shardgym.costs.simulator.features import Shards
 from shardgym.costs.simulator.samples import ROLES, CommRow, CommSamples, ComputeRow, ComputeSamples, Labels, Strings
 from shardgym.errors import InputError, import_extra
-from shardgym.files import write_whole
+from shardgym.files import check_regular, write_whole
 from shardgym.records import CONFIG, Name, Record
 from shardgym.table import REUSE_BINS
 from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE
@@ -102,10 +102,11 @@ def read_info(path: str | Path) -> DataInfo:
         InputError: not a whole Parquet file, or not one of samples, or of another schema version.
         MissingDependencyError: pyarrow is not installed.
     """
-    pa, pq = _import_pyarrow()
+    _, pq = _import_pyarrow()
+    check_regular(path)
     try:
         metadata = pq.read_schema(path).metadata or {}
-    except (OSError, pa.ArrowInvalid) as error:
+    except Exception as error:  # damaged files make the reader raise all kinds of errors
         raise _unreadable(path, error) from None
     if _METADATA_KEY not in metadata:
         raise InputError(f"{path}: a Parquet file without the metadata key 'shardgym': it holds no samples of ShardGym")
@@ -128,7 +129,7 @@ def read_file(path: str | Path, kind: Kind, hardware: str | None = None) -> tupl
             an impossible value; the message names file and field.
         MissingDependencyError: pyarrow is not installed.
     """
-    pa, pq = _import_pyarrow()
+    _, pq = _import_pyarrow()
     info = read_info(path)
     if info.kind != kind:
         raise InputError(f"{path}: kind: expected a file of '{kind}' rows, it holds '{info.kind}' rows")
@@ -136,7 +137,8 @@ def read_file(path: str | Path, kind: Kind, hardware: str | None = None) -> tupl
         raise InputError(f"{path}: hardware: measured on '{info.hardware}', expected '{hardware}'")
     try:
         table = pq.ParquetFile(path).read()
-    except (OSError, pa.ArrowInvalid) as error:
+        table.validate(full=True)  # e.g. text that is not UTF-8
+    except Exception as error:
         raise _unreadable(path, error) from None
     return info, _check_columns(table, kind, str(path))
 

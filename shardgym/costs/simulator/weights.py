@@ -20,7 +20,7 @@ from shardgym.costs.simulator.judge_networks import JudgeCommNet, JudgeComputeNe
 from shardgym.costs.simulator.monotone_networks import MonotoneCommNet, MonotoneComputeNet
 from shardgym.costs.simulator.network import Network, Params
 from shardgym.costs.simulator.oracle_networks import CommNet, ComputeNet, OracleNetworks
-from shardgym.errors import InputError
+from shardgym.errors import InputError, one_line
 from shardgym.files import read_regular, write_whole
 
 #: Schemas of files by version of the simulator.
@@ -207,6 +207,15 @@ def load_weights(path: Path, role: Role, hardware: str | None = None, generation
             named.
     """
     data = read_regular(path)
+    try:
+        return _parse_weights(data, path, role, hardware, generation)
+    except InputError:
+        raise
+    except Exception as error:  # damaged files make libraries raise all kinds of errors
+        raise InputError(f"{path}: damaged ({one_line(error)})") from None
+
+
+def _parse_weights(data: bytes, path: Path, role: Role, hardware: str | None, generation: int | None) -> Weights:
     header = _read_header(data, path)
     found = next((number for number, schema in SCHEMAS.items() if schema == header["schema"]), 1)
     schema = SCHEMAS[generation or found]

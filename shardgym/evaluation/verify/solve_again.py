@@ -14,12 +14,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from shardgym.children import CAN_FORK
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError, MissingDependencyError
 from shardgym.evaluation.result import RECORDS, RUN_INFO, Result, RunInfo, read_task
-from shardgym.evaluation.solver_process import SolverHost, host_solver
+from shardgym.evaluation.running_solver import RunningSolver
 from shardgym.evaluation.solver_spec import SolverSpec, check_solvers
-from shardgym.evaluation.solving import Attempt
 from shardgym.evaluation.verify.agreement import EXACT
 from shardgym.evaluation.verify.records import RecordCheck, StoredRecord
 from shardgym.plan import ShardingPlan
@@ -59,7 +59,7 @@ def solve_again(
     Yields:
         The updated check of every record, in their order, and why it could not be solved again; "" where it was.
     """
-    hosts: dict[tuple[str, str, int], SolverHost | str] = {}
+    running: dict[tuple[str, str, int], RunningSolver | str] = {}
     chosen = {record.where for record in (records if sample is None else sampled(records, sample))}
     with ExitStack() as stack:
         for record in records:
@@ -69,46 +69,59 @@ def solve_again(
                 oracle, why_not = _oracle_of(record.path, get_oracle)
                 result = record.result
                 key = (result.solver, result.recipe, id(oracle))
-                host: SolverHost | str = why_not
+                solver: RunningSolver | str = why_not
                 if record.where not in chosen:
-                    host = f"not among the {sample} of a file that were chosen"
+                    solver = f"not among the {sample} of a file that were chosen"
                 elif oracle is not None:
-                    if key not in hosts:
-                        hosts[key] = _host(result, trust, oracle, timeout_s, stack)
-                    host = hosts[key]
-                if not isinstance(host, str):
+                    if key not in running:
+                        running[key] = _run_solver(result, trust, oracle, timeout_s, stack)
+                    solver = running[key]
+                if not isinstance(solver, str):
                     task = read_task(result, record.path.parent)
-                    attempt = host.solve(task, result.seed, None, None)
-                    if attempt.timed_out:
-                        hosts[key] = f"{result.solver} takes longer than {timeout_s:g} s: --timeout gives it more"
-                        host = str(hosts[key])
+                    again = solver.solve(task, _asked(result))
+                    if solver.timed_out:
+                        solver = f"{result.solver} takes longer than {timeout_s:g} s: --timeout gives it more"
+                        running[key] = solver
                     else:
                         assert oracle is not None
-                        check = _compare(result, check, attempt)
-                        if attempt.plan is not None and check.solved == "other":
+                        check = _compare(result, check, again)
+                        if again.plan is not None and check.solved == "other":
                             judge, _ = get_judge(result.judge, result.judge_settings)
                             scorer = judge if judge is not None and judge.deterministic else oracle
-                            check = _with_cost(check, task, record.plan, attempt.plan, scorer)
-                why_not = host if isinstance(host, str) else ""
+                            check = _with_cost(check, task, record.plan, again.plan, scorer)
+                why_not = solver if isinstance(solver, str) else ""
             yield check, why_not
 
 
-def _host(
+def _asked(result: Result) -> Result:
+    """Return what the solver of a record was asked for, without what it answered."""
+    return dataclasses.replace(
+        result,
+        status="unmeasured",
+        reason="not solved yet",
+        plan=None,
+        cost=None,
+        weights_digest="",
+        training_time_s=None,
+    )
+
+
+def _run_solver(
     result: Result, trust: Collection[str], oracle: CostModel, timeout_s: float, stack: ExitStack
-) -> SolverHost | str:
-    """Return where the solver of a record works, which the stack ends, or why it cannot be made."""
+) -> RunningSolver | str:
+    """Return the solver of a record at work, which the stack ends, or why it cannot be made."""
     name = result.made_from or result.solver
     if ":" in name and name not in trust:
         return f"the solver is '{name}': to import it, pass --trust {name}"
     try:
         (spec,) = check_solvers([SolverSpec(name, result.solver_settings, result.solver)])
-        host = host_solver(spec, oracle, timeout_s=timeout_s, max_bytes=MAX_BYTES)
-        stack.callback(host.close)
-        host.start()
-        host.wait_until_made()
+        solver = RunningSolver(spec, oracle, timeout_s=timeout_s, isolate=CAN_FORK, max_bytes=MAX_BYTES)
+        stack.callback(solver.close)
+        solver.start()
+        solver.wait_until_made()
     except (InputError, MissingDependencyError) as error:
         return f"the solver cannot be made here: {error}"
-    return host
+    return solver
 
 
 def _oracle_of(file: Path, get_oracle: GetCost) -> tuple[CostModel | None, str]:
@@ -141,29 +154,28 @@ def sampled(records: Sequence[StoredRecord], count: int) -> list[StoredRecord]:
     return chosen
 
 
-def _compare(result: Result, check: RecordCheck, attempt: Attempt) -> RecordCheck:
+def _compare(result: Result, check: RecordCheck, again: Result) -> RecordCheck:
     """Return the check of a record with what solving again showed; what another plan costs is not said yet."""
-    failure = result.status if result.status in ("infeasible", "error") else None
-    elsewhere = _made_elsewhere(result, attempt)
+    elsewhere = _made_elsewhere(result, again)
     other_weights = ""
-    if result.weights_digest and result.weights_digest != attempt.answer.weights_digest:
-        at_hand = attempt.answer.weights_digest[:12] or "none"
+    if result.weights_digest and result.weights_digest != again.weights_digest:
+        at_hand = again.weights_digest[:12] or "none"
         other_weights = f"the weights of the record are {result.weights_digest[:12]}, those at hand are {at_hand}"
-    if failure != attempt.failure or (result.plan is None) != (attempt.plan is None):
-        if attempt.plan is None:
-            outcome = f"no plan, {attempt.reason}"
+    if _failure_of(result) != _failure_of(again) or (result.plan is None) != (again.plan is None):
+        if again.plan is None:
+            outcome = f"no plan, {again.reason}"
         else:
-            outcome = "a plan" if attempt.failure is None else f"an infeasible plan, {attempt.reason}"
+            outcome = "a plan" if _failure_of(again) is None else f"an infeasible plan, {again.reason}"
         why = "; ".join(filter(None, [f"solved again: {outcome}, not as recorded", other_weights, elsewhere]))
         return dataclasses.replace(check, status="mismatch", reason=why)
     if other_weights:
-        same = "the same plan" if _same_plan(result.plan, attempt.plan) else "another plan"
+        same = "the same plan" if _same_plan(result.plan, again.plan) else "another plan"
         return dataclasses.replace(check, status="mismatch", reason=f"solved again: {same}, but {other_weights}")
-    if attempt.plan is None or result.plan is None:
+    if again.plan is None or result.plan is None:
         return dataclasses.replace(
             check, status="ok", reason=f"solved again: fails as recorded, {check.reason}", solved="same"
         )
-    if _same_plan(result.plan, attempt.plan):
+    if _same_plan(result.plan, again.plan):
         return dataclasses.replace(check, reason=f"{check.reason}; solved again: the same plan", solved="same")
     if not elsewhere:
         why = "solved again: another plan, with the same processor, versions and source"
@@ -171,11 +183,15 @@ def _compare(result: Result, check: RecordCheck, attempt: Attempt) -> RecordChec
     return dataclasses.replace(check, reason=elsewhere, solved="other")
 
 
+def _failure_of(result: Result) -> str | None:
+    return result.status if result.status in ("infeasible", "error") else None
+
+
 def _same_plan(one: ShardingPlan | None, other: ShardingPlan | None) -> bool:
     return one is not None and other is not None and one.digest == other.digest
 
 
-def _made_elsewhere(result: Result, attempt: Attempt) -> str:
+def _made_elsewhere(result: Result, again: Result) -> str:
     """Say in what a record was made with others than are here: processor, kernels, versions, source; "" in nothing."""
     here = versions() | arithmetic()
     told = result.versions
@@ -184,7 +200,7 @@ def _made_elsewhere(result: Result, attempt: Attempt) -> str:
         for name in dict.fromkeys([*arithmetic(), *told, *here])
         if told.get(name) != here.get(name)
     ]
-    if attempt.facts.differs_from(result.source_digest):
+    if result.source_digest and again.source_digest not in ("", result.source_digest):
         others.append("the source of the solver has changed since")
     if result.commit and result.commit != commit():
         others.append(f"commit {result.commit[:12]}, here {commit()[:12] or 'none'}")

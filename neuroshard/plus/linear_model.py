@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neuroshard.compiled_predictor import quantized_one
 from neuroshard.jit import jit
 from neuroshard.plus.pricing import Pricing
 from shardgym.arrays import Floats, Ints
 from shardgym.plan import COLUMN_UNIT
-from shardgym.ties import quantized
+from shardgym.ties import QUANTUM, quantized
 
 #: A device is tried that is wider by the first share of the mean width; where that costs nothing, by the second.
 _WIDER = (0.125, 2.0)
@@ -245,4 +244,5 @@ def value(model: LinearModel, placement: Placement) -> float:
     soft = soft_maxima(model, placement)
     ms: float = soft.load + model.soft_ms * np.log(soft.loads)
     ms += model.widest_ms * (soft.width + model.soft_units * np.log(soft.widths))
-    return quantized_one(ms)
+    quantum: float = np.rint(ms * (1 / QUANTUM)) * QUANTUM
+    return quantum

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neuroshard.compiled_predictor import quantized_one
 from neuroshard.jit import jit
 from neuroshard.plus.construction import even_part, place_in_order
 from neuroshard.plus.linear_model import (
@@ -26,6 +25,7 @@ from neuroshard.plus.linear_model import (
     value,
 )
 from shardgym.arrays import Floats, Ints
+from shardgym.ties import QUANTUM
 
 #: Devices that units are given to, the least loaded ones.
 _MOST_TARGETS = 48
@@ -197,7 +197,7 @@ def best_moves(
                             widths += np.exp((max(giver_width, floor) - soft.width) / soft_units)
                             widths += np.exp((max(taker_width, floor) - soft.width) / soft_units)
                             then += model.widest_ms * (soft.width + soft_units * np.log(widths))
-                        then = quantized_one(then)
+                        then = np.rint(then * (1 / QUANTUM)) * QUANTUM
                         if then_missing < missing or then < now:
                             move = (giver, int(taker), int(table), int(units), int(back), int(back_units))
                             found = _enlist(shortlist, found, move, then, then_missing)

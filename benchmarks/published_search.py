@@ -22,7 +22,6 @@ import torch
 from torch import nn
 
 from neuroshard import SearchSettings
-from neuroshard.device_sets import AdditivePrices
 from neuroshard.shard_table import ShardTable
 from shardgym import ShardingTask
 from shardgym.costs.simulator import SimulatorCost
@@ -228,12 +227,12 @@ def fitted(task: ShardingTask, cost: SimulatorCost) -> ComputeModel:
     rng = np.random.default_rng(0)
     rows = shards.reached_by_halving()
     predictor = cost.predictor()
-    latents = AdditivePrices(shards, predictor).latents(rows)[rows]
+    vectors = shards.vectors(predictor, rows)[rows]
     widths = zip(shards.tables[rows].tolist(), shards.columns[rows].tolist(), strict=True)
     features = features_of([config_of(task, table) | {"dim": columns} for table, columns in widths])
     most = 2 * max(task.num_tables // task.num_devices, 2)
     devices = [rng.integers(0, len(rows), rng.integers(1, most)).tolist() for _ in range(DEVICES)]
-    ms = predictor.compute_ms(np.array([latents[numbers].sum(axis=0) for numbers in devices])).sum(axis=1)
+    ms = predictor.set_ms(np.array([vectors[numbers].sum(axis=0) for numbers in devices]))
     model = ComputeModel(features)
     model.fit(devices, features, torch.from_numpy(ms).float())
     return model

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 
-from neuroshard.grid_search import Cutoff, InnerSearch
+from neuroshard.grid_search import Cutoff, GridSearch
 from neuroshard.shard_table import plan_of
 from shardgym.arguments import check_int
 from shardgym.arrays import Floats, Ints
@@ -18,9 +17,6 @@ from shardgym.incumbent import Incumbent
 _SHARDS_TOGETHER = 200_000
 #: Column plans that are placed together when time is limited, so that the best of them is known early.
 _PLANS_IN_HURRY = 20
-
-#: Shards of a column plan: in the task's order, second halves appended as they are cut.
-ColumnPlan = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -61,6 +57,8 @@ class SearchSettings:
 class BeamSearch:
     """Halves the columns of one more shard per level and keeps the best column plans.
 
+    A column plan is an array of its shards: in the task's order, second halves appended as they are cut.
+
     Follows NeuroShard (`neurosharder.py`, `shard`), with what is arbitrary there settled: among shards of equal size or
     compute the later ones are candidates and are placed first; among column plans of equal cost the first found stays.
 
@@ -74,69 +72,82 @@ class BeamSearch:
     """
 
     def __init__(
-        self, inner: InnerSearch, settings: SearchSettings, incumbent: Incumbent, *, hurry: bool, crowded: bool = False
+        self, inner: GridSearch, settings: SearchSettings, incumbent: Incumbent, *, hurry: bool, crowded: bool = False
     ) -> None:
         self._inner = inner
+        self._sets = inner.device_sets
         self._settings = settings
         self._incumbent = incumbent
         self._plans_together = _PLANS_IN_HURRY if hurry else _SHARDS_TOGETHER
         self._crowded = crowded
-        task = inner.device_sets.shards.task
+        task = self._sets.shards.task
         mean_columns = sum(table.embedding_dim for table in task.tables) / task.num_devices
         self._max_columns: Floats = settings.scales() * mean_columns
+        #: Random, so that different sequences of shards have different sums.
+        longest = int(self._sets.shards.units.sum())
+        self._weights: Ints = np.random.default_rng(0).integers(-(2**63), 2**63, size=longest)
         if crowded:
             self._max_columns = np.append(self._max_columns, np.inf)
 
-    def run(self, start: ColumnPlan) -> None:
-        """Search from a column plan.
+    def run(self, start: Ints) -> None:
+        """Search from a column plan, shape (n,).
 
         Raises:
             OutOfTime: the budget is spent.
         """
-        self._score([start])
-        beam = [start]
+        beam = start[None]
+        self._score(beam)
         for _ in range(self._settings.levels):
-            children = [child for parent in beam for child in self._children(parent)]
-            if not children:
+            children = np.concatenate([self._children(parent) for parent in beam])
+            if not len(children):
                 return
             costs = self._score(children)
             order = costs.argsort(kind="stable")
             if self._crowded:
-                largest = self._inner.device_sets.shards.bytes[np.array(children)].max(axis=1)
-                order = np.lexsort((largest, costs))
-            beam = [children[n] for n in order[: self._settings.beam_width].tolist()]
+                order = np.lexsort((self._sets.shards.bytes[children].max(axis=1), costs))
+            beam = children[order[: self._settings.beam_width]]
 
-    def _children(self, plan: ColumnPlan) -> list[ColumnPlan]:
-        """Halve each candidate that can be halved: the largest shards and those that compute longest."""
-        sets = self._inner.device_sets
-        shards = np.array(plan)
+    def _children(self, plan: Ints) -> Ints:
+        """Halve each of the largest shards and of those that compute longest where possible; shape (C, n + 1)."""
+        shards = self._sets.shards
         number = self._settings.candidates
-        tried = np.arange(len(shards))
-        if number <= len(shards):
-            by_size = sets.shards.bytes[shards].argsort(kind="stable")[-number:]
-            by_compute = sets.single_ms(shards).argsort(kind="stable")[-number:]
+        tried = np.arange(len(plan))
+        if number <= len(plan):
+            by_size = shards.bytes[plan].argsort(kind="stable")[-number:]
+            by_compute = self._sets.single_ms(plan).argsort(kind="stable")[-number:]
             tried = np.union1d(by_size, by_compute)
-        halves = sets.shards.halves[shards].tolist()
-        return [(*plan[:n], halves[n], *plan[n + 1 :], halves[n]) for n in tried.tolist() if halves[n] >= 0]
+        tried = tried[shards.halves[plan[tried]] >= 0]
+        children = np.tile(np.append(plan, 0), (len(tried), 1))
+        children[:, -1] = shards.halves[plan[tried]]
+        children[np.arange(len(tried)), tried] = children[:, -1]
+        return children
 
-    def _score(self, plans: Sequence[ColumnPlan]) -> Floats:
+    def _score(self, plans: Ints) -> Floats:
         """Return the cost of each column plan, infinite for those that are not among the best; update the incumbent.
 
         Plans are taken in parts, so that memory is bounded.
+
+        Args:
+            plans: shape (C, n).
+
+        Returns:
+            Shape (C,).
         """
-        shards = self._inner.device_sets.shards
-        size = min(max(_SHARDS_TOGETHER // len(plans[0]), 1), self._plans_together)
+        shards = self._sets.shards
+        size = min(max(_SHARDS_TOGETHER // plans.shape[1], 1), self._plans_together)
         cutoff = Cutoff(self._settings.beam_width)
         costs = []
         for start in range(0, len(plans), size):
+            ordered = self._placement_order(plans[start : start + size])
             # Different cuts may lead to the same shards, which are placed once.
-            ordered = self._placement_order(np.array(plans[start : start + size]))
-            different, index = np.unique(ordered, axis=0, return_inverse=True)
-            best = self._inner.place(different, self._max_columns, cutoff)
-            found = best.costs[index.ravel()]
+            _, first, index = np.unique(
+                ordered @ self._weights[: plans.shape[1]], return_index=True, return_inverse=True
+            )
+            best = self._inner.place(ordered[first], self._max_columns, cutoff)
+            found = best.costs[index]
             for n in np.flatnonzero(found < self._incumbent.cost_ms).tolist():
                 if found[n] < self._incumbent.cost_ms:
-                    devices = best.devices_of(int(index.flat[n]))
+                    devices = best.devices_of(int(index[n]))
                     self._incumbent.update(functools.partial(plan_of, shards, devices), float(found[n]))
             cutoff.update(found)
             costs.append(found)
@@ -144,5 +155,5 @@ class BeamSearch:
 
     def _placement_order(self, plans: Ints) -> Ints:
         """Sort the shards of each plan by what they compute alone, costliest and last first; shape (C, n)."""
-        single_ms = self._inner.device_sets.single_ms(plans.ravel()).reshape(plans.shape)
-        return np.take_along_axis(plans, single_ms.argsort(axis=1, kind="stable")[:, ::-1], axis=1)
+        order = self._sets.single_ms(plans).argsort(axis=1, kind="stable")[:, ::-1]
+        return np.take_along_axis(plans, order, axis=1)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import abc
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from neuroshard.jit import jit
 from neuroshard.shard_table import ShardTable, plan_of
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
@@ -17,9 +17,56 @@ from shardgym.ties import quantized
 #: The number of the set of an empty device.
 EMPTY = 0
 
-_FIRST_CAPACITY = 1024
+_FIRST_CAPACITY = 2**16
 #: Sets that may be kept from one call of the inner search to the next.
 _MOST_KEPT = 200_000
+
+
+class SetTable(NamedTuple):
+    """Sets by number, and what compiled code needs to add more.
+
+    Attributes:
+        slots: an open hash table: key and number of the set in each slot, or 0 where there is none; a power of 2 of
+            them, twice the capacity at least; shape (S, 2).
+        keys: of each set, shape (capacity,).
+        parents: which set each is made of, shape (capacity,).
+        added: and which shard, shape (capacity,).
+        sums: added vectors of each set's shards, shape (capacity, V).
+        compute_ms: forward plus backward compute of each set, quantized, shape (capacity,); of a set that is not priced
+            yet, that of its parent and of the shard alone.
+        shard_keys: random numbers, shape (R,).
+        shard_vectors: shape (R, V).
+        shard_ms: compute of each shard alone, not a number where that was not asked for yet, shape (R,).
+    """
+
+    slots: Ints
+    keys: Ints
+    parents: Ints
+    added: Ints
+    sums: Floats
+    compute_ms: Floats
+    shard_keys: Ints
+    shard_vectors: Floats
+    shard_ms: Floats
+
+    @classmethod
+    def of_capacity(cls, capacity: int, shard_keys: Ints, shard_vectors: Floats, shard_ms: Floats) -> SetTable:
+        """Return a table of the empty set alone, with room for so many."""
+        slots = np.zeros((2 ** int(2 * capacity - 1).bit_length(), 2), dtype=np.int64)
+        keys, parents, added = np.empty((3, capacity), dtype=np.int64)
+        sums = np.empty((capacity, shard_vectors.shape[1]))
+        table = cls(slots, keys, parents, added, sums, np.empty(capacity), shard_keys, shard_vectors, shard_ms)
+        for array in (table.keys, table.sums, table.compute_ms):
+            array[EMPTY] = 0
+        return table
+
+    def larger(self, capacity: int, count: int) -> SetTable:
+        """Return a table with the first `count` of these sets and room for so many."""
+        table = self.of_capacity(capacity, *self[-3:])
+        for old, new in zip(self[1:-3], table[1:-3], strict=True):
+            new[:count] = old[:count]
+        fill(table.slots, table.keys[:count])
+        return table
 
 
 class DeviceSets(abc.ABC):
@@ -30,69 +77,68 @@ class DeviceSets(abc.ABC):
 
     Args:
         shards: of the task.
+        vectors: that are added up over the shards of a set, shape (R, V).
 
     Attributes:
         shards: of the task.
+        table: the sets.
         count: sets so far.
-        compute_ms: forward plus backward compute of each set, quantized, shape (capacity,).
+        ahead: how many sets of each placement the search guesses that it will need, so that they are priced together.
     """
 
-    #: Names of the arrays with a row per set.
-    _arrays: ClassVar[tuple[str, ...]] = ("compute_ms", "_keys", "_parents", "_added")
+    ahead: ClassVar[int] = 0
 
-    def __init__(self, shards: ShardTable) -> None:
+    def __init__(self, shards: ShardTable, vectors: Floats) -> None:
         self.shards = shards
-        rng = np.random.default_rng(0)
-        self._shard_keys: npt.NDArray[np.uint64] = rng.integers(2**64, size=len(shards), dtype=np.uint64)
-        self._single_ms: Floats = np.full(len(shards), np.nan)
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget all sets but the empty one."""
+        keys = np.random.default_rng(0).integers(-(2**63), 2**63, size=len(shards))
+        self.table = SetTable.of_capacity(_FIRST_CAPACITY, keys, vectors, np.full(len(shards), np.nan))
         self.count = 1
-        self.compute_ms: Floats = np.zeros(_FIRST_CAPACITY)
-        self._keys: npt.NDArray[np.uint64] = np.zeros(_FIRST_CAPACITY, dtype=np.uint64)
-        self._parents: Ints = np.zeros(_FIRST_CAPACITY, dtype=np.int64)
-        self._added: Ints = np.zeros(_FIRST_CAPACITY, dtype=np.int64)
-        self._known: dict[int, int] = {0: EMPTY}
 
     def trim(self) -> None:
-        """Forget all sets when there are many."""
+        """Forget all sets but the empty one when there are many."""
         if self.count > _MOST_KEPT:
-            self.clear()
+            self.table = self.table.larger(_FIRST_CAPACITY, 1)
+            self.count = 1
+
+    def reserve(self, more: int) -> None:
+        """Make room for so many more sets."""
+        if self.count + more > len(self.table.keys):
+            self.table = self.table.larger(4 * (self.count + more), self.count)
 
     def add(self, sets: Ints, shards: Ints) -> Ints:
         """Return the sets that adding one shard to each of some sets gives, pricing new ones together; shape (n,)."""
-        keys = (self._keys[sets] + self._shard_keys[shards]).tolist()
-        numbers = list(map(self._known.get, keys))
-        new = []
-        following = self.count
-        for n, number in enumerate(numbers):
-            if number is None:
-                # The same new set may come up more than once in a call.
-                numbers[n] = self._known.setdefault(keys[n], following)
-                if numbers[n] == following:
-                    new.append(n)
-                    following += 1
-        if new:
-            self._append(sets[new], shards[new])
-        return np.array(numbers, dtype=np.int64)
+        self.reserve(len(sets))
+        numbers = np.empty_like(sets)
+        self.price_up_to(add_all(self.table, self.count, sets, shards, numbers))
+        return numbers
+
+    def price_up_to(self, count: int) -> None:
+        """Price the sets that were appended since there were `count` of them, all in one call."""
+        if count > self.count:
+            self.table.compute_ms[self.count : count] = self._price(self.count, count)
+            self.count = count
 
     def single_ms(self, shards: Ints) -> Floats:
-        """Return what shards alone on a device compute in ms, shape (n,)."""
-        new = np.unique(shards[np.isnan(self._single_ms[shards])])
-        if new.size:
-            sets = self.add(np.full_like(new, EMPTY), new)  # first: it may replace the arrays by larger ones
-            self._single_ms[new] = self.compute_ms[sets]
-        return self._single_ms[shards]
+        """Return what shards alone on a device compute in ms, shape (...)."""
+        ms = self.table.shard_ms[shards]
+        if np.isnan(ms).any():
+            new = np.unique(shards[np.isnan(ms)])
+            sets = self.add(np.full_like(new, EMPTY), new)
+            self.table.shard_ms[new] = self.table.compute_ms[sets]
+            ms = self.table.shard_ms[shards]
+        return ms
 
     def members(self, number: int) -> list[int]:
         """Return the shards of a set."""
         shards = []
         while number != EMPTY:
-            shards.append(int(self._added[number]))
-            number = int(self._parents[number])
+            shards.append(int(self.table.added[number]))
+            number = int(self.table.parents[number])
         return shards
+
+    def compute_ms(self, sets: Ints) -> Floats:
+        """Return forward plus backward compute of sets in ms, quantized, shape (...)."""
+        return self.table.compute_ms[sets]
 
     def lower_bounds(self, sets: Ints) -> Floats:
         """Return what whole plans take at least in ms; 0 where nothing is certain.
@@ -110,108 +156,38 @@ class DeviceSets(abc.ABC):
         """Return what whole plans take in ms, communication included and quantized; (P, D) to (P,)."""
 
     @abc.abstractmethod
-    def _price(self, numbers: Ints, sets: Ints, shards: Ints) -> Floats:
-        """Return compute in ms, quantized, of new sets `numbers`, of one of `sets` and of `shards` each; shape (n,)."""
-
-    def _append(self, sets: Ints, shards: Ints) -> None:
-        """Number new sets consecutively and price them."""
-        numbers = np.arange(self.count, self.count + len(shards))
-        if numbers[-1] >= len(self.compute_ms):
-            self._reserve(2 * int(numbers[-1]))
-        ms = self._price(numbers, sets, shards)
-        self.count += len(shards)
-        self.compute_ms[numbers] = ms
-        self._keys[numbers] = self._keys[sets] + self._shard_keys[shards]
-        self._parents[numbers] = sets
-        self._added[numbers] = shards
-
-    def _reserve(self, capacity: int) -> None:
-        """Make room for sets."""
-        for name in self._arrays:
-            array = getattr(self, name)
-            grown = np.zeros((capacity, *array.shape[1:]), dtype=array.dtype)
-            grown[: len(array)] = array
-            setattr(self, name, grown)
-
-
-class AdditivePrices:
-    """What devices and plans of one task take by an additive cost model, from added latents of their shards.
-
-    Times are quantized, see `shardgym.ties`.
-
-    Args:
-        shards: of the task.
-        costs: of the cost model.
-
-    Attributes:
-        shards: as given.
-
-    Raises:
-        InputError: `costs` knows no tasks of this kind.
-    """
-
-    def __init__(self, shards: ShardTable, costs: AdditiveCosts) -> None:
-        self.shards = shards
-        self._costs = costs
-        self._task = costs.add_task(shards.task)
-
-    def latents(self, rows: Ints) -> Floats:
-        """Return what some shards, encoded together, add to the sum of their device; zeros for others, shape (R, K)."""
-        shards = self.shards
-        # Making a `Shard` of every row, which checks its fields, would take longer than encoding them.
-        tables = [(table.name, table.num_embeddings) for table in shards.task.tables]
-        described = zip(shards.tables[rows].tolist(), shards.columns[rows].tolist(), strict=True)
-        keys = [(*tables[table], columns) for table, columns in described]
-        known = self._costs.latents(self._costs.encode_keys(shards.task, keys))
-        latents = np.zeros((len(shards), known.shape[1]))
-        latents[rows] = known
-        return latents
-
-    def compute_ms(self, sums: Floats, counts: Ints) -> Floats:
-        """Return what devices compute in ms, from added latents (..., K) and numbers of shards (...), shape (...)."""
-        return quantized(self._costs.device_ms(sums, counts).sum(axis=-1))
-
-    def slowest_ms(self, compute: Floats, widths: Floats) -> Floats:
-        """Return what plans take in ms, communication included, from compute and columns, (P, D) each, shape (P,)."""
-        return self._costs.slowest_ms(self._task, compute, widths)
+    def _price(self, first: int, last: int) -> Floats:
+        """Return compute in ms, quantized, of the sets from `first` to `last`, itself not priced; shape (n,)."""
 
 
 class AdditiveDeviceSets(DeviceSets):
     """Sets priced by sums over their shards: one vector addition each, and one call for all new ones.
 
     Args:
-        prices: of the task; shards that halving leads to are encoded at once, here and never again.
+        shards: of the task; those that halving leads to are described at once, here and never again.
+        costs: of the cost model.
+
+    Raises:
+        InputError: `costs` knows no tasks of this kind.
     """
 
-    _arrays = (*DeviceSets._arrays, "_sums", "_counts", "_widths")
+    ahead = 2
 
-    def __init__(self, prices: AdditivePrices) -> None:
-        self._prices = prices
-        shards = prices.shards
-        self._latents = prices.latents(shards.reached_by_halving())
-        self._shard_widths: Floats = shards.columns.astype(np.float64)
-        super().__init__(shards)
-
-    def clear(self) -> None:
-        """See `DeviceSets`."""
-        super().clear()
-        self._sums: Floats = np.zeros((len(self.compute_ms), self._latents.shape[1]))
-        self._counts: Ints = np.zeros(len(self.compute_ms), dtype=np.int64)
-        self._widths: Floats = np.zeros(len(self.compute_ms))
+    def __init__(self, shards: ShardTable, costs: AdditiveCosts) -> None:
+        self._costs = costs
+        self._task = costs.add_task(shards.task)
+        super().__init__(shards, shards.vectors(costs, shards.reached_by_halving()))
 
     def lower_bounds(self, sets: Ints) -> Floats:
         """Return the compute of each plan's busiest device: communication takes no negative time."""
-        return np.asarray(self.compute_ms[sets].max(axis=1), dtype=np.float64)
+        return np.asarray(self.table.compute_ms[sets].max(axis=1), dtype=np.float64)
 
     def total_ms(self, sets: Ints) -> Floats:
         """See `DeviceSets`."""
-        return self._prices.slowest_ms(self.compute_ms[sets], self._widths[sets])
+        return self._costs.slowest_ms(self._task, self.table.compute_ms[sets], self.table.sums[sets, -2])
 
-    def _price(self, numbers: Ints, sets: Ints, shards: Ints) -> Floats:
-        self._widths[numbers] = self._widths[sets] + self._shard_widths[shards]
-        self._counts[numbers] = self._counts[sets] + 1
-        self._sums[numbers] = self._sums[sets] + self._latents[shards]
-        return self._prices.compute_ms(self._sums[numbers], self._counts[numbers])
+    def _price(self, first: int, last: int) -> Floats:
+        return self._costs.set_ms(self.table.sums[first:last])
 
 
 class EvaluatedDeviceSets(DeviceSets):
@@ -226,16 +202,64 @@ class EvaluatedDeviceSets(DeviceSets):
 
     def __init__(self, shards: ShardTable, cost: CostModel) -> None:
         self._cost = cost
-        super().__init__(shards)
+        super().__init__(shards, np.zeros((len(shards), 0)))
 
     def total_ms(self, sets: Ints) -> Floats:
         """See `DeviceSets`."""
         plans = [plan_of(self.shards, [self.members(number) for number in row]) for row in sets.tolist()]
         return quantized(np.array([cost.total_ms for cost in self._cost.evaluate(self.shards.task, plans)]))
 
-    def _price(self, numbers: Ints, sets: Ints, shards: Ints) -> Floats:
-        del numbers
-        devices = [[*self.members(number), shard] for number, shard in zip(sets.tolist(), shards.tolist(), strict=True)]
-        task, plan = self.shards.with_own_tables(devices)
+    def _price(self, first: int, last: int) -> Floats:
+        task, plan = self.shards.with_own_tables([self.members(number) for number in range(first, last)])
         (cost,) = self._cost.evaluate(task, [plan])
         return quantized(cost.compute_ms)
+
+
+@jit
+def fill(slots: Ints, keys: Ints) -> None:
+    """Put all sets but the empty one into empty slots."""
+    for number in range(1, len(keys)):
+        slot = keys[number] & (len(slots) - 1)
+        while slots[slot, 1] != EMPTY:
+            slot = (slot + 1) & (len(slots) - 1)
+        slots[slot, 0] = keys[number]
+        slots[slot, 1] = number
+
+
+@jit
+def find_or_append(table: SetTable, count: int, parent: int, key: int, shard: int) -> int:
+    """Return the number of a set with one shard more: `count` when it is new, and then not priced yet.
+
+    Args:
+        table: the sets.
+        count: of sets.
+        parent: number of the set without the shard.
+        key: of the set with the shard.
+        shard: that is added.
+    """
+    last = len(table.slots) - 1
+    slot = key & last
+    while table.slots[slot, 1] != EMPTY:
+        if table.slots[slot, 0] == key:
+            number: int = table.slots[slot, 1]
+            return number
+        slot = (slot + 1) & last
+    table.slots[slot, 0] = key
+    table.slots[slot, 1] = count
+    table.keys[count] = key
+    table.parents[count] = parent
+    table.added[count] = shard
+    for n in range(table.sums.shape[1]):
+        table.sums[count, n] = table.sums[parent, n] + table.shard_vectors[shard, n]
+    table.compute_ms[count] = table.compute_ms[parent] + table.shard_ms[shard]
+    return count
+
+
+@jit
+def add_all(table: SetTable, count: int, sets: Ints, shards: Ints, numbers: Ints) -> int:
+    """Add one shard to each of some sets; write down the numbers and return how many sets there are then."""
+    for n in range(len(sets)):
+        key = table.keys[sets[n]] + table.shard_keys[shards[n]]
+        numbers[n] = find_or_append(table, count, sets[n], key, shards[n])
+        count = max(count, numbers[n] + 1)
+    return count

@@ -1,14 +1,15 @@
-"""The inner search, readable and for every cost model: greedy placement under every limit of a device's width."""
+"""The inner search: greedy placement of column plans under every limit of a device's width."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
-from neuroshard.device_sets import EMPTY, DeviceSets
-from shardgym.arrays import Bools, Floats, Ints
+from neuroshard.device_sets import DeviceSets, SetTable, find_or_append
+from neuroshard.jit import jit
+from shardgym.arrays import Floats, Ints
 from shardgym.incumbent import Budget
 
 #: Devices scored in one call: few enough for a processor's cache.
@@ -47,12 +48,70 @@ class BestPlacements(NamedTuple):
     devices_of: Callable[[int], list[list[int]]]
 
 
-class InnerSearch(Protocol):
-    """Places the shards of column plans."""
+#: What `PartialPlacements.state` says of a placement: its column plan, its first and its last limit, how many shards
+#: are placed, and the device that the last one went to, whose `ms` is not up to date.
+PLAN, LOW, HIGH, STEP, LAST = range(5)
+#: What `PartialPlacements.held` says of a device: its set by number and by key, and what it uses.
+SET, KEY, BYTES, COLUMNS = range(4)
 
-    @property
-    def device_sets(self) -> DeviceSets:
-        """What prices devices and placements."""
+
+class PartialPlacements(NamedTuple):
+    """Placements under way, each for one column plan and one or more width limits in succession.
+
+    As long as two limits lead to the same devices, they are one partial placement. There is room for N of them, and a
+    row more for looking ahead.
+
+    Attributes:
+        state: `PLAN` and so on of each, shape (N + 1, 5).
+        held: `SET` and so on of every device, shape (N + 1, D, 4).
+        ms: compute of every device, shape (N + 1, D).
+    """
+
+    state: Ints
+    held: Ints
+    ms: Floats
+
+    @classmethod
+    def start(cls, plans: int, limits: int, devices: int) -> PartialPlacements:
+        """Return column plans with nothing placed, each under all limits; with room for each limit on its own."""
+        rows = plans * limits + 1
+        state = np.zeros((rows, 5), dtype=np.int64)
+        state[:plans, PLAN] = np.arange(plans)
+        state[:plans, HIGH] = limits - 1
+        return cls(state, np.zeros((rows, devices, 4), dtype=np.int64), np.zeros((rows, devices)))
+
+
+class Limits(NamedTuple):
+    """What rules devices out.
+
+    Attributes:
+        max_columns: of a device, one per value of the grid, ascending, shape (M,).
+        memory: bytes of every device, shape (D,).
+        shard_columns: shape (R,).
+        shard_bytes: shape (R,).
+    """
+
+    max_columns: Floats
+    memory: Ints
+    shard_columns: Ints
+    shard_bytes: Ints
+
+
+class GridSearch:
+    """Places shards in a given order, each on the device with the least compute so far that has room for it.
+
+    All column plans and all limits advance together, shard by shard. Choosing devices and looking up sets is compiled;
+    what is new in a step is priced in one call.
+
+    Args:
+        device_sets: prices devices and placements.
+        budget: of time.
+    """
+
+    def __init__(self, device_sets: DeviceSets, budget: Budget) -> None:
+        self.device_sets = device_sets
+        self._budget = budget
+        self._memory: Ints = np.array(device_sets.shards.task.topology.memory_bytes, dtype=np.int64)
 
     def place(self, plans: Ints, max_columns: Floats, cutoff: Cutoff) -> BestPlacements:
         """Find the best placement of each column plan over a grid of width limits.
@@ -65,109 +124,121 @@ class InnerSearch(Protocol):
         Raises:
             OutOfTime: the budget is spent.
         """
+        sets = self.device_sets
+        sets.trim()
+        sets.single_ms(plans.ravel())
+        limits = Limits(max_columns, self._memory, sets.shards.columns, sets.shards.bytes)
+        partial = PartialPlacements.start(len(plans), len(max_columns), len(self._memory))
+        used, count = len(plans), -1
+        while count != sets.count:
+            self._budget.check()
+            sets.reserve((1 + sets.ahead) * len(partial.state))
+            count = sets.count
+            used, more = advance(partial, used, sets.table, count, limits, plans, sets.ahead)
+            sets.price_up_to(more)
+        state, held = partial.state[:used], partial.held[:used]
+        return best_placements(sets, state[:, PLAN], state[:, LOW], held[:, :, SET], len(plans), cutoff)
 
 
-class PartialPlacements(NamedTuple):
-    """Placements under way, N of them, each for one column plan and one or more width limits in succession.
+@jit
+def advance(
+    partial: PartialPlacements, used: int, table: SetTable, priced: int, limits: Limits, plans: Ints, ahead: int
+) -> tuple[int, int]:
+    """Place the next shards of all partial placements, each up to where it needs the price of a new set.
 
-    As long as two limits lead to the same devices, they are one partial placement.
+    A shard goes to the allowed device with the least compute (ties: fewer bytes, lower number). The largest limit
+    allows the most devices. Limits too small for the device that it leads to become a placement of their own that looks
+    again, and so on. What finds no device is given up.
 
-    Attributes:
-        plan: which column plan each is of, shape (N,).
-        low: first limit, shape (N,).
-        high: last limit, shape (N,).
-        sets: what every device holds, shape (N, D).
-        ms: compute of every device, shape (N, D).
-        bytes: used of every device, shape (N, D).
-        columns: of every device, shape (N, D).
-    """
-
-    plan: Ints
-    low: Ints
-    high: Ints
-    sets: Ints
-    ms: Floats
-    bytes: Ints
-    columns: Ints
-
-    @classmethod
-    def start(cls, plans: int, limits: int, devices: int, capacity: int | None = None) -> PartialPlacements:
-        """Return column plans with nothing placed, each under all limits; with room for more where that is wanted."""
-        capacity = capacity or plans
-        return cls(
-            plan=np.arange(capacity),
-            low=np.zeros(capacity, dtype=np.int64),
-            high=np.full(capacity, limits - 1),
-            sets=np.full((capacity, devices), EMPTY),
-            ms=np.zeros((capacity, devices)),
-            bytes=np.zeros((capacity, devices), dtype=np.int64),
-            columns=np.zeros((capacity, devices), dtype=np.int64),
-        )
-
-
-class GridSearch:
-    """Places shards in a given order, each on the device with the least compute so far that has room for it.
-
-    All column plans and all limits advance together, shard by shard.
+    Where a price is missing, it is guessed where some more shards will go, so that most sets that are needed next are
+    priced in the same call.
 
     Args:
-        device_sets: prices devices.
-        budget: of time.
+        partial: the first `used` are under way.
+        used: partial placements.
+        table: device sets, with room for `ahead` + 1 new ones of each partial placement.
+        priced: device sets, all of which are priced.
+        limits: of devices.
+        plans: shards of each column plan in the order they are placed, shape (C, n).
+        ahead: shards that are guessed.
+
+    Returns:
+        Partial placements and device sets then. Placements are complete when no set is new.
     """
-
-    def __init__(self, device_sets: DeviceSets, budget: Budget) -> None:
-        self.device_sets = device_sets
-        self._budget = budget
-        self._memory: Ints = np.array(device_sets.shards.task.topology.memory_bytes, dtype=np.int64)
-
-    def place(self, plans: Ints, max_columns: Floats, cutoff: Cutoff) -> BestPlacements:
-        """See `InnerSearch`."""
-        self.device_sets.trim()
-        partial = PartialPlacements.start(len(plans), len(max_columns), len(self._memory))
-        for step in range(plans.shape[1]):
-            self._budget.check()
-            partial = self._place_next(partial, plans[partial.plan, step], max_columns)
-            if not partial.plan.size:
+    state = partial.state
+    held = partial.held
+    all_ms = partial.ms
+    memory = limits.memory
+    count = priced
+    n = 0
+    while n < used:
+        row = n
+        guesses = ahead
+        while state[row, STEP] < plans.shape[1]:
+            last = state[row, LAST]
+            if row != n or held[row, last, SET] >= priced:
+                if guesses == 0:
+                    break
+                guesses -= 1
+                if row == n:
+                    row = len(state) - 1
+                    copy_placement(state, held, all_ms, n, row)
+            all_ms[row, last] = table.compute_ms[held[row, last, SET]]
+            shard = plans[state[row, PLAN], state[row, STEP]]
+            columns = limits.shard_columns[shard]
+            size = limits.shard_bytes[shard]
+            max_columns = limits.max_columns[state[row, HIGH]]
+            best = -1
+            least_ms = np.inf
+            least_bytes = 0
+            for device in range(len(memory)):
+                ms = all_ms[row, device]
+                if ms <= least_ms:
+                    filled = held[row, device, BYTES]
+                    better = ms < least_ms or filled < least_bytes
+                    allowed = filled + size <= memory[device] and held[row, device, COLUMNS] + columns <= max_columns
+                    if better and allowed:
+                        best = device
+                        least_ms = ms
+                        least_bytes = filled
+            if best < 0:
                 break
-        return best_placements(self.device_sets, partial.plan, partial.low, partial.sets, len(plans), cutoff)
-
-    def _place_next(self, partial: PartialPlacements, shards: Ints, max_columns: Floats) -> PartialPlacements:
-        """Place one shard in each partial placement, splitting those whose limits lead to different devices.
-
-        The largest limit allows the most devices. Limits too small for the device that it leads to are looked at again
-        without that device, and so on. What finds no device is given up.
-        """
-        columns = self.device_sets.shards.columns[shards]
-        size = self.device_sets.shards.bytes[shards]
-        wide = partial.columns + columns[:, None]
-        has_room = partial.bytes + size[:, None] <= self._memory
-        index = np.arange(len(shards))
-        high = partial.high
-        parts = []
-        while index.size:
-            device, ms = _least_loaded(partial, index, has_room[index] & (wide[index] <= max_columns[high][:, None]))
-            least = np.maximum(max_columns.searchsorted(wide[index, device]), partial.low[index])
-            placed = np.isfinite(ms)
-            parts.append((index[placed], device[placed], least[placed], high[placed]))
-            again = placed & (least > partial.low[index])
-            index = index[again]
-            high = least[again] - 1
-        index, device, low, high = (np.concatenate(part) for part in zip(*parts, strict=True))
-        partial = PartialPlacements._make(values[index] for values in partial)._replace(low=low, high=high)
-        at = (np.arange(len(index)), device)
-        partial.sets[at] = self.device_sets.add(partial.sets[at], shards[index])
-        partial.ms[at] = self.device_sets.compute_ms[partial.sets[at]]
-        partial.bytes[at] += size[index]
-        partial.columns[at] += columns[index]
-        return partial
+            wide = held[row, best, COLUMNS] + columns
+            if row == n:
+                low = state[n, LOW]
+                while limits.max_columns[low] < wide:
+                    low += 1
+                if low > state[n, LOW]:
+                    copy_placement(state, held, all_ms, n, used)
+                    state[used, HIGH] = low - 1
+                    used += 1
+                    state[n, LOW] = low
+            key = held[row, best, KEY] + table.shard_keys[shard]
+            number = find_or_append(table, count, held[row, best, SET], key, shard)
+            count = max(count, number + 1)
+            held[row, best, SET] = number
+            held[row, best, KEY] = key
+            held[row, best, BYTES] += size
+            held[row, best, COLUMNS] = wide
+            state[row, LAST] = best
+            state[row, STEP] += 1
+        if row == n and state[n, STEP] < plans.shape[1] and held[n, state[n, LAST], SET] < priced:
+            used -= 1
+            copy_placement(state, held, all_ms, used, n)
+        else:
+            n += 1
+    return used, count
 
 
-def _least_loaded(partial: PartialPlacements, index: Ints, allowed: Bools) -> tuple[Ints, Floats]:
-    """Return the allowed device with the least compute (ties: fewer bytes, lower number) and its ms or infinity."""
-    ms = np.where(allowed, partial.ms[index], np.inf)
-    least = ms.min(axis=1)
-    tied = ms == least[:, None]
-    return np.where(tied, partial.bytes[index], np.iinfo(np.int64).max).argmin(axis=1), least
+@jit
+def copy_placement(state: Ints, held: Ints, ms: Floats, source: int, target: int) -> None:
+    """Make one partial placement like another."""
+    for n in range(state.shape[1]):
+        state[target, n] = state[source, n]
+    for device in range(held.shape[1]):
+        for n in range(held.shape[2]):
+            held[target, device, n] = held[source, device, n]
+        ms[target, device] = ms[source, device]
 
 
 def best_placements(

@@ -44,11 +44,8 @@ def jit(function: _Function) -> _Function:
 def _cache_folder() -> str:
     """Return a folder for this state of the sources: numba notices changes in a function's own file alone."""
     digest = hashlib.sha256(str(QUANTUM).encode())
-    here = Path(__file__).parent
-    names = ["jit", "compiled_predictor", "compiled_prices", "compiled_search", "device_sets", "grid_search"]
-    names += [f"plus/{name}" for name in ("linear_model", "construction", "moves")]
-    for name in names:
-        digest.update((here / f"{name}.py").read_bytes())
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
     caches = os.environ.get("NUMBA_CACHE_DIR") or platformdirs.user_cache_dir()
     return str(Path(caches, "shardgym", "search", digest.hexdigest()[:16]).expanduser())
 
@@ -74,7 +71,7 @@ def _announce_compiling() -> None:
             )
             if dispatcher.stats.cache_path is not None:
                 how_often = ", once; later runs find the machine code on disk"
-            _logger.info("compiling NeuroShard's search: some 20 seconds%s", how_often)
+            _logger.info("compiling NeuroShard's search: some seconds%s", how_often)
 
         def on_end(self, event: Any) -> None:
             pass

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from shardgym.arrays import Ints
+from shardgym.arrays import Floats, Ints
+from shardgym.costs.additive import AdditiveCosts
 from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
@@ -64,6 +65,20 @@ class ShardTable:
             reached.append(rows)
             rows = self.halves[rows[self.halves[rows] >= 0]]
         return np.sort(np.concatenate(reached))
+
+    def vectors(self, costs: AdditiveCosts, rows: Ints) -> Floats:
+        """Return the vectors of some rows, described together, see `AdditiveCosts.vectors`; zeros for others, (R, V).
+
+        Raises:
+            InputError: `costs` knows no tasks of this kind.
+        """
+        # Making a `Shard` of every row, which checks its fields, would take longer than describing them.
+        tables = [(table.name, table.num_embeddings) for table in self.task.tables]
+        pairs = zip(self.tables[rows].tolist(), self.columns[rows].tolist(), strict=True)
+        known = costs.vectors(costs.encode_keys(self.task, [(*tables[table], columns) for table, columns in pairs]))
+        vectors = np.zeros((len(self), known.shape[1]))
+        vectors[rows] = known
+        return vectors
 
     def shard(self, row: int, first_column: int = 0, device: int = 0) -> Shard:
         """Return a row that is not empty as a shard."""

@@ -5,18 +5,15 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-from typing import TypeGuard
 
 import numpy as np
 
 from neuroshard.beam import BeamSearch, SearchSettings
-from neuroshard.device_sets import AdditiveDeviceSets, AdditivePrices, EvaluatedDeviceSets
-from neuroshard.grid_search import Cutoff, GridSearch, InnerSearch
+from neuroshard.device_sets import AdditiveDeviceSets, EvaluatedDeviceSets
+from neuroshard.grid_search import Cutoff, GridSearch
 from neuroshard.packing import pack
 from neuroshard.shard_table import ShardTable, plan_of
-from shardgym.arguments import check_int
-from shardgym.costs.base import CostModel
-from shardgym.costs.simulator import SimulatorCost
+from shardgym.costs.base import CostModel, make_cost
 from shardgym.errors import NoFeasiblePlanError
 from shardgym.incumbent import Budget, Incumbent, OutOfTime
 from shardgym.plan import COLUMN_UNIT, ShardingPlan, check_possible
@@ -97,7 +94,7 @@ class NeuroShard(ColumnSolver):
 
     Finds what the published search finds, with optimiser state counted and devices' memory respected one by one.
     Where that one returns nothing, shards are packed by memory alone, tables halved until they fit, and the search
-    goes on from there. Made for the learned simulator; other cost models evaluate whole plans.
+    goes on from there. Made for additive cost models; others evaluate whole plans.
 
     Example:
         >>> plan = NeuroShard(beam_width=1).solve(task, cost)              # doctest: +SKIP
@@ -107,34 +104,30 @@ class NeuroShard(ColumnSolver):
         candidates: shards tried by size and as many by compute, N in the paper.
         levels: column cuts of one plan at most, L in the paper.
         grid: limits of a device's width tried for every column plan, M in the paper; 0 for no limit.
-        threads: of the search over a simulator, which runs compiled, for large tasks; plans are the same. The very
-            first search compiles for some seconds, before any time limit begins.
 
     Raises:
         InputError: a setting is not an integer in range.
     """
 
-    def __init__(
-        self, beam_width: int = 3, candidates: int = 10, levels: int = 10, grid: int = 11, *, threads: int = 1
-    ) -> None:
+    def __init__(self, beam_width: int = 3, candidates: int = 10, levels: int = 10, grid: int = 11) -> None:
         self.settings = SearchSettings(beam_width, candidates, levels, grid)
-        self.threads = check_int("threads", threads, 1)
 
     def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
-        """Compile the search over a simulator; some 20 seconds, once on a machine."""
+        """Compile the search; some seconds, once on a machine."""
         possible = [table for table in task.tables if table.embedding_dim % COLUMN_UNIT == 0]
-        if _is_oracle(cost) and possible:
-            # Placing one table calls everything there is to compile.
+        if possible:
+            # Placing one table calls everything there is to compile; a cost that measures need not price it.
             shards = ShardTable(dataclasses.replace(task, tables=tuple(possible[:1]), name=""))
-            inner = self._inner_search(shards, cost, Budget())
+            inner = inner_search(shards, cost if cost.additive() else make_cost("roofline"), Budget())
             inner.device_sets.single_ms(shards.whole)
+            inner.device_sets.reserve(len(inner.device_sets.table.keys))
             inner.place(shards.whole[None], np.array([np.inf]), Cutoff(1))
 
     def search(self, shards: ShardTable, cost: CostModel, seed: int, budget: Budget, incumbent: Incumbent) -> None:
         """Search as published; once more from packed shards when that leads to no plan at all. Nothing is drawn."""
         del seed
-        inner = self._inner_search(shards, cost, budget)
-        BeamSearch(inner, self.settings, incumbent, hurry=budget.limited).run(tuple(shards.whole.tolist()))
+        inner = inner_search(shards, cost, budget)
+        BeamSearch(inner, self.settings, incumbent, hurry=budget.limited).run(shards.whole)
         if incumbent.cost_ms < math.inf:
             return
         devices = pack(shards)
@@ -142,54 +135,19 @@ class NeuroShard(ColumnSolver):
         packed = [row for rows in devices for row in rows]
         # Shards of one table together, the widest first.
         start = sorted(packed, key=lambda row: (shards.tables[row], -shards.columns[row]))
-        BeamSearch(inner, self.settings, incumbent, hurry=budget.limited, crowded=True).run(tuple(start))
+        BeamSearch(inner, self.settings, incumbent, hurry=budget.limited, crowded=True).run(np.array(start))
 
     def pack(self, shards: ShardTable) -> ShardingPlan:
         """Halve tables until they can be packed."""
         return plan_of(shards, pack(shards))
 
-    def _inner_search(self, shards: ShardTable, cost: CostModel, budget: Budget) -> InnerSearch:
-        return inner_search(shards, cost, budget, threads=self.threads)
 
-
-def inner_search(shards: ShardTable, cost: CostModel, budget: Budget, *, threads: int = 1) -> InnerSearch:
+def inner_search(shards: ShardTable, cost: CostModel, budget: Budget) -> GridSearch:
     """Return the inner search for a cost model.
-
-    Args:
-        shards: of the task.
-        cost: that prices devices.
-        budget: of time.
-        threads: of compiled code; what runs in Python stays on one.
 
     Raises:
         InputError: `cost` cannot price tasks of this kind.
     """
-    if _is_oracle(cost):
-        # Imported where they are needed: numba takes a second.
-        from neuroshard.compiled_prices import CompiledPrices
-        from neuroshard.compiled_search import CompiledDeviceSets, CompiledGridSearch, ThreadedSearch
-
-        prices = CompiledPrices(shards, cost.predictor())
-        searches = [CompiledGridSearch(CompiledDeviceSets(prices), budget) for _ in range(threads)]
-        return searches[0] if threads == 1 else ThreadedSearch(searches)
     costs = cost.additive()
-    sets = EvaluatedDeviceSets(shards, cost) if costs is None else AdditiveDeviceSets(AdditivePrices(shards, costs))
+    sets = EvaluatedDeviceSets(shards, cost) if costs is None else AdditiveDeviceSets(shards, costs)
     return GridSearch(sets, budget)
-
-
-def exact_prices(shards: ShardTable, cost: CostModel) -> AdditivePrices | None:
-    """Return the prices of an additive cost model, compiled over an oracle of the simulator.
-
-    None where the cost model is not additive.
-    """
-    if _is_oracle(cost):
-        from neuroshard.compiled_prices import CompiledPrices
-
-        return CompiledPrices(shards, cost.predictor())
-    costs = cost.additive()
-    return None if costs is None else AdditivePrices(shards, costs)
-
-
-def _is_oracle(cost: CostModel) -> TypeGuard[SimulatorCost]:
-    """Say whether a cost model is a simulator that solvers may query: compiled code predicts only these."""
-    return isinstance(cost, SimulatorCost) and cost.role == "oracle"

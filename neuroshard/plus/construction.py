@@ -8,7 +8,7 @@ import numpy as np
 
 from neuroshard.jit import jit
 from neuroshard.plus.linear_model import LinearModel, Placement, load_after, price
-from shardgym.arrays import Floats, Ints
+from shardgym.arrays import Ints
 
 #: Largest pieces that are tried, as multiples of what a device has to take on average.
 _SHARES = (2.0, 1.4, 1.0, 0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.14, 0.1, 0.05)
@@ -37,7 +37,6 @@ def constructed(model: LinearModel) -> Iterator[Placement]:
             yield placement
 
 
-@jit
 def cut_and_place(
     model: LinearModel, placement: Placement, most_ms: float, most_units: int, most_bytes: int, by_bytes: float
 ) -> None:  # fmt: skip
@@ -52,36 +51,28 @@ def cut_and_place(
         by_bytes: a piece is as large as its share of all ms or this x its share of all bytes, whichever is more.
     """
     price_of_unit = model.unit_ms + model.widest_ms
-    pieces = np.empty_like(model.units)
-    for table in range(len(pieces)):
-        low = 1
-        high = model.units[table]
-        while low < high:
-            units = (low + high + 1) // 2
-            row = model.first[table] + units
-            ms = model.row_ms[row] + price_of_unit * units
-            if units <= most_units and ms <= most_ms and model.row_bytes[row] <= most_bytes:
-                low = units
-            else:
-                high = units - 1
-        pieces[table] = -(-model.units[table] // low)
+    low, high = np.ones_like(model.units), model.units
+    while (low < high).any():
+        # Of tables that are settled, where both are equal, this is both.
+        units = (low + high + 1) // 2
+        rows = model.first + units
+        within = (units <= most_units) & (model.row_ms[rows] + price_of_unit * units <= most_ms)
+        within &= model.row_bytes[rows] <= most_bytes
+        within |= low == high
+        low, high = np.where(within, units, low), np.where(within, high, units - 1)
+    pieces = -(-model.units // low)
+    tables = np.repeat(np.arange(len(pieces)), pieces)
+    number = np.arange(len(tables)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    units = model.units[tables] // pieces[tables] + (number < model.units[tables] % pieces[tables])
     whole = model.first + model.units
     all_ms = model.row_ms[whole].sum() + price_of_unit * model.units.sum()
-    all_bytes = float(model.row_bytes[whole].sum())
-    tables = np.repeat(np.arange(len(pieces)), pieces)
-    units = np.empty_like(tables)
-    sizes = np.empty(len(tables))
-    piece = 0
-    for n in range(len(tables)):
-        table = tables[n]
-        piece = piece + 1 if n > 0 and tables[n - 1] == table else 0
-        units[n] = even_part(model.units[table], pieces[table], piece)
-        row = model.first[table] + units[n]
-        ms_share = (model.row_ms[row] + price_of_unit * units[n]) / all_ms
-        sizes[n] = max(ms_share, by_bytes * model.row_bytes[row] / all_bytes)
+    rows = model.first[tables] + units
+    ms_share = (model.row_ms[rows] + price_of_unit * units) / all_ms
+    sizes = np.maximum(ms_share, by_bytes * model.row_bytes[rows] / float(model.row_bytes[whole].sum()))
+    order = (-sizes).argsort(kind="stable")
     placement.units[:] = 0
     price(model, placement)
-    place_in_order(model, placement, tables, units, sizes)
+    place_in_order(model, placement, tables[order], units[order])
 
 
 @jit
@@ -91,9 +82,9 @@ def even_part(units: int, parts: int, number: int) -> int:
 
 
 @jit
-def place_in_order(model: LinearModel, placement: Placement, tables: Ints, units: Ints, sizes: Floats) -> None:
-    """Place pieces one after another, the largest first."""
-    for n in np.argsort(-sizes, kind="mergesort"):
+def place_in_order(model: LinearModel, placement: Placement, tables: Ints, units: Ints) -> None:
+    """Place pieces one after another."""
+    for n in range(len(tables)):
         place_piece(model, placement, tables[n], units[n])
 
 
@@ -110,7 +101,9 @@ def place_piece(model: LinearModel, placement: Placement, table: int, units: int
         if device < 0:
             device, given = _most_room(model, placement, table, units)
         if given == 0:
-            device = int(np.argmin(placement.bytes - model.memory))
+            for other in range(len(model.memory)):
+                if placement.bytes[other] - model.memory[other] < placement.bytes[device] - model.memory[device]:
+                    device = other
             given = units
         row = model.first[table] + placement.units[device, table]
         width = placement.widths[device] + given

@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neuroshard.compiled_predictor import quantized_one
 from neuroshard.jit import jit
 from neuroshard.plus.pricing import Pricing
 from shardgym.arrays import Floats, Ints
 from shardgym.plan import COLUMN_UNIT
-from shardgym.ties import quantized
+from shardgym.ties import QUANTUM, quantized
 
 #: A device is tried that is wider by the first share of the mean width; where that costs nothing, by the second.
 _WIDER = (0.125, 2.0)
@@ -146,6 +145,11 @@ class Placement(NamedTuple):
         """Return an independent placement that is the same."""
         return Placement(self.units.copy(), self.widths.copy(), self.bytes.copy(), self.load.copy())
 
+    def copy_to(self, other: Placement) -> None:
+        """Make another placement the same as this one."""
+        for mine, theirs in zip(self, other, strict=True):
+            theirs[:] = mine
+
 
 @jit
 def price(model: LinearModel, placement: Placement) -> None:
@@ -172,15 +176,6 @@ def price_device(model: LinearModel, placement: Placement, device: int) -> None:
     placement.widths[device] = width
     placement.bytes[device] = used
     placement.load[device] = ms + model.unit_ms * max(width, model.floor)
-
-
-@jit
-def copy_to(placement: Placement, other: Placement) -> None:
-    """Make another placement the same as this one."""
-    other.units[:] = placement.units
-    other.widths[:] = placement.widths
-    other.bytes[:] = placement.bytes
-    other.load[:] = placement.load
 
 
 @jit
@@ -229,8 +224,11 @@ class SoftMaxima(NamedTuple):
 @jit
 def soft_maxima(model: LinearModel, placement: Placement) -> SoftMaxima:
     """Return the soft maxima of a placement."""
-    load = placement.load.max()
-    width = float(max(placement.widths.max(), model.floor))
+    load = -np.inf
+    width = float(model.floor)
+    for device in range(len(model.memory)):
+        load = max(load, placement.load[device])
+        width = max(width, float(placement.widths[device]))
     loads = 0.0
     widths = 0.0
     for device in range(len(model.memory)):
@@ -245,4 +243,5 @@ def value(model: LinearModel, placement: Placement) -> float:
     soft = soft_maxima(model, placement)
     ms: float = soft.load + model.soft_ms * np.log(soft.loads)
     ms += model.widest_ms * (soft.width + model.soft_units * np.log(soft.widths))
-    return quantized_one(ms)
+    quantum: float = np.rint(ms * (1 / QUANTUM)) * QUANTUM
+    return quantum

@@ -209,13 +209,10 @@ class IteratedLocalSearch:
         placement = self._priced(exact_here, best.units)
         whole_round = self._round_kicks if self._nested else count
         draws = self._rng.random((whole_round, 1 + DRAWS_PER_TABLE * self._settings.kick_moves))[:count]
-        better = np.empty((count, *best.units.shape), dtype=np.int64)
-        found, looked_at = kick_and_descend(
-            exact_here, placement, placement.copy(), draws, self._settings.sources, self._first_move, better
-        )
-        if not found:
+        better, looked_at = kick_and_descend(exact_here, placement, draws, self._settings.sources, self._first_move)
+        if not better:
             return best, looked_at
-        others = [Allocation(self._pricing, units.copy()) for units in better[:found]]
+        others = [Allocation(self._pricing, units) for units in better]
         if self._nested:
             for other in others:
                 self._found(other)
@@ -300,7 +297,7 @@ def compile_search() -> None:
         if value(model, placement) + overflow(model, placement) < math.inf:
             descend(model, placement, 1, shortlist, 1)
     draws = np.full((1, 1 + DRAWS_PER_TABLE), 0.5)
-    kick_and_descend(model, placement, placement.copy(), draws, 1, shortlist, placement.units[None].copy())
+    kick_and_descend(model, placement, draws, 1, shortlist)
     best_moves(model, placement, int(givers(model, placement, 1)[0]), shortlist)
     price(model, placement)
 

@@ -12,13 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neuroshard.compiled_predictor import quantized_one
 from neuroshard.jit import jit
-from neuroshard.plus.construction import even_part, place_in_order
+from neuroshard.plus.construction import even_part, place_piece
 from neuroshard.plus.linear_model import (
     LinearModel,
     Placement,
-    copy_to,
     load_after,
     overflow,
     price_device,
@@ -26,6 +24,7 @@ from neuroshard.plus.linear_model import (
     value,
 )
 from shardgym.arrays import Floats, Ints
+from shardgym.ties import QUANTUM
 
 #: Devices that units are given to, the least loaded ones.
 _MOST_TARGETS = 48
@@ -86,15 +85,52 @@ def descend(
 @jit
 def givers(model: LinearModel, placement: Placement, sources: int) -> Ints:
     """Return the devices that have to give: those that hold too much, else the most loaded, and the widest."""
-    order = np.argsort(-placement.load, kind="mergesort")
-    too_full = order[placement.bytes[order] > model.memory[order]]
-    if len(too_full) > 0:
-        return too_full[: sources + 1]
-    most = order[:sources]
-    widest = np.argmax(placement.widths)
-    if model.widest_ms > 0 and not (most == widest).any():
-        return np.append(most, widest)
+    relief = np.empty(len(model.memory))
+    too_full = 0
+    widest = 0
+    for device in range(len(model.memory)):
+        relief[device] = np.inf
+        if placement.bytes[device] > model.memory[device]:
+            relief[device] = -placement.load[device]
+            too_full += 1
+        if placement.widths[device] > placement.widths[widest]:
+            widest = device
+    if too_full > 0:
+        return lowest(relief, min(sources + 1, too_full))
+    most = lowest(-placement.load, min(sources + 1, len(relief)))
+    if len(most) <= sources:
+        return most
+    for n in range(sources):
+        if most[n] == widest or model.widest_ms == 0:
+            return most[:sources]
+    most[sources] = widest
     return most
+
+
+@jit
+def lowest(values: Floats, count: int) -> Ints:
+    """Return where the lowest of some values are, in ascending order; of equal ones the first comes first."""
+    order = np.arange(len(values))
+    for n in range(count):
+        best = n
+        for k in range(n + 1, len(order)):
+            value, least = values[order[k]], values[order[best]]
+            if value < least or (value == least and order[k] < order[best]):
+                best = k
+        order[n], order[best] = order[best], order[n]
+    return order[:count]
+
+
+@jit
+def tables_on(placement: Placement, device: int) -> Ints:
+    """Return the tables of which a device holds anything."""
+    tables = np.empty(placement.units.shape[1], dtype=np.int64)
+    count = 0
+    for table in range(len(tables)):
+        if placement.units[device, table] > 0:
+            tables[count] = table
+            count += 1
+    return tables[:count]
 
 
 @jit
@@ -125,15 +161,15 @@ def best_moves(
     row_bytes = model.row_bytes
     floor = model.floor
     unit_ms = model.unit_ms
-    held = np.flatnonzero(placement.units[giver])
+    held = tables_on(placement, giver)
     amounts = np.empty(7, dtype=np.int64)
     back_amounts = np.empty(7, dtype=np.int64)
     found = 0
     looked_at = 0
-    for taker in np.argsort(placement.load, kind="mergesort")[: _MOST_TARGETS + 1]:
+    for taker in lowest(placement.load, min(_MOST_TARGETS + 1, len(model.memory))):
         if taker == giver:
             continue
-        theirs = np.flatnonzero(placement.units[taker])
+        theirs = tables_on(placement, taker)
         giver_was = placement.load[giver]
         taker_was = placement.load[taker]
         giver_had = placement.widths[giver]
@@ -197,7 +233,7 @@ def best_moves(
                             widths += np.exp((max(giver_width, floor) - soft.width) / soft_units)
                             widths += np.exp((max(taker_width, floor) - soft.width) / soft_units)
                             then += model.widest_ms * (soft.width + soft_units * np.log(widths))
-                        then = quantized_one(then)
+                        then = np.rint(then * (1 / QUANTUM)) * QUANTUM
                         if then_missing < missing or then < now:
                             move = (giver, int(taker), int(table), int(units), int(back), int(back_units))
                             found = _enlist(shortlist, found, move, then, then_missing)
@@ -241,66 +277,59 @@ def _parts(held: int, amounts: Ints) -> int:
 
 
 @jit
-def _enlist(
-    shortlist: Shortlist, found: int, move: tuple[int, int, int, int, int, int], value: float, missing: int
-) -> int:  # fmt: skip
+def _enlist(shortlist: Shortlist, found: int, move: tuple[int, ...], value: float, missing: int) -> int:
     """Put a move into the list if it is good enough, before the first one that is not better; return the length."""
     length = len(shortlist.values)
     place = found
-    while place > 0 and (missing, value) < (shortlist.missing[place - 1], shortlist.values[place - 1]):
+    while place > 0:
+        before = shortlist.missing[place - 1]
+        if missing > before or (missing == before and value >= shortlist.values[place - 1]):
+            break
         place -= 1
     if place == length:
         return found
     found = min(found + 1, length)
     for n in range(found - 1, place, -1):
-        shortlist.moves[n] = shortlist.moves[n - 1]
+        for k in range(len(move)):
+            shortlist.moves[n, k] = shortlist.moves[n - 1, k]
         shortlist.values[n] = shortlist.values[n - 1]
         shortlist.missing[n] = shortlist.missing[n - 1]
-    for k in range(6):
+    for k in range(len(move)):
         shortlist.moves[place, k] = move[k]
     shortlist.values[place] = value
     shortlist.missing[place] = missing
     return found
 
 
-@jit
 def kick_and_descend(
-    model: LinearModel, best: Placement, other: Placement, draws: Floats, sources: int, shortlist: Shortlist,
-    better: Ints,
-) -> tuple[int, int]:  # fmt: skip
+    model: LinearModel, best: Placement, draws: Floats, sources: int, shortlist: Shortlist
+) -> tuple[list[Ints], int]:
     """Disturb the best placement and descend again, as often as there are draws; keep what is better.
 
     Args:
         model: prices.
         best: is improved.
-        other: of the same shape; overwritten.
         draws: random numbers from 0 to 1, of every kick, shape (N, 1 + `DRAWS_PER_TABLE` x most tables of one).
         sources: devices that are tried before a descent ends.
         shortlist: of length 1; overwritten.
-        better: overwritten by the units of every placement that was better than all before, shape (N, D, T).
 
     Returns:
-        How many those are, and how many moves were looked at.
+        The units of every placement that was better than all before, and how many moves were looked at.
     """
-    found = 0
+    better = []
     looked_at = 0
-    best_value = value(model, best)
-    missing = overflow(model, best)
-    for kick in range(len(draws)):
-        copy_to(best, other)
-        cut_anew(model, other, draws[kick])
+    least = overflow(model, best), value(model, best)
+    other = best.copy()
+    for draw in draws:
+        best.copy_to(other)
+        cut_anew(model, other, draw)
         looked_at += descend(model, other, sources, shortlist, _MOST_STEPS)[1]
-        other_value = value(model, other)
-        other_missing = overflow(model, other)
-        if other_missing < missing or (other_missing == missing and other_value < best_value):
-            copy_to(other, best)
-            best_value = other_value
-            missing = other_missing
-            for device in range(len(model.memory)):
-                for table in range(len(model.first)):
-                    better[found, device, table] = other.units[device, table]
-            found += 1
-    return found, looked_at
+        rank = overflow(model, other), value(model, other)
+        if rank < least:
+            least = rank
+            other.copy_to(best)
+            better.append(best.units.copy())
+    return better, looked_at
 
 
 @jit
@@ -328,12 +357,10 @@ def cut_anew(model: LinearModel, placement: Placement, draws: Floats) -> None:
         pieces[n] = min(max(1, before + change), model.units[table])
         row = model.first[table] + even_part(model.units[table], pieces[n], 0)
         sizes[n] = model.row_ms[row] * (0.7 + 0.6 * sizes[n])
-    for n in np.argsort(-sizes, kind="mergesort"):
+    for n in lowest(-sizes, len(sizes)):
         table = tables[n]
-        units = np.empty(pieces[n], dtype=np.int64)
         for piece in range(pieces[n]):
-            units[piece] = even_part(model.units[table], pieces[n], piece)
-        place_in_order(model, placement, np.full(pieces[n], table), units, units.astype(np.float64))
+            place_piece(model, placement, table, even_part(model.units[table], pieces[n], piece))
 
 
 @jit
@@ -346,13 +373,16 @@ def _tables_taken(
     taken = 0
     draw = 1
     for n in range(count):
-        device = int(np.argmax(placement.load))
+        device = lowest(-placement.load, 1)[0]
         if n > 0 and draws[draw] > 0.3:
             device = int(draws[draw + 1] * len(model.memory))
-        held = np.flatnonzero(placement.units[device])
+        held = tables_on(placement, device)
         if len(held) > 0:
             table = held[int(draws[draw + 2] * len(held))]
-            if not (tables[:taken] == table).any():
+            new = True
+            for other in range(taken):
+                new = new and tables[other] != table
+            if new:
                 tables[taken] = table
                 numbers[taken] = draws[draw + 3]
                 taken += 1

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from neuroshard.device_sets import AdditivePrices
 from neuroshard.shard_table import ShardTable
 from shardgym.arrays import Floats, Ints
+from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
 from shardgym.costs.links import transfer_ms
 from shardgym.costs.plan_cost import PHASES, PlanCost
@@ -109,26 +109,29 @@ class Pricing(abc.ABC):
 
 
 class ExactPricing(Pricing):
-    """Pricing by an additive cost model, exact up to rounding; all shards are encoded at once, here and never again.
+    """Pricing by an additive cost model, exact up to rounding; all shards are described at once, here and never again.
 
     Args:
-        prices: of the task.
+        shards: of the task.
+        costs: of the cost model.
         softness: see `Pricing`.
+
+    Raises:
+        InputError: `costs` knows no tasks of this kind.
     """
 
-    def __init__(self, prices: AdditivePrices, softness: float) -> None:
-        self._prices = prices
-        columns = prices.shards.columns
-        vectors = np.column_stack([prices.latents(np.flatnonzero(columns)), columns > 0])
-        super().__init__(prices.shards, vectors, softness)
+    def __init__(self, shards: ShardTable, costs: AdditiveCosts, softness: float) -> None:
+        self._costs = costs
+        self._task = costs.add_task(shards.task)
+        super().__init__(shards, shards.vectors(costs, np.flatnonzero(shards.columns)), softness)
 
     def compute(self, sums: Floats) -> Floats:
         """See `Pricing`."""
-        return self._prices.compute_ms(sums[..., :-1], sums[..., -1].astype(np.int64))
+        return self._costs.set_ms(sums)
 
     def totals(self, compute: Floats, columns: Ints) -> Floats:
         """See `Pricing`."""
-        return self._prices.slowest_ms(compute, columns.astype(np.float64))
+        return self._costs.slowest_ms(self._task, compute, columns.astype(np.float64))
 
     def row_prices(self, examples: Sequence[Ints]) -> tuple[Floats, float]:
         """Fit a line to what the devices of examples compute, weighing relative errors; see `Pricing`.
@@ -143,7 +146,7 @@ class ExactPricing(Pricing):
         sums = np.concatenate([self.sums(units) for units in examples])
         singles = np.concatenate([alone[self.shards.first + units].sum(axis=1) for units in examples])
         busy = sums[:, -1] > 0
-        terms = np.column_stack([singles, np.ones(len(singles)), sums[:, -1], sums[:, :-1]])[busy]
+        terms = np.column_stack([singles, np.ones(len(singles)), sums[:, -1], sums[:, :-2]])[busy]
         ms = np.maximum(self.compute(sums[busy]), 1e-12)
         scale = np.maximum(np.abs(terms).max(axis=0), 1e-12)
         prior = np.eye(terms.shape[1])[0]
@@ -152,7 +155,7 @@ class ExactPricing(Pricing):
         weighted = np.vstack([terms / scale / ms[:, None], np.diag(np.sqrt(ridge))])
         missing = np.append(1 - singles[busy] / ms, np.zeros(len(prior)))
         fitted = quantized_fit(prior + np.linalg.lstsq(weighted, missing, rcond=None)[0] / scale)
-        row_ms = fitted[0] * alone + self.vectors @ np.append(fitted[3:], fitted[2])
+        row_ms = fitted[0] * alone + self.vectors @ np.concatenate([fitted[3:], [0.0, fitted[2]]])
         # No shard is for nothing, whatever the line says beyond the examples.
         return quantized(np.maximum(row_ms, _LEAST_SHARE * alone)), max(float(quantized(fitted[1])), 0.0)
 

@@ -14,7 +14,7 @@ from neuroshard.plus.linear_model import LinearModel, linear_model
 from neuroshard.plus.local_search import Allocation, IteratedLocalSearch, PlusSettings, compile_search
 from neuroshard.plus.pricing import EstimatedPricing, ExactPricing, Pricing
 from neuroshard.shard_table import ShardTable, plan_of_units, units_of
-from neuroshard.solver import ColumnSolver, NeuroShard, exact_prices
+from neuroshard.solver import ColumnSolver, NeuroShard
 from shardgym.arguments import check_instance
 from shardgym.arrays import Ints
 from shardgym.costs.base import CostModel
@@ -72,14 +72,14 @@ class NeuroShardPlus(ColumnSolver):
     def search(self, shards: ShardTable, cost: CostModel, seed: int, budget: Budget, incumbent: Incumbent) -> None:
         """Search with exact prices where the cost model is additive, else with estimates that are corrected."""
         rng = np.random.default_rng(seed)
-        prices = exact_prices(shards, cost)
-        if prices is None:
+        costs = cost.additive()
+        if costs is None:
             estimate = EstimatedPricing(shards, cost, self.settings.softness, budget)
             _EstimateSearch(estimate, self.settings, budget, rng, incumbent).run()
             return
         if cost.learned:
             self._search_as_published(shards, cost, seed, budget, incumbent)
-        pricing = ExactPricing(prices, self.settings.softness)
+        pricing = ExactPricing(shards, costs, self.settings.softness)
 
         def found(allocation: Allocation) -> None:
             incumbent.update(lambda: plan_of_units(shards, allocation.units), allocation.total_ms)

@@ -193,6 +193,22 @@ class AdditiveCosts(NumberedShards):
         latents: Floats = self._shards["latents"][shards]
         return latents
 
+    def vectors(self, shards: Ints) -> Floats:
+        """Return what searches add up over a device: a shard's latents, its columns, and 1; shape (n, K + 2)."""
+        return np.column_stack([self.latents(shards), self.widths(shards), np.ones(len(shards))])
+
+    def set_ms(self, sums: Floats) -> Floats:
+        """Return forward plus backward compute of devices in ms, quantized, from added `vectors`.
+
+        Args:
+            sums: shape (..., K + 2); zeros for an empty device, which takes none.
+
+        Returns:
+            Shape (...).
+        """
+        ms = self.device_ms(sums[..., :-2], sums[..., -1].astype(np.int64))
+        return quantized(ms[..., 0] + ms[..., 1])
+
     def exchange_times(self, tasks: int | Ints, compute_ms: Floats, widths: Floats) -> ExchangeTimes:
         """Return communication of P placements in ms: three arrays of shape (P, D); see `modelled_exchanges`."""
         return self.modelled_exchanges(tasks, compute_ms, widths)

@@ -86,12 +86,7 @@ def test_solvers_without_need_are_left_alone():
 @pytest.mark.parametrize("name", ["neuroshard", "neuroshard_plus"])
 def test_neuroshard_compiles_before_it_solves(name, monkeypatch):
     seen = []
-
-    def inner_search(shards, cost, budget, **options):
-        placed = lambda rows, bounds, cutoff: seen.append(len(rows))  # noqa: E731
-        return SimpleNamespace(device_sets=SimpleNamespace(single_ms=lambda rows: None), place=placed)
-
-    monkeypatch.setattr("neuroshard.solver.inner_search", inner_search)
+    monkeypatch.setattr("neuroshard.solver.GridSearch.place", lambda search, rows, *limits: seen.append(len(rows)))
     warm_up(make_solver(name), toy_tasks(1)[0], make_cost("simulator"))
     assert seen == [1]
 

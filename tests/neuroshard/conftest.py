@@ -1,4 +1,4 @@
-"""Simulators with random weights that know all tasks of `random_tasks.py`, and the two ways of the inner search."""
+"""Simulators with random weights that know all tasks of `random_tasks.py`."""
 
 from __future__ import annotations
 
@@ -25,9 +25,3 @@ def simulator(tmp_path_factory):
 def compute_simulator(tmp_path_factory):
     """The same, of compute alone: communication is modelled."""
     return random_oracle(tmp_path_factory.mktemp("random"), exchanges=False)
-
-
-@pytest.fixture(params=[False, True], ids=["numpy", "compiled"])
-def compiled(request):
-    """Both ways of running the inner search, see `readable.py`."""
-    return request.param

@@ -22,7 +22,7 @@ print(first(1), second(1))
 LOGGED = 'import logging; logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")\n'
 #: Imports a file of the folder that is given as if it lay beside the compiled search.
 BESIDE = LOGGED + "import sys, neuroshard as n; n.__path__.append(sys.argv[1]); import neuroshard.toy"
-SAID = "shardgym.solvers.neuroshard: compiling NeuroShard's search: some 20 seconds"
+SAID = "shardgym.solvers.neuroshard: compiling NeuroShard's search: some seconds"
 
 
 def said(folder, code: str) -> list[str]:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from random_tasks import random_task
-from readable import readable_search
 
-from neuroshard.device_sets import AdditiveDeviceSets, AdditivePrices, EvaluatedDeviceSets
+from neuroshard.device_sets import AdditiveDeviceSets, EvaluatedDeviceSets
 from neuroshard.shard_table import ShardTable, plan_of
-from neuroshard.solver import inner_search
 from shardgym import EmbeddingTable, ShardingTask, Topology, make_cost
 from shardgym.costs.base import CostModel
-from shardgym.incumbent import Budget
 from shardgym.ties import QUANTUM, quantized
 
 
@@ -22,7 +19,7 @@ def task_of(*widths: int) -> ShardingTask:
 
 
 def by_sums_of(shards: ShardTable, cost: CostModel) -> AdditiveDeviceSets:
-    return AdditiveDeviceSets(AdditivePrices(shards, cost.additive()))
+    return AdditiveDeviceSets(shards, cost.additive())
 
 
 def test_shards_have_every_width_and_halves_where_these_are_allowed():
@@ -58,7 +55,7 @@ def test_sets_cost_what_whole_plans_cost(simulator, model):
     for first, second in zip(shards.whole[:3], shards.whole[3:], strict=True):
         devices = sets.add(devices, np.array([first, second]))
     (whole,) = cost.evaluate(shards.task, [plan_of(shards, [sets.members(device) for device in devices])])
-    np.testing.assert_array_equal(sets.compute_ms[devices], quantized(whole.per_device[:, [1, 4]].sum(axis=1)))
+    np.testing.assert_array_equal(sets.table.compute_ms[devices], quantized(whole.per_device[:, [1, 4]].sum(axis=1)))
     assert sets.total_ms(devices[None]) == pytest.approx([whole.total_ms], rel=0, abs=2 * QUANTUM)
     count, backwards = sets.count, np.zeros(1, dtype=np.int64)
     for shard in shards.whole[2::-1]:
@@ -67,7 +64,8 @@ def test_sets_cost_what_whole_plans_cost(simulator, model):
     assert sets.count == count + 2
 
 
-def test_many_sets_survive_growing(simulator):
+def test_many_sets_survive_growing(simulator, monkeypatch):
+    monkeypatch.setattr("neuroshard.device_sets._FIRST_CAPACITY", 512)
     shards = ShardTable(random_task(8, 12, 2))
     sets = by_sums_of(shards, simulator)
     rng = np.random.default_rng(0)
@@ -79,12 +77,12 @@ def test_many_sets_survive_growing(simulator):
     one = np.zeros(1, dtype=np.int64)
     for shard in sets.members(int(numbers[17])):
         one = alone.add(one, np.array([shard]))
-    assert alone.compute_ms[one[0]] == pytest.approx(sets.compute_ms[numbers[17]], rel=1e-9)
+    assert alone.table.compute_ms[one[0]] == pytest.approx(sets.table.compute_ms[numbers[17]], rel=1e-9)
 
 
-def test_more_shards_than_there_is_room_for_at_first(simulator, compiled):
+def test_more_shards_than_there_is_room_for_at_first(simulator, monkeypatch):
+    monkeypatch.setattr("neuroshard.device_sets._FIRST_CAPACITY", 512)
     shards = ShardTable(random_task(9, 1100, 2))
-    search = inner_search if compiled else readable_search
-    sets = search(shards, simulator, Budget()).device_sets
+    sets = by_sums_of(shards, simulator)
     singles = sets.single_ms(shards.whole)
     assert singles[-1] == by_sums_of(shards, simulator).single_ms(shards.whole[-1:])[0] > 0

@@ -6,7 +6,19 @@ import numpy as np
 import pytest
 
 from neuroshard.device_sets import DeviceSets
-from neuroshard.grid_search import Cutoff, GridSearch, best_placements
+from neuroshard.grid_search import (
+    BYTES,
+    COLUMNS,
+    LAST,
+    SET,
+    STEP,
+    Cutoff,
+    GridSearch,
+    Limits,
+    PartialPlacements,
+    advance,
+    best_placements,
+)
 from neuroshard.shard_table import ShardTable
 from shardgym import EmbeddingTable, ShardingTask, Topology
 from shardgym.incumbent import Budget
@@ -18,15 +30,17 @@ class Flat(DeviceSets):
     def total_ms(self, sets):
         return np.array([float(self.shards.columns[self.members(int(row[-1]))].sum()) for row in sets])
 
-    def _price(self, numbers, sets, shards):
-        return np.ones(len(numbers))
+    def _price(self, first, last):
+        return np.ones(last - first)
 
 
 def placed(widths: list[int], max_columns: list[float], memory_bytes: tuple[int, int] = (2**30, 2**30), rows: int = 10):
     """Place tables in the given order, the second of so many rows; return the cost and the widths on either device."""
     tables = tuple(EmbeddingTable(f"t{n}", rows if n == 1 else 10, width) for n, width in enumerate(widths))
     shards = ShardTable(ShardingTask(tables, Topology(num_devices=2, memory_bytes=memory_bytes), batch_size=8))
-    best = GridSearch(Flat(shards), Budget()).place(shards.whole[None], np.array(max_columns), Cutoff(1))
+    best = GridSearch(Flat(shards, np.zeros((len(shards), 0))), Budget()).place(
+        shards.whole[None], np.array(max_columns), Cutoff(1)
+    )
     devices = best.devices_of(0) if np.isfinite(best.costs[0]) else [[], []]
     return best.costs[0], [sorted(shards.columns[rows].tolist()) for rows in devices]
 
@@ -54,12 +68,39 @@ def test_there_is_no_placement_when_a_shard_is_wider_than_every_limit(max_column
     assert placed([16, 8], max_columns)[0] == np.inf
 
 
+@pytest.mark.parametrize(
+    ("ms", "used", "columns", "device"),
+    [
+        ([2, 1, 3], [0, 9, 0], [0, 0, 0], 1),
+        ([1, 1, 1], [5, 3, 3], [0, 0, 0], 1),
+        ([1, 1, 1], [11, 11, 10], [0, 0, 0], 2),
+        ([1, 1, 1], [0, 0, 0], [9, 8, 0], 1),
+        ([1, 1, 1], [11, 0, 0], [0, 9, 9], -1),
+    ],
+)
+def test_a_shard_goes_to_the_least_compute_then_bytes_then_number_where_there_is_room(ms, used, columns, device):
+    """A shard of 4 columns and 2 bytes on devices of at most 12 columns and 12 bytes."""
+    sets = Listed([], [])
+    partial = PartialPlacements.start(1, 1, 3)
+    partial.held[0, :, SET] = np.arange(1, 4)
+    partial.held[0, :, BYTES], partial.held[0, :, COLUMNS] = used, columns
+    partial.ms[0] = ms
+    sets.table.compute_ms[1:4] = ms
+    sets.table.keys[1:4] = 1, 2, 3
+    limits = Limits(np.array([12.0]), np.full(3, 12), np.array([0, 4]), np.array([0, 2]))
+    found, count = advance(partial, 1, sets.table, 4, limits, np.array([[1]]), 0)
+    assert (found, count) == ((0, 4) if device < 0 else (1, 5))
+    if device >= 0:
+        assert (partial.state[0, LAST], partial.state[0, STEP], partial.held[0, device, SET]) == (device, 1, 4)
+
+
 class Listed(DeviceSets):
     """Sets 1, 2, 3, ... take what is given; a plan takes that of its first device plus the extra of its second."""
 
     def __init__(self, compute, extra):
         topology = Topology(num_devices=2, memory_bytes=2**30)
-        super().__init__(ShardTable(ShardingTask((EmbeddingTable("t", 10, 4),), topology, batch_size=8)))
+        shards = ShardTable(ShardingTask((EmbeddingTable("t", 10, 4),), topology, batch_size=8))
+        super().__init__(shards, np.zeros((len(shards), 0)))
         self.compute, self.extra, self.scored = np.array(compute), np.array(extra), []
 
     def lower_bounds(self, sets):
@@ -72,7 +113,7 @@ class Listed(DeviceSets):
     def members(self, number):
         return [number]
 
-    def _price(self, numbers, sets, shards):
+    def _price(self, first, last):
         raise NotImplementedError
 
 

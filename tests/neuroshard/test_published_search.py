@@ -9,14 +9,10 @@ import plain_search
 import pytest
 from plain_search import PlainSearch
 from random_tasks import random_task
-from readable import neuroshard
 
 from neuroshard.beam import SearchSettings
 from neuroshard.solver import NeuroShard
 from shardgym import EmbeddingTable, InputError, ShardingTask, Topology, make_solver
-
-#: Whether the inner search is compiled. The plain search takes longest and is run once for both.
-PATHS = (False, True)
 
 
 def seeds(count: int) -> list[object]:
@@ -25,10 +21,10 @@ def seeds(count: int) -> list[object]:
 
 
 def assert_same_cost(task: ShardingTask, simulator) -> None:
-    """Where the plain search finds a plan, those of the fast one, compiled or not, have the same predicted cost."""
+    """Where the plain search finds a plan, that of the fast one has the same predicted cost."""
     plain_plan, plain_ms = PlainSearch(task, simulator).run()
     assert plain_plan is not None, "the task does not distinguish anything"
-    plans = [plain_plan, *(neuroshard(compiled).solve(task, simulator) for compiled in PATHS)]
+    plans = [plain_plan, NeuroShard().solve(task, simulator)]
     assert [cost.total_ms for cost in simulator.evaluate(task, plans)] == pytest.approx(
         [plain_ms] * len(plans), abs=1e-6, rel=0
     )
@@ -75,14 +71,14 @@ def test_a_grid_of_one_is_the_mean_width_and_a_grid_of_none_no_limit():
     assert SearchSettings(grid=0).scales().tolist() == [np.inf]
 
 
-def test_without_a_grid_a_device_may_get_as_wide_as_it_likes(simulator, compiled, monkeypatch):
+def test_without_a_grid_a_device_may_get_as_wide_as_it_likes(simulator, monkeypatch):
     """One table is wider than every limit of the grid: without cuts, only the packing has a plan then."""
     tables = tuple(EmbeddingTable(f"t{n}", 1000, width) for n, width in enumerate([128, 4, 4]))
     task = ShardingTask(tables, Topology(num_devices=2, memory_bytes=2**30), batch_size=512)
     monkeypatch.delattr("neuroshard.solver.pack")
-    neuroshard(compiled, levels=0, grid=0).solve(task, simulator).validate(task)
+    NeuroShard(levels=0, grid=0).solve(task, simulator).validate(task)
     with pytest.raises(NameError, match="pack"):
-        neuroshard(compiled, levels=0).solve(task, simulator)
+        NeuroShard(levels=0).solve(task, simulator)
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, UniformIds, make_cost
+from shardgym import EmbeddingTable, InputError, ShardingPlan, ShardingTask, Topology, UniformIds, make_cost
 from shardgym.costs.simulator.features import Groups, exchanges_of, shards_of
 from shardgym.costs.simulator.monotone_networks import MonotoneComputeNet
 from shardgym.costs.simulator.weights import load_weights, networks_of
-from shardgym.ties import quantized
 
 pytest.importorskip("pyarrow", reason="needs the extra 'data'")
 pytest.importorskip("sklearn", reason="needs the extra 'data'")
@@ -186,16 +185,6 @@ def test_what_is_unlike_the_data_as_a_whole_is_noted(model):
         for task, outside in ((usual, ()), (strange, ("exchange", "what a device holds"))):
             plan = ShardingPlan.table_wise(task, [0, 1, 0, 1])
             assert cost.familiarity(task, [plan])[0].outside == outside
-
-
-def test_the_compiled_search_takes_these_weights_as_they_are(model):
-    from neuroshard.compiled_predictor import compute_head_of, head_ms
-
-    predictor = make_cost("simulator", weights=str(model)).predictor()
-    task = task_of(precision="fp16", optimizer="adagrad")
-    sums = predictor.latents(predictor.encode(task, [Shard.whole(table, 0) for table in task.tables]))
-    expected = predictor.compute_ms(sums).sum(axis=1)
-    assert head_ms(compute_head_of(predictor.networks.best), sums).tolist() == quantized(expected).tolist()
 
 
 def test_leaving_an_axis_out_is_measured_where_it_was_left_out(folders, tmp_path):

@@ -1,6 +1,6 @@
 """A DLRM under TorchRec, trained with the plan of its own planner and with one of ours.
 
-    pip install 'shardgym[cpu,torchrec]' && pip install --no-deps torchrec==1.8.0
+    pip install 'shardgym[cpu]' tensordict pyre-extensions && pip install --no-deps torchrec==1.8.0
     python examples/torchrec_dlrm.py                     # two processes, about 20 seconds
     python examples/torchrec_dlrm.py --ranks 4 --steps 40
 

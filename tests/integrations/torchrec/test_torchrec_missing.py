@@ -11,7 +11,7 @@ from shardgym import ShardGymError
 from shardgym.cli import main
 from shardgym.errors import MissingDependencyError
 
-COMMANDS = "pip install 'shardgym[torchrec]' && pip install --no-deps torchrec==1.8.0"
+COMMANDS = "pip install tensordict pyre-extensions && pip install --no-deps torchrec==1.8.0"
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 import shardgym
 from shardgym.ids import draw_bags
-from shardgym.integrations.torchrec import ShardGymPlanner, from_torchrec, task_from_model, topology_from_torchrec
+from shardgym.torchrec import ShardGymPlanner, from_torchrec, task_from_model, topology_from_torchrec
 
 BATCH_SIZE = 256  # of one rank
 DIM = 64

@@ -1,6 +1,6 @@
 """A DLRM under TorchRec, trained with the plan of its own planner and with one of ours.
 
-    pip install 'shardgym[cpu,torchrec]' && pip install --no-deps torchrec==1.8.0
+    pip install 'shardgym[cpu]' tensordict pyre-extensions && pip install --no-deps torchrec==1.8.0
     python examples/torchrec_dlrm.py                     # two processes, about 20 seconds
     python examples/torchrec_dlrm.py --ranks 4 --steps 40
 
@@ -39,7 +39,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 import shardgym
 from shardgym.ids import draw_bags
-from shardgym.integrations.torchrec import ShardGymPlanner, from_torchrec, task_from_model, topology_from_torchrec
+from shardgym.torchrec import ShardGymPlanner, from_torchrec, task_from_model, topology_from_torchrec
 
 BATCH_SIZE = 256  # of one rank
 DIM = 64

@@ -63,15 +63,19 @@ def missing_file_remedy(path: str | Path) -> str:
     return f"; did you mean {Path(path).with_name(close[0])}?" if close else f"; it is not in the folder {file.parent}"
 
 
-#: What pip cannot install with an extra, and the command that does so afterwards, by extra. TorchRec asks for FBGEMM's
-#: CUDA wheel, whatever is installed.
-AFTER_EXTRA = {"torchrec": ("torchrec", "pip install --no-deps torchrec==1.8.0")}
+#: What can be no extra of this package: the distributions that it takes, and the command that installs them. TorchRec
+#: asks for FBGEMM's CUDA wheel, whatever is installed.
+APART = {
+    "torchrec": (
+        ("tensordict", "pyre-extensions", "torchrec"),
+        "pip install tensordict pyre-extensions && pip install --no-deps torchrec==1.8.0",
+    )
+}
 
 
 def install_command(extra: str, package: str = "shardgym") -> str:
-    """Return the command that installs an extra of a package."""
-    command = f"pip install '{package}[{extra}]'"
-    return f"{command} && {AFTER_EXTRA[extra][1]}" if extra in AFTER_EXTRA else command
+    """Return the command that installs an extra of a package, or what is named in `APART`."""
+    return APART[extra][1] if extra in APART else f"pip install '{package}[{extra}]'"
 
 
 class MissingDependencyError(ShardGymError, ImportError):
@@ -79,7 +83,7 @@ class MissingDependencyError(ShardGymError, ImportError):
 
     Args:
         module: the module that could not be imported.
-        extra: the extra of `shardgym` that brings it.
+        extra: the extra of `shardgym` that brings it, or a name in `APART`.
         purpose: what it is needed for.
         package: the distribution that has the extra.
 

@@ -14,7 +14,7 @@ from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, e
 from pathlib import Path
 from typing import Any
 
-from shardgym.errors import AFTER_EXTRA, InputError, MissingDependencyError, ShardGymError, UnknownNameError, closest
+from shardgym.errors import APART, InputError, MissingDependencyError, ShardGymError, UnknownNameError, closest
 from shardgym.records import short_repr
 
 
@@ -30,8 +30,8 @@ def not_installed(group: str) -> dict[str, MissingDependencyError]:
 
 
 def missing_distributions(package: str = "shardgym") -> dict[str, list[str]]:
-    """Return, per extra of a package, the distributions that it needs and that are not installed."""
-    missing: dict[str, list[str]] = {}
+    """Return the distributions that are needed and not installed, per extra of a package and per name in `APART`."""
+    missing = {name: [d for d in needed if not _is_installed(d)] for name, (needed, _) in APART.items()}
     for requirement in distribution(package).requires or ():
         match = re.fullmatch(r"([A-Za-z0-9._-]+).*;.*\bextra\s*==\s*['\"]([^'\"]+)['\"].*", requirement)
         if match is None:
@@ -39,9 +39,6 @@ def missing_distributions(package: str = "shardgym") -> dict[str, list[str]]:
         lacking = missing.setdefault(match[2], [])
         if not _is_installed(match[1]):
             lacking.append(match[1])
-    for extra, (name, _) in AFTER_EXTRA.items():
-        if extra in missing and not _is_installed(name):
-            missing[extra].append(name)
     return missing
 
 

@@ -23,10 +23,10 @@ from shardgym.arrays import Floats
 from shardgym.costs.plan_cost import PHASES
 from shardgym.costs.torchrec_rating import PlannerConstants
 from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.integrations.torchrec import from_torchrec, model_from_task
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
+from shardgym.torchrec import from_torchrec, model_from_task
 
 
 def plan_with_torchrec(

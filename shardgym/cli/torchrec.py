@@ -73,12 +73,12 @@ def import_torchrec(
 
     Its embedding collections become tables. MODEL is module:function, a function without arguments that returns the
     model. It is called under the meta device, so that weights take no memory. How often tables are accessed comes from
-    a log of ids; what is assumed without one is said. From Python, `shardgym.integrations.torchrec.import_model` takes
+    a log of ids; what is assumed without one is said. From Python, `shardgym.torchrec.import_model` takes
     any topology, pooling factors and more.
     """
     check_free(output, force)
-    from shardgym.integrations.torchrec import Reserve, import_model, read_log
-    from shardgym.integrations.torchrec.model_tables import model_tables
+    from shardgym.torchrec import Reserve, import_model, read_log
+    from shardgym.torchrec.model_tables import model_tables
 
     # What no device has is left for the topology to refuse.
     memory_bytes = None if memory_gib is None else max(1, int(min(memory_gib, 2.0**40) * GIB))
@@ -158,11 +158,11 @@ def export_plan(
 ) -> int:
     """Write a plan as TorchRec's ShardingPlan.
 
-    `shardgym.integrations.torchrec.load` reads the file in a training script. The plan is checked before it leaves:
+    `shardgym.torchrec.load` reads the file in a training script. The plan is checked before it leaves:
     cover, memory, widths, ranks, and what TorchRec would get wrong without a word. Exit code 1 when it is infeasible.
     """
     check_free(output, force)
-    from shardgym.integrations.torchrec import save, to_torchrec
+    from shardgym.torchrec import save, to_torchrec
 
     task = read_task(task_name)
     plan = read_plan(plan_path, task)
@@ -193,11 +193,11 @@ def export_plan(
 def import_plan(task_name: str, sharding_plan: str, output: Path, force: bool, as_json: bool) -> int:
     """Read TorchRec's ShardingPlan as a plan.
 
-    SHARDING_PLAN is a file that `shardgym.integrations.torchrec.save` wrote, of a plan for the task. Memory is not
+    SHARDING_PLAN is a file that `shardgym.torchrec.save` wrote, of a plan for the task. Memory is not
     checked here: 'shardgym plan show' says whether the plan fits.
     """
     check_free(output, force)
-    from shardgym.integrations.torchrec import from_torchrec, load
+    from shardgym.torchrec import from_torchrec, load
 
     task = read_task(task_name)
     plan = from_torchrec(load(sharding_plan), task)

@@ -59,7 +59,7 @@ from shardgym import PlanCost, ShardingPlan, ShardingTask
 from shardgym.arrays import Floats
 from shardgym.costs.links import pooled_widths
 from shardgym.ids import draw_bags
-from shardgym.integrations.torchrec import model_from_task, to_torchrec
+from shardgym.torchrec import model_from_task, to_torchrec
 
 RANKS = 2
 LAUNCHES = 4

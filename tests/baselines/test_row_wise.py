@@ -89,7 +89,7 @@ def test_a_wrong_number_of_kicks_is_refused():
 def test_torchrec_takes_its_plans():
     pytest.importorskip("torchrec", reason="needs TorchRec")
     from baselines.torchrec.planner import estimate
-    from shardgym.integrations.torchrec import from_torchrec, to_torchrec
+    from shardgym.torchrec import from_torchrec, to_torchrec
 
     task = task_of([(1000, 64, 300.0), *[(1000, 128, 1.0)] * 8], (2**30,) * 4)
     plan = SOLVER.solve(task, RATING)

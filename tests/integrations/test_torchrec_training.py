@@ -24,7 +24,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec_toys import MARKS, Toy, collection, config, topology
 
 from shardgym import Shard, ShardingPlan, ShardingTask, make_cost, make_solver
-from shardgym.integrations.torchrec import model_from_task, task_from_model, to_torchrec
+from shardgym.torchrec import model_from_task, task_from_model, to_torchrec
 
 pytestmark = MARKS
 

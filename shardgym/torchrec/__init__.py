@@ -13,12 +13,12 @@ except ModuleNotFoundError as error:
     _purpose = "the TorchRec adapter (beside the extra 'cpu', or 'gpu' with CUDA)"
     raise MissingDependencyError(_module, "torchrec", _purpose) from None
 
-from shardgym.integrations.torchrec.access import read_log
-from shardgym.integrations.torchrec.model_tables import model_from_task
-from shardgym.integrations.torchrec.plan_file import load, save
-from shardgym.integrations.torchrec.planner import PlannerSettings, ShardGymPlanner
-from shardgym.integrations.torchrec.sharding_plan import from_torchrec, to_torchrec
-from shardgym.integrations.torchrec.tasks import (
+from shardgym.torchrec.access import read_log
+from shardgym.torchrec.model_tables import model_from_task
+from shardgym.torchrec.plan_file import load, save
+from shardgym.torchrec.planner import PlannerSettings, ShardGymPlanner
+from shardgym.torchrec.sharding_plan import from_torchrec, to_torchrec
+from shardgym.torchrec.tasks import (
     ImportedTask,
     Reserve,
     import_model,

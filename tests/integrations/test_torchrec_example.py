@@ -11,7 +11,7 @@ pytest.importorskip("torchrec.modules", reason="needs TorchRec: tox -e torchrec"
 
 from torchrec_toys import MARKS
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "torchrec_dlrm.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "torchrec_dlrm.py"
 
 pytestmark = [*MARKS, pytest.mark.repository]
 

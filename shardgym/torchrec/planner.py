@@ -23,16 +23,16 @@ from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.gpu.cards import CARDS
 from shardgym.errors import InputError, ShardGymError, error_text
 from shardgym.ids import Bags
-from shardgym.integrations.torchrec.model_tables import model_tables
-from shardgym.integrations.torchrec.remarks import constraint_remarks, device_remarks, memory_remarks
-from shardgym.integrations.torchrec.sharding_plan import to_torchrec
-from shardgym.integrations.torchrec.tasks import Reserve, SharedTables, task_from_model, topology_from_torchrec
 from shardgym.plan import ShardingPlan
 from shardgym.solver import Solver, call_solver, make_solver
 from shardgym.task import Optimizer, ShardingTask
 from shardgym.topology import Topology
+from shardgym.torchrec.model_tables import model_tables
+from shardgym.torchrec.remarks import constraint_remarks, device_remarks, memory_remarks
+from shardgym.torchrec.sharding_plan import to_torchrec
+from shardgym.torchrec.tasks import Reserve, SharedTables, task_from_model, topology_from_torchrec
 
-_logger = logging.getLogger("shardgym.integrations.torchrec")
+_logger = logging.getLogger("shardgym.torchrec")
 
 #: FBGEMM's optimisers that tasks know, by TorchRec's name for them.
 _OPTIMIZERS: dict[Any, Optimizer] = {

@@ -11,12 +11,12 @@ from shardgym import ShardGymError
 from shardgym.cli import main
 from shardgym.errors import MissingDependencyError
 
-COMMANDS = "pip install 'shardgym[torchrec]' && pip install --no-deps torchrec==1.8.0"
+COMMANDS = "pip install tensordict pyre-extensions && pip install --no-deps torchrec==1.8.0"
 
 
 @pytest.fixture
 def without_torchrec(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("shardgym.integrations")]:
+    for name in [name for name in sys.modules if name.startswith("shardgym.torchrec")]:
         monkeypatch.delitem(sys.modules, name)
     for name in ("torchrec", *(name for name in sys.modules if name.startswith("torchrec."))):
         monkeypatch.setitem(sys.modules, name, None)
@@ -25,7 +25,7 @@ def without_torchrec(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("without_torchrec")
 def test_the_adapter_says_what_to_install() -> None:
     with pytest.raises(MissingDependencyError, match="needs 'torchrec', which is not installed") as raised:
-        importlib.import_module("shardgym.integrations.torchrec")
+        importlib.import_module("shardgym.torchrec")
     assert raised.value.command == COMMANDS
     assert isinstance(raised.value, ShardGymError)
 

@@ -13,7 +13,7 @@ from torchrec_toys import MARKS
 
 from shardgym import InputError, ShardingPlan, ShardingTask, UniformIds
 from shardgym.cli import main
-from shardgym.integrations.torchrec import load, read_log
+from shardgym.torchrec import load, read_log
 
 pa = pytest.importorskip("pyarrow", reason="logs of ids need pyarrow")
 import pyarrow.parquet  # noqa: E402

@@ -20,13 +20,13 @@ from shardgym.arguments import check_instance, check_int
 from shardgym.costs.roofline import DEVICES
 from shardgym.errors import InputError
 from shardgym.ids import Bags
-from shardgym.integrations.torchrec.access import Access, table_access
-from shardgym.integrations.torchrec.model_tables import PRECISIONS, ModelTable, model_tables
 from shardgym.plan import COLUMN_UNIT
 from shardgym.records import CONFIG, Number, Record, Whole
 from shardgym.table import EmbeddingTable, UniformIds
 from shardgym.task import Optimizer, Precision, ShardingTask
 from shardgym.topology import PRESETS, Topology
+from shardgym.torchrec.access import Access, table_access
+from shardgym.torchrec.model_tables import PRECISIONS, ModelTable, model_tables
 
 #: What is done with a table that several features share: refused, or their bags are counted as one.
 SharedTables = Literal["refuse", "add"]

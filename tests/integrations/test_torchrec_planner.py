@@ -21,7 +21,7 @@ from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec_toys import MARKS, Toy, collection, config, topology
 
 from shardgym import InputError, NoFeasiblePlanError, Shard, ShardGymError, ShardingPlan, ShardingTask, Topology
-from shardgym.integrations.torchrec import (
+from shardgym.torchrec import (
     PlannerSettings,
     Reserve,
     ShardGymPlanner,
@@ -105,7 +105,7 @@ def test_torchrecs_topology_is_taken_as_it_is() -> None:
 def test_a_known_card_is_planned_by_the_cost_that_models_it(
     given: Any, device: str, cost: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "shardgym.integrations.torchrec")
+    caplog.set_level("INFO", "shardgym.torchrec")
     ShardGymPlanner(given, 16, settings=PlannerSettings("lpt")).plan(Toy())
     first, *remarks = caplog.messages
     assert first == f"LPT places 3 tables on 2 devices by cost '{cost}' of '{device}'"

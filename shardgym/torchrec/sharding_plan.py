@@ -19,10 +19,10 @@ from torchrec.modules.embedding_configs import PoolingType
 
 from shardgym.arguments import check_instance, check_int
 from shardgym.errors import InfeasiblePlanError, InputError, UnknownNameError
-from shardgym.integrations.torchrec.model_tables import ModelTable, join_name, model_tables, split_name
 from shardgym.plan import Shard, ShardingPlan, cover_problems
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
+from shardgym.torchrec.model_tables import ModelTable, join_name, model_tables, split_name
 
 DeviceType = Literal["cuda", "cpu"]
 

@@ -19,7 +19,7 @@ from torchrec_toys import MARKS, Toy, collection, config, topology
 
 from shardgym import EmbeddingTable, InputError, ShardingTask, UniformIds, ZipfIds, load_suite
 from shardgym.ids import draw_bags
-from shardgym.integrations.torchrec import Reserve, import_model, model_from_task, task_from_model
+from shardgym.torchrec import Reserve, import_model, model_from_task, task_from_model
 
 pytestmark = MARKS
 

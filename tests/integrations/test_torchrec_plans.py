@@ -20,7 +20,7 @@ from torchrec.modules.embedding_configs import PoolingType
 from torchrec_toys import MARKS, Toy, collection, config, topology
 
 from shardgym import InfeasiblePlanError, InputError, Shard, ShardingPlan, ShardingTask
-from shardgym.integrations.torchrec import from_torchrec, load, model_from_task, save, task_from_model, to_torchrec
+from shardgym.torchrec import from_torchrec, load, model_from_task, save, task_from_model, to_torchrec
 
 pytestmark = MARKS
 

@@ -19,8 +19,8 @@ from torchrec.distributed.types import ShardingPlan as TorchRecPlan
 from shardgym.arguments import check_instance
 from shardgym.errors import InputError
 from shardgym.files import write_whole
-from shardgym.integrations.torchrec.model_tables import join_name, model_tables
 from shardgym.records import CONFIG, Record, Whole
+from shardgym.torchrec.model_tables import join_name, model_tables
 
 Extent = tuple[Annotated[Whole, Field(ge=0)], Annotated[Whole, Field(ge=0)]]
 

@@ -13,9 +13,9 @@ from torchrec.distributed.types import ParameterSharding
 from torchrec.distributed.types import ShardingPlan as TorchRecPlan
 
 from shardgym.costs.base import CostModel
-from shardgym.integrations.torchrec.model_tables import ModelTable, by_table, join_name
 from shardgym.plan import ShardingPlan
 from shardgym.task import ShardingTask
+from shardgym.torchrec.model_tables import ModelTable, by_table, join_name
 
 #: Share of a device that TorchRec's planner leaves free of tables unless it is told otherwise.
 TORCHREC_MARGIN = 0.15

@@ -17,8 +17,8 @@ from shardgym.arrays import Ints
 from shardgym.costs.roofline import expected_distinct_rows
 from shardgym.errors import InputError, UnknownNameError, import_extra, missing_file_remedy
 from shardgym.ids import Bags, ReuseCounts
-from shardgym.integrations.torchrec.model_tables import ModelTable, by_table
 from shardgym.table import EmbeddingTable, IdDistribution, Lengths, UniformIds, ZipfIds
+from shardgym.torchrec.model_tables import ModelTable, by_table
 
 #: Largest exponent that is fitted; and the smallest, below which ids count as uniform.
 _MOST_SKEW = 5.0

@@ -14,7 +14,6 @@ wall time of each step in ms, as lists over rounds, the mean over ranks. Plans h
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
 import json
 import os
@@ -26,12 +25,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[1] / "tools"))
-
 import torch
 import torch.distributed as dist
-from fit_link_model import INTERFACE, enter, shaped_links
 
+from shardgym.costs.fbgemm.namespaces import INTERFACE, join_network
 from shardgym.ids import draw_bags
 from shardgym.plan import ShardingPlan
 from shardgym.task import ShardingTask
@@ -39,6 +36,8 @@ from shardgym.task import ShardingTask
 #: Different batches that steps take in turn.
 BATCHES = 4
 _SCALE = 1e-4
+#: Seconds that ranks may take to link up.
+_LINKS_S = 60.0
 
 
 class Step:
@@ -134,8 +133,14 @@ class Step:
 
 def rank_main(rank: int, job: dict[str, Any]) -> dict[str, Any]:
     """Run all plans on one rank; returns step times in ms, by plan and round."""
-    if job["namespaces"]:
-        enter(job["namespaces"][rank])
+    if job["links"]:
+        join_network(
+            rank,
+            ShardingTask.load(job["task"]).num_devices,
+            job["links"] * 1e6 / 8,
+            Path(job["rendezvous"]).parent,
+            _LINKS_S,
+        )
     torch.set_num_threads(1)
     task = ShardingTask.load(job["task"])
     plans = [ShardingPlan.load(path) for path in job["plans"]]
@@ -192,12 +197,10 @@ def run(
     loaded = ShardingTask.load(task)
     if loaded.batch_size % loaded.num_devices:
         raise SystemExit(f"{task}: {loaded.num_devices} devices do not divide the batch of {loaded.batch_size}")
-    with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        namespaces = stack.enter_context(shaped_links(loaded.num_devices, links)) if links else []
+    with tempfile.TemporaryDirectory() as folder:
         job = {
             "task": str(task), "plans": [str(path) for path in plans], "rounds": rounds, "steps": steps,
-            "warmups": warmups, "seed": seed, "rendezvous": str(Path(folder, "rendezvous")), "namespaces": namespaces,
+            "warmups": warmups, "seed": seed, "rendezvous": str(Path(folder, "rendezvous")), "links": links,
         }  # fmt: skip
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": INTERFACE if links else "lo"}
         command = [*(["chrt", "--rr", "1"] if real_time else []), sys.executable, __file__, "--rank"]

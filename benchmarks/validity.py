@@ -1,18 +1,16 @@
 """How well cost models agree with real training steps: the same plans as complete steps and by each model.
 
-    python benchmarks/validity.py --out DIR [--minutes N] [--tasks SUITE/INDEX ...] [--plans N] [--links MBIT]
+    sudo python benchmarks/validity.py --out DIR [--minutes N] [--tasks SUITE/INDEX ...] [--plans N] [--links MBIT]
     python benchmarks/validity.py --out DIR --report [--json]
 
 Real steps come from `benchmarks/real_step.py`, a program of its own. All tasks are put on two devices, or on as many
-as --devices says; over the loopback interface each of them takes a core. Plans of a task: random, greedy and searched
+as --devices says, with a link of --links each between network namespaces. Plans of a task: random, greedy and searched
 ones, the best with some or all tables cut into halves, and neighbours of the best: half of them within a tenth by the
 oracle, the others evenly up to twice its cost. Plans that no run can tell apart would say nothing about a cost.
 
-The study runs in two passes; each takes every task's plans through two launches of the real step and one evaluation of
-either version of the measured cost. Passes are the halves whose agreement limits what any cost can reach. Whatever is
+The study runs in two passes; each takes every task's plans through two launches of the real step and two evaluations of
+the measured cost, with exchanges measured and modelled. Passes are the halves whose agreement limits what any cost can reach. Whatever is
 done is kept in DIR, so a run that was stopped, or that reached --minutes, goes on where it was.
-
-With --links, devices of the real step have links of this rate (root), and versions 2 and 3 model exchanges over them.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from tabulate import tabulate
 
 from shardgym import PlanCost, ShardingPlan, ShardingTask, Topology, load_suite, make_cost, make_solver
 from shardgym.arrays import Floats
-from shardgym.costs.fbgemm.machine import usable_cores
+from shardgym.costs.fbgemm import namespaces
 from shardgym.errors import InfeasiblePlanError
 from shardgym.files import write_whole
 
@@ -45,7 +43,8 @@ PREDICTED: dict[str, tuple[str, dict[str, Any]]] = {
     "simulator, judge": ("simulator", {**ORACLE, "role": "judge"}),
     "roofline": ("roofline", {}),
 }
-MEASURED = ("1", "2", "3")
+#: How the measured cost comes by exchanges.
+MEASURED = ("measured", "modelled")
 GREEDY = ("lpt", "size_greedy", "dim_greedy")
 SEARCHED = ("neuroshard", "neuroshard_plus", "column_greedy")
 RESULTS = "results.json"
@@ -70,14 +69,14 @@ def main() -> None:
     parser.add_argument("--plans", type=int, default=14, help="of each task (%(default)s)")
     parser.add_argument("--rounds", type=int, default=7, help="of each evaluation of fbgemm (%(default)s)")
     parser.add_argument("--real-rounds", type=int, default=10, help="of each launch of the real step (%(default)s)")
-    parser.add_argument("--links", type=int, default=0, help="Mbit/s of a link for each device instead of loopback")
+    parser.add_argument("--links", type=int, default=1000, help="Mbit/s of the link of each device (%(default)s)")
     parser.add_argument("--ordinary", action="store_true", help="real steps without real-time priority")
     parser.add_argument("--report", action="store_true", help="run nothing")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--devices", type=int, default=2, help="of every task (%(default)s)")
     given = parser.parse_args()
-    if not given.links and given.devices > len(usable_cores()):
-        parser.error(f"--devices {given.devices}: expected at most one per core, or --links")
+    if not given.report and (reason := namespaces.why_not()):
+        parser.error(reason)
     deadline = time.monotonic() + 60 * given.minutes
     if not given.report:
         for number, name in enumerate(given.tasks):
@@ -96,11 +95,8 @@ def prepare(folder: Path, name: str, count: int, devices: int, links: int) -> No
     suite, index = name.split("/")
     task = load_suite(suite)[int(index)]
     memory = (task.topology.total_memory_bytes // devices,) * devices
-    if links:
-        rate = links * 1e6 / 8
-        topology = Topology(devices, memory, interconnect=f"{links} Mbit/s", intra_bandwidth=rate, intra_latency_ms=0.0)
-    else:
-        topology = Topology(devices, memory)
+    rate = links * 1e6 / 8
+    topology = Topology(devices, memory, interconnect=f"{links} Mbit/s", intra_bandwidth=rate, intra_latency_ms=0.0)
     task = dataclasses.replace(task, topology=topology)
     plans = choose_plans(task, count)
     folder.mkdir(parents=True, exist_ok=True)
@@ -214,9 +210,9 @@ def units(
             for launch in range(LAUNCHES * turn, LAUNCHES * (turn + 1)):
                 yield f"{folder.name}/real/{launch}", lambda f=folder, n=launch: real_ms(f, real_rounds, n, real_time)
                 if launch == LAUNCHES * turn:  # between the launches, so that drift hits all alike
-                    for version in MEASURED:
-                        unit = f"{folder.name}/fbgemm {version}/{turn}"
-                        yield unit, lambda f=folder, v=version, n=turn: measured_costs(f, rounds, v, n)
+                    for comm in MEASURED:
+                        unit = f"{folder.name}/fbgemm {comm}/{turn}"
+                        yield unit, lambda f=folder, c=comm, n=turn: measured_costs(f, rounds, c, n)
 
 
 def real_ms(folder: Path, rounds: int, launch: int, real_time: bool) -> list[float]:
@@ -227,11 +223,10 @@ def real_ms(folder: Path, rounds: int, launch: int, real_time: bool) -> list[flo
     return [statistics.median(map(statistics.median, by_round)) for by_round in times]
 
 
-def measured_costs(folder: Path, rounds: int, version: str, turn: int) -> list[dict[str, Any]]:
+def measured_costs(folder: Path, rounds: int, comm: str, turn: int) -> list[dict[str, Any]]:
     """Return the measured cost of each plan as a record, by new processes."""
-    chosen, plans = read_plans(folder)
-    comm = "modelled" if chosen["links"] and version != "1" else "auto"
-    with make_cost("fbgemm", version=version, rounds=max(2, rounds), seed=turn, comm=comm) as cost:
+    _, plans = read_plans(folder)
+    with make_cost("fbgemm", rounds=max(2, rounds), seed=turn, comm=comm) as cost:
         costs = cost.evaluate(ShardingTask.load(folder / "task.json"), [ShardingPlan.load(path) for path in plans])
     for plan_cost in costs:
         if plan_cost.reason is not None:
@@ -274,7 +269,7 @@ def report(out: Path) -> list[dict[str, Any]]:
 def halves_of(done: dict[str, Any], task: str) -> dict[str, Floats] | None:
     """Return the ms of every plan in both passes, shape (2, plans), by what was run; None while a part is missing."""
     names = {f"{task}/real/{n}" for n in range(PASSES * LAUNCHES)}
-    names |= {f"{task}/fbgemm {version}/{n}" for version in MEASURED for n in range(PASSES)}
+    names |= {f"{task}/fbgemm {comm}/{n}" for comm in MEASURED for n in range(PASSES)}
     if not names <= done.keys():
         return None
     real = np.array([done[f"{task}/real/{n}"] for n in range(PASSES * LAUNCHES)])
@@ -283,10 +278,10 @@ def halves_of(done: dict[str, Any], task: str) -> dict[str, Floats] | None:
 
 
 def stored_costs(done: dict[str, Any], prefix: str = "") -> dict[str, list[list[PlanCost]]]:
-    """Return the measured cost of every plan by version and pass, from what was done; units begin with `prefix`."""
+    """Return the measured cost of every plan by exchange and pass, from what was done; units begin with `prefix`."""
     return {
-        version: [[PlanCost.from_dict(c) for c in done[f"{prefix}fbgemm {version}/{n}"]] for n in range(PASSES)]
-        for version in MEASURED
+        comm: [[PlanCost.from_dict(c) for c in done[f"{prefix}fbgemm {comm}/{n}"]] for n in range(PASSES)]
+        for comm in MEASURED
     }
 
 
@@ -297,13 +292,12 @@ def measured_totals(costs: dict[str, list[list[PlanCost]]]) -> dict[str, Floats]
         costs: as `stored_costs` returns them.
     """
     totals = {
-        f"fbgemm {version}": np.array([[cost.total_ms for cost in half] for half in passes])
-        for version, passes in costs.items()
+        f"fbgemm, exchanges {comm}": np.array([[cost.total_ms for cost in half] for half in passes])
+        for comm, passes in costs.items()
     }
-    # What of version 2 makes the difference: its ids, its compute, its exchanges.
-    totals["2 without ids"] = np.array([[c.per_device[:, 1:].sum(axis=1).max() for c in half] for half in costs["2"]])
-    totals["2, compute alone"] = np.array([[c.per_device[:, [1, 4]].sum(axis=1).max() for c in h] for h in costs["2"]])
-    totals["1, compute alone"] = np.array([[c.per_device[:, [1, 4]].sum(axis=1).max() for c in h] for h in costs["1"]])
+    passes = costs["measured"]
+    totals["without ids"] = np.array([[c.per_device[:, 1:].sum(axis=1).max() for c in half] for half in passes])
+    totals["compute alone"] = np.array([[c.per_device[:, [1, 4]].sum(axis=1).max() for c in half] for half in passes])
     return totals
 
 

@@ -1,10 +1,8 @@
-"""Network namespaces with links of known rates, and the link model of the measured cost, fitted to all-to-alls there.
+"""Fit the link model of the measured cost to all-to-alls between network namespaces with links of known rates.
 
     sudo python tools/fit_link_model.py [--rate MBIT ...] [--devices N ...] [-o FILE]
 
-Every device becomes a process in a network namespace of its own, so it has a full-duplex link: a virtual Ethernet pair
-joins the namespace to a bridge, and a token bucket at each end of the pair limits the rate. On the loopback interface,
-where processes share the cores that copy their bytes, the balance of widths hardly shows. Times come from gloo's
+Every device becomes a process with a link of its own (`shardgym.costs.fbgemm.namespaces`). Times come from gloo's
 `all_to_all_single`, started at once, the slowest device deciding. What was fitted is in
 `shardgym/costs/link_model.json`. It takes root, `ip` and `tc`; without them the tool says so and fits nothing.
 """
@@ -13,95 +11,32 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from shardgym.costs.fbgemm.machine import cpu_tag
+from shardgym.costs.fbgemm.namespaces import BURST_BYTES, INTERFACE, join_network, why_not
 from shardgym.costs.link_model import LinkModel
 from shardgym.costs.links import samples_per_device
-
-#: Name of the interface inside every namespace, for `GLOO_SOCKET_IFNAME`.
-INTERFACE = "eth0"
-#: Bytes that a full token bucket lets pass at once; they do not take the time of the rate.
-BURST_BYTES = 128 * 1024
-_CLONE_NEWNET = 0x40000000
 
 _ITERATIONS = 5
 _WARMUPS = 1
 _LEAD_S = 0.003
+_LINKS_S = 60.0
 #: Columns of each device, as shares of the widest: balanced, one or two wide ones, and one that has everything.
 _SHAPES = ((1.0,), (1.0, 0.5, 0.25, 0.25), (1.0, 0.2, 0.2, 0.2), (1.0, 0.0, 0.0, 0.0), (1.0, 1.0, 0.0, 0.0))
 _WIDEST = (4, 64, 128, 256, 512)
 _BATCH = 2048
-
-
-def why_not() -> str:
-    """Return why links cannot be shaped here; "" where they can."""
-    if os.geteuid() != 0:
-        return "network namespaces with shaped links need root"
-    missing = [name for name in ("ip", "tc") if shutil.which(name) is None]
-    return f"{' and '.join(missing)} not found: install iproute2" if missing else ""
-
-
-@contextlib.contextmanager
-def shaped_links(devices: int, rate_mbit: int) -> Iterator[list[str]]:
-    """Make a bridge and one namespace per device, and take all of it away again.
-
-    Args:
-        devices: number of namespaces, at most 250.
-        rate_mbit: of each link and direction, in Mbit per second.
-
-    Yields:
-        Names of the namespaces.
-
-    Raises:
-        subprocess.CalledProcessError: `ip` or `tc` failed, e.g. as the kernel lacks virtual Ethernet or token buckets.
-    """
-    prefix = f"sg{os.getpid() % 10**6}"  # names of interfaces have at most 15 characters
-    bridge, names = f"{prefix}br", [f"{prefix}n{d}" for d in range(devices)]
-    bucket = f"root tbf rate {rate_mbit}mbit burst {BURST_BYTES} latency 200ms"
-    try:
-        _run(f"ip link add {bridge} type bridge", f"ip link set {bridge} up")
-        for d, name in enumerate(names):
-            outside = f"{prefix}v{d}"
-            _run(
-                f"ip netns add {name}",
-                f"ip link add {outside} type veth peer name {INTERFACE} netns {name}",
-                f"ip link set {outside} master {bridge} up",
-                f"ip -n {name} addr add 10.97.0.{d + 1}/24 dev {INTERFACE}",
-                f"ip -n {name} link set {INTERFACE} up",
-                f"ip netns exec {name} tc qdisc add dev {INTERFACE} {bucket}",
-                f"tc qdisc add dev {outside} {bucket}",
-            )
-        yield names
-    finally:
-        for name in names:
-            subprocess.run(f"ip netns del {name}".split(), stderr=subprocess.DEVNULL, check=False)
-        subprocess.run(f"ip link del {bridge}".split(), stderr=subprocess.DEVNULL, check=False)
-
-
-def _run(*commands: str) -> None:
-    for command in commands:
-        subprocess.run(command.split(), check=True)
-
-
-def enter(name: str) -> None:
-    """Move the calling thread, and threads that it starts from now on, into a namespace; raises `OSError`."""
-    with Path("/var/run/netns", name).open("rb") as namespace:
-        if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), _CLONE_NEWNET):
-            raise OSError(ctypes.get_errno(), f"namespace {name} cannot be entered")
 
 
 def cases(devices: int) -> list[tuple[list[int], bool]]:
@@ -116,9 +51,9 @@ def cases(devices: int) -> list[tuple[list[int], bool]]:
     ]  # fmt: skip
 
 
-def rank_main(rank: int, devices: int, rendezvous: str, namespace: str) -> list[list[float]]:
-    """Time all exchanges from inside the namespace; returns seconds from the common start, by case and iteration."""
-    enter(namespace)
+def rank_main(rank: int, devices: int, rate_mbit: int, folder: Path) -> list[list[float]]:
+    """Time all exchanges from behind a link; returns seconds from the common start, by case and iteration."""
+    join_network(rank, devices, rate_mbit * 1e6 / 8, folder, _LINKS_S)
     os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
@@ -126,7 +61,7 @@ def rank_main(rank: int, devices: int, rendezvous: str, namespace: str) -> list[
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=devices)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=devices)
     samples = samples_per_device(_BATCH, devices).tolist()
     times = []
     for widths, backward in cases(devices):
@@ -150,18 +85,17 @@ def rank_main(rank: int, devices: int, rendezvous: str, namespace: str) -> list[
 
 def time_exchanges(devices: int, rate_mbit: int) -> list[dict[str, Any]]:
     """Return the exchanges of `cases` with the median of the slowest device's time in ms."""
-    with tempfile.TemporaryDirectory() as folder, shaped_links(devices, rate_mbit) as names:
-        command = [sys.executable, __file__, "--rank"]
-        arguments = ["--devices", str(devices), "--rendezvous", str(Path(folder, "rendezvous"))]
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = ["--devices", str(devices), "--rate", str(rate_mbit), "--folder", folder]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         ranks = [
             subprocess.Popen(
-                [*command, str(rank), "--namespace", name, *arguments],
+                [sys.executable, __file__, "--rank", str(rank), *arguments],
                 stdout=subprocess.PIPE,
                 text=True,
                 env=environment,
             )
-            for rank, name in enumerate(names)
+            for rank in range(devices)
         ]
         outputs = [rank.communicate()[0] for rank in ranks]
     if any(rank.returncode for rank in ranks):
@@ -214,11 +148,10 @@ def main() -> None:
     parser.add_argument("--devices", type=int, action="append", help="default 2, 3 and 4")
     parser.add_argument("-o", "--out", type=Path, help="file of the model")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--namespace", help=argparse.SUPPRESS)
-    parser.add_argument("--rendezvous", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.rank is not None:
-        print(json.dumps(rank_main(given.rank, given.devices[0], given.rendezvous, given.namespace)))
+        print(json.dumps(rank_main(given.rank, given.devices[0], given.rate[0], given.folder)))
         return
     if reason := why_not():
         print(f"skipped: {reason}")

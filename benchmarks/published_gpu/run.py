@@ -6,7 +6,8 @@
 Each row is predicted twice: with the constants of the package, which were fitted to all rows, and with constants fitted
 to all sources but the row's own. FILEs hold more rows, in the columns of `rows.csv`; they are predicted,
 and nothing is fitted to them. --fit prints the constants that are nearest to the rows; those of the package are such.
---page writes the tables into benchmarks/published_gpu/README.md. --collected predicts what `shardgym collect --device cuda` measured.
+--page writes the tables into the README beside it. --collected predicts what `shardgym collect --device cuda`
+measured.
 """
 
 from __future__ import annotations

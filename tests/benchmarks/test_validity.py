@@ -29,12 +29,13 @@ def asked(validity, monkeypatch):
         calls.append(("real", seed))
         return [[[n + 1.0] * steps] * rounds for n in range(len(plans))]
 
-    def measured(folder, rounds, version, turn):
-        calls.append((version, turn))
+    def measured(folder, rounds, comm, turn):
+        calls.append((comm, turn))
         count = len(validity.read_plans(folder)[1])
-        return [PlanCost(np.full((2, 5), (n + 1) / 5), "fbgemm", version, "toy").to_dict() for n in range(count)]
+        return [PlanCost(np.full((2, 5), (n + 1) / 5), "fbgemm", "3", "toy").to_dict() for n in range(count)]
 
     monkeypatch.setattr(validity.real_step, "run", run)
+    monkeypatch.setattr(validity.namespaces, "why_not", lambda: "")
     monkeypatch.setattr(validity, "measured_costs", measured)
     return calls
 
@@ -56,12 +57,13 @@ def test_a_stopped_study_goes_on_and_reports_complete_tasks(validity, asked, mon
     done = json.dumps({"task-0/real/0": [1.0] * len(validity.read_plans(folder)[1])})
     (tmp_path / "results.json").write_text(done)
     rows = json.loads(start(validity, monkeypatch, capsys, *given, "--json").out)
-    assert asked == [("1", 0), ("2", 0), ("3", 0), ("real", 1), ("real", 2), ("1", 1), ("2", 1), ("3", 1), ("real", 3)]
+    measured = [[("measured", n), ("modelled", n)] for n in range(2)]
+    assert asked == [*measured[0], ("real", 1), ("real", 2), *measured[1], ("real", 3)]
     by_cost = {row["cost"]: row for row in rows if row["plans"] == "all"}
-    assert by_cost["fbgemm 2"]["tau"] == pytest.approx(1)
-    assert by_cost["fbgemm 2"]["regret"] == 0
+    assert by_cost["fbgemm, exchanges measured"]["tau"] == pytest.approx(1)
+    assert by_cost["fbgemm, exchanges measured"]["regret"] == 0
     start(validity, monkeypatch, capsys, *given)
-    assert len(asked) == 9
+    assert len(asked) == 7
 
 
 def test_a_cost_is_held_against_both_halves(validity):

@@ -133,16 +133,11 @@ class Step:
 
 def rank_main(rank: int, job: dict[str, Any]) -> dict[str, Any]:
     """Run all plans on one rank; returns step times in ms, by plan and round."""
-    if job["links"]:
-        join_network(
-            rank,
-            ShardingTask.load(job["task"]).num_devices,
-            job["links"] * 1e6 / 8,
-            Path(job["rendezvous"]).parent,
-            _LINKS_S,
-        )
-    torch.set_num_threads(1)
     task = ShardingTask.load(job["task"])
+    if job["links"]:
+        folder = Path(job["rendezvous"]).parent
+        join_network(rank, task.num_devices, job["links"] * 1e6 / 8, folder, _LINKS_S)
+    torch.set_num_threads(1)
     plans = [ShardingPlan.load(path) for path in job["plans"]]
     size = task.num_devices
     dist.init_process_group("gloo", init_method=f"file://{job['rendezvous']}", rank=rank, world_size=size)

@@ -6,7 +6,7 @@
 `agreement`: for every task, random feasible plans of all degrees of balance are measured twice, each time interleaved
 in one run. Printed are means over tasks of Kendall's tau and of the mean absolute percentage error: of the oracle, the
 judge (where there are weights of one) and the roofline against both measurements, and of the measurements against each
-other. Version 2 of the simulator is held against version 3 of the measured cost, whose exchanges it has.
+other.
 --write keeps the figures as `agreement.json` next to the weights, from where simulated boards print them.
 
 `errors`: compute of test samples, whose tables no role learned from, by the oracles that ship for the data's hardware.
@@ -48,8 +48,6 @@ from shardgym.provenance import utc_now
 
 _DRAWS_PER_PLAN = 200
 REPEAT = "repeated measurement"
-#: Version of the measured cost that a version of the simulator stands for.
-MEASURED_VERSION = {"1": "1", "2": "3"}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -102,8 +100,7 @@ def compare(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     rng = np.random.default_rng(0)
     suite = load_suite(arguments.suite)
-    version = MEASURED_VERSION[oracle.version.partition("-")[0]]
-    with make_cost("fbgemm", rounds=arguments.rounds, version=version) as measured:
+    with make_cost("fbgemm", rounds=arguments.rounds) as measured:
         for number in tqdm(range(min(arguments.tasks, len(suite)))):
             rows += agreement(suite[number], random_plans(suite[number], arguments.plans, rng), models, measured)
         hardware = measured.hardware

@@ -9,8 +9,8 @@ ones, the best with some or all tables cut into halves, and neighbours of the be
 oracle, the others evenly up to twice its cost. Plans that no run can tell apart would say nothing about a cost.
 
 The study runs in two passes; each takes every task's plans through two launches of the real step and two evaluations of
-the measured cost, with exchanges measured and modelled. Passes are the halves whose agreement limits what any cost can reach. Whatever is
-done is kept in DIR, so a run that was stopped, or that reached --minutes, goes on where it was.
+the measured cost, with exchanges measured and modelled. Passes are the halves whose agreement limits what any cost can
+reach. Whatever is done is kept in DIR, so a run that was stopped, or that reached --minutes, goes on where it was.
 """
 
 from __future__ import annotations

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical
 
 import shardgym  # noqa: F401
-from shardgym.envs.flat import VectorFlatObservation
-from shardgym.envs.relative_reward import VectorRelativeReward
+from shardgym.envs.wrappers import VectorFlatObservation, VectorRelativeReward
 
 NUM_ENVS = 32
 ROLLOUT = 64

@@ -25,8 +25,8 @@ from tabulate import tabulate
 
 import shardgym
 from baselines.ppo.policies import SetPolicy
-from shardgym.envs.relative_reward import VectorRelativeReward
 from shardgym.envs.sb3 import NativeVecEnv
+from shardgym.envs.wrappers import VectorRelativeReward
 from shardgym.errors import NO_PLAN
 
 SUITE = "quick-v1"

@@ -20,8 +20,7 @@ import numpy.typing as npt
 import torch
 
 import shardgym  # noqa: F401
-from shardgym.envs.flat import FlatObservation
-from shardgym.envs.relative_reward import RelativeReward
+from shardgym.envs.wrappers import FlatObservation, RelativeReward
 
 NUM_ENVS = 8
 

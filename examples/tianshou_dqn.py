@@ -24,8 +24,7 @@ from tianshou.trainer import OffPolicyTrainerParams
 from tianshou.utils.net.common import Net
 
 import shardgym  # noqa: F401
-from shardgym.envs.flat import FlatObservation
-from shardgym.envs.relative_reward import RelativeReward
+from shardgym.envs.wrappers import FlatObservation, RelativeReward
 
 NUM_ENVS = 8
 

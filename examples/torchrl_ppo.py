@@ -26,8 +26,7 @@ from torchrl.objectives import ClipPPOLoss
 from torchrl.objectives.value import GAE
 
 import shardgym  # noqa: F401
-from shardgym.envs.flat import FlatObservation, VectorFlatObservation
-from shardgym.envs.relative_reward import VectorRelativeReward
+from shardgym.envs.wrappers import FlatObservation, VectorFlatObservation, VectorRelativeReward
 
 NUM_ENVS, FRAMES, EPOCHS, MINIBATCH = 16, 1024, 4, 256
 SETTINGS = {"suite": "quick-v1", "cost": "simulator", "observation": "timed", "order": "lookup"}

@@ -20,7 +20,7 @@ from baselines.ppo.episode import place_by_score
 from baselines.ppo.set_network import WIDTH, SetNetwork
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
-from shardgym.envs.relative_reward import VectorRelativeReward
+from shardgym.envs.wrappers import VectorRelativeReward
 from shardgym.errors import InputError, NoFeasiblePlanError, import_extra
 from shardgym.plan import ShardingPlan
 from shardgym.records import CONFIG, Record, Whole

@@ -6,7 +6,7 @@ import pytest
 from env_toys import make_tasks
 from vector_play import COLUMN_WISE, TABLE_WISE, native, some_actions
 
-from shardgym.envs.flat import FlatObservation, VectorFlatObservation
+from shardgym.envs.wrappers import FlatObservation, VectorFlatObservation
 from shardgym.errors import InputError
 
 NAMES = [("obs", "mask"), ("observations", "action_mask")]

@@ -9,7 +9,7 @@ from vector_play import some_actions
 
 from shardgym.costs.roofline import RooflineCost
 from shardgym.envs import ENV_IDS
-from shardgym.envs.relative_reward import RelativeReward, VectorRelativeReward
+from shardgym.envs.wrappers import RelativeReward, VectorRelativeReward
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
 from shardgym.table import EmbeddingTable

@@ -10,7 +10,7 @@ from env_toys import awkward_tasks, make_tasks
 from golden_rollouts import Failing
 from vector_play import COLUMN_WISE, TABLE_WISE, native, some_actions, wrapped
 
-from shardgym.envs.relative_reward import RelativeReward, VectorRelativeReward
+from shardgym.envs.wrappers import RelativeReward, VectorRelativeReward
 from shardgym.errors import InputError
 
 pytest.importorskip("stable_baselines3", reason="needs the extra 'rl'")

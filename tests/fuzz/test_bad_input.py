@@ -14,7 +14,7 @@ from evaluation_toys import Halves, toy_tasks
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shardgym import InputError, load_pool
+from shardgym import load_pool
 from shardgym.cli import main
 from shardgym.costs.simulator.weights import find_weights, load_weights
 from shardgym.errors import InputError

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from cachetools import LRUCache, cachedmethod
 
+from shardgym.child import Handler, serve
 from shardgym.costs.fbgemm import rank
 from shardgym.costs.fbgemm.jobs import ShardSet
 from shardgym.costs.fbgemm.machine import available_bytes
@@ -30,7 +31,6 @@ from shardgym.costs.fbgemm.operator import (
     tensor_bytes,
     versions,
 )
-from shardgym.costs.fbgemm.process import Handler, serve
 from shardgym.costs.fbgemm.step import StepJob, StepMarks
 from shardgym.costs.links import samples_per_device
 from shardgym.ids import draw_bags

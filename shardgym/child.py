@@ -114,10 +114,17 @@ class Channel:
         return bytes(data)
 
 
-class Parent:
-    """The parent as a forked child sees it; its threads may log and ask, and nothing that they fork."""
+class Parent(logging.Handler):
+    """The parent as a forked child sees it: answers what threads of the child ask, and takes what they log.
+
+    Processes that the child forks log to standard error and ask nothing.
+
+    Args:
+        channel: to the parent.
+    """
 
     def __init__(self, channel: Channel) -> None:
+        super().__init__()
         self._channel = channel
         self._pid = os.getpid()
         self._asking = threading.Lock()
@@ -131,25 +138,13 @@ class Parent:
             self._channel.send((ASK, question))
             return self.replies.get()
 
-    def log(self, record: logging.LogRecord) -> None:
-        """Let the parent log; processes that the child starts print."""
-        if os.getpid() != self._pid:
-            print(record.getMessage(), file=sys.stderr, flush=True)
-        else:
-            self._channel.send((LOG, (record.name, record.levelno, record.getMessage())))
-
-
-class _Forwarder(logging.Handler):
-    """Lets the parent log."""
-
-    def __init__(self, parent: Parent) -> None:
-        super().__init__()
-        self._parent = parent
-
     def emit(self, record: logging.LogRecord) -> None:
-        """Send one record."""
+        """Let the parent log."""
         try:
-            self._parent.log(record)
+            if os.getpid() != self._pid:
+                print(self.format(record), file=sys.stderr, flush=True)
+            else:
+                self._channel.send((LOG, (record.name, record.levelno, record.getMessage())))
         except Exception:
             self.handleError(record)
 
@@ -192,7 +187,7 @@ def run_fork(channel: Channel, start: Callable[[Parent], tuple[Handler, Any]]) -
         os.dup2(2, 1)
     parent = Parent(channel)
     ours = logging.getLogger("shardgym")
-    ours.handlers = [_Forwarder(parent)]
+    ours.handlers = [parent]
     ours.propagate = False
     requests: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
 

@@ -93,17 +93,20 @@ class Child:
     def ping(self, timeout_s: float) -> bool:
         """Say whether an idle child is alive and well; ends it otherwise."""
         try:
-            self.send(None, kind=PING)
+            self._send((PING, None), math.inf)
             self.receive(timeout_s)
         except self.error:
             self.kill()
             return False
         return True
 
-    def send(self, message: Any, deadline: float = math.inf, *, kind: str = WORK) -> None:
-        """Send a message; raises `error` when the child has died or does not take it in time."""
+    def send(self, message: Any, deadline: float = math.inf) -> None:
+        """Send what is to be worked on; raises `error` when the child has died or does not take it in time."""
+        self._send((WORK, message), deadline)
+
+    def _send(self, message: tuple[str, Any], deadline: float) -> None:
         try:
-            self.connection.send((kind, message), deadline)
+            self.connection.send(message, deadline)
         except OSError:
             raise self.error(self.cause_of_death()) from None
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import fill_pages
 
+from shardgym.costs.base import is_repeatable
 from shardgym.errors import ShardGymError
 from shardgym.evaluation import verify
 from shardgym.evaluation.result import RECORDS, RunInfo
-from shardgym.leaderboard.reference import is_repeatable
 
 ROOT = Path(__file__).parents[1]
 #: Records of each board that are solved again.

@@ -29,6 +29,7 @@ import numpy as np
 from tabulate import tabulate
 
 from shardgym.arrays import Floats
+from shardgym.costs.base import is_repeatable
 from shardgym.errors import ShardGymError
 from shardgym.evaluation import read_records
 from shardgym.evaluation.result import RECORDS, Key, Result
@@ -67,7 +68,7 @@ class Part(NamedTuple):
     @property
     def measured(self) -> bool:
         """Whether times are taken here."""
-        return self.cost == "fbgemm"
+        return not is_repeatable(self.cost)
 
 
 PARTS = (

@@ -27,6 +27,7 @@ from shardgym.cli.common import (
     print_json,
     say,
 )
+from shardgym.costs.base import is_repeatable
 from shardgym.evaluation import Resume, SolverSpec, evaluate
 from shardgym.evaluation.result import RECORDS, Result, RunInfo, read_records
 from shardgym.evaluation.runner import TIMEOUT_S
@@ -36,7 +37,7 @@ from shardgym.leaderboard import load_boards, rank, render
 from shardgym.leaderboard.page import render_page
 from shardgym.leaderboard.plots import PLOT_FORMATS, write_plots
 from shardgym.leaderboard.ranking import HEURISTICS
-from shardgym.leaderboard.reference import BASE, is_repeatable
+from shardgym.leaderboard.reference import BASE
 from shardgym.leaderboard.tables import FORMATS, to_dict
 from shardgym.progress import log_to_stderr
 from shardgym.suites import Suite, load_suite, suite_names

@@ -37,10 +37,14 @@ class CostModel(abc.ABC):
         hardware: tag of the hardware that the times are of; a class attribute will do where it is always the same.
         limits: of a cost that measures: the largest numbers that somebody else's records may give its settings, by
             name. `verify` obeys no larger ones by itself.
+        learned: whether this was trained, so that a search which queried it profits from its errors.
+        paths: names of settings that are paths; boards do not follow those of somebody else's records.
     """
 
     how_to_get: ClassVar[str] = "make_cost(name) makes one"
     limits: ClassVar[Mapping[str, float]] = {}
+    learned: ClassVar[bool] = False
+    paths: ClassVar[frozenset[str]] = frozenset()
 
     name: ClassVar[str]
     version: ClassVar[str]
@@ -112,11 +116,6 @@ class CostModel(abc.ABC):
         """Whether this is for scoring plans alone: the harness gives it to no solver."""
         return False
 
-    @property
-    def learned(self) -> bool:
-        """Whether this was trained, so that a search which queried it profits from its errors."""
-        return False
-
     def no_cost(self, task: ShardingTask, reason: str) -> PlanCost:
         """Return the infinite cost of a plan that cannot be scored."""
         compute, communication = self._sources(task)
@@ -153,6 +152,17 @@ class CostModel(abc.ABC):
 def cost_names() -> list[str]:
     """Names of the registered cost models."""
     return list(registered(GROUP))
+
+
+def registered_class(name: str) -> type[CostModel] | None:
+    """Return the class of a registered cost model; None for other names, whose modules are not imported."""
+    return find_class("cost", GROUP, name) if name in registered(GROUP) else None
+
+
+def is_repeatable(name: str) -> bool:
+    """Say whether a cost of this name is registered, and gives a plan the same cost anywhere and at any time."""
+    cls = registered_class(name)
+    return cls is not None and cls.deterministic
 
 
 def make_cost(name: str, **settings: Any) -> CostModel:

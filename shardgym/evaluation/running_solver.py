@@ -149,14 +149,17 @@ class RunningSolver:
             deadline = time.monotonic() + self._timeout_s
             cpu_clock = self._cpu_seconds() or 0.0
             clock = time.perf_counter()
-            with self._awake():
-                answer = self._ask(("prepare", task.to_json()), deadline)
-                started = utc_now()
-                cpu_clock = self._cpu_seconds() or 0.0
-                clock = time.perf_counter()
-                answer = answer or self._ask(("solve", asked.seed, asked.time_limit_s), deadline)
-                seconds = time.perf_counter() - clock
-                cpu_seconds = self._cpu_seconds()
+            if self._child is not None:
+                self._child.go_on()
+            answer = self._ask(("prepare", task.to_json()), deadline)
+            started = utc_now()
+            cpu_clock = self._cpu_seconds() or 0.0
+            clock = time.perf_counter()
+            answer = answer or self._ask(("solve", asked.seed, asked.time_limit_s), deadline)
+            seconds = time.perf_counter() - clock
+            cpu_seconds = self._cpu_seconds()
+            if self._child is not None:
+                self._child.pause()
         except (InputError, ChildError) as error:
             seconds = time.perf_counter() - clock
             cpu_seconds = self._cpu_seconds()
@@ -189,16 +192,6 @@ class RunningSolver:
         if self._child is None and self._here is None:
             self.start()
         self.wait_until_made()
-
-    @contextlib.contextmanager
-    def _awake(self) -> Any:
-        """Let the process go on for the block."""
-        if self._child is None:
-            yield
-            return
-        self._child.go_on()
-        yield
-        self._child.pause()
 
     def _ask(self, message: tuple[Any, ...], deadline: float) -> dict[str, Any]:
         if self._here is not None:

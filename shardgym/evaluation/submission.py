@@ -17,6 +17,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from shardgym.costs.base import GROUP as COSTS
+from shardgym.costs.base import is_repeatable
 from shardgym.errors import InputError
 from shardgym.evaluation.result import RECORDS, RUN_INFO, TASKS, RunInfo, read_task
 from shardgym.evaluation.store import ERRORS
@@ -256,7 +257,7 @@ def _infeasible(folder: Path, records: Sequence[StoredRecord]) -> Iterator[str]:
 
 def _scores(folder: Path, run: RunInfo) -> SubmissionCheck:
     """Score deterministic records again; times can be measured again only on the machine they are of."""
-    if run.judge == "fbgemm":
+    if not is_repeatable(run.judge):
         note = f"measured on {run.hardware}: 'shardgym verify {folder}' there measures again"
         return SubmissionCheck("scores", [], note)
     report = verify(folder)

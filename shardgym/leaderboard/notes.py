@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from shardgym.costs.base import registered_class
 from shardgym.costs.plan_cost import UNFAMILIAR, PlanCost
 from shardgym.costs.simulator.model_card import shipped_agreement
 from shardgym.costs.simulator.weights import shipped_name
@@ -30,8 +31,6 @@ from shardgym.solver import GROUP
 
 #: Explains every column and rule.
 PAGE = "docs/boards.md"
-
-SIMULATOR = "simulator"
 
 #: Starts of notes that stand below every table.
 _CAREFUL = ("WARNING", "Not as it comes", "Not measured again")
@@ -144,8 +143,8 @@ def _own_measure_notes(board: Board) -> list[str]:
         by_oracle = [r.solver for r in file.results if r.oracle == r.judge and r.cost is not None and _is_exact(r.cost)]
         info = file.info
         if info is None:
-            # Records alone leave it open; but a run refuses a simulator that is judge and oracle at once.
-            maybe += by_oracle if file.key.judge != SIMULATOR else []
+            # Records alone leave it open; but a run refuses a learned judge that is the oracle at once.
+            maybe += by_oracle if not _is_learned(file.key.judge) else []
         elif info.oracle == info.judge and canonical_json(info.oracle_settings) == canonical_json(info.judge_settings):
             own += by_oracle
     consequence = "solvers that query it are marked by their own measure"
@@ -158,6 +157,11 @@ def _own_measure_notes(board: Board) -> list[str]:
             f"settings: if they are the judge's, {consequence}."
         )
     return notes
+
+
+def _is_learned(judge: str) -> bool:
+    cls = registered_class(judge)
+    return cls is not None and cls.learned
 
 
 def _is_exact(cost: PlanCost) -> bool:
@@ -263,7 +267,7 @@ def _format_settings(settings: dict[str, Any]) -> str:
 
 def _simulator_notes(board: Board) -> list[str]:
     """Report how well a simulated judge agrees with measurements, and which plans are outside of its training data."""
-    if board.key.judge != SIMULATOR:
+    if not _is_learned(board.key.judge):
         return []
     version = board.key.judge_version
     agreement = shipped_agreement(shipped_name(board.key.hardware, 2 if version.startswith("2-") else 1))

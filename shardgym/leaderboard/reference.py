@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardgym.arrays import Floats
-from shardgym.costs.base import CostModel, make_cost
+from shardgym.costs.base import CostModel, make_cost, registered_class
 from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.leaderboard.boards import Board, SolverResults
 from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan, check_possible
@@ -26,22 +26,9 @@ from shardgym.task import ShardingTask
 #: What all boards are relative to, whether it is among their solvers or not. It asks no cost model.
 BASE = "size_lookup_greedy"
 
-#: Judges that give the same cost anywhere, with the settings that may be followed; none of these names a file.
-_REPEATABLE = {
-    "gpu": {"hardware"},
-    "roofline": {"hardware"},
-    "simulator": {"hardware", "role"},
-    "torchrec_rating": set[str](),
-}
-
 #: Where the judge cannot be asked again. On the simulated boards of this project `first_fit` costs 1.9 times as much as
 #: the dearest plan of a solver, the geometric mean over the tasks that some solver failed.
 WORST_FACTOR = 2.0
-
-
-def is_repeatable(judge: str) -> bool:
-    """Whether a judge of this name can be asked again for costs of other plans, anywhere and with the same answer."""
-    return judge in _REPEATABLE
 
 
 def first_fit(task: ShardingTask) -> ShardingPlan:
@@ -89,16 +76,15 @@ class References:
 
     @functools.cached_property  # weights are loaded only where a cost is missing
     def _judge(self) -> CostModel | None:
-        """The judge of the board if it is the package's, gives the same costs anywhere, and has the same version."""
+        """The judge of the board if it is registered, gives the same costs anywhere, and has the same version."""
         key = self._board.key
         settings = json.loads(key.judge_settings)
-        if key.judge not in _REPEATABLE or not settings.keys() <= _REPEATABLE[key.judge]:
-            return None
-        if not all(isinstance(value, str) for value in settings.values()):
+        cls = registered_class(key.judge)
+        if cls is None or not cls.deterministic or cls.paths & settings.keys():
             return None
         try:
             judge = make_cost(key.judge, **settings)
-        except InputError:  # e.g. hardware that no weights ship for, or a solver asks while judges are closed
+        except InputError:  # e.g. hardware that no weights ship for
             return None
         return judge if judge.version == key.judge_version and judge.hardware == key.hardware else None
 

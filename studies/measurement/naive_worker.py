@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from shardgym.child import Handler, serve
 from shardgym.costs.fbgemm.cpu import CpuBackend
 from shardgym.costs.fbgemm.jobs import ShardSet, StepTimes, TimingJob
 from shardgym.costs.fbgemm.operator import RequestMaker, build_operator
-from shardgym.costs.fbgemm.process import Handler, serve
 from shardgym.costs.fbgemm.worker import Measurer
 
 

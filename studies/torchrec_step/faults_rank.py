@@ -9,7 +9,7 @@ import numpy as np
 
 from shardgym.arrays import Ints
 from shardgym.costs.fbgemm import step_rank
-from shardgym.costs.fbgemm.process import Handler, serve
+from shardgym.child import Handler, serve
 from shardgym.costs.fbgemm.step import StepJob, StepMarks
 
 

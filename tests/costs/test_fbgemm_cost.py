@@ -15,7 +15,7 @@ from shardgym.costs import make_cost
 from shardgym.costs.fbgemm import namespaces
 from shardgym.costs.fbgemm.cost import why_not_measured
 from shardgym.costs.fbgemm.jobs import HOST_WAITED, StepTimes, shard_sets
-from shardgym.costs.fbgemm.process import ChildProcess
+from shardgym.children import FreshChild
 from shardgym.costs.fbgemm.step import StepJob
 from shardgym.costs.link_model import shipped_model
 from shardgym.costs.plan_cost import PlanCost
@@ -169,7 +169,7 @@ def rank_pids(model):
 
 def signal_while_measuring(monkeypatch, victim, number):
     """Let a process that is given steps of `victim` stop before it can answer, and send it a signal then."""
-    send = ChildProcess.send
+    send = FreshChild.send
 
     def send_and_signal(self, message):
         chosen = isinstance(message, StepJob) and message.shard_sets == tuple(victim)
@@ -179,7 +179,7 @@ def signal_while_measuring(monkeypatch, victim, number):
         if chosen:
             os.kill(self.pid, number)
 
-    monkeypatch.setattr(ChildProcess, "send", send_and_signal)
+    monkeypatch.setattr(FreshChild, "send", send_and_signal)
 
 
 def test_a_process_that_dies_fails_only_its_own_plan_and_is_replaced(cost, monkeypatch):
@@ -188,7 +188,7 @@ def test_a_process_that_dies_fails_only_its_own_plan_and_is_replaced(cost, monke
     signal_while_measuring(monkeypatch, shard_sets(TASK, TOGETHER), signal.SIGKILL)
     apart, together = cost.evaluate(TASK, [APART, TOGETHER])
     assert together.reason.startswith("could not be measured: ")
-    assert "died with signal 9 (SIGKILL)" in together.reason
+    assert "was killed by signal 9 (SIGKILL)" in together.reason
     assert together.total_ms == np.inf
     assert apart.feasible
     monkeypatch.undo()
@@ -201,7 +201,7 @@ def test_a_process_that_hangs_is_killed_after_the_time_limit(monkeypatch):
         hurried.evaluate(TASK, [APART])
         signal_while_measuring(monkeypatch, shard_sets(TASK, TOGETHER), signal.SIGSTOP)
         apart, together = hurried.evaluate(TASK, [APART, TOGETHER])
-    assert "no answer within 3 s" in together.reason
+    assert "took longer than 3 s" in together.reason
     assert apart.feasible
 
 

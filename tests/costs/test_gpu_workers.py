@@ -86,6 +86,23 @@ def test_a_worker_that_does_not_start_is_explained_with_what_helps(child, monkey
         pool.WorkerPool("cuda", 1, 0, 1.0).facts()
 
 
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_a_worker_that_is_killed_at_its_start_is_replaced_once(child, monkeypatch, deaths):
+    died = ["worker was killed by signal 9 (SIGKILL)"] * deaths
+
+    def receive(self, timeout_s, deadline=None):
+        if died:
+            raise MeasurementError(died.pop())
+        return "ok", {"hardware": "lab"}
+
+    monkeypatch.setattr(child, "receive", receive)
+    if deaths == 1:
+        assert pool.WorkerPool("cpu", 1, 0, 1.0).facts() == {"hardware": "lab"}
+    else:
+        with pytest.raises(MeasurementError, match="FBGEMM does not work here: worker was killed by signal 9"):
+            pool.WorkerPool("cpu", 1, 0, 1.0).facts()
+
+
 @pytest.mark.parametrize(
     ("problem", "advice"),
     [
@@ -101,6 +118,6 @@ def test_known_complaints_have_their_own_remedy(problem, advice):
 
 
 def test_anything_else_is_put_down_to_the_pair_of_versions():
-    problem = "worker died with signal 9 (SIGKILL); the system may have run out of memory"
+    problem = "worker was killed by signal 9 (SIGKILL); the system may have run out of memory"
     assert known_remedy(problem) == ""
     assert "each fbgemm-gpu fits one torch" in remedy(problem)

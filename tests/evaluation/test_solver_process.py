@@ -106,8 +106,8 @@ class ReplacesTheClock(Halves):
     """As libraries do that freeze the time."""
 
     def solve(self, task, cost, seed=0):
-        end = time.monotonic() + 0.05
-        while time.monotonic() < end:
+        end = time.thread_time() + 0.05
+        while time.thread_time() < end:
             pass
         time.perf_counter = time.process_time = lambda: 0.0
         return super().solve(task, cost)
@@ -148,6 +148,8 @@ class LivesOn(Halves):
                 time.sleep(0.01)
 
         threading.Thread(target=work, daemon=True).start()
+        while not path.exists():
+            time.sleep(0.001)
         return super().solve(task, cost)
 
 
@@ -315,11 +317,9 @@ def test_threads_that_ask_a_measured_oracle_get_the_answers_to_their_own_questio
 
 
 def test_time_is_taken_by_the_run_whatever_a_solver_makes_of_its_clocks(tmp_path):
-    results = run(tmp_path, "ReplacesTheClock")
+    results = run(tmp_path, "ReplacesTheClock", timeout_s=60)
     assert [r.status for r in results] == ["ok"] * 3
-    assert results[0].solve_time_s >= 0.05
-    assert results[0].cpu_time_s >= 0.04
-    assert all(0 < r.solve_time_s < 5 for r in results)
+    assert all(r.solve_time_s >= 0.05 and r.cpu_time_s >= 0.05 for r in results)
 
 
 def test_a_solver_that_is_not_asked_rests(tmp_path, monkeypatch):

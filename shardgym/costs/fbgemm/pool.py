@@ -113,8 +113,14 @@ class _Worker:
         return status, value
 
     def greet(self) -> dict[str, Any]:
-        """Wait for the first answer of a launched process, and return its facts."""
-        status, value = self._receive(_START_S, None)
+        """Wait for the first answer of a launched process, and return its facts; one that dies is replaced once."""
+        assert self.process is not None
+        try:
+            status, value = self.process.receive(_START_S)
+        except MeasurementError:  # somebody may have killed it
+            self.discard()
+            self.process = self.launch()
+            status, value = self._receive(_START_S, None)
         if status == "ok":
             return dict(value)
         self.discard()

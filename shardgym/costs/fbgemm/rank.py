@@ -10,8 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from shardgym.child import Handler, serve
 from shardgym.costs.fbgemm.communication import RankTiming
-from shardgym.costs.fbgemm.process import Handler, serve
 
 #: Seconds from agreeing on a start to the start, so that all ranks know it in time.
 _LEAD_S = 0.002

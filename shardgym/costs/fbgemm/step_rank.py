@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from cachetools import LRUCache, cachedmethod
 
+from shardgym.child import Handler, serve
 from shardgym.costs.fbgemm import rank
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
 from shardgym.costs.fbgemm.machine import available_bytes, cpu_tag
@@ -32,7 +33,6 @@ from shardgym.costs.fbgemm.operator import (
     tensor_bytes,
     versions,
 )
-from shardgym.costs.fbgemm.process import Handler, serve
 from shardgym.costs.fbgemm.step import RankSteps, StepJob
 from shardgym.costs.links import samples_per_device
 from shardgym.ids import draw_bags

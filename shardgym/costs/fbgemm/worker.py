@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from cachetools import LRUCache, cachedmethod
 
+from shardgym.child import Handler, serve
 from shardgym.costs.fbgemm.cpu import CpuBackend
 from shardgym.costs.fbgemm.cuda import CudaBackend
 from shardgym.costs.fbgemm.jobs import HOST_WAITED, DeviceFacts, ProbeJob, ShardSet, ShardSpec, StepTimes, TimingJob
 from shardgym.costs.fbgemm.operator import Ids, RequestMaker, tensor_bytes
-from shardgym.costs.fbgemm.process import Handler, JobError, serve
+from shardgym.costs.fbgemm.process import JobError
 from shardgym.table import EmbeddingTable
 
 #: An operator without its weights takes some hundred kilobytes.

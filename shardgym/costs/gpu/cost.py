@@ -37,7 +37,7 @@ _TASKS_KEPT = 256
 
 
 class GpuCost(CostModel):
-    """A model of fused kernels and of exchanges on GPUs, held against published measurements (benchmarks/published_gpu).
+    """A model of fused kernels and exchanges on GPUs, held against publications (benchmarks/published_gpu).
 
     All tables of a device share launches, the L2 cache and the memory bus: see `kernels.py`. Exchanges: `exchange.py`.
     Nothing of it was measured by us.

@@ -49,6 +49,8 @@ class SimulatorCost(CostModel):
 
     name: ClassVar[str] = "simulator"
     deterministic: ClassVar[bool] = True
+    learned: ClassVar[bool] = True
+    paths: ClassVar[frozenset[str]] = frozenset({"weights"})
 
     def __init__(
         self,
@@ -79,11 +81,6 @@ class SimulatorCost(CostModel):
     def hardware(self) -> str:
         """Tag of the machine that the training data was measured on."""
         return self._weights.hardware
-
-    @property
-    def learned(self) -> bool:
-        """Always true."""
-        return True
 
     @property
     def scores_only(self) -> bool:

@@ -44,9 +44,7 @@ class PlacementPrices:
         self._additive = cost.additive()
         if self._additive is not None:
             self._number = self._additive.add_task(task)
-            encoded = self._additive.encode(task, self._shards)
-            self._latents = self._additive.latents(encoded)
-            self._widths = self._additive.widths(encoded)
+            self._vectors = self._additive.vectors(self._additive.encode(task, self._shards))
 
     def totals(self, placements: Bools) -> Floats:
         """Return what the slowest device takes in ms, (P, D, C) to (P,); infinite for infeasible plans."""
@@ -59,10 +57,8 @@ class PlacementPrices:
 
     def _added_up(self, placements: Bools) -> Floats:
         assert self._additive is not None
-        held = placements.astype(np.float64)
-        counts = placements.sum(axis=2)
-        compute_ms = self._additive.device_ms(held @ self._latents, counts).sum(axis=-1)
-        return self._additive.slowest_ms(self._number, compute_ms, held @ self._widths)
+        sums = placements.astype(np.float64) @ self._vectors
+        return self._additive.slowest_ms(self._number, self._additive.set_ms(sums), sums[..., -2])
 
     def plan(self, placement: Bools) -> ShardingPlan:
         """Return a placement as a plan; a table's columns are handed out from the left, to the lowest device first.
@@ -142,7 +138,7 @@ class Neighbourhood:
     def _describe(self, shards: Sequence[Shard]) -> tuple[Bools, Ints, Floats]:
         """Return of n shards and their halves whether there are such, (n,), bytes, (n, 3), and vectors, (n, 3, K + 2).
 
-        A vector is what is added up over a device: latents, columns, and 1 for a shard.
+        See `AdditiveCosts.vectors`.
         """
         parts = [halves(shard) for shard in shards]
         forms = [form for shard, two in zip(shards, parts, strict=True) for form in (shard, *(two or (shard, shard)))]
@@ -150,9 +146,7 @@ class Neighbourhood:
         if self._additive is None:
             vectors = np.zeros((len(forms), 2))
         else:
-            encoded = self._additive.encode(self._task, forms)
-            widths = self._additive.widths(encoded)[:, None]
-            vectors = np.concatenate([self._additive.latents(encoded), widths, np.ones_like(widths)], axis=1)
+            vectors = self._additive.vectors(self._additive.encode(self._task, forms))
         return np.array([bool(two) for two in parts]), sizes, vectors.reshape(len(shards), 3, -1)
 
     def _sum_up(self, devices: Sequence[int] | range) -> None:
@@ -171,10 +165,7 @@ class Neighbourhood:
         self.compute_ms = self._compute_ms(self._sums)
 
     def _compute_ms(self, sums: Floats) -> Floats:
-        if self._additive is None:
-            return np.zeros(sums.shape[:-1])
-        counts = np.rint(sums[..., -1]).astype(np.int64)
-        return quantized(self._additive.device_ms(sums[..., :-2], counts).sum(axis=-1))
+        return np.zeros(sums.shape[:-1]) if self._additive is None else self._additive.set_ms(sums)
 
     def are_allowed(self, changes: Changes) -> Bools:
         """Say which changes leave a feasible plan without two shards of a table on a device, shape (M,)."""

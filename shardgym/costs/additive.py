@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,22 @@ from shardgym.ties import quantized
 
 #: What a shard's time depends on: table, rows, columns. Where rows and columns begin does not matter.
 ShardKey = tuple[str, int, int]
+
+
+class PlanBatch(NamedTuple):
+    """P complete plans as arrays. They may be of different tasks with the same number of devices.
+
+    Attributes:
+        num_devices: D of every plan.
+        counts: shards of each plan, all at least 1, shape (P,).
+        shards: numbers from `NumberedShards.encode`, plan after plan, shape (H,).
+        devices: that hold them, shape (H,).
+    """
+
+    num_devices: int
+    counts: Ints
+    shards: Ints
+    devices: Ints
 
 
 class NumberedShards(abc.ABC):
@@ -102,6 +118,26 @@ class NumberedShards(abc.ABC):
             known.update(zip(new, itertools.count(first), strict=False))
             numbers = [known[key] for key in keys]
         return np.array(numbers, dtype=np.int64)
+
+    def batch(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> PlanBatch:
+        """Return plans of one task as arrays.
+
+        Raises:
+            InputError: as `add_task`.
+        """
+        shards = [shard for plan in plans for shard in plan.shards]
+        counts = np.array([len(plan.shards) for plan in plans], dtype=np.int64)
+        devices = np.array([shard.device for shard in shards], dtype=np.int64)
+        return PlanBatch(task.num_devices, counts, self.encode(task, shards), devices)
+
+    def tasks_of(self, batch: PlanBatch) -> Ints:
+        """Return the number of each plan's task, that of its first shard, shape (P,)."""
+        tasks: Ints = self._shards["task"][batch.shards[np.cumsum(batch.counts) - batch.counts]]
+        return tasks
+
+    def task(self, number: int) -> ShardingTask:
+        """Return a task by its number."""
+        return self._tasks[number]
 
     def share_descriptions(self) -> None:
         """Describe shards of a table once for all tasks, for those who see many tasks of the same tables.
@@ -241,18 +277,19 @@ class AdditiveCosts(NumberedShards):
 
         Memory, cover and widths are not checked: `CostModel.evaluate` has done that before it calls `score`.
         """
-        number = self.add_task(task)
-        shards = [shard for plan in plans for shard in plan.shards]
-        encoded = self.encode(task, shards)
-        shape = len(plans), task.num_devices
-        plan_of_shard = np.repeat(np.arange(len(plans)), [len(plan.shards) for plan in plans])
-        devices = plan_of_shard * task.num_devices + np.array([shard.device for shard in shards], dtype=np.int64)
-        latents = self.latents(encoded)
+        return self.batch_ms(self.batch(task, plans))
+
+    def batch_ms(self, batch: PlanBatch) -> Floats:
+        """Return the same of plans as arrays, which may be of several tasks."""
+        shape = len(batch.counts), batch.num_devices
+        devices = np.repeat(np.arange(shape[0]) * shape[1], batch.counts) + batch.devices
+        latents = self.latents(batch.shards)
         sums = np.zeros((shape[0] * shape[1], latents.shape[1]))
         np.add.at(sums, devices, latents)
         counts = np.bincount(devices, minlength=len(sums))
-        widths = np.bincount(devices, weights=self.widths(encoded), minlength=len(sums)).astype(np.float64)
-        return self.per_device_ms(number, sums.reshape(*shape, -1), counts.reshape(shape), widths.reshape(shape))
+        widths = np.bincount(devices, weights=self.widths(batch.shards), minlength=len(sums)).astype(np.float64)
+        tasks = self.tasks_of(batch)
+        return self.per_device_ms(tasks, sums.reshape(*shape, -1), counts.reshape(shape), widths.reshape(shape))
 
 
 def join_phases(compute_ms: Floats, exchange: ExchangeTimes) -> Floats:

@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from shardgym.arguments import check_instance, check_list_of
-from shardgym.costs.additive import AdditiveCosts
-from shardgym.costs.plan_cost import PlanCost, Source, infinite
+from shardgym.costs.additive import AdditiveCosts, PlanBatch
+from shardgym.costs.plan_cost import PlanCost, Source, infinite, plan_costs
 from shardgym.errors import InfeasiblePlanError, InputError, printable_line
 from shardgym.plan import ShardingPlan
 from shardgym.registry import construct, find_class, registered
@@ -110,6 +110,24 @@ class CostModel(abc.ABC):
         every judge does that no solver may query.
         """
         return None
+
+    def plan_costs(self, costs: AdditiveCosts, batch: PlanBatch) -> list[PlanCost]:
+        """Return the costs of feasible plans of any tasks in one call, as environments and `score` need them.
+
+        Args:
+            costs: what `additive()` of this cost returned.
+            batch: plans that it has encoded.
+        """
+        tasks = costs.tasks_of(batch).tolist()
+        notes = {number: self.notes(costs.task(number)) for number in set(tasks)}
+        return plan_costs(
+            costs.batch_ms(batch), [notes[number] for number in tasks],
+            cost=self.name, version=self.version, hardware=self.hardware,
+        )  # fmt: skip
+
+    def notes(self, task: ShardingTask) -> tuple[str, ...]:  # noqa: ARG002
+        """Return what a reader must know of the costs of a task's plans, see `PlanCost.notes`."""
+        return ()
 
     @property
     def scores_only(self) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import numbers
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -161,6 +163,27 @@ class PlanCost(Record):
 
     def __hash__(self) -> int:
         return hash(self.digest)
+
+
+def plan_costs(per_device: Floats, notes: Sequence[tuple[str, ...]], **same: Any) -> list[PlanCost]:
+    """Return the costs of P plans that differ in times and notes alone.
+
+    Args:
+        per_device: shape (P, D, 5); becomes read-only.
+        notes: of each plan.
+        **same: fields that they share.
+    """
+    if not len(per_device):
+        return []
+    first = PlanCost(per_device[0], notes=notes[0], **same)
+    rest = zip(per_device[1:], notes[1:], strict=True)
+    if not (np.isfinite(per_device) & (per_device >= 0)).all():
+        return [first, *(dataclasses.replace(first, per_device=ms, notes=own) for ms, own in rest)]
+    # Checking the fields of a record takes longer than pricing a plan. The others differ from the first in times, which
+    # were checked together, and in notes.
+    per_device.setflags(write=False)
+    fields = dict(first.__dict__)
+    return [first, *(PlanCost.unchecked(**(fields | {"per_device": ms, "notes": own})) for ms, own in rest)]
 
 
 def infinite(num_devices: int) -> Floats:

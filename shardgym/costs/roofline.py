@@ -283,9 +283,11 @@ class RooflineCost(CostModel):
         """See `CostModel`."""
         if self._prices.num_tasks > _TASKS_KEPT:
             self._prices = AdditiveRoofline(self._override)
-        per_device = self._prices.plans_ms(task, plans)
-        notes = untested(task, self._override or task.topology.device)
-        return [PlanCost(ms, self.name, self.version, self.hardware, notes=notes) for ms in per_device]
+        return self.plan_costs(self._prices, self._prices.batch(task, plans))
+
+    def notes(self, task: ShardingTask) -> tuple[str, ...]:
+        """See `CostModel`."""
+        return untested(task, self._override or task.topology.device)
 
 
 class AdditiveRoofline(AdditiveCosts):

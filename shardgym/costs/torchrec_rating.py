@@ -160,8 +160,7 @@ class TorchRecRatingCost(CostModel):
         """See `CostModel`."""
         if self._prices.num_tasks > _TASKS_KEPT:
             self._prices = self.additive()
-        per_device = self._prices.plans_ms(task, plans)
-        return [PlanCost(ms, self.name, self.version, self.hardware) for ms in per_device]
+        return self.plan_costs(self._prices, self._prices.batch(task, plans))
 
 
 class AdditiveTorchRecRating(AdditiveCosts):

@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 
 from shardgym.arrays import Bools, Floats, Ints
-from shardgym.costs.additive import AdditiveCosts
+from shardgym.costs.additive import AdditiveCosts, PlanBatch
 from shardgym.costs.base import CostModel
 from shardgym.costs.plan_cost import PlanCost
-from shardgym.costs.simulator import SimulatorCost
-from shardgym.costs.simulator.predictor import AdditivePredictor, PlanBatch
 from shardgym.envs.features import COLUMNS, SHARDS
 from shardgym.envs.placements import Placements
 from shardgym.envs.scoring import PlanScorer
@@ -70,6 +68,28 @@ class AdditiveScorer(PlanScorer):
             shards = self._placements.next[rows]
             self._sums[rows, devices] += self._costs.latents(self._shard_numbers[shards])
             self._odd[rows] |= self._placements.catalog.shard["width"][shards] % COLUMN_UNIT > 0
+
+    def costs(self, rows: Ints, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
+        """See `PlanScorer`. Complete placements are feasible plans, so they are not validated again."""
+        p = self._placements
+        # In the order of plans sums are rounded as `CostModel.evaluate` rounds them.
+        shards, _, devices = self._in_order(rows)
+        # A width that no kernel takes makes a plan infeasible: `CostModel.evaluate` gives the reason.
+        odd = (p.catalog.shard["width"][shards] % COLUMN_UNIT > 0).any(axis=1)
+        num_devices = np.where(odd, 0, p.catalog.task["num_devices"][p.task[rows]])
+        self._encode(p.task[rows[~odd]])
+        costs: dict[int, PlanCost] = {}
+        for count in np.unique(num_devices).tolist():
+            group = np.flatnonzero(num_devices == count)
+            if count:
+                exists = shards[group] > 0
+                numbers = self._shard_numbers[shards[group][exists]]
+                batch = PlanBatch(count, exists.sum(axis=1), numbers, devices[group][exists])
+                found = self._cost.plan_costs(self._costs, batch)
+            else:
+                found = super().costs(rows[group], [plans[n] for n in group.tolist()])
+            costs |= zip(group.tolist(), found, strict=True)
+        return [costs[n] for n in range(len(plans))]
 
     def partial_ms(self, rows: Ints) -> tuple[Floats, dict[int, str]]:
         """See `PlanScorer`."""
@@ -166,40 +186,6 @@ class AdditiveScorer(PlanScorer):
         return shares
 
 
-class SimulatorScorer(AdditiveScorer):
-    """Scores placements with an oracle of the simulator, which also predicts complete plans of several tasks together.
-
-    Args:
-        cost: the oracle.
-        placements: what is scored.
-        predictor: of `cost.additive()`.
-        partial: whether partial costs or times of devices are needed.
-    """
-
-    _costs: AdditivePredictor
-
-    def costs(self, rows: Ints, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
-        """See `PlanScorer`. Complete placements are feasible plans, so they are not validated again."""
-        p = self._placements
-        shards = p.shards[rows]
-        # A width that no kernel takes makes a plan infeasible: `CostModel.evaluate` gives the reason.
-        odd = (p.catalog.shard["width"][shards] % COLUMN_UNIT > 0).any(axis=1)
-        num_devices = np.where(odd, 0, p.catalog.task["num_devices"][p.task[rows]])
-        self._encode(p.task[rows[~odd]])
-        costs: dict[int, PlanCost] = {}
-        for count in np.unique(num_devices).tolist():
-            group = np.flatnonzero(num_devices == count)
-            if count:
-                exists = shards[group] > 0
-                numbers = self._shard_numbers[shards[group][exists]]
-                batch = PlanBatch(count, exists.sum(axis=1), numbers, p.devices[rows[group]][exists])
-                found = self._costs.plan_costs(batch)
-            else:
-                found = super().costs(rows[group], [plans[n] for n in group.tolist()])
-            costs |= zip(group.tolist(), found, strict=True)
-        return [costs[n] for n in range(len(plans))]
-
-
 def plan_scorer(cost: CostModel, placements: Placements, *, partial: bool, timed: bool) -> PlanScorer:
     """Return the scorer for a cost model.
 
@@ -213,8 +199,6 @@ def plan_scorer(cost: CostModel, placements: Placements, *, partial: bool, timed
         InputError: times are needed, and the cost is not additive.
     """
     costs = cost.additive()
-    if isinstance(cost, SimulatorCost) and isinstance(costs, AdditivePredictor):
-        return SimulatorScorer(cost, placements, costs, partial=partial or timed)
     if costs is not None:
         return AdditiveScorer(cost, placements, costs, partial=partial or timed)
     if timed:

@@ -53,16 +53,24 @@ class PlanScorer:
         p = self._placements
         if len(self._plan_shards) > _SHARDS_KEPT:
             self._plan_shards.clear()
-        counts = p.placed[rows]
-        shards, starts, devices = (array[rows, : counts.max()] for array in (p.shards, p.starts, p.devices))
-        # Plans are sorted by the table's name, then by columns, which are at most 2**16.
-        key = (p.catalog.shard["rank"][shards] << 17) + starts
-        order = np.argsort(np.where(shards > 0, key, 2**62), axis=1)
-        columns = (np.take_along_axis(array, order, 1).tolist() for array in (shards, starts, devices))
+        columns = (array.tolist() for array in self._in_order(rows))
         return [
             self._plan(int(task), list(zip(*columns_of_plan, strict=True))[:count])
-            for task, count, *columns_of_plan in zip(p.task[rows], counts, *columns, strict=True)
+            for task, count, *columns_of_plan in zip(p.task[rows], p.placed[rows], *columns, strict=True)
         ]
+
+    def _in_order(self, rows: Ints) -> tuple[Ints, Ints, Ints]:
+        """Return the shards of complete placements, `NOTHING` behind the last, their first columns, and their devices.
+
+        They are in the order of plans: by the table's name, then by columns. Each has shape (n, most shards).
+        """
+        p = self._placements
+        shards, starts, devices = (array[rows, : p.placed[rows].max()] for array in (p.shards, p.starts, p.devices))
+        # There are at most 2**16 columns.
+        key = (p.catalog.shard["rank"][shards] << 17) + starts
+        order = np.argsort(np.where(shards > 0, key, 2**62), axis=1)
+        shards, starts, devices = (np.take_along_axis(array, order, 1) for array in (shards, starts, devices))
+        return shards, starts, devices
 
     def costs(self, rows: Ints, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         """Return the costs of complete placements, whose plans are given; those of one task are evaluated together.

@@ -90,11 +90,14 @@ class GpuCost(CostModel):
         """See `CostModel`."""
         if self._prices.num_tasks > _TASKS_KEPT:
             self._prices = self.additive()
-        per_device = self._prices.plans_ms(task, plans)
+        return self.plan_costs(self._prices, self._prices.batch(task, plans))
+
+    def notes(self, task: ShardingTask) -> tuple[str, ...]:
+        """See `CostModel`."""
         notes = untested(task, self._override or task.topology.device)
         if self._ids or (self._exchange == "two_step" and task.topology.fast_domain_size < task.num_devices):
             notes += ("gpu was held against no exchange of ids, and against none in two steps",)
-        return [PlanCost(ms, self.name, self.version, self.hardware, notes=notes) for ms in per_device]
+        return notes
 
 
 def untested(task: ShardingTask, hardware: str) -> tuple[str, ...]:

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import numpy as np
-
 from shardgym.arguments import check_instance, check_list_of
+from shardgym.costs.additive import AdditiveCosts, PlanBatch
 from shardgym.costs.base import ONE_PLAN, CostModel
 from shardgym.costs.plan_cost import PlanCost, Source
 from shardgym.costs.simulator.familiarity import Familiarity
-from shardgym.costs.simulator.predictor import AdditivePredictor, PlanBatch, Predictor
+from shardgym.costs.simulator.predictor import AdditivePredictor, Predictor
 from shardgym.costs.simulator.weights import ROLES, SCHEMAS, Role, find_weights, load_weights
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.plan import ShardingPlan
@@ -127,12 +126,17 @@ class SimulatorCost(CostModel):
         for plan in plans:
             plan.validate(task)
         predictor = self._shared_predictor()
-        return predictor.familiarity(_plan_batch(predictor, task, plans)) if plans else []
+        return predictor.familiarity(predictor.batch(task, plans)) if plans else []
 
     def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         """See `CostModel`."""
         predictor = self._shared_predictor()
-        return predictor.plan_costs(_plan_batch(predictor, task, plans))
+        return predictor.plan_costs(predictor.batch(task, plans))
+
+    def plan_costs(self, costs: AdditiveCosts, batch: PlanBatch) -> list[PlanCost]:
+        """See `CostModel`; notes say what is unlike the training data."""
+        assert isinstance(costs, AdditivePredictor), "from additive()"
+        return costs.plan_costs(batch)
 
     def _sources(self, task: ShardingTask) -> tuple[Source, Source]:  # noqa: ARG002
         return self._shared_predictor().sources
@@ -142,14 +146,3 @@ class SimulatorCost(CostModel):
         if self._predictor is None or self._predictor.num_tasks > _TASKS_KEPT:
             self._predictor = Predictor(self._weights)
         return self._predictor
-
-
-def _plan_batch(predictor: Predictor, task: ShardingTask, plans: Sequence[ShardingPlan]) -> PlanBatch:
-    """Return plans of one task as arrays."""
-    shards = [shard for plan in plans for shard in plan.shards]
-    return PlanBatch(
-        task.num_devices,
-        counts=np.array([len(plan.shards) for plan in plans], dtype=np.int64),
-        shards=predictor.encode(task, shards),
-        devices=np.array([shard.device for shard in shards], dtype=np.int64),
-    )

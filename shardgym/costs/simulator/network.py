@@ -66,13 +66,16 @@ def _clip(x: Array, low: float, high: float) -> Array:
 
 
 def _group_sum(x: Array, groups: Groups) -> Array:
+    size = groups.counts[0] if len(groups) else 0
+    if size and (groups.counts == size).all():
+        # Exchanges of one task have the same number of devices; this is several times faster than reduceat.
+        return x.reshape(*x.shape[:-2], len(groups), size, x.shape[-1]).sum(axis=-2)
     return np.add.reduceat(x, groups.starts, axis=-2)
 
 
 def _group_max(x: Array, groups: Groups) -> Array:
     size = groups.counts[0] if len(groups) else 0
     if size and (groups.counts == size).all():
-        # Exchanges of one task have the same number of devices; this is several times faster than reduceat.
         return x.reshape(*x.shape[:-2], len(groups), size, x.shape[-1]).max(axis=-2)
     return np.maximum.reduceat(x, groups.starts, axis=-2)
 
@@ -126,10 +129,16 @@ class Network:
         x = (features - self.fixed("feature_mean")) / self.fixed("feature_scale")
         return self.ops.clip(x, -self.FEATURE_LIMIT, self.FEATURE_LIMIT)
 
-    def dense(self, chain: str, x: Array) -> Array:
-        """Apply a chain of linear layers and what is between them, (n, inputs) or (K, n, inputs) to (K, n, outputs)."""
+    def dense(self, chain: str, x: Array, after: int = 0) -> Array:
+        """Apply a chain of linear layers and what is between them, (n, inputs) or (K, n, inputs) to (K, n, outputs).
+
+        Args:
+            chain: its name.
+            x: inputs, or what the first layers gave.
+            after: how many layers that is.
+        """
         between = self.ops.tanh if chain in self.TANH else self.ops.relu
-        layer = 0
+        layer = after
         while f"{chain}.{layer}.weight" in self.params:
             x = between(x) if layer else x
             x = x @ self.params[f"{chain}.{layer}.weight"] + self.params[f"{chain}.{layer}.bias"]

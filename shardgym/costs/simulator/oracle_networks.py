@@ -157,29 +157,36 @@ class CommNet(Network):
     def inputs(exchanges: Exchanges) -> CommInputs:
         """Work out features, amounts of work and waits."""
         groups = exchanges.groups
-        ids = groups.ids
-        counts = groups.counts.astype(np.float64)[ids]
+        starts, ids = groups.starts, groups.ids
+        # What is the same for all devices of an exchange is worked out once, and logarithms of it are taken once.
+        counts = groups.counts.astype(np.float64)
+        batch, element_bytes = exchanges.batch[starts], exchanges.element_bytes[starts]
         # Every device ends up with its share of the samples: all columns of them, from all devices.
-        samples = exchanges.batch / counts
+        samples = batch / counts
+        elsewhere = batch - samples
         row_bytes = exchanges.widths * exchanges.element_bytes
-        total = np.add.reduceat(row_bytes, groups.starts)[ids]
-        largest = np.maximum.reduceat(row_bytes, groups.starts)[ids]
-        elsewhere = exchanges.batch - samples
-        sent = row_bytes * elsewhere
-        received = (total - row_bytes) * samples
-        moved = total * elsewhere
-        busiest = largest * elsewhere
-        wait = np.maximum.reduceat(exchanges.offsets_ms, groups.starts)[ids] - exchanges.offsets_ms
-        longest = np.maximum.reduceat(wait, groups.starts)[ids]
-        mean_wait = np.add.reduceat(wait, groups.starts)[ids] / counts
-        amounts = np.column_stack([np.ones_like(counts), counts, moved, busiest, sent + received])
-        features = np.column_stack([
-            np.log(np.column_stack([counts, exchanges.batch, exchanges.element_bytes])),
-            np.log1p(np.column_stack([moved, busiest, sent, received])),
-            row_bytes / np.maximum(largest, 1.0), row_bytes * counts / np.maximum(total, 1.0),
-            np.log1p(np.column_stack([wait, longest, mean_wait])),
-            wait / np.maximum(longest, 1e-3), (wait < NO_WAIT_MS), (row_bytes == 0),
-        ])  # fmt: skip
+        total = np.add.reduceat(row_bytes, starts)
+        largest = np.maximum.reduceat(row_bytes, starts)
+        wait = np.maximum.reduceat(exchanges.offsets_ms, starts)[ids] - exchanges.offsets_ms
+        longest = np.maximum.reduceat(wait, starts)
+        moved, busiest = total * elsewhere, largest * elsewhere
+        whole = np.log([counts, batch, element_bytes, 1 + moved, 1 + busiest, 1 + longest])
+        whole_mean_wait = np.log1p(np.add.reduceat(wait, starts) / counts)
+        sent = row_bytes * elsewhere[ids]
+        received = (total[ids] - row_bytes) * samples[ids]
+        features = np.empty((len(wait), 15))
+        features[:, :5] = whole[:5].T[ids]
+        features[:, 5:7] = np.log1p([sent, received]).T
+        features[:, 7] = row_bytes / np.maximum(largest, 1.0)[ids]
+        features[:, 8] = row_bytes * (counts / np.maximum(total, 1.0))[ids]
+        features[:, 9] = np.log1p(wait)
+        features[:, 10], features[:, 11] = whole[5][ids], whole_mean_wait[ids]
+        features[:, 12] = wait / np.maximum(longest, 1e-3)[ids]
+        features[:, 13], features[:, 14] = wait < NO_WAIT_MS, row_bytes == 0
+        amounts = np.empty((len(wait), 5))
+        amounts[:, 0] = 1.0
+        amounts[:, 1:4] = np.stack([counts, moved, busiest], axis=1)[ids]
+        amounts[:, 4] = sent + received
         return CommInputs(features, amounts, wait[:, None])
 
     @staticmethod
@@ -199,9 +206,12 @@ class CommNet(Network):
         code = ops.relu(self.dense("encoder", self.standardise(inputs.features)))
         # The first amount is one for each device.
         devices = ops.group_sum(inputs.amounts[..., :1], groups)
-        mean = ops.group_sum(code, groups) / devices
-        context = ops.repeat(ops.concat([mean, ops.group_max(code, groups)]), groups)
-        out = self.dense("head", ops.concat([code, context]))
+        context = ops.concat([ops.group_sum(code, groups) / devices, ops.group_max(code, groups)])
+        # It goes through the first layer once.
+        first = self.params["head.0.weight"]
+        size = code.shape[-1]
+        shared = context @ first[..., size:, :] + self.params["head.0.bias"]
+        out = self.dense("head", code @ first[..., :size, :] + ops.repeat(shared, groups), after=1)
         transfer = (inputs.amounts / self.fixed("work_unit")) @ self.fixed("prior")
         # A device that waits may be done a little before the others are; 1 / (1 + exp(4)) is where that starts from.
         early = 1 / (1 + ops.exp(4.0 - out[..., 1:]))

@@ -9,7 +9,6 @@ search in NumPy. The compiled search mirrors `compute_ms` and `slowest_ms`.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -18,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from shardgym.arrays import Floats, GrowingArrays, Ints
-from shardgym.costs.additive import AdditiveCosts, NumberedShards, ShardKey, join_phases
+from shardgym.costs.additive import AdditiveCosts, NumberedShards, PlanBatch, ShardKey, join_phases
 from shardgym.costs.links import ExchangeTimes, link_notes, start_offsets
-from shardgym.costs.plan_cost import PlanCost, Source
+from shardgym.costs.plan_cost import PlanCost, Source, plan_costs
 from shardgym.costs.simulator import features
 from shardgym.costs.simulator.familiarity import Devices, Familiarity, check_of, names_of
 from shardgym.costs.simulator.network import Networks
@@ -33,22 +32,6 @@ from shardgym.task import ELEMENT_BYTES, ShardingTask
 #: and malloc would return their memory to the system in every call, which can take longer than the arithmetic.
 _SHARDS_AT_ONCE = 2048
 _DEVICES_AT_ONCE = 256
-
-
-class PlanBatch(NamedTuple):
-    """P complete plans as arrays. They may be of different tasks with the same number of devices.
-
-    Attributes:
-        num_devices: D of every plan.
-        counts: shards of each plan, all at least 1, shape (P,).
-        shards: numbers from `Predictor.encode`, plan after plan, shape (H,).
-        devices: that hold them, shape (H,).
-    """
-
-    num_devices: int
-    counts: Ints
-    shards: Ints
-    devices: Ints
 
 
 class _Predictions(NamedTuple):
@@ -172,23 +155,17 @@ class Predictor(NumberedShards):
         if not len(batch.counts):
             return []
         predictions = self._predict(batch)
-        per_device = predictions.per_device
         unsure = predictions.disagreement > self.weights.spread_limit
-        tasks = self._shards["task"][batch.shards[np.cumsum(batch.counts) - batch.counts]]
+        tasks = self.tasks_of(batch)
         notes = [
             self._notes_of(*key) + self._link_notes[task]
             for *key, task in zip(predictions.outside.tolist(), unsure.tolist(), tasks.tolist(), strict=True)
         ]
-        version, hardware = self.weights.version, self.weights.hardware
-        first = PlanCost(per_device[0], "simulator", version, hardware, *self.sources, notes=notes[0])
-        rest = zip(per_device[1:], notes[1:], strict=True)
-        if not (np.isfinite(per_device) & (per_device >= 0)).all():
-            return [first, *(dataclasses.replace(first, per_device=ms, notes=own) for ms, own in rest)]
-        # Checking the fields of a record takes longer than predicting them. The others differ from the first in times,
-        # which were checked together, and in notes.
-        per_device.setflags(write=False)
-        same = dict(first.__dict__)
-        return [first, *(PlanCost.unchecked(**(same | {"per_device": ms, "notes": own})) for ms, own in rest)]
+        compute, communication = self.sources
+        return plan_costs(
+            predictions.per_device, notes, cost="simulator", version=self.weights.version,
+            hardware=self.weights.hardware, compute=compute, communication=communication,
+        )  # fmt: skip
 
     def familiarity(self, batch: PlanBatch) -> list[Familiarity]:
         """Say for each plan how far it is from the training data."""
@@ -214,8 +191,7 @@ class Predictor(NumberedShards):
         shape = len(batch.counts), batch.num_devices
         plans = np.arange(shape[0])
         first_shard = np.cumsum(batch.counts) - batch.counts
-        # A plan is of the task of its first shard.
-        tasks = self._shards["task"][batch.shards[first_shard]]
+        tasks = self.tasks_of(batch)
         # Sort shards by plan and device. Devices that hold something are the groups.
         slots = np.repeat(plans * batch.num_devices, batch.counts) + batch.devices
         shards = batch.shards[np.argsort(slots, kind="stable")]

@@ -7,10 +7,10 @@ import pytest
 
 from shardgym import EmbeddingTable, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.cli import main
+from shardgym.costs.additive import PlanBatch
 from shardgym.costs.link_model import LinkModel
 from shardgym.costs.links import exchange_times, pooled_widths
 from shardgym.costs.simulator.model_card import ModelCard
-from shardgym.costs.simulator.predictor import PlanBatch
 from shardgym.costs.simulator.weights import load_weights, save_weights
 from shardgym.errors import InputError
 

@@ -48,11 +48,14 @@ def test_the_walk_finds_the_oracles_own_weights(used_oracle):
 def test_no_public_call_of_the_oracle_returns_or_holds_anything_of_the_judge(used_oracle, judge, task, plans):
     """Every public attribute is read, and called where it can be with what a solver has."""
     secrets = {a.tobytes() for params in judge._weights.networks.values() for a in params.values() if a.size > 4}
+    costs = used_oracle.additive()
     given = {
         "evaluate": (task, plans),
         "score": (task, plans),
         "familiarity": (task, plans),
         "no_cost": (task, "why"),
+        "notes": (task,),
+        "plan_costs": (costs, costs.batch(task, plans)),
     }
     results: list[object] = [used_oracle]
     called = set()

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, load_suite, make_cost
+from shardgym.costs.additive import PlanBatch
 from shardgym.costs.simulator import predictor as predictor_module
-from shardgym.costs.simulator.predictor import PlanBatch
 from shardgym.errors import InputError
 
 #: Sums of the same numbers in another order, or in other batches, differ by less.

@@ -37,7 +37,7 @@ def median_error(held, *kinds):
 def test_the_page_says_what_the_model_predicts(published):
     """To 2 %: another version of SciPy may stop its search a little elsewhere."""
     script, held = published
-    text = (ROOT / "docs" / "gpu-model.md").read_text()
+    text = (ROOT / "benchmarks" / "published_gpu" / "README.md").read_text()
     made = script.page_with(text, script.tables(held))
     number = re.compile(r"\d+(?:\.\d+)?")
     assert [re.sub(" +|-+", " ", line) for line in number.sub("0", made).splitlines()] == [

@@ -15,7 +15,7 @@ from shardgym.costs import make_cost
 from shardgym.costs.fbgemm import namespaces
 from shardgym.costs.fbgemm.cost import why_not_measured
 from shardgym.costs.fbgemm.jobs import HOST_WAITED, StepTimes, shard_sets
-from shardgym.children import FreshChild
+from shardgym.costs.fbgemm.process import ChildProcess
 from shardgym.costs.fbgemm.step import StepJob
 from shardgym.costs.link_model import shipped_model
 from shardgym.costs.plan_cost import PlanCost
@@ -169,7 +169,7 @@ def rank_pids(model):
 
 def signal_while_measuring(monkeypatch, victim, number):
     """Let a process that is given steps of `victim` stop before it can answer, and send it a signal then."""
-    send = FreshChild.send
+    send = ChildProcess.send
 
     def send_and_signal(self, message):
         chosen = isinstance(message, StepJob) and message.shard_sets == tuple(victim)
@@ -179,7 +179,7 @@ def signal_while_measuring(monkeypatch, victim, number):
         if chosen:
             os.kill(self.pid, number)
 
-    monkeypatch.setattr(FreshChild, "send", send_and_signal)
+    monkeypatch.setattr(ChildProcess, "send", send_and_signal)
 
 
 def test_a_process_that_dies_fails_only_its_own_plan_and_is_replaced(cost, monkeypatch):

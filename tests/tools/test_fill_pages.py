@@ -15,7 +15,7 @@ pytest.importorskip("pyarrow", reason="needs the extra 'data'")
 
 pytestmark = pytest.mark.repository
 
-STALE = "# Page\n\n<!-- docstring: shardgym.topology:Topology -->\nold\n<!-- end -->\n"
+STALE = "# Page\n\n<!-- table: leaderboards/quick-v1-fbgemm -->\nold\n<!-- end -->\n"
 SHIPPED_DATA = SHIPPED / "cpu-amd-epyc-2c"
 
 
@@ -38,7 +38,7 @@ def test_check_writes_nothing_and_fails_until_the_page_was_written(tool, page, c
     assert page.read_text() == STALE
     assert tool.main([str(page)]) == 0
     assert capsys.readouterr().out == f"{page}: written\n"
-    assert "num_devices" in page.read_text()
+    assert "neuroshard_plus" in page.read_text()
     assert tool.main([str(page), "--check"]) == 0
     assert tool.main([str(page)]) == 0
     assert capsys.readouterr().out == ""

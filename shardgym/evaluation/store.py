@@ -101,9 +101,11 @@ class Store:
             by_key = {result.key: result for result in renewed}
             self._write([by_key.get(result.key, result) for result in self.results] + list(results))
         else:
-            append_flushed(self._path, _lines(results))
+            try:
+                append_flushed(self._path, _lines(results))
+            finally:
+                self._state = self._state_now()
             self.results += results
-            self._state = self._state_now()
 
     def write_run(self) -> None:
         """Write what the records are about."""
@@ -137,9 +139,12 @@ class Store:
 
     def log_error(self, heading: str, text: str) -> None:
         """Append a traceback to the file of errors."""
-        make_folder(self.folder)
-        with (self.folder / ERRORS).open("a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(f"--- {utc_now()} {heading}\n{text}\n")
+        lines = f"--- {utc_now()} {heading}\n{text}\n"
+        try:
+            make_folder(self.folder)
+            append_flushed(self.folder / ERRORS, lines.encode(errors="backslashreplace"))
+        except InputError as error:
+            logger.warning("a traceback is lost: %s", error)
 
     def _write(self, results: Sequence[Result]) -> None:
         write_whole(self._path, _lines(results))

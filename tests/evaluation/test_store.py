@@ -224,6 +224,25 @@ def test_records_outlive_a_solver_that_changes_or_removes_them(tmp_path, monkeyp
     assert len(list(tmp_path.glob("*.old"))) == (what != "records.jsonl")
 
 
+def test_a_full_disk_is_told_as_that(tmp_path, monkeypatch):
+    """Nothing is moved aside: the records that were there are whole."""
+    run(tmp_path, TOY + "Halves", limit=1)
+    before = (tmp_path / "records.jsonl").read_bytes()
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda handle, data: write(handle, data[:10]))
+    with pytest.raises(InputError, match="only a part could be written; is the disk full"):
+        run(tmp_path, TOY + "Halves")
+    monkeypatch.undo()
+    assert (tmp_path / "records.jsonl").read_bytes() == before
+    assert not list(tmp_path.glob("*.old"))
+
+
+def test_a_pipe_for_tracebacks_loses_them_and_nothing_else(tmp_path, caplog):
+    os.mkfifo(tmp_path / "errors.log")
+    assert [r.status for r in run(tmp_path, TOY + "Crashes", TOY + "Halves", limit=1)] == ["error", "ok"]
+    assert "a traceback is lost" in caplog.text
+
+
 def test_a_folder_that_is_removed_is_there_again(tmp_path, monkeypatch):
     out = tmp_path / "out"
     monkeypatch.setenv("SHARDGYM_TEST_CALLS", str(out))

@@ -98,7 +98,7 @@ class BeamSearch:
         beam = start[None]
         self._score(beam)
         for _ in range(self._settings.levels):
-            children = np.concatenate([self._children(parent) for parent in beam])
+            children = self._children(beam)
             if not len(children):
                 return
             costs = self._score(children)
@@ -107,19 +107,26 @@ class BeamSearch:
                 order = np.lexsort((self._sets.shards.bytes[children].max(axis=1), costs))
             beam = children[order[: self._settings.beam_width]]
 
-    def _children(self, plan: Ints) -> Ints:
-        """Halve each of the largest shards and of those that compute longest where possible; shape (C, n + 1)."""
+    def _children(self, plans: Ints) -> Ints:
+        """Halve each of the largest shards of each plan, and of those that compute longest, where that is possible.
+
+        Args:
+            plans: shape (C, n).
+
+        Returns:
+            Shape (children, n + 1), plan by plan.
+        """
         shards = self._sets.shards
         number = self._settings.candidates
-        tried = np.arange(len(plan))
-        if number <= len(plan):
-            by_size = shards.bytes[plan].argsort(kind="stable")[-number:]
-            by_compute = self._sets.single_ms(plan).argsort(kind="stable")[-number:]
-            tried = np.union1d(by_size, by_compute)
-        tried = tried[shards.halves[plan[tried]] >= 0]
-        children = np.tile(np.append(plan, 0), (len(tried), 1))
-        children[:, -1] = shards.halves[plan[tried]]
-        children[np.arange(len(tried)), tried] = children[:, -1]
+        tried = np.ones(plans.shape, dtype=np.bool_)
+        if number <= plans.shape[1]:
+            tried[:] = False
+            for figures in (shards.bytes[plans], self._sets.single_ms(plans)):
+                np.put_along_axis(tried, figures.argsort(axis=1, kind="stable")[:, -number:], True, axis=1)
+        parents, places = np.nonzero(tried & (shards.halves[plans] >= 0))
+        halves = shards.halves[plans[parents, places]]
+        children = np.column_stack([plans[parents], halves])
+        children[np.arange(len(halves)), places] = halves
         return children
 
     def _score(self, plans: Ints) -> Floats:
@@ -140,15 +147,15 @@ class BeamSearch:
         for start in range(0, len(plans), size):
             ordered = self._placement_order(plans[start : start + size])
             # Different cuts may lead to the same shards, which are placed once.
-            _, first, index = np.unique(
+            _, which, index = np.unique(
                 ordered @ self._weights[: plans.shape[1]], return_index=True, return_inverse=True
             )
-            best = self._inner.place(ordered[first], self._max_columns, cutoff)
+            best = self._inner.place(ordered[which], self._max_columns, cutoff)
             found = best.costs[index]
-            for n in np.flatnonzero(found < self._incumbent.cost_ms).tolist():
-                if found[n] < self._incumbent.cost_ms:
-                    devices = best.devices_of(int(index[n]))
-                    self._incumbent.update(functools.partial(plan_of, shards, devices), float(found[n]))
+            first = int(found.argmin())
+            if found[first] < self._incumbent.cost_ms:
+                devices = best.devices_of(int(index[first]))
+                self._incumbent.update(functools.partial(plan_of, shards, devices), float(found[first]))
             cutoff.update(found)
             costs.append(found)
         return np.concatenate(costs)

@@ -10,7 +10,7 @@ import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
@@ -124,17 +124,11 @@ force_option = click.option("--force", is_flag=True, help="Overwrite an existing
 # --- names with settings ----------------------------------------------------------------------------------------------
 
 
-class Spec(NamedTuple):
-    """A registered name or `module:Class`, and keyword arguments for it."""
-
-    name: str
-    settings: dict[str, Any]
-
-
-def parse_spec(text: str) -> Spec:
+def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
     """Read NAME,KEY=VALUE,... such as "simulator,weights=model,role=judge".
 
-    A value is JSON (a number, true, null, a quoted string) where it can be read as such, else a string.
+    The name is registered or `module:Class`, the rest are keyword arguments for it. A value is JSON (a number, true,
+    null, a quoted string) where it can be read as such, else a string.
 
     Raises:
         InputError: the name is missing or a file's, or a setting is not KEY=VALUE, is given twice or is called "name".
@@ -159,24 +153,7 @@ def parse_spec(text: str) -> Spec:
             settings[key] = json.loads(value)
         except (ValueError, RecursionError):
             settings[key] = value
-    return Spec(name, settings)
-
-
-def parse_labelled_spec(text: str) -> tuple[str, Spec]:
-    """Read e.g. "narrow=neuroshard,beam_width=1": a label and what it stands for; the label may be left out.
-
-    Raises:
-        InputError: as `parse_spec`, nothing stands before or after the first "=", or a class before it.
-    """
-    first, comma, rest = text.partition(",")
-    label, equals, name = first.partition("=")
-    if not equals:
-        return "", parse_spec(text)
-    if not label or not name:
-        raise InputError(f"'{text:.80}': expected [LABEL=]{NOTATION}")
-    if ":" in label:  # module:Class(KEY=VALUE), module:Class KEY=VALUE
-        raise InputError(f"'{text:.80}': expected [LABEL=]{NOTATION}: a comma goes before every setting")
-    return label, parse_spec(name + comma + rest)
+    return name, settings
 
 
 def open_cost(text: str) -> CostModel:

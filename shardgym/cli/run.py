@@ -20,7 +20,6 @@ from shardgym.cli.common import (
     json_option,
     natural,
     open_cost,
-    parse_labelled_spec,
     parse_spec,
     positive,
     positive_number,
@@ -28,6 +27,7 @@ from shardgym.cli.common import (
     say,
 )
 from shardgym.costs.base import is_repeatable
+from shardgym.errors import InputError
 from shardgym.evaluation import Resume, SolverSpec, evaluate
 from shardgym.evaluation.result import RECORDS, Result, RunInfo, read_records
 from shardgym.evaluation.runner import TIMEOUT_S
@@ -152,8 +152,20 @@ def run(
 
 
 def _solver_spec(text: str) -> SolverSpec:
-    label, (name, settings) = parse_labelled_spec(text)
-    return SolverSpec(name, settings, label)
+    """Read e.g. "narrow=neuroshard,beam_width=1": a label and what it stands for; the label may be left out.
+
+    Raises:
+        InputError: as `parse_spec`, nothing stands before or after the first "=", or a class before it.
+    """
+    first, comma, rest = text.partition(",")
+    label, equals, name = first.partition("=")
+    if not equals:
+        return SolverSpec(*parse_spec(text))
+    if not label or not name:
+        raise InputError(f"'{text:.80}': expected [LABEL=]{NOTATION}")
+    if ":" in label:  # module:Class(KEY=VALUE), module:Class KEY=VALUE
+        raise InputError(f"'{text:.80}': expected [LABEL=]{NOTATION}: a comma goes before every setting")
+    return SolverSpec(*parse_spec(name + comma + rest), label)
 
 
 def _report(results: Sequence[Result], out: Path, as_json: bool) -> int:
@@ -181,9 +193,9 @@ def _report(results: Sequence[Result], out: Path, as_json: bool) -> int:
 
 def _choose_track(suite: Suite, cost: str | None, oracle: str | None) -> Track:
     """Return judge and oracle: the suite's, unless the command line names others."""
-    spec = None if cost is None else parse_spec(cost)
-    track = suite.track(None if spec is None else spec.name)
-    judge_choice = CostChoice(*spec) if spec is not None and spec.settings else track.judge
+    judge, settings = (None, {}) if cost is None else parse_spec(cost)
+    track = suite.track(judge)
+    judge_choice = CostChoice(judge, settings) if judge is not None and settings else track.judge
     return Track(judge_choice, track.oracle if oracle is None else CostChoice(*parse_spec(oracle)))
 
 

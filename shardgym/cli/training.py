@@ -225,7 +225,7 @@ def fit(
     from shardgym.envs.tasks import training_tasks
 
     solver = open_solver(solver_name)
-    name = parse_spec(solver_name).name
+    name, _ = parse_spec(solver_name)
     learn = getattr(solver, "fit", None)
     if not callable(learn) or not callable(getattr(solver, "save", None)):
         raise InputError(f"solver '{name}' learns nothing: it has no fit(tasks, cost, seed) and save(folder)")

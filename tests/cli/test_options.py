@@ -21,7 +21,7 @@ def test_values_are_json_where_they_can_be_read_as_such():
 
 
 def test_an_equals_sign_belongs_to_the_value():
-    assert parse_spec("cost,key=a=b").settings == {"key": "a=b"}
+    assert parse_spec("cost,key=a=b") == ("cost", {"key": "a=b"})
 
 
 @pytest.mark.parametrize(

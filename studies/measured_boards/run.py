@@ -22,6 +22,9 @@ from tabulate import tabulate
 
 from shardgym import ShardingPlan, ShardingTask, make_cost
 from shardgym.arrays import Floats
+from shardgym.costs.link_model import shipped_model
+from shardgym.costs.links import pooled_widths, samples_per_device
+from shardgym.task import ELEMENT_BYTES
 
 HERE = Path(__file__).parent
 #: Relative difference of measured totals below which two plans are close.
@@ -71,6 +74,33 @@ def agreement(predicted: list[Floats], measured: list[Floats]) -> dict[str, floa
     }
 
 
+def compose(how: str, task: ShardingTask, plan: ShardingPlan, measured: Floats) -> Floats:
+    """Return phases made of measured compute and the link model, without ids, shape (D, 5).
+
+    Args:
+        how: "sum", compute alone; "published", NeuroShard's: backward compute of the step before counts as work between two
+            exchanges of pooled values; "step": both exchanges follow each other, as no device works between them.
+        task: of the plan.
+        plan: says how wide devices are.
+        measured: phases, shape (D, 5).
+    """
+    phases = np.zeros_like(measured)
+    phases[:, [1, 4]] = measured[:, [1, 4]]
+    links = shipped_model()
+    widths = pooled_widths(task, plan)
+    if how == "published":
+        times = links.exchange_times(task, phases[:, [1, 4]].sum(axis=1), widths)
+        phases[:, 2] = times.forward_ms
+        phases[:, 3] = times.backward_ms
+    elif how == "step":
+        sent = np.outer(widths, samples_per_device(task.batch_size, task.num_devices)) * ELEMENT_BYTES[task.precision]
+        ready = phases[:, 1]
+        pooled = links.exit_ms(task.topology, ready, sent)
+        phases[:, 2] = pooled - ready
+        phases[:, 3] = links.exit_ms(task.topology, pooled, sent.T) - pooled
+    return phases
+
+
 def main() -> None:
     """Print a row for every cost."""
     tasks, groups = measured_plans()
@@ -85,8 +115,14 @@ def main() -> None:
                 found.append(agreement(predicted, [phases for _, phases in plans]))
         mean = {column: float(np.nanmean([one[column] for one in found])) for column in found[0]}
         rows.append({"cost": text, "tasks": len(found), **mean})
-    itself = [agreement([p for _, p in plans], [p for _, p in plans]) for plans in groups.values() if len(plans) >= 3]
-    rows.append({"cost": "measured", "tasks": len(itself), **{c: float(np.nanmean([o[c] for o in itself])) for c in itself[0]}})
+    for composition in ("sum", "published", "step"):
+        found = []
+        for (_, key), plans in groups.items():
+            if len(plans) >= 3:
+                composed = [compose(composition, tasks[key], plan, phases) for plan, phases in plans]
+                found.append(agreement(composed, [phases for _, phases in plans]))
+        mean = {column: float(np.nanmean([one[column] for one in found])) for column in found[0]}
+        rows.append({"cost": f"measured compute, {composition}", "tasks": len(found), **mean})
     print(tabulate(rows, headers="keys", tablefmt="github", floatfmt=".2f"))
 
 

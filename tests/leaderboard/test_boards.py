@@ -8,6 +8,7 @@ import pytest
 from test_ranking import TASKS, board_of, record
 
 from shardgym import PlanCost, ShardingPlan
+from shardgym.cli import main
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.evaluation.result import RunInfo
 from shardgym.leaderboard import load_boards, rank, render
@@ -178,6 +179,15 @@ def test_strata_are_joined_where_asked_for_and_say_how_far_processors_agree(here
         f"Strata: a task counts once for each processor, 2 on old, 1 on new; relative to {BASE}, the means of a solver "
         "differ by at most 50.0% between them (two), and 1 of 3 pairs of solvers are in another order."
     ) in text
+
+
+def test_the_command_joins_strata_where_asked_for(here, capsys):
+    board_of(here / "a", {"one": [1.0], BASE: [2.0]}, hardware="old")
+    board_of(here / "b", {"one": [0.6], BASE: [1.0]}, hardware="new")
+    assert main(["leaderboard", "."]) == 0
+    assert "Strata" not in capsys.readouterr().out
+    assert main(["leaderboard", ".", "--strata"]) == 0
+    assert "Strata: a task counts once for each processor, 1 on" in capsys.readouterr().out
 
 
 def test_a_board_of_one_processor_says_nothing_of_strata(here):

@@ -238,9 +238,9 @@ def leaderboard(
     PATH is a folder of runs, or a records file; without one it is the folder results.
 
     Records of different suites, judges or hardware go into different tables; --strata joins those that differ in
-    hardware alone. Records of the same from several folders share one. What two of them hold with the same plan and cost counts once. Where they hold the same solver, task and
-    seed with other plans or costs, or different tasks under one index, none is preferred: each of these folders has its
-    own table, which names it and says why.
+    hardware alone. Records of the same from several folders share one. What two of them hold with the same plan and
+    cost counts once. Where they hold the same solver, task and seed with other plans or costs, or different tasks under
+    one index, none is preferred: each of these folders has its own table, which names it and says why.
 
     --format html makes one file that needs no network: tables to sort and filter, cost against solving time, tasks,
     performance profiles, groups, and the plans themselves, two beside each other.

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from shardgym.costs.fbgemm import namespaces
 from shardgym.costs.fbgemm.cost import RANKS_PER_CORE
 from shardgym.costs.fbgemm.machine import cpu_tag, usable_cores
 from shardgym.costs.fbgemm.pool import known_remedy
@@ -43,9 +44,9 @@ class Diagnosis:
         cores: that this process may use.
         memory_bytes: of the machine or container; 0 when the system does not tell.
         gpus: name and memory of every GPU that torch sees.
-        gloo: whether torch has it.
+        no_links: why exchanges between processes are modelled and not measured; "" where links can be shaped.
         nccl: whether torch has it.
-        problem: why FBGEMM kernels cannot run; "" when they can.
+        problem: why training steps cannot run on the CPU; "" when they can.
         cuda_problem: why they cannot run on the GPUs; "" when they can, or when there is none.
         missing_extras: extras that are not installed.
         cuda_version: of CUDA that torch was built for; "" for a build without.
@@ -58,7 +59,7 @@ class Diagnosis:
     cores: int
     memory_bytes: int
     gpus: list[dict[str, Any]] = field(default_factory=list)
-    gloo: bool = False
+    no_links: str = ""
     nccl: bool = False
     problem: str = ""
     cuda_problem: str = ""
@@ -98,13 +99,13 @@ class Diagnosis:
         lines.append(f"measure compute: {f'yes, on {devices}' if self.ok else f'NO: {_with_remedy(self.problem)}'}")
         if self.cuda_problem:
             lines.append(f"measure compute on cuda: NO: {_with_remedy(self.cuda_problem)}")
-        if self.ok and self.gloo:
-            ranks = RANKS_PER_CORE * self.cores
-            lines.append(f"measure communication: gloo, up to {ranks} devices on cpu; modelled beyond that")
-        elif self.ok:
-            lines.append("measure communication: no, torch has no gloo; it will be modelled")
+        if self.ok:
+            lines.append(f"devices of a task on cpu: up to {RANKS_PER_CORE * self.cores}")
+            slowest, fastest = namespaces.SLOWEST_LINK, namespaces.FASTEST_LINK
+            links = f"yes, over links of {slowest:.3g} to {fastest:.3g} bytes/s; modelled for others"
+            lines.append(f"measure exchanges on cpu: {f'no, modelled: {self.no_links}' if self.no_links else links}")
         if self.ok and on_gpus and self.nccl and len(self.gpus) > 1:
-            lines.append(f"measure communication: nccl, up to {len(self.gpus)} devices on cuda")
+            lines.append(f"measure exchanges on cuda: nccl, up to {len(self.gpus)} devices")
         lines += [
             f"extra not installed: {name} ({_BEFORE_EXTRA.get(name, '')}{install_command(name)})"
             for name in self.missing_extras
@@ -126,6 +127,7 @@ def diagnose() -> Diagnosis:
         blas=arithmetic()["blas"],
         cores=len(usable_cores()),
         memory_bytes=memory_bytes(),
+        no_links=namespaces.why_not(),
         missing_extras=missing_extras(),
         **_run_probe(),
     )
@@ -186,11 +188,12 @@ def probe() -> dict[str, Any]:
         gpus = []
         cuda_problem = error_text(error)
     problem = _fbgemm_error("cpu")
+    if not (problem or (torch.distributed.is_available() and torch.distributed.is_gloo_available())):
+        problem = "this torch has no gloo, over which processes exchange"
     if gpus and not problem:
         cuda_problem = _fbgemm_error("cuda")
     return {
         "cuda_version": torch.version.cuda or "",
-        "gloo": torch.distributed.is_available() and torch.distributed.is_gloo_available(),
         "nccl": torch.distributed.is_available() and torch.distributed.is_nccl_available(),
         "gpus": gpus,
         "problem": problem,

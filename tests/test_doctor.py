@@ -14,7 +14,7 @@ from shardgym.doctor import Diagnosis
 
 
 def found(**fields):
-    machine = {"hardware": "cpu-toy-4c", "blas": "toy", "cores": 4, "memory_bytes": 8 * 2**30, "gloo": True}
+    machine = {"hardware": "cpu-toy-4c", "blas": "toy", "cores": 4, "memory_bytes": 8 * 2**30}
     return Diagnosis(versions={"python": "3.11.0"}, commit="", **machine, **fields)
 
 
@@ -81,12 +81,20 @@ def test_a_crash_while_loading_torch_is_a_finding(monkeypatch, status, printed, 
     assert doctor.diagnose().problem == f"torch and FBGEMM do not load: {reason}"
 
 
+def test_a_machine_says_whether_exchanges_are_measured():
+    assert (
+        "measure exchanges on cpu: yes, over links of 2.5e+07 to 2.5e+08 bytes/s; modelled for others"
+        in found().lines()
+    )
+    assert "measure exchanges on cpu: no, modelled: it takes root" in found(no_links="it takes root").lines()
+
+
 def test_gpus_are_listed():
     gpu = {"name": "Accelerator", "memory_bytes": 80 * 2**30}
     lines = Diagnosis({}, "", "cpu-toy-4c", "toy", 4, 2**30, gpus=[gpu, gpu], nccl=True).lines()
     assert "GPU             Accelerator, 80.0 GiB" in lines
     assert "measure compute: yes, on cpu and cuda" in lines
-    assert "measure communication: nccl, up to 2 devices on cuda" in lines
+    assert "measure exchanges on cuda: nccl, up to 2 devices" in lines
 
 
 def test_a_gpu_that_lacks_kernels_is_told_apart_from_the_cpu():
@@ -116,7 +124,7 @@ def test_gpus_that_torch_counts_and_cannot_use_do_not_hide_the_cpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
     seen = doctor.probe()
-    assert (seen["gpus"], seen["gloo"]) == ([], True)
+    assert seen["gpus"] == []
     assert seen["cuda_problem"].startswith("RuntimeError: The NVIDIA driver on your system is too old")
 
 

@@ -30,7 +30,7 @@ _LEAST_SHARE = 0.05
 _SHARDS_PER_QUERY = 4096
 _SHARDS_IN_HURRY = 16
 #: Plans x devices whose communication is predicted together; larger batches leave the processor's cache.
-_DEVICES_PER_CALL = 256
+_DEVICES_PER_CALL = 512
 
 
 class Pricing(abc.ABC):

@@ -32,6 +32,8 @@ from shardgym.task import ELEMENT_BYTES, ShardingTask
 #: and malloc would return their memory to the system in every call, which can take longer than the arithmetic.
 _SHARDS_AT_ONCE = 2048
 _DEVICES_AT_ONCE = 256
+#: Likewise of exchanges, whose networks are smaller.
+_EXCHANGING_DEVICES_AT_ONCE = 512
 
 
 class _Predictions(NamedTuple):
@@ -119,7 +121,7 @@ class Predictor(NumberedShards):
             Times; all 0 where nothing is exchanged, on one device.
         """
         num_plans, num_devices = compute_ms.shape
-        step = max(1, _DEVICES_AT_ONCE // num_devices)
+        step = max(1, _EXCHANGING_DEVICES_AT_ONCE // num_devices)
         if num_plans <= step:
             return self._exchange_times_together(tasks, compute_ms, widths)
         task_of_plan = np.broadcast_to(tasks, num_plans)

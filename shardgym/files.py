@@ -1,6 +1,7 @@
 """Files read at the door, files that survive a kill, and folders that one process writes to at a time.
 
-Whatever somebody gives is read by `read_regular`: no pipe, device or endless file gets past it.
+Whatever somebody gives is read by `read_regular`: no pipe, device or endless file gets past it. A file of lines is
+opened by `read_line_file`, which unpacks one that is packed.
 
 A file is replaced as a whole. A file of lines grows by whole writes that are flushed to the disk: after a kill
 only its last line can be cut off, and a reader sees that.
@@ -9,6 +10,7 @@ only its last line can be cut off, and a reader sees that.
 from __future__ import annotations
 
 import errno
+import lzma
 import os
 import stat
 import tempfile
@@ -21,10 +23,15 @@ from shardgym.errors import InputError, missing_file_remedy
 
 #: Larger files are none of ours: a task of 100,000 tables takes 20 MB.
 MAX_BYTES = 2**28
-#: Of a file of records.
-MAX_RECORDS_BYTES = 4 * MAX_BYTES
+#: Of a file of records, unpacked; the largest in the boards has 9 MB.
+MAX_RECORDS_BYTES = 2**29
 #: Of one line; the largest in the boards has 10 kB.
 MAX_LINE_BYTES = 2**24
+
+#: Ends the name of a packed file.
+PACKED = ".xz"
+#: What unpacking may take besides the content; `xz -9` needs 65 MiB.
+_UNPACKING_BYTES = 2**27
 
 
 def read_regular(path: str | Path, *, max_bytes: int = MAX_BYTES, follow: bool = True) -> bytes:
@@ -166,10 +173,33 @@ class Line(NamedTuple):
         return f"{path}:{self.number}"
 
 
+def read_line_file(path: Path) -> bytes:
+    """Return the content of a file of records, unpacked where its name ends in `.xz`.
+
+    Raises:
+        InputError: it cannot be read, is damaged, or holds more than `MAX_RECORDS_BYTES`.
+    """
+    content = read_regular(path, max_bytes=MAX_RECORDS_BYTES, follow=False)
+    if path.suffix != PACKED:
+        return content
+    unpacking = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=_UNPACKING_BYTES)
+    try:
+        unpacked = unpacking.decompress(content, max_length=MAX_RECORDS_BYTES + 1)
+    except lzma.LZMAError as error:
+        raise InputError(f"cannot unpack {path}: {error}; expected what 'xz -9' makes of a file of records") from None
+    if len(unpacked) > MAX_RECORDS_BYTES:
+        raise InputError(
+            f"cannot unpack {path}: it holds more than {MAX_RECORDS_BYTES / 2**20:,.0f} MiB, which none of ours does"
+        )
+    if not unpacking.eof or unpacking.unused_data:
+        what = "something follows its end" if unpacking.eof else "it is cut off"
+        raise InputError(f"cannot unpack {path}: {what}; expected what 'xz -9' makes of a file of records")
+    return unpacked
+
+
 def read_lines(path: Path) -> list[Line]:
     """Return the lines of a file of records; raises `InputError` when it cannot be read or a line is huge."""
-    content = read_regular(path, max_bytes=MAX_RECORDS_BYTES, follow=False)
-    *lines, rest = content.split(b"\n")
+    *lines, rest = read_line_file(path).split(b"\n")
     for number, text in enumerate([*lines, rest], start=1):
         if len(text) > MAX_LINE_BYTES:
             raise InputError(f"{path}:{number}: the line has more than {MAX_LINE_BYTES / 2**20:.0f} MiB")

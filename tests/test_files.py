@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import lzma
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +12,15 @@ from pathlib import Path
 import pytest
 
 from shardgym.errors import InputError
-from shardgym.files import append_flushed, drop_torn_line, make_folder, only_writer, read_lines, write_whole
+from shardgym.files import (
+    append_flushed,
+    drop_torn_line,
+    make_folder,
+    only_writer,
+    read_line_file,
+    read_lines,
+    write_whole,
+)  # fmt: skip
 from shardgym.records import read_text
 
 
@@ -62,6 +72,48 @@ def test_lines_are_appended_and_one_that_was_cut_off_is_dropped(tmp_path):
     assert drop_torn_line(path).text == b"thr"
     assert path.read_bytes() == b"one\ntwo\n"
     assert drop_torn_line(path) is None
+
+
+def packed(path, content=b"one\ntwo\n"):
+    path.write_bytes(lzma.compress(content, preset=9))
+    return path
+
+
+def test_packed_lines_are_those_that_were_packed(tmp_path):
+    found = read_lines(packed(tmp_path / "lines.xz", b"one\ntwo\nthr"))
+    assert [(line.number, line.text, line.whole) for line in found] == [
+        (1, b"one", True), (2, b"two", True), (3, b"thr", False),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda content: content[:-9], "it is cut off"),
+        (lambda content: b"", "it is cut off"),
+        (lambda content: content + b"x", "something follows its end"),
+        (lambda content: content[:20] + b"x" + content[21:], "Corrupt input data"),
+        (lambda content: b"one\ntwo\n" * 9, "Input format not supported by decoder"),
+    ],
+)
+def test_a_damaged_packed_file_is_one_line(tmp_path, damage, message):
+    path = packed(tmp_path / "lines.xz")
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(InputError, match=rf"^cannot unpack {re.escape(str(path))}: {message}; expected what 'xz -9'"):
+        read_lines(path)
+
+
+def test_unpacking_takes_no_more_than_a_file_of_records_may(tmp_path, monkeypatch):
+    path = packed(tmp_path / "lines.xz", bytes(2**20))
+    assert path.stat().st_size < 1000
+    monkeypatch.setattr("shardgym.files.MAX_RECORDS_BYTES", 2**20)
+    assert read_line_file(path) == bytes(2**20)
+    monkeypatch.setattr("shardgym.files.MAX_RECORDS_BYTES", 2**20 - 1)
+    with pytest.raises(InputError, match=r"it holds more than 1 MiB, which none of ours does$"):
+        read_lines(path)
+    monkeypatch.setattr("shardgym.files._UNPACKING_BYTES", 2**16)
+    with pytest.raises(InputError, match="Memory usage limit exceeded"):
+        read_lines(path)
 
 
 def test_runs_and_tables_need_no_module_of_posix_alone():

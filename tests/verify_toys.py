@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 
 from evaluation_toys import CountCost, DriftingCost
 
@@ -20,6 +21,15 @@ def edit(folder, number, change):
     change(record)
     lines[number - 1] = json.dumps(record)
     path.write_text("\n".join(lines) + "\n")
+
+
+def pack(folder):
+    """Put packed records in the place of plain ones, as boards are committed; returns where they are."""
+    path = folder / "records.jsonl"
+    packed = folder / "records.jsonl.xz"
+    packed.write_bytes(lzma.compress(path.read_bytes()))
+    path.unlink()
+    return packed
 
 
 def forget_run(folder):

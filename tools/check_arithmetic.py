@@ -133,9 +133,10 @@ def _solved(environment: dict[str, str], options: argparse.Namespace) -> dict[st
 
 
 def plans_of_sample(tasks: int, solvers: list[str] | None, suites: list[str] | None) -> dict[str, str]:
-    """Solve the sample in this process; returns the beginning of each plan's digest, or why there is none."""
+    """Solve the sample in this process; returns the beginning of a hash of each plan's shards, or why there is none."""
     import shardgym
     from shardgym.errors import ShardGymError
+    from shardgym.records import canonical_json, sha256
     from shardgym.solver import solver_names
     from shardgym.suites.suite import suite_names
 
@@ -145,15 +146,16 @@ def plans_of_sample(tasks: int, solvers: list[str] | None, suites: list[str] | N
         suite = shardgym.load_suite(suite_name)
         choice = suite.track("simulator" if suite.oracle == "simulator" else None).oracle
         cost = shardgym.make_cost(choice.cost, **choice.settings)
-        # By digest, as neighbours in a suite are alike.
-        chosen = sorted(range(len(suite)), key=lambda index: suite.digests[index])[:tasks]
+        # By a hash, as neighbours in a suite are alike.
+        chosen = sorted(range(len(suite)), key=lambda index: sha256(f"{suite_name}/{index}"))[:tasks]
         for index in chosen:
             for name in solvers:
                 try:
-                    plan = shardgym.make_solver(name).solve(suite[index], cost, seed=0).digest[:12]
+                    plan = shardgym.make_solver(name).solve(suite[index], cost, seed=0)
+                    made = sha256(canonical_json([shard.to_dict() for shard in plan.shards]))[:12]
                 except ShardGymError as error:
-                    plan = type(error).__name__
-                plans[f"{suite_name}/{index} {name}"] = plan
+                    made = type(error).__name__
+                plans[f"{suite_name}/{index} {name}"] = made
     return plans
 
 

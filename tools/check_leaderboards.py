@@ -1,7 +1,7 @@
 """Check that the boards prove themselves: `python tools/check_leaderboards.py [--all] [FOLDER ...]`.
 
 Every record that a deterministic judge scored is scored again. Of every board a sample is solved again: the same
-records everywhere, chosen by digest; with --all it is every record. At last every generated table
+records everywhere, chosen by a hash; with --all it is every record. At last every generated table
 and page is compared with a fresh one.
 
 FOLDERs are those of runs, by default all below leaderboards/ with such a judge. Exit code 1 when anything
@@ -19,7 +19,7 @@ import fill_pages
 from shardgym.costs.base import is_repeatable
 from shardgym.errors import ShardGymError
 from shardgym.evaluation import verify
-from shardgym.evaluation.result import RECORDS, RunInfo
+from shardgym.evaluation.result import RECORDS, RunInfo, record_files, records_file
 
 ROOT = Path(__file__).parents[1]
 #: Records of each board that are solved again.
@@ -37,7 +37,9 @@ def main(arguments: list[str] | None = None) -> int:
     bad = 0
     for folder in folders:
         try:
-            report = verify(folder / RECORDS, solve=True, solve_sample=None if options.all else SAMPLE)
+            report = verify(
+                records_file(folder) or folder / RECORDS, solve=True, solve_sample=None if options.all else SAMPLE
+            )
         except ShardGymError as error:
             print(f"{folder}: {error}")
             bad += 1
@@ -55,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def repeatable_boards() -> list[Path]:
     """Return the committed folders of runs that a deterministic judge scored."""
-    folders = sorted(path.parent for path in (ROOT / "leaderboards").rglob(RECORDS))
+    folders = [file.parent for file in record_files([ROOT / "leaderboards"])]
     runs = {folder: RunInfo.beside(folder) for folder in folders}
     return [folder for folder, run in runs.items() if run is not None and is_repeatable(run.judge)]
 

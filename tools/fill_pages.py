@@ -1,6 +1,7 @@
 """Write what is generated in Markdown pages: `python tools/fill_pages.py [PAGE ...]`, by default all such pages.
 
-With --check nothing is written; the exit code is 1 when a page would change.
+Without pages, records below leaderboards/ are packed first. With --check nothing is written; the exit code is 1 when a
+page would change, or records are not packed.
 
 - Between `<!-- table: FOLDER -->` and `<!-- end -->`: what `shardgym leaderboard FOLDER --format md` prints, its
   heading as plain bold text.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import lzma
 import os
 import re
 import sys
@@ -28,6 +30,8 @@ from shardgym.costs.simulator.model_card import ModelCard, shipped_agreement
 from shardgym.costs.simulator.samples import CommSamples, ComputeSamples
 from shardgym.costs.simulator.weights import SHIPPED
 from shardgym.errors import InputError, ShardGymError
+from shardgym.evaluation.result import PACKED_RECORDS, RECORDS, record_files
+from shardgym.files import write_whole
 from shardgym.leaderboard import Ranking, load_boards, rank, render
 from shardgym.leaderboard.tables import render_details
 from shardgym.pretraining.axes import GENERALISATION, Generalisation
@@ -50,12 +54,15 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE", help="all such pages when none is given")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a page would change")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when something would change")
     options = parser.parse_args(arguments)
     missing = [str(path) for path in options.pages if not path.is_file()]
     if missing:
         parser.error(f"no such page: {', '.join(missing)}; expected Markdown files")
     try:
+        plain = [] if options.pages else unpacked(ROOT / "leaderboards")
+        for path in plain:
+            print(f"{path}: {'is not packed' if options.check else f'packed, {pack(path)} bytes'}")
         texts = outdated(options.pages or PAGES)
     except ShardGymError as error:
         print(error, file=sys.stderr)
@@ -64,7 +71,20 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{path}: {'is not up to date' if options.check else 'written'}")
         if not options.check:
             path.write_text(text, encoding="utf-8")
-    return 1 if options.check and texts else 0
+    return 1 if options.check and (texts or plain) else 0
+
+
+def unpacked(folder: Path) -> list[Path]:
+    """Return the records below a folder that are not packed; raises `InputError` where a folder has both."""
+    return [path for path in record_files([folder]) if path.name == RECORDS]
+
+
+def pack(records: Path) -> int:
+    """Put a packed file in the place of records, the same bytes on any machine; returns its size."""
+    packed = lzma.compress(records.read_bytes(), preset=9)
+    write_whole(records.with_name(PACKED_RECORDS), packed)
+    records.unlink()
+    return len(packed)
 
 
 def outdated(pages: Iterable[Path]) -> dict[Path, str]:

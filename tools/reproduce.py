@@ -32,7 +32,7 @@ from shardgym.arrays import Floats
 from shardgym.costs.base import is_repeatable
 from shardgym.errors import ShardGymError
 from shardgym.evaluation import read_records
-from shardgym.evaluation.result import RECORDS, Key, Result
+from shardgym.evaluation.result import PACKED_RECORDS, RECORDS, Key, Result
 from shardgym.leaderboard.statistics import MIN_TASKS, Interval, bootstrap_mean
 from shardgym.pretraining.assess import kendall_tau
 
@@ -121,7 +121,7 @@ def main(arguments: list[str] | None = None) -> int:
         out = options.out / part.board
         try:
             failed += run_again(part, [row.solver for row in rows] or SOLVERS, out, 60 * options.minutes)
-            old = read_records(ROOT / "leaderboards" / part.board / RECORDS)
+            old = read_records(ROOT / "leaderboards" / part.board / PACKED_RECORDS)
             differing, own = compare(part, old, read_records(out / RECORDS), rows)
         except ShardGymError as error:
             failed.append(f"{part.board}: {error}")

@@ -29,7 +29,7 @@ from shardgym.cli.common import (
 from shardgym.costs.base import is_repeatable
 from shardgym.errors import InputError
 from shardgym.evaluation import Resume, SolverSpec, evaluate
-from shardgym.evaluation.result import RECORDS, Result, RunInfo, read_records
+from shardgym.evaluation.result import RECORDS, Result, RunInfo, read_records, records_file
 from shardgym.evaluation.runner import TIMEOUT_S
 from shardgym.evaluation.store import ERRORS
 from shardgym.files import write_whole
@@ -170,9 +170,10 @@ def _solver_spec(text: str) -> SolverSpec:
 
 def _report(results: Sequence[Result], out: Path, as_json: bool) -> int:
     """Rank what a folder holds, write and print the table, and return the exit code of these results of the run."""
-    rankings = [rank(board) for board in load_boards([out / RECORDS])]
+    records = records_file(out) or out / RECORDS
+    rankings = [rank(board) for board in load_boards([records])]
     write_whole(out / TABLE, render(rankings, "md") + "\n")
-    files = {"records": str(out / RECORDS), "table": str(out / TABLE)}
+    files = {"records": str(records), "table": str(out / TABLE)}
     if (out / ERRORS).exists():
         files["tracebacks"] = str(out / ERRORS)
     failures = [r for r in results if r.status in ("error", "unmeasured")]
@@ -203,7 +204,8 @@ def _how_to_continue(out: Path) -> str:
     info = RunInfo.beside(out) if out.exists() else None
     if info is None:
         return "shardgym: interrupted before the first record"
-    done = len(read_records(out / RECORDS)) if (out / RECORDS).exists() else 0
+    records = records_file(out)
+    done = 0 if records is None else len(read_records(records))
     total = info.num_tasks * len(info.solvers) * len(info.seeds)
     return f"shardgym: interrupted with {done} of {total} records in {out}; the same command continues"
 

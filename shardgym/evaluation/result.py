@@ -1,6 +1,7 @@
 """Results: the record of one solver on one task, what the results of a folder share, and the files of both.
 
-A folder holds `records.jsonl` with one line per result, `run.json`, and the tasks that do not come with shardgym.
+A folder holds `records.jsonl` with one line per result, `run.json`, and the tasks that do not come with shardgym. Of
+boards that are committed, the records are packed: `records.jsonl.xz`.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import glob
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
@@ -19,7 +21,7 @@ from shardgym.arguments import check_list, check_name
 from shardgym.costs.plan_cost import CONFIG as COST_CONFIG
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError, import_extra
-from shardgym.files import files_below, make_folder, read_lines, write_whole
+from shardgym.files import PACKED, files_below, make_folder, read_lines, write_whole
 from shardgym.plan import ShardingPlan
 from shardgym.records import CONFIG, Digest, Label, OneLine, Record, Settings, Whole, canonical_json
 from shardgym.task import ShardingTask
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 RECORDS = "records.jsonl"
+PACKED_RECORDS = RECORDS + PACKED
 RUN_INFO = "run.json"
 TASKS = "tasks"
 
@@ -195,6 +198,11 @@ class RunInfo(Record):
         path = folder / RUN_INFO
         return cls.load(path, follow=False) if path.exists() or path.is_symlink() else None
 
+    @classmethod
+    def of(cls, records: Path) -> Self | None:
+        """Read what the records in a file are about; None when that is not known, or the file has a name of its own."""
+        return cls.beside(records.parent) if records.name in (RECORDS, PACKED_RECORDS) else None
+
     def write(self, folder: Path) -> None:
         """Write the file of a folder; raises `InputError` when that fails."""
         write_whole(folder / RUN_INFO, self.to_json(indent=2) + "\n")
@@ -239,15 +247,37 @@ class RunInfo(Record):
                 raise InputError(f"{where} holds a record of {name} {was!r}, this run has {now!r}: give another folder")
 
 
+def records_file(folder: Path) -> Path | None:
+    """Return the records of a folder, packed or not; None when it has none. Raises `InputError` when it has both."""
+    found = [folder / name for name in (RECORDS, PACKED_RECORDS) if os.path.lexists(folder / name)]
+    if len(found) > 1:
+        raise InputError(f"{folder} holds {RECORDS} and {PACKED_RECORDS}, expected one of them: remove the other")
+    return found[0] if found else None
+
+
+def unpacked_records(folder: Path) -> Path:
+    """Return where a run writes the records of a folder; raises `InputError` when the folder holds packed ones."""
+    path = folder / RECORDS
+    found = records_file(folder)
+    if found not in (None, path):
+        raise InputError(f"{found} is packed: unpack it with 'xz -d {found}', or give another folder")
+    return path
+
+
 def record_files(paths: Iterable[str | Path]) -> list[Path]:
-    """Return records files: files as given, and every `records.jsonl` below a folder.
+    """Return records files: files as given, and the records of every folder below one.
 
     Raises:
-        InputError: a path does not exist, or a folder holds no records.
+        InputError: a path does not exist, a folder holds no records, or holds them twice.
     """
     files: list[Path] = []
     for path in map(Path, paths):
-        found = sorted(file for file in files_below(path) if file.name == RECORDS) if path.is_dir() else [path]
+        found = [path]
+        if path.is_dir():
+            names = (RECORDS, PACKED_RECORDS)
+            found = sorted(
+                file for file in files_below(path) if file.name in names and file == records_file(file.parent)
+            )
         if not path.exists():
             raise InputError(f"{path} does not exist: expected a records file, or a folder with one")
         if not found:
@@ -350,7 +380,7 @@ def read_results(paths: str | Path | Iterable[str | Path]) -> pd.DataFrame:
     `total_ms`, `standard_error_ms` and `judge_version`. Where there is no number, it is NaN.
 
     Args:
-        paths: a records file, a folder that is searched for `records.jsonl`, a pattern such as "results/*-v1*" (`**`
+        paths: a records file, a folder that is searched for such files, a pattern such as "results/*-v1*" (`**`
             stands for any folders), or several of these. A file that is named twice is read once.
 
     Raises:

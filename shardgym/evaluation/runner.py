@@ -18,7 +18,16 @@ from shardgym.children import CAN_FORK
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError, MeasurementError, MissingDependencyError, one_line
-from shardgym.evaluation.result import RECORDS, Result, RunInfo, Status, TaskSequence, read_records, write_task
+from shardgym.evaluation.result import (
+    RECORDS,
+    Result,
+    RunInfo,
+    Status,
+    TaskSequence,
+    read_records,
+    records_file,
+    write_task,
+)
 from shardgym.evaluation.running_solver import ErrorLog, RunningSolver
 from shardgym.evaluation.solver_spec import SolverSpec, check_solvers
 from shardgym.evaluation.store import Resume, Store, check_records, open_store, results_of
@@ -124,7 +133,7 @@ def evaluate(
             seeds=checked_seeds,
         )
         if mode is Resume.NONE:
-            results = read_records(folder / RECORDS)
+            results = read_records(records_file(folder) or folder / RECORDS)
             if results:
                 run.join(folder)
             check_records(results, folder, run, suite, specs)

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.evaluation.result import RECORDS, RUN_INFO, Result, RunInfo, TaskSequence, read_records
+from shardgym.evaluation.result import RECORDS, RUN_INFO, Result, RunInfo, TaskSequence, read_records, unpacked_records
 from shardgym.evaluation.running_solver import RunningSolver
 from shardgym.evaluation.solver_spec import SolverSpec
 from shardgym.files import append_flushed, drop_torn_line, make_folder, only_writer, write_whole
@@ -57,12 +57,12 @@ class Store:
         results: the records that it holds.
 
     Raises:
-        InputError: the folder holds records of something else, or a damaged line.
+        InputError: the folder holds records of something else, packed ones, or a damaged line.
     """
 
     def __init__(self, folder: Path, run: RunInfo) -> None:
         self.folder = folder
-        self._path = folder / RECORDS
+        self._path = unpacked_records(folder)
         self.results = read_records(self._path) if self._path.exists() else []
         torn = drop_torn_line(self._path)
         if torn is not None:
@@ -189,7 +189,7 @@ def open_store(
     Raises:
         InputError: they are of something else, or solvers would lose their ranks and `extend` does not allow it.
     """
-    path = folder / RECORDS
+    path = unpacked_records(folder)
     if mode is Resume.ALL and path.exists():
         logger.warning("started afresh; the old records are in %s", path.rename(unused_name(path)))
     store = Store(folder, run)
@@ -293,7 +293,7 @@ def drop_records(
         InputError: the folder has no such solver, seed or tasks, nothing would be left, or it is in use.
     """
     run = RunInfo.beside(folder)
-    if run is None or not (folder / RECORDS).exists():
+    if run is None or not unpacked_records(folder).exists():
         raise InputError(f"{folder} is no folder of a run: expected {RECORDS} and run.json")
     for kind, asked, known in (("solver", solvers, run.solvers), ("seed", seeds, run.seeds)):
         for value in asked:

@@ -19,11 +19,11 @@ from pydantic.dataclasses import dataclass
 from shardgym.costs.base import GROUP as COSTS
 from shardgym.costs.base import is_repeatable
 from shardgym.errors import InputError
-from shardgym.evaluation.result import RECORDS, RUN_INFO, TASKS, RunInfo, read_task
+from shardgym.evaluation.result import PACKED_RECORDS, RECORDS, RUN_INFO, TASKS, RunInfo, read_task, records_file
 from shardgym.evaluation.store import ERRORS
 from shardgym.evaluation.verify.check import verify
 from shardgym.evaluation.verify.records import RecordCheck, StoredRecord, check_without_judge, read_file
-from shardgym.files import files_below, write_whole
+from shardgym.files import files_below, read_line_file, write_whole
 from shardgym.records import CONFIG, Label, Note, Record, read_text
 from shardgym.registry import find_class, registered
 from shardgym.solver import GROUP
@@ -38,7 +38,7 @@ OPEN = "?"
 #: Files that a run leaves in its folder besides; they are no part of a submission and do no harm.
 _LEFT_BY_RUNS = (".lock", "table.md", ERRORS)
 
-#: Of all files together: sixty tasks of twenty solvers with three seeds take 15 MB.
+#: Of all files together, unpacked: sixty tasks of twenty solvers with three seeds take 15 MB.
 MAX_BYTES = 2**27
 
 #: How many of many things of one kind are named.
@@ -115,10 +115,12 @@ def check_submission(folder: Path) -> list[SubmissionCheck]:
         return checks
     try:
         run = RunInfo.beside(folder)
-        rows, gaps = read_file(folder / RECORDS)
+        file = records_file(folder)
+        assert run is not None  # among the files that there must be
+        assert file is not None
+        rows, gaps = read_file(file)
     except InputError as error:
         return [*checks, SubmissionCheck("records", [str(error)])]
-    assert run is not None  # among the files that there must be
     records = [row for row in rows if isinstance(row, StoredRecord)]
     damaged = [f"{row.where}: {row.reason}" for row in rows if isinstance(row, RecordCheck)]
     checks.append(SubmissionCheck("card", _card_problems(folder, run)))
@@ -170,15 +172,19 @@ def _own_solvers(run: RunInfo) -> list[str]:
 
 
 def _file_problems(folder: Path) -> list[str]:
-    problems = [
-        f"{name} is missing: {remedy}"
-        for name, remedy in ((RECORDS, "give the folder of a run"), (RUN_INFO, "give the folder of a run"))
-        if not (folder / name).is_file()
-    ]  # fmt: skip
+    problems = []
     total = 0
+    try:
+        records = records_file(folder)
+        names = (RECORDS if records is None else records.name, RUN_INFO)
+        problems += [f"{name} is missing: give the folder of a run" for name in names if not (folder / name).is_file()]
+        if records is not None and not problems:
+            total += len(read_line_file(records)) - records.stat().st_size
+    except InputError as error:
+        problems.append(str(error))
     for path in sorted(files_below(folder)):
         name = str(path.relative_to(folder))
-        expected = name in (RECORDS, RUN_INFO, CARD, *_LEFT_BY_RUNS) or (
+        expected = name in (RECORDS, PACKED_RECORDS, RUN_INFO, CARD, *_LEFT_BY_RUNS) or (
             path.parent.name == TASKS and path.parent.parent == folder and path.suffix == ".json"
         )
         if not stat.S_ISREG(path.lstat().st_mode):

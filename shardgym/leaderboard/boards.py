@@ -16,7 +16,16 @@ import numpy as np
 
 from shardgym.arrays import Bools, Floats
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.evaluation.result import RECORDS, Key, Result, RunInfo, read_records, read_task, record_files
+from shardgym.evaluation.result import (
+    PACKED_RECORDS,
+    RECORDS,
+    Key,
+    Result,
+    RunInfo,
+    read_records,
+    read_task,
+    record_files,
+)
 from shardgym.evaluation.verify.agreement import deterministic_problem
 from shardgym.records import canonical_json
 from shardgym.task import ShardingTask
@@ -58,7 +67,7 @@ class ResultFile:
     @property
     def place(self) -> str:
         """The folder of a run, or the file where it is none of a run; relative to here where it lies below."""
-        path = self.file.parent if self.file.name == RECORDS else self.file
+        path = self.file.parent if self.file.name in (RECORDS, PACKED_RECORDS) else self.file
         relative = os.path.relpath(path)
         return str(path) if relative.startswith("..") else relative
 
@@ -154,7 +163,7 @@ def load_boards(paths: Sequence[str | Path], suite: str | None = None, *, strata
     index do, none is preferred: every file of that key has a board of its own.
 
     Args:
-        paths: records files, or folders that are searched for `records.jsonl`.
+        paths: records files, or folders that are searched for them.
         suite: only this one; files of other suites are not looked at more closely.
         strata: join boards that differ in their hardware alone, see `joined_strata`.
 
@@ -207,7 +216,7 @@ def joined_strata(boards: Sequence[Board]) -> list[Board]:
 
 def _read_file(path: Path) -> list[ResultFile]:
     """Read a records file and the `run.json` beside it: by what its results have in common, without judge versions."""
-    info = RunInfo.beside(path.parent) if path.name == RECORDS else None
+    info = RunInfo.of(path)
     groups: dict[BoardKey, list[Result]] = {}
     if info is not None:
         groups[_key_of(info)] = []

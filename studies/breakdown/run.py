@@ -22,7 +22,7 @@ from tabulate import tabulate
 from shardgym import CostModel, load_suite, make_cost
 from shardgym.costs.plan_cost import COMPUTE_COLUMNS, PHASES
 from shardgym.errors import InputError, ShardGymError
-from shardgym.evaluation.result import Result, read_records
+from shardgym.evaluation.result import Result, read_records, record_files
 
 _COMM = [PHASES.index("forward_comm"), PHASES.index("backward_comm")]
 
@@ -30,7 +30,7 @@ _COMM = [PHASES.index("forward_comm"), PHASES.index("backward_comm")]
 def main() -> int:
     """Read the records and print the table; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("folder", type=Path, help="with records.jsonl")
+    parser.add_argument("folder", type=Path, help="of a run")
     parser.add_argument("--weights", type=Path, help="folder of 'shardgym pretrain'; the package's if not given")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
@@ -45,7 +45,7 @@ def main() -> int:
 
 def breakdown(folder: Path, oracle: CostModel) -> list[dict[str, Any]]:
     """Return a row per solver, cheapest first."""
-    results = solved_by_all(read_records(folder / "records.jsonl"))
+    results = solved_by_all([result for file in record_files([folder]) for result in read_records(file)])
     suite = load_suite(results[0].suite)
     found: dict[str, list[list[float]]] = defaultdict(list)
     for result in results:

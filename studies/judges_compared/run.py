@@ -52,7 +52,7 @@ def _row(suite: str) -> dict[str, str]:
 
 
 def _costs(folder: Path) -> pd.DataFrame:
-    results = read_results(folder / "records.jsonl")  # the solvers of seed 0, not those of `three-seeds`
+    results = read_results(folder / "records.jsonl.xz")  # the solvers of seed 0, not those of `three-seeds`
     solved = results[results["status"] == "ok"]
     return solved.pivot(index="task_index", columns="solver", values="total_ms")
 

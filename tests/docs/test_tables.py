@@ -11,7 +11,8 @@ import pytest
 
 from shardgym import load_suite
 from shardgym.cli.run import DEFAULT_SOLVERS
-from shardgym.evaluation.result import record_files
+from shardgym.evaluation.result import PACKED_RECORDS, record_files
+from shardgym.files import read_lines
 
 ROOT = Path(__file__).parents[2]
 #: `tox -e leaderboards` makes all pages again.
@@ -40,7 +41,8 @@ def test_committed_records_are_of_committed_code_and_of_shipped_tasks():
     digest_of = functools.cache(lambda suite, index: load_once(suite)[index].digest)
     load_once = functools.cache(load_suite)
     for file in record_files([ROOT / "leaderboards"]):
-        for result in map(json.loads, file.read_text().splitlines()):
+        assert file.name == PACKED_RECORDS, f"{file}: 'python tools/fill_pages.py' packs it"
+        for result in (json.loads(line.text) for line in read_lines(file)):
             assert digest_of(result["suite"], result["task_index"]) == result["task_hash"]
             assert result["commit"]
             assert not result["commit"].endswith("+"), f"{file} was made from a modified checkout"

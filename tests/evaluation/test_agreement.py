@@ -8,7 +8,7 @@ import math
 
 import pytest
 from evaluation_toys import DriftingCost, ToySuite, toy_tasks
-from verify_toys import TOY
+from verify_toys import TOY, pack
 
 from shardgym import PlanCost
 from shardgym.evaluation import evaluate, verify
@@ -194,6 +194,9 @@ def test_what_measuring_again_showed_stays_beside_the_records(rippled):
     assert report.measured_again == [
         f"measured again, {records}: 18 plans take {found.factor:.3f} times as long (median)"
     ]
+    plain = records.read_bytes()
+    assert MeasuredAgain.beside(pack(rippled)) == found
+    records.write_bytes(plain)
     flatter(rippled, TOY + "Lopsided", lambda task: 0.9)  # it is about the records that were there
     assert MeasuredAgain.beside(records) is None
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from evaluation_toys import CountCost, DriftingCost, ToySuite, toy_tasks
-from verify_toys import TOY
+from verify_toys import TOY, pack
 
 import shardgym
 from shardgym.evaluation import SolverSpec, evaluate
@@ -58,6 +58,25 @@ def test_folders_below_are_read_and_a_line_that_was_cut_off_is_left_out(tmp_path
     path.write_bytes(path.read_bytes()[:-40])
     frame = shardgym.read_results(tmp_path)
     assert frame.groupby("file").size().tolist() == [3, 2]
+
+
+def test_packed_records_are_read_as_they_were(tmp_path):
+    run(tmp_path, [TOY + "Halves"])
+    before = shardgym.read_results(tmp_path)
+    path = pack(tmp_path)
+    after = shardgym.read_results(tmp_path)
+    assert after["file"].unique().tolist() == [str(path)]
+    pd.testing.assert_frame_equal(before.drop(columns="file"), after.drop(columns="file"))
+    pd.testing.assert_frame_equal(after, shardgym.read_results(path))
+
+
+def test_records_that_are_there_twice_are_refused(tmp_path):
+    run(tmp_path, [TOY + "Halves"])
+    plain = (tmp_path / "records.jsonl").read_bytes()
+    pack(tmp_path)
+    (tmp_path / "records.jsonl").write_bytes(plain)
+    with pytest.raises(shardgym.InputError, match=r"holds records\.jsonl and records\.jsonl\.xz, expected one of them"):
+        shardgym.read_results(tmp_path)
 
 
 def test_several_folders_and_patterns_are_one_table(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import lzma
 import os
 import re
 import shutil
@@ -13,9 +14,11 @@ from pathlib import Path
 
 import pytest
 from evaluation_toys import CountCost, Halves, Lopsided, ToySuite, Tuned, toy_tasks
+from verify_toys import pack
 
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.evaluation import SolverSpec, drop_records, evaluate, read_records, verify
+from shardgym.leaderboard import load_boards, rank, render
 from shardgym.suites.spec import CostChoice, Track
 
 TOY = "evaluation_toys:"
@@ -107,6 +110,35 @@ def test_what_cannot_be_dropped_is_told_and_changes_nothing(out, what, error, me
 def test_a_folder_of_something_else_is_left_alone(tmp_path):
     with pytest.raises(InputError, match="is no folder of a run"):
         drop_records(tmp_path, seeds=[0])
+
+
+@pytest.mark.parametrize("resume", ["missing", "failed", "changed", "all"])
+def test_a_run_into_packed_records_is_told_how_to_unpack_them(out, resume):
+    path = pack(out)
+    before = path.read_bytes()
+    with pytest.raises(InputError, match=rf"unpack it with 'xz -d {re.escape(str(path))}', or give another folder$"):
+        run(out, TOY + "Halves", resume=resume)
+    with pytest.raises(InputError, match="unpack it with"):
+        drop_records(out, solvers=[TOY + "Halves"])
+    assert path.read_bytes() == before
+    assert not (out / "records.jsonl").exists()
+    path.with_suffix("").write_bytes(lzma.decompress(before))
+    with pytest.raises(InputError, match=r"expected one of them"):
+        run(out, TOY + "Halves", resume=resume)
+    path.unlink()
+    assert len(run(out, TOY + "Mirrored")) == 3
+
+
+def test_packed_records_are_reported_ranked_and_verified(out):
+    expected = run(out, TOY + "Halves", resume="none")
+    before = render([rank(board) for board in load_boards([out])])
+    pack(out)
+    assert texts(run(out, TOY + "Halves", resume="none")) == texts(expected)
+    assert render([rank(board) for board in load_boards([out])]) == before
+    report = verify(out, trust=[CountCost.name])
+    assert report.verdict == "verified"
+    assert len(report.rows) == 6
+    assert report.rows[0].where == f"{out / 'records.jsonl.xz'}:1"
 
 
 def test_records_hold_all_arguments_and_the_digest_of_the_source(out):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import lzma
 import os
 import random
 import re
@@ -111,6 +112,11 @@ def unnamed_source(folder):
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
+def pack_beside(folder, change=lambda content: content):
+    content = lzma.compress((folder / "records.jsonl").read_bytes())
+    (folder / "records.jsonl.xz").write_bytes(change(content))
+
+
 #: What was done to a folder, and a part of what `submit` says of it.
 FORGED = {
     "a flattered score": (lambda f: edit_line(f, flatter), "scores"),
@@ -151,6 +157,9 @@ FORGED = {
     "a link to elsewhere": (lambda f: replace_by(f, "run.json", lambda p: p.symlink_to("/etc/hostname")), "is a link"),
     "a pipe": (lambda f: replace_by(f, "records.jsonl", os.mkfifo), "is missing"),
     "a device": (lambda f: replace_by(f, "records.jsonl", lambda p: p.symlink_to("/dev/zero")), "records.jsonl"),
+    "records twice": (pack_beside, "holds records.jsonl and records.jsonl.xz, expected one of them: remove the other"),
+    "damaged packed records": (
+        lambda f: pack_beside(f, lambda content: content[:-30]) or (f / "records.jsonl").unlink(), "it is cut off"),
     "code": (lambda f: (f / "solver.py").write_text("import os"), "is no part of a submission"),
     "pickles": (lambda f: (f / "tasks").mkdir() or (f / "tasks" / "w.pt").write_bytes(b"\x80"), "is no part"),
     "YAML that makes objects": (
@@ -194,6 +203,29 @@ def test_an_honest_folder_passes(folder, capsys):
     said = outcomes(folder, capsys)
     assert {command: code for command, (code, _) in said.items()} == {"submit": 0, "verify": 0, "leaderboard": 0}, said
     assert "Ready: put" in said["submit"][1]
+
+
+def test_packed_records_pass_as_plain_ones_do(folder, capsys):
+    pack_beside(folder)
+    (folder / "records.jsonl").unlink()
+    said = outcomes(folder, capsys)
+    assert {command: code for command, (code, _) in said.items()} == {"submit": 0, "verify": 0, "leaderboard": 0}, said
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        ("shardgym.files.MAX_RECORDS_BYTES", "it holds more than 2 MiB, which none of ours does"),
+        ("shardgym.evaluation.submission.MAX_BYTES", "2 MiB in all, expected at most 2: submit fewer seeds"),
+    ],
+)
+def test_packed_records_count_unpacked(folder, capsys, monkeypatch, limit, said):
+    (folder / "records.jsonl.xz").write_bytes(lzma.compress(bytes(2**21 + 1)))
+    (folder / "records.jsonl").unlink()
+    monkeypatch.setattr(limit, 2**21)
+    code, text = outcomes(folder, capsys, ["submit"])["submit"]
+    assert code == 1
+    assert said in text
 
 
 def test_a_folder_without_a_card_is_told_what_else_it_lacks(folder, capsys):

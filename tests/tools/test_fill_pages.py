@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import lzma
+import shutil
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,26 @@ def test_check_writes_nothing_and_fails_until_the_page_was_written(tool, page, c
     assert tool.main([str(page), "--check"]) == 0
     assert tool.main([str(page)]) == 0
     assert capsys.readouterr().out == ""
+
+
+def test_records_are_packed_with_pages(tool, page, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(tool, "PAGES", [page])
+    tool._rankings.cache_clear()
+    board = tmp_path / "leaderboards" / "quick-v1-fbgemm"
+    shutil.copytree(tool.ROOT / "leaderboards" / "quick-v1-fbgemm", board)
+    packed = board / "records.jsonl.xz"
+    content = packed.read_bytes()
+    plain = board / "records.jsonl"
+    plain.write_bytes(lzma.decompress(content))
+    packed.unlink()
+    monkeypatch.setattr(tool, "ROOT", tmp_path)
+    assert tool.main(["--check"]) == 1
+    assert f"{plain}: is not packed\n" in capsys.readouterr().out
+    assert tool.main([]) == 0
+    assert capsys.readouterr().out == f"{plain}: packed, {len(content)} bytes\n{page}: written\n"
+    assert not plain.exists()
+    assert packed.read_bytes() == content
+    assert tool.main(["--check"]) == 0
 
 
 def test_the_test_of_the_pages_asks_what_check_asks(tool, page):

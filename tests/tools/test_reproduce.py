@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from shardgym.evaluation import read_records
+from shardgym.files import read_lines
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.repository
@@ -37,7 +38,7 @@ def reproduce():
 @pytest.fixture(scope="module")
 def records():
     """Those of the measured board of the README."""
-    return read_records(ROOT / "leaderboards" / "quick-v1-fbgemm" / "records.jsonl")
+    return read_records(ROOT / "leaderboards" / "quick-v1-fbgemm" / "records.jsonl.xz")
 
 
 def scaled(records, factor, solvers):
@@ -164,7 +165,7 @@ def test_boards_are_scored_and_a_sample_is_solved(tmp_path, capsys, monkeypatch)
     assert len(check.repeatable_boards()) >= 2
     source = ROOT / "leaderboards" / "dlrm4-v1-simulator"
     shutil.copy(source / "run.json", tmp_path)
-    lines = (source / "records.jsonl").read_text().splitlines()
+    lines = [line.text.decode() for line in read_lines(source / "records.jsonl.xz")]
     (tmp_path / "records.jsonl").write_text("\n".join(lines[:3]) + "\n")
     command = [str(tmp_path), "--no-pages"]
     assert check.main(command) == 0

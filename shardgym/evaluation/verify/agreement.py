@@ -15,7 +15,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from shardgym.costs.plan_cost import PlanCost
-from shardgym.files import MAX_RECORDS_BYTES, read_regular, write_whole
+from shardgym.files import read_line_file, write_whole
 from shardgym.records import CONFIG, Digest, Label, Record, Whole
 
 #: Of deterministic figures: other processors and libraries round the last digits differently.
@@ -144,7 +144,7 @@ class MeasuredAgain(Record):
     """What measuring all plans of a records file again showed; `verify` writes it beside the file.
 
     Attributes:
-        records_digest: SHA-256 of the file, so that it says nothing of any other records.
+        records_digest: SHA-256 of the file, unpacked, so that it says nothing of any other records.
         agrees: whether every plan and every solver was as the rule asks.
         num_plans: records that were measured again: all that claim a cost.
         factor: of the board.
@@ -163,7 +163,7 @@ class MeasuredAgain(Record):
     @staticmethod
     def digest_of(records: Path) -> str:
         """Return the digest of a records file; raises `InputError` when it cannot be read."""
-        return hashlib.sha256(read_regular(records, max_bytes=MAX_RECORDS_BYTES, follow=False)).hexdigest()
+        return hashlib.sha256(read_line_file(records)).hexdigest()
 
     @classmethod
     def beside(cls, records: Path) -> Self | None:

@@ -78,13 +78,13 @@ def verify(
     the `run.json` beside them. Where all plans of a file were measured again, what came of it is written beside them.
 
     Args:
-        paths: records files, or folders that are searched for `records.jsonl`; one, or several.
+        paths: records files, or folders that are searched for them; one, or several.
         trust: judges and solvers of the form `module:Class` that may be imported; a record that names another is
             skipped, so that somebody else's file cannot make this process run code.
         solve: solve every task again, too, with the record's solver, seed and oracle, and compare plans.
         timeout_s: seconds that solving a plan again may take; a solver that takes longer is not checked, and named.
         budget_s: seconds for all of it: what is not verified by then is named, and the report is not ok.
-        solve_sample: records of each file that are solved again, chosen by digest; the others are counted.
+        solve_sample: records of each file that are solved again, chosen by a hash; the others are counted.
         obey_limits: refuse settings of judges, and tasks, that ask for more measuring than files may.
         progress: draw a progress bar on standard error when it is a terminal.
 

@@ -108,7 +108,7 @@ def read_file(path: Path) -> tuple[list[StoredRecord | RecordCheck], list[str]]:
     Raises:
         InputError: the file cannot be read or none of its several lines is a record, or `run.json` is damaged.
     """
-    info = RunInfo.beside(path.parent) if path.name == RECORDS else None
+    info = RunInfo.of(path)
     rows: list[StoredRecord | RecordCheck] = []
     seen = set()
     hashes: dict[int, str] = {}

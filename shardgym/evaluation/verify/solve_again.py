@@ -17,7 +17,7 @@ from typing import Any
 from shardgym.children import CAN_FORK
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError, MissingDependencyError
-from shardgym.evaluation.result import RECORDS, RUN_INFO, Result, RunInfo, read_task
+from shardgym.evaluation.result import RUN_INFO, Result, RunInfo, read_task
 from shardgym.evaluation.running_solver import RunningSolver
 from shardgym.evaluation.solver_spec import SolverSpec, check_solvers
 from shardgym.evaluation.verify.agreement import EXACT
@@ -126,7 +126,7 @@ def _run_solver(
 
 def _oracle_of(file: Path, get_oracle: GetCost) -> tuple[CostModel | None, str]:
     """Return the oracle of a file's run, or why solving again would not show anything."""
-    info = RunInfo.beside(file.parent) if file.name == RECORDS else None
+    info = RunInfo.of(file)
     if info is None:
         return None, f"no {RUN_INFO} of {file} names the oracle"
     if info.time_limit_s is not None:
@@ -140,10 +140,10 @@ def _oracle_of(file: Path, get_oracle: GetCost) -> tuple[CostModel | None, str]:
 
 
 def sampled(records: Sequence[StoredRecord], count: int) -> list[StoredRecord]:
-    """Return so many records of each file: those whose task, solver and seed have the least digests, on any machine."""
+    """Return so many records of each file: by hashes of suite, task, solver and seed, on any machine."""
 
     def digest(record: StoredRecord) -> str:
-        return sha256(canonical_json([record.result.task_hash, *record.result.key]))
+        return sha256(canonical_json([record.result.suite, *record.result.key]))
 
     taken = Counter[Path]()
     chosen = []

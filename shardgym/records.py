@@ -1,7 +1,9 @@
 """What every ShardGym record has in common: frozen, strict, JSON round trip, content hash.
 
 A record is a pydantic dataclass that inherits `Record`. Unknown fields are refused, numbers are checked on
-construction, and `digest` is a SHA-256 over the canonical JSON (sorted keys, no spaces, shortest float form).
+construction, and `digest` is a SHA-256 over the canonical JSON (sorted keys, no spaces, shortest float form) of the
+fields that do not have their defaults: a field that is added, with a default, changes no digest. So a default stays
+as it is as long as the `schema` does.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ import typing
 from abc import ABCMeta
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import to_jsonable_python
 
 from shardgym.errors import InputError, closest
 from shardgym.files import read_regular
@@ -225,8 +228,22 @@ class Record(metaclass=RecordType):
 
     @functools.cached_property
     def digest(self) -> str:
-        """SHA-256 over the canonical JSON without the fields in `not_identity`."""
-        return sha256(canonical_json({k: v for k, v in self.to_dict().items() if k not in self.not_identity}))
+        """SHA-256 over the canonical JSON of `identity()`."""
+        return sha256(canonical_json(self.identity()))
+
+    def identity(self, leave_out: frozenset[str] = frozenset()) -> dict[str, Any]:
+        """Return the fields that make the record what it is, as JSON-ready lists and dictionaries.
+
+        Fields in `not_identity` are left out, and those that have their defaults, in records inside of this one, too.
+        What says which kind of record it is stays.
+
+        Args:
+            leave_out: more fields that are not wanted.
+        """
+        unwanted = set(self.not_identity | leave_out)
+        data = _adapter_of(type(self)).dump_python(self, mode="json", exclude=unwanted)
+        kept: dict[str, Any] = _without_defaults(self, data)
+        return kept
 
 
 @functools.cache  # building an adapter takes milliseconds
@@ -238,6 +255,52 @@ def _adapter_of(cls: type[Any]) -> TypeAdapter[Any]:
 def _defaults_of(cls: type[Any]) -> dict[str, Any]:
     fields = dataclasses.fields(cls)
     return {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
+
+
+@functools.cache
+def _json_defaults_of(cls: type[Any]) -> dict[str, Any]:
+    """Return defaults as JSON has them, without those of fields that can have no other value: `schema`, `kind`."""
+    hints = typing.get_type_hints(cls)
+    fields = {
+        name: field
+        for name, field in cls.__pydantic_fields__.items()
+        if not (typing.get_origin(hints[name]) is Literal and len(typing.get_args(hints[name])) == 1)
+    }
+    return {
+        name: to_jsonable_python(field.get_default(call_default_factory=True, validated_data={}))
+        for name, field in fields.items()
+        if not field.is_required()
+    }
+
+
+@functools.cache
+def _holding_defaults(cls: type[Any]) -> frozenset[str]:
+    """Return the fields with records of which something may be left out."""
+    hints = typing.get_type_hints(cls)
+    inner = {name: _records_in(hints[name]) for name in cls.__pydantic_fields__}
+    return frozenset(
+        name
+        for name, classes in inner.items()
+        if any(_json_defaults_of(of) or _holding_defaults(of) for of in classes if issubclass(of, Record))
+    )
+
+
+def _without_defaults(value: Any, data: Any) -> Any:
+    """Return what a record, or several of them, became as JSON without the fields that have their defaults."""
+    if isinstance(value, tuple | list):
+        return [_without_defaults(*pair) for pair in zip(value, data, strict=True)]
+    if isinstance(value, dict):
+        pairs = zip(value.values(), data.items(), strict=True)
+        return {name: _without_defaults(part, of_part) for part, (name, of_part) in pairs}
+    if not isinstance(value, Record):
+        return data
+    defaults = _json_defaults_of(type(value))
+    holding = _holding_defaults(type(value))
+    return {
+        name: _without_defaults(getattr(value, name), part) if name in holding else part
+        for name, part in data.items()
+        if name not in defaults or part != defaults[name]
+    }
 
 
 def _wrong_schema(cls: type[Any], data: Any) -> str:

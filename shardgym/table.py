@@ -112,8 +112,8 @@ class EmbeddingTable(Record):
 
     @functools.cached_property
     def canonical_text(self) -> str:
-        """The canonical JSON, which is part of that of every task with this table."""
-        return canonical_json(self.to_dict())
+        """The canonical JSON of what the table is, which is part of that of every task with this table."""
+        return canonical_json(self.identity())
 
 
 def check_distinct_names(tables: Iterable[EmbeddingTable]) -> None:

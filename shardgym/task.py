@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
@@ -100,10 +100,7 @@ class ShardingTask(Record):
     @functools.cached_property
     def digest(self) -> str:
         """See `Record`. Each table writes its text once: environments draw thousands of tasks with the same tables."""
-        rest: dict[str, Any] = {
-            "batch_size": self.batch_size, "optimizer": self.optimizer, "precision": self.precision,
-            "schema": self.schema, "tables": [], "topology": self.topology.to_dict(),
-        }  # fmt: skip
+        rest = self.identity(frozenset({"tables"})) | {"tables": []}
         tables = ",".join(table.canonical_text for table in self.tables)
         return sha256(canonical_json(rest).replace('"tables":[]', f'"tables":[{tables}]'))
 

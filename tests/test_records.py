@@ -7,11 +7,14 @@ import hashlib
 import json
 import pickle
 import re
+from typing import Literal
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from shardgym import (
     EmbeddingTable,
@@ -24,7 +27,7 @@ from shardgym import (
     UniformIds,
     ZipfIds,
 )  # fmt: skip
-from shardgym.records import canonical_json, short_repr
+from shardgym.records import CONFIG, Record, canonical_json, short_repr
 from shardgym.suites.spec import DrawnTasks
 
 ids = st.one_of(
@@ -58,6 +61,14 @@ def test_a_table_survives_json_and_pickle_with_the_same_identity(table: Embeddin
     assert pickle.loads(pickle.dumps(table)) == table
 
 
+@settings(max_examples=50)
+@given(tables, tables)
+def test_what_differs_has_another_identity(table: EmbeddingTable, other: EmbeddingTable):
+    """Though defaults are left out."""
+    other = dataclasses.replace(other, name=table.name, num_embeddings=table.num_embeddings)
+    assert (table == other) == (table.digest == other.digest)
+
+
 def test_the_identity_is_a_hash_over_canonical_json():
     """Key order and spacing do not matter, any value does."""
     table = EmbeddingTable("a", 10, 4)
@@ -75,15 +86,70 @@ def test_a_task_keeps_its_identity_when_it_is_renamed(toy_task: ShardingTask):
 
 def test_the_identity_of_a_task_is_a_hash_over_canonical_json_too(toy_task: ShardingTask):
     """It is put together from the texts of the tables."""
-    fields = toy_task.to_dict()
-    del fields["name"]
-    text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    text = json.dumps(toy_task.identity(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     assert toy_task.digest == hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_an_identity_leaves_out_defaults_and_keeps_what_says_the_kind(toy_task: ShardingTask):
+    """Also in records inside of others; a value that is no default stays."""
+    table = EmbeddingTable("a", 10, 4)
+    plain = {"name": "a", "num_embeddings": 10, "embedding_dim": 4, "schema": "shardgym.table/1"}
+    assert table.identity() == plain
+    skewed = dataclasses.replace(table, ids=ZipfIds(1.5), pooling_factor=2.0)
+    assert skewed.identity() == {**plain, "ids": {"s": 1.5, "kind": "zipf"}, "pooling_factor": 2.0}
+    assert dataclasses.replace(table, ids=UniformIds(lengths="poisson")).identity() == {
+        **plain, "ids": {"kind": "uniform", "lengths": "poisson"},
+    }  # fmt: skip
+    task = dataclasses.replace(toy_task, tables=(table, EmbeddingTable("b", 1, 4)), precision="fp16")
+    assert task.identity()["tables"] == [plain, {**plain, "name": "b", "num_embeddings": 1}]
+    assert task.identity().keys() == {"tables", "topology", "batch_size", "precision", "schema"}
+
+
+@dataclass(frozen=True, config=CONFIG)
+class Older(Record):
+    """A record, alone and inside of others, before fields were added."""
+
+    size: int
+    label: str = "none"
+    schema: Literal["shardgym.older/1"] = "shardgym.older/1"
+
+
+@dataclass(frozen=True, config=CONFIG)
+class Newer(Older):
+    """The same with more fields, one of them in the middle of the alphabet."""
+
+    notes: tuple[str, ...] = ()
+    cause: Older | None = None
+    options: dict[str, int] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, config=CONFIG)
+class Holder(Record):
+    """Records inside of a record."""
+
+    first: Newer | Older
+    rest: tuple[Newer | Older, ...] = ()
+    named: dict[str, Newer | Older] = Field(default_factory=dict)
+
+
+def test_a_new_field_with_a_default_changes_no_digest():
+    """Neither of the record, nor of those that hold it; any other value does."""
+    old = Older(3, "x")
+    new = Newer(3, "x")
+    assert new.digest == old.digest
+    held = [Holder(record, (record,) * 2, {"a": record}) for record in (old, new)]
+    assert held[0].digest == held[1].digest
+    assert held[0].identity()["named"] == {"a": {"size": 3, "label": "x", "schema": "shardgym.older/1"}}
+    others = [dataclasses.replace(new, **change) for change in (
+        {"notes": ("",)}, {"cause": Older(0)}, {"options": {"a": 0}}, {"label": "none"}, {"label": ""},
+    )]  # fmt: skip
+    assert len({record.digest for record in (new, *others)}) == 6
+    assert Holder(new, named={"a": others[0]}).digest != Holder(new, named={"a": new}).digest
 
 
 def test_a_known_task_has_the_identity_it_had_when_it_was_released(toy_task: ShardingTask):
     """Results refer to tasks by this hash: a change here orphans every stored result."""
-    assert toy_task.digest == "f87fe362664fe01b54c734f0d2398abda81720cb8e5dc8fdb7a7fe0618252f99"
+    assert toy_task.digest == "fbbd2186f0d71d52400087b66070889a036b2f9c38890b29a42d493546ec30a8"
 
 
 def test_records_are_frozen(toy_task: ShardingTask):

@@ -22,11 +22,11 @@ class Annealing(QuerySearch):
     Kirkpatrick, Gelatt and Vecchi (1983), "Optimization by simulated annealing": a change that costs d ms more is
     accepted with probability exp(-d / temperature), and the temperature falls geometrically. It is given as a share
     of the first plan's cost. Changes are drawn and priced a few at a time, and the first accepted one is made. Search
-    begins with the plan of `lpt`; where whole tables do not fit, the largest are halved first. Nothing else is cut.
+    begins with the plan of `lpt_whole`; where tables do not fit, the largest are halved first. Nothing else is cut.
 
     Args:
         queries: plans that the oracle prices, as in `random_search`. When None: any number with a time limit, else 50
-            for each table, or 32 where the cost is measured. Single tables for `lpt` and the first plan count as two.
+            for each table, or 32 where the cost is measured. Single tables and the first plan count as two.
         start_temperature: as a share of the first plan's cost.
         end_temperature: likewise.
         swaps: share of changes that swap two shards; the others move one.

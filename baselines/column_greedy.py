@@ -18,7 +18,7 @@ from shardgym.task import ShardingTask
 
 
 class ColumnGreedy:
-    """Halve the costliest shards by columns while that helps, placing everything anew by `lpt` after every cut.
+    """Halve the costliest shards by columns while that helps, placing everything anew by `lpt_whole` after every cut.
 
     Every round halves one shard, places all by longest processing time first, and asks the oracle. A cut that does not
     make the plan cheaper is taken back, and its shard stays as it is. Pieces of one table on one device become one
@@ -55,7 +55,7 @@ class ColumnGreedy:
         check_possible(task)
         budget = Budget(time_limit_s)
         incumbent = Incumbent(task, cost, observer)
-        pieces, plan = place_with_cuts(task, cost)
+        pieces, plan = place_with_cuts(task, cost, whole_tables(task, cost))
         incumbent.offer(merged(task, plan))
         in_vain = 0
         with contextlib.suppress(OutOfTime):
@@ -84,15 +84,19 @@ class Pieces(NamedTuple):
     alone_ms: list[float]
 
 
-def place_with_cuts(task: ShardingTask, cost: CostModel) -> tuple[Pieces, ShardingPlan]:
-    """Place whole tables as `lpt` does; where one fits nowhere, halve the shard of most bytes and place all anew.
+def whole_tables(task: ShardingTask, cost: CostModel) -> Pieces:
+    """Return the uncut tables of a task and what each takes alone, in one query."""
+    shards = [Shard.whole(table, 0) for table in task.tables]
+    return Pieces(shards, alone_ms(task, cost, shards).tolist())
+
+
+def place_with_cuts(task: ShardingTask, cost: CostModel, pieces: Pieces) -> tuple[Pieces, ShardingPlan]:
+    """Place pieces, the longest first; where one fits nowhere, halve that of most bytes and place all anew.
 
     Raises:
         NoFeasiblePlanError: shards fit nowhere however they are halved.
         MeasurementError: `cost` has no time for single shards.
     """
-    whole = [Shard.whole(table, 0) for table in task.tables]
-    pieces = Pieces(whole, alone_ms(task, cost, whole).tolist())
     while True:
         try:
             return pieces, place_greedily(task, pieces.alone_ms, pieces.shards)

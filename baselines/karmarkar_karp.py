@@ -24,7 +24,7 @@ class KarmarkarKarp:
     better balanced than greedy placement (Mudigere et al., ISCA 2022). A table's time is its forward and backward
     compute alone on a device; the oracle prices all tables in one query. The method knows no memory. The set with the
     most bytes goes to the device with the most memory. While one overflows, the table moves that adds least load to a
-    device with room, or else two tables swap. Where neither helps, tables are placed as in `lpt`.
+    device with room, or else two tables swap. Where neither helps, tables are placed as in `lpt_whole`.
     """
 
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:

@@ -23,7 +23,7 @@ _LEAST_GAIN = 1e-9
 
 
 class LocalSearch(QuerySearch):
-    """Descent from the plan of `lpt`: a shard moves, two shards swap, or half of a shard's columns moves.
+    """Descent from the plan of `lpt_whole`: a shard moves, two shards swap, or half of a shard's columns moves.
 
     Changes that take something from one device are tried together, device by device, the one that computes longest
     first. The search ends where no change of any device makes the plan cheaper, or where no query is left. It works

@@ -1,4 +1,4 @@
-"""Longest processing time first, by what the oracle says that each table takes alone."""
+"""Longest processing time first with whole tables, by what the oracle says that each takes alone."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from shardgym.task import ShardingTask
 from shardgym.ties import quantized
 
 
-class LPT:
-    """The longest table first, each to the device with the smallest sum of times that has room.
+class LPTWhole:
+    """The longest table first, each to the device with the smallest sum of times that has room. No table is cut.
 
     The rule of Graham (1969), "Bounds on multiprocessing timing anomalies". A table's time is its forward and backward
     compute alone on a device. The oracle prices all tables in one query. On several devices, the sum of times is an

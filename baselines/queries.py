@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from baselines.column_greedy import place_with_cuts
+from baselines.column_greedy import place_with_cuts, whole_tables
 from shardgym.arguments import check_int
 from shardgym.costs.base import CostModel
 from shardgym.incumbent import Budget, Incumbent, OutOfTime
@@ -127,12 +127,12 @@ class QuerySearch(abc.ABC):
         return run.incumbent.plan()
 
     def first_plan(self, run: SearchRun) -> ShardingPlan | None:
-        """Return the plan to start from: that of `lpt`, with the largest shards halved where whole tables do not fit.
+        """Return the plan to start from: that of `lpt_whole`, with the largest shards halved where tables do not fit.
 
         Raises:
             NoFeasiblePlanError: shards fit nowhere however they are halved.
         """
-        plan = place_with_cuts(run.task, run.cost)[1]
+        plan = place_with_cuts(run.task, run.cost, whole_tables(run.task, run.cost))[1]
         run.queries.take(1)
         return plan
 

@@ -19,7 +19,7 @@ import numpy as np
 from tabulate import tabulate
 from tqdm import tqdm
 
-from baselines.column_greedy import merged, place_with_cuts
+from baselines.column_greedy import merged, place_with_cuts, whole_tables
 from baselines.lpt import alone_ms
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.plan_cost import UNFAMILIAR, PlanCost
@@ -156,7 +156,7 @@ def search(
 def lpt(task: ShardingTask, oracle: CostModel) -> ShardingPlan | None:
     """Return the plan by single-table times, largest first; None where halving tables leads to no plan either."""
     try:
-        return merged(task, place_with_cuts(task, oracle)[1])
+        return merged(task, place_with_cuts(task, oracle, whole_tables(task, oracle))[1])
     except NoFeasiblePlanError:
         return None
 

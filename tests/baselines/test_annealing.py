@@ -5,7 +5,7 @@ import pytest
 from baseline_tasks import VARIED, CountingRoofline, devices_of, task_of
 
 from baselines.annealing import Annealing
-from baselines.lpt import LPT
+from baselines.lpt import LPTWhole
 from baselines.random_search import RandomSearch
 from shardgym import load_suite, make_cost
 from shardgym.errors import InputError
@@ -35,7 +35,7 @@ def test_a_hot_walk_accepts_what_a_cold_one_does_not():
     """The best plan is kept in any case."""
     task = task_of(VARIED, (2**30,) * 3)
     cost = make_cost("roofline")
-    first = cost.evaluate(task, [LPT().solve(task, cost)])[0].total_ms
+    first = cost.evaluate(task, [LPTWhole().solve(task, cost)])[0].total_ms
     for hot in (1e-9, 1e3):
         found = []
         solver = Annealing(queries=300, start_temperature=hot, end_temperature=hot)
@@ -48,7 +48,7 @@ def test_a_hot_walk_accepts_what_a_cold_one_does_not():
 def test_no_time_gives_the_plan_to_start_from():
     task = task_of(VARIED)
     cost = make_cost("roofline")
-    assert Annealing().solve(task, cost, time_limit_s=0) == LPT().solve(task, cost)
+    assert Annealing().solve(task, cost, time_limit_s=0) == LPTWhole().solve(task, cost)
     worst = RandomSearch(queries=1).solve(task, cost)
     assert Annealing().solve(task, cost, time_limit_s=0, initial_plan=worst) == worst
 

@@ -4,7 +4,7 @@ import pytest
 from baseline_tasks import VARIED, task_of
 
 from baselines.column_greedy import ColumnGreedy, halves, merged
-from baselines.lpt import LPT
+from baselines.lpt import LPTWhole
 from shardgym import make_cost
 from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.plan import Shard, ShardingPlan
@@ -22,7 +22,7 @@ def test_one_large_table_is_cut_as_long_as_that_helps():
     cost = make_cost("roofline")
     found = []
     plan = ColumnGreedy().solve(task, cost, observer=lambda plan, ms: found.append((plan, ms)))
-    lpt = cost.evaluate(task, [LPT().solve(task, cost)])[0].total_ms
+    lpt = cost.evaluate(task, [LPTWhole().solve(task, cost)])[0].total_ms
     assert found[0][1] == lpt
     assert found[-1][0] == plan
     assert [ms for _, ms in found] == sorted({ms for _, ms in found}, reverse=True)
@@ -33,7 +33,7 @@ def test_one_large_table_is_cut_as_long_as_that_helps():
 def test_tables_larger_than_a_device_are_cut_until_they_fit():
     task = task_of([(1000, 16, 1.0), (1000, 4, 1.0)], (32_000, 48_000))
     with pytest.raises(NoFeasiblePlanError):
-        LPT().solve(task, make_cost("roofline"))
+        LPTWhole().solve(task, make_cost("roofline"))
     ColumnGreedy().solve(task, make_cost("roofline")).validate(task)
     with pytest.raises(NoFeasiblePlanError, match="a piece of 4 columns of table 't0' of 16000 bytes"):
         ColumnGreedy().solve(task_of([(1000, 8, 1.0)], (8_000, 15_000, 15_000)), make_cost("roofline"))
@@ -63,6 +63,6 @@ def test_pieces_on_one_device_become_one_shard_and_row_cuts_stay():
 def test_no_time_gives_the_plan_without_cuts():
     task = task_of(VARIED)
     cost = make_cost("roofline")
-    assert ColumnGreedy().solve(task, cost, time_limit_s=0) == LPT().solve(task, cost)
+    assert ColumnGreedy().solve(task, cost, time_limit_s=0) == LPTWhole().solve(task, cost)
     with pytest.raises(InputError, match="patience 0 is not a whole number from 1 on"):
         ColumnGreedy(patience=0)

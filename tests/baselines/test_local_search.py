@@ -7,7 +7,7 @@ import pytest
 from baseline_tasks import VARIED, CountingRoofline, devices_of, task_of
 
 from baselines.local_search import LocalSearch
-from baselines.lpt import LPT
+from baselines.lpt import LPTWhole
 from baselines.random_search import RandomSearch
 from shardgym import make_cost
 from shardgym.errors import InputError
@@ -60,7 +60,7 @@ def test_costs_that_are_not_additive_are_asked_so_often_and_no_more():
 def test_no_time_gives_the_plan_to_start_from():
     task = task_of(VARIED)
     cost = make_cost("roofline")
-    assert LocalSearch().solve(task, cost, time_limit_s=0) == LPT().solve(task, cost)
+    assert LocalSearch().solve(task, cost, time_limit_s=0) == LPTWhole().solve(task, cost)
 
 
 def test_settings_out_of_range_are_refused():

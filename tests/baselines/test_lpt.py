@@ -1,11 +1,13 @@
-"""Longest processing time first."""
+"""Longest processing time first, with whole tables and with halves."""
 
 import dataclasses
 
 import pytest
 from baseline_tasks import VARIED, CountingRoofline, devices_of, task_of
 
-from baselines.lpt import LPT, alone_ms, whole_table_ms
+from baselines.column_greedy import halves, place_with_cuts, whole_tables
+from baselines.halving_lpt import balanced_pieces
+from baselines.lpt import LPTWhole, alone_ms, whole_table_ms
 from shardgym import make_cost, make_solver
 from shardgym.errors import NoFeasiblePlanError
 from shardgym.plan import Shard, ShardingPlan
@@ -21,7 +23,7 @@ def test_a_plain_loop_finds_the_same_plan():
     for n in sorted(range(len(times)), key=lambda n: -times[n]):
         expected[n] = load.index(min(load))
         load[expected[n]] += times[n]
-    assert devices_of(task, LPT().solve(task, cost)) == expected
+    assert devices_of(task, LPTWhole().solve(task, cost)) == expected
 
 
 @pytest.mark.parametrize("name", ["roofline", "simulator"])
@@ -40,19 +42,60 @@ def test_prices_of_single_shards_are_compute_of_plans_with_that_shard_alone(name
 
 def test_all_tables_are_priced_in_one_query():
     cost = CountingRoofline()
-    make_solver("lpt").solve(task_of(VARIED), cost)
+    make_solver("lpt_whole").solve(task_of(VARIED), cost)
     assert (cost.calls, cost.plans) == (1, 1)
 
 
 def test_a_full_device_is_passed_over():
     # Costliest first: t0 -> 0; device 1 has room for one of the others.
     task = task_of([(10, 4, 90.0), (10, 4, 2.0), (10, 4, 1.0)], (2**20, 160))
-    assert devices_of(task, LPT().solve(task, make_cost("roofline"))) == [0, 1, 0]
+    assert devices_of(task, LPTWhole().solve(task, make_cost("roofline"))) == [0, 1, 0]
 
 
 def test_a_table_that_fits_nowhere_and_a_width_that_cannot_be_fused_are_named():
     cost = make_cost("roofline")
     with pytest.raises(NoFeasiblePlanError, match="'t0' of 160 bytes fits on no device"):
-        LPT().solve(task_of([(10, 4, 1.0)], (100, 100)), cost)
+        LPTWhole().solve(task_of([(10, 4, 1.0)], (100, 100)), cost)
     with pytest.raises(NoFeasiblePlanError, match="'t0' has 6 columns"):
-        LPT().solve(task_of([(10, 6, 1.0)]), cost)
+        LPTWhole().solve(task_of([(10, 6, 1.0)]), cost)
+
+
+def test_with_tables_that_fit_and_balance_nothing_is_cut_and_nothing_more_asked():
+    task = task_of([(1000, 16, 2.0)] * 6, (2**30,) * 2)
+    cost = CountingRoofline()
+    assert make_solver("lpt").solve(task, cost) == LPTWhole().solve(task, make_cost("roofline"))
+    assert (cost.calls, cost.plans) == (1, 1)
+
+
+def test_tables_that_fit_nowhere_are_halved():
+    task = task_of([(100, 16, 1.0), (100, 16, 1.0), (100, 16, 1.0)], (10_000, 10_000))
+    with pytest.raises(NoFeasiblePlanError):
+        LPTWhole().solve(task, make_cost("roofline"))
+    plan = make_solver("lpt").solve(task, make_cost("roofline"))
+    plan.validate(task)
+    assert len(plan.shards) > task.num_tables
+
+
+def test_a_table_longer_than_an_even_share_is_halved_where_that_is_cheaper():
+    task = task_of([(100_000, 128, 50.0), (100, 4, 1.0), (100, 4, 1.0)], (2**30,) * 4)
+    cost = make_cost("roofline")
+    whole = whole_tables(task, cost)
+    cut = balanced_pieces(task, cost, whole)
+    assert len(whole.shards) == 3 < len(cut.shards)
+    share = sum(whole.alone_ms) / 4
+    assert all(ms <= share or not halves(shard) for shard, ms in zip(cut.shards, cut.alone_ms, strict=True))
+    plan = make_solver("lpt").solve(task, cost)
+    halved, uncut = cost.evaluate(task, [plan, LPTWhole().solve(task, cost)])
+    assert halved.total_ms < uncut.total_ms
+    assert len(plan.shards) > 3
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_plans_with_halves_are_never_dearer_by_the_oracle(index):
+    """Where halves cost more than they bring, tables stay whole."""
+    task = load_suite("tiny-v1")[index]
+    cost = make_cost("roofline")
+    mine, uncut = cost.evaluate(
+        task, [make_solver("lpt").solve(task, cost), place_with_cuts(task, cost, whole_tables(task, cost))[1]]
+    )
+    assert mine.total_ms <= uncut.total_ms * (1 + 1e-9)

@@ -7,7 +7,7 @@ import pytest
 from baseline_tasks import VARIED, CountingRoofline, task_of
 
 from baselines.column_greedy import halves
-from baselines.lpt import LPT
+from baselines.lpt import LPTWhole
 from baselines.placement_prices import Changes, Neighbourhood
 from shardgym import make_cost
 from shardgym.plan import ShardingPlan, plan_problems
@@ -58,7 +58,7 @@ def test_prices_are_those_of_whole_plans_also_after_many_changes(cost):
 def test_what_is_allowed_is_what_is_feasible_with_one_shard_of_a_table_on_a_device():
     task = task_of(VARIED, [int(share * sum(n * d * 4 for n, d, _ in VARIED)) for share in (0.5, 0.35, 0.3)])
     cost = make_cost("roofline")
-    placement = Neighbourhood(task, cost, LPT().solve(task, cost))
+    placement = Neighbourhood(task, cost, LPTWhole().solve(task, cost))
     rng = np.random.default_rng(1)
     seen = set()
     for _ in range(20):

@@ -98,9 +98,10 @@ def _import(kind: str, target: str) -> Any:
         reason = f"{type(error).__name__}: {error}".replace("\n", " ")
         raise InputError(f"{kind} '{target}': cannot import '{module_name}': {reason}") from error
     if not hasattr(module, attribute):
-        own = [v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__]
-        hint = closest(attribute, (cls.__name__ for cls in own))
-        raise InputError(f"module '{module_name}' has no class '{attribute}': {hint}")
+        what, is_one = ("function", inspect.isfunction) if kind == "model" else ("class", inspect.isclass)
+        own = [v for v in vars(module).values() if is_one(v) and v.__module__ == module.__name__]
+        hint = closest(attribute, (one.__name__ for one in own))
+        raise InputError(f"module '{module_name}' has no {what} '{attribute}': {hint}")
     return getattr(module, attribute)
 
 

@@ -151,7 +151,7 @@ def submit(path: Path, make_card: bool, as_json: bool) -> int:
             print(f"     {problem}")
     print()
     if passed:
-        print(f"Ready: put {path} below leaderboards/ and open a pull request (CONTRIBUTING.md, Submitting).")
+        print(f"Ready: put {path} below leaderboards/ and open a pull request (docs/boards.md).")
     else:
         print("Not ready: mend what is named above, then run this again.")
     return 0 if passed else 1

@@ -100,7 +100,7 @@ def run(
 ) -> int:
     """Run solvers on a suite and rank them.
 
-    Every solver solves every task with the oracle; then the judge, another cost model that no solver gets to see,
+    Every solver solves every task with the oracle; then the judge, another cost model that no solver is given,
     scores all plans of the task together. Where judge and oracle are the same model (roofline for both), solvers are
     marked by their own measure, and the table says so. One record per task, solver and seed is appended to
     FOLDER/records.jsonl as soon as the task is scored, failures included. Killed at any moment, the same command
@@ -183,6 +183,8 @@ def _report(results: Sequence[Result], out: Path, as_json: bool) -> int:
         print(render(rankings))
         for r in failures[:3]:
             say(f"shardgym: {r.solver} on task {r.task_index}, {r.status}: {r.reason}")
+        if len(failures) > 3:
+            say(f"shardgym: {len(failures) - 3} more failures, with their reasons, are in {records}")
         # Of a solver of one's own, nothing else tells why.
         unsolved = [r for r in results if r.status == "infeasible" and ":" in (r.made_from or r.solver)]
         for solver, times in list(Counter(r.solver for r in unsolved).items())[:3]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 import gymnasium
 
 ENV_IDS = {
@@ -13,6 +16,15 @@ VECTOR_ENVS = {
     "ShardGym/TableWise-v0": "shardgym.envs.vector_env:TableWiseVectorEnv",
     "ShardGym/ColumnWise-v0": "shardgym.envs.vector_env:ColumnWiseVectorEnv",
 }
+
+
+def __getattr__(name: str) -> Any:
+    """Return a class of environments by its name."""
+    for entry_point in (*ENV_IDS.values(), *VECTOR_ENVS.values()):
+        module, _, attribute = entry_point.partition(":")
+        if attribute == name:
+            return getattr(importlib.import_module(module), attribute)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def register_envs() -> None:

@@ -43,7 +43,7 @@ class Track(Record):
     """One way to score a suite. Boards of different tracks are different boards.
 
     Attributes:
-        judge: scores plans; no solver gets to see it.
+        judge: scores plans; no solver is given it.
         oracle: what solvers may query.
     """
 

@@ -245,3 +245,11 @@ def test_observations_of_a_thousand_devices_are_finite():
     observation, _ = env.reset()
     assert observation["devices"].shape == (1024 * 7,)
     assert np.isfinite(observation["devices"]).all()
+
+
+def test_the_classes_are_found_by_name():
+    import shardgym.envs
+
+    assert shardgym.envs.TableWiseEnv.__name__ == "TableWiseEnv"
+    assert shardgym.envs.ColumnWiseVectorEnv.__name__ == "ColumnWiseVectorEnv"
+    assert not hasattr(shardgym.envs, "RowWiseEnv")

@@ -31,7 +31,7 @@ class RowWise:
 
     Tables are taken in the order of what they compute whole over what all their pieces compute, best first. How many
     are taken is tried: none, 1, 2, 4, ..., all, then numbers next to the best. While numbers are tried, the others are
-    placed without kicks; at last the best number and none are searched thoroughly. The plan is never dearer than that
+    placed without kicks; at last the best number and none are searched thoroughly. The plan never costs more than that
     of `neuroshard_plus` with the same seed. Costs that do not add up (`CostModel.additive`) have no prices of pieces:
     then the plan is that of `neuroshard_plus`.
 

@@ -101,8 +101,8 @@ def run(
     """Run solvers on a suite and rank them.
 
     Every solver solves every task with the oracle; then the judge, another cost model that no solver is given,
-    scores all plans of the task together. Where judge and oracle are the same model (roofline for both), solvers are
-    marked by their own measure, and the table says so. One record per task, solver and seed is appended to
+    scores all plans of the task together. Where judge and oracle are the same model (roofline for both), the
+    comparison is circular, and the table says so. One record per task, solver and seed is appended to
     FOLDER/records.jsonl as soon as the task is scored, failures included. Killed at any moment, the same command
     continues. At the end the ranked table is printed and written to FOLDER/table.md.
 

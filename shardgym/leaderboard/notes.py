@@ -132,7 +132,7 @@ def notes(ranking: Ranking) -> list[str]:
 
 
 def _own_measure_notes(board: Board) -> list[str]:
-    """Name the solvers whose judge is the cost model that they could query: they are marked by their own measure.
+    """Name the solvers whose judge is the cost model that they could query: their comparison is circular.
 
     Nobody is, by a judge that measures. Judge and oracle of a run are made by the same code, so with the same name and
     settings they have the same version.
@@ -147,7 +147,7 @@ def _own_measure_notes(board: Board) -> list[str]:
             maybe += by_oracle if not _is_learned(file.key.judge) else []
         elif info.oracle == info.judge and canonical_json(info.oracle_settings) == canonical_json(info.judge_settings):
             own += by_oracle
-    consequence = "solvers that query it are marked by their own measure"
+    consequence = "for solvers that query it the comparison is circular"
     notes = []
     if own:
         notes.append(f"Judge and oracle{_of_solvers(own, board)} are the same model: {consequence}.")

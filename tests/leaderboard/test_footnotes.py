@@ -22,7 +22,7 @@ ONE, TWO = "evaluation_toys:Halves", "evaluation_toys:Lopsided"
 
 # Judge and oracle
 
-SAME = "Judge and oracle are the same model: solvers that query it are marked by their own measure."
+SAME = "Judge and oracle are the same model: for solvers that query it the comparison is circular."
 
 
 def run_with(out, solver, **costs):

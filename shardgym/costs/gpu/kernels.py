@@ -9,7 +9,7 @@ hold this up, and each alone would take a time that is proportional to an amount
 - *chain*: the ids of one bag are read one after the other, which matters where a batch has few bags.
 
 They overlap, though not fully: the time is their p-norm. A p-norm is at most the sum of its parts, so a fused kernel is
-never dearer than its tables one by one, and it saves launches besides.
+never slower than its tables one by one, and it saves launches besides.
 
 Backward sorts all ids of the device, reads the gradient of every lookup, and reads and writes every distinct row and
 its optimiser state. Phases follow each other, and their times add up.

@@ -147,7 +147,7 @@ def _own_measure_notes(board: Board) -> list[str]:
             maybe += by_oracle if not _is_learned(file.key.judge) else []
         elif info.oracle == info.judge and canonical_json(info.oracle_settings) == canonical_json(info.judge_settings):
             own += by_oracle
-    consequence = "for solvers that query it the comparison is circular"
+    consequence = "solvers that query it are compared in a circle"
     notes = []
     if own:
         notes.append(f"Judge and oracle{_of_solvers(own, board)} are the same model: {consequence}.")

@@ -6,7 +6,8 @@ are over the same tasks. Tasks that nobody solved, and that have no fallback pla
 
 A solver is complete when it has a record for every task and seed that was asked for. Only complete solvers are ranked,
 only over `MIN_TASKS` tasks or more, and none that solved nothing. Going down by cost, a solver shares the rank of the
-first one of that rank while they are tied: the 95 % interval of their paired difference includes zero. Solvers without a rank are averaged over the tasks that they have records of.
+first one of that rank while they are tied: the 95 % interval of their paired difference includes zero. Solvers without
+a rank are averaged over the tasks that they have records of.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ ONE, TWO = "evaluation_toys:Halves", "evaluation_toys:Lopsided"
 
 # Judge and oracle
 
-SAME = "Judge and oracle are the same model: for solvers that query it the comparison is circular."
+SAME = "Judge and oracle are the same model: solvers that query it are compared in a circle."
 
 
 def run_with(out, solver, **costs):

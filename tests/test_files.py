@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -41,16 +39,6 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
         pass
 
 
-def test_a_process_that_was_killed_holds_nothing(tmp_path):
-    code = (
-        "import os, pathlib\nfrom shardgym.files import only_writer\n"
-        f"with only_writer(pathlib.Path({str(tmp_path)!r})): os._exit(9)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
-    with only_writer(tmp_path):
-        pass
-
-
 def test_lines_are_appended_and_one_that_was_cut_off_is_dropped(tmp_path):
     path = tmp_path / "lines"
     assert drop_torn_line(path) is None
@@ -62,16 +50,6 @@ def test_lines_are_appended_and_one_that_was_cut_off_is_dropped(tmp_path):
     assert drop_torn_line(path).text == b"thr"
     assert path.read_bytes() == b"one\ntwo\n"
     assert drop_torn_line(path) is None
-
-
-def test_runs_and_tables_need_no_module_of_posix_alone():
-    """On Windows there is no fcntl and no resource, for libraries either."""
-    code = (
-        "import sys; sys.modules.update(dict.fromkeys(['fcntl', 'resource', 'pwd', 'grp', 'termios']));"
-        "import shardgym.evaluation, shardgym.leaderboard"
-    )
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_file_in_the_place_of_a_folder_is_named(tmp_path):

@@ -39,14 +39,9 @@ def test_every_solver_takes_seeds_of_numpy(name):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"cost": "roofline"}, r"^cost: expected a CostModel, got str 'roofline'; make_cost\(name\) makes one$"),
         ({"cost": RooflineCost}, "^cost: expected a CostModel, got the class RooflineCost"),
-        ({"cost": None}, "^cost: expected a CostModel, got None"),
         ({"time_limit_s": "x"}, "^time_limit_s: expected a number of seconds, got str 'x'$"),
-        ({"time_limit_s": float("nan")}, "^time_limit_s: expected a number of seconds, got float nan$"),
-        ({"time_limit_s": True}, "^time_limit_s: expected a number of seconds, got bool True$"),
         ({"initial_plan": "plan.json"}, "^initial_plan: expected a ShardingPlan, got str 'plan.json'; Sharding"),
-        ({"initial_plan": PLAN.to_dict()}, "^initial_plan: expected a ShardingPlan, got dict"),
         ({"observer": "x"}, "^observer: expected a function of a plan and its cost in ms, got str 'x'$"),
     ],
 )

@@ -44,12 +44,6 @@ def test_all_tables_are_priced_in_one_query():
     assert (cost.calls, cost.plans) == (1, 1)
 
 
-def test_a_full_device_is_passed_over():
-    # Costliest first: t0 -> 0; device 1 has room for one of the others.
-    task = task_of([(10, 4, 90.0), (10, 4, 2.0), (10, 4, 1.0)], (2**20, 160))
-    assert devices_of(task, LPT().solve(task, make_cost("roofline"))) == [0, 1, 0]
-
-
 def test_a_table_that_fits_nowhere_and_a_width_that_cannot_be_fused_are_named():
     cost = make_cost("roofline")
     with pytest.raises(NoFeasiblePlanError, match="'t0' of 160 bytes fits on no device"):

@@ -44,10 +44,6 @@ def test_check_writes_nothing_and_fails_until_the_page_was_written(tool, page, c
     assert capsys.readouterr().out == ""
 
 
-def test_the_test_of_the_pages_asks_what_check_asks(tool, page):
-    assert list(tool.outdated([page])) == [page]
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "text"), [(["--help"], 0, "write nothing"), (["no.md"], 2, "no such page: no.md")]
 )
@@ -65,17 +61,6 @@ def shipped(tool):
 
     cards = (ModelCard.load(SHIPPED_DATA / f"{role}.json") for role in ("oracle", "judge"))
     return load_data(SHIPPED_DATA), *cards
-
-
-def test_repeats_of_a_shard_set_are_counted_as_measurements_not_as_sets(tool, shipped):
-    data, oracle, judge = shipped
-    text = tool.counted(data, oracle, judge)
-    for role, card in (("oracle", oracle), ("judge", judge)):
-        for kind, samples in zip(("compute", "comm"), data.of(role), strict=True):
-            contents = len(set(samples.labels.content.tolist()))
-            assert contents < card.samples[kind]
-            assert f" {card.samples[kind]:,} measurements of {contents:,} " in text
-    assert " 7,861 measurements of 6,568 shard sets " in text
 
 
 def test_a_card_of_other_data_is_not_described_by_this_data(tool, shipped):

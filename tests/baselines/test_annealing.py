@@ -71,3 +71,8 @@ def test_tables_that_fit_nowhere_whole_are_cut_and_others_are_not():
 def test_settings_out_of_range_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
         Annealing(**settings)
+
+
+def test_one_device_leaves_nothing_to_change():
+    task = task_of(VARIED, (2**30,))
+    assert devices_of(task, Annealing().solve(task, make_cost("roofline"))) == [0] * 8

@@ -216,3 +216,16 @@ def test_the_base_of_tables_runs_with_any_solvers_where_the_judge_cannot_be_aske
     assert main([*measured, "--solver", "size_lookup_greedy", "--out", "named"]) == 0
     (ranking,) = json.loads(capsys.readouterr().out)["rankings"]
     assert len(ranking["rows"]) == 2
+
+
+def test_verify_quietly_changes_neither_json_nor_the_complaint_about_a_path(toys, capsys):
+    main(["run", "--suite", toys, *ROOFLINE, "--solver", "dim_greedy", "--out", "good"])
+    capsys.readouterr()
+    assert main(["verify", "good", "--json"]) == 0
+    expected = capsys.readouterr().out
+    assert main(["verify", "good", "--json", "-q"]) == 0
+    assert capsys.readouterr().out == expected
+    assert main(["verify", "good", "nowhere", "-q"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("shardgym: error: nowhere does not exist")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from evaluation_toys import Halves, toy_tasks
 
@@ -136,3 +138,8 @@ def test_neuroshard_tells_of_its_plans(here, monkeypatch):
     (here / "task.json").write_text(task.to_json())
     assert solve_by("neuroshard") == 1
     ShardingPlan.load("plan.json").validate(task)
+
+
+def test_the_document_is_printed_too(here, capsys):
+    assert solve("Improves", "--json") == 1
+    assert json.loads(capsys.readouterr().out)["plan"] == "plan.json"

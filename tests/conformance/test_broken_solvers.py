@@ -1,6 +1,7 @@
 """Solvers that each break one promise fail exactly the check of that promise."""
 
 import itertools
+import os
 import random
 import time
 
@@ -136,6 +137,13 @@ class ChangesTheTask(Sound):
         return plan
 
 
+class ChangesATable(Sound):
+    def solve(self, task, cost, seed=0):
+        plan = super().solve(task, cost, seed)
+        object.__setattr__(task.tables[0], "pooling_factor", 99.0)
+        return plan
+
+
 class RaisesTheWrongError(Sound):
     def solve(self, task, cost, seed=0):
         try:
@@ -163,6 +171,12 @@ class ReturnsABogusPlan(Sound):
 class Prints(Sound):
     def solve(self, task, cost, seed=0):
         print("solving")
+        return super().solve(task, cost, seed)
+
+
+class PrintsBeneathPython(Sound):
+    def solve(self, task, cost, seed=0):
+        os.write(1, b"solving\n")
         return super().solve(task, cost, seed)
 
 
@@ -225,9 +239,11 @@ def _keep_random_state():
         (RemembersItsLastCall, "same_seed_same_plan", "another plan"),
         (FailsOnOddSeeds, "other_seeds_valid", "NoFeasiblePlanError: bad luck"),
         (ChangesTheTask, "task_unchanged", "the task was changed"),
+        (ChangesATable, "task_unchanged", "the task was changed"),
         (RaisesTheWrongError, "infeasible_reported", "no plan is feasible: expected NoFeasiblePlanError, or"),
         (ReturnsABogusPlan, "infeasible_reported", "returned a plan"),
         (Prints, "silent", "printed 'solving"),
+        (PrintsBeneathPython, "silent", "printed 'solving"),
         (SeedsNumpy, "global_random_untouched", "changed the state of numpy.random"),
         (DrawsFromRandom, "global_random_untouched", "changed the state of random"),
         (OverrunsItsLimit, "time_limit_kept", "with a limit of 0.01 s"),

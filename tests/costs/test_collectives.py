@@ -107,6 +107,15 @@ def test_a_complaint_of_one_that_is_not_about_a_death_is_its_own(monkeypatch):
     assert group._culprit(1, "out of memory") == "device 1: out of memory"
 
 
+@pytest.mark.slow
+def test_a_rank_that_died_idle_fails_nobodys_exchange(group):
+    group.time(exchange([4, 4, 4]), 0, 1)
+    before = pids(group)
+    kill_and_see(before[0])
+    assert group.time(exchange([4, 4, 4]), 0, 1).shape == (1, 3)
+    assert set(before).isdisjoint(pids(group))
+
+
 def test_a_death_that_only_the_sender_notices_fails_nobodys_exchange(group, monkeypatch):
     group.time(exchange([4, 4, 4]), 0, 1)
     before = pids(group)

@@ -85,6 +85,10 @@ def test_events_around_each_phase_are_the_times(gpu):
     assert gpu.log == (["event"] * 4 + ["wait"]) * 4
 
 
+def test_the_hardware_tag_is_the_gpus_name(gpu):
+    assert cuda.CudaBackend().facts()["hardware"] == "cuda-nvidia-stand-in-1"
+
+
 def test_a_step_in_which_the_gpu_waited_is_measured_again_behind_more_flushes(gpu, monkeypatch):
     flushed = []
     monkeypatch.setattr(cuda.CudaBackend, "_flush_cache", lambda self, times: flushed.append(times))
@@ -127,6 +131,12 @@ def ids_of(backend):
     from shardgym.costs.fbgemm.operator import RequestMaker
 
     return RequestMaker(0, backend.device, 10**6).request(shard_set(), 0)
+
+
+def test_all_weights_are_random(gpu):
+    weights = cuda.CudaBackend().build(shard_set()).split_embedding_weights()[0]
+    assert weights.abs().max() <= 0.01
+    assert len(weights.unique()) > 0.9 * weights.numel()
 
 
 def test_a_content_that_does_not_fit_is_refused_with_bytes(gpu):

@@ -87,6 +87,14 @@ def test_a_plan_says_when_times_of_its_devices_include_waiting_for_the_host():
     assert without.notes[0] == "communication from the link model of 'loopback'"
 
 
+def test_a_cost_says_how_it_came_about(cost):
+    apart, together = cost.evaluate(TASK, [APART, TOGETHER])
+    assert (apart.compute, apart.communication, apart.repeats) == ("measured", "modelled", 4)
+    assert apart.hardware == cost.hardware
+    assert apart.session == together.session != cost.evaluate(TASK, [APART])[0].session
+    assert 0 <= apart.noise < 10
+
+
 @pytest.mark.parametrize("optimizer", ["exact_sgd", "rowwise_adagrad", "adagrad"])
 def test_row_and_column_shards_of_any_optimiser_and_type_make_a_step(cost, optimizer):
     problem = task(optimizer=optimizer, precision="fp16")
@@ -133,6 +141,13 @@ def test_links_between_namespaces_take_as_long_as_their_rate_says():
         # A full token bucket lets pass a quarter of it at once.
         assert exchanges[-1] > 0.5 * 2**19 / rate * 1e3
     assert exchanges[0] > exchanges[1]
+
+
+def test_a_task_for_other_devices_says_what_was_measured_instead(cost):
+    topology = Topology(num_devices=2, memory_bytes=2**60, device="a100")
+    other = task(topology=topology)
+    (measured,) = cost.evaluate(other, [ShardingPlan.table_wise(other, [0, 1, 1])])
+    assert measured.notes[-1] == f"task is for 'a100' devices; compute was measured on {cost.hardware}"
 
 
 def test_more_devices_than_processes_make_sense_are_refused(cost):
@@ -224,6 +239,12 @@ def test_an_optimiser_without_cpu_kernel_is_bad_input(cost):
         cost.evaluate(adam, [ShardingPlan.table_wise(adam, [0, 0, 1])])
 
 
+def test_a_closed_model_starts_again(cost):
+    cost.close()
+    assert rank_pids(cost) == []
+    assert cost.evaluate(TASK, [APART])[0].feasible
+
+
 def test_a_broken_fbgemm_is_one_clear_line(tmp_path, monkeypatch):
     package = tmp_path / "fbgemm_gpu"
     package.mkdir()
@@ -234,6 +255,12 @@ def test_a_broken_fbgemm_is_one_clear_line(tmp_path, monkeypatch):
     assert "undefined symbol" in str(caught.value)
     assert "torch" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_facts_name_versions_and_hardware(cost):
+    facts = cost.facts()
+    assert facts["hardware"] == cost.hardware
+    assert {"torch"} < set(facts["versions"])
 
 
 def test_cuda_without_a_gpu_is_bad_input():

@@ -114,6 +114,11 @@ def test_a_job_that_needs_the_memory_gets_that_of_earlier_ones():
     assert backend.build(held).split_embedding_weights()[0].abs().sum() > 0
 
 
+def test_no_weight_lies_on_an_untouched_page(backend):
+    weights = backend.build(ShardSet.of(task(), [Shard.whole(A, 0)])).split_embedding_weights()[0]
+    assert torch.count_nonzero(weights) > 0.9 * weights.numel()
+
+
 def test_versions_that_take_no_memory_get_random_weights_of_their_own(backend, monkeypatch):
     monkeypatch.setattr(backend, "keeps_operators", False)
     first, second = (backend.build(ShardSet.of(task(), [Shard.whole(A, 0)])).split_embedding_weights()[0] for _ in "ab")
@@ -140,6 +145,12 @@ def test_every_precision_and_cpu_optimiser_runs(backend, precision, optimizer):
     times = Measurer(backend, seed=0)(TimingJob(ShardSet.of(problem, plan_of(problem).on(1)), 1, 3)).times
     assert times.shape == (3, 2)
     assert (times > 0).all()
+
+
+def test_a_table_that_is_never_looked_up_can_be_measured(backend):
+    unused = EmbeddingTable("unused", 10, 4, 0.0)
+    shard_set = ShardSet.of(task(tables=(unused,)), [Shard.whole(unused, 0)])
+    assert np.isfinite(Measurer(backend, seed=0)(TimingJob(shard_set, warmups=0, iterations=1)).times).all()
 
 
 def test_steps_have_different_ids_and_every_job_the_same(backend):

@@ -277,3 +277,13 @@ def test_every_card_has_a_source_and_plausible_figures():
 def test_a_table_that_is_never_looked_up_costs_launches_and_its_output():
     idle = dataclasses.replace(TABLE, pooling_factor=0.0)
     assert 0 < compute(idle)[0] < compute(TABLE)[0]
+
+
+def test_half_precision_is_cheaper_and_costs_the_same_lookups():
+    whole, half = (compute(TABLE, precision=p, batch_size=65536) for p in ("fp32", "fp16"))
+    assert (half < whole).all()
+    assert (half > 0.5 * whole).all()
+
+
+def test_one_device_exchanges_nothing():
+    assert exchange_ms(topology_of(card("h100"), 1), np.array([64.0]), 1000, 4) == [0.0]

@@ -107,3 +107,12 @@ def test_any_link_that_is_not_the_default_is_noted(toy_task, change):
 )  # fmt: skip
 def test_links_that_count_or_that_nobody_named_are_not(toy_task, topology, communication):
     assert notes(toy_task, topology, communication) == ()
+
+
+def test_half_precision_halves_the_bytes():
+    assert transfer_ms(topology(2), np.array([8, 8]), 1000, 2) == pytest.approx([3, 3])
+
+
+def test_a_device_alone_in_its_domain_uses_only_the_links_between_domains():
+    links = {"fast_domain_size": 1, "intra_latency_ms": 1000.0}
+    assert transfer_ms(topology(2, **links), np.array([8, 8]), 1000, 4) == pytest.approx([21, 21])

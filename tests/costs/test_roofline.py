@@ -183,3 +183,16 @@ def test_roofline_says_when_it_was_not_held_against_a_kind_of_task(device, optio
     notes = RooflineCost(device).evaluate(task, [ShardingPlan.table_wise(task, [0])])[0].notes
     assert bool(notes) == bool(noted)
     assert noted in "".join(notes)
+
+
+def test_narrow_rows_cost_a_whole_access():
+    wide = dataclasses.replace(PLAIN, access_bytes=64)
+    assert times(make_task(TWICE), wide).forward == pytest.approx(4 + 6.4 + 0.64)
+
+
+def test_half_precision_halves_rows_and_pooled_values():
+    assert times(make_task(TWICE, precision="fp16")).forward == pytest.approx(2.4 + 0.8 + 0.8 + 0.08)
+
+
+def test_an_unused_table_costs_the_zeros_that_it_writes():
+    assert times(make_task(dataclasses.replace(TWICE, pooling_factor=0.0))).forward == pytest.approx(2.4)

@@ -136,6 +136,12 @@ def test_constraints_that_the_plan_does_not_follow_are_named(
     assert [remark.partition("read: ")[2] for remark in caplog.messages] == [named] * bool(named)
 
 
+def test_tables_with_the_same_constraint_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    by_rows = ParameterConstraints(sharding_types=["row_wise"])
+    planner(constraints=dict.fromkeys(["users.id", "country", "towers.items.id"], by_rows)).plan(Toy())
+    assert caplog.messages[0].endswith("read: sharding_types of 'users.id' and 2 more")
+
+
 def test_devices_full_of_tables_are_named_unless_there_is_a_reserve(caplog: pytest.LogCaptureFixture) -> None:
     tables = 4 * (100 * 16 + 20 * 8 + 50 * 24)
     full, half = (TorchRecTopology(1, "cpu", ddr_cap=memory) for memory in (tables + 1000, 2 * tables))

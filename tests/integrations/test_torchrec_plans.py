@@ -120,6 +120,14 @@ def test_pieces_on_one_rank_get_one_width(
     assert exported.ranks == [rank for *_, rank in expected]
 
 
+def test_a_table_cut_both_ways_is_refused(task: ShardingTask) -> None:
+    shards = [s for s in mixed(task).shards if s.table != "users.country"]
+    corners = ((0, 0), (0, 4), (10, 0), (10, 4))
+    grid = [Shard("users.country", (r, r + 10), (c, c + 4), device) for device, (r, c) in enumerate(corners)]
+    with pytest.raises(InputError, match="cut by rows and by columns"):
+        to_torchrec(ShardingPlan.of(task, [*shards, *grid]), task)
+
+
 def test_plans_that_cannot_run_do_not_leave(task: ShardingTask) -> None:
     shards = mixed(task).shards
     with pytest.raises(InfeasiblePlanError, match="missing"):
@@ -192,6 +200,13 @@ def test_what_plans_cannot_say_is_refused(task: ShardingTask) -> None:
         from_torchrec(exported, task)
     with pytest.raises(InputError, match="sharding_plan: expected a ShardingPlan"):
         from_torchrec(mixed(task), task)
+
+
+def test_shards_that_miss_columns_are_refused(task: ShardingTask) -> None:
+    exported = to_torchrec(mixed(task), task)
+    exported.plan["users"]["id"].sharding_spec.shards.pop()
+    with pytest.raises(InfeasiblePlanError, match=r"columns \[12, 16\) of table 'users.id' are missing"):
+        from_torchrec(exported, task)
 
 
 def test_damaged_files_are_refused(task: ShardingTask, tmp_path: Path) -> None:

@@ -35,6 +35,10 @@ def test_every_collection_becomes_tables_named_after_their_places() -> None:
     assert task.topology == topology()
 
 
+def test_a_bare_collection_has_no_path() -> None:
+    assert [t.name for t in task_from_model(collection(config("a", 5, 4)), topology(), 8).tables] == ["a"]
+
+
 def test_what_is_assumed_is_said_in_the_name_of_the_task() -> None:
     imported = import_model(Toy(), topology(), 64)
     assert imported.assumed == (
@@ -167,6 +171,7 @@ def _shared_collection() -> nn.Module:
         (Toy(), {"pooling_factors": {"id": 2}}, "users.id and towers.items.id are called 'id'"),
         (Toy(), {"pooling_factors": {"contry": 2}}, "did you mean country"),
         (Toy(), {"pooling_factors": [1, 2]}, "one for each of 3 tables, got 2"),
+        (Toy(), {"pooling_factors": 3}, "pooling_factors: expected numbers by table"),
         (Toy(), {"pooling_factors": [1, 1, -1]}, "pooling_factor: expected at least 0"),
         (Toy(), {"pooling_factors": [1, 1, 1], "constraints": {}}, "give one of them"),
         (Toy(), {"sample": {}}, "unknown feature in the sample 'id_ids'"),

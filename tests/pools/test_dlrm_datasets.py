@@ -170,3 +170,13 @@ def test_a_file_of_something_else_is_named(tmp_path):
     torch.save({"weight": torch.ones(2)}, tmp_path / "model.pt")
     with pytest.raises(InputError, match=r"holds dict, expected \(indices, offsets, lengths\)"):
         load_pool(tmp_path / "model.pt")
+
+
+def test_32_bit_ids_get_the_checksum_of_64_bit_ids(write_dlrm):
+    ids = torch.tensor([7, 250, 7, 7], dtype=torch.int32)
+    narrow = load_dlrm_dataset(write_dlrm(BAGS, "narrow.pt", indices=ids))
+    assert narrow[0].ids.sha256 == load_dlrm_dataset(write_dlrm(BAGS))[0].ids.sha256
+
+
+def test_embedding_dim_is_the_width_of_all_tables(write_dlrm):
+    assert {t.embedding_dim for t in load_dlrm_dataset(write_dlrm(BAGS), embedding_dim=64)} == {64}

@@ -162,3 +162,25 @@ def test_devices_that_are_even_are_said_to_be():
 def even(compute: list[float]) -> str:
     plan = lopsided(COMPUTE, "")
     return " ".join(render_plan(COMPUTE, plan, cost_of(compute, [2.0] * 8), width=4000).split())
+
+
+def test_costs_without_a_wait_are_held_up_by_the_largest_sum():
+    """Device 1 takes 12 ms and device 2 takes 11: no part of an exchange is a wait."""
+    compute, exchange = np.array([2.0, 10.0, 3.0]), np.array([1.0, 1.0, 4.0])
+    found = find_bottleneck(
+        PlanCost(
+            np.column_stack([np.zeros(len(compute)), compute / 4, exchange, exchange, compute * 3 / 4]),
+            "toy",
+            "1",
+            "toy",
+        ),
+        [4, 8, 16],
+    )
+    assert (found.device, found.margin_ms, found.wait_ms.tolist()) == (1, 1.0, [0, 0, 0])
+    assert found.exchange_ms.tolist() == [2, 2, 8]
+
+
+def test_of_equal_devices_the_one_with_the_most_to_do_is_found():
+    found = find_bottleneck(cost_of([5, 6, 6], [4, 3, 3]), [4, 4, 4])
+    assert (found.device, found.margin_ms) == (0, 1.0)
+    assert find_bottleneck(cost_of([5, 5], [4, 4]), [4, 4]).margin_ms == 0.0

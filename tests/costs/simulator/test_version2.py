@@ -210,3 +210,10 @@ def test_trees_that_lead_nowhere_are_refused(model, tmp_path):
     save_file(tensors, tmp_path / "judge.safetensors", metadata=header)
     with pytest.raises(InputError, match=r"'compute\.forward\.left' names a node that a tree does not have"):
         load_weights(tmp_path / "judge.safetensors", "judge")
+
+
+def test_data_type_and_optimiser_are_known(networks):
+    by_optimizer = [device_ms(networks, task_of(optimizer=name, pooling_factor=30.0))[1] for name in STATE]
+    assert by_optimizer[0] < by_optimizer[-1]
+    half, whole = (device_ms(networks, task_of(precision=p, pooling_factor=30.0)).sum() for p in ("fp16", "fp32"))
+    assert half < whole

@@ -17,6 +17,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return marker not in collection_path.read_text(encoding="utf-8") or None
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The pages of the documentation come first: they are one file of minutes, and no worker should end with it."""
+    items.sort(key=lambda item: item.path.name != "test_snippets.py")
+
+
 @pytest.fixture
 def toy_task() -> ShardingTask:
     """Three tables of 10 x 8, 20 x 4 and 5 x 16 FP32 weights (320 bytes each) on two devices of 700 bytes."""

@@ -77,14 +77,7 @@ def test_row_frequencies_are_those_of_their_ranks():
     assert (np.abs(seen - expected) < 6 * np.sqrt(expected)).all()
 
 
-def test_drawing_piece_by_piece_equals_drawing_at_once():
-    ids, rows, count = ZipfIds(s=1.1, q=2.0), 12_345, 200_001
-    pieces = draw_rows(ids, rows, count, np.random.default_rng(3))
-    uniforms = np.random.default_rng(3).random(count)
-    np.testing.assert_array_equal(pieces, scatter_ranks(ZipfLaw(ids.s, ids.q, rows).ranks(uniforms), rows))
-
-
-@pytest.mark.parametrize("rows", [*range(1, 130), 1 << 16, 65_537, 999_983, 1_000_000])
+@pytest.mark.parametrize("rows", [*range(1, 10), 64, 127, 128, 65_537, 1_000_000])
 def test_scattering_is_a_bijection(rows):
     np.testing.assert_array_equal(np.sort(scatter_ranks(np.arange(rows), rows)), np.arange(rows))
 
@@ -98,7 +91,7 @@ def test_scattering_of_huge_tables_does_not_overflow(rows):
     assert np.unique(scattered).size == ranks.size
 
 
-@pytest.mark.parametrize("rows", [1000, 2**20, 999_983, 20_000_000, 2**31 + 11, 2**40])
+@pytest.mark.parametrize("rows", [1000, 2**20, 999_983, 2**40])
 @pytest.mark.parametrize("leading", [64, 1000])
 def test_every_eighth_of_the_rows_gets_its_share_of_the_most_popular_ones(rows, leading):
     eighths = scatter_ranks(np.arange(leading), rows) * 8 // rows
@@ -126,19 +119,6 @@ def test_cumulative_is_the_sum_of_the_documented_masses(s, q, rows):
     np.testing.assert_allclose(ZipfLaw(s, q, rows).cumulative(np.arange(rows + 1)), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize(("s", "q"), [(0.0, 0.0), (0.7, 10.0), (1.0, 0.0), (1.2, -0.5), (1.6, 300.0)])
-@pytest.mark.parametrize("rows", [100, 1000])
-def test_drawn_ranks_occur_as_often_as_the_documented_law_says(s, q, rows):
-    count = 1_000_000
-    ranks = ZipfLaw(s, q, rows).ranks(np.random.default_rng(0).random(count))
-    expected = count * masses(s, q, rows)
-    seen = np.bincount(ranks, minlength=rows)
-    assert seen.size == rows
-    # Poisson-like noise per rank; the sum of squares is chi-square distributed with `rows` degrees of freedom.
-    chi_square = ((seen - expected) ** 2 / expected).sum()
-    assert abs(chi_square - rows) < 6 * np.sqrt(2 * rows)
-
-
 @pytest.mark.parametrize(("s", "q", "rows"), [(0.4, 0.0, 5000), (1.0, 0.3, 10**6), (1.7, 1000.0, 10**7)])
 def test_ranks_invert_the_cumulative_law(s, q, rows):
     law = ZipfLaw(s, q, rows)
@@ -162,11 +142,6 @@ def test_extreme_parameters_give_ranks_inside_the_table(s, q, rows):
     assert (np.diff(ranks) >= 0).all()
     whole = law.cumulative(np.array([0, rows]))
     np.testing.assert_allclose(whole, [0, 1], atol=1e-12)
-
-
-def test_a_large_shift_flattens_the_law_to_uniform():
-    law = ZipfLaw(1.0, 1e12, 10**6)
-    np.testing.assert_allclose(law.cumulative(np.array([10**5, 5 * 10**5])), [0.1, 0.5], atol=1e-5)
 
 
 def repeated(*counts):

@@ -14,13 +14,15 @@ import pytest
 
 import shardgym
 
-HEAVY = ("torch", "fbgemm_gpu", "stable_baselines3", "scipy", "pandas")
+HEAVY = ("torch", "fbgemm_gpu", "stable_baselines3", "scipy", "pandas", "pyarrow", "matplotlib")
 
 
 @pytest.mark.parametrize(
     "code",
     [
         "import shardgym; shardgym.load_pool('synthetic-2021'); shardgym.load_suite('tiny-v1')[0]",
+        "import shardgym, shardgym.provenance; shardgym.provenance.versions(); shardgym.read_results",
+        "import shardgym; shardgym.make_cost('simulator')",
         "from shardgym.cli import main; main(['--help']); main(['run', '--help']); main(['list', 'suites'])",
         "from shardgym.cli import main; main(['list', 'solvers'])",
     ],

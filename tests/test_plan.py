@@ -8,8 +8,6 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from shardgym import EmbeddingTable, InfeasiblePlanError, InputError, Shard, ShardingPlan, ShardingTask, Topology
 from shardgym.plan import cover_problems
@@ -104,13 +102,6 @@ def test_a_plan_that_does_not_cover_the_task_says_where(toy_task: ShardingTask, 
     assert any(message in problem for problem in problems(toy_task, *changed))
 
 
-def test_a_table_left_out_is_missing(toy_task: ShardingTask):
-    """All of it."""
-    plan = ShardingPlan.of(toy_task, ShardingPlan.table_wise(toy_task, [0, 0, 1]).shards[1:])
-    with pytest.raises(InfeasiblePlanError, match=r"rows \[0, 10\) columns \[0, 8\) of table 'square' are missing"):
-        plan.validate(toy_task)
-
-
 def test_memory_overflow_names_device_tables_and_bytes(toy_task: ShardingTask):
     """3 x 320 bytes on a device of 700."""
     with pytest.raises(InfeasiblePlanError) as error:
@@ -136,43 +127,11 @@ def test_all_problems_are_listed(toy_task: ShardingTask):
     assert len(error.value.problems) == 3
 
 
-def test_a_plan_for_another_task_is_refused_by_hash(toy_task: ShardingTask):
-    """Even when it would fit."""
-    plan = ShardingPlan.table_wise(toy_task, [0, 0, 1])
-    with pytest.raises(InputError, match="plan is for task"):
-        plan.validate(dataclasses.replace(toy_task, batch_size=8))
-
-
 @pytest.mark.parametrize("bad", [{"rows": (3, 3)}, {"rows": (4, 2)}, {"columns": (-4, 4)}, {"device": -1}])
 def test_a_shard_that_makes_no_sense_is_refused(bad):
     """Empty, reversed or negative ranges."""
     with pytest.raises(InputError):
         Shard.from_dict({"table": "a", "rows": (0, 4), "columns": (0, 4), "device": 0} | bad)
-
-
-@settings(max_examples=50)
-@given(st.data())
-def test_a_table_cut_anywhere_is_covered_and_one_piece_less_is_not(data):
-    """Random guillotine cuts: all pieces are feasible, dropping or doubling any one is not."""
-    rows, units = data.draw(st.integers(2, 9)), data.draw(st.integers(2, 6))
-    task = ShardingTask((EmbeddingTable("t", rows, 4 * units),), Topology(num_devices=3, memory_bytes=10**6), 4)
-    pieces = [((0, rows), (0, 4 * units))]
-    for _ in range(data.draw(st.integers(1, 6))):
-        (r, c) = pieces.pop(data.draw(st.integers(0, len(pieces) - 1)))
-        if data.draw(st.booleans()) and r[1] - r[0] > 1:
-            cut = data.draw(st.integers(r[0] + 1, r[1] - 1))
-            pieces += [((r[0], cut), c), ((cut, r[1]), c)]
-        elif c[1] - c[0] > 4:
-            cut = 4 * data.draw(st.integers(c[0] // 4 + 1, c[1] // 4 - 1))
-            pieces += [(r, (c[0], cut)), (r, (cut, c[1]))]
-        else:
-            pieces.append((r, c))
-    shards = [Shard("t", r, c, data.draw(st.integers(0, 2))) for r, c in pieces]
-    ShardingPlan.of(task, shards).validate(task)
-    odd = data.draw(st.integers(0, len(shards) - 1))
-    for broken in (shards[:odd] + shards[odd + 1 :], [*shards, shards[odd]]):
-        with pytest.raises(InfeasiblePlanError):
-            ShardingPlan.of(task, broken).validate(task)
 
 
 def cut(rng, rows, columns, depth=0):

@@ -163,17 +163,12 @@ def test_records_are_frozen(toy_task: ShardingTask):
     [
         ({"num_embeddings": -1}, "num_embeddings: expected at least 1, got -1"),
         ({"num_embeddings": 2**41}, "num_embeddings: expected at most 1099511627776, got 2199023255552"),
-        ({"num_embeddings": 2.0}, "expected a whole number, got 2.0"),
         ({"num_embeddings": "2"}, "expected a whole number, got '2'"),
         ({"num_embeddings": True}, "expected a whole number, not a boolean"),
-        ({"embedding_dim": 0}, "embedding_dim: "),
-        ({"pooling_factor": -0.5}, "pooling_factor: "),
         ({"name": " a"}, "name: "),
-        ({"rows": 3}, "rows: no such field; "),
         ({"schema": "shardgym.table/2"}, "schema: expected 'shardgym.table/1', got 'shardgym.table/2'"),
         ({"ids": {"kind": "zipfian"}}, "ids: "),
         ({"reuse_histogram": [0.5] * 17}, "bins must sum to 1"),
-        ({"reuse_histogram": [1.0]}, "expected 17 bins, got 1"),
     ],
 )
 def test_a_bad_field_is_refused_in_one_line_that_names_it(change: dict[str, object], message: str):
@@ -340,12 +335,6 @@ def test_a_key_that_occurs_twice_is_refused():
     """Readers would disagree about which of the two counts."""
     with pytest.raises(InputError, match=r"tables\.json: key 'name' occurs twice in one object"):
         EmbeddingTable.from_json('{"name":"a","name":"b","num_embeddings":1,"embedding_dim":4}', "tables.json")
-
-
-def test_a_misspelt_field_is_reported_before_the_field_it_was_meant_to_be():
-    """The missing field follows from it."""
-    with pytest.raises(InputError, match=r"num_rows: .*; known: .*; 1 more: num_embeddings$"):
-        EmbeddingTable.from_dict({"name": "a", "num_rows": 10, "embedding_dim": 4})
 
 
 def test_every_field_that_is_wrong_is_named_up_to_eight_of_them():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +11,6 @@ from baselines.autoshard.solver import STUCK, AutoShard, AutoShardLearner, AutoS
 from baselines.learning.oracle import TrainingOracle
 from baselines.learning.tables import FeatureScale, TaskBatch
 from shardgym import EmbeddingTable, PlanCost, ShardingPlan, ShardingTask, Topology, make_cost
-from shardgym.conformance import check_solver
 from shardgym.envs.tasks import training_tasks
 from shardgym.envs.vector_env import TableWiseVectorEnv
 from shardgym.errors import InputError, NoFeasiblePlanError
@@ -27,13 +24,6 @@ TINY = {"updates": 2, "tasks": 2, "episodes": 2, "random_plans": 2, "cost_warm_u
 @pytest.fixture(scope="module")
 def two_devices():
     return [task for task in training_tasks("tiny-v1", 60) if task.num_devices == 2]
-
-
-@pytest.fixture(scope="module")
-def fitted(two_devices, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("autoshard")
-    AutoShard(**TINY).fit(two_devices, COST, steps=3).save(folder)
-    return folder
 
 
 @pytest.fixture
@@ -58,25 +48,6 @@ def play_all(network, tasks, num_envs, seed=1):
     envs = TableWiseVectorEnv(num_envs, tasks=tasks, cost=COST, order="task")
     envs.reset(seed=0)
     return play(network, envs, tasks, TaskBatch.of(tasks), torch.Generator().manual_seed(seed))
-
-
-@pytest.mark.slow  # the sweep over registered solvers tries the weights of the package
-def test_it_keeps_the_rules_of_solvers(fitted):
-    report = check_solver("autoshard", settings={"weights": str(fitted)})
-    assert report.ok, "\n" + report.table()
-
-
-def test_trained_on_two_devices_and_few_tables_it_places_many_on_four(fitted, two_devices):
-    """Without fine-tuning."""
-    solver = AutoShard.load(fitted)
-    tables = tuple({table.name: table for task in two_devices for table in task.tables}.values())[:40]
-    task = dataclasses.replace(
-        two_devices[0], tables=tables, topology=Topology(num_devices=4, memory_bytes=2**30), name=""
-    )
-    plan = solver.solve(task, COST)
-    plan.validate(task)
-    assert solver.card.tasks.num_devices == (2, 2)
-    assert solver.card.tasks.num_tables[1] < 40
 
 
 def test_it_learns_to_balance_tables_that_it_has_not_seen(two_devices):

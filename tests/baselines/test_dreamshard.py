@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
@@ -24,7 +23,6 @@ from shardgym import (
     make_cost,
     make_solver,
 )
-from shardgym.conformance import check_solver
 from shardgym.envs.tasks import training_tasks
 
 COST = make_cost("roofline")
@@ -52,31 +50,6 @@ def fitted(two_devices, tmp_path_factory):
 def network(two_devices):
     torch.manual_seed(0)
     return DreamShardNetwork(FeatureScale.of(two_devices[:5]))
-
-
-def on(task, num_devices):
-    """The task's tables on another number of devices."""
-    return dataclasses.replace(task, topology=Topology(num_devices=num_devices, memory_bytes=2**30))
-
-
-@pytest.mark.slow  # the sweep over registered solvers tries the weights of the package
-def test_it_keeps_the_rules_of_solvers(fitted):
-    report = check_solver("dreamshard", settings={"weights": str(fitted)})
-    assert report.ok, "\n" + report.table()
-
-
-def test_weights_are_small(fitted):
-    assert (fitted / "weights.safetensors").stat().st_size < 300_000
-
-
-def test_trained_on_two_devices_it_uses_all_of_four(fitted, two_devices):
-    solver = DreamShard.load(fitted)
-    tables = tuple({table.name: table for task in two_devices for table in task.tables}.values())[:30]
-    task = dataclasses.replace(on(two_devices[0], 4), tables=tables)
-    plan = solver.solve(task, COST)
-    plan.validate(task)
-    assert {shard.device for shard in plan.shards} == {0, 1, 2, 3}
-    assert solver.card.tasks.num_devices == (2, 2)
 
 
 def test_killed_and_resumed_training_gives_the_same_weights(two_devices, tmp_path, monkeypatch):

@@ -26,7 +26,6 @@ from baselines.dreamshard.policy import DreamShardNetwork, place_by_score
 from baselines.learning.encoder import sum_per_device
 from baselines.learning.tables import FeatureScale, TaskBatch, table_features
 from baselines.learning.weights import SHIPPED
-from baselines.lpt import whole_table_ms
 from shardgym import InputError, NoFeasiblePlanError, make_cost, make_solver
 from shardgym.envs.tasks import training_tasks
 from shardgym.ties import QUANTUM
@@ -69,24 +68,6 @@ def test_a_piece_is_seen_as_a_table_of_so_many_columns(network):
         features = torch.from_numpy(table_features(alone)).float()
         assert pieces.ms[number] == pytest.approx(float(network.cost.table_ms(features)), rel=1e-4)
         assert pieces.bytes[number] == alone.total_bytes
-
-
-@torch.no_grad()
-def test_parts_of_tables_are_predicted_no_worse_than_whole_tables(shipped):
-    """Errors of compute alone, summed over tables or parts, over the summed compute."""
-    cost = make_cost("simulator")
-    errors = {1: [], 2: [], 4: []}
-    for task in training_tasks("dlrm4-v1", 6):
-        wide = [table for table in task.tables if table.embedding_dim >= 16]
-        for count in errors if wide else ():
-            tables = [dataclasses.replace(table, embedding_dim=table.embedding_dim // count) for table in wide]
-            parts = dataclasses.replace(task, tables=tuple(tables))
-            features = torch.from_numpy(table_features(parts)).float()
-            predicted = shipped.cost.device_ms(shipped.cost.encoder(features))[:, :2].sum(dim=-1).numpy()
-            expected = whole_table_ms(parts, cost)
-            errors[count].append((abs(predicted - expected).sum(), expected.sum()))
-    whole, halves, quarters = (np.divide(*np.sum(found, axis=0)) for found in errors.values())
-    assert max(halves, quarters) < min(1.2 * whole, 0.1)
 
 
 @torch.no_grad()

@@ -166,7 +166,7 @@ def test_same_seed_same_weights(toy_task):
     assert torch.equal(state, torch.get_rng_state())
 
 
-@pytest.mark.parametrize("killed_at", [0, 2, 5])
+@pytest.mark.parametrize("killed_at", [0, 3])
 def test_killed_and_resumed_training_gives_the_same_weights(toy_task, tmp_path, monkeypatch, killed_at):
     whole = Toy().fit([toy_task], COST, evaluate_every=2)
     monkeypatch.setattr(ToyLearner, "killed_at", killed_at)

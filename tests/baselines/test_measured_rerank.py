@@ -6,10 +6,9 @@ from baseline_tasks import VARIED, CountingRoofline, devices_of, task_of
 
 from baselines import measured_rerank
 from baselines.measured_rerank import MeasuredRerank, held_work, placement_distance
-from shardgym import PlanCost, evaluate, make_cost, make_solver
+from shardgym import PlanCost, make_cost, make_solver
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError, MeasurementError, NoFeasiblePlanError, UnknownNameError
-from shardgym.evaluation.solver_spec import SolverSpec
 from shardgym.plan import ShardingPlan
 from shardgym.suites import load_suite
 
@@ -119,28 +118,13 @@ def test_a_judge_is_refused():
         MeasuredRerank(**settings)
 
 
-def test_records_hold_what_was_asked(tmp_path):
-    spec = SolverSpec("measured_rerank", {"solver": "random_search", "queries": 4, "measurer": "roofline"})
-    (record,) = evaluate(
-        load_suite("tiny-v1"), [spec], out=tmp_path, judge="torchrec_rating", oracle="roofline", limit=1
-    )
-    assert record.status == "ok"
-    assert record.resolved_settings["queries"] == 4
-    assert record.resolved_settings["starts"] == 4
-    assert record.resolved_settings["measurer"] == "roofline"
-
-
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
         ({"queries": 0}, InputError, "queries 0 is not a whole number from 1 on"),
-        ({"starts": 1.5}, InputError, "starts 1.5 is not a whole number"),
         ({"distance": 2}, InputError, "distance: expected a share from 0 to 1, got int 2"),
-        ({"distance": float("nan")}, InputError, "distance: expected a share"),
         ({"solver": "neuroshrd"}, UnknownNameError, "did you mean neuroshard"),
         ({"measurer": "rofline"}, UnknownNameError, "did you mean roofline"),
-        ({"solver_settings": {"depth": 2}}, InputError, "has no setting 'depth'"),
-        ({"solver_settings": "x"}, InputError, "solver_settings: expected a dictionary"),
         ({"measurer": None, "measurer_settings": {"seed": 1}}, InputError, "name a measurer that they are for"),
     ],
 )

@@ -16,7 +16,6 @@ from baselines.ppo.episode import place_by_score
 from baselines.ppo.set_network import SetNetwork
 from baselines.ppo.solver import ENV_ARGUMENTS, Ppo, PpoColumns, PpoLearner
 from shardgym import EmbeddingTable, ShardingTask, Topology, make_cost
-from shardgym.conformance import check_solver
 from shardgym.costs.roofline import RooflineCost
 from shardgym.envs.tasks import training_tasks
 from shardgym.errors import InputError, MissingDependencyError, NoFeasiblePlanError
@@ -50,13 +49,6 @@ def fitted(request, two_devices, tmp_path_factory):
 def network():
     torch.manual_seed(0)
     return SetNetwork()
-
-
-@pytest.mark.slow  # the sweep over registered solvers tries the weights of the package
-def test_they_keep_the_rules_of_solvers(fitted):
-    solver, folder = fitted
-    report = check_solver(solver.name, settings={"weights": str(folder)})
-    assert report.ok, "\n" + report.table()
 
 
 def test_trained_on_two_devices_and_few_tables_they_place_many_on_four(fitted, two_devices):

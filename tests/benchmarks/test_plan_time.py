@@ -42,21 +42,11 @@ def test_only_the_last_plan_may_be_over_the_limit(plan_time):
     assert len(plan_time.times(solver, 3, 2, cost, 4, 0.0)) == 1
 
 
-def test_cells_have_three_digits(plan_time):
-    assert [plan_time.shown(value) for value in (0.5, 12.34, 1234.5, "-", 4)] == ["0.500", "12.3", "1,234", "-", "4"]
-
-
 @pytest.mark.parametrize("text", ["", "10,", "0", "ten", "1e3"])
 def test_sizes_are_whole_numbers(plan_time, text):
     with pytest.raises(InputError, match="--tables: expected whole numbers"):
         plan_time.numbers("--tables", text)
     assert plan_time.numbers("--tables", "30,10,30") == [10, 30]
-
-
-def test_an_unknown_solver_is_one_line(plan_time, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["plan_time.py", "--solver", "lpd"])
-    assert plan_time.main() == 2
-    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_what_measures_is_timed_only_where_it_is_named(plan_time, monkeypatch):

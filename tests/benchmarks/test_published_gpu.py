@@ -113,21 +113,3 @@ def test_what_a_gpu_was_measured_at_is_one_more_source(published, tmp_path, caps
     assert errors["h100"] < 1.0 < errors["v100"]
     assert script.main(["--collected", str(tmp_path / "none")]) == 2
     assert script.main(["--collected", str(tmp_path), "--hardware", "h1000"]) == 2
-
-
-def test_what_is_out_of_order_is_counted(published):
-    """Two of six pairs are predicted the other way; without the second row none is."""
-    script, held = published
-    times = [10.0, 40.0, 20.0, 30.0]
-    rows = [dataclasses.replace(held[0].row, id=f"X{n}", time_us=t) for n, t in enumerate(times)]
-    predicted = [1.0, 1.5, 2.0, 3.0]
-    mine = [script.Held(row, 1.0, p / row.time_us, "") for row, p in zip(rows, predicted, strict=True)]
-    line = script._out_of_order(mine).splitlines()[2]
-    cells = [cell.strip() for cell in line.strip("|").split("|")]
-    assert cells[1:] == ["4", "0.33", "6", "0", "2", "67 %", "1.00 (X1)"]
-
-
-def test_a_page_without_its_marks_is_refused(published):
-    script, _ = published
-    with pytest.raises(script.InputError, match="expected the lines"):
-        script.page_with("# A page", "tables")

@@ -36,12 +36,6 @@ def test_the_best_of_ours_counts_and_equal_plans_are_not_lost(planner):
     assert losses == []
 
 
-def test_equal_plans_are_level(planner):
-    task = load_suite("tiny-v1")[0]
-    rows, _ = planner.compare({"dlrm4-v1": [task]}, planner.THEIRS)
-    assert [row["level"] for row in rows] == [1, 1, 1]
-
-
 def test_a_solver_that_would_take_longer_than_the_cap_is_left_out(planner, monkeypatch):
     monkeypatch.setattr(planner, "OURS", ("dim_greedy",))
     first, second = planner.planning_times([4, 400], cap_s=0.0)

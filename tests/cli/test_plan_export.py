@@ -27,13 +27,6 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_shards_are_in_the_document(capsys):
-    main([*SHOW, "--json"])
-    first, *rest = json.loads(capsys.readouterr().out)["shards"]
-    assert first == {"table": "t00", "rows": [0, 10], "columns": [0, 4], "device": 0, "bytes": 160}
-    assert len(rest) == 39
-
-
 def test_csv_has_a_line_per_shard_and_reads_back(here, capsys):
     assert main([*SHOW, "--csv"]) == 0
     text = capsys.readouterr().out
@@ -46,13 +39,6 @@ def test_csv_has_a_line_per_shard_and_reads_back(here, capsys):
     (here / "a.csv").write_text(text)
     assert main(["plan", "diff", "task.json", "a.json", "a.csv"]) == 0
     assert "0 tables moved, 0 cut differently, 40 the same" in " ".join(capsys.readouterr().out.split())
-
-
-def test_csv_of_an_infeasible_plan_is_exit_code_1(here, capsys):
-    (here / "task.json").write_text(dataclasses.replace(TASK, topology=Topology(2, 100)).to_json())
-    (here / "a.csv").write_text("table,device\n" + "".join(f"t{n:02},0\n" for n in range(40)))
-    assert main(["plan", "show", "task.json", "a.csv", "--csv"]) == 1
-    assert capsys.readouterr().out.count("\n") == 41
 
 
 @pytest.mark.parametrize("other", [["--json"], ["--cost", "roofline"]])
@@ -68,3 +54,17 @@ def test_a_diff_lists_30_tables_and_its_document_all(capsys):
     assert "... and 10 more tables; --json lists them" in text
     main([*DIFF, "--json"])
     assert len(json.loads(capsys.readouterr().out)["changes"]) == 40
+
+
+def test_shards_are_in_the_document(capsys):
+    main([*SHOW, "--json"])
+    first, *rest = json.loads(capsys.readouterr().out)["shards"]
+    assert first == {"table": "t00", "rows": [0, 10], "columns": [0, 4], "device": 0, "bytes": 160}
+    assert len(rest) == 39
+
+
+def test_csv_of_an_infeasible_plan_is_exit_code_1(here, capsys):
+    (here / "task.json").write_text(dataclasses.replace(TASK, topology=Topology(2, 100)).to_json())
+    (here / "a.csv").write_text("table,device\n" + "".join(f"t{n:02},0\n" for n in range(40)))
+    assert main(["plan", "show", "task.json", "a.csv", "--csv"]) == 1
+    assert capsys.readouterr().out.count("\n") == 41

@@ -68,18 +68,12 @@ BAD = [
     ("plan.json", json.dumps(MAPPING | {"t9": 0}), "'t9' is no table of the task given"),
     ("plan.json", '{"t0": 0, "t1": 0}', "table 't2' of the task given has no device; expected 4 tables, 2 are missing"),
     ("plan.json", json.dumps(MAPPING | {"t3": "1"}), "table 't3': expected the number of a device, got '1'"),
-    ("plan.json", json.dumps(MAPPING | {"t3": True}), "expected the number of a device, got True"),
-    ("plan.json", json.dumps(MAPPING | {"t3": -1}), "expected the number of a device, got -1"),
     ("plan.csv", "", "the file is empty, expected a header with table,device"),
     ("plan.csv", "t0,0\nt1,0\n", "line 1: unknown column 't0'; expected a header with table,device"),
-    ("plan.csv", "table\nt0\n", "line 1: expected a header with table,device and"),
     ("plan.csv", "table,device,first_row\nt0,0,0\n", "all of first_row,end_row,first_column,end_column"),
-    ("plan.csv", "table,table,device\nt0,t0,0\n", "expected a header"),
     ("plan.csv", "table,device\nt0,0\nt1\n", r"line 3: expected 2 cells \(table,device\), got 1"),
-    ("plan.csv", "table,device\nt9,0\n", "line 2: 't9' is no table of the task given"),
     ("plan.csv", "table,device\nt0,gpu0\n", "line 2, device: expected a whole number, got 'gpu0'"),
     ("plan.csv", "table,device\nt0,0\n", "table 't1' of the task given has no device"),
-    ("plan.csv", "table,device\n", "table 't0' of the task given has no device"),
     ("plan.csv", plan_to_csv(TASK, CUT).replace("5,10", "5,5"), "line 6: Shard: rows: expected start < end"),
     ("plan.csv", 'table,device\n"t0,0\n', "not valid CSV"),
 ]  # fmt: skip
@@ -101,9 +95,3 @@ def test_commands_read_them_all(here, capsys):
     assert main(["plan", "diff", "task.json", "now.csv", "next.json"]) == 0
     assert main(["measure", "task.json", "now.csv", "next.json", "--cost", "roofline"]) == 0
     assert "moved 't2': device 0" in capsys.readouterr().out
-
-
-def test_a_plan_that_does_not_fit_is_drawn_with_its_problem(here, capsys):
-    (here / "plan.json").write_text(json.dumps(dict.fromkeys(MAPPING, 0)))
-    assert main(["plan", "show", "task.json", "plan.json"]) == 1
-    assert "problem: device 0 holds 640 bytes" in capsys.readouterr().out

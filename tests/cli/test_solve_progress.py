@@ -44,11 +44,6 @@ def test_a_solver_that_tells_nothing_is_remarked_on_once(capsys):
     assert capsys.readouterr().err == "shardgym: be patient\n"
 
 
-def test_a_solver_that_tells_something_is_not(capsys):
-    told_at(SolveProgress(shown=True, hint="be patient"), {3: 1.0}, until=30)
-    assert "be patient" not in capsys.readouterr().err
-
-
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

@@ -82,36 +82,6 @@ def test_plan_show_of_an_infeasible_plan_is_exit_code_1(here, capsys):
     assert len(data["problems"]) == 1
 
 
-def test_plan_diff_tells_what_moved(capsys):
-    solve("a.json", "evaluation_toys:Halves")
-    solve("b.json", "evaluation_toys:Lopsided")
-    capsys.readouterr()
-    assert main(["plan", "diff", "task.json", "a.json", "b.json", "--cost", "evaluation_toys:CountCost"]) == 0
-    text = capsys.readouterr().out
-    assert "moved 't2': device 1 → 0" in text
-    assert "B against A: +50.0 %" in text
-    assert main(["plan", "diff", "task.json", "a.json", "b.json", "--json"]) == 0
-    assert [change["table"] for change in json.loads(capsys.readouterr().out)["changes"]] == ["t2"]
-
-
-def test_measure_scores_several_plans_in_one_call(here, capsys):
-    solve("a.json", "evaluation_toys:Halves")
-    solve("b.json", "evaluation_toys:Lopsided")
-    capsys.readouterr()
-    command = ["measure", "task.json", "a.json", "b.json", "--cost", "evaluation_toys:CountCost"]
-    assert main([*command, "--json"]) == 0
-    assert [row["total_ms"] for row in json.loads(capsys.readouterr().out)] == [2.0, 3.0]
-    assert main(command) == 0
-    assert "slowest: device 0, 3.000 ms" in capsys.readouterr().out
-
-
-def test_measure_of_an_infeasible_plan_is_exit_code_1(here, capsys):
-    plan = ShardingPlan.table_wise(ShardingTask.load("task.json"), [0, 0, 0, 0])
-    (here / "plan.json").write_text(plan.to_json())
-    assert main(["measure", "task.json", "plan.json", "--cost", "roofline"]) == 1
-    assert "problem: device 0 holds 640 bytes" in capsys.readouterr().out
-
-
 def test_device_is_refused_by_a_cost_that_does_not_measure(capsys):
     solve("plan.json")
     assert main(["measure", "task.json", "plan.json", "--cost", "roofline", "--device", "cpu"]) == 2
@@ -141,9 +111,3 @@ def test_doctor_reports_and_sets_the_exit_code(capsys, monkeypatch, problem, cod
     data = json.loads(capsys.readouterr().out)
     assert (data["ok"], data["problem"]) == (code == 0, problem)
     assert data["cores"] >= 1
-
-
-@pytest.mark.measured
-def test_doctor_says_that_a_machine_with_fbgemm_measures(capsys):
-    assert main(["doctor"]) == 0
-    assert "measure compute: yes, on cpu" in capsys.readouterr().out

@@ -11,7 +11,6 @@ from shardgym.collection import collect, finish
 from shardgym.collection.measurements import LOG, MeasurementLog
 from shardgym.costs.fbgemm.jobs import HOST_WAITED, DeviceFacts
 from shardgym.errors import InputError, MissingDependencyError
-from shardgym.files import only_writer
 
 pytest.importorskip("pyarrow", reason="Parquet files need pyarrow")
 
@@ -88,14 +87,6 @@ def test_a_line_that_was_cut_off_is_measured_again(toys, tmp_path):
     assert lines(tmp_path) == whole
 
 
-def test_higher_numbers_add_samples(toys, tmp_path):
-    collect(tmp_path, **SMALL)
-    first = set(lines(tmp_path))
-    summary = collect(tmp_path, **(SMALL | {"compute": 48}))
-    assert first < set(lines(tmp_path))
-    assert summary.measured == {"compute": len(lines(tmp_path)) - len(first)}
-
-
 def test_the_device_itself_is_measured_once_per_folder(toys, tmp_path):
     pool, _ = toys
     for count in (4, 6):
@@ -151,11 +142,6 @@ def test_finish_writes_files_of_an_interrupted_run(toys, tmp_path):
     summary = finish(tmp_path)
     assert summary.counts["compute"].keys() <= {"oracle", "judge", "test"}
     assert len(read_compute(tmp_path)) == len(lines(tmp_path)) >= 8
-
-
-def test_one_run_at_a_time_writes_into_a_folder(toys, tmp_path):
-    with only_writer(tmp_path), pytest.raises(InputError, match="another run is writing into"):
-        collect(tmp_path, **SMALL)
 
 
 @pytest.mark.parametrize(

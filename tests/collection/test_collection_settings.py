@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardgym.collection.settings import PLAN_DEVICES, PRESETS, apportion, preset_counts
+from shardgym.collection.settings import apportion, preset_counts
 from shardgym.errors import InputError, UnknownNameError
 
 
@@ -20,9 +20,3 @@ def test_unknown_presets_and_negative_numbers_are_refused():
         preset_counts("quik", "cpu", None, None)
     with pytest.raises(InputError, match="compute=-1"):
         preset_counts("quick", "cpu", -1, None)
-
-
-def test_the_survey_of_a_gpu_has_twenty_thousand_shard_sets_and_two_hundred_plans():
-    counts = PRESETS["survey"].counts["cuda"]["compute"]
-    assert counts["plans"] == 200 * PLAN_DEVICES
-    assert sum(counts.values()) - counts["plans"] >= 20_000

@@ -98,12 +98,6 @@ def test_placements_of_several_tasks_in_one_call_cost_what_evaluate_says(cost, s
     np.testing.assert_allclose(slowest, np.sum(expected, axis=2).max(axis=1), rtol=0, atol=QUANTUM)
 
 
-def test_asking_again_forgets_the_tasks(cost, task):
-    first = cost.additive()
-    first.add_task(task)
-    assert (first.num_tasks, cost.additive().num_tasks) == (1, 0)
-
-
 def test_shards_of_other_tasks_are_described_once_where_that_is_shared(cost):
     """Of the same tables on the same devices; another batch is another description."""
     first = load_suite("tiny-v1")[0]

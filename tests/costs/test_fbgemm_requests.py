@@ -46,12 +46,6 @@ def test_a_request_holds_piece_after_piece_in_the_kernels_layout():
     assert request.offsets.tolist() == [0, *np.cumsum([*first.lengths, *second.lengths])]
 
 
-def test_column_shards_of_one_table_look_up_the_same_ids():
-    maker = RequestMaker(0, CPU, 10**6)
-    narrow, wide = (maker.request(shard_set(ShardSpec(A, (0, 100), width)), 0) for width in (4, 8))
-    assert narrow.indices.tolist() == wide.indices.tolist()
-
-
 def test_ids_outside_the_table_are_refused_because_kernels_do_not_check(monkeypatch):
     monkeypatch.setattr(
         "shardgym.costs.fbgemm.operator.draw_bags", lambda *_, **__: Bags(np.array([50]), np.array([1]))
@@ -81,13 +75,6 @@ def test_ids_that_were_used_longest_ago_are_forgotten_first(draws):
     assert draws == ["a", "b", "c", "b"]
 
 
-def test_ids_that_are_too_many_to_keep_are_drawn_again(draws):
-    maker = RequestMaker(0, CPU, 10)
-    first, second = (maker.request(shard_set(ShardSpec(A, (0, 100), 4)), 0) for _ in range(2))
-    assert draws == ["a", "a"]
-    assert first.indices.tolist() == second.indices.tolist()
-
-
 def test_equal_shard_sets_of_different_plans_are_one():
     half = lambda device, cut: Shard("b", (0, 50), cut, device)  # noqa: E731
     one = ShardingPlan.of(TASK, [Shard.whole(A, 0), half(0, (0, 8)), half(1, (8, 16))])
@@ -99,10 +86,6 @@ def test_shard_sets_differ_by_rows_widths_and_what_the_kernel_does():
     whole, cut = ShardSet.of(TASK, [Shard.whole(A, 0)]), ShardSet.of(TASK, [Shard("a", (0, 99), (0, 8), 0)])
     narrow = ShardSet.of(TASK, [Shard("a", (0, 100), (0, 4), 0)])
     assert len({whole, cut, narrow, whole._replace(precision="fp16"), whole._replace(batch_size=21)}) == 5
-
-
-def test_an_empty_device_has_no_shard_set():
-    assert shard_sets(TASK, ShardingPlan.table_wise(TASK, [0, 0]))[1] is None
 
 
 def test_weights_and_optimiser_state_are_counted():

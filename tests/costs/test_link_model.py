@@ -37,11 +37,6 @@ def test_placements_take_what_their_single_exchanges_take(domain, batch_size):
         np.testing.assert_allclose(found.offsets_ms[plan], ready - ready.min(), atol=1e-12)
 
 
-def test_one_device_exchanges_nothing():
-    found = LINKS.exchange_times(task(1), np.ones((3, 1)), np.full((3, 1), 8))
-    assert not any(times.any() for times in found)
-
-
 def test_without_overheads_and_with_equal_widths_it_is_the_plain_model():
     problem, widths = task(4), np.full((1, 4), 16)
     plain = exchange_times(problem, np.zeros((1, 4)), widths)
@@ -54,3 +49,8 @@ def test_without_overheads_and_with_equal_widths_it_is_the_plain_model():
 def test_the_shipped_model_is_of_its_own_hardware_only():
     assert model_fitted_on(shipped_model().hardware) == shipped_model()
     assert model_fitted_on("somewhere-else") is None
+
+
+def test_one_device_exchanges_nothing():
+    found = LINKS.exchange_times(task(1), np.ones((3, 1)), np.full((3, 1), 8))
+    assert not any(times.any() for times in found)

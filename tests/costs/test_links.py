@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from shardgym.costs.links import exchange_times, link_notes, pooled_widths, samples_per_device, transfer_ms
+from shardgym.costs.links import exchange_times, link_notes, pooled_widths, transfer_ms
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
@@ -32,19 +32,10 @@ def test_a_device_with_no_shard_still_receives():
     assert transfer_ms(topology(2), np.array([16, 0]), 1000, 4) == pytest.approx([9, 9])
 
 
-def test_half_precision_halves_the_bytes():
-    assert transfer_ms(topology(2), np.array([8, 8]), 1000, 2) == pytest.approx([3, 3])
-
-
 def test_links_between_domains_are_counted_apart():
     # 4 devices in domains of 2, 250 samples each. To the other domain: 500 x 8 x 4 = 16,000 bytes at 1e6: 16 + 5 ms.
     # Inside: 250 x 8 x 4 = 8,000 bytes at 4e6: 2 + 1 ms, hidden behind the slower links.
     assert transfer_ms(topology(4, fast_domain_size=2), np.array([8, 8, 8, 8]), 1000, 4) == pytest.approx([21] * 4)
-
-
-def test_a_device_alone_in_its_domain_uses_only_the_links_between_domains():
-    links = {"fast_domain_size": 1, "intra_latency_ms": 1000.0}
-    assert transfer_ms(topology(2, **links), np.array([8, 8]), 1000, 4) == pytest.approx([21, 21])
 
 
 def test_one_device_does_not_communicate():
@@ -79,10 +70,6 @@ def test_backward_communication_delays_the_start_of_the_next_forward_exchange():
     # Device 2 sends 600 x 16 x 4 = 38,400 bytes between domains; 0 and 1 receive 300 x 16 x 4 = 19,200 each.
     assert backward == pytest.approx([24.2, 24.2, 43.4])
     assert forward == pytest.approx([24.2 + 19.2, 24.2 + 19.2, 43.4])
-
-
-def test_samples_are_split_evenly_and_completely():
-    assert samples_per_device(10, 4).tolist() == [3, 3, 2, 2]
 
 
 def test_row_shards_count_with_their_full_width_on_every_device():
@@ -120,3 +107,12 @@ def test_any_link_that_is_not_the_default_is_noted(toy_task, change):
 )  # fmt: skip
 def test_links_that_count_or_that_nobody_named_are_not(toy_task, topology, communication):
     assert notes(toy_task, topology, communication) == ()
+
+
+def test_half_precision_halves_the_bytes():
+    assert transfer_ms(topology(2), np.array([8, 8]), 1000, 2) == pytest.approx([3, 3])
+
+
+def test_a_device_alone_in_its_domain_uses_only_the_links_between_domains():
+    links = {"fast_domain_size": 1, "intra_latency_ms": 1000.0}
+    assert transfer_ms(topology(2, **links), np.array([8, 8]), 1000, 4) == pytest.approx([21, 21])

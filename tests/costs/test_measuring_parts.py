@@ -12,7 +12,7 @@ from shardgym.costs import make_cost
 from shardgym.costs.fbgemm.communication import can_exchange
 from shardgym.costs.fbgemm.cost import FbgemmCost, device_notes
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
-from shardgym.costs.fbgemm.machine import available_bytes, cpu_tag, usable_cores
+from shardgym.costs.fbgemm.machine import available_bytes, usable_cores
 from shardgym.costs.fbgemm.rounds import interleaved, mean_of_medians, relative_error_of_total
 from shardgym.errors import InputError, MissingDependencyError
 from shardgym.provenance import processor, slug
@@ -24,8 +24,6 @@ from shardgym.table import EmbeddingTable
     [
         ({"device": "tpu"}, "device='tpu': expected one of cpu, cuda"),
         ({"rounds": 1}, "rounds=1: expected a whole number, at least 2"),
-        ({"iterations": 2.5}, "iterations=2.5: expected a whole number"),
-        ({"workers": True}, "workers=True"),
         ({"workers": 2}, "a step has a process for each device; use workers=1"),
         ({"device": "cuda", "ids_hidden": True}, "there is no exchange of ids"),
         ({"comm": "guessed"}, "comm='guessed': expected one of auto, measured, modelled"),
@@ -80,11 +78,6 @@ def test_the_centre_is_the_mean_over_work_of_the_median_over_rounds():
     assert mean_of_medians(np.array([[1.0, 10.0], [2.0, 10.0], [9.0, 40.0]])) == pytest.approx(6.0)
 
 
-def test_equal_rounds_have_no_noise():
-    compute, comm = np.ones((5, 3, 2, 2)), np.ones((5, 1, 2))
-    assert relative_error_of_total(compute, comm, comm) == 0
-
-
 def test_noise_is_about_the_standard_error_of_the_median():
     # 25 rounds of a normal time with 10 % spread: the median has about 1.25 * 10 % / 5 = 2.5 %.
     times = np.random.default_rng(0).normal(100, 10, size=(25, 1, 1))
@@ -134,10 +127,6 @@ def test_free_memory_knows_the_older_kind_of_group(tmp_path):
 )
 def test_hardware_names_become_tags(name, expected):
     assert slug(name) == expected
-
-
-def test_the_cpu_tag_counts_usable_cores():
-    assert cpu_tag() == f"cpu-{processor()}-{len(usable_cores())}c"
 
 
 def processor_of(folder, **told):

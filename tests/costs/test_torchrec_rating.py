@@ -16,7 +16,6 @@ from shardgym import (
     Topology,
     load_suite,
     make_cost,
-    make_solver,
 )
 
 EXACT = 1e-9
@@ -74,19 +73,6 @@ def test_a_whole_table_by_hand():
     assert (found.total_ms, found.compute, found.communication) == (pytest.approx(154.4), "modelled", "modelled")
 
 
-def test_samples_without_an_id_send_nothing():
-    task = make_task(EmbeddingTable("a", 10, 128, pooling_factor=0.25))
-    [found] = make_cost("torchrec_rating", **PLAIN).evaluate(task, [ShardingPlan.table_wise(task, [0])])
-    assert found.per_device[0].tolist() == pytest.approx([0, 0.2 + 12.8 + 12.8, 12.8, 12.8, 51.6])
-
-
-def test_narrow_shards_compute_longer():
-    task = make_task(*(EmbeddingTable(f"{width}", 10, width) for width in (60, 64, 124, 128)), devices=4, per_host=4)
-    [found] = make_cost("torchrec_rating", **PLAIN).evaluate(task, [ShardingPlan.table_wise(task, range(4))])
-    expected = [(0.8 + 0.8 * width) * penalty for width, penalty in [(60, 1.75), (64, 1.15), (124, 1.15), (128, 1)]]
-    assert found.per_device[:, 1].tolist() == pytest.approx(expected)
-
-
 def test_all_traffic_is_slow_where_there_are_two_hosts():
     task = make_task(EmbeddingTable("a", 10, 4), devices=4, per_host=2)
     one_host = make_task(EmbeddingTable("a", 10, 4), devices=4, per_host=4)
@@ -123,11 +109,3 @@ def test_settings_make_it_again_and_are_part_of_its_hardware():
 def test_bad_constants_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
         make_cost("torchrec_rating", **settings)
-
-
-def test_a_search_by_the_rating_balances_it():
-    task = load_suite("published-v1")[0]
-    cost = make_cost("torchrec_rating")
-    plans = [make_solver(name).solve(task, cost, seed=0) for name in ("size_greedy", "neuroshard_plus")]
-    greedy, searched = cost.evaluate(task, plans)
-    assert searched.total_ms < 0.95 * greedy.total_ms

@@ -65,25 +65,6 @@ def test_every_step_earns_minus_what_it_adds():
     assert steps[1][1] < 0
 
 
-def test_the_simulator_is_asked_for_what_is_placed_and_nothing_else(simulator):
-    task = with_reuse(halvable_task([16, 8, 4], devices=3))
-    steps = play(ColumnWiseEnv(tasks=[task], cost=simulator, reward="dense"), [3, 2, 1, 1, 0])
-    shards = [Shard("t0", (0, 64), (0, 8), 2), Shard("t0", (0, 64), (8, 16), 1)]
-    partial = [ShardingPlan(task.digest, tuple(shards[:count])) for count in (1, 2)]
-    totals = [0.0, *simulator.additive().plans_ms(task, partial).sum(axis=2).max(axis=1)]
-    assert [step[1] for step in steps[1:3]] == pytest.approx((-np.diff(totals)).tolist())
-
-
-def test_a_judge_scores_parts_as_tasks_of_their_own(simulator, monkeypatch):
-    """It has no incremental interface; the steps must not ask for one."""
-    task = with_reuse(halvable_task([16, 8]))
-    expected = [step[1] for step in play(TableWiseEnv(tasks=[task], cost=simulator, reward="dense"), [0, 1])]
-    monkeypatch.setattr(type(simulator), "role", "judge")
-    monkeypatch.setattr(type(simulator), "additive", lambda cost: None)
-    seen = [step[1] for step in play(TableWiseEnv(tasks=[task], cost=simulator, reward="dense"), [0, 1])]
-    assert seen == pytest.approx(expected)
-
-
 @pytest.mark.parametrize("cost", [Picky(), Raising()])
 def test_a_part_that_cannot_be_scored_ends_the_episode_with_the_penalty_in_all(cost):
     task = halvable_task([16, 8, 8, 4])
@@ -92,14 +73,6 @@ def test_a_part_that_cannot_be_scored_ends_the_episode_with_the_penalty_in_all(c
     assert (terminated, info["outcome"], info["reason"]) == (True, "no_cost", "too many tables")
     assert "plan" not in info
     assert sum(step[1] for step in steps) == pytest.approx(-50.0, rel=1e-12)
-
-
-def test_an_infeasible_width_is_noticed_when_it_is_placed():
-    tables = (EmbeddingTable("odd", 100, 6), EmbeddingTable("even", 10, 8))
-    task = ShardingTask(tables, Topology(num_devices=1, memory_bytes=2**20), batch_size=64)
-    [(_, reward, terminated, _, info)] = play(TableWiseEnv(tasks=[task], reward="dense"), [0])
-    assert (reward, terminated, info["outcome"]) == (-1000.0, True, "no_cost")
-    assert "widths divisible by 4" in info["reason"]
 
 
 def test_the_penalty_bounds_the_return_of_complete_plans_too():
@@ -113,3 +86,11 @@ def test_names_of_made_up_tables_do_not_clash_with_real_ones():
     task = ShardingTask(tables, Topology(num_devices=1, memory_bytes=2**20), batch_size=64)
     steps = play(ColumnWiseEnv(tasks=[task], reward="dense", order="task"), [0, 1, 0, 0])
     assert steps[-1][4]["outcome"] == "complete"
+
+
+def test_an_infeasible_width_is_noticed_when_it_is_placed():
+    tables = (EmbeddingTable("odd", 100, 6), EmbeddingTable("even", 10, 8))
+    task = ShardingTask(tables, Topology(num_devices=1, memory_bytes=2**20), batch_size=64)
+    [(_, reward, terminated, _, info)] = play(TableWiseEnv(tasks=[task], reward="dense"), [0])
+    assert (reward, terminated, info["outcome"]) == (-1000.0, True, "no_cost")
+    assert "widths divisible by 4" in info["reason"]

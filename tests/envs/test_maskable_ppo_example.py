@@ -46,9 +46,8 @@ def script(monkeypatch):
     return importlib.import_module(SCRIPT.stem)
 
 
-@pytest.mark.parametrize(
-    "env_id", [pytest.param("ShardGym/TableWise-v0", marks=pytest.mark.slow), "ShardGym/ColumnWise-v0"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("env_id", ["ShardGym/TableWise-v0", "ShardGym/ColumnWise-v0"])
 def test_the_script_runs_on_both_environments(script, env_id, tmp_path):
     """With one batch of training, which teaches nothing."""
     script.main(["--env", env_id, "--steps", "100", "--out", str(tmp_path / "costs.json")])

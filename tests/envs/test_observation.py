@@ -72,11 +72,3 @@ def test_a_task_without_lookups_and_a_device_filled_to_the_byte_stay_finite():
     settings = {"task": task, "order": "lookup", "max_devices": 1}
     observe(**settings)
     assert observe([0], **settings)["devices"].tolist() == [1, 0, 1, 1, 1, 0, 1]
-
-
-def test_observations_do_not_share_memory_with_the_environment():
-    env = TableWiseEnv(tasks=[TASK])
-    for values in env.reset()[0].values():
-        values[:] = 0
-    assert env.reset()[0]["table"][0] == pytest.approx(0.1)
-    assert env.reset()[0]["devices"][0] == 1

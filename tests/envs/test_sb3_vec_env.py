@@ -69,19 +69,6 @@ def test_it_gives_what_single_environments_with_monitors_give(env_id):
     assert outcomes == {"complete", "invalid_action", "no_device_fits", "no_cost"}
 
 
-def test_success_and_cost_are_numbers_at_the_end():
-    venv, _ = twins(TABLE_WISE, tasks=make_tasks()[:2])
-    venv.reset()
-    rng, ends = np.random.default_rng(0), []
-    for _ in range(60):
-        masks = np.stack(venv.env_method("action_masks"))
-        *_, infos = venv.step(some_actions(rng, masks, illegal=0))
-        ends += [info for info in infos if info]
-    assert {info["is_success"] for info in ends} == {0.0, 1.0}
-    for info in ends:
-        assert info["cost_ms"] == (info["cost"].total_ms if info["is_success"] else np.inf)
-
-
 def test_rows_are_chosen_by_indices_and_attributes_are_shared():
     venv, dummy = twins(TABLE_WISE, tasks=make_tasks())
     venv.reset()

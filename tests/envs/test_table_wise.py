@@ -15,8 +15,6 @@ from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology
 
-ENV_ID = "ShardGym/TableWise-v0"
-
 
 def make_task(units, memory_units, name="", **options):
     """Tables of 16 bytes times `units`, devices of 16 bytes times `memory_units`."""
@@ -106,10 +104,7 @@ def test_tables_come_up_in_the_order_asked_for(order, names):
     [
         (1, "device 1 has room for 48 bytes, table 'big' needs 64"),
         (2, "there is no device 2, the task has devices 0 to 1"),
-        (99, "there is no device 99"),
         (-1, "there is no device -1"),
-        (0.5, "action 0.5 is not a whole number"),
-        ("0", "action '0' is not a whole number"),
         (None, "action None is not a whole number"),
     ],
 )

@@ -63,18 +63,6 @@ def test_native_environments_see_the_same(env_id, observation, cost):
     assert play_together(envs, seed=6, steps=60)["complete"] > 5
 
 
-def test_a_restored_episode_sees_the_same_times(cost):
-    tasks = [random_task(np.random.default_rng(7), 5, 3)]
-    env, other = (TableWiseEnv(tasks=tasks, cost=cost, observation="timed") for _ in range(2))
-    env.reset(seed=0)
-    env.step(1)
-    saved = env.snapshot()
-    times = env.step(2)[0]["times"]
-    for twin in (env, other):
-        twin.restore(saved)
-        assert np.array_equal(twin.step(2)[0]["times"], times)
-
-
 @pytest.mark.parametrize("env_id", [TABLE_WISE, COLUMN_WISE])
 @pytest.mark.parametrize("cost", [Failing(), "fbgemm"])
 def test_costs_that_score_whole_plans_only_are_an_input_error(env_id, cost):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from env_toys import awkward_tasks, make_tasks
 from golden_rollouts import Failing
-from simulator_toys import random_oracle, random_task
+from simulator_toys import random_task
 from vector_play import COLUMN_WISE, TABLE_WISE, native, play_together, wrapped
 
 ENV_IDS = (TABLE_WISE, COLUMN_WISE)
@@ -50,17 +50,3 @@ def test_they_agree_on_simulated_costs(simulator, env_id, reward):
     settings = {"tasks": tasks, "autoreset_mode": "SameStep", "cost": simulator, "reward": reward}
     envs = [make(env_id, **settings) for make in (wrapped, native)]
     assert play_together(envs, seed=6, steps=150)["complete"] > 10
-
-
-@pytest.mark.parametrize("env_id", ENV_IDS)
-def test_they_agree_on_odd_widths_that_the_simulator_has_no_cost_for(simulator, env_id):
-    settings = {"tasks": awkward_tasks()[4:5], "cost": simulator}
-    assert play_together([wrapped(env_id, **settings), native(env_id, **settings)], 8, 20)["no_cost"] > 5
-
-
-@pytest.mark.parametrize("reward", ["terminal", "dense"])
-def test_they_agree_on_simulated_compute_with_modelled_communication(tmp_path, reward):
-    cost, rng = random_oracle(tmp_path / "oracle.safetensors", exchanges=False), np.random.default_rng(14)
-    settings = {"tasks": [random_task(rng, 5, 3), random_task(rng, 4, 2)], "cost": cost, "reward": reward}
-    envs = [make(COLUMN_WISE, **settings) for make in (wrapped, native)]
-    assert play_together(envs, seed=14, steps=120)["complete"] > 10

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
 import sys
 
 import pytest
@@ -108,8 +107,3 @@ def test_without_pandas_the_error_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(shardgym.MissingDependencyError, match=r"needs 'pandas', .*shardgym\[data\]"):
         shardgym.read_results(tmp_path)
-
-
-def test_pandas_is_loaded_only_when_a_table_is_asked_for():
-    code = "import sys, shardgym.evaluation; shardgym.read_results; assert 'pandas' not in sys.modules, 'imported'"
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -286,16 +286,6 @@ def test_other_weights_than_those_of_the_record_are_a_mismatch(learned_records, 
     assert row.reason.endswith(f"the weights of the record are {'a' * 12}, those at hand are {at_hand}")
 
 
-def test_records_from_before_the_field_are_read_and_verified(learned_records):
-    def before(record):
-        del record["weights_digest"], record["training_time_s"]
-
-    edit(learned_records, 1, before)
-    (result,) = read_records(learned_records / "records.jsonl")
-    assert (result.weights_digest, result.training_time_s) == ("", None)
-    assert check(learned_records, [CountCost.name, THIS + "Learned"]).verdict == "verified"
-
-
 @pytest.mark.parametrize("digest", ["", None])
 def test_a_solver_without_a_digest_is_recorded_without_one(tmp_path, monkeypatch, digest):
     monkeypatch.setattr(Learned, "weights_digest", digest)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import json
 import os
 import random
@@ -86,24 +85,14 @@ def with_field(data, path, value):
     ("path", "value", "part"),
     [
         (("batch_size",), -4, "batch_size: expected at least 1, got -4"),
-        (("batch_size",), 10**30, "batch_size"),
-        (("batch_size",), "64", "batch_size"),
         (("batch_sise",), 64, "batch_sise"),
-        (("precision",), "fp8", "precision"),
         (("schema",), "shardgym.task/99", "schema"),
-        (("tables",), [], "tables"),
         (("tables", 0, "num_embeddings"), 0, "tables.0.num_embeddings"),
-        (("tables", 0, "num_embeddings"), 2**62, "tables.0.num_embeddings"),
-        (("tables", 0, "embedding_dim"), -16, "tables.0.embedding_dim"),
-        (("tables", 0, "pooling_factor"), -1.0, "tables.0.pooling_factor"),
-        (("tables", 0, "ids"), {"kind": "zipf", "s": -3}, "tables.0.ids"),
         (("tables", 0, "ids"), {"kind": "zpif", "s": 1}, "tables.0.ids"),
         (("tables", 0, "reuse_histogram"), [0.5] * 17, "bins must sum to 1"),
         (("tables", 1, "name"), "t0", "table names must be distinct"),
         (("topology", "num_devices"), 0, "num_devices"),
-        (("topology", "num_devices"), 10**9, "num_devices"),
         (("topology", "memory_bytes"), [480], "memory_bytes has 1 entries for 2 devices"),
-        (("topology", "memory_bytes"), -1, "memory_bytes"),
         (("topology", "device"), "quantum", "unknown"),
     ],
 )
@@ -116,9 +105,7 @@ def test_a_task_with_a_wrong_field_is_refused_by_name(here, capsys, path, value,
     ("path", "value", "part"),
     [
         (("task_hash",), "0" * 64, "plan is for task 000000000000"),
-        (("task_hash",), "xyz", "task_hash"),
         (("shards", 0, "rows"), [5, 5], "expected start < end"),
-        (("shards", 0, "columns"), [0], "shards.0.columns"),
         (("shards", 0, "device"), -1, "shards.0.device"),
         (("shards", 0, "devise"), 1, "shards.0.devise"),
     ],
@@ -147,42 +134,6 @@ def test_files_that_are_not_text_are_refused(here, capsys, command, content):
 
 
 @pytest.mark.parametrize(
-    ("text", "part"),
-    [
-        ("", "empty"),
-        ("name,num_embeddings,embedding_dim\n", "no tables"),
-        ("name,num_embeddings\nuser,10\n", "'embedding_dim' is missing"),
-        ("name,num_embedings,embedding_dim\nuser,10,4\n", "did you mean num_embeddings?"),
-        (CSV.replace("1000", "-1000"), "line 2"),
-        (CSV.replace("1000", "1e3"), "expected a whole number, got '1e3'"),
-        (CSV.replace("1000", "9" * 40), "line 2"),
-        (CSV.replace("1000", "9" * 25), "line 2"),
-        (CSV.replace(",2\n", ",nan\n"), "pooling_factor"),
-        (CSV.replace(",2\n", ",inf\n"), "pooling_factor"),
-        (CSV.replace(",2\n", "\n"), "expected 4 cells"),
-        (",,,\n,,\n", "empty cells only"),
-        (CSV.replace(",2\n", ",1_0\n"), "expected a number, got '1_0'"),
-        (CSV.replace("user", '"us\ner"'), "line break inside a quoted cell"),
-        (CSV.replace("item", "user"), "must be distinct"),
-        ('name,num_embeddings,embedding_dim\n"user,10,4\n', "not valid CSV"),
-    ],
-)
-def test_tables_with_a_mistake_are_refused_with_the_place(here, text, part):
-    (here / "tables.csv").write_text(text)
-    assert "tables.csv" in refused_tables("tables.csv", part)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"not gzip", gzip.compress(b"not torch", mtime=0), gzip.compress(b"PK\x03\x04" + b"\0" * 50, mtime=0)],
-)
-@pytest.mark.parametrize("name", ["bags.pt.gz", "bags.pt"])
-def test_damaged_dlrm_datasets_files_are_refused(here, name, content):
-    (here / name).write_bytes(content)
-    refused_tables(name, name)
-
-
-@pytest.mark.parametrize(
     ("arguments", "part"),
     [
         (["run", "--suite", "quick-v2"], "did you mean quick-v1"),
@@ -190,9 +141,7 @@ def test_damaged_dlrm_datasets_files_are_refused(here, name, content):
         ([*RUN, "--solver", "dimgreedy"], "did you mean dim_greedy"),
         ([*RUN, "--solver", "no_such_module:Solver"], "cannot import 'no_such_module'"),
         ([*RUN, "--solver", "evaluation_toys:Halvs"], "did you mean Halves"),
-        ([*RUN, "--solver", "evaluation_toys:TASKS"], "module 'evaluation_toys' has no class 'TASKS'"),
         ([*RUN, "--cost", "roofine"], "did you mean roofline"),
-        ([*RUN, "--oracle", "roofine"], "did you mean roofline"),
         ([*RUN, "--limit", "0"], "--limit"),
         ([*RUN, "--seed", "-1"], "--seed"),
         ([*RUN, "--time-limit", "nan"], "--time-limit"),
@@ -201,16 +150,10 @@ def test_damaged_dlrm_datasets_files_are_refused(here, name, content):
         (["measure", "task.json", "plan.json", "--device", "gpu"], "--device"),
         (["verify", "nowhere"], "does not exist"),
         (["verify", "."], "holds no records.jsonl"),
-        (["leaderboard", "nowhere"], "does not exist"),
         (["leaderboard", "task.json"], "task.json"),
         (["leaderboard"], "results does not exist"),
-        (["check-solver", "sise_greedy"], "did you mean size_greedy"),
-        (["solve", "quick-v1/77", "--solver", "random", "-o", "out.json"], "has tasks 0 to 9"),
         (["solve", "quik-v1/0", "--solver", "random", "-o", "out.json"], "did you mean quick-v1"),
-        (["solve", "nowhere.json", "--solver", "random", "-o", "out.json"], "cannot read nowhere.json"),
         (["plan", "show", "quick-v1/0", "plan.json"], "plan is for task"),
-        (["plan", "diff", "quick-v1/0", "plan.json", "plan.json"], "plan is for task"),
-        (["measure", "quick-v1/0", "plan.json", "--cost", "roofline"], "plan is for task"),
         (["measure", ".", "plan.json", "--cost", "roofline"], "cannot read ."),
     ],
 )

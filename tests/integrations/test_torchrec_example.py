@@ -13,7 +13,7 @@ from torchrec_toys import MARKS
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "torchrec_dlrm.py"
 
-pytestmark = [*MARKS, pytest.mark.repository]
+pytestmark = [*MARKS, pytest.mark.repository, pytest.mark.slow]
 
 
 def test_both_plans_train(capfd: pytest.CaptureFixture[str]) -> None:

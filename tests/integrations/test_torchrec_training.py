@@ -170,7 +170,9 @@ def with_path(shard: Shard) -> Shard:
     return Shard(f"bags.{shard.table}", shard.rows, shard.columns, shard.device)
 
 
-@pytest.mark.parametrize(("size", "name"), PLANS)
+@pytest.mark.parametrize(
+    ("size", "name"), [pytest.param(*key, marks=pytest.mark.slow) if key[0] > 2 else key for key in PLANS]
+)
 def test_outputs_and_updated_weights_equal_the_unsharded_ones(trained: Any, size: int, name: str) -> None:
     difference = trained(size, name)
     assert difference.output < 1e-5

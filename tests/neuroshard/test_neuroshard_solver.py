@@ -23,7 +23,6 @@ from shardgym import (
     Topology,
     make_cost,
 )
-from shardgym.conformance import check_solver
 from shardgym.incumbent import Budget, OutOfTime
 from shardgym.ties import QUANTUM
 
@@ -187,8 +186,3 @@ def test_the_simulator_and_its_evaluated_plans_lead_to_the_same_plan(simulator):
 
     task = random_task(5, 6, 2)
     assert NeuroShard(levels=3).solve(task, Disguised()) == NeuroShard(levels=3).solve(task, simulator)
-
-
-def test_conforms_with_the_simulator_too(simulator):
-    report = check_solver("neuroshard", simulator)
-    assert report.ok, "\n" + report.table()

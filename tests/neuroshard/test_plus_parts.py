@@ -62,15 +62,6 @@ def by_hand(widths: list[int], ms: list[float], memory: list[int], softness: flo
     return ByHand(shards, (shards.columns * per_column[shards.tables])[:, None], softness)
 
 
-def test_a_shard_table_holds_every_width_with_its_bytes():
-    shards = ShardTable(random_task(3, 4, 2, optimizer="rowwise_adagrad"))
-    for row in np.flatnonzero(shards.columns).tolist():
-        assert shards.bytes[row] == shards.shard(row).bytes(shards.task)
-    assert shards.bytes[shards.first].tolist() == [0] * 4
-    widths = [table.embedding_dim for table in shards.task.tables]
-    assert shards.columns[shards.first + shards.units].tolist() == widths
-
-
 def test_units_and_plans_say_the_same():
     rng, shards = np.random.default_rng(1), ShardTable(random_task(4, 8, 3))
     for _ in range(5):

@@ -6,7 +6,6 @@ import gzip
 import itertools
 import os
 import pickle
-import warnings
 
 import numpy as np
 import pytest
@@ -64,10 +63,6 @@ def test_an_unused_table_gets_100_rows_and_an_empty_histogram(write_dlrm):
     assert table.reuse_histogram == (0,) * 17
 
 
-def test_rows_are_at_least_100(write_dlrm):
-    assert load_dlrm_dataset(write_dlrm([[[3]]]))[0].num_embeddings == 100
-
-
 def test_recorded_ids_name_the_file_and_its_checksum(write_dlrm):
     ids = load_dlrm_dataset(write_dlrm(BAGS))[0].ids
     digest = bags_digest(np.array([7, 250, 7, 7]), np.array([2, 1, 1]))
@@ -86,16 +81,6 @@ def test_a_compressed_file_holds_the_same_tables(write_dlrm):
     plain, packed = load_pool(write_dlrm(BAGS)), load_pool(write_dlrm(BAGS, "toy.pt.gz"))
     assert [t.num_embeddings for t in plain] == [t.num_embeddings for t in packed]
     assert [t.ids.sha256 for t in plain] == [t.ids.sha256 for t in packed]
-
-
-def test_32_bit_ids_get_the_checksum_of_64_bit_ids(write_dlrm):
-    ids = torch.tensor([7, 250, 7, 7], dtype=torch.int32)
-    narrow = load_dlrm_dataset(write_dlrm(BAGS, "narrow.pt", indices=ids))
-    assert narrow[0].ids.sha256 == load_dlrm_dataset(write_dlrm(BAGS))[0].ids.sha256
-
-
-def test_embedding_dim_is_the_width_of_all_tables(write_dlrm):
-    assert {t.embedding_dim for t in load_dlrm_dataset(write_dlrm(BAGS), embedding_dim=64)} == {64}
 
 
 def test_reading_many_tables_unpacks_the_file_once(write_dlrm, monkeypatch):
@@ -143,15 +128,6 @@ def test_a_file_with_code_in_it_is_refused_and_not_run(tmp_path, name, dump):
     assert not marker.exists()
 
 
-def test_a_bare_pickle_is_refused_in_one_line_without_warnings(tmp_path):
-    (tmp_path / "bare.pt").write_bytes(pickle.dumps({"a": 1}, protocol=4))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        with pytest.raises(InputError, match=r"not a torch file of plain tensors \(UnpicklingError"):
-            load_pool(tmp_path / "bare.pt")
-    assert caught == []
-
-
 @pytest.mark.parametrize("keep", [0, 10, 0.5, 0.99])
 @pytest.mark.parametrize("name", ["cut.pt", "cut.pt.gz"])
 def test_a_truncated_file_is_one_line(write_dlrm, name, keep):
@@ -169,26 +145,18 @@ def test_a_missing_file_is_an_input_error(tmp_path, name):
         load_pool(tmp_path / name)
 
 
-def test_a_folder_is_an_input_error(tmp_path):
-    (tmp_path / "x.pt").mkdir()
-    with pytest.raises(InputError, match=r"x\.pt"):
-        load_pool(tmp_path / "x.pt")
-
-
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
         ({"indices": torch.tensor([7, -2, 7, 7])}, "table 0 has a negative id"),
         ({"indices": torch.tensor([7, 2**50, 7, 7])}, "table 0: num_embeddings"),
         ({"indices": torch.tensor([7, 7])}, "offsets run from 0 to 4, expected 0 to 2"),
-        ({"indices": torch.tensor([7.0, 1.0, 2.0, 3.0])}, "indices is 1-dimensional float32"),
-        ({"indices": [7, 250, 7, 7]}, "indices is list"),
         ({"offsets": torch.arange(4)}, "offsets has 4 entries, expected 7"),
+        ({"lengths": torch.zeros(0, 3, dtype=torch.int64)}, "lengths is empty"),
+        ({"indices": [7, 250, 7, 7]}, "indices is list"),
         ({"offsets": torch.tensor([0, 1, 3, 4, 4, 4, 4])}, "contradict"),
-        ({"offsets": torch.tensor([1, 2, 3, 4, 4, 4, 4])}, "offsets run from 1"),
         ({"lengths": torch.tensor([2, 1, 1, 0, 0, 0])}, "lengths is 1-dimensional"),
         ({"lengths": torch.tensor([[2, 3, -1], [0, 0, 0]])}, "contradict"),
-        ({"lengths": torch.zeros(0, 3, dtype=torch.int64)}, "lengths is empty"),
         ({"lengths": torch.zeros(1, dtype=torch.int64).expand(10**9, 10**6)}, "contiguous"),
         ({"weights": torch.ones(4)}, r"holds tuple of 4, expected \(indices, offsets, lengths\)"),
     ],
@@ -202,3 +170,13 @@ def test_a_file_of_something_else_is_named(tmp_path):
     torch.save({"weight": torch.ones(2)}, tmp_path / "model.pt")
     with pytest.raises(InputError, match=r"holds dict, expected \(indices, offsets, lengths\)"):
         load_pool(tmp_path / "model.pt")
+
+
+def test_32_bit_ids_get_the_checksum_of_64_bit_ids(write_dlrm):
+    ids = torch.tensor([7, 250, 7, 7], dtype=torch.int32)
+    narrow = load_dlrm_dataset(write_dlrm(BAGS, "narrow.pt", indices=ids))
+    assert narrow[0].ids.sha256 == load_dlrm_dataset(write_dlrm(BAGS))[0].ids.sha256
+
+
+def test_embedding_dim_is_the_width_of_all_tables(write_dlrm):
+    assert {t.embedding_dim for t in load_dlrm_dataset(write_dlrm(BAGS), embedding_dim=64)} == {64}

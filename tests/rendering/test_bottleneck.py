@@ -133,22 +133,6 @@ def test_the_slowest_device_is_said_to_wait_for_the_one_that_holds_up_the_step()
     assert "held up by: device 1, the step is 5.000 ms longer than for the next device" in text
 
 
-def test_costs_without_a_wait_are_held_up_by_the_largest_sum():
-    """Device 1 takes 12 ms and device 2 takes 11: no part of an exchange is a wait."""
-    compute, exchange = np.array([2.0, 10.0, 3.0]), np.array([1.0, 1.0, 4.0])
-    found = find_bottleneck(
-        PlanCost(
-            np.column_stack([np.zeros(len(compute)), compute / 4, exchange, exchange, compute * 3 / 4]),
-            "toy",
-            "1",
-            "toy",
-        ),
-        [4, 8, 16],
-    )
-    assert (found.device, found.margin_ms, found.wait_ms.tolist()) == (1, 1.0, [0, 0, 0])
-    assert found.exchange_ms.tolist() == [2, 2, 8]
-
-
 def test_a_step_that_begins_with_ids_waits_for_them():
     """Device 0 is last to enter the forward exchange, by 5 + 1 against 1 + 4; device 1 then takes 2 ms longer."""
     ids = np.array([5.0, 1.0])
@@ -161,12 +145,6 @@ def test_a_step_that_begins_with_ids_waits_for_them():
     assert (found.wait_ms.tolist(), found.device, found.margin_ms) == ([0, 1], 1, 2.0)
     assert cost.total_ms == 6 + 1 + 1 + 5
     assert found.exchange_ms.tolist() == [7, 3]
-
-
-def test_of_equal_devices_the_one_with_the_most_to_do_is_found():
-    found = find_bottleneck(cost_of([5, 6, 6], [4, 3, 3]), [4, 4, 4])
-    assert (found.device, found.margin_ms) == (0, 1.0)
-    assert find_bottleneck(cost_of([5, 5], [4, 4]), [4, 4]).margin_ms == 0.0
 
 
 def test_an_exchange_that_its_columns_do_not_explain_is_told_as_such():
@@ -186,6 +164,23 @@ def even(compute: list[float]) -> str:
     return " ".join(render_plan(COMPUTE, plan, cost_of(compute, [2.0] * 8), width=4000).split())
 
 
-def test_a_single_device_computes():
-    found = find_bottleneck(cost_of([5], [0]), [4])
-    assert (found.device, found.margin_ms, found.cause) == (0, 5.0, "compute")
+def test_costs_without_a_wait_are_held_up_by_the_largest_sum():
+    """Device 1 takes 12 ms and device 2 takes 11: no part of an exchange is a wait."""
+    compute, exchange = np.array([2.0, 10.0, 3.0]), np.array([1.0, 1.0, 4.0])
+    found = find_bottleneck(
+        PlanCost(
+            np.column_stack([np.zeros(len(compute)), compute / 4, exchange, exchange, compute * 3 / 4]),
+            "toy",
+            "1",
+            "toy",
+        ),
+        [4, 8, 16],
+    )
+    assert (found.device, found.margin_ms, found.wait_ms.tolist()) == (1, 1.0, [0, 0, 0])
+    assert found.exchange_ms.tolist() == [2, 2, 8]
+
+
+def test_of_equal_devices_the_one_with_the_most_to_do_is_found():
+    found = find_bottleneck(cost_of([5, 6, 6], [4, 3, 3]), [4, 4, 4])
+    assert (found.device, found.margin_ms) == (0, 1.0)
+    assert find_bottleneck(cost_of([5, 5], [4, 4]), [4, 4]).margin_ms == 0.0

@@ -41,16 +41,6 @@ def test_a_suite_file_draws_from_a_pool_file_beside_it(write):
         assert task.topology.memory_bytes == (100_000, 100_000)
 
 
-def test_the_same_file_gives_the_same_tasks_and_another_seed_others(write):
-    one, again, other = (load_suite(write(spec(tasks={"seed": seed})))[:] for seed in (1, 1, 2))
-    assert one == again
-    assert one != other
-
-
-def test_a_suite_may_be_json(write):
-    assert load_suite(write(spec(), "own.json"))[:] == load_suite(write(spec()))[:]
-
-
 def test_the_test_half_is_drawn_from_unless_the_file_says_otherwise(write):
     test = {table.name for task in load_suite(write(spec({"count": 50}))) for table in task.tables}
     train = {t.name for task in load_suite(write(spec({"count": 50}, {"half": "train"}))) for t in task.tables}
@@ -123,23 +113,16 @@ def test_a_suite_may_put_published_models_on_devices(write):
     [
         (spec(top={"jugde": "x"}), r"own\.yaml: jugde: .*did you mean judge"),
         (spec(tasks={"seeds": 1}), r"tasks\.drawn\.seeds: .*did you mean seed\?"),
-        (spec({"dim": 4}), r"groups\.0\.dim: .*did you mean dims\?"),
         (spec({"memory_bytes": -1}), r"groups\.0\.memory_bytes"),
-        (spec({"memory_bytes": float("nan")}), r"groups\.0\.memory_bytes"),
         (spec({"count": 10**12}), r"groups\.0\.count"),
         (spec({"num_tables": [5, 3]}), "expected smallest and largest"),
         (spec({"min_total_bytes": 10**6}), "min_total_bytes exceeds"),
-        (spec({"dims": []}), r"groups\.0\.dims"),
         (spec({"fullness": 0.5}), "expected memory_bytes or fullness, and not both"),
-        (spec({"fullness": 1.5}), r"groups\.0\.fullness"),
         (spec({"memory_shares": [1, 2]}), "memory_shares: expected one for each device, beside a fullness"),
-        (spec({"draws": [1, 2]}), "draws: expected 3 different numbers, one for each task"),
         (spec({"draws": [1, 2, 2]}), "draws: expected 3 different numbers"),
-        (spec({"draws": [1, 2, -3]}), r"groups\.0\.draws"),
         (spec(tasks={"kind": "random"}), "tasks: 'kind' is 'random', expected 'drawn', 'published', 'listed'"),
         (spec(top={"tasks": {"kind": "listed", "tasks": []}}), "tasks"),
         ("", r"own\.yaml: expected an object with the fields of SuiteSpec, got None"),
-        ("description: [", "not valid YAML"),
         ("[" * 800, "not valid YAML"),
         ("- 1\n- 2\n", r"own\.yaml, task 0"),
         ("[]", "an empty list, expected tasks"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import re
 from pathlib import Path
 
 import numpy as np
@@ -92,11 +91,3 @@ def test_what_is_stated_of_a_task_is_found_again(separation, name, index):
         assert ruled == pytest.approx(rule_ms, rel=1e-4)
         assert ruled >= 1.1 * found
     assert not separation.is_bound_by_a_table(suite[index], oracle)
-
-
-@pytest.mark.repository
-def test_the_page_has_every_suite():
-    page = (ROOT / "leaderboards" / "README.md").read_text()
-    assert re.findall(r"^<!-- separation: (\S+) -->$", page, re.MULTILINE) == [
-        "dlrm4-v2", "dlrm8-v2", "wide8-v2", "tight4-v2", "tight8-v2", "hetero4-v2",
-    ]  # fmt: skip

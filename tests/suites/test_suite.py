@@ -90,10 +90,6 @@ def test_loading_a_suite_reads_no_pool(monkeypatch):
         suite[0]
 
 
-def test_a_task_does_not_depend_on_what_was_built_before():
-    assert load_suite("quick-v1")[7] == list(load_suite("quick-v1"))[7]
-
-
 def bomb(levels):
     """Return a suite file whose aliases stand for 10 ** levels values."""
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
@@ -151,10 +147,6 @@ def test_without_a_simulated_track_the_simulators_own_judge_scores(suite_file):
     assert suite_file().track("simulator") == SIMULATED
     assert SIMULATED.judge.settings == {"role": "judge"}
     assert "role" not in SIMULATED.oracle.settings
-
-
-def test_another_judge_goes_with_the_default_oracle(suite_file):
-    assert suite_file(oracle="simulator").track("roofline") == Track(CostChoice("roofline"), CostChoice("simulator"))
 
 
 @pytest.mark.parametrize(

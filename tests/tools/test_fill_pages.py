@@ -89,17 +89,6 @@ def shipped(tool):
     return load_data(SHIPPED_DATA), *cards
 
 
-def test_repeats_of_a_shard_set_are_counted_as_measurements_not_as_sets(tool, shipped):
-    data, oracle, judge = shipped
-    text = tool.counted(data, oracle, judge)
-    for role, card in (("oracle", oracle), ("judge", judge)):
-        for kind, samples in zip(("compute", "comm"), data.of(role), strict=True):
-            contents = len(set(samples.labels.content.tolist()))
-            assert contents < card.samples[kind]
-            assert f" {card.samples[kind]:,} measurements of {contents:,} " in text
-    assert " 7,861 measurements of 6,568 shard sets " in text
-
-
 def test_a_card_of_other_data_is_not_described_by_this_data(tool, shipped):
     data, oracle, judge = shipped
     other = data._replace(digests=dict.fromkeys(data.digests, "0" * 64))

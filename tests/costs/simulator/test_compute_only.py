@@ -93,25 +93,6 @@ def test_a_link_model_of_the_hardware_prices_exchanges(
             assert found.communication == "modelled"
 
 
-def test_the_links_matter(compute_model):
-    cost = make_cost("simulator", weights=compute_model)
-    fast, slow = task(), task(intra_bandwidth=1e7)
-    costs = [cost.evaluate(problem, plans(problem, 1))[0] for problem in (fast, slow)]
-    assert costs[1].total_ms > costs[0].total_ms + 1
-
-
-def test_one_device_exchanges_nothing(compute_model):
-    problem = task(num_devices=1)
-    (found,) = make_cost("simulator", weights=compute_model).evaluate(problem, plans(problem, 1))
-    assert found.per_device[0, 2:4].tolist() == [0.0, 0.0]
-
-
-def test_added_up_shards_give_the_cost_of_the_whole_plan(compute_model):
-    cost, problem = make_cost("simulator", weights=compute_model), task()
-    found = cost.additive().plans_ms(problem, plans(problem)).sum(axis=2).max(axis=1)
-    assert found == pytest.approx([answer.total_ms for answer in cost.evaluate(problem, plans(problem))], rel=1e-9)
-
-
 def test_large_start_offsets_are_no_reason_for_doubt(compute_model):
     """There is no network of exchanges that could be far from its training data."""
     cost, problem = make_cost("simulator", weights=compute_model), task(intra_bandwidth=1e5)

@@ -115,14 +115,6 @@ def test_notes_on_links_are_those_of_evaluate(oracle):
     assert expected[0].notes == expected[3].notes == expected[1].notes[:-1]
 
 
-def test_costs_can_be_written_and_not_changed(oracle, task, plans):
-    [cost, other] = costs_together(oracle.predictor(), [task] * 2, plans[:2])
-    assert type(cost).from_json(cost.to_json()) == cost
-    assert cost.digest != other.digest
-    with pytest.raises(ValueError, match="read-only"):
-        cost.per_device[0, 0] = 1.0
-
-
 def test_halves_of_a_table_have_one_number_and_shards_are_encoded_once(oracle, task):
     predictor = oracle.predictor()
     table = max(task.tables, key=lambda table: table.embedding_dim)
@@ -155,3 +147,11 @@ def test_a_judge_and_unknown_kinds_of_tasks_are_refused(judge, oracle, task, pla
         judge.predictor()
     with pytest.raises(InputError, match="not trained on precision 'fp16'"):
         oracle.predictor().encode(dataclasses.replace(task, precision="fp16"), plans[0].shards)
+
+
+def test_costs_can_be_written_and_not_changed(oracle, task, plans):
+    [cost, other] = costs_together(oracle.predictor(), [task] * 2, plans[:2])
+    assert type(cost).from_json(cost.to_json()) == cost
+    assert cost.digest != other.digest
+    with pytest.raises(ValueError, match="read-only"):
+        cost.per_device[0, 0] = 1.0

@@ -89,6 +89,7 @@ def pack(records: Path) -> int:
 
 def outdated(pages: Iterable[Path]) -> dict[Path, str]:
     """Return the pages that are not what they should be, with the text that they should have."""
+    _rankings.cache_clear()  # records may have been packed or replaced
     texts = {path: path.read_text(encoding="utf-8") for path in pages}
     made = {path: filled(text, path) for path, text in texts.items()}
     return {path: made[path] for path, text in texts.items() if made[path] != text}

@@ -125,7 +125,7 @@ def test_a_reserve(capsys: pytest.CaptureFixture[str]) -> None:
         (["toy_model:nothing"], "returned NoneType: expected a torch.nn.Module"),
         (["toy_model:linear"], "Linear has no EmbeddingBagCollection"),
         (["toy_model"], "expected module:function"),
-        (["toy_model:mak"], "no class 'mak'"),
+        (["toy_model:mak"], "no function 'mak'"),
         (["nowhere:make"], "cannot import 'nowhere'"),
         (["toy_model:make", "--log", "none.parquet"], "cannot read none.parquet"),
         (["toy_model:make", "--log", "toy_model.py"], "not a Parquet file"),

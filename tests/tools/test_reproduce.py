@@ -76,7 +76,7 @@ def test_a_board_agrees_with_itself_and_with_a_slower_machine(reproduce, records
     failed, verdicts = reproduce.compare(reproduce.PARTS[-1], records, slower, claimed)
     assert failed == []
     told = capsys.readouterr().out
-    assert "10 tasks, 70 of 70 plans are the same ones, Kendall's tau of the order of solvers 1.00" in told
+    assert "10 tasks, 60 of 60 plans are the same ones, Kendall's tau of the order of solvers 1.00" in told
     assert "1.0000" in told
     assert told.count("  holds: ") == len(verdicts)
     orders = [claim.partition(";")[0] for _, claim in verdicts if "ranks before" in claim]
@@ -102,10 +102,16 @@ def test_failures_that_the_readme_does_not_have_fail(reproduce, records, claimed
     ]
     found = outcomes(reproduce.compare(reproduce.PARTS[-1], records, broken, claimed)[1])
     assert found["random fails on 0 tasks"] == "FAILS"
-    assert found["dim_greedy fails on 0 tasks"] == "holds"
+    assert found["lpt fails on 0 tasks"] == "holds"
 
 
-def test_other_costs_of_equal_plans_are_a_failure_where_costs_are_deterministic(reproduce, records):
+@pytest.fixture
+def of_the_records(reproduce, records, monkeypatch):
+    """Boards that the README does not show are compared by the solvers of the measured one."""
+    monkeypatch.setattr(reproduce, "SOLVERS", tuple(dict.fromkeys(record.solver for record in records)))
+
+
+def test_other_costs_of_equal_plans_are_a_failure_where_costs_are_deterministic(reproduce, records, of_the_records):
     part = reproduce.PARTS[0]
     assert reproduce.compare(part, records, records) == ([], [])
     (equal,), _ = reproduce.compare(part, records, scaled(records, 1.001, ["random"]))
@@ -114,7 +120,7 @@ def test_other_costs_of_equal_plans_are_a_failure_where_costs_are_deterministic(
     assert ratio.endswith("costs of random are 1.1000 times those of the board")
 
 
-def test_tasks_that_are_missing_are_told(reproduce, records):
+def test_tasks_that_are_missing_are_told(reproduce, records, of_the_records):
     without = [r for r in records if r.solver != "random" or r.task_index < 5]
     assert reproduce.compare(reproduce.PARTS[-1], records, without) == (
         ["quick-v1-fbgemm: 5 tasks were solved by all solvers here and there, expected at least 6: "

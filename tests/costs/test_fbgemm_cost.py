@@ -160,6 +160,7 @@ def test_one_device_has_nobody_to_exchange_with(cost):
     single = task(devices=1)
     (alone,) = cost.evaluate(single, [ShardingPlan.table_wise(single, [0, 0, 0])])
     assert alone.communication == "measured"
+    assert (1, None) in cost._groups  # no link of its own, which would take root
     assert alone.total_ms > alone.compute_ms.sum() > 0
 
 

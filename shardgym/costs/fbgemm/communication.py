@@ -161,15 +161,7 @@ class CollectiveGroup:
         try:
             self._start()
         except MeasurementError:  # somebody may have killed one
-            _end(self._ranks, self._owner)
-            self._start_or_end()
-
-    def _start_or_end(self) -> None:
-        try:
             self._start()
-        except BaseException:
-            _end(self._ranks, self._owner)
-            raise
 
     def close(self) -> None:
         """End the ranks; they are started again when needed."""
@@ -255,6 +247,9 @@ class CollectiveGroup:
             for rank in range(self.size):
                 self._ranks.append(ChildProcess(self._module, {"rank": rank, **settings}, self._environment))
             self.facts = self._answers(_START_S, starting=True)
+        except BaseException:
+            _end(self._ranks, self._owner)
+            raise
         finally:
             shutil.rmtree(folder)
 

@@ -214,7 +214,9 @@ class FbgemmCost(CostModel):
                 f"a step runs a process for each of {task.num_devices} devices, this machine takes up to {most}; "
                 "use a machine with more cores, or the cost 'simulator' or 'roofline'"
             )
-        group = self._step_group(task.num_devices, task.topology.intra_bandwidth if timed else None)
+        # One device has no links: that its exchanges are timed takes no namespace.
+        linked = timed and task.num_devices > 1
+        group = self._step_group(task.num_devices, task.topology.intra_bandwidth if linked else None)
         self._start(group)
         steps, failed = step.time_steps(
             group,

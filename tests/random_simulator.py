@@ -10,49 +10,38 @@ import itertools
 import numpy as np
 
 from shardgym import make_cost
-from shardgym.costs.simulator.features import exchanges_of, shards_of
-from shardgym.costs.simulator.oracle_networks import CommNet, ComputeNet
-from shardgym.costs.simulator.weights import RANGES, Weights, save_weights
+from shardgym.costs.simulator.features import DEVICE_PARTS, shard_features, shards_of, work
+from shardgym.costs.simulator.oracle import ComputeNet
+from shardgym.costs.simulator.weights import Density, Weights, save_weights
+
+#: Nothing is unlikely.
+ANYTHING = Density(np.zeros((1, DEVICE_PARTS)), np.zeros(DEVICE_PARTS), np.eye(DEVICE_PARTS), -1e300)
 
 
-def random_simulator(path, task, rng, *, exchanges, precisions=("fp32",), optimizers=("exact_sgd",)):
-    """Save random weights and return the oracle that has them.
+def random_simulator(path, task, rng, *, precisions=("fp32",), optimizers=("exact_sgd",)):
+    """Save random weights and return the oracle that has them; it predicts kernels alone.
 
     Args:
         path: of the file.
         task: 200 tables that features are scaled for.
         rng: of the weights.
-        exchanges: whether exchanges are predicted, too.
         precisions: that the weights claim to know.
         optimizers: likewise.
     """
-    networks = {"compute": _compute(task, rng)}
-    if exchanges:
-        networks |= {"forward": _comm(task.batch_size, rng), "backward": _comm(task.batch_size, rng)}
-    groups = {group: names for group, names in RANGES.items() if exchanges or group != "comm"}
-    ranges = {group: np.array([[0.0] * len(names), [1e12] * len(names)]) for group, names in groups.items()}
-    save_weights(path, Weights("oracle", "made-up", precisions, optimizers, networks, ranges, 0.1))
+    shards = shards_of(task, [(t.name, t.num_embeddings, t.embedding_dim) for t in task.tables])
+    features, amounts = shard_features(shards), work(shards)
+    priors = rng.uniform(0.01, 0.05, (2, amounts.shape[1] + 1, 2))
+    counts = np.full(40, 5)
+    params = ComputeNet.fixed_params(features, amounts, counts, np.zeros(40, dtype=np.int64), priors)
+    weights = Weights("oracle", "made-up", precisions, optimizers, 0, params | _layers(rng), ANYTHING, 0.1)
+    save_weights(path, weights)
     return make_cost("simulator", weights=path)
 
 
-def _compute(task, rng):
-    shards = shards_of(task, [(t.name, t.num_embeddings, t.embedding_dim) for t in task.tables])
-    features, amounts = ComputeNet.inputs(shards)
-    prior = rng.uniform(0.01, 0.05, (amounts.shape[1], 2))
-    fixed = ComputeNet.fixed_params(features, amounts, np.full(40, 5), prior, np.array([0.05, 0.1]))
-    return fixed | _layers(ComputeNet.SIZES, rng)
-
-
-def _comm(batch_size, rng):
-    exchanges = exchanges_of(rng.integers(1, 100, (50, 3)) * 4, rng.uniform(0, 2, (50, 3)), batch_size, 4)
-    fixed = CommNet.fixed_params(CommNet.inputs(exchanges), rng.uniform(0.01, 0.05, (5, 1)))
-    return fixed | _layers(CommNet.SIZES, rng)
-
-
-def _layers(chains, rng):
-    """Random layers of one network, with an axis of one member in front."""
+def _layers(rng):
+    """Random layers, with an axis of one member in front."""
     params = {}
-    for chain, widths in chains.items():
+    for chain, widths in ComputeNet.SIZES.items():
         for layer, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
             params[f"{chain}.{layer}.weight"] = rng.normal(0, inputs**-0.5, (1, inputs, outputs))
             params[f"{chain}.{layer}.bias"] = rng.normal(0, 0.1, (1, 1, outputs))

@@ -34,7 +34,6 @@ from shardgym.evaluation.result import PACKED_RECORDS, RECORDS, record_files
 from shardgym.files import write_whole
 from shardgym.leaderboard import Ranking, load_boards, rank, render
 from shardgym.leaderboard.tables import render_details
-from shardgym.pretraining.axes import GENERALISATION, Generalisation
 from shardgym.pretraining.data import DataSet, load_data
 
 ROOT = Path(__file__).parents[1]
@@ -44,9 +43,11 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "leaderboards").rglob("README.md"))
 BLOCK = re.compile(r"(<!-- (table|details|model|separation): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 _PARTS = {
-    "forward_compute": "forward compute", "backward_compute": "backward compute", "compute": "compute",
-    "forward_comm": "forward communication", "backward_comm": "backward communication", "plans": "whole plans, compute",
-    "transfer_compute": "compute, tables of synthetic-2022",
+    "step_forward_compute": "forward compute in a step", "step_backward_compute": "backward compute in a step",
+    "step_compute": "compute in a step", "step_other_work": "ids, joining and packing", "step_work": "all work in a step",
+    "forward_compute": "forward kernels alone", "backward_compute": "backward kernels alone",
+    "compute": "kernels alone", "plans": "whole plans, kernels alone",
+    "transfer_compute": "kernels alone, tables of synthetic-2022",
 }  # fmt: skip
 
 
@@ -149,22 +150,17 @@ def model_summary(name: str) -> str:
         "measurement against its own repeat:",
         _errors(oracle, judge),
         _paces(oracle),
-        _learning(oracle),
     ]
-    if (SHIPPED / name / GENERALISATION).is_file():
-        parts += _generalisation(Generalisation.load(SHIPPED / name / GENERALISATION))
     found = shipped_agreement(name)
     if found is not None:
-        command = "python benchmarks/simulator.py agreement"
-        command += " --generation 2" if oracle.settings.get("generation") == 2 else ""
         rows = [
             {"": _named(name, of.version), "Kendall's tau": f"{of.kendall_tau:.3f}",
-             "mean absolute error": _percent(of.mape)}
+             "mean absolute error": _percent(of.mape), "predicted / measured": f"{of.level:.2f}"}
             for name, of in {"a repeated measurement": found.repeat, **found.models}.items()
         ]  # fmt: skip
         parts += [
-            f"Against two fresh measurements each of up to {found.plans} random plans of {found.tasks} tasks of "
-            f"{found.suite} on {found.hardware} (`{command}`), means over tasks:",
+            f"Against two fresh measurements each of up to {found.plans} random and good plans of {found.tasks} tasks of "
+            f"{found.suite} on {found.hardware} (`python benchmarks/simulator.py`), means over tasks:",
             tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True),
         ]
     return "\n\n".join(part for part in parts if part)
@@ -204,16 +200,11 @@ def _named(name: str, version: str) -> str:
 
 
 def _errors(oracle: ModelCard, judge: ModelCard) -> str:
-    compared = oracle.comparison or {}
     rows = [
         {"": title, "repeat": _percent(oracle.errors[part]["noise_mape"]),
-         "oracle": _percent(oracle.errors[part]["mape"]), "judge": _percent(judge.errors[part]["mape"]),
-         "published architecture": _percent(compared.get(part, {}).get("published", {}).get("mape"))}
+         "oracle": _percent(oracle.errors[part]["mape"]), "judge": _percent(judge.errors[part]["mape"])}
         for part, title in _PARTS.items() if part in oracle.errors
     ]  # fmt: skip
-    if not compared:
-        for row in rows:
-            del row["published architecture"]
     return tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True, missingval="")
 
 
@@ -227,32 +218,6 @@ def _paces(card: ModelCard) -> str:
     ]  # fmt: skip
     largest = next(name for name, pace in card.paces.items() if pace == (1.0, 1.0))
     return f"Times are at the pace of `{largest}`: forward and backward, {', '.join(others)}."
-
-
-def _generalisation(found: Generalisation) -> list[str]:
-    """Return how errors of oracle and judge go together, and a table for each role of what was left out of training."""
-    parts = [
-        f"Errors of oracle and judge on {role} samples correlate {of['correlation']:.2f} without label noise "
-        f"({of['pairs']} pairs), {of['correlation_with_noise']:.2f} with it."
-        for role, of in found.correlation.items()
-    ]
-    for role, left_out in found.left_out.items():
-        rows = [
-            {"left out of training": row["left out"], "test samples": row["samples"],
-             "error there": _percent(row["mape"]), "with it": _percent(row["mape_with"]),
-             "predicted / measured": f"{np.exp(row['bias']):.2f}"}
-            for row in left_out
-        ]  # fmt: skip
-        parts += [f"The {role}:", tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True)]
-    return parts
-
-
-def _learning(oracle: ModelCard) -> str:
-    reached: dict[str, Any] = (oracle.comparison or {}).get("samples_to_twice_noise", {})
-    if not reached:
-        return ""
-    ours, theirs = (f"{n:,}" if n else "more than there are" for n in (reached["ours"], reached["published"]))
-    return f"Shard sets needed to come within twice the noise: {ours}; the published architecture: {theirs}."
 
 
 def _percent(share: float | None) -> str:

@@ -93,32 +93,25 @@ def collect(out: Path, axes: tuple[str, ...], only_finish: bool, as_json: bool, 
 @click.argument("data_folders", type=click.Path(path_type=Path), metavar="DATA...", nargs=-1, required=True)
 @click.option("-o", "--out", required=True, type=folder, help="Where weights and cards go.")
 @click.option("--seed", type=natural, default=0, help="Of weights, split and order.")
-@click.option("--epochs", type=positive, help="Passes over the samples (default: 120 or 100, more for few).")
-@click.option("--generation", type=click.IntRange(1, 2), default=1, help="Version of the simulator: 2 for wide data.")
-@click.option("--leave-out", is_flag=True, help="Version 2: also train without parts of the space, and measure there.")
+@click.option("--epochs", type=positive, help="Passes over the samples (default: 100, more for few).")
 @click.option("--report", "with_report", is_flag=True, help="Draw errors and losses into FOLDER/report.")
 @click.option("--force", is_flag=True, help="Overwrite weights in FOLDER.")
 @json_option
 def pretrain(
-    data_folders: tuple[Path, ...], out: Path, seed: int, epochs: int | None, generation: int, leave_out: bool,
-    with_report: bool, force: bool, as_json: bool,
+    data_folders: tuple[Path, ...], out: Path, seed: int, epochs: int | None, with_report: bool, force: bool,
+    as_json: bool,
 ) -> int:  # fmt: skip
     """Train the simulator on measured samples.
 
     DATA is a folder as 'shardgym collect' writes it, or several. Writes weights (safetensors) and a model card (JSON)
     for the oracle, and for the judge if there are samples for it. Both are used with make_cost("simulator",
-    weights=FOLDER). Without samples of exchanges, as from a machine with one GPU, they predict compute, and
-    communication is modelled by the task's topology. The same samples and seed give the same weights.
-
-    Version 2 goes with the wide collections of the presets oracle and judge: it knows batch sizes, data types and
-    optimisers, scales as physics does, and its judge is of boosted trees. It also writes generalisation.json: how the
-    errors of both go together, and with --leave-out what it is worth where it has not been.
+    weights=FOLDER). With complete steps among the samples they predict such steps; shard sets that were measured alone,
+    also on another machine, help. Without steps, as from a GPU, they predict kernels alone, and communication is
+    latency and bytes over bandwidth. The same samples and seed give the same weights.
     """
-    from shardgym.costs.link_model import model_fitted_on
-    from shardgym.pretraining.axes import write_generalisation
     from shardgym.pretraining.data import load_data
     from shardgym.pretraining.pretrain import draw_report, pretrain
-    from shardgym.pretraining.train import SETTINGS
+    from shardgym.pretraining.train import FitSettings
 
     if out.exists() and not out.is_dir():
         raise InputError(f"cannot write into {out}: expected a folder")
@@ -126,17 +119,11 @@ def pretrain(
     if weights and not force:
         raise InputError(f"{out} holds weights ({weights[0].name}): give another folder, or --force to overwrite them")
     data = load_data(*data_folders)
-    if not len(data.comm):
-        by = "the link model that was fitted on this hardware" if model_fitted_on(data.hardware) else "latency and rate"
-        say(f"{data_folders[0]} has no exchanges: the simulator will predict compute, and model communication by {by}")
-    settings = SETTINGS[generation]
-    if epochs is not None:
-        settings = dataclasses.replace(settings, epochs=epochs, least_steps=0)
-    if leave_out and generation == 1:
-        raise InputError("--leave-out is of version 2: give --generation 2")
+    if not len(data.steps):
+        say(f"{data_folders[0]} has no complete steps: the simulator will predict kernels alone, and model exchanges")
+    settings = FitSettings() if epochs is None else FitSettings(epochs=epochs, least_steps=0)
     with _training_bars(shown=not as_json) as advance:
         cards = pretrain(data, out, settings, seed, advance)
-        found = write_generalisation(data, out, settings, seed, leave_out, advance) if generation == 2 else None
     if with_report:
         for card in cards:
             draw_report(card, data, out)
@@ -146,8 +133,6 @@ def pretrain(
         return 0
     for card in cards:
         print(f"{card.role}, trained for {card.hardware}\n\n{_error_table(card.errors)}\n")
-    if found is not None:
-        print("\n".join(found.lines()) + "\n")
     if len(cards) == 1:
         say("no judge was trained: too few samples of role 'judge'")
     print(f"weights and cards are in {out}")

@@ -18,7 +18,6 @@ import numpy as np
 from shardgym.costs.base import registered_class
 from shardgym.costs.plan_cost import UNFAMILIAR, PlanCost
 from shardgym.costs.simulator.model_card import shipped_agreement
-from shardgym.costs.simulator.weights import shipped_name
 from shardgym.evaluation.result import Result
 from shardgym.evaluation.verify.agreement import MeasuredAgain
 from shardgym.leaderboard.boards import Board
@@ -270,7 +269,7 @@ def _simulator_notes(board: Board) -> list[str]:
     if not _is_learned(board.key.judge):
         return []
     version = board.key.judge_version
-    agreement = shipped_agreement(shipped_name(board.key.hardware, 2 if version.startswith("2-") else 1))
+    agreement = shipped_agreement(board.key.hardware)
     trust = agreement.sentence(version) if agreement is not None else None
     notes = [trust or "How well this judge agrees with measurements is not on record."]
     scored: Counter[str] = Counter()

@@ -11,8 +11,9 @@ from shardgym.arrays import Floats, Ints
 from shardgym.collection.settings import PLAN_DEVICES, PLANS_PER_TASK
 from shardgym.costs.simulator.features import Groups
 from shardgym.costs.simulator.network import Networks
-from shardgym.costs.simulator.samples import CommSamples, ComputeSamples, Labels
-from shardgym.pretraining.data import BACKWARD, DIRECTIONS, exchanges_of
+from shardgym.costs.simulator.samples import ComputeSamples, Labels, StepSamples
+from shardgym.costs.simulator.weights import Weights, networks_of
+from shardgym.pretraining.priors import step_amounts
 
 #: Fewer plans of a task have no ranking worth the name.
 _LEAST_PLANS = 3
@@ -20,24 +21,28 @@ _LEAST_PLANS = 3
 _Plan = tuple[str, int]
 
 
-def assess(networks: Networks, compute: ComputeSamples, comm: CommSamples) -> dict[str, Any]:
-    """Return the scores of each part: forward, backward and total compute, and both directions of communication.
-
-    Communication is scored by the slowest device of each exchange, if there are any.
-    """
-    predicted = predict_compute(networks, compute)
-    pairs = repeat_pairs(compute.labels)
-    scores = {
-        "forward_compute": score(predicted[:, 0], compute.ms[:, 0], pairs),
-        "backward_compute": score(predicted[:, 1], compute.ms[:, 1], pairs),
-        "compute": score(predicted.sum(axis=1), compute.ms.sum(axis=1), pairs),
+def assess(networks: Networks, samples: ComputeSamples) -> dict[str, Any]:
+    """Return the scores of forward, backward and total compute."""
+    predicted = predict_compute(networks, samples)
+    pairs = repeat_pairs(samples.labels)
+    return {
+        "forward_compute": score(predicted[:, 0], samples.ms[:, 0], pairs),
+        "backward_compute": score(predicted[:, 1], samples.ms[:, 1], pairs),
+        "compute": score(predicted.sum(axis=1), samples.ms.sum(axis=1), pairs),
     }
-    for direction, name in enumerate(DIRECTIONS if len(comm) else ()):
-        ms = networks.exchange_ms(exchanges_of(comm, direction), backward=direction == BACKWARD)
-        slowest = largest_per_group(ms, comm.counts)
-        measured = largest_per_group(comm.ms[:, direction], comm.counts)
-        scores[f"{name}_comm"] = score(slowest, measured, repeat_pairs(comm.labels))
-    return scores
+
+
+def assess_lines(weights: Weights, steps: StepSamples) -> dict[str, Any]:
+    """Return the scores of the other work of devices in a step, and of all their work."""
+    assert weights.lines is not None, "it was trained on steps"
+    pairs = repeat_pairs(steps.labels)
+    other = np.einsum("nla,la->n", step_amounts(steps), weights.lines)
+    measured = steps.parts_ms.sum(axis=1)
+    work = other + predict_compute(networks_of(weights), steps.compute).sum(axis=1)
+    return {
+        "step_other_work": score(other, measured, pairs),
+        "step_work": score(work, measured + steps.compute.ms.sum(axis=1), pairs),
+    }
 
 
 def predict_compute(networks: Networks, samples: ComputeSamples) -> Floats:

@@ -1,4 +1,4 @@
-"""Training the judge of version 2: boosted trees of scikit-learn, written out as plain arrays."""
+"""Training the judge: boosted trees of scikit-learn, written out as plain arrays."""
 
 from __future__ import annotations
 
@@ -7,15 +7,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from shardgym.arrays import Floats
-from shardgym.costs.simulator.boosted_judge import (
-    COMM_FEATURES,
-    COMM_RISING,
-    PHASES,
-    analytic_ms,
-    flattened_ms,
-    seen,
-)
+from shardgym.arrays import Floats, Ints
 from shardgym.costs.simulator.features import (
     DEVICE_CONTEXT,
     DEVICE_PARTS,
@@ -24,13 +16,11 @@ from shardgym.costs.simulator.features import (
     device_parts,
     device_vectors,
 )
-from shardgym.costs.simulator.monotone_networks import LEAST_MS
-from shardgym.costs.simulator.network import Params
-from shardgym.costs.simulator.oracle_networks import CommNet
-from shardgym.costs.simulator.samples import CommSamples, ComputeSamples
+from shardgym.costs.simulator.judge import PHASES, analytic_ms, flattened_ms, seen
+from shardgym.costs.simulator.network import CONTEXTS, Params
+from shardgym.costs.simulator.samples import ComputeSamples
 from shardgym.errors import import_extra
-from shardgym.pretraining.data import exchanges_of
-from shardgym.pretraining.priors import fit_priors_with_constant, without_wait_ms
+from shardgym.pretraining.priors import fit_priors
 
 #: Trees of a sum, and how fast they learn. With more of either, unseen samples of a made-up machine did not gain.
 _TREES = 300
@@ -38,46 +28,23 @@ _RATE = 0.06
 _DEPTH = 6
 
 
-def boost_compute(samples: ComputeSamples, seed: int) -> Params:
-    """Return the parameters of the part "compute" of a `BoostedJudge`."""
+def boost(samples: ComputeSamples, context: Ints, seed: int) -> Params:
+    """Return the parameters of `JudgeTrees`; contexts of samples are numbers in `CONTEXTS`, shape (N,)."""
     groups = Groups(samples.counts)
     parts = device_parts(samples.shards)
     totals = np.add.reduceat(parts[:, : len(WORK_NAMES)], groups.starts, axis=0)
-    params = _analytic_params(totals, samples.ms)
-    base = analytic_ms(params, totals)
+    unit = np.maximum(totals.mean(axis=0), 1e-9)
+    params: Params = {"fixed.work_unit": unit, "fixed.prior": fit_priors(totals / unit, samples.ms, context)}
+    base = analytic_ms(params, totals, context)
+    logs = [np.log(base[context == c] if (context == c).any() else base) for c in range(len(CONTEXTS))]
+    params["fixed.log_low"] = np.array([of.min(axis=0) for of in logs])
+    params["fixed.log_high"] = np.array([of.max(axis=0) for of in logs])
     vectors = device_vectors(parts, groups)
-    rising = [1] * (1 + DEVICE_PARTS - DEVICE_CONTEXT) + [0] * DEVICE_CONTEXT
+    rising = [1] * (1 + DEVICE_PARTS - DEVICE_CONTEXT) + [0] * (DEVICE_CONTEXT + 1)
     for phase, name in enumerate(PHASES):
-        residual = np.log(samples.ms[:, phase] / flattened_ms(params, base, phase))
-        params |= _boost(seen(base, phase, vectors), residual, rising, name, seed + phase)
+        residual = np.log(samples.ms[:, phase] / flattened_ms(params, base, context, phase))
+        params |= _boost(seen(base, phase, vectors, context), residual, rising, name, seed + phase)
     return params
-
-
-def boost_exchange(samples: CommSamples, direction: int, seed: int) -> Params:
-    """Return the parameters of the part "forward" or "backward" of a `BoostedJudge`."""
-    inputs = CommNet.inputs(exchanges_of(samples, direction))
-    ms = samples.ms[:, direction]
-    wait_ms = inputs.wait_ms[:, 0]
-    # The analytic sum is fitted to the devices that come last: their times contain no wait.
-    last = wait_ms == 0
-    params = _analytic_params(inputs.amounts[last], ms[last, None])
-    base = analytic_ms(params, inputs.amounts)
-    residual = np.log(without_wait_ms(ms, wait_ms) / flattened_ms(params, base, 0))
-    rising = [1] * (1 + COMM_RISING) + [0] * (len(COMM_FEATURES) - COMM_RISING)
-    x = seen(base, 0, inputs.features[:, COMM_FEATURES])
-    return params | _boost(x, residual, rising, "transfer", seed + 2 + direction)
-
-
-def _analytic_params(amounts: Floats, ms: Floats) -> Params:
-    """Fit the analytic sum, with a constant."""
-    unit = np.maximum(amounts.mean(axis=0), 1e-9)
-    scaled = np.column_stack([amounts / unit, np.ones(len(amounts))])
-    prior = fit_priors_with_constant(scaled, ms)
-    logs = np.log(scaled @ prior + LEAST_MS)
-    return {
-        "fixed.work_unit": unit, "fixed.prior": prior,
-        "fixed.log_low": logs.min(axis=0), "fixed.log_high": logs.max(axis=0),
-    }  # fmt: skip
 
 
 def _boost(x: Floats, y: Floats, rising: list[int], prefix: str, seed: int) -> Params:

@@ -45,15 +45,26 @@ def paces(samples: ComputeSamples) -> Paces:
 
 
 def paces_of(data: DataSet) -> Paces:
-    """Return the paces by the samples that roles learn from; none where one collection has them all."""
-    learned = data.compute.take(np.flatnonzero(np.isin(data.compute.labels.role, ROLES)))
-    return paces(learned) if len(np.unique(learned.labels.collection)) > 1 else {}
+    """Return the paces by the samples that roles learn from, of kernels alone and of steps; 1 for a lone collection."""
+    found: Paces = {}
+    for samples in (data.compute, data.steps.compute):
+        learned = samples.take(np.flatnonzero(np.isin(samples.labels.role, ROLES)))
+        if len(np.unique(learned.labels.collection)) > 1:
+            found |= paces(learned)
+    return found
 
 
 def at_one_pace(data: DataSet, found: Paces) -> DataSet:
     """Divide times by the paces of their collections; a collection without one keeps its times."""
-    factors = np.array([found.get(name, (1.0, 1.0)) for name in data.compute.labels.collection.tolist()])
-    return data._replace(compute=dataclasses.replace(data.compute, ms=data.compute.ms / factors))
+    return data._replace(
+        compute=_divided(data.compute, found),
+        steps=dataclasses.replace(data.steps, compute=_divided(data.steps.compute, found)),
+    )
+
+
+def _divided(samples: ComputeSamples, found: Paces) -> ComputeSamples:
+    factors = np.array([found.get(name, (1.0, 1.0)) for name in samples.labels.collection.tolist()])
+    return dataclasses.replace(samples, ms=samples.ms / factors.reshape(-1, 2))
 
 
 def _robust_fit(x: Floats, y: Floats) -> Floats:

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from shardgym.arrays import Floats
-from shardgym.costs.link_model import model_fitted_on
+from shardgym.costs.link_model import shipped_model
 from shardgym.costs.simulator.model_card import ModelCard
+from shardgym.costs.simulator.network import ALONE
 from shardgym.costs.simulator.weights import Role, load_weights, networks_of, save_weights
 from shardgym.errors import import_extra
 from shardgym.files import make_folder, write_whole
 from shardgym.pretraining.assess import (
     assess,
+    assess_lines,
     errors_by_dim,
     errors_by_shards,
     predict_compute,
@@ -33,8 +35,8 @@ def pretrain(
 ) -> list[ModelCard]:
     """Train every role that has samples and write `ROLE.safetensors` and `ROLE.json` into a folder.
 
-    The same data, settings and seed give the same bytes of weights on the same machine and versions. Version 2 learns
-    from collections of several days, and takes the times of all to the pace of the largest one (`pace.py`).
+    The same data, settings and seed give the same bytes of weights on the same machine and versions. Collections of
+    several days are taken to the pace of the largest one (`pace.py`): those of kernels alone, and those of steps.
 
     Args:
         data: from `load_data`.
@@ -48,7 +50,7 @@ def pretrain(
     """
     make_folder(folder)
     settings = settings or FitSettings()
-    paces = paces_of(data) if settings.generation == 2 else {}
+    paces = paces_of(data)
     data = at_one_pace(data, paces)
     return [_pretrain_role(role, data, paces, folder, settings, seed, progress) for role in data.trainable_roles()]
 
@@ -60,21 +62,28 @@ def _pretrain_role(
         if progress is not None:
             progress(f"{role}, {name}", epoch, epochs)
 
-    compute, comm = data.of(role)
-    test_compute, test_comm = data.of("test")
+    alone, steps = data.of(role)
+    test_alone, test_steps = data.of("test")
     elsewhere, _ = data.of("transfer")
-    weights, curves = train_role(role, data.hardware, compute, comm, settings, seed, of_role)
-    if not weights.predicts_exchanges:
-        weights = dataclasses.replace(weights, links=model_fitted_on(data.hardware))
+    weights, curves = train_role(role, data.hardware, alone, steps, settings, seed, of_role)
+    # As the measured cost prices exchanges that it cannot measure.
+    weights = dataclasses.replace(weights, links=shipped_model() if len(steps) else None)
     path = folder / f"{role}.safetensors"
     digest = save_weights(path, weights)
     # Errors are those of the file that was written, through the code that serves predictions.
-    networks = networks_of(load_weights(path, role, data.hardware))
-    errors = assess(networks, test_compute, test_comm) | rank_plans(networks, data.of("plans")[0])
+    weights = load_weights(path, role, data.hardware)
+    kernels = networks_of(weights, ALONE)
+    errors: dict[str, Any] = {}
+    if len(test_steps):
+        errors |= {f"step_{name}": of for name, of in assess(networks_of(weights), test_steps.compute).items()}
+        errors |= assess_lines(weights, test_steps)
+    if len(test_alone):
+        errors |= assess(kernels, test_alone) | rank_plans(kernels, data.of("plans")[0])
     if len(elsewhere):
         pairs = repeat_pairs(elsewhere.labels)
-        transferred = predict_compute(networks, elsewhere).sum(axis=1)
+        transferred = predict_compute(kernels, elsewhere).sum(axis=1)
         errors["transfer_compute"] = score(transferred, elsewhere.ms.sum(axis=1), pairs)
+    tested = test_steps.compute if len(test_steps) else test_alone
     card = ModelCard(
         role=role,
         hardware=data.hardware,
@@ -86,15 +95,14 @@ def _pretrain_role(
         data_sha256=data.digests,
         collection=data.settings,
         samples={
-            "compute": len(compute),
-            "comm": len(comm),
-            "test compute": len(test_compute),
-            "test comm": len(test_comm),
-            "comm left out": data.left_out,
+            "compute": len(alone),
+            "steps": len(steps),
+            "test compute": len(test_alone),
+            "test steps": len(test_steps),
         },
         errors=errors,
-        error_by_shards=errors_by_shards(networks, test_compute),
-        error_by_dim=errors_by_dim(networks, test_compute),
+        error_by_shards=errors_by_shards(networks_of(weights), tested),
+        error_by_dim=errors_by_dim(networks_of(weights), tested),
         curves=curves,
         paces=paces,
     )
@@ -118,7 +126,8 @@ def draw_report(card: ModelCard, data: DataSet, folder: Path) -> list[Path]:
     """
     make_folder(folder / "report")
     networks = networks_of(load_weights(folder / f"{card.role}.safetensors", card.role, card.hardware))
-    test, _ = at_one_pace(data, card.paces).of("test")
+    alone, steps = at_one_pace(data, card.paces).of("test")
+    test = steps.compute if len(steps) else alone
     predicted = predict_compute(networks, test)
     sizes = [
         str(row["from"]) if row["from"] == row["to"] else f"{row['from']}-{row['to']}" for row in card.error_by_shards

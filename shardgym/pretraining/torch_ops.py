@@ -43,15 +43,11 @@ def _group_sum(x: torch.Tensor, groups: Groups) -> torch.Tensor:
     return empty.index_add(-2, torch.from_numpy(groups.ids), x)
 
 
-def _group_max(x: torch.Tensor, groups: Groups) -> torch.Tensor:
-    least = x.new_full((*x.shape[:-2], len(groups), x.shape[-1]), -torch.inf)
-    index = torch.from_numpy(groups.ids)[:, None].expand(x.shape)
-    return least.scatter_reduce(-2, index, x, "amax")
-
-
 def _repeat(x: torch.Tensor, groups: Groups) -> torch.Tensor:
     return x.index_select(-2, torch.from_numpy(groups.ids))
 
 
 #: Like `shardgym.costs.simulator.network.NUMPY`, over tensors.
-TORCH = Ops(torch.exp, torch.log, torch.tanh, torch.relu, _clip, _concat, _group_sum, _group_max, _repeat)
+TORCH = Ops(
+    torch.exp, torch.log, torch.tanh, torch.relu, torch.maximum, torch.minimum, _clip, _concat, _group_sum, _repeat
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Training a simulator: a network, or boosted trees, for compute and for each direction of exchange."""
+"""Training a simulator: a network for the oracle, boosted trees for the judge, and the parts of a step that are lines."""
 
 from __future__ import annotations
 
@@ -11,28 +11,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from shardgym.arrays import Floats
+from shardgym.arrays import Floats, Ints
 from shardgym.costs.simulator.familiarity import fit_density
-from shardgym.costs.simulator.features import (
-    Groups,
-    comm_range_features,
-    device_parts,
-    device_range_parts,
-    device_vectors,
-    exchange_vectors,
-    shard_range_features,
-)
-from shardgym.costs.simulator.network import Network, Params
-from shardgym.costs.simulator.samples import CommSamples, ComputeSamples
-from shardgym.costs.simulator.weights import NETWORKS, Density, Role, Weights, networks_of
-from shardgym.pretraining.boosting import boost_compute, boost_exchange
-from shardgym.pretraining.data import DIRECTIONS, FORWARD, exchanges_of, split
-from shardgym.pretraining.problems import problem_of
-from shardgym.pretraining.torch_ops import one_thread, tensor
-
-#: Added to the seed of a network's first weights, so that those of one simulator start apart; by role and whether it
-#: is of compute.
-_SEEDS = {("oracle", True): 0, ("oracle", False): 1, ("judge", False): 2, ("judge", True): 3}
+from shardgym.costs.simulator.features import Groups, device_parts, device_vectors, shard_features, work
+from shardgym.costs.simulator.network import CONTEXTS, Params
+from shardgym.costs.simulator.oracle import ComputeNet
+from shardgym.costs.simulator.samples import ComputeSamples, StepSamples, joined, ragged
+from shardgym.pretraining.priors import fit_lines, fit_priors
+from shardgym.costs.simulator.weights import Role, Weights, networks_of
+from shardgym.pretraining.boosting import boost
+from shardgym.pretraining.data import split
+from shardgym.pretraining.torch_ops import TORCH, one_thread, tensor
 
 #: Takes what is trained, the epoch that is done, and how many there are.
 Progress = Callable[[str, int, int], None]
@@ -43,54 +32,31 @@ Bounds = dict[str, tuple[torch.Tensor, torch.Tensor]]
 
 @dataclasses.dataclass(frozen=True)
 class FitSettings:
-    """How a network is trained.
+    """How a network is trained. The judge's trees have settings of their own.
 
     Attributes:
         epochs: passes over the training samples.
         least_steps: small data sets are passed over more often, until there are so many steps.
         batch: samples per step.
-        learning_rate: at its highest; it rises over the first tenth of the steps and falls to 0 by a cosine.
-        weight_decay: of AdamW, times the learning rate per step. On 2,700 measured contents 0.03, 0.3 and 2 made no
-            difference on unseen tables beyond 0.001; with fewer contents, more is better.
+        learning_rate: at its highest; it rises over the first tenth of the steps and falls to 0 by a cosine. Weights
+            with signs need larger steps and less decay than others.
+        weight_decay: of AdamW, times the learning rate per step.
         members: networks trained side by side, each from its own start.
-        generation: version of the simulator, 1 or 2. The judge of version 2 is boosted, which the others do not touch.
     """
 
-    epochs: int = 120
+    epochs: int = 100
     least_steps: int = 600
     batch: int = 256
-    learning_rate: float = 2e-3
-    weight_decay: float = 0.3
+    learning_rate: float = 8e-3
+    weight_decay: float = 0.03
     members: int = 3
-    generation: int = 1
-
-
-#: Of each version. Weights with signs need larger steps and less decay: with those of version 1, networks of version 2
-#: err as much on what they learn from as on what they do not.
-SETTINGS = {1: FitSettings(), 2: FitSettings(epochs=100, learning_rate=8e-3, weight_decay=0.03, generation=2)}
-
-
-@dataclasses.dataclass
-class TrainedNetwork:
-    """What training gave.
-
-    Attributes:
-        params: fixed parameters, and trained ones of every member's best epoch on validation samples; the best member
-            is first.
-        train_loss: mean over members, per epoch.
-        valid_loss: likewise.
-    """
-
-    params: Params
-    train_loss: list[float]
-    valid_loss: list[float]
 
 
 def train_role(
     role: Role,
     hardware: str,
-    compute: ComputeSamples,
-    comm: CommSamples,
+    alone: ComputeSamples,
+    steps: StepSamples,
     settings: FitSettings,
     seed: int,
     progress: Progress | None = None,
@@ -99,114 +65,61 @@ def train_role(
 
     Args:
         role: which architecture.
-        hardware: tag of the samples.
-        compute: samples that the role may learn from.
-        comm: likewise; with none, the simulator predicts compute alone.
+        hardware: tag of the samples that are predicted: steps, or kernels alone where there are no steps.
+        alone: samples of kernels timed alone that the role may learn from.
+        steps: likewise of parts of complete steps; with none, the simulator predicts kernels alone.
         settings: how.
         seed: of everything random.
         progress: called after every epoch.
 
     Returns:
-        Weights, and training and validation losses of each network by epoch.
+        Weights, and training and validation losses by epoch.
     """
-    parts: dict[str, ComputeSamples | CommSamples] = {"compute": compute}
-    if len(comm):
-        parts |= dict.fromkeys(DIRECTIONS, comm)
-    if settings.generation == 2 and role == "judge":
-        return _boosted(hardware, compute, comm, seed, progress), {}
-    with one_thread():
-        fitted = {part: train_network(role, part, found, settings, seed, progress) for part, found in parts.items()}
+    samples = joined([alone, steps.compute])
+    context = np.repeat(np.arange(len(CONTEXTS)), [len(alone), len(steps)])
+    served = int(len(steps) > 0)
+    curves: dict[str, Any] = {}
+    if role == "judge":
+        params = boost(samples, context, seed)
+        if progress is not None:
+            progress("trees", 1, 1)
+    else:
+        with one_thread():
+            trained, curves = _train_network(samples, context, settings, seed, progress)
+        params = {key: value.detach().double().numpy() for key, value in trained.items()}
+    learned, held_out = split(samples.labels.content, seed)
+    vectors = device_vectors(device_parts(samples.shards), Groups(samples.counts))
     weights = Weights(
-        role,
-        hardware,
-        tuple(np.unique(compute.precision).tolist()),
-        tuple(np.unique(compute.optimizer).tolist()),
-        {
-            name: {key: value.detach().double().numpy() for key, value in part.params.items()}
-            for name, part in fitted.items()
-        },
-        _feature_ranges(compute, comm) if settings.generation == 1 else {},
+        role=role,
+        hardware=hardware,
+        precisions=tuple(np.unique(samples.precision).tolist()),
+        optimizers=tuple(np.unique(samples.optimizer).tolist()),
+        context=served,
+        params=params,
+        density=fit_density(vectors[learned], vectors[held_out], seed),
         spread_limit=0.0,
-        generation=settings.generation,
-        densities=_densities(compute, comm, seed) if settings.generation == 2 else {},
+        lines=fit_lines(steps) if served else None,
     )
     # What members disagree about on held-out samples is what they may disagree about at most before predictions are
     # noted as far from the training data.
     networks = networks_of(weights)
-    held_out = compute.take(split(compute.labels.content, seed)[1])
-    disagreement = networks.compute(networks.encode(held_out.shards), Groups(held_out.counts)).disagreement
-    curves = {
-        name: {
-            "train": [float(f"{loss:.5g}") for loss in part.train_loss],
-            "valid": [float(f"{loss:.5g}") for loss in part.valid_loss],
-        }
-        for name, part in fitted.items()
-    }
+    known = samples.take(held_out[context[held_out] == served])
+    disagreement = networks.compute(networks.encode(known.shards), Groups(known.counts)).disagreement
     return dataclasses.replace(weights, spread_limit=float(disagreement.max())), curves
 
 
-def _boosted(
-    hardware: str, compute: ComputeSamples, comm: CommSamples, seed: int, progress: Progress | None
-) -> Weights:
-    """Return the judge of version 2. It is one sum of trees, so nobody disagrees."""
-    networks = {"compute": boost_compute(compute, seed)}
-    for direction, name in enumerate(DIRECTIONS if len(comm) else ()):
-        networks[name] = boost_exchange(comm, direction, seed)
-    if progress is not None:
-        progress("trees", 1, 1)
-    return Weights(
-        "judge", hardware, tuple(np.unique(compute.precision).tolist()), tuple(np.unique(compute.optimizer).tolist()),
-        networks, {}, spread_limit=0.0, generation=2, densities=_densities(compute, comm, seed),
-    )  # fmt: skip
+def _train_network(
+    samples: ComputeSamples, context: Ints, settings: FitSettings, seed: int, progress: Progress | None
+) -> tuple[Params, dict[str, Any]]:
+    """Train with AdamW and keep, for every member, the best state on the validation samples.
 
-
-def _densities(compute: ComputeSamples, comm: CommSamples, seed: int) -> dict[str, Density]:
-    """Fit the densities of what devices hold and of exchanges; a tenth of the samples says how low is too low."""
-    vectors = {"device": (device_vectors(device_parts(compute.shards), Groups(compute.counts)), compute.labels)}
-    if len(comm):
-        vectors["exchange"] = exchange_vectors(exchanges_of(comm, FORWARD)), comm.labels
-    found = {}
-    for name, (of_samples, labels) in vectors.items():
-        train, held_out = split(labels.content, seed)
-        found[name] = fit_density(of_samples[train], of_samples[held_out], seed)
-    return found
-
-
-def _feature_ranges(compute: ComputeSamples, comm: CommSamples) -> dict[str, Floats]:
-    """Return the least and the largest value of every feature by group, each of shape (2, F)."""
-    starts = np.cumsum(compute.counts) - compute.counts
-    values = {
-        "shard": shard_range_features(compute.shards),
-        "device": np.add.reduceat(device_range_parts(compute.shards), starts, axis=0),
-    }
-    if len(comm):
-        values["comm"] = comm_range_features(exchanges_of(comm, FORWARD))
-    return {name: np.stack([value.min(axis=0), value.max(axis=0)]) for name, value in values.items()}
-
-
-def train_network(
-    role: Role,
-    part: str,
-    samples: ComputeSamples | CommSamples,
-    settings: FitSettings,
-    seed: int,
-    progress: Progress | None = None,
-) -> TrainedNetwork:
-    """Train one network with AdamW and keep, for every member, the best state on the validation samples.
-
-    Args:
-        role: which architecture.
-        part: "compute", "forward" or "backward".
-        samples: of compute or of exchanges, accordingly.
-        settings: how.
-        seed: of everything random.
-        progress: called after every epoch.
+    Returns:
+        Fixed parameters and trained ones, the best member first; and losses by epoch, means over members.
     """
     train, valid = split(samples.labels.content, seed)
-    network = NETWORKS[settings.generation, role][part]
-    fixed, loss_of = problem_of(network, part, samples, train)
-    layers = initial_layers(network, settings.members, seed + _SEEDS[role, part == "compute"])
-    bounds = weight_bounds(network)
+    fixed, loss_of = _problem(samples, context, train)
+    layers = initial_layers(settings.members, seed)
+    bounds = _weight_bounds()
     _clamp(layers, bounds)  # turned into their bounds, first weights would make all units nearly the same
     constants = {key: tensor(value) for key, value in fixed.items()}
     rng = np.random.default_rng([seed, 11])
@@ -217,7 +130,7 @@ def train_network(
     best = {key: value.detach().clone() for key, value in layers.items()}
     with torch.no_grad():
         least = loss_of({**layers, **constants}, valid)
-    fitted = TrainedNetwork({}, [], [])
+    curves: dict[str, list[float]] = {"train": [], "valid": []}
     for epoch in range(epochs):
         losses = []
         for batch in np.array_split(rng.permutation(train), batches):
@@ -234,25 +147,64 @@ def train_network(
         least = torch.where(better, now, least)
         for key, value in layers.items():
             best[key][better] = value.detach()[better]
-        fitted.train_loss.append(float(np.mean(losses)))
-        fitted.valid_loss.append(float(now.mean()))
+        curves["train"].append(float(f"{np.mean(losses):.5g}"))
+        curves["valid"].append(float(f"{float(now.mean()):.5g}"))
         if progress is not None:
-            progress(part if part == "compute" else f"{part} communication", epoch + 1, epochs)
+            progress("compute", epoch + 1, epochs)
     order = torch.argsort(least, stable=True)
-    fitted.params = {**{key: value[order] for key, value in best.items()}, **constants}
-    return fitted
+    return {**{key: value[order] for key, value in best.items()}, **constants}, {"compute": curves}
 
 
-def weight_bounds(network: type[Network]) -> Bounds:
-    """Return the bounds that follow from the signs of a network's weights; nothing for networks without signs."""
+def _problem(
+    samples: ComputeSamples, context: Ints, train: Ints
+) -> tuple[dict[str, Floats], Callable[[Params, Ints], torch.Tensor]]:
+    """Return what is not trained, and what takes parameters and positions of samples to the members' losses, (K,).
+
+    Forward, backward and total times are learned. Scales and analytic sums are of the samples at `train` alone.
+    """
+    features = tensor(shard_features(samples.shards))
+    amounts = tensor(work(samples.shards))
+    contexts = tensor(context[:, None].astype(np.float64))
+    targets = tensor(np.log(np.column_stack([samples.ms, samples.ms.sum(axis=1)])))
+
+    def loss_of(params: Params, index: Ints) -> torch.Tensor:
+        rows = torch.from_numpy(ragged(samples.counts, index))
+        places = torch.from_numpy(index)
+        groups = Groups(samples.counts[index])
+        log_ms = ComputeNet(params, TORCH).log_ms(features[rows], amounts[rows], groups, contexts[places])
+        total = torch.logsumexp(log_ms, dim=-1, keepdim=True)
+        return log_loss(torch.cat([log_ms, total], dim=-1) - targets[places])
+
+    learned = samples.take(train)
+    known = work(learned.shards)
+    unit = np.maximum(known.mean(axis=0), 1e-9)
+    totals = np.add.reduceat(known / unit, Groups(learned.counts).starts, axis=0)
+    priors = fit_priors(totals, learned.ms, context[train])
+    fixed = ComputeNet.fixed_params(shard_features(learned.shards), known, learned.counts, context[train], priors)
+    return fixed, loss_of
+
+
+def log_loss(log_errors: torch.Tensor, width: float = 0.1) -> torch.Tensor:
+    """Return Huber's loss of logarithmic errors per member: (K, ...) becomes (K,).
+
+    Args:
+        log_errors: predicted minus measured logarithms.
+        width: where it turns from squares to absolute values, about the noise of one measurement.
+    """
+    size = log_errors.abs()
+    huber = torch.where(size < width, size**2 / (2 * width), size - width / 2)
+    return huber.flatten(1).mean(dim=1)
+
+
+def _weight_bounds() -> Bounds:
+    """Return the bounds that follow from the signs of the network's weights."""
     found: Bounds = {}
-    for chain, widths in network.SIZES.items():
+    for chain, widths in ComputeNet.SIZES.items():
         for layer in range(len(widths) - 1):
-            signs = network.signs(chain, layer)
-            if signs is not None:
-                low = np.where((signs == 1) | np.isnan(signs), 0.0, -np.inf)
-                high = np.where((signs == -1) | np.isnan(signs), 0.0, np.inf)
-                found[f"{chain}.{layer}.weight"] = tensor(low), tensor(high)
+            signs = ComputeNet.signs(chain, layer)
+            low = np.where(signs == 1, 0.0, -np.inf)
+            high = np.where(signs == -1, 0.0, np.inf)
+            found[f"{chain}.{layer}.weight"] = tensor(low), tensor(high)
     return found
 
 
@@ -270,19 +222,18 @@ def _rate(step: int, steps: int) -> float:
     return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
 
 
-def initial_layers(network: type[Network], members: int, seed: int) -> Params:
+def initial_layers(members: int, seed: int) -> Params:
     """Return weights of all chains of layers, drawn uniformly as torch's linear layers draw theirs.
 
     The last layer of the chain "head" starts at 0, so that corrections start at none.
 
     Args:
-        network: says how wide the layers are.
         members: networks that are trained together.
         seed: of the draws.
     """
     generator = torch.Generator().manual_seed(seed)
     params: Params = {}
-    for name, widths in network.SIZES.items():
+    for name, widths in ComputeNet.SIZES.items():
         for layer, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
             is_last_of_head = name == "head" and layer == len(widths) - 2
             bound = 0.0 if is_last_of_head else inputs**-0.5

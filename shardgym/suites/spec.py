@@ -51,7 +51,7 @@ class Track(Record):
     oracle: CostField
 
 
-#: The simulated track of suites that name none. Its judge is the second simulator, which has another architecture and
+#: The track that needs no hardware. Its judge is the second simulator, which has another architecture and
 #: was trained on measurements that the first never saw.
 SIMULATED = Track(CostChoice("simulator", {"role": "judge"}), CostChoice("simulator"))
 
@@ -172,7 +172,6 @@ class SuiteSpec(Record):
         judge: the cost model that scores plans, by name or with settings.
         oracle: the cost model that solvers may query, likewise.
         tasks: how the tasks come about.
-        simulated: judge and oracle of the track that needs no hardware; None where there is none.
         solvers: what `shardgym run` runs where no solver is named, each written as for `--solver`; empty for the
             heuristics and NeuroShard's two.
     """
@@ -181,14 +180,13 @@ class SuiteSpec(Record):
     judge: CostField
     oracle: CostField
     tasks: Annotated[DrawnTasks | PublishedTasks | ListedTasks, Field(discriminator="kind")]
-    simulated: Track | None = None
     solvers: tuple[Name, ...] = ()
     schema: Literal["shardgym.suite/1"] = "shardgym.suite/1"
 
     def tracks(self) -> tuple[Track, ...]:
-        """Return the tracks of the suite, the default one first."""
+        """Return the tracks of the suite, the default one first; with the simulator as oracle, also `SIMULATED`."""
         default = Track(self.judge, self.oracle)
-        return (default,) if self.simulated is None else (default, self.simulated)
+        return (default, SIMULATED) if self.oracle.cost == SIMULATED.oracle.cost else (default,)
 
 
 def read_suite_file(path: Path) -> Any:

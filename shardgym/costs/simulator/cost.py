@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from shardgym.arguments import check_instance, check_list_of
 from shardgym.costs.additive import AdditiveCosts, PlanBatch
@@ -12,7 +12,7 @@ from shardgym.costs.base import ONE_PLAN, CostModel
 from shardgym.costs.plan_cost import PlanCost, Source
 from shardgym.costs.simulator.familiarity import Familiarity
 from shardgym.costs.simulator.predictor import AdditivePredictor, Predictor
-from shardgym.costs.simulator.weights import ROLES, SCHEMAS, Role, find_weights, load_weights
+from shardgym.costs.simulator.weights import ROLES, Role, find_weights, load_weights
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.plan import ShardingPlan
 from shardgym.task import ShardingTask
@@ -24,11 +24,10 @@ _TASKS_KEPT = 64
 class SimulatorCost(CostModel):
     """Predicts plans with networks that were trained once on measurements. Runs on NumPy alone.
 
-    Weights from a machine that could not measure exchanges, such as one with a single GPU, predict compute alone;
-    communication is then modelled by the task's topology and, where one was fitted on that hardware, by the link model
-    of the measured cost (`shardgym.costs.link_model`), and `PlanCost` says so. A plan gets a note when it leaves
-    the range of the training data, or when the ensemble disagrees on it. So do predicted exchanges of a task that
-    names links of its own.
+    Weights that were trained on complete steps predict such steps: the work of devices, and exchanges over the task's
+    links by the link model of the measured cost (`shardgym.costs.link_model`). Those of kernels alone, as collected on
+    a GPU, predict compute; exchanges are then latencies and bytes over bandwidth. A plan gets a note when what a device
+    holds is unlike the training data, or when the ensemble disagrees on it.
 
     Example:
         >>> cost = make_cost("simulator", weights="model")                 # doctest: +SKIP
@@ -39,7 +38,6 @@ class SimulatorCost(CostModel):
             ship with the package when None.
         role: "oracle", or "judge" for the second simulator of another architecture.
         hardware: tag that the weights must have.
-        generation: version of the simulator that the weights must have, 1 or 2; of the shipped ones, 1 when None.
 
     Raises:
         InputError: there are no such weights, or they are damaged or of another schema, role or hardware; or a
@@ -56,18 +54,11 @@ class SimulatorCost(CostModel):
         weights: str | Path | None = None,
         role: Role = "oracle",
         hardware: str | None = None,
-        generation: Literal[1, 2] | None = None,
     ) -> None:
         if role not in ROLES:
             raise UnknownNameError("role of a simulator", str(role), ROLES)
-        if generation is not None and generation not in SCHEMAS:
-            raise InputError(f"generation={generation!r}: expected 1 or 2, the version of the simulator")
-        self._settings = {
-            "weights": None if weights is None else str(weights), "role": role, "hardware": hardware,
-            "generation": generation,
-        }  # fmt: skip
-        path = find_weights(weights, role, hardware, generation)
-        self._weights = load_weights(path, role, hardware, generation)
+        self._settings = {"weights": None if weights is None else str(weights), "role": role, "hardware": hardware}
+        self._weights = load_weights(find_weights(weights, role, hardware), role, hardware)
         # Built by the first prediction: a run that scores with another cost only needs the weights checked.
         self._predictor: Predictor | None = None
 
@@ -85,11 +76,6 @@ class SimulatorCost(CostModel):
     def scores_only(self) -> bool:
         """Whether this is a judge."""
         return self.role == "judge"
-
-    @property
-    def predicts_exchanges(self) -> bool:
-        """Whether communication is predicted; otherwise it is modelled by the task's topology."""
-        return self._weights.predicts_exchanges
 
     @property
     def role(self) -> Role:
@@ -139,7 +125,7 @@ class SimulatorCost(CostModel):
         return costs.plan_costs(batch)
 
     def _sources(self, task: ShardingTask) -> tuple[Source, Source]:  # noqa: ARG002
-        return self._shared_predictor().sources
+        return "predicted", "modelled"
 
     def _shared_predictor(self) -> Predictor:
         """Return the predictor of all calls, which encodes a task once; after many tasks, a new one replaces it."""

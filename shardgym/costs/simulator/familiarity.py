@@ -1,155 +1,43 @@
-"""How far plans are from the training data: by the range of each feature (version 1), or by one joint density (2)."""
+"""How far plans are from the training data: how likely what a device holds is, and whether the ensemble agrees."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from shardgym.arrays import Bools, Floats, Ints
+from shardgym.arrays import Bools, Floats
 from shardgym.costs.plan_cost import UNFAMILIAR
-from shardgym.costs.simulator import features
-from shardgym.costs.simulator.features import Exchanges, Groups, Shards
-from shardgym.costs.simulator.weights import DENSITY_NAMES, RANGES, Density, Weights
+from shardgym.costs.simulator.weights import Density
 
-#: How far beyond the range of the training data a feature may lie.
-MARGIN = 1.1
-
-#: Which bit of a mask says that a feature is out of range: names by bit, and the first bit of each group of `RANGES`.
-_RANGE_NAMES = [*RANGES["shard"], *RANGES["device"], *RANGES["comm"]]
-_FIRST_BIT = {"shard": 0, "device": len(RANGES["shard"]), "comm": len(RANGES["shard"]) + len(RANGES["device"])}
+#: By how much of the way from the median to the least likely known sample the limit lies beyond that sample.
+_MARGIN = 0.1
 
 
 class Familiarity(NamedTuple):
     """How far a plan is from the training data.
 
     Attributes:
-        outside: what leaves the training data, sorted: names of features, or of what is unlikely as a whole.
+        unlikely: whether one of its devices holds what is less likely than anything that was held out of training.
         spread: largest relative disagreement of the ensemble on the compute time of any of its devices.
         spread_limit: largest disagreement on contents that were held out of training.
     """
 
-    outside: tuple[str, ...]
+    unlikely: bool
     spread: float
     spread_limit: float
 
     def notes(self) -> tuple[str, ...]:
         """Return notes for `PlanCost`; without numbers, so that equal reasons are equal notes."""
-        notes = [f"{UNFAMILIAR}: {name}" for name in self.outside]
+        notes = [f"{UNFAMILIAR}: what a device holds"] if self.unlikely else []
         if self.spread > self.spread_limit:
             notes.append(f"{UNFAMILIAR}: the ensemble disagrees on compute")
         return tuple(notes)
 
 
-class Devices(NamedTuple):
-    """The devices of plans that hold something.
-
-    Attributes:
-        shards: numbers of their shards, device after device.
-        groups: the shards of each device.
-        first_shard: position of each plan's first shard.
-        first_device: position of each plan's first device.
-    """
-
-    shards: Ints
-    groups: Groups
-    first_shard: Ints
-    first_device: Ints
-
-
-class Check(Protocol):
-    """Says what of a plan is unlike the training data, as one bit for each name.
-
-    Attributes:
-        names: by bit.
-        arrays: what is kept of every shard: shape and type of one row.
-    """
-
-    names: tuple[str, ...]
-    arrays: dict[str, tuple[tuple[int, ...], npt.DTypeLike]]
-
-    def describe(self, shards: Shards) -> dict[str, npt.NDArray[Any]]:
-        """Return the arrays of some shards."""
-
-    def contents(self, known: Any, devices: Devices) -> Ints:
-        """Check what the devices of P plans hold, shape (P,)."""
-
-    def exchanges(self, exchanges: Exchanges) -> Ints:
-        """Check an exchange of each plan, shape (P,)."""
-
-
-def names_of(check: Check, outside: int) -> tuple[str, ...]:
-    """Return the sorted names whose bits are set; some are set twice."""
-    return tuple(sorted({name for bit, name in enumerate(check.names) if outside >> bit & 1}))
-
-
-def check_of(weights: Weights) -> Check:
-    """Return the check that goes with weights."""
-    return RangeCheck(weights) if weights.generation == 1 else DensityCheck(weights.densities)
-
-
-class RangeCheck:
-    """Every feature for itself: it may leave the range of the training data by a tenth."""
-
-    def __init__(self, weights: Weights) -> None:
-        self.names: tuple[str, ...] = tuple(_RANGE_NAMES)
-        self.arrays: dict[str, tuple[tuple[int, ...], npt.DTypeLike]] = {
-            "range_parts": ((len(features.DEVICE_RANGE_NAMES),), np.float64), "outside": ((), np.int64),
-        }  # fmt: skip
-        self._ranges = weights.ranges
-
-    def describe(self, shards: Shards) -> dict[str, npt.NDArray[Any]]:
-        """See `Check`."""
-        return {
-            "range_parts": features.device_range_parts(shards),
-            "outside": self._outside("shard", features.shard_range_features(shards)),
-        }
-
-    def contents(self, known: Any, devices: Devices) -> Ints:
-        """See `Check`."""
-        sums = np.add.reduceat(known["range_parts"][devices.shards], devices.groups.starts, axis=0)
-        outside = np.bitwise_or.reduceat(known["outside"][devices.shards], devices.first_shard)
-        return np.asarray(outside | np.bitwise_or.reduceat(self._outside("device", sums), devices.first_device))
-
-    def exchanges(self, exchanges: Exchanges) -> Ints:
-        """See `Check`."""
-        by_device = self._outside("comm", features.comm_range_features(exchanges))
-        return np.asarray(np.bitwise_or.reduceat(by_device, exchanges.groups.starts))
-
-    def _outside(self, group: str, values: Floats) -> Ints:
-        """Return one bit for each feature of a group that is out of range, (n, features) to (n,)."""
-        low, high = self._ranges[group]
-        outside: Bools = (values < low / MARGIN) | (values > high * MARGIN)
-        return np.asarray(outside @ (1 << (_FIRST_BIT[group] + np.arange(values.shape[1]))), dtype=np.int64)
-
-
-class DensityCheck:
-    """What a device holds, and what is exchanged, as a whole: it may be as unlikely as held-out samples at most."""
-
-    def __init__(self, densities: dict[str, Density]) -> None:
-        self.names: tuple[str, ...] = tuple(DENSITY_NAMES.values())
-        self.arrays: dict[str, tuple[tuple[int, ...], npt.DTypeLike]] = {
-            "device_parts": ((features.DEVICE_PARTS,), np.float64)
-        }
-        self._densities = densities
-
-    def describe(self, shards: Shards) -> dict[str, npt.NDArray[Any]]:
-        """See `Check`."""
-        return {"device_parts": features.device_parts(shards)}
-
-    def contents(self, known: Any, devices: Devices) -> Ints:
-        """See `Check`."""
-        vectors = features.device_vectors(known["device_parts"][devices.shards], devices.groups)
-        return np.asarray(np.bitwise_or.reduceat(self._unlikely("device", vectors), devices.first_device))
-
-    def exchanges(self, exchanges: Exchanges) -> Ints:
-        """See `Check`."""
-        return 2 * self._unlikely("exchange", features.exchange_vectors(exchanges))
-
-    def _unlikely(self, name: str, vectors: Floats) -> Ints:
-        density = self._densities[name]
-        return np.asarray(log_density(density, vectors) < density.limit, dtype=np.int64)
+def is_unlikely(density: Density, vectors: Floats) -> Bools:
+    """Say which devices are less likely than the limit, (n, d) to (n,); see `device_vectors`."""
+    return np.asarray(log_density(density, vectors) < density.limit, dtype=np.bool_)
 
 
 def log_density(density: Density, vectors: Floats) -> Floats:
@@ -194,6 +82,5 @@ def fit_density(vectors: Floats, held_out: Floats, seed: int, most: int = 512) -
     by_others = _exponents(density.centres, density.centres)
     np.fill_diagonal(by_others, -np.inf)
     known = np.concatenate([log_density(density, held_out), _log_sum(by_others)])
-    # A tenth further than the least likely one, as ranges had.
-    limit = float(known.min() - (MARGIN - 1) * (np.median(known) - known.min()))
+    limit = float(known.min() - _MARGIN * (np.median(known) - known.min()))
     return density._replace(limit=limit)

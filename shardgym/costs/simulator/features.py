@@ -1,14 +1,12 @@
-"""What networks see of shards and of exchanges: amounts of work, and how often rows are used again."""
+"""What networks and trees see of shards: amounts of work, and how often rows are used again."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.additive import ShardKey
@@ -22,22 +20,11 @@ WORK_NAMES = (
     "shards", "ids", "sort steps", "gathered bytes", "distinct rows", "distinct bytes", "pooled bytes", "updated bytes",
 )  # fmt: skip
 
-#: What must lie in the range of the training data: of every shard, of every device, of every device of an exchange.
-SHARD_RANGE_NAMES = (
-    "num_embeddings", "embedding_dim", "pooling_factor", "batch_size", "ids per shard", "accesses per row",
-)  # fmt: skip
-DEVICE_RANGE_NAMES = ("shards per device", "ids per device", "columns per device")
-COMM_RANGE_NAMES = ("devices", "batch_size", "bytes per device", "start offset")
-
-#: How many features of a shard the compute networks of version 1 see, the oracle's as the judge's.
-SHARD_FEATURES = 10 + REUSE_BINS
-
-#: Version 2: the first features of a shard rise with batch, columns, pooling factor or rows, the others do not depend
-#: on them.
+#: The first features of a shard rise with batch, columns, pooling factor or rows, the others do not depend on them.
 RISING = 9
-MONOTONE_FEATURES = RISING + 4 + REUSE_BINS
+SHARD_FEATURES = RISING + 4 + REUSE_BINS
 
-#: What a shard adds to its device in version 2: amounts that are added up, largest values, and what all shards share.
+#: What a shard adds to its device as a whole: amounts that are added up, largest values, and what all shards share.
 DEVICE_SUMS = len(WORK_NAMES) + 4
 DEVICE_MAXIMA = 4
 DEVICE_CONTEXT = 3
@@ -157,17 +144,6 @@ def work(shards: Shards) -> Floats:
     ])  # fmt: skip
 
 
-def oracle_features(shards: Shards) -> Floats:
-    """Return what the oracle's encoder sees: logarithms, and the share of accesses per reuse bin, shape (S, 27)."""
-    distinct = distinct_rows(shards)
-    amounts = np.column_stack([
-        shards.rows, shards.columns, shards.pooling, shards.batch, shards.rows * shards.columns * shards.element_bytes,
-        mean_accesses(shards), distinct, distinct * shards.columns * shards.element_bytes,
-        shards.batch * shards.pooling, 1 + shards.state_per_weight + shards.state_per_row / shards.columns,
-    ])  # fmt: skip
-    return np.hstack([np.log(amounts + 1e-3), access_shares(shards)])
-
-
 def access_shares(shards: Shards) -> Floats:
     """Return the share of accesses per reuse bin, shape (S, 17)."""
     accesses = shards.reuse * np.asarray(BIN_ACCESSES)
@@ -175,8 +151,8 @@ def access_shares(shards: Shards) -> Floats:
     return np.asarray(accesses / np.where(total > 0, total, 1.0), dtype=np.float64)
 
 
-def monotone_features(shards: Shards) -> Floats:
-    """Return what the encoder of version 2 sees: first what rises, see `RISING`, shape (S, 30)."""
+def shard_features(shards: Shards) -> Floats:
+    """Return what the encoder sees: first what rises, see `RISING`, shape (S, 30)."""
     ids = shards.batch * shards.pooling
     row_bytes = shards.columns * shards.element_bytes
     distinct = distinct_rows(shards)
@@ -207,81 +183,3 @@ def device_vectors(parts: Floats, groups: Groups) -> Floats:
     sums = np.add.reduceat(parts[:, :DEVICE_SUMS], groups.starts, axis=0)
     largest = np.maximum.reduceat(parts[:, DEVICE_SUMS:], groups.starts, axis=0)
     return np.hstack([np.log1p(sums), np.log1p(largest[:, :DEVICE_MAXIMA]), largest[:, DEVICE_MAXIMA:]])
-
-
-def judge_features(shards: Shards) -> Floats:
-    """Return what the judge's encoder sees: also square and cube roots, and cumulated row shares, shape (S, 27)."""
-    ids = shards.batch * shards.pooling
-    # Other scales than the oracle's on purpose, so that the two err in different places.
-    amounts = np.column_stack([
-        np.log2(shards.rows), np.log2(shards.columns), np.log2(mean_accesses(shards)), np.log1p(ids),
-        np.cbrt(ids), np.sqrt(shards.columns),
-        np.log1p(ids * shards.columns * shards.element_bytes), np.log(shards.batch), shards.element_bytes,
-        shards.state_per_weight, shards.state_per_row,
-    ])  # fmt: skip
-    # The last of the cumulated shares is always 1.
-    return np.hstack([amounts, np.cumsum(shards.reuse, axis=1)[:, :-1]])
-
-
-def shard_range_features(shards: Shards) -> Floats:
-    """Return the features named in `SHARD_RANGE_NAMES`, shape (S, 6)."""
-    ids = shards.batch * shards.pooling
-    return np.column_stack([shards.rows, shards.columns, shards.pooling, shards.batch, ids, mean_accesses(shards)])
-
-
-def device_range_parts(shards: Shards) -> Floats:
-    """Return what each shard adds to the features named in `DEVICE_RANGE_NAMES`, shape (S, 3)."""
-    return np.column_stack([np.ones(len(shards)), shards.batch * shards.pooling, shards.columns])
-
-
-class Exchanges(NamedTuple):
-    """Any number of exchanges; devices in one flat list of S.
-
-    Attributes:
-        groups: devices of each exchange.
-        widths: columns of each device's pooled output, shape (S,).
-        offsets_ms: how much later than the first each device starts, shape (S,); zeros for an aligned start.
-        batch: samples over all devices of the device's exchange, shape (S,).
-        element_bytes: of one value, shape (S,).
-    """
-
-    groups: Groups
-    widths: Floats
-    offsets_ms: Floats
-    batch: Floats
-    element_bytes: Floats
-
-
-def exchanges_of(
-    widths: npt.ArrayLike, offsets_ms: npt.ArrayLike, batch: npt.ArrayLike, element_bytes: npt.ArrayLike
-) -> Exchanges:
-    """Return the exchanges of P plans on D devices: two arrays of shape (P, D), and two of shape (P,) or numbers."""
-    grid = np.asarray(widths, dtype=np.float64)
-    plans, devices = grid.shape
-    return Exchanges(
-        groups=Groups(np.full(plans, devices)),
-        widths=grid.ravel(),
-        offsets_ms=np.asarray(offsets_ms, dtype=np.float64).ravel(),
-        batch=np.full(grid.shape, np.asarray(batch)[..., None], dtype=np.float64).ravel(),
-        element_bytes=np.full(grid.shape, np.asarray(element_bytes)[..., None], dtype=np.float64).ravel(),
-    )
-
-
-def exchange_vectors(exchanges: Exchanges) -> Floats:
-    """Return what exchanges look like as a whole: logarithms of devices, batch, bytes, latest start, (G, 6)."""
-    groups = exchanges.groups
-    row_bytes = exchanges.widths * exchanges.element_bytes
-    batch = exchanges.batch[groups.starts]
-    return np.column_stack([
-        np.log(groups.counts), np.log(batch), np.log1p(np.add.reduceat(row_bytes, groups.starts) * batch),
-        np.log1p(np.maximum.reduceat(row_bytes, groups.starts) * batch),
-        np.log(exchanges.element_bytes[groups.starts]),
-        np.log1p(np.maximum.reduceat(exchanges.offsets_ms, groups.starts)),
-    ])  # fmt: skip
-
-
-def comm_range_features(exchanges: Exchanges) -> Floats:
-    """Return the features named in `COMM_RANGE_NAMES`, shape (S, 4)."""
-    devices = exchanges.groups.counts.astype(np.float64)[exchanges.groups.ids]
-    sent_bytes = exchanges.widths * exchanges.element_bytes * exchanges.batch
-    return np.column_stack([devices, exchanges.batch, sent_bytes, exchanges.offsets_ms])

@@ -38,7 +38,6 @@ class ModelCard(Record):
         error_by_shards: of total compute, by number of shards on the device.
         error_by_dim: of total compute, by the widest shard on the device.
         curves: training and validation loss of each network by epoch.
-        comparison: what `studies/published_architecture` adds: the published architecture and the learning curves.
         paces: how many times as long forward and backward took in each collection as at the pace that errors are of.
     """
 
@@ -56,24 +55,25 @@ class ModelCard(Record):
     error_by_shards: list[dict[str, Any]]
     error_by_dim: list[dict[str, Any]]
     curves: dict[str, Any]
-    comparison: dict[str, Any] | None = None
     paces: dict[str, tuple[float, float]] = field(default_factory=dict)
     schema: Literal["shardgym.model_card/1"] = "shardgym.model_card/1"
 
 
 @dataclass(frozen=True, config=CONFIG)
 class ModelAgreement(Record):
-    """Means over tasks of one model against two measurements of the same random plans.
+    """Means over tasks of one model against two measurements of the same plans.
 
     Attributes:
         kendall_tau: of the plans of a task.
         mape: mean absolute percentage error, as a fraction.
+        level: mean prediction over mean measurement.
         unfamiliar: share of the plans that the model has a note about.
         version: of the model; "" for the measurement.
     """
 
     kendall_tau: Annotated[float, Field(ge=-1, le=1)]
     mape: Share
+    level: Annotated[float, Field(ge=0)] = 1.0
     unfamiliar: Annotated[float, Field(ge=0, le=1)] = 0.0
     version: str = ""
 
@@ -85,7 +85,7 @@ class Agreement(Record):
     Attributes:
         suite: whose tasks.
         tasks: how many of them.
-        plans: random plans of each at most.
+        plans: of each at most, random and good ones.
         created: UTC.
         hardware: that the measurements are of.
         repeat: one measurement against the other.
@@ -106,7 +106,7 @@ class Agreement(Record):
         for name, found in self.models.items():
             if found.version == version:
                 return (
-                    f"Over {self.plans} random plans on each of {self.tasks} tasks of {self.suite}, Kendall's tau of "
+                    f"Over {self.plans} random and good plans on each of {self.tasks} tasks of {self.suite}, Kendall's tau of "
                     f"this {name} with fresh measurements is {found.kendall_tau:.3f} on average; that of a measurement "
                     f"with its own repeat is {self.repeat.kendall_tau:.3f}."
                 )
@@ -117,7 +117,7 @@ def shipped_agreement(name: str, models: Path = SHIPPED) -> Agreement | None:
     """Return what ships about the simulators in a folder; None when nothing does.
 
     Args:
-        name: of the folder, from `shipped_name`.
+        name: of the folder, a hardware tag.
         models: where the folders are.
 
     Raises:

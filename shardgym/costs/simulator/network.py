@@ -2,7 +2,7 @@
 
 A network is written once, over `Ops`: torch trains it, NumPy serves it in double precision. K networks of an ensemble
 are evaluated together, along the first axis. Groups are consecutive elements along the second-last axis: the shards of
-a device, the devices of an exchange.
+a device.
 """
 
 from __future__ import annotations
@@ -14,11 +14,15 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from shardgym.arrays import Floats
-from shardgym.costs.simulator.features import Exchanges, Groups, Shards
+from shardgym.costs.simulator.features import Groups, Shards
 
 #: A `numpy.ndarray` or a `torch.Tensor`.
 Array = Any
 Params = dict[str, Array]
+
+#: What times are of: kernels timed alone, or parts of complete training steps.
+CONTEXTS = ("alone", "step")
+ALONE = 0
 
 
 @dataclass(frozen=True)
@@ -30,10 +34,11 @@ class Ops:
         log: natural logarithm.
         tanh: hyperbolic tangent.
         relu: x where it is positive, else 0.
+        maximum: the larger one of two, element by element.
+        minimum: the smaller one.
         clip: `clip(x, low, high)`.
         concat: joins along the last axis; leading axes broadcast.
         group_sum: sum over each group, (..., S, C) to (..., G, C).
-        group_max: largest of each group, (..., S, C) to (..., G, C).
         repeat: gives every element what its group has, (..., G, C) to (..., S, C).
     """
 
@@ -41,10 +46,11 @@ class Ops:
     log: Callable[[Array], Array]
     tanh: Callable[[Array], Array]
     relu: Callable[[Array], Array]
+    maximum: Callable[[Array, Array], Array]
+    minimum: Callable[[Array, Array], Array]
     clip: Callable[[Array, float, float], Array]
     concat: Callable[[Sequence[Array]], Array]
     group_sum: Callable[[Array, Groups], Array]
-    group_max: Callable[[Array, Groups], Array]
     repeat: Callable[[Array, Groups], Array]
 
 
@@ -66,18 +72,7 @@ def _clip(x: Array, low: float, high: float) -> Array:
 
 
 def _group_sum(x: Array, groups: Groups) -> Array:
-    size = groups.counts[0] if len(groups) else 0
-    if size and (groups.counts == size).all():
-        # Exchanges of one task have the same number of devices; this is several times faster than reduceat.
-        return x.reshape(*x.shape[:-2], len(groups), size, x.shape[-1]).sum(axis=-2)
     return np.add.reduceat(x, groups.starts, axis=-2)
-
-
-def _group_max(x: Array, groups: Groups) -> Array:
-    size = groups.counts[0] if len(groups) else 0
-    if size and (groups.counts == size).all():
-        return x.reshape(*x.shape[:-2], len(groups), size, x.shape[-1]).max(axis=-2)
-    return np.maximum.reduceat(x, groups.starts, axis=-2)
 
 
 def _repeat(x: Array, groups: Groups) -> Array:
@@ -85,7 +80,7 @@ def _repeat(x: Array, groups: Groups) -> Array:
 
 
 # Named functions, as networks are pickled with it.
-NUMPY = Ops(np.exp, np.log, np.tanh, _relu, _clip, _concat, _group_sum, _group_max, _repeat)
+NUMPY = Ops(np.exp, np.log, np.tanh, _relu, np.maximum, np.minimum, _clip, _concat, _group_sum, _repeat)
 
 
 class Network:
@@ -129,16 +124,10 @@ class Network:
         x = (features - self.fixed("feature_mean")) / self.fixed("feature_scale")
         return self.ops.clip(x, -self.FEATURE_LIMIT, self.FEATURE_LIMIT)
 
-    def dense(self, chain: str, x: Array, after: int = 0) -> Array:
-        """Apply a chain of linear layers and what is between them, (n, inputs) or (K, n, inputs) to (K, n, outputs).
-
-        Args:
-            chain: its name.
-            x: inputs, or what the first layers gave.
-            after: how many layers that is.
-        """
+    def dense(self, chain: str, x: Array) -> Array:
+        """Apply a chain of linear layers and what is between them, (n, inputs) or (K, n, inputs) to (K, n, outputs)."""
         between = self.ops.tanh if chain in self.TANH else self.ops.relu
-        layer = after
+        layer = 0
         while f"{chain}.{layer}.weight" in self.params:
             x = between(x) if layer else x
             x = x @ self.params[f"{chain}.{layer}.weight"] + self.params[f"{chain}.{layer}.bias"]
@@ -179,7 +168,7 @@ def disagreement(log_ms: Array) -> Floats:
 
 
 class Networks(Protocol):
-    """All networks of a role, in NumPy.
+    """What predicts compute for a role, in NumPy.
 
     Attributes:
         encoded_shape: of one encoded shard.
@@ -192,6 +181,3 @@ class Networks(Protocol):
 
     def compute(self, encoded: Floats, groups: Groups) -> ComputeTimes:
         """Predict devices from their encoded shards, device after device."""
-
-    def exchange_ms(self, exchanges: Exchanges, *, backward: bool) -> Floats:
-        """Predict what exchanges take on each device in ms, shape (S,)."""

@@ -1,8 +1,9 @@
-"""The judge, version 2: boosted trees. Another family than the oracle's networks, so that the two err apart.
+"""The judge: boosted trees. Another family than the oracle's network, so that the two err apart.
 
 Trees see a device as a whole and correct an analytic sum that was fitted to the judge's own samples. They were trained
 under constraints: no tree falls where the batch, or the width, pooling factor or rows of a shard rise. Outside of the
-training data the correction is that of the nearest leaf, and the analytic sum goes on.
+training data the correction is that of the nearest leaf, and the analytic sum goes on. Like the oracle's network, trees
+know two contexts, see `CONTEXTS`.
 """
 
 from __future__ import annotations
@@ -10,30 +11,16 @@ from __future__ import annotations
 import numpy as np
 
 from shardgym.arrays import Floats, Ints
-from shardgym.costs.simulator.features import (
-    DEVICE_PARTS,
-    WORK_NAMES,
-    Exchanges,
-    Groups,
-    Shards,
-    device_parts,
-    device_vectors,
-)
-from shardgym.costs.simulator.monotone_networks import LEAST_MS, SLOPE
+from shardgym.costs.simulator.features import DEVICE_PARTS, WORK_NAMES, Groups, Shards, device_parts, device_vectors
 from shardgym.costs.simulator.network import ComputeTimes, Params
-from shardgym.costs.simulator.oracle_networks import CommNet
+from shardgym.costs.simulator.oracle import LEAST_MS, SLOPE
 
-#: Parameters of one sum of trees, and of the analytic sum under those of a part.
+#: Parameters of one sum of trees, and of the analytic sum under those.
 TREE_NAMES = ("feature", "threshold", "left", "right", "value", "base")
 FIXED_NAMES = ("work_unit", "prior", "log_low", "log_high")
 PHASES = ("forward", "backward")
 
 _WORK = len(WORK_NAMES)
-
-#: Which features of `CommNet.inputs` trees see of a device in an exchange, those that rise with batch or columns first:
-#: batch, moved, busiest, sent, received; devices, bytes of a value, own, longest and mean wait.
-COMM_FEATURES = (1, 3, 4, 5, 6, 0, 2, 9, 10, 11)
-COMM_RISING = 5
 
 
 class Trees:
@@ -68,21 +55,22 @@ class Trees:
             node = after
 
 
-class BoostedJudge:
+class JudgeTrees:
     """See `Networks`.
 
     Args:
-        networks: parameters by part, see `Weights`.
+        params: of trees and the analytic sum, see `Weights`.
+        context: that is predicted, a number in `CONTEXTS`.
 
     Attributes:
         encoded_shape: what a shard adds to its device, see `device_parts`.
     """
 
-    def __init__(self, networks: dict[str, Params]) -> None:
+    def __init__(self, params: Params, context: int) -> None:
         self.encoded_shape: tuple[int, ...] = (DEVICE_PARTS,)
-        self._params = networks
-        self._compute = [Trees(networks["compute"], phase) for phase in PHASES]
-        self._comm = {part: Trees(networks[part], "transfer") for part in PHASES if part in networks}
+        self._params = params
+        self._context = context
+        self._trees = [Trees(params, phase) for phase in PHASES]
 
     def encode(self, shards: Shards) -> Floats:
         """Return what shards add to their device, shape (S, 19)."""
@@ -90,36 +78,41 @@ class BoostedJudge:
 
     def compute(self, encoded: Floats, groups: Groups) -> ComputeTimes:
         """See `Networks`. There is one judge, so nobody disagrees."""
-        base = analytic_ms(self._params["compute"], np.add.reduceat(encoded[:, :_WORK], groups.starts, axis=0))
+        context = np.full(len(groups), self._context)
+        base = analytic_ms(self._params, np.add.reduceat(encoded[:, :_WORK], groups.starts, axis=0), context)
         vectors = device_vectors(encoded, groups)
         ms = [
-            flattened_ms(self._params["compute"], base, column) * np.exp(trees.predict(seen(base, column, vectors)))
-            for column, trees in enumerate(self._compute)
+            flattened_ms(self._params, base, context, column)
+            * np.exp(trees.predict(seen(base, column, vectors, context)))
+            for column, trees in enumerate(self._trees)
         ]
         return ComputeTimes(np.column_stack(ms), np.zeros(len(groups)))
 
-    def exchange_ms(self, exchanges: Exchanges, *, backward: bool) -> Floats:
-        """See `Networks`."""
-        part = PHASES[backward]
-        inputs = CommNet.inputs(exchanges)
-        base = analytic_ms(self._params[part], inputs.amounts)
-        factor = np.exp(self._comm[part].predict(seen(base, 0, inputs.features[:, COMM_FEATURES])))
-        return np.asarray(flattened_ms(self._params[part], base, 0) * factor + inputs.wait_ms[:, 0], dtype=np.float64)
 
-
-def analytic_ms(params: Params, amounts: Floats) -> Floats:
-    """Return the analytic sum under a part, with one for the device or exchange itself, (n, W) to (n, K)."""
+def analytic_ms(params: Params, amounts: Floats, context: Ints) -> Floats:
+    """Return the analytic sum of devices, with one for the device itself: (n, 8) and contexts (n,) to (n, 2)."""
     scaled = np.column_stack([amounts / params["fixed.work_unit"], np.ones(len(amounts))])
-    return np.asarray(scaled @ params["fixed.prior"] + LEAST_MS, dtype=np.float64)
+    return np.asarray(np.einsum("nw,nwt->nt", scaled, params["fixed.prior"][context]) + LEAST_MS, dtype=np.float64)
 
 
-def flattened_ms(params: Params, base: Floats, column: int) -> Floats:
-    """Return what trees correct, (n, K) to (n,): the analytic sum, to the power `SLOPE` inside of the training data."""
+def flattened_ms(params: Params, base: Floats, context: Ints, column: int) -> Floats:
+    """Return what trees correct, (n, 2) to (n,): the analytic sum, to the power `SLOPE` inside of the training data."""
     logs = np.log(base[:, column])
-    low, high = params["fixed.log_low"][column], params["fixed.log_high"][column]
+    low = params["fixed.log_low"][context, column]
+    high = params["fixed.log_high"][context, column]
     return np.asarray(np.exp(logs - (1 - SLOPE) * np.minimum(np.maximum(logs, low), high)), dtype=np.float64)
 
 
-def seen(base: Floats, column: int, vectors: Floats) -> Floats:
-    """Return what trees see: the logarithm of the analytic sum first, (n, K) and (n, features) to (n, 1 + features)."""
-    return np.column_stack([np.log(base[:, column]), vectors])
+def seen(base: Floats, column: int, vectors: Floats, context: Ints) -> Floats:
+    """Return what trees see: the logarithm of the analytic sum, what the device looks like, and the context.
+
+    Args:
+        base: from `analytic_ms`, shape (n, 2).
+        column: 0 forward, 1 backward.
+        vectors: from `device_vectors`, shape (n, 19).
+        context: shape (n,).
+
+    Returns:
+        Shape (n, 21).
+    """
+    return np.column_stack([np.log(base[:, column]), vectors, context])

@@ -1,0 +1,53 @@
+"""What a complete step takes on the CPU besides the kernels: packing and grouping ids, joining and packing values."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardgym.arrays import Floats
+from shardgym.costs.link_model import StepWork
+from shardgym.costs.links import samples_per_device
+from shardgym.task import ELEMENT_BYTES, ShardingTask
+
+#: What the other parts of a step are lines in: 1, ids that a device handles, values of pooled rows in bytes, and bags.
+AMOUNTS = ("constant", "ids", "bytes", "bags")
+#: Which of them each part depends on, see `shardgym.costs.fbgemm.step.PARTS`; the constant always.
+LINES = {
+    "pack_ids": ("ids", "bags"),
+    "count_ids": ("bags",),
+    "group_ids": ("ids", "bags"),
+    "join_outputs": ("bytes",),
+    "pack_gradients": ("bytes",),
+}
+#: Parts in which a device handles its own samples, of the shards of all devices; in the others it handles all samples,
+#: of its own shards.
+OF_OWN_SAMPLES = (0, 3, 4)
+OF_OWN_SHARDS = (1, 2)
+
+
+def step_work(lines: Floats, task: ShardingTask, compute_ms: Floats, loads: Floats) -> StepWork:
+    """Return what devices work in a step.
+
+    Args:
+        lines: ms per amount, by `LINES` and `AMOUNTS`, shape (5, 4).
+        task: batch and precision.
+        compute_ms: forward and backward of every device of placements, shape (..., D, 2).
+        loads: ids per sample, columns and shards of every device, shape (..., D, 3).
+    """
+    constant = lines[:, 0]
+    per_load = lines[:, 1:] * (task.batch_size * np.array([1, ELEMENT_BYTES[task.precision], 1]))
+    share = samples_per_device(task.batch_size, task.num_devices)[:, None] / task.batch_size
+    own_samples = list(OF_OWN_SAMPLES)
+    own_shards = list(OF_OWN_SHARDS)
+    everything = loads.sum(axis=-2, keepdims=True)
+    sent = constant[own_samples] + share * (everything @ per_load[own_samples].T)
+    received = constant[own_shards] + loads @ per_load[own_shards].T
+    return StepWork(
+        pack_ids=sent[..., 0],
+        count_ids=received[..., 0],
+        group_ids=received[..., 1],
+        forward=compute_ms[..., 0],
+        join_outputs=sent[..., 1],
+        pack_gradients=sent[..., 2],
+        backward=compute_ms[..., 1],
+    )

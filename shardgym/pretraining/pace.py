@@ -39,7 +39,7 @@ def paces(samples: ComputeSamples) -> Paces:
     x = np.hstack([of_collection, np.ones((len(held), 1)), held, held[:, first] * held[:, second]])
     logs = np.zeros((len(names), 2))
     for phase in (0, 1):
-        logs[others, phase] = _robust_fit(x, np.log(samples.ms[:, phase]))[: len(others)]
+        logs[others, phase] = robust_fit(x, np.log(samples.ms[:, phase]), _RIDGE * len(x))[: len(others)]
     factors = np.exp(logs).tolist()
     return {name: (forward, backward) for name, (forward, backward) in zip(names.tolist(), factors, strict=True)}
 
@@ -67,12 +67,18 @@ def _divided(samples: ComputeSamples, found: Paces) -> ComputeSamples:
     return dataclasses.replace(samples, ms=samples.ms / factors.reshape(-1, 2))
 
 
-def _robust_fit(x: Floats, y: Floats) -> Floats:
-    """Return the weights of a linear regression in which large residuals count as absolute values."""
+def robust_fit(x: Floats, y: Floats, ridge: float) -> Floats:
+    """Return the weights of a linear regression in which large residuals count as absolute values.
+
+    Args:
+        x: shape (N, W).
+        y: shape (N,).
+        ridge: times the square of each weight is added to the loss.
+    """
     weight = np.ones(len(y))
     for _ in range(_ROUNDS):
         gram = (x * weight[:, None]).T @ x
-        fit = np.linalg.solve(gram + _RIDGE * len(y) * np.eye(len(gram)), x.T @ (weight * y))
+        fit = np.linalg.solve(gram + ridge * np.eye(len(gram)), x.T @ (weight * y))
         residual = np.abs(y - x @ fit)
         weight = 1 / np.maximum(1.0, residual / (1.5 * np.median(residual) + 1e-9))
     return np.asarray(fit, dtype=np.float64)

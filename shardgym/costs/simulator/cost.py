@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from shardgym.arguments import check_instance, check_list_of
 from shardgym.costs.additive import AdditiveCosts, PlanBatch
 from shardgym.costs.base import ONE_PLAN, CostModel
+from shardgym.costs.calibration import Calibration
 from shardgym.costs.plan_cost import PlanCost, Source
 from shardgym.costs.simulator.familiarity import Familiarity
 from shardgym.costs.simulator.predictor import AdditivePredictor, Predictor
@@ -38,27 +39,34 @@ class SimulatorCost(CostModel):
             ship with the package when None.
         role: "oracle", or "judge" for the second simulator of another architecture.
         hardware: tag that the weights must have.
+        calibration: file of `shardgym calibrate`, for predictions of that machine.
 
     Raises:
         InputError: there are no such weights, or they are damaged or of another schema, role or hardware; or a
-            solver asks for the judge.
+            calibration is of others.
     """
 
     name: ClassVar[str] = "simulator"
     deterministic: ClassVar[bool] = True
     learned: ClassVar[bool] = True
-    paths: ClassVar[frozenset[str]] = frozenset({"weights"})
+    paths: ClassVar[frozenset[str]] = frozenset({"weights", "calibration"})
 
     def __init__(
         self,
         weights: str | Path | None = None,
         role: Role = "oracle",
         hardware: str | None = None,
+        calibration: str | Path | None = None,
     ) -> None:
         if role not in ROLES:
             raise UnknownNameError("role of a simulator", str(role), ROLES)
-        self._settings = {"weights": None if weights is None else str(weights), "role": role, "hardware": hardware}
+        self._settings = {
+            "weights": None if weights is None else str(weights), "role": role, "hardware": hardware,
+            "calibration": None if calibration is None else str(calibration),
+        }  # fmt: skip
         self._weights = load_weights(find_weights(weights, role, hardware), role, hardware)
+        if calibration is not None:
+            self._weights = self._weights.calibrated(Calibration.load(Path(calibration)))
         # Built by the first prediction: a run that scores with another cost only needs the weights checked.
         self._predictor: Predictor | None = None
 
@@ -69,7 +77,7 @@ class SimulatorCost(CostModel):
 
     @property
     def hardware(self) -> str:
-        """Tag of the machine that the training data was measured on."""
+        """Tag of the machine whose times are predicted."""
         return self._weights.hardware
 
     @property

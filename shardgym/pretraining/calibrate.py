@@ -1,0 +1,181 @@
+"""Fitting a calibration: complete steps of a fixed set of plans are measured here, and costs are brought to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from shardgym.arrays import Floats, Ints
+from shardgym.collection.run import collect
+from shardgym.costs.calibration import Agreement, Calibration, kinds_of_work
+from shardgym.costs.link_model import StepWork, shipped_model
+from shardgym.costs.roofline import DEVICES
+from shardgym.costs.roofline import compute_ms as roofline_ms
+from shardgym.costs.simulator.features import Groups, distinct_rows, work
+from shardgym.costs.simulator.sample_files import data_files, read_info, read_steps
+from shardgym.costs.simulator.samples import StepSamples
+from shardgym.costs.simulator.weights import find_weights, load_weights, networks_of
+from shardgym.errors import InputError, MeasurementError
+from shardgym.files import write_whole
+from shardgym.pretraining.assess import kendall_tau, mape, predict_compute
+from shardgym.pretraining.pace import robust_fit
+from shardgym.pretraining.priors import fit_lines, step_amounts
+from shardgym.table import EmbeddingTable
+from shardgym.task import ShardingTask
+from shardgym.topology import Topology
+
+CALIBRATION = "calibration.json"
+#: Every third task is held out of the fit that agreement is shown of.
+_FOLDS = 3
+#: Keeps factors near a constant where few plans tell kinds of work apart.
+_RIDGE = 1.0
+_LEAST_PLANS = 12
+_LEAST_TO_RANK = 3
+
+
+class _Plan(NamedTuple):
+    """A measured plan: its task says batch and links; rows of its devices, which these are, and loads of all, (D, 3)."""
+
+    task: ShardingTask
+    rows: Ints
+    devices: Ints
+    loads: Floats
+
+
+def calibrate(folder: Path, weights: Path | None = None, *, progress: bool = False) -> Calibration:
+    """Measure what the folder lacks, fit, and write `calibration.json` there.
+
+    Agreement is that of a first fit, which a third of the tasks were held out of; what is written was fitted to all.
+
+    Args:
+        folder: keeps measurements; the same call goes on where it was stopped.
+        weights: of the simulator; those that ship when None.
+        progress: show progress on standard error.
+
+    Raises:
+        InputError: the weights are of kernels alone.
+        MeasurementError: too few plans could be measured here.
+    """
+    oracle = load_weights(find_weights(weights, "oracle", None), "oracle")
+    if oracle.lines is None:
+        raise InputError("these weights are of kernels alone: a calibration takes weights that know complete steps")
+    collect(folder, preset="calibration", progress=progress)
+    steps = read_steps(folder)
+    plans = _plans_of(steps)
+    if len(plans) < _LEAST_PLANS:
+        raise MeasurementError(f"{len(plans)} plans could be measured, a calibration takes {_LEAST_PLANS} at least")
+    simulator = predict_compute(networks_of(oracle), steps.compute)
+    roofline = _roofline(steps)
+    kinds = _kinds(steps, simulator)
+    tasks = np.array([name.rsplit("/", 1)[0] for name in steps.plan.tolist()])
+    held_out = np.unique(tasks, return_inverse=True)[1] % _FOLDS == 0
+    tested = [plan for plan in plans if held_out[plan.rows[0]]]
+
+    def fit(rows: Ints) -> tuple[Floats, Floats, Floats]:
+        """Return factors by kind of work, shape (6, 2); those of the roofline, shape (2,); and lines, shape (5, 4)."""
+        measured = steps.compute.ms[rows]
+        ratio = np.log(measured / simulator[rows])
+        factors = np.column_stack([robust_fit(kinds[rows], ratio[:, phase], _RIDGE) for phase in (0, 1)])
+        return factors, np.median(measured / roofline[rows], axis=0), fit_lines(steps.take(rows))
+
+    factors, of_roofline, lines = fit(np.flatnonzero(~held_out))
+    no_lines = np.zeros_like(lines)
+    before = {
+        "simulator": _agreement(steps, tested, simulator, oracle.lines),
+        "roofline": _agreement(steps, tested, roofline, no_lines),
+    }
+    after = {
+        "simulator": _agreement(steps, tested, simulator * np.exp(kinds @ factors), lines),
+        "roofline": _agreement(steps, tested, roofline * of_roofline, lines),
+    }
+    factors, of_roofline, lines = fit(np.arange(len(steps)))
+    calibration = Calibration(
+        hardware=read_info(data_files(folder, "steps")[0]).hardware,
+        weights=oracle.version,
+        forward=tuple(factors[:, 0].tolist()),
+        backward=tuple(factors[:, 1].tolist()),
+        roofline=(float(of_roofline[0]), float(of_roofline[1])),
+        lines=tuple(tuple(line) for line in lines.tolist()),
+        plans=len(plans),
+        before=before,
+        after=after,
+    )
+    write_whole(folder / CALIBRATION, calibration.to_json(indent=1) + "\n")
+    return calibration
+
+
+def _roofline(steps: StepSamples) -> Floats:
+    """Return forward and backward compute by the roofline of a CPU core, shape (N, 2)."""
+    core = DEVICES["cpu-core"]
+    shards = steps.compute.shards
+    both = roofline_ms(
+        core,
+        batch_size=shards.batch,
+        ids=shards.batch * shards.pooling,
+        distinct=distinct_rows(shards),
+        width_bytes=shards.columns * shards.element_bytes,
+        state_bytes=4 * (shards.state_per_weight * shards.columns + shards.state_per_row),
+    )
+    starts = Groups(steps.compute.counts).starts
+    return np.add.reduceat(np.column_stack(both), starts, axis=0) + [core.forward_ms, core.backward_ms]
+
+
+def _kinds(steps: StepSamples, ms: Floats) -> Floats:
+    starts = Groups(steps.compute.counts).starts
+    return kinds_of_work(np.add.reduceat(work(steps.compute.shards), starts, axis=0), ms)
+
+
+def _plans_of(steps: StepSamples) -> list[_Plan]:
+    """Return the plans of which all devices that hold something were measured."""
+    groups = Groups(steps.compute.counts)
+    shards = steps.compute.shards
+    loads = np.column_stack([
+        np.add.reduceat(shards.pooling, groups.starts), np.add.reduceat(shards.columns, groups.starts), groups.counts,
+    ])  # fmt: skip
+    found = []
+    for name in dict.fromkeys(steps.plan.tolist()):
+        rows = np.flatnonzero(steps.plan == name)
+        first = rows[0]
+        devices = int(steps.num_devices[first])
+        of_all = np.zeros((devices, 3))
+        of_all[steps.device[rows]] = loads[rows]
+        if of_all[:, 2].sum() == steps.plan_shards[first]:
+            task = ShardingTask(
+                (EmbeddingTable("any", 1, 4),), Topology.preset("cpu", devices), int(shards.batch[groups.starts[first]]),
+                precision=steps.compute.precision[first],
+            )  # fmt: skip
+            found.append(_Plan(task, rows, steps.device[rows], of_all))
+    return found
+
+
+def _agreement(steps: StepSamples, plans: Sequence[_Plan], ms: Floats, lines: Floats) -> Agreement:
+    """Compare predicted compute of all rows, shape (N, 2), and steps with the other work by lines, with measurements."""
+    rows = np.concatenate([plan.rows for plan in plans])
+    other = np.einsum("nla,la->nl", step_amounts(steps), lines)
+    predicted = np.array([_total_ms(plan, ms, other) for plan in plans])
+    measured = np.array([_total_ms(plan, steps.compute.ms, steps.parts_ms) for plan in plans])
+    tasks = np.array([steps.plan[plan.rows[0]].rsplit("/", 1)[0] for plan in plans])
+    taus = [
+        kendall_tau(predicted[tasks == task], measured[tasks == task])
+        for task in np.unique(tasks)
+        if (tasks == task).sum() >= _LEAST_TO_RANK
+    ]
+    return Agreement(
+        compute_error=mape(ms[rows].sum(axis=1), steps.compute.ms[rows].sum(axis=1)),
+        total_error=mape(predicted, measured),
+        level=float(predicted.mean() / measured.mean()),
+        kendall_tau=float(np.mean(taus)),
+    )
+
+
+def _total_ms(plan: _Plan, ms: Floats, other: Floats) -> float:
+    """Return what the slowest device takes, exchanges by the link model."""
+    parts = np.zeros((len(plan.loads), 7))
+    parts[plan.devices] = np.column_stack([other[plan.rows], ms[plan.rows]])
+    pack_ids, count_ids, group_ids, join_outputs, pack_gradients, forward, backward = parts.T
+    work_ms = StepWork(pack_ids, count_ids, group_ids, forward, join_outputs, pack_gradients, backward)
+    exchanges = shipped_model().step_times(plan.task, work_ms, plan.loads)
+    return float((forward + backward + sum(exchanges)).max())

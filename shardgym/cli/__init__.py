@@ -41,8 +41,8 @@ ROOT = click.Group(
     "shardgym",
     [
         checks.list_names, run.run, solve.solve, PLAN, plans.measure, records.verify, run.leaderboard, records.submit,
-        run.plot, torchrec.import_torchrec, checks.check_solver, training.collect, training.pretrain, training.fit,
-        checks.doctor,
+        run.plot, torchrec.import_torchrec, checks.check_solver, training.collect, training.pretrain,
+        training.calibrate, training.fit, checks.doctor,
     ],
     no_args_is_help=False,
     help="Benchmark for embedding-table sharding, measured with real kernels.",

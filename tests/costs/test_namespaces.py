@@ -22,10 +22,13 @@ if rank == 0:
     received = 0
     while received < 200_000:
         received += len(connection.recv(65536))
+    connection.sendall(b"done")
 else:
     while not (folder / "listening").exists():
         pass
-    socket.create_connection(("10.97.0.1", 5000)).sendall(bytes(200_000))
+    connection = socket.create_connection(("10.97.0.1", 5000))
+    connection.sendall(bytes(200_000))
+    connection.recv(4)
 print(subprocess.run("tc -s qdisc show".split(), capture_output=True, text=True).stdout)
 """
 

@@ -68,6 +68,9 @@ def join_network(rank: int, world_size: int, rate: float, folder: Path, timeout_
         raise MeasurementError(f"no network namespace of its own: {os.strerror(ctypes.get_errno())}")
     _tell(folder, f"namespace.{rank}", str(os.getpid()))
     if rank == 0:
+        # The bridge shares a namespace with the interface of rank 0. It must not answer for that one's address: what
+        # others send to rank 0 would go past its link.
+        Path("/proc/sys/net/ipv4/conf/all/arp_ignore").write_text("1", encoding="ascii")
         _run(f"ip link add {_BRIDGE} type bridge", f"ip link set {_BRIDGE} up")
         for other in range(world_size):
             process = _hear(folder, f"namespace.{other}", deadline)

@@ -114,37 +114,38 @@ class ComputeNet(Network):
             "fixed.log_high": ranges[:, 1] + 1e-3,
         }
 
-    def encode(self, features: Array, amounts: Array, context: Array | float) -> Array:
+    def encode(self, features: Array, amounts: Array, context: Array | None = None) -> Array:
         """Return the latents of shards, shape (K, S, 32).
 
         Args:
             features: see `shard_features`, shape (S, 30).
             amounts: of work, shape (S, 8).
-            context: of each shard, shape (S, 1), or one for all.
+            context: of each shard, shape (S, 1); None with parameters of `in_context`.
         """
         ops = self.ops
         scaled = amounts / self.fixed("work_unit")
         prior = self.fixed("prior")
-        analytic = self._mixed(scaled @ prior[0], scaled @ prior[1], context) + LEAST_MS
-        low, high = (self._mixed(*self.fixed(name), context) for name in ("log_low", "log_high"))
+        known = [] if context is None else [context]
+        times = scaled @ prior if context is None else _mixed(scaled @ prior[0], scaled @ prior[1], context)
+        analytic = times + LEAST_MS
+        low, high = self._of_context("log_low", context), self._of_context("log_high", context)
         inside = ops.minimum(ops.maximum(ops.log(analytic), low), high) - (low + high) / 2
-        seen = ops.concat([self.standardise(features), 4 * inside / (high - low), 0 * analytic[..., :1] + context])
-        encoded = self.dense("encoder", seen)
+        encoded = self.dense("encoder", ops.concat([self.standardise(features), 4 * inside / (high - low), *known]))
         corrections = self.bounded(encoded[..., : self.TIMES], self.SHARD_LIMIT)
         times = analytic * ops.exp(corrections - (1 - SLOPE) * inside)
         return ops.concat([times, scaled, encoded[..., self.TIMES :]])
 
-    def head(self, sums: Array, context: Array | float) -> Array:
+    def head(self, sums: Array, context: Array | None = None) -> Array:
         """Return the logarithms of forward and backward ms of devices that hold at least one shard.
 
         Args:
             sums: added latents of each device, shape (K, G, 32).
-            context: of each device, shape (G, 1), or one for all.
+            context: of each device, shape (G, 1); None with parameters of `in_context`.
 
         Returns:
             Shape (K, G, 2).
         """
-        base = sums[..., : self.TIMES] + self._mixed(*self.fixed("device_ms"), context)
+        base = sums[..., : self.TIMES] + self._of_context("device_ms", context)
         totals = sums[..., self.TIMES : self.TIMES + self.WORK]
         # The first amount of work counts shards, in units of the mean, which is one.
         mean = sums[..., self.TIMES + self.WORK :] / totals[..., :1]
@@ -152,8 +153,8 @@ class ComputeNet(Network):
         scalars = self.ops.concat([log_base, self.ops.log(totals + self.LEAST_WORK)])
         x = (scalars - self.fixed("scalar_mean")) / self.fixed("scalar_scale")
         limited = self.ops.clip(x, -self.FEATURE_LIMIT, self.FEATURE_LIMIT)
-        seen = self.ops.concat([limited, mean, 0 * log_base[..., :1] + context])
-        return log_base + self.bounded(self.dense("head", seen), self.DEVICE_LIMIT)
+        known = [] if context is None else [context]
+        return log_base + self.bounded(self.dense("head", self.ops.concat([limited, mean, *known])), self.DEVICE_LIMIT)
 
     def log_ms(self, features: Array, amounts: Array, groups: Groups, context: Array) -> Array:
         """Return the logarithms of forward and backward ms of whole devices of contexts (G, 1), shape (K, G, 2)."""
@@ -176,10 +177,25 @@ class ComputeNet(Network):
             signs[-1] = 0
         return signs
 
-    @staticmethod
-    def _mixed(alone: Array, in_step: Array, context: Array | float) -> Array:
-        """Return what holds in a context of two things."""
-        return alone + context * (in_step - alone)
+    def _of_context(self, name: str, context: Array | None) -> Array:
+        return self.fixed(name) if context is None else _mixed(*self.fixed(name), context)
+
+
+def _mixed(alone: Array, in_step: Array, context: Array) -> Array:
+    """Return which of two things holds in each context, 0 or 1."""
+    return alone + context * (in_step - alone)
+
+
+def in_context(params: Params, context: int) -> Params:
+    """Return the parameters of a network for one context alone, which it then need not be told."""
+    found = dict(params)
+    for name in _BY_CONTEXT:
+        found[f"fixed.{name}"] = params[f"fixed.{name}"][context]
+    for chain in ComputeNet.SIZES:
+        weight = params[f"{chain}.0.weight"]
+        found[f"{chain}.0.weight"] = weight[:, :-1]
+        found[f"{chain}.0.bias"] = params[f"{chain}.0.bias"] + context * weight[:, -1:]
+    return found
 
 
 def _directions(widths: tuple[int, ...], layer: int) -> Floats:
@@ -208,28 +224,28 @@ class OracleNetworks:
 
     def __init__(self, params: Params, context: int, calibration: Calibration | None = None) -> None:
         self.encoded_shape: tuple[int, ...] = len(params["encoder.0.weight"]), ComputeNet.LATENT
+        params = in_context(params, context)
         self._ensemble = ComputeNet(params)
         self._best = ComputeNet(member(params, 0))
-        self._context = float(context)
         self._factors: Floats | None = None
         if calibration is not None:
             self._factors = np.array([calibration.forward, calibration.backward]).T
 
     def encode(self, shards: Shards) -> Floats:
         """Return the latents of all members, shape (S, K, 32)."""
-        return np.swapaxes(self._ensemble.encode(shard_features(shards), work(shards), self._context), 0, 1)
+        return np.swapaxes(self._ensemble.encode(shard_features(shards), work(shards)), 0, 1)
 
     def compute(self, encoded: Floats, groups: Groups) -> ComputeTimes:
         """See `Networks`."""
         sums = np.add.reduceat(encoded, groups.starts, axis=0)
         # The largest array of all; its memory serves what follows.
         del encoded
-        log_ms = self._ensemble.head(np.swapaxes(sums, 0, 1), self._context)
+        log_ms = self._ensemble.head(np.swapaxes(sums, 0, 1))
         return ComputeTimes(self._on_this_machine(sums[:, 0], np.exp(log_ms[0])), disagreement(log_ms))
 
     def compute_ms(self, sums: Floats) -> Floats:
         """Return forward and backward ms from added latents of the best member, (G, 32) to (G, 2)."""
-        return self._on_this_machine(sums, np.exp(self._best.head(sums, self._context)))
+        return self._on_this_machine(sums, np.exp(self._best.head(sums)))
 
     def _on_this_machine(self, sums: Floats, ms: Floats) -> Floats:
         """Return the times of the machine that a calibration is of, (G, 32) and (G, 2) to (G, 2)."""

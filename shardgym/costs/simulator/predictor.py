@@ -1,10 +1,9 @@
 """Predictor: shards are encoded once, added up per device and priced, for any number of tasks and plans in one call.
 
-Predictions are composed as NeuroShard does (`simulator.py` there): backward communication from the devices' widths,
-start offsets from compute plus backward communication, forward communication with these offsets.
+Compute is predicted, exchanges are modelled; a step adds up as on CPUs, where ids are not hidden (`links.py`).
 
 Everything that asks the simulator goes through here: `SimulatorCost.evaluate`, placements, the environments and the
-search in NumPy. The compiled search mirrors `compute_ms` and `slowest_ms`.
+searches.
 """
 
 from __future__ import annotations
@@ -16,9 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shardgym.arrays import Floats, GrowingArrays, Ints
+from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts, NumberedShards, PlanBatch, ShardKey, join_phases
-from shardgym.costs.links import ExchangeTimes, link_notes, start_offsets
+from shardgym.costs.link_model import StepWork
+from shardgym.costs.links import LOADS, ExchangeTimes
 from shardgym.costs.plan_cost import PlanCost, Source, plan_costs
 from shardgym.costs.simulator import features
 from shardgym.costs.simulator.familiarity import Devices, Familiarity, check_of, names_of
@@ -26,14 +26,12 @@ from shardgym.costs.simulator.network import Networks
 from shardgym.costs.simulator.oracle_networks import OracleNetworks
 from shardgym.costs.simulator.weights import Weights, networks_of
 from shardgym.errors import InputError
-from shardgym.task import ELEMENT_BYTES, ShardingTask
+from shardgym.task import ShardingTask
 
 #: How many shards of whole plans, and how many devices, are predicted at once. Arrays of more would leave the cache;
 #: and malloc would return their memory to the system in every call, which can take longer than the arithmetic.
 _SHARDS_AT_ONCE = 2048
 _DEVICES_AT_ONCE = 256
-#: Likewise of exchanges, whose networks are smaller.
-_EXCHANGING_DEVICES_AT_ONCE = 512
 
 
 class _Predictions(NamedTuple):
@@ -73,14 +71,12 @@ class Predictor(NumberedShards):
             encoded=(self.networks.encoded_shape, np.float64),
             **self._check.arrays,
         )
-        self._task_rows = GrowingArrays(batch_size=((), np.float64), element_bytes=((), np.float64))
-        self._link_notes: list[tuple[str, ...]] = []
         self._notes: dict[tuple[int, bool], tuple[str, ...]] = {}
 
     @property
     def sources(self) -> tuple[Source, Source]:
-        """How compute and communication come about; communication is modelled by weights of compute alone."""
-        return "predicted", "predicted" if self.weights.predicts_exchanges else "modelled"
+        """How compute and communication come about."""
+        return "predicted", "modelled"
 
     def add_task(self, task: ShardingTask) -> int:
         """Return the number of a task.
@@ -100,8 +96,6 @@ class Predictor(NumberedShards):
                         f"the simulator was not trained on {field} '{value}': its weights know {', '.join(trained)}; "
                         f"{wider}collect samples of it and pretrain, or use cost 'fbgemm' or 'roofline'"
                     )
-            self._task_rows.append(batch_size=[task.batch_size], element_bytes=[ELEMENT_BYTES[task.precision]])
-            self._link_notes.append(link_notes(task, self.sources[1], self.weights.hardware))
         return super().add_task(task)
 
     def describe(self, task: ShardingTask, keys: Sequence[ShardKey]) -> dict[str, npt.NDArray[Any]]:
@@ -109,44 +103,13 @@ class Predictor(NumberedShards):
         shards = features.shards_of(task, keys)
         return {"encoded": self.networks.encode(shards), **self._check.describe(shards)}
 
-    def exchange_times(self, tasks: int | Ints, compute_ms: Floats, widths: Floats) -> ExchangeTimes:
-        """Predict the exchanges of P plans on D devices; with weights of compute alone, the link model says them.
-
-        Args:
-            tasks: number of each plan's task, shape (P,), or one for all.
-            compute_ms: forward plus backward compute, shape (P, D).
-            widths: columns of each device's pooled output, shape (P, D).
-
-        Returns:
-            Times; all 0 where nothing is exchanged, on one device.
-        """
-        num_plans, num_devices = compute_ms.shape
-        step = max(1, _EXCHANGING_DEVICES_AT_ONCE // num_devices)
-        if num_plans <= step:
-            return self._exchange_times_together(tasks, compute_ms, widths)
-        task_of_plan = np.broadcast_to(tasks, num_plans)
-        cuts = [slice(first, first + step) for first in range(0, num_plans, step)]
-        pieces = [self._exchange_times_together(task_of_plan[cut], compute_ms[cut], widths[cut]) for cut in cuts]
-        return ExchangeTimes(*map(np.concatenate, zip(*pieces, strict=True)))
-
-    def _exchange_times_together(self, tasks: int | Ints, compute_ms: Floats, widths: Floats) -> ExchangeTimes:
-        if not self.weights.predicts_exchanges:
-            return self.modelled_exchanges(tasks, compute_ms, widths)
-        zeros = np.zeros_like(compute_ms)
-        if compute_ms.shape[1] == 1:
-            return ExchangeTimes(zeros, zeros, zeros)
-        aligned = features.exchanges_of(widths, zeros, *self._batch_and_bytes(tasks))
-        backward_ms = self.networks.exchange_ms(aligned, backward=True).reshape(zeros.shape)
-        offsets_ms = start_offsets(compute_ms + backward_ms)
-        skewed = aligned._replace(offsets_ms=offsets_ms.ravel())
-        forward_ms = self.networks.exchange_ms(skewed, backward=False).reshape(zeros.shape)
-        return ExchangeTimes(forward_ms, backward_ms, offsets_ms)
-
-    def exchange_of(self, task: ShardingTask, compute_ms: Floats, widths: Floats) -> ExchangeTimes:
-        """See `NumberedShards`: weights of compute alone may name a link model that was fitted to exchanges."""
-        if self.weights.links is not None:
-            return self.weights.links.exchange_times(task, compute_ms, widths)
-        return super().exchange_of(task, compute_ms, widths)
+    def exchange_of(self, task: ShardingTask, compute_ms: Floats, loads: Floats) -> ExchangeTimes:
+        """See `NumberedShards`: weights may name a link model that was fitted to exchanges."""
+        if self.weights.links is None:
+            return super().exchange_of(task, compute_ms, loads)
+        none = np.zeros(compute_ms.shape[:-1])
+        work = StepWork(none, none, none, compute_ms[..., 0], none, none, compute_ms[..., 1])
+        return self.weights.links.step_times(task, work, loads)
 
     def plan_costs(self, batch: PlanBatch) -> list[PlanCost]:
         """Return the cost of every plan. Memory, cover and widths are not checked.
@@ -158,14 +121,11 @@ class Predictor(NumberedShards):
             return []
         predictions = self._predict(batch)
         unsure = predictions.disagreement > self.weights.spread_limit
-        tasks = self.tasks_of(batch)
-        notes = [
-            self._notes_of(*key) + self._link_notes[task]
-            for *key, task in zip(predictions.outside.tolist(), unsure.tolist(), tasks.tolist(), strict=True)
-        ]
+        notes = [self._notes_of(*key) for key in zip(predictions.outside.tolist(), unsure.tolist(), strict=True)]
         compute, communication = self.sources
+        never = np.zeros(len(notes), dtype=np.bool_)
         return plan_costs(
-            predictions.per_device, notes, cost="simulator", version=self.weights.version,
+            predictions.per_device, notes, never, cost="simulator", version=self.weights.version,
             hardware=self.weights.hardware, compute=compute, communication=communication,
         )  # fmt: skip
 
@@ -193,7 +153,6 @@ class Predictor(NumberedShards):
         shape = len(batch.counts), batch.num_devices
         plans = np.arange(shape[0])
         first_shard = np.cumsum(batch.counts) - batch.counts
-        tasks = self.tasks_of(batch)
         # Sort shards by plan and device. Devices that hold something are the groups.
         slots = np.repeat(plans * batch.num_devices, batch.counts) + batch.devices
         shards = batch.shards[np.argsort(slots, kind="stable")]
@@ -204,19 +163,13 @@ class Predictor(NumberedShards):
         compute = self.networks.compute(self._shards["encoded"][shards], groups)
         compute_ms = np.zeros((*shape, 2))
         compute_ms.reshape(-1, 2)[busy] = compute.ms
-        widths = np.zeros(shape)
-        widths.reshape(-1)[busy] = np.add.reduceat(self._shards["widths"][shards], groups.starts)
-        exchange = self.exchange_times(tasks, compute_ms.sum(axis=2), widths)
+        loads = np.zeros((*shape, LOADS))
+        loads.reshape(-1, LOADS)[busy] = np.add.reduceat(self.loads(shards), groups.starts)
+        exchange = self.exchange_times(self.tasks_of(batch), compute_ms, loads)
         outside = self._check.contents(self._shards, Devices(shards, groups, first_shard, first_busy))
-        if batch.num_devices > 1 and self.weights.predicts_exchanges:
-            exchanges = features.exchanges_of(widths, exchange.offsets_ms, *self._batch_and_bytes(tasks))
-            outside = outside | self._check.exchanges(exchanges)
         # A plan is as familiar as its least familiar device.
         disagreement = np.maximum.reduceat(compute.disagreement, first_busy)
         return _Predictions(join_phases(compute_ms, exchange), outside, disagreement)
-
-    def _batch_and_bytes(self, tasks: int | Ints) -> tuple[Floats, Floats]:
-        return self._task_rows["batch_size"][tasks], self._task_rows["element_bytes"][tasks]
 
     def _notes_of(self, outside: int, unsure: bool) -> tuple[str, ...]:
         """Return the notes on a plan; most plans have the same ones, or none."""
@@ -241,19 +194,19 @@ class AdditivePredictor(Predictor, AdditiveCosts):
         latents: Floats = self._shards["encoded"][shards, 0]
         return latents
 
-    def compute_ms(self, sums: Floats) -> Floats:
-        """Return forward and backward ms of devices that hold something, from added latents, (G, 32) to (G, 2)."""
+    def device_ms(self, sums: Floats, counts: Ints) -> Floats:
+        """Return forward and backward ms of devices; empty ones take none, (..., 32) and (...) to (..., 2)."""
+        if np.count_nonzero(counts) == counts.size:
+            # Picking all of them would take longer than a small network.
+            return self._busy_ms(sums.reshape(-1, sums.shape[-1])).reshape(*counts.shape, 2)
+        busy = counts > 0
+        ms = np.zeros((*counts.shape, 2))
+        ms[busy] = self._busy_ms(sums[busy])
+        return ms
+
+    def _busy_ms(self, sums: Floats) -> Floats:
+        """Return the same of devices that hold something, (G, 32) to (G, 2)."""
         if len(sums) <= _DEVICES_AT_ONCE:
             return self.networks.compute_ms(sums)
         firsts = range(0, len(sums), _DEVICES_AT_ONCE)
         return np.concatenate([self.networks.compute_ms(sums[i : i + _DEVICES_AT_ONCE]) for i in firsts])
-
-    def device_ms(self, sums: Floats, counts: Ints) -> Floats:
-        """Return the same of devices that may be empty, which take none, (..., 32) and (...) to (..., 2)."""
-        if np.count_nonzero(counts) == counts.size:
-            # Picking all of them would take longer than a small network.
-            return self.compute_ms(sums.reshape(-1, sums.shape[-1])).reshape(*counts.shape, 2)
-        busy = counts > 0
-        compute_ms = np.zeros((*counts.shape, 2))
-        compute_ms[busy] = self.compute_ms(sums[busy])
-        return compute_ms

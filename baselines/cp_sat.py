@@ -129,7 +129,7 @@ class _Evaluated:
 def _starts(shards: ShardTable, pricing: EstimatedPricing, initial: list[ShardingPlan]) -> list[Ints]:
     """Return placements to learn from: those of given plans, and greedy ones that balance time, width and bytes."""
     plans = list(initial)
-    for figure in (pricing.row_ms, shards.columns, shards.bytes):
+    for figure in (pricing.row_ms.sum(axis=1), shards.columns, shards.bytes):
         with contextlib.suppress(NoFeasiblePlanError):
             plans.append(place_greedily(shards.task, figure[shards.whole].tolist()))
     found = [units_of(shards, plan) for plan in plans]
@@ -156,7 +156,8 @@ class _PlacementModel:
         self._links = link_prices(task.topology, task.batch_size, ELEMENT_BYTES[task.precision])
         self._alike = _alike_devices(task, self._links)
         rank = {device: n for alike in self._alike for n, device in enumerate(alike)}
-        ms = np.maximum(pricing.row_ms, 0.0)
+        passes_ms = np.maximum(pricing.row_ms, 0.0)
+        ms = passes_ms.sum(axis=1)
         order = np.argsort(-ms[shards.whole], kind="stable")
         worth_ms = _WORTH_CUTTING * float(ms[shards.whole].sum()) / task.num_devices
         #: Per way to cut a table: row and number of pieces; and the variables, one per device.
@@ -180,7 +181,7 @@ class _PlacementModel:
                 self._ways.append((row, count))
                 self._pieces.append(places)
         self._add_memory()
-        self._minimise(ms, pricing.comm_factor)
+        self._minimise(passes_ms, pricing.comm_factor, ids_hidden=pricing.ids_hidden)
 
     def solve(self, hint: Ints | None, seed: int, effort: float, time_limit_s: float | None) -> list[Ints]:
         """Return the last placements found, each better than those before by the estimate; each of shape (D, T).
@@ -211,16 +212,26 @@ class _PlacementModel:
         for device, memory in enumerate(self._shards.task.topology.memory_bytes):
             self._model.add(self._on(device, self._shards.bytes // unit) <= min(memory, 2**62) // unit)
 
-    def _minimise(self, ms: Floats, comm_factor: float) -> None:
-        """Minimise the longest compute and transfer of a device plus the longest transfer, see `EstimatedPricing`."""
+    def _minimise(self, passes_ms: Floats, comm_factor: float, *, ids_hidden: bool) -> None:
+        """Minimise the time until the last device enters the forward exchange plus the longest time from then on.
+
+        See `EstimatedPricing.totals`. Where ids are hidden, the former is compute and transfer of gradients, the latter
+        the transfer of pooled values; else forward compute, and both transfers and backward compute.
+
+        Args:
+            passes_ms: forward and backward compute of rows, shape (R, 2).
+            comm_factor: by which transfers are multiplied.
+            ids_hidden: how a step adds up.
+        """
         task = self._shards.task
-        scale = _RESOLUTION / max(float(ms[self._shards.whole].sum()), 1e-9)
+        scale = _RESOLUTION / max(float(passes_ms[self._shards.whole].sum()), 1e-9)
         most = 64 * _RESOLUTION
-        busiest = self._model.new_int_var(0, most, "")
-        longest = self._model.new_int_var(0, most, "")
+        last_ready = self._model.new_int_var(0, most, "")
+        longest_rest = self._model.new_int_var(0, most, "")
         units = self._shards.columns // COLUMN_UNIT
         links = self._links
         own = [self._model.new_int_var(0, int(units[self._shards.whole].sum()), "") for _ in range(task.num_devices)]
+        forward, backward = np.round(passes_ms * scale).astype(np.int64).T
         for device, width in enumerate(own):
             self._model.add(width == self._on(device, units))
         for device, width in enumerate(own):
@@ -239,10 +250,13 @@ class _PlacementModel:
                 )  # fmt: skip
                 self._model.add(transfer >= latency + sent * width)
                 self._model.add(transfer >= latency + received * others[kind])
-            scaled = np.round(ms * scale).astype(np.int64)
-            self._model.add(busiest >= self._on(device, scaled) + transfer)
-            self._model.add(longest >= transfer)
-        self._model.minimize(busiest + longest)
+            if ids_hidden:
+                self._model.add(last_ready >= self._on(device, forward + backward) + transfer)
+                self._model.add(longest_rest >= transfer)
+            else:
+                self._model.add(last_ready >= self._on(device, forward))
+                self._model.add(longest_rest >= 2 * transfer + self._on(device, backward))
+        self._model.minimize(last_ready + longest_rest)
 
     def _hint(self, units: Ints) -> None:
         """Suggest a placement, its devices numbered as the model numbers those that are alike."""

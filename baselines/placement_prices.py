@@ -12,6 +12,7 @@ import numpy as np
 from baselines.column_greedy import halves
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.base import CostModel
+from shardgym.costs.links import LOADS
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.task import ShardingTask
 from shardgym.ties import quantized
@@ -58,7 +59,7 @@ class PlacementPrices:
     def _added_up(self, placements: Bools) -> Floats:
         assert self._additive is not None
         sums = placements.astype(np.float64) @ self._vectors
-        return self._additive.slowest_ms(self._number, self._additive.set_ms(sums), sums[..., -2])
+        return self._additive.slowest_ms(self._number, self._additive.compute_ms(sums), sums[..., -LOADS:])
 
     def plan(self, placement: Bools) -> ShardingPlan:
         """Return a placement as a plan; a table's columns are handed out from the left, to the lowest device first.
@@ -136,7 +137,7 @@ class Neighbourhood:
         self._sum_up(range(task.num_devices))
 
     def _describe(self, shards: Sequence[Shard]) -> tuple[Bools, Ints, Floats]:
-        """Return of n shards and their halves whether there are such, (n,), bytes, (n, 3), and vectors, (n, 3, K + 2).
+        """Return of n shards and their halves whether there are such, (n,), bytes, (n, 3), and vectors, (n, 3, K + 3).
 
         See `AdditiveCosts.vectors`.
         """
@@ -144,7 +145,7 @@ class Neighbourhood:
         forms = [form for shard, two in zip(shards, parts, strict=True) for form in (shard, *(two or (shard, shard)))]
         sizes = np.array([form.bytes(self._task) for form in forms], dtype=np.int64).reshape(-1, 3)
         if self._additive is None:
-            vectors = np.zeros((len(forms), 2))
+            vectors = np.zeros((len(forms), LOADS))
         else:
             vectors = self._additive.vectors(self._additive.encode(self._task, forms))
         return np.array([bool(two) for two in parts]), sizes, vectors.reshape(len(shards), 3, -1)
@@ -161,11 +162,16 @@ class Neighbourhood:
             self._sums[device] = self._vectors[here, _WHOLE].sum(axis=0)
             self._holds[device] = False
             self._holds[device, self._tables[here]] = True
-        #: Compute of every device in ms, shape (D,); zeros where the oracle is not additive.
-        self.compute_ms = self._compute_ms(self._sums)
+        #: Forward and backward compute of every device in ms, shape (D, 2); zeros where the oracle is not additive.
+        self._passes_ms = self._compute_ms(self._sums)
+
+    @property
+    def compute_ms(self) -> Floats:
+        """Forward plus backward compute of every device, shape (D,); zeros where the oracle is not additive."""
+        return self._passes_ms[:, 0] + self._passes_ms[:, 1]
 
     def _compute_ms(self, sums: Floats) -> Floats:
-        return np.zeros(sums.shape[:-1]) if self._additive is None else self._additive.set_ms(sums)
+        return np.zeros((*sums.shape[:-1], 2)) if self._additive is None else self._additive.compute_ms(sums)
 
     def are_allowed(self, changes: Changes) -> Bools:
         """Say which changes leave a feasible plan without two shards of a table on a device, shape (M,)."""
@@ -198,11 +204,11 @@ class Neighbourhood:
             self._sums[source] - self._vectors[given, _WHOLE] + left + received,
             self._sums[target] + sent - received,
         ])  # fmt: skip
-        compute = np.tile(self.compute_ms, (len(rows), 1))
-        widths = np.tile(self._sums[:, -2], (len(rows), 1))
+        compute = np.tile(self._passes_ms, (len(rows), 1, 1))
+        loads = np.tile(self._sums[:, -LOADS:], (len(rows), 1, 1))
         compute[rows, source], compute[rows, target] = self._compute_ms(sums)
-        widths[rows, source], widths[rows, target] = sums[..., -2]
-        return self._additive.slowest_ms(self._number, compute, widths)
+        loads[rows, source], loads[rows, target] = sums[..., -LOADS:]
+        return self._additive.slowest_ms(self._number, compute, loads)
 
     def make(self, changes: Changes, number: int) -> None:
         """Make one of the changes."""

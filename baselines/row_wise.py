@@ -119,8 +119,7 @@ def by_gain(task: ShardingTask, cost: CostModel) -> list[EmbeddingTable]:
         return []
     pieces = [(table.name, even_rows(table, devices)[0].num_rows, table.embedding_dim) for table in able]
     whole = [(table.name, table.num_embeddings, table.embedding_dim) for table in able]
-    sums = costs.latents(costs.encode_keys(task, [*whole, *pieces]))
-    alone_ms = quantized(costs.device_ms(sums, np.ones(len(sums), dtype=np.int64)).sum(axis=-1))
+    alone_ms = costs.compute_ms(costs.vectors(costs.encode_keys(task, [*whole, *pieces]))).sum(axis=-1)
     whole_ms, piece_ms = alone_ms.reshape(2, -1)
     return [able[n] for n in np.argsort(devices * piece_ms / np.maximum(whole_ms, 1e-12), kind="stable")]
 

@@ -232,7 +232,7 @@ def fitted(task: ShardingTask, cost: SimulatorCost) -> ComputeModel:
     features = features_of([config_of(task, table) | {"dim": columns} for table, columns in widths])
     most = 2 * max(task.num_tables // task.num_devices, 2)
     devices = [rng.integers(0, len(rows), rng.integers(1, most)).tolist() for _ in range(DEVICES)]
-    ms = predictor.set_ms(np.array([vectors[numbers].sum(axis=0) for numbers in devices]))
+    ms = predictor.compute_ms(np.array([vectors[numbers].sum(axis=0) for numbers in devices])).sum(axis=1)
     model = ComputeModel(features)
     model.fit(devices, features, torch.from_numpy(ms).float())
     return model

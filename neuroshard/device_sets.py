@@ -12,6 +12,8 @@ from neuroshard.shard_table import ShardTable, plan_of
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
+from shardgym.costs.links import LOADS
+from shardgym.costs.plan_cost import COMPUTE_COLUMNS
 from shardgym.ties import quantized
 
 #: The number of the set of an empty device.
@@ -32,8 +34,9 @@ class SetTable(NamedTuple):
         parents: which set each is made of, shape (capacity,).
         added: and which shard, shape (capacity,).
         sums: added vectors of each set's shards, shape (capacity, V).
-        compute_ms: forward plus backward compute of each set, quantized, shape (capacity,); of a set that is not priced
-            yet, that of its parent and of the shard alone.
+        passes_ms: forward and backward compute of each set that is priced, quantized, shape (capacity, 2).
+        compute_ms: their sum, by which shards are placed, shape (capacity,); of a set that is not priced yet, that of
+            its parent and of the shard alone.
         shard_keys: random numbers, shape (R,).
         shard_vectors: shape (R, V).
         shard_ms: compute of each shard alone, not a number where that was not asked for yet, shape (R,).
@@ -44,6 +47,7 @@ class SetTable(NamedTuple):
     parents: Ints
     added: Ints
     sums: Floats
+    passes_ms: Floats
     compute_ms: Floats
     shard_keys: Ints
     shard_vectors: Floats
@@ -55,8 +59,9 @@ class SetTable(NamedTuple):
         slots = np.zeros((2 ** int(2 * capacity - 1).bit_length(), 2), dtype=np.int64)
         keys, parents, added = np.empty((3, capacity), dtype=np.int64)
         sums = np.empty((capacity, shard_vectors.shape[1]))
-        table = cls(slots, keys, parents, added, sums, np.empty(capacity), shard_keys, shard_vectors, shard_ms)
-        for array in (table.keys, table.sums, table.compute_ms):
+        passes_ms, compute_ms = np.empty((capacity, 2)), np.empty(capacity)
+        table = cls(slots, keys, parents, added, sums, passes_ms, compute_ms, shard_keys, shard_vectors, shard_ms)
+        for array in (table.keys, table.sums, table.passes_ms, table.compute_ms):
             array[EMPTY] = 0
         return table
 
@@ -115,7 +120,9 @@ class DeviceSets(abc.ABC):
     def price_up_to(self, count: int) -> None:
         """Price the sets that were appended since there were `count` of them, all in one call."""
         if count > self.count:
-            self.table.compute_ms[self.count : count] = self._price(self.count, count)
+            passes_ms = self._price(self.count, count)
+            self.table.passes_ms[self.count : count] = passes_ms
+            self.table.compute_ms[self.count : count] = passes_ms[:, 0] + passes_ms[:, 1]
             self.count = count
 
     def single_ms(self, shards: Ints) -> Floats:
@@ -136,10 +143,6 @@ class DeviceSets(abc.ABC):
             number = int(self.table.parents[number])
         return shards
 
-    def compute_ms(self, sets: Ints) -> Floats:
-        """Return forward plus backward compute of sets in ms, quantized, shape (...)."""
-        return self.table.compute_ms[sets]
-
     def lower_bounds(self, sets: Ints) -> Floats:
         """Return what whole plans take at least in ms; 0 where nothing is certain.
 
@@ -157,7 +160,7 @@ class DeviceSets(abc.ABC):
 
     @abc.abstractmethod
     def _price(self, first: int, last: int) -> Floats:
-        """Return compute in ms, quantized, of the sets from `first` to `last`, itself not priced; shape (n,)."""
+        """Return forward and backward ms, quantized, of the sets from `first` to `last`, itself not priced; (n, 2)."""
 
 
 class AdditiveDeviceSets(DeviceSets):
@@ -184,10 +187,10 @@ class AdditiveDeviceSets(DeviceSets):
 
     def total_ms(self, sets: Ints) -> Floats:
         """See `DeviceSets`."""
-        return self._costs.slowest_ms(self._task, self.table.compute_ms[sets], self.table.sums[sets, -2])
+        return self._costs.slowest_ms(self._task, self.table.passes_ms[sets], self.table.sums[sets, -LOADS:])
 
     def _price(self, first: int, last: int) -> Floats:
-        return self._costs.set_ms(self.table.sums[first:last])
+        return self._costs.compute_ms(self.table.sums[first:last])
 
 
 class EvaluatedDeviceSets(DeviceSets):
@@ -212,7 +215,7 @@ class EvaluatedDeviceSets(DeviceSets):
     def _price(self, first: int, last: int) -> Floats:
         task, plan = self.shards.with_own_tables([self.members(number) for number in range(first, last)])
         (cost,) = self._cost.evaluate(task, [plan])
-        return quantized(cost.compute_ms)
+        return quantized(cost.per_device[:, COMPUTE_COLUMNS])
 
 
 @jit

@@ -15,8 +15,7 @@ def compute_ms(cost: CostModel, task: ShardingTask, devices: Sequence[Sequence[S
     """Return forward and backward ms of devices that hold these shards, by an additive cost, shape (D, 2)."""
     costs = cost.additive()
     assert costs is not None
-    sums = np.stack([costs.latents(costs.encode(task, shards)).sum(axis=0) for shards in devices])
-    return costs.device_ms(sums, np.array([len(shards) for shards in devices]))
+    return costs.exact_compute_ms(np.stack([costs.vectors(costs.encode(task, held)).sum(axis=0) for held in devices]))
 
 
 def table_wise_totals(cost: CostModel, task: ShardingTask, placements: Sequence[Sequence[int]]) -> Floats:
@@ -25,5 +24,4 @@ def table_wise_totals(cost: CostModel, task: ShardingTask, placements: Sequence[
     assert costs is not None
     shards = costs.encode(task, [Shard.whole(table, 0) for table in task.tables])
     held = np.array(placements)[:, None] == np.arange(task.num_devices)[:, None]
-    sums, widths = held @ costs.latents(shards), held @ costs.widths(shards)
-    return costs.per_device_ms(costs.add_task(task), sums, held.sum(axis=2), widths).sum(axis=2).max(axis=1)
+    return costs.total_ms(costs.add_task(task), held @ costs.vectors(shards))

@@ -32,6 +32,7 @@ from separation import is_bound_by_a_table, is_familiar, lpt, simulated_costs
 from tqdm import tqdm
 
 from shardgym.costs.base import CostModel
+from shardgym.costs.plan_cost import COMPUTE_COLUMNS
 from shardgym.errors import NO_PLAN, InputError, ShardGymError
 from shardgym.solver import make_solver
 from shardgym.suites import digests_path, load_suite, suite_names
@@ -130,9 +131,10 @@ def verdict_on(task: ShardingTask, gap: float, oracle: CostModel, judge: CostMod
     rule = lpt(task, oracle)
     if rule is not None:
         ruled = oracle.evaluate(task, [rule])[0]
-        compute_ms = ruled.compute_ms
+        passes_ms = ruled.per_device[:, COMPUTE_COLUMNS]
+        slowest_ms, mean_ms = float(passes_ms.max(axis=0).sum()), float(passes_ms.mean(axis=0).sum())
         # Work adds up: where the rule is this near to balance, no search gains so much. Most draws end here.
-        if (1 + gap) * (ruled.total_ms - compute_ms.max() + compute_ms.mean()) > ruled.total_ms:
+        if (1 + gap) * (ruled.total_ms - slowest_ms + mean_ms) > ruled.total_ms:
             return "balanced by the rule"
     try:
         found = make_solver("neuroshard_plus", kicks=KICKS).solve(task, oracle)

@@ -12,11 +12,10 @@ import bisect
 import numpy as np
 
 from baselines.ppo.set_network import ArrayScores, SetNetwork
-from shardgym.arrays import Floats, Ints
+from shardgym.arrays import Floats
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.envs.features import (
     BYTES,
-    COLUMNS,
     DEVICE_FEATURES,
     REMAINING_FEATURES,
     SHARDS,
@@ -154,9 +153,8 @@ class _Devices:
         keys = zip(*(catalog.shard[name].tolist() for name in ("name", "rows", "width")), strict=True)
         # The catalog's first shard is none.
         encoded = costs.encode_keys(task, list(keys)[1:])
-        self._latents = np.pad(costs.latents(encoded), ((1, 0), (0, 0)))
-        self._sums: Floats = np.zeros((task.num_devices, self._latents.shape[1]))
-        self._counts: Ints = np.zeros(task.num_devices, dtype=np.int64)
+        self._vectors = np.pad(costs.vectors(encoded), ((1, 0), (0, 0)))
+        self._sums: Floats = np.zeros((task.num_devices, self._vectors.shape[1]))
         self._loads: Floats = np.zeros((task.num_devices, 4))
         self._most_even_shares = Layout(task.num_devices).most_even_shares
         self._even_share_ms = self._all_on_one_ms(task) / task.num_devices
@@ -166,13 +164,12 @@ class _Devices:
 
     def price_with(self, shard: int) -> None:
         """Observe what each device would compute with a shard."""
-        ms = self._costs.device_ms(self._sums + self._latents[shard], self._counts + 1)
+        ms = self._costs.exact_compute_ms(self._sums + self._vectors[shard])
         self.seen[:, _WITH_NEXT] = np.minimum((ms[:, 0] + ms[:, 1]) / self._even_share_ms, self._most_even_shares)
 
     def place(self, shard: int, device: int) -> None:
         """Place the shard that was priced."""
-        self._sums[device] += self._latents[shard]
-        self._counts[device] += 1
+        self._sums[device] += self._vectors[shard]
         load = self._loads[device]
         load += self._amounts[shard]
         self.room[device] = self._capacity[device] - load[BYTES]
@@ -188,10 +185,5 @@ class _Devices:
 
     def _all_on_one_ms(self, task: ShardingTask) -> float:
         sums = np.zeros((1, *self._sums.shape))
-        sums[0, 0] = self._latents[1 : 1 + task.num_tables].sum(axis=0)
-        counts = np.zeros((1, task.num_devices), dtype=np.int64)
-        counts[0, 0] = task.num_tables
-        widths = np.zeros((1, task.num_devices))
-        widths[0, 0] = self._scale[COLUMNS]
-        phases = self._costs.per_device_ms(self._costs.add_task(task), sums, counts, widths)
-        return float(phases.sum(axis=2).max())
+        sums[0, 0] = self._vectors[1 : 1 + task.num_tables].sum(axis=0)
+        return float(self._costs.total_ms(self._costs.add_task(task), sums)[0])

@@ -13,6 +13,7 @@ import numpy as np
 from neuroshard.jit import jit
 from neuroshard.plus.pricing import Pricing
 from shardgym.arrays import Floats, Ints
+from shardgym.costs.links import COLUMNS, LOADS
 from shardgym.plan import COLUMN_UNIT
 from shardgym.ties import QUANTUM, quantized
 
@@ -94,15 +95,20 @@ def _width_price(pricing: Pricing, even_ms: float, share: float) -> tuple[float,
     devices = shards.task.num_devices
     units = int(shards.units.sum()) // devices
     change = max(int(share * units), 1)
+    even_loads = pricing.vectors[shards.whole, -LOADS:].sum(axis=0) / devices
+    even_loads[COLUMNS] = COLUMN_UNIT * max(units, 1)
+    # Devices compute forward and backward in the proportion of all tables.
+    alone = pricing.compute(pricing.vectors[shards.whole]).sum(axis=0)
+    passes = alone / max(float(alone.sum()), 1e-12)
 
     def steps_ms(*cases: tuple[int, float, float]) -> list[float]:
         """Return the times of steps in which the first device is so much wider, and the first two take so long."""
-        columns = np.full((len(cases), devices), COLUMN_UNIT * max(units, 1))
+        loads = np.tile(even_loads, (len(cases), devices, 1))
         compute = np.full((len(cases), devices), even_ms)
         for n, (more, first_ms, second_ms) in enumerate(cases):
-            columns[n, :2] += COLUMN_UNIT * np.array([more, -min(more, units)])
+            loads[n, :2, COLUMNS] += COLUMN_UNIT * np.array([more, -min(more, units)])
             compute[n, :2] = first_ms, second_ms
-        ms: list[float] = pricing.totals(compute, np.maximum(columns, 0)).tolist()
+        ms: list[float] = pricing.totals(compute[..., None] * passes, np.maximum(loads, 0.0)).tolist()
         return ms
 
     wider_ms, same_ms = steps_ms((change, even_ms, even_ms), (0, even_ms, even_ms))

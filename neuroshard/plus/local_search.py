@@ -15,6 +15,7 @@ from neuroshard.plus.pricing import Pricing
 from neuroshard.shard_table import ShardTable
 from shardgym.arguments import check_int
 from shardgym.arrays import Floats, Ints
+from shardgym.costs.links import LOADS
 from shardgym.errors import InputError
 from shardgym.incumbent import Budget
 
@@ -72,8 +73,7 @@ class Allocation:
     Attributes:
         units: as given; must not be changed.
         sums: added vectors of each device, shape (D, V).
-        columns: of each device, shape (D,).
-        compute: of each device in ms, shape (D,).
+        compute: forward and backward of each device in ms, shape (D, 2).
         total_ms: predicted cost of the plan.
         value: of the objective in ms.
     """
@@ -82,31 +82,31 @@ class Allocation:
         self._pricing = pricing
         self.units = units
         self.sums: Floats = pricing.sums(units)
-        self.columns: Ints = pricing.shards.columns[pricing.shards.first + units].sum(axis=1)
         self.compute: Floats = pricing.compute(self.sums)
-        totals, values = pricing.objective(self.compute[None], self.columns[None])
+        totals, values = pricing.objective(self.compute[None], self.sums[None, :, -LOADS:])
         self.total_ms = float(totals[0])
         self.value = float(values[0])
 
-    def after(self, moves: Ints) -> tuple[Floats, Ints]:
-        """Return compute and columns of all devices after each move of a `Shortlist`, (M, 6) to (M, D) each."""
+    def after(self, moves: Ints) -> tuple[Floats, Floats]:
+        """Return compute and loads of devices after each move of a `Shortlist`, (M, 6) to (M, D, 2) and (M, D, 3)."""
         givers, takers, tables, units, backs, back_units = moves.T
         shards = self._pricing.shards
         number = np.arange(len(moves))
         pairs = np.stack([givers, takers], axis=1)
         sums = self.sums[pairs]
-        columns = np.tile(self.columns, (len(moves), 1))
         swapped = backs != NONE
         for moved, more, which in ((tables, units, number), (backs, -back_units, number[swapped])):
             for side, sign in ((0, -1), (1, 1)):
                 before = shards.first[moved[which]] + self.units[pairs[which, side], moved[which]]
                 after = before + sign * more[which]
                 sums[which, side] += self._pricing.vectors[after] - self._pricing.vectors[before]
-                columns[which, pairs[which, side]] += shards.columns[after] - shards.columns[before]
-        compute = np.tile(self.compute, (len(moves), 1))
         # What is left of a device that gave everything away is rounding.
-        compute[number[:, None], pairs] = self._pricing.compute(np.where(sums[..., -1:] > 0.5, sums, 0.0))
-        return compute, columns
+        sums = np.where(sums[..., -1:] > 0.5, sums, 0.0)
+        compute = np.tile(self.compute, (len(moves), 1, 1))
+        loads = np.tile(self.sums[:, -LOADS:], (len(moves), 1, 1))
+        compute[number[:, None], pairs] = self._pricing.compute(sums)
+        loads[number[:, None], pairs] = sums[..., -LOADS:]
+        return compute, loads
 
     def moved(self, move: Ints) -> Allocation:
         """Return the allocation after a move."""
@@ -120,7 +120,7 @@ class Allocation:
 
 def corrected(model: LinearModel, allocation: Allocation) -> LinearModel:
     """Return a model by which the devices of an allocation compute exactly as long as they do."""
-    exact = allocation.compute
+    exact = allocation.compute.sum(axis=1)
     estimate = model.row_ms[model.first + allocation.units].sum(axis=1)
     return model._replace(device_ms=np.where(exact > 0, exact - estimate, model.device_ms))
 

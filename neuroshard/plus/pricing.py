@@ -11,19 +11,19 @@ from neuroshard.shard_table import ShardTable
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
-from shardgym.costs.links import transfer_ms
-from shardgym.costs.plan_cost import PHASES, PlanCost
+from shardgym.costs.links import COLUMNS, LOADS, transfer_ms
+from shardgym.costs.plan_cost import COMPUTE_COLUMNS, PHASES, PlanCost
 from shardgym.errors import MeasurementError
 from shardgym.incumbent import Budget
 from shardgym.plan import COLUMN_UNIT
 from shardgym.task import ELEMENT_BYTES
 from shardgym.ties import quantized, quantized_fit
 
-_BACKWARD_COMM = PHASES.index("backward_comm")
+_IDS, _BACKWARD_COMM = PHASES.index("ids"), PHASES.index("backward_comm")
 #: How strongly a fit is drawn to the sum of what shards take alone; little, yet enough where there are too few devices.
 _RIDGE = 1e-6
-#: Likewise for the entries of vectors, of which there are many.
-_VECTOR_RIDGE = 1e-5
+#: Likewise for latents, of which there are many.
+_LATENT_RIDGE = 1e-5
 #: What a shard adds is at least this share of what it takes alone.
 _LEAST_SHARE = 0.05
 #: Shards priced in one query, without a time limit and with one.
@@ -41,8 +41,8 @@ class Pricing(abc.ABC):
 
     Args:
         shards: of the task.
-        vectors: one per row of `shards`, its last entry 1, and zeros for empty rows, shape (R, V). So the last entry of
-            a sum is the number of shards.
+        vectors: one per row of `shards` that ends in its loads, see `AdditiveCosts.vectors`, and zeros for empty rows,
+            shape (R, V). So the last entry of a sum is the number of shards.
         softness: width of the soft maximum, as a share of mean compute; 0 for the hard one.
 
     Attributes:
@@ -58,15 +58,15 @@ class Pricing(abc.ABC):
 
     @abc.abstractmethod
     def compute(self, sums: Floats) -> Floats:
-        """Return forward plus backward ms of devices, 0 for empty ones, quantized, (..., V) to (...)."""
+        """Return forward and backward ms of devices, 0 for empty ones, quantized, (..., V) to (..., 2)."""
 
     @abc.abstractmethod
-    def totals(self, compute: Floats, columns: Ints) -> Floats:
+    def totals(self, compute: Floats, loads: Floats) -> Floats:
         """Return what whole plans take in ms, communication included and quantized.
 
         Args:
-            compute: of every device in ms, shape (P, D).
-            columns: of every device, shape (P, D).
+            compute: forward and backward of every device in ms, shape (P, D, 2).
+            loads: of every device, shape (P, D, 3).
 
         Returns:
             Shape (P,).
@@ -76,7 +76,7 @@ class Pricing(abc.ABC):
     def row_prices(self, examples: Sequence[Ints]) -> tuple[Floats, float]:
         """Return what each row adds to the compute of a device, shape (R,), and what a device takes besides, in ms.
 
-        Both are quantized.
+        Both are of forward plus backward compute, and quantized.
 
         Args:
             examples: units of each table on each device, each of shape (D, T), whose devices should come out right.
@@ -91,15 +91,15 @@ class Pricing(abc.ABC):
         sums[devices[busy]] = np.add.reduceat(vectors, busy, axis=0)
         return sums
 
-    def objective(self, compute: Floats, columns: Ints) -> tuple[Floats, Floats]:
-        """Return what plans take in ms, and what is minimised; (P, D) to (P,) each, P at least 1."""
+    def objective(self, compute: Floats, loads: Floats) -> tuple[Floats, Floats]:
+        """Return what plans take in ms, and what is minimised; arguments as `totals`, to (P,) each, P at least 1."""
         step = max(_DEVICES_PER_CALL // compute.shape[1], 1)
         starts = range(0, len(compute), step)
-        totals = np.concatenate([self.totals(compute[n : n + step], columns[n : n + step]) for n in starts])
-        return totals, totals + quantized(self.excess(compute))
+        totals = np.concatenate([self.totals(compute[n : n + step], loads[n : n + step]) for n in starts])
+        return totals, totals + quantized(self.excess(compute[..., 0] + compute[..., 1]))
 
     def excess(self, compute: Floats) -> Floats:
-        """Return by how much the soft maximum of compute is above the hard one; (P, D) to (P,)."""
+        """Return by how much the soft maximum of devices' compute is above the hard one; (P, D) to (P,)."""
         if not self.softness:
             return np.zeros(len(compute))
         width = self.softness * compute.mean(axis=1, keepdims=True)
@@ -127,35 +127,35 @@ class ExactPricing(Pricing):
 
     def compute(self, sums: Floats) -> Floats:
         """See `Pricing`."""
-        return self._costs.set_ms(sums)
+        return self._costs.compute_ms(sums)
 
-    def totals(self, compute: Floats, columns: Ints) -> Floats:
+    def totals(self, compute: Floats, loads: Floats) -> Floats:
         """See `Pricing`."""
-        return self._costs.slowest_ms(self._task, compute, columns.astype(np.float64))
+        return self._costs.slowest_ms(self._task, compute, loads)
 
     def row_prices(self, examples: Sequence[Ints]) -> tuple[Floats, float]:
         """Fit a line to what the devices of examples compute, weighing relative errors; see `Pricing`.
 
-        What a device takes is a line in what its shards take alone, their number, and the entries of their vectors. Of
+        What a device takes is a line in what its shards take alone, their number, and their latents. Of
         a cost that is no sum, as fused kernels take less than one by one, this is the line that is nearest where the
         search is.
         """
         rows = np.flatnonzero(self.shards.columns)
         alone = np.zeros(len(self.shards))
-        alone[rows] = self.compute(self.vectors[rows])
+        alone[rows] = self.compute(self.vectors[rows]).sum(axis=1)
         sums = np.concatenate([self.sums(units) for units in examples])
         singles = np.concatenate([alone[self.shards.first + units].sum(axis=1) for units in examples])
         busy = sums[:, -1] > 0
-        terms = np.column_stack([singles, np.ones(len(singles)), sums[:, -1], sums[:, :-2]])[busy]
-        ms = np.maximum(self.compute(sums[busy]), 1e-12)
+        terms = np.column_stack([singles, np.ones(len(singles)), sums[:, -1], sums[:, :-LOADS]])[busy]
+        ms = np.maximum(self.compute(sums[busy]).sum(axis=1), 1e-12)
         scale = np.maximum(np.abs(terms).max(axis=0), 1e-12)
         prior = np.eye(terms.shape[1])[0]
-        # Entries of vectors explain what the first three terms do not.
-        ridge = np.where(np.arange(len(prior)) < 3, 1e-5, 1.0) * _VECTOR_RIDGE * len(ms)
+        # Latents explain what the first three terms do not.
+        ridge = np.where(np.arange(len(prior)) < 3, 1e-5, 1.0) * _LATENT_RIDGE * len(ms)
         weighted = np.vstack([terms / scale / ms[:, None], np.diag(np.sqrt(ridge))])
         missing = np.append(1 - singles[busy] / ms, np.zeros(len(prior)))
         fitted = quantized_fit(prior + np.linalg.lstsq(weighted, missing, rcond=None)[0] / scale)
-        row_ms = fitted[0] * alone + self.vectors @ np.concatenate([fitted[3:], [0.0, fitted[2]]])
+        row_ms = fitted[0] * alone + self.vectors @ np.concatenate([fitted[3:], [0.0, 0.0, fitted[2]]])
         # No shard is for nothing, whatever the line says beyond the examples.
         return quantized(np.maximum(row_ms, _LEAST_SHARE * alone)), max(float(quantized(fitted[1])), 0.0)
 
@@ -163,9 +163,12 @@ class ExactPricing(Pricing):
 class EstimatedPricing(Pricing):
     """Pricing for any cost model: what shards take alone, added up, and the link model; corrected by evaluated plans.
 
-    A device takes `factor` x the sum of its shards' own times + `per_shard` x their number + `per_device`. Widths 4, 8,
-    16, ... and the whole table are priced, each shard alone on a device of a made-up task; widths between are
-    interpolated. Communication follows the link model of the task's topology, times a factor.
+    A pass of a device takes `factor` x the sum of its shards' own times + `per_shard` x their number + `per_device`;
+    forward and backward have three such terms each. Widths 4, 8, 16, ... and the whole table are priced, each shard
+    alone on a device of a made-up task; widths between are interpolated. Communication follows the link model of the
+    task's topology, times a factor. A step adds up as `shardgym.costs.links.exchange_times` says. Where ids are not
+    hidden, ids count as part of the forward pass, as both come before the forward exchange. Costs that are not additive
+    count as those that do not hide them.
 
     Args:
         shards: of the task.
@@ -174,6 +177,7 @@ class EstimatedPricing(Pricing):
         budget: of time.
 
     Attributes:
+        ids_hidden: how a step adds up.
         comm_factor: exchanges of the cost model over those of the link model.
 
     Raises:
@@ -182,37 +186,42 @@ class EstimatedPricing(Pricing):
     """
 
     def __init__(self, shards: ShardTable, cost: CostModel, softness: float, budget: Budget) -> None:
-        vectors = np.zeros((len(shards), 2))
-        vectors[:, 0] = _single_ms(shards, cost, budget)
-        vectors[:, 1] = shards.columns > 0
+        costs = cost.additive()
+        self.ids_hidden = costs is not None and costs.ids_hidden(shards.task)
+        vectors = np.zeros((len(shards), 2 + LOADS))
+        vectors[:, :2] = _single_ms(shards, cost, budget)
+        vectors[:, -LOADS:] = _loads(shards)
         super().__init__(shards, vectors, softness)
-        self._terms: Floats = np.array([1.0, 0.0, 0.0])
+        #: Factor, per shard and per device, of both passes.
+        self._terms: Floats = np.array([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
         self.comm_factor = 1.0
-        # What was learned from: terms and ms of devices, and measured / modelled exchanges of plans.
-        self._device_terms: list[Floats] = []
-        self._device_ms: list[float] = []
+        # What was learned from: terms and ms of devices by pass, and measured / modelled exchanges of plans.
+        self._device_terms: tuple[list[Floats], list[Floats]] = ([], [])
+        self._device_ms: tuple[list[float], list[float]] = ([], [])
         self._comm_ratios: list[float] = []
 
     def compute(self, sums: Floats) -> Floats:
         """See `Pricing`."""
-        ms = np.maximum(sums @ self._terms[:2] + self._terms[2], 0.0)
-        return quantized(np.where(sums[..., -1] > 0, ms, 0.0))
+        ms = np.maximum(self._added_ms(sums) + self._terms[:, 2], 0.0)
+        return quantized(np.where(sums[..., -1:] > 0, ms, 0.0))
 
     @property
     def row_ms(self) -> Floats:
-        """What each row adds to the compute of a device, shape (R,)."""
-        return quantized(self.vectors @ self._terms[:2])
+        """What each row adds to the forward and backward compute of a device, shape (R, 2)."""
+        return quantized(self._added_ms(self.vectors))
 
     def row_prices(self, examples: Sequence[Ints]) -> tuple[Floats, float]:
         """Return what was learned; see `Pricing`. The examples make no difference."""
         del examples
-        return np.maximum(self.row_ms, 0.0), max(float(quantized(self._terms[2])), 0.0)
+        return np.maximum(self.row_ms.sum(axis=1), 0.0), max(float(quantized(self._terms[:, 2].sum())), 0.0)
 
-    def totals(self, compute: Floats, columns: Ints) -> Floats:
+    def totals(self, compute: Floats, loads: Floats) -> Floats:
         """See `Pricing`."""
-        transfer = self.comm_factor * self._transfer(columns)
+        transfer = self.comm_factor * self._transfer(loads[..., COLUMNS])
         # In the forward exchange all wait for the last to enter, so that only the transfer differs.
-        return quantized((compute + transfer).max(axis=1) + transfer.max(axis=1))
+        if self.ids_hidden:
+            return quantized((compute.sum(axis=2) + transfer).max(axis=1) + transfer.max(axis=1))
+        return quantized(compute[..., 0].max(axis=1) + (2 * transfer + compute[..., 1]).max(axis=1))
 
     def learn(self, units: Sequence[Ints], costs: Sequence[PlanCost]) -> None:
         """Fit all terms to what plans turned out to cost, plans learned from before included.
@@ -224,36 +233,54 @@ class EstimatedPricing(Pricing):
         for plan_units, cost in zip(units, costs, strict=True):
             if not cost.feasible:
                 continue
-            rows = self.shards.first + plan_units
-            sums = self.vectors[rows].sum(axis=1)
-            columns = self.shards.columns[rows].sum(axis=1)
-            busy = columns > 0
-            self._device_terms += list(np.column_stack([sums, np.ones(len(sums))])[busy])
-            self._device_ms += cost.compute_ms[busy].tolist()
-            expected = float(self._transfer(columns).max())
+            sums = self.vectors[self.shards.first + plan_units].sum(axis=1)
+            busy = sums[:, -1] > 0
+            passes_ms = cost.per_device[:, COMPUTE_COLUMNS]
+            if not self.ids_hidden:
+                passes_ms[:, 0] += cost.per_device[:, _IDS]
+            for number in range(2):
+                terms = np.column_stack([sums[:, number], sums[:, -1], np.ones(len(sums))])
+                self._device_terms[number].extend(terms[busy])
+                self._device_ms[number].extend(passes_ms[busy, number].tolist())
+            expected = float(self._transfer(sums[:, -LOADS + COLUMNS]).max())
             if expected > 0:
                 self._comm_ratios.append(float(cost.per_device[:, _BACKWARD_COMM].max()) / expected)
-        if not self._device_ms:
+        if not self._device_ms[0]:
             return
-        terms = np.array(self._device_terms)
-        prior = np.array([1.0, 0.0, 0.0])
-        scale = np.maximum(np.abs(terms).max(axis=0), 1e-12)
-        regularised = np.vstack([terms / scale, np.sqrt(_RIDGE * len(terms)) * np.eye(3)])
-        missing = np.append(np.array(self._device_ms) - terms @ prior, np.zeros(3))
-        self._terms = quantized_fit(prior + np.linalg.lstsq(regularised, missing, rcond=None)[0] / scale)
+        self._terms = np.stack([self._fitted(number) for number in range(2)])
         if self._comm_ratios:
             self.comm_factor = float(np.median(self._comm_ratios))
 
-    def _transfer(self, columns: Ints) -> Floats:
+    def _added_ms(self, sums: Floats) -> Floats:
+        """Return what shards add to both passes, (..., V) to (..., 2)."""
+        return sums[..., :2] * self._terms[:, 0] + sums[..., -1:] * self._terms[:, 1]
+
+    def _fitted(self, number: int) -> Floats:
+        """Return the terms of a pass by what was learned, shape (3,)."""
+        terms = np.array(self._device_terms[number])
+        prior = np.array([1.0, 0.0, 0.0])
+        scale = np.maximum(np.abs(terms).max(axis=0), 1e-12)
+        regularised = np.vstack([terms / scale, np.sqrt(_RIDGE * len(terms)) * np.eye(3)])
+        missing = np.append(np.array(self._device_ms[number]) - terms @ prior, np.zeros(3))
+        return quantized_fit(prior + np.linalg.lstsq(regularised, missing, rcond=None)[0] / scale)
+
+    def _transfer(self, columns: Floats) -> Floats:
         task = self.shards.task
         return transfer_ms(task.topology, columns, task.batch_size, ELEMENT_BYTES[task.precision])
 
 
+def _loads(shards: ShardTable) -> Floats:
+    """Return the loads of every row, see `shardgym.costs.links`; zeros for empty rows, shape (R, 3)."""
+    pooling = np.array([table.pooling_factor for table in shards.task.tables])
+    some = shards.columns > 0
+    return np.column_stack([pooling[shards.tables] * some, shards.columns, some]).astype(np.float64)
+
+
 def _single_ms(shards: ShardTable, cost: CostModel, budget: Budget) -> Floats:
-    """Return the compute of every row alone on a device; 0 for empty rows, shape (R,)."""
+    """Return forward and backward compute of every row alone on a device; 0 for empty rows, shape (R, 2)."""
     powers = COLUMN_UNIT * 2 ** np.arange(40)
     priced: Ints = np.union1d(np.flatnonzero(np.isin(shards.columns, powers)), shards.whole)
-    ms: Floats = np.zeros(len(shards))
+    ms: Floats = np.zeros((len(shards), 2))
     step = _SHARDS_IN_HURRY if budget.limited else _SHARDS_PER_QUERY
     for start in range(0, len(priced), step):
         budget.check()
@@ -262,9 +289,10 @@ def _single_ms(shards: ShardTable, cost: CostModel, budget: Budget) -> Floats:
         (answer,) = cost.evaluate(task, [plan])
         if not answer.feasible:
             raise MeasurementError(f"cost '{cost.name}' has no time for single shards: {answer.reason}")
-        ms[rows] = quantized(answer.compute_ms)
+        ms[rows] = quantized(answer.per_device[:, COMPUTE_COLUMNS])
     for first, whole in zip(shards.first.tolist(), shards.whole.tolist(), strict=True):
         known = priced[(priced >= first) & (priced <= whole)]
         rows = np.arange(first + 1, whole + 1)
-        ms[rows] = np.interp(rows, known, ms[known])
+        for number in range(2):
+            ms[rows, number] = np.interp(rows, known, ms[known, number])
     return ms

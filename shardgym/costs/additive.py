@@ -1,7 +1,8 @@
 """Additive costs: what a device computes follows from a sum over its shards.
 
-Each shard is described once, by a short vector. The vectors of a device are added up, and the sum is priced. So placing
-one shard more takes one addition, and any number of devices, placements and tasks is priced in one call.
+Each shard is described once, by a short vector: latents, from which compute follows, and loads, from which exchanges
+follow. The vectors of a device are added up, and the sum is priced. So placing one shard more takes one addition, and
+any number of devices, placements and tasks is priced in one call.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from shardgym.arrays import Floats, GrowingArrays, Ints
-from shardgym.costs.links import ExchangeTimes, exchange_times
+from shardgym.arrays import Bools, Floats, GrowingArrays, Ints
+from shardgym.costs.links import COLUMNS, LOADS, ExchangeTimes, exchange_times, transfer_ms
 from shardgym.plan import Shard, ShardingPlan
-from shardgym.task import ShardingTask
+from shardgym.task import ELEMENT_BYTES, ShardingTask
 from shardgym.ties import quantized
 
 #: What a shard's time depends on: table, rows, columns. Where rows and columns begin does not matter.
@@ -51,12 +52,13 @@ class NumberedShards(abc.ABC):
         self._tasks: list[ShardingTask] = []
         self._number_of_task: dict[str, int] = {}
         self._number_of_shard: list[dict[ShardKey, int]] = []
-        #: Of each task, the first one to which the link model says the same; and those first ones by what it reads.
-        self._first_alike = GrowingArrays(task=((), np.int64))
+        #: Of each task, the first one whose exchanges take the same, and whether ids are hidden.
+        self._exchanges = GrowingArrays(first_alike=((), np.int64), ids_hidden=((), np.bool_))
+        #: Those first tasks, by what `exchange_of` may depend on.
         self._first_with_links: dict[tuple[Any, ...], int] = {}
         #: The first shard of all those alike, by what descriptions depend on; None where they are not shared.
         self._first_like: dict[tuple[Any, ...], int] | None = None
-        self._shards = GrowingArrays(task=((), np.int64), widths=((), np.float64), **arrays)
+        self._shards = GrowingArrays(task=((), np.int64), loads=((LOADS,), np.float64), **arrays)
         self._described_by = tuple(arrays)
 
     @abc.abstractmethod
@@ -88,10 +90,12 @@ class NumberedShards(abc.ABC):
             self._number_of_shard.append({})
             topology = task.topology
             links = (
-                task.num_devices, task.batch_size, task.precision, topology.fast_domain_size, topology.intra_bandwidth,
-                topology.inter_bandwidth, topology.intra_latency_ms, topology.inter_latency_ms,
+                task.num_devices, task.batch_size, task.precision, topology.device, topology.fast_domain_size,
+                topology.intra_bandwidth, topology.inter_bandwidth, topology.intra_latency_ms,
+                topology.inter_latency_ms,
             )  # fmt: skip
-            self._first_alike.append(task=[self._first_with_links.setdefault(links, number)])
+            first_alike = self._first_with_links.setdefault(links, number)
+            self._exchanges.append(first_alike=[first_alike], ids_hidden=[self.ids_hidden(task)])
         return number
 
     def encode(self, task: ShardingTask, shards: Sequence[Shard]) -> Ints:
@@ -112,9 +116,12 @@ class NumberedShards(abc.ABC):
         numbers = [known.get(key) for key in keys]
         if None in numbers:
             new = [key for key in dict.fromkeys(keys) if key not in known]
-            first = self._shards.append(
-                task=np.full(len(new), number), widths=[key[2] for key in new], **self._described(task, new)
-            )
+            tables = [task.table(name) for name, _, _ in new]
+            loads = [
+                (table.pooling_factor * rows / table.num_embeddings, columns, 1)
+                for table, (_, rows, columns) in zip(tables, new, strict=True)
+            ]
+            first = self._shards.append(task=np.full(len(new), number), loads=loads, **self._described(task, new))
             known.update(zip(new, itertools.count(first), strict=False))
             numbers = [known[key] for key in keys]
         return np.array(numbers, dtype=np.int64)
@@ -165,48 +172,63 @@ class NumberedShards(abc.ABC):
         known.update({alike[place]: len(self._shards) + place for place in new})
         return arrays
 
-    def widths(self, shards: Ints) -> Floats:
-        """Return the columns of shards, shape (n,)."""
-        widths: Floats = self._shards["widths"][shards]
-        return widths
+    def loads(self, shards: Ints) -> Floats:
+        """Return the loads of shards, by the columns of `shardgym.costs.links`, shape (n, 3)."""
+        loads: Floats = self._shards["loads"][shards]
+        return loads
 
-    def modelled_exchanges(self, tasks: int | Ints, compute_ms: Floats, widths: Floats) -> ExchangeTimes:
-        """Return what the link model says of the exchanges of P placements, by the topology of each one's task.
+    def ids_hidden(self, task: ShardingTask) -> bool:  # noqa: ARG002
+        """Say whether ids of the next step travel while this one computes, which decides how steps add up.
+
+        It may depend on what `exchange_of` may depend on. Override it for a cost of devices that train so. See
+        `shardgym.costs.links.exchange_times`.
+        """
+        return False
+
+    def are_ids_hidden(self, tasks: int | Ints) -> Bools:
+        """Return the same of tasks by number, in the shape of `tasks`."""
+        return np.asarray(self._exchanges["ids_hidden"][tasks], dtype=np.bool_)
+
+    def exchange_times(self, tasks: int | Ints, compute_ms: Floats, loads: Floats) -> ExchangeTimes:
+        """Return the exchanges of P placements, each of shape (P, D).
 
         Args:
             tasks: number of each placement's task, shape (P,), or one for all.
-            compute_ms: forward plus backward compute of every device, shape (P, D).
-            widths: columns of every device, shape (P, D).
+            compute_ms: forward and backward compute of every device, shape (P, D, 2).
+            loads: of every device, shape (P, D, 3).
         """
         if np.ndim(tasks) == 0:
-            return self.exchange_of(self._tasks[int(tasks)], compute_ms, widths)
-        alike = self._first_alike["task"][tasks]
+            return self.exchange_of(self._tasks[int(tasks)], compute_ms, loads)
+        alike = self._exchanges["first_alike"][tasks]
         numbers = np.unique(alike).tolist()
         if len(numbers) == 1:
-            return self.exchange_of(self._tasks[numbers[0]], compute_ms, widths)
-        times = np.zeros((3, *widths.shape))
+            return self.exchange_of(self._tasks[numbers[0]], compute_ms, loads)
+        times = np.zeros((3, *loads.shape[:2]))
         for number in numbers:
             rows = alike == number
-            times[:, rows] = self.exchange_of(self._tasks[number], compute_ms[rows], widths[rows])
+            times[:, rows] = self.exchange_of(self._tasks[number], compute_ms[rows], loads[rows])
         return ExchangeTimes(*times)
 
-    def exchange_of(self, task: ShardingTask, compute_ms: Floats, widths: Floats) -> ExchangeTimes:
-        """Return what `modelled_exchanges` says of placements of one task; a link model of your own goes here.
+    def exchange_of(self, task: ShardingTask, compute_ms: Floats, loads: Floats) -> ExchangeTimes:
+        """Return what `exchange_times` does of placements of one task; a link model of your own goes here.
 
-        It may depend on the task's devices, batch, precision and links, and on nothing else of the task.
+        It may depend on the task's devices, batch, precision and links, and on nothing else of the task. Here it is the
+        link model of the task's topology, without an exchange of ids.
         """
-        return exchange_times(task, compute_ms, widths)
+        element_bytes = ELEMENT_BYTES[task.precision]
+        transfer = transfer_ms(task.topology, loads[..., COLUMNS], task.batch_size, element_bytes)
+        return exchange_times(compute_ms, transfer, ids_hidden=self.ids_hidden(task))
 
 
 class AdditiveCosts(NumberedShards):
     """The prices of devices, from what their shards add up to.
 
     `CostModel.additive()` returns one. To make a cost of your own additive, subclass this and implement `describe`,
-    which returns the vectors of shards under the name "latents", and `device_ms`, which prices their sums. Exchanges
-    take what the link model says of the task's topology, unless you override `exchange_times`.
+    which returns the latents of shards under that name, and `device_ms`, which prices their sums. Exchanges take what
+    the link model says of the task's topology, unless you override `exchange_of`.
 
     Args:
-        num_latents: length K of the vectors.
+        num_latents: their number K.
     """
 
     def __init__(self, num_latents: int) -> None:
@@ -230,47 +252,53 @@ class AdditiveCosts(NumberedShards):
         return latents
 
     def vectors(self, shards: Ints) -> Floats:
-        """Return what searches add up over a device: a shard's latents, its columns, and 1; shape (n, K + 2)."""
-        return np.column_stack([self.latents(shards), self.widths(shards), np.ones(len(shards))])
+        """Return what is added up over a device: the latents of shards, then their loads; shape (n, K + 3)."""
+        return np.concatenate([self.latents(shards), self.loads(shards)], axis=1)
 
-    def set_ms(self, sums: Floats) -> Floats:
-        """Return forward plus backward compute of devices in ms, quantized, from added `vectors`.
+    def compute_ms(self, sums: Floats) -> Floats:
+        """Return forward and backward compute of devices in ms, each quantized, for searches to compare.
 
         Args:
-            sums: shape (..., K + 2); zeros for an empty device, which takes none.
+            sums: added `vectors` of each device, shape (..., K + 3); zeros for an empty device, which takes none.
 
         Returns:
-            Shape (...).
+            Shape (..., 2).
         """
-        ms = self.device_ms(sums[..., :-2], sums[..., -1].astype(np.int64))
-        return quantized(ms[..., 0] + ms[..., 1])
+        return quantized(self.exact_compute_ms(sums))
 
-    def exchange_times(self, tasks: int | Ints, compute_ms: Floats, widths: Floats) -> ExchangeTimes:
-        """Return communication of P placements in ms: three arrays of shape (P, D); see `modelled_exchanges`."""
-        return self.modelled_exchanges(tasks, compute_ms, widths)
+    def exact_compute_ms(self, sums: Floats) -> Floats:
+        """Return the same, not quantized."""
+        return self.device_ms(sums[..., :-LOADS], sums[..., -1].astype(np.int64))
 
-    def per_device_ms(self, tasks: int | Ints, sums: Floats, counts: Ints, widths: Floats) -> Floats:
+    def per_device_ms(self, tasks: int | Ints, sums: Floats) -> Floats:
         """Return all phases of P placements, complete or not.
 
         Args:
             tasks: number of each placement's task, shape (P,), or one for all.
-            sums: added latents of every device, shape (P, D, K).
-            counts: shards of every device, shape (P, D); an empty one computes for free.
-            widths: columns of every device, shape (P, D).
+            sums: added `vectors` of every device, shape (P, D, K + 3).
 
         Returns:
             Ms in the order of `PHASES`, shape (P, D, 5).
         """
-        compute_ms = self.device_ms(sums, counts)
-        return join_phases(compute_ms, self.exchange_times(tasks, compute_ms.sum(axis=2), widths))
+        compute_ms = self.exact_compute_ms(sums)
+        return join_phases(compute_ms, self.exchange_times(tasks, compute_ms, sums[..., -LOADS:]))
 
-    def slowest_ms(self, tasks: int | Ints, compute_ms: Floats, widths: Floats) -> Floats:
-        """Return what the slowest device of P placements takes in ms, quantized, shape (P,).
+    def total_ms(self, tasks: int | Ints, sums: Floats) -> Floats:
+        """Return what the slowest device of P placements takes in ms, shape (P,); arguments as `per_device_ms`."""
+        phases = self.per_device_ms(tasks, sums)
+        without_ids = phases[..., 1:].sum(axis=2).max(axis=1)
+        ms: Floats = np.where(self.are_ids_hidden(tasks), without_ids, phases.sum(axis=2).max(axis=1))
+        return ms
 
-        Arguments are those of `modelled_exchanges`; searches compare the result, see `shardgym.ties`.
+    def slowest_ms(self, tasks: int | Ints, compute_ms: Floats, loads: Floats) -> Floats:
+        """Return the same, quantized, from the compute of devices; arguments as `exchange_times`.
+
+        Searches compare it, see `shardgym.ties`.
         """
-        exchange = self.exchange_times(tasks, compute_ms, widths)
-        return quantized((compute_ms + exchange.forward_ms + exchange.backward_ms).max(axis=1))
+        exchange = self.exchange_times(tasks, compute_ms, loads)
+        ids_ms = np.where(self.are_ids_hidden(tasks)[..., None], 0.0, exchange.ids_ms)
+        ms = compute_ms[..., 0] + compute_ms[..., 1] + exchange.forward_ms + exchange.backward_ms + ids_ms
+        return quantized(ms.max(axis=1))
 
     def plans_ms(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> Floats:
         """Return all phases of P plans of a task, in the order of `PHASES`, shape (P, D, 5).
@@ -283,23 +311,14 @@ class AdditiveCosts(NumberedShards):
         """Return the same of plans as arrays, which may be of several tasks."""
         shape = len(batch.counts), batch.num_devices
         devices = np.repeat(np.arange(shape[0]) * shape[1], batch.counts) + batch.devices
-        latents = self.latents(batch.shards)
-        sums = np.zeros((shape[0] * shape[1], latents.shape[1]))
-        np.add.at(sums, devices, latents)
-        counts = np.bincount(devices, minlength=len(sums))
-        widths = np.bincount(devices, weights=self.widths(batch.shards), minlength=len(sums)).astype(np.float64)
-        tasks = self.tasks_of(batch)
-        return self.per_device_ms(tasks, sums.reshape(*shape, -1), counts.reshape(shape), widths.reshape(shape))
+        vectors = self.vectors(batch.shards)
+        sums = np.zeros((shape[0] * shape[1], vectors.shape[1]))
+        np.add.at(sums, devices, vectors)
+        return self.per_device_ms(self.tasks_of(batch), sums.reshape(*shape, -1))
 
 
 def join_phases(compute_ms: Floats, exchange: ExchangeTimes) -> Floats:
-    """Join compute of shape (P, D, 2) and communication of shape (P, D) in the order of `PHASES`, (P, D, 5).
-
-    There is no exchange of ids.
-    """
-    phases = np.zeros((*compute_ms.shape[:2], 5))
-    phases[..., 1] = compute_ms[..., 0]
-    phases[..., 2] = exchange.forward_ms
-    phases[..., 3] = exchange.backward_ms
-    phases[..., 4] = compute_ms[..., 1]
-    return phases
+    """Join compute of shape (P, D, 2) and communication of shape (P, D) in the order of `PHASES`, (P, D, 5)."""
+    forward_ms, backward_ms = compute_ms[..., 0], compute_ms[..., 1]
+    phases = exchange.ids_ms, forward_ms, exchange.forward_ms, exchange.backward_ms, backward_ms
+    return np.stack(phases, axis=-1)

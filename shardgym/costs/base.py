@@ -120,8 +120,11 @@ class CostModel(abc.ABC):
         """
         tasks = costs.tasks_of(batch).tolist()
         notes = {number: self.notes(costs.task(number)) for number in set(tasks)}
+        per_device = costs.batch_ms(batch)
+        # Where there are none, nothing is left out of a total.
+        ids_hidden = costs.are_ids_hidden(costs.tasks_of(batch)) & per_device[..., 0].any(axis=1)
         return plan_costs(
-            costs.batch_ms(batch), [notes[number] for number in tasks],
+            per_device, [notes[number] for number in tasks], ids_hidden,
             cost=self.name, version=self.version, hardware=self.hardware,
         )  # fmt: skip
 

@@ -9,19 +9,44 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from shardgym.arrays import Floats, Ints
-from shardgym.costs.links import ExchangeTimes, link_prices, samples_per_device, start_offsets
+from shardgym.arrays import Bools, Floats, Ints
+from shardgym.costs.links import COLUMNS, IDS, LOADS, SHARDS, ExchangeTimes, link_prices, samples_per_device
 from shardgym.records import CONFIG, Name, Record
 from shardgym.task import ELEMENT_BYTES, ShardingTask
 from shardgym.topology import Topology
 
 NotNegative = Annotated[float, Field(ge=0)]
+
+#: Of an id, and of the length of a bag.
+_ID_BYTES = 8
+
+
+class StepWork(NamedTuple):
+    """Work of each device between the exchanges of a step, in ms, each of shape (..., D).
+
+    Attributes:
+        pack_ids: before lengths of bags are exchanged.
+        count_ids: before ids are exchanged.
+        group_ids: before the forward compute, which needs ids by table.
+        forward: compute, before pooled values are exchanged.
+        join_outputs: puts together what has come.
+        pack_gradients: before gradients are exchanged.
+        backward: compute, which ends the step; no exchange waits for it.
+    """
+
+    pack_ids: Floats
+    count_ids: Floats
+    group_ids: Floats
+    forward: Floats
+    join_outputs: Floats
+    pack_gradients: Floats
+    backward: Floats
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -76,64 +101,102 @@ class LinkModel(Record):
         start_ms = self.start_ms + self.peer_ms * (topology.num_devices - 1) + latency_ms
         return np.asarray(start_ms + np.maximum(last_byte_ms, through_ms[:, 1]), dtype=np.float64)
 
-    def exchange_times(self, task: ShardingTask, compute_ms: Floats, widths: Ints | Floats) -> ExchangeTimes:
-        """Return the time of each device in the exchanges of pooled values and of their gradients.
+    def step_times(self, task: ShardingTask, work: StepWork, loads: Floats) -> ExchangeTimes:
+        """Return the phases of a step in which devices wait, of many placements at once.
 
-        The same as `shardgym.costs.links.exchange_times`, at the prices of this model. As in version 2 of the measured
-        cost, all devices enter the exchange of gradients together, and that of pooled values when they have computed.
-
-        Args:
-            task: its topology names latencies and bandwidths.
-            compute_ms: forward plus backward compute of each device, of one placement or of many, shape (..., D).
-            widths: columns of each device's pooled output, shape (..., D).
-
-        Returns:
-            All 0 on one device, which exchanges nothing.
-        """
-        none = np.zeros_like(compute_ms, dtype=np.float64)
-        if task.num_devices == 1:
-            return ExchangeTimes(none, none, none)
-        backward_ms = self._pooled_exit_ms(task, none, widths, backward=True)
-        ready_ms = compute_ms + backward_ms
-        forward_ms = self._pooled_exit_ms(task, ready_ms, widths, backward=False) - ready_ms
-        return ExchangeTimes(forward_ms, backward_ms, start_offsets(ready_ms))
-
-    def _pooled_exit_ms(self, task: ShardingTask, entry_ms: Floats, widths: Ints | Floats, *, backward: bool) -> Floats:
-        """Return what `exit_ms` says of an exchange of pooled values or gradients, of many placements at once.
+        Each exchange takes what `exit_ms` says, and a device enters it when its work before it is done. So this is what
+        `shardgym.costs.fbgemm.step.phases_of` makes of a measured step. On one device nothing is exchanged.
 
         Args:
             task: batch, precision and topology.
-            entry_ms: when each device begins, shape (..., D).
-            widths: columns of each device's pooled output, shape (..., D).
-            backward: gradients go back to where the pooled values came from.
+            work: between the exchanges.
+            loads: of each device, by the columns of `shardgym.costs.links`, shape (..., D, 3).
+
+        Returns:
+            All before the forward compute; the exchange of pooled values and joining them; packing gradients and
+            exchanging them.
         """
+        if task.num_devices == 1:
+            ids_ms = work.pack_ids + work.count_ids + work.group_ids
+            return ExchangeTimes(ids_ms, work.join_outputs, work.pack_gradients)
+        to_send = self._transfers(task, loads)
+        counted_ms = to_send[SHARDS].to_owners(work.pack_ids) + work.count_ids
+        ids_ms = to_send[IDS].to_owners(counted_ms) + work.group_ids
+        ready_ms = ids_ms + work.forward
+        joined_ms = to_send[COLUMNS].from_owners(ready_ms) + work.join_outputs
+        done_ms = to_send[COLUMNS].to_owners(joined_ms + work.pack_gradients)
+        return ExchangeTimes(ids_ms, joined_ms - ready_ms, done_ms - joined_ms)
+
+    def _transfers(self, task: ShardingTask, loads: Floats) -> list[_Transfer]:
+        """Return what the exchange of each load takes: ids, pooled values or gradients, and lengths of bags."""
         topology = task.topology
-        item = ELEMENT_BYTES[task.precision]
-        prices = link_prices(topology, task.batch_size, item)
+        prices = link_prices(topology, task.batch_size, 1)
         samples = samples_per_device(task.batch_size, task.num_devices)
-        total = widths.sum(axis=-1, keepdims=True)
-        firsts = np.arange(0, topology.num_devices, topology.fast_domain_size)
-        inside = np.add.reduceat(widths, firsts, axis=-1)[..., prices.domains]
-        out_ms = np.zeros(np.shape(widths))
-        in_ms = np.zeros(np.shape(widths))
-        latency_ms = np.zeros(np.shape(total))
-        kinds = ((inside - widths, topology.intra_latency_ms), (total - inside, topology.inter_latency_ms))
-        for kind, (others, latency) in enumerate(kinds):
-            from_others_ms = prices.received_ms[kind] * others
-            in_ms = np.maximum(in_ms, self.wire_factor * from_others_ms)
-            out_ms = np.maximum(out_ms, self.wire_factor * prices.sent_ms[kind] * widths)
+        # Bytes that a device owns of each sample, in the order of loads, each load in one piece.
+        item_bytes = np.array([_ID_BYTES, ELEMENT_BYTES[task.precision], _ID_BYTES])
+        owned = np.ascontiguousarray(np.moveaxis(loads * item_bytes, -1, 0))
+        if topology.fast_domain_size in (1, topology.num_devices):
+            others = owned.sum(axis=-1, keepdims=True) - owned
+            is_slow = topology.fast_domain_size < topology.num_devices
+            kinds = [(int(is_slow), others, topology.inter_latency_ms if is_slow else topology.intra_latency_ms)]
+        else:
+            firsts = np.arange(0, topology.num_devices, topology.fast_domain_size)
+            of_domains = np.add.reduceat(owned, firsts, axis=-1)
+            # Added up by domains, as what others have of nothing is then nothing, and not what rounding leaves.
+            total = of_domains.sum(axis=-1, keepdims=True)
+            inside = of_domains[..., prices.domains]
+            others = total - owned
+            kinds = [(0, inside - owned, topology.intra_latency_ms), (1, total - inside, topology.inter_latency_ms)]
+        owner_ms = np.zeros(owned.shape)
+        holder_ms = np.zeros(owned.shape)
+        latency_ms = np.zeros((*owned.shape[:-1], 1))
+        for kind, theirs, latency in kinds:
+            from_others_ms = prices.received_ms[kind] * theirs
+            holder_ms = np.maximum(holder_ms, self.wire_factor * from_others_ms)
+            owner_ms = np.maximum(owner_ms, self.wire_factor * prices.sent_ms[kind] * owned)
             latency_ms = np.maximum(latency_ms, latency * (from_others_ms > 0).any(axis=-1, keepdims=True))
-        host_bytes = item * (widths * (task.batch_size - samples) + samples * (total - widths))
-        host_ms = self.host_ns_per_byte / 1e6 * host_bytes
-        # Forward, devices with columns send to those with samples; backward, those with samples to those with columns.
-        sends = samples > 0 if backward else widths > 0
-        takes = widths > 0 if backward else samples > 0
-        sent_ms = entry_ms + host_ms + (in_ms if backward else out_ms)
-        received_ms = entry_ms + host_ms + (out_ms if backward else in_ms)
+        # The core hands over what is sent and what is received, both as an owner and as a holder of samples.
+        host_ms = self.host_ns_per_byte / 1e6 * (owned * (task.batch_size - samples) + samples * others)
+        owner_ms += host_ms
+        holder_ms += host_ms
+        start_ms = self.start_ms + self.peer_ms * (task.num_devices - 1) + latency_ms
+        owns = owned > 0
+        has_samples = samples > 0
+        return [_Transfer(start_ms[n], owner_ms[n], holder_ms[n], owns[n], has_samples) for n in range(LOADS)]
+
+
+class _Transfer(NamedTuple):
+    """An exchange between the owners of shards and the holders of samples, in either direction.
+
+    Every device is both, so it has two loads: what it sends as the one it receives as the other in reverse.
+
+    Attributes:
+        start_ms: until it starts, shape (..., 1).
+        owner_ms: busy with what goes to or comes from all others for its shards, shape (..., D).
+        holder_ms: busy with what comes from or goes to all others for its samples, shape (..., D).
+        owns: whether a device has anything to send as an owner, shape (..., D).
+        has_samples: likewise as a holder, shape (D,).
+    """
+
+    start_ms: Floats
+    owner_ms: Floats
+    holder_ms: Floats
+    owns: Bools
+    has_samples: Bools
+
+    def from_owners(self, entry_ms: Floats) -> Floats:
+        """Return when each device is through with pooled values, as `LinkModel.exit_ms`; both of shape (..., D)."""
+        return self._exit_ms(entry_ms + self.owner_ms, entry_ms + self.holder_ms, self.owns, self.has_samples)
+
+    def to_owners(self, entry_ms: Floats) -> Floats:
+        """Return the same for lengths, ids and gradients."""
+        return self._exit_ms(entry_ms + self.holder_ms, entry_ms + self.owner_ms, self.has_samples, self.owns)
+
+    def _exit_ms(self, sent_ms: Floats, received_ms: Floats, sends: Bools, takes: Bools) -> Floats:
+        """Return the same from when each device has sent and received, and which ones send and take anything."""
         last_ms = np.where(sends, sent_ms, -np.inf).max(axis=-1, keepdims=True)
         last_byte_ms = np.where(takes, np.maximum(sent_ms, last_ms), sent_ms)
-        start_ms = self.start_ms + self.peer_ms * (task.num_devices - 1) + latency_ms
-        return np.asarray(start_ms + np.maximum(last_byte_ms, received_ms), dtype=np.float64)
+        return np.asarray(self.start_ms + np.maximum(last_byte_ms, received_ms), dtype=np.float64)
 
 
 def wire_bytes(topology: Topology, sent_bytes: Ints | Floats) -> tuple[Floats, Floats]:

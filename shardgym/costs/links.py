@@ -4,6 +4,8 @@ Forward, device d holds pooled values of the whole batch for its shards and owes
 samples[p] x widths[d] elements. Backward, the gradients go the same way in reverse. Sum pooling lets row shards send
 partial sums, so a row shard counts with its full width on each device that holds one.
 
+`exchange_times` says how compute and exchanges add up to a step.
+
 The link model is latency plus bytes over bandwidth, inside a fast domain and between domains apart. The analytic cost
 uses it, and so does the measured one where a machine has fewer devices than the task. Links are full duplex and the two
 kinds work at the same time, so a device needs as long as the busiest direction of its busier kind of link.
@@ -19,8 +21,13 @@ import numpy as np
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.plan_cost import Source
 from shardgym.plan import ShardingPlan
-from shardgym.task import ELEMENT_BYTES, ShardingTask
+from shardgym.task import ShardingTask
 from shardgym.topology import Topology
+
+#: Loads of a shard or a device, by column: ids per sample, columns of its pooled output, shards. Exchanges take what
+#: these say.
+IDS, COLUMNS, SHARDS = range(3)
+LOADS = 3
 
 
 def pooled_widths(task: ShardingTask, plan: ShardingPlan) -> Ints:
@@ -38,9 +45,8 @@ def start_offsets(busy_ms: Floats) -> Floats:
     """Return how much later than the first each device is ready for the forward exchange, in ms, shape (..., D).
 
     Args:
-        busy_ms: time of each device between two forward exchanges: forward and backward compute and backward
-            communication, shape (..., D). All devices left the last forward exchange together, so the one with the
-            largest time is ready last (NeuroShard, `simulator.py`).
+        busy_ms: time of each device from a moment that all share until it is ready, shape (..., D); see
+            `exchange_times`.
     """
     return np.asarray(busy_ms - busy_ms.min(axis=-1, keepdims=True), dtype=np.float64)
 
@@ -52,33 +58,39 @@ def wait_ms(busy_ms: Floats) -> Floats:
 
 
 class ExchangeTimes(NamedTuple):
-    """Communication of devices in ms, and their start offsets of the forward exchange, each of shape (..., D)."""
+    """Communication of devices in ms, the wait for the last one included, each of shape (..., D)."""
 
+    ids_ms: Floats
     forward_ms: Floats
     backward_ms: Floats
-    offsets_ms: Floats
 
 
-def exchange_times(task: ShardingTask, compute_ms: Floats, widths: Ints | Floats) -> ExchangeTimes:
-    """Return the time of each device in the exchanges of pooled values and of their gradients.
+def exchange_times(
+    compute_ms: Floats, transfer: Floats, *, ids_hidden: bool, ids_ms: Floats | None = None
+) -> ExchangeTimes:
+    """Return the time of each device in the exchanges of a step: how compute and exchanges add up.
+
+    The forward exchange runs once all devices have entered it, and the wait for the last one counts as communication of
+    those that wait. When a device enters depends on whether ids are hidden:
+
+    - Where training goes step by step they are not. A device enters with its ids and its forward compute done. The
+      exchange of gradients follows at once, and backward compute ends the step. So imbalance before the forward
+      exchange and imbalance of backward compute add up.
+    - Where the ids of the next step travel while this one computes, as in TorchRec's pipeline, nobody waits between two
+      forward exchanges. A device enters with the exchange of gradients, backward compute and the next forward compute
+      done, as all left the last forward exchange together (NeuroShard, `simulator.py`).
 
     Args:
-        task: its topology names latencies and bandwidths.
-        compute_ms: forward plus backward compute of each device, of one placement or of many, shape (..., D).
-        widths: columns of each device's pooled output, shape (..., D).
-
-    Returns:
-        Times by the link model. An exchange runs once all devices have entered it. Forward, devices are ready at
-        different times, and the wait for the last one counts as communication of those that wait (as in the measured
-        protocol). Backward starts aligned.
+        compute_ms: forward and backward compute of each device, of one placement or of many, shape (..., D, 2).
+        transfer: what an exchange with aligned start takes in ms, both ways alike, shape (..., D).
+        ids_hidden: see above.
+        ids_ms: exchange of ids, shape (..., D); None where there is none.
     """
-    return after_compute(compute_ms, transfer_ms(task.topology, widths, task.batch_size, ELEMENT_BYTES[task.precision]))
-
-
-def after_compute(compute_ms: Floats, transfer: Floats) -> ExchangeTimes:
-    """Return the same from what an exchange with aligned start takes, both ways alike; all in ms, shape (..., D)."""
-    offsets = start_offsets(compute_ms + transfer)
-    return ExchangeTimes(offsets.max(axis=-1, keepdims=True) - offsets + transfer, transfer, offsets)
+    if ids_ms is None:
+        ids_ms = np.zeros(np.shape(transfer))
+    forward_ms, backward_ms = compute_ms[..., 0], compute_ms[..., 1]
+    busy_ms = forward_ms + backward_ms + transfer if ids_hidden else ids_ms + forward_ms
+    return ExchangeTimes(ids_ms, wait_ms(busy_ms) + transfer, transfer)
 
 
 def transfer_ms(topology: Topology, widths: Ints | Floats, batch_size: int, element_bytes: int) -> Floats:

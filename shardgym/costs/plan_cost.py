@@ -18,7 +18,7 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
-from shardgym.arrays import Floats
+from shardgym.arrays import Bools, Floats
 from shardgym.records import Label, Note, OneLine, Record, short_repr
 
 #: Columns of `PlanCost.per_device`, in order.
@@ -95,7 +95,8 @@ class PlanCost(Record):
         session: identifies times that were measured interleaved and may be compared without drift; "" if it does
             not matter.
         notes: what a reader must know besides, e.g. that devices shared cores.
-        ids_hidden: whether ids travel while the step before computes, so that they are no part of `device_ms`.
+        ids_hidden: whether ids travel while the step before computes, so that what they take is no part of
+            `device_ms`; false where there are none.
     """
 
     per_device: Matrix
@@ -165,25 +166,28 @@ class PlanCost(Record):
         return hash(self.digest)
 
 
-def plan_costs(per_device: Floats, notes: Sequence[tuple[str, ...]], **same: Any) -> list[PlanCost]:
-    """Return the costs of P plans that differ in times and notes alone.
+def plan_costs(per_device: Floats, notes: Sequence[tuple[str, ...]], ids_hidden: Bools, **same: Any) -> list[PlanCost]:
+    """Return the costs of P plans that differ in times, notes and whether ids are hidden alone.
 
     Args:
         per_device: shape (P, D, 5); becomes read-only.
         notes: of each plan.
+        ids_hidden: likewise, shape (P,).
         **same: fields that they share.
     """
     if not len(per_device):
         return []
-    first = PlanCost(per_device[0], notes=notes[0], **same)
-    rest = zip(per_device[1:], notes[1:], strict=True)
+    own = [
+        {"per_device": ms, "notes": note, "ids_hidden": hidden}
+        for ms, note, hidden in zip(per_device, notes, ids_hidden.tolist(), strict=True)
+    ]
+    first = PlanCost(**own[0], **same)
     if not (np.isfinite(per_device) & (per_device >= 0)).all():
-        return [first, *(dataclasses.replace(first, per_device=ms, notes=own) for ms, own in rest)]
+        return [first, *(dataclasses.replace(first, **fields) for fields in own[1:])]
     # Checking the fields of a record takes longer than pricing a plan. The others differ from the first in times, which
-    # were checked together, and in notes.
+    # were checked together, and in what callers make.
     per_device.setflags(write=False)
-    fields = dict(first.__dict__)
-    return [first, *(PlanCost.unchecked(**(fields | {"per_device": ms, "notes": own})) for ms, own in rest)]
+    return [first, *(PlanCost.unchecked(**(first.__dict__ | fields)) for fields in own[1:])]
 
 
 def infinite(num_devices: int) -> Floats:

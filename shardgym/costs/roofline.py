@@ -242,8 +242,9 @@ def untested(task: ShardingTask, device: str) -> tuple[str, ...]:
 class RooflineCost(CostModel):
     """Bytes moved over bandwidth, plus latencies and fixed costs per device and per shard.
 
-    Compute is additive over shards: fusion is not modelled. Communication is the link model of the task's
-    topology. Devices without shards compute for free.
+    Compute is additive over shards: fusion is not modelled. Communication is the link model of the task's topology, and
+    no ids are exchanged. CPUs train step by step, GPUs hide ids, see `shardgym.costs.links.exchange_times`. Devices
+    without shards compute for free.
 
     Args:
         hardware: a key of `DEVICES` that replaces the device named by each task's topology.
@@ -253,7 +254,7 @@ class RooflineCost(CostModel):
     """
 
     name = "roofline"
-    version = "2"
+    version = "3"
     deterministic = True
 
     def __init__(self, hardware: str | None = None) -> None:
@@ -300,6 +301,10 @@ class AdditiveRoofline(AdditiveCosts):
     def __init__(self, hardware: str | None = None) -> None:
         super().__init__(num_latents=3)
         self._override = hardware
+
+    def ids_hidden(self, task: ShardingTask) -> bool:
+        """See `AdditiveCosts`: on GPUs they are."""
+        return (self._override or task.topology.device) != "cpu-core"
 
     def describe(self, task: ShardingTask, keys: Sequence[ShardKey]) -> dict[str, Floats]:
         """See `AdditiveCosts`; an unknown device of the task is an `UnknownNameError`."""

@@ -32,7 +32,7 @@ def step_work(lines: Floats, task: ShardingTask, compute_ms: Floats, loads: Floa
         lines: ms per amount, by `LINES` and `AMOUNTS`, shape (5, 4).
         task: batch and precision.
         compute_ms: forward and backward of every device of placements, shape (..., D, 2).
-        loads: ids per sample, columns and shards of every device, shape (..., D, 3).
+        loads: of every device, by the columns of `shardgym.costs.links`, shape (..., D, 3).
     """
     constant = lines[:, 0]
     per_load = lines[:, 1:] * (task.batch_size * np.array([1, ELEMENT_BYTES[task.precision], 1]))

@@ -16,7 +16,7 @@ import numpy as np
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts, ShardKey
 from shardgym.costs.base import CostModel
-from shardgym.costs.links import ExchangeTimes
+from shardgym.costs.links import LOADS, ExchangeTimes
 from shardgym.costs.plan_cost import PHASES, PlanCost
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
@@ -166,7 +166,7 @@ class TorchRecRatingCost(CostModel):
 class AdditiveTorchRecRating(AdditiveCosts):
     """The prices of `TorchRecRatingCost`: latents are the four times of a shard, in the order of `PHASES` after "ids".
 
-    Exchanges add up over shards like compute. So `device_ms` holds them, and `exchange_times` has nothing to add.
+    Exchanges add up over shards like compute. So `device_ms` holds them, and `exchange_of` has nothing to add.
 
     Args:
         constants: of the planner.
@@ -185,12 +185,12 @@ class AdditiveTorchRecRating(AdditiveCosts):
         del counts  # sums of empty devices are 0
         return np.stack([sums[..., 0] + sums[..., 1], sums[..., 2] + sums[..., 3]], axis=-1)
 
-    def exchange_times(self, tasks: int | Ints, compute_ms: Floats, widths: Floats) -> ExchangeTimes:
+    def exchange_of(self, task: ShardingTask, compute_ms: Floats, loads: Floats) -> ExchangeTimes:
         """Return zeros: `device_ms` holds the exchanges, and no device waits."""
-        del tasks, widths
-        return ExchangeTimes(*np.zeros((3, *compute_ms.shape)))
+        del task, loads
+        return ExchangeTimes(*np.zeros((3, *compute_ms.shape[:-1])))
 
-    def per_device_ms(self, tasks: int | Ints, sums: Floats, counts: Ints, widths: Floats) -> Floats:
+    def per_device_ms(self, tasks: int | Ints, sums: Floats) -> Floats:
         """See `AdditiveCosts`."""
-        del tasks, counts, widths
-        return np.concatenate([np.zeros((*sums.shape[:-1], 1)), sums], axis=-1)
+        del tasks
+        return np.concatenate([np.zeros((*sums.shape[:-1], 1)), sums[..., :-LOADS]], axis=-1)

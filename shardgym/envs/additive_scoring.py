@@ -11,7 +11,6 @@ from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.additive import AdditiveCosts, PlanBatch
 from shardgym.costs.base import CostModel
 from shardgym.costs.plan_cost import PlanCost
-from shardgym.envs.features import COLUMNS, SHARDS
 from shardgym.envs.placements import Placements
 from shardgym.envs.scoring import PlanScorer
 from shardgym.envs.shard_catalog import NOTHING
@@ -34,8 +33,8 @@ class AdditiveScorer(PlanScorer):
         self._partial = partial
         super().__init__(cost, placements)
         num_envs, max_devices = placements.loads.shape[:2]
-        #: Added latents of every device.
-        self._sums: Floats = np.zeros((num_envs, max_devices, self._num_latents if partial else 0))
+        #: Added vectors of every device.
+        self._sums: Floats = np.zeros((num_envs, max_devices, self._vector_length if partial else 0))
         #: Whether a shard was placed whose width no kernel takes.
         self._odd: Bools = np.zeros(num_envs, dtype=np.bool_)
 
@@ -48,7 +47,7 @@ class AdditiveScorer(PlanScorer):
             self._costs = costs
         # Tasks of a pool have the same tables in other company.
         self._costs.share_descriptions()
-        self._num_latents = self._costs.latents(np.zeros(0, dtype=np.int64)).shape[1]
+        self._vector_length = self._costs.vectors(np.zeros(0, dtype=np.int64)).shape[1]
         #: Numbers of the catalog's tasks and shards in the costs, -1 for those that are not encoded yet.
         self._task_numbers: Ints = np.zeros(0, dtype=np.int64)
         self._shard_numbers: Ints = np.zeros(0, dtype=np.int64)
@@ -66,7 +65,7 @@ class AdditiveScorer(PlanScorer):
         """See `PlanScorer`."""
         if self._partial:
             shards = self._placements.next[rows]
-            self._sums[rows, devices] += self._costs.latents(self._shard_numbers[shards])
+            self._sums[rows, devices] += self._costs.vectors(self._shard_numbers[shards])
             self._odd[rows] |= self._placements.catalog.shard["width"][shards] % COLUMN_UNIT > 0
 
     def costs(self, rows: Ints, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
@@ -104,12 +103,8 @@ class AdditiveScorer(PlanScorer):
         num_devices = np.where(odd, 0, p.catalog.task["num_devices"][tasks])
         for count in np.unique(num_devices[~odd]).tolist():
             group = np.flatnonzero(num_devices == count)
-            loads = p.loads[rows[group], :count]
-            shards = loads[:, :, SHARDS].astype(np.int64)
-            per_device = self._costs.per_device_ms(
-                self._task_numbers[tasks[group]], self._sums[rows[group], :count], shards, loads[:, :, COLUMNS]
-            )
-            ms[group] = per_device.sum(axis=2).max(axis=1)
+            sums = self._sums[rows[group], :count]
+            ms[group] = self._costs.total_ms(self._task_numbers[tasks[group]], sums)
         return ms, reasons
 
     def even_share_ms(self, rows: Ints) -> Floats:
@@ -126,13 +121,12 @@ class AdditiveScorer(PlanScorer):
         """See `PlanScorer`."""
         p = self._placements
         waiting = p.next != NOTHING
-        added = np.zeros((len(waiting), 1, self._num_latents))
-        added[waiting, 0] = self._costs.latents(self._shard_numbers[p.next[waiting]])
+        added = np.zeros((len(waiting), 1, self._vector_length))
+        added[waiting, 0] = self._costs.vectors(self._shard_numbers[p.next[waiting]])
         sums = np.stack([self._sums, self._sums + added], axis=2)
-        counts = np.repeat(p.loads[:, :, SHARDS:].astype(np.int64), 2, axis=2)
-        counts[:, :, 1] += waiting[:, None]
-        counts[p.capacity < 0] = 0
-        compute_ms = self._costs.device_ms(sums, counts).sum(axis=3)
+        # Devices that a task does not have hold nothing.
+        sums[p.capacity < 0] = 0.0
+        compute_ms = self._costs.exact_compute_ms(sums).sum(axis=3)
         return np.asarray(compute_ms / self._shares_of(p.task)[:, None, None], dtype=np.float64)
 
     def save(self, row: int) -> Any:
@@ -172,16 +166,12 @@ class AdditiveScorer(PlanScorer):
             num_devices = p.catalog.task["num_devices"][new]
             for count in np.unique(num_devices).tolist():
                 group = new[num_devices == count]
-                sums = np.zeros((len(group), count, self._num_latents))
+                sums = np.zeros((len(group), count, self._vector_length))
                 for place, task in enumerate(group.tolist()):
                     first = p.catalog.task["first"][task]
                     tables = self._shard_numbers[first : first + p.catalog.task["tables"][task]]
-                    sums[place, 0] = self._costs.latents(tables).sum(axis=0)
-                on_first = np.zeros((2, len(group), count))
-                on_first[:, :, 0] = p.catalog.task["totals"][group][:, [SHARDS, COLUMNS]].T
-                shards, widths = on_first
-                phases = self._costs.per_device_ms(self._task_numbers[group], sums, shards.astype(np.int64), widths)
-                self._shares[group] = phases.sum(axis=2).max(axis=1) / count
+                    sums[place, 0] = self._costs.vectors(tables).sum(axis=0)
+                self._shares[group] = self._costs.total_ms(self._task_numbers[group], sums) / count
             shares = self._shares[tasks]
         return shares
 

@@ -1,14 +1,19 @@
 """What makes a plan as slow as it is: the device that holds up the step, why, and the tables behind it.
 
-In the forward exchange all devices wait for the last one, and the wait counts as forward communication. Without the
-wait a device has its compute and two exchanges. A step takes the longest time that a device is busy before the forward
-exchange, plus the longest forward exchange. One device or two set these times; the others only wait. So the device with
-the largest sum may have waited for the one that holds up the step.
+In the forward exchange all devices wait for the last one, and the wait counts as forward communication. A step takes
+the longest time until a device enters that exchange, plus the longest time from then on. One device or two set these
+times; the others only wait. So the device with the largest sum may have waited for the one that holds up the step.
 
-Where a step begins with an exchange of ids that is not hidden, devices are busy with ids and forward compute before the
-forward exchange, and everything else comes after it.
+How a step adds up depends on whether ids are hidden (`shardgym.costs.links.exchange_times`):
+
+- Where they are not, devices are busy with ids and forward compute before the forward exchange, and with both exchanges
+  and backward compute after it: the device that is ready last and the one whose backward compute ends last count.
+- Where they are, devices are busy with compute and the exchange of gradients before, and the exchange itself is left.
 
 Some costs know no wait, `torchrec_rating` for one: each device takes its own sum, and the largest holds up the step.
+
+A cost that has no ids does not say which of the three it is, and its times do: without the wait, pooled values take
+about as long forward as their gradients take backward. The one that explains them best is taken.
 """
 
 from __future__ import annotations
@@ -78,15 +83,11 @@ def find_bottleneck(cost: PlanCost, columns: Sequence[int] | Ints) -> Bottleneck
     """
     ids, forward, forward_comm, backward_comm, backward = cost.per_device.T
     compute = forward + backward
-    # A step whose ids are exchanged begins with that; else it goes from one exchange of pooled values to the next.
-    begins_with_ids = bool(ids.any()) and not cost.ids_hidden
-    busy = ids + forward if begins_with_ids else compute + backward_comm
-    wait = wait_ms(busy)
-    if (forward_comm < _LEAST_WAIT * wait).any():  # somebody does not wait: this cost knows no wait
-        wait = np.zeros_like(wait)
+    busy, wait = _busy_and_wait(cost)
     sent = forward_comm - np.minimum(wait, forward_comm)
-    after = sent + backward_comm + backward if begins_with_ids else sent
-    exchange = sent + backward_comm + (ids if begins_with_ids else 0.0)
+    counted = 0.0 if cost.ids_hidden else ids
+    exchange = counted + sent + backward_comm
+    after = compute + exchange - busy
     margins = _margin_of_largest(busy) + _margin_of_largest(after) if wait.any() else _margin_of_largest(busy + after)
     device = int(np.lexsort((-compute - exchange, -margins))[0])
 
@@ -100,6 +101,21 @@ def find_bottleneck(cost: PlanCost, columns: Sequence[int] | Ints) -> Bottleneck
     elif columns[device] >= np.mean(columns):
         cause = "columns"
     return Bottleneck(device, compute, exchange, wait, float(margins[device]), cause)
+
+
+def _busy_and_wait(cost: PlanCost) -> tuple[Floats, Floats]:
+    """Return how long devices are busy before the forward exchange and wait in it, in ms, each of shape (D,)."""
+    ids, forward, forward_comm, backward_comm, backward = cost.per_device.T
+    whole = forward + backward + backward_comm
+    if ids.any():
+        busy = whole if cost.ids_hidden else ids + forward
+        wait = wait_ms(busy)
+        is_waiting = bool((forward_comm >= _LEAST_WAIT * wait).all())
+        return busy, wait if is_waiting else np.zeros_like(wait)
+    tried = [(whole, wait_ms(whole)), (forward, wait_ms(forward)), (whole, np.zeros_like(whole))]
+    # Without the wait, pooled values take as long as gradients, but for what is the same on all devices.
+    spreads = [float(np.ptp(forward_comm - wait - backward_comm)) for _, wait in tried]
+    return tried[int(np.argmin(spreads))]
 
 
 def _margin_of_largest(values: Floats) -> Floats:

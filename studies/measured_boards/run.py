@@ -87,13 +87,13 @@ def compose(how: str, task: ShardingTask, plan: ShardingPlan, measured: Floats) 
     phases = np.zeros_like(measured)
     phases[:, [1, 4]] = measured[:, [1, 4]]
     links = shipped_model()
-    widths = pooled_widths(task, plan)
+    samples = samples_per_device(task.batch_size, task.num_devices)
+    sent = np.outer(pooled_widths(task, plan), samples) * ELEMENT_BYTES[task.precision]
     if how == "published":
-        times = links.exchange_times(task, phases[:, [1, 4]].sum(axis=1), widths)
-        phases[:, 2] = times.forward_ms
-        phases[:, 3] = times.backward_ms
+        phases[:, 3] = links.exit_ms(task.topology, np.zeros(task.num_devices), sent.T)
+        ready = phases[:, [1, 3, 4]].sum(axis=1)
+        phases[:, 2] = links.exit_ms(task.topology, ready, sent) - ready
     elif how == "step":
-        sent = np.outer(widths, samples_per_device(task.batch_size, task.num_devices)) * ELEMENT_BYTES[task.precision]
         ready = phases[:, 1]
         pooled = links.exit_ms(task.topology, ready, sent)
         phases[:, 2] = pooled - ready

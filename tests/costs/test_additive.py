@@ -7,8 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from shardgym import CostModel, PlanCost, Shard, ShardingPlan, load_suite, make_cost
+from shardgym import CostModel, PlanCost, Shard, ShardingPlan, ShardingTask, Topology, load_suite, make_cost
 from shardgym.costs.additive import AdditiveCosts
+from shardgym.costs.links import IDS, LOADS, exchange_times
 from shardgym.ties import QUANTUM
 
 EXACT = 1e-9
@@ -35,6 +36,28 @@ class Columns(AdditiveCosts):
         return np.stack([forward, 2 * forward], axis=-1)
 
 
+class HiddenIdsCost(ColumnsCost):
+    """The same with ids that count, 1 ms per id of a sample, and that are hidden where links are of one domain."""
+
+    name = "hidden_ids"
+
+    def additive(self):
+        return HiddenIds(num_latents=1)
+
+    def score(self, task, plans):
+        prices = self.additive()
+        return self.plan_costs(prices, prices.batch(task, plans))
+
+
+class HiddenIds(Columns):
+    def ids_hidden(self, task):
+        return task.topology.fast_domain_size == task.num_devices
+
+    def exchange_of(self, task, compute_ms, loads):
+        transfer = super().exchange_of(task, compute_ms, loads).backward_ms
+        return exchange_times(compute_ms, transfer, ids_hidden=self.ids_hidden(task), ids_ms=loads[..., IDS])
+
+
 class WholePlans(ColumnsCost):
     name = "whole_plans"
 
@@ -45,7 +68,8 @@ class WholePlans(ColumnsCost):
 COSTS = {
     "roofline": lambda: make_cost("roofline"), "h100": lambda: make_cost("roofline", hardware="h100"),
     "gpu": lambda: make_cost("gpu", hardware="a100"),
-    "simulator": lambda: make_cost("simulator"), "columns": ColumnsCost,
+    "gpu with ids": lambda: make_cost("gpu", hardware="a100", ids=True),
+    "simulator": lambda: make_cost("simulator"), "columns": ColumnsCost, "hidden ids": HiddenIdsCost,
     "torchrec_rating": lambda: make_cost("torchrec_rating"),
 }  # fmt: skip
 
@@ -79,23 +103,75 @@ def test_placements_of_several_tasks_in_one_call_cost_what_evaluate_says(cost, s
     rng, prices = np.random.default_rng(3), cost.additive()
     tasks = [load_suite(suite)[index] for index in (0, 2)]
     tasks = [task for task in tasks if task.num_devices == tasks[0].num_devices]
-    numbers, sums, counts, widths, expected = [], [], [], [], []
+    nodes = dataclasses.replace(tasks[0].topology, fast_domain_size=1, device="a100")
+    tasks.append(dataclasses.replace(tasks[0], topology=nodes))
+    numbers, sums, expected = [], [], []
     for task in tasks:
         plans = [random_plan(task, rng) for _ in range(3)]
         plans.append(ShardingPlan.of(task, [dataclasses.replace(shard, device=1) for shard in plans[0].shards]))
-        expected += [found.per_device for found in cost.score(task, plans)]
+        expected += cost.score(task, plans)
         for plan in plans:
-            encoded = prices.encode(task, plan.shards)
             held = np.array([shard.device for shard in plan.shards]) == np.arange(task.num_devices)[:, None]
             numbers.append(prices.add_task(task))
-            sums.append(held @ prices.latents(encoded))
-            widths.append(held @ prices.widths(encoded))
-            counts.append(held.sum(axis=1))
-    found = prices.per_device_ms(np.array(numbers), np.array(sums), np.array(counts), np.array(widths))
-    np.testing.assert_allclose(found, expected, rtol=EXACT)
-    compute = prices.device_ms(np.array(sums), np.array(counts)).sum(axis=2)
-    slowest = prices.slowest_ms(np.array(numbers), compute, np.array(widths))
-    np.testing.assert_allclose(slowest, np.sum(expected, axis=2).max(axis=1), rtol=0, atol=QUANTUM)
+            sums.append(held @ prices.vectors(prices.encode(task, plan.shards)))
+    numbers, sums = np.array(numbers), np.array(sums)
+    np.testing.assert_allclose(prices.per_device_ms(numbers, sums), [one.per_device for one in expected], rtol=EXACT)
+    totals = [one.total_ms for one in expected]
+    np.testing.assert_allclose(prices.total_ms(numbers, sums), totals, rtol=EXACT)
+    compute_ms, loads = prices.compute_ms(sums), sums[..., -LOADS:]
+    slowest = prices.slowest_ms(numbers, compute_ms, loads)
+    np.testing.assert_allclose(slowest, totals, rtol=0, atol=2 * QUANTUM)
+    for number in np.unique(numbers).tolist():
+        mine = numbers == number
+        np.testing.assert_array_equal(prices.slowest_ms(number, compute_ms[mine], loads[mine]), slowest[mine])
+
+
+def test_a_step_by_hand():
+    """Compute of 14 and 10 ms forward, twice that backward; two devices send 4 ms, both ways, 3 ids of 1 ms on one."""
+    task = load_suite("tiny-v1")[0]
+    tables = tuple(
+        dataclasses.replace(task.tables[0], name=name, embedding_dim=4, pooling_factor=pooling)
+        for name, pooling in (("a", 3.0), ("b", 0.0))
+    )
+    links = {"num_devices": 2, "memory_bytes": 2**30, "intra_bandwidth": 1e3, "inter_bandwidth": 1e3}
+    found = {}
+    for domain in (1, 2):
+        topology = Topology(**links, intra_latency_ms=0, inter_latency_ms=0, fast_domain_size=domain)
+        toy = ShardingTask(tables, topology, batch_size=2)
+        plan = ShardingPlan.table_wise(toy, [0, 1])
+        moved = ShardingPlan.table_wise(toy, [0, 0])
+        found[domain] = HiddenIdsCost().evaluate(toy, [plan, moved])
+    # One sample of 4 columns x 4 bytes is sent at a byte per ms: 16 ms, and 32 ms for both tables.
+    step, pipeline = found[1], found[2]
+    assert step[0].per_device.tolist() == [[3, 14, 16, 16, 28], [0, 14, 19, 16, 28]]
+    assert step[0].total_ms == 17 + 16 + 16 + 28
+    assert pipeline[0].per_device.tolist() == [[3, 14, 16, 16, 28], [0, 14, 16, 16, 28]]
+    assert (pipeline[0].total_ms, pipeline[0].ids_hidden) == (14 + 16 + 16 + 28, True)
+    assert step[1].per_device.tolist() == [[3, 18, 32, 32, 36], [0, 0, 32 + 21, 32, 0]]
+    assert (step[1].total_ms, step[1].ids_hidden) == (21 + 32 + 32 + 36, False)
+    # The empty device is ready 18 + 36 ms before the other one, as it computes neither forward nor backward.
+    assert pipeline[1].per_device.tolist() == [[3, 18, 32, 32, 36], [0, 0, 32 + 54, 32, 0]]
+
+
+def test_forward_and_backward_imbalance_add_up_only_where_ids_are_not_hidden():
+    """One device computes 5 ms longer forward, the other one backward."""
+    compute_ms, transfer = np.array([[10.0, 10.0], [5.0, 15.0]]), np.array([1.0, 1.0])
+    for hidden, forward in ((True, [1, 1]), (False, [1, 6])):
+        found = exchange_times(compute_ms, transfer, ids_hidden=hidden)
+        assert (found.forward_ms.tolist(), found.backward_ms.tolist()) == (forward, [1, 1])
+
+
+def test_loads_are_ids_per_sample_columns_and_shards(task):
+    table = next(table for table in task.tables if table.embedding_dim >= 8 and table.num_embeddings > 1)
+    whole, rows = Shard.whole(table, 0), table.num_embeddings // 2
+    half = Shard(table.name, (0, rows), (0, 4), 1)
+    prices = ColumnsCost().additive()
+    encoded = prices.encode(task, [whole, half])
+    share = rows / table.num_embeddings
+    assert prices.loads(encoded).tolist() == [
+        [table.pooling_factor, table.embedding_dim, 1], [pytest.approx(table.pooling_factor * share), 4, 1]
+    ]  # fmt: skip
+    assert prices.vectors(encoded).tolist() == np.hstack([prices.latents(encoded), prices.loads(encoded)]).tolist()
 
 
 def test_shards_of_other_tasks_are_described_once_where_that_is_shared(cost):

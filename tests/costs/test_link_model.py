@@ -1,9 +1,10 @@
-"""The fitted link model over many placements, against the same model for one exchange at a time."""
+"""The fitted link model over the steps of many placements, against the same model for one exchange at a time."""
 
 import numpy as np
 import pytest
 
-from shardgym.costs.link_model import LinkModel, model_fitted_on, shipped_model
+from shardgym.costs.fbgemm.step import PARTS, PlanSteps, phases_of
+from shardgym.costs.link_model import LinkModel, StepWork, model_fitted_on, shipped_model
 from shardgym.costs.links import exchange_times, samples_per_device, transfer_ms
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
@@ -17,33 +18,67 @@ def task(devices, batch_size=1000, **links):
     return ShardingTask((EmbeddingTable("a", 100, 8),), topology, batch_size)
 
 
-@pytest.mark.parametrize("domain", [1, 2, 4])
-@pytest.mark.parametrize("batch_size", [1000, 3])  # 3 samples leave one of four devices without any
-def test_placements_take_what_their_single_exchanges_take(domain, batch_size):
-    problem = task(4, batch_size, fast_domain_size=domain, intra_latency_ms=0.5, inter_latency_ms=2.0)
-    rng = np.random.default_rng(domain)
-    widths = 4 * rng.integers(0, 4, (20, 4))
-    widths[0] = 0
-    compute_ms = rng.uniform(0, 3, (20, 4))
-    found = LINKS.exchange_times(problem, compute_ms, widths)
-    for plan in range(20):
-        sent = np.outer(widths[plan], samples_per_device(batch_size, 4)) * 4
-        backward = LINKS.exit_ms(problem.topology, np.zeros(4), sent.T)
-        ready = backward + compute_ms[plan]
-        np.testing.assert_allclose(found.backward_ms[plan], backward, rtol=1e-12)
-        np.testing.assert_allclose(
-            found.forward_ms[plan], LINKS.exit_ms(problem.topology, ready, sent) - ready, rtol=1e-9
-        )
-        np.testing.assert_allclose(found.offsets_ms[plan], ready - ready.min(), atol=1e-12)
+def random_steps(devices, count, seed):
+    """Work and loads of some steps; the first one holds nothing, the second one all on one device."""
+    rng = np.random.default_rng(seed)
+    shards = rng.integers(0, 4, (count, devices))
+    shards[0], shards[1, 1:] = 0, 0
+    ids, columns = shards * rng.uniform(0, 20, shards.shape), shards * 4 * rng.integers(1, 4, shards.shape)
+    work = StepWork(*rng.uniform(0, 3, (len(StepWork._fields), *shards.shape)))
+    return work, np.stack([ids, columns, shards], axis=-1).astype(np.float64)
 
 
-def test_without_overheads_and_with_equal_widths_it_is_the_plain_model():
-    problem, widths = task(4), np.full((1, 4), 16)
-    plain = exchange_times(problem, np.zeros((1, 4)), widths)
-    ours = LinkModel(0.0, 0.0, 1.0, 0.0, "toy", 0.0, 1).exchange_times(problem, np.zeros((1, 4)), widths)
-    np.testing.assert_allclose(ours.backward_ms, plain.backward_ms, rtol=1e-12)
-    np.testing.assert_allclose(ours.forward_ms, plain.forward_ms, rtol=1e-12)
-    assert plain.backward_ms[0] == pytest.approx(transfer_ms(problem.topology, widths[0], 1000, 4))
+def as_measured(problem, work, loads):
+    """One step as if it had been measured, devices having sent what their loads say."""
+    samples = samples_per_device(problem.batch_size, problem.num_devices)
+    ids, columns, shards = loads.T
+    parts = np.zeros((problem.num_devices, len(PARTS)))
+    for part, ms in work._asdict().items():
+        parts[:, PARTS.index(part)] = ms
+    sent = np.outer(samples, shards), np.outer(samples, ids), np.outer(columns, samples)
+    return PlanSteps(parts[None, None], *(matrix[None, None] for matrix in sent))
+
+
+@pytest.mark.parametrize("devices", [2, 4, 5])
+@pytest.mark.parametrize("domain", [1, 2, None])
+@pytest.mark.parametrize("batch_size", [1001, 3])  # 3 samples leave some of four devices without any
+def test_many_placements_take_what_their_measured_steps_would(devices, domain, batch_size, monkeypatch):
+    monkeypatch.setattr("shardgym.costs.fbgemm.step._RESAMPLES", 1)  # of the noise, which plays no part
+    problem = task(devices, batch_size, fast_domain_size=domain or devices, intra_latency_ms=0.5, inter_latency_ms=2.0)
+    work, loads = random_steps(devices, 8, devices)
+    found = LINKS.step_times(problem, work, loads)
+    for plan in range(8):
+        own = StepWork(*(ms[plan] for ms in work))
+        expected = phases_of(problem, as_measured(problem, own, loads[plan]), LINKS).per_device
+        np.testing.assert_allclose(np.stack([times[plan] for times in found], axis=-1), expected[:, [0, 2, 3]], 1e-9)
+        alone = LINKS.step_times(problem, own, loads[plan])
+        np.testing.assert_allclose(alone, [times[plan] for times in found], rtol=1e-12)
+
+
+def test_a_step_by_hand():
+    """Two devices of one sample each; 1 byte takes 1 ms, nothing else takes time. Device 1 holds nothing."""
+    topology = Topology(num_devices=2, memory_bytes=1, intra_bandwidth=1e3, intra_latency_ms=0)
+    problem = ShardingTask((EmbeddingTable("a", 100, 8),), topology, 2)
+    work = StepWork(*(np.array([ms, 0.0]) for ms in (1, 2, 3, 4, 5, 6, 7)))
+    found = LinkModel(0.0, 0.0, 1.0, 0.0, "toy", 0.0, 1).step_times(problem, work, np.array([[3.0, 4, 1], [0, 0, 0]]))
+    # Device 0 takes in 8 bytes of lengths and 24 of ids, sends 16 bytes of values and takes in as many of gradients.
+    assert found.ids_ms.tolist() == [1 + 8 + 2 + 24 + 3, 8 + 24]
+    # Device 1 is there after 32 ms, and what it gets has come when device 0 has computed, until 42, and sent.
+    assert found.forward_ms.tolist() == [16 + 5, 58 - 32]
+    # It sends its gradients from 58 until 74; device 0 takes them in from 69, when it has packed its own.
+    assert found.backward_ms.tolist() == [6 + 16, 16]
+
+
+def test_without_overheads_and_with_equal_devices_it_is_the_plain_model():
+    problem, columns = task(4), np.full((1, 4), 16.0)
+    compute_ms = np.array([[[1.0, 2], [3, 1], [2, 2], [0, 5]]])
+    none = np.zeros((1, 4))
+    loads = np.stack([none, columns, none], axis=-1)
+    transfer = transfer_ms(problem.topology, columns, 1000, 4)
+    plain = exchange_times(compute_ms, transfer, ids_hidden=False)
+    work = StepWork(none, none, none, compute_ms[..., 0], none, none, compute_ms[..., 1])
+    ours = LinkModel(0.0, 0.0, 1.0, 0.0, "toy", 0.0, 1).step_times(problem, work, loads)
+    np.testing.assert_allclose(np.stack(ours), np.stack(plain), rtol=1e-12)
 
 
 def test_the_shipped_model_is_of_its_own_hardware_only():
@@ -52,5 +87,8 @@ def test_the_shipped_model_is_of_its_own_hardware_only():
 
 
 def test_one_device_exchanges_nothing():
-    found = LINKS.exchange_times(task(1), np.ones((3, 1)), np.full((3, 1), 8))
-    assert not any(times.any() for times in found)
+    work, loads = random_steps(1, 3, 0)
+    found = LINKS.step_times(task(1), work, loads)
+    np.testing.assert_array_equal(found.ids_ms, work.pack_ids + work.count_ids + work.group_ids)
+    np.testing.assert_array_equal(found.forward_ms, work.join_outputs)
+    np.testing.assert_array_equal(found.backward_ms, work.pack_gradients)

@@ -38,25 +38,37 @@ def test_links_between_domains_are_counted_apart():
     assert transfer_ms(topology(4, fast_domain_size=2), np.array([8, 8, 8, 8]), 1000, 4) == pytest.approx([21] * 4)
 
 
-def test_one_device_does_not_communicate():
-    only = task(1)
-    forward, backward, _ = exchange_times(
-        only, np.array([7.0]), pooled_widths(only, ShardingPlan.table_wise(only, [0, 0]))
-    )
-    assert forward == pytest.approx([0])
-    assert backward == pytest.approx([0])
+def exchanges(toy, compute_ms, placement, *, ids_hidden):
+    """Exchanges of a plan of whole tables, by forward and backward compute of its devices."""
+    widths = pooled_widths(toy, ShardingPlan.table_wise(toy, placement))
+    transfer = transfer_ms(toy.topology, widths, toy.batch_size, 4)
+    return exchange_times(np.array(compute_ms), transfer, ids_hidden=ids_hidden)
 
 
-def test_the_early_device_waits_for_the_late_one_forward_but_not_backward():
-    two = task(2)
-    forward, backward, _ = exchange_times(
-        two, np.array([10.0, 30.0]), pooled_widths(two, ShardingPlan.table_wise(two, [0, 1]))
-    )
-    assert forward == pytest.approx([25, 5])
-    assert backward == pytest.approx([5, 5])
+@pytest.mark.parametrize("ids_hidden", [True, False])
+def test_one_device_does_not_communicate(ids_hidden):
+    assert not np.any(exchanges(task(1), [[7.0, 3.0]], [0, 0], ids_hidden=ids_hidden))
 
 
-def test_backward_communication_delays_the_start_of_the_next_forward_exchange():
+@pytest.mark.parametrize(("ids_hidden", "waits"), [(True, 20), (False, 6)])
+def test_the_early_device_waits_for_the_late_one_forward_but_not_backward(ids_hidden, waits):
+    found = exchanges(task(2), [[4.0, 6.0], [10.0, 20.0]], [0, 1], ids_hidden=ids_hidden)
+    assert found.forward_ms == pytest.approx([waits + 5, 5])
+    assert found.backward_ms == pytest.approx([5, 5])
+    assert not found.ids_ms.any()
+
+
+def test_the_exchange_of_ids_comes_before_the_forward_exchange():
+    compute_ms, transfer, ids_ms = np.array([[4.0, 6.0], [10.0, 20.0]]), np.array([5.0, 5.0]), np.array([7.0, 2.0])
+    shown = exchange_times(compute_ms, transfer, ids_hidden=False, ids_ms=ids_ms)
+    hidden = exchange_times(compute_ms, transfer, ids_hidden=True, ids_ms=ids_ms)
+    assert shown.forward_ms.tolist() == [5 + 1, 5]
+    assert hidden.forward_ms.tolist() == [5 + 20, 5]
+    assert shown.ids_ms.tolist() == hidden.ids_ms.tolist() == [7, 2]
+
+
+@pytest.mark.parametrize("ids_hidden", [True, False])
+def test_backward_communication_delays_the_next_forward_exchange_where_ids_are_hidden(ids_hidden):
     # In domains {0, 1} and {2}: device 2 exchanges everything over slow links, so it has more backward communication
     # than devices 0 and 1 only if theirs is less; equal compute then makes those with less wait for it.
     three = ShardingTask(
@@ -64,12 +76,11 @@ def test_backward_communication_delays_the_start_of_the_next_forward_exchange():
         topology=topology(3, fast_domain_size=2),
         batch_size=900,
     )
-    forward, backward, _ = exchange_times(
-        three, np.full(3, 10.0), pooled_widths(three, ShardingPlan.table_wise(three, [2, 2]))
-    )
+    found = exchanges(three, [[4.0, 6.0]] * 3, [2, 2], ids_hidden=ids_hidden)
     # Device 2 sends 600 x 16 x 4 = 38,400 bytes between domains; 0 and 1 receive 300 x 16 x 4 = 19,200 each.
-    assert backward == pytest.approx([24.2, 24.2, 43.4])
-    assert forward == pytest.approx([24.2 + 19.2, 24.2 + 19.2, 43.4])
+    assert found.backward_ms == pytest.approx([24.2, 24.2, 43.4])
+    wait = 19.2 if ids_hidden else 0.0
+    assert found.forward_ms == pytest.approx([24.2 + wait, 24.2 + wait, 43.4])
 
 
 def test_row_shards_count_with_their_full_width_on_every_device():

@@ -42,7 +42,7 @@ class PlainSearch:
         self.predictor = cost.predictor()
         self.network = ComputeNet(self.predictor.networks.best)
         self.features: dict[Piece, tuple] = {}
-        self.computed: dict[tuple[Piece, ...], float] = {}
+        self.computed: dict[tuple[Piece, ...], np.ndarray] = {}
         self.mean_columns = sum(table.embedding_dim for table in task.tables) / task.num_devices
 
     def run(self) -> tuple[ShardingPlan | None, float]:
@@ -114,13 +114,19 @@ class PlainSearch:
         return devices
 
     def compute_ms(self, pieces: list[Piece]) -> float:
-        """Predict a device, rounded so that the order of a sum's terms decides nothing."""
+        """Predict forward plus backward compute of a device."""
+        return float(self.passes_ms(pieces).sum())
+
+    def passes_ms(self, pieces: list[Piece]) -> np.ndarray:
+        """Predict both passes of a device, rounded so that the order of a sum's terms decides nothing."""
+        if not pieces:
+            return np.zeros(2)
         key = tuple(pieces)
         if key not in self.computed:
             features, amounts = (np.vstack(rows) for rows in zip(*map(self.inputs, pieces), strict=True))
             latents = self.network.encode(features, amounts)
-            forward, backward = self.predictor.compute_ms(latents.sum(axis=0, keepdims=True))[0]
-            self.computed[key] = float(quantized(forward + backward))
+            one = np.ones(1, dtype=np.int64)
+            self.computed[key] = quantized(self.predictor.device_ms(latents.sum(axis=0, keepdims=True), one)[0])
         return self.computed[key]
 
     def inputs(self, piece: Piece) -> tuple:
@@ -130,10 +136,15 @@ class PlainSearch:
         return self.features[piece]
 
     def total_ms(self, devices: list[list[Piece]]) -> float:
-        compute = np.array([[self.compute_ms(pieces) if pieces else 0.0 for pieces in devices]])
-        widths = np.array([[float(sum(piece.columns for piece in pieces)) for pieces in devices]])
+        compute = np.array([[self.passes_ms(pieces) for pieces in devices]])
+        loads = np.array([[self.loads(pieces) for pieces in devices]])
         number = self.predictor.add_task(self.task)
-        return float(self.predictor.slowest_ms(number, compute, widths)[0])
+        return float(self.predictor.slowest_ms(number, compute, loads)[0])
+
+    def loads(self, pieces: list[Piece]) -> list[float]:
+        """Ids per sample, columns and pieces."""
+        ids = sum(self.task.table(piece.table).pooling_factor for piece in pieces)
+        return [float(ids), float(sum(piece.columns for piece in pieces)), float(len(pieces))]
 
     def plan(self, devices: list[list[Piece]]) -> ShardingPlan:
         used = {table.name: 0 for table in self.task.tables}

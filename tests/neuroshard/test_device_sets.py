@@ -55,7 +55,8 @@ def test_sets_cost_what_whole_plans_cost(simulator, model):
     for first, second in zip(shards.whole[:3], shards.whole[3:], strict=True):
         devices = sets.add(devices, np.array([first, second]))
     (whole,) = cost.evaluate(shards.task, [plan_of(shards, [sets.members(device) for device in devices])])
-    np.testing.assert_array_equal(sets.table.compute_ms[devices], quantized(whole.per_device[:, [1, 4]].sum(axis=1)))
+    np.testing.assert_array_equal(sets.table.passes_ms[devices], quantized(whole.per_device[:, [1, 4]]))
+    np.testing.assert_array_equal(sets.table.compute_ms[devices], sets.table.passes_ms[devices].sum(axis=1))
     assert sets.total_ms(devices[None]) == pytest.approx([whole.total_ms], rel=0, abs=2 * QUANTUM)
     count, backwards = sets.count, np.zeros(1, dtype=np.int64)
     for shard in shards.whole[2::-1]:

@@ -31,7 +31,7 @@ class Flat(DeviceSets):
         return np.array([float(self.shards.columns[self.members(int(row[-1]))].sum()) for row in sets])
 
     def _price(self, first, last):
-        return np.ones(last - first)
+        return np.full((last - first, 2), 0.5)
 
 
 def placed(widths: list[int], max_columns: list[float], memory_bytes: tuple[int, int] = (2**30, 2**30), rows: int = 10):

@@ -52,9 +52,10 @@ CASES = [(seed, *size, spare) for seed in range(3) for size in ((5, 2), (3, 3)) 
 
 
 @pytest.mark.parametrize(("seed", "tables", "devices", "spare"), CASES)
-@pytest.mark.parametrize("model", ["simulator", "roofline"])
+@pytest.mark.parametrize("model", ["simulator", "cpu-core", "rtx-2080-ti"])
 def test_plans_are_within_a_percent_of_the_optimum(simulator, model, seed, tables, devices, spare):
-    cost, task = simulator if model == "simulator" else make_cost("roofline"), narrow_task(seed, tables, devices, spare)
+    cost = simulator if model == "simulator" else make_cost("roofline", hardware=model)
+    task = narrow_task(seed, tables, devices, spare)
     costs = [answer.total_ms for answer in cost.evaluate(task, every_plan(task))]
     assert len(costs) > 10, "a task that tells nothing"
     (found,) = cost.evaluate(task, [NeuroShardPlus().solve(task, cost)])

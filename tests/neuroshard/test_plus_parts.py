@@ -25,6 +25,7 @@ from neuroshard.plus.pricing import EstimatedPricing, ExactPricing, Pricing
 from neuroshard.plus.solver import examples_of
 from neuroshard.shard_table import ShardTable, plan_of_units, units_of
 from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, make_cost
+from shardgym.costs.links import COLUMNS, LOADS
 from shardgym.incumbent import Budget
 from shardgym.ties import QUANTUM
 
@@ -40,16 +41,22 @@ def random_units(shards: ShardTable, rng: np.random.Generator) -> np.ndarray:
 
 
 class ByHand(Pricing):
-    """The first entry of a vector is ms; a plan takes as long as its slowest device, and 1 ms per 100 columns."""
+    """The first two entries of a vector are ms; a plan takes what its slowest device does, and 1 ms per 100 columns."""
 
     def compute(self, sums):
-        return sums[..., 0]
+        return sums[..., :2]
 
-    def totals(self, compute, columns):
-        return compute.max(axis=1) + columns.max(axis=1) / 100
+    def totals(self, compute, loads):
+        return compute.sum(axis=2).max(axis=1) + loads[..., COLUMNS].max(axis=1) / 100
 
     def row_prices(self, examples):
-        return self.vectors[:, 0], 0.0
+        return self.vectors[:, :2].sum(axis=1), 0.0
+
+
+def vectors(shards: ShardTable, ms: np.ndarray) -> np.ndarray:
+    """Vectors of rows that take so long, a quarter of it forward, and loads without ids."""
+    some = shards.columns > 0
+    return np.column_stack([ms / 4, ms * 3 / 4, np.zeros(len(ms)), shards.columns, some]).astype(np.float64)
 
 
 def by_hand(widths: list[int], ms: list[float], memory: list[int], softness: float = 0.0) -> ByHand:
@@ -59,7 +66,7 @@ def by_hand(widths: list[int], ms: list[float], memory: list[int], softness: flo
         ShardingTask(tables, Topology(num_devices=len(memory), memory_bytes=tuple(memory)), batch_size=8)
     )
     per_column = np.array(ms) / np.array(widths)
-    return ByHand(shards, (shards.columns * per_column[shards.tables])[:, None], softness)
+    return ByHand(shards, vectors(shards, shards.columns * per_column[shards.tables]), softness)
 
 
 def test_units_and_plans_say_the_same():
@@ -97,8 +104,7 @@ def test_pricing_says_what_the_cost_model_says(simulator, compute_simulator, mod
         pricing.learn(units[:3], evaluated[:3])
     for one, answer in zip(units, evaluated, strict=True):
         allocation = Allocation(pricing, one)
-        compute = answer.per_device[:, [1, 4]].sum(axis=1)
-        np.testing.assert_allclose(allocation.compute, compute, rtol=tolerance, atol=QUANTUM)
+        np.testing.assert_allclose(allocation.compute, answer.per_device[:, [1, 4]], rtol=tolerance, atol=QUANTUM)
         assert allocation.total_ms == pytest.approx(answer.total_ms, rel=tolerance, abs=2 * QUANTUM)
         assert allocation.value == allocation.total_ms
 
@@ -116,10 +122,10 @@ def test_the_estimate_learns_how_slow_communication_is():
     units = random_units(shards, rng)
     (evaluated,) = cost.evaluate(shards.task, [plan_of_units(shards, units)])
     pricing = EstimatedPricing(shards, cost, 0.0, Budget())
-    columns = shards.columns[shards.first + units].sum(axis=1)
-    before = pricing.totals(np.zeros((1, 3)), columns[None])
+    loads = pricing.sums(units)[None, :, -LOADS:]
+    before = pricing.totals(np.zeros((1, 3, 2)), loads)
     pricing.learn([units], [evaluated])
-    assert pricing.totals(np.zeros((1, 3)), columns[None]) == pytest.approx(3 * before)
+    assert pricing.totals(np.zeros((1, 3, 2)), loads) == pytest.approx(3 * before)
 
 
 def test_the_soft_maximum_counts_devices_that_are_not_the_slowest():
@@ -149,15 +155,19 @@ def test_a_wider_device_costs_what_pricing_says():
     assert (model.unit_ms, model.widest_ms) == pytest.approx((0.0, 0.04))
 
 
-def test_links_price_the_device_and_the_widest_one_and_nothing_below_the_mean_width():
-    """By the link model a device sends its own width and receives that of all others."""
+@pytest.mark.parametrize(("hardware", "own", "widest"), [("rtx-2080-ti", 1, 1), ("cpu-core", 2, 0)])
+def test_links_price_the_device_and_the_widest_one_and_nothing_below_the_mean_width(hardware, own, widest):
+    """By the link model a device sends its own width and receives that of all others.
+
+    Where ids are hidden, all wait for the widest device in the forward exchange; else both exchanges are its own.
+    """
     task = random_task(3, 12, 4)
-    cost = make_cost("roofline")
+    cost = make_cost("roofline", hardware=hardware)
     pricing = ExactPricing(ShardTable(task), cost.additive(), 0.0)
     model = linear_model(pricing, examples_of(pricing))
     topology = task.topology
     sent_ms = 4 * 4 * task.batch_size * 3 / 4 / topology.intra_bandwidth * 1e3
-    assert (model.unit_ms, model.widest_ms) == pytest.approx((sent_ms, sent_ms), rel=0, abs=QUANTUM)
+    assert (model.unit_ms, model.widest_ms) == pytest.approx((own * sent_ms, widest * sent_ms), rel=0, abs=QUANTUM)
     assert model.floor == int(pricing.shards.units.sum()) // 4
 
 
@@ -172,7 +182,7 @@ def test_the_model_of_a_cost_that_adds_up_is_exact(tables):
         units = random_units(shards, rng)
         busy = units.any(axis=1)
         ms = model.row_ms[model.first + units].sum(axis=1) + model.device_ms
-        np.testing.assert_allclose(ms[busy], Allocation(pricing, units).compute[busy], rtol=1e-3)
+        np.testing.assert_allclose(ms[busy], Allocation(pricing, units).compute.sum(axis=1)[busy], rtol=1e-3)
 
 
 def test_a_corrected_model_is_exact_at_one_plan(simulator):
@@ -181,7 +191,7 @@ def test_a_corrected_model_is_exact_at_one_plan(simulator):
     model = linear_model(pricing, examples_of(pricing))
     units = random_units(shards, np.random.default_rng(1))
     allocation = Allocation(pricing, units)
-    compute = allocation.compute
+    compute = allocation.compute.sum(axis=1)
     estimate = corrected(model, allocation)
     np.testing.assert_allclose(estimate.row_ms[model.first + units].sum(axis=1) + estimate.device_ms, compute)
     assert np.abs(model.row_ms[model.first + units].sum(axis=1) + model.device_ms - compute).max() > 1e-6
@@ -236,14 +246,14 @@ def test_moves_lead_where_they_say_within_memory(simulator, seed):
     assert (np.diff(shortlist.values[:count]) >= 0).all()
     moves = np.concatenate([shortlist.moves[:count], random_moves(shards, allocation.units, 64, rng)])
     assert {*np.sign(moves[:, 4]).tolist()} >= {NONE, 1}, "no transfers, or no swaps"
-    compute, columns = allocation.after(moves)
+    compute, loads = allocation.after(moves)
     for number, move in enumerate(moves):
         after = allocation.moved(move)
         assert (after.units >= 0).all()
         assert after.units.sum(axis=0).tolist() == shards.units.tolist()
         assert (shards.bytes[shards.first + after.units].sum(axis=1) <= task.topology.memory_bytes).all()
         np.testing.assert_allclose(compute[number], after.compute, rtol=1e-9, atol=1e-12)
-        assert columns[number].tolist() == after.columns.tolist()
+        np.testing.assert_allclose(loads[number], after.sums[:, -LOADS:], rtol=1e-9, atol=1e-12)
     for number in range(count):
         other = placed(model, allocation.units)
         make(model, other, shortlist.moves[number])
@@ -288,7 +298,7 @@ def test_a_descent_says_that_it_needs_more_moves():
 
 def test_kicks_cut_anew_and_only_what_is_better_stays():
     shards, rng = ShardTable(random_task(2, 12, 3, spare=1.5)), np.random.default_rng(0)
-    model = linear_model(ByHand(shards, shards.bytes[:, None].astype(np.float64), 0.01), [])
+    model = linear_model(ByHand(shards, vectors(shards, shards.bytes.astype(np.float64)), 0.01), [])
     best = min(constructed(model), key=lambda placement: value(model, placement))
     seen = set()
     for draws in rng.random((30, 1 + 3 * DRAWS_PER_TABLE)):

@@ -26,11 +26,11 @@ from shardgym.costs.fbgemm.machine import cpu_tag, usable_cores
 from shardgym.costs.fbgemm.pool import WorkerPool, remedy, require_fbgemm
 from shardgym.costs.fbgemm.rounds import mean_of_medians, relative_error_of_total, time_shard_sets
 from shardgym.costs.link_model import shipped_model
-from shardgym.costs.links import exchange_times, link_notes, pooled_widths
+from shardgym.costs.links import exchange_times, link_notes, pooled_widths, transfer_ms
 from shardgym.costs.plan_cost import PlanCost, Source
 from shardgym.errors import InputError, MeasurementError
 from shardgym.plan import ShardingPlan
-from shardgym.task import ShardingTask
+from shardgym.task import ELEMENT_BYTES, ShardingTask
 from shardgym.topology import Topology
 
 CommChoice = Literal["auto", "measured", "modelled"]
@@ -263,7 +263,9 @@ class FbgemmCost(CostModel):
             failed |= unfinished
         else:  # one device has no peers; the model says 0 for it
             for n in compute:
-                forward, backward, _ = exchange_times(task, both_ms[n], pooled_widths(task, plans[n]))
+                widths = pooled_widths(task, plans[n])
+                transfer = transfer_ms(task.topology, widths, task.batch_size, ELEMENT_BYTES[task.precision])
+                _, forward, backward = exchange_times(compute_ms[n], transfer, ids_hidden=True)
                 comm[n] = CommTimes(forward[None], backward[None])
         found = {}
         for n, (forward, backward) in comm.items():

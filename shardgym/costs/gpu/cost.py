@@ -14,15 +14,13 @@ from shardgym.costs.base import CostModel
 from shardgym.costs.gpu.cards import CARDS, Card, card
 from shardgym.costs.gpu.exchange import (
     Algorithm,
-    IdWork,
     exchange_ms,
     exchange_topology,
     id_exchange_ms,
-    id_work,
     two_step_ms,
 )
 from shardgym.costs.gpu.kernels import ShardSizes, Work, backward_ms, forward_ms, row_classes, shard_work
-from shardgym.costs.links import ExchangeTimes, after_compute
+from shardgym.costs.links import COLUMNS, ExchangeTimes, exchange_times
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
@@ -47,8 +45,7 @@ class GpuCost(CostModel):
             topology names device and links.
         exchange: how pooled values and gradients go between nodes; on one node it does not matter.
         ids: whether the exchange of ids counts. Training that sends the ids of the next step while this one computes
-            hides it. It is part of `PlanCost`'s forward communication; searches and environments see it in the forward
-            compute of a device, as it follows from what the device holds.
+            hides it. It decides how a step adds up, see `shardgym.costs.links.exchange_times`.
 
     Raises:
         UnknownNameError: no such card.
@@ -57,7 +54,6 @@ class GpuCost(CostModel):
     """
 
     name = "gpu"
-    version = "1"
     deterministic = True
 
     def __init__(self, hardware: str | None = None, *, exchange: Algorithm = "flat", ids: bool = False) -> None:
@@ -70,6 +66,11 @@ class GpuCost(CostModel):
         self._exchange: Algorithm = exchange
         self._ids = ids
         self._prices = self.additive()
+
+    @property
+    def version(self) -> str:  # type: ignore[override]
+        """Return "2" with ids, whose steps add up otherwise than in version 1."""
+        return "2" if self._ids else "1"
 
     @property
     def hardware(self) -> str:
@@ -116,8 +117,6 @@ def untested(task: ShardingTask, hardware: str) -> tuple[str, ...]:
 class AdditiveGpu(AdditiveCosts):
     """The prices of `GpuCost`: latents are the work of shards, by the columns of `Work`.
 
-    With the exchange of ids, the columns of `IdWork` follow, and what they say is part of the forward compute.
-
     Args:
         hardware: as in `GpuCost`, like all others.
         exchange: how exchanges go between nodes.
@@ -125,43 +124,34 @@ class AdditiveGpu(AdditiveCosts):
     """
 
     def __init__(self, hardware: str | None = None, *, exchange: Algorithm = "flat", ids: bool = False) -> None:
-        super().__init__(num_latents=len(Work) + (len(IdWork) if ids else 0))
+        super().__init__(num_latents=len(Work))
         self._card = None if hardware is None else card(hardware)
         self._exchange_ms = exchange_ms if exchange == "flat" else two_step_ms
         self._ids = ids
+
+    def ids_hidden(self, task: ShardingTask) -> bool:
+        """See `AdditiveCosts`."""
+        del task
+        return not self._ids
 
     def describe(self, task: ShardingTask, keys: Sequence[ShardKey]) -> dict[str, Floats]:
         """See `AdditiveCosts`; a device that is no GPU is an `InputError`."""
         shards = [(task.table(name), rows, columns) for name, rows, columns in keys]
         sizes = shard_sizes(shards, task.batch_size, task.precision, task.optimizer)
-        work = shard_work(self._card or card_of(task), sizes)
-        if self._ids:
-            work = np.hstack([work, id_work(exchange_topology(self._card, task.topology), sizes)])
-        return {"latents": work}
+        return {"latents": shard_work(self._card or card_of(task), sizes)}
 
     def device_ms(self, sums: Floats, counts: Ints) -> Floats:
         """See `AdditiveCosts`."""
         some = np.maximum(counts, 1)
         times = np.stack([forward_ms(sums, some), backward_ms(sums)], axis=-1)
-        if self._ids:
-            times[..., 0] += id_exchange_ms(sums[..., len(Work) :], some)
         return np.where(counts[..., None] > 0, times, 0.0)
 
-    def exchange_of(self, task: ShardingTask, compute_ms: Floats, widths: Floats) -> ExchangeTimes:
+    def exchange_of(self, task: ShardingTask, compute_ms: Floats, loads: Floats) -> ExchangeTimes:
         """See `AdditiveCosts`."""
         links = exchange_topology(self._card, task.topology)
-        return after_compute(
-            compute_ms, self._exchange_ms(links, widths, task.batch_size, ELEMENT_BYTES[task.precision])
-        )
-
-    def per_device_ms(self, tasks: int | Ints, sums: Floats, counts: Ints, widths: Floats) -> Floats:
-        """See `AdditiveCosts`; the exchange of ids is a phase of its own here."""
-        phases = super().per_device_ms(tasks, sums, counts, widths)
-        if self._ids:
-            taken = np.where(counts > 0, id_exchange_ms(sums[..., len(Work) :], np.maximum(counts, 1)), 0.0)
-            phases[..., 0] += taken
-            phases[..., 1] -= taken
-        return phases
+        transfer = self._exchange_ms(links, loads[..., COLUMNS], task.batch_size, ELEMENT_BYTES[task.precision])
+        ids_ms = id_exchange_ms(links, loads, task.batch_size) if self._ids else None
+        return exchange_times(compute_ms, transfer, ids_hidden=not self._ids, ids_ms=ids_ms)
 
 
 def card_of(task: ShardingTask) -> Card:

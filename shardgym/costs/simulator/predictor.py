@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.additive import AdditiveCosts, NumberedShards, PlanBatch, ShardKey, join_phases
-from shardgym.costs.links import ExchangeTimes
+from shardgym.costs.links import LOADS, ExchangeTimes
 from shardgym.costs.plan_cost import PlanCost, plan_costs
 from shardgym.costs.simulator.familiarity import Familiarity, is_unlikely
 from shardgym.costs.simulator.features import DEVICE_PARTS, Groups, device_parts, device_vectors, shards_of
@@ -93,6 +93,10 @@ class Predictor(NumberedShards):
         shards = shards_of(task, keys)
         return {"encoded": self.networks.encode(shards), "device_parts": device_parts(shards)}
 
+    def ids_hidden(self, task: ShardingTask) -> bool:  # noqa: ARG002
+        """See `NumberedShards`: kernels alone are those of devices that train so."""
+        return self.weights.lines is None
+
     def exchange_of(self, task: ShardingTask, compute_ms: Floats, loads: Floats) -> ExchangeTimes:
         """See `NumberedShards`: the step around the kernels, where weights know it."""
         if self.weights.lines is None or self.weights.links is None:
@@ -113,6 +117,7 @@ class Predictor(NumberedShards):
         return plan_costs(
             predictions.per_device, notes, cost="simulator", version=self.weights.version,
             hardware=self.weights.hardware, compute="predicted", communication="modelled",
+            ids_hidden=self.weights.lines is None,
         )  # fmt: skip
 
     def familiarity(self, batch: PlanBatch) -> list[Familiarity]:
@@ -148,9 +153,9 @@ class Predictor(NumberedShards):
         compute = self.networks.compute(self._shards["encoded"][shards], groups)
         compute_ms = np.zeros((*shape, 2))
         compute_ms.reshape(-1, 2)[busy] = compute.ms
-        loads = np.zeros((*shape, 3))
-        loads.reshape(-1, 3)[busy] = np.add.reduceat(self.loads(shards), groups.starts, axis=0)
-        exchange = self.modelled_exchanges(self.tasks_of(batch), compute_ms, loads)
+        loads = np.zeros((*shape, LOADS))
+        loads.reshape(-1, LOADS)[busy] = np.add.reduceat(self.loads(shards), groups.starts, axis=0)
+        exchange = self.exchange_times(self.tasks_of(batch), compute_ms, loads)
         unlikely = is_unlikely(self.weights.density, device_vectors(self._shards["device_parts"][shards], groups))
         # A plan is as familiar as its least familiar device.
         return _Predictions(

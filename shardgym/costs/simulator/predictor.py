@@ -114,10 +114,11 @@ class Predictor(NumberedShards):
         predictions = self._predict(batch)
         unsure = predictions.disagreement > self.weights.spread_limit
         notes = [self._notes_of(*key) for key in zip(predictions.unlikely.tolist(), unsure.tolist(), strict=True)]
+        # Where ids are hidden, there is no time of them either.
+        none_hidden = np.zeros(len(notes), dtype=np.bool_)
         return plan_costs(
-            predictions.per_device, notes, cost="simulator", version=self.weights.version,
+            predictions.per_device, notes, none_hidden, cost="simulator", version=self.weights.version,
             hardware=self.weights.hardware, compute="predicted", communication="modelled",
-            ids_hidden=self.weights.lines is None,
         )  # fmt: skip
 
     def familiarity(self, batch: PlanBatch) -> list[Familiarity]:

@@ -48,7 +48,7 @@ NUM_TASKS = 600
 @click.option("--device", default="cpu", type=OneOf("device", ["cpu", "cuda"]), help="Measure on cpu or cuda.")
 @click.option("--preset", default="survey", help="survey or quick of a pool's tables; oracle or judge of any tables")
 @click.option("--compute", type=natural, metavar="N", help="Shard sets, without repeats (default: the preset's).")
-@click.option("--comm", type=natural, metavar="N", help="Exchanges, without repeats (default: the preset's).")
+@click.option("--steps", type=natural, metavar="N", help="Tasks of complete steps (default: the preset's).")
 @click.option("--minutes", type=positive_number, help="Begin nothing new after so long.")
 @click.option(
     "--quiet", type=positive_number, metavar="SHARE", help="Wait while a reference takes so much longer: 0.1."
@@ -63,13 +63,13 @@ NUM_TASKS = 600
 def collect(out: Path, axes: tuple[str, ...], only_finish: bool, as_json: bool, **settings: Any) -> int:
     """Measure what simulators are trained on.
 
-    Shard sets, and all-to-all exchanges. Samples for the oracle and the judge are disjoint and come from the train half
-    of the pool, test samples from its test half. A part is measured twice, so that the noise floor is known. The order
-    is random. Every measurement is appended to FOLDER/measurements.jsonl and flushed: killed at any moment, the same
-    command continues, and with higher numbers it adds samples. At the end compute.parquet and comm.parquet are written;
-    --finish writes them of what is there.
+    Shard sets of one device alone, and complete steps of all devices of a plan, on CPUs. Samples for the oracle and the
+    judge come from the train half of the pool, test samples from its test half. A part is measured twice, so that the
+    noise floor is known. The order is random. Every measurement is appended to FOLDER/measurements.jsonl and flushed:
+    killed at any moment, the same command continues, and with higher numbers it adds samples. At the end
+    compute.parquet and steps.parquet are written; --finish writes them of what is there.
 
-    The presets oracle and judge make tables for every sample, drawn along axes, and are two collections: give both
+    The presets oracle and judge make tables for every shard set, drawn along axes, and are two collections: give both
     folders to 'shardgym pretrain'. docs/machine.md has the axes.
 
     Exit code 1 when a sample could not be measured.
@@ -107,14 +107,12 @@ def pretrain(
 
     DATA is a folder as 'shardgym collect' writes it, or several. Writes weights (safetensors) and a model card (JSON)
     for the oracle, and for the judge if there are samples for it. Both are used with make_cost("simulator",
-    weights=FOLDER). Without samples of exchanges, as from a machine with one GPU, they predict compute, and
-    communication is modelled by the task's topology. The same samples and seed give the same weights.
+    weights=FOLDER). Exchanges are priced by the link model. The same samples and seed give the same weights.
 
     Version 2 goes with the wide collections of the presets oracle and judge: it knows batch sizes, data types and
     optimisers, scales as physics does, and its judge is of boosted trees. It also writes generalisation.json: how the
     errors of both go together, and with --leave-out what it is worth where it has not been.
     """
-    from shardgym.costs.link_model import model_fitted_on
     from shardgym.pretraining.axes import write_generalisation
     from shardgym.pretraining.data import load_data
     from shardgym.pretraining.pretrain import draw_report, pretrain
@@ -126,9 +124,6 @@ def pretrain(
     if weights and not force:
         raise InputError(f"{out} holds weights ({weights[0].name}): give another folder, or --force to overwrite them")
     data = load_data(*data_folders)
-    if not len(data.comm):
-        by = "the link model that was fitted on this hardware" if model_fitted_on(data.hardware) else "latency and rate"
-        say(f"{data_folders[0]} has no exchanges: the simulator will predict compute, and model communication by {by}")
     settings = SETTINGS[generation]
     if epochs is not None:
         settings = dataclasses.replace(settings, epochs=epochs, least_steps=0)

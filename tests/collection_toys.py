@@ -7,6 +7,7 @@ import numpy as np
 import shardgym.collection.measuring as measuring
 import shardgym.collection.run as collect_module
 from shardgym.costs.fbgemm.jobs import HOST_WAITED, DeviceFacts, StepTimes
+from shardgym.costs.fbgemm.step import PARTS, RankSteps
 from shardgym.errors import MeasurementError
 
 
@@ -56,18 +57,28 @@ class ToyPool:
 
 
 class ToyGroup:
-    """Exchanges whose time is the sum of columns."""
+    """Complete steps in which part number P takes P + 1 hundredths of a ms per column of the device."""
 
     broken = False
+    started = 0
+    asked = 0
 
-    def __init__(self, size, device, timeout_s):
+    def __init__(self, size, device, timeout_s, module, environment, settings):
         self.size = size
 
-    def time(self, exchange, warmups, iterations):
+    def start(self):
+        type(self).started += 1
+
+    def ask(self, jobs):
+        type(self).asked += 1
         if self.broken:
-            raise MeasurementError("all-to-all, device 0: worker died")
-        assert len(exchange.widths) == self.size
-        return np.full((iterations, self.size), (1 + sum(exchange.widths)) / 1000)
+            raise MeasurementError("device 1: worker died")
+        job = jobs[0]
+        assert len(job.shard_sets) == len(jobs) == self.size
+        steps = len(job.batches) - job.warmups
+        widths = [0 if held is None else held.width for held in job.shard_sets]
+        parts = [np.arange(1, len(PARTS) + 1) * width / 100 for width in widths]
+        return [RankSteps(np.tile(of_rank, (steps, 1)), np.ones((steps, 3, self.size), dtype=int)) for of_rank in parts]
 
     def close(self):
         pass

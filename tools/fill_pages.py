@@ -27,7 +27,7 @@ import separation
 from tabulate import tabulate
 
 from shardgym.costs.simulator.model_card import ModelCard, shipped_agreement
-from shardgym.costs.simulator.samples import CommSamples, ComputeSamples
+from shardgym.costs.simulator.samples import ComputeSamples, StepSamples
 from shardgym.costs.simulator.weights import SHIPPED
 from shardgym.errors import InputError, ShardGymError
 from shardgym.evaluation.result import PACKED_RECORDS, RECORDS, record_files
@@ -175,22 +175,18 @@ def counted(data: DataSet, oracle: ModelCard, judge: ModelCard) -> str:
     for card in (oracle, judge):
         if card.data_sha256 != data.digests:
             raise InputError(f"the {card.role}'s card is of other data than lies next to it: pretrain again")
-    (sets, exchanges), (others, other_exchanges), (tested, tested_exchanges) = (
-        [_measured(samples) for samples in data.of(role)] for role in ("oracle", "judge", "test")
-    )
-    if not len(data.comm):
-        return (
-            f"Trained on {sets} shard sets (the judge on {others} other sets), tested on {tested} sets of tables that "
-            "no role learned from. Exchanges are modelled."
-        )
+
+    def of(role: str) -> str:
+        kinds = zip(data.of(role), ("shard sets alone", "devices in complete steps"), strict=True)
+        return " and ".join(f"{_measured(samples)} {kind}" for samples, kind in kinds if len(samples))
+
     return (
-        f"Trained on {sets} shard sets and {exchanges} exchanges (the judge on {others} other sets and "
-        f"{other_exchanges} other exchanges), tested on {tested} sets of tables that no role learned from and "
-        f"{tested_exchanges} further exchanges."
+        f"Trained on {of('oracle')} (the judge on {of('judge')}), tested on {of('test')}, of tables that no role "
+        "learned from."
     )
 
 
-def _measured(samples: ComputeSamples | CommSamples) -> str:
+def _measured(samples: ComputeSamples | StepSamples) -> str:
     return f"{len(samples):,} measurements of {len(np.unique(samples.labels.content)):,}"
 
 

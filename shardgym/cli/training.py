@@ -48,7 +48,7 @@ NUM_TASKS = 600
 @click.option("--device", default="cpu", type=OneOf("device", ["cpu", "cuda"]), help="Measure on cpu or cuda.")
 @click.option("--preset", default="survey", help="survey or quick of a pool's tables; oracle or judge of any tables")
 @click.option("--compute", type=natural, metavar="N", help="Shard sets, without repeats (default: the preset's).")
-@click.option("--comm", type=natural, metavar="N", help="Exchanges, without repeats (default: the preset's).")
+@click.option("--steps", type=natural, metavar="N", help="Tasks of complete steps (default: the preset's).")
 @click.option("--minutes", type=positive_number, help="Begin nothing new after so long.")
 @click.option(
     "--quiet", type=positive_number, metavar="SHARE", help="Wait while a reference takes so much longer: 0.1."
@@ -63,13 +63,13 @@ NUM_TASKS = 600
 def collect(out: Path, axes: tuple[str, ...], only_finish: bool, as_json: bool, **settings: Any) -> int:
     """Measure what simulators are trained on.
 
-    Shard sets, and all-to-all exchanges. Samples for the oracle and the judge are disjoint and come from the train half
-    of the pool, test samples from its test half. A part is measured twice, so that the noise floor is known. The order
-    is random. Every measurement is appended to FOLDER/measurements.jsonl and flushed: killed at any moment, the same
-    command continues, and with higher numbers it adds samples. At the end compute.parquet and comm.parquet are written;
-    --finish writes them of what is there.
+    Shard sets of one device alone, and complete steps of all devices of a plan, on CPUs. Samples for the oracle and the
+    judge come from the train half of the pool, test samples from its test half. A part is measured twice, so that the
+    noise floor is known. The order is random. Every measurement is appended to FOLDER/measurements.jsonl and flushed:
+    killed at any moment, the same command continues, and with higher numbers it adds samples. At the end
+    compute.parquet and steps.parquet are written; --finish writes them of what is there.
 
-    The presets oracle and judge make tables for every sample, drawn along axes, and are two collections: give both
+    The presets oracle and judge make tables for every shard set, drawn along axes, and are two collections: give both
     folders to 'shardgym pretrain'. docs/machine.md has the axes.
 
     Exit code 1 when a sample could not be measured.

@@ -15,19 +15,22 @@ from pydantic.dataclasses import dataclass
 from shardgym.arrays import Floats
 from shardgym.collection.schedule import CollectionPlan, SampleId
 from shardgym.collection.settings import KINDS
-from shardgym.costs.fbgemm.communication import QUANTILE
-from shardgym.costs.simulator.samples import CommRow, ComputeRow
+from shardgym.costs.fbgemm.jobs import ShardSet
+from shardgym.costs.fbgemm.step import EXCHANGES, PARTS
+from shardgym.costs.links import samples_per_device
+from shardgym.costs.simulator.samples import STEP_PARTS, ComputeRow, StepRow
 from shardgym.errors import InputError
 from shardgym.files import append_flushed, drop_torn_line, read_lines, write_whole
 from shardgym.records import CONFIG, Digest, Name, Record
 from shardgym.table import REUSE_BINS
-from shardgym.task import ELEMENT_BYTES
 
 INFO = "collection.json"
 LOG = "measurements.jsonl"
 
-Times = tuple[tuple[Annotated[float, Field(ge=0)], ...], ...]
-Rows = Sequence[ComputeRow] | Sequence[CommRow]
+#: Parts of a step that are kept: exchanges are not timed.
+WORK = tuple(part for n, part in enumerate(PARTS) if n not in EXCHANGES)
+
+Times = tuple[tuple[tuple[Annotated[float, Field(ge=0)], ...], ...], ...]
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -83,25 +86,27 @@ class Measurement(Record):
     Attributes:
         sample_id: see `SampleId`.
         content: digest of what was measured.
-        forward_ms: forward times, shape (steps, devices); one device for compute.
-        backward_ms: backward times, likewise, not necessarily as many steps.
+        times_ms: shape (steps, devices, parts): forward and backward of one device for compute, `WORK` of all devices
+            of a plan for steps.
         reason: why there are no times; "" when there are.
     """
 
     sample_id: str
     content: Digest
-    forward_ms: Times = ()
-    backward_ms: Times = ()
+    times_ms: Times = ()
     reason: str = ""
     schema: Literal["shardgym.measurement/1"] = "shardgym.measurement/1"
 
     @model_validator(mode="after")
     def _times_or_reason(self) -> Self:
-        SampleId.parse(self.sample_id)
-        if bool(self.forward_ms) != bool(self.backward_ms) or bool(self.forward_ms) == bool(self.reason):
-            raise ValueError("expected forward_ms and backward_ms, or a reason why there are none")
-        if len({len(step) for step in (*self.forward_ms, *self.backward_ms)}) > 1:
-            raise ValueError("every step of forward_ms and backward_ms must have the same number of devices")
+        kind = SampleId.parse(self.sample_id).kind
+        if bool(self.times_ms) == bool(self.reason):
+            raise ValueError("expected times_ms, or a reason why there are none")
+        if len({len(step) for step in self.times_ms}) > 1:
+            raise ValueError("times_ms: every step must have the same number of devices")
+        parts = len(WORK) if kind == "steps" else 2
+        if any(len(device) != parts for step in self.times_ms for device in step):
+            raise ValueError(f"times_ms: expected {parts} parts of each device")
         return self
 
     @property
@@ -146,13 +151,14 @@ class MeasurementLog:
         self.done[name] = measurement
 
 
-def rows_of(log: MeasurementLog, plan: CollectionPlan, kind: str) -> Rows:
-    """Return the rows of the data set of one kind, sorted by name.
+def rows_of(log: MeasurementLog, plan: CollectionPlan, kind: str) -> list[ComputeRow]:
+    """Return the rows of the data set of one kind, sorted by the name of the sample, then by device.
 
     Raises:
         InputError: a measurement is of something else than the plan has under its name.
     """
     chosen = sorted((m for m in log.done.values() if m.sample.kind == kind), key=lambda m: m.sample)
+    rows: list[ComputeRow] = []
     for measurement in chosen:
         expected = plan.digest(measurement.sample)
         if measurement.content != expected:
@@ -161,50 +167,73 @@ def rows_of(log: MeasurementLog, plan: CollectionPlan, kind: str) -> Rows:
                 f"draws {expected[:12]}: its rules of drawing or its pool differ; finish the folder with the version "
                 "that made it"
             )
-    if kind == "compute":
-        return [_compute_row(plan, measurement) for measurement in chosen]
-    return [_comm_row(plan, measurement) for measurement in chosen]
+        devices = 1 if kind == "compute" else len(plan.task(measurement.sample).plans[measurement.sample.plan])
+        if len(measurement.times_ms[0]) != devices:
+            raise InputError(
+                f"sample {measurement.sample_id} has times of {len(measurement.times_ms[0])} devices, expected "
+                f"{devices}: remove its line, and it is measured again"
+            )
+        rows += [_compute_row(plan, measurement)] if kind == "compute" else _step_rows(plan, measurement)
+    return rows
 
 
 def _compute_row(plan: CollectionPlan, measurement: Measurement) -> ComputeRow:
     """Times are medians over the steps."""
     sample = measurement.sample
-    shard_set = plan.shard_set(sample)
-    shards = shard_set.shards
-    forward = np.array(measurement.forward_ms)[:, 0]
-    backward = np.array(measurement.backward_ms)[:, 0]
+    times = np.array(measurement.times_ms)[:, 0]
+    forward_ms, backward_ms = np.median(times, axis=0).tolist()
     return ComputeRow(
-        measurement.sample_id, sample.role, measurement.content, sample.repeat,
-        shard_set.batch_size, shard_set.precision, shard_set.optimizer,
-        num_embeddings=[s.num_rows for s in shards],
-        embedding_dim=[s.width for s in shards],
-        pooling_factor=[s.ids_per_sample for s in shards],
-        reuse_histogram=[list(s.table.reuse_histogram or (0.0,) * REUSE_BINS) for s in shards],
-        table_name=[s.table.name for s in shards],
-        forward_ms=float(np.median(forward)),
-        backward_ms=float(np.median(backward)),
-        noise=_relative_error(forward + backward),
+        sample_id=measurement.sample_id, role=sample.role, content=measurement.content, repeat=sample.repeat,
+        **_held(plan.shard_set(sample)),
+        forward_ms=forward_ms, backward_ms=backward_ms, noise=_relative_error(times.sum(axis=1)),
     )  # fmt: skip
 
 
-def _comm_row(plan: CollectionPlan, measurement: Measurement) -> CommRow:
-    """Times are lower quartiles over the iterations, as in the measured cost."""
+def _step_rows(plan: CollectionPlan, measurement: Measurement) -> list[StepRow]:
+    """Return a row for each device that holds something. Times are medians over the steps."""
     sample = measurement.sample
-    exchange = plan.exchange(sample)
-    forward = np.array(measurement.forward_ms)
-    backward = np.array(measurement.backward_ms)
-    fewest = min(len(forward), len(backward))
-    forward_ms = np.quantile(forward, QUANTILE, axis=0)
-    backward_ms = np.quantile(backward, QUANTILE, axis=0)
-    slowest = int((forward_ms + backward_ms).argmax())
-    return CommRow(
-        measurement.sample_id, sample.role, measurement.content, sample.repeat,
-        num_devices=len(exchange.widths), batch_size=exchange.batch_size,
-        element_bytes=ELEMENT_BYTES[exchange.precision],
-        widths=list(exchange.widths), start_offsets_ms=list(exchange.offsets_ms),
-        forward_ms=forward_ms.tolist(), backward_ms=backward_ms.tolist(),
-        noise=_relative_error(forward[:fewest, slowest] + backward[:fewest, slowest]),
-    )  # fmt: skip
+    task = plan.task(sample)
+    devices = task.plans[sample.plan]
+    held = [shard_set for shard_set in devices if shard_set is not None]
+    batch_size = held[0].batch_size
+    samples = samples_per_device(batch_size, len(devices)).tolist()
+    times = np.array(measurement.times_ms)
+    plan_ids = batch_size * sum(shard.ids_per_sample for shard_set in held for shard in shard_set.shards)
+    rows = []
+    for device, (shard_set, content) in enumerate(zip(devices, task.digests(sample.plan), strict=True)):
+        if shard_set is None or content is None:
+            continue
+        of_device = dict(zip(WORK, times[:, device].T, strict=True))
+        typical: dict[str, Any] = {part: float(np.median(ms)) for part, ms in of_device.items()}
+        rows.append(StepRow(
+            # The repeat stands last, as in names of compute samples.
+            sample_id=f"steps/{sample.role}/{sample.number}/{device}/{sample.repeat}",
+            role=sample.role, content=content, repeat=sample.repeat, **_held(shard_set),
+            forward_ms=typical["forward"], backward_ms=typical["backward"],
+            noise=_relative_error(of_device["forward"] + of_device["backward"]),
+            plan=f"{sample.role}/{sample.task}/{sample.plan}", device=device, num_devices=len(devices),
+            samples=samples[device],
+            plan_shards=sum(len(shard_set.shards) for shard_set in held),
+            plan_ids=plan_ids,
+            plan_columns=sum(shard_set.width for shard_set in held),
+            **{f"{part}_ms": typical[part] for part in STEP_PARTS},
+        ))  # fmt: skip
+    return rows
+
+
+def _held(shard_set: ShardSet) -> dict[str, Any]:
+    """Return the columns of a row that say what a device holds."""
+    shards = shard_set.shards
+    return {
+        "batch_size": shard_set.batch_size,
+        "precision": shard_set.precision,
+        "optimizer": shard_set.optimizer,
+        "num_embeddings": [s.num_rows for s in shards],
+        "embedding_dim": [s.width for s in shards],
+        "pooling_factor": [s.ids_per_sample for s in shards],
+        "reuse_histogram": [list(s.table.reuse_histogram or (0.0,) * REUSE_BINS) for s in shards],
+        "table_name": [s.table.name for s in shards],
+    }
 
 
 def _relative_error(times: Floats) -> float:
@@ -216,10 +245,10 @@ def _relative_error(times: Floats) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class RepeatNoise:
-    """How two measurements of the same thing differ: forward plus backward, of the slowest device for exchanges.
+    """How two measurements of the same thing differ, by all work of a device.
 
     Attributes:
-        pairs: samples that were measured twice.
+        pairs: rows that were measured twice.
         cv: coefficient of variation, root mean square over the pairs.
         mape: mean absolute percentage error of one measurement against the other, as a share.
     """
@@ -232,9 +261,9 @@ class RepeatNoise:
         return f"repeats: CV {100 * self.cv:.1f} %, MAPE {100 * self.mape:.1f} % over {self.pairs} pairs"
 
 
-def repeat_noise(rows: Rows) -> RepeatNoise | None:
-    """Compare the first measurement of every sample with its repeat; None without pairs."""
-    totals = {row.sample_id: float(np.max(np.add(row.forward_ms, row.backward_ms))) for row in rows}
+def repeat_noise(rows: Sequence[ComputeRow]) -> RepeatNoise | None:
+    """Compare the first measurement of every row with its repeat; None without pairs."""
+    totals = {row.sample_id: row.work_ms for row in rows}
     ratios = [
         totals[first] / totals[row.sample_id]
         for row in rows
@@ -251,7 +280,7 @@ class Summary:
     """The state of a folder.
 
     Attributes:
-        counts: measurements by kind and role, repeats included.
+        counts: measurements by kind and role, repeats included; of steps plans.
         noise: by kind; a kind without pairs is missing.
         failed: reasons by sample, of what could not be measured.
         missing: measurements of the plan that the folder lacks.

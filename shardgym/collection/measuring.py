@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -11,10 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from shardgym.arrays import Floats
-from shardgym.collection.measurements import Measurement, MeasurementLog
+from shardgym.collection.measurements import WORK, Measurement, MeasurementLog
 from shardgym.collection.schedule import CollectionPlan, SampleId
 from shardgym.collection.settings import KINDS, STEPS, StepCounts
-from shardgym.costs.fbgemm.communication import ROUND_MS, AllToAll, CollectiveGroup
+from shardgym.costs.fbgemm import step
+from shardgym.costs.fbgemm.communication import CollectiveGroup
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec, TimingJob
 from shardgym.costs.fbgemm.pool import WorkerPool
 from shardgym.errors import MeasurementError
@@ -116,7 +118,7 @@ class CollectionRun:
     Args:
         plan: what to measure.
         log: what has been measured; new measurements are appended.
-        pool: workers for compute.
+        pool: workers for shard sets.
         minutes: begin nothing new after that long; None for no limit.
         bar: moves with every measurement.
         watch: says when the machine is quiet; None measures at any time.
@@ -139,6 +141,9 @@ class CollectionRun:
         self._pending: list[Measurement] = []
         self._last = time.monotonic()
         self._deadline = None if minutes is None else self._last + 60 * minutes
+        #: By number of devices. They stay for later tasks: starting one takes seconds.
+        self._groups: dict[int, CollectiveGroup] = {}
+        self._rng = random.Random(plan.seed)
         self.measured: Counter[str] = Counter()
         self.minutes: dict[str, float] = dict.fromkeys(KINDS, 0.0)
 
@@ -146,7 +151,12 @@ class CollectionRun:
         """Go through the blocks of the plan; raises `MeasurementError` when no worker can be started."""
         for block in self._plan.blocks:
             self._while_quiet(self._missing(block.shard_sets), self._measure_shard_sets)
-            self._measure_exchanges(self._missing(block.exchanges), block.devices)
+            self._while_quiet(self._missing(block.plans), self._measure_plans)
+
+    def close(self) -> None:
+        """End the processes of complete steps."""
+        while self._groups:
+            self._groups.popitem()[1].close()
 
     def _while_quiet(self, samples: Sequence[SampleId], measure: Callable[[Sequence[SampleId]], None]) -> None:
         """Measure samples; with a watch in batches, which count when the machine is quiet before and after."""
@@ -199,29 +209,40 @@ class CollectionRun:
             elif outcome.notes:  # nobody reads the notes of a sample that a model is trained on
                 self._append(Measurement(str(sample), digest, reason="; ".join(outcome.notes)))
             else:
-                self._append(_measurement(sample, digest, outcome.times[:, :1], outcome.times[:, 1:]))
+                self._append(_measurement(sample, digest, outcome.times[:, None]))
 
-    def _measure_exchanges(self, samples: Sequence[SampleId], devices: int) -> None:
+    def _measure_plans(self, samples: Sequence[SampleId]) -> None:
+        """Measure complete steps of plans of one task together: they take the same ids."""
         if not samples or self._time_is_up():
             return
-        group = CollectiveGroup(devices, self._plan.device, TIMEOUT_S)
-        try:
-            self._while_quiet(samples, lambda batch: self._measure_with(group, batch))
-        finally:
-            group.close()
-
-    def _measure_with(self, group: CollectiveGroup, samples: Sequence[SampleId]) -> None:
-        for sample in samples:
-            if self._time_is_up():
-                return
-            exchange = self._plan.exchange(sample)
-            try:
-                forward = _time_exchange(group, exchange.exchange(backward=False))
-                backward = _time_exchange(group, exchange.exchange(backward=True))
-            except MeasurementError as error:
-                self._append(Measurement(str(sample), exchange.digest, reason=str(error)))
+        task, steps = self._plan.task(samples[0]), self._plan.steps
+        plans = {n: task.plans[sample.plan] for n, sample in enumerate(samples)}
+        group = self._group(len(plans[0]))
+        group.start()
+        found, failed = step.time_steps(
+            group,
+            plans,
+            rounds=1,
+            warmups=steps.plan_warmups,
+            iterations=steps.plan_iterations,
+            first_batch=0,
+            seed=self._plan.seed + samples[0].task,
+            rng=self._rng,
+            timed_exchanges=False,
+        )
+        work = [step.PARTS.index(part) for part in WORK]
+        for n, sample in enumerate(samples):
+            digest = task.digest(sample.plan)
+            if n in failed:
+                self._append(Measurement(str(sample), digest, reason=failed[n]))
             else:
-                self._append(_measurement(sample, exchange.digest, forward, backward))
+                self._append(_measurement(sample, digest, found[n].parts_ms[0][:, :, work]))
+
+    def _group(self, devices: int) -> CollectiveGroup:
+        if devices not in self._groups:
+            no_link = {"link_rate": None}
+            self._groups[devices] = CollectiveGroup(devices, "cpu", TIMEOUT_S, step.MODULE, step.ENVIRONMENT, no_link)
+        return self._groups[devices]
 
     def _append(self, measurement: Measurement) -> None:
         """Keep a measurement that was just made, with a watch after the next reference."""
@@ -248,12 +269,7 @@ def iterations_of(shard_set: ShardSet, steps: StepCounts = STEPS) -> int:
     return steps.small_iterations if values < steps.small_values else steps.iterations
 
 
-def _time_exchange(group: CollectiveGroup, exchange: AllToAll) -> Floats:
-    """Return times in ms, shape (iterations, D); fewer iterations where large offsets are slept through."""
-    fitting = int(ROUND_MS / max(1.0, *exchange.offsets_ms))
-    return group.time(exchange, STEPS.comm_warmups, min(STEPS.comm_iterations, fitting))
-
-
-def _measurement(sample: SampleId, digest: str, forward: Floats, backward: Floats) -> Measurement:
-    times = [tuple(tuple(step) for step in np.round(t, _DIGITS).tolist()) for t in (forward, backward)]
-    return Measurement(str(sample), digest, times[0], times[1])
+def _measurement(sample: SampleId, digest: str, times: Floats) -> Measurement:
+    """Return the measurement of times of shape (steps, devices, parts)."""
+    rounded = np.round(times, _DIGITS).tolist()
+    return Measurement(str(sample), digest, tuple(tuple(map(tuple, of_step)) for of_step in rounded))

@@ -1,4 +1,4 @@
-"""collect: measure shard sets and exchanges into a folder. finish: write the Parquet files of what was measured."""
+"""collect: measure shard sets and complete steps into a folder. finish: write the Parquet files of what is there."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pathlib import Path
 from shardgym.collection.measurements import INFO, LOG, CollectionInfo, MeasurementLog, Summary, repeat_noise, rows_of
 from shardgym.collection.measuring import TIMEOUT_S, CollectionRun, QuietWatch, reference_ms
 from shardgym.collection.schedule import CollectionPlan
-from shardgym.collection.settings import KINDS, PRESETS, WIDE_PRESETS, Space, preset_counts
-from shardgym.costs.fbgemm.communication import can_exchange
-from shardgym.costs.fbgemm.cost import CPU_OPTIMIZERS
+from shardgym.collection.settings import KINDS, WIDE_PRESETS, Space, preset_counts
+from shardgym.collection.step_sampling import DEVICES
+from shardgym.costs.fbgemm.cost import CPU_OPTIMIZERS, RANKS_PER_CORE
+from shardgym.costs.fbgemm.machine import usable_cores
 from shardgym.costs.fbgemm.pool import WorkerPool, require_fbgemm
 from shardgym.costs.simulator.sample_files import DataInfo, write_rows
 from shardgym.errors import InputError, import_extra
@@ -31,7 +32,7 @@ def collect(
     device: str = "cpu",
     preset: str = "survey",
     compute: int | None = None,
-    comm: int | None = None,
+    steps: int | None = None,
     workers: int = 1,
     repeat_share: float = 0.15,
     minutes: float | None = None,
@@ -50,13 +51,13 @@ def collect(
         device: "cpu" or "cuda".
         preset: "survey" or "quick" of tables of a pool; "oracle" or "judge" of tables made from a space.
         compute: shard sets over all roles, without repeats; the preset's number when None.
-        comm: exchanges, likewise.
-        workers: processes that measure compute at the same time, each with a core or GPU of its own.
+        steps: tasks, likewise; all plans of a task are measured in complete steps, on the CPU.
+        workers: processes that measure shard sets at the same time, each with a core or GPU of its own.
         repeat_share: share of the samples that is measured a second time, at another moment.
         minutes: begin nothing new after that long.
         quiet: measure only while a reference takes at most this share longer than on the quiet machine; wait otherwise.
             None measures at any time.
-        space: that the presets "oracle" and "judge" draw from; `Space()` when None.
+        space: that the presets "oracle" and "judge" draw shard sets from; `Space()` when None.
         seed: of all draws.
         progress: show progress on standard error.
 
@@ -76,7 +77,7 @@ def collect(
     left_out: list[str] = []
     if preset in WIDE_PRESETS:
         space, left_out = _space_of_device(space or Space(), device)
-    plan, notices = _plan_for_machine(device, preset, compute, comm, repeat_share, seed, space)
+    plan, notices = _plan_for_machine(device, preset, compute, steps, repeat_share, seed, space)
     notices += left_out
     # What is missing is said before hours of measuring, not after.
     import_extra("pyarrow.parquet", "collecting")
@@ -96,6 +97,7 @@ def collect(
         bar = stack.enter_context(ProgressBar(shown=progress, total=len(samples), initial=done, unit="sample"))
         watch = None if quiet is None else QuietWatch(folder, lambda: reference_ms(pool), quiet)
         run = CollectionRun(plan, log, pool, minutes, bar, watch)
+        stack.callback(run.close)
         run.measure()
         if watch is not None:
             notices.append(watch.notice())
@@ -119,7 +121,7 @@ def finish(out: str | Path) -> Summary:
         old = info.settings
         try:
             space = Space.from_dict(old["space"], str(folder / INFO)) if "space" in old else None
-            plan = CollectionPlan(old["device"], {}, 0.0, tuple(old["device_counts"]), old["seed"], space)
+            plan = CollectionPlan(old["device"], {}, 0.0, old["seed"], space)
             same = plan.settings().items() <= old.items()
         except (KeyError, TypeError):
             same = False
@@ -132,24 +134,20 @@ def _plan_for_machine(
     device: str,
     preset: str,
     compute: int | None,
-    comm: int | None,
+    steps: int | None,
     repeat_share: float,
     seed: int,
     space: Space | None,
 ) -> tuple[CollectionPlan, list[str]]:
-    """Return the plan as far as the machine has devices, and a sentence about what was left out."""
-    counts = preset_counts(preset, device, compute, comm)
-    wanted = PRESETS[preset].device_counts
-    if not any(counts["comm"].values()):
-        return CollectionPlan(device, counts, repeat_share, wanted, seed, space), []
-    able = tuple(n for n in wanted if can_exchange(device, n))
-    if not able:
-        if comm:
-            raise InputError(f"comm: exchanges need {wanted[0]} devices, this machine measures fewer; use comm=0")
-        counts = {**counts, "comm": dict.fromkeys(counts["comm"], 0)}
-    lacking = ", ".join(str(n) for n in wanted if n not in able)
-    notice = f"exchanges over {lacking} devices were left out: this machine cannot measure them"
-    return CollectionPlan(device, counts, repeat_share, able, seed, space), [notice] if lacking else []
+    """Return the plan as far as the machine can measure it, and a sentence about what was left out."""
+    counts = preset_counts(preset, device, compute, steps)
+    most = RANKS_PER_CORE * len(usable_cores())
+    notices = []
+    if device == "cuda":
+        notices.append("no complete steps: on CUDA kernels are timed apart")
+    elif any(counts["steps"].values()) and most < max(DEVICES):
+        notices.append(f"tasks of more than {most} devices were left out: this machine runs up to {most} processes")
+    return CollectionPlan(device, counts, repeat_share, seed, space, most), notices
 
 
 def _space_of_device(space: Space, device: str) -> tuple[Space, list[str]]:
@@ -179,8 +177,9 @@ def _write_files(
         files[kind] = str(path)
     if not log.done and not log.failed and missing == 0:
         raise InputError(f"{folder} holds no measurements")
+    samples = [measurement.sample for measurement in log.done.values()]
     return Summary(
-        counts={kind: dict(Counter(row.role for row in of_kind)) for kind, of_kind in rows.items()},
+        counts={kind: dict(Counter(s.role for s in samples if s.kind == kind)) for kind in rows},
         noise={kind: noise for kind, of_kind in rows.items() if (noise := repeat_noise(of_kind)) is not None},
         failed=dict(log.failed),
         missing=missing,

@@ -1,4 +1,4 @@
-"""What sample number i of a role is: a shard set of one device, or an all-to-all exchange.
+"""What compute sample number i of a role is: the shard set of one device, of tables of a pool.
 
 Draws depend on nothing but the seed and the sample's own name. So samples can be drawn in any order and added later,
 and every machine draws the same ones.
@@ -12,15 +12,14 @@ import itertools
 import math
 import random
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from shardgym.collection.settings import OVERFULL, PLAN_DEVICES, PLANS_PER_TASK, Role, Setup
-from shardgym.costs.fbgemm.communication import AllToAll
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
 from shardgym.pools import TablePool, load_pool
 from shardgym.records import canonical_json, sha256
 from shardgym.table import EmbeddingTable
-from shardgym.task import Precision, block_bytes
+from shardgym.task import block_bytes
 
 T = TypeVar("T")
 
@@ -51,14 +50,6 @@ _MAX_CUTS = 10
 _PARTIAL = 0.3
 #: Complete plans: of so many trial placements of a task, more than a quarter must fit into memory.
 _TRIALS = 40
-
-#: Exchanges: tables per device, from sparse to as many as the suites have; shares of exchanges with an aligned start
-#: and with an empty device; the range of the latest start; and the unit of start offsets, as in the measured cost.
-_TABLES_PER_DEVICE = (1, 15)
-_ALIGNED = 0.2
-_EMPTY = 0.05
-_LATEST_MS = (0.2, 160.0)
-_OFFSET_STEP_MS = 0.01
 
 
 class StableRandom:
@@ -124,34 +115,8 @@ def shard_set_digest(shard_set: ShardSet, *, of_pool: bool = True) -> str:
     return sha256(canonical_json([shards, shard_set.batch_size, shard_set.precision, shard_set.optimizer]))
 
 
-class ExchangeSample(NamedTuple):
-    """One sample: the exchange of pooled values with start offsets, and that of gradients with an aligned start.
-
-    Attributes:
-        widths: columns of each device's pooled output, length D.
-        offsets_ms: how much later than the first each device starts forward, length D.
-        batch_size: samples over all devices.
-        precision: of the values.
-    """
-
-    widths: tuple[int, ...]
-    offsets_ms: tuple[float, ...]
-    batch_size: int
-    precision: Precision
-
-    def exchange(self, *, backward: bool) -> AllToAll:
-        """Return one of the two exchanges."""
-        offsets = (0.0,) * len(self.widths) if backward else self.offsets_ms
-        return AllToAll(self.widths, self.batch_size, self.precision, offsets, backward)
-
-    @property
-    def digest(self) -> str:
-        """Identity of the sample."""
-        return sha256(canonical_json([self.widths, self.offsets_ms, self.batch_size, self.precision]))
-
-
 class PoolSampler:
-    """Draws shard sets and exchanges; those of the oracle and of the judge are disjoint.
+    """Draws shard sets; those of the oracle and of the judge are disjoint.
 
     The oracle's and the judge's shard sets come from the train half of the pool. Test sets and the devices of complete
     plans come from the test half.
@@ -181,20 +146,6 @@ class PoolSampler:
                 shard_set = self._shard_set_of(shards)
                 if may_have(role, shard_set_digest(shard_set)):
                     return shard_set
-
-    def exchange(self, role: Role, number: int, devices: int) -> ExchangeSample:
-        """Return an exchange over so many devices.
-
-        Widths follow NeuroShard (`comm_bench.py`): the widest table first, each to any device with a probability that
-        is drawn per sample, else to the device with the fewest columns. Start offsets are from none to large.
-        """
-        rng = StableRandom(self._seed, "comm", role, number, devices)
-        batch_size = self._halves[0].batch_size
-        while True:
-            widths = draw_widths(rng, devices)
-            sample = ExchangeSample(widths, draw_offsets(rng, devices), batch_size, self._setup.precision)
-            if may_have(role, sample.digest):
-                return sample
 
     @functools.cached_property
     def _halves(self) -> tuple[TablePool, TablePool]:
@@ -342,27 +293,3 @@ def _place_anywhere(rng: StableRandom, shards: Sequence[ShardSpec]) -> list[list
                 placed[device].append(shard)
                 break
     return placed
-
-
-def draw_widths(rng: StableRandom, devices: int, known_dims: Sequence[int] = DIMS) -> tuple[int, ...]:
-    """Draw the columns of every device: tables of the known widths up to one of them, balanced or not."""
-    dims = known_dims[: rng.integer(1, len(known_dims))]
-    tables = [rng.choice(dims) for _ in range(devices * rng.integer(*_TABLES_PER_DEVICE))]
-    anywhere = rng.uniform()
-    widths = [0] * devices
-    for dim in sorted(tables, reverse=True):
-        device = rng.integer(0, devices - 1) if rng.chance(anywhere) else widths.index(min(widths))
-        widths[device] += dim
-    if rng.chance(_EMPTY):
-        widths[rng.integer(0, devices - 1)] = 0
-    return tuple(widths) if any(widths) else (dims[0],) * devices
-
-
-def draw_offsets(rng: StableRandom, devices: int, latest_ms: float = _LATEST_MS[1]) -> tuple[float, ...]:
-    """Draw start offsets up to some latest one: none, small or large."""
-    if rng.chance(_ALIGNED):
-        return (0.0,) * devices
-    low = min(_LATEST_MS[0], latest_ms)
-    latest = low * (latest_ms / low) ** rng.uniform()
-    steps = [int(rng.uniform(0, latest) / _OFFSET_STEP_MS) for _ in range(devices)]
-    return tuple(round((step - min(steps)) * _OFFSET_STEP_MS, 2) for step in steps)

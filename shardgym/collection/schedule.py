@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, cast
 
-from shardgym.collection.sampling import DRAWS, ExchangeSample, PoolSampler, StableRandom, shard_set_digest
+from shardgym.collection.sampling import DRAWS, PoolSampler, StableRandom, shard_set_digest
 from shardgym.collection.settings import (
     KINDS,
     OVERFULL,
@@ -23,11 +23,9 @@ from shardgym.collection.settings import (
     StepCounts,
 )
 from shardgym.collection.space_sampling import SPACE_DRAWS, SpaceSampler
+from shardgym.collection.step_sampling import DEVICES, STEP_DRAWS, StepSampler, StepTask, plans_per_task
 from shardgym.costs.fbgemm.jobs import ShardSet
 from shardgym.errors import InputError
-
-#: Exchanges in a row over the same number of devices, because starting its processes takes seconds.
-_BLOCK = 100
 
 _ID = re.compile(rf"({'|'.join(KINDS)})/({'|'.join(ROLES)})/(\d{{1,9}})/(\d{{1,3}})")
 
@@ -36,9 +34,10 @@ class SampleId(NamedTuple):
     """Name of one measurement, e.g. "compute/oracle/17/0" as text.
 
     Attributes:
-        kind: "compute" or "comm".
+        kind: "compute" or "steps".
         role: who learns from it.
-        number: of the sample within its kind and role; what it is follows from that and the seed.
+        number: of the sample within its kind and role; what it is follows from that and the seed. Plan P of task T is
+            number T * `plans_per_task` + P.
         repeat: 0 for the first measurement of the sample, 1 for the second.
     """
 
@@ -50,6 +49,16 @@ class SampleId(NamedTuple):
     def __str__(self) -> str:
         return f"{self.kind}/{self.role}/{self.number}/{self.repeat}"
 
+    @property
+    def task(self) -> int:
+        """Number of the task of a sample of steps, within its role."""
+        return self.number // plans_per_task(self.role)
+
+    @property
+    def plan(self) -> int:
+        """Number of the plan of a sample of steps, within its task."""
+        return self.number % plans_per_task(self.role)
+
     @classmethod
     def parse(cls, text: str) -> SampleId:
         """Return the name that a text is; raises `InputError`."""
@@ -60,49 +69,39 @@ class SampleId(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Measurements that are made in one go: shard sets, then exchanges over one number of devices."""
+    """Measurements that are made in one go: shard sets, then the plans of one task."""
 
     shard_sets: tuple[SampleId, ...]
-    exchanges: tuple[SampleId, ...]
-    devices: int
+    plans: tuple[SampleId, ...]
 
 
-def devices_of(sample: SampleId, device_counts: Sequence[int], seed: int) -> int:
-    """Return over how many devices an exchange is measured."""
-    return StableRandom(seed, "devices", sample.role, sample.number).choice(device_counts)
-
-
-def schedule(counts: Counts, repeat_share: float, device_counts: Sequence[int], seed: int) -> list[Block]:
-    """Return all measurements in order: blocks of exchanges, between which the shard sets are spread evenly.
+def schedule(counts: Counts, repeat_share: float, seed: int) -> list[Block]:
+    """Return all measurements in order: plans task by task, between which the shard sets are spread evenly.
 
     Args:
-        counts: samples per kind and role.
+        counts: samples per kind and role, of steps tasks.
         repeat_share: share of the samples that is measured twice: the first ones of every role.
-        device_counts: that exchanges are measured over; none when the counts ask for no exchange.
         seed: of the order.
     """
-    rng = StableRandom(seed, "order")
-    samples: dict[Kind, list[SampleId]] = {}
-    for kind in KINDS:
-        samples[kind] = []
+
+    def numbers(kind: Kind) -> Iterator[tuple[Role, int, int]]:
         for role, count in counts[kind].items():
-            samples[kind] += [SampleId(kind, role, number, 0) for number in range(count)]
-            samples[kind] += [SampleId(kind, role, number, 1) for number in range(round(repeat_share * count))]
-    shard_sets = rng.sample(samples["compute"], len(samples["compute"]))
-    by_devices: dict[int, list[SampleId]] = {}
-    for sample in rng.sample(samples["comm"], len(samples["comm"])):
-        by_devices.setdefault(devices_of(sample, device_counts, seed), []).append(sample)
-    runs = [
-        (devices, exchanges[start : start + _BLOCK])
-        for devices, exchanges in sorted(by_devices.items())
-        for start in range(0, len(exchanges), _BLOCK)
-    ]
-    runs = rng.sample(runs, len(runs)) or [(0, [])]
-    edges = [round(i * len(shard_sets) / len(runs)) for i in range(len(runs) + 1)]
-    return [
-        Block(tuple(shard_sets[edges[i] : edges[i + 1]]), tuple(exchanges), devices)
-        for i, (devices, exchanges) in enumerate(runs)
-    ]
+            yield from ((role, number, 0) for number in range(count))
+            yield from ((role, number, 1) for number in range(round(repeat_share * count)))
+
+    rng = StableRandom(seed, "order")
+    samples = [SampleId("compute", *named) for named in numbers("compute")]
+    shard_sets = rng.sample(samples, len(samples))
+    tasks = [plans_of_task(*named) for named in numbers("steps")]
+    tasks = rng.sample(tasks, len(tasks)) or [()]
+    edges = [round(i * len(shard_sets) / len(tasks)) for i in range(len(tasks) + 1)]
+    return [Block(tuple(shard_sets[edges[i] : edges[i + 1]]), plans) for i, plans in enumerate(tasks)]
+
+
+def plans_of_task(role: Role, task: int, repeat: int) -> tuple[SampleId, ...]:
+    """Return the samples that are the plans of a task."""
+    count = plans_per_task(role)
+    return tuple(SampleId("steps", role, task * count + plan, repeat) for plan in range(count))
 
 
 @dataclass(frozen=True)
@@ -111,19 +110,19 @@ class CollectionPlan:
 
     Attributes:
         device: "cpu" or "cuda".
-        counts: samples per kind and role, without repeats.
+        counts: samples per kind and role, without repeats; of steps tasks.
         repeat_share: share of them that is measured twice.
-        device_counts: that exchanges are measured over.
         seed: of all draws and of the order.
-        space: that a wide collection draws from; None when samples are of a pool.
+        space: that the shard sets of a wide collection draw from; None when they are of a pool.
+        most_devices: tasks of more devices are left out.
     """
 
     device: str
     counts: Counts
     repeat_share: float
-    device_counts: tuple[int, ...]
     seed: int
     space: Space | None = None
+    most_devices: int = max(DEVICES)
 
     @property
     def steps(self) -> StepCounts:
@@ -132,7 +131,7 @@ class CollectionPlan:
 
     def settings(self) -> dict[str, Any]:
         """Return what identifies the samples and how they are measured; the number of samples is not part of it."""
-        common = {**self.steps._asdict(), "device_counts": list(self.device_counts), "seed": self.seed}
+        common = {**self.steps._asdict(), "seed": self.seed, "step_draws": STEP_DRAWS}
         if self.space is not None:
             return {"device": self.device, "space": self.space.to_dict(), **common, "draws": f"space {SPACE_DRAWS}"}
         return {
@@ -141,34 +140,39 @@ class CollectionPlan:
 
     @cached_property
     def blocks(self) -> list[Block]:
-        """All measurements in order. A wide collection has a time limit, so whole plans come first."""
+        """All measurements in order. A wide collection has a time limit, so devices of whole plans come first."""
         if self.space is None:
-            return schedule(self.counts, self.repeat_share, self.device_counts, self.seed)
-        first: dict[Kind, dict[Role, int]] = {"compute": {"plans": self.counts["compute"].get("plans", 0)}, "comm": {}}
-        rest: Counts = {
-            kind: {role: count for role, count in roles.items() if role != "plans"}
-            for kind, roles in self.counts.items()
-        }
-        plans = schedule(first, 1.0, (), self.seed)
-        return plans + schedule(rest, self.repeat_share, self.device_counts, self.seed)
+            blocks = schedule(self.counts, self.repeat_share, self.seed)
+        else:
+            whole: Counts = {"compute": {"plans": self.counts["compute"].get("plans", 0)}, "steps": {}}
+            rest: Counts = {
+                kind: {role: count for role, count in roles.items() if role != "plans"}
+                for kind, roles in self.counts.items()
+            }
+            blocks = schedule(whole, 1.0, self.seed) + schedule(rest, self.repeat_share, self.seed)
+        return [block if self._can_run(block.plans) else block._replace(plans=()) for block in blocks]
+
+    def _can_run(self, plans: Sequence[SampleId]) -> bool:
+        return not plans or self._steps.devices(plans[0].role, plans[0].task) <= self.most_devices
 
     def samples(self) -> Iterator[SampleId]:
         """Yield all measurements in order."""
         for block in self.blocks:
-            yield from (*block.shard_sets, *block.exchanges)
+            yield from (*block.shard_sets, *block.plans)
 
     def shard_set(self, sample: SampleId) -> ShardSet:
         """Return the shard set of a compute sample."""
         return self._sampler.shard_set(sample.role, sample.number)
 
-    def exchange(self, sample: SampleId) -> ExchangeSample:
-        """Return the exchange of a communication sample."""
-        devices = devices_of(sample, self.device_counts, self.seed)
-        return self._sampler.exchange(sample.role, sample.number, devices)
+    def task(self, sample: SampleId) -> StepTask:
+        """Return the task of a sample of steps."""
+        return self._steps.task(sample.role, sample.task)
 
     def digest(self, sample: SampleId) -> str:
         """Return the identity of what is measured; repeats share it."""
-        return self.set_digest(self.shard_set(sample)) if sample.kind == "compute" else self.exchange(sample).digest
+        if sample.kind == "steps":
+            return self.task(sample).digest(sample.plan)
+        return self.set_digest(self.shard_set(sample))
 
     def set_digest(self, shard_set: ShardSet) -> str:
         """Return the identity of a shard set of this plan."""
@@ -179,3 +183,7 @@ class CollectionPlan:
         if self.space is None:
             return PoolSampler(SETUPS[self.device], self.seed)
         return SpaceSampler(self.space, self.seed)
+
+    @cached_property
+    def _steps(self) -> StepSampler:
+        return StepSampler(self.seed)

@@ -14,13 +14,14 @@ from shardgym.records import CONFIG, Number, Record, Whole
 from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE, Optimizer, Precision
 from shardgym.topology import GIB
 
-#: "compute" samples are the shard sets of one device, "comm" samples are all-to-all exchanges.
-Kind = Literal["compute", "comm"]
+#: "compute" samples are the shard sets of one device, "steps" samples are plans of all devices of a task.
+Kind = Literal["compute", "steps"]
 #: Who may learn from a sample. Nobody learns from "test", "plans" and "transfer": they measure errors.
 Role = Literal["oracle", "judge", "test", "plans", "transfer"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 ROLES: tuple[Role, ...] = get_args(Role)
 
+#: Samples by kind and role; of "steps" tasks, each of which has several plans.
 Counts = Mapping[Kind, Mapping[Role, int]]
 
 #: How the ids of a table are distributed: "uniform"; "zipf" with an exponent of its own; "recorded" with the law of a
@@ -35,9 +36,8 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-#: Axes of a space that are one number, and all of them.
-_NUMBERS = ("offset_ms", "memory_bytes")
-_AXES = ("batch", "width", "pooling", "rows", "shards", *_CHOICES, *_NUMBERS)
+#: Axes of a space.
+_AXES = ("batch", "width", "pooling", "rows", "shards", *_CHOICES, "memory_bytes")
 
 
 class Setup(NamedTuple):
@@ -75,96 +75,89 @@ class StepCounts(NamedTuple):
     ones gain nothing, because they differ from one measurement to the next as a whole.
 
     Attributes:
-        warmups: untimed compute steps.
-        iterations: timed compute steps.
+        warmups: untimed steps of a shard set.
+        iterations: timed steps of a shard set.
         small_iterations: timed steps of small shard sets.
         small_values: a set is small when a step reads fewer weights than this.
-        comm_warmups: untimed exchanges, per direction.
-        comm_iterations: timed exchanges, per direction.
+        plan_warmups: untimed complete steps of a plan.
+        plan_iterations: timed complete steps of a plan.
     """
 
     warmups: int = 1
     iterations: int = 4
     small_iterations: int = 12
     small_values: int = 250_000
-    comm_warmups: int = 2
-    comm_iterations: int = 12
+    plan_warmups: int = 1
+    plan_iterations: int = 3
 
 
 STEPS = StepCounts()
 #: Of wide collections, whose tables are made for one sample: drawing their ids takes longer than the steps.
 SPACE_STEPS = StepCounts(iterations=3, small_iterations=9, small_values=1_000_000)
 
-#: Samples of role "plans" are the devices of complete plans: so many per plan, and so many plans of the same tables.
+#: Compute samples of role "plans" are the devices of complete plans: so many per plan, and so many plans of the same
+#: tables.
 PLAN_DEVICES = 4
 PLANS_PER_TASK = 20
 
 
-class Preset(NamedTuple):
-    """How much is collected.
-
-    Attributes:
-        counts: samples by device, kind and role, without repeats.
-        device_counts: numbers of devices that exchanges are measured over, as far as the machine can.
-    """
-
-    counts: dict[str, Counts]
-    device_counts: tuple[int, ...]
-
-
-_QUICK: Counts = {
-    "compute": {"oracle": 60, "judge": 24, "test": 12},
-    "comm": {"oracle": 12, "judge": 6, "test": 3},
+#: Samples by preset, without repeats. "oracle" and "judge" are wide collections, which draw from a `Space`: the
+#: oracle's has the tests, the judge's is another one, made at another time.
+PRESETS: dict[str, Counts] = {
+    "survey": {
+        "compute": {"oracle": 10_000, "judge": 4_000, "test": 1_500},
+        "steps": {"oracle": 250, "judge": 165, "test": 85},
+    },
+    "quick": {
+        "compute": {"oracle": 60, "judge": 24, "test": 12},
+        "steps": {"oracle": 3, "judge": 2, "test": 1},
+    },
+    "oracle": {
+        "compute": {"oracle": 8_000, "test": 1_200, "transfer": 400, "plans": 4 * PLANS_PER_TASK * PLAN_DEVICES},
+        "steps": {"oracle": 250, "test": 85},
+    },
+    "judge": {"compute": {"judge": 5_000}, "steps": {"judge": 165}},
 }
-_SURVEY_COMM: Mapping[Role, int] = {"oracle": 2_000, "judge": 700, "test": 300}
-_SURVEY_CPU: Counts = {"compute": {"oracle": 10_000, "judge": 4_000, "test": 1_500}, "comm": _SURVEY_COMM}
-#: Complete plans are for the GPU alone: on the CPU they can be measured whole, with communication.
-_SURVEY_CUDA: Counts = {
-    "compute": {"oracle": 13_000, "judge": 5_200, "test": 1_800, "plans": 200 * PLAN_DEVICES},
-    "comm": _SURVEY_COMM,
-}
-#: Wide collections draw from a `Space`. The oracle's has the tests; the judge's is another one, made at another time.
-_ORACLE: Counts = {
-    "compute": {"oracle": 8_000, "test": 1_200, "transfer": 400, "plans": 4 * PLANS_PER_TASK * PLAN_DEVICES},
-    "comm": {"oracle": 2_000, "test": 300},
-}
-_JUDGE: Counts = {"compute": {"judge": 5_000}, "comm": {"judge": 1_000}}
 WIDE_PRESETS = ("oracle", "judge")
-PRESETS: dict[str, Preset] = {
-    "survey": Preset({"cpu": _SURVEY_CPU, "cuda": _SURVEY_CUDA}, tuple(range(2, 9))),
-    "quick": Preset({"cpu": _QUICK, "cuda": _QUICK}, (2, 3)),
-    "oracle": Preset({"cpu": _ORACLE, "cuda": _ORACLE}, tuple(range(2, 9))),
-    "judge": Preset({"cpu": _JUDGE, "cuda": _JUDGE}, tuple(range(2, 9))),
-}
+#: The survey of a GPU. There are no complete steps on CUDA: kernels are timed apart, those of complete plans too.
+_CUDA_SURVEY: Mapping[Role, int] = {"oracle": 13_000, "judge": 5_200, "test": 1_800, "plans": 200 * PLAN_DEVICES}
 
 
-def preset_counts(preset: str, device: str, compute: int | None, comm: int | None) -> Counts:
+def preset_counts(preset: str, device: str, compute: int | None, steps: int | None) -> Counts:
     """Return samples by kind and role.
 
     Args:
         preset: its name.
         device: a key of `SETUPS`.
         compute: compute samples over all roles, in the preset's proportions; the preset's own number when None.
-        comm: the same for exchanges.
+        steps: the same for tasks whose plans are measured in complete steps.
 
     Raises:
         UnknownNameError: no such preset or device.
-        InputError: a number is negative.
+        InputError: a number is negative, or steps are wanted of CUDA.
     """
     if device not in SETUPS:
         raise UnknownNameError("device", device, SETUPS)
     if preset not in PRESETS:
         raise UnknownNameError("preset", preset, PRESETS)
-    totals: dict[Kind, int | None] = {"compute": compute, "comm": comm}
+    counts = PRESETS[preset]
+    if device == "cuda":
+        counts = {"compute": _CUDA_SURVEY if preset == "survey" else counts["compute"], "steps": {}}
+    totals: dict[Kind, int | None] = {"compute": compute, "steps": steps}
     for kind, total in totals.items():
         if total is not None and total < 0:
             raise InputError(f"{kind}={total}: expected a number of samples, at least 0")
-    return {kind: apportion(PRESETS[preset].counts[device][kind], totals[kind]) for kind in KINDS}
+        if total and not counts[kind]:
+            raise InputError(f"{kind}={total} on {device}: complete steps are measured on the CPU; use {kind}=0")
+    return {kind: apportion(counts[kind], totals[kind]) for kind in KINDS}
 
 
 def apportion(shares: Mapping[Role, int], total: int | None) -> dict[Role, int]:
-    """Divide `total` in the proportions of `shares`, by largest remainders; `shares` themselves when it is None."""
-    if total is None:
+    """Divide `total` in the proportions of `shares`, by largest remainders; `shares` themselves when it is None.
+
+    Nothing is divided where there are no shares.
+    """
+    if total is None or not shares:
         return dict(shares)
     exact = {role: total * share / sum(shares.values()) for role, share in shares.items()}
     counts = {role: int(value) for role, value in exact.items()}
@@ -186,7 +179,6 @@ class Space(Record):
         rows: of a table.
         ids: distributions of ids, drawn apart from rows and pooling.
         shards: on a device.
-        offset_ms: latest start of an exchange.
         memory_bytes: that a shard set may take, optimiser state included.
     """
 
@@ -198,7 +190,6 @@ class Space(Record):
     rows: WholeRange = (1, 100_000_000)
     ids: Annotated[tuple[IdsKind, ...], Field(min_length=1)] = IDS_KINDS
     shards: WholeRange = (1, 250)
-    offset_ms: Annotated[Number, Field(ge=0, le=1e4)] = 200.0
     memory_bytes: Annotated[Whole, Field(ge=2**20)] = 3 * GIB
     schema: Literal["shardgym.space/1"] = "shardgym.space/1"
 
@@ -220,7 +211,7 @@ class Space(Record):
 
         Args:
             options: "AXIS=VALUES", with a field's name and "LOW:HIGH" or one number for ranges, names with commas
-                between them for choices, one number for `offset_ms` and `memory_bytes`.
+                between them for choices, one number for `memory_bytes`.
 
         Raises:
             InputError: an axis is unknown, is no range or choice, or is out of bounds.
@@ -237,7 +228,7 @@ class Space(Record):
                         raise UnknownNameError(axis, name, _CHOICES[axis])
             else:
                 low, high = _range(axis, text)
-                changes[axis] = low if axis in _NUMBERS else (low, high)
+                changes[axis] = low if axis == "memory_bytes" else (low, high)
         return cls.from_dict(dataclasses.asdict(cls()) | changes, "axes of the space")
 
 
@@ -248,7 +239,7 @@ def _range(axis: str, text: str) -> tuple[float, float]:
         ends = float(low), float(high or low)
     except ValueError:
         raise InputError(f"{axis}={text}: expected LOW:HIGH, such as 256:65536") from None
-    if axis in ("pooling", "offset_ms"):
+    if axis == "pooling":
         return ends
     if not all(end.is_integer() for end in ends):
         raise InputError(f"{axis}={text}: expected whole numbers")

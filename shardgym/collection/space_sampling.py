@@ -14,15 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shardgym.collection.sampling import (
-    UNIT,
-    ExchangeSample,
-    StableRandom,
-    draw_offsets,
-    draw_widths,
-    may_have,
-    whole_table,
-)
+from shardgym.collection.sampling import UNIT, StableRandom, whole_table
 from shardgym.collection.settings import PLAN_DEVICES, PLANS_PER_TASK, Role, Space
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
 from shardgym.errors import InputError
@@ -48,9 +40,6 @@ _POOLED = (3_000_000, 200_000_000)
 #: The first shard takes at most this share of them, so that it is not alone.
 _FIRST = 0.25
 
-#: Exchanges move at most so many values.
-_EXCHANGED = 64_000_000
-
 #: Pool of role "transfer", and the factors by which its rows and batch are divided.
 TRANSFER_POOL = "synthetic-2022"
 _TRANSFER_SCALES = (8, 16, 32, 64, 128)
@@ -65,7 +54,7 @@ _PLAN_SIZES = (2, 4, 8, 16)
 
 
 class SpaceSampler:
-    """Draws shard sets and exchanges.
+    """Draws shard sets.
 
     Args:
         space: from where to where.
@@ -91,20 +80,6 @@ class SpaceSampler:
                 return found
         raise _nothing_fits(self._space)
 
-    def exchange(self, role: Role, number: int, devices: int) -> ExchangeSample:
-        """Return an exchange over so many devices."""
-        rng = StableRandom(self._seed, "space exchange", role, number, devices)
-        for _ in range(_TRIES):
-            batch_size = self._batch(rng)
-            precision = rng.choice(self._space.precision)
-            widths = draw_widths(rng, devices, _widths_up_to(self._space.width[1]))
-            latest = self._space.offset_ms
-            offsets = draw_offsets(rng, devices, latest) if latest > 0 else (0.0,) * devices
-            sample = ExchangeSample(widths, offsets, batch_size, precision)
-            if devices <= batch_size and sum(widths) * batch_size <= _EXCHANGED and may_have(role, sample.digest):
-                return sample
-        raise _nothing_fits(self._space)
-
     def _draw(self, rng: StableRandom, role: Role, name: str) -> ShardSet | None:
         """Draw one set; None when nothing of it keeps to the limits."""
         space = self._space
@@ -120,8 +95,8 @@ class SpaceSampler:
         else:
             batch_size = self._batch(rng)
             count = rng.log_integer(*space.shards)
-            tables = [self._table(rng, role, f"{name}-{i}", batch_size) for i in range(count)]
-        shards = [whole_table(table, self._width(rng, widest)) for table in tables]
+            tables = [draw_table(rng, space, role, f"{name}-{i}", batch_size) for i in range(count)]
+        shards = [whole_table(table, draw_width(rng, space.width[0], widest)) for table in tables]
         kind = rng.uniform()
         if kind < _SINGLE and space.shards[0] == 1:
             shards = shards[:1]
@@ -138,30 +113,6 @@ class SpaceSampler:
     def _batch(self, rng: StableRandom) -> int:
         low, high = (end.bit_length() - 1 for end in self._space.batch)
         return 1 << rng.integer(low, high)
-
-    def _table(self, rng: StableRandom, role: Role, name: str, batch_size: int) -> EmbeddingTable:
-        """Make a table; its width is a placeholder, and its reuse histogram is the expected one."""
-        rows = int(_log(rng, *self._space.rows))
-        pooling = round(_log(rng, *self._space.pooling), 4)
-        kind = rng.choice(self._space.ids)
-        law: UniformIds | ZipfIds = UniformIds()
-        if kind == "zipf":
-            law = ZipfIds(s=round(rng.uniform(*_ZIPF_S), 4))
-        elif kind == "recorded":
-            known = rng.choice(_laws(_LAW_THIRDS[role]))
-            assert isinstance(known.ids, ZipfIds)
-            # Stretched to the rows of this table, so that the shape of the law stays.
-            q = (known.ids.q + 0.5) * rows / known.num_embeddings - 0.5
-            law = ZipfIds(s=known.ids.s, q=round(q, 3), lengths="poisson")
-        shares = expected_row_shares(law, rows, pooling * batch_size)
-        return EmbeddingTable(name, rows, UNIT, pooling, law, shares)
-
-    def _width(self, rng: StableRandom, widest: int) -> int:
-        """Draw a power of two, or any multiple of 4 in one of four cases."""
-        low = self._space.width[0]
-        if rng.chance(0.25):
-            return max(low, int(_log(rng, low, widest)) // UNIT * UNIT)
-        return rng.choice([width for width in _widths_up_to(widest) if width >= low])
 
     def _within_limits(
         self, rng: StableRandom, shards: Sequence[ShardSpec], batch_size: int, precision: Precision,
@@ -209,12 +160,37 @@ class SpaceSampler:
             widest = rng.choice([width for width in _widths_up_to(space.width[1]) if width >= space.width[0]])
             count = rng.log_integer(4 * PLAN_DEVICES, most)
             name = f"plans-{self._seed}-{number}"
-            tables = [self._table(rng, "plans", f"{name}-{i}", batch_size) for i in range(count)]
-            shards = [whole_table(table, self._width(rng, widest)) for table in tables]
+            tables = [draw_table(rng, space, "plans", f"{name}-{i}", batch_size) for i in range(count)]
+            shards = [whole_table(table, draw_width(rng, space.width[0], widest)) for table in tables]
             kept = self._within_limits(rng, shards, batch_size, precision, optimizer)
             if len(kept) >= 4 * PLAN_DEVICES:
                 return batch_size, precision, optimizer, kept
         raise _nothing_fits(space)
+
+
+def draw_table(rng: StableRandom, space: Space, role: Role, name: str, batch_size: int) -> EmbeddingTable:
+    """Make a table; its width is a placeholder, and its reuse histogram is the expected one."""
+    rows = int(_log(rng, *space.rows))
+    pooling = round(_log(rng, *space.pooling), 4)
+    kind = rng.choice(space.ids)
+    law: UniformIds | ZipfIds = UniformIds()
+    if kind == "zipf":
+        law = ZipfIds(s=round(rng.uniform(*_ZIPF_S), 4))
+    elif kind == "recorded":
+        known = rng.choice(_laws(_LAW_THIRDS[role]))
+        assert isinstance(known.ids, ZipfIds)
+        # Stretched to the rows of this table, so that the shape of the law stays.
+        q = (known.ids.q + 0.5) * rows / known.num_embeddings - 0.5
+        law = ZipfIds(s=known.ids.s, q=round(q, 3), lengths="poisson")
+    shares = expected_row_shares(law, rows, pooling * batch_size)
+    return EmbeddingTable(name, rows, UNIT, pooling, law, shares)
+
+
+def draw_width(rng: StableRandom, narrowest: int, widest: int) -> int:
+    """Draw a power of two, or any multiple of 4 in one of four cases."""
+    if rng.chance(0.25):
+        return max(narrowest, int(_log(rng, narrowest, widest)) // UNIT * UNIT)
+    return rng.choice([width for width in _widths_up_to(widest) if width >= narrowest])
 
 
 def _nothing_fits(space: Space) -> InputError:
@@ -260,7 +236,7 @@ def _balanced(rng: StableRandom, shards: Sequence[ShardSpec], devices: int) -> l
 
     Times are analytic, with an error of up to a tenth per draw, as no search knows them exactly.
     """
-    heap = [(-_reading(shard), i, shard) for i, shard in enumerate(shards)]
+    heap = [(-analytic_cost(shard), i, shard) for i, shard in enumerate(shards)]
     heapq.heapify(heap)
     share = -sum(cost for cost, _, _ in heap) / devices
     done: list[ShardSpec] = []
@@ -270,12 +246,12 @@ def _balanced(rng: StableRandom, shards: Sequence[ShardSpec], devices: int) -> l
             first = shard.width // 2 // UNIT * UNIT
             for width in (first, shard.width - first):
                 piece = shard._replace(width=width)
-                heapq.heappush(heap, (-_reading(piece), i, piece))
+                heapq.heappush(heap, (-analytic_cost(piece), i, piece))
         else:
             done.append(shard)
     loads = [(0.0, device) for device in range(devices)]
     placed: list[list[ShardSpec]] = [[] for _ in range(devices)]
-    guesses = [(_reading(shard) * rng.uniform(0.9, 1.1), number) for number, shard in enumerate(done)]
+    guesses = [(analytic_cost(shard) * rng.uniform(0.9, 1.1), number) for number, shard in enumerate(done)]
     for guess, number in sorted(guesses, reverse=True):
         load, device = heapq.heappop(loads)
         placed[device].append(done[number])
@@ -283,5 +259,6 @@ def _balanced(rng: StableRandom, shards: Sequence[ShardSpec], devices: int) -> l
     return placed
 
 
-def _reading(shard: ShardSpec) -> float:
+def analytic_cost(shard: ShardSpec) -> float:
+    """Return about what a shard costs, in no unit: only ratios count."""
     return (shard.ids_per_sample + 0.05) * (1 + shard.width / 16) * (1 + math.log10(shard.num_rows))

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from shardgym.arrays import Ints
 from shardgym.collection.space_sampling import TRANSFER_POOL
-from shardgym.costs.simulator.features import Exchanges, Groups
-from shardgym.costs.simulator.sample_files import data_files, no_exchanges, read_comm, read_compute, read_info
-from shardgym.costs.simulator.samples import CommSamples, ComputeSamples, joined, with_role
+from shardgym.costs.simulator.sample_files import (
+    Kind,
+    collection_name,
+    data_files,
+    no_compute,
+    no_files,
+    no_steps,
+    read_compute,
+    read_info,
+    read_steps,
+)
+from shardgym.costs.simulator.samples import ComputeSamples, StepSamples, with_role
 from shardgym.costs.simulator.weights import ROLES, Role
 from shardgym.errors import InputError
 from shardgym.pools import load_pool
+
+_KINDS: tuple[Kind, ...] = get_args(Kind)
 
 #: Roles of rows that nothing learns from.
 TEST_ROLES = ("test", "plans", "transfer")
@@ -25,116 +35,128 @@ TEST_ROLES = ("test", "plans", "transfer")
 #: Fewer distinct samples cannot be split into training and validation.
 LEAST_SAMPLES = 20
 
-#: Columns of the times of exchanges, and names of the networks that predict them.
-FORWARD = 0
-BACKWARD = 1
-DIRECTIONS = ("forward", "backward")
-
 
 class DataSet(NamedTuple):
-    """All samples of a folder.
+    """All samples of one or several folders.
 
     Attributes:
-        compute: compute samples of all roles.
-        comm: communication samples of all roles; none where the machine could not measure exchanges.
-        hardware: tag of all files.
+        compute: shard sets measured alone, of all roles; none where only steps were collected.
+        steps: devices in complete steps, of all roles; none where only shard sets were.
+        hardware: tag of the machine that steps were measured on, or compute where there are no steps.
+        compute_hardware: tags of the other machines that compute was measured on, by collection.
         digests: SHA-256 of each file by name.
         settings: of the collection, by file.
-        left_out: exchanges that were learned from but for being tested as well.
+        left_out: devices in steps of a learning role whose shard set the other role learns from.
     """
 
     compute: ComputeSamples
-    comm: CommSamples
+    steps: StepSamples
     hardware: str
+    compute_hardware: dict[str, str]
     digests: dict[str, str]
     settings: dict[str, Any]
     left_out: int = 0
 
-    def of(self, role: str) -> tuple[ComputeSamples, CommSamples]:
+    def of(self, role: str) -> tuple[ComputeSamples, StepSamples]:
         """Return the samples of one role."""
-        return with_role(self.compute, role), with_role(self.comm, role)
+        return with_role(self.compute, role), with_role(self.steps, role)
 
     def trainable_roles(self) -> list[Role]:
         """Return the roles that have enough samples of every kind that there is."""
-        kinds = 2 if len(self.comm) else 1
-        return [
-            role for role in ROLES
-            if all(len(np.unique(samples.labels.content)) >= LEAST_SAMPLES for samples in self.of(role)[:kinds])
-        ]  # fmt: skip
+        kinds = [samples for samples in (self.compute, self.steps) if len(samples)]
+        return [role for role in ROLES if all(_num_contents(samples, role) >= LEAST_SAMPLES for samples in kinds)]
 
 
 def load_data(*folders: Path) -> DataSet:
-    """Read a data set and check that nothing leaks between roles. It may lack exchanges, but not shard sets.
+    """Read a data set and check that nothing leaks between roles. It may lack shard sets or steps, but not both.
+
+    A shard set of few tables may be drawn for a device of the oracle's and of the judge's steps by chance. It is then
+    the oracle's, unless the judge learns from it alone; such devices of the other role's steps are left out.
 
     Args:
-        folders: one, or the oracle's and the judge's.
+        folders: any number; their shard sets may be of other machines than the steps.
 
     Raises:
         InputError: a file is damaged, roles lack samples, or a table or content of the test rows is in others'.
         MissingDependencyError: pyarrow is not installed.
     """
-    folder = folders[0]
-    with_exchanges = [found for found in folders if any(found.glob("comm*.parquet"))]
-    files = [path for found in folders for path in data_files(found, "compute")]
-    files += [path for found in with_exchanges for path in data_files(found, "comm")]
-    names = {path: path.name if len(folders) == 1 else f"{path.parent.name}/{path.name}" for path in files}
-    infos = {names[path]: read_info(path) for path in files}
-    tags = sorted({info.hardware for info in infos.values()})
-    if len(tags) > 1:
-        raise InputError(f"{folder}: hardware: files of several machines ({', '.join(tags)}), expected one")
-    all_comm = joined([read_comm(found) for found in with_exchanges]) if with_exchanges else no_exchanges()
-    # Exchanges have no tables that could keep roles apart, and a few of the simplest ones are drawn twice. Those that
-    # are tested are not learned from.
-    labels = all_comm.labels
-    tested = set(labels.content[labels.role == "test"].tolist())
-    keep = [role == "test" or content not in tested for role, content in zip(labels.role, labels.content, strict=True)]
-    comm = all_comm.take(np.flatnonzero(keep))
+    files = [(kind, path) for kind in _KINDS for folder in folders for path in data_files(folder, kind)]
+    if not files:
+        raise no_files(folders, *_KINDS)
+    names = {path: collection_name(path, folders) for _, path in files}
+    infos = {names[path]: read_info(path) for _, path in files}
+    tags = {kind: {names[p]: infos[names[p]].hardware for of, p in files if of == kind} for kind in _KINDS}
+    main = sorted(set((tags["steps"] or tags["compute"]).values()))
+    if len(main) > 1:
+        raise InputError(f"{folders[0]}: hardware: files of several machines ({', '.join(main)}), expected one")
+    compute = read_compute(*folders) if tags["compute"] else no_compute()
+    all_steps = read_steps(*folders) if tags["steps"] else no_steps()
+    steps = _apart(compute, all_steps)
     data = DataSet(
-        compute=joined([_named(read_compute(found), found, len(folders)) for found in folders]),
-        comm=comm,
-        hardware=tags[0],
-        digests={names[path]: hashlib.sha256(path.read_bytes()).hexdigest() for path in files},
+        compute=compute,
+        steps=steps,
+        hardware=main[0],
+        compute_hardware={name: tag for name, tag in tags["compute"].items() if tag != main[0]},
+        digests={names[path]: hashlib.sha256(path.read_bytes()).hexdigest() for _, path in files},
         settings={name: info.settings for name, info in infos.items()},
-        left_out=len(all_comm) - len(comm),
+        left_out=len(all_steps) - len(steps),
     )
-    _check_roles(folder, "compute", data.compute)
-    if len(comm):
-        _check_roles(folder, "comm", comm)
-    tested_tables = {table for role in TEST_ROLES for table in data.of(role)[0].table.tolist()}
-    reserved = {table.name for table in load_pool(TRANSFER_POOL)}
-    for role in ROLES:
-        learned = reserved & set(data.of(role)[0].table.tolist())
-        if learned:
-            raise InputError(
-                f"{folder}: table '{min(learned)}' of the pool {TRANSFER_POOL} is in rows of role '{role}': nothing is "
-                "trained on that pool"
-            )
-        both = tested_tables & set(data.of(role)[0].table.tolist())
-        if both:
-            raise InputError(f"{folder}: table '{min(both)}' is in rows for testing and in rows of role '{role}'")
+    if len(compute):
+        _check_roles(folders[0], "compute", compute)
+    if len(steps):
+        _check_roles(folders[0], "steps", steps)
+    _check_tables(folders[0], data)
     return data
 
 
-def _named(samples: ComputeSamples, folder: Path, folders: int) -> ComputeSamples:
-    """Let collections be named as their files are: files of several folders have the same names."""
-    if folders == 1:
-        return samples
-    names = np.char.add(f"{folder.name}/", samples.labels.collection)
-    return dataclasses.replace(samples, labels=dataclasses.replace(samples.labels, collection=names))
+def _apart(compute: ComputeSamples, steps: StepSamples) -> StepSamples:
+    """Leave out the devices in steps of a learning role whose content the other role learns from."""
+    owner: dict[str, str] = {}
+    for labels in (compute.labels, *(with_role(steps, role).labels for role in ROLES)):
+        for role, content in zip(labels.role.tolist(), labels.content.tolist(), strict=True):
+            if role in ROLES:
+                owner.setdefault(content, role)
+    named = zip(steps.labels.role.tolist(), steps.labels.content.tolist(), strict=True)
+    return steps.take(np.flatnonzero([role not in ROLES or owner[content] == role for role, content in named]))
 
 
-def _check_roles(folder: Path, kind: str, samples: ComputeSamples | CommSamples) -> None:
+def _num_contents(samples: ComputeSamples | StepSamples, role: str) -> int:
+    return len(np.unique(samples.labels.content[samples.labels.role == role]))
+
+
+def _check_roles(folder: Path, kind: str, samples: ComputeSamples | StepSamples) -> None:
     """Raise `InputError` when a role lacks samples, or when two roles that must be apart share one."""
-    labels = samples.labels
     for role, least in (("oracle", LEAST_SAMPLES), ("test", 2)):
-        found = len(np.unique(labels.content[labels.role == role]))
+        found = _num_contents(samples, role)
         if found < least:
             raise InputError(f"{folder}: {found} {kind} samples of role '{role}', expected at least {least}")
     seen: dict[str, str] = {}
+    labels = samples.labels
     for role, content in zip(labels.role.tolist(), labels.content.tolist(), strict=True):
         learner = role if role in ROLES else "test"
         if seen.setdefault(content, learner) != learner:
             raise InputError(f"{folder}: a {kind} content is in role '{role}' and in role '{seen[content]}'")
+
+
+def _check_tables(folder: Path, data: DataSet) -> None:
+    """Raise `InputError` when a role learns from a table that is tested, or of the pool that nobody learns from."""
+
+    def tables_of(role: str) -> set[str]:
+        compute, steps = data.of(role)
+        return {*compute.table.tolist(), *steps.compute.table.tolist()}
+
+    tested = {table for role in TEST_ROLES for table in tables_of(role)}
+    reserved = {table.name for table in load_pool(TRANSFER_POOL)}
+    for role in ROLES:
+        learned = tables_of(role)
+        if learned & reserved:
+            raise InputError(
+                f"{folder}: table '{min(learned & reserved)}' of the pool {TRANSFER_POOL} is in rows of role '{role}': "
+                "nothing is trained on that pool"
+            )
+        if learned & tested:
+            table = min(learned & tested)
+            raise InputError(f"{folder}: table '{table}' is in rows for testing and in rows of role '{role}'")
 
 
 def split(content: npt.NDArray[Any], seed: int, share: float = 0.1) -> tuple[Ints, Ints]:
@@ -144,10 +166,3 @@ def split(content: npt.NDArray[Any], seed: int, share: float = 0.1) -> tuple[Int
     chosen = np.random.default_rng([seed, 7]).permutation(len(contents))[:held_out]
     is_held_out = np.isin(owner, chosen)
     return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
-
-
-def exchanges_of(samples: CommSamples, direction: int) -> Exchanges:
-    """Return the exchanges of one direction; backward ones start aligned."""
-    groups = Groups(samples.counts)
-    offsets = samples.offsets_ms if direction == FORWARD else np.zeros(len(samples.offsets_ms))
-    return Exchanges(groups, samples.widths, offsets, samples.batch[groups.ids], samples.element_bytes[groups.ids])

@@ -100,7 +100,7 @@ def test_what_a_gpu_was_measured_at_is_one_more_source(published, tmp_path, caps
     script, _ = published
     pool, _ = collection_toys.install(monkeypatch)
     monkeypatch.setattr(pool, "_answer", lambda self, job: (job, times_of_h100(job)))
-    collect(tmp_path, device="cuda", preset="quick", compute=24, comm=0, repeat_share=0.0)
+    collect(tmp_path, device="cuda", preset="quick", compute=24, repeat_share=0.0)
     errors = {}
     for hardware in ("h100", "v100"):
         assert script.main(["--collected", str(tmp_path), "--hardware", hardware]) == 0

@@ -11,7 +11,7 @@ from shardgym.cli import main
 
 pytest.importorskip("pyarrow", reason="Parquet files need pyarrow")
 
-SMALL = ["--preset", "quick", "--compute", "12", "--comm", "4"]
+SMALL = ["--preset", "quick", "--compute", "12", "--steps", "2"]
 
 
 @pytest.fixture
@@ -24,7 +24,8 @@ def test_the_summary_names_counts_noise_and_files(toys, tmp_path, capsys):
     text = capsys.readouterr().out
     assert text.startswith("compute: 13 (")
     assert "repeats: CV 0.0 %, MAPE 0.0 % over 1 pairs" in text
-    assert f"comm: {tmp_path / 'comm.parquet'}" in text
+    assert "\nsteps: 8 (" in text
+    assert f"steps: {tmp_path / 'steps.parquet'}" in text
 
 
 def test_json_is_for_machines(toys, tmp_path, capsys):
@@ -59,6 +60,7 @@ def test_ctrl_c_says_how_to_continue_and_finish_does(toys, tmp_path, capsys):
         (["--out", "x", "--preset", "quik"], "unknown preset 'quik': did you mean quick?"),
         (["--out", "x", "--preset", "oracle", "--axis", "bach=1"], "unknown axis 'bach': did you mean batch?"),
         (["--out", "x", "--device", "gpu"], "unknown device 'gpu'"),
+        (["--out", "x", "--device", "cuda", "--steps", "2"], "complete steps are measured on the CPU; use steps=0"),
         (["--out", "nowhere", "--finish"], "nowhere holds no collection.json"),
     ],
 )

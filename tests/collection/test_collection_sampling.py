@@ -18,7 +18,6 @@ from shardgym.suites import load_suite
 SETUP = SETUPS["cpu"]
 COUNT = 400
 PLANS = 30
-EXCHANGES = PoolSampler(SETUPS["cpu"], seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -60,13 +59,6 @@ def test_published_shard_sets_do_not_change(device, role, expected):
     """Whoever changes a draw must raise `DRAWS` in sampling.py: folders of both rules must not be mixed."""
     sampler = PoolSampler(SETUPS[device], seed=0)
     assert digest_of(shard_set_digest(sampler.shard_set(role, number)) for number in range(80)) == expected
-
-
-@pytest.mark.parametrize(
-    ("role", "expected"), [("oracle", "1f49e9a43e49"), ("judge", "d96fbb723c8a"), ("test", "3d3f8300394f")]
-)
-def test_published_exchanges_do_not_change(role, expected):
-    assert digest_of(EXCHANGES.exchange(role, number, 2 + number % 7).digest for number in range(80)) == expected
 
 
 def test_oracle_and_judge_see_train_tables_only_and_test_samples_the_others(drawn):
@@ -121,31 +113,6 @@ def test_small_shard_sets_get_more_steps(drawn):
     whole = content._replace(shards=(ShardSpec(table, (0, 100), 4),))
     half = content._replace(shards=(ShardSpec(table, (0, 50), 4),))
     assert (iterations_of(whole), iterations_of(half)) == (STEPS.iterations, STEPS.small_iterations)
-
-
-@pytest.fixture(scope="module")
-def specs():
-    return [EXCHANGES.exchange("oracle", number, 2 + number % 7) for number in range(700)]
-
-
-def test_every_device_has_a_width_and_an_offset(specs):
-    for number, spec in enumerate(specs):
-        assert len(spec.widths) == len(spec.offsets_ms) == 2 + number % 7
-        assert any(spec.widths)
-        assert all(width % 4 == 0 for width in spec.widths)
-        assert (spec.batch_size, spec.precision) == (8192, "fp32")
-
-
-def test_offsets_begin_at_zero_and_some_samples_are_aligned(specs):
-    assert all(min(spec.offsets_ms) == 0 and max(spec.offsets_ms) < 160 for spec in specs)
-    assert 0.1 < sum(not any(spec.offsets_ms) for spec in specs) / len(specs) < 0.4
-    assert max(max(spec.offsets_ms) for spec in specs) > 30
-
-
-def test_the_backward_exchange_is_aligned_and_the_forward_one_is_not():
-    spec = next(s for s in (EXCHANGES.exchange("judge", n, 3) for n in range(20)) if any(s.offsets_ms))
-    assert spec.exchange(backward=False).offsets_ms == spec.offsets_ms
-    assert spec.exchange(backward=True).offsets_ms == (0.0, 0.0, 0.0)
 
 
 def plans_of(sampler):

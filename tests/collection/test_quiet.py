@@ -83,8 +83,8 @@ def noisy_pool(pool, references):
 def test_samples_of_a_noisy_moment_are_thrown_away_and_measured_again(toys, tmp_path):
     pool, _ = toys
     noisy_pool(pool, [10.0, 30.0, 30.0, 10.0])
-    summary = collect(tmp_path, preset="judge", compute=12, comm=3, space=SMALL, quiet=0.1, repeat_share=0)
-    assert summary.counts == {"compute": {"judge": 12}, "comm": {"judge": 3}}
+    summary = collect(tmp_path, preset="judge", compute=12, steps=2, space=SMALL, quiet=0.1, repeat_share=0)
+    assert summary.counts == {"compute": {"judge": 12}, "steps": {"judge": 8}}
     assert not summary.missing
     assert any("6 samples of noisy moments" in notice for notice in summary.notices)
     assert pool.answered == 12 + 6
@@ -94,7 +94,7 @@ def test_a_reference_that_cannot_be_measured_is_an_error(toys, tmp_path):
     pool, _ = toys
     pool.refuses = frozenset({1})
     with pytest.raises(MeasurementError, match="reference cannot be measured: worker died"):
-        collect(tmp_path, preset="judge", compute=4, comm=0, space=SMALL, quiet=0.1)
+        collect(tmp_path, preset="judge", compute=4, steps=0, space=SMALL, quiet=0.1)
 
 
 def test_a_share_that_is_none_is_refused(tmp_path):

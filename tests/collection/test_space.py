@@ -100,13 +100,6 @@ def test_plans_of_a_task_have_the_same_tables_and_balanced_devices():
     assert first != moved
 
 
-def test_exchanges_reach_the_latest_start_and_start_aligned_without_one():
-    late = [SpaceSampler(Space(), 0).exchange("oracle", n, 3) for n in range(100)]
-    assert 100 < max(max(sample.offsets_ms) for sample in late) <= 200
-    aligned = SpaceSampler(Space(offset_ms=0), 0).exchange("judge", 0, 2)
-    assert aligned.offsets_ms == (0.0, 0.0)
-
-
 @pytest.mark.parametrize(
     ("option", "error", "message"),
     [
@@ -126,9 +119,9 @@ def test_options_that_are_no_space_are_refused(option, error, message):
 
 
 def test_options_change_single_axes():
-    space = Space.of_options(["rows=1:1e4", "batch=512", "precision=fp16", "offset_ms=5", "memory_bytes=2e9"])
-    assert (space.rows, space.batch, space.precision, space.offset_ms) == ((1, 10_000), (512, 512), ("fp16",), 5.0)
-    assert (space.pooling, space.memory_bytes) == (Space().pooling, 2_000_000_000)
+    space = Space.of_options(["rows=1:1e4", "batch=512", "precision=fp16", "pooling=0.5", "memory_bytes=2e9"])
+    assert (space.rows, space.batch, space.precision, space.pooling) == ((1, 10_000), (512, 512), ("fp16",), (0.5, 0.5))
+    assert (space.width, space.memory_bytes) == (Space().width, 2_000_000_000)
 
 
 def test_a_space_without_samples_is_an_error():
@@ -144,7 +137,7 @@ def toys(monkeypatch):
 
 def test_a_killed_wide_collection_continues_and_equals_one_in_one_go(toys, tmp_path):
     pool, _ = toys
-    arguments = {"preset": "oracle", "compute": 30, "comm": 4, "space": SMALL}
+    arguments = {"preset": "oracle", "compute": 30, "steps": 2, "space": SMALL}
     pool.ends_after = 7
     with pytest.raises(KeyboardInterrupt):
         collect(tmp_path / "killed", **arguments)
@@ -159,12 +152,12 @@ def test_a_killed_wide_collection_continues_and_equals_one_in_one_go(toys, tmp_p
     assert set(one.labels.role) >= {"oracle", "test"}
     assert finish(tmp_path / "whole").counts["compute"].keys() == set(one.labels.role)
     with pytest.raises(InputError, match="space"):
-        collect(tmp_path / "whole", preset="oracle", compute=30, comm=4)
+        collect(tmp_path / "whole", preset="oracle", compute=30, steps=2)
 
 
 def test_the_command_takes_axes_for_wide_presets_alone(toys, tmp_path, capsys):
     axes = ["--axis", "batch=256", "--axis", "rows=1:1000", "--axis", "pooling=0.1:4", "--axis", "shards=1:4"]
-    small = ["--compute", "8", "--comm", "2"]
+    small = ["--compute", "8", "--steps", "1"]
     assert main(["collect", "--out", str(tmp_path / "a"), "--preset", "judge", *small, *axes]) == 0
     text = capsys.readouterr().out
     assert "judge 9" in text

@@ -22,7 +22,7 @@ def test_a_small_survey_of_a_gpu(tmp_path):
     pytest.importorskip("pyarrow", reason="needs the extra 'data'")
     from shardgym.costs.simulator.sample_files import read_compute
 
-    summary = collect(tmp_path, device="cuda", preset="survey", compute=60, comm=0, repeat_share=0.2)
+    summary = collect(tmp_path, device="cuda", preset="survey", compute=60, repeat_share=0.2)
     assert not summary.failed
     assert set(summary.counts["compute"]) == {"oracle", "judge", "test", "plans"}
     samples = read_compute(tmp_path)
@@ -34,6 +34,6 @@ def test_a_small_survey_of_a_gpu(tmp_path):
 
 def test_the_same_command_adds_nothing(tmp_path):
     pytest.importorskip("pyarrow", reason="needs the extra 'data'")
-    first = collect(tmp_path, device="cuda", preset="quick", compute=10, comm=0)
-    again = collect(tmp_path, device="cuda", preset="quick", compute=10, comm=0)
+    first = collect(tmp_path, device="cuda", preset="quick", compute=10)
+    again = collect(tmp_path, device="cuda", preset="quick", compute=10)
     assert (again.counts, again.measured.get("compute", 0)) == (first.counts, 0)

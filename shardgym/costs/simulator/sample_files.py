@@ -1,7 +1,7 @@
 """Files of measured samples: Parquet, one kind of row per file, several files per data set.
 
-A data set is a folder; every `compute*.parquet` and `comm*.parquet` in it belongs to it. All of its files are of one
-hardware tag. Columns are checked when they are written and when they are read.
+A data set is a folder; every `compute*.parquet` and `steps*.parquet` in it belongs to it. All files of a kind are of
+one hardware tag. Columns are checked when they are written and when they are read.
 """
 
 from __future__ import annotations
@@ -17,37 +17,45 @@ from pydantic.dataclasses import dataclass
 
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.simulator.features import Shards
-from shardgym.costs.simulator.samples import ROLES, CommRow, CommSamples, ComputeRow, ComputeSamples, Labels, Strings
+from shardgym.costs.simulator.samples import (
+    ROLES,
+    STEP_PARTS,
+    ComputeRow,
+    ComputeSamples,
+    Labels,
+    StepRow,
+    StepSamples,
+    Strings,
+)
 from shardgym.errors import InputError, import_extra
 from shardgym.files import check_regular, write_whole
 from shardgym.records import CONFIG, Name, Record
 from shardgym.table import REUSE_BINS
 from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE
 
-Kind = Literal["compute", "comm"]
+Kind = Literal["compute", "steps"]
 
 _METADATA_KEY = b"shardgym"
 
-_ROWS: dict[Kind, type[ComputeRow] | type[CommRow]] = {"compute": ComputeRow, "comm": CommRow}
+_ROWS: dict[Kind, type[ComputeRow]] = {"compute": ComputeRow, "steps": StepRow}
 
 #: Columns whose Arrow type does not follow from the annotation.
-_NARROW = {"embedding_dim": "int32", "repeat": "int32", "num_devices": "int32", "element_bytes": "int32"}
+_NARROW = {"embedding_dim": "int32", "repeat": "int32", "device": "int32", "num_devices": "int32"}
 _ARROW_TYPES = {str: "string", int: "int64", float: "float64"}
 
 #: Smallest and largest value of numbers. A time of 0 cannot be: even an empty kernel takes longer than a tick.
+_TIME = (1e-9, 1e9)
 _BOUNDS: dict[str, tuple[float, float]] = {
     "repeat": (0, 2**31), "batch_size": (1, 2**26), "num_embeddings": (1, 2**40), "embedding_dim": (1, 2**16),
-    "pooling_factor": (0, 1e6), "reuse_histogram": (0, 1), "forward_ms": (1e-9, 1e9), "backward_ms": (1e-9, 1e9),
-    "noise": (0, 1e6), "num_devices": (2, 65536), "element_bytes": (1, 16), "widths": (0, 2**40),
-    "start_offsets_ms": (0, 1e9),
+    "pooling_factor": (0, 1e6), "reuse_histogram": (0, 1), "forward_ms": _TIME, "backward_ms": _TIME,
+    "noise": (0, 1e6), "device": (0, 65535), "num_devices": (1, 65536), "samples": (0, 2**26),
+    "plan_shards": (1, 2**31), "plan_ids": (0, 1e15), "plan_columns": (1, 2**40),
+    **{f"{part}_ms": _TIME for part in STEP_PARTS},
 }  # fmt: skip
 _CHOICES = {"role": ROLES, "precision": tuple(ELEMENT_BYTES), "optimizer": tuple(OPTIMIZER_STATE)}
 
 #: Lists of a row that must be equally long.
-_PARALLEL: dict[Kind, tuple[str, ...]] = {
-    "compute": ("num_embeddings", "embedding_dim", "pooling_factor", "reuse_histogram", "table_name"),
-    "comm": ("widths", "start_offsets_ms", "forward_ms", "backward_ms"),
-}
+_PARALLEL = ("num_embeddings", "embedding_dim", "pooling_factor", "reuse_histogram", "table_name")
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -70,11 +78,11 @@ class DataInfo(Record):
     schema: Literal["shardgym.samples/1"] = "shardgym.samples/1"
 
 
-def write_rows(path: str | Path, rows: Sequence[ComputeRow] | Sequence[CommRow], info: DataInfo) -> None:
+def write_rows(path: str | Path, rows: Sequence[ComputeRow], info: DataInfo) -> None:
     """Write one file of samples; it appears whole or not at all.
 
     Args:
-        path: ends in ".parquet"; `read_compute` and `read_comm` find it when it is named `compute*` or `comm*`.
+        path: ends in ".parquet"; `read_compute` and `read_steps` find it when it is named `compute*` or `steps*`.
         rows: all of the kind that `info` names.
         info: becomes the file's metadata.
 
@@ -85,7 +93,7 @@ def write_rows(path: str | Path, rows: Sequence[ComputeRow] | Sequence[CommRow],
     pa, pq = _import_pyarrow()
     path = Path(path)
     try:
-        table = pa.Table.from_pylist([row._asdict() for row in rows], schema=_arrow_schema(info.kind))
+        table = pa.Table.from_pylist([vars(row) for row in rows], schema=_arrow_schema(info.kind))
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise InputError(f"{path}: cannot write these {info.kind} rows: {_one_line(error)}") from None
     _check_columns(table, info.kind, str(path))
@@ -144,31 +152,64 @@ def read_file(path: str | Path, kind: Kind, hardware: str | None = None) -> tupl
 
 
 def data_files(folder: str | Path, kind: Kind) -> list[Path]:
-    """Return the files of a kind in a data set, sorted.
+    """Return the files of a kind in a data set, sorted; there may be none."""
+    return sorted(Path(folder).glob(f"{kind}*.parquet"))
+
+
+def read_compute(*folders: str | Path) -> ComputeSamples:
+    """Read all compute samples of one or several data sets.
+
+    Collections are named as their files are; of several folders, the folder's name stands before it. The files of one
+    folder must be of one hardware tag; those of several folders need not.
 
     Raises:
-        InputError: there are none.
+        InputError: there are none, or a file is not as it should be, see `read_file`.
+        MissingDependencyError: pyarrow is not installed.
     """
-    files = sorted(Path(folder).glob(f"{kind}*.parquet"))
-    if not files:
-        raise InputError(f"{folder}: no file named {kind}*.parquet: expected a folder written by 'shardgym collect'")
-    return files
+    return _compute_samples(*_read_all(folders, "compute"))
 
 
-def read_compute(folder: str | Path) -> ComputeSamples:
-    """Read all compute samples of a data set; raises `InputError` as `read_file` does."""
-    table, collection = _read_all(folder, "compute")
+def read_steps(*folders: str | Path) -> StepSamples:
+    """Read all devices in complete steps of one or several data sets; otherwise like `read_compute`."""
+    return _step_samples(*_read_all(folders, "steps"))
+
+
+def no_compute() -> ComputeSamples:
+    """Return the compute samples of data sets that have none."""
+    return _compute_samples(_arrow_schema("compute").empty_table(), np.zeros(0, dtype=np.str_))
+
+
+def no_steps() -> StepSamples:
+    """Return the steps of data sets that have none."""
+    return _step_samples(_arrow_schema("steps").empty_table(), np.zeros(0, dtype=np.str_))
+
+
+def _step_samples(table: Any, collection: Strings) -> StepSamples:
+    return StepSamples(
+        compute=_compute_samples(table, collection),
+        plan=_strings(table, "plan"),
+        device=_ints(table, "device"),
+        num_devices=_ints(table, "num_devices"),
+        samples=_ints(table, "samples"),
+        plan_shards=_ints(table, "plan_shards"),
+        plan_ids=_floats(table, "plan_ids"),
+        plan_columns=_ints(table, "plan_columns"),
+        parts_ms=np.column_stack([_floats(table, f"{part}_ms") for part in STEP_PARTS]),
+    )
+
+
+def _compute_samples(table: Any, collection: Strings) -> ComputeSamples:
     counts = _list_lengths(table.column("num_embeddings").combine_chunks())
     precision = _strings(table, "precision")
     optimizer = _strings(table, "optimizer")
-    state = np.array([OPTIMIZER_STATE[name] for name in optimizer], dtype=np.float64)
+    state = np.array([OPTIMIZER_STATE[name] for name in optimizer], dtype=np.float64).reshape(-1, 2)
     shards = Shards(
         rows=_floats(table, "num_embeddings"),
         columns=_floats(table, "embedding_dim"),
         pooling=_floats(table, "pooling_factor"),
         reuse=_floats(table, "reuse_histogram").reshape(-1, REUSE_BINS),
         batch=np.repeat(_floats(table, "batch_size"), counts),
-        element_bytes=np.repeat([float(ELEMENT_BYTES[name]) for name in precision], counts),
+        element_bytes=np.repeat(np.array([ELEMENT_BYTES[name] for name in precision], dtype=np.float64), counts),
         state_per_weight=np.repeat(state[:, 0], counts),
         state_per_row=np.repeat(state[:, 1], counts),
     )
@@ -177,48 +218,41 @@ def read_compute(folder: str | Path) -> ComputeSamples:
     return ComputeSamples(labels, shards, counts, ms, precision, optimizer, _strings(table, "table_name"))
 
 
-def read_comm(folder: str | Path) -> CommSamples:
-    """Read all communication samples of a data set; raises `InputError` as `read_file` does."""
-    return _comm_samples(*_read_all(folder, "comm"))
-
-
-def no_exchanges() -> CommSamples:
-    """Return the communication samples of a data set that has none."""
-    return _comm_samples(_arrow_schema("comm").empty_table(), np.zeros(0, dtype=np.str_))
-
-
-def _comm_samples(table: Any, collection: Strings) -> CommSamples:
-    return CommSamples(
-        labels=_labels(table, collection),
-        counts=_list_lengths(table.column("widths").combine_chunks()),
-        batch=_floats(table, "batch_size"),
-        element_bytes=_floats(table, "element_bytes"),
-        widths=_floats(table, "widths"),
-        offsets_ms=_floats(table, "start_offsets_ms"),
-        ms=np.column_stack([_floats(table, "forward_ms"), _floats(table, "backward_ms")]),
-    )
-
-
 def _import_pyarrow() -> tuple[Any, Any]:
     purpose = "reading and writing samples"
     return import_extra("pyarrow", purpose), import_extra("pyarrow.parquet", purpose)
 
 
-def _read_all(folder: str | Path, kind: Kind) -> tuple[Any, Strings]:
-    """Read and join the files of a kind; the first one says of which hardware the others must be.
+def collection_name(path: Path, folders: Sequence[str | Path]) -> str:
+    """Return what the collection of a file is called: files of several folders may have the same names."""
+    return path.name if len(folders) == 1 else f"{path.parent.name}/{path.name}"
+
+
+def _read_all(folders: Sequence[str | Path], kind: Kind) -> tuple[Any, Strings]:
+    """Read and join the files of a kind; the first one of a folder says of which hardware its others must be.
 
     Returns:
-        A `pyarrow.Table`, and the name of the file that each row is from.
+        A `pyarrow.Table`, and the name of the collection that each row is from.
     """
     tables: list[Any] = []
-    names = []
-    hardware = None
-    for path in data_files(folder, kind):
-        info, table = read_file(path, kind, hardware)
-        hardware = info.hardware
-        tables.append(table)
-        names.append(path.name)
+    names: list[str] = []
+    for folder in folders:
+        hardware = None
+        for path in data_files(folder, kind):
+            info, table = read_file(path, kind, hardware)
+            hardware = info.hardware
+            tables.append(table)
+            names.append(collection_name(path, folders))
+    if not tables:
+        raise no_files(folders, kind)
     return _import_pyarrow()[0].concat_tables(tables), np.repeat(names, [table.num_rows for table in tables])
+
+
+def no_files(folders: Sequence[str | Path], *kinds: Kind) -> InputError:
+    """Return the error that folders hold no file of some kinds."""
+    missing = " or ".join(f"{kind}*.parquet" for kind in kinds)
+    where = ", ".join(map(str, folders))
+    return InputError(f"{where}: no file named {missing}: expected a folder written by 'shardgym collect'")
 
 
 def _arrow_schema(kind: Kind) -> Any:
@@ -262,17 +296,20 @@ def _check_columns(table: Any, kind: Kind, source: str) -> Any:
         raise InputError(f"{source}: no rows")
     for name in schema.names:
         _check_values(table.column(name).combine_chunks(), name, source)
-    lists = _PARALLEL[kind]
-    first = table.column(lists[0]).combine_chunks()
-    expected = table.column("num_devices").to_numpy() if kind == "comm" else _list_lengths(first)
-    for name in lists:
+    expected = _list_lengths(table.column(_PARALLEL[0]).combine_chunks())
+    for name in _PARALLEL:
         given = _list_lengths(table.column(name).combine_chunks())
         if (given != expected).any():
             row = int((given != expected).argmax())
             raise InputError(f"{source}: column '{name}', row {row}: {given[row]} entries, expected {expected[row]}")
     if (expected == 0).any():
         row = int((expected == 0).argmax())
-        raise InputError(f"{source}: column '{lists[0]}', row {row}: a sample without shards")
+        raise InputError(f"{source}: column '{_PARALLEL[0]}', row {row}: a sample without shards")
+    if kind == "steps":
+        device, size = (table.column(name).to_numpy() for name in ("device", "num_devices"))
+        if (device >= size).any():
+            row = int((device >= size).argmax())
+            raise InputError(f"{source}: column 'device', row {row}: {device[row]}, expected less than {size[row]}")
     return table
 
 
@@ -316,7 +353,7 @@ def _labels(table: Any, collection: Strings) -> Labels:
         sample_id=_strings(table, "sample_id"),
         role=_strings(table, "role"),
         content=_strings(table, "content"),
-        repeat=_floats(table, "repeat").astype(np.int64),
+        repeat=_ints(table, "repeat"),
         noise=_floats(table, "noise"),
         collection=collection,
     )
@@ -332,6 +369,10 @@ def _values(table: Any, name: str) -> Any:
 
 def _floats(table: Any, name: str) -> Floats:
     return np.asarray(_values(table, name).to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def _ints(table: Any, name: str) -> Ints:
+    return np.asarray(_values(table, name).to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
 def _strings(table: Any, name: str) -> Strings:

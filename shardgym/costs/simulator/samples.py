@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,12 @@ Strings = npt.NDArray[np.str_]
 ROLES = ("oracle", "judge", "test", "plans", "transfer")
 
 
-class ComputeRow(NamedTuple):
+#: Parts of a complete step, beside forward and backward, that are work of a device alone; in order.
+STEP_PARTS = ("pack_ids", "count_ids", "group_ids", "join_outputs", "pack_gradients")
+
+
+@dataclass(frozen=True)
+class ComputeRow:
     """One measurement of what one device holds. Lists have one entry per shard.
 
     Attributes:
@@ -37,7 +42,7 @@ class ComputeRow(NamedTuple):
         table_name: of each shard's table in its pool.
         forward_ms: forward pass.
         backward_ms: backward pass with the optimiser's update.
-        noise: relative standard error of forward plus backward over the rounds of this measurement.
+        noise: relative standard error of forward plus backward over the steps of this measurement.
     """
 
     sample_id: str
@@ -56,39 +61,55 @@ class ComputeRow(NamedTuple):
     backward_ms: float
     noise: float
 
+    @property
+    def work_ms(self) -> float:
+        """All that was measured of the device."""
+        return self.forward_ms + self.backward_ms
 
-class CommRow(NamedTuple):
-    """One measurement of an all-to-all in both directions. Lists have one entry per device.
+
+@dataclass(frozen=True)
+class StepRow(ComputeRow):
+    """One device that holds something, in complete steps of a plan. `content` is that of its shard set alone.
+
+    Times are CPU times of the device's process, of work alone: exchanges between devices are not in them.
 
     Attributes:
-        sample_id, role, content, repeat: as in `ComputeRow`.
-        num_devices: devices that take part.
-        batch_size: samples over all devices.
-        element_bytes: bytes of one value.
-        widths: columns of each device's pooled output.
-        start_offsets_ms: how much later than the first each device enters the forward exchange.
-        forward_ms: from each device's own start to its end, the offset not counted.
-        backward_ms: likewise for the gradients, all devices starting together.
-        noise: relative standard error of the slowest device's times over the rounds of this measurement.
+        plan: "ROLE/TASK/PLAN"; rows with the same plan, repeat and file were measured in the same steps.
+        device: number of the device in its plan.
+        num_devices: of the plan; those that hold nothing have no row.
+        samples: this device's share of the batch.
+        plan_shards: shards on all devices.
+        plan_ids: ids that all shards look up in a step, expected; ids that two column shards need count twice.
+        plan_columns: columns of all shards.
+        pack_ids_ms: joining the ids of the device's own samples, in the order in which they are sent.
+        count_ids_ms: counting ids by the lengths of bags, before ids are exchanged.
+        group_ids_ms: bringing received ids into the order of shards.
+        join_outputs_ms: joining pooled values of all devices.
+        pack_gradients_ms: joining gradients of all devices, in the order in which they are sent.
     """
 
-    sample_id: str
-    role: str
-    content: str
-    repeat: int
+    plan: str
+    device: int
     num_devices: int
-    batch_size: int
-    element_bytes: int
-    widths: list[int]
-    start_offsets_ms: list[float]
-    forward_ms: list[float]
-    backward_ms: list[float]
-    noise: float
+    samples: int
+    plan_shards: int
+    plan_ids: float
+    plan_columns: int
+    pack_ids_ms: float
+    count_ids_ms: float
+    group_ids_ms: float
+    join_outputs_ms: float
+    pack_gradients_ms: float
+
+    @property
+    def work_ms(self) -> float:
+        """All that was measured of the device."""
+        return super().work_ms + float(sum(getattr(self, f"{part}_ms") for part in STEP_PARTS))
 
 
 @dataclass(frozen=True)
 class Labels:
-    """What both kinds of samples have besides features and times, each of shape (N,).
+    """What samples have besides features and times, each of shape (N,).
 
     `collection` is the name of the file that a sample was read from: files are of other days, and of other draws.
     """
@@ -140,40 +161,42 @@ class ComputeSamples:
 
 
 @dataclass(frozen=True)
-class CommSamples:
-    """N measured exchanges.
+class StepSamples:
+    """N devices in complete steps; see `StepRow`.
 
     Attributes:
-        labels: of each sample.
-        counts: devices of each sample, shape (N,).
-        batch: samples over all devices, shape (N,).
-        element_bytes: of one value, shape (N,).
-        widths: columns of each device's pooled output, one sample after the other, shape (S,).
-        offsets_ms: start offsets forward, shape (S,).
-        ms: forward and backward times, shape (S, 2).
+        compute: what each device holds, with its forward and backward times.
+        plan: of each device, shape (N,).
+        device, num_devices, samples: likewise.
+        plan_shards, plan_ids, plan_columns: of each device's plan, shape (N,).
+        parts_ms: times of `STEP_PARTS`, shape (N, 5).
     """
 
-    labels: Labels
-    counts: Ints
-    batch: Floats
-    element_bytes: Floats
-    widths: Floats
-    offsets_ms: Floats
-    ms: Floats
+    compute: ComputeSamples
+    plan: Strings
+    device: Ints
+    num_devices: Ints
+    samples: Ints
+    plan_shards: Ints
+    plan_ids: Floats
+    plan_columns: Ints
+    parts_ms: Floats
 
     def __len__(self) -> int:
-        return len(self.counts)
+        return len(self.plan)
 
-    def take(self, index: Ints) -> CommSamples:
-        """Return the samples at `index` (positions, not a mask), in that order."""
-        rows = ragged(self.counts, index)
-        return CommSamples(
-            self.labels.take(index), self.counts[index], self.batch[index], self.element_bytes[index],
-            self.widths[rows], self.offsets_ms[rows], self.ms[rows],
-        )  # fmt: skip
+    @property
+    def labels(self) -> Labels:
+        """Labels of each device."""
+        return self.compute.labels
+
+    def take(self, index: Ints) -> StepSamples:
+        """Return the devices at `index` (positions, not a mask), in that order."""
+        columns = [getattr(self, field.name)[index] for field in fields(self)[1:]]
+        return StepSamples(self.compute.take(index), *columns)
 
 
-Samples = TypeVar("Samples", ComputeSamples, CommSamples)
+Samples = TypeVar("Samples", ComputeSamples, StepSamples)
 
 
 def joined(parts: Sequence[Samples]) -> Samples:

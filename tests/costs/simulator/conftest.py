@@ -6,6 +6,7 @@ TEST FIXTURE ONLY. Nothing here was measured; the errors of models trained on it
 from __future__ import annotations
 
 import hashlib
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -39,11 +40,6 @@ def formula_ms(tables: list[EmbeddingTable]) -> tuple[float, float]:
     return forward, 0.1 + 2.2 * saved * float((0.01 + ids * (3e-5 + 1e-6 * dims)).sum())
 
 
-def formula_exchange(widths: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    transfer = 0.3 + widths * BATCH * 4 / 1e6 + widths.sum() * BATCH * 4 / 4e6
-    return offsets.max() - offsets + transfer, 1.1 * transfer
-
-
 def content(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
@@ -65,20 +61,27 @@ def compute_rows(rng, role: str, pool: list[EmbeddingTable], count: int, repeats
     return rows
 
 
-def comm_rows(rng, role: str, count: int, repeats: int = 1) -> list:
-    from shardgym.costs.simulator.samples import CommRow
+def step_rows(rng, role: str, pool: list[EmbeddingTable], plans: int, repeats: int = 1) -> list:
+    """Rows of plans of three to eight tables on two to four devices; other parts take a share of the samples' time."""
+    from shardgym.costs.simulator.samples import STEP_PARTS, StepRow
 
     rows = []
-    for n in range(count):
+    for n in range(plans):
         devices = int(rng.integers(2, 5))
-        widths = 4 * rng.integers(1, 120, devices)
-        offsets = rng.uniform(0, 3, devices)
-        offsets -= offsets.min()
-        for repeat in range(repeats):
-            forward, backward = (x * np.exp(rng.normal(0, 0.03, devices)) for x in formula_exchange(widths, offsets))
-            rows.append(CommRow(
-                f"{role}-{n}-{repeat}", role, content(role, n), repeat, devices, BATCH, 4, widths.tolist(),
-                offsets.tolist(), forward.tolist(), backward.tolist(), 0.03,
+        tables = [pool[i] for i in rng.choice(len(pool), size=rng.integers(3, 9), replace=False)]
+        on = rng.integers(0, devices, len(tables))
+        for repeat, device in itertools.product(range(repeats), sorted(set(on.tolist()))):
+            held = [table for table, where in zip(tables, on, strict=True) if where == device]
+            forward, backward = np.array(formula_ms(held)) * np.exp(rng.normal(0, 0.03, 2))
+            samples = BATCH // devices
+            parts = 0.1 + 1e-4 * samples * len(tables) * np.exp(rng.normal(0, 0.03, len(STEP_PARTS)))
+            rows.append(StepRow(
+                f"steps/{role}/{n}/{device}/{repeat}", role, content(role, n, device), repeat, BATCH, "fp32",
+                "exact_sgd", [t.num_embeddings for t in held], [t.embedding_dim for t in held],
+                [t.pooling_factor for t in held], [list(t.reuse_histogram) for t in held], [t.name for t in held],
+                float(forward), float(backward), 0.03,
+                f"{role}/{n}/0", device, devices, samples, len(tables),
+                BATCH * sum(t.pooling_factor for t in tables), sum(t.embedding_dim for t in tables), *parts.tolist(),
             ))  # fmt: skip
     return rows
 
@@ -92,7 +95,7 @@ def data_info(kind: str, hardware: str = TAG):
 def write_samples(folder: Path, rows: dict[str, list], hardware: str = TAG) -> None:
     from shardgym.costs.simulator.sample_files import write_rows
 
-    for kind in ("compute", "comm"):
+    for kind in ("compute", "steps"):
         write_rows(folder / f"{kind}-0.parquet", rows[kind], data_info(kind, hardware))
 
 
@@ -106,8 +109,11 @@ def made_up_rows() -> dict[str, list]:
         *compute_rows(rng, "oracle", tables[:60], 400), *compute_rows(rng, "judge", tables[:60], 300),
         *compute_rows(rng, "test", tables[60:], 60, repeats=2),
     ]  # fmt: skip
-    comm = [*comm_rows(rng, "oracle", 150), *comm_rows(rng, "judge", 150), *comm_rows(rng, "test", 40, repeats=2)]
-    return {"compute": compute, "comm": comm}
+    steps = [
+        *step_rows(rng, "oracle", tables[:60], 60), *step_rows(rng, "judge", tables[:60], 50),
+        *step_rows(rng, "test", tables[60:], 20, repeats=2),
+    ]  # fmt: skip
+    return {"compute": compute, "steps": steps}
 
 
 @pytest.fixture(scope="session")

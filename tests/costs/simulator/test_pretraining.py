@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardgym import InputError
-
 pytest.importorskip("pyarrow", reason="needs the extra 'data'")
 
 from shardgym.cli import main
@@ -29,7 +27,7 @@ SHORT = FitSettings(epochs=2, least_steps=0, batch=64, members=2)
 
 
 def write(folder, rows):
-    for kind in ("compute", "comm"):
+    for kind in ("compute", "steps"):
         info = DataInfo(kind, "made-up", {}, {}, "2026-01-01T00:00:00+00:00")
         write_rows(folder / f"{kind}.parquet", rows[kind], info)
     return folder
@@ -88,36 +86,6 @@ def test_numpy_serves_what_torch_trained(data_folder, model):
     tensors = {name: torch.from_numpy(value) for name, value in params.items()}
     trained = ComputeNet(tensors, TORCH).log_ms(*(torch.from_numpy(part) for part in inputs), groups)
     np.testing.assert_allclose(served, trained.numpy(), rtol=1e-9)
-
-
-@pytest.mark.parametrize("role", ["test", "plans"])
-def test_a_table_that_is_tested_and_learned_is_a_leak(made_up_rows, tmp_path, role):
-    first = made_up_rows["compute"][0]
-    leak = first._replace(role=role, sample_id="leak", content="0" * 64)
-    rows = {**made_up_rows, "compute": [*made_up_rows["compute"], leak]}
-    with pytest.raises(InputError, match=r"table 't\d+' is in rows for testing and in rows of role 'oracle'"):
-        load_data(write(tmp_path, rows))
-
-
-def test_an_exchange_that_is_tested_is_not_learned_from(made_up_rows, data_folder, tmp_path):
-    tested = next(row for row in made_up_rows["comm"] if row.role == "test")
-    rows = {**made_up_rows, "comm": [*made_up_rows["comm"], tested._replace(role="judge", sample_id="both")]}
-    data, before = load_data(write(tmp_path, rows)), load_data(data_folder)
-    assert (data.left_out, before.left_out) == (1, 0)
-    for role in ("oracle", "judge", "test"):
-        assert data.of(role)[1].labels.sample_id.tolist() == before.of(role)[1].labels.sample_id.tolist()
-
-
-def test_a_content_of_two_roles_is_a_leak(made_up_rows, tmp_path):
-    first = made_up_rows["compute"][0]
-    rows = {**made_up_rows, "compute": [*made_up_rows["compute"], first._replace(role="judge", sample_id="leak")]}
-    with pytest.raises(InputError, match="content is in role 'judge' and in role 'oracle'"):
-        load_data(write(tmp_path, rows))
-
-
-def test_without_test_rows_errors_are_not_made_up(made_up_rows, tmp_path):
-    with pytest.raises(InputError, match="0 compute samples of role 'test', expected at least 2"):
-        load_data(write(tmp_path, without(made_up_rows, "test")))
 
 
 def test_without_rows_of_the_judge_only_an_oracle_is_trained(made_up_rows, tmp_path):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import shardgym
 from shardgym import InputError, MissingDependencyError
 
 pa = pytest.importorskip("pyarrow", reason="needs the extra 'data'")
@@ -12,12 +16,17 @@ pq = pytest.importorskip("pyarrow.parquet", reason="needs the extra 'data'")
 
 from shardgym.costs.simulator.sample_files import (  # noqa: E402
     DataInfo,
-    read_comm,
+    no_compute,
+    no_steps,
     read_compute,
     read_file,
     read_info,
+    read_steps,
     write_rows,
 )
+from shardgym.costs.simulator.samples import STEP_PARTS, joined, with_role  # noqa: E402
+
+MODELS = Path(shardgym.__file__).parent / "costs" / "simulator" / "models"
 
 
 @pytest.fixture
@@ -54,18 +63,81 @@ def test_compute_rows_come_back_as_they_were_written(made_up_rows, tmp_path):
     assert part.shards.columns.tolist() == [n for i in (4, 1) for n in rows[i].embedding_dim]
 
 
-def test_comm_rows_come_back_as_they_were_written(made_up_rows, tmp_path):
-    rows = made_up_rows["comm"][:6]
-    write_rows(tmp_path / "comm-1.parquet", rows, info("comm"))
-    samples = read_comm(tmp_path)
-    assert samples.counts.tolist() == [row.num_devices for row in rows]
-    assert samples.offsets_ms.tolist() == [x for row in rows for x in row.start_offsets_ms]
-    assert samples.ms[:, 1].tolist() == [x for row in rows for x in row.backward_ms]
+def test_rows_of_steps_come_back_as_they_were_written(made_up_rows, tmp_path):
+    rows = made_up_rows["steps"][:9]
+    write_rows(tmp_path / "steps-1.parquet", rows, info("steps"))
+    samples = read_steps(tmp_path)
+    assert len(samples) == 9
+    assert samples.labels.sample_id.tolist() == [row.sample_id for row in rows]
+    assert samples.compute.counts.tolist() == [len(row.num_embeddings) for row in rows]
+    assert samples.compute.shards.columns.tolist() == [n for row in rows for n in row.embedding_dim]
+    assert samples.compute.ms.tolist() == [[row.forward_ms, row.backward_ms] for row in rows]
+    for name in ("plan", "device", "num_devices", "samples", "plan_shards", "plan_ids", "plan_columns"):
+        assert getattr(samples, name).tolist() == [getattr(row, name) for row in rows]
+    assert samples.parts_ms.tolist() == [[getattr(row, f"{part}_ms") for part in STEP_PARTS] for row in rows]
+
+
+def test_devices_in_steps_are_chosen_and_joined_as_wholes(made_up_rows, tmp_path):
+    rows = made_up_rows["steps"]
+    for name, part in (("a", rows[:30]), ("b", rows[30:])):
+        (tmp_path / name).mkdir()
+        write_rows(tmp_path / name / "steps.parquet", part, info("steps"))
+    apart = [read_steps(tmp_path / name) for name in "ab"]
+    whole = joined(apart)
+    together = read_steps(tmp_path / "a", tmp_path / "b")
+    assert set(together.labels.collection) == {"a/steps.parquet", "b/steps.parquet"}
+    for samples in (whole, together):
+        assert samples.plan.tolist() == [row.plan for row in rows]
+        assert samples.compute.table.tolist() == [name for row in rows for name in row.table_name]
+    tested = with_role(whole, "test")
+    of_test = [row for row in rows if row.role == "test"]
+    assert tested.plan_ids.tolist() == [row.plan_ids for row in of_test]
+    assert tested.compute.shards.rows.tolist() == [n for row in of_test for n in row.num_embeddings]
+    part = tested.take(np.array([3, 0]))
+    assert part.parts_ms.tolist() == tested.parts_ms[[3, 0]].tolist()
+    assert part.compute.shards.rows.tolist() == [n for i in (3, 0) for n in of_test[i].num_embeddings]
+
+
+def test_no_samples_have_the_shapes_of_some(made_up_rows, tmp_path):
+    for kind, read, none in (("compute", read_compute, no_compute()), ("steps", read_steps, no_steps())):
+        write_rows(tmp_path / f"{kind}.parquet", made_up_rows[kind][:4], info(kind))
+        assert len(none) == 0
+        assert len(joined([none, read(tmp_path), none])) == 4
+        assert len(with_role(none, "oracle")) == 0
+
+
+def test_a_device_beyond_the_number_of_devices_is_named(made_up_rows, tmp_path):
+    row = dataclasses.replace(made_up_rows["steps"][0], device=2, num_devices=2)
+    with pytest.raises(InputError, match=r"steps\.parquet: column 'device', row 0: 2, expected less than 2"):
+        write_rows(tmp_path / "steps.parquet", [row], info("steps"))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("pack_ids_ms", 0.0, "column 'pack_ids_ms', row 0: 0.0, expected a number from 1e-09"),
+        ("plan_ids", float("nan"), "column 'plan_ids', row 0: nan"),
+        ("samples", -1, "column 'samples', row 0: -1"),
+        ("table_name", [], "column 'table_name', row 0: 0 entries"),
+    ],
+)
+def test_impossible_values_of_steps_are_named(made_up_rows, tmp_path, field, value, message):
+    row = dataclasses.replace(made_up_rows["steps"][0], **{field: value})
+    with pytest.raises(InputError, match=r"steps\.parquet: .*" + message):
+        write_rows(tmp_path / "steps.parquet", [row], info("steps"))
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_without_samples_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"no file named comm\*\.parquet.*shardgym collect"):
-        read_comm(tmp_path)
+    with pytest.raises(InputError, match=r"no file named steps\*\.parquet.*shardgym collect"):
+        read_steps(tmp_path)
+
+
+@pytest.mark.repository
+def test_training_data_that_ships_can_be_read():
+    """Settings of older collections name things that are no longer collected."""
+    folders = {path.parent for path in MODELS.glob("*/compute*.parquet")}
+    assert sum(len(read_compute(folder)) for folder in folders) > 10_000
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.3, 0.95])
@@ -87,8 +159,8 @@ def test_another_schema_version_is_named(file):
 def test_another_machine_or_kind_is_named(file):
     with pytest.raises(InputError, match="hardware: measured on 'made-up', expected 'h100'"):
         read_file(file, "compute", hardware="h100")
-    with pytest.raises(InputError, match="kind: expected a file of 'comm' rows, it holds 'compute' rows"):
-        read_file(file, "comm")
+    with pytest.raises(InputError, match="kind: expected a file of 'steps' rows, it holds 'compute' rows"):
+        read_file(file, "steps")
 
 
 def test_files_of_two_machines_do_not_make_a_data_set(made_up_rows, file):
@@ -125,14 +197,8 @@ def test_a_column_of_another_type_is_named(file):
 def test_impossible_features_are_named(made_up_rows, tmp_path, field, value, message):
     row = next(row for row in made_up_rows["compute"] if len(row.num_embeddings) == 1)
     with pytest.raises(InputError, match=r"compute\.parquet: .*" + message):
-        write_rows(tmp_path / "compute.parquet", [row._replace(**{field: value})], info("compute"))
+        write_rows(tmp_path / "compute.parquet", [dataclasses.replace(row, **{field: value})], info("compute"))
     assert not list(tmp_path.iterdir())
-
-
-def test_wrong_numbers_of_devices_are_named(made_up_rows, tmp_path):
-    row = made_up_rows["comm"][0]
-    with pytest.raises(InputError, match=r"column 'widths', row 0: \d entries, expected 7"):
-        write_rows(tmp_path / "comm.parquet", [row._replace(num_devices=7)], info("comm"))
 
 
 def test_without_pyarrow_the_error_names_the_extra(monkeypatch, file):
@@ -150,4 +216,4 @@ def test_a_foreign_parquet_file_is_named(tmp_path):
 
 def test_a_file_without_rows_is_refused(tmp_path):
     with pytest.raises(InputError, match="no rows"):
-        write_rows(tmp_path / "comm.parquet", [], info("comm"))
+        write_rows(tmp_path / "steps.parquet", [], info("steps"))

@@ -28,6 +28,10 @@ from shardgym.table import EmbeddingTable, ZipfIds
 #: Seconds that one sample may take before its worker is replaced.
 TIMEOUT_S = 120.0
 
+#: Tasks after which the processes of complete steps start anew. Each keeps the ids that it draws, up to a share of the
+#: memory, and no later task has the same: kept for 394 tasks on 24 GB, 71 tasks had plans that lacked memory.
+TASKS_PER_START = 60
+
 #: Digits of a time in ms that are kept.
 _DIGITS = 6
 
@@ -143,6 +147,7 @@ class CollectionRun:
         self._deadline = None if minutes is None else self._last + 60 * minutes
         #: By number of devices. They stay for later tasks: starting one takes seconds.
         self._groups: dict[int, CollectiveGroup] = {}
+        self._num_tasks = 0
         self._rng = random.Random(plan.seed)
         self.measured: Counter[str] = Counter()
         self.minutes: dict[str, float] = dict.fromkeys(KINDS, 0.0)
@@ -217,6 +222,9 @@ class CollectionRun:
             return
         task, steps = self._plan.task(samples[0]), self._plan.steps
         plans = {n: task.plans[sample.plan] for n, sample in enumerate(samples)}
+        if self._num_tasks % TASKS_PER_START == 0:
+            self.close()
+        self._num_tasks += 1
         group = self._group(len(plans[0]))
         group.start()
         found, failed = step.time_steps(

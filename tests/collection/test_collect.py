@@ -92,14 +92,15 @@ def test_rows_of_steps_hold_parts_of_the_device_and_sums_of_the_plan(toys, tmp_p
         assert steps.labels.noise[n] == pytest.approx(0, abs=1e-12)
 
 
-def test_groups_of_processes_are_kept_for_later_tasks(toys, tmp_path):
+def test_groups_of_processes_are_kept_for_some_tasks_and_ended_at_last(toys, tmp_path, monkeypatch):
     _, group = toys
-    made = []
-    first = group.__init__
-    group.__init__ = lambda self, *arguments: (first(self, *arguments), made.append(self.size))[0]
-    summary = collect(tmp_path, **SMALL)
-    assert group.asked == summary.measured["steps"]
-    assert sorted(made) == sorted(set(made))
+    for most, folder in ((60, "kept"), (1, "anew")):
+        monkeypatch.setattr(collection_toys.measuring, "TASKS_PER_START", most)
+        group.made, group.ended = [], []
+        summary = collect(tmp_path / folder, **SMALL)
+        assert summary.measured["steps"] == 4 * 4 + 3 * 4 + 6
+        assert sorted(group.made) == sorted(group.ended)
+        assert len(group.made) == (len(set(group.made)) if most > 1 else 4 + 3 + 1)
 
 
 def test_repeats_share_the_digest_of_the_first_measurement(toys, tmp_path):

@@ -45,7 +45,7 @@ def bars(picture, x):
 
 
 def test_the_picture_shows_memory_times_and_the_slowest_device():
-    picture, env = picture_after([1, 0])
+    picture, env = picture_after([1, 0], cost=RooflineCost(hardware="v100"))
     [cost] = [env.snapshot().state.cost]
     assert (picture.shape, picture.dtype) == ((360, 320, 3), np.uint8)
     # t0, 4,096 of 8,192 bytes, is on device 1; t1, 2,048 bytes, on device 0.
@@ -60,7 +60,7 @@ def test_the_picture_shows_memory_times_and_the_slowest_device():
         assert seen[COMPUTE] == pytest.approx(compute / full, abs=0.004)
         assert seen[COMM] == pytest.approx(comm / full, abs=0.004)
     marks = (picture[TOP + HEIGHT :] == SLOWEST).all(axis=2).any(axis=0)
-    # Both devices take equally long, as one waits for the other; the one with t1, of more lookups, computes longer.
+    # Both GPUs take equally long, as one waits for the other; the one with t1, of more lookups, computes longer.
     assert cost.device_ms[0] == pytest.approx(cost.device_ms[1])
     assert cost.per_device[0, [1, 4]].sum() > cost.per_device[1, [1, 4]].sum()
     assert np.flatnonzero(marks)[[0, -1]].tolist() == [16 + 6, 16 + 89]

@@ -33,9 +33,10 @@ def test_weights_come_back_as_they_were_saved(file, tmp_path):
     assert save_weights(again, weights) == weights.digest
     assert again.read_bytes() == file.read_bytes()
     loaded = load_weights(again, "oracle", "made-up")
-    for network, params in weights.networks.items():
-        for name, value in params.items():
-            assert np.array_equal(value, loaded.networks[network][name])
+    assert np.array_equal(weights.lines, loaded.lines)
+    assert (weights.links, weights.context) == (loaded.links, loaded.context)
+    for name, value in weights.params.items():
+        assert np.array_equal(value, loaded.params[name])
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,7 @@ def test_weights_come_back_as_they_were_saved(file, tmp_path):
     [
         ({"schema": "shardgym.simulator/9"}, "schema: these weights are of 'shardgym.simulator/9'"),
         ({"hardware": "h100"}, "hardware: these weights are of 'h100', expected 'made-up'"),
+        ({"context": "asleep"}, "context: expected one of alone, step"),
         ({"role": "judge"}, "role: these weights are of 'judge', expected 'oracle'"),
     ],
 )
@@ -60,7 +62,7 @@ def test_truncated_weights_are_named(file, keep):
         make_cost("simulator", weights=file)
 
 
-@pytest.mark.parametrize("name", ["compute.head.0.weight", "forward.fixed.prior", "range.shard"])
+@pytest.mark.parametrize("name", ["compute.head.0.weight", "compute.fixed.prior", "density.centres", "step.lines"])
 def test_a_missing_tensor_is_named(file, name):
     from safetensors import safe_open
     from safetensors.numpy import load_file, save_file
@@ -76,7 +78,7 @@ def test_a_missing_tensor_is_named(file, name):
 
 def test_numbers_that_are_not_finite_are_named(file):
     weights = load_weights(file, "oracle")
-    weights.networks["backward"]["head.0.bias"][:] = np.nan
+    weights.params["head.0.bias"][:] = np.nan
     save_weights(file, weights)
-    with pytest.raises(InputError, match=r"tensor 'backward\.head\.0\.bias' holds numbers that are not finite"):
+    with pytest.raises(InputError, match=r"tensor 'compute\.head\.0\.bias' holds numbers that are not finite"):
         make_cost("simulator", weights=file)

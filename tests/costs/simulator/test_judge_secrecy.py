@@ -42,12 +42,12 @@ def used_oracle(oracle, judge, task, plans):
 
 def test_the_walk_finds_the_oracles_own_weights(used_oracle):
     found = {array.tobytes() for array in arrays(used_oracle)}
-    assert used_oracle._weights.networks["compute"]["head.0.weight"].tobytes() in found
+    assert used_oracle._weights.params["head.0.weight"].tobytes() in found
 
 
 def test_no_public_call_of_the_oracle_returns_or_holds_anything_of_the_judge(used_oracle, judge, task, plans):
     """Every public attribute is read, and called where it can be with what a solver has."""
-    secrets = {a.tobytes() for params in judge._weights.networks.values() for a in params.values() if a.size > 4}
+    secrets = {a.tobytes() for a in judge._weights.params.values() if a.size > 4}
     costs = used_oracle.additive()
     given = {
         "evaluate": (task, plans),

@@ -11,9 +11,9 @@ import pytest
 pytest.importorskip("pyarrow", reason="needs the extra 'data'")
 
 from shardgym.cli import main
-from shardgym.costs.simulator.features import Groups
+from shardgym.costs.simulator.features import Groups, shard_features, work
 from shardgym.costs.simulator.model_card import ModelCard
-from shardgym.costs.simulator.oracle_networks import ComputeNet
+from shardgym.costs.simulator.oracle import ComputeNet
 from shardgym.costs.simulator.sample_files import DataInfo, write_rows
 from shardgym.costs.simulator.samples import Labels, with_role
 from shardgym.pretraining.assess import kendall_tau, mape, noise_floor, repeat_pairs
@@ -67,25 +67,33 @@ def test_card_holds_errors_near_the_noise_of_the_fixture(model):
     assert compute["mape"] < 3 * compute["noise_mape"]
     assert compute["kendall_tau"] > 0.9
     assert compute["noise_pairs"] == 60
-    assert card.samples == {"compute": 400, "comm": 150, "test compute": 120, "test comm": 80, "comm left out": 0}
-    assert sum(row["samples"] for row in card.error_by_shards) == 120
-    assert sum(row["samples"] for row in card.error_by_dim) == 120
+    assert (card.samples["compute"], card.samples["test compute"]) == (400, 120)
+    tested = card.samples["test steps"]
+    assert tested > 40
+    assert sum(row["samples"] for row in card.error_by_shards) == tested
+    assert sum(row["samples"] for row in card.error_by_dim) == tested
+    assert card.errors["step_work"]["mape"] < 0.1
+    assert card.errors["step_other_work"]["mape"] < 0.1
     assert len(card.curves["compute"]["valid"]) == 60
-    assert set(card.data_sha256) == {"compute-0.parquet", "comm-0.parquet"}
+    assert set(card.data_sha256) == {"compute-0.parquet", "steps-0.parquet"}
 
 
 def test_numpy_serves_what_torch_trained(data_folder, model):
     import torch
 
-    from shardgym.costs.simulator.weights import load_weights
+    from shardgym.costs.simulator.weights import load_weights, networks_of
 
     samples = with_role(load_data(data_folder).compute, "test")
-    params = load_weights(model / "oracle.safetensors", "oracle").networks["compute"]
-    inputs, groups = ComputeNet.inputs(samples.shards), Groups(samples.counts)
-    served = ComputeNet(params).log_ms(*inputs, groups)
-    tensors = {name: torch.from_numpy(value) for name, value in params.items()}
-    trained = ComputeNet(tensors, TORCH).log_ms(*(torch.from_numpy(part) for part in inputs), groups)
-    np.testing.assert_allclose(served, trained.numpy(), rtol=1e-9)
+    weights = load_weights(model / "oracle.safetensors", "oracle")
+    groups = Groups(samples.counts)
+    inputs = [torch.from_numpy(part) for part in (shard_features(samples.shards), work(samples.shards))]
+    tensors = {name: torch.from_numpy(value) for name, value in weights.params.items()}
+    for context in (0, 1):
+        networks = networks_of(weights, context)
+        served = networks.compute(networks.encode(samples.shards), groups).ms
+        known = torch.full((len(groups), 1), float(context), dtype=torch.float64)
+        trained = ComputeNet(tensors, TORCH).log_ms(*inputs, groups, known)
+        np.testing.assert_allclose(served, trained.exp().numpy()[0], rtol=1e-9)
 
 
 def test_without_rows_of_the_judge_only_an_oracle_is_trained(made_up_rows, tmp_path):

@@ -10,21 +10,24 @@ import itertools
 import numpy as np
 
 from shardgym import make_cost
+from shardgym.costs.link_model import shipped_model
 from shardgym.costs.simulator.features import DEVICE_PARTS, shard_features, shards_of, work
 from shardgym.costs.simulator.oracle import ComputeNet
 from shardgym.costs.simulator.weights import Density, Weights, save_weights
+from shardgym.costs.step_parts import AMOUNTS, LINES
 
 #: Nothing is unlikely.
 ANYTHING = Density(np.zeros((1, DEVICE_PARTS)), np.zeros(DEVICE_PARTS), np.eye(DEVICE_PARTS), -1e300)
 
 
-def random_simulator(path, task, rng, *, precisions=("fp32",), optimizers=("exact_sgd",)):
-    """Save random weights and return the oracle that has them; it predicts kernels alone.
+def random_simulator(path, task, rng, *, steps, precisions=("fp32",), optimizers=("exact_sgd",)):
+    """Save random weights and return the oracle that has them.
 
     Args:
         path: of the file.
         task: 200 tables that features are scaled for.
         rng: of the weights.
+        steps: whether it predicts complete steps; else kernels alone.
         precisions: that the weights claim to know.
         optimizers: likewise.
     """
@@ -33,7 +36,12 @@ def random_simulator(path, task, rng, *, precisions=("fp32",), optimizers=("exac
     priors = rng.uniform(0.01, 0.05, (2, amounts.shape[1] + 1, 2))
     counts = np.full(40, 5)
     params = ComputeNet.fixed_params(features, amounts, counts, np.zeros(40, dtype=np.int64), priors)
-    weights = Weights("oracle", "made-up", precisions, optimizers, 0, params | _layers(rng), ANYTHING, 0.1)
+    params |= _layers(rng)
+    lines = rng.uniform(1e-7, 1e-5, (len(LINES), len(AMOUNTS))) if steps else None
+    links = shipped_model() if steps else None
+    weights = Weights(
+        "oracle", "made-up", precisions, optimizers, int(steps), params, ANYTHING, 0.1, lines=lines, links=links
+    )
     save_weights(path, weights)
     return make_cost("simulator", weights=path)
 

@@ -27,7 +27,7 @@ def random_task(rng, tables, devices, **options):
     return ShardingTask(tuple(map(table, range(tables))), Topology(num_devices=devices, **options), batch_size=BATCH)
 
 
-def random_oracle(path, *, exchanges=True):
-    """Save random weights in `path` and return the simulator that has them; without exchanges, of compute alone."""
+def random_oracle(path, *, steps=True):
+    """Save random weights in `path` and return the simulator that has them: of complete steps, or of kernels alone."""
     rng = np.random.default_rng(2)
-    return random_simulator(path, random_task(rng, 200, 2), rng, exchanges=exchanges)
+    return random_simulator(path, random_task(rng, 200, 2), rng, steps=steps)

@@ -13,7 +13,6 @@ import numpy as np
 
 from shardgym import Shard, ShardingPlan
 from shardgym.costs.simulator.features import shards_of
-from shardgym.costs.simulator.oracle_networks import ComputeNet
 from shardgym.ties import quantized
 
 BEAM_WIDTH, CANDIDATES, LEVELS, GRID = 3, 10, 10, 11
@@ -40,7 +39,6 @@ class PlainSearch:
     def __init__(self, task, cost):
         self.task = task
         self.predictor = cost.predictor()
-        self.network = ComputeNet(self.predictor.networks.best)
         self.features: dict[Piece, tuple] = {}
         self.computed: dict[tuple[Piece, ...], np.ndarray] = {}
         self.mean_columns = sum(table.embedding_dim for table in task.tables) / task.num_devices
@@ -123,16 +121,16 @@ class PlainSearch:
             return np.zeros(2)
         key = tuple(pieces)
         if key not in self.computed:
-            features, amounts = (np.vstack(rows) for rows in zip(*map(self.inputs, pieces), strict=True))
-            latents = self.network.encode(features, amounts)
+            latents = np.vstack([self.latents(piece) for piece in pieces])
             one = np.ones(1, dtype=np.int64)
             self.computed[key] = quantized(self.predictor.device_ms(latents.sum(axis=0, keepdims=True), one)[0])
         return self.computed[key]
 
-    def inputs(self, piece: Piece) -> tuple:
+    def latents(self, piece: Piece) -> np.ndarray:
         if piece not in self.features:
             rows = self.task.table(piece.table).num_embeddings
-            self.features[piece] = ComputeNet.inputs(shards_of(self.task, [(piece.table, rows, piece.columns)]))
+            shards = shards_of(self.task, [(piece.table, rows, piece.columns)])
+            self.features[piece] = self.predictor.networks.encode(shards)[:, 0]
         return self.features[piece]
 
     def total_ms(self, devices: list[list[Piece]]) -> float:

@@ -90,10 +90,10 @@ def _print_comparison(paths: Sequence[str], plans: Sequence[ShardingPlan], costs
     first_path: dict[str, str] = {}
     for path, plan, cost, mark in zip(paths, plans, costs, found, strict=True):
         # Times of equal plans differ by noise alone, so a reader must know that they are equal.
-        first = first_path.setdefault(plan.digest, path)
-        remarks = [mark or ""] if first == path else [mark or "", f"same plan as {first}"]
+        same = f"same plan as {first_path[plan.digest]}" if plan.digest in first_path else ""
+        first_path.setdefault(plan.digest, path)
         if cost.feasible:
-            remark = ", ".join(filter(None, remarks))
+            remark = ", ".join(filter(None, [mark, same]))
             rows.append([path, f"{cost.total_ms:.3f}", f"{cost.noise * cost.total_ms:.3f}", remark])
         else:
             rows.append([path, "-", "-", "no cost"])

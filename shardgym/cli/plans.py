@@ -25,7 +25,7 @@ from shardgym.cli.plan_files import plan_to_csv, read_plan
 from shardgym.costs.links import pooled_widths
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError
-from shardgym.plan import plan_problems
+from shardgym.plan import ShardingPlan, plan_problems
 from shardgym.rendering import render_diff, render_plan
 from shardgym.rendering.bottleneck import device_loads, find_bottleneck
 from shardgym.rendering.plan_view import table_changes
@@ -79,17 +79,22 @@ def measure(task_name: str, plan_paths: tuple[str, ...], cost_name: str, device:
             page = render_plan(task, plan, cost, width=terminal_width(), ascii_only=is_ascii_only())
             print(f"{path}:\n{page}\n")
         if len(costs) > 1:
-            _print_comparison(plan_paths, costs)
+            _print_comparison(plan_paths, plans, costs)
         print_notes(zip(plan_paths, costs, strict=True))
     return 0 if all(cost.feasible for cost in costs) else 1
 
 
-def _print_comparison(paths: Sequence[str], costs: Sequence[PlanCost]) -> None:
+def _print_comparison(paths: Sequence[str], plans: Sequence[ShardingPlan], costs: Sequence[PlanCost]) -> None:
     found = tie_marks(costs)
     rows = []
-    for path, cost, mark in zip(paths, costs, found, strict=True):
+    first_path: dict[str, str] = {}
+    for path, plan, cost, mark in zip(paths, plans, costs, found, strict=True):
+        # Times of equal plans differ by noise alone, so a reader must know that they are equal.
+        same = f"same plan as {first_path[plan.digest]}" if plan.digest in first_path else ""
+        first_path.setdefault(plan.digest, path)
         if cost.feasible:
-            rows.append([path, f"{cost.total_ms:.3f}", f"{cost.noise * cost.total_ms:.3f}", mark or ""])
+            remark = ", ".join(filter(None, [mark, same]))
+            rows.append([path, f"{cost.total_ms:.3f}", f"{cost.noise * cost.total_ms:.3f}", remark])
         else:
             rows.append([path, "-", "-", "no cost"])
     headers = ["file", "total ms", "+- std error", ""]

@@ -268,10 +268,14 @@ def _check_apart(judge: CostModel, oracle: CostModel) -> None:
 
 
 def _check_suite(suite: TaskSequence, limit: int | None) -> int:
-    """Return how many tasks a run has; raises `InputError` for no suite, or a limit that is no number from 1 on."""
+    """Return how many tasks a run has; raises `InputError` for no suite, or a limit that is not 1 to its length."""
     if not isinstance(getattr(suite, "name", None), str) or not hasattr(suite, "__getitem__"):
         raise InputError(f"suite: expected tasks with a name, got {describe(suite)}; shardgym.load_suite reads a suite")
-    return len(suite) if limit is None else min(check_int("limit", limit, 1), len(suite))
+    if limit is None:
+        return len(suite)
+    if check_int("limit", limit, 1) > len(suite):
+        raise InputError(f"limit={limit}: suite '{suite.name}' has {len(suite)} tasks; give at most {len(suite)}")
+    return limit
 
 
 def _check_seeds(seeds: Iterable[int]) -> tuple[int, ...]:

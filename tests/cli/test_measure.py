@@ -94,6 +94,11 @@ def test_a_tie_has_no_best_and_says_by_which_rule(capsys):
     assert "at most 2 standard errors" in TIE_RULE
 
 
+def test_a_plan_that_is_given_twice_is_called_the_same(capsys):
+    marks, _ = measured(capsys, "even.json", "uneven.json", "even.json", "uneven.json")
+    assert marks == [["tied"], [], ["tied,", "same", "plan", "as", "even.json"], ["same", "plan", "as", "uneven.json"]]
+
+
 def test_json_carries_the_mark(capsys):
     assert main(["measure", "task.json", "even.json", "uneven.json", *DRIFTING, "--json"]) == 0
     assert [row["mark"] for row in json.loads(capsys.readouterr().out)] == ["best", None]

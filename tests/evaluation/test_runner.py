@@ -208,6 +208,7 @@ def test_defaults_that_records_cannot_hold_are_abbreviated(tmp_path):
         ({"resume": "mising"}, "unknown resume mode 'mising'"),
         ({"seeds": []}, "no seed was given: name at least one"),
         ({"limit": 0}, "limit 0 is not a whole number from 1 on"),
+        ({"limit": 4}, "limit=4: suite 'toys' has 3 tasks; give at most 3"),
         ({"time_limit_s": -1.0}, "time_limit_s: expected a number of seconds above 0, got float -1.0"),
         ({"timeout_s": 0}, "timeout_s: expected a number of seconds above 0, got int 0"),
     ],

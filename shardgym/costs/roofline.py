@@ -9,15 +9,20 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts, ShardKey
 from shardgym.costs.base import CostModel
+from shardgym.costs.calibration import Calibration
+from shardgym.costs.link_model import shipped_model
+from shardgym.costs.links import ExchangeTimes
 from shardgym.costs.plan_cost import PlanCost
-from shardgym.errors import UnknownNameError
+from shardgym.costs.step_parts import step_work
+from shardgym.errors import InputError, UnknownNameError
 from shardgym.ids import ZipfLaw
 from shardgym.plan import ShardingPlan
 from shardgym.table import REUSE_BINS, EmbeddingTable, ZipfIds
@@ -248,29 +253,41 @@ class RooflineCost(CostModel):
 
     Args:
         hardware: a key of `DEVICES` that replaces the device named by each task's topology.
+        calibration: file of `shardgym calibrate`, for the level of that machine's steps; for tasks on CPU cores.
 
     Raises:
         UnknownNameError: no such device, here or in the topology of a task.
+        InputError: a calibration, and the device of a task is no CPU core.
     """
 
     name = "roofline"
-    version = "3"
     deterministic = True
+    paths: ClassVar[frozenset[str]] = frozenset({"calibration"})
 
-    def __init__(self, hardware: str | None = None) -> None:
+    def __init__(self, hardware: str | None = None, calibration: str | Path | None = None) -> None:
         self._override = hardware
         if hardware is not None:
             device_constants(hardware)
-        self._prices = AdditiveRoofline(self._override)
+        self._calibration_path = None if calibration is None else str(calibration)
+        self._calibration = None if calibration is None else Calibration.load(Path(calibration))
+        self._prices = self.additive()
+
+    @property
+    def version(self) -> str:  # type: ignore[override]
+        """Version of the formulas, and the digest of a calibration, shortened."""
+        return "3" if self._calibration is None else f"3-{self._calibration.digest[:8]}"
 
     @property
     def hardware(self) -> str:
-        """Return "roofline", or "roofline-DEVICE" when the device is overridden."""
+        """Return "roofline", or "roofline-DEVICE" when the device is overridden, or the machine of the calibration."""
+        if self._calibration is not None:
+            return self._calibration.hardware
         return "roofline" if self._override is None else f"roofline-{self._override}"
 
     def settings(self) -> dict[str, Any]:
         """Return the keyword arguments that make this cost model again."""
-        return {} if self._override is None else {"hardware": self._override}
+        given = {"hardware": self._override, "calibration": self._calibration_path}
+        return {name: value for name, value in given.items() if value is not None}
 
     def device_of(self, task: ShardingTask) -> DeviceConstants:
         """Return the constants that a task's plans are priced with; raises `UnknownNameError`."""
@@ -278,12 +295,12 @@ class RooflineCost(CostModel):
 
     def additive(self) -> AdditiveRoofline:
         """See `CostModel`."""
-        return AdditiveRoofline(self._override)
+        return AdditiveRoofline(self._override, self._calibration)
 
     def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         """See `CostModel`."""
         if self._prices.num_tasks > _TASKS_KEPT:
-            self._prices = AdditiveRoofline(self._override)
+            self._prices = self.additive()
         return self.plan_costs(self._prices, self._prices.batch(task, plans))
 
     def notes(self, task: ShardingTask) -> tuple[str, ...]:
@@ -296,11 +313,13 @@ class AdditiveRoofline(AdditiveCosts):
 
     Args:
         hardware: as in `RooflineCost`.
+        calibration: likewise.
     """
 
-    def __init__(self, hardware: str | None = None) -> None:
+    def __init__(self, hardware: str | None = None, calibration: Calibration | None = None) -> None:
         super().__init__(num_latents=3)
         self._override = hardware
+        self._calibration = calibration
 
     def ids_hidden(self, task: ShardingTask) -> bool:
         """See `AdditiveCosts`: on GPUs they are."""
@@ -310,6 +329,8 @@ class AdditiveRoofline(AdditiveCosts):
         """See `AdditiveCosts`; an unknown device of the task is an `UnknownNameError`."""
         name = self._override or task.topology.device
         device = device_constants(name)
+        if self._calibration is not None and name != "cpu-core":
+            raise InputError(f"calibration: of a CPU core, and the task's device is '{name}': leave it out")
         number = list(DEVICES).index(name)
         rows = [(*shard_ms(device, task, task.table(table), rows, columns), number) for table, rows, columns in keys]
         return {"latents": np.array(rows, dtype=np.float64)}
@@ -319,4 +340,12 @@ class AdditiveRoofline(AdditiveCosts):
         # All shards of a device have its number, so the sum of the numbers over the count says which device it is.
         # Fixed costs come from the table: the sums of numbers are exact, sums of fixed costs would not be.
         numbers = np.rint(sums[..., 2] / np.maximum(counts, 1)).astype(np.int64)
-        return np.where(counts[..., None] > 0, sums[..., :2] + _FIXED_MS[numbers], 0.0)
+        factors = 1.0 if self._calibration is None else np.array(self._calibration.roofline)
+        return np.where(counts[..., None] > 0, factors * (sums[..., :2] + _FIXED_MS[numbers]), 0.0)
+
+    def exchange_of(self, task: ShardingTask, compute_ms: Floats, loads: Floats) -> ExchangeTimes:
+        """See `AdditiveCosts`; with a calibration, the whole step around the compute."""
+        if self._calibration is None:
+            return super().exchange_of(task, compute_ms, loads)
+        work = step_work(np.array(self._calibration.lines), task, compute_ms, loads)
+        return shipped_model().step_times(task, work, loads)

@@ -286,9 +286,11 @@ class AdditiveCosts(NumberedShards):
     def total_ms(self, tasks: int | Ints, sums: Floats) -> Floats:
         """Return what the slowest device of P placements takes in ms, shape (P,); arguments as `per_device_ms`."""
         phases = self.per_device_ms(tasks, sums)
-        without_ids = phases[..., 1:].sum(axis=2).max(axis=1)
-        ms: Floats = np.where(self.are_ids_hidden(tasks), without_ids, phases.sum(axis=2).max(axis=1))
-        return ms
+        device_ms = phases.sum(axis=2)
+        hidden = self.are_ids_hidden(tasks)
+        if hidden.any():
+            device_ms = np.where(hidden[..., None], phases[..., 1:].sum(axis=2), device_ms)
+        return np.asarray(device_ms.max(axis=1), dtype=np.float64)
 
     def slowest_ms(self, tasks: int | Ints, compute_ms: Floats, loads: Floats) -> Floats:
         """Return the same, quantized, from the compute of devices; arguments as `exchange_times`.
@@ -319,6 +321,10 @@ class AdditiveCosts(NumberedShards):
 
 def join_phases(compute_ms: Floats, exchange: ExchangeTimes) -> Floats:
     """Join compute of shape (P, D, 2) and communication of shape (P, D) in the order of `PHASES`, (P, D, 5)."""
-    forward_ms, backward_ms = compute_ms[..., 0], compute_ms[..., 1]
-    phases = exchange.ids_ms, forward_ms, exchange.forward_ms, exchange.backward_ms, backward_ms
-    return np.stack(phases, axis=-1)
+    phases = np.empty((*compute_ms.shape[:-1], 5))
+    phases[..., 0] = exchange.ids_ms
+    phases[..., 1] = compute_ms[..., 0]
+    phases[..., 2] = exchange.forward_ms
+    phases[..., 3] = exchange.backward_ms
+    phases[..., 4] = compute_ms[..., 1]
+    return phases

@@ -53,8 +53,7 @@ def start_offsets(busy_ms: Floats) -> Floats:
 
 def wait_ms(busy_ms: Floats) -> Floats:
     """Return how long each device waits in the forward exchange for the last one to enter it, in ms, shape (..., D)."""
-    offsets = start_offsets(busy_ms)
-    return np.asarray(offsets.max(axis=-1, keepdims=True) - offsets, dtype=np.float64)
+    return np.asarray(busy_ms.max(axis=-1, keepdims=True) - busy_ms, dtype=np.float64)
 
 
 class ExchangeTimes(NamedTuple):

@@ -21,10 +21,9 @@ def test_queries_are_what_the_oracle_is_asked(queries):
 
 
 def test_it_is_ahead_of_random_search_at_equal_numbers_of_queries():
-    suite = load_suite("quick-v1")
     cost = make_cost("roofline")
     ratios = []
-    for task in [suite[2], suite[3], suite[6]]:
+    for task in load_suite("quick-v1"):
         plans = [solver(queries=400).solve(task, cost) for solver in (Annealing, RandomSearch)]
         ours, theirs = (answer.total_ms for answer in cost.evaluate(task, plans))
         ratios.append(ours / theirs)

@@ -10,7 +10,7 @@ import pytest
 from shardgym.costs.fbgemm import namespaces
 
 RANK = """
-import socket, subprocess, sys
+import socket, subprocess, sys, time
 from pathlib import Path
 from shardgym.costs.fbgemm.namespaces import join_network
 rank, folder = int(sys.argv[1]), Path(sys.argv[2])
@@ -24,8 +24,10 @@ if rank == 0:
         received += len(connection.recv(65536))
     connection.sendall(b"done")
 else:
+    deadline = time.monotonic() + 20
     while not (folder / "listening").exists():
-        pass
+        assert time.monotonic() < deadline, "the first device does not listen"
+        time.sleep(0.01)
     connection = socket.create_connection(("10.97.0.1", 5000))
     connection.sendall(bytes(200_000))
     connection.recv(4)

@@ -28,6 +28,8 @@ FASTEST_LINK = 0.25e9
 
 _CLONE_NEWNET = 0x40000000
 _BRIDGE = "bridge0"
+#: 1 lets an interface answer for its own addresses alone; every namespace has a setting of its own.
+_ARP_IGNORE = Path("/proc/sys/net/ipv4/conf/all/arp_ignore")
 _POLL_S = 0.01
 
 
@@ -39,7 +41,7 @@ def why_not() -> str:
         return f"{', '.join(missing)} not found: install iproute2 and util-linux"
     trial = (
         f"ip link add {_BRIDGE} type bridge && ip link add port0 type veth peer name {INTERFACE} && "
-        f"tc qdisc add dev port0 {_bucket(FASTEST_LINK)}"
+        f"tc qdisc add dev port0 {_bucket(FASTEST_LINK)} && echo 1 > {_ARP_IGNORE}"
     )
     tried = subprocess.run(["unshare", "--net", "sh", "-c", trial], capture_output=True, text=True, check=False)
     if tried.returncode == 0:
@@ -70,7 +72,7 @@ def join_network(rank: int, world_size: int, rate: float, folder: Path, timeout_
     if rank == 0:
         # The bridge shares a namespace with the interface of rank 0. It must not answer for that one's address: what
         # others send to rank 0 would go past its link.
-        Path("/proc/sys/net/ipv4/conf/all/arp_ignore").write_text("1", encoding="ascii")
+        _ARP_IGNORE.write_text("1", encoding="ascii")
         _run(f"ip link add {_BRIDGE} type bridge", f"ip link set {_BRIDGE} up")
         for other in range(world_size):
             process = _hear(folder, f"namespace.{other}", deadline)

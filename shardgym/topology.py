@@ -42,10 +42,10 @@ class Topology(Record):
     num_devices: Annotated[Whole, Field(ge=1, le=MAX_DEVICES)]
     memory_bytes: tuple[Annotated[Whole, Field(ge=1, le=MAX_MEMORY_BYTES)], ...]
     device: Name = "cpu-core"
-    interconnect: Name = "loopback"
+    interconnect: Name = "ethernet"
     fast_domain_size: Annotated[Whole, Field(ge=1)] = 1
-    intra_bandwidth: Bandwidth = 4e9
-    inter_bandwidth: Bandwidth = 4e9
+    intra_bandwidth: Bandwidth = 0.25e9
+    inter_bandwidth: Bandwidth = 0.25e9
     intra_latency_ms: LatencyMs = 0.3
     inter_latency_ms: LatencyMs = 0.3
     schema: Literal["shardgym.topology/1"] = "shardgym.topology/1"
@@ -154,7 +154,7 @@ def _dgx(device: str, memory_gib: int, interconnect: str, nvlink: float, infinib
 #: Bandwidths are per device and direction, from the vendors' data sheets: NVLink 2/3/4 (150, 300, 450 GB/s), PCIe 3
 #: x16 shared by a 2080 Ti host (about 10 GB/s usable), InfiniBand HDR and NDR (25, 50 GB/s per device).
 PRESETS: dict[str, dict[str, Any]] = {
-    "cpu": {"memory_bytes": 128 * 2**20, "device": "cpu-core", "interconnect": "loopback"},
+    "cpu": {"memory_bytes": 128 * 2**20, "device": "cpu-core"},
     "rtx2080ti": {
         "memory_bytes": 4 * GIB,
         "device": "rtx-2080-ti",

@@ -143,7 +143,7 @@ def pretrain(
 @click.option("--weights", type=click.Path(path_type=Path), help="Of the simulator (default: those that ship).")
 @json_option
 def calibrate(out: Path, weights: Path | None, as_json: bool) -> int:
-    """Bring simulator and roofline to the level of this machine.
+    """Fit simulator and roofline to this machine.
 
     Measures complete steps of 48 plans, which takes minutes, and fits what differs between machines: how fast they
     compute, read bytes and find rows, and the other work of a step. Costs take the file that is written:

@@ -270,7 +270,7 @@ class RooflineCost(CostModel):
             device_constants(hardware)
         self._calibration_path = None if calibration is None else str(calibration)
         self._calibration = None if calibration is None else Calibration.load(Path(calibration))
-        self._prices = self.additive()
+        self._prices = RooflineCost.additive(self)  # a subclass may offer none
 
     @property
     def version(self) -> str:  # type: ignore[override]
@@ -300,7 +300,7 @@ class RooflineCost(CostModel):
     def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         """See `CostModel`."""
         if self._prices.num_tasks > _TASKS_KEPT:
-            self._prices = self.additive()
+            self._prices = RooflineCost.additive(self)  # a subclass may offer none
         return self.plan_costs(self._prices, self._prices.batch(task, plans))
 
     def notes(self, task: ShardingTask) -> tuple[str, ...]:

@@ -139,7 +139,7 @@ class TorchRecRatingCost(CostModel):
         self.constants = PlannerConstants(
             compute_device, hbm_mem_bw, ddr_mem_bw, intra_host_bw, inter_host_bw, bwd_compute_multiplier
         )
-        self._prices = self.additive()
+        self._prices = TorchRecRatingCost.additive(self)  # a subclass may offer none
 
     @property
     def hardware(self) -> str:
@@ -159,7 +159,7 @@ class TorchRecRatingCost(CostModel):
     def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         """See `CostModel`."""
         if self._prices.num_tasks > _TASKS_KEPT:
-            self._prices = self.additive()
+            self._prices = TorchRecRatingCost.additive(self)  # a subclass may offer none
         return self.plan_costs(self._prices, self._prices.batch(task, plans))
 
 

@@ -79,7 +79,7 @@ def test_half_of_the_neighbours_are_worse_than_any_noise(validity):
     task = validity.load_suite("quick-v1")[0]
     plans = validity.choose_plans(task, 10)
     assert len(plans) == 10
-    oracle = validity.make_cost("simulator", **validity.ORACLE)
+    oracle = validity.make_cost("simulator")
     totals = [cost.total_ms for cost in oracle.evaluate(task, [plan for _, plan in plans])]
     known = [total for (kind, _), total in zip(plans, totals, strict=True) if "neighbour" not in kind]
     for name, low, high in (("neighbour", 1.0, 1.1), ("worse neighbour", 1.1, 2.0)):

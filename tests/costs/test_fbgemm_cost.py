@@ -32,7 +32,7 @@ QUICK = {"rounds": 2, "warmups": 0, "iterations": 2}
 
 
 def task(tables=(A, B, C), devices=2, **changes):
-    topology = Topology(num_devices=devices, memory_bytes=2**60)
+    topology = Topology(num_devices=devices, memory_bytes=2**60, intra_bandwidth=4e9, inter_bandwidth=4e9)
     return ShardingTask(**{"tables": tables, "topology": topology, "batch_size": 64, **changes})
 
 
@@ -84,7 +84,7 @@ def test_a_plan_says_when_times_of_its_devices_include_waiting_for_the_host():
     assert not [note for note in without.notes if "waited" in note]
     assert not apart.per_device[:, 0].any()  # no ids are exchanged
     assert together.per_device[1, [1, 4]].tolist() == [0, 0]
-    assert without.notes[0] == "communication from the link model of 'loopback'"
+    assert without.notes[0] == "communication from the link model of 'ethernet'"
 
 
 def test_a_cost_says_how_it_came_about(cost):
@@ -115,7 +115,7 @@ def test_an_infeasible_plan_costs_infinity_and_no_measurement(cost):
 
 def test_links_that_no_process_can_have_are_modelled_and_the_notes_say_so(cost):
     (modelled,) = cost.evaluate(TASK, [APART])
-    assert any("modelled for links of 'loopback' with 4e+09 bytes/s" in note for note in modelled.notes)
+    assert any("modelled for links of 'ethernet' with 4e+09 bytes/s" in note for note in modelled.notes)
     # The backward exchange waits for nobody: every device takes what the widest does, and packing on top.
     least = shipped_model().start_ms + shipped_model().peer_ms * (TASK.num_devices - 1)
     assert (modelled.per_device[:, 3] > least).all()

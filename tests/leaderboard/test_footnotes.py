@@ -228,7 +228,7 @@ def test_a_measured_board_says_whether_somebody_measured_it_again(tmp_path):
 TASKS = toy_tasks(3)
 FOUND = Agreement(
     "dlrm4-v1", 12, 16, "2026-01-01T00:00:00+00:00", "lab", ModelAgreement(0.9, 0.05),
-    {"oracle": ModelAgreement(0.89, 0.06, 0.0, "1-a"), "judge": ModelAgreement(0.87, 0.07, 0.0, "1-b")},
+    {"oracle": ModelAgreement(0.89, 0.06, version="1-a"), "judge": ModelAgreement(0.87, 0.07, version="1-b")},
 )  # fmt: skip
 
 
@@ -267,7 +267,7 @@ def test_other_judges_get_no_such_notes(tmp_path):
 def test_the_judges_agreement_with_measurements_stands_below(tmp_path, monkeypatch):
     monkeypatch.setattr("shardgym.leaderboard.notes.shipped_agreement", lambda hardware: FOUND)
     (note,) = (n for n in notes_of(tmp_path, {"mine": [()]}) if "Kendall" in n)
-    assert note.startswith("Over 16 random plans on each of 12 tasks of dlrm4-v1, Kendall's tau of this judge with")
+    assert note.startswith("Over 16 random and good plans on each of 12 tasks of dlrm4-v1, Kendall's tau of this judge with")
     assert "is 0.870 on average; that of a measurement with its own repeat is 0.900" in note
 
 

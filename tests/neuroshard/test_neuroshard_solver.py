@@ -41,7 +41,7 @@ HARD = {
     "a table wider than the limit of every value of the grid": crowded([12], [3, 3]),
     "more halvings than levels": crowded([16] * 12, [2] * 24),
     "memory of very different sizes": crowded([32, 16, 12], [1, 1, 13]),
-    "compute has to give way to memory": random_task(7, 5, 2, spare=1.03, uneven=True),
+    "compute has to give way to memory": random_task(2, 5, 2, spare=1.03, uneven=True),
 }
 
 

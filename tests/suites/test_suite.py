@@ -137,13 +137,7 @@ def test_the_default_track_is_that_of_judge_and_oracle(suite_file):
     assert (suite.judge, suite.oracle) == ("fbgemm", "simulator")
 
 
-def test_the_simulated_track_is_the_one_that_the_file_names(suite_file):
-    judge = {"cost": "simulator", "settings": {"role": "judge", "hardware": "lab"}}
-    suite = suite_file(simulated={"judge": judge, "oracle": {"cost": "roofline"}})
-    assert suite.track("simulator") == Track(CostChoice(**judge), CostChoice("roofline"))
-
-
-def test_without_a_simulated_track_the_simulators_own_judge_scores(suite_file):
+def test_on_the_simulated_track_the_simulators_own_judge_scores(suite_file):
     assert suite_file().track("simulator") == SIMULATED
     assert SIMULATED.judge.settings == {"role": "judge"}
     assert "role" not in SIMULATED.oracle.settings
@@ -154,7 +148,6 @@ def test_without_a_simulated_track_the_simulators_own_judge_scores(suite_file):
     [
         ({"judge": {"cost": "simulator", "role": "judge"}}, "role"),
         ({"judge": 3}, "judge"),
-        ({"simulated": {"judge": {"cost": "simulator"}}}, "oracle"),
     ],
 )
 def test_a_wrong_track_gets_one_line_that_names_the_field(suite_file, fields, message):

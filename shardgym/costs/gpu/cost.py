@@ -65,7 +65,7 @@ class GpuCost(CostModel):
         check_instance("ids", ids, bool)
         self._exchange: Algorithm = exchange
         self._ids = ids
-        self._prices = self.additive()
+        self._prices = GpuCost.additive(self)  # a subclass may offer none
 
     @property
     def version(self) -> str:  # type: ignore[override]
@@ -90,7 +90,7 @@ class GpuCost(CostModel):
     def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         """See `CostModel`."""
         if self._prices.num_tasks > _TASKS_KEPT:
-            self._prices = self.additive()
+            self._prices = GpuCost.additive(self)  # a subclass may offer none
         return self.plan_costs(self._prices, self._prices.batch(task, plans))
 
     def notes(self, task: ShardingTask) -> tuple[str, ...]:

@@ -162,10 +162,10 @@ def judge(model):
 
 @pytest.fixture
 def task() -> ShardingTask:
-    """Twelve tables of the made-up kind on three devices."""
+    """Twelve tables of the made-up kind on three devices, with as many samples for each of them."""
     rng = np.random.default_rng(17)
     tables = tuple(made_up_table(100 + n, rng, narrow=True) for n in range(12))
-    return ShardingTask(tables, Topology(num_devices=3, memory_bytes=2**30), batch_size=BATCH)
+    return ShardingTask(tables, Topology(num_devices=3, memory_bytes=2**30), batch_size=BATCH // 3 * 3)
 
 
 @pytest.fixture

@@ -124,7 +124,7 @@ def test_weights_that_do_not_exist_are_an_error_that_says_how_to_get_them(tmp_pa
 
 def test_without_shipped_weights_the_error_says_so(monkeypatch, tmp_path):
     monkeypatch.setattr("shardgym.costs.simulator.weights.SHIPPED", tmp_path)
-    with pytest.raises(InputError, match=r"no weights of the simulator's judge ship .*shardgym pretrain"):
+    with pytest.raises(InputError, match=r"no weights of the simulator's judge ship: .*shardgym pretrain"):
         make_cost("simulator", role="judge")
 
 

@@ -2,9 +2,9 @@
 
     python benchmarks/simulator.py [--weights FOLDER] [--suite NAME] [--tasks N] [--plans N] [--write]
 
-For every task, plans are measured twice, each time interleaved in one run: half of them random ones of all degrees of
-balance, the others good ones, of searches and with a few shards moved. Printed are means over tasks of Kendall's tau, of
-the mean absolute percentage error and of the level, which is the mean prediction over the mean measurement: of the
+For every task, plans are measured twice, each time interleaved in one run: half of them random ones of all degrees
+of balance, the others good ones, of searches and with a few shards moved. Printed are means over tasks of Kendall's
+tau, of the mean absolute percentage error and of the level, the mean prediction over the mean measurement: of the
 oracle, the judge (where there are weights of one) and the roofline against both measurements, and of the measurements
 against each other. --write keeps the figures as `agreement.json` next to the weights, from where simulated boards print
 them.

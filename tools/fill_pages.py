@@ -43,8 +43,11 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "leaderboards").rglob("README.md"))
 BLOCK = re.compile(r"(<!-- (table|details|model|separation): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 _PARTS = {
-    "step_forward_compute": "forward compute in a step", "step_backward_compute": "backward compute in a step",
-    "step_compute": "compute in a step", "step_other_work": "ids, joining and packing", "step_work": "all work in a step",
+    "step_forward_compute": "forward compute in a step",
+    "step_backward_compute": "backward compute in a step",
+    "step_compute": "compute in a step",
+    "step_other_work": "ids, joining and packing",
+    "step_work": "all work in a step",
     "forward_compute": "forward kernels alone", "backward_compute": "backward kernels alone",
     "compute": "kernels alone", "plans": "whole plans, kernels alone",
     "transfer_compute": "kernels alone, tables of synthetic-2022",
@@ -159,8 +162,8 @@ def model_summary(name: str) -> str:
             for name, of in {"a repeated measurement": found.repeat, **found.models}.items()
         ]  # fmt: skip
         parts += [
-            f"Against two fresh measurements each of up to {found.plans} random and good plans of {found.tasks} tasks of "
-            f"{found.suite} on {found.hardware} (`python benchmarks/simulator.py`), means over tasks:",
+            f"Against two fresh measurements each of up to {found.plans} random and good plans of {found.tasks} tasks "
+            f"of {found.suite} on {found.hardware} (`python benchmarks/simulator.py`), means over tasks:",
             tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True),
         ]
     return "\n\n".join(part for part in parts if part)

@@ -1,7 +1,7 @@
 """Calibration: what turns the times of the simulator and of the roofline into those of another machine.
 
 `shardgym calibrate` measures complete steps of some plans and fits it. Forward and backward compute are multiplied by
-factors that depend on the kind of work, as machines differ in how fast they compute, read bytes and find rows; the other
+factors that depend on the kind of work, as machines differ in how fast they compute, read bytes and find rows. Other
 work of a step is fitted anew (`shardgym.costs.step_parts`), and exchanges are priced by the link model.
 """
 

@@ -37,7 +37,7 @@ _LEAST_TO_RANK = 3
 
 
 class _Plan(NamedTuple):
-    """A measured plan: its task says batch and links; rows of its devices, which these are, and loads of all, (D, 3)."""
+    """A measured plan: a task that says batch and links, rows of its devices, which these are, and loads, (D, 3)."""
 
     task: ShardingTask
     rows: Ints
@@ -120,7 +120,9 @@ def _roofline(steps: StepSamples) -> Floats:
         state_bytes=4 * (shards.state_per_weight * shards.columns + shards.state_per_row),
     )
     starts = Groups(steps.compute.counts).starts
-    return np.add.reduceat(np.column_stack(both), starts, axis=0) + [core.forward_ms, core.backward_ms]
+    summed: Floats = np.add.reduceat(np.column_stack(both), starts, axis=0)
+    summed += (core.forward_ms, core.backward_ms)
+    return summed
 
 
 def _kinds(steps: StepSamples, ms: Floats) -> Floats:
@@ -144,15 +146,15 @@ def _plans_of(steps: StepSamples) -> list[_Plan]:
         of_all[steps.device[rows]] = loads[rows]
         if of_all[:, 2].sum() == steps.plan_shards[first]:
             task = ShardingTask(
-                (EmbeddingTable("any", 1, 4),), Topology.preset("cpu", devices), int(shards.batch[groups.starts[first]]),
-                precision=steps.compute.precision[first],
+                (EmbeddingTable("any", 1, 4),), Topology.preset("cpu", devices),
+                int(shards.batch[groups.starts[first]]), precision=steps.compute.precision[first],
             )  # fmt: skip
             found.append(_Plan(task, rows, steps.device[rows], of_all))
     return found
 
 
 def _agreement(steps: StepSamples, plans: Sequence[_Plan], ms: Floats, lines: Floats) -> Agreement:
-    """Compare predicted compute of all rows, shape (N, 2), and steps with the other work by lines, with measurements."""
+    """Compare predicted compute of all rows, (N, 2), and steps with other work by lines, with measurements."""
     rows = np.concatenate([plan.rows for plan in plans])
     other = np.einsum("nla,la->nl", step_amounts(steps), lines)
     predicted = np.array([_total_ms(plan, ms, other) for plan in plans])

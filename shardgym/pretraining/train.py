@@ -1,4 +1,4 @@
-"""Training a simulator: a network for the oracle, boosted trees for the judge, and the parts of a step that are lines."""
+"""Training a simulator: a network for the oracle, boosted trees for the judge, lines for other parts of a step."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from shardgym.costs.simulator.features import Groups, device_parts, device_vecto
 from shardgym.costs.simulator.network import CONTEXTS, Params
 from shardgym.costs.simulator.oracle import ComputeNet
 from shardgym.costs.simulator.samples import ComputeSamples, StepSamples, joined, ragged
-from shardgym.pretraining.priors import fit_lines, fit_priors
 from shardgym.costs.simulator.weights import Role, Weights, networks_of
 from shardgym.pretraining.boosting import boost
 from shardgym.pretraining.data import split
+from shardgym.pretraining.priors import fit_lines, fit_priors
 from shardgym.pretraining.torch_ops import TORCH, one_thread, tensor
 
 #: Takes what is trained, the epoch that is done, and how many there are.

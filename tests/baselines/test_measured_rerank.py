@@ -1,5 +1,7 @@
 """Measured rerank: what is measured, by what, and what comes back."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from baseline_tasks import VARIED, CountingRoofline, devices_of, task_of
@@ -13,6 +15,7 @@ from shardgym.plan import ShardingPlan
 from shardgym.suites import load_suite
 
 TASK = task_of(VARIED, (2**30,) * 3)
+TASK = replace(TASK, topology=replace(TASK.topology, intra_bandwidth=4e9))  # compute decides
 ORACLE = make_cost("roofline")
 HERE = "test_measured_rerank"
 

@@ -267,7 +267,7 @@ def test_other_judges_get_no_such_notes(tmp_path):
 def test_the_judges_agreement_with_measurements_stands_below(tmp_path, monkeypatch):
     monkeypatch.setattr("shardgym.leaderboard.notes.shipped_agreement", lambda hardware: FOUND)
     (note,) = (n for n in notes_of(tmp_path, {"mine": [()]}) if "Kendall" in n)
-    assert note.startswith("Over 16 random and good plans on each of 12 tasks of dlrm4-v1, Kendall's tau of this judge with")
+    assert note.startswith("Over 16 random and good plans on each of 12 tasks of dlrm4-v1, Kendall's tau of this judge")
     assert "is 0.870 on average; that of a measurement with its own repeat is 0.900" in note
 
 

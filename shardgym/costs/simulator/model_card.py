@@ -106,9 +106,9 @@ class Agreement(Record):
         for name, found in self.models.items():
             if found.version == version:
                 return (
-                    f"Over {self.plans} random and good plans on each of {self.tasks} tasks of {self.suite}, Kendall's tau of "
-                    f"this {name} with fresh measurements is {found.kendall_tau:.3f} on average; that of a measurement "
-                    f"with its own repeat is {self.repeat.kendall_tau:.3f}."
+                    f"Over {self.plans} random and good plans on each of {self.tasks} tasks of {self.suite}, "
+                    f"Kendall's tau of this {name} with fresh measurements is {found.kendall_tau:.3f} on average; "
+                    f"that of a measurement with its own repeat is {self.repeat.kendall_tau:.3f}."
                 )
         return None
 

@@ -1,10 +1,11 @@
 """The oracle's network: compute of a device from added latents.
 
 Every shard becomes a *latent*: its own forward and backward time, its amounts of work, and what an encoder makes of its
-features. Latents are added up over the shards of a device. A head turns the sum into times: the added times, multiplied
-by a correction that depends on how much work there is in all and on the mean of the encoder's outputs. So adding a shard
-is one vector addition and one call of the head, and no time can be negative. The published model (NeuroShard,
-`compute_cost_model.py`) sums encodings too, but its head has to produce times of all magnitudes, and can go below zero.
+features. Latents are added up over the shards of a device. A head turns the sum into times: the added times,
+multiplied by a correction that depends on how much work there is in all and on the mean of the encoder's outputs. So
+adding a shard is one vector addition and one call of the head, and no time can be negative. The published model
+(NeuroShard, `compute_cost_model.py`) sums encodings too, but its head has to produce times of all magnitudes, and can
+go below zero.
 
 Predictions scale as physics does: compute never falls when the batch, or the width, pooling factor or rows of a shard
 rise. That follows from the signs of weights, not from training: features either rise with these or do not depend on
@@ -178,7 +179,10 @@ class ComputeNet(Network):
         return signs
 
     def _of_context(self, name: str, context: Array | None) -> Array:
-        return self.fixed(name) if context is None else _mixed(*self.fixed(name), context)
+        if context is None:
+            return self.fixed(name)
+        alone, in_step = self.fixed(name)
+        return _mixed(alone, in_step, context)
 
 
 def _mixed(alone: Array, in_step: Array, context: Array) -> Array:

@@ -24,8 +24,8 @@ from shardgym.costs.simulator.familiarity import Familiarity, is_unlikely
 from shardgym.costs.simulator.features import DEVICE_PARTS, Groups, device_parts, device_vectors, shards_of
 from shardgym.costs.simulator.network import Networks
 from shardgym.costs.simulator.oracle import OracleNetworks
-from shardgym.costs.step_parts import step_work
 from shardgym.costs.simulator.weights import Weights, networks_of
+from shardgym.costs.step_parts import step_work
 from shardgym.errors import InputError
 from shardgym.task import ShardingTask
 

@@ -93,7 +93,7 @@ class Weights:
             InputError: the calibration belongs to other weights, or these are a judge's or of kernels alone.
         """
         if self.role == "judge" or self.lines is None:
-            raise InputError("a calibration is of the simulator's oracle, trained on complete steps: not of these weights")
+            raise InputError("a calibration is of an oracle that was trained on complete steps, not of these weights")
         if calibration.weights != self.version:
             raise InputError(
                 f"calibration: fitted to weights {calibration.weights}, these are {self.version}: run "

@@ -148,7 +148,7 @@ def calibrate(out: Path, weights: Path | None, as_json: bool) -> int:
     Measures complete steps of 48 plans, which takes minutes, and fits what differs between machines: how fast they
     compute, read bytes and find rows, and the other work of a step. Costs take the file that is written:
     simulator,calibration=FOLDER/calibration.json and roofline,calibration=FOLDER/calibration.json. Shown are errors on
-    tasks that were held out of a first fit, before and after. Stopped at any moment, the same command continues.
+    plans before, and of fits that their tasks were held out of. Stopped at any moment, the same command continues.
     """
     from shardgym.pretraining.calibrate import CALIBRATION, calibrate
 
@@ -168,7 +168,7 @@ def calibrate(out: Path, weights: Path | None, as_json: bool) -> int:
         for agreement in (of[name],)
     ]
     table = tabulate(rows, headers="keys", tablefmt="simple", disable_numparse=True)
-    text = f"{found.hardware}, {found.plans} plans; on tasks that were held out:\n\n{table}\n\n{out / CALIBRATION}"
+    text = f"{found.hardware}, {found.plans} plans, each predicted by a fit that its task was held out of:\n\n{table}\n\n{out / CALIBRATION}"
     answer(as_json, found.to_dict(), text)
     return 0
 

@@ -56,7 +56,7 @@ class Calibration(Record):
         roofline: factors of the roofline, forward and backward.
         lines: ms of the other work of a step, by `LINES` and `AMOUNTS`.
         plans: how many were measured.
-        before, after: agreement of each cost by name, on plans that were held out of a first fit.
+        before, after: agreement of each cost by name, each plan held out of the fit that it is compared with.
     """
 
     hardware: Name

@@ -168,7 +168,8 @@ def calibrate(out: Path, weights: Path | None, as_json: bool) -> int:
         for agreement in (of[name],)
     ]
     table = tabulate(rows, headers="keys", tablefmt="simple", disable_numparse=True)
-    text = f"{found.hardware}, {found.plans} plans, each predicted by a fit that its task was held out of:\n\n{table}\n\n{out / CALIBRATION}"
+    heading = f"{found.hardware}, {found.plans} plans, each predicted by a fit that its task was held out of:"
+    text = f"{heading}\n\n{table}\n\n{out / CALIBRATION}"
     answer(as_json, found.to_dict(), text)
     return 0
 

@@ -30,7 +30,7 @@ from shardgym.topology import Topology
 CALIBRATION = "calibration.json"
 #: Agreement is shown of as many fits, each of which a part of the tasks was held out of.
 _FOLDS = 3
-#: Keeps factors near a constant where few plans tell kinds of work apart. Of 0.1 to 100, errors were least at 30 to 100.
+#: Keeps factors near a constant where few plans tell kinds of work apart. Of 0.1 to 100, 30 and 100 erred least.
 _RIDGE = 30.0
 _LEAST_PLANS = 12
 _LEAST_TO_RANK = 3

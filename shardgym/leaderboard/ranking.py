@@ -32,7 +32,7 @@ from shardgym.leaderboard.statistics import (
     shared_ranks,
 )
 
-#: What all boards are relative to: a fast rule that finds a plan wherever tables can be halved until they fit.
+#: What all boards are relative to: a fast rule that halves tables where whole ones do not fit or balance.
 BASE = "lpt"
 
 #: Times the slowest plan of a task: what a failure counts where the base has no plan either. It must exceed 1, or a

@@ -1,10 +1,11 @@
 """Run a part of the boards again and say how far it agrees: `python tools/reproduce.py [--minutes N] [--out DIR]`.
 
-The part: on `dlrm4-v1` and `dlrm8-v1`, simulated, the first ten tasks; on `quick-v1`, measured with FBGEMM kernels, as
-many tasks as fit into the minutes. Solvers are those of the README's table, seed 0. For every board it prints how many
-plans are the same ones, Kendall's tau between the order of the solvers then and now, and for every solver the geometric
-mean over tasks of its cost now over its cost then, with a 95 % bootstrap interval. Where times are measured, costs are
-relative to those of the base on the same task first, so that the speed of the machine cancels.
+The part: on `dlrm4-v2` and `dlrm8-v2`, simulated, the first ten tasks; on `quick-v1`, measured with FBGEMM kernels, as
+many tasks as fit into the minutes. Solvers are those of the README's table, seed 0; on a board that it does not show,
+those of them that have plans for six of the tasks there. For every board it prints how many plans are the same ones,
+Kendall's tau between the order of the solvers then and now, and for every solver the geometric mean over tasks of its
+cost now over its cost then, with a 95 % bootstrap interval. Where times are measured, costs are relative to those of
+the base on the same task first, so that the speed of the machine cancels.
 
 Then it gives a verdict on every claim that a table of the README makes: on each figure relative to the base, on each
 two solvers of different rank that its records tell apart, and on each number of failures. A claim holds, is open where
@@ -18,9 +19,11 @@ tasks, or when the README has a table that is not run again.
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,15 +33,16 @@ from tabulate import tabulate
 
 from shardgym.arrays import Floats
 from shardgym.costs.base import is_repeatable
-from shardgym.errors import ShardGymError
+from shardgym.errors import InputError, ShardGymError
 from shardgym.evaluation import read_records
 from shardgym.evaluation.result import PACKED_RECORDS, RECORDS, Key, Result
+from shardgym.leaderboard import BASE
 from shardgym.leaderboard.statistics import MIN_TASKS, Interval, bootstrap_mean
 from shardgym.pretraining.assess import kendall_tau
 
 ROOT = Path(__file__).parents[1]
-BASE = "size_lookup_greedy"
-SOLVERS = ("random", "size_greedy", "dim_greedy", "lookup_greedy", BASE, "neuroshard", "neuroshard_plus")
+#: Of the README's table.
+SOLVERS = ("random", "size_lookup_greedy", BASE, "dreamshard_columns", "neuroshard", "neuroshard_plus")
 #: Of costs that a deterministic judge gives the same plan here and there.
 SAME = 1e-6
 #: Of a solver's mean cost on a simulated board, where processors round another plan into the lead.
@@ -72,8 +76,8 @@ class Part(NamedTuple):
 
 
 PARTS = (
-    Part("dlrm4-v1-simulator", "dlrm4-v1", "simulator", 10),
-    Part("dlrm8-v1-simulator", "dlrm8-v1", "simulator", 10),
+    Part("dlrm4-v2-simulator", "dlrm4-v2", "simulator", 10),
+    Part("dlrm8-v2-simulator", "dlrm8-v2", "simulator", 10),
     Part("quick-v1-fbgemm", "quick-v1", "fbgemm", None),
 )
 
@@ -120,8 +124,8 @@ def main(arguments: list[str] | None = None) -> int:
         rows = tables.get(part.board, [])
         out = options.out / part.board
         try:
-            failed += run_again(part, [row.solver for row in rows] or SOLVERS, out, 60 * options.minutes)
             old = read_records(ROOT / "leaderboards" / part.board / PACKED_RECORDS)
+            failed += run_again(part, solvers_of(part, old, rows), out, 60 * options.minutes)
             differing, own = compare(part, old, read_records(out / RECORDS), rows)
         except ShardGymError as error:
             failed.append(f"{part.board}: {error}")
@@ -148,12 +152,28 @@ def readme_tables(text: str) -> dict[str, list[ClaimedRow]]:
             ClaimedRow(
                 row["solver"],
                 None if row["rank"] == "-" else int(row["rank"].rstrip("=")),
-                float(row["vs greedy"]),
+                float(row[f"vs {BASE}"]),
                 int(row["failed"]),
             )
             for row in cells
         ]
     return tables
+
+
+def solvers_of(part: Part, old: Sequence[Result], claimed: Sequence[ClaimedRow]) -> list[str]:
+    """Return the solvers of a claimed table, else those of `SOLVERS` with enough plans in the records of the board.
+
+    Raises:
+        InputError: nobody has enough of them.
+    """
+    if claimed:
+        return [row.solver for row in claimed]
+    solved = {(r.solver, r.task_index) for r in old if r.status == "ok" and r.task_index < (part.limit or math.inf)}
+    counts = Counter(solver for solver, _ in solved)
+    chosen = [solver for solver in SOLVERS if counts[solver] >= MIN_TASKS]
+    if not chosen:
+        raise InputError(f"no solver of {', '.join(SOLVERS)} has plans for {MIN_TASKS} of the tasks on the board")
+    return chosen
 
 
 def run_again(part: Part, solvers: Sequence[str], out: Path, seconds: float) -> list[str]:
@@ -183,7 +203,7 @@ def compare(
     part: Part, old: Sequence[Result], new: Sequence[Result], claimed: Sequence[ClaimedRow] = ()
 ) -> tuple[list[str], list[Verdict]]:
     """Print how far new records agree with old ones; return what differs and should not, and verdicts on claims."""
-    solvers = [row.solver for row in claimed] or list(SOLVERS)
+    solvers = solvers_of(part, old, claimed)
     stored = {r.key: r for r in old if r.status == "ok"}
     fresh = {r.key: r for r in new if r.status == "ok" and r.key in stored}
     tasks = sorted(set.intersection(*({k[0] for k in fresh if k[1] == solver} for solver in solvers)))

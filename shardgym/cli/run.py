@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import click
@@ -26,18 +26,16 @@ from shardgym.cli.common import (
     print_json,
     say,
 )
-from shardgym.costs.base import is_repeatable
 from shardgym.errors import InputError
 from shardgym.evaluation import Resume, SolverSpec, evaluate
 from shardgym.evaluation.result import RECORDS, Result, RunInfo, read_records, records_file
 from shardgym.evaluation.runner import TIMEOUT_S
 from shardgym.evaluation.store import ERRORS
 from shardgym.files import write_whole
-from shardgym.leaderboard import load_boards, rank, render
+from shardgym.leaderboard import BASE, load_boards, rank, render
 from shardgym.leaderboard.page import render_page
 from shardgym.leaderboard.plots import PLOT_FORMATS, write_plots
 from shardgym.leaderboard.ranking import HEURISTICS
-from shardgym.leaderboard.reference import BASE
 from shardgym.leaderboard.tables import FORMATS, to_dict
 from shardgym.progress import log_to_stderr
 from shardgym.suites import Suite, load_suite, suite_names
@@ -106,7 +104,7 @@ def run(
     FOLDER/records.jsonl as soon as the task is scored, failures included. Killed at any moment, the same command
     continues. At the end the ranked table is printed and written to FOLDER/table.md.
 
-    Tables are relative to size_lookup_greedy. Where the judge measures, it runs with any solvers.
+    Tables are relative to lpt, which runs with any solvers.
 
     Every solver works in a process of its own. One that crashes, exits or takes longer than --timeout loses that plan,
     which is recorded as an error, and the run goes on.
@@ -115,15 +113,17 @@ def run(
     made by other source files of the solver, 'all' starts afresh and moves the old records aside, 'none' only reports
     what is there. A stored plan is used again even if the code of its solver has changed since, which is said.
 
-    Exit code 1 when a solver raised or returned nonsense, when a plan could not be scored, or when nothing was solved
-    at all; a task that a solver found no feasible plan for is an outcome and shows as its success rate.
+    Exit code 1 when a solver raised or returned nonsense, when a plan could not be scored, or when the solvers that
+    were asked for solved nothing; a task that a solver found no feasible plan for is an outcome and shows as its
+    success rate.
     """
     suite = load_suite(suite_name)
     track = _choose_track(suite, cost, oracle)
     out = out or Path("results") / f"{suite.name}-{track.judge.cost.replace(':', '.')}"
     specs = [_solver_spec(text) for text in solvers or suite.solvers or DEFAULT_SOLVERS]
-    if not is_repeatable(track.judge.cost) and all(spec.title != BASE for spec in specs):
-        # Tables are relative to it, and this judge cannot be asked later what its plans would have cost.
+    asked = {spec.title for spec in specs}
+    if BASE not in asked:
+        # Tables are relative to its costs, and a task that a solver fails counts its plan.
         specs.append(SolverSpec(BASE))
     try:
         # What a solver prints is not part of the result.
@@ -148,7 +148,7 @@ def run(
     except KeyboardInterrupt:
         say(_how_to_continue(out))
         return INTERRUPTED
-    return _report(results, out, as_json)
+    return _report(results, asked, out, as_json)
 
 
 def _solver_spec(text: str) -> SolverSpec:
@@ -168,7 +168,7 @@ def _solver_spec(text: str) -> SolverSpec:
     return SolverSpec(*parse_spec(name + comma + rest), label)
 
 
-def _report(results: Sequence[Result], out: Path, as_json: bool) -> int:
+def _report(results: Sequence[Result], asked: Collection[str], out: Path, as_json: bool) -> int:
     """Rank what a folder holds, write and print the table, and return the exit code of these results of the run."""
     records = records_file(out) or out / RECORDS
     rankings = [rank(board) for board in load_boards([records])]
@@ -191,7 +191,7 @@ def _report(results: Sequence[Result], out: Path, as_json: bool) -> int:
             first = next(r for r in unsolved if r.solver == solver)
             say(f"shardgym: {solver} found no plan {times} times, first on task {first.task_index}: {first.reason}")
         print("\n" + "\n".join(f"{what}: {path}" for what, path in files.items()))
-    return 1 if failures or not any(r.status == "ok" for r in results) else 0
+    return 1 if failures or not any(r.status == "ok" and r.solver in asked for r in results) else 0
 
 
 def _choose_track(suite: Suite, cost: str | None, oracle: str | None) -> Track:

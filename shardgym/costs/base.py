@@ -38,13 +38,11 @@ class CostModel(abc.ABC):
         limits: of a cost that measures: the largest numbers that somebody else's records may give its settings, by
             name. `verify` obeys no larger ones by itself.
         learned: whether this was trained, so that a search which queried it profits from its errors.
-        paths: names of settings that are paths; boards do not follow those of somebody else's records.
     """
 
     how_to_get: ClassVar[str] = "make_cost(name) makes one"
     limits: ClassVar[Mapping[str, float]] = {}
     learned: ClassVar[bool] = False
-    paths: ClassVar[frozenset[str]] = frozenset()
 
     name: ClassVar[str]
     version: ClassVar[str]

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -262,7 +262,6 @@ class RooflineCost(CostModel):
 
     name = "roofline"
     deterministic = True
-    paths: ClassVar[frozenset[str]] = frozenset({"calibration"})
 
     def __init__(self, hardware: str | None = None, calibration: str | Path | None = None) -> None:
         self._override = hardware

@@ -21,8 +21,7 @@ from shardgym.costs.simulator.model_card import shipped_agreement
 from shardgym.evaluation.result import Result
 from shardgym.evaluation.verify.agreement import MeasuredAgain
 from shardgym.leaderboard.boards import Board
-from shardgym.leaderboard.ranking import Ranking
-from shardgym.leaderboard.reference import BASE, WORST_FACTOR
+from shardgym.leaderboard.ranking import BASE, WORST_FACTOR, Ranking
 from shardgym.leaderboard.statistics import MIN_TASKS
 from shardgym.records import canonical_json
 from shardgym.registry import registered
@@ -96,11 +95,11 @@ def _failure_rules(ranking: Ranking) -> list[str]:
     failed = sum(result.status != "ok" for result in records)
     costs = ranking.failures
     rules = [f"Failed: {failed} of {len(records)} records."]
-    if costs.num_fallback:
-        rules[0] = rules[0][:-1] + ", counted as the fallback plan (first fit by memory, with cuts)."
+    if costs.num_base:
+        rules[0] = rules[0][:-1] + f", counted as the plan of {BASE}."
     if costs.num_worst:
-        what = f"{WORST_FACTOR:g} times the dearest plan of the task"
-        rules.append(f"{'Some of them count' if costs.num_fallback else 'They count'} {what}.")
+        what = f"{WORST_FACTOR:g} times the slowest plan of the task"
+        rules.append(f"{'Some of them count' if costs.num_base else 'They count'} {what}.")
     left_out = len(ranking.board.tasks) - ranking.num_tasks
     if left_out:
         rules.append(f"Left out: {left_out} of {len(ranking.board.tasks)} tasks, which nobody solved.")

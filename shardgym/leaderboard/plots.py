@@ -13,8 +13,7 @@ import numpy as np
 from shardgym.errors import UnknownNameError, import_extra
 from shardgym.files import make_folder
 from shardgym.leaderboard.details import Details, pareto_front
-from shardgym.leaderboard.ranking import Ranking
-from shardgym.leaderboard.reference import BASE
+from shardgym.leaderboard.ranking import BASE, Ranking
 from shardgym.leaderboard.statistics import performance_profile
 from shardgym.leaderboard.tables import title
 

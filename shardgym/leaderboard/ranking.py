@@ -2,7 +2,7 @@
 
 A figure of a solver is a geometric mean over tasks of its cost relative to that of `BASE`, or of the best solver; a
 task's cost is the geometric mean over the solver's seeds. A failure counts what `FailureCosts` says, so that all means
-are over the same tasks. Tasks that nobody solved, and that have no fallback plan, are left out.
+are over the same tasks. Tasks that nobody solved are left out.
 
 A solver is complete when it has a record for every task and seed that was asked for. Only complete solvers are ranked,
 only over `MIN_TASKS` tasks or more, and none that solved nothing. Going down by cost, a solver shares the rank of the
@@ -15,13 +15,13 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from shardgym.arrays import Floats
 from shardgym.leaderboard.boards import Board, SolverResults
-from shardgym.leaderboard.reference import BASE, FailureCosts, References
 from shardgym.leaderboard.statistics import (
     MIN_TASKS,
     Interval,
@@ -31,6 +31,13 @@ from shardgym.leaderboard.statistics import (
     resampled_means,
     shared_ranks,
 )
+
+#: What all boards are relative to: a fast rule that halves tables where whole ones do not fit or balance.
+BASE = "lpt"
+
+#: Times the slowest plan of a task: what a failure counts where the base has no plan either. It must exceed 1, or a
+#: solver would gain by failing where its plan is the slowest.
+WORST_FACTOR = 2.0
 
 #: The published heuristics. `random` is not one.
 HEURISTICS = ("size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy")
@@ -80,6 +87,41 @@ class Row:
 
 
 @dataclass(frozen=True)
+class FailureCosts:
+    """What a failure counts.
+
+    It is the cost of the base's plan of the task: that is what a user has whose solver fails, and a solver could have
+    returned that plan itself. Where the base has no record of the task, or failed as well, it is `WORST_FACTOR` times
+    the cost of the slowest plan that anybody has.
+
+    Attributes:
+        ms: by task of the board; NaN where nobody failed, and where nobody has a plan; shape (T,).
+        num_base: tasks that some solver failed where it is the cost of the base.
+        num_worst: tasks where it is `WORST_FACTOR` times that of the slowest plan.
+    """
+
+    ms: Floats
+    num_base: int
+    num_worst: int
+
+    @classmethod
+    def of(cls, everyone: Sequence[SolverResults], num_tasks: int) -> FailureCosts:
+        """Work out the costs of the tasks that some solver of a board failed."""
+        base_ms = np.full(num_tasks, np.nan)
+        slowest_ms = np.full(num_tasks, -np.inf)
+        failed = np.zeros(num_tasks, dtype=bool)
+        for results in everyone:
+            failed |= results.failed.any(axis=0)
+            slowest_ms = np.fmax(slowest_ms, np.fmax.reduce(results.seed_ms, axis=0, initial=-np.inf))
+            if results.solver == BASE:
+                base_ms = np.exp(_over_seeds(np.log(results.seed_ms)))
+        by_base = failed & np.isfinite(base_ms)
+        by_worst = failed & ~by_base & np.isfinite(slowest_ms)
+        ms = np.where(by_base, base_ms, np.where(by_worst, WORST_FACTOR * slowest_ms, np.nan))
+        return cls(ms, int(by_base.sum()), int(by_worst.sum()))
+
+
+@dataclass(frozen=True)
 class Ranking:
     """The ranked solvers of a board.
 
@@ -88,7 +130,7 @@ class Ranking:
         rows: ranked solvers first.
         results: of the solvers in the order of `rows`.
         counted_ms: their costs with failures counted, each of shape (seeds, T), T being the tasks of the board.
-        base_ms: cost of the base, geometric mean over its seeds, NaN where unknown, shape (T,).
+        base_ms: cost of the base, geometric mean over its seeds, NaN where it has no record, shape (T,).
         failures: what failed tasks count.
         num_tasks: that means are taken over: all but those that nobody solved.
     """
@@ -110,13 +152,14 @@ class Ranking:
 def rank(board: Board) -> Ranking:
     """Rank the solvers of a board; see the module for the rules."""
     everyone = SolverResults.of_board(board)
-    references = References(board)
-    failures = FailureCosts.of(board, everyone, references)
+    failures = FailureCosts.of(everyone, len(board.tasks))
     counted = {own.solver: np.where(own.failed, failures.ms, own.seed_ms) for own in everyone}
     kept = np.ones(len(board.tasks), dtype=bool)
     for own in everyone:
         kept &= ~own.failed.any(axis=0) | np.isfinite(failures.ms)
-    base_ms = np.exp(_over_seeds(np.log(counted[BASE]))) if BASE in counted else references.base_ms()
+    base_ms = np.full(len(board.tasks), np.nan)
+    if BASE in counted:
+        base_ms = np.exp(_over_seeds(np.log(counted[BASE])))
 
     logs = {solver: np.log(costs[:, kept]) for solver, costs in counted.items()}
     base_logs = np.log(base_ms[kept])

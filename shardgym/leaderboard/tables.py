@@ -14,8 +14,7 @@ from shardgym.costs.base import CostModel
 from shardgym.errors import UnknownNameError
 from shardgym.leaderboard.details import FACTORS, Details, SecondOpinion, second_opinion
 from shardgym.leaderboard.notes import PAGE, footer, notes
-from shardgym.leaderboard.ranking import Ranking, Row
-from shardgym.leaderboard.reference import BASE
+from shardgym.leaderboard.ranking import BASE, Ranking, Row
 from shardgym.leaderboard.statistics import Interval
 from shardgym.suites import load_suite, suite_names
 
@@ -106,7 +105,7 @@ def columns(ranking: Ranking, opinion: SecondOpinion | None = None) -> list[Colu
         Column("rank", ["-" if row.rank is None else f"{row.rank}{'=' if row.tied else ''}" for row in rows]),
         Column("95 % ranks", [_ends(row.rank_interval, 0, "-") for row in rows], optional=True),
         Column("solver", [row.solver for row in rows]),
-        Column("vs greedy", [_figure(row.relative, f"{row.relative:.3f}") for row in rows]),
+        Column(f"vs {BASE}", [_figure(row.relative, f"{row.relative:.3f}") for row in rows]),
         Column("95 % interval", [_ends(row.relative_interval, 3, " .. ") for row in rows], optional=True),
         Column("gap", [_gap(row.gap) for row in rows]),
         Column("failed", [str(sum(row.failures.values())) for row in rows]),

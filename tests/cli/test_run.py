@@ -9,6 +9,7 @@ from evaluation_toys import toy_tasks
 
 from shardgym.cli import main
 from shardgym.cli.run import DEFAULT_SOLVERS
+from shardgym.leaderboard import BASE
 
 ROOFLINE = ["--cost", "roofline", "--oracle", "roofline"]
 
@@ -25,7 +26,7 @@ def test_run_prints_the_table_and_where_the_results_are(toys, capsys):
     assert main(["run", "--suite", toys, *ROOFLINE]) == 0
     out = capsys.readouterr().out
     assert "toys: 3 tasks, judged by roofline" in out
-    for solver in ("random", "size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy"):
+    for solver in ("random", "size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy", BASE):
         assert solver in out
     assert "records: results/toys-roofline/records.jsonl" in out
     assert "table: results/toys-roofline/table.md" in out
@@ -64,18 +65,18 @@ def test_a_task_without_a_feasible_plan_is_an_outcome(toys, capsys):
     solvers = ["--solver", "evaluation_toys:GivesUp", "--solver", "dim_greedy"]
     assert main(["run", "--suite", toys, *ROOFLINE, *solvers]) == 0
     captured = capsys.readouterr()
-    assert "Failed: 3 of 6 records, counted as the fallback plan" in captured.out
+    assert "Failed: 3 of 9 records, counted as the plan of lpt." in captured.out
     assert "shardgym: evaluation_toys:GivesUp found no plan 3 times, first on task 0: " in captured.err
 
 
-def test_nothing_solved_is_exit_code_1(toys):
+def test_nothing_solved_is_exit_code_1_though_the_base_of_tables_solves_all(toys):
     assert main(["run", "--suite", toys, *ROOFLINE, "--solver", "evaluation_toys:GivesUp"]) == 1
 
 
 def test_ctrl_c_says_how_to_continue(toys, capsys):
     command = ["run", "--suite", toys, *ROOFLINE, "--solver", "evaluation_toys:Interrupted"]
     assert main(command) == 130
-    expected = "interrupted with 1 of 3 records in results/toys-roofline; the same command continues"
+    expected = "interrupted with 2 of 6 records in results/toys-roofline; the same command continues"
     assert expected in capsys.readouterr().err
 
 
@@ -84,8 +85,8 @@ def test_limit_seed_and_resume(toys, capsys):
     assert main([*base, "--limit", "2", "--seed", "3", "--seed", "4"]) == 0
     capsys.readouterr()
     assert main([*base, "--limit", "2", "--seed", "3", "--resume", "none"]) == 0
-    row = json.loads(capsys.readouterr().out)["rankings"][0]["rows"][0]
-    assert (row["tasks"], row["completeness"]) == (2, 1.0)
+    rows = json.loads(capsys.readouterr().out)["rankings"][0]["rows"]
+    assert {row["solver"]: (row["tasks"], row["completeness"]) for row in rows} == {"random": (2, 1.0), BASE: (2, 1.0)}
 
 
 def test_a_second_run_says_that_everything_was_there(toys, capsys, caplog):
@@ -93,7 +94,7 @@ def test_a_second_run_says_that_everything_was_there(toys, capsys, caplog):
     for arguments, said in ((command, False), (command, True), ([*command, "--json"], False)):
         caplog.clear()
         assert main(arguments) == 0
-        assert ("3 records found, 0 to solve (--resume all to start afresh)" in caplog.text) == said
+        assert ("6 records found, 0 to solve (--resume all to start afresh)" in caplog.text) == said
 
 
 def test_a_changed_task_is_refused_in_every_mode_that_reads_records(toys, tmp_path, capsys):
@@ -109,7 +110,7 @@ def test_a_changed_task_is_refused_in_every_mode_that_reads_records(toys, tmp_pa
 
 
 def test_verify_prints_a_line_per_record_and_fails_on_a_changed_one(toys, tmp_path, capsys):
-    main(["run", "--suite", toys, *ROOFLINE, "--solver", "dim_greedy"])
+    main(["run", "--suite", toys, *ROOFLINE, "--solver", BASE])
     capsys.readouterr()
     assert main(["verify", "results"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -128,7 +129,7 @@ def test_verify_prints_a_line_per_record_and_fails_on_a_changed_one(toys, tmp_pa
 
 def test_verify_quietly_prints_the_verdict_of_every_path_and_what_is_wrong(toys, tmp_path, capsys):
     for out in ("good", "bad"):
-        main(["run", "--suite", toys, *ROOFLINE, "--solver", "dim_greedy", "--out", out])
+        main(["run", "--suite", toys, *ROOFLINE, "--solver", BASE, "--out", out])
     path = tmp_path / "bad/records.jsonl"
     first, *rest = path.read_text().splitlines()
     path.write_text("\n".join([first.replace('"noise":0.0', '"noise":0.5'), *rest]) + "\n")
@@ -176,7 +177,7 @@ def test_records_of_folders_below_are_not_shown(command, tmp_path, capsys):
     capsys.readouterr()
     assert main([*command, "--solver", "random", "--out", "all"]) == 0
     (ranking,) = json.loads(capsys.readouterr().out)["rankings"]
-    assert [row["solver"] for row in ranking["rows"]] == ["random"]
+    assert {row["solver"] for row in ranking["rows"]} == {"random", BASE}
     assert "dim_greedy" not in (tmp_path / "all/table.md").read_text()
 
 
@@ -197,29 +198,29 @@ def test_a_suite_names_the_solvers_that_run_by_default(command, tmp_path, capsys
     (tmp_path / "toys.json").write_text(json.dumps(named))
     assert main([*command, "--out", "named"]) == 0
     (ranking,) = json.loads(capsys.readouterr().out)["rankings"]
-    assert {row["solver"] for row in ranking["rows"]} == {"random", "mine"}
+    assert {row["solver"] for row in ranking["rows"]} == {"random", "mine", BASE}
     assert "mine is evaluation_toys:Tuned with k=2." in ranking["notes"]
     assert main([*command, "--solver", "dim_greedy", "--out", "chosen"]) == 0
     (ranking,) = json.loads(capsys.readouterr().out)["rankings"]
-    assert [row["solver"] for row in ranking["rows"]] == ["dim_greedy"]
+    assert {row["solver"] for row in ranking["rows"]} == {"dim_greedy", BASE}
     (tmp_path / "toys.json").write_text(json.dumps(suite))
     assert main([*command, "--out", "unnamed"]) == 0
     (ranking,) = json.loads(capsys.readouterr().out)["rankings"]
-    assert {row["solver"] for row in ranking["rows"]} == set(DEFAULT_SOLVERS)
+    assert {row["solver"] for row in ranking["rows"]} == {*DEFAULT_SOLVERS, BASE}
 
 
-def test_the_base_of_tables_runs_with_any_solvers_where_the_judge_cannot_be_asked_again(command, capsys):
-    measured = [*command[:4], "evaluation_toys:DriftingCost", *command[5:], "--solver", "random"]
-    assert main([*measured, "--out", "measured"]) == 0
-    (ranking,) = json.loads(capsys.readouterr().out)["rankings"]
-    assert {row["solver"] for row in ranking["rows"]} == {"random", "size_lookup_greedy"}
-    assert main([*measured, "--solver", "size_lookup_greedy", "--out", "named"]) == 0
-    (ranking,) = json.loads(capsys.readouterr().out)["rankings"]
-    assert len(ranking["rows"]) == 2
+@pytest.mark.parametrize("judge", ["roofline", "evaluation_toys:DriftingCost"])
+def test_the_base_of_tables_runs_with_any_solvers_and_once(command, capsys, judge):
+    judged = [*command[:4], judge, *command[5:], "--solver", "random"]
+    for out, solvers in (("added", []), ("named", ["--solver", BASE])):
+        assert main([*judged, *solvers, "--out", out]) == 0
+        (ranking,) = json.loads(capsys.readouterr().out)["rankings"]
+        assert sorted(row["solver"] for row in ranking["rows"]) == sorted(["random", BASE])
+        assert ranking["base"] == BASE
 
 
 def test_verify_quietly_changes_neither_json_nor_the_complaint_about_a_path(toys, capsys):
-    main(["run", "--suite", toys, *ROOFLINE, "--solver", "dim_greedy", "--out", "good"])
+    main(["run", "--suite", toys, *ROOFLINE, "--solver", BASE, "--out", "good"])
     capsys.readouterr()
     assert main(["verify", "good", "--json"]) == 0
     expected = capsys.readouterr().out

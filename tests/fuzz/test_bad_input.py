@@ -217,7 +217,8 @@ def test_truncated_records_are_found(here, capsys, position):
     content = path.read_bytes()
     path.write_bytes(content[: len(content) * position // 10] + b"\n")
     capsys.readouterr()
-    refused(capsys, here, RUN, "records.jsonl:1: ")
+    line = 1 + content[: len(content) * position // 10].count(b"\n")
+    refused(capsys, here, RUN, f"records.jsonl:{line}: ")
     assert main(["verify", "out"]) == 1
     assert "unreadable" in capsys.readouterr().out
 

@@ -13,7 +13,7 @@ from shardgym.errors import InputError, UnknownNameError
 from shardgym.evaluation.result import RunInfo
 from shardgym.leaderboard import load_boards, rank, render
 from shardgym.leaderboard.notes import cautions, notes
-from shardgym.leaderboard.reference import BASE
+from shardgym.leaderboard.ranking import BASE
 from shardgym.leaderboard.tables import to_dict
 
 

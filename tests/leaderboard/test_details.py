@@ -9,7 +9,7 @@ from shardgym import load_suite
 from shardgym.evaluation import evaluate
 from shardgym.leaderboard import load_boards, rank, render
 from shardgym.leaderboard.details import Details, task_groups
-from shardgym.leaderboard.reference import BASE
+from shardgym.leaderboard.ranking import BASE
 
 
 @pytest.fixture(scope="module")

@@ -313,8 +313,8 @@ def test_a_table_has_three_lines_below_and_the_last_says_where_the_rest_is(tmp_p
     board = board_of(tmp_path, {"mine": [1.0, 2.0], "other": [1.0, "infeasible"]}, solver_settings={"k": 1})
     assert footer(rank(board)) == [
         "Judge: lab-cost 1 on lab, modelled. Oracle: roofline. Solvers ran with seed 0; "
-        "size_lookup_greedy, the base, has no cost here.",
-        "Failed: 1 of 4 records. They count 2 times the dearest plan of the task. Fewer than 6 tasks: no ranks, no "
+        "lpt, the base, has no cost here.",
+        "Failed: 1 of 4 records. They count 2 times the slowest plan of the task. Fewer than 6 tasks: no ranks, no "
         "intervals.",
         "Columns, ranks and intervals: docs/boards.md; more notes: shardgym leaderboard --details.",
     ]

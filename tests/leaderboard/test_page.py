@@ -21,7 +21,7 @@ from shardgym.errors import MissingDependencyError
 from shardgym.evaluation import evaluate
 from shardgym.leaderboard import load_boards, rank
 from shardgym.leaderboard.page import board_data, page_of, render_page
-from shardgym.leaderboard.reference import BASE
+from shardgym.leaderboard.ranking import BASE
 
 EVIL = "</script><img src=x onerror=window.hacked=1>"
 QUICK = Path(__file__).parents[2] / "leaderboards" / "quick-v1-fbgemm"

@@ -15,7 +15,7 @@ from shardgym.evaluation import evaluate
 from shardgym.leaderboard import rank
 from shardgym.leaderboard.details import pareto_front
 from shardgym.leaderboard.plots import write_plots
-from shardgym.leaderboard.reference import BASE
+from shardgym.leaderboard.ranking import BASE
 
 SOLVERS = ("random", BASE)
 

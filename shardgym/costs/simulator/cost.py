@@ -49,7 +49,6 @@ class SimulatorCost(CostModel):
     name: ClassVar[str] = "simulator"
     deterministic: ClassVar[bool] = True
     learned: ClassVar[bool] = True
-    paths: ClassVar[frozenset[str]] = frozenset({"weights", "calibration"})
 
     def __init__(
         self,

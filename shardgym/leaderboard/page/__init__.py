@@ -23,8 +23,7 @@ from shardgym.errors import import_extra
 from shardgym.evaluation.result import Result
 from shardgym.leaderboard.details import Details, pareto_front
 from shardgym.leaderboard.notes import footer, notes
-from shardgym.leaderboard.ranking import Ranking
-from shardgym.leaderboard.reference import BASE
+from shardgym.leaderboard.ranking import BASE, Ranking
 from shardgym.leaderboard.statistics import Interval, performance_profile
 from shardgym.leaderboard.tables import columns, title
 from shardgym.plan import ShardingPlan

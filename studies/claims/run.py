@@ -36,7 +36,7 @@ from shardgym.leaderboard.boards import SolverResults
 from shardgym.leaderboard.ranking import HEURISTICS
 
 ROOT = Path(__file__).parents[2]
-BOARDS = [ROOT / "leaderboards" / name for name in ("dlrm4-v1-simulator", "dlrm8-v1-simulator")]
+BOARDS = [ROOT / "leaderboards" / name for name in ("dlrm4-v2-simulator", "dlrm8-v2-simulator")]
 
 #: Share of the tasks that the best rival solved which a rival must have solved to be compared.
 COMPARABLE = 0.9

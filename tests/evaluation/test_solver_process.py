@@ -206,7 +206,7 @@ class Asks(Halves):
 
 
 def run(out, *names, limit=3, **options):
-    options = {"judge": CountCost(), "oracle": "roofline", "timeout_s": 0.5} | options
+    options = {"judge": CountCost(), "oracle": "roofline", "timeout_s": 1.5} | options
     return evaluate(ToySuite(toy_tasks()), [THIS + name for name in names], out=out, limit=limit, **options)
 
 
@@ -229,9 +229,9 @@ def solve(solver):
         ("EndsGenerators", "GeneratorExit"),
         ("LeavesACopy", "its process ended with exit code 3"),
         ("ClosesEverything", "its process"),
-        ("NeverEnds", "its process took longer than 0.5 s and was stopped"),
-        ("HoldsTheInterpreter", "its process took longer than 0.5 s and was stopped"),
-        ("HalfAMessage", "its process took longer than 0.5 s and was stopped"),
+        ("NeverEnds", "its process took longer than 1.5 s and was stopped"),
+        ("HoldsTheInterpreter", "its process took longer than 1.5 s and was stopped"),
+        ("HalfAMessage", "its process took longer than 1.5 s and was stopped"),
         ("HugeMessage", "its process sent a message of 6442450944 bytes, at most 268435456 are read and was stopped"),
         ("NoMessage", "its process sent what is no message and was stopped"),
         ("ReadsTheTerminal", "ValueError: read '' and b''"),

@@ -43,10 +43,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Compare; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--weights", type=Path, help="folder of 'shardgym pretrain'; the package's if not given")
-    parser.add_argument("--suite", default="dlrm4-v1", help="(%(default)s)")
+    parser.add_argument("--suite", default="dlrm4-v2", help="(%(default)s)")
     parser.add_argument("--tasks", type=int, default=10, help="(%(default)s)")
-    parser.add_argument("--plans", type=int, default=16, help="per task (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="of the measurement (%(default)s)")
+    parser.add_argument("--plans", type=int, default=12, help="per task (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=2, help="of the measurement (%(default)s)")
     parser.add_argument("--write", action="store_true", help="keep the figures next to the weights")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
@@ -73,7 +73,13 @@ def compare(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             task = suite[number]
             plans = random_plans(task, arguments.plans // 2, rng)
             plans += good_plans(task, oracle, arguments.plans - len(plans), rng)
-            rows += agreement(task, plans, models, measured)
+            try:
+                rows += agreement(task, plans, models, measured)
+            except KeyboardInterrupt:
+                if not rows:
+                    raise
+                print(f"stopped: {number} tasks are complete, nothing is written", file=sys.stderr)
+                return rows
         hardware = measured.hardware
     if arguments.write:
         path = find_weights(arguments.weights, "oracle", None).parent / AGREEMENT

@@ -132,7 +132,7 @@ def check_solver(solver_name: str, as_json: bool) -> int:
 
     name, settings = parse_spec(solver_name)
     with contextlib.redirect_stdout(sys.stderr), log_to_stderr(info=not as_json):
-        report = dataclasses.replace(check_solver(name, settings=settings), solver=solver_name)
+        report = dataclasses.replace(check_solver(name, settings=settings, progress=not as_json), solver=solver_name)
     answer(as_json, report.to_dict(), report.table())
     return 0 if report.ok else 1
 

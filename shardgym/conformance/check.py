@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tabulate import tabulate
+from tqdm import tqdm
 
 from shardgym.conformance.calls import Case, SolverCall, feasible_cases, infeasible_cases, long_case, watch_call
 from shardgym.costs.base import CostModel, make_cost
@@ -79,6 +80,7 @@ def check_solver(
     time_limit_s: float = 1.0,
     grace_s: float = 5.0,
     hang_s: float = 60.0,
+    progress: bool = False,
 ) -> ConformanceReport:
     """Check that a solver keeps the rules of `shardgym.solver.Solver`.
 
@@ -92,6 +94,7 @@ def check_solver(
         time_limit_s: limit given to solvers that take one.
         grace_s: seconds that such a solver may take on top.
         hang_s: seconds after which any other call counts as hung.
+        progress: show on standard error how many calls were made.
 
     Raises:
         InputError: `cost` is not deterministic or is for scoring only, or the solver cannot be made.
@@ -104,7 +107,8 @@ def check_solver(
         raise InputError(f"cost '{cost.name}' has role 'judge', which is for scoring: give one that solvers may query")
     make = _solver_factory(solver, settings or {})
     calls: list[SolverCall] = []
-    for call in _make_calls(make, cost, time_limit_s, max(hang_s, time_limit_s + grace_s)):
+    made = _make_calls(make, cost, time_limit_s, max(hang_s, time_limit_s + grace_s))
+    for call in tqdm(made, desc="checking", unit="call", leave=False, disable=None if progress else True):
         calls.append(call)
         if call.hung:
             break

@@ -4,7 +4,7 @@
     python benchmarks/torchrec_planner.py times [--tables N ...] [--cap SECONDS]
     (both: [--page FILE] [--json]; costs: [--losses FILE])
 
-`costs`: TorchRec plans every task three times, as it comes, with its perf-sorted partitioner, and as the best of
+`costs`: TorchRec plans every task three times, with its defaults, with its perf-sorted partitioner, and as the best of
 several least widths. It always plans by its own rating. Ours plan by the cost that is compared: the rating,
 `roofline`, and the simulator for tasks of its size, the model `gpu` for those on GPUs. Figures are geometric means over
 tasks of our cost over that of TorchRec's plan. "best" is the cheapest of the three, task by task, and "worst task" the

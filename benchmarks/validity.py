@@ -50,7 +50,7 @@ RESULTS = "results.json"
 PASSES = 2
 #: Launches of the real step in a pass: each has pages and ids of its own.
 LAUNCHES = 2
-#: Good neighbours are at most so much dearer than the best plan, by the oracle, and the other ones so much.
+#: Good neighbours are at most so much costlier than the best plan, by the oracle, and the other ones so much.
 _GOOD = 1.1
 _WORSE = 2.0
 _TRIES = 400

@@ -1,4 +1,4 @@
-"""TorchRec's planner as solvers: as it comes, with its perf-sorted partitioner, and the best of several widths."""
+"""TorchRec's planner as solvers: by default, with its perf-sorted partitioner, and the best of several widths."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from shardgym.solver import GROUP
 PAGE = "docs/boards.md"
 
 #: Starts of notes that stand below every table.
-_CAREFUL = ("WARNING", "Not as it comes", "Not measured again")
+_CAREFUL = ("WARNING", "Non-default settings", "Not measured again")
 
 
 def footer(ranking: Ranking, link: str = PAGE, escape: Callable[[str], str] = str) -> list[str]:
@@ -224,7 +224,7 @@ def _solver_notes(board: Board) -> list[str]:
             notes.append(f"{solver} is {recipes}.")
         elif distinct and distinct[0].solver_settings:
             # The name alone would be read as the solver that everybody has.
-            what = f"Not as it comes: {solver} with" if solver in registered(GROUP) else f"Settings of {solver}:"
+            what = f"Non-default settings: {solver} with" if solver in registered(GROUP) else f"Settings of {solver}:"
             notes.append(f"{what} {recipes}.")
         weights = {r.weights_digest: r for r in own if r.weights_digest}
         if weights:

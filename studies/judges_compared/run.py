@@ -1,4 +1,4 @@
-"""How much dearer other solvers' plans are than those of `neuroshard_plus`, by the simulated and by the measured judge.
+"""How much costlier other solvers' plans are than those of `neuroshard_plus`, by the simulated and by the measured judge.
 
     python studies/judges_compared/run.py SUITE [...]
 
@@ -30,8 +30,8 @@ def table(suites: Sequence[str]) -> str:
     return tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True)
 
 
-def dearer(costs: Sequence[pd.DataFrame], solver: str) -> tuple[int, list[float]]:
-    """Return the number of common tasks, and for every judge how much dearer the solver's plans are, as a share.
+def costlier(costs: Sequence[pd.DataFrame], solver: str) -> tuple[int, list[float]]:
+    """Return the number of common tasks, and for every judge how much costlier the solver's plans are, as a share.
 
     Args:
         costs: of each judge; a row for each task, a column for each solver, NaN where it found no plan.
@@ -45,7 +45,7 @@ def _row(suite: str) -> dict[str, str]:
     costs = [_costs(BOARDS / f"{suite}-{judge}") for judge in JUDGES.values()]
     cells = {}
     for solver in RIVALS:
-        number, shares = dearer(costs, solver)
+        number, shares = costlier(costs, solver)
         cells |= {f"{solver}: {judge}": f"{share:+.1%}" for judge, share in zip(JUDGES, shares, strict=True)}
         cells[f"{solver}: tasks"] = str(number)
     return cells

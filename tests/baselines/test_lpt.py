@@ -91,7 +91,7 @@ def test_a_table_longer_than_an_even_share_is_halved_where_that_is_cheaper():
 
 
 @pytest.mark.parametrize("index", range(4))
-def test_plans_with_halves_are_never_dearer_by_the_oracle(index):
+def test_plans_with_halves_are_never_costlier_by_the_oracle(index):
     """Where halves cost more than they bring, tables stay whole."""
     task = load_suite("tiny-v1")[index]
     cost = make_cost("roofline")

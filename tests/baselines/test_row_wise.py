@@ -35,7 +35,7 @@ def test_a_hot_table_is_cut_by_rows_and_the_others_stay():
 
 
 @pytest.mark.parametrize("cost", ["roofline", "torchrec_rating", "gpu,h100"])
-def test_no_plan_is_dearer_than_without_rows(cost):
+def test_no_plan_is_costlier_than_without_rows(cost):
     name, _, hardware = cost.partition(",")
     model = make_cost(name, **({"hardware": hardware} if hardware else {}))
     for task in (task_of(VARIED, (2**30,) * 3), load_suite("tiny-v1")[0]):

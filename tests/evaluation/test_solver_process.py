@@ -1,4 +1,4 @@
-"""Solvers are guests: whatever one does takes its own plan with it, and the run goes on and says so."""
+"""Solvers are isolated processes: whatever one does takes its own plan with it, and the run goes on and says so."""
 
 from __future__ import annotations
 

@@ -183,11 +183,11 @@ def test_settings_are_named_and_defaults_are_not(tmp_path):
 
 def test_a_solver_that_comes_with_shardgym_and_ran_with_settings_stands_below_the_table(tmp_path):
     """Else a rival could be weakened under its own name."""
-    note = "Not as it comes: neuroshard with beam_width=1."
+    note = "Non-default settings: neuroshard with beam_width=1."
     board = board_of(tmp_path, {"neuroshard": [1.0, 3.0]}, solver_settings={"beam_width": 1})
     assert note in cautions(board)
     assert note in footer(rank(board))[2]
-    assert "Not as it comes" not in footer(rank(board_of(tmp_path, {"neuroshard": [1.0, 3.0]})))[2]
+    assert "Non-default settings" not in footer(rank(board_of(tmp_path, {"neuroshard": [1.0, 3.0]})))[2]
     labelled = board_of(tmp_path, {"narrow": [1.0]}, solver_settings={"beam_width": 1}, made_from="neuroshard")
     assert cautions(labelled) == []
 

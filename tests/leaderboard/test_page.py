@@ -191,12 +191,12 @@ def test_a_reader_sorts_filters_and_compares_plans(browser, page, rankings, tmp_
     assert reader.run("return document.querySelectorAll('#tasks .boxlayer path.box').length") == 2
 
     # Sorting, by mouse and by keyboard
-    dearest_first = [row.solver for row in sorted(tiny.rows, key=lambda row: -row.mean_ms)]
+    costliest_first = [row.solver for row in sorted(tiny.rows, key=lambda row: -row.mean_ms)]
     button = reader.one(f"#table th:nth-child({headers.index('mean ms') + 1}) button")
     button.click()
-    assert reader.column("#table", solver) == dearest_first[::-1]
+    assert reader.column("#table", solver) == costliest_first[::-1]
     button.send_keys("\ue007")
-    assert reader.column("#table", solver) == dearest_first
+    assert reader.column("#table", solver) == costliest_first
     assert reader.one(f"#table th:nth-child({headers.index('mean ms') + 1})").get_attribute("aria-sort") == "descending"
 
     # Filtering, and from a row to its plans

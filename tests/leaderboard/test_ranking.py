@@ -102,7 +102,7 @@ def test_a_tasks_cost_is_the_geometric_mean_over_seeds(tmp_path):
 
 
 def test_the_spread_over_seeds_is_that_of_their_geometric_means(tmp_path):
-    """The second seed is 2 % dearer everywhere: standard deviation of two values, log(1.02) / sqrt(2)."""
+    """The second seed is 2 % costlier everywhere: standard deviation of two values, log(1.02) / sqrt(2)."""
     ranking = rank(board_of_seeds(tmp_path, {"a": [[1.0, 2.0], [1.02, 2.04]], "one": [[1.0, 2.0]]}))
     assert rows_of(ranking)["a"].seed_spread == pytest.approx(math.log(1.02) / math.sqrt(2))
     assert math.isnan(rows_of(ranking)["one"].seed_spread)
@@ -239,7 +239,7 @@ def test_a_run_that_was_stopped_has_no_ranks_yet(tmp_path):
 
 
 def test_solvers_share_a_rank_with_the_first_that_they_cannot_be_told_from(tmp_path):
-    """B is 10 % dearer than a on half of the tasks and 8 % cheaper on the others; d is to c what b is to a."""
+    """B is 10 % costlier than a on half of the tasks and 8 % cheaper on the others; d is to c what b is to a."""
     even = [1.1 if i % 2 else 0.92 for i in range(40)]
     outcomes = {"a": [1.0] * 40, "b": even, "c": [1.3] * 40, "d": [1.3 * x for x in even], "e": [2.0] * 40}
     rows = rows_of(rank(board_of(tmp_path, outcomes)))

@@ -85,7 +85,7 @@ def test_seeds_are_drawn_for_every_task_apart():
     assert means.mean() == pytest.approx(0.0, abs=0.02)
 
 
-def test_shared_ranks_start_anew_at_the_first_that_is_clearly_dearer():
+def test_shared_ranks_start_anew_at_the_first_that_is_clearly_costlier():
     better = np.zeros((4, 4), dtype=bool)
     better[0, 2] = better[0, 3] = better[1, 3] = True
     assert shared_ranks(better) == [1, 1, 3, 3]
@@ -94,7 +94,7 @@ def test_shared_ranks_start_anew_at_the_first_that_is_clearly_dearer():
 
 
 def test_the_probability_of_improvement_counts_pairs_of_seeds_and_half_of_what_is_equal():
-    """First task: 1 < 2 in one of two pairs, equal in the other. Second task: a failure is dearer than any plan."""
+    """First task: 1 < 2 in one of two pairs, equal in the other. Second task: a failure is costlier than any plan."""
     mine = np.array([[1.0, 5.0], [2.0, 5.0]])
     theirs = np.array([[2.0, np.inf]])
     found = probability_of_improvement([mine, theirs])

@@ -85,9 +85,9 @@ def test_a_board_agrees_with_itself_and_with_a_slower_machine(reproduce, records
 
 
 def test_claims_that_no_longer_hold_fail(reproduce, records, claimed):
-    """A solver that is dearer by half loses its ranks and its figure; the others keep theirs."""
-    dearer = scaled(records, 1.5, ["neuroshard"])
-    found = outcomes(reproduce.compare(reproduce.PARTS[-1], records, dearer, claimed)[1])
+    """A solver that is costlier by half loses its ranks and its figure; the others keep theirs."""
+    costlier = scaled(records, 1.5, ["neuroshard"])
+    found = outcomes(reproduce.compare(reproduce.PARTS[-1], records, costlier, claimed)[1])
     assert found["neuroshard ranks before size_lookup_greedy"] == "FAILS"
     assert [outcome for claim, outcome in found.items() if claim.startswith("neuroshard costs ")] == ["FAILS"]
     assert {outcome for claim, outcome in found.items() if not claim.startswith("neuroshard ")} == {"holds"}

@@ -46,8 +46,10 @@ def measured_plans() -> tuple[dict[str, ShardingTask], dict[tuple[str, str], lis
         groups[row["board"], key][json.dumps(row["plan"], sort_keys=True)].append(row)
     found = {}
     for place, plans in groups.items():
+        # Digests leave out what has its default, and links had another one when the plans were made.
+        digest = tasks[place[1]].digest
         found[place] = [
-            (ShardingPlan.from_dict(rows[0]["plan"]), np.mean([row["per_device"] for row in rows], axis=0))
+            (ShardingPlan.from_dict(rows[0]["plan"] | {"task_hash": digest}), np.mean([row["per_device"] for row in rows], axis=0))
             for rows in plans.values()
         ]
     return tasks, found

@@ -132,19 +132,20 @@ def halves(shard: Shard) -> tuple[Shard, ...]:
 def merged(task: ShardingTask, plan: ShardingPlan) -> ShardingPlan:
     """Return a plan in which every device holds at most one shard of a table that is cut by columns.
 
-    Columns are handed out anew from the left, to the lowest device first. Tables cut by rows stay as they are.
+    Columns are handed out anew from the left, to the lowest device first. Tables that are cut by rows or
+    replicated stay as they are.
     """
     shards = []
     columns: dict[tuple[str, int], int] = {}
     for shard in plan.shards:
-        if shard.num_rows < task.table(shard.table).num_embeddings:
+        if shard.num_rows < task.table(shard.table).num_embeddings or len(shard.devices) > 1:
             shards.append(shard)
         else:
-            place = shard.table, shard.device
+            place = shard.table, shard.devices[0]
             columns[place] = columns.get(place, 0) + shard.num_columns
     next_column = dict.fromkeys((table for table, _ in columns), 0)
     for table, device in sorted(columns):
         first = next_column[table]
         next_column[table] = first + columns[table, device]
-        shards.append(Shard(table, (0, task.table(table).num_embeddings), (first, next_column[table]), device))
+        shards.append(Shard(table, (0, task.table(table).num_embeddings), (first, next_column[table]), (device,)))
     return ShardingPlan.of(task, shards)

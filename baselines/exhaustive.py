@@ -65,7 +65,7 @@ class Exhaustive:
         parts = [self._parts_of(table.embedding_dim) for table in task.tables]
         self._check_size(task, parts)
         shards = [
-            Shard(table.name, (0, table.num_embeddings), (0, table.embedding_dim // count * taken), 0)
+            Shard(table.name, (0, table.num_embeddings), (0, table.embedding_dim // count * taken), (0,))
             for table, count in zip(task.tables, parts, strict=True)
             for taken in range(1, count + 1)
         ]

@@ -100,7 +100,7 @@ def place_greedily(task: ShardingTask, costs: Sequence[float], shards: Sequence[
         fitting = devices_with_room(task, pieces[n], room)
         lightest = fitting[load[fitting] == load[fitting].min()]
         device = int(lightest[used[lightest].argmin()])
-        placed.append(dataclasses.replace(pieces[n], device=device))
+        placed.append(dataclasses.replace(pieces[n], devices=(device,)))
         load[device] += costs[n]
         used[device] += sizes[n]
         room[device] -= sizes[n]

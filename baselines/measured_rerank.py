@@ -211,7 +211,7 @@ def held_work(task: ShardingTask, plan: ShardingPlan) -> Floats:
     for shard in plan.shards:
         table = task.table(shard.table)
         rows = shard.num_rows / table.num_embeddings
-        held[shard.device, position[shard.table]] += shard.num_columns * rows * (1.0 + table.pooling_factor)
+        held[list(shard.devices), position[shard.table]] += shard.num_columns * rows * (1.0 + table.pooling_factor)
     return np.asarray(held / held.sum(), dtype=np.float64)
 
 

@@ -74,7 +74,7 @@ class PlacementPrices:
             first = next_column[shard.table]
             next_column[shard.table] = first + shard.num_columns
             columns = (first, first + shard.num_columns)
-            placed.append(dataclasses.replace(shard, columns=columns, device=device))
+            placed.append(dataclasses.replace(shard, columns=columns, devices=(device,)))
         return ShardingPlan.of(self._task, placed)
 
 
@@ -115,7 +115,7 @@ class Neighbourhood:
         plan: feasible; where it begins.
 
     Attributes:
-        shards: with the devices on which they are.
+        shards: with the devices on which they are, one for each.
         devices: of the shards, shape (C,).
         can_be_halved: whether a shard has two columns units or more, shape (C,).
 
@@ -131,7 +131,7 @@ class Neighbourhood:
         self._memory: Ints = np.array(task.topology.memory_bytes, dtype=np.int64)
         self._position = {table.name: n for n, table in enumerate(task.tables)}
         self.shards = list(plan.shards)
-        self.devices: Ints = np.array([shard.device for shard in self.shards], dtype=np.int64)
+        self.devices: Ints = np.array([shard.devices[0] for shard in self.shards], dtype=np.int64)
         self._tables: Ints = np.array([self._position[shard.table] for shard in self.shards], dtype=np.int64)
         self.can_be_halved, self._bytes, self._vectors = self._describe(self.shards)
         self._sum_up(range(task.num_devices))
@@ -223,7 +223,7 @@ class Neighbourhood:
             self._bytes = np.concatenate([self._bytes, described[1][1:]])
             self._vectors = np.concatenate([self._vectors, described[2][1:]])
             self.can_be_halved[given], self._bytes[given], self._vectors[given] = (values[0] for values in described)
-        self.devices = np.array([shard.device for shard in self.shards], dtype=np.int64)
+        self.devices = np.array([shard.devices[0] for shard in self.shards], dtype=np.int64)
         self._sum_up((source, target))
 
     def _changed(self, changes: Changes, number: int) -> list[Shard]:
@@ -233,11 +233,11 @@ class Neighbourhood:
         shard = shards[given]
         if halved:
             shards[given], right = halves(shard)
-            shards.append(dataclasses.replace(right, device=int(target)))
+            shards.append(dataclasses.replace(right, devices=(int(target),)))
         else:
-            shards[given] = dataclasses.replace(shard, device=int(target))
+            shards[given] = dataclasses.replace(shard, devices=(int(target),))
         if returned >= 0:
-            shards[returned] = dataclasses.replace(shards[returned], device=shard.device)
+            shards[returned] = dataclasses.replace(shards[returned], devices=shard.devices)
         return shards
 
     def plan_maker(self) -> Callable[[], ShardingPlan]:

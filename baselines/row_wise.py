@@ -11,6 +11,7 @@ import numpy as np
 from neuroshard.plus.solver import NeuroShardPlus
 from shardgym.arguments import check_int
 from shardgym.costs.base import CostModel
+from shardgym.costs.shard_keys import ShardKey
 from shardgym.errors import NO_PLAN
 from shardgym.plan import Shard, ShardingPlan, check_possible
 from shardgym.solver import check_solve_arguments
@@ -92,7 +93,7 @@ class RowWise:
         shards = [shard for table in by_rows for shard in even_rows(table, task.num_devices)]
         room = list(task.topology.memory_bytes)
         for shard in shards:
-            room[shard.device] -= shard.bytes(task)
+            room[shard.devices[0]] -= shard.bytes(task)
         names = {table.name for table in by_rows}
         others = tuple(table for table in task.tables if table.name not in names)
         if min(room) < (1 if others else 0):
@@ -117,8 +118,8 @@ def by_gain(task: ShardingTask, cost: CostModel) -> list[EmbeddingTable]:
     able = [table for table in task.tables if devices > 1 and len(even_rows(table, devices)) == devices]
     if costs is None or not able:
         return []
-    pieces = [(table.name, even_rows(table, devices)[0].num_rows, table.embedding_dim) for table in able]
-    whole = [(table.name, table.num_embeddings, table.embedding_dim) for table in able]
+    pieces = [ShardKey(table.name, even_rows(table, devices)[0].num_rows, table.embedding_dim) for table in able]
+    whole = [ShardKey(table.name, table.num_embeddings, table.embedding_dim) for table in able]
     alone_ms = costs.compute_ms(costs.vectors(costs.encode_keys(task, [*whole, *pieces]))).sum(axis=-1)
     whole_ms, piece_ms = alone_ms.reshape(2, -1)
     return [able[n] for n in np.argsort(devices * piece_ms / np.maximum(whole_ms, 1e-12), kind="stable")]
@@ -130,6 +131,6 @@ def even_rows(table: EmbeddingTable, devices: int) -> list[Shard]:
     starts = range(0, table.num_embeddings, block)
     columns = (0, table.embedding_dim)
     return [
-        Shard(table.name, (start, min(start + block, table.num_embeddings)), columns, device)
+        Shard(table.name, (start, min(start + block, table.num_embeddings)), columns, (device,))
         for device, start in enumerate(starts)
     ]

@@ -164,7 +164,9 @@ def cut(plan: ShardingPlan, count: int, devices: int) -> ShardingPlan:
             shards.append(shard)
         else:
             shards.append(dataclasses.replace(shard, columns=(first, middle)))
-            shards.append(dataclasses.replace(shard, columns=(middle, last), device=(shard.device + 1) % devices))
+            shards.append(
+                dataclasses.replace(shard, columns=(middle, last), devices=((shard.devices[0] + 1) % devices,))
+            )
     return dataclasses.replace(plan, shards=tuple(shards))
 
 
@@ -172,8 +174,8 @@ def perturbed(plan: ShardingPlan, devices: int, rng: np.random.Generator) -> Sha
     """Return the plan with one to six shards moved to other devices."""
     shards = list(plan.shards)
     for n in rng.choice(len(shards), size=min(len(shards), int(rng.integers(1, 7))), replace=False):
-        device = (shards[n].device + int(rng.integers(1, devices))) % devices
-        shards[n] = dataclasses.replace(shards[n], device=device)
+        device = (shards[n].devices[0] + int(rng.integers(1, devices))) % devices
+        shards[n] = dataclasses.replace(shards[n], devices=(device,))
     return dataclasses.replace(plan, shards=tuple(shards))
 
 

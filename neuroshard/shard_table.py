@@ -13,6 +13,7 @@ import numpy as np
 
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
+from shardgym.costs.shard_keys import ShardKey
 from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
@@ -73,9 +74,10 @@ class ShardTable:
             InputError: `costs` knows no tasks of this kind.
         """
         # Making a `Shard` of every row, which checks its fields, would take longer than describing them.
-        tables = [(table.name, table.num_embeddings) for table in self.task.tables]
-        pairs = zip(self.tables[rows].tolist(), self.columns[rows].tolist(), strict=True)
-        known = costs.vectors(costs.encode_keys(self.task, [(*tables[table], columns) for table, columns in pairs]))
+        tables = [self.task.tables[table] for table in self.tables[rows].tolist()]
+        pairs = zip(tables, self.columns[rows].tolist(), strict=True)
+        keys = [ShardKey(table.name, table.num_embeddings, columns) for table, columns in pairs]
+        known = costs.vectors(costs.encode_keys(self.task, keys))
         vectors = np.zeros((len(self), known.shape[1]))
         vectors[rows] = known
         return vectors
@@ -84,7 +86,7 @@ class ShardTable:
         """Return a row that is not empty as a shard."""
         table = self.task.tables[self.tables[row]]
         columns = (first_column, first_column + int(self.columns[row]))
-        return Shard(table.name, (0, table.num_embeddings), columns, device)
+        return Shard(table.name, (0, table.num_embeddings), columns, (device,))
 
     def with_own_tables(self, devices: Sequence[Iterable[int]]) -> tuple[ShardingTask, ShardingPlan]:
         """Return a made-up task in which every shard is a table of its own, and the plan that places them.
@@ -137,7 +139,7 @@ def plan_of_units(shards: ShardTable, units: Ints) -> ShardingPlan:
 
 
 def units_of(shards: ShardTable, plan: ShardingPlan) -> Ints | None:
-    """Return the units of each table on each device, shape (D, T); None for a plan with tables cut by rows.
+    """Return the units of each table on each device, shape (D, T); None for one with other cuts or replicas.
 
     Shards of one table on one device become one.
     """
@@ -146,7 +148,7 @@ def units_of(shards: ShardTable, plan: ShardingPlan) -> Ints | None:
     units = np.zeros((task.num_devices, task.num_tables), dtype=np.int64)
     for shard in plan.shards:
         table = position[shard.table]
-        if shard.num_rows != task.tables[table].num_embeddings:
+        if shard.num_rows != task.tables[table].num_embeddings or len(shard.devices) > 1:
             return None
-        units[shard.device, table] += shard.num_columns // COLUMN_UNIT
+        units[shard.devices[0], table] += shard.num_columns // COLUMN_UNIT
     return units

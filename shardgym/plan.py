@@ -1,19 +1,20 @@
-"""Shard and ShardingPlan: which piece of which table is on which device, and what makes a plan infeasible."""
+"""Shard and ShardingPlan: which piece of which table is on which devices, and what makes a plan infeasible."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator
 from pydantic.dataclasses import dataclass
 
 from shardgym.arguments import check_instance, check_list
 from shardgym.errors import InfeasiblePlanError, InputError, NoFeasiblePlanError
-from shardgym.records import CONFIG, Digest, Name, Record, Whole
+from shardgym.records import CONFIG, Digest, Name, Record, Whole, short_repr
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask, exact_bytes
 
@@ -22,22 +23,31 @@ COLUMN_UNIT = 4
 
 Bound = Annotated[Whole, Field(ge=0, le=2**40)]
 
+#: How a plan shards a table, in TorchRec's words; "tiers" where TorchRec has none.
+Kind = Literal[
+    "table_wise", "column_wise", "row_wise", "table_row_wise", "table_column_wise", "grid_shard", "data_parallel",
+    "tiers",
+]  # fmt: skip
+
 
 @dataclass(frozen=True, order=True, config=CONFIG)
 class Shard(Record):
-    """A rectangle of one table on one device.
+    """A rectangle of one table, and the devices that hold it.
+
+    One device: the rectangle is sharded. All devices: it is replicated, which TorchRec calls data parallel. One in each
+    block of consecutive devices: each block has a copy of its own, as groups of 2D parallelism have.
 
     Attributes:
         table: name of the table.
         rows: first row and the row after the last.
         columns: first column and the column after the last.
-        device: number of the device.
+        devices: numbers of the devices that hold it, ascending; one number stands for a single one.
     """
 
     table: Name
     rows: tuple[Bound, Bound]
     columns: tuple[Bound, Bound]
-    device: Annotated[Whole, Field(ge=0)]
+    devices: tuple[Annotated[Whole, Field(ge=0)], ...]
 
     @field_validator("rows", "columns")
     @classmethod
@@ -46,16 +56,28 @@ class Shard(Record):
             raise ValueError(f"expected start < end, got {list(value)}")
         return value
 
+    @field_validator("devices", mode="before")
     @classmethod
-    def whole(cls, table: EmbeddingTable, device: int) -> Shard:
+    def _one_or_several(cls, value: Any) -> Any:
+        return (value,) if hasattr(value, "__index__") else value
+
+    @field_validator("devices")
+    @classmethod
+    def _ascending(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if not value or any(device >= after for device, after in itertools.pairwise(value)):
+            raise ValueError(f"expected at least one device, in ascending order, got {short_repr(list(value))}")
+        return value
+
+    @classmethod
+    def whole(cls, table: EmbeddingTable, *devices: int) -> Shard:
         """Return a shard that is all of `table`; raises `InputError` when that is no table."""
         check_instance("table", table, EmbeddingTable)
         rows = (0, table.num_embeddings)
         columns = (0, table.embedding_dim)
-        if type(device) is not int or device < 0:
-            return cls(table.name, rows, columns, device)
+        if len(devices) != 1 or type(devices[0]) is not int or devices[0] < 0:
+            return cls(table.name, rows, columns, devices)
         # A table has been checked: checking its shard takes longer than a fast solver takes to place it.
-        return cls.unchecked(table=table.name, rows=rows, columns=columns, device=device)
+        return cls.unchecked(table=table.name, rows=rows, columns=columns, devices=devices)
 
     @property
     def num_rows(self) -> int:
@@ -68,7 +90,7 @@ class Shard(Record):
         return self.columns[1] - self.columns[0]
 
     def bytes(self, task: ShardingTask) -> int:
-        """Bytes on the device, optimiser state included."""
+        """Bytes on each device that holds it, optimiser state included."""
         return task.block_bytes(self.num_rows, self.num_columns)
 
 
@@ -78,26 +100,33 @@ class ShardingPlan(Record):
 
     Attributes:
         task_hash: `digest` of the task that the plan is for.
-        shards: sorted by table, rows, columns and device.
+        shards: sorted by table, rows, columns and devices.
+        group_size: consecutive devices that hold all tables together, in 2D parallelism; each group takes its share of
+            the samples. None, the usual case, is one group of all devices.
     """
 
     how_to_get: ClassVar[str] = "ShardingPlan.load(path) reads one"
 
     task_hash: Digest
     shards: tuple[Shard, ...]
-    schema: Literal["shardgym.plan/1"] = "shardgym.plan/1"
+    group_size: Annotated[Whole, Field(ge=1)] | None = None
+    schema: Literal["shardgym.plan/2"] = "shardgym.plan/2"
 
     @field_validator("shards")
     @classmethod
     def _sorted(cls, value: tuple[Shard, ...]) -> tuple[Shard, ...]:
         # As `Shard` orders them, without a call for every comparison.
-        return tuple(sorted(value, key=operator.attrgetter("table", "rows", "columns", "device")))
+        return tuple(sorted(value, key=operator.attrgetter("table", "rows", "columns", "devices")))
 
     @classmethod
-    def of(cls, task: ShardingTask, shards: Iterable[Shard]) -> Self:
+    def of(cls, task: ShardingTask, shards: Iterable[Shard], group_size: int | None = None) -> Self:
         """Make a plan for `task` from shards in any order; raises `InputError` when these are something else."""
         check_instance("task", task, ShardingTask)
-        return cls(task_hash=task.digest, shards=tuple(check_list("shards", shards, "shards", ordered=False)))
+        held = tuple(check_list("shards", shards, "shards", ordered=False))
+        # One group of all devices is the same plan as without groups.
+        return cls(
+            task_hash=task.digest, shards=held, group_size=None if group_size == task.num_devices else group_size
+        )
 
     @classmethod
     def table_wise(cls, task: ShardingTask, devices: Sequence[int] | Mapping[str, int]) -> Self:
@@ -127,12 +156,72 @@ class ShardingPlan(Record):
     def _by_device(self) -> dict[int, tuple[Shard, ...]]:
         groups: dict[int, list[Shard]] = {}
         for shard in self.shards:
-            groups.setdefault(shard.device, []).append(shard)
+            for device in shard.devices:
+                groups.setdefault(device, []).append(shard)
         return {device: tuple(shards) for device, shards in groups.items()}
+
+    @functools.cached_property
+    def _by_table(self) -> dict[str, tuple[Shard, ...]]:
+        return {table: tuple(shards) for table, shards in itertools.groupby(self.shards, operator.attrgetter("table"))}
+
+    @functools.cached_property
+    def has_replicas(self) -> bool:
+        """Whether several devices hold a shard."""
+        return any(len(shard.devices) > 1 for shard in self.shards)
 
     def on(self, device: int) -> tuple[Shard, ...]:
         """Shards of one device, sorted."""
         return self._by_device.get(device, ())
+
+    def of_table(self, table: str) -> tuple[Shard, ...]:
+        """Shards of one table, sorted."""
+        return self._by_table.get(table, ())
+
+    def kind_of(self, table: str, task: ShardingTask) -> Kind:
+        """Return how a table is sharded, in TorchRec's words.
+
+        It follows from the rectangles and their holders within a group: a table that happens to be cut by columns
+        inside of one fast domain of several is `table_column_wise`. Rectangles that are held otherwise than by all
+        devices or by one place of every group, and rectangles that form no grid, are "tiers".
+
+        Args:
+            table: its name.
+            task: the task of the plan.
+
+        Raises:
+            UnknownNameError: the task has no such table.
+            InputError: the plan holds nothing of it.
+        """
+        num_embeddings = task.table(table).num_embeddings
+        shards = self.of_table(table)
+        if not shards:
+            raise InputError(f"the plan has no shard of table '{table}'")
+        devices = task.num_devices
+        if devices == 1:
+            return "table_wise"
+        if all(len(shard.devices) == devices for shard in shards):
+            return "data_parallel"
+        group = devices if self.group_size is None else self.group_size
+        places = [{device % group for device in shard.devices} for shard in shards]
+        if any(
+            len(place) != 1 or len(shard.devices) * group != devices
+            for place, shard in zip(places, shards, strict=True)
+        ):
+            return "tiers"
+        if len(shards) == 1:
+            return "table_wise"
+        domain = min(task.topology.fast_domain_size, group)
+        domains: dict[tuple[int, int], set[int]] = {}
+        for (place,), shard in zip(places, shards, strict=True):
+            domains.setdefault(shard.columns, set()).add(place // domain)
+        in_one_domain = group > domain and len(set.union(*domains.values())) == 1
+        if all(shard.num_rows == num_embeddings for shard in shards):
+            return "table_column_wise" if in_one_domain else "column_wise"
+        if len(domains) == 1:
+            return "table_row_wise" if in_one_domain else "row_wise"
+        blocks = sorted(domains)
+        is_grid = all(left[1] == right[0] for left, right in itertools.pairwise(blocks))
+        return "grid_shard" if is_grid and all(len(of) == 1 for of in domains.values()) else "tiers"
 
     def bytes_per_device(self, task: ShardingTask) -> list[int]:
         """Bytes of weights and optimiser state on each device of the task."""
@@ -144,42 +233,65 @@ class ShardingPlan(Record):
 
         Raises:
             InputError: the plan was made for another task, or `task` is none.
-            InfeasiblePlanError: columns or rows missing or held twice, unknown table or device, a width that FBGEMM
-                cannot fuse, or memory overflow; `problems` lists all of them.
+            InfeasiblePlanError: columns or rows missing or held twice, unknown table or device, holders in some groups
+                only, a width that FBGEMM cannot fuse, or memory overflow; `problems` lists all of them.
         """
         check_instance("task", task, ShardingTask)
         if self.task_hash != task.digest:
             raise InputError(
                 f"plan is for task {self.task_hash[:12]}, not for task {task.digest[:12]}: use the task it was made for"
             )
-        problems = plan_problems(task, self.shards)
+        problems = plan_problems(task, self.shards, self.group_size)
         if problems:
             raise InfeasiblePlanError(problems)
 
 
-def plan_problems(task: ShardingTask, shards: Sequence[Shard]) -> list[str]:
+def plan_problems(task: ShardingTask, shards: Sequence[Shard], group_size: int | None = None) -> list[str]:
     """Return one sentence per problem of `shards` as a plan for `task`; empty when the plan is feasible."""
-    return [*cover_problems(task, shards), *memory_problems(task, shards)]
+    return [*cover_problems(task, shards, group_size), *memory_problems(task, shards)]
 
 
-def cover_problems(task: ShardingTask, shards: Sequence[Shard]) -> list[str]:
-    """Return one sentence per unknown table or device, cell without exactly one shard, and width FBGEMM cannot fuse."""
+def cover_problems(task: ShardingTask, shards: Sequence[Shard], group_size: int | None = None) -> list[str]:
+    """Return one sentence per problem of a plan apart from memory.
+
+    These are unknown tables and devices, holders that are not one in each group, cells without exactly one shard, and
+    widths that FBGEMM cannot fuse.
+    """
     problems = [f"table '{shard.table}' is not in the task" for shard in shards if not task.has_table(shard.table)]
+    if group_size is not None and task.num_devices % group_size:
+        return [f"groups of {group_size} devices do not divide the {task.num_devices} devices of the task", *problems]
     pieces: dict[str, list[Shard]] = {table.name: [] for table in task.tables}
     known = [shard for shard in shards if shard.table in pieces]  # of unknown tables nothing else can be checked
     for shard in known:
         pieces[shard.table].append(shard)
-        if shard.device >= task.num_devices:
+        if shard.devices[-1] >= task.num_devices:
+            last = shard.devices[-1]
             problems.append(
-                f"table '{shard.table}' is on device {shard.device}, the task has devices 0 to {task.num_devices - 1}"
+                f"table '{shard.table}' is on device {last}, the task has devices 0 to {task.num_devices - 1}"
             )
+        elif len(shard.devices) > 1 or group_size is not None:
+            problems += _holder_problems(shard, task.num_devices, group_size)
         if shard.num_columns % COLUMN_UNIT:
             problems.append(
-                f"table '{shard.table}' has a shard of {shard.num_columns} columns on device {shard.device}: "
+                f"table '{shard.table}' has a shard of {shard.num_columns} columns on {format_devices(shard.devices)}: "
                 f"FBGEMM needs widths divisible by {COLUMN_UNIT}"
             )
     cover = (_cover_problem(table, pieces[table.name]) for table in task.tables)
     return problems + [problem for problem in cover if problem is not None]
+
+
+def _holder_problems(shard: Shard, num_devices: int, group_size: int | None) -> Iterator[str]:
+    """Yield a sentence if holders of a shard are not one in each block of consecutive devices, and in each group."""
+    copies = len(shard.devices)
+    block = num_devices // copies
+    group = num_devices if group_size is None else group_size
+    one_each = num_devices % copies == 0 and [d // block for d in shard.devices] == list(range(copies))
+    if not one_each or group % block:
+        expected = f"one device in each of {num_devices // group} groups of {group}, or of equal parts of them"
+        if group_size is None:
+            expected = "one device, all of them, or one in each block of consecutive devices"
+        area = format_area(shard.rows, shard.columns)
+        yield f"{area} of table '{shard.table}' are held by {format_devices(shard.devices)}: expected {expected}"
 
 
 def check_possible(task: ShardingTask) -> None:
@@ -249,7 +361,8 @@ def _wrong_cell(table: EmbeddingTable, shards: Sequence[Shard], row: int, column
     cell = f"{format_area((row, next_row), (columns[0], last))} of table '{table.name}'"
     if not holding:
         return f"{cell} are missing: held by no device"
-    return f"{cell} overlap: held by devices {', '.join(str(device) for device in sorted(s.device for s in holding))}"
+    devices = sorted(device for shard in holding for device in shard.devices)
+    return f"{cell} overlap: held by devices {', '.join(map(str, devices))}"
 
 
 def memory_problems(task: ShardingTask, shards: Sequence[Shard]) -> Iterator[str]:
@@ -257,7 +370,9 @@ def memory_problems(task: ShardingTask, shards: Sequence[Shard]) -> Iterator[str
     sizes: dict[int, list[tuple[int, str]]] = {}
     for shard in shards:
         if task.has_table(shard.table):
-            sizes.setdefault(shard.device, []).append((shard.bytes(task), shard.table))
+            size = shard.bytes(task), shard.table
+            for device in shard.devices:
+                sizes.setdefault(device, []).append(size)
     for device in sorted(d for d in sizes if d < task.num_devices):
         used = sum(size for size, _ in sizes[device])
         limit = task.topology.memory_bytes[device]
@@ -272,3 +387,10 @@ def memory_problems(task: ShardingTask, shards: Sequence[Shard]) -> Iterator[str
 def format_area(rows: tuple[int, int], columns: tuple[int, int]) -> str:
     """Return "rows [0, 5) columns [4, 8)": as in plans, the ends are left out."""
     return f"rows [{rows[0]}, {rows[1]}) columns [{columns[0]}, {columns[1]})"
+
+
+def format_devices(devices: Sequence[int]) -> str:
+    """Return "device 3", "devices 0, 4" or, of many, "64 devices from 0 to 63"."""
+    if len(devices) > 8:
+        return f"{len(devices)} devices from {devices[0]} to {devices[-1]}"
+    return f"device{'s' if len(devices) > 1 else ''} {', '.join(map(str, devices))}"

@@ -43,9 +43,9 @@ def test_a_whole_table_is_the_same_shard_checked_or_not(toy_task: ShardingTask):
     for device in (3, np.int64(3)):
         shard = Shard.whole(table, device)
         assert (shard, hash(shard), shard.to_json()) == (checked, hash(checked), checked.to_json())
-        assert type(shard.device) is int
+        assert type(shard.devices[0]) is int
     for device in (-1, True, 1.5, "0", None):
-        with pytest.raises(InputError, match=r"^Shard: device: "):
+        with pytest.raises(InputError, match=r"^Shard: devices"):
             Shard.whole(table, device)
 
 
@@ -127,11 +127,22 @@ def test_all_problems_are_listed(toy_task: ShardingTask):
     assert len(error.value.problems) == 3
 
 
-@pytest.mark.parametrize("bad", [{"rows": (3, 3)}, {"rows": (4, 2)}, {"columns": (-4, 4)}, {"device": -1}])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"rows": (3, 3)},
+        {"rows": (4, 2)},
+        {"columns": (-4, 4)},
+        {"devices": (-1,)},
+        {"devices": ()},
+        {"devices": (1, 0)},
+        {"devices": (1, 1)},
+    ],
+)
 def test_a_shard_that_makes_no_sense_is_refused(bad):
     """Empty, reversed or negative ranges."""
     with pytest.raises(InputError):
-        Shard.from_dict({"table": "a", "rows": (0, 4), "columns": (0, 4), "device": 0} | bad)
+        Shard.from_dict({"table": "a", "rows": (0, 4), "columns": (0, 4), "devices": (0,)} | bad)
 
 
 def cut(rng, rows, columns, depth=0):

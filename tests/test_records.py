@@ -369,7 +369,7 @@ def test_a_file_may_begin_with_a_byte_order_mark(tmp_path, toy_task: ShardingTas
 def test_a_record_of_another_kind_is_called_by_its_name(toy_task: ShardingTask):
     """Files are easily swapped on a command line."""
     plan = ShardingPlan.table_wise(toy_task, [0, 0, 0])
-    with pytest.raises(InputError, match=r"^a\.json: this is a shardgym\.plan/1, expected shardgym\.task/1$"):
+    with pytest.raises(InputError, match=r"^a\.json: this is a shardgym\.plan/2, expected shardgym\.task/1$"):
         ShardingTask.from_json(plan.to_json(), "a.json")
 
 

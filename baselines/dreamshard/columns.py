@@ -270,5 +270,5 @@ def plan_of(pieces: Pieces, placement: Placement) -> ShardingPlan:
             continue
         first = first_left[position]
         first_left[position] += width
-        shards.append(Shard(table.name, (0, table.num_embeddings), (first, first + width), device))
+        shards.append(Shard(table.name, (0, table.num_embeddings), (first, first + width), (device,)))
     return ShardingPlan.of(pieces.task, shards)

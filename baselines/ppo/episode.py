@@ -14,6 +14,7 @@ import numpy as np
 from baselines.ppo.set_network import ArrayScores, SetNetwork
 from shardgym.arrays import Floats
 from shardgym.costs.additive import AdditiveCosts
+from shardgym.costs.shard_keys import ShardKey
 from shardgym.envs.features import (
     BYTES,
     DEVICE_FEATURES,
@@ -150,7 +151,7 @@ class _Devices:
         self._amounts: Floats = catalog.shard["amounts"][:, :4]
         self._capacity: Floats = catalog.task["capacity"][0]
         self._scale: Floats = catalog.task["scale"][0].copy()
-        keys = zip(*(catalog.shard[name].tolist() for name in ("name", "rows", "width")), strict=True)
+        keys = map(ShardKey, *(catalog.shard[name].tolist() for name in ("name", "rows", "width")))
         # The catalog's first shard is none.
         encoded = costs.encode_keys(task, list(keys)[1:])
         self._vectors = np.pad(costs.vectors(encoded), ((1, 0), (0, 0)))

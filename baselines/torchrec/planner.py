@@ -126,7 +126,8 @@ def sharding_options(task: ShardingTask, plan: ShardingPlan) -> list[types.Shard
                 partition_by="uniform" if sharding_type == "row_wise" else "device",
                 compute_kernel="fused",
                 shards=[
-                    types.Shard([s.num_rows, s.num_columns], [s.rows[0], s.columns[0]], rank=s.device) for s in shards
+                    types.Shard([s.num_rows, s.num_columns], [s.rows[0], s.columns[0]], rank=s.devices[0])
+                    for s in shards
                 ],
             )
         )
@@ -134,6 +135,8 @@ def sharding_options(task: ShardingTask, plan: ShardingPlan) -> list[types.Shard
 
 
 def _sharding_type(task: ShardingTask, table: EmbeddingTable, shards: list[Shard]) -> str:
+    if any(len(shard.devices) > 1 for shard in shards):
+        raise InputError(f"table '{table.name}' has replicas, which are rated by cost 'roofline' or 'gpu' only")
     if all(shard.num_rows == table.num_embeddings for shard in shards):
         return "table_wise" if len(shards) == 1 else "column_wise"
     even = len(shards) == task.num_devices and len({shard.rows for shard in shards}) == task.num_devices

@@ -55,8 +55,8 @@ class BytesOverBandwidth(CostModel):
             sent_bytes = 4 * task.batch_size * shard.num_columns
             gather_ms = 1e3 * gathered_bytes / self.memory_bandwidth
             send_ms = 1e3 * sent_bytes / self.link_bandwidth
-            per_device[shard.device, FORWARD_COMPUTE] += gather_ms
-            per_device[shard.device, BACKWARD_COMPUTE] += 2 * gather_ms
-            per_device[shard.device, FORWARD_COMM] += send_ms
-            per_device[shard.device, BACKWARD_COMM] += send_ms
+            per_device[shard.devices[0], FORWARD_COMPUTE] += gather_ms
+            per_device[shard.devices[0], BACKWARD_COMPUTE] += 2 * gather_ms
+            per_device[shard.devices[0], FORWARD_COMM] += send_ms
+            per_device[shard.devices[0], BACKWARD_COMM] += send_ms
         return PlanCost(per_device, self.name, self.version, self.hardware)

@@ -11,7 +11,7 @@ from neuroshard.shard_table import ShardTable
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
-from shardgym.costs.links import COLUMNS, LOADS, transfer_ms
+from shardgym.costs.links import COLUMNS, IDS, LOADS, SHARDS, transfer_ms
 from shardgym.costs.plan_cost import COMPUTE_COLUMNS, PHASES, PlanCost
 from shardgym.errors import MeasurementError
 from shardgym.incumbent import Budget
@@ -270,10 +270,13 @@ class EstimatedPricing(Pricing):
 
 
 def _loads(shards: ShardTable) -> Floats:
-    """Return the loads of every row, see `shardgym.costs.links`; zeros for empty rows, shape (R, 3)."""
+    """Return the loads of every row, see `shardgym.costs.links`; zeros for empty rows, shape (R, LOADS)."""
     pooling = np.array([table.pooling_factor for table in shards.task.tables])
-    some = shards.columns > 0
-    return np.column_stack([pooling[shards.tables] * some, shards.columns, some]).astype(np.float64)
+    loads: Floats = np.zeros((len(shards), LOADS))
+    loads[:, IDS] = pooling[shards.tables] * (shards.columns > 0)
+    loads[:, COLUMNS] = shards.columns
+    loads[:, SHARDS] = shards.columns > 0
+    return loads
 
 
 def _single_ms(shards: ShardTable, cost: CostModel, budget: Budget) -> Floats:

@@ -15,8 +15,8 @@ from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 
 _BOUNDS = ("first_row", "end_row", "first_column", "end_column")
-_CSV_COLUMNS = ("table", "device", *_BOUNDS, "bytes")
-_PLAN_FIELDS = ("task_hash", "shards", "schema")
+_CSV_COLUMNS = ("table", "devices", *_BOUNDS, "bytes")
+_PLAN_FIELDS = ("task_hash", "shards", "group_size", "schema")
 
 
 def read_plan(path: str, task: ShardingTask) -> ShardingPlan:
@@ -25,8 +25,9 @@ def read_plan(path: str, task: ShardingTask) -> ShardingPlan:
     Args:
         path: a plan as it writes itself; a `.json` file with an object of one device per table, all whole; or a `.csv`
             file. The last two name no task: their tables must be those of the task. The header of a CSV file names
-            `table`, `device` and, where tables are cut, all of `first_row`, `end_row`, `first_column` and
-            `end_column`; where these are empty, the table is whole. `bytes` is there for people and not read.
+            `table`, `devices` and, where tables are cut, all of `first_row`, `end_row`, `first_column` and
+            `end_column`; where these are empty, the table is whole. Several devices that hold a shard are separated by
+            blanks. `bytes` is there for people and not read.
         task: the task.
 
     Raises:
@@ -43,11 +44,19 @@ def read_plan(path: str, task: ShardingTask) -> ShardingPlan:
 
 
 def plan_to_csv(task: ShardingTask, plan: ShardingPlan) -> str:
-    """Return a line per shard under a header; bytes hold optimiser state, too. Rows and columns are half-open."""
+    """Return a line per shard under a header; bytes hold optimiser state, too. Rows and columns are half-open.
+
+    Raises:
+        InputError: the plan has groups, for which lines have no place.
+    """
+    if plan.group_size is not None:
+        raise InputError(f"the plan has groups of {plan.group_size} devices, which CSV cannot say: write it as .json")
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_CSV_COLUMNS)
-    writer.writerows((s.table, s.device, *s.rows, *s.columns, s.bytes(task)) for s in plan.shards)
+    for shard in plan.shards:
+        devices = " ".join(map(str, shard.devices))
+        writer.writerow((shard.table, devices, *shard.rows, *shard.columns, shard.bytes(task)))
     return text.getvalue()
 
 
@@ -102,17 +111,17 @@ def _shards_from_csv(path: str, text: str, task: ShardingTask) -> list[Shard]:
         raise InputError(f"{path}, line {reader.line_num}: not valid CSV ({error})") from None
     rows = [(where, row) for where, row in rows if any(row)]
     if not rows:
-        raise InputError(f"{path}: the file is empty, expected a header with table,device")
+        raise InputError(f"{path}: the file is empty, expected a header with table,devices")
 
     (where, header), *body = rows
     wrong = next((column for column in header if column not in _CSV_COLUMNS), None)
     bounds = [column for column in _BOUNDS if column in header]
     if wrong is not None:
-        raise InputError(f"{where}: unknown column '{wrong:.40}'; expected a header with table,device, see --help")
-    is_complete = {"table", "device"} <= set(header) and len(bounds) in (0, len(_BOUNDS))
+        raise InputError(f"{where}: unknown column '{wrong:.40}'; expected a header with table,devices, see --help")
+    is_complete = {"table", "devices"} <= set(header) and len(bounds) in (0, len(_BOUNDS))
     if len(set(header)) < len(header) or not is_complete:
         raise InputError(
-            f"{where}: expected a header with table,device and, where tables are cut, all of {','.join(_BOUNDS)}, "
+            f"{where}: expected a header with table,devices and, where tables are cut, all of {','.join(_BOUNDS)}, "
             f"got {short_repr(','.join(header))}"
         )
 
@@ -122,20 +131,17 @@ def _shards_from_csv(path: str, text: str, task: ShardingTask) -> list[Shard]:
             raise InputError(f"{where}: expected {len(header)} cells ({','.join(header)}), got {len(row)}")
         cells = dict(zip(header, row, strict=True))
         table = _table_of(where, cells["table"], task)
-        device = _parse_cell(where, cells, "device")
-        if not any(cells.get(column) for column in _BOUNDS):
-            shards.append(Shard.whole(table, device))
-            continue
-        first_row, end_row, first_column, end_column = (_parse_cell(where, cells, column) for column in _BOUNDS)
+        devices = [_parse_number(where, "devices", cell) for cell in cells["devices"].split() or [""]]
+        edges = [_parse_number(where, column, cells[column]) for column in _BOUNDS if any(map(cells.get, _BOUNDS))]
+        first_row, end_row, first_column, end_column = edges or (0, table.num_embeddings, 0, table.embedding_dim)
         try:
-            shards.append(Shard(table.name, (first_row, end_row), (first_column, end_column), device))
+            shards.append(Shard(table.name, (first_row, end_row), (first_column, end_column), tuple(devices)))
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
     return shards
 
 
-def _parse_cell(where: str, cells: dict[str, str], column: str) -> int:
-    cell = cells[column]
+def _parse_number(where: str, column: str, cell: str) -> int:
     if not re.fullmatch(r"[0-9]{1,18}", cell):
         raise InputError(f"{where}, {column}: expected a whole number, got '{cell:.40}'")
     return int(cell)

@@ -8,37 +8,29 @@ any number of devices, placements and tasks is priced in one call.
 from __future__ import annotations
 
 import abc
+import dataclasses
+import functools
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shardgym.arrays import Bools, Floats, GrowingArrays, Ints
-from shardgym.costs.links import COLUMNS, LOADS, ExchangeTimes, exchange_times, transfer_ms
+from shardgym.costs.links import (
+    LOADS,
+    SHARDS,
+    ExchangeTimes,
+    exchange_times,
+    operators,
+    output_exchange_ms,
+    replica_exchange_ms,
+)
+from shardgym.costs.shard_keys import PlanBatch, ShardKey, plan_keys, shard_loads
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.task import ELEMENT_BYTES, ShardingTask
 from shardgym.ties import quantized
-
-#: What a shard's time depends on: table, rows, columns. Where rows and columns begin does not matter.
-ShardKey = tuple[str, int, int]
-
-
-class PlanBatch(NamedTuple):
-    """P complete plans as arrays. They may be of different tasks with the same number of devices.
-
-    Attributes:
-        num_devices: D of every plan.
-        counts: shards of each plan, all at least 1, shape (P,).
-        shards: numbers from `NumberedShards.encode`, plan after plan, shape (H,).
-        devices: that hold them, shape (H,).
-    """
-
-    num_devices: int
-    counts: Ints
-    shards: Ints
-    devices: Ints
 
 
 class NumberedShards(abc.ABC):
@@ -70,7 +62,7 @@ class NumberedShards(abc.ABC):
 
         Args:
             task: that the shards are of.
-            keys: at least one: table, number of rows, number of columns.
+            keys: at least one.
         """
 
     @property
@@ -99,7 +91,7 @@ class NumberedShards(abc.ABC):
         return number
 
     def encode(self, task: ShardingTask, shards: Sequence[Shard]) -> Ints:
-        """Return the numbers of shards, shape (n,). Those not seen before are described together.
+        """Return the numbers of shards that one device holds, shape (n,). Those not seen before are described together.
 
         Where rows and columns of a shard begin does not matter, nor does its device: the halves of a table have one
         number.
@@ -107,20 +99,16 @@ class NumberedShards(abc.ABC):
         Raises:
             InputError: as `add_task`.
         """
-        return self.encode_keys(task, [(s.table, s.rows[1] - s.rows[0], s.columns[1] - s.columns[0]) for s in shards])
+        return self.encode_keys(task, [ShardKey(s.table, s.num_rows, s.num_columns) for s in shards])
 
     def encode_keys(self, task: ShardingTask, keys: Sequence[ShardKey]) -> Ints:
-        """Return the same for shards that nobody has made records of: table, rows and columns of each."""
+        """Return the same for any shards, which nobody needs to have made records of."""
         number = self.add_task(task)
         known = self._number_of_shard[number]
         numbers = [known.get(key) for key in keys]
         if None in numbers:
             new = [key for key in dict.fromkeys(keys) if key not in known]
-            tables = [task.table(name) for name, _, _ in new]
-            loads = [
-                (table.pooling_factor * rows / table.num_embeddings, columns, 1)
-                for table, (_, rows, columns) in zip(tables, new, strict=True)
-            ]
+            loads = [shard_loads(task, key) for key in new]
             first = self._shards.append(task=np.full(len(new), number), loads=loads, **self._described(task, new))
             known.update(zip(new, itertools.count(first), strict=False))
             numbers = [known[key] for key in keys]
@@ -132,10 +120,18 @@ class NumberedShards(abc.ABC):
         Raises:
             InputError: as `add_task`.
         """
-        shards = [shard for plan in plans for shard in plan.shards]
-        counts = np.array([len(plan.shards) for plan in plans], dtype=np.int64)
-        devices = np.array([shard.device for shard in shards], dtype=np.int64)
-        return PlanBatch(task.num_devices, counts, self.encode(task, shards), devices)
+        keys = [key for plan in plans for key in plan_keys(task, plan)]
+        numbers = self.encode_keys(task, keys)
+        if not any(plan.has_replicas for plan in plans):
+            counts = np.array([len(plan.shards) for plan in plans], dtype=np.int64)
+            devices = np.array([shard.devices[0] for plan in plans for shard in plan.shards], dtype=np.int64)
+            return PlanBatch(task.num_devices, counts, numbers, devices)
+        holders = [[shard.devices for shard in plan.shards] for plan in plans]
+        counts = np.array([sum(map(len, of_plan)) for of_plan in holders], dtype=np.int64)
+        devices = np.array([d for of_plan in holders for held in of_plan for d in held], dtype=np.int64)
+        numbers = np.repeat(numbers, [len(held) for of_plan in holders for held in of_plan])
+        groups = np.array([task.num_devices // (plan.group_size or task.num_devices) for plan in plans])
+        return PlanBatch(task.num_devices, counts, numbers, devices, groups)
 
     def tasks_of(self, batch: PlanBatch) -> Ints:
         """Return the number of each plan's task, that of its first shard, shape (P,)."""
@@ -159,7 +155,7 @@ class NumberedShards(abc.ABC):
         if known is None:
             return self.describe(task, keys)
         kind = (task.topology, task.batch_size, task.precision, task.optimizer)
-        alike = [(task.table(name).canonical_text, rows, columns, kind) for name, rows, columns in keys]
+        alike = [(task.table(key.table).canonical_text, *key[1:], kind) for key in keys]
         source = np.array([known.get(key, -1) for key in alike])
         new = np.flatnonzero(source < 0).tolist()
         if len(new) == len(keys):
@@ -173,7 +169,7 @@ class NumberedShards(abc.ABC):
         return arrays
 
     def loads(self, shards: Ints) -> Floats:
-        """Return the loads of shards, by the columns of `shardgym.costs.links`, shape (n, 3)."""
+        """Return the loads of shards, by the columns of `shardgym.costs.links`, shape (n, LOADS)."""
         loads: Floats = self._shards["loads"][shards]
         return loads
 
@@ -190,12 +186,12 @@ class NumberedShards(abc.ABC):
         return np.asarray(self._exchanges["ids_hidden"][tasks], dtype=np.bool_)
 
     def exchange_times(self, tasks: int | Ints, compute_ms: Floats, loads: Floats) -> ExchangeTimes:
-        """Return the exchanges of P placements, each of shape (P, D).
+        """Return the exchanges of P placements in one group each, each of shape (P, D).
 
         Args:
             tasks: number of each placement's task, shape (P,), or one for all.
             compute_ms: forward and backward compute of every device, shape (P, D, 2).
-            loads: of every device, shape (P, D, 3).
+            loads: of every device, shape (P, D, LOADS).
         """
         if np.ndim(tasks) == 0:
             return self.exchange_of(self._tasks[int(tasks)], compute_ms, loads)
@@ -215,9 +211,39 @@ class NumberedShards(abc.ABC):
         It may depend on the task's devices, batch, precision and links, and on nothing else of the task. Here it is the
         link model of the task's topology, without an exchange of ids.
         """
-        element_bytes = ELEMENT_BYTES[task.precision]
-        transfer = transfer_ms(task.topology, loads[..., COLUMNS], task.batch_size, element_bytes)
+        transfer = output_exchange_ms(task.topology, loads, task.batch_size, ELEMENT_BYTES[task.precision])
         return exchange_times(compute_ms, transfer, ids_hidden=self.ids_hidden(task))
+
+    def exchanges_in_groups(self, number: int, groups: int, compute_ms: Floats, loads: Floats) -> ExchangeTimes:
+        """Return the exchanges of P placements of one task whose devices form groups, and of replicas' gradients.
+
+        Groups exchange outputs among themselves, each with its share of the samples. At the end of the step replicas
+        exchange their gradients, and the same places of all groups their weights.
+
+        Args:
+            number: of the task.
+            groups: their number, of consecutive devices.
+            compute_ms: forward and backward compute of every device, shape (P, D, 2).
+            loads: of every device, shape (P, D, LOADS).
+        """
+        task = self._tasks[number]
+        if groups == 1:
+            times = self.exchange_of(task, compute_ms, loads)
+        else:
+            inside = _group_of(task, task.num_devices // groups)
+            of_groups = -1, inside.num_devices
+            parts = self.exchange_of(
+                inside, compute_ms.reshape(*of_groups, 2), loads.reshape(*of_groups, loads.shape[-1])
+            )
+            times = ExchangeTimes(*(part.reshape(loads.shape[:-1]) for part in parts))
+        return times._replace(backward_ms=times.backward_ms + self.replicas_ms(task, loads, groups))
+
+    def replicas_ms(self, task: ShardingTask, loads: Floats, groups: int) -> Floats:
+        """Return what each device takes to exchange what its replicas have in common, shape (..., D).
+
+        Here it is the link model of the task's topology; arguments as `exchanges_in_groups`.
+        """
+        return replica_exchange_ms(task.topology, loads, groups)
 
 
 class AdditiveCosts(NumberedShards):
@@ -246,20 +272,27 @@ class AdditiveCosts(NumberedShards):
             Shape (..., 2).
         """
 
+    def operator_ms(self, sums: Floats, counts: Ints) -> Floats:  # noqa: ARG002
+        """Return what one more fused operator on a device takes, forward and backward in ms, shape (..., 2).
+
+        TorchRec runs one for each way in which outputs are exchanged. Here it takes nothing; arguments as `device_ms`.
+        """
+        return np.zeros((*counts.shape, 2))
+
     def latents(self, shards: Ints) -> Floats:
         """Return what shards add to the sum over their device, shape (n, K)."""
         latents: Floats = self._shards["latents"][shards]
         return latents
 
     def vectors(self, shards: Ints) -> Floats:
-        """Return what is added up over a device: the latents of shards, then their loads; shape (n, K + 3)."""
+        """Return what is added up over a device: the latents of shards, then their loads; shape (n, K + LOADS)."""
         return np.concatenate([self.latents(shards), self.loads(shards)], axis=1)
 
     def compute_ms(self, sums: Floats) -> Floats:
         """Return forward and backward compute of devices in ms, each quantized, for searches to compare.
 
         Args:
-            sums: added `vectors` of each device, shape (..., K + 3); zeros for an empty device, which takes none.
+            sums: added `vectors` of each device, shape (..., K + LOADS); zeros for an empty device, which takes none.
 
         Returns:
             Shape (..., 2).
@@ -268,14 +301,21 @@ class AdditiveCosts(NumberedShards):
 
     def exact_compute_ms(self, sums: Floats) -> Floats:
         """Return the same, not quantized."""
-        return self.device_ms(sums[..., :-LOADS], sums[..., -1].astype(np.int64))
+        latents = sums[..., :-LOADS]
+        loads = sums[..., -LOADS:]
+        counts = loads[..., SHARDS].astype(np.int64)
+        compute_ms = self.device_ms(latents, counts)
+        more = operators(loads) - 1
+        if (more > 0).any():
+            compute_ms = compute_ms + np.maximum(more, 0)[..., None] * self.operator_ms(latents, counts)
+        return compute_ms
 
     def per_device_ms(self, tasks: int | Ints, sums: Floats) -> Floats:
         """Return all phases of P placements, complete or not.
 
         Args:
             tasks: number of each placement's task, shape (P,), or one for all.
-            sums: added `vectors` of every device, shape (P, D, K + 3).
+            sums: added `vectors` of every device, shape (P, D, K + LOADS).
 
         Returns:
             Ms in the order of `PHASES`, shape (P, D, 5).
@@ -314,9 +354,28 @@ class AdditiveCosts(NumberedShards):
         shape = len(batch.counts), batch.num_devices
         devices = np.repeat(np.arange(shape[0]) * shape[1], batch.counts) + batch.devices
         vectors = self.vectors(batch.shards)
-        sums = np.zeros((shape[0] * shape[1], vectors.shape[1]))
-        np.add.at(sums, devices, vectors)
-        return self.per_device_ms(self.tasks_of(batch), sums.reshape(*shape, -1))
+        sums: Floats = np.zeros((*shape, vectors.shape[1]))
+        np.add.at(sums.reshape(shape[0] * shape[1], -1), devices, vectors)
+        tasks = self.tasks_of(batch)
+        if batch.groups is None:
+            return self.per_device_ms(tasks, sums)
+        compute_ms = self.exact_compute_ms(sums)
+        phases = np.empty((*shape, 5))
+        for number, groups in {*zip(tasks.tolist(), batch.groups.tolist(), strict=True)}:
+            rows = (tasks == number) & (batch.groups == groups)
+            exchange = self.exchanges_in_groups(number, groups, compute_ms[rows], sums[rows][..., -LOADS:])
+            phases[rows] = join_phases(compute_ms[rows], exchange)
+        return phases
+
+
+@functools.lru_cache(maxsize=256)
+def _group_of(task: ShardingTask, size: int) -> ShardingTask:
+    """Return the task of one group of `size` devices: its share of the samples, and the links among its devices."""
+    topology = dataclasses.replace(
+        task.topology, num_devices=size, memory_bytes=task.topology.memory_bytes[:size],
+        fast_domain_size=min(task.topology.fast_domain_size, size),
+    )  # fmt: skip
+    return dataclasses.replace(task, topology=topology, batch_size=max(1, task.batch_size * size // task.num_devices))
 
 
 def join_phases(compute_ms: Floats, exchange: ExchangeTimes) -> Floats:

@@ -9,10 +9,11 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from shardgym.arguments import check_instance, check_list_of
-from shardgym.costs.additive import AdditiveCosts, PlanBatch
+from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.plan_cost import PlanCost, Source, infinite, plan_costs
+from shardgym.costs.shard_keys import PlanBatch
 from shardgym.errors import InfeasiblePlanError, InputError, printable_line
-from shardgym.plan import ShardingPlan
+from shardgym.plan import ShardingPlan, format_devices
 from shardgym.registry import construct, find_class, registered
 from shardgym.task import ShardingTask
 
@@ -21,6 +22,10 @@ GROUP = "shardgym.costs"
 
 #: End of the error message where `plans` is not a list of plans.
 ONE_PLAN = "a single plan goes into a list, [plan]; ShardingPlan.load(path) reads one"
+
+
+#: Holders that costs know.
+_PRICED = "each shard on one device, on all, or on the same place of every group"
 
 
 class CostModel(abc.ABC):
@@ -38,11 +43,13 @@ class CostModel(abc.ABC):
         limits: of a cost that measures: the largest numbers that somebody else's records may give its settings, by
             name. `verify` obeys no larger ones by itself.
         learned: whether this was trained, so that a search which queried it profits from its errors.
+        replicas: whether it prices plans in which several devices hold a shard; others cost infinity, with that reason.
     """
 
     how_to_get: ClassVar[str] = "make_cost(name) makes one"
     limits: ClassVar[Mapping[str, float]] = {}
     learned: ClassVar[bool] = False
+    replicas: ClassVar[bool] = False
 
     name: ClassVar[str]
     version: ClassVar[str]
@@ -93,6 +100,9 @@ class CostModel(abc.ABC):
                 plan.validate(task)
             except InfeasiblePlanError as error:
                 reasons[n] = str(error)
+            else:
+                if plan.has_replicas and (reason := self._why_not(task, plan)):
+                    reasons[n] = reason
         feasible = [plan for n, plan in enumerate(plans) if n not in reasons]
         scored = self.score(task, feasible) if feasible else []
         scored = check_list_of(f"what score() of cost '{self.name}' returned", scored, PlanCost)
@@ -134,6 +144,21 @@ class CostModel(abc.ABC):
     def scores_only(self) -> bool:
         """Whether this is for scoring plans alone: the harness gives it to no solver."""
         return False
+
+    def _why_not(self, task: ShardingTask, plan: ShardingPlan) -> str:
+        """Return why a plan with replicas has no price; "" if it has one."""
+        shard = next(shard for shard in plan.shards if len(shard.devices) > 1)
+        holders = f"table '{shard.table}' is held by {format_devices(shard.devices)}"
+        if not self.replicas:
+            return f"cost '{self.name}' prices no replicas, and {holders}: 'roofline' and 'gpu' do"
+        domain = task.topology.fast_domain_size
+        size = plan.group_size or task.num_devices
+        if size % min(domain, size) or domain % min(domain, size):
+            return f"groups of {size} devices are neither parts nor multiples of fast domains of {domain}"
+        for table in task.tables:
+            if plan.kind_of(table.name, task) == "tiers":
+                return f"table '{table.name}' is in tiers, which no cost prices yet: expected {_PRICED}"
+        return ""
 
     def no_cost(self, task: ShardingTask, reason: str) -> PlanCost:
         """Return the infinite cost of a plan that cannot be scored."""

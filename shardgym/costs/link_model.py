@@ -16,7 +16,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from shardgym.arrays import Bools, Floats, Ints
-from shardgym.costs.links import COLUMNS, IDS, LOADS, SHARDS, ExchangeTimes, link_prices, samples_per_device
+from shardgym.costs.links import COLUMNS, IDS, ROW_COLUMNS, ExchangeTimes, link_prices, samples_per_device
 from shardgym.records import CONFIG, Name, Record
 from shardgym.task import ELEMENT_BYTES, ShardingTask
 from shardgym.topology import Topology
@@ -110,7 +110,7 @@ class LinkModel(Record):
         Args:
             task: batch, precision and topology.
             work: between the exchanges.
-            loads: of each device, by the columns of `shardgym.costs.links`, shape (..., D, 3).
+            loads: of each device, by the columns of `shardgym.costs.links`, shape (..., D, LOADS).
 
         Returns:
             All before the forward compute; the exchange of pooled values and joining them; packing gradients and
@@ -119,16 +119,22 @@ class LinkModel(Record):
         if task.num_devices == 1:
             ids_ms = work.pack_ids + work.count_ids + work.group_ids
             return ExchangeTimes(ids_ms, work.join_outputs, work.pack_gradients)
-        to_send = self._transfers(task, loads)
-        counted_ms = to_send[SHARDS].to_owners(work.pack_ids) + work.count_ids
-        ids_ms = to_send[IDS].to_owners(counted_ms) + work.group_ids
+        to_send = self._transfers(task, _direct_loads(loads))
+        ids, columns, lengths = to_send
+        counted_ms = lengths.to_owners(work.pack_ids) + work.count_ids
+        ids_ms = ids.to_owners(counted_ms) + work.group_ids
         ready_ms = ids_ms + work.forward
-        joined_ms = to_send[COLUMNS].from_owners(ready_ms) + work.join_outputs
-        done_ms = to_send[COLUMNS].to_owners(joined_ms + work.pack_gradients)
+        joined_ms = columns.from_owners(ready_ms) + work.join_outputs
+        done_ms = columns.to_owners(joined_ms + work.pack_gradients)
         return ExchangeTimes(ids_ms, joined_ms - ready_ms, done_ms - joined_ms)
 
     def _transfers(self, task: ShardingTask, loads: Floats) -> list[_Transfer]:
-        """Return what the exchange of each load takes: ids, pooled values or gradients, and lengths of bags."""
+        """Return what the exchange of each load takes: ids, pooled values or gradients, and lengths of bags.
+
+        Args:
+            task: batch, precision and topology.
+            loads: ids, columns and shards of each device, shape (..., D, 3).
+        """
         topology = task.topology
         prices = link_prices(topology, task.batch_size, 1)
         samples = samples_per_device(task.batch_size, task.num_devices)
@@ -162,7 +168,17 @@ class LinkModel(Record):
         start_ms = self.start_ms + self.peer_ms * (task.num_devices - 1) + latency_ms
         owns = owned > 0
         has_samples = samples > 0
-        return [_Transfer(start_ms[n], owner_ms[n], holder_ms[n], owns[n], has_samples) for n in range(LOADS)]
+        return [_Transfer(start_ms[n], owner_ms[n], holder_ms[n], owns[n], has_samples) for n in range(len(owned))]
+
+
+def _direct_loads(loads: Floats) -> Floats:
+    """Return ids, columns and shards of each device where sums of row shards go straight to the devices they are for.
+
+    Then each device sends a value of each column of such a table for each sample: as an all-to-all of these columns.
+    """
+    direct = loads[..., IDS:].copy()
+    direct[..., COLUMNS - IDS] += loads[..., ROW_COLUMNS : ROW_COLUMNS + 2].sum(axis=(-1, -2))[..., None]
+    return direct
 
 
 class _Transfer(NamedTuple):

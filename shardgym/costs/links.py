@@ -1,8 +1,9 @@
-"""The all-to-all of pooled embeddings: how much each device sends to each, and the link model of the time.
+"""Exchanges between devices: how much each sends to each, and the link model of the time.
 
 Forward, device d holds pooled values of the whole batch for its shards and owes every peer p the rows of p's samples:
-samples[p] x widths[d] elements. Backward, the gradients go the same way in reverse. Sum pooling lets row shards send
-partial sums, so a row shard counts with its full width on each device that holds one.
+samples[p] x widths[d] elements. Backward, the gradients go the same way in reverse. Row shards hold partial sums, which
+are added up by a reduce-scatter; replicas look up their own samples and exchange gradients, see `output_exchange_ms`
+and `replica_exchange_ms`.
 
 `exchange_times` says how compute and exchanges add up to a step.
 
@@ -13,6 +14,7 @@ kinds work at the same time, so a device needs as long as the busiest direction 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import NamedTuple
 
@@ -24,15 +26,24 @@ from shardgym.plan import ShardingPlan
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology
 
-#: Loads of a shard or a device, by column: ids per sample, columns of its pooled output, shards. Exchanges take what
-#: these say.
-IDS, COLUMNS, SHARDS = range(3)
-LOADS = 3
+#: Loads of a shard or a device, by column. Exchanges take what these say.
+#:
+#: - columns of tables cut by rows, weighted by the rows of a shard, so that the shards of a table add up to its width:
+#:   where all devices exchange their sums, and where one fast domain adds them up first;
+#: - bytes of the gradients of what all devices hold, and of the weights and states that the same places of groups hold;
+#: - shards that all devices hold, each for its own samples;
+#: - ids per sample that come from all devices, columns of pooled output that go to all, and shards in all.
+ROW_COLUMNS, DOMAIN_ROW_COLUMNS, REPLICA_BYTES, GROUP_BYTES, REPLICAS, IDS, COLUMNS, SHARDS = range(8)
+LOADS = 8
 
 
 def pooled_widths(task: ShardingTask, plan: ShardingPlan) -> Ints:
-    """Return the columns of each device's pooled output: the summed widths of its shards, shape (D,)."""
-    return np.array([sum(s.num_columns for s in plan.on(d)) for d in range(task.num_devices)], dtype=np.int64)
+    """Return the columns of pooled output that each device has for others, shape (D,); replicas have none."""
+    devices = range(task.num_devices)
+    local = task.num_devices if task.num_devices > 1 else 2
+    return np.array(
+        [sum(shard.num_columns for shard in plan.on(d) if len(shard.devices) < local) for d in devices], dtype=np.int64
+    )
 
 
 def samples_per_device(batch_size: int, num_devices: int) -> Ints:
@@ -116,6 +127,115 @@ def transfer_ms(topology: Topology, widths: Ints | Floats, batch_size: int, elem
     firsts = np.arange(0, topology.num_devices, topology.fast_domain_size)
     inside = np.add.reduceat(widths, firsts, axis=-1)[..., prices.domains]
     return np.maximum(busier_direction_ms(0, inside - widths), busier_direction_ms(1, total - inside))
+
+
+def output_exchange_ms(topology: Topology, loads: Floats, batch_size: int, element_bytes: int) -> Floats:
+    """Return the time of all exchanges of pooled outputs on each device, in ms, shape (..., D).
+
+    What is whole in its rows goes by an all-to-all. Partial sums of tables cut by rows are added up on the way: by a
+    reduce-scatter of all devices; or, of tables that one fast domain holds, by one inside of it, and then an all-to-all
+    between the same places of all domains. These exchanges follow each other. The backward pass takes as long, with
+    all-gathers in place of reduce-scatters.
+
+    Args:
+        topology: devices and links.
+        loads: of each device, shape (..., D, LOADS).
+        batch_size: samples over all devices.
+        element_bytes: bytes of one value.
+    """
+    columns = loads[..., COLUMNS]
+    transfer = transfer_ms(topology, columns, batch_size, element_bytes)
+    rows_ms = row_exchange_ms(topology, loads, batch_size * element_bytes)
+    if not rows_ms.any():
+        return transfer
+    return np.where(columns.any(axis=-1, keepdims=True), transfer, 0.0) + rows_ms
+
+
+def row_exchange_ms(topology: Topology, loads: Floats, column_bytes: float) -> Floats:
+    """Return the part of `output_exchange_ms` that exchanges partial sums, in ms, shape (..., D).
+
+    Args:
+        topology: devices and links.
+        loads: of each device, shape (..., D, LOADS).
+        column_bytes: of one column of the whole batch.
+    """
+    rows = loads[..., [ROW_COLUMNS, DOMAIN_ROW_COLUMNS]]
+    if not rows.any() or topology.num_devices == 1:
+        return np.zeros(loads.shape[:-1])
+    reduced_ms = reduce_scatter_ms(topology, column_bytes * rows[..., 0].sum(axis=-1, keepdims=True))
+    return reduced_ms + _in_two_stages_ms(topology, rows[..., 1], column_bytes)
+
+
+def reduce_scatter_ms(topology: Topology, num_bytes: Floats) -> Floats:
+    """Return the time of a reduce-scatter or an all-gather among all devices, in ms; nothing takes no time.
+
+    A ring passes every device. Each link carries all but one share of the bytes; between domains a ring has the links
+    of all devices of a domain, as it is cut into as many rings.
+
+    Args:
+        topology: devices and links.
+        num_bytes: that each device puts in, or gets out of an all-gather, any shape.
+    """
+    devices = topology.num_devices
+    domain = topology.fast_domain_size
+    bandwidth = topology.intra_bandwidth
+    latency_ms = topology.intra_latency_ms
+    if domain < devices:
+        bandwidth = min(bandwidth if domain > 1 else np.inf, domain * topology.inter_bandwidth)
+        latency_ms = topology.inter_latency_ms
+    ms = latency_ms + (devices - 1) / devices * num_bytes / bandwidth * 1e3
+    return np.where(num_bytes > 0, ms if devices > 1 else 0.0, 0.0)
+
+
+def _in_two_stages_ms(topology: Topology, columns: Floats, column_bytes: float) -> Floats:
+    """Return the time of tables that single domains hold by rows, in ms, shape (..., D); `columns` likewise."""
+    domain = topology.fast_domain_size
+    if not columns.any():
+        return np.zeros(columns.shape)
+    firsts = np.arange(0, topology.num_devices, domain)
+    places = np.arange(topology.num_devices) // domain
+    of_domain = np.add.reduceat(columns, firsts, axis=-1)[..., places]
+    inside = column_bytes * of_domain / topology.intra_bandwidth * 1e3 * (domain - 1) / domain
+    inside = np.where(of_domain > 0, topology.intra_latency_ms + inside, 0.0).max(axis=-1, keepdims=True)
+    share = column_bytes / topology.num_devices  # bytes of a column of one device's samples
+    sent = share * of_domain * (len(firsts) - 1)
+    received = share * (np.add.reduceat(columns, firsts, axis=-1).sum(axis=-1, keepdims=True) - of_domain)
+    between = topology.inter_latency_ms + np.maximum(sent, received) / topology.inter_bandwidth * 1e3
+    return np.asarray(inside + between, dtype=np.float64)
+
+
+def replica_exchange_ms(topology: Topology, loads: Floats, groups: int) -> Floats:
+    """Return the time of exchanging what replicas have in common, in ms, shape (..., D).
+
+    Gradients of what all devices hold are all-reduced, densely, as TorchRec's data-parallel tables do. The same places
+    of all groups all-reduce their weights and optimiser states, as TorchRec's 2D parallelism does. An all-reduce is a
+    reduce-scatter and an all-gather.
+
+    Args:
+        topology: devices and links.
+        loads: of each device, shape (..., D, LOADS).
+        groups: of consecutive devices.
+    """
+    everywhere = 2 * reduce_scatter_ms(topology, loads[..., REPLICA_BYTES])
+    if groups == 1:
+        return everywhere
+    # Of each domain so many devices have the same place; all places exchange at once.
+    members = max(1, topology.fast_domain_size * groups // topology.num_devices)
+    peers = dataclasses.replace(
+        topology, num_devices=groups, memory_bytes=topology.memory_bytes[:groups], fast_domain_size=min(members, groups)
+    )
+    return everywhere + 2 * reduce_scatter_ms(peers, loads[..., GROUP_BYTES])
+
+
+def operators(loads: Floats) -> Ints:
+    """Return how many fused operators each device runs, shape (...): one for each way to exchange outputs.
+
+    Args:
+        loads: of each device, shape (..., LOADS).
+    """
+    special = loads[..., [ROW_COLUMNS, DOMAIN_ROW_COLUMNS, REPLICAS]] > 0
+    found: Ints = special.sum(axis=-1) + (loads[..., COLUMNS] > 0)
+    return found
 
 
 class LinkPrices(NamedTuple):

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from shardgym.arrays import Floats, Ints
-from shardgym.costs.additive import AdditiveCosts, ShardKey
+from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
 from shardgym.costs.calibration import Calibration
 from shardgym.costs.link_model import shipped_model
 from shardgym.costs.links import ExchangeTimes
 from shardgym.costs.plan_cost import PlanCost
+from shardgym.costs.shard_keys import ShardKey
 from shardgym.costs.step_parts import step_work
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.ids import ZipfLaw
@@ -121,17 +122,23 @@ def _row_reads_s(
     return firsts * memory_s + repeats * repeat_s
 
 
-def expected_distinct_rows(table: EmbeddingTable, batch_size: int) -> float:
-    """Return the expected number of distinct rows among `batch_size * pooling_factor` ids.
+def expected_distinct_rows(table: EmbeddingTable, batch_size: int, share: float = 1.0) -> float:
+    """Return the expected number of distinct rows among the ids of a batch, or of a share of its samples.
 
-    It is computed from the reuse histogram if the table has one. Otherwise ids are independent draws from the table's
+    It is computed from the reuse histogram if the table has one: of a row that the batch touches n times, a share s of
+    the samples touches it with probability 1 - (1 - s) ** n. Otherwise ids are independent draws from the table's
     distribution; recorded ids without a histogram count as uniform.
     """
     rows = table.num_embeddings
-    ids = batch_size * table.pooling_factor
+    ids = batch_size * table.pooling_factor * share
     if table.reuse_histogram is not None and any(table.reuse_histogram):
-        mean = sum(share * n for share, n in zip(table.reuse_histogram, BIN_ACCESSES, strict=True))
-        expected = ids / mean * math.fsum(table.reuse_histogram)
+        mean = sum(of_bin * n for of_bin, n in zip(table.reuse_histogram, BIN_ACCESSES, strict=True))
+        if share == 1.0:
+            touched = math.fsum(table.reuse_histogram)
+        else:
+            pairs = zip(table.reuse_histogram, BIN_ACCESSES, strict=True)
+            touched = math.fsum(of_bin * (1 - (1 - share) ** n) for of_bin, n in pairs) / share
+        expected = ids / mean * touched
     elif isinstance(table.ids, ZipfIds):
         expected = _zipf_distinct(table.ids.s, table.ids.q, rows, ids)
     elif rows > 1:
@@ -153,24 +160,37 @@ def _zipf_distinct(s: float, q: float, rows: int, ids: float) -> float:
     return float(-(sizes * np.expm1(ids * np.log1p(-per_row))).sum())
 
 
-def shard_ms(
-    device: DeviceConstants, task: ShardingTask, table: EmbeddingTable, rows: int, columns: int
-) -> tuple[float, float]:
-    """Return forward and backward compute of a shard with this many rows and columns, in ms.
+def shard_ms(device: DeviceConstants, task: ShardingTask, key: ShardKey) -> tuple[float, float]:
+    """Return forward and backward compute of a shard on one device that holds it, in ms.
 
     The position of its rows does not matter: lookups are spread evenly over the rows of the table.
     """
-    share = rows / table.num_embeddings
+    table = task.table(key.table)
+    share = key.rows / table.num_embeddings
+    served = (key.served or task.num_devices) / task.num_devices
     per_weight, per_row = OPTIMIZER_STATE[task.optimizer]
+    state_bytes = 4 * (per_weight * key.columns + per_row)
     forward, backward = compute_ms(
         device,
-        batch_size=task.batch_size,
-        ids=task.batch_size * table.pooling_factor * share,
-        distinct=expected_distinct_rows(table, task.batch_size) * share,
-        width_bytes=columns * ELEMENT_BYTES[task.precision],
-        state_bytes=4 * (per_weight * columns + per_row),
+        batch_size=task.batch_size * served,
+        ids=task.batch_size * table.pooling_factor * share * served,
+        distinct=expected_distinct_rows(table, task.batch_size, served) * share,
+        width_bytes=key.columns * ELEMENT_BYTES[task.precision],
+        state_bytes=state_bytes,
     )
+    if key.served == 1:
+        backward += dense_update_bytes(task, key) / device.memory_bandwidth * 1e3
     return float(forward), float(backward)
+
+
+def dense_update_bytes(task: ShardingTask, key: ShardKey) -> float:
+    """Return the bytes that the dense update of a replica moves besides its lookups.
+
+    Gradients of all rows are set to zero, and read by the optimiser, which reads and writes all weights and states.
+    """
+    per_weight, per_row = OPTIMIZER_STATE[task.optimizer]
+    weights = key.rows * key.columns * ELEMENT_BYTES[task.precision]
+    return 4.0 * weights + 2 * 4 * key.rows * (per_weight * key.columns + per_row)
 
 
 def _gpu(memory_bandwidth: float, cache_bytes: int, cache_bandwidth: float, source: str) -> DeviceConstants:
@@ -248,7 +268,8 @@ class RooflineCost(CostModel):
     """Bytes moved over bandwidth, plus latencies and fixed costs per device and per shard.
 
     Compute is additive over shards: fusion is not modelled. Communication is the link model of the task's topology, and
-    no ids are exchanged. CPUs train step by step, GPUs hide ids, see `shardgym.costs.links.exchange_times`. Devices
+    no ids are exchanged. Replicas exchange gradients densely. CPUs train step by step, GPUs hide ids, see
+    `shardgym.costs.links.exchange_times`. Devices
     without shards compute for free.
 
     Args:
@@ -262,6 +283,7 @@ class RooflineCost(CostModel):
 
     name = "roofline"
     deterministic = True
+    replicas = True
 
     def __init__(self, hardware: str | None = None, calibration: str | Path | None = None) -> None:
         self._override = hardware
@@ -331,16 +353,21 @@ class AdditiveRoofline(AdditiveCosts):
         if self._calibration is not None and name != "cpu-core":
             raise InputError(f"calibration: of a CPU core, and the task's device is '{name}': leave it out")
         number = list(DEVICES).index(name)
-        rows = [(*shard_ms(device, task, task.table(table), rows, columns), number) for table, rows, columns in keys]
+        rows = [(*shard_ms(device, task, key), number) for key in keys]
         return {"latents": np.array(rows, dtype=np.float64)}
 
     def device_ms(self, sums: Floats, counts: Ints) -> Floats:
         """See `AdditiveCosts`."""
+        factors = 1.0 if self._calibration is None else np.array(self._calibration.roofline)
+        return np.where(counts[..., None] > 0, factors * (sums[..., :2] + self.operator_ms(sums, counts)), 0.0)
+
+    def operator_ms(self, sums: Floats, counts: Ints) -> Floats:
+        """See `AdditiveCosts`: the fixed costs of a device."""
         # All shards of a device have its number, so the sum of the numbers over the count says which device it is.
         # Fixed costs come from the table: the sums of numbers are exact, sums of fixed costs would not be.
         numbers = np.rint(sums[..., 2] / np.maximum(counts, 1)).astype(np.int64)
-        factors = 1.0 if self._calibration is None else np.array(self._calibration.roofline)
-        return np.where(counts[..., None] > 0, factors * (sums[..., :2] + _FIXED_MS[numbers]), 0.0)
+        fixed_ms: Floats = _FIXED_MS[numbers]
+        return fixed_ms
 
     def exchange_of(self, task: ShardingTask, compute_ms: Floats, loads: Floats) -> ExchangeTimes:
         """See `AdditiveCosts`; with a calibration, the whole step around the compute."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from shardgym.arrays import Floats
 from shardgym.costs.link_model import StepWork
-from shardgym.costs.links import samples_per_device
+from shardgym.costs.links import COLUMNS, IDS, ROW_COLUMNS, samples_per_device
 from shardgym.task import ELEMENT_BYTES, ShardingTask
 
 #: What the other parts of a step are lines in: 1, ids that a device handles, values of pooled rows in bytes, and bags.
@@ -32,16 +32,18 @@ def step_work(lines: Floats, task: ShardingTask, compute_ms: Floats, loads: Floa
         lines: ms per amount, by `LINES` and `AMOUNTS`, shape (5, 4).
         task: batch and precision.
         compute_ms: forward and backward of every device of placements, shape (..., D, 2).
-        loads: of every device, by the columns of `shardgym.costs.links`, shape (..., D, 3).
+        loads: of every device, by the columns of `shardgym.costs.links`, shape (..., D, LOADS).
     """
+    handled = loads[..., IDS:].copy()
+    handled[..., COLUMNS - IDS] += loads[..., ROW_COLUMNS : ROW_COLUMNS + 2].sum(axis=-1)
     constant = lines[:, 0]
     per_load = lines[:, 1:] * (task.batch_size * np.array([1, ELEMENT_BYTES[task.precision], 1]))
     share = samples_per_device(task.batch_size, task.num_devices)[:, None] / task.batch_size
     own_samples = list(OF_OWN_SAMPLES)
     own_shards = list(OF_OWN_SHARDS)
-    everything = loads.sum(axis=-2, keepdims=True)
+    everything = handled.sum(axis=-2, keepdims=True)
     sent = constant[own_samples] + share * (everything @ per_load[own_samples].T)
-    received = constant[own_shards] + loads @ per_load[own_shards].T
+    received = constant[own_shards] + handled @ per_load[own_shards].T
     return StepWork(
         pack_ids=sent[..., 0],
         count_ids=received[..., 0],

@@ -14,10 +14,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from shardgym.arrays import Floats, Ints
-from shardgym.costs.additive import AdditiveCosts, ShardKey
+from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
 from shardgym.costs.links import LOADS, ExchangeTimes
 from shardgym.costs.plan_cost import PHASES, PlanCost
+from shardgym.costs.shard_keys import ShardKey
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
 from shardgym.task import ELEMENT_BYTES, ShardingTask
@@ -178,7 +179,11 @@ class AdditiveTorchRecRating(AdditiveCosts):
 
     def describe(self, task: ShardingTask, keys: Sequence[ShardKey]) -> dict[str, Floats]:
         """See `AdditiveCosts`."""
-        return {"latents": np.array([shard_ms(self._constants, task, *key) for key in keys], dtype=np.float64)}
+        return {
+            "latents": np.array(
+                [shard_ms(self._constants, task, key.table, key.rows, key.columns) for key in keys], dtype=np.float64
+            )
+        }
 
     def device_ms(self, sums: Floats, counts: Ints) -> Floats:
         """Return the forward and the backward pass of devices in ms, exchanges included; see `AdditiveCosts`."""

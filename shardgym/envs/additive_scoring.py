@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from shardgym.arrays import Bools, Floats, Ints
-from shardgym.costs.additive import AdditiveCosts, PlanBatch
+from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
 from shardgym.costs.plan_cost import PlanCost
+from shardgym.costs.shard_keys import PlanBatch, ShardKey
 from shardgym.envs.placements import Placements
 from shardgym.envs.scoring import PlanScorer
 from shardgym.envs.shard_catalog import NOTHING
@@ -153,7 +154,7 @@ class AdditiveScorer(PlanScorer):
             shards = catalog.shards_of(number)
             names, rows, widths = (catalog.shard[name][shards].tolist() for name in ("name", "rows", "width"))
             self._task_numbers[number] = self._costs.add_task(task)
-            self._shard_numbers[shards] = self._costs.encode_keys(task, list(zip(names, rows, widths, strict=True)))
+            self._shard_numbers[shards] = self._costs.encode_keys(task, list(map(ShardKey, names, rows, widths)))
 
     def _shares_of(self, tasks: Ints) -> Floats:
         """Return even shares of tasks, shape (n,); those that are new are priced together."""

@@ -12,6 +12,7 @@ from shardgym.arrays import Floats, Ints
 from shardgym.collection.run import collect
 from shardgym.costs.calibration import Agreement, Calibration, kinds_of_work
 from shardgym.costs.link_model import StepWork, shipped_model
+from shardgym.costs.links import COLUMNS, IDS, LOADS, SHARDS
 from shardgym.costs.roofline import DEVICES
 from shardgym.costs.roofline import compute_ms as roofline_ms
 from shardgym.costs.simulator.features import Groups, distinct_rows, work
@@ -37,7 +38,7 @@ _LEAST_TO_RANK = 3
 
 
 class _Plan(NamedTuple):
-    """A measured plan: a task that says batch and links, rows of its devices, which these are, and loads, (D, 3)."""
+    """A measured plan: a task with batch and links, rows of its devices, which these are, and loads, (D, LOADS)."""
 
     task: ShardingTask
     rows: Ints
@@ -144,17 +145,18 @@ def _plans_of(steps: StepSamples) -> list[_Plan]:
     """Return the plans of which all devices that hold something were measured."""
     groups = Groups(steps.compute.counts)
     shards = steps.compute.shards
-    loads = np.column_stack([
-        np.add.reduceat(shards.pooling, groups.starts), np.add.reduceat(shards.columns, groups.starts), groups.counts,
-    ])  # fmt: skip
+    loads = np.zeros((len(groups.counts), LOADS))
+    loads[:, IDS] = np.add.reduceat(shards.pooling, groups.starts)
+    loads[:, COLUMNS] = np.add.reduceat(shards.columns, groups.starts)
+    loads[:, SHARDS] = groups.counts
     found = []
     for name in dict.fromkeys(steps.plan.tolist()):
         rows = np.flatnonzero(steps.plan == name)
         first = rows[0]
         devices = int(steps.num_devices[first])
-        of_all = np.zeros((devices, 3))
+        of_all = np.zeros((devices, LOADS))
         of_all[steps.device[rows]] = loads[rows]
-        if of_all[:, 2].sum() == steps.plan_shards[first]:
+        if of_all[:, SHARDS].sum() == steps.plan_shards[first]:
             task = ShardingTask(
                 (EmbeddingTable("any", 1, 4),), Topology.preset("cpu", devices),
                 int(shards.batch[groups.starts[first]]), precision=steps.compute.precision[first],

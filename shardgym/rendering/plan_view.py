@@ -11,7 +11,7 @@ from tabulate import tabulate
 
 from shardgym.costs.links import pooled_widths
 from shardgym.costs.plan_cost import PlanCost
-from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan, format_area, plan_problems
+from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan, format_area, format_devices, plan_problems
 from shardgym.rendering.bottleneck import describe_bottleneck, device_loads
 from shardgym.task import ShardingTask, format_bytes
 
@@ -77,7 +77,7 @@ def render_plan(
         ))  # fmt: skip
     elif cost is not None:
         lines.append(f"cost: none by {cost.cost}, because of the following")
-    problems = list(plan_problems(task, plan.shards))
+    problems = plan_problems(task, plan.shards, plan.group_size)
     if not problems and cost is not None and cost.reason is not None:
         problems = [cost.reason]
     remarks = [f"problem: {problem}" for problem in problems]
@@ -155,7 +155,7 @@ def memory_remedies(task: ShardingTask, plan: ShardingPlan) -> list[str]:
     for device in range(task.num_devices):
         if room[device] >= 0:
             continue
-        shards = [shard for shard in plan.on(device) if task.has_table(shard.table)]
+        shards = [shard for shard in plan.on(device) if task.has_table(shard.table) and len(shard.devices) == 1]
         where = f"device {roomiest}, which has {format_bytes(max(room[roomiest], 0))} left"
         whole = [shard for shard in shards if -room[device] <= shard.bytes(task) <= room[roomiest]]
         cuts = [(columns, shard) for shard in shards if (columns := _columns_to_move(task, shard, -room[device]))]
@@ -219,7 +219,7 @@ def table_changes(task: ShardingTask, before: ShardingPlan, after: ShardingPlan)
     """Return the tables whose shards differ, in the task's order."""
     changes = []
     for table in task.tables:
-        old, new = (tuple(s for s in plan.shards if s.table == table.name) for plan in (before, after))
+        old, new = (plan.of_table(table.name) for plan in (before, after))
         if old != new:
             changes.append(TableChange(table.name, old, new))
     return changes
@@ -293,10 +293,17 @@ def _relative_change(before: float, after: float) -> str:
 
 def _describe_change(change: TableChange, arrow: str) -> str:
     if change.is_move:
-        old, new = (", ".join(str(s.device) for s in shards) for shards in (change.before, change.after))
+        old, new = (", ".join(_holders(s) for s in shards) for shards in (change.before, change.after))
         return f"moved '{change.table}': device {old} {arrow} {new}"
     old, new = (
-        " + ".join(f"{format_area(s.rows, s.columns)} on {s.device}" for s in shards) or "nowhere"
+        " + ".join(f"{format_area(s.rows, s.columns)} on {_holders(s)}" for s in shards) or "nowhere"
         for shards in (change.before, change.after)
     )
     return f"cut   '{change.table}': {old} {arrow} {new}"
+
+
+def _holders(shard: Shard) -> str:
+    """Return "3" or, of several devices, "devices 0, 4"."""
+    if len(shard.devices) == 1:
+        return str(shard.devices[0])
+    return format_devices(shard.devices)

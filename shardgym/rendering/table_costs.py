@@ -54,29 +54,32 @@ def table_costs(task: ShardingTask, plan: ShardingPlan, model: CostModel, cost: 
     after_cut = _after_cuts(task, plan, model, cost, ms)
     found = []
     for table in task.tables:
-        shards = [shard for shard in plan.shards if shard.table == table.name]
-        size = sum(shard.bytes(task) for shard in shards)
-        devices = tuple(shard.device for shard in shards)
+        shards = plan.of_table(table.name)
+        size = sum(shard.bytes(task) * len(shard.devices) for shard in shards)
+        devices = tuple(device for shard in shards for device in shard.devices)
         total = sum(ms[shard] for shard in shards)
         found.append(TableCost(table.name, devices, size, total, after_cut.get(table.name)))
     return sorted(found, key=lambda cost: -cost.ms)
 
 
 def _marginal_ms(task: ShardingTask, plan: ShardingPlan, model: CostModel) -> Floats:
-    """Return by how much the compute of its device would shrink without each shard, shape (number of shards,)."""
+    """Return by how much the compute of its devices would shrink without each shard, shape (number of shards,)."""
     prices = model.additive()
     if prices is None:
         raise InputError(
             f"cost '{model.name}' scores whole plans only: what tables cost needs one that adds up, such as "
             "'roofline', 'torchrec_rating' or 'simulator'"
         )
-    latents = prices.latents(prices.encode(task, plan.shards))
-    devices = np.array([shard.device for shard in plan.shards])
+    batch = prices.batch(task, [plan])
+    latents = prices.latents(batch.shards)
+    devices = batch.devices
     sums = np.zeros((task.num_devices, latents.shape[1]))
     np.add.at(sums, devices, latents)
     counts = np.bincount(devices, minlength=task.num_devices)
     before = prices.device_ms(sums, counts).sum(axis=-1)[devices]
-    return np.asarray(before - prices.device_ms(sums[devices] - latents, counts[devices] - 1).sum(axis=-1))
+    saved = before - prices.device_ms(sums[devices] - latents, counts[devices] - 1).sum(axis=-1)
+    firsts = np.cumsum([0, *(len(shard.devices) for shard in plan.shards[:-1])])
+    return np.asarray(np.add.reduceat(saved, firsts))
 
 
 def _after_cuts(
@@ -88,7 +91,7 @@ def _after_cuts(
     targets = [device for device in np.argsort(busy, kind="stable").tolist() if device != found.device][:_MOST_TARGETS]
     costliest: dict[str, Shard] = {}
     for shard in sorted(plan.on(found.device), key=lambda shard: -ms[shard]):
-        if shard.num_columns >= 2 * COLUMN_UNIT:
+        if shard.num_columns >= 2 * COLUMN_UNIT and len(shard.devices) == 1:
             costliest.setdefault(shard.table, shard)
     tried = [(shard, target) for shard in list(costliest.values())[:_MOST_CUTS] for target in targets]
     plans = [_cut(task, plan, shard, target) for shard, target in tried]
@@ -103,7 +106,7 @@ def _cut(task: ShardingTask, plan: ShardingPlan, shard: Shard, target: int) -> S
     start, end = shard.columns
     middle = start + COLUMN_UNIT * (shard.num_columns // COLUMN_UNIT // 2)
     halves = (
-        dataclasses.replace(shard, columns=(start, middle), device=target),
+        dataclasses.replace(shard, columns=(start, middle), devices=(target,)),
         dataclasses.replace(shard, columns=(middle, end)),
     )
     return ShardingPlan.of(task, [*(other for other in plan.shards if other != shard), *halves])

@@ -80,6 +80,8 @@ def to_torchrec(
     """
     check_instance("plan", plan, ShardingPlan)
     plan.validate(task)
+    if plan.has_replicas:
+        raise InputError("the plan has replicas, which are not exported yet: expected one device for each shard")
     if device_type not in get_args(DeviceType):
         raise InputError(f"device_type: expected 'cuda' or 'cpu', got {device_type!r:.40}")
     per_host = task.topology.fast_domain_size if ranks_per_host is None else ranks_per_host
@@ -148,12 +150,12 @@ def _parameter_sharding(table: EmbeddingTable, shards: list[Shard], layout: Rank
     return ParameterSharding(
         sharding_type=sharding_type,
         compute_kernel="fused",
-        ranks=[shard.device for shard in shards],
+        ranks=[shard.devices[0] for shard in shards],
         sharding_spec=EnumerableShardingSpec([
             ShardMetadata(
                 shard_offsets=[shard.rows[0], shard.columns[0]],
                 shard_sizes=[shard.num_rows, shard.num_columns],
-                placement=layout.device(shard.device),
+                placement=layout.device(shard.devices[0]),
             )
             for shard in shards
         ]),
@@ -167,8 +169,8 @@ def _with_one_width_per_rank(shards: list[Shard]) -> list[Shard]:
     on that rank alone when they differ.
     """
     pieces = []
-    for device in {shard.device for shard in shards}:
-        mine = [shard for shard in shards if shard.device == device]
+    for device in {shard.devices[0] for shard in shards}:
+        mine = [shard for shard in shards if shard.devices[0] == device]
         if len({shard.num_columns for shard in mine}) > 1:
             mine = _joined(mine)
             width = math.gcd(*(shard.num_columns for shard in mine))
@@ -194,7 +196,7 @@ def _joined(shards: list[Shard]) -> list[Shard]:
 
 def _row_type(table: EmbeddingTable, shards: list[Shard], layout: RankLayout) -> str:
     """Return the type of a table that is cut by rows; `shards` are in the order of rows."""
-    ranks = [shard.device for shard in shards]
+    ranks = [shard.devices[0] for shard in shards]
     block = -(-table.num_embeddings // len(shards))
     # TorchRec takes other row shards, too, and sends ids to ranks as if these were equal.
     equal = [shard.rows[0] for shard in shards] == [block * i for i in range(len(shards))]

@@ -22,7 +22,7 @@ def devices_of(task, plan):
     """Device of every table, each of which must be whole."""
     plan.validate(task)
     assert len(plan.shards) == task.num_tables
-    placed = {shard.table: shard.device for shard in plan.shards}
+    placed = {shard.table: shard.devices[0] for shard in plan.shards}
     return [placed[table.name] for table in task.tables]
 
 

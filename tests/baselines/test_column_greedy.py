@@ -27,7 +27,7 @@ def test_one_large_table_is_cut_as_long_as_that_helps():
     assert found[-1][0] == plan
     assert [ms for _, ms in found] == sorted({ms for _, ms in found}, reverse=True)
     assert found[-1][1] < 0.7 * lpt
-    assert len({shard.device for shard in plan.shards if shard.table == "t0"}) > 2
+    assert len({shard.devices[0] for shard in plan.shards if shard.table == "t0"}) > 2
 
 
 def test_tables_larger_than_a_device_are_cut_until_they_fit():
@@ -53,7 +53,7 @@ def test_pieces_on_one_device_become_one_shard_and_row_cuts_stay():
     )
     after = merged(task, plan)
     after.validate(task)
-    assert [(s.table, s.columns, s.device) for s in after.shards if s.table == "t0"] == [
+    assert [(s.table, s.columns, s.devices[0]) for s in after.shards if s.table == "t0"] == [
         ("t0", (0, 8), 0),
         ("t0", (8, 16), 1),
     ]

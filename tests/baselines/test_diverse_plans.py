@@ -47,7 +47,7 @@ def test_parts_of_a_table_count_by_their_cells():
         cut = ShardingPlan.of(TASK, [*shards, *parts])
         # The larger part is renamed to where the whole was: the part that is not there is a third.
         assert distance(whole, cut) == pytest.approx((40 + 40) / 240)
-        other_columns = [dataclasses.replace(part, device=3 - part.device) for part in parts]
+        other_columns = [dataclasses.replace(part, devices=(3 - part.devices[0],)) for part in parts]
         assert distance(cut, ShardingPlan.of(TASK, [*shards, *other_columns])) == pytest.approx(40 / 240)
 
 

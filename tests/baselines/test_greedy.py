@@ -20,7 +20,7 @@ def make_task(tables, memory_bytes=(2**30, 2**30), **options):
 def devices(solver, task):
     plan = solver.solve(task, None)
     plan.validate(task)
-    placed = {shard.table: shard.device for shard in plan.shards}
+    placed = {shard.table: shard.devices[0] for shard in plan.shards}
     return [placed[table.name] for table in task.tables]
 
 

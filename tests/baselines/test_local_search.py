@@ -43,7 +43,7 @@ def test_splits_help_where_one_table_is_costlier_than_all_others():
     plans = [LocalSearch(splits=splits).solve(task, cost) for splits in (True, False)]
     cut, whole = (answer.total_ms for answer in cost.evaluate(task, plans))
     assert cut < 0.8 * whole
-    places = [(shard.table, shard.device) for shard in plans[0].shards]
+    places = [(shard.table, shard.devices[0]) for shard in plans[0].shards]
     assert len(places) == len(set(places)) > 2
 
 

@@ -30,11 +30,11 @@ def changed_shards(placement, given, target, returned, halved):
     if halved:
         left, right = halves(shard)
         shards[given] = left
-        shards.append(dataclasses.replace(right, device=int(target)))
+        shards.append(dataclasses.replace(right, devices=(int(target),)))
     else:
-        shards[given] = dataclasses.replace(shard, device=int(target))
+        shards[given] = dataclasses.replace(shard, devices=(int(target),))
     if returned >= 0:
-        shards[returned] = dataclasses.replace(shards[returned], device=shard.device)
+        shards[returned] = dataclasses.replace(shards[returned], devices=(shard.devices[0],))
     return shards
 
 
@@ -68,11 +68,11 @@ def test_what_is_allowed_is_what_is_feasible_with_one_shard_of_a_table_on_a_devi
             given, target, returned, halved = change
             shard = placement.shards[given]
             swaps_parts = returned >= 0 and placement.shards[returned].table == shard.table
-            if shard.device == target or (halved and not halves(shard)) or swaps_parts:
+            if shard.devices[0] == target or (halved and not halves(shard)) or swaps_parts:
                 assert not verdict
                 continue
             shards = changed_shards(placement, *change)
-            places = {(shard.table, shard.device) for shard in shards}
+            places = {(shard.table, shard.devices[0]) for shard in shards}
             assert verdict == (len(places) == len(shards) and not plan_problems(task, shards))
             seen.add(bool(verdict))
         if allowed.any():

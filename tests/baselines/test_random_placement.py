@@ -20,7 +20,7 @@ def make_task(sizes, memory_bytes):
 def devices(task, seed):
     plan = RandomSolver().solve(task, None, seed=seed)
     plan.validate(task)
-    return tuple(shard.device for shard in plan.shards)
+    return tuple(shard.devices[0] for shard in plan.shards)
 
 
 def test_all_plans_are_equally_likely_where_memory_does_not_bind():

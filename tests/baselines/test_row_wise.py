@@ -30,7 +30,7 @@ def test_a_hot_table_is_cut_by_rows_and_the_others_stay():
     plan = SOLVER.solve(task, RATING)
     plan.validate(task)
     assert rows_of(task, plan) == {"t0": [(0, 251), (251, 502), (502, 753), (753, 1001)]}
-    assert [shard.device for shard in plan.shards if shard.table == "t0"] == [0, 1, 2, 3]
+    assert [shard.devices[0] for shard in plan.shards if shard.table == "t0"] == [0, 1, 2, 3]
     assert rating_ms(task, SOLVER) < 0.8 * rating_ms(task, PLUS)
 
 

@@ -181,7 +181,7 @@ def test_prior_deploys_the_cheapest_assignment_of_what_it_predicts(tasks, fitted
     solver = SurCo(weights=fitted, variant="prior")
     plan = solver.solve(task, COST)
     costs = solver._own.network.surrogate_costs(TaskBatch.of([task]))[0].double().numpy()
-    devices = {shard.table: shard.device for shard in plan.shards}
+    devices = {shard.table: shard.devices[0] for shard in plan.shards}
     assert [devices[table.name] for table in task.tables] == cheapest_assignment(task, costs).tolist()
 
 

@@ -94,4 +94,4 @@ def test_a_cut_gives_both_devices_half_of_the_widest_shards(validity):
     halved = validity.cut(plan, 1, 2)
     assert validity.fits(halved, task) or halved.bytes_per_device(task) != plan.bytes_per_device(task)
     assert len(halved.shards) == len(plan.shards) + 1
-    assert {shard.device for shard in set(halved.shards) - set(plan.shards)} == {0, 1}
+    assert {shard.devices[0] for shard in set(halved.shards) - set(plan.shards)} == {0, 1}

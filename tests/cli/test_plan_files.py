@@ -34,11 +34,11 @@ def here(tmp_path, monkeypatch):
         ("plan.json", json.dumps(MAPPING)),
         ("plan.json", f"\ufeff{HALVES.to_json()}"),
         ("plan.json", f"\ufeff{json.dumps(MAPPING)}"),
-        ("plan.csv", "table,device\nt0,0\nt1,0\nt2,1\nt3,1\n"),
-        ("plan.CSV", "\ufeffdevice, table\r\n0,t0\r\n\r\n0, t1\r\n1,t2\r\n1,t3\r\n"),
+        ("plan.csv", "table,devices\nt0,0\nt1,0\nt2,1\nt3,1\n"),
+        ("plan.CSV", "\ufeffdevices, table\r\n0,t0\r\n\r\n0, t1\r\n1,t2\r\n1,t3\r\n"),
         (
             "plan.csv",
-            f"table,device,{BOUNDS}\nt0,0,,,,\nt1,0,,,,\nt2,1,0,10,0,4\nt3,1,,,,\n",
+            f"table,devices,{BOUNDS}\nt0,0,,,,\nt1,0,,,,\nt2,1,0,10,0,4\nt3,1,,,,\n",
         ),
         ("plan.csv", plan_to_csv(TASK, HALVES)),
     ],
@@ -64,18 +64,18 @@ BAD = [
     ("plan.json", HALVES.to_json().replace(HASH, "0" * 64), "plan is for task 000000000000, the task given is .*: g"),
     ("plan.json", "[]", 'expected a plan, or {"TABLE": DEVICE, ...} for every table, got'),
     ("plan.json", "{}", "expected a plan, or"),
-    ("plan.json", TASK.to_json(), "this is a shardgym.task/1, expected shardgym.plan/1"),
+    ("plan.json", TASK.to_json(), "this is a shardgym.task/1, expected shardgym.plan/2"),
     ("plan.json", json.dumps(MAPPING | {"t9": 0}), "'t9' is no table of the task given"),
     ("plan.json", '{"t0": 0, "t1": 0}', "table 't2' of the task given has no device; expected 4 tables, 2 are missing"),
     ("plan.json", json.dumps(MAPPING | {"t3": "1"}), "table 't3': expected the number of a device, got '1'"),
-    ("plan.csv", "", "the file is empty, expected a header with table,device"),
-    ("plan.csv", "t0,0\nt1,0\n", "line 1: unknown column 't0'; expected a header with table,device"),
-    ("plan.csv", "table,device,first_row\nt0,0,0\n", "all of first_row,end_row,first_column,end_column"),
-    ("plan.csv", "table,device\nt0,0\nt1\n", r"line 3: expected 2 cells \(table,device\), got 1"),
-    ("plan.csv", "table,device\nt0,gpu0\n", "line 2, device: expected a whole number, got 'gpu0'"),
-    ("plan.csv", "table,device\nt0,0\n", "table 't1' of the task given has no device"),
+    ("plan.csv", "", "the file is empty, expected a header with table,devices"),
+    ("plan.csv", "t0,0\nt1,0\n", "line 1: unknown column 't0'; expected a header with table,devices"),
+    ("plan.csv", "table,devices,first_row\nt0,0,0\n", "all of first_row,end_row,first_column,end_column"),
+    ("plan.csv", "table,devices\nt0,0\nt1\n", r"line 3: expected 2 cells \(table,devices\), got 1"),
+    ("plan.csv", "table,devices\nt0,gpu0\n", "line 2, devices: expected a whole number, got 'gpu0'"),
+    ("plan.csv", "table,devices\nt0,0\n", "table 't1' of the task given has no device"),
     ("plan.csv", plan_to_csv(TASK, CUT).replace("5,10", "5,5"), "line 6: Shard: rows: expected start < end"),
-    ("plan.csv", 'table,device\n"t0,0\n', "not valid CSV"),
+    ("plan.csv", 'table,devices\n"t0,0\n', "not valid CSV"),
 ]  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def test_a_file_that_is_no_plan_for_the_task_is_refused(here, capsys, name, text
 
 
 def test_commands_read_them_all(here, capsys):
-    (here / "now.csv").write_text("table,device\nt0,0\nt1,0\nt2,0\nt3,1\n")
+    (here / "now.csv").write_text("table,devices\nt0,0\nt1,0\nt2,0\nt3,1\n")
     (here / "next.json").write_text(json.dumps(MAPPING))
     assert main(["plan", "show", "task.json", "now.csv"]) == 0
     assert main(["plan", "diff", "task.json", "now.csv", "next.json"]) == 0

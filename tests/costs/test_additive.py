@@ -9,7 +9,8 @@ import pytest
 
 from shardgym import CostModel, PlanCost, Shard, ShardingPlan, ShardingTask, Topology, load_suite, make_cost
 from shardgym.costs.additive import AdditiveCosts
-from shardgym.costs.links import IDS, LOADS, exchange_times
+from shardgym.costs.links import COLUMNS, IDS, LOADS, ROW_COLUMNS, SHARDS, exchange_times
+from shardgym.costs.shard_keys import ShardKey
 from shardgym.ties import QUANTUM
 
 EXACT = 1e-9
@@ -29,7 +30,7 @@ class ColumnsCost(CostModel):
 
 class Columns(AdditiveCosts):
     def describe(self, task, keys):
-        return {"latents": np.array([[float(columns)] for _, _, columns in keys])}
+        return {"latents": np.array([[float(key.columns)] for key in keys])}
 
     def device_ms(self, sums, counts):
         forward = sums[..., 0] + 10.0 * (counts > 0)
@@ -108,10 +109,10 @@ def test_placements_of_several_tasks_in_one_call_cost_what_evaluate_says(cost, s
     numbers, sums, expected = [], [], []
     for task in tasks:
         plans = [random_plan(task, rng) for _ in range(3)]
-        plans.append(ShardingPlan.of(task, [dataclasses.replace(shard, device=1) for shard in plans[0].shards]))
+        plans.append(ShardingPlan.of(task, [dataclasses.replace(shard, devices=(1,)) for shard in plans[0].shards]))
         expected += cost.score(task, plans)
         for plan in plans:
-            held = np.array([shard.device for shard in plan.shards]) == np.arange(task.num_devices)[:, None]
+            held = np.array([shard.devices[0] for shard in plan.shards]) == np.arange(task.num_devices)[:, None]
             numbers.append(prices.add_task(task))
             sums.append(held @ prices.vectors(prices.encode(task, plan.shards)))
     numbers, sums = np.array(numbers), np.array(sums)
@@ -161,16 +162,17 @@ def test_forward_and_backward_imbalance_add_up_only_where_ids_are_not_hidden():
         assert (found.forward_ms.tolist(), found.backward_ms.tolist()) == (forward, [1, 1])
 
 
-def test_loads_are_ids_per_sample_columns_and_shards(task):
+def test_loads_are_ids_per_sample_columns_or_shares_of_them_and_shards(task):
     table = next(table for table in task.tables if table.embedding_dim >= 8 and table.num_embeddings > 1)
     whole, rows = Shard.whole(table, 0), table.num_embeddings // 2
     half = Shard(table.name, (0, rows), (0, 4), 1)
     prices = ColumnsCost().additive()
     encoded = prices.encode(task, [whole, half])
     share = rows / table.num_embeddings
-    assert prices.loads(encoded).tolist() == [
-        [table.pooling_factor, table.embedding_dim, 1], [pytest.approx(table.pooling_factor * share), 4, 1]
-    ]  # fmt: skip
+    expected = np.zeros((2, LOADS))
+    expected[0, [IDS, COLUMNS, SHARDS]] = table.pooling_factor, table.embedding_dim, 1
+    expected[1, [ROW_COLUMNS, IDS, SHARDS]] = 4 * share, table.pooling_factor * share, 1
+    np.testing.assert_allclose(prices.loads(encoded), expected, rtol=1e-15)
     assert prices.vectors(encoded).tolist() == np.hstack([prices.latents(encoded), prices.loads(encoded)]).tolist()
 
 
@@ -186,7 +188,7 @@ def test_shards_of_other_tasks_are_described_once_where_that_is_shared(cost):
     describe = shared.describe
     shared.describe = lambda task, keys: (asked.append(len(keys)), describe(task, keys))[1]
     for task in (first, mixed, larger, first):
-        keys = [(table.name, table.num_embeddings, table.embedding_dim) for table in task.tables]
+        keys = [ShardKey(table.name, table.num_embeddings, table.embedding_dim) for table in task.tables]
         mine, theirs = shared.encode_keys(task, keys), alone.encode_keys(task, keys)
         assert mine.tolist() == theirs.tolist()
         np.testing.assert_allclose(shared.latents(mine), alone.latents(theirs), rtol=EXACT)

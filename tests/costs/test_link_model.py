@@ -5,7 +5,7 @@ import pytest
 
 from shardgym.costs.fbgemm.step import PARTS, PlanSteps, phases_of
 from shardgym.costs.link_model import LinkModel, StepWork, model_fitted_on, shipped_model
-from shardgym.costs.links import exchange_times, samples_per_device, transfer_ms
+from shardgym.costs.links import COLUMNS, IDS, LOADS, SHARDS, exchange_times, samples_per_device, transfer_ms
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology
@@ -25,13 +25,20 @@ def random_steps(devices, count, seed):
     shards[0], shards[1, 1:] = 0, 0
     ids, columns = shards * rng.uniform(0, 20, shards.shape), shards * 4 * rng.integers(1, 4, shards.shape)
     work = StepWork(*rng.uniform(0, 3, (len(StepWork._fields), *shards.shape)))
-    return work, np.stack([ids, columns, shards], axis=-1).astype(np.float64)
+    return work, loads_of(ids, columns, shards)
+
+
+def loads_of(ids, columns, shards):
+    """Loads of devices that hold whole rows alone."""
+    loads = np.zeros((*np.shape(ids), LOADS))
+    loads[..., IDS], loads[..., COLUMNS], loads[..., SHARDS] = ids, columns, shards
+    return loads
 
 
 def as_measured(problem, work, loads):
     """One step as if it had been measured, devices having sent what their loads say."""
     samples = samples_per_device(problem.batch_size, problem.num_devices)
-    ids, columns, shards = loads.T
+    ids, columns, shards = loads.T[IDS], loads.T[COLUMNS], loads.T[SHARDS]
     parts = np.zeros((problem.num_devices, len(PARTS)))
     for part, ms in work._asdict().items():
         parts[:, PARTS.index(part)] = ms
@@ -60,7 +67,7 @@ def test_a_step_by_hand():
     topology = Topology(num_devices=2, memory_bytes=1, intra_bandwidth=1e3, intra_latency_ms=0)
     problem = ShardingTask((EmbeddingTable("a", 100, 8),), topology, 2)
     work = StepWork(*(np.array([ms, 0.0]) for ms in (1, 2, 3, 4, 5, 6, 7)))
-    found = LinkModel(0.0, 0.0, 1.0, 0.0, "toy", 0.0, 1).step_times(problem, work, np.array([[3.0, 4, 1], [0, 0, 0]]))
+    found = LinkModel(0.0, 0.0, 1.0, 0.0, "toy", 0.0, 1).step_times(problem, work, loads_of([3, 0], [4, 0], [1, 0]))
     # Device 0 takes in 8 bytes of lengths and 24 of ids, sends 16 bytes of values and takes in as many of gradients.
     assert found.ids_ms.tolist() == [1 + 8 + 2 + 24 + 3, 8 + 24]
     # Device 1 is there after 32 ms, and what it gets has come when device 0 has computed, until 42, and sent.
@@ -73,7 +80,7 @@ def test_without_overheads_and_with_equal_devices_it_is_the_plain_model():
     problem, columns = task(4), np.full((1, 4), 16.0)
     compute_ms = np.array([[[1.0, 2], [3, 1], [2, 2], [0, 5]]])
     none = np.zeros((1, 4))
-    loads = np.stack([none, columns, none], axis=-1)
+    loads = loads_of(none, columns, none)
     transfer = transfer_ms(problem.topology, columns, 1000, 4)
     plain = exchange_times(compute_ms, transfer, ids_hidden=False)
     work = StepWork(none, none, none, compute_ms[..., 0], none, none, compute_ms[..., 1])

@@ -15,6 +15,7 @@ from shardgym.costs.roofline import (
     expected_distinct_rows,
     shard_ms,
 )
+from shardgym.costs.shard_keys import ShardKey
 from shardgym.errors import UnknownNameError
 from shardgym.ids import draw_bags
 from shardgym.plan import Shard, ShardingPlan
@@ -46,7 +47,7 @@ TWICE = EmbeddingTable("a", 1000, 4, 2.0, reuse_histogram=histogram(b1=1.0))
 
 
 def times(task, device=PLAIN, rows=1000, columns=4):
-    return ShardMs(*shard_ms(device, task, task.table("a"), rows, columns))
+    return ShardMs(*shard_ms(device, task, ShardKey("a", rows, columns)))
 
 
 def test_forward_is_ids_offsets_rows_and_pooled_values_over_bandwidth():

@@ -196,7 +196,7 @@ def store_elsewhere(folder, devices):
 
     def change(record):
         shards = sorted(ShardingPlan.from_dict(record["plan"]).shards, key=lambda shard: shard.table)
-        before.extend(shard.device for shard in shards)
+        before.extend(shard.devices[0] for shard in shards)
         plan = ShardingPlan.table_wise(task, devices)
         record.update(plan=plan.to_dict(), cost=CountCost().evaluate(task, [plan])[0].to_dict())
         record["versions"]["blas"] = "openblas Sandybridge"

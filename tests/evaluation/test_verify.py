@@ -46,14 +46,14 @@ def test_a_cost_that_was_lowered(toys):
 def test_a_plan_that_was_exchanged(toys):
     def exchange(record):
         for shard in record["plan"]["shards"]:
-            shard["device"] = 1 - shard["device"] if shard["table"] == "t0" else shard["device"]
+            shard["devices"] = [1 - shard["devices"][0]] if shard["table"] == "t0" else shard["devices"]
 
     edit(toys, 3, exchange)
     assert problem(toys, 3).status == "mismatch"
 
 
 def test_a_plan_that_does_not_fit(toys):
-    edit(toys, 1, lambda record: [shard.update(device=0) for shard in record["plan"]["shards"]])
+    edit(toys, 1, lambda record: [shard.update(devices=[0]) for shard in record["plan"]["shards"]])
     assert problem(toys, 1).reason == (
         "the plan is infeasible: device 0 holds 640 bytes, 160 more than its 480; "
         "largest of its 4 shards: 't3' 160, 't2' 160, 't1' 160"
@@ -103,7 +103,7 @@ def test_a_failure_that_is_confirmed_does_not_stand_for_costs_that_are_not(toys)
         edit(toys, line, lambda record: record.update(judge="crystal_ball"))
 
     def broken(record):
-        record["plan"]["shards"][0]["device"] = 99
+        record["plan"]["shards"][0]["devices"] = [99]
         record.update(status="infeasible", reason="device 99 does not exist")
         record["cost"] = None
 
@@ -162,7 +162,7 @@ def test_failures_are_not_checked_unless_their_plan_shows_them(tmp_path):
     solvers = [TOY + name for name in ("Overfull", "GivesUp", "Crashes")]
     evaluate(suite, solvers, out=tmp_path, judge=CountCost.name, oracle="roofline")
     assert statuses(tmp_path) == ["ok", "failure", "failure"]
-    edit(tmp_path, 1, lambda record: record["plan"]["shards"][0].update(device=1))
+    edit(tmp_path, 1, lambda record: record["plan"]["shards"][0].update(devices=[1]))
     assert statuses(tmp_path) == ["mismatch", "failure", "failure"]
 
 

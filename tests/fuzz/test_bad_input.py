@@ -106,7 +106,7 @@ def test_a_task_with_a_wrong_field_is_refused_by_name(here, capsys, path, value,
     [
         (("task_hash",), "0" * 64, "plan is for task 000000000000"),
         (("shards", 0, "rows"), [5, 5], "expected start < end"),
-        (("shards", 0, "device"), -1, "shards.0.device"),
+        (("shards", 0, "devices"), [-1], "shards.0.devices"),
         (("shards", 0, "devise"), 1, "shards.0.devise"),
     ],
 )

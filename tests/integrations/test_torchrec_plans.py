@@ -133,7 +133,7 @@ def test_plans_that_cannot_run_do_not_leave(task: ShardingTask) -> None:
     with pytest.raises(InfeasiblePlanError, match="missing"):
         to_torchrec(ShardingPlan.of(task, shards[1:]), task)
     with pytest.raises(InfeasiblePlanError, match="on device 4"):
-        to_torchrec(ShardingPlan.of(task, [dataclasses.replace(shards[0], device=4), *shards[1:]]), task)
+        to_torchrec(ShardingPlan.of(task, [dataclasses.replace(shards[0], devices=(4,)), *shards[1:]]), task)
     narrow = [*columns("users.id", 100, (0, 6, 0), (6, 16, 1)), *(s for s in shards if s.table != "users.id")]
     with pytest.raises(InfeasiblePlanError, match="divisible by 4"):
         to_torchrec(ShardingPlan.of(task, narrow), task)
@@ -218,7 +218,7 @@ def test_damaged_files_are_refused(task: ShardingTask, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"users.id.shards.0.placement: expected text that matches"):
         load(path)
     path.write_text(mixed(task).to_json())
-    with pytest.raises(InputError, match=r"this is a shardgym.plan/1, expected shardgym.torchrec_plan/1"):
+    with pytest.raises(InputError, match=r"this is a shardgym.plan/2, expected shardgym.torchrec_plan/1"):
         load(path)
 
 

@@ -167,7 +167,7 @@ def trained() -> Callable[[int, str], Differences]:
 
 
 def with_path(shard: Shard) -> Shard:
-    return Shard(f"bags.{shard.table}", shard.rows, shard.columns, shard.device)
+    return Shard(f"bags.{shard.table}", shard.rows, shard.columns, shard.devices[0])
 
 
 @pytest.mark.parametrize(

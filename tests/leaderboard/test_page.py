@@ -100,7 +100,7 @@ def test_plans_of_the_page_are_those_of_the_records(rankings):
         assert plan["bytes"] == result.plan.bytes_per_device(task)
         names = [table[0] for table in data["tasks"][result.task_index]["tables"]]
         shown = [(names[table], rows, width, device) for table, rows, width, device, *_ in plan["shards"]]
-        assert shown == [(s.table, s.num_rows, s.num_columns, s.device) for s in result.plan.shards]
+        assert shown == [(s.table, s.num_rows, s.num_columns, s.devices[0]) for s in result.plan.shards]
         assert [sum(s[4] for s in plan["shards"] if s[3] == d) for d in range(task.num_devices)] == plan["bytes"]
 
 
@@ -209,7 +209,7 @@ def test_a_reader_sorts_filters_and_compares_plans(browser, page, rankings, tmp_
     assert float(reader.text("#summary-a").split()[0]) == pytest.approx(record.total_ms, rel=1e-3)
     assert len(reader.column("#shards-a", 1)) == len(record.plan.shards)
     base = next(result for result in tiny.board.results if result.solver == BASE and result.task_index == 3)
-    assert sorted(reader.column("#shards-b", 5)) == sorted(str(shard.device) for shard in base.plan.shards)
+    assert sorted(reader.column("#shards-b", 5)) == sorted(str(shard.devices[0]) for shard in base.plan.shards)
     bars = reader.run("return document.querySelectorAll('#plan-a .bars .point').length")
     assert bars == 5 * len(record.plan.bytes_per_device(tiny.board.task(3)))
 

@@ -39,7 +39,7 @@ def test_a_plan_hands_out_columns_from_the_left():
     shards = ShardTable(task_of(16, 4))
     plan = plan_of(shards, [[2], [1, 1, 6]])
     plan.validate(shards.task)
-    assert [(s.table, s.columns, s.device) for s in plan.shards] == [
+    assert [(s.table, s.columns, s.devices[0]) for s in plan.shards] == [
         ("t0", (0, 8), 0), ("t0", (8, 12), 1), ("t0", (12, 16), 1), ("t1", (0, 4), 1)
     ]  # fmt: skip
 

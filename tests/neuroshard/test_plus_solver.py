@@ -70,7 +70,7 @@ def test_plus_cuts_anywhere_where_halves_cannot_be_packed(simulator):
         with pytest.raises(NoFeasiblePlanError):
             NeuroShard().solve(task, cost)
         plan = NeuroShardPlus().solve(task, cost)
-        assert [(shard.num_columns, shard.device) for shard in plan.shards] == [(8, 0), (4, 1)]
+        assert [(shard.num_columns, shard.devices[0]) for shard in plan.shards] == [(8, 0), (4, 1)]
 
 
 def test_an_initial_plan_is_kept_where_no_packing_is_found(simulator):

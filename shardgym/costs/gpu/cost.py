@@ -9,7 +9,7 @@ import numpy as np
 
 from shardgym.arguments import check_instance
 from shardgym.arrays import Floats, Ints
-from shardgym.costs.additive import AdditiveCosts, ShardKey
+from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
 from shardgym.costs.gpu.cards import CARDS, Card, card
 from shardgym.costs.gpu.exchange import (
@@ -19,9 +19,11 @@ from shardgym.costs.gpu.exchange import (
     id_exchange_ms,
     two_step_ms,
 )
-from shardgym.costs.gpu.kernels import ShardSizes, Work, backward_ms, forward_ms, row_classes, shard_work
-from shardgym.costs.links import COLUMNS, ExchangeTimes, exchange_times
+from shardgym.costs.gpu.kernels import KERNELS, ShardSizes, Work, backward_ms, forward_ms, row_classes, shard_work
+from shardgym.costs.links import COLUMNS, ExchangeTimes, exchange_times, replica_exchange_ms, row_exchange_ms
 from shardgym.costs.plan_cost import PlanCost
+from shardgym.costs.roofline import dense_update_bytes
+from shardgym.costs.shard_keys import ShardKey
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
 from shardgym.table import EmbeddingTable
@@ -55,6 +57,7 @@ class GpuCost(CostModel):
 
     name = "gpu"
     deterministic = True
+    replicas = True
 
     def __init__(self, hardware: str | None = None, *, exchange: Algorithm = "flat", ids: bool = False) -> None:
         self._override = hardware
@@ -136,9 +139,13 @@ class AdditiveGpu(AdditiveCosts):
 
     def describe(self, task: ShardingTask, keys: Sequence[ShardKey]) -> dict[str, Floats]:
         """See `AdditiveCosts`; a device that is no GPU is an `InputError`."""
-        shards = [(task.table(name), rows, columns) for name, rows, columns in keys]
-        sizes = shard_sizes(shards, task.batch_size, task.precision, task.optimizer)
-        return {"latents": shard_work(self._card or card_of(task), sizes)}
+        card = self._card or card_of(task)
+        served = np.array([key.served or task.num_devices for key in keys]) / task.num_devices
+        shards = [(task.table(key.table), key.rows, key.columns) for key in keys]
+        work = shard_work(card, shard_sizes(shards, task.batch_size, task.precision, task.optimizer, served))
+        dense = np.array([dense_update_bytes(task, key) if key.served == 1 else 0.0 for key in keys])
+        work[:, Work.UPDATES] += dense / card.memory_bandwidth * 1e3
+        return {"latents": work}
 
     def device_ms(self, sums: Floats, counts: Ints) -> Floats:
         """See `AdditiveCosts`."""
@@ -146,12 +153,26 @@ class AdditiveGpu(AdditiveCosts):
         times = np.stack([forward_ms(sums, some), backward_ms(sums)], axis=-1)
         return np.where(counts[..., None] > 0, times, 0.0)
 
+    def operator_ms(self, sums: Floats, counts: Ints) -> Floats:
+        """See `AdditiveCosts`: the launches of a forward and of a backward pass."""
+        del sums
+        launches = np.array([KERNELS.forward_launches, KERNELS.backward_launches])
+        return np.broadcast_to(launches * KERNELS.launch_us * 1e-3, (*counts.shape, 2))
+
     def exchange_of(self, task: ShardingTask, compute_ms: Floats, loads: Floats) -> ExchangeTimes:
         """See `AdditiveCosts`."""
         links = exchange_topology(self._card, task.topology)
-        transfer = self._exchange_ms(links, loads[..., COLUMNS], task.batch_size, ELEMENT_BYTES[task.precision])
+        element_bytes = ELEMENT_BYTES[task.precision]
+        transfer = self._exchange_ms(links, loads[..., COLUMNS], task.batch_size, element_bytes)
+        rows_ms = row_exchange_ms(links, loads, task.batch_size * element_bytes)
+        if rows_ms.any():
+            transfer = np.where(loads[..., COLUMNS].any(axis=-1, keepdims=True), transfer, 0.0) + rows_ms
         ids_ms = id_exchange_ms(links, loads, task.batch_size) if self._ids else None
         return exchange_times(compute_ms, transfer, ids_hidden=not self._ids, ids_ms=ids_ms)
+
+    def replicas_ms(self, task: ShardingTask, loads: Floats, groups: int) -> Floats:
+        """See `AdditiveCosts`."""
+        return replica_exchange_ms(exchange_topology(self._card, task.topology), loads, groups)
 
 
 def card_of(task: ShardingTask) -> Card:
@@ -170,26 +191,43 @@ def card_of(task: ShardingTask) -> Card:
 
 
 def shard_sizes(
-    shards: Sequence[tuple[EmbeddingTable, int, int]], batch_size: int, precision: Precision, optimizer: Optimizer
+    shards: Sequence[tuple[EmbeddingTable, int, int]],
+    batch_size: int,
+    precision: Precision,
+    optimizer: Optimizer,
+    served: Floats | float = 1.0,
 ) -> ShardSizes:
-    """Return the sizes of shards: table, rows and columns of each.
+    """Return the sizes of shards.
 
     The position of rows does not matter: popular ones are spread evenly, so a range of rows gets its share.
+
+    Args:
+        shards: table, rows and columns of each.
+        batch_size: samples over all devices.
+        precision: of weights.
+        optimizer: fused into the backward pass.
+        served: share of the samples that a device looks up in each shard, shape (n,) or one for all.
     """
+    served = np.broadcast_to(served, len(shards))
     tables = [table for table, _, _ in shards]
     rows = np.array([rows for _, rows, _ in shards], dtype=np.float64)
     columns = np.array([columns for _, _, columns in shards], dtype=np.float64)
     share = rows / np.array([table.num_embeddings for table in tables])
     classes = [row_classes(table, batch_size) for table in tables]
+    touched = np.stack([touched for touched, _ in classes]) * share[:, None]
+    accesses = np.stack([accesses for _, accesses in classes])
+    # A share s of the samples touches a row that all of them touch n times with probability 1 - (1 - s) ** n.
+    some = served[:, None] < 1
+    kept = np.where(some, -np.expm1(accesses * np.log1p(-np.where(some, served[:, None], 0.5))), 1.0)
     per_weight, per_row = OPTIMIZER_STATE[optimizer]
     width_bytes = columns * ELEMENT_BYTES[precision]
     return ShardSizes(
-        bags=np.full(len(shards), float(batch_size)),
-        ids=batch_size * share * np.array([table.pooling_factor for table in tables]),
+        bags=batch_size * served,
+        ids=batch_size * served * share * np.array([table.pooling_factor for table in tables]),
         rows=rows,
         width_bytes=width_bytes,
         state_bytes=4.0 * (per_weight * columns + per_row),
         output_bytes=width_bytes,
-        touched=np.stack([touched for touched, _ in classes]) * share[:, None],
-        accesses=np.stack([accesses for _, accesses in classes]),
+        touched=touched * kept,
+        accesses=accesses * served[:, None] / kept,
     )

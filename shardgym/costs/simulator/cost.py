@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from shardgym.arguments import check_instance, check_list_of
-from shardgym.costs.additive import AdditiveCosts, PlanBatch
+from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import ONE_PLAN, CostModel
 from shardgym.costs.calibration import Calibration
 from shardgym.costs.plan_cost import PlanCost, Source
+from shardgym.costs.shard_keys import PlanBatch
 from shardgym.costs.simulator.familiarity import Familiarity
 from shardgym.costs.simulator.predictor import AdditivePredictor, Predictor
 from shardgym.costs.simulator.weights import ROLES, Role, find_weights, load_weights

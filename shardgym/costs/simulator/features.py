@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from shardgym.arrays import Bools, Floats, Ints
-from shardgym.costs.additive import ShardKey
 from shardgym.costs.roofline import BIN_ACCESSES
+from shardgym.costs.shard_keys import ShardKey
 from shardgym.ids import ReuseCounts, draw_bags
 from shardgym.table import REUSE_BINS, EmbeddingTable
 from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask
@@ -83,14 +83,14 @@ class Shards:
 
 def shards_of(task: ShardingTask, keys: Sequence[ShardKey]) -> Shards:
     """Describe shards of a task; a row shard gets the share of lookups that its rows are of the table's."""
-    tables = [task.table(name) for name, _, _ in keys]
-    rows = np.array([float(key[1]) for key in keys])
+    tables = [task.table(key.table) for key in keys]
+    rows = np.array([float(key.rows) for key in keys])
     share = rows / np.array([float(table.num_embeddings) for table in tables])
     state_per_weight, state_per_row = OPTIMIZER_STATE[task.optimizer]
     ones = np.ones(len(keys))
     return Shards(
         rows=rows,
-        columns=np.array([float(key[2]) for key in keys]),
+        columns=np.array([float(key.columns) for key in keys]),
         pooling=share * np.array([table.pooling_factor for table in tables]),
         reuse=np.array([reuse_of(table, task.batch_size) for table in tables]),
         batch=ones * task.batch_size,

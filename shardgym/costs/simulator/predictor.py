@@ -17,9 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from shardgym.arrays import Bools, Floats, Ints
-from shardgym.costs.additive import AdditiveCosts, NumberedShards, PlanBatch, ShardKey, join_phases
+from shardgym.costs.additive import AdditiveCosts, NumberedShards, join_phases
 from shardgym.costs.links import LOADS, ExchangeTimes
 from shardgym.costs.plan_cost import PlanCost, plan_costs
+from shardgym.costs.shard_keys import PlanBatch, ShardKey
 from shardgym.costs.simulator.familiarity import Familiarity, is_unlikely
 from shardgym.costs.simulator.features import DEVICE_PARTS, Groups, device_parts, device_vectors, shards_of
 from shardgym.costs.simulator.network import Networks

@@ -233,7 +233,8 @@ def equal_but_for_names(task: ShardingTask, one: ShardingPlan, other: ShardingPl
     def held(plan: ShardingPlan) -> Counter[Any]:
         shards: dict[int, list[tuple[str, int, int]]] = {device: [] for device in range(task.num_devices)}
         for shard in plan.shards:
-            shards[shard.device].append((shard.table, shard.num_rows, shard.num_columns))
+            for device in shard.devices:
+                shards[device].append((shard.table, shard.num_rows, shard.num_columns))
         return Counter((kinds[device], tuple(sorted(shards[device]))) for device in shards)
 
     topology = task.topology

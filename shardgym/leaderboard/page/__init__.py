@@ -19,6 +19,7 @@ import numpy as np
 from shardgym.arrays import Floats
 from shardgym.costs.plan_cost import PHASES, PlanCost
 from shardgym.costs.roofline import DEVICES, device_constants, shard_ms
+from shardgym.costs.shard_keys import ShardKey, plan_keys
 from shardgym.errors import import_extra
 from shardgym.evaluation.result import Result
 from shardgym.leaderboard.details import Details, pareto_front
@@ -147,7 +148,7 @@ def _plans(results: Sequence[Result], tasks: dict[int, ShardingTask | None]) -> 
     for result in results:
         first_seed[result.solver] = min(result.seed, first_seed.get(result.solver, result.seed))
     plans: dict[str, dict[int, Any]] = {}
-    prices: dict[int, dict[tuple[str, int, int], float]] = defaultdict(dict)
+    prices: dict[int, dict[ShardKey, float]] = defaultdict(dict)
     for result in results:
         task = tasks[result.task_index]
         if result.seed != first_seed[result.solver]:
@@ -166,22 +167,22 @@ def _plans(results: Sequence[Result], tasks: dict[int, ShardingTask | None]) -> 
     return plans
 
 
-def _shards(task: ShardingTask, plan: ShardingPlan, prices: dict[tuple[str, int, int], float]) -> list[list[float]]:
+def _shards(task: ShardingTask, plan: ShardingPlan, prices: dict[ShardKey, float]) -> list[list[float]]:
     """Return a shard as table, rows, columns, device, bytes, and its compute in ms by the roofline, -1 if unknown.
 
-    `prices` keeps the last of these by table, rows and columns: plans of a task have most shards in common.
+    A shard has a row for each device that holds it. `prices` keeps the last of these by what it depends on: plans of a
+    task have most shards in common.
     """
     number = {table.name: n for n, table in enumerate(task.tables)}
-    device = device_constants(task.topology.device) if task.topology.device in DEVICES else None
+    constants = device_constants(task.topology.device) if task.topology.device in DEVICES else None
     found = []
-    for shard in plan.shards:
-        table = task.table(shard.table)
-        piece = shard.table, shard.num_rows, shard.num_columns
-        if piece not in prices:
-            ms = -1.0 if device is None else sum(shard_ms(device, task, table, shard.num_rows, shard.num_columns))
-            prices[piece] = float(f"{ms:.3g}")
-        shown = [number[shard.table], shard.num_rows, shard.num_columns, shard.device, shard.bytes(task)]
-        found.append([*shown, prices[piece]])
+    for shard, key in zip(plan.shards, plan_keys(task, plan), strict=True):
+        if key not in prices:
+            ms = -1.0 if constants is None else sum(shard_ms(constants, task, key))
+            prices[key] = float(f"{ms:.3g}")
+        for device in shard.devices:
+            shown = [number[shard.table], shard.num_rows, shard.num_columns, device, shard.bytes(task)]
+            found.append([*shown, prices[key]])
     return found
 
 

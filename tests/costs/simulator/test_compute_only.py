@@ -5,8 +5,8 @@ import pytest
 
 from shardgym import EmbeddingTable, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.cli import main
-from shardgym.costs.additive import PlanBatch
 from shardgym.costs.links import exchange_times, pooled_widths, transfer_ms
+from shardgym.costs.shard_keys import PlanBatch
 from shardgym.costs.simulator.model_card import ModelCard
 
 pytest.importorskip("pyarrow", reason="needs the extra 'data'")
@@ -64,7 +64,7 @@ def test_many_tasks_in_one_call_have_the_links_of_their_own(compute_model):
     ours = [plans(problem, 1)[0] for problem in tasks]
     batch = PlanBatch(
         4, np.full(4, 9), np.concatenate([predictor.encode(t, p.shards) for t, p in zip(tasks, ours, strict=True)]),
-        np.array([shard.device for plan in ours for shard in plan.shards]),
+        np.array([shard.devices[0] for plan in ours for shard in plan.shards]),
     )  # fmt: skip
     for problem, plan, found in zip(tasks, ours, predictor.plan_costs(batch), strict=True):
         np.testing.assert_allclose(found.per_device, cost.evaluate(problem, [plan])[0].per_device, rtol=1e-9)

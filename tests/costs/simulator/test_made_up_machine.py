@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from shardgym import EmbeddingTable, InputError, ShardingPlan, ShardingTask, Topology, UniformIds, make_cost
+from shardgym.costs.shard_keys import ShardKey
 from shardgym.costs.simulator.features import Groups, shards_of
 from shardgym.costs.simulator.weights import load_weights, networks_of
 
@@ -86,7 +87,7 @@ def task_of(*, batch=1024, precision="fp32", optimizer="exact_sgd", devices=2, k
 
 def device_ms(networks, task):
     """Forward and backward of one device with all tables."""
-    shards = shards_of(task, [(t.name, t.num_embeddings, t.embedding_dim) for t in task.tables])
+    shards = shards_of(task, [ShardKey(t.name, t.num_embeddings, t.embedding_dim) for t in task.tables])
     return networks.compute(networks.encode(shards), Groups(np.array([len(shards)]))).ms[0]
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, load_suite, make_cost
-from shardgym.costs.additive import PlanBatch
 from shardgym.costs.links import COLUMNS
+from shardgym.costs.shard_keys import PlanBatch
 from shardgym.costs.simulator import predictor as predictor_module
 from shardgym.errors import InputError
 
@@ -46,7 +46,7 @@ def random_plans(task, count, seed):
 def costs_together(predictor, tasks, plans):
     """Predict all plans, of `tasks[n]` each, in one call."""
     shards = [predictor.encode(task, plan.shards) for task, plan in zip(tasks, plans, strict=True)]
-    devices = [[shard.device for shard in plan.shards] for plan in plans]
+    devices = [[shard.devices[0] for shard in plan.shards] for plan in plans]
     counts = np.array([len(plan.shards) for plan in plans])
     return predictor.plan_costs(
         PlanBatch(tasks[0].num_devices, counts, np.concatenate(shards), np.concatenate(devices))

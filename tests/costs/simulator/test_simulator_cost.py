@@ -55,7 +55,7 @@ def test_a_plan_costs_the_same_alone_and_among_others(model, role, task, plans):
 def test_renumbering_devices_renumbers_the_times(model, role, task, plans):
     cost = make_cost("simulator", weights=model, role=role)
     turned = [
-        ShardingPlan.of(task, [dataclasses.replace(s, device=(s.device + 1) % 3) for s in plan.shards])
+        ShardingPlan.of(task, [dataclasses.replace(s, devices=((s.devices[0] + 1) % 3,)) for s in plan.shards])
         for plan in plans
     ]
     for before, after in zip(cost.evaluate(task, plans), cost.evaluate(task, turned), strict=True):

@@ -1,0 +1,83 @@
+"""What times depend on: keys of shards, their loads, and plans as arrays of shards and devices."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from shardgym.arrays import Ints
+from shardgym.plan import ShardingPlan
+from shardgym.task import ELEMENT_BYTES, ShardingTask
+
+
+class ShardKey(NamedTuple):
+    """What the time of a shard depends on. Where its rows and columns begin does not matter.
+
+    Attributes:
+        table: its name.
+        rows: their number.
+        columns: likewise.
+        served: devices whose samples each holder looks up: 1 for a table that all devices hold, the size of a group in
+            2D parallelism; 0 stands for all devices.
+        in_domain: whether one fast domain of several has all pieces of these columns, so that their sums are added up
+            inside of it before they leave it.
+    """
+
+    table: str
+    rows: int
+    columns: int
+    served: int = 0
+    in_domain: bool = False
+
+
+class PlanBatch(NamedTuple):
+    """P complete plans as arrays. They may be of different tasks with the same number of devices.
+
+    Attributes:
+        num_devices: D of every plan.
+        counts: pairs of a shard and a device that holds it, of each plan, all at least 1, shape (P,).
+        shards: of these pairs, numbers from `NumberedShards.encode_keys`, plan after plan, shape (H,).
+        devices: of these pairs, shape (H,).
+        groups: number of them in each plan, for 2D parallelism, shape (P,); None where each plan has one.
+    """
+
+    num_devices: int
+    counts: Ints
+    shards: Ints
+    devices: Ints
+    groups: Ints | None = None
+
+
+def plan_keys(task: ShardingTask, plan: ShardingPlan) -> list[ShardKey]:
+    """Return what the times of a plan's shards depend on, in their order."""
+    topology = task.topology
+    one_domain = topology.fast_domain_size >= topology.num_devices
+    if not plan.has_replicas and (one_domain or not any(shard.rows[0] for shard in plan.shards)):
+        return [ShardKey(shard.table, shard.num_rows, shard.num_columns) for shard in plan.shards]
+    domains: dict[tuple[str, tuple[int, int]], set[int]] = {}
+    group = plan.group_size or task.num_devices
+    for shard in plan.shards:
+        of_columns = domains.setdefault((shard.table, shard.columns), set())
+        of_columns.update(device % group // topology.fast_domain_size for device in shard.devices)
+    keys = []
+    for shard in plan.shards:
+        served = 0 if len(shard.devices) == 1 else task.num_devices // len(shard.devices)
+        in_one = group > topology.fast_domain_size and len(domains[shard.table, shard.columns]) == 1
+        in_domain = in_one and shard.num_rows < task.table(shard.table).num_embeddings
+        keys.append(ShardKey(shard.table, shard.num_rows, shard.num_columns, served, in_domain))
+    return keys
+
+
+def shard_loads(task: ShardingTask, key: ShardKey) -> tuple[float, ...]:
+    """Return the loads of a shard, by the columns of `shardgym.costs.links`."""
+    table = task.table(key.table)
+    share = key.rows / table.num_embeddings
+    if key.served == 1:
+        gradients = key.rows * key.columns * ELEMENT_BYTES[task.precision]
+        return (0.0, 0.0, gradients, 0.0, 1.0, 0.0, 0.0, 1.0)
+    in_groups = task.block_bytes(key.rows, key.columns) if key.served else 0.0
+    ids = table.pooling_factor * share
+    if key.rows == table.num_embeddings:
+        return (0.0, 0.0, 0.0, in_groups, 0.0, ids, key.columns, 1.0)
+    # Pieces of a table add up to its columns once.
+    reduced = (0.0, key.columns * share) if key.in_domain else (key.columns * share, 0.0)
+    return (*reduced, 0.0, in_groups, 0.0, ids, 0.0, 1.0)

@@ -11,6 +11,7 @@ import numpy as np
 
 from shardgym import make_cost
 from shardgym.costs.link_model import shipped_model
+from shardgym.costs.shard_keys import ShardKey
 from shardgym.costs.simulator.features import DEVICE_PARTS, shard_features, shards_of, work
 from shardgym.costs.simulator.oracle import ComputeNet
 from shardgym.costs.simulator.weights import Density, Weights, save_weights
@@ -31,7 +32,7 @@ def random_simulator(path, task, rng, *, steps, precisions=("fp32",), optimizers
         precisions: that the weights claim to know.
         optimizers: likewise.
     """
-    shards = shards_of(task, [(t.name, t.num_embeddings, t.embedding_dim) for t in task.tables])
+    shards = shards_of(task, [ShardKey(t.name, t.num_embeddings, t.embedding_dim) for t in task.tables])
     features, amounts = shard_features(shards), work(shards)
     priors = rng.uniform(0.01, 0.05, (2, amounts.shape[1] + 1, 2))
     counts = np.full(40, 5)

@@ -127,20 +127,12 @@ def test_all_problems_are_listed(toy_task: ShardingTask):
     assert len(error.value.problems) == 3
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"rows": (3, 3)},
-        {"rows": (4, 2)},
-        {"columns": (-4, 4)},
-        {"devices": (-1,)},
-        {"devices": ()},
-        {"devices": (1, 0)},
-        {"devices": (1, 1)},
-    ],
-)
+BAD_DEVICES = [{"devices": devices} for devices in ((-1,), (), (1, 0), (1, 1), "1", 1.5)]
+
+
+@pytest.mark.parametrize("bad", [{"rows": (3, 3)}, {"rows": (4, 2)}, {"columns": (-4, 4)}, *BAD_DEVICES])
 def test_a_shard_that_makes_no_sense_is_refused(bad):
-    """Empty, reversed or negative ranges."""
+    """Empty, reversed or negative ranges; no devices, or not in ascending order."""
     with pytest.raises(InputError):
         Shard.from_dict({"table": "a", "rows": (0, 4), "columns": (0, 4), "devices": (0,)} | bad)
 

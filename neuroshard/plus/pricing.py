@@ -155,7 +155,9 @@ class ExactPricing(Pricing):
         weighted = np.vstack([terms / scale / ms[:, None], np.diag(np.sqrt(ridge))])
         missing = np.append(1 - singles[busy] / ms, np.zeros(len(prior)))
         fitted = quantized_fit(prior + np.linalg.lstsq(weighted, missing, rcond=None)[0] / scale)
-        row_ms = fitted[0] * alone + self.vectors @ np.concatenate([fitted[3:], [0.0, 0.0, fitted[2]]])
+        per_load = np.zeros(LOADS)
+        per_load[SHARDS] = fitted[2]
+        row_ms = fitted[0] * alone + self.vectors @ np.concatenate([fitted[3:], per_load])
         # No shard is for nothing, whatever the line says beyond the examples.
         return quantized(np.maximum(row_ms, _LEAST_SHARE * alone)), max(float(quantized(fitted[1])), 0.0)
 

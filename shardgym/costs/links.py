@@ -143,12 +143,23 @@ def output_exchange_ms(topology: Topology, loads: Floats, batch_size: int, eleme
         batch_size: samples over all devices.
         element_bytes: bytes of one value.
     """
-    columns = loads[..., COLUMNS]
-    transfer = transfer_ms(topology, columns, batch_size, element_bytes)
-    rows_ms = row_exchange_ms(topology, loads, batch_size * element_bytes)
-    if not rows_ms.any():
+    transfer = transfer_ms(topology, loads[..., COLUMNS], batch_size, element_bytes)
+    return with_row_exchange_ms(topology, transfer, loads, batch_size * element_bytes)
+
+
+def with_row_exchange_ms(topology: Topology, transfer: Floats, loads: Floats, column_bytes: float) -> Floats:
+    """Return the time of an all-to-all, where there is one, and of the exchange of partial sums, in ms, (..., D).
+
+    Args:
+        topology: devices and links.
+        transfer: of the all-to-all, shape (..., D).
+        loads: of each device, shape (..., D, LOADS).
+        column_bytes: of one column of the whole batch.
+    """
+    if not loads[..., :IDS].any():
         return transfer
-    return np.where(columns.any(axis=-1, keepdims=True), transfer, 0.0) + rows_ms
+    rows_ms = row_exchange_ms(topology, loads, column_bytes)
+    return np.where(loads[..., COLUMNS].any(axis=-1, keepdims=True), transfer, 0.0) + rows_ms
 
 
 def row_exchange_ms(topology: Topology, loads: Floats, column_bytes: float) -> Floats:

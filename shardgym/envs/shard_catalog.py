@@ -120,7 +120,7 @@ class ShardCatalog:
         rows = int(self.shard["rows"][shard])
         width = int(self.shard["width"][shard])
         columns = (start, start + width)
-        return Shard.unchecked(table=self.shard["name"][shard], rows=(0, rows), columns=columns, device=device)
+        return Shard.unchecked(table=self.shard["name"][shard], rows=(0, rows), columns=columns, devices=(device,))
 
     def _add(self, task: ShardingTask) -> None:
         dims = np.array([table.embedding_dim for table in task.tables])

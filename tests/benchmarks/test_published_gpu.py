@@ -15,6 +15,7 @@ import pytest
 from shardgym import ShardingTask, Topology
 from shardgym.costs.fbgemm.jobs import StepTimes
 from shardgym.costs.gpu.cost import AdditiveGpu
+from shardgym.costs.shard_keys import ShardKey
 
 ROOT = Path(__file__).parents[2]
 
@@ -87,7 +88,9 @@ def times_of_h100(job):
     of = job.shard_set
     task = ShardingTask(tables, Topology.preset("dgx-h100", 1), of.batch_size, of.precision, of.optimizer)
     costs = AdditiveGpu("h100")
-    work = costs.describe(task, [(shard.table.name, shard.num_rows, shard.width) for shard in shards])["latents"]
+    work = costs.describe(task, [ShardKey(shard.table.name, shard.num_rows, shard.width) for shard in shards])[
+        "latents"
+    ]
     ms = costs.device_ms(work.sum(axis=0, keepdims=True), np.array([len(shards)]))
     return StepTimes(np.tile(ms, (job.iterations, 1)))
 

@@ -33,7 +33,7 @@ def test_csv_has_a_line_per_shard_and_reads_back(here, capsys):
     rows = list(csv.DictReader(text.splitlines()))
     assert len(rows) == 40
     assert rows[1] == {
-        "table": "t01", "device": "1", "first_row": "0", "end_row": "10", "first_column": "0", "end_column": "4",
+        "table": "t01", "devices": "1", "first_row": "0", "end_row": "10", "first_column": "0", "end_column": "4",
         "bytes": "160",
     }  # fmt: skip
     (here / "a.csv").write_text(text)
@@ -59,12 +59,12 @@ def test_a_diff_lists_30_tables_and_its_document_all(capsys):
 def test_shards_are_in_the_document(capsys):
     main([*SHOW, "--json"])
     first, *rest = json.loads(capsys.readouterr().out)["shards"]
-    assert first == {"table": "t00", "rows": [0, 10], "columns": [0, 4], "device": 0, "bytes": 160}
+    assert first == {"table": "t00", "rows": [0, 10], "columns": [0, 4], "devices": [0], "bytes": 160}
     assert len(rest) == 39
 
 
 def test_csv_of_an_infeasible_plan_is_exit_code_1(here, capsys):
     (here / "task.json").write_text(dataclasses.replace(TASK, topology=Topology(2, 100)).to_json())
-    (here / "a.csv").write_text("table,device\n" + "".join(f"t{n:02},0\n" for n in range(40)))
+    (here / "a.csv").write_text("table,devices\n" + "".join(f"t{n:02},0\n" for n in range(40)))
     assert main(["plan", "show", "task.json", "a.csv", "--csv"]) == 1
     assert capsys.readouterr().out.count("\n") == 41

@@ -34,7 +34,7 @@ def here(tmp_path, monkeypatch):
     """A current folder with a task and what is in use now."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "task.json").write_text(TASK.to_json())
-    (tmp_path / "now.csv").write_text("table,device\nt0,1\nt1,0\nt2,1\nt3,0\n")
+    (tmp_path / "now.csv").write_text("table,devices\nt0,1\nt1,0\nt2,1\nt3,0\n")
     return tmp_path
 
 
@@ -51,7 +51,7 @@ def test_a_solver_that_would_not_look_at_it_is_refused(here, capsys):
 
 
 def test_a_plan_that_does_not_fit_is_refused(here, capsys):
-    (here / "now.csv").write_text("table,device\nt0,0\nt1,0\nt2,0\nt3,0\n")
+    (here / "now.csv").write_text("table,devices\nt0,0\nt1,0\nt2,0\nt3,0\n")
     assert main([*SOLVE, "neuroshard", "--initial-plan", "now.csv"]) == 2
     assert "--initial-plan now.csv: expected a feasible plan, but device 0 holds 640" in capsys.readouterr().err
 

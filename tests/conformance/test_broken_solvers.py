@@ -71,7 +71,7 @@ class CutsThinColumns(Sound):
     def solve(self, task, cost, seed=0):
         first, *rest = self.shards(task)
         width = first.columns[1]
-        cut = [Shard(first.table, first.rows, edges, first.device) for edges in ((0, 2), (2, width))]
+        cut = [Shard(first.table, first.rows, edges, first.devices) for edges in ((0, 2), (2, width))]
         return ShardingPlan.of(task, [*cut, *rest])
 
 
@@ -103,7 +103,7 @@ class IgnoresItsSeed(Sound):
         target = next(i for i, shard in enumerate(shards) if shard.num_rows > 100)
         whole = shards.pop(target)
         cut = 1 + next(self.calls) % 50
-        halves = [Shard(whole.table, edges, whole.columns, whole.device) for edges in ((0, cut), (cut, whole.rows[1]))]
+        halves = [Shard(whole.table, edges, whole.columns, whole.devices) for edges in ((0, cut), (cut, whole.rows[1]))]
         return ShardingPlan.of(task, [*shards, *halves])
 
 
@@ -118,7 +118,7 @@ class RemembersItsLastCall(Sound):
         whole, *rest = self.shards(task)
         if self.calls % 4 != 2 or whole.num_rows < 2:
             return ShardingPlan.of(task, [whole, *rest])
-        halves = [Shard(whole.table, edges, whole.columns, whole.device) for edges in ((0, 1), (1, whole.rows[1]))]
+        halves = [Shard(whole.table, edges, whole.columns, whole.devices) for edges in ((0, 1), (1, whole.rows[1]))]
         return ShardingPlan.of(task, [*rest, *halves])
 
 

@@ -1,160 +1,201 @@
-"""The measured all-to-all: every device sends what it owes, offsets are waited for, failures end only one exchange."""
+"""Collectives of tables that are cut by rows or replicated: their times by hand, and which costs price them."""
 
-import os
-import random
-import signal
-import threading
+import dataclasses
 
 import numpy as np
 import pytest
 
-from shardgym.costs.fbgemm import communication
-from shardgym.costs.fbgemm.communication import AllToAll, CollectiveGroup, time_all_to_alls
-from shardgym.errors import MeasurementError
+from shardgym import make_cost
+from shardgym.costs.links import (
+    COLUMNS,
+    LOADS,
+    operators,
+    output_exchange_ms,
+    reduce_scatter_ms,
+    replica_exchange_ms,
+    transfer_ms,
+)
+from shardgym.costs.plan_cost import PHASES
+from shardgym.costs.roofline import expected_distinct_rows
+from shardgym.plan import Shard, ShardingPlan
+from shardgym.table import EmbeddingTable, ZipfIds
+from shardgym.task import ShardingTask
+from shardgym.topology import Topology
+
+#: Inside 1,000 bytes take 1 ms and each start 1 ms; between domains 1,000 bytes take 10 ms and each start 2 ms.
+LINKS = {"intra_bandwidth": 1e6, "inter_bandwidth": 1e5, "intra_latency_ms": 1.0, "inter_latency_ms": 2.0}
+FOUR = Topology(num_devices=4, memory_bytes=2**30, **LINKS)
+TWO_DOMAINS = dataclasses.replace(FOUR, fast_domain_size=2)
+
+HISTOGRAM = (0.5, 0.2, 0.1, 0.1, 0.1, *[0.0] * 12)
+TABLES = (
+    EmbeddingTable("big", 4000, 32, 5.0, ids=ZipfIds(1.1)),
+    EmbeddingTable("seen", 3000, 16, 2.0, reuse_histogram=HISTOGRAM),
+    EmbeddingTable("small", 40, 8, 1.0),
+)
 
 
-@pytest.fixture(scope="module")
-def group():
-    processes = CollectiveGroup(3, "cpu", timeout_s=60)
-    yield processes
-    processes.close()
+def loads_of(**columns):
+    """Loads of four devices from some of their columns."""
+    loads = np.zeros((1, 4, LOADS))
+    for name, values in columns.items():
+        loads[0, :, globals()[name]] = values
+    return loads
 
 
-def exchange(widths, *, offsets=(0.0, 0.0, 0.0), backward=False, batch=8, precision="fp32"):
-    return AllToAll(tuple(widths), batch, precision, tuple(offsets), backward)
+def task_on(topology, batch_size=1024, **options):
+    return ShardingTask(TABLES, topology, batch_size, **options)
 
 
-def pids(group):
-    return [rank.pid for rank in group._ranks]
+def rows_of(table, *devices):
+    edges = np.linspace(0, table.num_embeddings, len(devices) + 1).astype(int).tolist()
+    columns = (0, table.embedding_dim)
+    return [Shard(table.name, edges[n : n + 2], columns, device) for n, device in enumerate(devices)]
 
 
-def kill_and_see(pid):
-    """Kill a rank and wait until it is gone, without taking its exit status from its owner."""
-    os.kill(pid, signal.SIGKILL)
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+def cost_of(name, task, shards, group_size=None):
+    return make_cost(name).evaluate(task, [ShardingPlan.of(task, shards, group_size)])[0]
 
 
-def test_forward_each_device_owes_every_peer_the_rows_of_its_samples():
-    # 8 samples over 3 devices: 3, 3, 2; device 0 holds 4 columns, device 1 none, device 2 eight.
-    assert exchange([4, 0, 8]).elements().tolist() == [[12, 12, 8], [0, 0, 0], [24, 24, 16]]
+def test_a_reduce_scatter_passes_all_but_one_share_over_each_link():
+    assert reduce_scatter_ms(FOUR, np.array([4000.0, 0.0])).tolist() == [1 + 3, 0]
+    # Two devices of a domain have two links to the other one.
+    assert reduce_scatter_ms(TWO_DOMAINS, np.array(4000.0)) == 2 + 3000 / 2e5 * 1e3
+    slow_inside = dataclasses.replace(TWO_DOMAINS, intra_bandwidth=1.5e5)
+    assert reduce_scatter_ms(slow_inside, np.array(4000.0)) == 2 + 3000 / 1.5e5 * 1e3
 
 
-def test_backward_goes_the_same_way_in_reverse():
-    forward, backward = exchange([4, 0, 8]), exchange([4, 0, 8], backward=True)
-    assert backward.elements().tolist() == forward.elements().T.tolist()
+def test_row_shards_are_exchanged_as_columns_of_their_table_whatever_holds_them():
+    alone = output_exchange_ms(FOUR, loads_of(ROW_COLUMNS=[4, 4, 4, 4]), 100, 4)
+    np.testing.assert_allclose(alone, 1 + 100 * 16 * 4 * 3 / 4 / 1e6 * 1e3)
+    np.testing.assert_allclose(output_exchange_ms(FOUR, loads_of(ROW_COLUMNS=[10, 6, 0, 0]), 100, 4), alone)
+    columns = loads_of(COLUMNS=[8, 0, 0, 8])
+    both = columns + loads_of(ROW_COLUMNS=[4, 4, 4, 4])
+    transfer = transfer_ms(FOUR, columns[..., COLUMNS], 100, 4)
+    np.testing.assert_allclose(output_exchange_ms(FOUR, both, 100, 4), transfer + alone)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_times_are_positive_for_every_device_and_iteration(group, precision):
-    times = group.time(exchange([4, 0, 8], precision=precision), warmups=1, iterations=4)
-    assert times.shape == (4, 3)
-    assert (times > 0).all()
+def test_sums_of_one_domain_are_added_up_there_and_then_cross():
+    """A table of 8 columns in the first domain, one of 4 in the second one."""
+    loads = loads_of(DOMAIN_ROW_COLUMNS=[4, 4, 2, 2])
+    inside = 1 + 100 * 8 * 4 / 2 / 1e6 * 1e3
+    # A device has 8 columns of 25 samples for its place in the other domain, or gets as many.
+    between = 2 + 8 * 25 * 4 / 1e5 * 1e3
+    np.testing.assert_allclose(output_exchange_ms(TWO_DOMAINS, loads, 100, 4), [[inside + between] * 4])
 
 
-def test_a_device_that_starts_early_waits_for_the_late_one(group):
-    times = group.time(exchange([8, 8, 8], offsets=(0.0, 0.0, 80.0)), warmups=1, iterations=3)
-    waited = np.median(times, axis=0)
-    assert min(waited[0], waited[1]) > 60
-    assert waited[2] < 60
+def test_replicas_and_places_of_groups_all_reduce():
+    everywhere = loads_of(REPLICA_BYTES=[4000] * 4)
+    np.testing.assert_allclose(replica_exchange_ms(FOUR, everywhere, 1), 2 * (1 + 3))
+    places = everywhere + loads_of(GROUP_BYTES=[2000, 0, 2000, 0])
+    # Two groups of a domain each: the places of both have a link each.
+    expected = [[2 * (2 + 15) + 2 * (2 + 10), 2 * (2 + 15)] * 2]
+    np.testing.assert_allclose(replica_exchange_ms(TWO_DOMAINS, places, 2), expected)
 
 
-def test_many_exchanges_are_timed_in_rounds(group):
-    first, second = exchange([4, 4, 4]), exchange([4, 0, 8], backward=True)
-    effort = {"rounds": 2, "warmups": 0, "iterations": 2}
-    times, failed = time_all_to_alls(group, [first, second, first], rng=random.Random(0), **effort)
-    assert failed == {}
-    assert {e: t.shape for e, t in times.items()} == {first: (2, 3), second: (2, 3)}
+def test_each_way_to_exchange_outputs_has_an_operator():
+    loads = loads_of(COLUMNS=[4, 0, 0, 4], ROW_COLUMNS=[1, 1, 0, 0], DOMAIN_ROW_COLUMNS=[0, 0, 0, 2], REPLICAS=[1] * 4)
+    assert operators(loads).tolist() == [[3, 2, 1, 3]]
+    assert operators(np.zeros((2, LOADS))).tolist() == [0, 0]
 
 
-def test_a_rank_that_dies_at_work_is_named_and_the_group_starts_anew(group):
-    group.time(exchange([4, 4, 4]), 0, 1)
-    before = pids(group)
-    killer = threading.Timer(0.5, os.kill, (before[1], signal.SIGKILL))
-    killer.start()
-    with pytest.raises(MeasurementError, match=r"device 1: worker was killed by signal 9"):
-        group.time(exchange([4, 4, 4], offsets=(0.0, 3000.0, 0.0)), 0, 1)
-    killer.join()
-    assert group.time(exchange([4, 4, 4]), 0, 1).shape == (1, 3)
-    assert set(before).isdisjoint(pids(group))
+@pytest.mark.parametrize("cost", ["roofline", "gpu"])
+def test_another_operator_costs_its_start(cost):
+    """The same shards, of which one is cut by rows and one is not, against both whole."""
+    task = task_on(Topology.preset("dgx-h100", 2, 2**30))
+    big, seen, small = task.tables
+    held = [Shard.whole(seen, 0), Shard.whole(small, 1)]
+    prices = make_cost(cost).additive()
+    batch = prices.batch(task, [ShardingPlan.of(task, [*rows_of(big, 0, 1), *held])])
+    vectors = prices.vectors(batch.shards)
+    sums = np.stack([vectors[batch.devices == device].sum(axis=0) for device in range(2)])
+    counts = np.array([2, 2])
+    extra = prices.exact_compute_ms(sums) - prices.device_ms(sums[:, :-LOADS], counts)
+    np.testing.assert_allclose(extra, prices.operator_ms(sums[:, :-LOADS], counts), rtol=1e-9)
+    assert (extra > 0).all()
 
 
-class Rank:
-    """A process that counts as dead from the given look on."""
-
-    def __init__(self, dies_at):
-        self.looks, self._dies_at = 0, dies_at
-
-    @property
-    def dead(self):
-        self.looks += 1
-        return self.looks >= self._dies_at
-
-    def cause_of_death(self):
-        return "worker was killed by signal 9"
+@pytest.mark.parametrize("cost", ["roofline", "gpu"])
+def test_small_tables_are_better_replicated_and_large_ones_are_not(cost):
+    task = task_on(Topology.preset("dgx-h100", 8, 2**30), batch_size=65536)
+    big, seen, small = task.tables
+    wide = dataclasses.replace(big, num_embeddings=10_000_000)
+    task = dataclasses.replace(task, tables=(wide, seen, small))
+    sharded = [Shard.whole(wide, 0), Shard.whole(seen, 1), Shard.whole(small, 2)]
+    one = cost_of(cost, task, sharded)
+    replicated = cost_of(cost, task, [*sharded[:1], Shard.whole(seen, *range(8)), Shard.whole(small, *range(8))])
+    everywhere = cost_of(cost, task, [Shard.whole(wide, *range(8)), *sharded[1:]])
+    assert replicated.total_ms < one.total_ms < everywhere.total_ms
 
 
-def test_the_rank_that_died_is_named_although_a_peer_complained_first(monkeypatch):
-    """Its socket closes before it can be waited for."""
-    group = CollectiveGroup(3, "cpu", 1.0)
-    monkeypatch.setattr(group, "_ranks", [Rank(10**9), Rank(3), Rank(10**9)])
-    assert group._culprit(0, "connection closed by peer") == "device 1: worker was killed by signal 9"
+@pytest.mark.parametrize("cost", ["roofline", "gpu"])
+def test_all_replicated_exchanges_gradients_alone(cost):
+    task = task_on(Topology.preset("dgx-h100", 8, 2**30))
+    found = cost_of(cost, task, [Shard.whole(table, *range(8)) for table in task.tables])
+    assert np.ptp(found.per_device, axis=0).max() == 0
+    assert not found.per_device[:, PHASES.index("forward_comm")].any()
+    assert found.per_device[:, PHASES.index("backward_comm")].all()
 
 
-def test_a_complaint_of_one_that_is_not_about_a_death_is_its_own(monkeypatch):
-    monkeypatch.setattr("shardgym.costs.fbgemm.communication._NOTICE_S", 0.05)
-    group = CollectiveGroup(2, "cpu", 1.0)
-    monkeypatch.setattr(group, "_ranks", [Rank(10**9), Rank(10**9)])
-    assert group._culprit(1, "out of memory") == "device 1: out of memory"
+@pytest.mark.parametrize("cost", ["roofline", "gpu"])
+def test_a_group_works_as_a_task_of_its_own_and_then_exchanges_weights(cost):
+    """Two groups of four with half of the samples each; ids come from laws, so that half a batch is one."""
+    task = dataclasses.replace(task_on(Topology.preset("dgx-h100", 8, 2**30)), tables=(TABLES[0], TABLES[2]))
+    big, small = task.tables
+    half = dataclasses.replace(task, topology=Topology.preset("dgx-h100", 4, 2**30), batch_size=512)
+    found = cost_of(cost, task, [*rows_of(big, (0, 4), (3, 7)), Shard.whole(small, 1, 5)], group_size=4)
+    alone = cost_of(cost, half, [*rows_of(big, 0, 3), Shard.whole(small, 1)])
+    per_device = found.per_device.copy()
+    weights_ms = per_device[:4, 3] - alone.per_device[:, 3]
+    assert (weights_ms[[0, 1, 3]] > 0).all() and weights_ms[2] == pytest.approx(0)
+    per_device[:, 3] -= np.tile(weights_ms, 2)
+    np.testing.assert_allclose(per_device, np.tile(alone.per_device, (2, 1)), rtol=0.02)
 
 
-@pytest.mark.slow
-def test_a_rank_that_died_idle_fails_nobodys_exchange(group):
-    group.time(exchange([4, 4, 4]), 0, 1)
-    before = pids(group)
-    kill_and_see(before[0])
-    assert group.time(exchange([4, 4, 4]), 0, 1).shape == (1, 3)
-    assert set(before).isdisjoint(pids(group))
+def test_costs_of_plans_with_and_without_replicas_do_not_depend_on_the_company():
+    task = task_on(FOUR)
+    plans = [
+        ShardingPlan.table_wise(task, [0, 1, 2]),
+        ShardingPlan.of(task, [Shard.whole(table, 0, 1, 2, 3) for table in task.tables]),
+        ShardingPlan.of(
+            task, [Shard.whole(table, n, n + 2) for n, table in zip((0, 1, 1), task.tables, strict=True)], 2
+        ),
+    ]
+    cost = make_cost("roofline")
+    assert cost.evaluate(task, plans) == [cost.evaluate(task, [plan])[0] for plan in plans]
 
 
-def test_a_death_that_only_the_sender_notices_fails_nobodys_exchange(group, monkeypatch):
-    group.time(exchange([4, 4, 4]), 0, 1)
-    before = pids(group)
-    kill_and_see(before[2])
-    monkeypatch.setattr(group, "_end_if_unhealthy", lambda: None)
-    assert group.time(exchange([4, 4, 4]), 0, 1).shape == (1, 3)
-    assert set(before).isdisjoint(pids(group))
+def test_a_share_of_the_samples_touches_fewer_rows_than_all_and_more_than_its_share():
+    seen = TABLES[1]
+    whole = expected_distinct_rows(seen, 1024)
+    assert whole / 4 < expected_distinct_rows(seen, 1024, 1 / 4) < whole
+    once = dataclasses.replace(seen, reuse_histogram=(1.0, *[0.0] * 16))
+    assert expected_distinct_rows(once, 1024, 1 / 4) == pytest.approx(512)
 
 
-@pytest.mark.slow
-def test_a_rank_that_was_stopped_idle_fails_nobodys_exchange(group, monkeypatch):
-    monkeypatch.setattr(communication, "_IDLE_S", 0.0)
-    monkeypatch.setattr(communication, "_PING_S", 1.0)
-    group.time(exchange([4, 4, 4]), 0, 1)
-    before = pids(group)
-    os.kill(before[1], signal.SIGSTOP)
-    assert group.time(exchange([4, 4, 4]), 0, 1).shape == (1, 3)
-    assert set(before).isdisjoint(pids(group))
+@pytest.mark.parametrize(
+    ("cost", "shards", "group_size", "message"),
+    [
+        (
+            "simulator",
+            [(0, 1, 2, 3)],
+            None,
+            "cost 'simulator' prices no replicas, and table 'big' is held by devices 0, 1",
+        ),
+        ("roofline", [(0, 2)], None, "table 'big' is in tiers, which no cost prices yet"),
+        ("roofline", [(0, 3)], 2, "table 'big' is in tiers, which no cost prices yet"),
+    ],
+)
+def test_what_a_cost_does_not_know_has_no_price(cost, shards, group_size, message):
+    task = task_on(FOUR)
+    rest = (0, 2) if group_size else (0,)
+    held = [Shard.whole(task.tables[0], *shards[0]), *(Shard.whole(table, *rest) for table in task.tables[1:])]
+    found = cost_of(cost, task, held, group_size)
+    assert not found.feasible
+    assert message in found.reason
 
 
-def test_an_exchange_larger_than_memory_is_refused_with_bytes(group):
-    enormous = exchange([2**40, 4, 4], batch=2**20)
-    with pytest.raises(MeasurementError, match=r"needs \d+ bytes of memory, \d+ bytes are available"):
-        group.time(enormous, 0, 1)
-
-
-def test_only_the_failed_exchange_is_lost(group):
-    good, bad = exchange([4, 4, 4]), exchange([2**40, 4, 4], batch=2**20)
-    effort = {"rounds": 2, "warmups": 0, "iterations": 1}
-    times, failed = time_all_to_alls(group, [good, bad], rng=random.Random(0), **effort)
-    assert set(times) == {good}
-    assert set(failed) == {bad}
-
-
-def test_a_rank_that_hangs_is_killed_after_the_time_limit(group, monkeypatch):
-    """The last test: it leaves no rank to the others."""
-    group.time(exchange([4, 4, 4]), 0, 1)
-    monkeypatch.setattr(group, "_timeout_s", 1.5)
-    os.kill(pids(group)[1], signal.SIGSTOP)
-    with pytest.raises(MeasurementError, match=r"took longer than 1\.5 s"):
-        group.time(exchange([4, 4, 4]), 0, 1)
-    assert pids(group) == []
+def test_groups_across_domains_have_no_price():
+    task = task_on(dataclasses.replace(FOUR, num_devices=6, memory_bytes=(2**30,) * 6, fast_domain_size=2))
+    found = cost_of("roofline", task, [Shard.whole(table, 0, 3) for table in task.tables], 3)
+    assert found.reason == "groups of 3 devices are neither parts nor multiples of fast domains of 2"

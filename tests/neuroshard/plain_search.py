@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardgym import Shard, ShardingPlan
+from shardgym.costs.links import COLUMNS, IDS, LOADS, SHARDS
+from shardgym.costs.shard_keys import ShardKey
 from shardgym.costs.simulator.features import shards_of
 from shardgym.ties import quantized
 
@@ -129,7 +131,7 @@ class PlainSearch:
     def latents(self, piece: Piece) -> np.ndarray:
         if piece not in self.features:
             rows = self.task.table(piece.table).num_embeddings
-            shards = shards_of(self.task, [(piece.table, rows, piece.columns)])
+            shards = shards_of(self.task, [ShardKey(piece.table, rows, piece.columns)])
             self.features[piece] = self.predictor.networks.encode(shards)[:, 0]
         return self.features[piece]
 
@@ -141,8 +143,11 @@ class PlainSearch:
 
     def loads(self, pieces: list[Piece]) -> list[float]:
         """Ids per sample, columns and pieces."""
-        ids = sum(self.task.table(piece.table).pooling_factor for piece in pieces)
-        return [float(ids), float(sum(piece.columns for piece in pieces)), float(len(pieces))]
+        loads = [0.0] * LOADS
+        loads[IDS] = float(sum(self.task.table(piece.table).pooling_factor for piece in pieces))
+        loads[COLUMNS] = float(sum(piece.columns for piece in pieces))
+        loads[SHARDS] = float(len(pieces))
+        return loads
 
     def plan(self, devices: list[list[Piece]]) -> ShardingPlan:
         used = {table.name: 0 for table in self.task.tables}

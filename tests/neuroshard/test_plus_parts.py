@@ -25,7 +25,7 @@ from neuroshard.plus.pricing import EstimatedPricing, ExactPricing, Pricing
 from neuroshard.plus.solver import examples_of
 from neuroshard.shard_table import ShardTable, plan_of_units, units_of
 from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, make_cost
-from shardgym.costs.links import COLUMNS, LOADS
+from shardgym.costs.links import COLUMNS, LOADS, SHARDS
 from shardgym.incumbent import Budget
 from shardgym.ties import QUANTUM
 
@@ -56,7 +56,10 @@ class ByHand(Pricing):
 def vectors(shards: ShardTable, ms: np.ndarray) -> np.ndarray:
     """Vectors of rows that take so long, a quarter of it forward, and loads without ids."""
     some = shards.columns > 0
-    return np.column_stack([ms / 4, ms * 3 / 4, np.zeros(len(ms)), shards.columns, some]).astype(np.float64)
+    found = np.zeros((len(ms), 2 + LOADS))
+    found[:, 0], found[:, 1] = ms / 4, ms * 3 / 4
+    found[:, 2 + COLUMNS], found[:, 2 + SHARDS] = shards.columns, some
+    return found
 
 
 def by_hand(widths: list[int], ms: list[float], memory: list[int], softness: float = 0.0) -> ByHand:

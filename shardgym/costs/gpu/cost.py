@@ -20,7 +20,7 @@ from shardgym.costs.gpu.exchange import (
     two_step_ms,
 )
 from shardgym.costs.gpu.kernels import KERNELS, ShardSizes, Work, backward_ms, forward_ms, row_classes, shard_work
-from shardgym.costs.links import COLUMNS, ExchangeTimes, exchange_times, replica_exchange_ms, row_exchange_ms
+from shardgym.costs.links import COLUMNS, ExchangeTimes, exchange_times, replica_exchange_ms, with_row_exchange_ms
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.costs.roofline import dense_update_bytes
 from shardgym.costs.shard_keys import ShardKey
@@ -164,9 +164,7 @@ class AdditiveGpu(AdditiveCosts):
         links = exchange_topology(self._card, task.topology)
         element_bytes = ELEMENT_BYTES[task.precision]
         transfer = self._exchange_ms(links, loads[..., COLUMNS], task.batch_size, element_bytes)
-        rows_ms = row_exchange_ms(links, loads, task.batch_size * element_bytes)
-        if rows_ms.any():
-            transfer = np.where(loads[..., COLUMNS].any(axis=-1, keepdims=True), transfer, 0.0) + rows_ms
+        transfer = with_row_exchange_ms(links, transfer, loads, task.batch_size * element_bytes)
         ids_ms = id_exchange_ms(links, loads, task.batch_size) if self._ids else None
         return exchange_times(compute_ms, transfer, ids_hidden=not self._ids, ids_ms=ids_ms)
 

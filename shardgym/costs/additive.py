@@ -25,6 +25,7 @@ from shardgym.costs.links import (
     exchange_times,
     operators,
     output_exchange_ms,
+    part_of,
     replica_exchange_ms,
 )
 from shardgym.costs.shard_keys import PlanBatch, ShardKey, plan_keys, shard_loads
@@ -371,11 +372,8 @@ class AdditiveCosts(NumberedShards):
 @functools.lru_cache(maxsize=256)
 def _group_of(task: ShardingTask, size: int) -> ShardingTask:
     """Return the task of one group of `size` devices: its share of the samples, and the links among its devices."""
-    topology = dataclasses.replace(
-        task.topology, num_devices=size, memory_bytes=task.topology.memory_bytes[:size],
-        fast_domain_size=min(task.topology.fast_domain_size, size),
-    )  # fmt: skip
-    return dataclasses.replace(task, topology=topology, batch_size=max(1, task.batch_size * size // task.num_devices))
+    samples = max(1, task.batch_size * size // task.num_devices)
+    return dataclasses.replace(task, topology=part_of(task.topology, size), batch_size=samples)
 
 
 def join_phases(compute_ms: Floats, exchange: ExchangeTimes) -> Floats:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -147,7 +148,17 @@ def output_exchange_ms(topology: Topology, loads: Floats, batch_size: int, eleme
     return with_row_exchange_ms(topology, transfer, loads, batch_size * element_bytes)
 
 
-def with_row_exchange_ms(topology: Topology, transfer: Floats, loads: Floats, column_bytes: float) -> Floats:
+#: Returns the time of a reduce-scatter among the devices of a topology, by the bytes that each puts in.
+ReduceScatter = Callable[[Topology, Floats], Floats]
+
+
+def with_row_exchange_ms(
+    topology: Topology,
+    transfer: Floats,
+    loads: Floats,
+    column_bytes: float,
+    reduce_scatter: ReduceScatter | None = None,
+) -> Floats:
     """Return the time of an all-to-all, where there is one, and of the exchange of partial sums, in ms, (..., D).
 
     Args:
@@ -155,26 +166,18 @@ def with_row_exchange_ms(topology: Topology, transfer: Floats, loads: Floats, co
         transfer: of the all-to-all, shape (..., D).
         loads: of each device, shape (..., D, LOADS).
         column_bytes: of one column of the whole batch.
+        reduce_scatter: its time; `reduce_scatter_ms` when None.
     """
     if not loads[..., :IDS].any():
         return transfer
-    rows_ms = row_exchange_ms(topology, loads, column_bytes)
-    return np.where(loads[..., COLUMNS].any(axis=-1, keepdims=True), transfer, 0.0) + rows_ms
-
-
-def row_exchange_ms(topology: Topology, loads: Floats, column_bytes: float) -> Floats:
-    """Return the part of `output_exchange_ms` that exchanges partial sums, in ms, shape (..., D).
-
-    Args:
-        topology: devices and links.
-        loads: of each device, shape (..., D, LOADS).
-        column_bytes: of one column of the whole batch.
-    """
-    rows = loads[..., [ROW_COLUMNS, DOMAIN_ROW_COLUMNS]]
-    if not rows.any() or topology.num_devices == 1:
-        return np.zeros(loads.shape[:-1])
-    reduced_ms = reduce_scatter_ms(topology, column_bytes * rows[..., 0].sum(axis=-1, keepdims=True))
-    return reduced_ms + _in_two_stages_ms(topology, rows[..., 1], column_bytes)
+    found = np.where(loads[..., COLUMNS].any(axis=-1, keepdims=True), transfer, 0.0)
+    reduce_scatter = reduce_scatter or reduce_scatter_ms
+    if topology.num_devices > 1 and loads[..., ROW_COLUMNS].any():
+        num_bytes = column_bytes * loads[..., ROW_COLUMNS].sum(axis=-1, keepdims=True)
+        found = found + np.where(num_bytes > 0, reduce_scatter(topology, num_bytes), 0.0)
+    if loads[..., DOMAIN_ROW_COLUMNS].any():
+        found = found + _in_two_stages_ms(topology, loads[..., DOMAIN_ROW_COLUMNS], column_bytes, reduce_scatter)
+    return np.asarray(found, dtype=np.float64)
 
 
 def reduce_scatter_ms(topology: Topology, num_bytes: Floats) -> Floats:
@@ -198,21 +201,32 @@ def reduce_scatter_ms(topology: Topology, num_bytes: Floats) -> Floats:
     return np.where(num_bytes > 0, ms if devices > 1 else 0.0, 0.0)
 
 
-def _in_two_stages_ms(topology: Topology, columns: Floats, column_bytes: float) -> Floats:
+def _in_two_stages_ms(
+    topology: Topology, columns: Floats, column_bytes: float, reduce_scatter: ReduceScatter
+) -> Floats:
     """Return the time of tables that single domains hold by rows, in ms, shape (..., D); `columns` likewise."""
     domain = topology.fast_domain_size
-    if not columns.any():
-        return np.zeros(columns.shape)
     firsts = np.arange(0, topology.num_devices, domain)
-    places = np.arange(topology.num_devices) // domain
-    of_domain = np.add.reduceat(columns, firsts, axis=-1)[..., places]
-    inside = column_bytes * of_domain / topology.intra_bandwidth * 1e3 * (domain - 1) / domain
-    inside = np.where(of_domain > 0, topology.intra_latency_ms + inside, 0.0).max(axis=-1, keepdims=True)
+    domains = np.arange(topology.num_devices) // domain
+    of_domains = np.add.reduceat(columns, firsts, axis=-1)
+    widest_bytes = column_bytes * of_domains.max(axis=-1, keepdims=True)
+    inside = reduce_scatter(part_of(topology, domain), widest_bytes)
     share = column_bytes / topology.num_devices  # bytes of a column of one device's samples
-    sent = share * of_domain * (len(firsts) - 1)
-    received = share * (np.add.reduceat(columns, firsts, axis=-1).sum(axis=-1, keepdims=True) - of_domain)
+    own = of_domains[..., domains]
+    received = share * (of_domains.sum(axis=-1, keepdims=True) - own)
+    sent = share * own * (len(firsts) - 1)
     between = topology.inter_latency_ms + np.maximum(sent, received) / topology.inter_bandwidth * 1e3
-    return np.asarray(inside + between, dtype=np.float64)
+    return np.where(widest_bytes > 0, inside + between, 0.0)
+
+
+def part_of(topology: Topology, num_devices: int) -> Topology:
+    """Return the first devices of a topology, with the links among them."""
+    return dataclasses.replace(
+        topology,
+        num_devices=num_devices,
+        memory_bytes=topology.memory_bytes[:num_devices],
+        fast_domain_size=min(topology.fast_domain_size, num_devices),
+    )
 
 
 def replica_exchange_ms(topology: Topology, loads: Floats, groups: int) -> Floats:
@@ -232,9 +246,7 @@ def replica_exchange_ms(topology: Topology, loads: Floats, groups: int) -> Float
         return everywhere
     # Of each domain so many devices have the same place; all places exchange at once.
     members = max(1, topology.fast_domain_size * groups // topology.num_devices)
-    peers = dataclasses.replace(
-        topology, num_devices=groups, memory_bytes=topology.memory_bytes[:groups], fast_domain_size=min(members, groups)
-    )
+    peers = dataclasses.replace(part_of(topology, groups), fast_domain_size=min(members, groups))
     return everywhere + 2 * reduce_scatter_ms(peers, loads[..., GROUP_BYTES])
 
 

@@ -149,7 +149,7 @@ def show(task_name: str, plan_path: str, cost_name: str | None, list_tables: boo
         raise click.UsageError("--csv goes without --cost and --json: it prints shards alone")
     task = read_task(task_name)
     plan = read_plan(plan_path, task)
-    problems = list(plan_problems(task, plan.shards))
+    problems = plan_problems(task, plan.shards, plan.group_size)
     if as_csv:
         print(plan_to_csv(task, plan), end="")
         return 1 if problems else 0
@@ -178,6 +178,8 @@ def show(task_name: str, plan_path: str, cost_name: str | None, list_tables: boo
                 }
                 for d in range(task.num_devices)
             ],
+            "group_size": plan.group_size,
+            "kinds": {table.name: plan.kind_of(table.name, task) for table in task.tables if plan.of_table(table.name)},
             "shards": [shard.to_dict() | {"bytes": shard.bytes(task)} for shard in plan.shards],
         }
         if tables is not None:

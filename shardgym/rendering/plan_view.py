@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -67,6 +68,11 @@ def render_plan(
         table = _device_table(task, plan, times, detail, ascii_only)
         if max(map(len, table.splitlines())) <= width:
             break
+    kinds = Counter(plan.kind_of(table.name, task) for table in task.tables if plan.of_table(table.name))
+    if kinds.keys() - {"table_wise"}:
+        in_groups = "" if plan.group_size is None else f", in groups of {plan.group_size} devices"
+        counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+        heading += f"; tables: {counts}{in_groups}"
     lines = [wrapped(heading), "", table, "", *map(wrapped, describe_bottleneck(task, plan, times))]
     if times is not None:
         marks = _marks(times, ascii_only)
@@ -293,8 +299,11 @@ def _relative_change(before: float, after: float) -> str:
 
 def _describe_change(change: TableChange, arrow: str) -> str:
     if change.is_move:
-        old, new = (", ".join(_holders(s) for s in shards) for shards in (change.before, change.after))
-        return f"moved '{change.table}': device {old} {arrow} {new}"
+        if all(len(shard.devices) == 1 for shard in (*change.before, *change.after)):
+            old, new = (", ".join(str(s.devices[0]) for s in shards) for shards in (change.before, change.after))
+            return f"moved '{change.table}': device {old} {arrow} {new}"
+        old, new = (" and ".join(format_devices(s.devices) for s in shards) for shards in (change.before, change.after))
+        return f"moved '{change.table}': {old} {arrow} {new}"
     old, new = (
         " + ".join(f"{format_area(s.rows, s.columns)} on {_holders(s)}" for s in shards) or "nowhere"
         for shards in (change.before, change.after)

@@ -136,3 +136,16 @@ def test_a_diff_lists_so_many_tables(listed, moved, more, monkeypatch):
     text = render_diff(TASK, HALVES, ShardingPlan.table_wise(TASK, [0, 1, 0, 1]), width=100)
     assert text.count("moved '") == moved
     assert ("... and 1 more table; --json lists them" in text) == more
+
+
+def test_kinds_are_counted_where_tables_are_not_all_whole():
+    tables = tuple(EmbeddingTable(f"t{n}", 100, 8) for n in range(4))
+    task = ShardingTask(tables, Topology(num_devices=4, memory_bytes=2**20), batch_size=64)
+    held = [Shard.whole(table, n % 2, n % 2 + 2) for n, table in enumerate(tables[:3])]
+    plan = ShardingPlan.of(task, [*held, Shard.whole(tables[3], 0, 1, 2, 3)], group_size=2)
+    text = " ".join(render_plan(task, plan, width=100).split())
+    assert "tables: 3 table_wise, 1 data_parallel, in groups of 2 devices" in text
+    assert "tables:" not in render_plan(task, ShardingPlan.table_wise(task, [0, 1, 2, 3]), width=100)
+    other = ShardingPlan.of(task, [*held, Shard.whole(tables[3], 1, 3)], group_size=2)
+    assert "moved 't3': device devices 0, 1, 2, 3" not in render_diff(task, plan, other, width=100)
+    assert "moved 't3': devices 0, 1, 2, 3" in render_diff(task, plan, other, width=100)

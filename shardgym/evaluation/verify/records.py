@@ -206,7 +206,7 @@ def check_without_judge(record: StoredRecord, task: ShardingTask) -> RecordCheck
         return record.checked("skipped", f"{result.status}: {result.reason}")
     if result.status == "error":
         return record.checked("mismatch", "recorded as an error, which has no plan, and it has one")
-    problems = plan_problems(task, result.plan.shards)
+    problems = plan_problems(task, result.plan.shards, result.plan.group_size)
     if result.status == "infeasible":
         if problems:
             return record.checked("ok", f"infeasible as recorded: {problems[0]}")

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from shardgym.arrays import Bools, Floats, GrowingArrays, Ints
 from shardgym.costs.links import (
+    IDS,
     LOADS,
     SHARDS,
     ExchangeTimes,
@@ -306,9 +307,9 @@ class AdditiveCosts(NumberedShards):
         loads = sums[..., -LOADS:]
         counts = loads[..., SHARDS].astype(np.int64)
         compute_ms = self.device_ms(latents, counts)
-        more = operators(loads) - 1
-        if (more > 0).any():
-            compute_ms = compute_ms + np.maximum(more, 0)[..., None] * self.operator_ms(latents, counts)
+        if loads[..., :IDS].any():  # else there is one operator
+            more = np.maximum(operators(loads) - 1, 0)
+            compute_ms = compute_ms + more[..., None] * self.operator_ms(latents, counts)
         return compute_ms
 
     def per_device_ms(self, tasks: int | Ints, sums: Floats) -> Floats:

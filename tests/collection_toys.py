@@ -72,11 +72,11 @@ class ToyGroup:
         if self.broken:
             raise MeasurementError("device 1: worker died")
         job = jobs[0]
-        assert len(job.shard_sets) == len(jobs) == self.size
+        assert job.plan.num_devices == len(jobs) == self.size
         steps = len(job.batches) - job.warmups
-        widths = [0 if held is None else held.width for held in job.shard_sets]
+        widths = [0 if held is None else held.width for held in job.plan.whole]
         parts = [np.arange(1, len(PARTS) + 1) * width / 100 for width in widths]
-        return [RankSteps(np.tile(of_rank, (steps, 1)), np.ones((steps, 3, self.size), dtype=int)) for of_rank in parts]
+        return [RankSteps(np.tile(of_rank, (steps, 1)), {}) for of_rank in parts]
 
     def close(self):
         self.ended.append(self.size)

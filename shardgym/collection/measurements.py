@@ -16,7 +16,7 @@ from shardgym.arrays import Floats
 from shardgym.collection.schedule import CollectionPlan, SampleId
 from shardgym.collection.settings import KINDS
 from shardgym.costs.fbgemm.jobs import ShardSet
-from shardgym.costs.fbgemm.step import EXCHANGES, PARTS
+from shardgym.costs.fbgemm.step import PARTS
 from shardgym.costs.links import samples_per_device
 from shardgym.costs.simulator.samples import STEP_PARTS, ComputeRow, StepRow
 from shardgym.errors import InputError
@@ -27,8 +27,8 @@ from shardgym.table import REUSE_BINS
 INFO = "collection.json"
 LOG = "measurements.jsonl"
 
-#: Parts of a step that are kept: exchanges are not timed.
-WORK = tuple(part for n, part in enumerate(PARTS) if n not in EXCHANGES)
+#: Parts of a step that are kept: exchanges are not timed, and plans have neither row shards nor replicas.
+WORK = tuple(part for part in PARTS if part in {*STEP_PARTS, "forward", "backward"})
 
 Times = tuple[tuple[tuple[Annotated[float, Field(ge=0)], ...], ...], ...]
 

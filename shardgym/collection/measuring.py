@@ -19,6 +19,7 @@ from shardgym.costs.fbgemm import step
 from shardgym.costs.fbgemm.communication import CollectiveGroup
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec, TimingJob
 from shardgym.costs.fbgemm.pool import WorkerPool
+from shardgym.costs.fbgemm.step_plan import StepPlan
 from shardgym.errors import MeasurementError
 from shardgym.files import append_flushed, read_lines
 from shardgym.progress import ProgressBar
@@ -221,11 +222,11 @@ class CollectionRun:
         if not samples or self._time_is_up():
             return
         task, steps = self._plan.task(samples[0]), self._plan.steps
-        plans = {n: task.plans[sample.plan] for n, sample in enumerate(samples)}
+        plans = {n: StepPlan(tuple(task.plans[sample.plan])) for n, sample in enumerate(samples)}
         if self._num_tasks % TASKS_PER_START == 0:
             self.close()
         self._num_tasks += 1
-        group = self._group(len(plans[0]))
+        group = self._group(plans[0].num_devices)
         group.start()
         found, failed = step.time_steps(
             group,

@@ -1,8 +1,12 @@
-"""What an all-to-all takes where every device has a link of its own: a model fitted to real exchanges.
+"""What exchanges take where every device has a link of its own: a model fitted to real all-to-alls.
 
 Processes on few cores cannot show it: over the loopback interface all of them share the cores that copy their bytes. So
 `tools/fit_link_model.py` gives each process a network namespace with a link of a known rate, times gloo's
 all-to-alls there, and fits what the rate does not explain.
+
+Other exchanges are priced as all-to-alls of the bytes that they move. In a reduce-scatter each device sends each other
+one what is for its samples; an all-gather is the reverse; an all-reduce is one of each. Adding up is no part of it:
+`shardgym.costs.fbgemm.step` measures that as work, apart from what gloo adds up in an all-reduce.
 """
 
 from __future__ import annotations
@@ -16,7 +20,18 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from shardgym.arrays import Bools, Floats, Ints
-from shardgym.costs.links import COLUMNS, IDS, ROW_COLUMNS, ExchangeTimes, link_prices, samples_per_device
+from shardgym.costs.links import (
+    COLUMNS,
+    DOMAIN_ROW_COLUMNS,
+    IDS,
+    REPLICA_BYTES,
+    REPLICAS,
+    ROW_COLUMNS,
+    SHARDS,
+    ExchangeTimes,
+    link_prices,
+    samples_per_device,
+)
 from shardgym.records import CONFIG, Name, Record
 from shardgym.task import ELEMENT_BYTES, ShardingTask
 from shardgym.topology import Topology
@@ -77,35 +92,41 @@ class LinkModel(Record):
     exchanges: int
     schema: Literal["shardgym.link_model/1"] = "shardgym.link_model/1"
 
-    def exit_ms(self, topology: Topology, entry_ms: Floats, sent_bytes: Ints | Floats) -> Floats:
-        """Return when each device is through with an exchange, in ms, shape (D,).
+    def exit_ms(
+        self, topology: Topology, entry_ms: Floats, sent_bytes: Ints | Floats, peers: int | None = None
+    ) -> Floats:
+        """Return when each device is through with an exchange, in ms, shape (..., D).
 
         Args:
             topology: devices, and rates and latencies of their links inside a fast domain and between domains.
-            entry_ms: when each device begins, shape (D,).
-            sent_bytes: what each device (row) sends to each (column), shape (D, D); the diagonal does not count.
+            entry_ms: when each device begins, shape (..., D).
+            sent_bytes: what each device (row) sends to each (column), shape (..., D, D); the diagonal does not count.
+            peers: how many others a device exchanges with; None where it is all others.
         """
-        busy_ms = np.zeros((topology.num_devices, 2))
-        host_bytes = np.zeros(topology.num_devices)
-        latency_ms = 0.0
+        busy_ms = np.zeros((*np.shape(entry_ms), 2))
+        host_bytes = np.zeros(np.shape(entry_ms))
+        latency_ms = np.zeros((*np.shape(entry_ms)[:-1], 1))
         rates = (topology.intra_bandwidth, topology.inter_bandwidth)
         latencies = (topology.intra_latency_ms, topology.inter_latency_ms)
         for payload, rate, latency in zip(wire_bytes(topology, sent_bytes), rates, latencies, strict=True):
-            if payload.any():
-                latency_ms = max(latency_ms, latency)
+            latency_ms = np.maximum(latency_ms, latency * payload.any(axis=-1).any(axis=-1, keepdims=True))
             busy_ms = np.maximum(busy_ms, self.wire_factor * 1e3 / rate * payload)
-            host_bytes += payload.sum(axis=1)
-        through_ms = entry_ms[:, None] + busy_ms + self.host_ns_per_byte / 1e6 * host_bytes[:, None]
+            host_bytes += payload.sum(axis=-1)
+        through_ms = entry_ms[..., None] + busy_ms + self.host_ns_per_byte / 1e6 * host_bytes[..., None]
         sends = (np.asarray(sent_bytes) > 0) | np.eye(topology.num_devices, dtype=bool)
-        last_byte_ms = np.where(sends, through_ms[:, :1], -np.inf).max(axis=0)
-        start_ms = self.start_ms + self.peer_ms * (topology.num_devices - 1) + latency_ms
-        return np.asarray(start_ms + np.maximum(last_byte_ms, through_ms[:, 1]), dtype=np.float64)
+        last_byte_ms = np.where(sends, through_ms[..., :1], -np.inf).max(axis=-2)
+        others = topology.num_devices - 1 if peers is None else peers
+        start_ms = self.start_ms + self.peer_ms * others + latency_ms
+        return np.asarray(start_ms + np.maximum(last_byte_ms, through_ms[..., 1]), dtype=np.float64)
 
     def step_times(self, task: ShardingTask, work: StepWork, loads: Floats) -> ExchangeTimes:
         """Return the phases of a step in which devices wait, of many placements at once.
 
         Each exchange takes what `exit_ms` says, and a device enters it when its work before it is done. So this is what
-        `shardgym.costs.fbgemm.step.phases_of` makes of a measured step. On one device nothing is exchanged.
+        `shardgym.costs.fbgemm.step.phases_of` makes of a measured step, but for the gradients of replicas, which are
+        backward compute here, and so come after the exchange that waits for them there. On one device nothing is
+        exchanged. A placement that lacks what an exchange is of does without it; one of nothing has those of ids and
+        pooled values.
 
         Args:
             task: batch, precision and topology.
@@ -113,20 +134,44 @@ class LinkModel(Record):
             loads: of each device, by the columns of `shardgym.costs.links`, shape (..., D, LOADS).
 
         Returns:
-            All before the forward compute; the exchange of pooled values and joining them; packing gradients and
-            exchanging them.
+            All before the forward compute; the exchanges of pooled values and joining them; packing gradients and
+            exchanging them, those of replicas included.
         """
         if task.num_devices == 1:
             ids_ms = work.pack_ids + work.count_ids + work.group_ids
             return ExchangeTimes(ids_ms, work.join_outputs, work.pack_gradients)
-        to_send = self._transfers(task, _direct_loads(loads))
-        ids, columns, lengths = to_send
-        counted_ms = lengths.to_owners(work.pack_ids) + work.count_ids
-        ids_ms = ids.to_owners(counted_ms) + work.group_ids
+        own = loads[..., IDS:]
+        no_ids: Bools | None = None
+        no_columns: Bools | None = None
+        if has_collectives := bool(loads[..., :IDS].any()):
+            own = own.copy()
+            own[..., SHARDS - IDS] -= loads[..., REPLICAS]
+            is_empty = np.all(loads[..., SHARDS] == 0, axis=-1, keepdims=True)
+            no_ids = np.all(own[..., SHARDS - IDS] == 0, axis=-1, keepdims=True) & ~is_empty
+            no_columns = np.all(loads[..., COLUMNS] == 0, axis=-1, keepdims=True) & ~is_empty
+        ids, columns, lengths = self._transfers(task, own)
+        counted_ms = _unless(no_ids, work.pack_ids, lengths.to_owners(work.pack_ids)) + work.count_ids
+        ids_ms = _unless(no_ids, counted_ms, ids.to_owners(counted_ms)) + work.group_ids
         ready_ms = ids_ms + work.forward
-        joined_ms = columns.from_owners(ready_ms) + work.join_outputs
-        done_ms = columns.to_owners(joined_ms + work.pack_gradients)
+        pooled_ms = _unless(no_columns, ready_ms, columns.from_owners(ready_ms))
+        collectives = collectives_of(task, loads) if has_collectives else None
+        if collectives is not None:
+            for exchange in collectives.forward:
+                pooled_ms = self._after(task.topology, pooled_ms, exchange)
+        joined_ms = pooled_ms + work.join_outputs
+        packed_ms = joined_ms + work.pack_gradients
+        done_ms = _unless(no_columns, packed_ms, columns.to_owners(packed_ms))
+        if collectives is not None:
+            for exchange in collectives.backward:
+                done_ms = self._after(task.topology, done_ms, exchange)
         return ExchangeTimes(ids_ms, joined_ms - ready_ms, done_ms - joined_ms)
+
+    def _after(self, topology: Topology, entry_ms: Floats, exchange: Collective) -> Floats:
+        """Return when devices are through with an exchange; placements with nothing to exchange do without."""
+        takes_place = exchange.sent_bytes.any(axis=-1).any(axis=-1, keepdims=True)
+        if not takes_place.any():
+            return entry_ms
+        return np.where(takes_place, self.exit_ms(topology, entry_ms, exchange.sent_bytes, exchange.peers), entry_ms)
 
     def _transfers(self, task: ShardingTask, loads: Floats) -> list[_Transfer]:
         """Return what the exchange of each load takes: ids, pooled values or gradients, and lengths of bags.
@@ -171,14 +216,62 @@ class LinkModel(Record):
         return [_Transfer(start_ms[n], owner_ms[n], holder_ms[n], owns[n], has_samples) for n in range(len(owned))]
 
 
-def _direct_loads(loads: Floats) -> Floats:
-    """Return ids, columns and shards of each device where sums of row shards go straight to the devices they are for.
+class Collective(NamedTuple):
+    """An exchange of a collective, in the form of an all-to-all.
 
-    Then each device sends a value of each column of such a table for each sample: as an all-to-all of these columns.
+    Attributes:
+        sent_bytes: what each device sends to each, shape (..., D, D).
+        peers: how many others a device exchanges with.
     """
-    direct = loads[..., IDS:].copy()
-    direct[..., COLUMNS - IDS] += loads[..., ROW_COLUMNS : ROW_COLUMNS + 2].sum(axis=(-1, -2))[..., None]
-    return direct
+
+    sent_bytes: Floats
+    peers: int
+
+    def reversed(self) -> Collective:
+        """Return the exchange in which all goes back."""
+        return Collective(self.sent_bytes.swapaxes(-1, -2), self.peers)
+
+
+class Collectives(NamedTuple):
+    """The collectives of a step in order: of partial sums, and of gradients, those of replicas last."""
+
+    forward: tuple[Collective, ...]
+    backward: tuple[Collective, ...]
+
+
+def collectives_of(task: ShardingTask, loads: Floats) -> Collectives:
+    """Return what placements exchange because of tables cut by rows and of replicas.
+
+    Args:
+        task: batch, precision and topology.
+        loads: of each device, by the columns of `shardgym.costs.links`, shape (..., D, LOADS).
+    """
+    devices = task.num_devices
+    size = task.topology.fast_domain_size
+    samples = samples_per_device(task.batch_size, devices)
+    sample_bytes = samples * ELEMENT_BYTES[task.precision]
+    width = loads[..., ROW_COLUMNS].sum(axis=-1)[..., None, None]
+    reduce = Collective(np.broadcast_to(width * sample_bytes, (*width.shape[:-2], devices, devices)), devices - 1)
+    half = loads[..., REPLICA_BYTES].max(axis=-1)[..., None, None] / devices * np.ones((devices, devices))
+    all_reduce = (Collective(half, devices - 1),) * 2
+    if not loads[..., DOMAIN_ROW_COLUMNS].any():
+        return Collectives((reduce,), (reduce.reversed(), *all_reduce))
+    numbers = np.arange(devices)
+    domains, places = numbers // size, numbers % size
+    of_domain = np.add.reduceat(loads[..., DOMAIN_ROW_COLUMNS], numbers[::size], axis=-1)[..., domains, None]
+    # A device adds up for the samples of all devices at its place.
+    inside = (domains[:, None] == domains) * np.bincount(places, weights=sample_bytes)[places]
+    np.fill_diagonal(inside, 0)
+    domain = Collective(of_domain * inside, size - 1)
+    between = Collective(of_domain * ((places[:, None] == places) * sample_bytes), devices // size - 1)
+    return Collectives(
+        (reduce, domain, between), (reduce.reversed(), between.reversed(), domain.reversed(), *all_reduce)
+    )
+
+
+def _unless(without: Bools | None, entry_ms: Floats, exit_ms: Floats) -> Floats:
+    """Return `exit_ms`, and `entry_ms` of placements that do without the exchange; None is none of them."""
+    return exit_ms if without is None else np.where(without, entry_ms, exit_ms)
 
 
 class _Transfer(NamedTuple):
@@ -223,7 +316,7 @@ def wire_bytes(topology: Topology, sent_bytes: Ints | Floats) -> tuple[Floats, F
         sent_bytes: as for `LinkModel.exit_ms`.
 
     Returns:
-        Bytes sent and received, each of shape (D, 2).
+        Bytes sent and received, each of shape (..., D, 2).
     """
     domains = np.arange(topology.num_devices) // topology.fast_domain_size
     same = domains[:, None] == domains

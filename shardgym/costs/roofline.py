@@ -324,6 +324,12 @@ class RooflineCost(CostModel):
             self._prices = RooflineCost.additive(self)  # a subclass may offer none
         return self.plan_costs(self._prices, self._prices.batch(task, plans))
 
+    def _why_not(self, task: ShardingTask, plan: ShardingPlan) -> str:
+        """See `CostModel`; a calibration is of steps, which run without groups."""
+        if self._calibration is not None and plan.group_size is not None:
+            return f"calibration: of steps without groups, and the plan has groups of {plan.group_size}: leave it out"
+        return super()._why_not(task, plan)
+
     def notes(self, task: ShardingTask) -> tuple[str, ...]:
         """See `CostModel`."""
         return untested(task, self._override or task.topology.device)
@@ -375,3 +381,9 @@ class AdditiveRoofline(AdditiveCosts):
             return super().exchange_of(task, compute_ms, loads)
         work = step_work(np.array(self._calibration.lines), task, compute_ms, loads)
         return shipped_model().step_times(task, work, loads)
+
+    def replicas_ms(self, task: ShardingTask, loads: Floats, groups: int) -> Floats:
+        """See `AdditiveCosts`; with a calibration the step has them already."""
+        if self._calibration is None:
+            return super().replicas_ms(task, loads, groups)
+        return np.zeros(loads.shape[:-1])

@@ -53,16 +53,17 @@ def plan_keys(task: ShardingTask, plan: ShardingPlan) -> list[ShardKey]:
     one_domain = topology.fast_domain_size >= topology.num_devices
     if not plan.has_replicas and (one_domain or not any(shard.rows[0] for shard in plan.shards)):
         return [ShardKey(shard.table, shard.num_rows, shard.num_columns) for shard in plan.shards]
-    domains: dict[tuple[str, tuple[int, int]], set[int]] = {}
+    # Sums are added up in one domain where no other domain has parts of them, and where places of domains are pairs.
     group = plan.group_size or task.num_devices
-    for shard in plan.shards:
-        of_columns = domains.setdefault((shard.table, shard.columns), set())
-        of_columns.update(device % group // topology.fast_domain_size for device in shard.devices)
+    domain = topology.fast_domain_size
+    paired = group > domain and group % domain == 0
+    of_domains = "table_row_wise", "grid_shard"
+    names = dict.fromkeys(shard.table for shard in plan.shards)
+    staged = {table: paired and plan.kind_of(table, task) in of_domains for table in names}
     keys = []
     for shard in plan.shards:
         served = 0 if len(shard.devices) == 1 else task.num_devices // len(shard.devices)
-        in_one = group > topology.fast_domain_size and len(domains[shard.table, shard.columns]) == 1
-        in_domain = in_one and shard.num_rows < task.table(shard.table).num_embeddings
+        in_domain = staged[shard.table] and shard.num_rows < task.table(shard.table).num_embeddings
         keys.append(ShardKey(shard.table, shard.num_rows, shard.num_columns, served, in_domain))
     return keys
 

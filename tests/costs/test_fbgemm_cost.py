@@ -14,9 +14,10 @@ import pytest
 from shardgym.costs import make_cost
 from shardgym.costs.fbgemm import namespaces
 from shardgym.costs.fbgemm.cost import why_not_measured
-from shardgym.costs.fbgemm.jobs import HOST_WAITED, StepTimes, shard_sets
+from shardgym.costs.fbgemm.jobs import HOST_WAITED, StepTimes
 from shardgym.costs.fbgemm.process import ChildProcess
 from shardgym.costs.fbgemm.step import StepJob
+from shardgym.costs.fbgemm.step_plan import StepPlan
 from shardgym.costs.link_model import shipped_model
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError, MeasurementError
@@ -173,7 +174,7 @@ def signal_while_measuring(monkeypatch, victim, number):
     send = ChildProcess.send
 
     def send_and_signal(self, message):
-        chosen = isinstance(message, StepJob) and message.shard_sets == tuple(victim)
+        chosen = isinstance(message, StepJob) and message.plan == victim
         if chosen:
             os.kill(self.pid, signal.SIGSTOP)
         send(self, message)
@@ -186,7 +187,7 @@ def signal_while_measuring(monkeypatch, victim, number):
 def test_a_process_that_dies_fails_only_its_own_plan_and_is_replaced(cost, monkeypatch):
     cost.evaluate(TASK, [APART])
     before = rank_pids(cost)
-    signal_while_measuring(monkeypatch, shard_sets(TASK, TOGETHER), signal.SIGKILL)
+    signal_while_measuring(monkeypatch, StepPlan.of(TASK, TOGETHER), signal.SIGKILL)
     apart, together = cost.evaluate(TASK, [APART, TOGETHER])
     assert together.reason.startswith("could not be measured: ")
     assert "was killed by signal 9 (SIGKILL)" in together.reason
@@ -200,7 +201,7 @@ def test_a_process_that_dies_fails_only_its_own_plan_and_is_replaced(cost, monke
 def test_a_process_that_hangs_is_killed_after_the_time_limit(monkeypatch):
     with make_cost("fbgemm", **QUICK, timeout_s=3.0) as hurried:
         hurried.evaluate(TASK, [APART])
-        signal_while_measuring(monkeypatch, shard_sets(TASK, TOGETHER), signal.SIGSTOP)
+        signal_while_measuring(monkeypatch, StepPlan.of(TASK, TOGETHER), signal.SIGSTOP)
         apart, together = hurried.evaluate(TASK, [APART, TOGETHER])
     assert "took longer than 3 s" in together.reason
     assert apart.feasible

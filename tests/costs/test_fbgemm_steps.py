@@ -8,8 +8,8 @@ import time
 import numpy as np
 import pytest
 
-from shardgym.costs.fbgemm.jobs import shard_sets
 from shardgym.costs.fbgemm.step import PARTS, PlanSteps, phases_of
+from shardgym.costs.fbgemm.step_plan import StepPlan
 from shardgym.costs.link_model import LinkModel
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.plan import ShardingPlan
@@ -35,13 +35,13 @@ APART, TOGETHER = ShardingPlan.table_wise(TASK, [0, 1, 1]), ShardingPlan.table_w
 def test_received_ids_are_grouped_by_shard_with_the_samples_of_all_devices_in_order():
     import torch
 
-    from shardgym.costs.fbgemm.step_rank import _PlanOnRank
+    from shardgym.costs.fbgemm.plan_on_rank import PlanOnRank
 
-    sets = shard_sets(TASK, APART)
-    held = _PlanOnRank(sets, samples=[2, 1], number=1)  # shards b and c; device 0 has two samples, device 1 has one
+    # Shards b and c; device 0 has two samples, device 1 has one.
+    held = PlanOnRank(StepPlan.of(TASK, APART), samples=[2, 1], number=1)
     lengths = torch.tensor([1, 2, 0, 1, 2, 1])  # device 0: b (1, 2), c (0, 1); device 1: b (2), c (1)
     ids = torch.tensor([10, 11, 12, 20, 13, 14, 21])
-    grouped, offsets = held._grouped(ids, lengths, [4, 2])
+    ((grouped, offsets),) = held._grouped(ids, lengths, [4, 2])
     assert grouped.tolist() == [10, 11, 12, 13, 14, 20, 21]
     assert offsets.tolist() == [0, 1, 3, 5, 5, 6, 7]
 
@@ -62,12 +62,12 @@ def test_a_device_enters_an_exchange_when_its_clock_says_so(monkeypatch):
     monkeypatch.setattr(step_rank.dist, "all_reduce", agree)
     monkeypatch.setattr(step_rank.dist, "barrier", lambda: None)
     clock = step_rank.Clock(timed_exchanges=True)
-    clock.work()
+    clock.work("forward")
     entered = []
-    clock.exchange(lambda: entered.append(time.perf_counter()))
+    clock.exchange("output_exchange", lambda: entered.append(time.perf_counter()), [0, 0])
     assert entered[0] - began[0] >= 0.0199
-    assert clock.parts_ms[0] == pytest.approx(30)
-    assert clock.parts_ms[1] >= 0
+    assert clock.parts_ms["forward"] == pytest.approx(30)
+    assert clock.parts_ms["output_exchange"] >= 0
 
 
 def steps(**parts):
@@ -76,7 +76,11 @@ def steps(**parts):
     for name, values in parts.items():
         ms[0, 0, :, PARTS.index(name)] = values
     sent = np.array([[0, 10], [30, 0]])[None, None]
-    return PlanSteps(ms, sent, 2 * sent, 100 * sent)
+    sent_bytes = {
+        "lengths_exchange": 8 * sent, "values_exchange": 16 * sent, "output_exchange": 400 * sent,
+        "gradient_exchange": 400 * sent.swapaxes(2, 3),
+    }  # fmt: skip
+    return PlanSteps(ms, sent_bytes)
 
 
 def test_the_early_device_waits_in_a_modelled_exchange():

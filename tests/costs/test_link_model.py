@@ -1,11 +1,25 @@
 """The fitted link model over the steps of many placements, against the same model for one exchange at a time."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 from shardgym.costs.fbgemm.step import PARTS, PlanSteps, phases_of
 from shardgym.costs.link_model import LinkModel, StepWork, model_fitted_on, shipped_model
-from shardgym.costs.links import COLUMNS, IDS, LOADS, SHARDS, exchange_times, samples_per_device, transfer_ms
+from shardgym.costs.links import (
+    COLUMNS,
+    DOMAIN_ROW_COLUMNS,
+    IDS,
+    LOADS,
+    REPLICA_BYTES,
+    REPLICAS,
+    ROW_COLUMNS,
+    SHARDS,
+    exchange_times,
+    samples_per_device,
+    transfer_ms,
+)
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology
@@ -38,12 +52,44 @@ def loads_of(ids, columns, shards):
 def as_measured(problem, work, loads):
     """One step as if it had been measured, devices having sent what their loads say."""
     samples = samples_per_device(problem.batch_size, problem.num_devices)
-    ids, columns, shards = loads.T[IDS], loads.T[COLUMNS], loads.T[SHARDS]
+    ids, columns, shards = loads.T[IDS], loads.T[COLUMNS], loads.T[SHARDS] - loads.T[REPLICAS]
     parts = np.zeros((problem.num_devices, len(PARTS)))
     for part, ms in work._asdict().items():
         parts[:, PARTS.index(part)] = ms
-    sent = np.outer(samples, shards), np.outer(samples, ids), np.outer(columns, samples)
-    return PlanSteps(parts[None, None], *(matrix[None, None] for matrix in sent))
+    sent = {}
+    if shards.any() or not loads.any():
+        sent |= {"lengths_exchange": 8 * np.outer(samples, shards), "values_exchange": 8 * np.outer(samples, ids)}
+    if columns.any() or not loads.any():
+        sent["output_exchange"] = 4 * np.outer(columns, samples)
+        sent["gradient_exchange"] = sent["output_exchange"].T
+    if loads.T[ROW_COLUMNS].any():
+        width = np.full(len(samples), loads.T[ROW_COLUMNS].sum())
+        sent["sum_exchange"] = 4 * np.outer(width, samples)
+        sent["sum_gradient_exchange"] = sent["sum_exchange"].T
+    if loads.T[DOMAIN_ROW_COLUMNS].any():
+        sent |= sent_in_domains(problem, loads.T[DOMAIN_ROW_COLUMNS], samples)
+    if loads.T[REPLICA_BYTES].any():
+        sent["replica_exchange"] = np.full((len(samples),) * 2, loads.T[REPLICA_BYTES][0] / len(samples))
+    assert set(sent) <= set(PARTS)
+    return PlanSteps(parts[None, None], {part: matrix[None, None] for part, matrix in sent.items()})
+
+
+def sent_in_domains(problem, columns, samples):
+    """What devices send of tables that domains hold by rows: to each of the domain, what is for all at its place."""
+    size = problem.topology.fast_domain_size
+    inside, between = np.zeros((2, len(samples), len(samples)))
+    for sender in range(len(samples)):
+        first = sender // size * size
+        width = columns[first : first + size].sum()
+        for place in range(size):
+            if first + place != sender:
+                inside[sender, first + place] = width * samples[place::size].sum()
+        for other in range(sender % size, len(samples), size):
+            between[sender, other] = width * samples[other]
+    sent = {"between_exchange": 4 * between, "between_gradient_exchange": 4 * between.T}
+    if size > 1:
+        sent |= {"domain_sum_exchange": 4 * inside, "domain_gradient_exchange": 4 * inside.T}
+    return sent
 
 
 @pytest.mark.parametrize("devices", [2, 4, 5])
@@ -60,6 +106,55 @@ def test_many_placements_take_what_their_measured_steps_would(devices, domain, b
         np.testing.assert_allclose(np.stack([times[plan] for times in found], axis=-1), expected[:, [0, 2, 3]], 1e-9)
         alone = LINKS.step_times(problem, own, loads[plan])
         np.testing.assert_allclose(alone, [times[plan] for times in found], rtol=1e-12)
+
+
+@pytest.mark.parametrize("devices", [2, 4, 6])
+@pytest.mark.parametrize("domain", [1, 2, None])
+def test_row_shards_and_replicas_take_what_their_measured_steps_would(devices, domain, monkeypatch):
+    """Placements of one kind alone, of several, and of none, all in one call."""
+    monkeypatch.setattr("shardgym.costs.fbgemm.step._RESAMPLES", 1)
+    domain = domain or devices
+    problem = task(devices, 1001, fast_domain_size=domain, intra_latency_ms=0.5, inter_latency_ms=2.0)
+    work, loads = random_steps(devices, 16, devices)
+    rng = np.random.default_rng(1)
+    for plan, kinds in enumerate(itertools.product([False, True], repeat=4)):
+        has_columns, has_rows, has_domains, has_replicas = kinds
+        if not has_columns:
+            loads[plan, :, IDS:] = 0
+        if has_rows:
+            loads[plan, :, ROW_COLUMNS] = rng.uniform(0, 9, devices)
+        if has_domains and domain < devices:
+            loads[plan, :domain, DOMAIN_ROW_COLUMNS] = rng.uniform(0, 9, domain)
+        loads[plan, :, SHARDS] += (loads[plan, :, ROW_COLUMNS] > 0) + 1.0 * (loads[plan, :, DOMAIN_ROW_COLUMNS] > 0)
+        loads[plan, :, IDS] += 3 * (loads[plan, :, SHARDS] > 0)
+        if has_replicas:
+            loads[plan, :, SHARDS] += 2
+            loads[plan, :, REPLICA_BYTES], loads[plan, :, REPLICAS] = 5e4, 2
+    found = LINKS.step_times(problem, work, loads)
+    for plan in range(len(loads)):
+        own = StepWork(*(ms[plan] for ms in work))
+        expected = phases_of(problem, as_measured(problem, own, loads[plan]), LINKS).per_device
+        np.testing.assert_allclose(np.stack([times[plan] for times in found], axis=-1), expected[:, [0, 2, 3]], 1e-9)
+
+
+def test_collectives_by_hand():
+    """Two devices of one sample each; 1 byte takes 1 ms, nothing else takes time, and devices do nothing else."""
+    topology = Topology(num_devices=2, memory_bytes=1, intra_bandwidth=1e3, intra_latency_ms=0)
+    problem = ShardingTask((EmbeddingTable("a", 100, 8),), topology, 2)
+    none = StepWork(*np.zeros((7, 2)))
+    loads = np.zeros((2, LOADS))
+    loads[:, ROW_COLUMNS], loads[:, SHARDS], loads[:, IDS] = [5, 3], 1, [2, 1]
+    plain = LinkModel(0.0, 0.0, 1.0, 0.0, "toy", 0.0, 1)
+    found = plain.step_times(problem, none, loads)
+    # Each sends the other one the partial sums of its sample, 8 columns of 4 bytes, and gets as many of gradients.
+    assert found.forward_ms.tolist() == found.backward_ms.tolist() == [32, 32]
+    # Replicas: halves of 100 bytes go to the other device, and added up they come back; nothing else is exchanged.
+    loads[:] = 0
+    loads[:, REPLICA_BYTES], loads[:, REPLICAS], loads[:, SHARDS] = 200, 1, 1
+    found = plain.step_times(problem, none, loads)
+    assert found.backward_ms.tolist() == [200, 200]
+    assert not found.ids_ms.any()
+    assert not found.forward_ms.any()
 
 
 def test_a_step_by_hand():

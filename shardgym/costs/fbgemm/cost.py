@@ -21,10 +21,11 @@ from shardgym.arrays import Floats
 from shardgym.costs.base import CostModel
 from shardgym.costs.fbgemm import namespaces, step
 from shardgym.costs.fbgemm.communication import CollectiveGroup, CommTimes, can_exchange, time_communication
-from shardgym.costs.fbgemm.jobs import ShardSet, shard_sets
+from shardgym.costs.fbgemm.jobs import shard_sets
 from shardgym.costs.fbgemm.machine import cpu_tag, usable_cores
 from shardgym.costs.fbgemm.pool import WorkerPool, remedy, require_fbgemm
 from shardgym.costs.fbgemm.rounds import mean_of_medians, relative_error_of_total, time_shard_sets
+from shardgym.costs.fbgemm.step_plan import StepPlan
 from shardgym.costs.link_model import shipped_model
 from shardgym.costs.links import exchange_times, link_notes, pooled_widths, transfer_ms
 from shardgym.costs.plan_cost import PlanCost, Source
@@ -86,6 +87,7 @@ class FbgemmCost(CostModel):
     name: ClassVar[str] = "fbgemm"
     version: ClassVar[str] = "3"
     deterministic: ClassVar[bool] = False
+    replicas: ClassVar[bool] = True
     #: Several times what any board of ours was measured with.
     limits: ClassVar[Mapping[str, float]] = {
         "workers": 16, "rounds": 50, "warmups": 20, "iterations": 50, "timeout_s": 600, "seed": 2**32 - 1,
@@ -174,17 +176,16 @@ class FbgemmCost(CostModel):
                 f"measure with device='cuda', or use one of {', '.join(sorted(CPU_OPTIMIZERS))}"
             )
         communication = self._sources(task)[1]
-        sets = {n: shard_sets(task, plan) for n, plan in enumerate(plans)}
         with self._lock:
             timed = communication == "measured"
             if self._pool is None:
-                found, failed = self._steps(task, sets, timed=timed)
+                found, failed = self._steps(task, plans, timed=timed)
             else:
-                found, failed = self._kernels(self._pool, task, plans, sets, timed=timed)
+                found, failed = self._kernels(self._pool, task, plans, timed=timed)
         session = uuid.uuid4().hex
         hardware = self.hardware
         costs = []
-        for n in sets:
+        for n in range(len(plans)):
             if n in failed:
                 costs.append(self.no_cost(task, f"could not be measured: {failed[n]}"))
                 continue
@@ -204,8 +205,19 @@ class FbgemmCost(CostModel):
             costs.append(cost)
         return costs
 
+    def _why_not(self, task: ShardingTask, plan: ShardingPlan) -> str:
+        """See `CostModel`."""
+        if self._device == "cuda":
+            return "cost 'fbgemm' measures replicas on CPUs only: use device='cpu', or cost 'gpu' or 'roofline'"
+        if plan.group_size is not None:
+            return (
+                f"cost 'fbgemm' runs no groups of 2D parallelism, and the plan has groups of {plan.group_size} "
+                "devices: use cost 'gpu' or 'roofline'"
+            )
+        return super()._why_not(task, plan)
+
     def _steps(
-        self, task: ShardingTask, sets: Mapping[int, Sequence[ShardSet | None]], *, timed: bool
+        self, task: ShardingTask, plans: Sequence[ShardingPlan], *, timed: bool
     ) -> tuple[dict[int, Measurement], dict[int, str]]:
         """Measure complete steps on the CPU; returns what was found and why plans failed, by number of the plan."""
         most = RANKS_PER_CORE * len(usable_cores())
@@ -220,7 +232,7 @@ class FbgemmCost(CostModel):
         self._start(group)
         steps, failed = step.time_steps(
             group,
-            sets,
+            {n: StepPlan.of(task, plan) for n, plan in enumerate(plans)},
             **self._effort,
             first_batch=self._next_batch,
             seed=self._seed,
@@ -237,11 +249,11 @@ class FbgemmCost(CostModel):
         pool: WorkerPool,
         task: ShardingTask,
         plans: Sequence[ShardingPlan],
-        sets: Mapping[int, Sequence[ShardSet | None]],
         *,
         timed: bool,
     ) -> tuple[dict[int, Measurement], dict[int, str]]:
         """Measure kernels and exchanges apart, on CUDA; returns the same."""
+        sets = {n: shard_sets(task, plan) for n, plan in enumerate(plans)}
         distinct = dict.fromkeys(held for of_plan in sets.values() for held in of_plan if held is not None)
         samples, without, notes = time_shard_sets(pool, distinct, rng=self._rng, **self._effort)
         failed: dict[int, str] = {}

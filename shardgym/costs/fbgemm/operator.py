@@ -26,6 +26,9 @@ OPTIMIZERS = {
 #: Weights are uniform in +- this value. Values do not matter, but every page must have been written to: otherwise it is
 #: the kernel's shared zero page, which stays in the cache, so that reads would be too fast.
 WEIGHT_SPREAD = 0.01
+#: Of every optimiser. Its values do not matter for times either.
+LEARNING_RATE = 0.01
+EPSILON = 0.01
 
 
 def build_operator(
@@ -60,8 +63,8 @@ def build_operator(
         weights_precision=precision,
         output_dtype=precision,
         optimizer=getattr(EmbOptimType, OPTIMIZERS[shard_set.optimizer]),
-        learning_rate=0.01,
-        eps=0.01,
+        learning_rate=LEARNING_RATE,
+        eps=EPSILON,
         pooling_mode=PoolingMode.SUM,
         bounds_check_mode=BoundsCheckMode.WARNING if bounds_check else BoundsCheckMode.NONE,
         device=device,

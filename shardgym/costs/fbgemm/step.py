@@ -1,7 +1,14 @@
 """Complete training steps of all devices at once, on the CPU, and how the parts of a step add up.
 
 One process per device keeps its part of a plan. In a step, ids are exchanged (lengths, then values), bags are pooled,
-pooled values are exchanged, their gradients are exchanged, and weights are updated in the backward pass.
+pooled values are exchanged, their gradients are exchanged, and weights are updated in the backward pass. As in TorchRec
+there is an operator, and there are exchanges of its outputs, for each way in which these are exchanged, see
+`shardgym.costs.fbgemm.step_plan`; ids of all of them travel together.
+
+gloo has a reduce-scatter in name only: it all-reduces, which moves twice the bytes (on 4 ranks 101 MB of loopback
+traffic for an input of 16.8 MB each, 50 MB in an all-to-all of it), and keeps a slice. So partial sums go by an
+all-to-all, which moves what a ring would, and the receiver adds them up. All-gathers and all-reduces are gloo's own.
+What gloo adds up in an all-reduce counts where exchanges are timed, and not where they are modelled.
 
 Every device has a clock that its work and its exchanges move on. Work counts by the CPU time of the process's thread,
 so a process that has to share its core is charged for its own work only. Exchanges are measured between network
@@ -20,21 +27,26 @@ import numpy as np
 
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.fbgemm.communication import CollectiveGroup
-from shardgym.costs.fbgemm.jobs import ShardSet
 from shardgym.costs.fbgemm.machine import available_bytes
 from shardgym.costs.fbgemm.rounds import interleaved
+from shardgym.costs.fbgemm.step_plan import StepPlan
 from shardgym.costs.link_model import LinkModel
 from shardgym.errors import MeasurementError
 from shardgym.task import ELEMENT_BYTES, ShardingTask
 
-#: Parts of a step in order. Those that end in `_exchange` are all-to-alls, the others work of the device alone.
-PARTS = (
-    "pack_ids", "lengths_exchange", "count_ids", "values_exchange", "group_ids", "forward", "output_exchange",
-    "join_outputs", "pack_gradients", "gradient_exchange", "backward",
-)  # fmt: skip
-EXCHANGES = tuple(n for n, part in enumerate(PARTS) if part.endswith("_exchange"))
-#: Phase of each part, as a column of `PlanCost.per_device`.
-_PHASES = np.array([0, 0, 0, 0, 0, 1, 2, 2, 3, 3, 4])
+#: Parts of a step in order, and the phase of each, as a column of `PlanCost.per_device`. Those that end in `_exchange`
+#: are exchanges, the others work of the device alone. A part takes 0 where a plan has none of what it is for:
+#: `output` is of whole tables and columns, `sum` of tables cut by rows, `domain` and `between` of those in one domain,
+#: `replica` of replicas.
+PHASE_OF_PART = {
+    "pack_ids": 0, "lengths_exchange": 0, "count_ids": 0, "values_exchange": 0, "group_ids": 0, "forward": 1,
+    "output_exchange": 2, "sum_exchange": 2, "domain_sum_exchange": 2, "add_sums": 2, "between_exchange": 2,
+    "join_outputs": 2,
+    "pack_gradients": 3, "gradient_exchange": 3, "sum_gradient_exchange": 3, "between_gradient_exchange": 3,
+    "domain_gradient_exchange": 3, "replica_backward": 4, "replica_exchange": 3, "backward": 4,
+}  # fmt: skip
+PARTS = tuple(PHASE_OF_PART)
+_PHASES = np.array(list(PHASE_OF_PART.values()))
 
 MODULE = "shardgym.costs.fbgemm.step_rank"
 #: Switches of FBGEMM that a user's shell must not change. Ids are checked as by default (BoundsCheckMode.WARNING).
@@ -48,7 +60,6 @@ ENVIRONMENT = {
 _USABLE = 0.9
 #: Pooled values on a device, with their gradients, buffers of exchanges and what kernels allocate, in copies of them.
 _OUTPUT_COPIES = 6
-_ID_BYTES = 8
 _RESAMPLES = 200
 
 
@@ -56,14 +67,14 @@ class StepJob(NamedTuple):
     """A message to all ranks: steps of one plan.
 
     Attributes:
-        shard_sets: of all devices, None where a device holds nothing.
+        plan: what all devices hold.
         batches: numbers of the batches of ids; ids of different numbers are drawn apart.
         warmups: how many of the batches are for steps that are run and not reported.
         seed: of the id draws.
         timed_exchanges: whether devices enter exchanges when their clocks say so, and their time counts.
     """
 
-    shard_sets: tuple[ShardSet | None, ...]
+    plan: StepPlan
     batches: tuple[int, ...]
     warmups: int
     seed: int
@@ -76,11 +87,12 @@ class RankSteps(NamedTuple):
     Attributes:
         parts_ms: CPU time of work; of exchanges the wall time from when this rank enters, 0 if they are not timed,
             shape (I, P).
-        sent: lengths, ids and pooled values sent to every rank, shape (I, 3, D).
+        sent_bytes: sent to every rank in each exchange that the plan has, by its part, shape (I, D). An all-reduce is
+            two exchanges of these.
     """
 
     parts_ms: Floats
-    sent: Ints
+    sent_bytes: Mapping[str, Ints]
 
 
 class PlanSteps(NamedTuple):
@@ -88,19 +100,16 @@ class PlanSteps(NamedTuple):
 
     Attributes:
         parts_ms: as in `RankSteps`, shape (R, I, D, P).
-        sent_lengths, sent_ids, sent_values: how many elements each device (row) sent to each other one (column),
-            shape (R, I, D, D).
+        sent_bytes: likewise, what each device (row) sent to each other one (column), shape (R, I, D, D).
     """
 
     parts_ms: Floats
-    sent_lengths: Ints
-    sent_ids: Ints
-    sent_values: Ints
+    sent_bytes: Mapping[str, Ints]
 
 
 def time_steps(
     group: CollectiveGroup,
-    plans: Mapping[int, Sequence[ShardSet | None]],
+    plans: Mapping[int, StepPlan],
     *,
     rounds: int,
     warmups: int,
@@ -117,7 +126,7 @@ def time_steps(
 
     Args:
         group: of processes that run `MODULE`.
-        plans: shard sets of all devices, by number of the plan.
+        plans: by number.
         rounds: passes over the plans.
         warmups: untimed steps of a plan in a round.
         iterations: timed steps of a plan in a round.
@@ -135,29 +144,36 @@ def time_steps(
     failed: dict[int, str] = {}
     for n in interleaved(list(plans), rounds, rng, failed):
         start = first_batch + len(samples[n]) * per_round
-        job = StepJob(tuple(plans[n]), tuple(range(start, start + per_round)), warmups, seed, timed_exchanges)
+        job = StepJob(plans[n], tuple(range(start, start + per_round)), warmups, seed, timed_exchanges)
         try:
             require_memory(job)
             answers: list[RankSteps] = group.ask([job] * group.size)
         except MeasurementError as error:
             failed[n] = str(error)
             continue
-        parts_ms = np.stack([rank.parts_ms for rank in answers], axis=1)
-        sent = np.stack([rank.sent for rank in answers], axis=2)
-        samples[n].append(PlanSteps(parts_ms, *sent.swapaxes(0, 1)))
-    return {
-        n: PlanSteps(*map(np.stack, zip(*taken, strict=True))) for n, taken in samples.items() if n not in failed
-    }, failed
+        samples[n].append(_together([PlanSteps(*rank) for rank in answers], axis=1))
+    return {n: _together(taken, axis=0) for n, taken in samples.items() if n not in failed}, failed
+
+
+def _together(taken: Sequence[PlanSteps], axis: int) -> PlanSteps:
+    """Return steps of all ranks, or of all rounds, along a new axis."""
+    exchanges = taken[0].sent_bytes
+    sent_bytes = {part: np.stack([steps.sent_bytes[part] for steps in taken], axis) for part in exchanges}
+    return PlanSteps(np.stack([steps.parts_ms for steps in taken], axis), sent_bytes)
 
 
 def require_memory(job: StepJob) -> None:
     """Raise `MeasurementError` if the weights, ids and pooled values of all devices do not fit into memory."""
-    needed = 0
-    for held in job.shard_sets:
-        if held is not None:
-            item = ELEMENT_BYTES[held.precision]
-            needed += held.num_weights * item + held.num_states * 4
-            needed += _OUTPUT_COPIES * held.batch_size * held.width * item + 2 * held.request_bytes(len(job.batches))
+    plan, batches = job.plan, len(job.batches)
+    example = plan.example
+    item = ELEMENT_BYTES[example.precision]
+    needed = _OUTPUT_COPIES * example.batch_size * plan.pooled_columns * item
+    for device in range(plan.num_devices):
+        for held in plan.exchanged(device):
+            needed += held.num_weights * item + held.num_states * 4 + 2 * held.request_bytes(batches)
+    for held in plan.replicated():  # gradients are dense
+        needed += plan.num_devices * (2 * held.num_weights * item + held.num_states * 4)
+        needed += 2 * held.request_bytes(batches)
     available = int(available_bytes() * _USABLE)
     if needed > available:
         raise MeasurementError(f"a step needs {needed} bytes of memory, {available} bytes are available")
@@ -183,16 +199,18 @@ def phases_of(task: ShardingTask, steps: PlanSteps, links: LinkModel | None) -> 
         steps: what was measured.
         links: prices exchanges; None where they were timed.
     """
-    sent = _sent_bytes(task, steps)
+    sent = {part: sent_bytes.mean(axis=(0, 1)) for part, sent_bytes in steps.sent_bytes.items()}
 
     def phases(parts: Floats) -> Floats:
         ms = _typical(parts)
         if links is not None:
             clocks = np.zeros(len(ms))
-            for part in range(len(PARTS)):
-                if part in EXCHANGES:
-                    ms[:, part] = links.exit_ms(task.topology, clocks, sent[part]) - clocks
-                clocks += ms[:, part]
+            for number, part in enumerate(PARTS):
+                through_ms = clocks
+                for _ in range(0 if part not in sent else 2 if part == "replica_exchange" else 1):
+                    through_ms = links.exit_ms(task.topology, through_ms, sent[part], _peers(task, part))
+                ms[:, number] += through_ms - clocks
+                clocks = clocks + ms[:, number]
         return np.stack([ms[:, phase == _PHASES].sum(axis=1) for phase in range(5)], axis=1)
 
     per_device = phases(steps.parts_ms)
@@ -213,13 +231,10 @@ def _typical(parts: Floats) -> Floats:
     return np.asarray(np.median(parts, axis=1).mean(axis=0), dtype=np.float64)
 
 
-def _sent_bytes(task: ShardingTask, steps: PlanSteps) -> dict[int, Floats]:
-    """Return what each device sends to each in an exchange, the mean over steps, by number of the part."""
-    outputs = steps.sent_values.mean(axis=(0, 1)) * ELEMENT_BYTES[task.precision]
-    payloads = {
-        "lengths_exchange": steps.sent_lengths.mean(axis=(0, 1)) * _ID_BYTES,
-        "values_exchange": steps.sent_ids.mean(axis=(0, 1)) * _ID_BYTES,
-        "output_exchange": outputs,
-        "gradient_exchange": outputs.T,
-    }
-    return {PARTS.index(part): payload for part, payload in payloads.items()}
+def _peers(task: ShardingTask, part: str) -> int:
+    """Return how many others a device exchanges with."""
+    if part.startswith("domain"):
+        return task.topology.fast_domain_size - 1
+    if part.startswith("between"):
+        return task.num_devices // task.topology.fast_domain_size - 1
+    return task.num_devices - 1

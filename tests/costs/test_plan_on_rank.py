@@ -1,0 +1,270 @@
+"""Steps of real ranks give the outputs and the weights of the same tables on one device, however they are sharded."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from shardgym.costs.fbgemm.step_plan import StepPlan
+from shardgym.costs.links import samples_per_device
+from shardgym.plan import Shard, ShardingPlan
+from shardgym.table import EmbeddingTable
+from shardgym.task import ShardingTask
+from shardgym.topology import Topology
+
+pytestmark = pytest.mark.measured
+
+A, B, C, D = (
+    EmbeddingTable("a", 40, 8, 2.0), EmbeddingTable("b", 30, 4, 2.0), EmbeddingTable("c", 20, 12, 2.0),
+    EmbeddingTable("d", 10, 4, 2.0),
+)  # fmt: skip
+ALL = (0, 1, 2, 3)
+STEPS = 2
+RATE = EPSILON = 0.01
+
+
+class Case(NamedTuple):
+    """A plan, and which columns of which tables each sample gets, in order."""
+
+    shards: tuple[Shard, ...]
+    columns: tuple[tuple[str, int, int], ...]
+    devices: int = 4
+    batch_size: int = 9
+    optimizer: str = "exact_sgd"
+    precision: str = "fp32"
+
+    def task(self):
+        tables = [table for table in (A, B, C, D) if table.name in {shard.table for shard in self.shards}]
+        topology = Topology(num_devices=self.devices, memory_bytes=2**30, fast_domain_size=2)
+        return ShardingTask(
+            tuple(tables), topology, self.batch_size, optimizer=self.optimizer, precision=self.precision
+        )  # fmt: skip
+
+    def step_plan(self):
+        task = self.task()
+        plan = ShardingPlan.of(task, self.shards)
+        plan.validate(task)
+        return StepPlan.of(task, plan)
+
+
+def row_wise(table, *cuts):
+    """Cut a table at rows; devices that are None have none."""
+    ends = [0, *(end for _, end in cuts)]
+    rows = zip(ends, ends[1:], cuts, strict=False)
+    return tuple(Shard(table.name, (low, high), (0, table.embedding_dim), device) for low, high, (device, _) in rows)
+
+
+# Devices 1 and 2 have no rows of both tables, and device 2 has none at all.
+ROWS = (*row_wise(A, (0, 13), (1, 20), (3, 40)), *row_wise(B, (0, 5), (3, 30)))
+ROWS_OUT = (("a", 0, 8), ("b", 0, 4))
+# Domain 0 has devices 0 and 1.
+IN_DOMAINS = (*row_wise(A, (2, 13), (3, 40)), *row_wise(B, (0, 5), (1, 30)), *row_wise(D, (3, 2), (2, 10)))
+IN_DOMAINS_OUT = (("b", 0, 4), ("a", 0, 8), ("d", 0, 4))
+COLUMNS = (Shard("c", (0, 20), (4, 12), 0), Shard("c", (0, 20), (0, 4), 2), Shard.whole(D, 2))
+COLUMNS_OUT = (("c", 4, 12), ("c", 0, 4), ("d", 0, 4))
+GRID = (
+    Shard("c", (0, 7), (0, 4), 0), Shard("c", (7, 20), (0, 4), 1), Shard("c", (0, 9), (4, 12), 3),
+    Shard("c", (9, 20), (4, 12), 2),
+)  # fmt: skip
+PATCHWORK = (
+    Shard("c", (0, 7), (0, 12), 0), Shard("c", (7, 20), (0, 4), 0), Shard("c", (7, 20), (4, 8), 3),
+    Shard("c", (7, 20), (8, 12), 2),
+)  # fmt: skip
+REPLICAS = (Shard.whole(C, *ALL), Shard("d", (0, 3), (0, 4), ALL), Shard("d", (3, 10), (0, 4), ALL))
+
+CASES = {
+    "table-wise": Case(
+        (Shard.whole(A, 1), Shard.whole(B, 3), Shard.whole(D, 1)), (("a", 0, 8), ("d", 0, 4), ("b", 0, 4))
+    ),
+    "column-wise": Case(COLUMNS, COLUMNS_OUT),
+    "row-wise": Case(ROWS, ROWS_OUT),
+    "row-wise, equal shares": Case(ROWS, ROWS_OUT, batch_size=8),
+    "row-wise, two devices": Case(row_wise(A, (1, 30), (0, 40)), (("a", 0, 8),), devices=2, batch_size=5),
+    "row-wise, rowwise_adagrad": Case(ROWS, ROWS_OUT, optimizer="rowwise_adagrad"),
+    "table-row-wise": Case(IN_DOMAINS, IN_DOMAINS_OUT),
+    "table-row-wise, equal shares": Case(IN_DOMAINS, IN_DOMAINS_OUT, batch_size=12),
+    "table-row-wise, one domain": Case(row_wise(A, (2, 13), (3, 40)), (("a", 0, 8),)),
+    "grid": Case(GRID, (("c", 0, 4), ("c", 4, 12))),
+    "patchwork of rows and columns": Case(PATCHWORK, (("c", 0, 12),)),
+    "data-parallel": Case(REPLICAS, (("c", 0, 12), ("d", 0, 4))),
+    "data-parallel, two devices": Case((Shard.whole(A, 0, 1),), (("a", 0, 8),), devices=2, batch_size=5),
+    "data-parallel, rowwise_adagrad": Case(REPLICAS[:1], (("c", 0, 12),), optimizer="rowwise_adagrad"),
+    "data-parallel, adagrad": Case(REPLICAS[:1], (("c", 0, 12),), optimizer="adagrad"),
+    "mix": Case(
+        (Shard.whole(B, 2), *row_wise(A, (0, 13), (2, 40)), *GRID, Shard.whole(D, *ALL)),
+        (("b", 0, 4), ("a", 0, 8), ("c", 0, 4), ("c", 4, 12), ("d", 0, 4)),
+    ),
+    "mix, adagrad": Case(
+        (Shard.whole(B, 2), *row_wise(A, (0, 13), (2, 40)), *GRID, Shard.whole(D, *ALL)),
+        (("b", 0, 4), ("a", 0, 8), ("c", 0, 4), ("c", 4, 12), ("d", 0, 4)), optimizer="adagrad",
+    ),
+    "mix, fp16": Case(
+        (Shard.whole(B, 2), *row_wise(A, (0, 13), (2, 40)), *GRID, Shard.whole(D, *ALL)),
+        (("b", 0, 4), ("a", 0, 8), ("c", 0, 4), ("c", 4, 12), ("d", 0, 4)), precision="fp16",
+    ),
+}  # fmt: skip
+
+
+def first_weights(table):
+    import torch
+
+    generator = torch.Generator().manual_seed(table.num_embeddings)
+    return torch.rand(table.num_embeddings, table.embedding_dim, generator=generator) - 0.5
+
+
+def bags(table, batch_size, step):
+    """Ids and lengths of all samples; some bags are empty, some hold an id twice."""
+    import torch
+
+    generator = torch.Generator().manual_seed(1000 * step + table.num_embeddings)
+    lengths = torch.randint(0, 5, (batch_size,), generator=generator)
+    return torch.randint(0, table.num_embeddings, (int(lengths.sum()),), generator=generator), lengths
+
+
+class NoClock:
+    """Counts exchanges."""
+
+    def __init__(self):
+        self.exchanges = []
+
+    def work(self, part):
+        """Take no time."""
+
+    def exchange(self, part, run, sent_bytes):
+        self.exchanges.append(part)
+        run()
+
+
+def rank(number, devices, names, folder):
+    """Run the steps of all cases on one rank, and save what it pooled and holds."""
+    import torch
+    import torch.distributed as dist
+
+    from shardgym.costs.fbgemm.plan_on_rank import Domains, PlanOnRank
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=number, world_size=devices)
+    domains = Domains.join(2)
+    for place, name in enumerate(names):
+        case = CASES[name]
+        task = case.task()
+        step_plan = case.step_plan()
+        samples = samples_per_device(case.batch_size, devices).tolist()
+        plan = PlanOnRank(step_plan, samples, number, domains)
+        own = slice(sum(samples[:number]), sum(samples[: number + 1]))
+        held = list(step_plan.exchanged(number)), list(step_plan.replicated())
+        lookups = [lookup for lookup in (plan.whole, plan.rows, plan.domain_rows, plan.replicas) if lookup is not None]
+        operators = [lookup.operator for lookup in lookups if lookup.operator is not None]
+        places = []
+        for operator, shard_set in zip(operators, held[0] + held[1], strict=True):
+            for weights, spec in zip(operator.split_embedding_weights(), shard_set.shards, strict=True):
+                (shard,) = (
+                    s for s in case.shards
+                    if (s.table, s.rows, s.num_columns) == (spec.table.name, spec.rows, spec.width)
+                    and number in s.devices
+                )  # fmt: skip
+                weights.copy_(first_weights(spec.table)[slice(*shard.rows), slice(*shard.columns)])
+                places.append((shard, weights))
+        outputs = []
+        clock = NoClock()
+        for step in range(STEPS):
+            outputs.append(plan.step(features_of(step_plan, task, case, own, step), clock))
+        weights = [(shard.table, shard.rows, shard.columns, weights.clone()) for shard, weights in places]
+        torch.save((outputs, weights, clock.exchanges), f"{folder}/{place}-{number}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def features_of(step_plan, task, case, own, step):
+    from shardgym.costs.fbgemm.operator import TableIds, cut_rows
+    from shardgym.costs.fbgemm.plan_on_rank import Features
+
+    def of(shard_set):
+        for spec in shard_set.shards:
+            indices, lengths = bags(task.table(spec.table.name), case.batch_size, step)
+            ends = np.cumsum([0, *lengths.tolist()])
+            yield cut_rows(TableIds(indices[ends[own.start] : ends[own.stop]], lengths[own]), spec)
+
+    exchanged = [[ids for held in step_plan.exchanged(d) for ids in of(held)] for d in range(case.devices)]
+    return Features(exchanged, [ids for held in step_plan.replicated() for ids in of(held)])
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Run all cases, those with as many devices in the same processes."""
+    import torch
+
+    found = {}
+    for devices in (2, 4):
+        folder = tmp_path_factory.mktemp(f"ranks{devices}")
+        names = [name for name, case in CASES.items() if case.devices == devices]
+        torch.multiprocessing.spawn(rank, (devices, names, str(folder)), devices)
+        for place, name in enumerate(names):
+            found[name] = [torch.load(folder / f"{place}-{number}.pt") for number in range(devices)]
+    return found
+
+
+def reference(case):
+    """Return outputs of each step and final weights of one device with all tables, as double precision has them."""
+    import torch
+
+    weights = {table.name: first_weights(table).double() for table in case.task().tables}
+    states = {name: torch.zeros_like(of_table) for name, of_table in weights.items()}
+    outputs = []
+    for step in range(STEPS):
+        of_step = {}
+        for table in case.task().tables:
+            indices, lengths = bags(table, case.batch_size, step)
+            bag = torch.nn.EmbeddingBag.from_pretrained(weights[table.name], freeze=False, mode="sum")
+            pooled = bag(indices, torch.cumsum(lengths, 0) - lengths)
+            pooled.backward(pooled.detach())  # its own gradient, as in steps
+            gradient = bag.weight.grad
+            state = states[table.name]
+            if case.optimizer == "exact_sgd":
+                update = gradient
+            else:
+                squares = gradient**2
+                state += squares if case.optimizer == "adagrad" else squares.mean(dim=1, keepdim=True)
+                update = gradient / (state.sqrt() + EPSILON)
+            of_step[table.name] = pooled.detach()
+            weights[table.name] = weights[table.name] - RATE * update
+        outputs.append(of_step)
+    return outputs, weights
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_computes_what_one_device_with_all_tables_does(name, results):
+    case = CASES[name]
+    tolerance = {"rtol": 0.01, "atol": 0.02} if case.precision == "fp16" else {"rtol": 1e-5, "atol": 1e-5}
+    outputs, final = reference(case)
+    for step in range(STEPS):
+        found = np.concatenate([of_rank[0][step] for of_rank in results[name]])
+        expected = np.concatenate([outputs[step][table][:, low:high] for table, low, high in case.columns], axis=1)
+        np.testing.assert_allclose(found, expected, **tolerance)
+    held = 0
+    for _, shards, _ in results[name]:
+        for table, rows, columns, weights in shards:
+            assert not np.allclose(weights, first_weights(case.task().table(table))[slice(*rows), slice(*columns)])
+            np.testing.assert_allclose(weights, final[table][slice(*rows), slice(*columns)], **tolerance)
+            held += 1
+    assert held == sum(len(shard.devices) for shard in case.shards)
+
+
+IDS = ["lengths_exchange", "values_exchange"]
+
+
+@pytest.mark.parametrize(
+    ("name", "exchanges"),
+    [
+        ("column-wise", [*IDS, "output_exchange", "gradient_exchange"]),
+        ("row-wise", [*IDS, "sum_exchange", "sum_gradient_exchange"]),
+        ("grid", [*IDS, "domain_sum_exchange", "between_exchange", "between_gradient_exchange",
+                  "domain_gradient_exchange"]),
+        ("data-parallel", ["replica_exchange"]),
+        ("mix", [*IDS, "output_exchange", "sum_exchange", "domain_sum_exchange", "between_exchange",
+                 "gradient_exchange", "sum_gradient_exchange", "between_gradient_exchange",
+                 "domain_gradient_exchange", "replica_exchange"]),
+    ],
+)  # fmt: skip
+def test_a_plan_has_the_exchanges_of_its_shards_and_no_others(name, exchanges, results):
+    assert [of_rank[2] for of_rank in results[name]] == [STEPS * exchanges] * CASES[name].devices

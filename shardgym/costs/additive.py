@@ -373,7 +373,7 @@ def _group_of(task: ShardingTask, size: int) -> ShardingTask:
     """Return the task of one group of `size` devices: its share of the samples, and the links among its devices."""
     topology = dataclasses.replace(
         task.topology, num_devices=size, memory_bytes=task.topology.memory_bytes[:size],
-        fast_domain_size=min(task.topology.fast_domain_size, size),
+        fast_domain_size=min(task.topology.fast_domain_size, size), host_size=None,
     )  # fmt: skip
     return dataclasses.replace(task, topology=topology, batch_size=max(1, task.batch_size * size // task.num_devices))
 

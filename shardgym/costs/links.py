@@ -222,8 +222,9 @@ def replica_exchange_ms(topology: Topology, loads: Floats, groups: int) -> Float
     # Of each domain so many devices have the same place; all places exchange at once.
     members = max(1, topology.fast_domain_size * groups // topology.num_devices)
     peers = dataclasses.replace(
-        topology, num_devices=groups, memory_bytes=topology.memory_bytes[:groups], fast_domain_size=min(members, groups)
-    )
+        topology, num_devices=groups, memory_bytes=topology.memory_bytes[:groups],
+        fast_domain_size=min(members, groups), host_size=None,
+    )  # fmt: skip
     return everywhere + 2 * reduce_scatter_ms(peers, loads[..., GROUP_BYTES])
 
 

@@ -61,8 +61,8 @@ def to_torchrec(
     - A table that all devices hold is `data_parallel`, with kernel dense. All others have kernel fused.
     - A table in one piece is `table_wise`; one that is cut by columns, in any widths, is `column_wise`, or
       `table_column_wise` where one fast domain of several has all pieces. If any table of a collection is cut by
-      columns, the whole ones get its type with one shard. Three tables cut and three whole took 2 operators and 16
-      all-to-alls a step otherwise, 1 and 11 so, with the same losses. Only pieces on one rank must have one width in
+      columns, the whole ones get its type with one shard. Three tables cut and three whole took a rank 2 operators and
+      10 all-to-alls a step otherwise, 1 and 5 so, with the same losses. Only pieces on one rank must have one width in
       TorchRec: if they do not, adjacent ones are joined, and what still differs is cut into pieces of the largest width
       that divides all.
     - A table that is cut by rows into pieces of ceil(rows / ranks) is `row_wise` when every rank has one, in the order

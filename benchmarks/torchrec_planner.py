@@ -144,7 +144,8 @@ def compare(
     rows: list[dict[str, Any]] = []
     losses: list[dict[str, Any]] = []
     solvers = {name: make_solver(name) for name in ours}
-    solvers.update({name: make_solver(name, **({"row_wise": True} if row_wise else {})) for name in THEIRS})
+    types = {"sharding_types": ["table_wise", "column_wise", "row_wise"]} if row_wise else {}
+    solvers.update({name: make_solver(name, **types) for name in THEIRS})
     with tqdm(total=sum(map(len, tasks_of.values())), unit="task", disable=None) as bar:
         for group, tasks in tasks_of.items():
             costs = [make_cost(name) for name in cost_names(group)]

@@ -33,6 +33,8 @@ class Topology(Record):
         device: the hardware of one device, a key of `shardgym.costs.roofline.DEVICES` (roofline constants).
         interconnect: name of the links, for display.
         fast_domain_size: consecutive devices that share the fast links (an NVLink domain); all of them by default.
+        host_size: consecutive devices of one machine, where a fast domain has several machines; None, the usual case,
+            says that a fast domain is one machine.
         intra_bandwidth: bytes per second that one device can send inside its fast domain.
         inter_bandwidth: bytes per second that one device can send to other domains.
         intra_latency_ms: start-up time of a collective inside a domain.
@@ -48,6 +50,7 @@ class Topology(Record):
     inter_bandwidth: Bandwidth = 0.25e9
     intra_latency_ms: LatencyMs = 0.3
     inter_latency_ms: LatencyMs = 0.3
+    host_size: Annotated[Whole, Field(ge=1)] | None = None
     schema: Literal["shardgym.topology/1"] = "shardgym.topology/1"
 
     @model_validator(mode="before")
@@ -83,7 +86,17 @@ class Topology(Record):
             raise ValueError(f"memory_bytes has {len(self.memory_bytes)} entries for {self.num_devices} devices")
         if self.fast_domain_size > self.num_devices:
             raise ValueError(f"fast_domain_size {self.fast_domain_size} exceeds {self.num_devices} devices")
+        if self.fast_domain_size % self.devices_per_host:
+            raise ValueError(
+                f"host_size {self.host_size} does not divide the fast domain of {self.fast_domain_size} devices: "
+                "expected a domain of one host or of several whole ones"
+            )
         return self
+
+    @property
+    def devices_per_host(self) -> int:
+        """Devices of one machine."""
+        return self.fast_domain_size if self.host_size is None else self.host_size
 
     @property
     def total_memory_bytes(self) -> int:
@@ -103,6 +116,7 @@ class Topology(Record):
             num_devices=num_devices,
             memory_bytes=(MAX_MEMORY_BYTES,) * num_devices,
             fast_domain_size=num_devices,
+            host_size=None,
         )
 
     @classmethod

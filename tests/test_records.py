@@ -227,6 +227,19 @@ def test_a_topology_that_contradicts_itself_is_refused(fields: dict[str, object]
         Topology.from_dict({"num_devices": 2, **fields})
 
 
+def test_hosts_are_whole_parts_of_a_fast_domain():
+    """A rack of GB200: hosts of two GPUs, one domain."""
+    rack = Topology(144, 2**34, fast_domain_size=72, host_size=2)
+    assert (rack.devices_per_host, dataclasses.replace(rack, host_size=None).devices_per_host) == (2, 72)
+    assert Topology.from_json(rack.to_json()) == rack
+    assert rack.roomy(3).devices_per_host == 3
+    # Those who do not say so have the digests that they had.
+    assert "host_size" not in dataclasses.replace(rack, host_size=None).identity()
+    for host_size in (144, 5):
+        with pytest.raises(InputError, match=f"host_size {host_size} does not divide the fast domain of 72 devices"):
+            dataclasses.replace(rack, host_size=host_size)
+
+
 def test_an_unknown_preset_is_answered_with_close_ones():
     """Close-match suggestions."""
     with pytest.raises(InputError, match="did you mean dgx-a100"):

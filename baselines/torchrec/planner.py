@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology, types, utils
-from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
+from torchrec.distributed.planner.enumerators import EmbeddingEnumerator, get_partition_by_type
 from torchrec.distributed.planner.partitioners import GreedyPerfPartitioner, SortBy
 from torchrec.distributed.planner.perf_models import NoopPerfModel
 from torchrec.distributed.planner.shard_estimators import EmbeddingPerfEstimator
@@ -23,7 +24,7 @@ from shardgym.arrays import Floats
 from shardgym.costs.plan_cost import PHASES
 from shardgym.costs.torchrec_rating import PlannerConstants
 from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.plan import Shard, ShardingPlan
+from shardgym.plan import Kind, Shard, ShardingPlan
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 from shardgym.torchrec import from_torchrec, model_from_task
@@ -34,21 +35,21 @@ def plan_with_torchrec(
     *,
     sort_by: str = "storage",
     min_partition: int | None = None,
-    sharding_types: tuple[str, ...] = ("table_wise", "column_wise"),
+    sharding_types: Sequence[str] | None = None,
 ) -> ShardingPlan:
     """Run `EmbeddingShardingPlanner` with its own proposers, its `GreedyPerfPartitioner` and its own estimates of time.
 
     Three things differ from its defaults. Memory is what the task counts, weights and optimiser state; TorchRec would
-    count buffers for ids and outputs on top, and set 15 % aside. Kernels are fused, as in all plans here. Sharding
-    types are tried in the order given; with constraints TorchRec takes them in that of a set of strings, so that
-    `PYTHONHASHSEED` would choose between plans with equal rating.
+    count buffers for ids and outputs on top, and set 15 % aside. Kernels keep tables on their devices, as in all plans
+    here. Sharding types are tried in the order given; in constraints TorchRec takes them in that of a set of strings,
+    so that `PYTHONHASHSEED` would choose between plans with equal rating.
 
     Args:
         task: the task.
         sort_by: order of the partitioner, "storage" or "perf", largest first. TorchRec's default is "storage".
         min_partition: least width of a piece. The planner tries one width per table: the smallest divisor of its own
             that is at least this. TorchRec's default is 128.
-        sharding_types: by TorchRec's names.
+        sharding_types: by TorchRec's names; None for those that it tries by default, all but "grid_shard".
 
     Raises:
         NoFeasiblePlanError: the planner found no plan.
@@ -64,14 +65,14 @@ def plan_with_torchrec(
     planner = EmbeddingShardingPlanner(
         topology=topology,
         batch_size=batch_size,
-        enumerator=EmbeddingEnumerator(topology, batch_size, constraints, estimators),
+        enumerator=OrderedEnumerator(topology, batch_size, constraints, estimators),
         storage_reservation=FixedPercentageStorageReservation(0.0),
         partitioner=GreedyPerfPartitioner(SortBy(sort_by)),
         constraints=constraints,
         stats=[],
     )
     try:
-        found = planner.plan(model_from_task(named), [FusedSharder(sharding_types)])
+        found = planner.plan(model_from_task(named), [OnDeviceSharder(sharding_types)])
     except PlannerError as error:
         raise NoFeasiblePlanError(f"TorchRec's planner found no plan: {error.error_type.name}") from error
     names = {ours.name: table.name for ours, table in zip(named.tables, task.tables, strict=True)}
@@ -82,9 +83,13 @@ def plan_with_torchrec(
 def estimate(task: ShardingTask, plan: ShardingPlan, constants: PlannerConstants | None = None) -> tuple[Floats, float]:
     """Let TorchRec price the shards of a plan, and rate the plan; the cost `torchrec_rating` is held against this.
 
+    In a plan for groups TorchRec prices the shards of a group as if it were alone, as its planner does. What all
+    devices hold is that of all.
+
     Args:
         task: the task.
-        plan: tables whole, cut by columns in any way, or cut by rows evenly over all devices.
+        plan: tables whole, on all devices, cut by columns in any way, cut by rows evenly over all devices, or cut by
+            rows evenly over a fast domain, in blocks of columns or not.
         constants: of the planner; TorchRec's defaults when None.
 
     Returns:
@@ -94,11 +99,16 @@ def estimate(task: ShardingTask, plan: ShardingPlan, constants: PlannerConstants
     Raises:
         InputError: TorchRec has no sharding type for the cut of a table.
     """
-    topology = make_topology(task, constants or PlannerConstants())
+    constants = constants or PlannerConstants()
+    topology = make_topology(task, constants)
+    of_group = make_topology(task, constants, plan.group_size)
     options = sharding_options(task, plan)
     sharder = EmbeddingBagCollectionSharder()
     sharders = utils.build_sharder_data_map({utils.sharder_name(sharder.module_type): sharder})
-    EmbeddingPerfEstimator(topology=topology).estimate(options, sharders)
+    everywhere = [option for option in options if option.sharding_type == "data_parallel"]
+    EmbeddingPerfEstimator(topology=topology).estimate(everywhere, sharders)
+    others = [option for option in options if option.sharding_type != "data_parallel"]
+    EmbeddingPerfEstimator(topology=of_group).estimate(others, sharders)
     per_device = np.zeros((task.num_devices, len(PHASES)))
     for option in options:
         for shard in option.shards:
@@ -108,13 +118,15 @@ def estimate(task: ShardingTask, plan: ShardingPlan, constants: PlannerConstants
 
 
 def sharding_options(task: ShardingTask, plan: ShardingPlan) -> list[types.ShardingOption]:
-    """Return a plan as TorchRec's planner has it: one option per table, without estimates; raises as `estimate`."""
+    """Return a plan as TorchRec's planner has it: one option per table, without estimates; raises as `estimate`.
+
+    Every holder of a shard has one of its own.
+    """
     named = with_module_names(task)
     collection = model_from_task(named)
     options = []
     for table, name in zip(task.tables, (other.name for other in named.tables), strict=True):
-        shards = [shard for shard in plan.shards if shard.table == table.name]
-        sharding_type = _sharding_type(task, table, shards)
+        kind = _rated_kind(task, plan, table)
         options.append(
             types.ShardingOption(
                 name=name,
@@ -122,30 +134,41 @@ def sharding_options(task: ShardingTask, plan: ShardingPlan) -> list[types.Shard
                 module=("", collection),
                 input_lengths=[table.pooling_factor],
                 batch_size=batch_size_per_device(task),
-                sharding_type=sharding_type,
-                partition_by="uniform" if sharding_type == "row_wise" else "device",
-                compute_kernel="fused",
+                sharding_type=kind,
+                partition_by=get_partition_by_type(kind),
+                compute_kernel="dense" if kind == "data_parallel" else "fused",
                 shards=[
-                    types.Shard([s.num_rows, s.num_columns], [s.rows[0], s.columns[0]], rank=s.devices[0])
-                    for s in shards
+                    types.Shard([s.num_rows, s.num_columns], [s.rows[0], s.columns[0]], rank=device)
+                    for s in plan.of_table(table.name)
+                    for device in s.devices
                 ],
             )
         )
     return options
 
 
-def _sharding_type(task: ShardingTask, table: EmbeddingTable, shards: list[Shard]) -> str:
-    if any(len(shard.devices) > 1 for shard in shards):
-        raise InputError(f"table '{table.name}' has replicas, which are rated by cost 'roofline' or 'gpu' only")
-    if all(shard.num_rows == table.num_embeddings for shard in shards):
-        return "table_wise" if len(shards) == 1 else "column_wise"
-    even = len(shards) == task.num_devices and len({shard.rows for shard in shards}) == task.num_devices
-    if even and all(shard.num_rows * task.num_devices == table.num_embeddings for shard in shards):
-        return "row_wise"
-    raise InputError(
-        f"table '{table.name}' is cut into {len(shards)} shards by rows: TorchRec rates rows that are cut evenly over "
-        f"all {task.num_devices} devices"
-    )
+def _rated_kind(task: ShardingTask, plan: ShardingPlan, table: EmbeddingTable) -> Kind:
+    """Return TorchRec's sharding type of a table; TorchRec's formulas are for rows that are cut evenly."""
+    kind = plan.kind_of(table.name, task)
+    if kind == "tiers":
+        raise InputError(f"table '{table.name}' is in tiers: TorchRec has no sharding type for this")
+    if kind not in ("row_wise", "table_row_wise", "grid_shard"):
+        return kind
+    group = plan.group_size or task.num_devices
+    size = group if kind == "row_wise" else min(task.topology.fast_domain_size, group)
+    blocks: dict[tuple[int, int], list[Shard]] = {}
+    for shard in plan.of_table(table.name):
+        blocks.setdefault(shard.columns, []).append(shard)
+    for block in blocks.values():
+        holders = {shard.devices[0] for shard in block}
+        even = all(shard.num_rows * size == table.num_embeddings for shard in block)
+        if not even or len(holders) != size:
+            raise InputError(
+                f"table '{table.name}' is cut into {len(block)} shards by rows on {len(holders)} devices: TorchRec "
+                f"rates rows that are cut evenly over all {group} devices, or over the "
+                f"{min(task.topology.fast_domain_size, group)} of a fast domain"
+            )
+    return kind
 
 
 def with_module_names(task: ShardingTask) -> ShardingTask:
@@ -154,14 +177,17 @@ def with_module_names(task: ShardingTask) -> ShardingTask:
     return dataclasses.replace(task, tables=tables)
 
 
-def make_topology(task: ShardingTask, constants: PlannerConstants) -> Topology:
-    """Return a task's devices, with the memory of each as its HBM, or as its DDR on "cpu"."""
-    memory = task.topology.memory_bytes
+def make_topology(task: ShardingTask, constants: PlannerConstants, devices: int | None = None) -> Topology:
+    """Return a task's devices, or the first of them, with their memory as HBM, or as DDR on "cpu"."""
+    count = devices or task.num_devices
+    memory = task.topology.memory_bytes[:count]
+    host = min(task.topology.devices_per_host, count)
+    hosts = min(task.topology.fast_domain_size, count) // host
     cap = "hbm_cap" if constants.compute_device == "cuda" else "ddr_cap"
     alike = len(set(memory)) == 1
     return Topology(
-        world_size=task.num_devices, local_world_size=task.topology.fast_domain_size, **{cap: memory[0]},
-        custom_topology_data=None if alike else CustomTopologyData({cap: list(memory)}, task.num_devices),
+        world_size=count, local_world_size=host, pod_size=None if hosts == 1 else hosts, **{cap: memory[0]},
+        custom_topology_data=None if alike else CustomTopologyData({cap: list(memory)}, count),
         created_by_factory=True, **dataclasses.asdict(constants),
     )  # fmt: skip
 
@@ -190,23 +216,34 @@ class TaskMemory(ShardEstimator):  # type: ignore[misc]
                 shard.storage = Storage(hbm=size, ddr=size)
 
 
-class FusedSharder(EmbeddingBagCollectionSharder):  # type: ignore[misc]
-    """Offers some types of sharding in the order given, and fused kernels.
+class OnDeviceSharder(EmbeddingBagCollectionSharder):  # type: ignore[misc]
+    """Offers some types of sharding in the order given, and kernels that keep tables on their devices.
 
     Args:
-        types: by TorchRec's names.
+        types: by TorchRec's names; None for those that its planner tries by default.
     """
 
-    def __init__(self, types: tuple[str, ...]) -> None:
+    def __init__(self, types: Sequence[str] | None) -> None:
         super().__init__()
         self._types = types
 
     def sharding_types(self, compute_device_type: str) -> list[str]:
         """See `ModuleSharder`."""
-        offered = super().sharding_types(compute_device_type)
+        offered: list[str] = super().sharding_types(compute_device_type)
+        if self._types is None:
+            # As `EmbeddingEnumerator` does where no constraints ask for grids.
+            return [name for name in offered if name != "grid_shard"]
         return [name for name in self._types if name in offered]
 
     def compute_kernels(self, sharding_type: str, compute_device_type: str) -> list[str]:
         """See `ModuleSharder`."""
-        del sharding_type, compute_device_type
-        return ["fused"]
+        del compute_device_type
+        return ["dense" if sharding_type == "data_parallel" else "fused"]
+
+
+class OrderedEnumerator(EmbeddingEnumerator):  # type: ignore[misc]
+    """Tries what the sharder offers, in its order; TorchRec's leaves grids out and puts what is left into a set."""
+
+    def _filter_sharding_types(self, name: str, allowed_sharding_types: list[str], sharder_key: str = "") -> list[str]:
+        del name, sharder_key
+        return allowed_sharding_types

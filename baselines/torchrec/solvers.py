@@ -6,20 +6,24 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from shardgym.arguments import check_instance, check_int, check_list
+from shardgym.arguments import check_int, check_list
 from shardgym.costs.base import CostModel
 from shardgym.costs.torchrec_rating import TorchRecRatingCost
 from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.plan import ShardingPlan, check_possible
+from shardgym.plan import Kind, ShardingPlan, check_possible
+from shardgym.records import short_repr
 from shardgym.solver import check_solve_arguments
 from shardgym.task import ShardingTask
 
 #: By what TorchRec's partitioner orders tables before it places one after the other.
 SortBy = Literal["storage", "perf"]
 
+#: Types of tables that keep their rows together.
+COLUMN_TYPES: tuple[Kind, ...] = ("table_wise", "column_wise")
+
 
 class TorchRec:
-    """TorchRec's `EmbeddingShardingPlanner` (1.8.0) with table-wise and column-wise sharding.
+    """TorchRec's `EmbeddingShardingPlanner` (1.8.0), by default with table-wise and column-wise sharding.
 
     It plans by its own rating and queries no other cost. Times of records are planning times; importing TorchRec, some
     seconds, comes before. See `plan_with_torchrec` for what is set, so that it plans the task as it is.
@@ -27,20 +31,30 @@ class TorchRec:
     Args:
         sort_by: order in which its partitioner places tables, "storage" or "perf"; largest first.
         min_partition: least width of a piece; None for TorchRec's default of 128.
-        row_wise: whether a table may be cut by rows over all devices, too; not every cost knows such plans.
+        sharding_types: what it may choose from, by TorchRec's names, in this order; None for TorchRec's default, which
+            is all but "grid_shard". Not every cost knows rows and replicas.
 
     Raises:
         InputError: a setting is something else.
     """
 
     def __init__(
-        self, sort_by: SortBy = "storage", min_partition: int | None = None, *, row_wise: bool = False
+        self,
+        sort_by: SortBy = "storage",
+        min_partition: int | None = None,
+        *,
+        sharding_types: Sequence[str] | None = COLUMN_TYPES,
     ) -> None:
         if sort_by not in get_args(SortBy):
             raise InputError(f"sort_by: expected 'storage' or 'perf', got {sort_by!r}")
         self.sort_by: SortBy = sort_by
-        check_instance("row_wise", row_wise, bool)
-        self.row_wise = row_wise
+        self.sharding_types = sharding_types
+        if sharding_types is not None:
+            self.sharding_types = tuple(check_list("sharding_types", sharding_types, "names of sharding types"))
+            for name in self.sharding_types or [None]:
+                if name not in get_args(Kind) or name == "tiers":
+                    known = ", ".join(kind for kind in get_args(Kind) if kind != "tiers")
+                    raise InputError(f"sharding_types: expected some of {known}, got {short_repr(name)}")
         self.min_partition = None if min_partition is None else check_int("min_partition", min_partition, 1)
 
     def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
@@ -64,8 +78,9 @@ class TorchRec:
     def _ask(self, task: ShardingTask, sort_by: str, min_partition: int | None) -> ShardingPlan:
         from baselines.torchrec.planner import plan_with_torchrec
 
-        types = ("table_wise", "column_wise", *(("row_wise",) if self.row_wise else ()))
-        return plan_with_torchrec(task, sort_by=sort_by, min_partition=min_partition, sharding_types=types)
+        return plan_with_torchrec(
+            task, sort_by=sort_by, min_partition=min_partition, sharding_types=self.sharding_types
+        )
 
 
 class TorchRecPerf(TorchRec):
@@ -73,11 +88,13 @@ class TorchRecPerf(TorchRec):
 
     Args:
         min_partition: as in `TorchRec`.
-        row_wise: as in `TorchRec`.
+        sharding_types: as in `TorchRec`.
     """
 
-    def __init__(self, min_partition: int | None = None, *, row_wise: bool = False) -> None:
-        super().__init__("perf", min_partition, row_wise=row_wise)
+    def __init__(
+        self, min_partition: int | None = None, *, sharding_types: Sequence[str] | None = COLUMN_TYPES
+    ) -> None:
+        super().__init__("perf", min_partition, sharding_types=sharding_types)
 
 
 class TorchRecColumns(TorchRec):
@@ -88,14 +105,19 @@ class TorchRecColumns(TorchRec):
 
     Args:
         min_partitions: least widths of a piece, each tried.
-        row_wise: as in `TorchRec`.
+        sharding_types: as in `TorchRec`.
 
     Raises:
         InputError: these are no widths.
     """
 
-    def __init__(self, min_partitions: Sequence[int] = (16, 32, 64, 128), *, row_wise: bool = False) -> None:
-        super().__init__(row_wise=row_wise)
+    def __init__(
+        self,
+        min_partitions: Sequence[int] = (16, 32, 64, 128),
+        *,
+        sharding_types: Sequence[str] | None = COLUMN_TYPES,
+    ) -> None:
+        super().__init__(sharding_types=sharding_types)
         widths = check_list("min_partitions", min_partitions, "widths")
         self.min_partitions = tuple(check_int("min_partitions", width, 1) for width in widths)
         if not widths:

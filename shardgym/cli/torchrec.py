@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
@@ -25,6 +25,8 @@ from shardgym.cli.common import (
 from shardgym.cli.plan_files import read_plan
 from shardgym.errors import InputError, ShardGymError, error_text
 from shardgym.files import write_whole
+from shardgym.plan import Kind
+from shardgym.progress import log_to_stderr
 from shardgym.registry import find_class
 from shardgym.task import exact_bytes
 from shardgym.topology import GIB, PRESETS, Topology
@@ -159,7 +161,8 @@ def export_plan(
     """Write a plan as TorchRec's ShardingPlan.
 
     `shardgym.torchrec.load` reads the file in a training script. The plan is checked before it leaves:
-    cover, memory, widths, ranks, and what TorchRec would get wrong without a word. Exit code 1 when it is infeasible.
+    cover, memory, widths, ranks, and what TorchRec would get wrong without a word. Exit code 1 when it is infeasible. A
+    plan for groups of devices becomes that of one group, for DMPCollection.
     """
     check_free(output, force)
     from shardgym.torchrec import save, to_torchrec
@@ -167,19 +170,22 @@ def export_plan(
     task = read_task(task_name)
     plan = read_plan(plan_path, task)
     model = None if model_name is None else _make_model(model_name)
-    exported = to_torchrec(plan, task, model, device_type=device_type or "cuda")
+    with log_to_stderr(info=False):
+        exported = to_torchrec(plan, task, model, device_type=device_type or "cuda")
     if device_type is None and task.topology.device.startswith("cpu"):
         say(
             f"shardgym: warning: the task is for '{task.topology.device}', the exported plan for cuda: a job on CPUs "
             "needs --device-type cpu"
         )
     save(exported, output)
-    types: dict[str, int] = dict.fromkeys(["table_wise", "column_wise", "row_wise", "table_row_wise"], 0)
+    types: dict[str, int] = dict.fromkeys(get_args(Kind), 0)
+    del types["tiers"]  # which TorchRec has none of
     for module in exported.plan.values():
         for sharding in module.values():
             types[sharding.sharding_type] += 1
     found = ", ".join(f"{number} {name}" for name, number in types.items() if number)
-    text = f"{output}: {count(task.num_tables, 'table')} ({found}) on {count(task.num_devices, 'rank')}"
+    ranks = task.num_devices if plan.group_size is None else plan.group_size
+    text = f"{output}: {count(task.num_tables, 'table')} ({found}) on {count(ranks, 'rank')}"
     answer(as_json, {"sharding_plan": str(output), "tables": types}, text)
     return 0
 
@@ -188,9 +194,14 @@ def export_plan(
 @click.argument("task_name", metavar="TASK")
 @click.argument("sharding_plan", metavar="SHARDING_PLAN")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where the plan goes.")
+@click.option(
+    "--group-size", type=positive, metavar="N", help="Ranks of the plan, if it is for groups in DMPCollection."
+)
 @force_option
 @json_option
-def import_plan(task_name: str, sharding_plan: str, output: Path, force: bool, as_json: bool) -> int:
+def import_plan(
+    task_name: str, sharding_plan: str, output: Path, group_size: int | None, force: bool, as_json: bool
+) -> int:
     """Read TorchRec's ShardingPlan as a plan.
 
     SHARDING_PLAN is a file that `shardgym.torchrec.save` wrote, of a plan for the task. Memory is not
@@ -200,7 +211,7 @@ def import_plan(task_name: str, sharding_plan: str, output: Path, force: bool, a
     from shardgym.torchrec import from_torchrec, load
 
     task = read_task(task_name)
-    plan = from_torchrec(load(sharding_plan), task)
+    plan = from_torchrec(load(sharding_plan), task, group_size)
     write_whole(output, plan.to_json(indent=2) + "\n")
     text = f"{output}: {count(len(plan.shards), 'shard')} on {count(task.num_devices, 'device')}"
     answer(as_json, {"plan": str(output), "shards": len(plan.shards)}, text)

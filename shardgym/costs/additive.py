@@ -361,13 +361,22 @@ class AdditiveCosts(NumberedShards):
         tasks = self.tasks_of(batch)
         if batch.groups is None:
             return self.per_device_ms(tasks, sums)
-        compute_ms = self.exact_compute_ms(sums)
         phases = np.empty((*shape, 5))
         for number, groups in {*zip(tasks.tolist(), batch.groups.tolist(), strict=True)}:
             rows = (tasks == number) & (batch.groups == groups)
-            exchange = self.exchanges_in_groups(number, groups, compute_ms[rows], sums[rows][..., -LOADS:])
-            phases[rows] = join_phases(compute_ms[rows], exchange)
+            phases[rows] = self.phases_in_groups(number, groups, sums[rows])
         return phases
+
+    def phases_in_groups(self, number: int, groups: int, sums: Floats) -> Floats:
+        """Return all phases of P plans of one task, with replicas or in groups, shape (P, D, 5).
+
+        Args:
+            number: of the task.
+            groups: their number, of consecutive devices.
+            sums: added `vectors` of every device, shape (P, D, K + LOADS).
+        """
+        compute_ms = self.exact_compute_ms(sums)
+        return join_phases(compute_ms, self.exchanges_in_groups(number, groups, compute_ms, sums[..., -LOADS:]))
 
 
 @functools.lru_cache(maxsize=256)

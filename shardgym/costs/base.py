@@ -150,7 +150,7 @@ class CostModel(abc.ABC):
         shard = next(shard for shard in plan.shards if len(shard.devices) > 1)
         holders = f"table '{shard.table}' is held by {format_devices(shard.devices)}"
         if not self.replicas:
-            return f"cost '{self.name}' prices no replicas, and {holders}: 'roofline', 'gpu' and, on CPUs, 'fbgemm' do"
+            return f"cost '{self.name}' prices no replicas, and {holders}: 'roofline', 'gpu', 'fbgemm' on CPUs do"
         domain = task.topology.fast_domain_size
         size = plan.group_size or task.num_devices
         if size % min(domain, size) or domain % min(domain, size):

@@ -226,6 +226,7 @@ def part_of(topology: Topology, num_devices: int) -> Topology:
         num_devices=num_devices,
         memory_bytes=topology.memory_bytes[:num_devices],
         fast_domain_size=min(topology.fast_domain_size, num_devices),
+        host_size=None,
     )
 
 

@@ -1,7 +1,8 @@
 """TorchRecRatingCost: how TorchRec's planner rates a plan, without TorchRec.
 
 The formulas are those of TorchRec 1.8.0, `torchrec/distributed/planner/estimator/estimator.py`, for training with fused
-kernels, pooled outputs, one feature per table and ids of 8 bytes. The constants are those of `planner/constants.py`.
+kernels, dense ones for replicas, pooled outputs, one feature per table and ids of 8 bytes. The constants are those of
+`planner/constants.py`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ _ID_BYTES = 8
 _NARROWEST_READ = 32
 #: `BATCHED_COPY_PERF_FACTOR`: how often gathered gradients of row shards are copied.
 _COPIES = 2.455
+#: `DP_ELEMENTWISE_KERNELS_PERF_FACTOR`: how often the optimiser of a replica passes over its table.
+_OPTIMIZER_PASSES = 9.22
+#: Share of the memory bandwidth that a dense kernel has.
+_DENSE_KERNEL = 0.5
 #: Tasks whose shard times are kept; solvers and environments return to the same few.
 _TASKS_KEPT = 256
 _GIB_PER_MS = 2**30 / 1000
@@ -41,8 +46,8 @@ class PlannerConstants:
         compute_device: "cuda" reads tables at `hbm_mem_bw`, "cpu" at `ddr_mem_bw`.
         hbm_mem_bw: memory bandwidth of a GPU.
         ddr_mem_bw: memory bandwidth of a host.
-        intra_host_bw: of an exchange if all devices of the task are in one fast domain.
-        inter_host_bw: of every exchange if they are not.
+        intra_host_bw: of an exchange among devices of one host.
+        inter_host_bw: of every other exchange, for each device.
         bwd_compute_multiplier: backward compute over forward compute.
     """
 
@@ -68,35 +73,63 @@ class PlannerConstants:
         return {name: value for name, value in asdict(self).items() if value != getattr(defaults, name)}
 
 
-def shard_ms(
-    constants: PlannerConstants, task: ShardingTask, table: str, rows: int, columns: int
-) -> tuple[float, float, float, float]:
+def shard_ms(constants: PlannerConstants, task: ShardingTask, key: ShardKey) -> tuple[float, float, float, float]:
     """Return what TorchRec's planner expects of one shard in ms, in the order of `PHASES` after "ids".
 
     A shard with all rows of its table is rated by `TableWiseEvaluator`, which also rates column-wise shards. One with
-    fewer rows is rated by `RowWiseEvaluator`, with its share of the table's rows in place of 1 / devices. The two agree
-    where the rows are cut evenly over all devices, the only row-wise sharding that TorchRec has.
-    TorchRec counts the copies of gathered gradients as communication, and so does this.
+    fewer rows is rated by `RowWiseEvaluator`, or by `TableRowWiseEvaluator`, which also rates grids, if one fast domain
+    of several has all rows; with its share of the table's rows in place of 1 / devices. They agree where rows are cut
+    evenly over all devices or over a domain, the only ways that TorchRec has. What all devices hold is rated by
+    `DataParallelEvaluator`. In groups of 2D parallelism a shard is rated as if its group were alone, as there.
+    TorchRec counts the copies of gathered gradients and the optimiser of replicas as communication, and so does this.
     """
-    whole = task.table(table)
-    cut_by_rows = rows < whole.num_embeddings
+    memory_bw = constants.hbm_mem_bw if constants.compute_device == "cuda" else constants.ddr_mem_bw
+    if key.served == 1:
+        return _replica_ms(constants, task, key, memory_bw)
+    whole = task.table(key.table)
+    cut_by_rows = key.rows < whole.num_embeddings
     element_bytes = ELEMENT_BYTES[task.precision]
+    devices = key.served or task.num_devices
     # In TorchRec's order of operations: its `ceil` would otherwise differ by a byte now and then.
     batch_size = task.batch_size / task.num_devices
-    ids = whole.pooling_factor * batch_size / (whole.num_embeddings / rows) * task.num_devices
-    samples = min(1.0, whole.pooling_factor) * batch_size * task.num_devices
-    width = columns if cut_by_rows else max(columns, _NARROWEST_READ)
-    penalty = 1.0 if cut_by_rows or columns >= 128 else 1.15 if columns >= 64 else 1.75
-    output_bytes = samples * columns * element_bytes
+    ids = whole.pooling_factor * batch_size / (whole.num_embeddings / key.rows) * devices
+    samples = min(1.0, whole.pooling_factor) * batch_size * devices
+    width = key.columns if cut_by_rows else max(key.columns, _NARROWEST_READ)
+    penalty = 1.0 if cut_by_rows or key.columns >= 128 else 1.15 if key.columns >= 64 else 1.75
+    output_bytes = samples * key.columns * element_bytes
     read_bytes = math.ceil(ids * _ID_BYTES) + ids * width * element_bytes + output_bytes
 
-    memory_bw = constants.hbm_mem_bw if constants.compute_device == "cuda" else constants.ddr_mem_bw
-    one_host = task.num_devices <= task.topology.fast_domain_size
-    network_bw = constants.intra_host_bw if one_host else constants.inter_host_bw
     forward = read_bytes * penalty / memory_bw
-    exchange = output_bytes / network_bw
+    domain = task.topology.fast_domain_size if key.in_domain else devices
+    one_host = domain <= task.topology.devices_per_host
+    exchange = output_bytes / (constants.intra_host_bw if one_host else constants.inter_host_bw)
+    if key.in_domain:
+        # Sums of a domain go on to the other domains.
+        exchange += output_bytes / devices * (devices // domain) / constants.inter_host_bw
     copies = output_bytes * _COPIES / memory_bw if cut_by_rows else 0.0
     return forward, exchange, exchange + copies, forward * constants.bwd_compute_multiplier
+
+
+def _replica_ms(
+    constants: PlannerConstants, task: ShardingTask, key: ShardKey, memory_bw: float
+) -> tuple[float, float, float, float]:
+    """Return the same of what all devices hold: own samples forward, an all-reduce of the whole table backward."""
+    pooling = task.table(key.table).pooling_factor
+    element_bytes = ELEMENT_BYTES[task.precision]
+    batch_size = task.batch_size / task.num_devices
+    ids = pooling * batch_size
+    row_bytes = key.columns * element_bytes
+    forward_bytes = math.ceil(ids * _ID_BYTES) + ids * row_bytes + min(1.0, pooling) * batch_size * row_bytes
+    forward = forward_bytes / (_DENSE_KERNEL * memory_bw)
+
+    host = task.topology.devices_per_host
+    hosts = min(task.num_devices / host, 2)
+    table_bytes = key.rows * row_bytes
+    all_reduce = table_bytes * (2 * hosts - 1) / hosts / (constants.inter_host_bw * host)
+    if task.num_devices > 2 * host:
+        all_reduce *= 2
+    optimizer = table_bytes * _OPTIMIZER_PASSES / (_DENSE_KERNEL * memory_bw)
+    return forward, 0.0, all_reduce + optimizer, forward * constants.bwd_compute_multiplier
 
 
 class TorchRecRatingCost(CostModel):
@@ -109,8 +142,9 @@ class TorchRecRatingCost(CostModel):
     as in TorchRec.
 
     What the topology calls its device, its bandwidths and its latencies play no part: TorchRec has constants of its
-    own, those of a V100 server by default. Of the topology it needs the number of devices, and whether all are in one
-    fast domain (its `local_world_size`). Plans must fit into memory as the task counts it.
+    own, those of a V100 server by default. Of the topology it needs the number of devices, of those in a host (its
+    `local_world_size`) and of those in a fast domain (its `pod_size` hosts). Plans must fit into memory as the task
+    counts it. All kinds of plans are rated, apart from tiers, which TorchRec has none of.
 
     Args:
         compute_device: see `PlannerConstants`, like all others.
@@ -125,8 +159,9 @@ class TorchRecRatingCost(CostModel):
     """
 
     name: ClassVar[str] = "torchrec_rating"
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     deterministic: ClassVar[bool] = True
+    replicas: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -179,11 +214,7 @@ class AdditiveTorchRecRating(AdditiveCosts):
 
     def describe(self, task: ShardingTask, keys: Sequence[ShardKey]) -> dict[str, Floats]:
         """See `AdditiveCosts`."""
-        return {
-            "latents": np.array(
-                [shard_ms(self._constants, task, key.table, key.rows, key.columns) for key in keys], dtype=np.float64
-            )
-        }
+        return {"latents": np.array([shard_ms(self._constants, task, key) for key in keys], dtype=np.float64)}
 
     def device_ms(self, sums: Floats, counts: Ints) -> Floats:
         """Return the forward and the backward pass of devices in ms, exchanges included; see `AdditiveCosts`."""
@@ -194,6 +225,11 @@ class AdditiveTorchRecRating(AdditiveCosts):
         """Return zeros: `device_ms` holds the exchanges, and no device waits."""
         del task, loads
         return ExchangeTimes(*np.zeros((3, *compute_ms.shape[:-1])))
+
+    def phases_in_groups(self, number: int, groups: int, sums: Floats) -> Floats:
+        """Return what `per_device_ms` does: latents hold what replicas exchange, and groups exchange no weights."""
+        del groups
+        return self.per_device_ms(number, sums)
 
     def per_device_ms(self, tasks: int | Ints, sums: Floats) -> Floats:
         """See `AdditiveCosts`."""

@@ -154,7 +154,6 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
             task,
             module,
             device_type="cpu" if self._topology.device.startswith("cpu") else "cuda",
-            ranks_per_host=None if theirs is None else theirs.local_world_size,
         )
         remarks = []
         if self._constraints is not None:

@@ -83,7 +83,9 @@ def _is_followed(field: dataclasses.Field[Any], value: Any, sharding: ParameterS
         case "pooling_factors" | "feature_names":
             return True
         case "sharding_types":
-            return value is None or sharding.sharding_type in value
+            # A whole table is called as those of its collection that are cut by columns.
+            whole = sharding.sharding_spec is not None and len(sharding.sharding_spec.shards) == 1
+            return value is None or sharding.sharding_type in value or (whole and "table_wise" in value)
         case "compute_kernels":
             return value is None or sharding.compute_kernel in value
         case "min_partition":

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-import math
+import logging
 from typing import Literal, NamedTuple, get_args
 
 from torch import nn
@@ -19,18 +18,18 @@ from torchrec.modules.embedding_configs import PoolingType
 
 from shardgym.arguments import check_instance, check_int
 from shardgym.errors import InfeasiblePlanError, InputError, UnknownNameError
-from shardgym.plan import Shard, ShardingPlan, cover_problems
-from shardgym.table import EmbeddingTable
+from shardgym.plan import Kind, Shard, ShardingPlan, cover_problems
+from shardgym.records import short_repr
 from shardgym.task import ShardingTask
 from shardgym.torchrec.model_tables import ModelTable, join_name, model_tables, split_name
+from shardgym.torchrec.table_cuts import BY_ROWS, Ranks, TableCut, check_one_block_size, cut_of, fewest_types
+
+_logger = logging.getLogger("shardgym.torchrec")
 
 DeviceType = Literal["cuda", "cpu"]
 
 #: Kernels that keep all rows of a shard on its device, as plans say.
 _KERNELS = ("fused", "dense", "quant")
-
-#: Ways to cut a table by rows.
-_BY_ROWS = ("row_wise", "table_row_wise")
 
 
 class RankLayout(NamedTuple):
@@ -52,27 +51,37 @@ class RankLayout(NamedTuple):
 
 
 def to_torchrec(
-    plan: ShardingPlan,
-    task: ShardingTask,
-    model: nn.Module | None = None,
-    *,
-    device_type: DeviceType = "cuda",
-    ranks_per_host: int | None = None,
+    plan: ShardingPlan, task: ShardingTask, model: nn.Module | None = None, *, device_type: DeviceType = "cuda"
 ) -> TorchRecPlan:
     """Return a plan as `DistributedModelParallel(model, plan=...)` takes it. Rank r holds the shards of device r.
 
-    A table in one piece becomes `table_wise`. One that is cut by columns becomes `column_wise`, with any widths. Only
-    pieces on one rank must have one width in TorchRec: if they do not, adjacent ones are joined, and what still differs
-    is cut into pieces of the largest width that divides all. One that is cut by rows into equal pieces becomes
-    `row_wise` when every rank holds one, in the order of ranks, and `table_row_wise` when the ranks of one host do.
-    Kernels are fused.
+    All seven types of TorchRec leave. Of those that say the same, tables get the one that their collection has already,
+    as TorchRec runs one fused operator and one set of exchanges for each type in a collection:
+
+    - A table that all devices hold is `data_parallel`, with kernel dense. All others have kernel fused.
+    - A table in one piece is `table_wise`; one that is cut by columns, in any widths, is `column_wise`, or
+      `table_column_wise` where one fast domain of several has all pieces. If any table of a collection is cut by
+      columns, the whole ones get its type with one shard. Three tables cut and three whole took a rank 2 operators and
+      10 all-to-alls a step otherwise, 1 and 5 so, with the same losses. Only pieces on one rank must have one width in
+      TorchRec: if they do not, adjacent ones are joined, and what still differs is cut into pieces of the largest width
+      that divides all.
+    - A table that is cut by rows into pieces of ceil(rows / ranks) is `row_wise` when every rank has one, in the order
+      of ranks, and `table_row_wise` when the ranks of one host do. One that is cut by columns first, and each block by
+      rows over a host, is `grid_shard`. If a collection has a grid, its tables by rows over as many ranks are grids of
+      one block. Several whole hosts will do for one, the same number for all tables; a warning in the log says what
+      TorchRec must be told then.
+
+    A plan with `group_size` becomes that of one group, on ranks 0 to `group_size` - 1, for
+    `DMPCollection(model, plan=..., world_size=..., sharding_group_size=group_size, use_inter_host_allreduce=True)`:
+    this makes groups of consecutive ranks, as plans have them. Its `sync()` averages the weights of groups.
+
+    What trains otherwise than the task says is a warning in the log, of `shardgym.torchrec`.
 
     Args:
         plan: feasible for `task`.
-        task: as `task_from_model` or `model_from_task` name tables.
+        task: as `task_from_model` or `model_from_task` name tables. `cuda:N` counts within the hosts of its topology.
         model: what the plan is to be used with; given, the plan is checked against it.
         device_type: "cuda" or "cpu", that of the job.
-        ranks_per_host: ranks of one machine; the task's `fast_domain_size` by default.
 
     Raises:
         InfeasiblePlanError: the plan does not cover the task, does not fit, or has a width that FBGEMM cannot fuse.
@@ -80,25 +89,34 @@ def to_torchrec(
     """
     check_instance("plan", plan, ShardingPlan)
     plan.validate(task)
-    if plan.has_replicas:
-        raise InputError("the plan has replicas, which are not exported yet: expected one device for each shard")
     if device_type not in get_args(DeviceType):
         raise InputError(f"device_type: expected 'cuda' or 'cpu', got {device_type!r:.40}")
-    per_host = task.topology.fast_domain_size if ranks_per_host is None else ranks_per_host
-    layout = RankLayout(task.num_devices, device_type, check_int("ranks_per_host", per_host, 1))
-    shards: dict[str, list[Shard]] = {}
-    for shard in plan.shards:
-        shards.setdefault(shard.table, []).append(shard)
-    tables = {name: _parameter_sharding(task.table(name), pieces, layout) for name, pieces in shards.items()}
+    group = task.num_devices if plan.group_size is None else plan.group_size
+    host = min(task.topology.devices_per_host, group)
+    ranks = Ranks(group, group if group % host else host)
+    layout = RankLayout(group, device_type, task.topology.devices_per_host)
+    collections: dict[str, list[TableCut]] = {}
+    for table in task.tables:
+        path, _ = split_name(table.name)
+        collections.setdefault(path, []).append(cut_of(plan, task, table, ranks))
+    cuts = [cut for members in collections.values() for cut in members]
+    block = check_one_block_size(cuts)
+    types = {
+        cut.name: kind
+        for members in collections.values()
+        for cut, kind in zip(members, fewest_types(members), strict=True)
+    }
     if model is not None:
-        types = {name: sharding.sharding_type for name, sharding in tables.items()}
         found = model_tables(model)
         check_same_tables(task, found)
         _check_mean_pooling(found, types)
+    for note in [*_training_notes(cuts, task), *_process_notes(plan, block, ranks)]:
+        _logger.warning(note)
+    shardings = {cut.name: _parameter_sharding(cut, types[cut.name], layout) for cut in cuts}
     modules: dict[str, EmbeddingModuleShardingPlan] = {}
     for table in task.tables:
         path, name = split_name(table.name)
-        modules.setdefault(path, EmbeddingModuleShardingPlan())[name] = tables[table.name]
+        modules.setdefault(path, EmbeddingModuleShardingPlan())[name] = shardings[table.name]
     return TorchRecPlan(plan=modules)
 
 
@@ -122,112 +140,109 @@ def check_same_tables(task: ShardingTask, tables: list[ModelTable]) -> None:
         raise InputError(f"the plan is for another model: it has no shard of table '{next(iter(found))}'")
 
 
-def _check_mean_pooling(tables: list[ModelTable], types: dict[str, str]) -> None:
-    """Refuse collections in which TorchRec divides the output of all tables by the bags of a row-wise mean table."""
+def _check_mean_pooling(tables: list[ModelTable], types: dict[str, Kind]) -> None:
+    """Refuse mean-pooled tables that TorchRec would pool wrongly.
+
+    It adds up the rows of a mean-pooled table that is cut by rows, and divides afterwards: the outputs of all tables of
+    the collection that are not `row_wise` or `table_row_wise`, too. It forgets to divide those of grids.
+    """
     for path, group in itertools.groupby(tables, key=lambda table: table.path):
         members = list(group)
-        by_rows = [table.name for table in members if types[table.name] in _BY_ROWS]
-        mean = [table.name for table in members if table.config.pooling == PoolingType.MEAN]
-        if by_rows and mean and len(by_rows) < len(members):
+        others = [table.name for table in members if types[table.name] not in ("row_wise", "table_row_wise")]
+        for table in members:
+            kind = types[table.name]
+            if table.config.pooling != PoolingType.MEAN or kind not in BY_ROWS or not others:
+                continue
+            if kind == "grid_shard":
+                why = "TorchRec adds up and does not divide"
+            else:
+                why = f"TorchRec divides outputs of '{others[0]}', which is {types[others[0]]}, by its bag sizes, too"
             raise InputError(
-                f"collection '{path}' has mean-pooled table '{mean[0]}' and row-wise table '{by_rows[0]}': TorchRec "
-                "would give wrong outputs; keep tables of such a collection whole or cut them by columns, or put "
-                "mean-pooled tables into one of their own"
+                f"mean-pooled table '{table.name}' of collection '{path}' is {kind}: {why}; keep it whole or cut it by "
+                "columns, or put it into a collection whose tables are all row_wise"
             )
 
 
-def _parameter_sharding(table: EmbeddingTable, shards: list[Shard], layout: RankLayout) -> ParameterSharding:
-    if all(shard.num_rows == table.num_embeddings for shard in shards):
-        shards = _with_one_width_per_rank(shards)
-        sharding_type = "table_wise" if len(shards) == 1 else "column_wise"
-    elif all(shard.num_columns == table.embedding_dim for shard in shards):
-        sharding_type = _row_type(table, shards, layout)
-    else:
-        raise InputError(
-            f"table '{table.name}' is cut by rows and by columns: TorchRec cuts a table one way; "
-            "give a plan that does, too"
+def _training_notes(cuts: list[TableCut], task: ShardingTask) -> list[str]:
+    """Say which tables train otherwise than the task says."""
+    notes = []
+    copies = [cut.name for cut in cuts if cut.kind == "data_parallel"]
+    if copies:
+        notes.append(
+            f"{_named(copies)} data parallel: the kernel is dense, which fused_params does not reach; train it with an "
+            f"optimiser as for dense parameters, '{task.optimizer}' by the task"
         )
+    narrow = [cut.name for cut in cuts if len({shard.columns for shard in cut.shards}) > 1]
+    if narrow and task.optimizer == "rowwise_adagrad":
+        notes.append(
+            f"{_named(narrow)} cut by columns, and the optimiser is row-wise Adagrad: each piece has its own state per "
+            "row, so that it trains otherwise than the whole table; adagrad and exact_sgd train the same"
+        )
+    return notes
+
+
+def _process_notes(plan: ShardingPlan, block: int, ranks: Ranks) -> list[str]:
+    """Say what the job must tell TorchRec about its processes."""
+    notes = []
+    if plan.group_size is not None:
+        nodes = f", node_group_size={block}" if block else ""
+        notes.append(
+            f"the plan is that of one group: DMPCollection takes it, with sharding_group_size={plan.group_size}"
+            f"{nodes} and use_inter_host_allreduce=True"
+        )
+    elif block not in (0, ranks.per_host):
+        notes.append(
+            f"rows are cut over {block} ranks, {block // ranks.per_host} hosts: the job must set the environment "
+            f"variable TORCHREC_RESOLVED_POD_SIZE={block // ranks.per_host}"
+        )
+    return notes
+
+
+def _named(names: list[str]) -> str:
+    return f"table '{names[0]}'" + (f" and {len(names) - 1} more are" if names[1:] else " is")
+
+
+def _parameter_sharding(cut: TableCut, kind: Kind, layout: RankLayout) -> ParameterSharding:
+    if kind == "data_parallel":
+        return ParameterSharding(kind, "dense", list(range(layout.num_ranks)))
     return ParameterSharding(
-        sharding_type=sharding_type,
+        sharding_type=kind,
         compute_kernel="fused",
-        ranks=[shard.devices[0] for shard in shards],
+        ranks=[shard.devices[0] for shard in cut.shards],
         sharding_spec=EnumerableShardingSpec([
             ShardMetadata(
                 shard_offsets=[shard.rows[0], shard.columns[0]],
                 shard_sizes=[shard.num_rows, shard.num_columns],
                 placement=layout.device(shard.devices[0]),
             )
-            for shard in shards
+            for shard in cut.shards
         ]),
     )  # fmt: skip
 
 
-def _with_one_width_per_rank(shards: list[Shard]) -> list[Shard]:
-    """Return column shards of a table, cut so that those on one rank have one width, in the order of columns.
-
-    TorchRec views the weights of a table's pieces on a rank as one matrix with the width of the first piece, and fails
-    on that rank alone when they differ.
-    """
-    pieces = []
-    for device in {shard.devices[0] for shard in shards}:
-        mine = [shard for shard in shards if shard.devices[0] == device]
-        if len({shard.num_columns for shard in mine}) > 1:
-            mine = _joined(mine)
-            width = math.gcd(*(shard.num_columns for shard in mine))
-            mine = [
-                dataclasses.replace(shard, columns=(first, first + width))
-                for shard in mine
-                for first in range(*shard.columns, width)
-            ]
-        pieces += mine
-    return sorted(pieces)
-
-
-def _joined(shards: list[Shard]) -> list[Shard]:
-    """Join column shards that are next to each other; they come in the order of columns."""
-    joined = shards[:1]
-    for shard in shards[1:]:
-        if shard.columns[0] == joined[-1].columns[1]:
-            joined[-1] = dataclasses.replace(shard, columns=(joined[-1].columns[0], shard.columns[1]))
-        else:
-            joined.append(shard)
-    return joined
-
-
-def _row_type(table: EmbeddingTable, shards: list[Shard], layout: RankLayout) -> str:
-    """Return the type of a table that is cut by rows; `shards` are in the order of rows."""
-    ranks = [shard.devices[0] for shard in shards]
-    block = -(-table.num_embeddings // len(shards))
-    # TorchRec takes other row shards, too, and sends ids to ranks as if these were equal.
-    equal = [shard.rows[0] for shard in shards] == [block * i for i in range(len(shards))]
-    if equal and ranks == list(range(layout.num_ranks)):
-        return "row_wise"
-    per_host = layout.ranks_per_host
-    if equal and ranks[0] % per_host == 0 and ranks == list(range(ranks[0], ranks[0] + per_host)):
-        return "table_row_wise"
-    raise InputError(
-        f"table '{table.name}' is cut by rows over devices {', '.join(map(str, ranks))}: TorchRec needs pieces of "
-        f"ceil(rows / pieces) rows on each of the {layout.num_ranks} ranks, in their order, or on the {per_host} "
-        "ranks of one host"
-    )
-
-
-def from_torchrec(sharding_plan: TorchRecPlan, task: ShardingTask) -> ShardingPlan:
+def from_torchrec(sharding_plan: TorchRecPlan, task: ShardingTask, group_size: int | None = None) -> ShardingPlan:
     """Return TorchRec's plan as one for a task. Memory is not checked: TorchRec counts other things, too.
+
+    Shards without rows, which TorchRec lists for ranks that get none, are left out.
 
     Args:
         sharding_plan: by the planner or by hand, for cuda or cpu.
         task: as `task_from_model` or `model_from_task` name tables.
+        group_size: of a plan for one group of `DMPCollection(use_inter_host_allreduce=True)`: its ranks. Each group of
+            as many consecutive devices gets the same shards.
 
     Raises:
         UnknownNameError: a table of the plan is not in the task.
-        InputError: a table is replicated (`data_parallel`) or kept outside of its device, which plans cannot say, or
-            is not in the plan.
+        InputError: a table is kept outside of its device, which plans cannot say, is replicated on other ranks than the
+            devices, or is not in the plan; or groups do not divide the devices.
         InfeasiblePlanError: shards miss or overlap, are on ranks that do not exist, or have a width that FBGEMM cannot
             fuse.
     """
     check_instance("sharding_plan", sharding_plan, TorchRecPlan, "DistributedModelParallel takes one as plan=")
     check_instance("task", task, ShardingTask)
+    group = task.num_devices if group_size is None else check_int("group_size", group_size, 1)
+    if task.num_devices % group:
+        raise InputError(f"groups of {group} devices do not divide the {task.num_devices} devices of the task")
     shards: list[Shard] = []
     found = set()
     for path, module in sharding_plan.plan.items():
@@ -236,32 +251,39 @@ def from_torchrec(sharding_plan: TorchRecPlan, task: ShardingTask) -> ShardingPl
             if not task.has_table(name):
                 raise UnknownNameError("table of the TorchRec plan", name, (known.name for known in task.tables))
             found.add(name)
-            shards += _shards_of(name, sharding)
+            shards += _shards_of(task, name, sharding, group)
     missing = [table.name for table in task.tables if table.name not in found]
     if missing:
         raise InputError(f"the TorchRec plan has no table '{missing[0]}' ({len(missing)} of the task are missing)")
-    problems = cover_problems(task, shards)
+    plan = ShardingPlan.of(task, shards, group)
+    problems = cover_problems(task, plan.shards, plan.group_size)
     if problems:
         raise InfeasiblePlanError(problems)
-    return ShardingPlan.of(task, shards)
+    return plan
 
 
-def _shards_of(name: str, sharding: ParameterSharding) -> list[Shard]:
-    if sharding.sharding_spec is None or sharding.sharding_type == "data_parallel":
-        raise InputError(
-            f"table '{name}' is {sharding.sharding_type}, replicated on every rank: a plan places every cell once; "
-            "let TorchRec plan with sharding_types of table_wise, column_wise and row_wise in its constraints"
-        )
+def _shards_of(task: ShardingTask, name: str, sharding: ParameterSharding, group: int) -> list[Shard]:
     if sharding.compute_kernel not in _KERNELS:
         raise InputError(
             f"table '{name}' has kernel {sharding.compute_kernel}, which keeps rows outside of the device: expected "
             f"{' or '.join(_KERNELS)}"
         )
+    if sharding.sharding_type == "data_parallel":
+        if sharding.ranks is not None and sorted(sharding.ranks) != list(range(group)):
+            raise InputError(
+                f"table '{name}' is data_parallel on {len(sharding.ranks)} ranks, {short_repr(sharding.ranks)}: "
+                f"expected all {group}, as the task has devices"
+            )
+        return [Shard.whole(task.table(name), *range(task.num_devices))]
+    if sharding.sharding_spec is None:
+        raise InputError(f"table '{name}' is {sharding.sharding_type} and has no shards: expected a sharding_spec")
     shards = []
     for metadata in sharding.sharding_spec.shards:
         row, column = metadata.shard_offsets
         num_rows, num_columns = metadata.shard_sizes
         if num_rows and num_columns:  # a rank may be left without rows
             rank = metadata.placement.rank()
-            shards.append(Shard(name, (row, row + num_rows), (column, column + num_columns), rank))
+            # Ranks outside of a group stay one number, for the check of devices to refuse.
+            holders = range(rank, task.num_devices, group) if rank < group else (rank,)
+            shards.append(Shard(name, (row, row + num_rows), (column, column + num_columns), tuple(holders)))
     return shards

@@ -218,6 +218,7 @@ def topology_from_torchrec(topology: TorchRecTopology) -> Topology:
     gpus = [name for name in DEVICES if name != "cpu-core"]
     nearest = min(gpus, key=lambda name: abs(DEVICES[name].memory_bandwidth - bandwidth))
     latencies = {} if kind == "cpu" else PRESETS["dgx-a100"]
+    domain = min(topology.intra_group_size, topology.world_size)
     return Topology(
         num_devices=topology.world_size,
         memory_bytes=tuple(
@@ -225,7 +226,8 @@ def topology_from_torchrec(topology: TorchRecTopology) -> Topology:
         ),
         device="cpu-core" if kind == "cpu" else nearest,
         interconnect="torchrec",
-        fast_domain_size=min(topology.intra_group_size, topology.world_size),
+        fast_domain_size=domain,
+        host_size=topology.local_world_size if topology.local_world_size < domain else None,
         intra_bandwidth=topology.intra_host_bw * _MS_PER_S,
         inter_bandwidth=topology.inter_host_bw * _MS_PER_S,
         **{name: value for name, value in latencies.items() if name.endswith("_latency_ms")},

@@ -12,6 +12,8 @@ from shardgym import (
     EmbeddingTable,
     InputError,
     NoFeasiblePlanError,
+    Shard,
+    ShardingPlan,
     ShardingTask,
     Topology,
     load_suite,
@@ -89,9 +91,39 @@ def test_tables_that_it_cannot_pack_are_no_plan(library):
 @pytest.mark.torchrec
 def test_a_hot_table_may_be_cut_by_rows_if_asked_for(library):
     task = make_task(EmbeddingTable("hot", 1000, 128, 200.0), *(EmbeddingTable(f"t{n}", 10, 4) for n in range(2)))
-    plan = make_solver("torchrec_perf", row_wise=True).solve(task, RATING)
+    types = ["table_wise", "column_wise", "row_wise"]
+    plan = make_solver("torchrec_perf", sharding_types=types).solve(task, RATING)
     assert [shard.rows for shard in plan.shards if shard.table == "hot"] == [(0, 500), (500, 1000)]
-    assert rating_of("torchrec_perf", task, row_wise=True) < 0.7 * rating_of("torchrec_perf", task)
+    assert rating_of("torchrec_perf", task, sharding_types=types) < 0.7 * rating_of("torchrec_perf", task)
+
+
+@pytest.mark.torchrec
+def test_all_types_of_sharding_may_be_allowed(library):
+    """By default it tries all but grids; small tables get replicas, hot ones are cut by rows."""
+    tables = [EmbeddingTable("hot", 2**20, 128, 200.0), *(EmbeddingTable(f"t{n}", 8, 64, 1.0) for n in range(8))]
+    task = ShardingTask(tuple(tables), Topology(4, 2**40, fast_domain_size=2), batch_size=4096)
+    plan = make_solver("torchrec", sharding_types=None).solve(task, RATING)
+    plan.validate(task)
+    kinds = {plan.kind_of(table.name, task) for table in tables}
+    assert kinds == {"data_parallel", "row_wise"}
+    assert rating_of("torchrec", task, sharding_types=None) < 0.5 * rating_of("torchrec", task)
+    for kind in ("grid_shard", "table_row_wise", "table_column_wise", "data_parallel"):
+        plan = make_solver("torchrec", min_partition=32, sharding_types=[kind]).solve(task, RATING)
+        assert plan.kind_of("hot", task) == kind
+
+
+@pytest.mark.torchrec
+def test_torchrec_rates_rows_that_are_cut_evenly(library):
+    from baselines.torchrec.planner import estimate
+
+    task = ShardingTask((EmbeddingTable("a", 8, 8),), Topology(4, 2**20, fast_domain_size=2), batch_size=64)
+    uneven = [Shard("a", rows, (0, 8), n) for n, rows in enumerate([(0, 3), (3, 8)])]
+    over_three = [Shard("a", rows, (0, 8), n) for n, rows in enumerate([(0, 2), (2, 4), (4, 8)])]
+    for shards, devices in ((uneven, 2), (over_three, 3)):
+        with pytest.raises(InputError, match=f"{devices} shards by rows on {devices} devices: TorchRec rates rows"):
+            estimate(task, ShardingPlan.of(task, shards))
+    with pytest.raises(InputError, match="table 'a' is in tiers: TorchRec has no sharding type for this"):
+        estimate(task, ShardingPlan.of(task, [Shard.whole(task.tables[0], 0, 2)]))
 
 
 @pytest.mark.torchrec
@@ -123,6 +155,8 @@ def test_the_order_of_sets_of_strings_decides_nothing(library):
     ("name", "settings", "message"),
     [
         ("torchrec", {"sort_by": "size"}, "sort_by: expected 'storage' or 'perf', got 'size'"),
+        ("torchrec", {"sharding_types": ["rows"]}, "sharding_types: expected some of table_wise, .*, got 'rows'"),
+        ("torchrec", {"sharding_types": []}, "sharding_types: expected some of table_wise, .*, got None"),
         ("torchrec", {"min_partition": 0}, "min_partition 0 is not a whole number from 1 on"),
         ("torchrec_columns", {"min_partitions": []}, "min_partitions: expected at least one width"),
         ("torchrec_columns", {"min_partitions": 32}, "min_partitions: expected a list of widths, got int 32"),

@@ -11,7 +11,7 @@ pytest.importorskip("torchrec.modules", reason="needs TorchRec: tox -e torchrec"
 
 from torchrec_toys import MARKS
 
-from shardgym import InputError, ShardingPlan, ShardingTask, UniformIds
+from shardgym import InputError, Shard, ShardingPlan, ShardingTask, UniformIds
 from shardgym.cli import main
 from shardgym.torchrec import load, read_log
 
@@ -94,6 +94,31 @@ def test_an_export_says_so_when_a_task_for_cpus_gets_a_plan_for_gpus(capsys: pyt
     for device_type in ("cpu", "cuda"):
         assert main([*export, "--device-type", device_type]) == 0
         assert capsys.readouterr().err == ""
+
+
+def test_plans_with_replicas_and_groups_go_there_and_back(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(IMPORT) == 0
+    task = ShardingTask.load("task.json")
+    users, countries, items = task.tables
+    shards = [
+        Shard(users.name, (0, 100), (0, 4), (0, 2)),
+        Shard(users.name, (0, 100), (4, 16), (1, 3)),
+        Shard.whole(countries, 0, 1, 2, 3),
+        Shard.whole(items, 1, 3),
+    ]
+    Path("plan.json").write_text(ShardingPlan.of(task, shards, group_size=2).to_json())
+    capsys.readouterr()
+    assert main(["plan", "export", "task.json", "plan.json", "--device-type", "cpu", "-o", "torchrec.json"]) == 0
+    said = capsys.readouterr()
+    assert said.out == "torchrec.json: 3 tables (1 table_wise, 1 column_wise, 1 data_parallel) on 2 ranks\n"
+    replicas, groups = said.err.splitlines()
+    assert replicas.startswith("shardgym: table 'users.country' is data parallel: ")
+    assert groups.startswith("shardgym: the plan is that of one group: DMPCollection takes it")
+    back = ["plan", "import", "task.json", "torchrec.json", "-o", "again.json"]
+    assert main([*back, "--group-size", "2"]) == 0
+    assert ShardingPlan.load("again.json") == ShardingPlan.load("plan.json")
+    assert main([*back, "--force"]) == 2
+    assert "'users.country' is data_parallel on 2 ranks, [0, 1]: expected all 4" in capsys.readouterr().err
 
 
 def test_a_log_gives_pooling_factors_and_reuse(capsys: pytest.CaptureFixture[str]) -> None:

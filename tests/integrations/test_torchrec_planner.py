@@ -136,6 +136,13 @@ def test_constraints_that_the_plan_does_not_follow_are_named(
     assert [remark.partition("read: ")[2] for remark in caplog.messages] == [named] * bool(named)
 
 
+def test_a_whole_table_is_table_wise_whatever_it_is_called(caplog: pytest.LogCaptureFixture) -> None:
+    whole = {"country": ParameterConstraints(sharding_types=["table_wise"])}
+    plan = planner(Halves(), constraints=whole).plan(Toy())
+    assert plan.plan["users"]["country"].sharding_type == "column_wise"  # as the other table of the collection
+    assert caplog.messages == []
+
+
 def test_tables_with_the_same_constraint_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     by_rows = ParameterConstraints(sharding_types=["row_wise"])
     planner(constraints=dict.fromkeys(["users.id", "country", "towers.items.id"], by_rows)).plan(Toy())

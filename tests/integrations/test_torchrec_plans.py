@@ -5,22 +5,33 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("torchrec.modules", reason="needs TorchRec: tox -e torchrec")
 
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.model_parallel import DMPCollection
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
-from torchrec.distributed.types import ParameterSharding
+from torchrec.distributed.types import EnumerableShardingSpec, ParameterSharding, ShardMetadata
 from torchrec.distributed.types import ShardingPlan as TorchRecPlan
 from torchrec.modules.embedding_configs import PoolingType
 from torchrec_toys import MARKS, Toy, collection, config, topology
 
 from shardgym import InfeasiblePlanError, InputError, Shard, ShardingPlan, ShardingTask
-from shardgym.torchrec import from_torchrec, load, model_from_task, save, task_from_model, to_torchrec
+from shardgym.torchrec import (
+    from_torchrec,
+    load,
+    model_from_task,
+    save,
+    task_from_model,
+    to_torchrec,
+    topology_from_torchrec,
+)
+from shardgym.torchrec.model_tables import join_name
 
 pytestmark = MARKS
 
@@ -28,6 +39,12 @@ pytestmark = MARKS
 @pytest.fixture
 def task() -> ShardingTask:
     return task_from_model(Toy(), topology(4), 64)
+
+
+@pytest.fixture
+def two_hosts() -> ShardingTask:
+    """Four devices, two of each host and fast domain."""
+    return task_from_model(Toy(), dataclasses.replace(topology(4), fast_domain_size=2), 64)
 
 
 def columns(name: str, rows: int, *pieces: tuple[int, int, int]) -> list[Shard]:
@@ -48,7 +65,8 @@ def mixed(task: ShardingTask) -> ShardingPlan:
 
 
 def test_types_ranks_and_shards_are_what_the_plan_says(task: ShardingTask) -> None:
-    plan = to_torchrec(mixed(task), task, Toy(), ranks_per_host=2).plan
+    task = dataclasses.replace(task, topology=dataclasses.replace(task.topology, host_size=2))
+    plan = to_torchrec(mixed(task), task, Toy()).plan
     assert list(plan) == ["users", "towers.items"]
     user = plan["users"]["id"]
     assert (user.sharding_type, user.compute_kernel, user.ranks) == ("column_wise", "fused", [3, 1, 3])
@@ -61,9 +79,8 @@ def test_types_ranks_and_shards_are_what_the_plan_says(task: ShardingTask) -> No
     assert (plan["towers.items"]["id"].sharding_type, plan["towers.items"]["id"].ranks) == ("table_wise", [2])
 
 
-def test_ranks_of_a_host_are_the_fast_domain_by_default(task: ShardingTask) -> None:
-    task = dataclasses.replace(task, topology=dataclasses.replace(task.topology, fast_domain_size=2))
-    exported = to_torchrec(mixed(task), task)
+def test_ranks_of_a_host_are_the_fast_domain_by_default(two_hosts: ShardingTask) -> None:
+    exported = to_torchrec(mixed(two_hosts), two_hosts)
     assert str(exported.plan["towers.items"]["id"].sharding_spec.shards[0].placement) == "rank:2/cuda:0"
 
 
@@ -78,22 +95,168 @@ def test_there_and_back_gives_the_same_plan(task: ShardingTask, device_type: str
     assert kinds == {device_type}
 
 
-def test_equal_pieces_on_one_host_are_table_row_wise(task: ShardingTask) -> None:
-    shards = [s for s in mixed(task).shards if s.table != "users.country"]
-    plan = ShardingPlan.of(task, [*shards, *by_rows("users.country", 8, (0, 10, 2), (10, 20, 3))])
-    assert to_torchrec(plan, task, ranks_per_host=2).plan["users"]["country"].sharding_type == "table_row_wise"
-    uneven = ShardingPlan.of(task, [*shards, *by_rows("users.country", 8, (0, 9, 2), (9, 20, 3))])
-    for wrong, per_host in ((plan, 4), (uneven, 2)):
-        with pytest.raises(InputError, match=r"'users.country' is cut by rows over devices 2, 3"):
-            to_torchrec(wrong, task, ranks_per_host=per_host)
+def others(plan: ShardingPlan) -> list[Shard]:
+    """Shards of a plan but those of table users.country, 20 x 8."""
+    return [shard for shard in plan.shards if shard.table != "users.country"]
+
+
+def grid(*pieces: tuple[int, int, int, int, int]) -> list[Shard]:
+    return [Shard("users.country", (r0, r1), (c0, c1), device) for r0, r1, c0, c1, device in pieces]
+
+
+def test_all_seven_kinds_go_there_and_back(two_hosts: ShardingTask, tmp_path: Path) -> None:
+    kinds = {
+        "table_wise": [Shard.whole(two_hosts.table("users.country"), 3)],
+        "column_wise": columns("users.country", 20, (0, 4, 3), (4, 8, 0)),
+        "table_column_wise": columns("users.country", 20, (0, 4, 3), (4, 8, 2)),
+        "row_wise": by_rows("users.country", 8, (0, 5, 0), (5, 10, 1), (10, 15, 2), (15, 20, 3)),
+        "table_row_wise": by_rows("users.country", 8, (0, 10, 2), (10, 20, 3)),
+        "grid_shard": grid((0, 10, 0, 4, 2), (10, 20, 0, 4, 3), (0, 10, 4, 8, 0), (10, 20, 4, 8, 1)),
+        "data_parallel": [Shard.whole(two_hosts.table("users.country"), 0, 1, 2, 3)],
+    }
+    rest = [Shard.whole(two_hosts.table(name), 0) for name in ("users.id", "towers.items.id")]
+    for kind, shards in kinds.items():
+        plan = ShardingPlan.of(two_hosts, [*rest, *shards])
+        exported = to_torchrec(plan, two_hosts, Toy())
+        assert exported.plan["users"]["country"].sharding_type == kind == plan.kind_of("users.country", two_hosts)
+        save(exported, tmp_path / "plan.json")
+        read = load(tmp_path / "plan.json", Toy())
+        assert read.plan == exported.plan
+        assert from_torchrec(read, two_hosts) == plan
+        # The other collection has nothing that it could be run with.
+        assert exported.plan["towers.items"]["id"].sharding_type == "table_wise"
+
+
+def test_replicas_have_a_dense_kernel_and_no_shards(task: ShardingTask, caplog: pytest.LogCaptureFixture) -> None:
+    plan = ShardingPlan.of(task, [*others(mixed(task)), Shard.whole(task.table("users.country"), 0, 1, 2, 3)])
+    country = to_torchrec(plan, task).plan["users"]["country"]
+    assert country == ParameterSharding("data_parallel", "dense", [0, 1, 2, 3])
+    [note] = caplog.messages
+    assert note.startswith("table 'users.country' is data parallel: the kernel is dense, which fused_params does not")
+
+
+def test_hosts_and_domains_of_torchrecs_topology_are_kept_apart() -> None:
+    pods = topology_from_torchrec(TorchRecTopology(8, "cuda", local_world_size=2, pod_size=2, created_by_factory=True))
+    assert (pods.fast_domain_size, pods.host_size) == (4, 2)
+    hosts = topology_from_torchrec(TorchRecTopology(8, "cuda", local_world_size=2, created_by_factory=True))
+    assert (hosts.fast_domain_size, hosts.host_size) == (2, None)
+
+
+def test_columns_under_row_wise_adagrad_are_said_to_train_otherwise(
+    task: ShardingTask, caplog: pytest.LogCaptureFixture
+) -> None:
+    to_torchrec(mixed(task), task)
+    assert caplog.messages == []
+    adagrad = dataclasses.replace(task, optimizer="rowwise_adagrad")
+    to_torchrec(mixed(adagrad), adagrad)
+    [note] = caplog.messages
+    assert note.startswith("table 'users.id' is cut by columns, and the optimiser is row-wise Adagrad: each piece has")
+
+
+@pytest.mark.parametrize(
+    ("shards", "message"),
+    [
+        (
+            by_rows("users.country", 8, (0, 9, 2), (9, 20, 3)),
+            r"over devices 2, 3: .*; rows \[0, 9\) columns \[0, 8\) on device 2 are not such a piece",
+        ),
+        (
+            by_rows("users.country", 8, (0, 10, 1), (10, 20, 2)),
+            r"over devices 1, 2: .* n = 4 ranks, in their order, or on the n = 2 ranks of one host; rows \[0, 10\)",
+        ),
+        (
+            grid((0, 10, 0, 4, 0), (10, 20, 0, 4, 1), (0, 20, 4, 8, 2)),
+            r"over device 2: .*; rows \[0, 20\) columns \[4, 8\) on device 2 are not",
+        ),
+        (
+            grid((0, 10, 0, 4, 0), (10, 20, 0, 8, 1), (0, 10, 4, 8, 2)),
+            r"no grid, rows \[0, 10\) columns \[0, 4\) on device 0 and rows \[10, 20\) columns \[0, 8\) on device 1",
+        ),
+        (
+            grid((0, 10, 0, 4, 0), (10, 20, 0, 4, 1), *((r, r + 5, 4, 8, r // 5) for r in (0, 5, 10, 15))),
+            r"by rows over 2 ranks, and over 4 with rows \[0, 5\) columns \[4, 8\) on device 0",
+        ),
+        (
+            [Shard("users.country", (0, 20), (0, 8), (0, 2))],
+            r"rows \[0, 20\) columns \[0, 8\) on devices 0, 2 of table 'users.country': TorchRec has tables on all dev",
+        ),
+    ],
+    ids=["uneven", "not a host", "a block whole", "no grid", "blocks over more", "tiers"],
+)
+def test_cuts_that_torchrec_does_not_have_are_refused(
+    two_hosts: ShardingTask, shards: list[Shard], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        to_torchrec(ShardingPlan.of(two_hosts, [*others(mixed(two_hosts)), *shards]), two_hosts)
+
+
+def test_a_rank_that_is_left_without_rows_is_refused() -> None:
+    """TorchRec fails on that rank alone."""
+    task = task_from_model(collection(config("few", 5, 8)), topology(4), 64)
+    plan = ShardingPlan.of(task, by_rows("few", 8, (0, 2, 0), (2, 4, 1), (4, 5, 2)))
+    with pytest.raises(InputError, match=r"of table 'few' are left to device 3, none: its 5 rows are fewer than 4 pie"):
+        to_torchrec(plan, task)
+    theirs = TorchRecPlan({
+        "": {"few": ParameterSharding("row_wise", "fused", [0, 1, 2, 3], EnumerableShardingSpec([
+            ShardMetadata(shard_offsets=[first, 0], shard_sizes=[end - first, 8], placement=f"rank:{rank}/cpu")
+            for rank, (first, end) in enumerate([(0, 2), (2, 4), (4, 5), (5, 5)])
+        ]))},
+    })  # fmt: skip
+    assert from_torchrec(theirs, task) == plan
+
+
+def test_rows_are_cut_over_as_many_ranks_in_all_tables() -> None:
+    """TorchRec has one process group of each rank for the sums."""
+    eight = dataclasses.replace(topology(8), fast_domain_size=4, host_size=2)
+    task = task_from_model(Toy(), eight, 64)
+    plan = ShardingPlan.of(task, [
+        *by_rows("users.country", 8, (0, 10, 2), (10, 20, 3)),
+        *by_rows("users.id", 16, (0, 25, 4), (25, 50, 5), (50, 75, 6), (75, 100, 7)),
+        Shard.whole(task.table("towers.items.id"), 0),
+    ])  # fmt: skip
+    with pytest.raises(InputError, match=r"'users.id' is cut .* over 4 ranks, table 'users.country' .* over 2: Torch"):
+        to_torchrec(plan, task)
+
+
+def test_a_plan_for_groups_leaves_as_that_of_one_group(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = task_from_model(Toy(), dataclasses.replace(topology(4), fast_domain_size=2), 64)
+    shards = [
+        *by_rows("users.country", 8, (0, 10, 0), (10, 20, 1)),
+        *columns("users.id", 100, (0, 4, 1), (4, 16, 0)),
+        Shard.whole(task.table("towers.items.id"), 1),
+    ]
+    of_groups = [dataclasses.replace(shard, devices=(shard.devices[0], shard.devices[0] + 2)) for shard in shards]
+    plan = ShardingPlan.of(task, of_groups, group_size=2)
+    exported = to_torchrec(plan, task, Toy())
+    assert {name: (t.sharding_type, t.ranks) for name, t in exported.plan["users"].items()} == {
+        "country": ("row_wise", [0, 1]), "id": ("column_wise", [1, 0]),
+    }  # fmt: skip
+    assert caplog.messages == [
+        "the plan is that of one group: DMPCollection takes it, with sharding_group_size=2 and "
+        "use_inter_host_allreduce=True"
+    ]
+    assert from_torchrec(exported, task, group_size=2) == plan
+    # What DMPCollection makes of it on a rank: the plan of that rank's group. Itself it needs GPUs.
+    monkeypatch.setattr("torchrec.distributed.model_parallel.get_local_size", lambda: 2)
+    remap = DMPCollection._remap_sharding_plan
+    remap(SimpleNamespace(_device=SimpleNamespace(type="cpu")), exported, 3, 2, 2, use_inter_host_allreduce=True)
+    held = {
+        (join_name(path, name), tuple(metadata.shard_offsets), metadata.placement.rank())
+        for path, module in exported.plan.items()
+        for name, sharding in module.items()
+        for metadata in sharding.sharding_spec.shards
+    }
+    assert held == {(s.table, (s.rows[0], s.columns[0]), d) for d in (2, 3) for s in plan.on(d)}
+    with pytest.raises(InputError, match="groups of 3 devices do not divide the 4 devices"):
+        from_torchrec(exported, task, group_size=3)
 
 
 def test_unequal_pieces_by_rows_are_refused(task: ShardingTask) -> None:
     """TorchRec would accept them and send ids to the wrong ranks."""
-    shards = [s for s in mixed(task).shards if s.table != "users.country"]
-    plan = ShardingPlan.of(
-        task, [*shards, *by_rows("users.country", 8, (0, 4, 0), (4, 10, 1), (10, 15, 2), (15, 20, 3))]
-    )
+    uneven = by_rows("users.country", 8, (0, 4, 0), (4, 10, 1), (10, 15, 2), (15, 20, 3))
+    plan = ShardingPlan.of(task, [*others(mixed(task)), *uneven])
     with pytest.raises(InputError, match="over devices 0, 1, 2, 3: TorchRec needs pieces of"):
         to_torchrec(plan, task)
 
@@ -118,14 +281,6 @@ def test_pieces_on_one_rank_get_one_width(
         (first, end) for first, end, _ in expected
     ]
     assert exported.ranks == [rank for *_, rank in expected]
-
-
-def test_a_table_cut_both_ways_is_refused(task: ShardingTask) -> None:
-    shards = [s for s in mixed(task).shards if s.table != "users.country"]
-    corners = ((0, 0), (0, 4), (10, 0), (10, 4))
-    grid = [Shard("users.country", (r, r + 10), (c, c + 4), device) for device, (r, c) in enumerate(corners)]
-    with pytest.raises(InputError, match="cut by rows and by columns"):
-        to_torchrec(ShardingPlan.of(task, [*shards, *grid]), task)
 
 
 def test_plans_that_cannot_run_do_not_leave(task: ShardingTask) -> None:
@@ -156,8 +311,12 @@ def test_a_plan_for_another_model_is_refused(task: ShardingTask) -> None:
         to_torchrec(mixed(task), task, larger)
 
 
-def test_mean_pooling_next_to_row_wise_tables_is_refused(task: ShardingTask) -> None:
-    with pytest.raises(InputError, match=r"mean-pooled table 'users.country' and row-wise table 'users.country'"):
+def test_mean_pooled_tables_cut_by_rows_are_refused(task: ShardingTask) -> None:
+    with pytest.raises(
+        InputError,
+        match=r"mean-pooled table 'users.country' of collection 'users' is row_wise: TorchRec divides outputs of "
+        r"'users.id', which is column_wise, by its bag sizes, too",
+    ):
         to_torchrec(mixed(task), task, Toy(pooling=PoolingType.MEAN))
     whole = ShardingPlan.table_wise(task, [0, 1, 2])
     to_torchrec(whole, task, Toy(pooling=PoolingType.MEAN))
@@ -196,7 +355,10 @@ def test_what_plans_cannot_say_is_refused(task: ShardingTask) -> None:
     with pytest.raises(InputError, match="kernel fused_uvm, which keeps rows outside"):
         from_torchrec(exported, task)
     users["country"] = ParameterSharding("data_parallel", "dense", [0, 1])
-    with pytest.raises(InputError, match=r"replicated on every rank: .* sharding_types of table_wise"):
+    with pytest.raises(InputError, match=r"data_parallel on 2 ranks, \[0, 1\]: expected all 4"):
+        from_torchrec(exported, task)
+    users["country"] = ParameterSharding("row_wise", "fused", [0, 1])
+    with pytest.raises(InputError, match=r"'users.country' is row_wise and has no shards"):
         from_torchrec(exported, task)
     with pytest.raises(InputError, match="sharding_plan: expected a ShardingPlan"):
         from_torchrec(mixed(task), task)

@@ -1,0 +1,221 @@
+"""How a plan cuts a table, as TorchRec needs it: which of its seven sharding types, over which ranks.
+
+Rows are cut as TorchRec cuts them, or a plan is refused: it takes other row shards, too, and sends ids to ranks as if
+these were equal (`RwSparseFeaturesDist`, `TwRwSparseFeaturesDist`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import operator
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from shardgym.errors import InputError
+from shardgym.plan import Kind, Shard, ShardingPlan, format_area, format_devices
+from shardgym.table import EmbeddingTable
+from shardgym.task import ShardingTask
+
+#: Types of tables with all rows in each shard. TorchRec runs the first apart, and has one class for the others.
+BY_COLUMNS: tuple[Kind, ...] = ("table_wise", "table_column_wise", "column_wise")
+
+#: Types of tables whose rows are cut over some ranks.
+BY_ROWS: tuple[Kind, ...] = ("row_wise", "table_row_wise", "grid_shard")
+
+
+class Ranks(NamedTuple):
+    """The ranks that hold all tables together.
+
+    Attributes:
+        number: how many.
+        per_host: of one machine; all of them where machines do not divide them, as in TorchRec.
+    """
+
+    number: int
+    per_host: int
+
+
+class TableCut(NamedTuple):
+    """One table, cut.
+
+    Attributes:
+        name: of the table.
+        kind: TorchRec's type.
+        shards: those of the first group of devices, as TorchRec lists them; none of a table that all devices hold.
+        block: ranks over which the rows of a column block are cut; 0 where rows are whole.
+    """
+
+    name: str
+    kind: Kind
+    shards: tuple[Shard, ...]
+    block: int = 0
+
+
+def cut_of(plan: ShardingPlan, task: ShardingTask, table: EmbeddingTable, ranks: Ranks) -> TableCut:
+    """Return how a plan cuts a table.
+
+    Args:
+        plan: feasible for `task`.
+        task: of the plan.
+        table: one of the task's.
+        ranks: of one group.
+
+    Raises:
+        InputError: TorchRec cannot do that.
+    """
+    kind = plan.kind_of(table.name, task)
+    if kind == "data_parallel":
+        return TableCut(table.name, kind, ())
+    shards = plan.of_table(table.name)
+    _check_holders(shards, task.num_devices, ranks.number)
+    if all(shard.num_rows == table.num_embeddings for shard in shards):
+        shards = _with_one_width_per_rank(shards)
+        if len(shards) > 1:
+            kind = "table_column_wise" if kind == "table_column_wise" else "column_wise"
+        return TableCut(table.name, kind, shards)
+    by_columns = sorted(shards, key=operator.attrgetter("columns", "rows"))
+    blocks = [list(block) for _, block in itertools.groupby(by_columns, operator.attrgetter("columns"))]
+    for left, right in itertools.pairwise(blocks):
+        if left[0].columns[1] != right[0].columns[0]:
+            raise InputError(
+                f"table '{table.name}' is cut into rectangles that form no grid, {_place(left[0])} and "
+                f"{_place(right[0])} among them: TorchRec cuts columns first, and rows in each of these blocks"
+            )
+    sizes = [_block_size(table, block, ranks, alone=len(blocks) == 1) for block in blocks]
+    for size, block in zip(sizes, blocks, strict=True):
+        if size != sizes[0]:
+            raise InputError(
+                f"table '{table.name}' is cut by rows over {sizes[0]} ranks, and over {size} with {_place(block[0])}: "
+                "TorchRec cuts all blocks of columns over as many ranks"
+            )
+    kind = "grid_shard" if len(blocks) > 1 else "row_wise" if sizes[0] == ranks.number else "table_row_wise"
+    return TableCut(table.name, kind, tuple(by_columns), sizes[0])
+
+
+def fewest_types(cuts: Sequence[TableCut]) -> list[Kind]:
+    """Return types for the tables of one collection under which TorchRec runs as few operators as it can.
+
+    It runs one fused operator and one set of exchanges for each type. A whole table is a table cut by columns into one
+    shard; one cut by rows over some ranks is a grid with one block of columns.
+    """
+    kinds = {cut.kind for cut in cuts}
+    columns = max((kind for kind in BY_COLUMNS if kind in kinds), key=BY_COLUMNS.index, default=None)
+    grids = {cut.block for cut in cuts if cut.kind == "grid_shard"}
+    types: list[Kind] = []
+    for cut in cuts:
+        if cut.kind in BY_COLUMNS and columns is not None:
+            types.append(columns)
+        else:
+            types.append("grid_shard" if cut.block in grids else cut.kind)
+    return types
+
+
+def check_one_block_size(cuts: Sequence[TableCut]) -> int:
+    """Return over how many ranks tables are cut by rows that are not cut over all; 0 without such tables.
+
+    Raises:
+        InputError: there are two such numbers, where TorchRec has one process group of each rank for it.
+    """
+    found = [cut for cut in cuts if cut.kind in ("table_row_wise", "grid_shard")]
+    for cut in found:
+        if cut.block != found[0].block:
+            raise InputError(
+                f"table '{found[0].name}' is cut by rows over {found[0].block} ranks, table '{cut.name}' with "
+                f"{_place(cut.shards[0])} over {cut.block}: TorchRec has one such number in a job"
+            )
+    return found[0].block if found else 0
+
+
+def _check_holders(shards: Sequence[Shard], num_devices: int, group: int) -> None:
+    for shard in shards:
+        if len(shard.devices) * group != num_devices or len({device % group for device in shard.devices}) > 1:
+            raise InputError(
+                f"{_place(shard)} of table '{shard.table}': TorchRec has tables on all devices, and shards on one "
+                "device or, in a plan with group_size, on the same place of every group"
+            )
+
+
+def _block_size(table: EmbeddingTable, shards: Sequence[Shard], ranks: Ranks, *, alone: bool) -> int:
+    """Return over how many ranks the rows of a column block are cut.
+
+    Args:
+        table: that is cut.
+        shards: of the block, in the order of rows.
+        ranks: of one group.
+        alone: whether the block has all columns, so that it may be cut over all ranks of any hosts.
+
+    Raises:
+        InputError: TorchRec does not cut rows so.
+    """
+    first = shards[0].devices[0]
+    sizes = [n for n in range(1, ranks.number + 1) if ranks.number % n == 0 and n % ranks.per_host == 0]
+    if alone and ranks.number not in sizes:
+        sizes.append(ranks.number)
+    for size in sizes:
+        start = first // size * size
+        block = -(-table.num_embeddings // size)
+        expected = [(row, start + row // block) for row in range(0, table.num_embeddings, block)]
+        if [(shard.rows[0], shard.devices[0]) for shard in shards] != expected:
+            continue
+        if len(shards) < size:
+            area = format_area((table.num_embeddings,) * 2, shards[0].columns)
+            raise InputError(
+                f"{area} of table '{table.name}' are left to device {start + len(shards)}, none: its "
+                f"{table.num_embeddings} rows are fewer than {size} pieces of {block} need, and TorchRec fails on a "
+                "rank without rows; keep the table whole or cut its columns"
+            )
+        return size
+    raise InputError(
+        f"table '{table.name}' is cut by rows over {format_devices([shard.devices[0] for shard in shards])}: "
+        f"TorchRec needs pieces of ceil(rows / n) rows on each of n = {ranks.number} ranks, in their order, or on the "
+        f"n = {ranks.per_host} ranks of one host; {_place(_first_wrong(table, shards))} are not such a piece"
+    )
+
+
+def _first_wrong(table: EmbeddingTable, shards: Sequence[Shard]) -> Shard:
+    """Return the first shard that breaks blocks of as many equal pieces on successive ranks; the first if none does."""
+    block = -(-table.num_embeddings // len(shards))
+    first = shards[0].devices[0]
+    for n, shard in enumerate(shards):
+        end = min(n * block + block, table.num_embeddings)
+        if shard.rows != (n * block, end) or shard.devices[0] != first + n:
+            return shard
+    return shards[0]
+
+
+def _place(shard: Shard) -> str:
+    return f"{format_area(shard.rows, shard.columns)} on {format_devices(shard.devices)}"
+
+
+def _with_one_width_per_rank(shards: Sequence[Shard]) -> tuple[Shard, ...]:
+    """Return column shards of a table, cut so that those on one rank have one width, in the order of columns.
+
+    TorchRec views the weights of a table's pieces on a rank as one matrix with the width of the first piece, and fails
+    on that rank alone when they differ.
+    """
+    pieces = []
+    for device in {shard.devices[0] for shard in shards}:
+        mine = [shard for shard in shards if shard.devices[0] == device]
+        if len({shard.num_columns for shard in mine}) > 1:
+            mine = _joined(mine)
+            width = math.gcd(*(shard.num_columns for shard in mine))
+            mine = [
+                dataclasses.replace(shard, columns=(first, first + width))
+                for shard in mine
+                for first in range(*shard.columns, width)
+            ]
+        pieces += mine
+    return tuple(sorted(pieces))
+
+
+def _joined(shards: list[Shard]) -> list[Shard]:
+    """Join column shards that are next to each other; they come in the order of columns."""
+    joined = shards[:1]
+    for shard in shards[1:]:
+        if shard.columns[0] == joined[-1].columns[1]:
+            joined[-1] = dataclasses.replace(shard, columns=(joined[-1].columns[0], shard.columns[1]))
+        else:
+            joined.append(shard)
+    return joined

@@ -25,7 +25,8 @@ from shardgym.errors import InputError, ShardGymError, error_text
 from shardgym.ids import Bags
 from shardgym.plan import ShardingPlan
 from shardgym.solver import Solver, call_solver, make_solver
-from shardgym.task import Optimizer, ShardingTask
+from shardgym.table import Optimizer
+from shardgym.task import ShardingTask
 from shardgym.topology import Topology
 from shardgym.torchrec.model_tables import model_tables
 from shardgym.torchrec.remarks import constraint_remarks, device_remarks, memory_remarks

@@ -22,8 +22,8 @@ from shardgym.errors import InputError
 from shardgym.ids import Bags
 from shardgym.plan import COLUMN_UNIT
 from shardgym.records import CONFIG, Number, Record, Whole
-from shardgym.table import EmbeddingTable, UniformIds
-from shardgym.task import Optimizer, Precision, ShardingTask
+from shardgym.table import EmbeddingTable, Optimizer, Precision, UniformIds
+from shardgym.task import ShardingTask
 from shardgym.topology import PRESETS, Topology
 from shardgym.torchrec.access import Access, table_access
 from shardgym.torchrec.model_tables import PRECISIONS, ModelTable, model_tables

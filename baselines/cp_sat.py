@@ -228,7 +228,8 @@ class _PlacementModel:
         most = 64 * _RESOLUTION
         last_ready = self._model.new_int_var(0, most, "")
         longest_rest = self._model.new_int_var(0, most, "")
-        units = self._shards.columns // COLUMN_UNIT
+        features = np.array([table.num_features for table in task.tables])
+        units = self._shards.columns // COLUMN_UNIT * features[self._shards.tables]
         links = self._links
         own = [self._model.new_int_var(0, int(units[self._shards.whole].sum()), "") for _ in range(task.num_devices)]
         forward, backward = np.round(passes_ms * scale).astype(np.int64).T

@@ -123,7 +123,10 @@ def enumerate_allocations(task: ShardingTask, parts: list[int]) -> Ints:
         options = _compositions(count, len(order))
         sizes = [
             0,
-            *(task.block_bytes(table.num_embeddings, table.embedding_dim // count * n) for n in range(1, count + 1)),
+            *(
+                task.block_bytes(table, table.num_embeddings, table.embedding_dim // count * n)
+                for n in range(1, count + 1)
+            ),
         ]
         left = room[:, None] - np.array(sizes)[options]
         falling = options[:, :-1] >= options[:, 1:]

@@ -45,14 +45,7 @@ class ShardTable:
         units = np.arange(len(self.tables)) - self.first[self.tables]
         self.columns: Ints = COLUMN_UNIT * units
         self.halves: Ints = np.where((units > 0) & (units % 2 == 0), self.first[self.tables] + units // 2, -1)
-        rows = [table.num_embeddings for table in task.tables]
-        self.bytes: Ints = np.array(
-            [
-                task.block_bytes(rows[table], columns) if columns else 0
-                for table, columns in zip(self.tables.tolist(), self.columns.tolist(), strict=True)
-            ],
-            dtype=np.int64,
-        )
+        self.bytes: Ints = task.columns_bytes(self.tables, self.columns)
         self._own_tables: dict[tuple[int, int], EmbeddingTable] = {}
 
     def __len__(self) -> int:

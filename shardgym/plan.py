@@ -91,7 +91,7 @@ class Shard(Record):
 
     def bytes(self, task: ShardingTask) -> int:
         """Bytes on each device that holds it, optimiser state included."""
-        return task.block_bytes(self.num_rows, self.num_columns)
+        return task.block_bytes(task.table(self.table), self.num_rows, self.num_columns)
 
 
 @dataclass(frozen=True, config=CONFIG)

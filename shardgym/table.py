@@ -22,6 +22,11 @@ from shardgym.records import CONFIG, Digest, Name, Number, Record, Whole, canoni
 #: and up to 2**i times, and bin 16 all others.
 REUSE_BINS = 17
 
+Precision = Literal["fp32", "fp16"]
+Optimizer = Literal["exact_sgd", "rowwise_adagrad", "adagrad", "adam"]
+#: What becomes of the rows of a bag.
+Pooling = Literal["sum", "mean"]
+
 #: How bag sizes vary around the pooling factor: `fixed` spreads ids evenly over samples, `poisson` draws every bag.
 Lengths = Literal["fixed", "poisson"]
 
@@ -81,11 +86,17 @@ class EmbeddingTable(Record):
         name: unique within a task.
         num_embeddings: rows.
         embedding_dim: columns.
-        pooling_factor: mean number of ids per sample; 0 for a table that is never looked up.
+        pooling_factor: mean number of ids per sample, of all its features together; 0 for a table that is never looked
+            up.
         ids: where ids come from when the table is measured.
         reuse_histogram: 17 shares, summing to 1 (or all 0 for an unused table), of the distinct rows touched by one
             batch by how often the batch touches them: exactly once, (1, 2], (2, 4], ..., (16384, 32768], more.
             The batch is that of the table's pool or task. None when unknown.
+        precision: of its weights, where it is not the task's. What is communicated has the task's.
+        optimizer: of its rows, where it is not the task's.
+        num_features: features that share the table: bags per sample, each with a pooled row of its own.
+        weighted: whether each id comes with a weight of 4 bytes.
+        pooling: whether rows of a bag are added up or averaged.
     """
 
     how_to_get: ClassVar[str] = "task.table(name) finds one"
@@ -96,6 +107,11 @@ class EmbeddingTable(Record):
     pooling_factor: Annotated[Number, Field(ge=0, le=1e6)] = 1.0
     ids: IdDistribution = Field(default_factory=UniformIds)
     reuse_histogram: tuple[Annotated[Number, Field(ge=0, le=1)], ...] | None = None
+    precision: Precision | None = None
+    optimizer: Optimizer | None = None
+    num_features: Annotated[Whole, Field(ge=1, le=2**16)] = 1
+    weighted: bool = False
+    pooling: Pooling = "sum"
     schema: Literal["shardgym.table/1"] = "shardgym.table/1"
 
     @field_validator("reuse_histogram")

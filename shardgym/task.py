@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from typing import Annotated, ClassVar, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
+import numpy as np
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
@@ -12,11 +13,8 @@ from shardgym.arguments import check_instance
 from shardgym.arrays import Ints
 from shardgym.errors import UnknownNameError
 from shardgym.records import CONFIG, Record, Whole, canonical_json, sha256
-from shardgym.table import EmbeddingTable, check_distinct_names
+from shardgym.table import EmbeddingTable, Optimizer, Pooling, Precision, check_distinct_names
 from shardgym.topology import Topology
-
-Precision = Literal["fp32", "fp16"]
-Optimizer = Literal["exact_sgd", "rowwise_adagrad", "adagrad", "adam"]
 
 ELEMENT_BYTES: dict[str, int] = {"fp32": 4, "fp16": 2}
 #: Optimiser state in FP32 elements: (per weight, per row of a shard), as FBGEMM keeps it.
@@ -27,14 +25,23 @@ OPTIMIZER_STATE: dict[str, tuple[int, int]] = {
     "adam": (2, 0),
 }
 
-#: A whole number, or an array of them.
-Count = TypeVar("Count", int, Ints)
 
-
-def block_bytes(rows: Count, columns: Count, precision: Precision, optimizer: Optimizer) -> Count:
+def block_bytes(rows: int, columns: int, precision: Precision, optimizer: Optimizer) -> int:
     """Bytes that `rows` x `columns` weights take, optimiser state included."""
     per_weight, per_row = OPTIMIZER_STATE[optimizer]
     return rows * columns * (ELEMENT_BYTES[precision] + 4 * per_weight) + rows * 4 * per_row
+
+
+class TableKind(NamedTuple):
+    """What tables have in common that TorchRec puts into one fused operator.
+
+    See `group_tables` in torchrec/distributed/embedding_sharding.py; a collection is weighted or not as a whole.
+    """
+
+    precision: Precision
+    optimizer: Optimizer
+    pooling: Pooling
+    weighted: bool
 
 
 def format_bytes(size: int) -> str:
@@ -62,8 +69,8 @@ class ShardingTask(Record):
         tables: at least one, with distinct names.
         topology: the devices.
         batch_size: samples of one training step over all devices (global).
-        precision: of weights and of what is communicated.
-        optimizer: its state counts against memory.
+        precision: of what is communicated, and of the weights of tables that do not say otherwise.
+        optimizer: of tables that do not say otherwise; its state counts against memory.
         name: for display, e.g. "dlrm4-v1/17".
     """
 
@@ -115,9 +122,43 @@ class ShardingTask(Record):
         """Say whether the task has a table of this name."""
         return name in self._by_name
 
-    def block_bytes(self, rows: Count, columns: Count) -> Count:
-        """Bytes that `rows` x `columns` weights take on a device, optimiser state included."""
-        return block_bytes(rows, columns, self.precision, self.optimizer)
+    @functools.cached_property
+    def kinds(self) -> frozenset[TableKind]:
+        """Return the kinds of tables; TorchRec runs a fused operator for each, see `TableKind`."""
+        return frozenset(
+            TableKind(self.precision_of(table), self.optimizer_of(table), table.pooling, table.weighted)
+            for table in self.tables
+        )
+
+    def precision_of(self, table: EmbeddingTable) -> Precision:
+        """Return the precision of a table's weights."""
+        return table.precision or self.precision
+
+    def optimizer_of(self, table: EmbeddingTable) -> Optimizer:
+        """Return the optimiser of a table."""
+        return table.optimizer or self.optimizer
+
+    def block_bytes(self, table: EmbeddingTable, rows: int, columns: int) -> int:
+        """Bytes that `rows` x `columns` weights of a table take on a device, optimiser state included."""
+        return block_bytes(rows, columns, self.precision_of(table), self.optimizer_of(table))
+
+    @functools.cached_property
+    def _column_bytes(self) -> tuple[Ints, Ints]:
+        """Bytes of a column of each table, and those that its rows take besides, each of shape (T,)."""
+        one = [self.block_bytes(table, table.num_embeddings, 1) for table in self.tables]
+        two = [self.block_bytes(table, table.num_embeddings, 2) for table in self.tables]
+        column: Ints = np.array(two, dtype=np.int64) - np.array(one, dtype=np.int64)
+        return column, np.array(one, dtype=np.int64) - column
+
+    def columns_bytes(self, tables: Ints, columns: Ints) -> Ints:
+        """Bytes that some columns of all rows of tables take on a device, optimiser state included, shape (n,).
+
+        Args:
+            tables: positions of tables, shape (n,).
+            columns: of each, shape (n,); 0 columns take nothing.
+        """
+        per_column, besides = self._column_bytes
+        return np.where(columns > 0, columns * per_column[tables] + besides[tables], 0)
 
     def table_bytes(self, table: EmbeddingTable) -> int:
         """Bytes that a whole table takes on one device, optimiser state included.
@@ -126,7 +167,7 @@ class ShardingTask(Record):
             InputError: not a table.
         """
         check_instance("table", table, EmbeddingTable)
-        return self.block_bytes(table.num_embeddings, table.embedding_dim)
+        return self.block_bytes(table, table.num_embeddings, table.embedding_dim)
 
     @property
     def total_bytes(self) -> int:

@@ -142,7 +142,7 @@ class Pieces:
         loads, scores = self.network.describe(features)
         self.tables += tables
         self.columns += columns
-        self.bytes += [self.task.block_bytes(self.task.tables[t].num_embeddings, c) for t, c in new]
+        self.bytes += self.task.columns_bytes(np.array(tables), np.array(columns)).tolist()
         self.ms += self.network.device_ms(self.network.idle + loads).tolist()
         self.scores += scores.tolist()
         self.loads = np.concatenate([self.loads, loads])

@@ -33,7 +33,7 @@ def table_features(task: ShardingTask) -> Floats:
     dims = np.array([table.embedding_dim for table in task.tables], dtype=np.float64)
     rows = np.array([table.num_embeddings for table in task.tables], dtype=np.float64)
     pooling = np.array([table.pooling_factor for table in task.tables], dtype=np.float64)
-    size = rows * dims * ELEMENT_BYTES[task.precision]
+    size = rows * dims * np.array([ELEMENT_BYTES[task.precision_of(table)] for table in task.tables])
     reuse = np.array([reuse_of(table, task.batch_size) for table in task.tables])
     return np.column_stack([np.log(dims), np.log(rows), np.log1p(pooling), np.log(size), reuse])
 

@@ -185,7 +185,7 @@ def _sizes(row: Row) -> ShardSizes:
     return ShardSizes(
         bags=one(row.bags), ids=one(row.bags * row.pooling), rows=one(row.rows * row.tables), width_bytes=one(width),
         state_bytes=one(4.0 * (per_weight * row.columns + per_row)), output_bytes=one(row.columns * 4.0),
-        touched=touched[None], accesses=accesses[None], pooled="nobag" not in row.op,
+        touched=touched[None], accesses=accesses[None], id_bytes=one(8.0), pooled="nobag" not in row.op,
     )  # fmt: skip
 
 

@@ -276,8 +276,9 @@ def _loads(shards: ShardTable) -> Floats:
     pooling = np.array([table.pooling_factor for table in shards.task.tables])
     loads: Floats = np.zeros((len(shards), LOADS))
     loads[:, IDS] = pooling[shards.tables] * (shards.columns > 0)
-    loads[:, COLUMNS] = shards.columns
-    loads[:, SHARDS] = shards.columns > 0
+    features = np.array([table.num_features for table in shards.task.tables])[shards.tables]
+    loads[:, COLUMNS] = shards.columns * features
+    loads[:, SHARDS] = (shards.columns > 0) * features
     return loads
 
 

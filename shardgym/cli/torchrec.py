@@ -56,6 +56,7 @@ RESERVES = ("none", "torchrec")
     help="Memory for the rest of the model: none, or by TorchRec's heuristic, which takes 15 % and multiples of dense "
     "parameters and input buffers.",
 )  # fmt: skip
+@click.option("--strict", is_flag=True, help="Refuse a model that embeds something besides collections of bags.")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where the task goes.")
 @force_option
 @json_option
@@ -67,16 +68,17 @@ def import_torchrec(
     batch_size: int,
     log: Path | None,
     reserve: str,
+    strict: bool,
     output: Path,
     force: bool,
     as_json: bool,
 ) -> int:
     """Make a task from your own TorchRec model.
 
-    Its embedding collections become tables. MODEL is module:function, a function without arguments that returns the
-    model. It is called under the meta device, so that weights take no memory. How often tables are accessed comes from
-    a log of ids; what is assumed without one is said. From Python, `shardgym.torchrec.import_model` takes
-    any topology, pooling factors and more.
+    Its collections of embedding bags become tables; what it embeds besides is named. MODEL is module:function, a
+    function without arguments that returns the model. It is called under the meta device, so that weights take no
+    memory. How often tables are accessed comes from a log of ids; what is assumed without one is said. From Python,
+    `shardgym.torchrec.import_model` takes any topology, pooling factors and more.
     """
     check_free(output, force)
     from shardgym.torchrec import Reserve, import_model, read_log
@@ -91,7 +93,7 @@ def import_torchrec(
         features = [feature for table in model_tables(model) for feature in table.config.feature_names]
         sample = read_log(log, features)
     kept = Reserve() if reserve == "torchrec" else None
-    imported = import_model(model, topology, batch_size, sample=sample, reserve=kept)
+    imported = import_model(model, topology, batch_size, sample=sample, reserve=kept, strict=strict)
     task = imported.task
     if task.total_bytes > topology.total_memory_bytes:
         raise InputError(
@@ -101,7 +103,8 @@ def import_torchrec(
     write_whole(output, task.to_json(indent=2) + "\n")
     if as_json:
         page = {"task": str(output), "digest": task.digest, "tables": task.num_tables}
-        print_json(page | {"assumed": list(imported.assumed), "reserved_bytes": list(imported.reserved_bytes)})
+        page |= {"assumed": list(imported.assumed), "left_out": list(imported.left_out)}
+        print_json(page | {"reserved_bytes": list(imported.reserved_bytes)})
         return 0
     used = task.total_bytes / topology.total_memory_bytes
     print(
@@ -112,6 +115,8 @@ def import_torchrec(
         print(f"reserved on each device: {max(imported.reserved_bytes) / GIB:.3f} GiB at most")
     for what in imported.assumed:
         print(f"assumed: {what}")
+    for what in imported.left_out:
+        print(f"left out: {what}")
     return 0
 
 

@@ -11,7 +11,8 @@ from pydantic.dataclasses import dataclass
 
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.records import CONFIG, Number, Record, Whole
-from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE, Optimizer, Precision
+from shardgym.table import Optimizer, Precision
+from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE
 from shardgym.topology import GIB
 
 #: "compute" samples are the shard sets of one device, "steps" samples are plans of all devices of a task.

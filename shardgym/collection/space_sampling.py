@@ -20,8 +20,8 @@ from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
 from shardgym.errors import InputError
 from shardgym.ids import expected_row_shares
 from shardgym.pools import load_pool
-from shardgym.table import EmbeddingTable, UniformIds, ZipfIds
-from shardgym.task import Optimizer, Precision, block_bytes
+from shardgym.table import EmbeddingTable, Optimizer, Precision, UniformIds, ZipfIds
+from shardgym.task import block_bytes
 
 #: Number of the rules that samples are drawn by. Raise it when any draw changes, so that folders are not mixed.
 SPACE_DRAWS = 1

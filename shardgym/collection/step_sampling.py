@@ -22,8 +22,8 @@ from shardgym.costs.fbgemm.cost import CPU_OPTIMIZERS
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
 from shardgym.pools import load_pool
 from shardgym.records import canonical_json, sha256
-from shardgym.table import EmbeddingTable
-from shardgym.task import Optimizer, Precision, block_bytes
+from shardgym.table import EmbeddingTable, Optimizer, Precision
+from shardgym.task import block_bytes
 from shardgym.topology import GIB
 
 #: Number of the rules that plans are drawn by. Raise it when any draw changes, so that folders are not mixed.

@@ -23,6 +23,7 @@ from shardgym.costs.links import ExchangeTimes
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.costs.shard_keys import ShardKey
 from shardgym.costs.step_parts import step_work
+from shardgym.costs.table_kinds import operator_notes
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.ids import ZipfLaw
 from shardgym.plan import ShardingPlan
@@ -32,7 +33,9 @@ from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask
 #: One number, or an array of one number per shard.
 Numbers = float | Floats
 
-_ID_BYTES = 8
+ID_BYTES = 8
+#: Of what an id of a weighted bag comes with.
+WEIGHT_BYTES = 4
 #: A radix sort of 8-byte ids with 8-byte payloads in four passes, each reading and writing everything.
 _SORT_BYTES_PER_ID = 4 * 2 * 16
 #: Ranks at which the Zipf law is cut into cells of near-equal mass per row.
@@ -82,29 +85,33 @@ def compute_ms(
     ids: Numbers,
     distinct: Numbers,
     width_bytes: Numbers,
+    output_bytes: Numbers,
     state_bytes: Numbers,
+    id_bytes: Numbers = ID_BYTES,
 ) -> tuple[Numbers, Numbers]:
     """Return forward and backward compute of one shard, or of each of an array of shards, in ms.
 
-    Forward reads ids and offsets, fetches a row per id and writes pooled values of every sample. Backward sorts ids,
+    Forward reads ids and offsets, fetches a row per id and writes pooled values of every bag. Backward sorts ids,
     fetches a gradient row per id, and updates every distinct row and its optimiser state.
 
     Args:
         device: constants of the device.
-        batch_size: samples over all devices.
+        batch_size: bags over all devices, a sample's for each feature of the table.
         ids: lookups into the shard.
         distinct: distinct rows among them.
         width_bytes: of one row.
+        output_bytes: of one pooled row.
         state_bytes: of one row's optimiser state.
+        id_bytes: of one id, with its weight if it has one.
     """
     lookups_s = ids * device.lookup_ns * 1e-9
-    streamed = ids * _ID_BYTES + batch_size * (_ID_BYTES + width_bytes)
+    streamed = ids * id_bytes + batch_size * (ID_BYTES + output_bytes)
     rows_s = _row_reads_s(device, ids - distinct, distinct, distinct * width_bytes, width_bytes)
     forward_s = streamed / device.memory_bandwidth + rows_s + lookups_s
 
     first_reads = np.minimum(ids, batch_size)
-    gradients_s = _row_reads_s(device, ids - first_reads, first_reads, batch_size * width_bytes, width_bytes)
-    sort_s = ids * _SORT_BYTES_PER_ID / device.memory_bandwidth
+    gradients_s = _row_reads_s(device, ids - first_reads, first_reads, batch_size * output_bytes, output_bytes)
+    sort_s = ids * (_SORT_BYTES_PER_ID + id_bytes - ID_BYTES) / device.memory_bandwidth
     updated = np.maximum(width_bytes, device.access_bytes) + state_bytes
     updates_s = distinct * (2 * updated / device.update_bandwidth + device.row_access_ns * 1e-9)
     backward_s = sort_s + gradients_s + updates_s + lookups_s
@@ -168,16 +175,22 @@ def shard_ms(device: DeviceConstants, task: ShardingTask, key: ShardKey) -> tupl
     table = task.table(key.table)
     share = key.rows / table.num_embeddings
     served = (key.served or task.num_devices) / task.num_devices
-    per_weight, per_row = OPTIMIZER_STATE[task.optimizer]
+    per_weight, per_row = OPTIMIZER_STATE[task.optimizer_of(table)]
     state_bytes = 4 * (per_weight * key.columns + per_row)
     forward, backward = compute_ms(
         device,
-        batch_size=task.batch_size * served,
+        batch_size=task.batch_size * served * table.num_features,
         ids=task.batch_size * table.pooling_factor * share * served,
         distinct=expected_distinct_rows(table, task.batch_size, served) * share,
-        width_bytes=key.columns * ELEMENT_BYTES[task.precision],
+        width_bytes=key.columns * ELEMENT_BYTES[task.precision_of(table)],
+        output_bytes=key.columns * ELEMENT_BYTES[task.precision],
         state_bytes=state_bytes,
+        id_bytes=ID_BYTES + WEIGHT_BYTES * table.weighted,
     )
+    # To the kernel, each feature is a table.
+    more_tables = (table.num_features - 1) * device.table_ms
+    forward += more_tables
+    backward += more_tables
     if key.served == 1:
         backward += dense_update_bytes(task, key) / device.memory_bandwidth * 1e3
     return float(forward), float(backward)
@@ -188,8 +201,9 @@ def dense_update_bytes(task: ShardingTask, key: ShardKey) -> float:
 
     Gradients of all rows are set to zero, and read by the optimiser, which reads and writes all weights and states.
     """
-    per_weight, per_row = OPTIMIZER_STATE[task.optimizer]
-    weights = key.rows * key.columns * ELEMENT_BYTES[task.precision]
+    table = task.table(key.table)
+    per_weight, per_row = OPTIMIZER_STATE[task.optimizer_of(table)]
+    weights = key.rows * key.columns * ELEMENT_BYTES[task.precision_of(table)]
     return 4.0 * weights + 2 * 4 * key.rows * (per_weight * key.columns + per_row)
 
 
@@ -256,10 +270,10 @@ def untested(task: ShardingTask, device: str) -> tuple[str, ...]:
 
     Those of GPUs were held against nothing, as docs/costs.md says; those of a core against FP32 and exact SGD.
     """
-    if device != "cpu-core" or (task.precision, task.optimizer) == ("fp32", "exact_sgd"):
+    if device != "cpu-core" or {(kind.precision, kind.optimizer) for kind in task.kinds} == {("fp32", "exact_sgd")}:
         return ()
-    found: list[str] = [task.optimizer] if task.optimizer != "exact_sgd" else []
-    if task.precision == "fp16":
+    found: list[str] = sorted({kind.optimizer for kind in task.kinds} - {"exact_sgd"})
+    if any(kind.precision == "fp16" for kind in task.kinds):
         found.append("fp16, which a core converts in software: it takes longer than fp32 there, not less")
     return (f"roofline was held against fp32 and exact_sgd on this device, not against {' nor '.join(found)}",)
 
@@ -332,7 +346,7 @@ class RooflineCost(CostModel):
 
     def notes(self, task: ShardingTask) -> tuple[str, ...]:
         """See `CostModel`."""
-        return untested(task, self._override or task.topology.device)
+        return untested(task, self._override or task.topology.device) + operator_notes(task)
 
 
 class AdditiveRoofline(AdditiveCosts):
@@ -359,7 +373,8 @@ class AdditiveRoofline(AdditiveCosts):
         if self._calibration is not None and name != "cpu-core":
             raise InputError(f"calibration: of a CPU core, and the task's device is '{name}': leave it out")
         number = list(DEVICES).index(name)
-        rows = [(*shard_ms(device, task, key), number) for key in keys]
+        # Of a table that features share, each counts as a shard.
+        rows = [(*shard_ms(device, task, key), number * task.table(key.table).num_features) for key in keys]
         return {"latents": np.array(rows, dtype=np.float64)}
 
     def device_ms(self, sums: Floats, counts: Ints) -> Floats:

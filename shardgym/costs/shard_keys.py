@@ -8,6 +8,9 @@ from shardgym.arrays import Ints
 from shardgym.plan import ShardingPlan
 from shardgym.task import ELEMENT_BYTES, ShardingTask
 
+#: Bytes of an id of 8 bytes and its weight of 4, over those of the id.
+_WEIGHTED_ID = 1.5
+
 
 class ShardKey(NamedTuple):
     """What the time of a shard depends on. Where its rows and columns begin does not matter.
@@ -69,16 +72,23 @@ def plan_keys(task: ShardingTask, plan: ShardingPlan) -> list[ShardKey]:
 
 
 def shard_loads(task: ShardingTask, key: ShardKey) -> tuple[float, ...]:
-    """Return the loads of a shard, by the columns of `shardgym.costs.links`."""
+    """Return the loads of a shard, by the columns of `shardgym.costs.links`.
+
+    A table that features share has a block of columns and a bag for each of them, so it counts as so many shards. An id
+    with its weight takes 12 bytes in place of 8, so it counts as one and a half. Columns are in the task's precision,
+    whatever the weights are in: FBGEMM's operators put out FP32 for FP16 tables, too, unless told otherwise.
+    """
     table = task.table(key.table)
+    features = table.num_features
     share = key.rows / table.num_embeddings
     if key.served == 1:
-        gradients = key.rows * key.columns * ELEMENT_BYTES[task.precision]
-        return (0.0, 0.0, gradients, 0.0, 1.0, 0.0, 0.0, 1.0)
-    in_groups = task.block_bytes(key.rows, key.columns) if key.served else 0.0
-    ids = table.pooling_factor * share
+        gradients = key.rows * key.columns * ELEMENT_BYTES[task.precision_of(table)]
+        return (0.0, 0.0, gradients, 0.0, 1.0, 0.0, 0.0, features)
+    in_groups = task.block_bytes(table, key.rows, key.columns) if key.served else 0.0
+    ids = table.pooling_factor * share * (_WEIGHTED_ID if table.weighted else 1.0)
+    columns = key.columns * features
     if key.rows == table.num_embeddings:
-        return (0.0, 0.0, 0.0, in_groups, 0.0, ids, key.columns, 1.0)
+        return (0.0, 0.0, 0.0, in_groups, 0.0, ids, columns, features)
     # Pieces of a table add up to its columns once.
-    reduced = (0.0, key.columns * share) if key.in_domain else (key.columns * share, 0.0)
-    return (*reduced, 0.0, in_groups, 0.0, ids, 0.0, 1.0)
+    reduced = (0.0, columns * share) if key.in_domain else (columns * share, 0.0)
+    return (*reduced, 0.0, in_groups, 0.0, ids, 0.0, features)

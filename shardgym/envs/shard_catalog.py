@@ -125,7 +125,7 @@ class ShardCatalog:
     def _add(self, task: ShardingTask) -> None:
         dims = np.array([table.embedding_dim for table in task.tables])
         rows = np.array([table.num_embeddings for table in task.tables])
-        sizes = np.asarray(task.block_bytes(rows, dims), dtype=np.float64)
+        sizes = task.columns_bytes(np.arange(len(dims)), dims).astype(np.float64)
         lookups = dims * np.array([table.pooling_factor for table in task.tables])
         keys = {"size": sizes, "lookup": lookups, "dim": dims, "task": np.zeros(len(dims))}
         queue = np.argsort(-keys[self._order], kind="stable").tolist()
@@ -145,7 +145,7 @@ class ShardCatalog:
 
         position, width = np.array(shards).T
         amounts = np.ones((len(shards), 5))
-        amounts[:, BYTES] = task.block_bytes(rows[position], width)
+        amounts[:, BYTES] = task.columns_bytes(position, width)
         amounts[:, COLUMNS] = width
         # The parts of a table have exactly as many lookups as the table, as this divides by powers of two.
         amounts[:, LOOKUPS] = lookups[position] / (dims[position] // width)

@@ -39,8 +39,16 @@ from shardgym.arguments import check_name
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.pools.files import load_dlrm_dataset, load_user_tables
 from shardgym.records import CONFIG, Record
-from shardgym.table import DEFAULT_BATCH_SIZE, REUSE_BINS, EmbeddingTable, TablePool, UniformIds, ZipfIds
-from shardgym.task import Optimizer, Precision
+from shardgym.table import (
+    DEFAULT_BATCH_SIZE,
+    REUSE_BINS,
+    EmbeddingTable,
+    Optimizer,
+    Precision,
+    TablePool,
+    UniformIds,
+    ZipfIds,
+)
 
 _DATA = Path(__file__).with_name("data")
 

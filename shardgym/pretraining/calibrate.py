@@ -128,6 +128,7 @@ def _roofline(steps: StepSamples) -> Floats:
         ids=shards.batch * shards.pooling,
         distinct=distinct_rows(shards),
         width_bytes=shards.columns * shards.element_bytes,
+        output_bytes=shards.columns * shards.element_bytes,
         state_bytes=4 * (shards.state_per_weight * shards.columns + shards.state_per_row),
     )
     starts = Groups(steps.compute.counts).starts

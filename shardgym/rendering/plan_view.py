@@ -192,7 +192,7 @@ def _columns_to_move(task: ShardingTask, shard: Shard, excess: int) -> int:
 
 
 def _bytes(task: ShardingTask, shard: Shard, columns: int) -> int:
-    return task.block_bytes(shard.num_rows, columns)
+    return task.block_bytes(task.table(shard.table), shard.num_rows, columns)
 
 
 def _named(task: ShardingTask, shard: Shard) -> str:

@@ -113,8 +113,8 @@ class DrawnSource:
         group = spec.groups[group_number]
         topology = self._topologies[group_number]
         if group.fullness is not None:
-            sizes = [block_bytes(t.num_embeddings, t.embedding_dim, spec.precision, spec.optimizer) for t in tables]
-            topology = dataclasses.replace(topology, memory_bytes=_memory(group, sum(sizes)))
+            total = sum(self._bytes(table, table.embedding_dim) for table in tables)
+            topology = dataclasses.replace(topology, memory_bytes=_memory(group, total))
         return ShardingTask(tables, topology, spec.batch_size, spec.precision, spec.optimizer, name)
 
     def _draw(self, index: int) -> list[tuple[int, int]]:
@@ -168,9 +168,13 @@ class DrawnSource:
     @functools.cached_property
     def _sizes(self) -> dict[int, list[int]]:
         """Bytes of the unscaled tables, by width."""
-        spec = self._spec
-        widths = {dim for group in spec.groups for dim in group.dims}
-        return {dim: [block_bytes(rows, dim, spec.precision, spec.optimizer) for rows in self._rows] for dim in widths}
+        widths = {dim for group in self._spec.groups for dim in group.dims}
+        return {dim: [self._bytes(table, dim) for table in self._pool] for dim in widths}
+
+    def _bytes(self, table: EmbeddingTable, dim: int) -> int:
+        """Return the bytes of a table with another width."""
+        precision = table.precision or self._spec.precision
+        return block_bytes(table.num_embeddings, dim, precision, table.optimizer or self._spec.optimizer)
 
     @functools.cached_property
     def _scaled_pool(self) -> TablePool:

@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from shardgym.errors import InputError
 from shardgym.records import CONFIG, Name, Record, Whole, parse_json, read_text
-from shardgym.task import Optimizer, Precision
+from shardgym.table import Optimizer, Precision
 
 #: Values that a YAML file may stand for, each alias counted as all that it repeats. The shipped suites have hundreds.
 MAX_VALUES = 2_000_000

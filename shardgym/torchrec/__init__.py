@@ -16,7 +16,7 @@ except ModuleNotFoundError as error:
 from shardgym.torchrec.access import read_log
 from shardgym.torchrec.model_tables import model_from_task
 from shardgym.torchrec.plan_file import load, save
-from shardgym.torchrec.planner import PlannerSettings, ShardGymPlanner
+from shardgym.torchrec.planner import Planned, PlannerSettings, ShardGymPlanner
 from shardgym.torchrec.sharding_plan import from_torchrec, to_torchrec
 from shardgym.torchrec.tasks import (
     ImportedTask,
@@ -28,6 +28,7 @@ from shardgym.torchrec.tasks import (
 
 __all__ = [
     "ImportedTask",
+    "Planned",
     "PlannerSettings",
     "Reserve",
     "ShardGymPlanner",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,14 +43,21 @@ def table_access(
     batch_size: int,
     pooling_factors: Mapping[str, float] | Sequence[float] | None,
     sample: KeyedJaggedTensor | Mapping[str, Bags] | None,
-    constraints: Mapping[str, Any] | None,
+    asked: Mapping[str, float],
 ) -> dict[str, Access]:
     """Return the accesses by table that one of three sources tells; of none, nothing is known. See `import_model`.
+
+    Args:
+        tables: of the model.
+        batch_size: samples of a training step over all devices.
+        pooling_factors: see `import_model`.
+        sample: likewise.
+        asked: pooling factors of TorchRec's constraints, by table.
 
     Raises:
         InputError: several sources, or one that does not fit the tables.
     """
-    given = {"pooling_factors": pooling_factors, "sample": sample, "constraints": constraints}
+    given = {"pooling_factors": pooling_factors, "sample": sample, "pooling factors of constraints": asked or None}
     sources = [source for source, value in given.items() if value is not None]
     if len(sources) > 1:
         raise InputError(f"{' and '.join(sources)} were given: give one of them")
@@ -59,7 +65,7 @@ def table_access(
         return _access_of_pooling_factors(tables, pooling_factors)
     if sample is not None:
         return _access_of_sample(tables, sample, batch_size)
-    return {} if constraints is None else _access_of_constraints(tables, constraints)
+    return {name: Access(factor, UniformIds()) for name, factor in asked.items()}
 
 
 def _access_of_pooling_factors(
@@ -85,28 +91,6 @@ def _access_of_pooling_factors(
     else:
         factors = {table.name: factor for table, factor in zip(tables, pooling_factors, strict=True)}
     return {name: Access(factor, UniformIds()) for name, factor in factors.items()}
-
-
-def _access_of_constraints(tables: list[ModelTable], constraints: Mapping[str, Any]) -> dict[str, Access]:
-    """Return accesses with uniform ids from TorchRec's `ParameterConstraints`: the sums of their pooling factors.
-
-    Raises:
-        InputError: not one factor for each feature of a table, or a name that no table has.
-    """
-    found = by_table("constraints", constraints, tables)
-    access = {}
-    for table in tables:
-        if table.name not in found:
-            continue
-        factors = list(found[table.name].pooling_factors)
-        features = table.config.feature_names
-        if len(factors) != len(features):
-            raise InputError(
-                f"constraints of table '{table.name}': expected a pooling factor for each of its {len(features)} "
-                f"features, got {len(factors)}"
-            )
-        access[table.name] = Access(math.fsum(factors), UniformIds())
-    return access
 
 
 def _access_of_sample(
@@ -137,7 +121,7 @@ def _bags_of(sample: KeyedJaggedTensor) -> dict[str, Bags]:
 
 
 def _table_access(table: ModelTable, bags: Mapping[str, Bags], batch_size: int) -> Access:
-    """Return the accesses of one table; those of its features, if there are several, as if they were one feature."""
+    """Return the accesses of one table, by all of its features together."""
     rows = table.config.num_embeddings
     lengths: Ints = np.zeros(0, dtype=np.int64)
     whole: list[Ints] = []

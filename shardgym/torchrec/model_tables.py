@@ -6,19 +6,42 @@ modules nor tables of TorchRec may have a dot in their names, so the last dot se
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
-from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, PoolingType
+from torchrec.modules.embedding_modules import (
+    EmbeddingBagCollection,
+    EmbeddingBagCollectionInterface,
+    EmbeddingCollectionInterface,
+)
+from torchrec.modules.embedding_tower import EmbeddingTower, EmbeddingTowerCollection
+from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
+from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingCollection
 
 from shardgym.arguments import check_instance
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.task import ShardingTask
+from shardgym.table import EmbeddingTable, Precision
+from shardgym.task import ShardingTask, exact_bytes
 
 #: Types of weights that tasks have, by TorchRec's name.
-PRECISIONS = {"FP32": "fp32", "FP16": "fp16"}
+PRECISIONS: dict[str, Precision] = {"FP32": "fp32", "FP16": "fp16"}
+
+#: Modules with embeddings that are no collection of bags, or wrap one, so that TorchRec shards them otherwise.
+_OTHERS = (
+    nn.Embedding,
+    nn.EmbeddingBag,
+    EmbeddingBagCollectionInterface,
+    EmbeddingCollectionInterface,
+    BaseManagedCollisionEmbeddingCollection,
+    FeatureProcessedEmbeddingBagCollection,
+    EmbeddingTower,
+    EmbeddingTowerCollection,
+)
+#: Methods that tell the tables of TorchRec's modules.
+_CONFIGS = ("embedding_bag_configs", "embedding_configs")
 
 
 class ModelTable(NamedTuple):
@@ -27,10 +50,12 @@ class ModelTable(NamedTuple):
     Attributes:
         path: of its collection in the model, "" when the model is the collection.
         config: rows, width, features and pooling.
+        weighted: whether its collection takes ids with weights.
     """
 
     path: str
     config: EmbeddingBagConfig
+    weighted: bool = False
 
     @property
     def name(self) -> str:
@@ -58,22 +83,64 @@ def model_tables(model: nn.Module) -> list[ModelTable]:
     check_instance("model", model, nn.Module)
     places: dict[int, str] = {}
     tables = []
-    for path, module in model.named_modules(remove_duplicate=False):
-        if not isinstance(module, EmbeddingBagCollection):
+    for path, module in _embedding_modules(model):
+        if type(module) is not EmbeddingBagCollection:
             continue
+        collection: Any = module
         if id(module) in places:
             raise InputError(
                 f"one EmbeddingBagCollection is at '{places[id(module)]}' and at '{path}' of the model: TorchRec "
                 "cannot shard a collection that is shared; keep one place and call it from there"
             )
         places[id(module)] = path
-        tables += [ModelTable(path, config) for config in module.embedding_bag_configs()]
+        weighted = collection.is_weighted()
+        tables += [ModelTable(path, config, weighted) for config in collection.embedding_bag_configs()]
     if not tables:
+        others = f"; it has {others[0]}" if (others := left_out(model)) else ""
         raise InputError(
             f"{type(model).__name__} has no EmbeddingBagCollection: expected a model with at least one, before "
-            "DistributedModelParallel has sharded it"
+            f"DistributedModelParallel has sharded it{others}"
         )
     return tables
+
+
+def left_out(model: nn.Module) -> list[str]:
+    """Return what a model embeds besides its collections of bags, in its order: place, class, tables and bytes.
+
+    These are sequences (`EmbeddingCollection`), managed collisions, feature processors, towers, quantised and fused
+    collections, subclasses, which TorchRec's sharders do not take for the class, and embeddings of torch itself.
+    """
+    return [
+        _in_words(path, module)
+        for path, module in _embedding_modules(model)
+        if type(module) is not EmbeddingBagCollection
+    ]
+
+
+def _embedding_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the outermost modules with embeddings and their places; one that is at several places, several times."""
+    inside: str | None = None
+    for path, module in model.named_modules(remove_duplicate=False):
+        if inside is not None and path.startswith(inside):
+            continue
+        of_torchrec = type(module).__module__.startswith("torchrec.")
+        if isinstance(module, _OTHERS) or (of_torchrec and any(hasattr(module, name) for name in _CONFIGS)):
+            inside = f"{path}." if path else ""
+            yield path, module
+
+
+def _in_words(path: str, module: nn.Module) -> str:
+    """Return e.g. "'words' (EmbeddingCollection: tables w, v; 51200 bytes)"."""
+    configs: list[Any] = []
+    for part in module.modules():
+        method = next((getattr(part, name) for name in _CONFIGS if hasattr(part, name)), None)
+        if method is not None:
+            configs = list(method())
+            break
+    tables = f": tables {', '.join(config.name for config in configs)}" if configs else ""
+    size = sum(t.numel() * t.element_size() for t in (*module.parameters(), *module.buffers()))
+    place = f"'{path}'" if path else "the model itself"
+    return f"{place} ({type(module).__name__}{tables}; {exact_bytes(size)})"
 
 
 def by_table(what: str, values: Mapping[str, Any], tables: list[ModelTable]) -> dict[str, Any]:
@@ -103,46 +170,60 @@ def by_table(what: str, values: Mapping[str, Any], tables: list[ModelTable]) -> 
 
 
 def model_from_task(task: ShardingTask) -> nn.Module:
-    """Return a model on the meta device that has exactly the tables of a task, with sum pooling.
+    """Return a model on the meta device that has exactly the tables of a task.
 
     A task whose tables have no dot in their names gives one `EmbeddingBagCollection`. Others give a module with
-    collections at the places that the names tell. Every table has one feature, called like the table in the task.
+    collections at the places that the names tell. A table with one feature has one called like the table in the task;
+    features of others are numbered: "table.0", "table.1". Optimisers are not part of a model.
 
     Raises:
-        InputError: a name cannot be that of a module.
+        InputError: a name cannot be that of a module, or a collection has weighted and unweighted tables.
     """
     check_instance("task", task, ShardingTask)
-    configs: dict[str, list[EmbeddingBagConfig]] = {}
+    collections: dict[str, list[EmbeddingTable]] = {}
     for table in task.tables:
         path, name = split_name(table.name)
         if not all([*path.split("."), name]) and "." in table.name:
             raise InputError(f"table '{table.name}' cannot be in a model: expected names between the dots")
-        config = EmbeddingBagConfig(
-            num_embeddings=table.num_embeddings,
-            embedding_dim=table.embedding_dim,
-            name=name,
-            feature_names=[table.name],
-            data_type=DataType.FP16 if task.precision == "fp16" else DataType.FP32,
-        )
-        configs.setdefault(path, []).append(config)
-    if list(configs) == [""]:
-        return _collection(configs[""])
-    if "" in configs:
+        collections.setdefault(path, []).append(table)
+    if list(collections) == [""]:
+        return _collection(task, collections[""])
+    if "" in collections:
         raise InputError(
-            f"table '{configs[''][0].name}' is in no module and others are: give each the path of its collection"
+            f"table '{collections[''][0].name}' is in no module and others are: give each the path of its collection"
         )
     model = nn.Module()
-    for path in sorted(configs):
+    for path in sorted(collections):
         parent = model
         *above, last = path.split(".")
         for name in above:
             if not hasattr(parent, name):
                 parent.add_module(name, nn.Module())
             parent = parent.get_submodule(name)
-        parent.add_module(last, _collection(configs[path]))
+        parent.add_module(last, _collection(task, collections[path]))
     return model
 
 
-def _collection(configs: list[EmbeddingBagConfig]) -> nn.Module:
-    collection: nn.Module = EmbeddingBagCollection(tables=configs, device="meta")
+def _collection(task: ShardingTask, tables: list[EmbeddingTable]) -> nn.Module:
+    weighted = tables[0].weighted
+    for table in tables:
+        if table.weighted != weighted:
+            raise InputError(
+                f"tables '{tables[0].name}' and '{table.name}' are in one collection, and only one of them has "
+                "weighted ids: TorchRec's collections are weighted as a whole; give them different paths"
+            )
+    configs = [
+        EmbeddingBagConfig(
+            num_embeddings=table.num_embeddings,
+            embedding_dim=table.embedding_dim,
+            name=split_name(table.name)[1],
+            feature_names=[table.name]
+            if table.num_features == 1
+            else [f"{table.name}.{n}" for n in range(table.num_features)],
+            data_type=DataType.FP16 if task.precision_of(table) == "fp16" else DataType.FP32,
+            pooling=PoolingType.MEAN if table.pooling == "mean" else PoolingType.SUM,
+        )
+        for table in tables
+    ]
+    collection: nn.Module = EmbeddingBagCollection(tables=configs, is_weighted=weighted, device=torch.device("meta"))
     return collection

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,16 +21,20 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from shardgym.arguments import check_instance, check_int
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.gpu.cards import CARDS
+from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError, ShardGymError, error_text
 from shardgym.ids import Bags
 from shardgym.plan import ShardingPlan
 from shardgym.solver import Solver, call_solver, make_solver
-from shardgym.task import Optimizer, ShardingTask
+from shardgym.table import Optimizer
+from shardgym.task import ShardingTask
 from shardgym.topology import Topology
-from shardgym.torchrec.model_tables import model_tables
-from shardgym.torchrec.remarks import constraint_remarks, device_remarks, memory_remarks
-from shardgym.torchrec.sharding_plan import to_torchrec
-from shardgym.torchrec.tasks import Reserve, SharedTables, task_from_model, topology_from_torchrec
+from shardgym.torchrec.constraints import NEEDS_PLAN, Wish, apply_constraints, in_words, rules_of
+from shardgym.torchrec.following import follow
+from shardgym.torchrec.model_tables import by_table, model_tables
+from shardgym.torchrec.remarks import device_remarks, memory_remarks
+from shardgym.torchrec.sharding_plan import DeviceType, to_torchrec
+from shardgym.torchrec.tasks import Reserve, import_model, refuse_remarks, topology_from_torchrec
 
 _logger = logging.getLogger("shardgym.torchrec")
 
@@ -57,7 +61,10 @@ class PlannerSettings:
         reserve: what a device needs besides tables; nothing by default, where TorchRec's planner keeps 15 % and more. A
             warning in the log says when tables take that.
         sample: ids by feature, in place of the constraints' pooling factors.
-        shared_tables: see `import_model`.
+        carried_bytes: that devices carry already, of each or one number for all.
+        pins: rank or ranks that may hold a table, by table, which TorchRec has no constraint for.
+        strict: refuse to plan where a constraint or a pin is not followed, or the model embeds something besides that
+            would stay whole on every rank; without it, warnings in the log say so.
     """
 
     solver: str | Solver = "neuroshard_plus"
@@ -67,7 +74,24 @@ class PlannerSettings:
     optimizer: Optimizer | None = None
     reserve: Reserve | None = None
     sample: KeyedJaggedTensor | Mapping[str, Bags] | None = None
-    shared_tables: SharedTables = "refuse"
+    carried_bytes: int | Sequence[int] = 0
+    pins: Mapping[str, int | Sequence[int]] | None = None
+    strict: bool = False
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a planner made last.
+
+    Attributes:
+        task: of the model.
+        plan: for it, ours.
+        cost: what the planner's cost says of the plan.
+    """
+
+    task: ShardingTask
+    plan: ShardingPlan
+    cost: PlanCost
 
 
 class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any type where TorchRec is not installed
@@ -80,13 +104,12 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         topology: TorchRec's, which `topology_from_torchrec` turns into ours, or ours. It says what the job runs on, and
             how many ranks a machine has.
         batch_size: samples of one rank, as TorchRec's planner takes it.
-        constraints: TorchRec's, by table; their pooling factors are read and nothing else. A warning in the log says
-            which others the plan does not follow.
+        constraints: TorchRec's, by table; `constraints.py` says what is done with each field. A warning in the log
+            says what is not followed.
         settings: solver, cost, and what else is ours.
 
     Attributes:
-        task: that of the last call of `plan`, None before.
-        solution: the plan that `plan` made for it, None before.
+        last: what the last call of `plan` made, None before; on the first rank alone in a collective plan.
 
     Raises:
         InputError: no such solver, cost or topology.
@@ -115,8 +138,7 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         self._cost = make_cost(cost) if isinstance(cost, str) else cost
         check_instance("cost", self._cost, CostModel)
         check_int("seed", settings.seed)
-        self.task: ShardingTask | None = None
-        self.solution: ShardingPlan | None = None
+        self.last: Planned | None = None
 
     def plan(self, module: nn.Module, sharders: list[ModuleSharder] | None = None) -> TorchRecPlan:
         """Return a plan for a model, without any process group.
@@ -127,45 +149,61 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
 
         Raises:
             InputError: the model has modules that a sharder would shard and this planner cannot, or is refused by
-                `task_from_model` or `to_torchrec`.
+                `import_model` or `to_torchrec`; or it is strict, and something is not followed.
             NoFeasiblePlanError: the tables do not fit.
         """
         settings = self._settings
         sharders = get_default_sharders() if sharders is None else sharders
         _check_modules(module, sharders)
-        task = task_from_model(
+        tables = model_tables(module)
+        imported = import_model(
             module,
             self._topology,
             self._batch_size * self._topology.num_devices,
             sample=settings.sample,
             constraints=self._constraints,
-            optimizer=settings.optimizer or _fused_optimizer(sharders),
+            optimizer=settings.optimizer,
+            default_optimizer=_fused_optimizer(sharders),
             reserve=settings.reserve,
-            shared_tables=settings.shared_tables,
+            carried_bytes=settings.carried_bytes,
         )
+        task = imported.task
+        constraints = by_table("constraints", self._constraints or {}, tables)
+        rules, wishes = rules_of(task, constraints, by_table("pins", settings.pins or {}, tables))
+        wishes += [wish for wish in imported.wishes if wish.why != NEEDS_PLAN]
         _logger.info(
             "%s places %d tables on %d devices by cost '%s' of '%s'",
             type(self._solver).__name__, task.num_tables, task.num_devices, self._cost.name, self._topology.device,
         )  # fmt: skip
         plan = call_solver(self._solver, task, self._cost, settings.seed, time_limit_s=settings.time_limit_s)
+        plan = follow(plan, task, self._cost, rules, settings.seed)
         theirs = self._torchrec_topology
+        device_type: DeviceType = "cpu" if self._topology.device.startswith("cpu") else "cuda"
         sharding_plan = to_torchrec(
             plan,
             task,
             module,
-            device_type="cpu" if self._topology.device.startswith("cpu") else "cuda",
+            device_type=device_type,
         )
-        remarks = []
-        if self._constraints is not None:
-            remarks += constraint_remarks(self._constraints, model_tables(module), sharding_plan)
+        wishes += apply_constraints(
+            constraints, sharding_plan, device_type=device_type, output_fp16=task.precision == "fp16"
+        )
+        wishes += [
+            Wish("pins", name, "no plan was found that keeps it there")
+            for name, rule in rules.items()
+            if rule.devices is not None and not {d for s in plan.of_table(name) for d in s.devices} <= rule.devices
+        ]
+        remarks = [f"{what} is not planned: it stays whole on every rank" for what in imported.left_out]
+        remarks += in_words(wishes)
+        if settings.strict:
+            refuse_remarks(remarks)
         if theirs is not None:
             remarks += device_remarks(theirs, self._topology.device, self._cost)
             if settings.reserve is None:
                 remarks += memory_remarks(task, plan)
         for remark in remarks:
             _logger.warning(remark)
-        self.task = task
-        self.solution = plan
+        self.last = Planned(task, plan, self._cost.evaluate(task, [plan])[0])
         return sharding_plan
 
     def collective_plan(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 import torch
 from pydantic import Field
@@ -13,23 +15,23 @@ from pydantic.dataclasses import dataclass
 from torch import nn
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.modules.embedding_configs import PoolingType
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from shardgym.arguments import check_instance, check_int
-from shardgym.costs.roofline import DEVICES
+from shardgym.costs.roofline import DEVICES, ID_BYTES, WEIGHT_BYTES
 from shardgym.errors import InputError
 from shardgym.ids import Bags
 from shardgym.plan import COLUMN_UNIT
 from shardgym.records import CONFIG, Number, Record, Whole
-from shardgym.table import EmbeddingTable, UniformIds
-from shardgym.task import Optimizer, Precision, ShardingTask
+from shardgym.table import EmbeddingTable, Optimizer, UniformIds
+from shardgym.task import ShardingTask
 from shardgym.topology import PRESETS, Topology
 from shardgym.torchrec.access import Access, table_access
-from shardgym.torchrec.model_tables import PRECISIONS, ModelTable, model_tables
+from shardgym.torchrec.constraints import Wish, in_words, input_of, not_in_task, output_precision
+from shardgym.torchrec.model_tables import PRECISIONS, ModelTable, by_table, left_out, model_tables
 
-#: What is done with a table that several features share: refused, or their bags are counted as one.
-SharedTables = Literal["refuse", "add"]
+_logger = logging.getLogger("shardgym.torchrec")
 
 #: Classes of optimisers that `apply_optimizer_in_backward` takes, by the names that tasks have for them.
 _OPTIMIZERS: dict[str, Optimizer] = {
@@ -41,30 +43,41 @@ _OPTIMIZERS: dict[str, Optimizer] = {
 
 #: TorchRec's bandwidths are in bytes per millisecond.
 _MS_PER_S = 1000
-#: Bytes of an id in an input buffer.
-_ID_BYTES = 8
-
-#: What a table is taken to have per sample when nothing is known, as TorchRec's planner does.
-_ASSUMED = Access(1.0, UniformIds())
 
 
 class ImportedTask(NamedTuple):
     """A task, and what it does not know from the model.
 
     Attributes:
-        task: the task; the memory of its devices is what the reserve leaves.
+        task: the task; the memory of its devices is what the reserve and what they carry leave.
         assumed: a sentence for each thing that was assumed.
+        left_out: what the model embeds besides the tables of the task, see `model_tables.left_out`.
+        wishes: what constraints ask for and a task does not hold.
         reserved_bytes: taken off the memory of each device.
     """
 
     task: ShardingTask
     assumed: tuple[str, ...]
+    left_out: tuple[str, ...]
+    wishes: tuple[Wish, ...]
     reserved_bytes: tuple[int, ...]
+
+    @property
+    def remarks(self) -> list[str]:
+        """What the task lacks, as sentences."""
+        besides = [f"{what} is left out: a task has the tables of EmbeddingBagCollections" for what in self.left_out]
+        return besides + in_words(self.wishes)
 
 
 def task_from_model(model: nn.Module, topology: Topology, batch_size: int, **options: Any) -> ShardingTask:
-    """Return the task that `import_model` makes of a model, without what it assumes; `options` are those of it."""
-    return import_model(model, topology, batch_size, **options).task
+    """Return the task that `import_model` makes of a model; `options` are those of it.
+
+    What the task lacks is a warning in the log of "shardgym.torchrec".
+    """
+    imported = import_model(model, topology, batch_size, **options)
+    for remark in imported.remarks:
+        _logger.warning(remark)
+    return imported.task
 
 
 def import_model(
@@ -76,80 +89,122 @@ def import_model(
     sample: KeyedJaggedTensor | Mapping[str, Bags] | None = None,
     constraints: Mapping[str, ParameterConstraints] | None = None,
     optimizer: Optimizer | None = None,
+    default_optimizer: Optimizer | None = None,
     reserve: Reserve | None = None,
-    shared_tables: SharedTables = "refuse",
+    carried_bytes: int | Sequence[int] = 0,
+    strict: bool = False,
     name: str = "",
 ) -> ImportedTask:
-    """Return a task with the tables of every `EmbeddingBagCollection` of a model, and what it assumes.
+    """Return a task with the tables of every `EmbeddingBagCollection` of a model, what it assumes and what it lacks.
 
     A model does not know how often its tables are accessed. Give pooling factors, a sample of ids or TorchRec's
-    constraints; without them a table is taken to have one id per sample, spread evenly over its rows.
+    constraints; without them a table is taken to have one id per sample and feature, spread evenly over its rows.
+
+    Weights may differ in precision and optimiser from table to table. What is communicated is FP32, whatever the
+    weights are: TorchRec's operators put out FP32, unless constraints ask for FP16 for all tables.
 
     Args:
         model: on any device; on "meta" it takes no memory.
         topology: the devices; their memory is what embeddings may take, or all of it when there is a reserve.
         batch_size: samples of one training step over all devices, so TorchRec's batch size times the ranks.
         pooling_factors: mean ids per sample, by table or for all tables in the model's order.
-        sample: ids by feature.
-        constraints: TorchRec's, by table; their pooling factors are read and nothing else.
-        optimizer: of the tables; by default what `apply_optimizer_in_backward` attached to them, else SGD.
+        sample: ids by feature; with weights, tables count as weighted.
+        constraints: TorchRec's, by table; a task holds what they say of its input, see `constraints.py`.
+        optimizer: of all tables; by default what `apply_optimizer_in_backward` attached to each.
+        default_optimizer: of tables to which none was attached, as `fused_params` of a sharder have it; SGD by default.
         reserve: what a device needs besides tables; nothing by default.
-        shared_tables: "add" counts the bags of features that share a table as one, so that too little
-            communication is counted; by default such tables are refused.
-        name: of the task, for display; by default the model's class and what was assumed.
+        carried_bytes: that devices carry already, of each or one number for all.
+        strict: refuse a model that embeds something besides, and constraints that a task does not hold.
+        name: of the task, for display; by default the model's class, and what was left out and assumed.
 
     Raises:
-        InputError: the model has no collection, a table that plans or FBGEMM cannot have, weights of different or
-            unknown types; or an argument does not fit the model.
+        InputError: the model has no collection, a table that plans or FBGEMM cannot have, weights of unknown types; or
+            an argument does not fit the model; or it is strict, and something would be left out.
     """
     check_instance("topology", topology, Topology)
     batch_size = check_int("batch_size", batch_size, 1)
+    check_instance("strict", strict, bool)
     tables = model_tables(model)
     for table in tables:
-        _check_table(table, shared_tables)
-    access = table_access(tables, batch_size, pooling_factors, sample, constraints)
+        _check_table(table)
+    wanted = {} if constraints is None else by_table("constraints", constraints, tables)
+    samples = batch_size / topology.num_devices
+    inputs = {table.name: input_of(wanted[table.name], table, samples) for table in tables if table.name in wanted}
+    asked = {name: of.pooling_factor for name, of in inputs.items() if of.pooling_factor is not None}
+    access = table_access(tables, batch_size, pooling_factors, sample, asked)
+    has_weights = isinstance(sample, KeyedJaggedTensor) and sample.weights_or_none() is not None
     assumed = []
     unknown = [table.name for table in tables if table.name not in access]
     if unknown:
-        assumed.append(f"1 id per sample for {len(unknown)} of {len(tables)} tables")
+        assumed.append(f"1 id per sample and feature for {len(unknown)} of {len(tables)} tables")
     if sample is None:
         assumed.append("ids spread evenly over rows")
 
-    optimizer = optimizer or _attached_optimizer(model, tables)
-    if optimizer is None:
-        assumed.append("optimizer exact_sgd, which keeps no state")
-    shared = [table.name for table in tables if len(table.config.feature_names) > 1]
-    if shared:
-        assumed.append(f"features of {len(shared)} shared tables counted as one")
+    optimizers = _optimizers(model, tables, optimizer, default_optimizer)
+    unnamed = [table.name for table in tables if table.name not in optimizers]
+    if unnamed:
+        of_some = f" for {len(unnamed)} of {len(tables)} tables" if optimizers else ""
+        assumed.append(f"optimizer exact_sgd{of_some}, which keeps no state")
+    optimizers |= dict.fromkeys(unnamed, "exact_sgd")
+    usual = Counter(optimizers.values()).most_common(1)[0][0]
+    besides = left_out(model)
+    communicated, wishes = output_precision(wanted, len(tables))
+    wishes += not_in_task(wanted)
 
-    task = ShardingTask(
-        tables=tuple(
+    made = []
+    for table in tables:
+        config = table.config
+        found = inputs.get(table.name)
+        bags = len(config.feature_names) if found is None else found.num_features
+        wishes += () if found is None else found.wishes
+        precision = PRECISIONS[config.data_type.name]
+        mine = optimizers[table.name]
+        made.append(
             EmbeddingTable(
-                table.name, table.config.num_embeddings, table.config.embedding_dim, *access.get(table.name, _ASSUMED)
+                table.name, config.num_embeddings, config.embedding_dim,
+                *access.get(table.name, Access(float(bags), UniformIds())),
+                precision=None if precision == communicated else precision,
+                optimizer=None if mine == usual else mine,
+                num_features=bags,
+                weighted=table.weighted or has_weights or (found is not None and found.weighted),
+                pooling="mean" if config.pooling == PoolingType.MEAN else "sum",
             )
-            for table in tables
-        ),
+        )  # fmt: skip
+    said = [type(model).__name__, *(f"assumed: {what}" for what in assumed)]
+    if besides:
+        said.insert(1, f"left out: {len(besides)} modules with embeddings")
+    task = ShardingTask(
+        tables=tuple(made),
         topology=topology,
         batch_size=batch_size,
-        precision=_precision(tables),
-        optimizer=optimizer or "exact_sgd",
-        name=name or "; ".join([type(model).__name__, *(f"assumed: {what}" for what in assumed)])[:200],
+        precision=communicated,
+        optimizer=usual,
+        name=name or "; ".join(said)[:200],
     )
-    reserved = (0,) * task.num_devices
-    if reserve is not None:
-        reserved = reserve.bytes_per_device(model, task)
-        left = [memory - taken for memory, taken in zip(topology.memory_bytes, reserved, strict=True)]
-        if min(left) <= 0:
-            device = left.index(min(left))
-            raise InputError(
-                f"the reserve takes {reserved[device]} bytes of device {device}, which has "
-                f"{topology.memory_bytes[device]}: nothing is left for tables; give more memory or a smaller reserve"
-            )
-        task = dataclasses.replace(task, topology=dataclasses.replace(topology, memory_bytes=tuple(left)))
-    return ImportedTask(task, tuple(assumed), reserved)
+    reserved = _reserved_bytes(model, task, reserve, carried_bytes)
+    room = [memory - taken for memory, taken in zip(topology.memory_bytes, reserved, strict=True)]
+    if min(room) <= 0:
+        device = room.index(min(room))
+        raise InputError(
+            f"reserve and carried_bytes take {reserved[device]} bytes of device {device}, which has "
+            f"{topology.memory_bytes[device]}: nothing is left for tables; give more memory or a smaller reserve"
+        )
+    if any(reserved):
+        task = dataclasses.replace(task, topology=dataclasses.replace(topology, memory_bytes=tuple(room)))
+    imported = ImportedTask(task, tuple(assumed), tuple(besides), tuple(wishes), reserved)
+    if strict:
+        refuse_remarks(imported.remarks)
+    return imported
 
 
-def _check_table(table: ModelTable, shared_tables: str) -> None:
+def refuse_remarks(remarks: Sequence[str]) -> None:
+    """Raise `InputError` where there is something to remark, as strict imports and planners do."""
+    if remarks:
+        others = f" ({len(remarks) - 1} more)" if len(remarks) > 1 else ""
+        raise InputError(f"strict: {remarks[0]}{others}")
+
+
+def _check_table(table: ModelTable) -> None:
     """Refuse a table that plans cannot place; raises `InputError`."""
     config = table.config
     if config.embedding_dim % COLUMN_UNIT:
@@ -157,48 +212,53 @@ def _check_table(table: ModelTable, shared_tables: str) -> None:
             f"table '{table.name}' has {config.embedding_dim} columns: FBGEMM's fused kernel needs widths divisible by "
             f"{COLUMN_UNIT}; pad the table to {-(-config.embedding_dim // COLUMN_UNIT) * COLUMN_UNIT} columns"
         )
-    if len(config.feature_names) > 1 and shared_tables != "add":
+    if config.data_type.name not in PRECISIONS:
         raise InputError(
-            f"table '{table.name}' is shared by features {', '.join(config.feature_names)}: a task has one bag per "
-            "table and sample; give each feature a table, or shared_tables='add' to count their bags as one"
+            f"table '{table.name}' has weights of {config.data_type.name}: expected {' or '.join(PRECISIONS)}"
         )
+    if getattr(config, "use_virtual_table", False):  # TorchRec 1.4 has none
+        raise InputError(f"table '{table.name}' is virtual: its rows come and go, and plans place fixed ones")
 
 
-def _precision(tables: list[ModelTable]) -> Precision:
-    """Return the one type of all weights; raises `InputError`."""
-    types = {table.config.data_type.name: table.name for table in tables}
-    for name, table in types.items():
-        if name not in PRECISIONS:
-            raise InputError(f"table '{table}' has weights of {name}: expected {' or '.join(PRECISIONS)}")
-    if len(types) > 1:
-        raise InputError(
-            f"tables have weights of different types ({', '.join(f'{t}: {n}' for n, t in types.items())}): a task has "
-            "one; give them one type"
-        )
-    return cast("Precision", PRECISIONS[next(iter(types))])
-
-
-def _attached_optimizer(model: nn.Module, tables: list[ModelTable]) -> Optimizer | None:
-    """Return the optimiser that `apply_optimizer_in_backward` attached to all tables; None when it did not.
+def _optimizers(
+    model: nn.Module, tables: list[ModelTable], optimizer: Optimizer | None, default: Optimizer | None
+) -> dict[str, Optimizer]:
+    """Return the optimisers of tables of which somebody named one.
 
     Raises:
-        InputError: it attached several, to some tables only, or one that tasks do not know.
+        InputError: `apply_optimizer_in_backward` attached several to a table, or one that tasks do not know.
     """
-    attached: set[str] = set()
+    if optimizer is not None:
+        return dict.fromkeys((table.name for table in tables), optimizer)
+    attached: dict[str, Optimizer] = {} if default is None else dict.fromkeys((t.name for t in tables), default)
     for table in tables:
         collection = model.get_submodule(table.path)
         weight = cast("torch.Tensor", collection.get_parameter(f"embedding_bags.{table.config.name}.weight"))
-        classes = getattr(weight, "_optimizer_classes", None) or [type(None)]
-        attached |= {cls.__name__ for cls in classes}
-    if attached == {"NoneType"}:
-        return None
-    name = next(iter(attached))
-    if len(attached) > 1 or name not in _OPTIMIZERS:
-        raise InputError(
-            f"optimizers attached to tables: {', '.join(sorted(attached))}; expected one of {', '.join(_OPTIMIZERS)} "
-            "for all, or optimizer= to say which one counts"
-        )
-    return _OPTIMIZERS[name]
+        classes = [cls.__name__ for cls in getattr(weight, "_optimizer_classes", None) or []]
+        if len(classes) > 1 or any(name not in _OPTIMIZERS for name in classes):
+            raise InputError(
+                f"optimizers attached to table '{table.name}': {', '.join(classes)}; expected one of "
+                f"{', '.join(_OPTIMIZERS)}, or optimizer= to say which one counts"
+            )
+        if classes:
+            attached[table.name] = _OPTIMIZERS[classes[0]]
+    return attached
+
+
+def _reserved_bytes(
+    model: nn.Module, task: ShardingTask, reserve: Reserve | None, carried_bytes: int | Sequence[int]
+) -> tuple[int, ...]:
+    """Return what is not left for tables on each device; raises `InputError`."""
+    devices = task.num_devices
+    if isinstance(carried_bytes, Sequence):
+        carried = [check_int("carried_bytes", given) for given in carried_bytes]
+    else:
+        carried = [check_int("carried_bytes", carried_bytes)] * devices
+    if len(carried) != devices:
+        expected = f"expected one number, or one for each of {devices} devices"
+        raise InputError(f"carried_bytes: {expected}, got {len(carried)}")
+    kept = (0,) * devices if reserve is None else reserve.bytes_per_device(model, task)
+    return tuple(map(sum, zip(kept, carried, strict=True)))
 
 
 def topology_from_torchrec(topology: TorchRecTopology) -> Topology:
@@ -246,8 +306,8 @@ class Reserve(Record):
 
     Attributes:
         share: of the memory of a device, from 0 to 1.
-        dense_copies: times the bytes of all parameters outside of embedding collections.
-        input_copies: times the bytes of the ids of a rank's batch.
+        dense_copies: times the bytes of all parameters outside of the collections that are planned.
+        input_copies: times the bytes of the ids of a rank's batch, and of their weights.
         extra_bytes: for activations and whatever else.
     """
 
@@ -260,13 +320,14 @@ class Reserve(Record):
         """Return what is taken off each device of a task that was made from a model."""
         sharded = {
             id(parameter)
-            for module in model.modules()
-            if isinstance(module, EmbeddingBagCollection)
-            for parameter in module.parameters()
+            for path in {table.path for table in model_tables(model)}
+            for parameter in model.get_submodule(path).parameters()
         }
         dense = sum(p.numel() * p.element_size() for p in model.parameters() if id(p) not in sharded)
         buffers = sum(b.numel() * b.element_size() for b in model.buffers())
-        ids_per_sample = math.fsum(table.pooling_factor for table in task.tables)
-        inputs = task.batch_size / task.num_devices * ids_per_sample * _ID_BYTES
+        sample_bytes = math.fsum(
+            table.pooling_factor * (ID_BYTES + WEIGHT_BYTES * table.weighted) for table in task.tables
+        )
+        inputs = task.batch_size / task.num_devices * sample_bytes
         common = self.dense_copies * dense + buffers + self.input_copies * inputs + self.extra_bytes
         return tuple(math.ceil(self.share * memory + common) for memory in task.topology.memory_bytes)

@@ -118,6 +118,7 @@ def predicted(device: DeviceConstants, samples: ComputeSamples) -> Floats:
         ids=ids,
         distinct=distinct_rows(shards),
         width_bytes=shards.columns * shards.element_bytes,
+        output_bytes=shards.columns * shards.element_bytes,
         state_bytes=state,
     )
     starts = np.concatenate([[0], np.cumsum(samples.counts)[:-1]])

@@ -22,11 +22,19 @@ pytestmark = MARKS
 
 MODEL = """\
 import torch
+from torchrec.modules.embedding_configs import EmbeddingConfig
+from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec_toys import Toy
 
 def make():
     model = Toy(device=None)
     assert model.users.embedding_bags["id"].weight.is_meta
+    return model
+
+def both():
+    model = Toy(device=None)
+    words = EmbeddingConfig(num_embeddings=300, embedding_dim=16, name="w", feature_names=["w"])
+    model.words = EmbeddingCollection(tables=[words])
     return model
 
 def fail():
@@ -66,7 +74,7 @@ def test_from_a_model_to_a_sharding_plan_and_back(capsys: pytest.CaptureFixture[
     assert main([*IMPORT, "--topology", "dgx-a100"]) == 0
     out = capsys.readouterr().out
     assert "task.json: 3 tables" in out
-    assert "assumed: 1 id per sample for 3 of 3 tables\nassumed: ids spread evenly over rows\n" in out
+    assert "assumed: 1 id per sample and feature for 3 of 3 tables\nassumed: ids spread evenly over rows\n" in out
     task = ShardingTask.load("task.json")
     assert (task.num_devices, task.topology.device, task.batch_size) == (4, "a100", 8)
     assert main(["solve", "task.json", "--solver", "neuroshard", "-o", "plan.json"]) == 0
@@ -119,6 +127,17 @@ def test_plans_with_replicas_and_groups_go_there_and_back(capsys: pytest.Capture
     assert ShardingPlan.load("again.json") == ShardingPlan.load("plan.json")
     assert main([*back, "--force"]) == 2
     assert "'users.country' is data_parallel on 2 ranks, [0, 1]: expected all 4" in capsys.readouterr().err
+
+
+def test_what_is_left_out_is_said_and_refused_where_it_is_strict(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [IMPORT[0], "toy_model:both", *IMPORT[2:]]
+    assert main(arguments) == 0
+    assert "left out: 'words' (EmbeddingCollection: tables w; 19200 bytes)\n" in capsys.readouterr().out
+    assert main([*arguments, "--force", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["left_out"]) == 1
+    assert main([*arguments, "--force", "--strict"]) == 2
+    assert "strict: 'words' (EmbeddingCollection: tables w; 19200 bytes) is left out" in capsys.readouterr().err
+    assert main([*IMPORT, "--force", "--strict"]) == 0
 
 
 def test_a_log_gives_pooling_factors_and_reuse(capsys: pytest.CaptureFixture[str]) -> None:

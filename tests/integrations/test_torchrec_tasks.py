@@ -12,8 +12,18 @@ pytest.importorskip("torchrec.modules", reason="needs TorchRec: tox -e torchrec"
 import torch
 from torch import nn
 from torchrec.distributed.planner.types import ParameterConstraints
-from torchrec.modules.embedding_configs import DataType
+from torchrec.modules.embedding_configs import DataType, EmbeddingConfig, PoolingType, QuantConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
+from torchrec.modules.feature_processor_ import PositionWeightedModule
+from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
+from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection
+from torchrec.modules.mc_modules import (
+    DistanceLFU_EvictionPolicy,
+    ManagedCollisionCollection,
+    MCHManagedCollisionModule,
+)
 from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
+from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantEmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec_toys import MARKS, Toy, collection, config, topology
 
@@ -42,11 +52,11 @@ def test_a_bare_collection_has_no_path() -> None:
 def test_what_is_assumed_is_said_in_the_name_of_the_task() -> None:
     imported = import_model(Toy(), topology(), 64)
     assert imported.assumed == (
-        "1 id per sample for 3 of 3 tables",
+        "1 id per sample and feature for 3 of 3 tables",
         "ids spread evenly over rows",
         "optimizer exact_sgd, which keeps no state",
     )
-    assert imported.task.name.startswith("Toy; assumed: 1 id per sample")
+    assert imported.task.name.startswith("Toy; assumed: 1 id per sample and feature")
     known = import_model(Toy(), topology(), 64, pooling_factors=[3, 1, 2], optimizer="adam")
     assert known.assumed == ("ids spread evenly over rows",)
 
@@ -111,26 +121,63 @@ def test_a_sample_smaller_than_the_batch_gives_no_reuse() -> None:
     assert table.pooling_factor == 2.0
 
 
-def test_shared_tables_are_refused_or_counted_as_one_bag() -> None:
-    model = collection(config("a", 50, 8, "x", "y"))
-    with pytest.raises(InputError, match=r"table 'a' is shared by features x, y.*shared_tables='add'"):
-        task_from_model(model, topology(), 64)
+def test_features_that_share_a_table_are_counted_as_they_are() -> None:
+    model = collection(config("a", 50, 8, "x", "y"), config("b", 50, 8))
     constraints = {"a": ParameterConstraints(pooling_factors=[3.0, 4.0])}
-    imported = import_model(model, topology(), 64, constraints=constraints, shared_tables="add")
-    assert imported.task.tables[0].pooling_factor == 7.0
-    assert any("shared" in line for line in imported.assumed)
-    with pytest.raises(InputError, match="a pooling factor for each of its 2 features, got 1"):
-        task_from_model(model, topology(), 64, constraints={"a": ParameterConstraints()}, shared_tables="add")
+    shared, alone = task_from_model(model, topology(), 64, constraints=constraints).tables
+    assert (shared.num_features, shared.pooling_factor) == (2, 7.0)
+    assert (alone.num_features, alone.pooling_factor) == (1, 1.0)
+    imported = import_model(model, topology(), 64, constraints={"a": ParameterConstraints()})
+    assert imported.task.tables[0].pooling_factor == 2.0
+    assert imported.assumed[0] == "1 id per sample and feature for 2 of 2 tables"
+    with pytest.raises(InputError, match="pooling_factors: expected a number for each of its 2 features, got 1"):
+        task_from_model(model, topology(), 64, constraints={"a": ParameterConstraints(pooling_factors=[2.0])})
 
 
-def test_the_optimizer_is_the_one_that_was_attached() -> None:
+def test_poolings_and_batches_of_features_are_bags_of_a_sample() -> None:
+    model = collection(config("a", 50, 8, "x", "y"))
+    twice = ParameterConstraints(pooling_factors=[3.0, 4.0], num_poolings=[2.0, 1.0])
+    (table,) = task_from_model(model, topology(2), 64, constraints={"a": twice}).tables
+    assert (table.num_features, table.pooling_factor) == (3, 10.0)
+    larger = ParameterConstraints(pooling_factors=[3.0, 4.0], batch_sizes=[32, 96])
+    (table,) = task_from_model(model, topology(2), 64, constraints={"a": larger}).tables
+    assert (table.num_features, table.pooling_factor) == (4, 15.0)
+    odd = ParameterConstraints(pooling_factors=[3.0, 4.0], batch_sizes=[32, 40])
+    imported = import_model(model, topology(2), 64, constraints={"a": odd})
+    assert imported.remarks == [
+        "batch_sizes of 'a' is not followed: they make 2.25 bags per sample, tasks have whole numbers; 2 are counted"
+    ]
+    with pytest.raises(InputError, match=r"strict: batch_sizes of 'a' is not followed"):
+        import_model(model, topology(2), 64, constraints={"a": odd}, strict=True)
+
+
+def test_the_optimizer_of_each_table_is_the_one_that_was_attached() -> None:
     model = Toy(device="cpu")
     apply_optimizer_in_backward(torch.optim.Adagrad, model.users.parameters(), {"lr": 0.1})
-    with pytest.raises(InputError, match="attached to tables: Adagrad, NoneType"):
+    imported = import_model(model, topology(), 64)
+    assert imported.task.optimizer == "adagrad"
+    assert [t.optimizer for t in imported.task.tables] == [None, None, "exact_sgd"]
+    assert imported.assumed[-1] == "optimizer exact_sgd for 1 of 3 tables, which keeps no state"
+    default = import_model(model, topology(), 64, default_optimizer="adam")
+    assert [default.task.optimizer_of(t) for t in default.task.tables] == ["adagrad", "adagrad", "adam"]
+    assert default.assumed == imported.assumed[:-1]
+    task = task_from_model(model, topology(), 64, optimizer="adam")
+    assert (task.optimizer, {t.optimizer for t in task.tables}) == ("adam", {None})
+    apply_optimizer_in_backward(torch.optim.RMSprop, model.towers.items.parameters(), {"lr": 0.1})
+    with pytest.raises(InputError, match=r"attached to table 'towers.items.id': RMSprop; expected one of SGD"):
         task_from_model(model, topology(), 64)
-    apply_optimizer_in_backward(torch.optim.Adagrad, model.towers.items.parameters(), {"lr": 0.1})
-    assert task_from_model(model, topology(), 64).optimizer == "adagrad"
-    assert task_from_model(model, topology(), 64, optimizer="adam").optimizer == "adam"
+
+
+def test_what_devices_carry_is_taken_off_their_memory() -> None:
+    imported = import_model(Toy(), topology(), 64, carried_bytes=[1000, 0])
+    assert imported.reserved_bytes == (1000, 0)
+    assert imported.task.topology.memory_bytes == (2**20 - 1000, 2**20)
+    both = import_model(Toy(), topology(), 64, carried_bytes=1000, reserve=Reserve(0.0, 0.0, 0.0, 24))
+    assert both.reserved_bytes == (1024, 1024)
+    with pytest.raises(InputError, match="carried_bytes: expected one number, or one for each of 2 devices, got 3"):
+        import_model(Toy(), topology(), 64, carried_bytes=[1, 2, 3])
+    with pytest.raises(InputError, match="carried_bytes -1"):
+        import_model(Toy(), topology(), 64, carried_bytes=-1)
 
 
 def test_a_reserve_leaves_less_memory_to_tables() -> None:
@@ -145,14 +192,121 @@ def test_a_reserve_leaves_less_memory_to_tables() -> None:
         Reserve(share=15)
 
 
-def test_fp16_is_read_and_other_types_are_refused() -> None:
-    half = collection(config("a", 50, 8, data_type=DataType.FP16))
-    assert task_from_model(half, topology(), 64).precision == "fp16"
-    with pytest.raises(InputError, match="table 'a' has weights of BF16"):
-        task_from_model(collection(config("a", 50, 8, data_type=DataType.BF16)), topology(), 64)
+def test_weights_have_the_precision_of_their_table_and_outputs_are_fp32() -> None:
     mixed = collection(config("a", 50, 8, data_type=DataType.FP16), config("b", 50, 8))
-    with pytest.raises(InputError, match="different types"):
-        task_from_model(mixed, topology(), 64)
+    task = task_from_model(mixed, topology(), 64)
+    assert (task.precision, [t.precision for t in task.tables]) == ("fp32", ["fp16", None])
+    assert [task.table_bytes(t) for t in task.tables] == [50 * 8 * 2, 50 * 8 * 4]
+    with pytest.raises(InputError, match="table 'a' has weights of BF16: expected FP32 or FP16"):
+        task_from_model(collection(config("a", 50, 8, data_type=DataType.BF16)), topology(), 64)
+
+
+def test_outputs_are_fp16_where_all_constraints_ask_for_it() -> None:
+    mixed = collection(config("a", 50, 8, data_type=DataType.FP16), config("b", 50, 8))
+    half = ParameterConstraints(output_dtype=DataType.FP16)
+    task = task_from_model(mixed, topology(), 64, constraints={"a": half, "b": half})
+    assert (task.precision, [t.precision for t in task.tables]) == ("fp16", [None, "fp32"])
+    imported = import_model(mixed, topology(), 64, constraints={"a": half})
+    assert imported.task.precision == "fp32"
+    assert imported.remarks == [
+        "output_dtype of 'a' is not followed: a task communicates all tables in one precision, FP32, or FP16 where all "
+        "tables ask for it"
+    ]
+
+
+def test_weights_of_ids_and_mean_pooling_are_read() -> None:
+    model = nn.Module()
+    model.plain = collection(config("a", 50, 8, pooling=PoolingType.MEAN), config("b", 50, 8))
+    model.weighted = EmbeddingBagCollection(
+        tables=[config("c", 50, 8)], is_weighted=True, device=torch.device("meta")
+    )  # fmt: skip
+    tables = task_from_model(model, topology(), 64).tables
+    assert [(t.weighted, t.pooling) for t in tables] == [(False, "mean"), (False, "sum"), (True, "sum")]
+    asked = {"b": ParameterConstraints(is_weighted=True)}
+    assert [t.weighted for t in task_from_model(model, topology(), 64, constraints=asked).tables] == [False, True, True]
+    (table,) = task_from_model(collection(config("a", 50, 8)), topology(), 64, sample=_weighted_sample()).tables
+    assert table.weighted
+
+
+def _weighted_sample() -> KeyedJaggedTensor:
+    ids, lengths = torch.tensor([1, 2]), torch.tensor([1, 1])
+    return KeyedJaggedTensor.from_lengths_sync(["a_ids"], ids, lengths, torch.tensor([0.5, 1.0]))
+
+
+def _model_with_everything() -> nn.Module:
+    """What a production model holds: bags in FP16 and FP32, a shared table, weights, sequences, and more."""
+    device = torch.device("meta")
+    model = nn.Module()
+    model.bags = collection(
+        config("user", 1000, 64, "user", "friend", data_type=DataType.FP16), config("shop", 100, 16)
+    )
+    model.weighted = EmbeddingBagCollection(tables=[config("clicks", 500, 32)], is_weighted=True, device=device)
+    words = EmbeddingConfig(num_embeddings=300, embedding_dim=16, name="w", feature_names=["w"])
+    model.words = EmbeddingCollection(tables=[words], device=device)
+    model.position = nn.Embedding(64, 8, device=device)
+    inner = EmbeddingBagCollection(tables=[config("fp", 100, 16)], is_weighted=True, device=device)
+    processor = {"fp_ids": PositionWeightedModule(max_feature_length=10)}
+    model.processed = FeatureProcessedEmbeddingBagCollection(inner, processor)
+    remapped = collection(config("mc", 100, 16))
+    policy = DistanceLFU_EvictionPolicy()
+    collisions = MCHManagedCollisionModule(100, device, eviction_policy=policy, eviction_interval=2)
+    configs = remapped.embedding_bag_configs()
+    model.remapped = ManagedCollisionEmbeddingBagCollection(
+        remapped, ManagedCollisionCollection({"mc": collisions}, configs)
+    )
+    return model
+
+
+def test_nothing_of_a_model_is_dropped_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    model = _model_with_everything()
+    imported = import_model(model, topology(), 64)
+    assert [t.name for t in imported.task.tables] == ["bags.user", "bags.shop", "weighted.clicks"]
+    assert [what.partition(";")[0] for what in imported.left_out] == [
+        "'words' (EmbeddingCollection: tables w",
+        "'position' (Embedding",
+        "'processed' (FeatureProcessedEmbeddingBagCollection: tables fp",
+        "'remapped' (ManagedCollisionEmbeddingBagCollection: tables mc",
+    ]
+    assert imported.left_out[0].endswith(f"; {300 * 16 * 4} bytes)")
+    assert imported.task.name.startswith("Module; left out: 4 modules with embeddings; assumed: ")
+    caplog.clear()
+    task_from_model(model, topology(), 64)
+    assert caplog.messages == imported.remarks
+    with pytest.raises(InputError, match=r"strict: 'words' .* is left out: .* \(3 more\)"):
+        import_model(model, topology(), 64, strict=True)
+    with pytest.raises(InputError, match=r"has no EmbeddingBagCollection.*; it has the model itself \(EmbeddingColl"):
+        import_model(model.words, topology(), 64)
+
+
+def test_quantised_collections_and_subclasses_are_named() -> None:
+    class Mine(EmbeddingBagCollection):
+        pass
+
+    model = nn.Module()
+    model.bags = collection(config("a", 50, 8))
+    model.mine = Mine(tables=[config("b", 50, 8)], device=torch.device("meta"))
+    floats = collection(config("q", 50, 8), device="cpu")
+    floats.qconfig = QuantConfig(torch.quantization.PlaceholderObserver.with_args(dtype=torch.float32),
+                                 torch.quantization.PlaceholderObserver.with_args(dtype=torch.qint8))  # fmt: skip
+    model.quantised = QuantEmbeddingBagCollection.from_float(floats)
+    imported = import_model(model, topology(), 64)
+    assert [t.name for t in imported.task.tables] == ["bags.a"]
+    assert [what.partition(";")[0] for what in imported.left_out] == [
+        "'mine' (Mine: tables b", "'quantised' (EmbeddingBagCollection: tables q",
+    ]  # fmt: skip
+
+
+def test_constraints_that_a_task_does_not_hold_are_named() -> None:
+    placed = {
+        name: ParameterConstraints(sharding_types=["table_wise"], stochastic_rounding=True)
+        for name in ("users.id", "country")
+    }
+    assert import_model(Toy(), topology(), 64, constraints=placed).remarks == [
+        "sharding_types of 'users.id' and 1 more are not followed: a task does not hold them, ShardGymPlanner follows "
+        "them",
+        "stochastic_rounding of 'users.id' and 1 more are not followed: a task does not hold them, ShardGymPlanner "
+        "follows them",
+    ]
 
 
 def _shared_collection() -> nn.Module:
@@ -173,7 +327,7 @@ def _shared_collection() -> nn.Module:
         (Toy(), {"pooling_factors": [1, 2]}, "one for each of 3 tables, got 2"),
         (Toy(), {"pooling_factors": 3}, "pooling_factors: expected numbers by table"),
         (Toy(), {"pooling_factors": [1, 1, -1]}, "pooling_factor: expected at least 0"),
-        (Toy(), {"pooling_factors": [1, 1, 1], "constraints": {}}, "give one of them"),
+        (Toy(), {"pooling_factors": [1, 1, 1], "sample": {}}, "give one of them"),
         (Toy(), {"sample": {}}, "unknown feature in the sample 'id_ids'"),
         (Toy(), {"optimizer": "adamw"}, "optimizer: expected"),
     ],
@@ -190,12 +344,22 @@ def test_ids_of_a_sample_must_be_rows() -> None:
 
 
 def test_a_model_from_a_task_has_the_tasks_tables() -> None:
-    for task in (task_from_model(Toy(), topology(), 64), load_suite("tiny-v1")[0]):
-        again = task_from_model(model_from_task(task), task.topology, task.batch_size)
-        assert [(t.name, t.num_embeddings, t.embedding_dim) for t in sorted(again.tables, key=lambda t: t.name)] == [
-            (t.name, t.num_embeddings, t.embedding_dim) for t in sorted(task.tables, key=lambda t: t.name)
-        ]
-        assert all(p.is_meta for p in model_from_task(task).parameters())
+    tables = (
+        EmbeddingTable("x.a", 50, 8, 2.0, num_features=2, precision="fp16"),
+        EmbeddingTable("x.b", 50, 8, pooling="mean"),
+        EmbeddingTable("y.c", 50, 8, weighted=True),
+    )
+    mixed = ShardingTask(tables, topology(), 64)
+    for task in (task_from_model(Toy(), topology(), 64), load_suite("tiny-v1")[0], mixed):
+        factors = {table.name: table.pooling_factor for table in task.tables}
+        model = model_from_task(task)
+        again = task_from_model(model, task.topology, task.batch_size, pooling_factors=factors)
+        plain = {t.name: dataclasses.replace(t, ids=UniformIds(), reuse_histogram=None) for t in task.tables}
+        assert {t.name: t for t in again.tables} == plain
+        assert all(p.is_meta for p in model.parameters())
+    both = dataclasses.replace(mixed, tables=(tables[0], dataclasses.replace(tables[2], name="x.c")))
+    with pytest.raises(InputError, match=r"'x.a' and 'x.c' are in one collection, and only one .* weighted"):
+        model_from_task(both)
 
 
 def test_names_that_no_module_can_have_are_refused() -> None:

@@ -64,7 +64,11 @@ class PlainSearch:
         return (None if best_devices is None else self.plan(best_devices)), best_cost
 
     def piece(self, table: str, columns: int) -> Piece:
-        return Piece(table, columns, self.task.block_bytes(self.task.table(table).num_embeddings, columns))
+        return Piece(
+            table,
+            columns,
+            self.task.block_bytes(self.task.table(table), self.task.table(table).num_embeddings, columns),
+        )
 
     def children(self, pieces: list[Piece]) -> list[list[Piece]]:
         """Halve each of the largest and of the costliest pieces."""

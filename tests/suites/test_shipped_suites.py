@@ -136,7 +136,7 @@ def test_published_has_every_model_on_a_power_of_two_with_head_room():
     for task in suite:
         assert task.num_devices.bit_count() == 1
         assert task.total_bytes <= 0.8 * task.topology.total_memory_bytes
-        narrowest = max(task.block_bytes(table.num_embeddings, 4) for table in task.tables)
+        narrowest = max(task.block_bytes(table, table.num_embeddings, 4) for table in task.tables)
         assert narrowest <= task.topology.memory_bytes[0]
 
 
@@ -166,7 +166,7 @@ def loads(task, table):
     devices = range(task.num_devices)
     ways = [{d: task.table_bytes(table)} for d in devices]
     if table.embedding_dim % 8 == 0:
-        half = task.block_bytes(table.num_embeddings, table.embedding_dim // 2)
+        half = task.block_bytes(table, table.num_embeddings, table.embedding_dim // 2)
         ways += [dict.fromkeys(pair, half) for pair in itertools.combinations(devices, 2)]
     return ways
 

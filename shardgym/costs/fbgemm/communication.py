@@ -21,7 +21,8 @@ from shardgym.costs.fbgemm.rounds import interleaved, mean_of_medians
 from shardgym.costs.links import pooled_widths, samples_per_device, start_offsets
 from shardgym.errors import MeasurementError
 from shardgym.plan import ShardingPlan
-from shardgym.task import ELEMENT_BYTES, Precision, ShardingTask
+from shardgym.table import Precision
+from shardgym.task import ELEMENT_BYTES, ShardingTask
 
 #: Ranks sleep through their start offsets. So that a round takes about this long, one with large offsets has fewer
 #: iterations.

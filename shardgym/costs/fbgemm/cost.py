@@ -29,6 +29,7 @@ from shardgym.costs.fbgemm.step_plan import StepPlan
 from shardgym.costs.link_model import shipped_model
 from shardgym.costs.links import exchange_times, link_notes, pooled_widths, transfer_ms
 from shardgym.costs.plan_cost import PlanCost, Source
+from shardgym.costs.table_kinds import check_alike
 from shardgym.errors import InputError, MeasurementError
 from shardgym.plan import ShardingPlan
 from shardgym.task import ELEMENT_BYTES, ShardingTask
@@ -170,6 +171,7 @@ class FbgemmCost(CostModel):
 
     def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         """Measure plans in rounds, all of them interleaved."""
+        check_alike(task, "cost 'fbgemm'")
         if self._device == "cpu" and task.optimizer not in CPU_OPTIMIZERS:
             raise InputError(
                 f"optimizer '{task.optimizer}': FBGEMM has no CPU kernel for it; "

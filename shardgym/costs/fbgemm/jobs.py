@@ -11,8 +11,8 @@ from pydantic.dataclasses import dataclass
 from shardgym.arrays import Floats
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.records import CONFIG, Record
-from shardgym.table import EmbeddingTable
-from shardgym.task import OPTIMIZER_STATE, Optimizer, Precision, ShardingTask
+from shardgym.table import EmbeddingTable, Optimizer, Precision
+from shardgym.task import OPTIMIZER_STATE, ShardingTask
 
 #: Note on times that include waiting. The same for all, so that boards say it once.
 HOST_WAITED = "the GPU waited for the host in timed steps, whatever was tried: compute times include the waiting"

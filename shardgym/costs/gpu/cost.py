@@ -22,12 +22,13 @@ from shardgym.costs.gpu.exchange import (
 from shardgym.costs.gpu.kernels import KERNELS, ShardSizes, Work, backward_ms, forward_ms, row_classes, shard_work
 from shardgym.costs.links import COLUMNS, ExchangeTimes, exchange_times, replica_exchange_ms, with_row_exchange_ms
 from shardgym.costs.plan_cost import PlanCost
-from shardgym.costs.roofline import dense_update_bytes
+from shardgym.costs.roofline import ID_BYTES, WEIGHT_BYTES, dense_update_bytes
 from shardgym.costs.shard_keys import ShardKey
+from shardgym.costs.table_kinds import operator_notes
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
-from shardgym.table import EmbeddingTable
-from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE, Optimizer, Precision, ShardingTask
+from shardgym.table import EmbeddingTable, Optimizer, Precision
+from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask
 
 #: Cards whose fused kernels others have measured and published.
 _HELD_CARDS = ("v100", "a100", "h100")
@@ -101,7 +102,7 @@ class GpuCost(CostModel):
         notes = untested(task, self._override or task.topology.device)
         if self._ids or (self._exchange == "two_step" and task.topology.fast_domain_size < task.num_devices):
             notes += ("gpu was held against no exchange of ids, and against none in two steps",)
-        return notes
+        return notes + operator_notes(task)
 
 
 def untested(task: ShardingTask, hardware: str) -> tuple[str, ...]:
@@ -110,9 +111,9 @@ def untested(task: ShardingTask, hardware: str) -> tuple[str, ...]:
     if hardware not in _HELD_CARDS:
         cards = ", ".join(_HELD_CARDS)
         notes.append(f"gpu was held against published kernels of {cards}: of {hardware} there were none")
-    if task.precision == "fp16" and task.optimizer != "exact_sgd":
+    if any(kind.precision == "fp16" and kind.optimizer != "exact_sgd" for kind in task.kinds):
         notes.append("gpu was held against one backward pass in fp16 alone, which took longer than it says")
-    if task.optimizer == "adagrad":
+    if any(kind.optimizer == "adagrad" for kind in task.kinds):
         notes.append("gpu was held against no backward pass with adagrad")
     return tuple(notes)
 
@@ -145,6 +146,8 @@ class AdditiveGpu(AdditiveCosts):
         work = shard_work(card, shard_sizes(shards, task.batch_size, task.precision, task.optimizer, served))
         dense = np.array([dense_update_bytes(task, key) if key.served == 1 else 0.0 for key in keys])
         work[:, Work.UPDATES] += dense / card.memory_bandwidth * 1e3
+        # Of a table that features share, each counts as a shard; the chain and the rows of weights do not grow with it.
+        work[:, Work.CROWD] *= [task.table(key.table).num_features for key in keys]
         return {"latents": work}
 
     def device_ms(self, sums: Floats, counts: Ints) -> Floats:
@@ -202,8 +205,8 @@ def shard_sizes(
     Args:
         shards: table, rows and columns of each.
         batch_size: samples over all devices.
-        precision: of weights.
-        optimizer: fused into the backward pass.
+        precision: of pooled rows, and of the weights of tables that do not say otherwise.
+        optimizer: of tables that do not say otherwise; fused into the backward pass.
         served: share of the samples that a device looks up in each shard, shape (n,) or one for all.
     """
     served = np.broadcast_to(served, len(shards))
@@ -217,15 +220,15 @@ def shard_sizes(
     # A share s of the samples touches a row that all of them touch n times with probability 1 - (1 - s) ** n.
     some = served[:, None] < 1
     kept = np.where(some, -np.expm1(accesses * np.log1p(-np.where(some, served[:, None], 0.5))), 1.0)
-    per_weight, per_row = OPTIMIZER_STATE[optimizer]
-    width_bytes = columns * ELEMENT_BYTES[precision]
+    states = np.array([OPTIMIZER_STATE[table.optimizer or optimizer] for table in tables])
     return ShardSizes(
-        bags=batch_size * served,
+        bags=batch_size * served * np.array([table.num_features for table in tables]),
         ids=batch_size * served * share * np.array([table.pooling_factor for table in tables]),
         rows=rows,
-        width_bytes=width_bytes,
-        state_bytes=4.0 * (per_weight * columns + per_row),
-        output_bytes=width_bytes,
+        width_bytes=columns * np.array([ELEMENT_BYTES[table.precision or precision] for table in tables]),
+        state_bytes=4.0 * (states[:, 0] * columns + states[:, 1]),
+        output_bytes=columns * ELEMENT_BYTES[precision],
         touched=touched * kept,
         accesses=accesses * served[:, None] / kept,
+        id_bytes=np.array([float(ID_BYTES + WEIGHT_BYTES * table.weighted) for table in tables]),
     )

@@ -114,7 +114,7 @@ class ShardSizes:
     """Sizes of n shards, each of shape (n,) unless said otherwise.
 
     Attributes:
-        bags: samples of the batch.
+        bags: of the batch, a sample's for each feature of the table.
         ids: lookups of the batch.
         rows: of the shard.
         width_bytes: of a row.
@@ -122,6 +122,7 @@ class ShardSizes:
         output_bytes: of a pooled row.
         touched: distinct rows by class, shape (n, classes).
         accesses: to each of these rows, shape (n, classes).
+        id_bytes: of an id, with its weight if it has one.
         pooled: whether a bag has one output row; otherwise every lookup has one.
     """
 
@@ -133,6 +134,7 @@ class ShardSizes:
     output_bytes: Floats
     touched: Floats
     accesses: Floats
+    id_bytes: Floats
     pooled: bool = True
 
 
@@ -150,7 +152,7 @@ def shard_work(card: Card, sizes: ShardSizes, kernels: KernelConstants = KERNELS
     clock_ms = 1e3 / card.sm_clocks
     row_bytes = sectors(sizes.width_bytes)
     outputs = bags if sizes.pooled else ids
-    streamed = ids * ID_BYTES + bags * _OFFSET_BYTES + outputs * sizes.output_bytes
+    streamed = ids * sizes.id_bytes + bags * _OFFSET_BYTES + outputs * sizes.output_bytes
     distinct = sizes.touched.sum(axis=1)
     cache = kernels.l2_share * card.l2_bytes / np.maximum(row_bytes, 1.0)
 
@@ -183,7 +185,7 @@ def shard_work(card: Card, sizes: ShardSizes, kernels: KernelConstants = KERNELS
     updated = row_bytes + np.where(sizes.state_bytes > 0, sectors(sizes.state_bytes), 0.0)
     work[:, Work.UPDATES] = 2 * distinct * updated / kernels.update_share * stream_ms
     work[:, Work.SORT] = ids * _PASS_BYTES / kernels.sort_share * stream_ms
-    work[:, Work.SORT_FIXED] = ids * _SORT_BYTES / kernels.sort_share * stream_ms
+    work[:, Work.SORT_FIXED] = ids * (_SORT_BYTES + sizes.id_bytes - ID_BYTES) / kernels.sort_share * stream_ms
     work[:, Work.ROWS] = sizes.rows
     work[:, Work.CROWD] = crowd
     return work

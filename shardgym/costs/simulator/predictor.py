@@ -27,6 +27,7 @@ from shardgym.costs.simulator.network import Networks
 from shardgym.costs.simulator.oracle import OracleNetworks
 from shardgym.costs.simulator.weights import Weights, networks_of
 from shardgym.costs.step_parts import step_work
+from shardgym.costs.table_kinds import check_alike
 from shardgym.errors import InputError
 from shardgym.task import ShardingTask
 
@@ -78,6 +79,7 @@ class Predictor(NumberedShards):
                 degrees.
         """
         if task.digest not in self._number_of_task:
+            check_alike(task, "the simulator")
             for field, value, trained in (
                 ("precision", task.precision, self.weights.precisions),
                 ("optimizer", task.optimizer, self.weights.optimizers),

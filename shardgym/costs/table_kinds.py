@@ -1,0 +1,43 @@
+"""Tasks whose tables differ in more than sizes and ids, and what costs say of them."""
+
+from __future__ import annotations
+
+from shardgym.errors import InputError
+from shardgym.task import ShardingTask
+
+
+def check_alike(task: ShardingTask, cost: str) -> None:
+    """Refuse tables that a cost knows nothing of which was measured or learned from others.
+
+    Args:
+        task: the task.
+        cost: what refuses, for the message.
+
+    Raises:
+        InputError: a table has another precision or optimiser than the task, several features, or weighted ids.
+    """
+    for table in task.tables:
+        found = ""
+        if task.precision_of(table) != task.precision:
+            found = f"weights in {table.precision} and the task is in {task.precision}"
+        elif task.optimizer_of(table) != task.optimizer:
+            found = f"optimizer {table.optimizer} and the task {task.optimizer}"
+        elif table.num_features > 1:
+            found = f"{table.num_features} features"
+        elif table.weighted:
+            found = "weighted ids"
+        if found:
+            raise InputError(
+                f"{cost} knows tables of one precision and optimizer, with one feature of unweighted ids each: table "
+                f"'{table.name}' has {found}; 'roofline' and 'gpu' price it"
+            )
+
+
+def operator_notes(task: ShardingTask) -> tuple[str, ...]:
+    """Return a note if TorchRec runs several fused operators where a cost prices one."""
+    if len(task.kinds) == 1:
+        return ()
+    return (
+        f"tables are of {len(task.kinds)} kinds by precision, optimizer, pooling and weights: TorchRec runs an "
+        "operator for each on a device, and the launches of one are priced",
+    )

@@ -1,0 +1,273 @@
+"""What TorchRec's `ParameterConstraints` ask for, field by field, and what a task or a plan does not follow of it.
+
+All sixteen fields of TorchRec 1.8.0 are here; one of a later version is named as not followed wherever it is set.
+
+- *input*: pooling_factors, num_poolings, batch_sizes, is_weighted and feature_names say what comes to a table. A task
+  has it: ids and bags per sample, and whether ids have weights.
+- *output_dtype* is the precision of what is communicated, of which a task has one for all tables.
+- *placement*: sharding_types and min_partition are rules for the plan, see `following.py`; compute_kernels and
+  device_group are compared with it.
+- *passed on*: enforce_hbm, stochastic_rounding, bounds_check_mode and output_dtype are settings of FBGEMM's operator.
+  They go into TorchRec's plan as they are, and no cost depends on the first three.
+- *refused*: cache_params, key_value_params and use_virtual_table keep rows outside of the device's memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.types import ParameterSharding
+from torchrec.distributed.types import ShardingPlan as TorchRecPlan
+from torchrec.modules.embedding_configs import DataType
+
+from shardgym.arguments import check_instance
+from shardgym.errors import InputError, UnknownNameError
+from shardgym.records import short_repr
+from shardgym.table import Precision
+from shardgym.task import ShardingTask
+from shardgym.torchrec.following import ROW_KINDS, RUN_BY_TORCHREC, Rule
+from shardgym.torchrec.model_tables import ModelTable, join_name
+
+#: Fields by what is done with them.
+_INPUT = ("pooling_factors", "num_poolings", "batch_sizes", "is_weighted", "feature_names")
+_PLACEMENT = ("sharding_types", "min_partition", "compute_kernels", "device_group")
+_PASSED_ON = ("enforce_hbm", "stochastic_rounding", "bounds_check_mode", "output_dtype")
+_OUTSIDE = ("cache_params", "key_value_params", "use_virtual_table")
+
+#: Sharding types that cut columns.
+_BY_COLUMNS = ("column_wise", "table_column_wise", "grid_shard")
+
+#: What is said of fields that only a plan can follow, where there is none.
+NEEDS_PLAN = "a task does not hold them, ShardGymPlanner follows them"
+
+
+class Wish(NamedTuple):
+    """A field of a table's constraints that is not followed, and why."""
+
+    field: str
+    table: str
+    why: str
+
+
+class TableInput(NamedTuple):
+    """What constraints say of the input of one table.
+
+    Attributes:
+        pooling_factor: ids per sample, of all features; None where the constraints do not say.
+        num_features: bags per sample.
+        weighted: whether ids have weights.
+        wishes: what a task cannot hold of it.
+    """
+
+    pooling_factor: float | None
+    num_features: int
+    weighted: bool
+    wishes: tuple[Wish, ...]
+
+
+def in_words(wishes: Iterable[Wish]) -> list[str]:
+    """Return a sentence for each reason; of many tables with one, the first is named and the others are counted.
+
+    Of several reasons for a field of a table the first one counts.
+    """
+    first = {(wish.field, wish.table): wish for wish in reversed(list(wishes))}
+    fields: dict[tuple[str, str], list[str]] = {}
+    for wish in reversed(first.values()):
+        fields.setdefault((wish.field, wish.why), []).append(wish.table)
+    return [
+        f"{field} of '{tables[0]}'{f' and {len(tables) - 1} more' if tables[1:] else ''} "
+        f"{'are' if tables[1:] else 'is'} not followed: {why}"
+        for (field, why), tables in fields.items()
+    ]
+
+
+def input_of(constraint: ParameterConstraints, table: ModelTable, samples_of_rank: float) -> TableInput:
+    """Return what a table's constraints say of its input.
+
+    A bag per sample and feature is one pooling. A feature with several poolings, or with a batch of its own, has so
+    many bags for each sample of the task, and its pooling factor is the mean bag.
+
+    Args:
+        constraint: TorchRec's.
+        table: of the model.
+        samples_of_rank: samples of a rank's batch.
+
+    Raises:
+        InputError: no constraints, or a list without one number for each feature of the table.
+    """
+    check_instance(f"constraints of table '{table.name}'", constraint, ParameterConstraints)
+    features = table.config.feature_names
+    default = ParameterConstraints().pooling_factors
+    lists = {
+        "pooling_factors": None if constraint.pooling_factors == default else constraint.pooling_factors,
+        "num_poolings": constraint.num_poolings,
+        "batch_sizes": constraint.batch_sizes,
+    }
+    for name, numbers in lists.items():
+        if numbers is not None and len(numbers) != len(features):
+            raise InputError(
+                f"constraints of table '{table.name}': {name}: expected a number for each of its {len(features)} "
+                f"features, got {len(numbers)}"
+            )
+    poolings = lists["num_poolings"] or [1.0] * len(features)
+    sizes = lists["batch_sizes"] or [samples_of_rank] * len(features)
+    bags = [pooling * size / samples_of_rank for pooling, size in zip(poolings, sizes, strict=True)]
+    total = math.fsum(bags)
+    num_features = max(1, round(total))
+    wishes = []
+    if abs(total - num_features) > 1e-9:
+        field = "batch_sizes" if lists["batch_sizes"] else "num_poolings"
+        why = f"they make {total:.6g} bags per sample, tasks have whole numbers; {num_features} are counted"
+        wishes.append(Wish(field, table.name, why))
+    if constraint.feature_names is not None and sorted(constraint.feature_names) != sorted(features):
+        wishes.append(Wish("feature_names", table.name, f"the model's table has features {', '.join(features)}"))
+    factors = lists["pooling_factors"]
+    is_known = factors is not None or bags != [1.0] * len(features)
+    ids = math.fsum(factor * bag for factor, bag in zip(factors or [1.0] * len(features), bags, strict=True))
+    return TableInput(ids if is_known else None, num_features, bool(constraint.is_weighted), tuple(wishes))
+
+
+def output_precision(constraints: Mapping[str, ParameterConstraints], num_tables: int) -> tuple[Precision, list[Wish]]:
+    """Return the precision of what is communicated, "fp16" where all tables ask for it, and what a task lacks.
+
+    Args:
+        constraints: by the names that a task gives to tables.
+        num_tables: of the model.
+    """
+    wanted = {name: constraint.output_dtype for name, constraint in constraints.items()}
+    if len(wanted) == num_tables and all(dtype == DataType.FP16 for dtype in wanted.values()):
+        return "fp16", [Wish("output_dtype", name, NEEDS_PLAN) for name in wanted]
+    why = "a task communicates all tables in one precision, FP32, or FP16 where all tables ask for it"
+    others = [name for name, dtype in wanted.items() if dtype not in (None, DataType.FP32)]
+    return "fp32", [Wish("output_dtype", name, why) for name in others]
+
+
+def not_in_task(constraints: Mapping[str, ParameterConstraints]) -> list[Wish]:
+    """Return what is set besides input: what a task does not hold, and what nothing here can follow.
+
+    Args:
+        constraints: by the names that a task gives to tables.
+    """
+    wishes = []
+    for name, constraint in constraints.items():
+        for field in _set_fields(constraint):
+            if field in _PLACEMENT or (field in _PASSED_ON and field != "output_dtype"):
+                wishes.append(Wish(field, name, NEEDS_PLAN))
+            elif field in _OUTSIDE:
+                wishes.append(Wish(field, name, "tables are kept whole in the memory of devices"))
+            elif field not in _INPUT and field not in _PASSED_ON:
+                wishes.append(Wish(field, name, "ShardGym does not know this field"))
+    return wishes
+
+
+def _set_fields(constraint: ParameterConstraints) -> list[str]:
+    """Return the fields that do not have their defaults."""
+    default = ParameterConstraints()
+    names = [field.name for field in dataclasses.fields(constraint)]
+    return [name for name in names if getattr(constraint, name) != getattr(default, name, None)]
+
+
+def rules_of(
+    task: ShardingTask, constraints: Mapping[str, ParameterConstraints], pins: Mapping[str, int | Sequence[int]]
+) -> tuple[dict[str, Rule], list[Wish]]:
+    """Return what a plan may do with tables, of those that it may not shard in any way, and what no plan can follow.
+
+    Args:
+        task: the task.
+        constraints: by table.
+        pins: rank or ranks that may hold a table, by table.
+
+    Raises:
+        InputError: TorchRec has no such sharding type, or the task no such rank.
+    """
+    rules = {}
+    wishes = []
+    for table in task.tables:
+        constraint = constraints.get(table.name, ParameterConstraints())
+        kinds = RUN_BY_TORCHREC
+        if constraint.sharding_types:
+            if unknown := [kind for kind in constraint.sharding_types if kind not in RUN_BY_TORCHREC]:
+                raise UnknownNameError(f"sharding type of table '{table.name}'", unknown[0], sorted(RUN_BY_TORCHREC))
+            kinds = kinds & frozenset(constraint.sharding_types)
+        if table.pooling == "mean":
+            if kinds <= ROW_KINDS:
+                why = "TorchRec divides mean-pooled tables that are cut by rows by the wrong bag sizes"
+                wishes.append(Wish("sharding_types", table.name, why))
+                kinds = RUN_BY_TORCHREC
+            kinds = kinds - ROW_KINDS
+        devices = None
+        if table.name in pins:
+            pin = pins[table.name]
+            devices = frozenset(pin if isinstance(pin, Sequence) else [pin])
+            wrong = [device for device in devices if device not in range(task.num_devices)]
+            if wrong or not devices:
+                expected = f"expected ranks from 0 to {task.num_devices - 1}"
+                raise InputError(f"pins: table '{table.name}': {expected}, got {short_repr(pin)}")
+        rule = Rule(kinds, constraint.min_partition or 0, devices)
+        if rule != Rule():
+            rules[table.name] = rule
+    return rules, wishes
+
+
+def apply_constraints(
+    constraints: Mapping[str, ParameterConstraints], plan: TorchRecPlan, *, device_type: str, output_fp16: bool
+) -> list[Wish]:
+    """Set in a plan what is passed on to FBGEMM's operators, and return what the plan does not follow.
+
+    A table in one piece may be called `table_wise` or `column_wise` with one shard, which TorchRec runs alike: it gets
+    the name that is asked for.
+
+    Args:
+        constraints: by the names that a task gives to tables.
+        plan: for the model; it is changed.
+        device_type: "cuda" or "cpu", that of the job.
+        output_fp16: whether the task communicates in FP16, see `output_precision`.
+    """
+    wishes: list[Wish] = []
+    for path, module in plan.plan.items():
+        for table, sharding in list(module.items()):
+            name = join_name(path, table)
+            constraint = constraints.get(name)
+            if constraint is None:
+                continue
+            passed_on = {field: getattr(constraint, field) for field in _PASSED_ON}
+            if not output_fp16:
+                del passed_on["output_dtype"]  # FP32 without it
+            types = constraint.sharding_types
+            if types and sharding.sharding_type not in types and _is_one_piece(sharding):
+                asked = [kind for kind in types if kind in ("table_wise", "column_wise")]
+                passed_on["sharding_type"] = asked[0] if asked else sharding.sharding_type
+            module[table] = dataclasses.replace(sharding, **passed_on)
+            wishes += _not_followed(name, constraint, module[table], device_type)
+    return wishes
+
+
+def _is_one_piece(sharding: ParameterSharding) -> bool:
+    return sharding.sharding_type in ("table_wise", "column_wise") and len(sharding.sharding_spec.shards) == 1
+
+
+def _not_followed(
+    name: str, constraint: ParameterConstraints, sharding: ParameterSharding, device_type: str
+) -> list[Wish]:
+    """Return the wishes for placement that a table's sharding is not."""
+    wishes = []
+    types = constraint.sharding_types
+    if types and sharding.sharding_type not in types:
+        why = f"no plan was found with {' or '.join(types)} for it, it is {sharding.sharding_type}"
+        wishes.append(Wish("sharding_types", name, why))
+    kernels = constraint.compute_kernels
+    if kernels and sharding.compute_kernel not in kernels:
+        why = f"the plan has kernel {sharding.compute_kernel}, which keeps rows in the memory of the device"
+        wishes.append(Wish("compute_kernels", name, why))
+    least = constraint.min_partition
+    if least and sharding.sharding_type in _BY_COLUMNS and not _is_one_piece(sharding):
+        widths = [shard.shard_sizes[1] for shard in sharding.sharding_spec.shards]
+        if min(widths) < least:
+            wishes.append(Wish("min_partition", name, f"no plan was found with it, a shard has {min(widths)} columns"))
+    if constraint.device_group not in (None, device_type):
+        wishes.append(Wish("device_group", name, f"the topology's devices are of type {device_type}"))
+    return wishes

@@ -1,0 +1,151 @@
+"""Plans that obey rules of single tables, made of plans by solvers that know of none.
+
+A solver searches among all plans. Where its plan breaks rules, each table that does is placed anew: of the ways that
+its rule allows, the one with which the whole plan costs least. The same is done with a plan that cuts no table, and the
+cheaper of the two is kept. What no way could be found for stays as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, get_args
+
+import numpy as np
+
+from shardgym.costs.base import CostModel
+from shardgym.errors import NO_PLAN
+from shardgym.plan import COLUMN_UNIT, Kind, Shard, ShardingPlan
+from shardgym.solver import make_solver
+from shardgym.table import EmbeddingTable
+from shardgym.task import ShardingTask
+
+#: Kinds that TorchRec runs: all but "tiers".
+RUN_BY_TORCHREC: frozenset[Kind] = frozenset(get_args(Kind)) - {"tiers"}
+#: Kinds that cut rows. TorchRec divides the sums of mean-pooled tables that are cut so by the wrong bag sizes.
+ROW_KINDS: frozenset[Kind] = frozenset({"row_wise", "table_row_wise", "grid_shard"})
+
+
+class Rule(NamedTuple):
+    """What a plan may do with a table.
+
+    Attributes:
+        kinds: allowed ways to shard it; one piece counts as `column_wise`, too.
+        least_columns: of a piece, where columns are cut.
+        devices: that may hold it; all when None.
+    """
+
+    kinds: frozenset[Kind] = RUN_BY_TORCHREC
+    least_columns: int = 0
+    devices: frozenset[int] | None = None
+
+
+def obeys(plan: ShardingPlan, task: ShardingTask, table: EmbeddingTable, rule: Rule) -> bool:
+    """Whether a plan does with a table what its rule allows."""
+    shards = plan.of_table(table.name)
+    kind = plan.kind_of(table.name, task)
+    if kind not in rule.kinds and not (kind == "table_wise" and "column_wise" in rule.kinds):
+        return False
+    held = {device for shard in shards for device in shard.devices}
+    if rule.devices is not None and not held <= rule.devices:
+        return False
+    narrowest = min(shard.num_columns for shard in shards)
+    return narrowest == table.embedding_dim or narrowest >= rule.least_columns
+
+
+def follow(
+    plan: ShardingPlan, task: ShardingTask, cost: CostModel, rules: Mapping[str, Rule], seed: int = 0
+) -> ShardingPlan:
+    """Return a plan that obeys rules, as far as one is found.
+
+    Args:
+        plan: feasible for the task.
+        task: the task.
+        cost: what plans are compared by.
+        rules: by table; tables without one may be sharded in any way.
+        seed: of the solver that makes the plan without cuts.
+    """
+    ruled = [table for table in task.tables if table.name in rules]
+    if all(obeys(plan, task, table, rules[table.name]) for table in ruled):
+        return plan
+    starts = [plan]
+    with contextlib.suppress(*NO_PLAN):  # tables may not fit whole
+        starts.append(make_solver("local_search", splits=False).solve(task, cost, seed))
+    plans = [_mended(start, task, cost, rules) for start in starts]
+    broken = [sum(not obeys(of, task, table, rules[table.name]) for table in ruled) for of in plans]
+    totals = [answer.total_ms for answer in cost.evaluate(task, plans)]
+    return plans[min(range(len(plans)), key=lambda n: (broken[n], totals[n]))]
+
+
+def _mended(plan: ShardingPlan, task: ShardingTask, cost: CostModel, rules: Mapping[str, Rule]) -> ShardingPlan:
+    """Place tables that break their rules anew, the largest first."""
+    for table in sorted(task.tables, key=task.table_bytes, reverse=True):
+        rule = rules.get(table.name)
+        if rule is None or obeys(plan, task, table, rule):
+            continue
+        others = [shard for shard in plan.shards if shard.table != table.name]
+        busy_ms = cost.evaluate(task, [plan])[0].per_device.sum(axis=1)
+        ways = _ways(task, table, rule, busy_ms)
+        tried = [ShardingPlan.of(task, [*others, *shards], plan.group_size) for shards in ways]
+        tried = [candidate for candidate in tried if obeys(candidate, task, table, rule)]
+        if not tried:
+            continue
+        totals = [answer.total_ms for answer in cost.evaluate(task, tried)]
+        best = min(range(len(tried)), key=lambda n: totals[n])
+        if math.isfinite(totals[best]):
+            plan = tried[best]
+    return plan
+
+
+def _ways(task: ShardingTask, table: EmbeddingTable, rule: Rule, busy_ms: Sequence[float]) -> Iterator[list[Shard]]:
+    """Yield ways to place a table, some of which a rule may not allow: on devices that are least busy.
+
+    Args:
+        task: the task.
+        table: to place.
+        rule: for it.
+        busy_ms: of every device, shape (D,).
+    """
+    devices = [d for d in np.argsort(busy_ms, kind="stable").tolist() if rule.devices is None or d in rule.devices]
+    domain = task.topology.fast_domain_size
+    domains = [
+        list(range(first, min(first + domain, task.num_devices))) for first in range(0, task.num_devices, domain)
+    ]
+    # Idle domains first, by their least busy device.
+    domains.sort(key=lambda of: min(devices.index(d) if d in devices else len(devices) for d in of))
+    yield from ([Shard.whole(table, device)] for device in devices)
+    yield _by_rows(table, (0, table.embedding_dim), range(task.num_devices))
+    yield [Shard.whole(table, *range(task.num_devices))]
+    yield from (_by_rows(table, (0, table.embedding_dim), of) for of in domains)
+    for columns in _column_cuts(table, rule.least_columns):
+        places = itertools.islice(itertools.cycle(devices), len(columns))
+        yield [_block(table, piece, device) for piece, device in zip(columns, places, strict=True)]
+        for of in domains:
+            mine = sorted(of, key=lambda d: busy_ms[d])
+            yield [_block(table, piece, d) for piece, d in zip(columns, itertools.cycle(mine), strict=False)]
+        in_turn = zip(columns, itertools.cycle(domains), strict=False)
+        yield [shard for piece, of in in_turn for shard in _by_rows(table, piece, of)]
+
+
+def _block(table: EmbeddingTable, columns: tuple[int, int], device: int) -> Shard:
+    return Shard(table.name, (0, table.num_embeddings), columns, (device,))
+
+
+def _by_rows(table: EmbeddingTable, columns: tuple[int, int], devices: Sequence[int]) -> list[Shard]:
+    """Return pieces of ceil(rows / devices) rows, one for each device that rows are left for, as TorchRec cuts them."""
+    block = -(-table.num_embeddings // len(devices))
+    starts = range(0, table.num_embeddings, block)
+    return [
+        Shard(table.name, (start, min(start + block, table.num_embeddings)), columns, (device,))
+        for start, device in zip(starts, devices, strict=False)
+    ]
+
+
+def _column_cuts(table: EmbeddingTable, least: int) -> Iterator[list[tuple[int, int]]]:
+    """Yield cuts into 2, 4, 8, ... pieces of one width, while that is wide enough and a whole number of units."""
+    width = table.embedding_dim // 2
+    while width >= max(least, COLUMN_UNIT) and width % COLUMN_UNIT == 0 and table.embedding_dim % width == 0:
+        yield [(first, first + width) for first in range(0, table.embedding_dim, width)]
+        width //= 2

@@ -1,0 +1,118 @@
+"""Tables that differ from others of their task: in precision, optimiser, features and weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, make_cost
+from shardgym.costs.base import CostModel
+from shardgym.costs.links import COLUMNS, IDS, REPLICA_BYTES, ROW_COLUMNS, SHARDS
+from shardgym.costs.shard_keys import ShardKey, shard_loads
+
+TABLE = EmbeddingTable("a", 100_000, 64, 20.0)
+OTHER = EmbeddingTable("b", 50_000, 32, 4.0)
+MODELLED = [("roofline", {}), ("roofline", {"hardware": "h100"}), ("gpu", {"hardware": "h100", "ids": True})]
+
+
+def task_with(**changes: Any) -> ShardingTask:
+    """Two devices, and a first table of another kind."""
+    return ShardingTask((dataclasses.replace(TABLE, **changes), OTHER), Topology(2, memory_bytes=2**30), 8192)
+
+
+def total_ms(cost: CostModel, task: ShardingTask) -> float:
+    plan = ShardingPlan.table_wise(task, [0, 1])
+    return cost.evaluate(task, [plan])[0].total_ms
+
+
+def test_a_table_says_what_differs_from_its_task() -> None:
+    mixed = task_with(precision="fp16", optimizer="adam")
+    assert [mixed.precision_of(t) for t in mixed.tables] == ["fp16", "fp32"]
+    assert [mixed.optimizer_of(t) for t in mixed.tables] == ["adam", "exact_sgd"]
+    assert mixed.table_bytes(mixed.tables[0]) == 100_000 * 64 * (2 + 8)
+    assert mixed.table_bytes(OTHER) == 50_000 * 32 * 4
+    assert mixed.total_bytes == sum(ShardingPlan.table_wise(mixed, [0, 1]).bytes_per_device(mixed))
+    rowwise = dataclasses.replace(task_with(precision="fp16"), optimizer="rowwise_adagrad")
+    sizes = rowwise.columns_bytes(np.array([0, 0, 1, 1]), np.array([64, 8, 32, 0]))
+    assert sizes.tolist() == [100_000 * (64 * 2 + 4), 100_000 * (8 * 2 + 4), 50_000 * (32 * 4 + 4), 0]
+
+
+def test_what_a_table_does_not_say_is_no_part_of_its_identity() -> None:
+    said = {"precision", "optimizer", "num_features", "weighted", "pooling"}
+    assert not said & TABLE.identity().keys()
+    assert said == dataclasses.replace(
+        TABLE, precision="fp32", optimizer="adam", num_features=2, weighted=True, pooling="mean"
+    ).identity().keys() - TABLE.identity().keys()  # fmt: skip
+    with pytest.raises(InputError, match="num_features: expected at least 1"):
+        EmbeddingTable("a", 10, 4, num_features=0)
+
+
+@pytest.mark.parametrize(("name", "settings"), MODELLED)
+def test_modelled_costs_price_what_tables_say(name: str, settings: dict[str, Any]) -> None:
+    cost = make_cost(name, **settings)
+    plain = total_ms(cost, task_with())
+    assert total_ms(cost, task_with(precision="fp32", optimizer="exact_sgd")) == plain
+    assert total_ms(cost, task_with(precision="fp16")) < plain
+    adam = task_with(optimizer="adam")
+    assert total_ms(cost, adam) > plain
+    assert total_ms(cost, task_with(weighted=True)) > plain
+    # As many ids, in more bags.
+    assert total_ms(cost, task_with(num_features=3)) > plain
+    (found,) = cost.evaluate(adam, [ShardingPlan.table_wise(adam, [0, 1])])
+    assert any("2 kinds by precision, optimizer, pooling and weights" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(("name", "settings"), MODELLED)
+def test_features_that_share_a_table_cost_less_than_tables_of_their_own(name: str, settings: dict[str, Any]) -> None:
+    """They fetch the same rows, and put out as much."""
+    cost = make_cost(name, **settings)
+    shared = dataclasses.replace(task_with(), tables=(dataclasses.replace(TABLE, num_features=2),))
+    halves = tuple(dataclasses.replace(TABLE, name=name, pooling_factor=10.0) for name in "ab")
+    apart = dataclasses.replace(shared, tables=halves)
+    (one,) = cost.evaluate(shared, [ShardingPlan.table_wise(shared, [0])])
+    (two,) = cost.evaluate(apart, [ShardingPlan.table_wise(apart, [0, 0])])
+    np.testing.assert_allclose(one.per_device[:, [0, 3]], two.per_device[:, [0, 3]], rtol=1e-9)
+    assert one.total_ms < two.total_ms
+    assert one.total_ms > 0.5 * two.total_ms
+
+
+def test_loads_have_bags_of_features_and_bytes_of_weights() -> None:
+    task = task_with(num_features=3, weighted=True, precision="fp16")
+    whole = shard_loads(task, ShardKey("a", 100_000, 64))
+    assert (whole[COLUMNS], whole[SHARDS], whole[IDS]) == (192, 3, 30.0)
+    rows = shard_loads(task, ShardKey("a", 50_000, 64))
+    assert (rows[ROW_COLUMNS], rows[IDS]) == (96, 15.0)
+    everywhere = shard_loads(task, ShardKey("a", 100_000, 64, served=1))
+    assert everywhere[REPLICA_BYTES] == 100_000 * 64 * 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"precision": "fp16"}, "weights in fp16 and the task is in fp32"),
+        ({"optimizer": "adam"}, "optimizer adam and the task exact_sgd"),
+        ({"num_features": 2}, "2 features"),
+        ({"weighted": True}, "weighted ids"),
+    ],
+)
+def test_the_simulator_refuses_what_it_has_not_learned(changes: dict[str, Any], found: str) -> None:
+    task = task_with(**changes)
+    with pytest.raises(InputError, match=f"the simulator knows tables of one.*table 'a' has {found}"):
+        make_cost("simulator").evaluate(task, [ShardingPlan.table_wise(task, [0, 1])])
+
+
+@pytest.mark.measured
+def test_measured_steps_refuse_them_before_a_process_starts() -> None:
+    task = task_with(num_features=2)
+    with make_cost("fbgemm") as cost, pytest.raises(InputError, match="cost 'fbgemm' knows tables of one"):
+        cost.evaluate(task, [ShardingPlan.table_wise(task, [0, 1])])
+
+
+def test_shards_of_a_mixed_task_take_what_their_table_says() -> None:
+    task = task_with(precision="fp16")
+    halves = [Shard("a", (0, 100_000), (0, 32), 0), Shard("a", (0, 100_000), (32, 64), 1)]
+    plan = ShardingPlan.of(task, [*halves, Shard.whole(OTHER, 0)])
+    assert plan.bytes_per_device(task) == [100_000 * 64 + 50_000 * 128, 100_000 * 64]

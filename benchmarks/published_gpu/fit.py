@@ -17,6 +17,7 @@ from predictions import Constants, HostConstants, ratios
 from rows import Row
 
 from shardgym.arrays import Floats
+from shardgym.costs.gpu.collectives import CollectiveConstants
 from shardgym.costs.gpu.exchange import LinkConstants
 from shardgym.costs.gpu.kernels import KernelConstants
 from shardgym.errors import import_extra
@@ -36,12 +37,39 @@ GROUPS: dict[str, tuple[tuple[str, ...], dict[str, float]]] = {
         ("exchange",),
         {"fast_share": 0.2, "slow_share": 0.1, "fast_floor_us": 0.5, "slow_floor_us": 0.5, "ramp_us": 0.7},
     ),
+    "collectives": (
+        ("collective",),
+        {
+            "ring_share": 0.1,
+            "switch_share": 0.1,
+            "card_share": 0.1,
+            "node_fall": 0.5,
+            "device_us": 0.5,
+            "node_us": 0.7,
+            "ramp": 0.7,
+            "reduce_us": 0.5,
+            "reduce_node_us": 0.7,
+            "reduce_ramp": 0.7,
+        },
+    ),
 }
 #: Where fits start: L2 and gathers as others have fitted them, the rest by judgement, with all rows known. The
 #: constants of the package are what came of it.
 START = Constants(
     kernels=KernelConstants(gather_share=0.93, update_share=0.6, sort_share=0.3, lookup_clocks=5.0, bag_clocks=30.0),
     links=LinkConstants(fast_share=0.75, slow_share=0.9, fast_floor_us=15.0, slow_floor_us=30.0, ramp_us=25.0),
+    collectives=CollectiveConstants(
+        ring_share=0.8,
+        switch_share=1.0,
+        card_share=0.95,
+        node_fall=0.05,
+        device_us=2.0,
+        node_us=3.0,
+        ramp=2.5,
+        reduce_us=20.0,
+        reduce_node_us=15.0,
+        reduce_ramp=5.0,
+    ),
     host=HostConstants(read_share=1.0, update_share=0.6, exchanged_share=0.7, backward_us=100.0),
 )
 #: Logarithmic error that is expected of a row.
@@ -53,7 +81,7 @@ def fitted_rows(rows: Sequence[Row], group: str, without: str | None = None) -> 
     """Return the rows that a group of constants is fitted to.
 
     The backward pass of January 2021 is not among them: stochastic rounding of FP16, by a kernel that has been
-    rewritten since.
+    rewritten since. Nor are collectives over a fabric that its source calls bad.
     """
     kinds = GROUPS[group][0]
     chosen = [row for row in rows if row.kind in kinds and row.source != without]
@@ -61,7 +89,9 @@ def fitted_rows(rows: Sequence[Row], group: str, without: str | None = None) -> 
     return [
         row
         for row in chosen
-        if not isinstance(said[row.id], str) and not ("(SR)" in row.optimizer and row.op != "forward")
+        if not isinstance(said[row.id], str)
+        and not ("(SR)" in row.optimizer and row.op != "forward")
+        and not row.faulty
     ]
 
 

@@ -1,4 +1,4 @@
-"""What the GPU model says of published rows: kernels of FBGEMM, memory bandwidths and exchanges."""
+"""What the GPU model says of published rows: kernels of FBGEMM, memory bandwidths, exchanges and row collectives."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import numpy as np
 from rows import KERNELS, NotPredicted, Row
 
 from shardgym.costs.gpu.cards import CARDS, STREAM_SHARE
+from shardgym.costs.gpu.collectives import COLLECTIVES, CollectiveConstants, all_reduce_ms, reduce_scatter_ms
 from shardgym.costs.gpu.exchange import LINKS, LinkConstants, ramp_ms
 from shardgym.costs.gpu.kernels import KERNELS as KERNEL_CONSTANTS
 from shardgym.costs.gpu.kernels import (
@@ -28,6 +29,7 @@ from shardgym.costs.gpu.kernels import (
 )
 from shardgym.table import EmbeddingTable, UniformIds, ZipfIds
 from shardgym.task import OPTIMIZER_STATE
+from shardgym.topology import Topology
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,14 @@ class Constants:
     Attributes:
         kernels: of fused kernels.
         links: of exchanges.
+        collectives: of reduce-scatters, all-gathers and all-reduces.
         host: of kernels with rows in the memory of the host.
         stream_share: of the peak of a data sheet that a stream gets.
     """
 
     kernels: KernelConstants = KERNEL_CONSTANTS
     links: LinkConstants = LINKS
+    collectives: CollectiveConstants = COLLECTIVES
     host: HostConstants = HostConstants()
     stream_share: float = STREAM_SHARE
 
@@ -93,8 +97,10 @@ def ratios(rows: Sequence[Row], constants: Constants, among: Sequence[Row]) -> d
         among: all rows, for what a source's other rows say of its machine.
     """
     phases = phases_us([row for row in rows if row.kind in KERNELS and row.card in CARDS], constants.kernels)
-    found: dict[str, float | str] = {}
+    found = collective_ratios([row for row in rows if row.kind == "collective"], constants.collectives)
     for row in rows:
+        if row.kind == "collective":
+            continue
         try:
             found[row.id] = _ratio(row, constants, among, phases)
         except NotPredicted as reason:
@@ -299,6 +305,8 @@ def rates_of(row: Row) -> tuple[float, float]:
     found = next(((fast, slow) for pattern, fast, slow in _LINKS if re.search(pattern, row.gpu)), None)
     if found is None:
         raise NotPredicted("nothing is known of its links")
+    if stated := re.search(r"(\d+) cards of ([\d.]+) GB/s a node", row.note):
+        return found[0] * 1e9, float(stated[1]) * float(stated[2]) * 1e9 / row.domain
     cards = row.domain if "1 HCA only" in row.note else 1
     return found[0] * 1e9, found[1] * 1e9 / cards
 
@@ -332,3 +340,36 @@ def exchange_us(row: Row, rows: Sequence[Row], links: LinkConstants) -> float:
         if sent_bytes
     ]
     return max(times) + 1e3 * float(ramp_ms(np.float64(sent.message), links))
+
+
+@functools.lru_cache(maxsize=1024)
+def topology_of(row: Row) -> Topology:
+    """Return the devices and links of a row collective; raises `NotPredicted` where its network is not known."""
+    fast, slow = rates_of(row)
+    if "rate of the network not stated" in row.note:
+        raise NotPredicted("its source does not say how fast its network is")
+    return Topology(
+        num_devices=row.ranks, memory_bytes=1, fast_domain_size=row.domain, intra_bandwidth=fast, inter_bandwidth=slow
+    )
+
+
+def collective_ratios(rows: Sequence[Row], constants: CollectiveConstants) -> dict[str, float | str]:
+    """Return what is predicted of row collectives over what is published, by id, those of one machine together.
+
+    Ratios are of times, or of bus bandwidths where a source has no time. Where it has no size, the size is so large
+    that nothing else counts.
+    """
+    found: dict[str, float | str] = {}
+    alike: dict[tuple[bool, Topology], list[Row]] = {}
+    for row in rows:
+        try:
+            alike.setdefault((row.op.startswith("all_reduce"), topology_of(row)), []).append(row)
+        except NotPredicted as reason:
+            found[row.id] = str(reason)
+    for (reduced, topology), group in alike.items():
+        sizes = np.array([row.message_bytes or 1e12 for row in group])
+        times = (all_reduce_ms if reduced else reduce_scatter_ms)(topology, sizes, constants)
+        counted = sizes * (2 if reduced else 1) * (topology.num_devices - 1) / topology.num_devices
+        for row, ms, count in zip(group, times.tolist(), counted.tolist(), strict=True):
+            found[row.id] = ms * 1e3 / row.time_us if row.time_us else count / ms * 1e-6 / row.gbps
+    return found

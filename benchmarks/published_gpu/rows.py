@@ -17,8 +17,9 @@ from typing import Literal
 DATA = Path(__file__).with_name("rows.csv")
 
 #: What a row measured: a kernel of FBGEMM in the GPU's memory, with rows in the host's memory, with rows in the host's
-#: memory behind a cache; such a kernel that waits for the host; kernels of others; memory bandwidth; an exchange.
-Kind = Literal["fused", "host memory", "cached", "host-bound", "other kernel", "memory", "exchange"]
+#: memory behind a cache; such a kernel that waits for the host; kernels of others; memory bandwidth; an all-to-all or
+#: copy between GPUs; a reduce-scatter, all-gather or all-reduce.
+Kind = Literal["fused", "host memory", "cached", "host-bound", "other kernel", "memory", "exchange", "collective"]
 
 #: Kinds that the model predicts as kernels.
 KERNELS = ("fused", "host memory", "cached")
@@ -44,7 +45,7 @@ _SOURCES = (
     r"NVIDIA/recsys-examples", r"pytorch/FBGEMM commit \w+", r"pytorch/FBGEMM fbgemm_gpu/bench/tbe/README.md",
     r"meta-pytorch/torchrec (?:commit \w+|PR \d+)", r"pytorch/pytorch PR \d+", r"[\w-]+/[\w.-]+ (?:PR|issue) \d+",
     r"NVIDIA-Merlin/\w+", r"Oracle OCI \w+(?:/\w+)? guide", r"mirrored nccl issue", r"^[\w-]+/[\w.-]+",
-    r"benchmark report of an RTX 2080 Ti",
+    r"benchmark report of an RTX 2080 Ti", r"Vultr HGX B200", r"GCP GB300",
 )  # fmt: skip
 _BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -106,9 +107,14 @@ class Row:
 
     @property
     def message_bytes(self) -> float:
-        """Bytes that each GPU of an exchange sends in all; 0 where unknown."""
+        """Bytes that each GPU of an exchange sends in all, or of all GPUs of a collective; 0 where unknown."""
         found = re.search(r"size=(\d+) ?([KMG]?i?B)", self.op)
         return float(found[1]) * _BYTES[found[2]] if found else 0.0
+
+    @property
+    def faulty(self) -> bool:
+        """Whether the source says that the fabric of a collective is not as it should be."""
+        return "known to be bad" in self.note
 
     @property
     def domain(self) -> int:
@@ -164,6 +170,9 @@ def _card(gpu: str) -> str:
 
 
 def _kind(op: str, sizes: Sequence[float], reference: str, precision: str) -> Kind:
+    # Three all-reduces in one node count as exchanges: boards rest on start-up times of links that are fitted to them.
+    if re.match(r"reduce_scatter|all_gather|all_reduce", op) and "stas00" not in reference:
+        return "collective"
     if re.search(r" n=\d+|p2p", op):
         return "exchange"
     if re.match(r"stream|read bandwidth|L2|DRAM|fit used|gather_|scatter_|permute|launch interval|pooled regroup", op):

@@ -243,19 +243,28 @@ def _span(row: Row) -> str:
     return "in one domain" if row.domain >= row.ranks else "between domains"
 
 
+def _fabric(row: Row) -> str:
+    return "known to be bad, not fitted to" if row.faulty else "as it should be, for all that is said"
+
+
 def tables(held: Sequence[Held]) -> str:
     """Return all tables as Markdown."""
     kernels = [item for item in held if item.row.kind in KERNELS]
     exchanges = [item for item in held if item.row.kind == "exchange"]
+    collectives = [item for item in held if item.row.kind == "collective"]
     cards = [item for item in kernels if item.fitted is not None]
     parts = [
         "### By kind", _groups(held, lambda row: row.kind, "kind"),
-        "### Kernels and exchanges", _groups([*kernels, *exchanges], lambda r: _KIND_OF_GOAL[r.kind], "goal"),
+        "### Goals", _groups([*kernels, *exchanges, *collectives], lambda r: _KIND_OF_GOAL[r.kind], "goal"),
         "### Kernels of FBGEMM", _groups(cards, lambda row: row.card, "card"),
         _groups(kernels, _pass, "pass"), _groups(kernels, _width, "width"), _groups(kernels, _lookups, "lookups"),
         _groups(kernels, lambda row: row.optimizer or "-", "optimiser"),
         "### Exchanges", _groups(exchanges, lambda row: row.gpu, "GPU"),
         _groups(exchanges, _message, "size"), _groups(exchanges, _span, "span"),
+        "### Row collectives", _groups(collectives, lambda row: row.op.split()[0], "collective"),
+        _groups(collectives, lambda row: row.gpu, "GPU"), _groups(collectives, _message, "size"),
+        _groups(collectives, _span, "span"), _groups(collectives, _fabric, "fabric"),
+        _groups(collectives, lambda row: row.source, "source"),
         "### By source", _by_source(held),
         "### Sources whose order is not predicted well", _out_of_order(held),
         "### What kernels are fitted to when a source is left out", _left_to_fit(held),
@@ -264,7 +273,11 @@ def tables(held: Sequence[Held]) -> str:
     return "\n\n".join(parts)
 
 
-_KIND_OF_GOAL = {**dict.fromkeys(KERNELS, "kernels (goal: 15 %)"), "exchange": "collectives (goal: 20 %)"}
+_KIND_OF_GOAL = {
+    **dict.fromkeys(KERNELS, "kernels (goal: 15 %)"),
+    "exchange": "all-to-alls and copies (goal: 20 %)",
+    "collective": "row collectives (goal: 25 %)",
+}
 
 
 # --- data of one's own ------------------------------------------------------------------------------------------------

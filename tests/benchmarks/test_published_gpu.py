@@ -51,7 +51,7 @@ def test_the_page_says_what_the_model_predicts(published):
 def test_the_constants_of_the_package_are_those_that_are_fitted(published):
     script, _ = published
     fitted, shipped = (dataclasses.asdict(c) for c in (script.fit(script.read_rows()), script.Constants()))
-    for group in ("kernels", "links", "host"):
+    for group in ("kernels", "links", "collectives", "host"):
         assert shipped[group] == pytest.approx(fitted[group], rel=0.02)
     assert shipped["stream_share"] == pytest.approx(fitted["stream_share"], rel=0.02)
 
@@ -60,6 +60,26 @@ def test_with_its_source_left_out_a_row_is_predicted_within_the_goals(published)
     _, held = published
     assert median_error(held, "fused") < 0.15
     assert median_error(held, "exchange") < 0.20
+    assert median_error(held, "collective") < 0.25
+
+
+def test_a_row_collective_runs_on_the_nodes_and_cards_that_its_source_states(published):
+    script, held = published
+    of = {h.row.id: h for h in held}
+    topology_of = importlib.import_module("predictions").topology_of
+    found = topology_of(of["G493"].row)  # 2 nodes of 8 H100s with cards of 25 GB/s, half of those of the data sheet
+    assert (found.num_devices, found.fast_domain_size, found.inter_bandwidth) == (16, 8, 25e9)
+    found = topology_of(of["G584"].row)  # 8 nodes of 4 GB300s with 7 cards of 50 GB/s
+    assert (found.num_devices, found.fast_domain_size, found.inter_bandwidth) == (32, 4, 87.5e9)
+    assert topology_of(of["G551"].row).fast_domain_size == 72  # 20 racks
+    assert of["G574"].reason == "its source does not say how fast its network is"
+    # A fabric that is known to be bad is shown, and nothing is fitted to it.
+    bad = {h.row.id for h in held if h.row.faulty}
+    assert bad == {f"G{n}" for n in (469, 470, 471, 535, 536, 537, 538, 569, 570, 571)}
+    fit = importlib.import_module("fit")
+    fitted = {row.id for row in fit.fitted_rows(script.read_rows(), "collectives")}
+    assert len(fitted) == 177
+    assert not bad & fitted
 
 
 def test_no_row_is_dropped_without_a_reason(published):

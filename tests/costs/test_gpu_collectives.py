@@ -1,0 +1,157 @@
+"""Row collectives of the GPU model: formulas worked out by hand, and what must hold whatever the constants."""
+
+import numpy as np
+import pytest
+
+from shardgym import InputError, Topology
+from shardgym.costs.gpu.cards import card
+from shardgym.costs.gpu.collectives import (
+    CollectiveConstants,
+    all_gather_ms,
+    all_reduce_ms,
+    peers_of,
+    reduce_scatter_ms,
+)
+from shardgym.costs.gpu.exchange import exchange_ms, exchange_topology, topology_of
+
+#: Round numbers.
+ROUND = CollectiveConstants(
+    ring_share=0.8, switch_share=1.0, card_share=0.9, node_fall=0.1, device_us=2.0, node_us=3.0, ramp=3.0,
+    ramp_bytes=65536.0, reduce_us=20.0, reduce_node_us=10.0, reduce_ramp=4.0, reduce_ramp_bytes=8e6,
+)  # fmt: skip
+#: Bytes so many that start-up times count for nothing.
+LARGE = 1e12
+
+
+def gpus(name, count, domain=8):
+    links = {"a100": (300e9, 25e9), "h100": (450e9, 50e9)}[name]
+    return Topology(
+        num_devices=count, memory_bytes=1, fast_domain_size=domain, intra_bandwidth=links[0], inter_bandwidth=links[1]
+    )
+
+
+def busbw(topology, ms, factor):
+    """Return the bus bandwidth of `LARGE` bytes as nccl-tests counts it, in 10**9 bytes per second."""
+    return factor * (topology.num_devices - 1) / topology.num_devices * LARGE / ms * 1e-6
+
+
+def test_a_reduce_scatter_in_one_node_by_hand():
+    # A part is 65,536 bytes, so half of the ramp is paid: 8 x 2 us x (1 + 3 / 2) = 40 us. Then 7 / 8 of 524,288 bytes
+    # at 0.8 x 450 GB/s: 1.2743 us.
+    found = reduce_scatter_ms(gpus("h100", 8), np.array([0.0, 524288.0]), ROUND)
+    assert found == pytest.approx([0.016, 0.0412743], rel=1e-4)
+    assert all_gather_ms(gpus("h100", 8), np.array([0.0, 524288.0]), ROUND).tolist() == found.tolist()
+
+
+def test_a_reduce_scatter_between_nodes_is_bound_by_the_slower_of_nvlink_and_all_cards_of_a_node():
+    # Two nodes: 8 cards x 50 x 0.9 / 1.1 = 327.3 GB/s, below 0.8 x 450 = 360. One GPU a node: one card.
+    two = gpus("h100", 16)
+    assert reduce_scatter_ms(two, np.array(0.0), ROUND) == pytest.approx((16 * 2 + 2 * 3) * 1e-3)
+    assert busbw(two, reduce_scatter_ms(two, np.array(LARGE), ROUND), 1) == pytest.approx(327.27, rel=1e-3)
+    single = gpus("h100", 2, domain=1)
+    assert busbw(single, reduce_scatter_ms(single, np.array(LARGE), ROUND), 1) == pytest.approx(40.909, rel=1e-3)
+    # With cards twice as fast NVLink is the slower one.
+    fast = Topology(
+        num_devices=16, memory_bytes=1, fast_domain_size=8, intra_bandwidth=450e9, inter_bandwidth=100e9
+    )  # fmt: skip
+    assert busbw(fast, reduce_scatter_ms(fast, np.array(LARGE), ROUND), 1) == pytest.approx(360.0, rel=1e-3)
+    # The last of three nodes has two GPUs, and so two cards: 2 x 50 x 0.9 / (1 + 0.1 x log2(3)).
+    uneven = gpus("h100", 18)
+    assert busbw(uneven, reduce_scatter_ms(uneven, np.array(LARGE), ROUND), 1) == pytest.approx(77.69, rel=1e-3)
+
+
+def test_an_all_reduce_by_hand():
+    # H100: switches add up. In one node 2 x 7 / 8 of the bytes at 450 GB/s; 20 us x (1 + 4 / 2) at 8e6 bytes.
+    found = all_reduce_ms(gpus("h100", 8), np.array([0.0, 8e6]), ROUND)
+    assert found == pytest.approx([0.020, 0.060 + 2 * 7 / 8 * 8e6 / 450e9 * 1e3], rel=1e-6)
+    # Four nodes: each sends and gets 2 x 3 / 4 of the bytes over 8 cards x 50 x 0.9 / 1.2 = 300 GB/s; 20 + 2 x 10 us.
+    four = gpus("h100", 32)
+    assert all_reduce_ms(four, np.array([0.0, LARGE]), ROUND) == pytest.approx([0.040, 5000.2], rel=1e-5)
+    # Two nodes: 2 / 2 of the bytes at 327.3 GB/s are done before NVLink's 2 x 15 / 16 at 450.
+    two = gpus("h100", 16)
+    assert busbw(two, all_reduce_ms(two, np.array(LARGE), ROUND), 2) == pytest.approx(450.0, rel=1e-3)
+    # A100: a ring of twice the bytes.
+    ring = gpus("a100", 8)
+    assert busbw(ring, all_reduce_ms(ring, np.array(LARGE), ROUND), 2) == pytest.approx(240.0, rel=1e-3)
+    ring = gpus("a100", 16)
+    assert busbw(ring, all_reduce_ms(ring, np.array(LARGE), ROUND), 2) == pytest.approx(163.64, rel=1e-3)
+
+
+def test_switches_that_add_up_beat_a_ring_inside_of_a_node():
+    both = reduce_scatter_ms(gpus("h100", 8), np.array(LARGE)) + all_gather_ms(gpus("h100", 8), np.array(LARGE))
+    assert all_reduce_ms(gpus("h100", 8), np.array(LARGE)) < 0.9 * both
+    both = reduce_scatter_ms(gpus("a100", 8), np.array(LARGE)) + all_gather_ms(gpus("a100", 8), np.array(LARGE))
+    assert all_reduce_ms(gpus("a100", 8), np.array(LARGE)) == pytest.approx(both, rel=1e-3)
+
+
+@pytest.mark.parametrize("function", [reduce_scatter_ms, all_gather_ms, all_reduce_ms])
+def test_more_bytes_and_more_nodes_take_longer(function):
+    sizes = 2.0 ** np.arange(8, 36).reshape(4, 7)
+    one = function(gpus("h100", 8), sizes)
+    assert one.shape == (4, 7)
+    assert (np.diff(one.ravel()) > 0).all()
+    for count in (16, 32, 64, 128, 256, 512, 1024):
+        more = function(gpus("h100", count), sizes)
+        assert (more > one).all()
+        one = more
+    assert function(gpus("h100", 1, domain=1), sizes).tolist() == np.zeros((4, 7)).tolist()
+
+
+def test_the_bus_bandwidth_falls_with_nodes_as_published():
+    """360 to 260 GB/s from 32 to 1,024 H100s: NVIDIA/nccl issue 1229."""
+    published = {32: 360, 64: 345, 128: 320, 256: 300, 512: 280, 1024: 260}
+    found = []
+    for count in published:
+        topology = topology_of(card("h100"), count)
+        found.append(busbw(topology, reduce_scatter_ms(topology, np.array(LARGE)), 1))
+    assert (np.diff(found) < 0).all()
+    assert found == pytest.approx(list(published.values()), rel=0.15)
+    assert found[0] / found[-1] == pytest.approx(360 / 260, rel=0.2)
+
+
+def test_a_reduce_scatter_beats_the_all_to_all_that_moves_as_much():
+    """What plans by rows were priced as: each device sends the partial sums of all samples to their devices."""
+    for count in (16, 128):
+        topology = topology_of(card("h100"), count)
+        links = exchange_topology(card("h100"), topology)
+        width = np.full(count, 1024.0)
+        scattered = reduce_scatter_ms(topology, np.array(1024.0 * 65536 * 4))
+        assert scattered < 0.4 * exchange_ms(links, width, 65536, 4).max()
+
+
+def test_peers_have_the_links_of_their_own_place():
+    topology = gpus("h100", 32)
+    # Groups of one node, of two: a peer in each, over its own card.
+    for group, peers in ((8, 4), (16, 2)):
+        found = peers_of(topology, group)
+        assert (found.num_devices, found.fast_domain_size) == (peers, 1)
+    assert busbw(peers_of(topology, 16), all_reduce_ms(peers_of(topology, 16), np.array(LARGE), ROUND), 2) == (
+        pytest.approx(40.909, rel=1e-3)
+    )
+    # Groups of half a node: two peers in each node, with two cards.
+    found = peers_of(topology, 4)
+    assert (found.num_devices, found.fast_domain_size) == (8, 2)
+    # Groups inside of one node, and one group of all.
+    found = peers_of(gpus("h100", 8), 2)
+    assert (found.num_devices, found.fast_domain_size) == (4, 4)
+    assert peers_of(topology, 32).num_devices == 1
+
+
+def test_replicas_between_nodes_take_no_longer_than_over_all_devices():
+    """Eight sets of peers share a node's cards, and all devices together have the same cards for eight times less."""
+    topology = gpus("h100", 32)
+    alone = all_reduce_ms(peers_of(topology, 8), np.array(LARGE / 8), ROUND)
+    assert alone == pytest.approx(all_reduce_ms(topology, np.array(LARGE), ROUND), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("group", "said"),
+    [
+        (5, "group_size: expected a divisor of 24 devices, got 5"),
+        (0, "group_size: expected a divisor of 24 devices, got 0"),
+        (12, "group_size: expected whole nodes of 8 devices or equal parts of one, got 12"),
+    ],
+)
+def test_groups_that_cut_nodes_are_refused(group, said):
+    with pytest.raises(InputError, match=said):
+        peers_of(gpus("h100", 24), group)

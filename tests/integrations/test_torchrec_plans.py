@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -190,18 +191,31 @@ def test_cuts_that_torchrec_does_not_have_are_refused(
         to_torchrec(ShardingPlan.of(two_hosts, [*others(mixed(two_hosts)), *shards]), two_hosts)
 
 
+def sharded_by_rows(name: str, ends: list[int]) -> TorchRecPlan:
+    """A plan of TorchRec's with rows up to each end on successive ranks, all of 8 columns."""
+    pieces = list(itertools.pairwise([0, *ends]))
+    shards = [
+        ShardMetadata(shard_offsets=[first, 0], shard_sizes=[end - first, 8], placement=f"rank:{rank}/cuda:{rank}")
+        for rank, (first, end) in enumerate(pieces)
+    ]
+    ranks = list(range(len(pieces)))
+    return TorchRecPlan({"": {name: ParameterSharding("row_wise", "fused", ranks, EnumerableShardingSpec(shards))}})
+
+
+def test_uneven_rows_of_torchrec_are_kept() -> None:
+    """Its planner cuts them so where devices have different memories."""
+    task = task_from_model(collection(config("hot", 20, 8)), topology(4), 64)
+    found = from_torchrec(sharded_by_rows("hot", [9, 12, 16, 20]), task)
+    assert found == ShardingPlan.of(task, by_rows("hot", 8, (0, 9, 0), (9, 12, 1), (12, 16, 2), (16, 20, 3)))
+
+
 def test_a_rank_that_is_left_without_rows_is_refused() -> None:
     """TorchRec fails on that rank alone."""
     task = task_from_model(collection(config("few", 5, 8)), topology(4), 64)
     plan = ShardingPlan.of(task, by_rows("few", 8, (0, 2, 0), (2, 4, 1), (4, 5, 2)))
     with pytest.raises(InputError, match=r"of table 'few' are left to device 3, none: its 5 rows are fewer than 4 pie"):
         to_torchrec(plan, task)
-    theirs = TorchRecPlan({
-        "": {"few": ParameterSharding("row_wise", "fused", [0, 1, 2, 3], EnumerableShardingSpec([
-            ShardMetadata(shard_offsets=[first, 0], shard_sizes=[end - first, 8], placement=f"rank:{rank}/cpu")
-            for rank, (first, end) in enumerate([(0, 2), (2, 4), (4, 5), (5, 5)])
-        ]))},
-    })  # fmt: skip
+    theirs = sharded_by_rows("few", [2, 4, 5, 5])
     assert from_torchrec(theirs, task) == plan
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,9 +18,12 @@ import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from ranks import run_ranks
 from torch import nn
+from torch.distributed.remote_device import _remote_device
+from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.model_parallel import DistributedModelParallel, DMPCollection
+from torchrec.distributed.types import ShardingEnv
 from torchrec.distributed.types import ShardingPlan as TorchRecPlan
 from torchrec.modules.embedding_configs import PoolingType
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
@@ -163,7 +169,32 @@ def loss_of(values: torch.Tensor) -> torch.Tensor:
     return (values * torch.arange(values.shape[1]) / values.shape[1] + values**2).mean(dim=0).sum()
 
 
-def train(rank: int, size: int, plan: TorchRecPlan, mean: str = "") -> Differences:
+class OnCpus(DistributedModelParallel):
+    def __init__(self, module: nn.Module, env: ShardingEnv, device: Any, *others: Any) -> None:
+        super().__init__(module, env, torch.device("cpu"), *others)
+
+
+class GroupsOnCpus(DMPCollection, OnCpus):
+    """TorchRec's 2D parallelism, which asks for GPUs and then does nothing that CPUs could not."""
+
+    def __init__(self, model: nn.Module, plan: TorchRecPlan, sharders: list[Any], size: int, group_size: int) -> None:
+        super().__init__(
+            model, SimpleNamespace(type="cuda"), copy.deepcopy(plan), size, group_size, dist.group.WORLD,
+            sharders=sharders, use_inter_host_allreduce=True,
+        )  # fmt: skip
+
+    def _create_process_groups(self, **options: Any) -> Any:
+        self._device = torch.device("cpu")
+        return super()._create_process_groups(**options)
+
+    def _remap_sharding_plan(self, plan: TorchRecPlan, **options: Any) -> None:
+        super()._remap_sharding_plan(plan, **options)
+        for sharding in plan.plan["bags"].values():
+            for shard in sharding.sharding_spec.shards if sharding.sharding_spec else ():
+                shard.placement = _remote_device(f"rank:{shard.placement.rank()}/cpu")  # it says cpu:0
+
+
+def train(rank: int, size: int, plan: TorchRecPlan, mean: str = "", group_size: int | None = None) -> Differences:
     torch.manual_seed(0)
     reference = make_model("cpu", mean).bags
     before = {name: bag.weight.detach().clone() for name, bag in reference.embedding_bags.items()}
@@ -172,7 +203,10 @@ def train(rank: int, size: int, plan: TorchRecPlan, mean: str = "") -> Differenc
     )
     types = {name: sharding.sharding_type for name, sharding in plan.plan["bags"].items()}
     meta = make_model("meta", mean)
-    model = DistributedModelParallel(meta, device=torch.device("cpu"), plan=plan, sharders=[sharder])
+    if group_size is None:
+        model = DistributedModelParallel(meta, device=torch.device("cpu"), plan=plan, sharders=[sharder])
+    else:
+        model = GroupsOnCpus(meta, plan, [sharder], size, group_size)
     pieces = list(held_weights(model, types))
     for name, (row, column), tensor in pieces:
         tensor.copy_(before[name][row : row + tensor.shape[0], column : column + tensor.shape[1]])
@@ -190,6 +224,8 @@ def train(rank: int, size: int, plan: TorchRecPlan, mean: str = "") -> Differenc
         output_error = max(output_error, float((values - expected[rank]).detach().abs().max()))
         loss_error = max(loss_error, abs(float(loss_of(values).detach() - losses[rank].detach())))
         loss_of(values).backward()  # the fused optimizer updates the weights, too
+        if group_size is not None:
+            model.sync()
         (torch.stack(losses).sum() / size).backward()
         for optimizer in optimizers:
             optimizer.step()
@@ -210,6 +246,12 @@ def held_weights(
         name = key.split(".")[-2]
         if types[name] == DP:
             yield name, (0, 0), tensor
+            continue
+        if isinstance(tensor, DTensor):
+            local = tensor.to_local()
+            # Without a shard here it has no tensor, but an offset.
+            for offsets, piece in zip(local.local_offsets(), local.local_shards(), strict=False):
+                yield name, tuple(offsets), piece
             continue
         for shard in tensor.local_shards():
             yield name, tuple(shard.metadata.shard_offsets), shard.tensor
@@ -305,6 +347,29 @@ def test_rows_are_cut_over_several_hosts_of_a_fast_domain(caplog: pytest.LogCapt
     environment = {"LOCAL_WORLD_SIZE": "1", "TORCHREC_RESOLVED_POD_SIZE": "2"}
     difference = worst(run(4, lambda rank: train(rank, 4, exported), **environment))
     assert max(difference[:3]) < 1e-5
+
+
+@pytest.mark.slow
+def test_groups_train_together() -> None:
+    """Two groups of two ranks, in all kinds that one host has, and a table that all four hold."""
+    for name in ("even columns", "grid", "everything"):
+        shards, types = PLANS[2, name]
+        task = task_of(4)
+        plan = ShardingPlan.of(
+            task,
+            [
+                dataclasses.replace(
+                    shard, table=f"bags.{shard.table}",
+                    devices=range(4) if len(shard.devices) > 1 else (shard.devices[0], shard.devices[0] + 2),
+                )
+                for shard in shards
+            ],
+            group_size=2,
+        )  # fmt: skip
+        exported = to_torchrec(plan, task, make_model("meta"), device_type="cpu")
+        assert tuple(sharding.sharding_type for sharding in exported.plan["bags"].values()) == types
+        difference = worst(run(4, functools.partial(train, size=4, plan=exported, group_size=2)))
+        assert max(difference[:3]) < 1e-5
 
 
 #: Mean-pooled tables next to a plan, and whether TorchRec pools them rightly. Tables a and c of "rows" are cut.

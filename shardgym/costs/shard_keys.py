@@ -83,7 +83,7 @@ def shard_loads(task: ShardingTask, key: ShardKey) -> tuple[float, ...]:
     share = key.rows / table.num_embeddings
     if key.served == 1:
         gradients = key.rows * key.columns * ELEMENT_BYTES[task.precision_of(table)]
-        return (0.0, 0.0, gradients, 0.0, 1.0, 0.0, 0.0, features)
+        return (0.0, 0.0, gradients, 0.0, features, 0.0, 0.0, features)
     in_groups = task.block_bytes(table, key.rows, key.columns) if key.served else 0.0
     ids = table.pooling_factor * share * (_WEIGHTED_ID if table.weighted else 1.0)
     columns = key.columns * features

@@ -1,6 +1,7 @@
 """The GPU model: what fused kernels and exchanges must show, whatever the constants."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -8,9 +9,11 @@ from sums import compute_ms
 
 from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.costs.gpu.cards import CARDS, card
+from shardgym.costs.gpu.collectives import all_reduce_ms, reduce_scatter_ms
 from shardgym.costs.gpu.cost import shard_sizes
 from shardgym.costs.gpu.exchange import LINKS, exchange_ms, exchange_topology, ramp_ms, topology_of, two_step_ms
 from shardgym.costs.gpu.kernels import KERNELS, Work, missed_accesses, row_classes, shard_work
+from shardgym.costs.links import part_of
 from shardgym.errors import UnknownNameError
 from shardgym.table import ZipfIds
 
@@ -200,7 +203,6 @@ def test_defaults_are_flat_and_without_ids():
     assert [c.hardware for c in (plain, two_step, both)] == [
         "gpu-modelled", "gpu-modelled-two_step", "gpu-modelled-two_step-ids",
     ]  # fmt: skip
-    assert [c.version for c in (plain, two_step, both)] == ["1", "1", "2"]
     assert (plain.settings(), both.settings()) == ({}, {"exchange": "two_step", "ids": True})
     assert make_cost("gpu", **both.settings()).hardware == both.hardware
     whole = [Shard.whole(TABLE, 0)]
@@ -285,3 +287,50 @@ def test_half_precision_is_cheaper_and_costs_the_same_lookups():
 
 def test_one_device_exchanges_nothing():
     assert exchange_ms(topology_of(card("h100"), 1), np.array([64.0]), 1000, 4) == [0.0]
+
+
+def test_row_shards_and_replicas_take_what_their_collectives_do():
+    """On two nodes by the links of the data sheet, whether the card or the task's topology names them."""
+    topology = dataclasses.replace(Topology.preset("dgx-h100", 16), inter_latency_ms=0.0305, intra_latency_ms=0.0155)
+    task = ShardingTask((TABLE,), topology, 65536)
+    rows = [Shard(TABLE.name, edges, (0, TABLE.embedding_dim), n) for n, edges in enumerate(even_edges(16))]
+    everywhere = [Shard.whole(TABLE, *range(16))]
+    output_bytes = np.array(65536.0 * TABLE.embedding_dim * 4)
+    gradient_bytes = np.array(4.0 * TABLE.num_embeddings * TABLE.embedding_dim)
+    for cost in (make_cost("gpu"), make_cost("gpu", hardware="h100")):
+        by_rows, replicated = (
+            cost.evaluate(dataclasses.replace(task, topology=topology.roomy()), [plan])[0]
+            for plan in (
+                ShardingPlan.of(dataclasses.replace(task, topology=topology.roomy()), held)
+                for held in (rows, everywhere)
+            )
+        )
+        assert by_rows.per_device[:, 3] == pytest.approx(float(reduce_scatter_ms(topology, output_bytes)))
+        assert replicated.per_device[:, 3] == pytest.approx(float(all_reduce_ms(topology, gradient_bytes)))
+
+
+def even_edges(parts):
+    edges = np.linspace(0, TABLE.num_embeddings, parts + 1).astype(int).tolist()
+    return list(itertools.pairwise(edges))
+
+
+def test_rows_of_one_node_are_added_up_there():
+    """Only the sums cross the network, so a table on one node of two costs less than over both."""
+    cost = make_cost("gpu")
+    edges = even_edges(8)
+    width = (0, TABLE.embedding_dim)
+    one_node = placed(cost, [Shard(TABLE.name, e, width, n) for n, e in enumerate(edges)])
+    spread = placed(cost, [Shard(TABLE.name, e, width, 2 * n) for n, e in enumerate(edges)])
+    links = Topology.preset("dgx-h100", 16)
+    inside = float(reduce_scatter_ms(part_of(links, 8), np.array(65536.0 * TABLE.embedding_dim * 4)))
+    assert (one_node.per_device[:, 3] > inside).all()
+    assert spread.per_device[0, 3] == pytest.approx(
+        float(reduce_scatter_ms(links, np.array(65536.0 * TABLE.embedding_dim * 4)))
+    )
+
+
+def test_what_nobody_has_published_is_said_to_be_extrapolated():
+    cost = make_cost("gpu")
+    assert not placed(cost, [Shard.whole(TABLE, 0)], 128).notes
+    (note,) = placed(cost, [Shard.whole(TABLE, 0)], 256).notes
+    assert note == "all-to-alls of more than 128 GPUs are extrapolated: nobody has published any"

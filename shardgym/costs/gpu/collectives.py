@@ -156,6 +156,7 @@ def peers_of(topology: Topology, group_size: int) -> Topology:
         num_devices=peers,
         memory_bytes=(1,) * peers,
         fast_domain_size=min(max(domain // group_size, 1), peers),
+        host_size=None,
     )
 
 

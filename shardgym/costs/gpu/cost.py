@@ -12,15 +12,25 @@ from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
 from shardgym.costs.gpu.cards import CARDS, Card, card
+from shardgym.costs.gpu.collectives import all_reduce_ms, peers_of, reduce_scatter_ms
 from shardgym.costs.gpu.exchange import (
     Algorithm,
     exchange_ms,
     exchange_topology,
     id_exchange_ms,
+    topology_of,
     two_step_ms,
 )
 from shardgym.costs.gpu.kernels import KERNELS, ShardSizes, Work, backward_ms, forward_ms, row_classes, shard_work
-from shardgym.costs.links import COLUMNS, ExchangeTimes, exchange_times, replica_exchange_ms, with_row_exchange_ms
+from shardgym.costs.links import (
+    COLUMNS,
+    GROUP_BYTES,
+    REPLICA_BYTES,
+    ExchangeTimes,
+    exchange_times,
+    part_of,
+    with_row_exchange_ms,
+)
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.costs.roofline import ID_BYTES, WEIGHT_BYTES, dense_update_bytes
 from shardgym.costs.shard_keys import ShardKey
@@ -29,10 +39,13 @@ from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
 from shardgym.table import EmbeddingTable, Optimizer, Precision
 from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask
+from shardgym.topology import Topology
 
 #: Cards whose fused kernels others have measured and published.
 _HELD_CARDS = ("v100", "a100", "h100")
 
+#: GPUs of the largest published all-to-alls.
+_HELD_DEVICES = 128
 #: Tasks whose shards are kept; solvers and environments return to the same few.
 _TASKS_KEPT = 256
 
@@ -40,8 +53,8 @@ _TASKS_KEPT = 256
 class GpuCost(CostModel):
     """A model of fused kernels and exchanges on GPUs, held against publications (benchmarks/published_gpu).
 
-    All tables of a device share launches, the L2 cache and the memory bus: see `kernels.py`. Exchanges: `exchange.py`.
-    Nothing of it was measured by us.
+    All tables of a device share launches, the L2 cache and the memory bus: see `kernels.py`. Exchanges: `exchange.py`,
+    `collectives.py`. Nothing of it was measured by us.
 
     Args:
         hardware: a key of `shardgym.costs.gpu.cards.CARDS`, which brings its links along. When None, each task's
@@ -57,6 +70,7 @@ class GpuCost(CostModel):
     """
 
     name = "gpu"
+    version = "3"
     deterministic = True
     replicas = True
 
@@ -70,11 +84,6 @@ class GpuCost(CostModel):
         self._exchange: Algorithm = exchange
         self._ids = ids
         self._prices = GpuCost.additive(self)  # a subclass may offer none
-
-    @property
-    def version(self) -> str:  # type: ignore[override]
-        """Return "2" with ids, whose steps add up otherwise than in version 1."""
-        return "2" if self._ids else "1"
 
     @property
     def hardware(self) -> str:
@@ -102,6 +111,8 @@ class GpuCost(CostModel):
         notes = untested(task, self._override or task.topology.device)
         if self._ids or (self._exchange == "two_step" and task.topology.fast_domain_size < task.num_devices):
             notes += ("gpu was held against no exchange of ids, and against none in two steps",)
+        if task.num_devices > _HELD_DEVICES:
+            notes += (f"all-to-alls of more than {_HELD_DEVICES} GPUs are extrapolated: nobody has published any",)
         return notes + operator_notes(task)
 
 
@@ -167,13 +178,30 @@ class AdditiveGpu(AdditiveCosts):
         links = exchange_topology(self._card, task.topology)
         element_bytes = ELEMENT_BYTES[task.precision]
         transfer = self._exchange_ms(links, loads[..., COLUMNS], task.batch_size, element_bytes)
-        transfer = with_row_exchange_ms(links, transfer, loads, task.batch_size * element_bytes)
+        sheet = self._sheet(task.topology)
+
+        def reduce_scatter(among: Topology, input_bytes: Floats) -> Floats:
+            return reduce_scatter_ms(part_of(sheet, among.num_devices), input_bytes)
+
+        column_bytes = task.batch_size * element_bytes
+        transfer = with_row_exchange_ms(links, transfer, loads, column_bytes, reduce_scatter)
         ids_ms = id_exchange_ms(links, loads, task.batch_size) if self._ids else None
         return exchange_times(compute_ms, transfer, ids_hidden=not self._ids, ids_ms=ids_ms)
 
     def replicas_ms(self, task: ShardingTask, loads: Floats, groups: int) -> Floats:
-        """See `AdditiveCosts`."""
-        return replica_exchange_ms(exchange_topology(self._card, task.topology), loads, groups)
+        """See `AdditiveCosts`: an all-reduce of all devices, and one of the same places of all groups."""
+        links = self._sheet(task.topology)
+        gradients = loads[..., REPLICA_BYTES]
+        found = np.where(gradients > 0, all_reduce_ms(links, gradients), 0.0)
+        if groups > 1:
+            weights = loads[..., GROUP_BYTES]
+            peers = peers_of(links, task.num_devices // groups)
+            found = found + np.where(weights > 0, all_reduce_ms(peers, weights), 0.0)
+        return np.asarray(found, dtype=np.float64)
+
+    def _sheet(self, topology: Topology) -> Topology:
+        """Return devices with links as data sheets have them: rings get other shares of them than all-to-alls."""
+        return topology if self._card is None else topology_of(self._card, topology.num_devices)
 
 
 def card_of(task: ShardingTask) -> Card:

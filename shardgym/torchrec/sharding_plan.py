@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 from torch import nn
 from torchrec.distributed.types import (
@@ -30,24 +30,6 @@ DeviceType = Literal["cuda", "cpu"]
 
 #: Kernels that keep all rows of a shard on its device, as plans say.
 _KERNELS = ("fused", "dense", "quant")
-
-
-class RankLayout(NamedTuple):
-    """How ranks are placed on machines.
-
-    Attributes:
-        num_ranks: ranks in all; rank r holds what a plan puts on device r.
-        device_type: what the job runs on.
-        ranks_per_host: ranks of one machine.
-    """
-
-    num_ranks: int
-    device_type: DeviceType
-    ranks_per_host: int
-
-    def device(self, rank: int) -> str:
-        """Return e.g. "rank:9/cuda:1"."""
-        return f"rank:{rank}/" + ("cpu" if self.device_type == "cpu" else f"cuda:{rank % self.ranks_per_host}")
 
 
 def to_torchrec(
@@ -92,9 +74,7 @@ def to_torchrec(
     if device_type not in get_args(DeviceType):
         raise InputError(f"device_type: expected 'cuda' or 'cpu', got {device_type!r:.40}")
     group = task.num_devices if plan.group_size is None else plan.group_size
-    host = min(task.topology.devices_per_host, group)
-    ranks = Ranks(group, group if group % host else host)
-    layout = RankLayout(group, device_type, task.topology.devices_per_host)
+    ranks = Ranks(group, task.topology.devices_per_host)
     collections: dict[str, list[TableCut]] = {}
     for table in task.tables:
         path, _ = split_name(table.name)
@@ -112,7 +92,11 @@ def to_torchrec(
         _check_mean_pooling(found, types)
     for note in [*_training_notes(cuts, task), *_process_notes(plan, block, ranks)]:
         _logger.warning(note)
-    shardings = {cut.name: _parameter_sharding(cut, types[cut.name], layout) for cut in cuts}
+    devices = [
+        f"rank:{rank}/" + ("cpu" if device_type == "cpu" else f"cuda:{rank % ranks.per_machine}")
+        for rank in range(group)
+    ]
+    shardings = {cut.name: _parameter_sharding(cut, types[cut.name], devices) for cut in cuts}
     modules: dict[str, EmbeddingModuleShardingPlan] = {}
     for table in task.tables:
         path, name = split_name(table.name)
@@ -202,9 +186,10 @@ def _named(names: list[str]) -> str:
     return f"table '{names[0]}'" + (f" and {len(names) - 1} more are" if names[1:] else " is")
 
 
-def _parameter_sharding(cut: TableCut, kind: Kind, layout: RankLayout) -> ParameterSharding:
+def _parameter_sharding(cut: TableCut, kind: Kind, devices: list[str]) -> ParameterSharding:
+    """Return a table's part of the plan; `devices` are TorchRec's names of them, e.g. "rank:9/cuda:1"."""
     if kind == "data_parallel":
-        return ParameterSharding(kind, "dense", list(range(layout.num_ranks)))
+        return ParameterSharding(kind, "dense", list(range(len(devices))))
     return ParameterSharding(
         sharding_type=kind,
         compute_kernel="fused",
@@ -213,7 +198,7 @@ def _parameter_sharding(cut: TableCut, kind: Kind, layout: RankLayout) -> Parame
             ShardMetadata(
                 shard_offsets=[shard.rows[0], shard.columns[0]],
                 shard_sizes=[shard.num_rows, shard.num_columns],
-                placement=layout.device(shard.devices[0]),
+                placement=devices[shard.devices[0]],
             )
             for shard in cut.shards
         ]),

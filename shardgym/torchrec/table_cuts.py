@@ -29,12 +29,17 @@ class Ranks(NamedTuple):
     """The ranks that hold all tables together.
 
     Attributes:
-        number: how many.
-        per_host: of one machine; all of them where machines do not divide them, as in TorchRec.
+        number: how many; rank r holds what a plan puts on device r.
+        per_machine: of one machine.
     """
 
     number: int
-    per_host: int
+    per_machine: int
+
+    @property
+    def per_host(self) -> int:
+        """Ranks of what TorchRec takes for a host: all of them where machines do not divide them."""
+        return self.number if self.number % self.per_machine else self.per_machine
 
 
 class TableCut(NamedTuple):

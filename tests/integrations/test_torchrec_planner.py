@@ -10,16 +10,19 @@ import pytest
 
 pytest.importorskip("torchrec.modules", reason="needs TorchRec: tox -e torchrec")
 
+import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from ranks import GROUP_TIMEOUT_S, run_ranks
 from torch import nn
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.types import BoundsCheckMode, CacheParams, KeyValueParams
 from torchrec.modules.embedding_configs import DataType, EmbeddingConfig, PoolingType
-from torchrec.modules.embedding_modules import EmbeddingCollection
+from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec_toys import MARKS, Toy, collection, config, topology
 
 from shardgym import (
@@ -221,10 +224,10 @@ def test_what_no_cost_depends_on_is_passed_on() -> None:
 @pytest.mark.parametrize(
     ("types", "found"),
     [
-        (["table_wise"], [("table_wise", 1)]),
-        (["column_wise"], [("column_wise", 1), ("column_wise", 2)]),
+        (["table_wise"], [("table_wise", 1), ("column_wise", 1)]),  # which are one to TorchRec
+        (["column_wise"], [("table_wise", 1), ("column_wise", 1), ("column_wise", 2)]),
         (["row_wise"], [("row_wise", 2)]),
-        (["row_wise", "table_wise"], [("row_wise", 2), ("table_wise", 1)]),
+        (["row_wise", "table_wise"], [("row_wise", 2), ("table_wise", 1), ("column_wise", 1)]),
     ],
 )
 @pytest.mark.parametrize("solver", [Halves(), Reversed(), "neuroshard_plus"])
@@ -406,6 +409,41 @@ def test_wrong_arguments_are_refused_when_the_planner_is_made() -> None:
         planner(seed=-1)
     with pytest.raises(InputError, match="batch_size"):
         ShardGymPlanner(topology(), 0)
+
+
+def test_a_model_of_all_kinds_of_tables_trains_with_its_plan() -> None:
+    """FP16 and FP32, a table of two features, mean pooling and weights, in two collections."""
+    samples = 4
+
+    def make() -> nn.Module:
+        model = nn.Module()
+        shared = config("user", 40, 16, "user", "friend", data_type=DataType.FP16)
+        model.bags = collection(shared, config("item", 50, 8, pooling=PoolingType.MEAN), config("shop", 30, 8))
+        clicks = config("clicks", 60, 16)
+        model.weighted = EmbeddingBagCollection(tables=[clicks], is_weighted=True, device=torch.device("meta"))
+        return model
+
+    def widths(rank: int) -> dict[str, tuple[int, ...]]:
+        sharders = [EmbeddingBagCollectionSharder()]
+        model = make()
+        ours = ShardGymPlanner(topology(), samples, None, PlannerSettings("lpt", strict=True))
+        plan = ours.collective_plan(model, sharders)
+        trained = DistributedModelParallel(model, device=torch.device("cpu"), plan=plan, sharders=sharders).module
+        found = {}
+        inputs = [
+            (trained.bags, ["user", "friend", "item_ids", "shop_ids"], None),
+            (trained.weighted, ["clicks_ids"], torch.ones(samples)),
+        ]
+        for part, features, weights in inputs:
+            some = torch.zeros(samples * len(features), dtype=torch.int64)
+            outputs = part(KeyedJaggedTensor(features, some, weights, torch.ones_like(some))).to_dict()
+            torch.cat(list(outputs.values()), dim=1).sum().backward()
+            found |= {name: (*out.shape, out.element_size()) for name, out in outputs.items()}
+        return found
+
+    expected = {"user": 16, "friend": 16, "item_ids": 8, "shop_ids": 8, "clicks_ids": 16}
+    # FP32 comes out of FP16 tables, too.
+    assert run_ranks(2, widths) == [{name: (samples, width, 4) for name, width in expected.items()}] * 2
 
 
 def test_without_a_group_there_is_no_collective_plan() -> None:

@@ -35,6 +35,7 @@ from shardgym import (
     ShardingTask,
     Topology,
     make_cost,
+    make_solver,
 )  # fmt: skip
 from shardgym.torchrec import (
     PlannerSettings,
@@ -46,6 +47,9 @@ from shardgym.torchrec import (
 from shardgym.torchrec.following import Rule, follow
 
 pytestmark = MARKS
+
+
+WHOLE: Any = frozenset(["table_wise"])
 
 
 class Broken:
@@ -333,7 +337,35 @@ def test_all_kinds_can_be_asked_for(kind: Any, devices: int, domain: int) -> Non
         plan = follow(before, task, cost, {"a": Rule(frozenset([kind]))})
         assert plan.kind_of("a", task) == kind or (kind == "column_wise" and plan == before)
         plan.validate(task)
-        assert plan.of_table("b") == start.of_table("b") or plan.kind_of("b", task) == "table_wise"
+        assert plan.kind_of("b", task) in ("table_wise", "column_wise", "table_column_wise")
+
+
+def test_a_plan_that_follows_rules_is_no_worse_than_a_simple_one_and_better_than_mending() -> None:
+    tables = tuple(EmbeddingTable(f"t{n}", 1000 * (n + 1), 64, 2.0 + n) for n in range(10))
+    task = ShardingTask(tables, Topology(4, memory_bytes=2**30), 4096)
+    cost = make_cost("roofline")
+    # All on two of four devices.
+    halves = [Shard(t.name, (0, t.num_embeddings), (32 * n, 32 * n + 32), n) for t in tables for n in range(2)]
+    plan = follow(ShardingPlan.of(task, halves), task, cost, dict.fromkeys((t.name for t in tables), Rule(WHOLE)))
+    assert {plan.kind_of(t.name, task) for t in tables} == {"table_wise"}
+    simple = make_solver("lpt_whole").solve(task, cost)
+    found, expected = (answer.total_ms for answer in cost.evaluate(task, [plan, simple]))
+    assert found <= expected
+    # One table has a rule, and the others make room for it.
+    plan = follow(ShardingPlan.of(task, halves), task, cost, {"t9": Rule(WHOLE)})
+    assert plan.kind_of("t9", task) == "table_wise"
+    assert cost.evaluate(task, [plan])[0].total_ms <= expected
+
+
+@pytest.mark.parametrize(
+    "kind", ["row_wise", "data_parallel", "table_row_wise", "table_column_wise", "grid_shard", "column_wise"]
+)
+def test_a_sharding_type_that_is_asked_for_leaves_for_torchrec(kind: str) -> None:
+    hosts = Topology(4, memory_bytes=2**20, fast_domain_size=2)
+    asked = {"users.id": ParameterConstraints(sharding_types=[kind], min_partition=8)}
+    ours = ShardGymPlanner(hosts, 16, asked, PlannerSettings(Reversed(), strict=True))
+    sharding = ours.plan(Toy()).plan["users"]["id"]
+    assert sharding.sharding_type == kind or (kind == "column_wise" and len(sharding.sharding_spec.shards) == 1)
 
 
 def test_an_unknown_sharding_type_is_refused() -> None:

@@ -29,6 +29,7 @@ class RowWise:
     A piece of such a table looks up its share of the ids and sends partial sums of the whole width. So cutting by rows
     pays where a table has many ids per sample: ids are read once, whereas pieces of columns read all of them each. All
     devices get the same from it, so what the others leave balanced stays so. TorchRec's `row_wise` sharding is this.
+    Mean-pooled tables are left to `neuroshard_plus`.
 
     Tables are taken in the order of what they compute whole over what all their pieces compute, best first. How many
     are taken is tried: none, 1, 2, 4, ..., all, then numbers next to the best. While numbers are tried, the others are
@@ -109,13 +110,15 @@ class RowWise:
 
 
 def by_gain(task: ShardingTask, cost: CostModel) -> list[EmbeddingTable]:
-    """Return the tables that can be cut evenly by rows, those first whose compute grows least by it.
+    """Return the sum-pooled tables that can be cut evenly by rows, those first whose compute grows least by it.
 
     Empty where the cost does not add up, or there is one device only.
     """
     devices = task.num_devices
     costs = cost.additive()
-    able = [table for table in task.tables if devices > 1 and len(even_rows(table, devices)) == devices]
+    # TorchRec divides mean-pooled tables that are cut by rows by the wrong bag sizes.
+    summed = [table for table in task.tables if table.pooling == "sum"]
+    able = [table for table in summed if devices > 1 and len(even_rows(table, devices)) == devices]
     if costs is None or not able:
         return []
     pieces = [ShardKey(table.name, even_rows(table, devices)[0].num_rows, table.embedding_dim) for table in able]

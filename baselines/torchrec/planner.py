@@ -60,7 +60,7 @@ def plan_with_torchrec(
         table.name: ParameterConstraints(pooling_factors=[table.pooling_factor], min_partition=min_partition)
         for table in named.tables
     }
-    estimators = [EmbeddingPerfEstimator(topology, constraints), TaskMemory(task)]
+    estimators = [EmbeddingPerfEstimator(topology, constraints), TaskMemory(named)]
     batch_size = batch_size_per_device(task)
     planner = EmbeddingShardingPlanner(
         topology=topology,
@@ -201,7 +201,7 @@ class TaskMemory(ShardEstimator):  # type: ignore[misc]
     """Estimates the storage of shards as the task counts it.
 
     Args:
-        task: of the shards.
+        task: of the shards, its tables named as in the model.
     """
 
     def __init__(self, task: ShardingTask) -> None:
@@ -211,8 +211,9 @@ class TaskMemory(ShardEstimator):  # type: ignore[misc]
         """See `ShardEstimator`."""
         del sharder_data_map
         for option in sharding_options:
+            table = self._task.table(option.name)
             for shard in option.shards:
-                size = self._task.block_bytes(*shard.size)
+                size = self._task.block_bytes(table, *shard.size)
                 shard.storage = Storage(hbm=size, ddr=size)
 
 

@@ -7,6 +7,7 @@ scripts.
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import re
 from collections.abc import Iterable, Iterator
@@ -26,7 +27,7 @@ MIN_ROWS = 100
 
 REQUIRED = ("name", "num_embeddings", "embedding_dim")
 CSV_COLUMNS = (*REQUIRED, "pooling_factor", "zipf_s", "zipf_q")
-JSON_FIELDS = (*REQUIRED, "pooling_factor", "ids", "reuse_histogram", "schema")
+JSON_FIELDS = tuple(field.name for field in dataclasses.fields(EmbeddingTable))
 POOL_FIELDS = ("tables", "name", "batch_size", "schema")
 
 

@@ -41,6 +41,9 @@ _OUTSIDE = ("cache_params", "key_value_params", "use_virtual_table")
 #: Sharding types that cut columns.
 _BY_COLUMNS = ("column_wise", "table_column_wise", "grid_shard")
 
+#: Those of a table in one piece.
+_OF_ONE_PIECE = ("table_wise", "column_wise")
+
 #: What is said of fields that only a plan can follow, where there is none.
 NEEDS_PLAN = "a task does not hold them, ShardGymPlanner follows them"
 
@@ -218,8 +221,8 @@ def apply_constraints(
 ) -> list[Wish]:
     """Set in a plan what is passed on to FBGEMM's operators, and return what the plan does not follow.
 
-    A table in one piece may be called `table_wise` or `column_wise` with one shard, which TorchRec runs alike: it gets
-    the name that is asked for.
+    A table in one piece is `table_wise` and `column_wise` with one shard, whichever the plan calls it: TorchRec runs
+    them alike.
 
     Args:
         constraints: by the names that a task gives to tables.
@@ -237,17 +240,13 @@ def apply_constraints(
             passed_on = {field: getattr(constraint, field) for field in _PASSED_ON}
             if not output_fp16:
                 del passed_on["output_dtype"]  # FP32 without it
-            types = constraint.sharding_types
-            if types and sharding.sharding_type not in types and _is_one_piece(sharding):
-                asked = [kind for kind in types if kind in ("table_wise", "column_wise")]
-                passed_on["sharding_type"] = asked[0] if asked else sharding.sharding_type
             module[table] = dataclasses.replace(sharding, **passed_on)
             wishes += _not_followed(name, constraint, module[table], device_type)
     return wishes
 
 
 def _is_one_piece(sharding: ParameterSharding) -> bool:
-    return sharding.sharding_type in ("table_wise", "column_wise") and len(sharding.sharding_spec.shards) == 1
+    return sharding.sharding_type in _OF_ONE_PIECE and len(sharding.sharding_spec.shards) == 1
 
 
 def _not_followed(
@@ -256,7 +255,8 @@ def _not_followed(
     """Return the wishes for placement that a table's sharding is not."""
     wishes = []
     types = constraint.sharding_types
-    if types and sharding.sharding_type not in types:
+    found = set(_OF_ONE_PIECE) if _is_one_piece(sharding) else {sharding.sharding_type}
+    if types and not found & set(types):
         why = f"no plan was found with {' or '.join(types)} for it, it is {sharding.sharding_type}"
         wishes.append(Wish("sharding_types", name, why))
     kernels = constraint.compute_kernels

@@ -34,6 +34,13 @@ def test_a_hot_table_is_cut_by_rows_and_the_others_stay():
     assert rating_ms(task, SOLVER) < 0.8 * rating_ms(task, PLUS)
 
 
+def test_mean_pooled_tables_are_not_cut_by_rows():
+    task = task_of([(1001, 64, 300.0), *[(1000, 128, 1.0)] * 8], (2**30,) * 4)
+    first, *others = task.tables
+    mean = dataclasses.replace(task, tables=(dataclasses.replace(first, pooling="mean"), *others))
+    assert first.name not in rows_of(mean, SOLVER.solve(mean, RATING))
+
+
 @pytest.mark.parametrize("cost", ["roofline", "torchrec_rating", "gpu,h100"])
 def test_no_plan_is_costlier_than_without_rows(cost):
     name, _, hardware = cost.partition(",")

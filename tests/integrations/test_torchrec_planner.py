@@ -10,16 +10,19 @@ import pytest
 
 pytest.importorskip("torchrec.modules", reason="needs TorchRec: tox -e torchrec")
 
+import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from ranks import GROUP_TIMEOUT_S, run_ranks
 from torch import nn
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.types import BoundsCheckMode, CacheParams, KeyValueParams
 from torchrec.modules.embedding_configs import DataType, EmbeddingConfig, PoolingType
-from torchrec.modules.embedding_modules import EmbeddingCollection
+from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec_toys import MARKS, Toy, collection, config, topology
 
 from shardgym import (
@@ -32,6 +35,7 @@ from shardgym import (
     ShardingTask,
     Topology,
     make_cost,
+    make_solver,
 )  # fmt: skip
 from shardgym.torchrec import (
     PlannerSettings,
@@ -43,6 +47,9 @@ from shardgym.torchrec import (
 from shardgym.torchrec.following import Rule, follow
 
 pytestmark = MARKS
+
+
+WHOLE: Any = frozenset(["table_wise"])
 
 
 class Broken:
@@ -221,10 +228,10 @@ def test_what_no_cost_depends_on_is_passed_on() -> None:
 @pytest.mark.parametrize(
     ("types", "found"),
     [
-        (["table_wise"], [("table_wise", 1)]),
-        (["column_wise"], [("column_wise", 1), ("column_wise", 2)]),
+        (["table_wise"], [("table_wise", 1), ("column_wise", 1)]),  # which are one to TorchRec
+        (["column_wise"], [("table_wise", 1), ("column_wise", 1), ("column_wise", 2)]),
         (["row_wise"], [("row_wise", 2)]),
-        (["row_wise", "table_wise"], [("row_wise", 2), ("table_wise", 1)]),
+        (["row_wise", "table_wise"], [("row_wise", 2), ("table_wise", 1), ("column_wise", 1)]),
     ],
 )
 @pytest.mark.parametrize("solver", [Halves(), Reversed(), "neuroshard_plus"])
@@ -330,7 +337,35 @@ def test_all_kinds_can_be_asked_for(kind: Any, devices: int, domain: int) -> Non
         plan = follow(before, task, cost, {"a": Rule(frozenset([kind]))})
         assert plan.kind_of("a", task) == kind or (kind == "column_wise" and plan == before)
         plan.validate(task)
-        assert plan.of_table("b") == start.of_table("b") or plan.kind_of("b", task) == "table_wise"
+        assert plan.kind_of("b", task) in ("table_wise", "column_wise", "table_column_wise")
+
+
+def test_a_plan_that_follows_rules_is_no_worse_than_a_simple_one_and_better_than_mending() -> None:
+    tables = tuple(EmbeddingTable(f"t{n}", 1000 * (n + 1), 64, 2.0 + n) for n in range(10))
+    task = ShardingTask(tables, Topology(4, memory_bytes=2**30), 4096)
+    cost = make_cost("roofline")
+    # All on two of four devices.
+    halves = [Shard(t.name, (0, t.num_embeddings), (32 * n, 32 * n + 32), n) for t in tables for n in range(2)]
+    plan = follow(ShardingPlan.of(task, halves), task, cost, dict.fromkeys((t.name for t in tables), Rule(WHOLE)))
+    assert {plan.kind_of(t.name, task) for t in tables} == {"table_wise"}
+    simple = make_solver("lpt_whole").solve(task, cost)
+    found, expected = (answer.total_ms for answer in cost.evaluate(task, [plan, simple]))
+    assert found <= expected
+    # One table has a rule, and the others make room for it.
+    plan = follow(ShardingPlan.of(task, halves), task, cost, {"t9": Rule(WHOLE)})
+    assert plan.kind_of("t9", task) == "table_wise"
+    assert cost.evaluate(task, [plan])[0].total_ms <= expected
+
+
+@pytest.mark.parametrize(
+    "kind", ["row_wise", "data_parallel", "table_row_wise", "table_column_wise", "grid_shard", "column_wise"]
+)
+def test_a_sharding_type_that_is_asked_for_leaves_for_torchrec(kind: str) -> None:
+    hosts = Topology(4, memory_bytes=2**20, fast_domain_size=2)
+    asked = {"users.id": ParameterConstraints(sharding_types=[kind], min_partition=8)}
+    ours = ShardGymPlanner(hosts, 16, asked, PlannerSettings(Reversed(), strict=True))
+    sharding = ours.plan(Toy()).plan["users"]["id"]
+    assert sharding.sharding_type == kind or (kind == "column_wise" and len(sharding.sharding_spec.shards) == 1)
 
 
 def test_an_unknown_sharding_type_is_refused() -> None:
@@ -406,6 +441,41 @@ def test_wrong_arguments_are_refused_when_the_planner_is_made() -> None:
         planner(seed=-1)
     with pytest.raises(InputError, match="batch_size"):
         ShardGymPlanner(topology(), 0)
+
+
+def test_a_model_of_all_kinds_of_tables_trains_with_its_plan() -> None:
+    """FP16 and FP32, a table of two features, mean pooling and weights, in two collections."""
+    samples = 4
+
+    def make() -> nn.Module:
+        model = nn.Module()
+        shared = config("user", 40, 16, "user", "friend", data_type=DataType.FP16)
+        model.bags = collection(shared, config("item", 50, 8, pooling=PoolingType.MEAN), config("shop", 30, 8))
+        clicks = config("clicks", 60, 16)
+        model.weighted = EmbeddingBagCollection(tables=[clicks], is_weighted=True, device=torch.device("meta"))
+        return model
+
+    def widths(rank: int) -> dict[str, tuple[int, ...]]:
+        sharders = [EmbeddingBagCollectionSharder()]
+        model = make()
+        ours = ShardGymPlanner(topology(), samples, None, PlannerSettings("lpt", strict=True))
+        plan = ours.collective_plan(model, sharders)
+        trained = DistributedModelParallel(model, device=torch.device("cpu"), plan=plan, sharders=sharders).module
+        found = {}
+        inputs = [
+            (trained.bags, ["user", "friend", "item_ids", "shop_ids"], None),
+            (trained.weighted, ["clicks_ids"], torch.ones(samples)),
+        ]
+        for part, features, weights in inputs:
+            some = torch.zeros(samples * len(features), dtype=torch.int64)
+            outputs = part(KeyedJaggedTensor(features, some, weights, torch.ones_like(some))).to_dict()
+            torch.cat(list(outputs.values()), dim=1).sum().backward()
+            found |= {name: (*out.shape, out.element_size()) for name, out in outputs.items()}
+        return found
+
+    expected = {"user": 16, "friend": 16, "item_ids": 8, "shop_ids": 8, "clicks_ids": 16}
+    # FP32 comes out of FP16 tables, too.
+    assert run_ranks(2, widths) == [{name: (samples, width, 4) for name, width in expected.items()}] * 2
 
 
 def test_without_a_group_there_is_no_collective_plan() -> None:

@@ -84,6 +84,7 @@ CASES = {
     "table-row-wise": Case(IN_DOMAINS, IN_DOMAINS_OUT),
     "table-row-wise, equal shares": Case(IN_DOMAINS, IN_DOMAINS_OUT, batch_size=12),
     "table-row-wise, one domain": Case(row_wise(A, (2, 13), (3, 40)), (("a", 0, 8),)),
+    "table-row-wise, one domain, equal shares": Case(row_wise(A, (2, 13), (3, 40)), (("a", 0, 8),), batch_size=8),
     "grid": Case(GRID, (("c", 0, 4), ("c", 4, 12))),
     "patchwork of rows and columns": Case(PATCHWORK, (("c", 0, 12),)),
     "data-parallel": Case(REPLICAS, (("c", 0, 12), ("d", 0, 4))),

@@ -90,6 +90,7 @@ CASES = {
     "data-parallel": Case(REPLICAS, (("c", 0, 12), ("d", 0, 4))),
     "data-parallel, two devices": Case((Shard.whole(A, 0, 1),), (("a", 0, 8),), devices=2, batch_size=5),
     "data-parallel, rowwise_adagrad": Case(REPLICAS[:1], (("c", 0, 12),), optimizer="rowwise_adagrad"),
+    "data-parallel, adam": Case(REPLICAS[:1], (("c", 0, 12),), optimizer="adam"),
     "data-parallel, adagrad": Case(REPLICAS[:1], (("c", 0, 12),), optimizer="adagrad"),
     "mix": Case(
         (Shard.whole(B, 2), *row_wise(A, (0, 13), (2, 40)), *GRID, Shard.whole(D, *ALL)),
@@ -211,6 +212,7 @@ def reference(case):
 
     weights = {table.name: first_weights(table).double() for table in case.task().tables}
     states = {name: torch.zeros_like(of_table) for name, of_table in weights.items()}
+    moments = {}
     outputs = []
     for step in range(STEPS):
         of_step = {}
@@ -223,6 +225,12 @@ def reference(case):
             state = states[table.name]
             if case.optimizer == "exact_sgd":
                 update = gradient
+            elif case.optimizer == "adam":
+                first, second = moments.setdefault(table.name, [0.0, 0.0])
+                first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
+                moments[table.name] = [first, second]
+                corrected = first / (1 - 0.9 ** (step + 1)), second / (1 - 0.999 ** (step + 1))
+                update = corrected[0] / (corrected[1].sqrt() + EPSILON)
             else:
                 squares = gradient**2
                 state += squares if case.optimizer == "adagrad" else squares.mean(dim=1, keepdim=True)

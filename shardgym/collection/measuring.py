@@ -249,8 +249,8 @@ class CollectionRun:
 
     def _group(self, devices: int) -> CollectiveGroup:
         if devices not in self._groups:
-            no_link = {"link_rate": None}
-            self._groups[devices] = CollectiveGroup(devices, "cpu", TIMEOUT_S, step.MODULE, step.ENVIRONMENT, no_link)
+            no_links = {"link_rate": None, "domain_size": devices}
+            self._groups[devices] = CollectiveGroup(devices, "cpu", TIMEOUT_S, step.MODULE, step.ENVIRONMENT, no_links)
         return self._groups[devices]
 
     def _append(self, measurement: Measurement) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from shardgym.arrays import Floats
 from shardgym.costs.link_model import StepWork
-from shardgym.costs.links import COLUMNS, IDS, ROW_COLUMNS, samples_per_device
+from shardgym.costs.links import COLUMNS, DOMAIN_ROW_COLUMNS, IDS, REPLICAS, ROW_COLUMNS, SHARDS, samples_per_device
 from shardgym.task import ELEMENT_BYTES, ShardingTask
 
 #: What the other parts of a step are lines in: 1, ids that a device handles, values of pooled rows in bytes, and bags.
@@ -35,7 +35,9 @@ def step_work(lines: Floats, task: ShardingTask, compute_ms: Floats, loads: Floa
         loads: of every device, by the columns of `shardgym.costs.links`, shape (..., D, LOADS).
     """
     handled = loads[..., IDS:].copy()
-    handled[..., COLUMNS - IDS] += loads[..., ROW_COLUMNS : ROW_COLUMNS + 2].sum(axis=-1)
+    sums = loads[..., [ROW_COLUMNS, DOMAIN_ROW_COLUMNS]]
+    handled[..., COLUMNS - IDS] += sums.sum(axis=-1)
+    handled[..., SHARDS - IDS] -= loads[..., REPLICAS]  # no bags of theirs are exchanged
     constant = lines[:, 0]
     per_load = lines[:, 1:] * (task.batch_size * np.array([1, ELEMENT_BYTES[task.precision], 1]))
     share = samples_per_device(task.batch_size, task.num_devices)[:, None] / task.batch_size
@@ -43,6 +45,9 @@ def step_work(lines: Floats, task: ShardingTask, compute_ms: Floats, loads: Floa
     own_shards = list(OF_OWN_SHARDS)
     everything = handled.sum(axis=-2, keepdims=True)
     sent = constant[own_samples] + share * (everything @ per_load[own_samples].T)
+    # Partial sums of all devices are added up; or of a domain's, in which a device then has those of its columns.
+    added = sums.sum(axis=-2) @ np.array([task.num_devices - 1, task.topology.fast_domain_size])
+    sent[..., 1] += share[:, 0] * (added[..., None] * per_load[OF_OWN_SAMPLES[1], COLUMNS - IDS])
     received = constant[own_shards] + handled @ per_load[own_shards].T
     return StepWork(
         pack_ids=sent[..., 0],

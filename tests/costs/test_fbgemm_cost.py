@@ -106,6 +106,59 @@ def test_row_and_column_shards_of_any_optimiser_and_type_make_a_step(cost, optim
     assert (measured.per_device > 0).all()
 
 
+def in_domains(**changes):
+    topology = Topology(num_devices=4, memory_bytes=2**60, fast_domain_size=2, inter_bandwidth=4e9)
+    return task(topology=topology, **changes)
+
+
+@pytest.mark.parametrize("optimizer", ["exact_sgd", "rowwise_adagrad", "adagrad"])
+def test_all_ways_of_exchange_of_any_optimiser_make_a_step(cost, optimizer):
+    """`a` is cut by rows over all devices, `b` within a domain, `c` is replicated."""
+    problem = in_domains(optimizer=optimizer)
+    shards = [Shard("a", (250 * d, 250 * d + 250), (0, 16), d) for d in range(4)]
+    shards += [Shard("b", (0, 100), (0, 8), 2), Shard("b", (100, 500), (0, 8), 3), Shard.whole(C, 0, 1, 2, 3)]
+    plan = ShardingPlan.of(problem, shards)
+    assert [plan.kind_of(table.name, problem) for table in problem.tables] == [
+        "row_wise", "table_row_wise", "data_parallel",
+    ]  # fmt: skip
+    whole, mixed = cost.evaluate(problem, [ShardingPlan.table_wise(problem, [0, 1, 2]), plan])
+    assert whole.reason is mixed.reason is None
+    assert (mixed.per_device > 0).all()
+    # Two exchanges more each way, and an all-reduce; the exchange of whole tables there is none of.
+    start_ms = shipped_model().start_ms
+    assert (mixed.per_device[:, 2] > 3 * start_ms).all()
+    assert (mixed.per_device[:, 3] > 5 * start_ms).all()
+
+
+def test_a_plan_of_replicas_alone_exchanges_no_ids(cost):
+    replicated = ShardingPlan.of(TASK, [Shard.whole(table, 0, 1) for table in (A, B, C)])
+    (measured,) = cost.evaluate(TASK, [replicated])
+    assert measured.feasible
+    least = shipped_model().start_ms + shipped_model().peer_ms
+    assert (measured.per_device[:, 0] < least).all()
+    assert (measured.per_device[:, 3] > 2 * least).all()
+
+
+def test_replicas_in_groups_and_tiers_are_refused_with_the_reason(cost):
+    problem = in_domains()
+    rest = [Shard.whole(B, 0, 1, 2, 3), Shard.whole(C, 0, 1, 2, 3)]
+    grouped = ShardingPlan.of(problem, [Shard.whole(A, 0, 2), *rest], group_size=2)
+    tiers = ShardingPlan.of(problem, [Shard.whole(A, 0, 2), *rest])
+    reasons = [found.reason for found in cost.evaluate(problem, [grouped, tiers])]
+    assert "runs no groups of 2D parallelism, and the plan has groups of 2 devices" in reasons[0]
+    assert reasons[1].startswith("table 'a' is in tiers")
+
+
+def test_on_cuda_replicas_cost_infinity():
+    replicated = ShardingPlan.of(TASK, [Shard.whole(A, 0, 1), Shard.whole(B, 0), Shard.whole(C, 1)])
+    with make_cost("fbgemm", device="cuda", comm="modelled", **QUICK) as cost:
+        cost._pool = ToyPool()
+        refused, apart = cost.evaluate(TASK, [replicated, APART])
+    assert "measures replicas on CPUs only" in refused.reason
+    assert refused.total_ms == np.inf
+    assert apart.feasible
+
+
 def test_an_infeasible_plan_costs_infinity_and_no_measurement(cost):
     missing = ShardingPlan.of(TASK, [Shard.whole(A, 0), Shard.whole(B, 0)])
     costs = cost.evaluate(TASK, [missing, APART])
@@ -161,7 +214,7 @@ def test_one_device_has_nobody_to_exchange_with(cost):
     single = task(devices=1)
     (alone,) = cost.evaluate(single, [ShardingPlan.table_wise(single, [0, 0, 0])])
     assert alone.communication == "measured"
-    assert (1, None) in cost._groups  # no link of its own, which would take root
+    assert (1, None, 1) in cost._groups  # no link of its own, which would take root
     assert alone.total_ms > alone.compute_ms.sum() > 0
 
 

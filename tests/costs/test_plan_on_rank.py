@@ -84,11 +84,13 @@ CASES = {
     "table-row-wise": Case(IN_DOMAINS, IN_DOMAINS_OUT),
     "table-row-wise, equal shares": Case(IN_DOMAINS, IN_DOMAINS_OUT, batch_size=12),
     "table-row-wise, one domain": Case(row_wise(A, (2, 13), (3, 40)), (("a", 0, 8),)),
+    "table-row-wise, one domain, equal shares": Case(row_wise(A, (2, 13), (3, 40)), (("a", 0, 8),), batch_size=8),
     "grid": Case(GRID, (("c", 0, 4), ("c", 4, 12))),
     "patchwork of rows and columns": Case(PATCHWORK, (("c", 0, 12),)),
     "data-parallel": Case(REPLICAS, (("c", 0, 12), ("d", 0, 4))),
     "data-parallel, two devices": Case((Shard.whole(A, 0, 1),), (("a", 0, 8),), devices=2, batch_size=5),
     "data-parallel, rowwise_adagrad": Case(REPLICAS[:1], (("c", 0, 12),), optimizer="rowwise_adagrad"),
+    "data-parallel, adam": Case(REPLICAS[:1], (("c", 0, 12),), optimizer="adam"),
     "data-parallel, adagrad": Case(REPLICAS[:1], (("c", 0, 12),), optimizer="adagrad"),
     "mix": Case(
         (Shard.whole(B, 2), *row_wise(A, (0, 13), (2, 40)), *GRID, Shard.whole(D, *ALL)),
@@ -210,6 +212,7 @@ def reference(case):
 
     weights = {table.name: first_weights(table).double() for table in case.task().tables}
     states = {name: torch.zeros_like(of_table) for name, of_table in weights.items()}
+    moments = {}
     outputs = []
     for step in range(STEPS):
         of_step = {}
@@ -222,6 +225,12 @@ def reference(case):
             state = states[table.name]
             if case.optimizer == "exact_sgd":
                 update = gradient
+            elif case.optimizer == "adam":
+                first, second = moments.setdefault(table.name, [0.0, 0.0])
+                first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
+                moments[table.name] = [first, second]
+                corrected = first / (1 - 0.9 ** (step + 1)), second / (1 - 0.999 ** (step + 1))
+                update = corrected[0] / (corrected[1].sqrt() + EPSILON)
             else:
                 squares = gradient**2
                 state += squares if case.optimizer == "adagrad" else squares.mean(dim=1, keepdim=True)

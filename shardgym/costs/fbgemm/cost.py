@@ -134,7 +134,7 @@ class FbgemmCost(CostModel):
         self._next_batch = 0
         #: Times kernels on CUDA; on the CPU there are groups alone.
         self._pool = WorkerPool(device, workers, seed, timeout_s) if device == "cuda" else None
-        self._groups: dict[tuple[int, float | None], CollectiveGroup] = {}
+        self._groups: dict[tuple[int, float | None, int], CollectiveGroup] = {}
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -158,7 +158,7 @@ class FbgemmCost(CostModel):
         """
         if self._pool is not None:
             return self._pool.facts()
-        group = next(iter(self._groups.values()), None) or self._step_group(1, None)
+        group = next(iter(self._groups.values()), None) or self._step_group(1, None, 1)
         self._start(group)
         return {name: group.facts[0][name] for name in ("hardware", "versions")}
 
@@ -230,7 +230,9 @@ class FbgemmCost(CostModel):
             )
         # One device has no links: that its exchanges are timed takes no namespace.
         linked = timed and task.num_devices > 1
-        group = self._step_group(task.num_devices, task.topology.intra_bandwidth if linked else None)
+        topology = task.topology
+        rate = topology.intra_bandwidth if linked else None
+        group = self._step_group(task.num_devices, rate, topology.fast_domain_size)
         self._start(group)
         steps, failed = step.time_steps(
             group,
@@ -271,7 +273,8 @@ class FbgemmCost(CostModel):
         both_ms = {n: ms.sum(axis=1) for n, ms in compute_ms.items()}
         comm: dict[int, CommTimes] = {}
         if timed and task.num_devices > 1:
-            group = self._group((task.num_devices, None), CollectiveGroup(task.num_devices, "cuda", self._timeout_s))
+            size = task.num_devices
+            group = self._group((size, None, size), CollectiveGroup(size, "cuda", self._timeout_s))
             alive = {n: plans[n] for n in compute}
             comm, unfinished = time_communication(group, task, alive, both_ms, rng=self._rng, **self._effort)
             failed |= unfinished
@@ -306,17 +309,18 @@ class FbgemmCost(CostModel):
         except MeasurementError as error:
             raise MeasurementError(f"FBGEMM does not work here: {error}; {remedy(str(error))}") from None
 
-    def _step_group(self, size: int, rate: float | None) -> CollectiveGroup:
+    def _step_group(self, size: int, rate: float | None, domain_size: int) -> CollectiveGroup:
         interface = {} if rate is None else {"GLOO_SOCKET_IFNAME": namespaces.INTERFACE}
         environment = {**step.ENVIRONMENT, **interface}
-        new = CollectiveGroup(size, "cpu", self._timeout_s, step.MODULE, environment, {"link_rate": rate})
-        return self._group((size, rate), new)
+        settings = {"link_rate": rate, "domain_size": domain_size}
+        new = CollectiveGroup(size, "cpu", self._timeout_s, step.MODULE, environment, settings)
+        return self._group((size, rate, domain_size), new)
 
-    def _group(self, key: tuple[int, float | None], new: CollectiveGroup) -> CollectiveGroup:
+    def _group(self, key: tuple[int, float | None, int], new: CollectiveGroup) -> CollectiveGroup:
         """Return the process group of this kind, and close the least recently used one beyond `_GROUPS_KEPT`.
 
         Args:
-            key: number of devices and rate of links.
+            key: number of devices, rate of links and devices of a fast domain.
             new: has no processes yet; taken if there is none.
         """
         group = self._groups.pop(key, new)

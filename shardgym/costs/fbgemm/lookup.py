@@ -7,12 +7,13 @@ they have FBGEMM's dense operator, as in TorchRec, and an optimiser of torch's k
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 
 from shardgym.costs.fbgemm.jobs import ShardSet
-from shardgym.costs.fbgemm.operator import EPSILON, LEARNING_RATE, Ids, build_operator
+from shardgym.costs.fbgemm.operator import EPSILON, LEARNING_RATE, Ids, TableIds, build_operator
 from shardgym.costs.fbgemm.step_plan import Sums
 from shardgym.table import Optimizer
 
@@ -152,12 +153,8 @@ def dense_optimizer(operator: Any, optimizer: Optimizer) -> DenseOptimizer:
     return kind([operator.weights], lr=LEARNING_RATE, eps=EPSILON)
 
 
-def own_ids(operator_ids: list[Any]) -> Ids:
-    """Return ids of a rank's own samples as an operator takes them.
-
-    Args:
-        operator_ids: `TableIds` of each shard.
-    """
-    lengths = torch.cat([ids.lengths for ids in operator_ids])
-    indices = torch.cat([ids.indices for ids in operator_ids])
+def own_ids(of_shards: Sequence[TableIds]) -> Ids:
+    """Return what a rank's own samples look up in each shard as an operator takes it."""
+    lengths = torch.cat([ids.lengths for ids in of_shards])
+    indices = torch.cat([ids.indices for ids in of_shards])
     return Ids(indices, torch.ops.fbgemm.asynchronous_complete_cumsum(lengths))

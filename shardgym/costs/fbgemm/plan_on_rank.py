@@ -385,5 +385,5 @@ def _flat_blocks(block: torch.Tensor, widths: Sequence[int]) -> torch.Tensor:
 def _unpadded(gathered: torch.Tensor, samples: Sequence[int]) -> torch.Tensor:
     """Return the blocks of all ranks without what was padded, shape (all samples, columns)."""
     if min(samples) == gathered.shape[1]:
-        return gathered.view(-1, gathered.shape[2])
+        return gathered.view(sum(samples), gathered.shape[2])
     return torch.cat([block[:count] for block, count in zip(gathered, samples, strict=True)])

@@ -27,7 +27,6 @@ from shardgym.costs.fbgemm.namespaces import join_network
 from shardgym.costs.fbgemm.operator import TableIds, build_operator, check_rows, cut_rows, tensor_bytes, versions
 from shardgym.costs.fbgemm.plan_on_rank import Domains, Features, PlanOnRank
 from shardgym.costs.fbgemm.step import PARTS, RankSteps, StepJob
-from shardgym.costs.fbgemm.step_plan import StepPlan
 from shardgym.costs.links import samples_per_device
 from shardgym.ids import draw_bags
 from shardgym.table import EmbeddingTable, RecordedIds
@@ -101,12 +100,13 @@ class StepRank:
 
     Args:
         number: of this rank.
+        domains: its process groups; None where one fast domain has all ranks.
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, domains: Domains | None) -> None:
         self._number = number
+        self._domains = domains
         self._drawn: LRUCache[Any, TableIds] = LRUCache(int(available_bytes() * _FOR_IDS), tensor_bytes)
-        self._domains: dict[int, Domains] = {}
 
     def __call__(self, job: StepJob) -> RankSteps:
         """Run the steps of a plan.
@@ -117,7 +117,7 @@ class StepRank:
         keep_freed_memory()
         samples = samples_per_device(job.plan.example.batch_size, job.plan.num_devices).tolist()
         features = [self._features(job, samples, batch) for batch in job.batches]
-        plan = PlanOnRank(job.plan, samples, self._number, self._domains_of(job.plan))
+        plan = PlanOnRank(job.plan, samples, self._number, self._domains)
         clocks = []
         gc.disable()
         try:
@@ -132,14 +132,6 @@ class StepRank:
             np.array([list(clock.parts_ms.values()) for clock in timed]),
             {part: np.array([clock.sent_bytes[part] for clock in timed]) for part in timed[0].sent_bytes},
         )
-
-    def _domains_of(self, plan: StepPlan) -> Domains | None:
-        """Return the groups of a plan that needs some; they are made once."""
-        if not plan.domain_rows:
-            return None
-        if plan.domain_size not in self._domains:
-            self._domains[plan.domain_size] = Domains.join(plan.domain_size)
-        return self._domains[plan.domain_size]
 
     def _features(self, job: StepJob, samples: Sequence[int], batch: int) -> Features:
         """Return what this rank's samples look up."""
@@ -187,7 +179,7 @@ def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:
 
     Args:
         settings: those of `shardgym.costs.fbgemm.rank.start`, and "link_rate": bytes per second of each device's
-            link, None for the loopback interface.
+            link, None for the loopback interface; and "domain_size": ranks of a fast domain.
     """
     # Before the group exists: gloo's threads inherit both.
     real_time = take_real_time_priority()
@@ -195,10 +187,13 @@ def start(settings: dict[str, Any]) -> tuple[Handler, dict[str, Any]]:
         folder = Path(settings["file"]).parent
         join_network(settings["rank"], settings["world_size"], settings["link_rate"], folder, _LINKS_S)
     rank.start(settings)
+    # Now, as later the file of the rendezvous is gone.
+    size = settings["domain_size"]
+    domains = Domains.join(size) if size < settings["world_size"] else None
     shard = ShardSpec(EmbeddingTable("check", 4, 4), (0, 4), 4)
     build_operator(ShardSet((shard,), 2, "fp32", "exact_sgd"), torch.device("cpu"))
     facts = {"hardware": cpu_tag(), "versions": versions(), "real_time": real_time}
-    return StepRank(settings["rank"]), facts
+    return StepRank(settings["rank"], domains), facts
 
 
 if __name__ == "__main__":

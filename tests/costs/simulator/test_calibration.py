@@ -9,10 +9,12 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="needs the extra 'data'")
 
-from shardgym import InputError, MeasurementError, Topology, make_cost
+from shardgym import InputError, MeasurementError, Shard, ShardingPlan, Topology, make_cost
 from shardgym.cli import main
 from shardgym.costs.calibration import Calibration
+from shardgym.costs.link_model import shipped_model
 from shardgym.costs.simulator.sample_files import DataInfo, write_rows
+from shardgym.costs.step_parts import LINES
 from shardgym.pretraining import calibrate as module
 from shardgym.pretraining.calibrate import calibrate
 
@@ -73,6 +75,18 @@ def test_a_calibration_of_other_weights_or_devices_is_refused(slow_machine, mode
         make_cost("roofline", calibration=path).evaluate(
             on_gpus, [dataclasses.replace(plans[0], task_hash=on_gpus.digest)]
         )
+
+
+def test_a_calibrated_roofline_all_reduces_gradients_of_replicas_once_and_knows_no_groups(slow_machine, model, task):
+    lines = calibrate(slow_machine, model).lines
+    shards = [Shard.whole(table, *range(task.num_devices)) for table in task.tables]
+    roofline = make_cost("roofline", calibration=slow_machine / "calibration.json")
+    plans = [ShardingPlan.of(task, shards), ShardingPlan.of(task, shards, group_size=1)]
+    replicated, grouped = roofline.evaluate(task, plans)
+    each = sum(table.num_embeddings * table.embedding_dim for table in task.tables) * 4 / task.num_devices
+    half_ms = shipped_model().exit_ms(task.topology, np.zeros(3), np.full((3, 3), each))
+    np.testing.assert_allclose(replicated.per_device[:, 3], lines[list(LINES).index("pack_gradients")][0] + 2 * half_ms)
+    assert grouped.reason == "calibration: of steps without groups, and the plan has groups of 1: leave it out"
 
 
 def test_too_few_plans_are_an_error(slow_machine, model, monkeypatch):

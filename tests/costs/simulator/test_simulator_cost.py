@@ -11,6 +11,7 @@ from shardgym import InputError, ShardingPlan, Topology, make_cost
 from shardgym.costs.plan_cost import UNFAMILIAR
 from shardgym.costs.simulator.weights import SHIPPED
 from shardgym.errors import UnknownNameError
+from shardgym.plan import Shard
 
 BOTH = pytest.mark.parametrize("role", ["oracle", "judge"])
 
@@ -29,6 +30,19 @@ def test_oracle_and_judge_are_versions_and_architectures_apart(oracle, judge, ta
     for ours, theirs in zip(oracle.evaluate(task, plans), judge.evaluate(task, plans), strict=True):
         assert ours.total_ms != theirs.total_ms
         assert ours.total_ms == pytest.approx(theirs.total_ms, rel=0.5)
+
+
+@BOTH
+def test_replicas_are_refused_with_the_reason(model, role, task, plans):
+    """Networks know no dense operator."""
+    first, *rest = task.tables
+    shards = [Shard.whole(first, *range(task.num_devices)), *(Shard.whole(table, 0) for table in rest)]
+    cost = make_cost("simulator", weights=model, role=role)
+    refused, whole = cost.evaluate(task, [ShardingPlan.of(task, shards), plans[0]])
+    assert "cost 'simulator' prices no replicas" in refused.reason
+    assert f"table '{first.name}' is held by devices 0, 1" in refused.reason
+    assert np.isinf(refused.total_ms)
+    assert whole.feasible
 
 
 @BOTH

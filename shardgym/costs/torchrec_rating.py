@@ -20,6 +20,7 @@ from shardgym.costs.base import CostModel
 from shardgym.costs.links import LOADS, ExchangeTimes
 from shardgym.costs.plan_cost import PHASES, PlanCost
 from shardgym.costs.shard_keys import ShardKey
+from shardgym.costs.table_kinds import check_alike
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
 from shardgym.task import ELEMENT_BYTES, ShardingTask
@@ -211,6 +212,11 @@ class AdditiveTorchRecRating(AdditiveCosts):
     def __init__(self, constants: PlannerConstants) -> None:
         super().__init__(num_latents=len(PHASES) - 1)
         self._constants = constants
+
+    def add_task(self, task: ShardingTask) -> int:
+        """See `NumberedShards`; tables of another kind than the task's are an `InputError`."""
+        check_alike(task, "the rating")
+        return super().add_task(task)
 
     def describe(self, task: ShardingTask, keys: Sequence[ShardKey]) -> dict[str, Floats]:
         """See `AdditiveCosts`."""

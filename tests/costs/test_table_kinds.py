@@ -98,10 +98,11 @@ def test_loads_have_bags_of_features_and_bytes_of_weights() -> None:
         ({"weighted": True}, "weighted ids"),
     ],
 )
-def test_the_simulator_refuses_what_it_has_not_learned(changes: dict[str, Any], found: str) -> None:
+@pytest.mark.parametrize("cost", ["simulator", "torchrec_rating"])
+def test_other_costs_refuse_what_they_know_nothing_of(cost: str, changes: dict[str, Any], found: str) -> None:
     task = task_with(**changes)
-    with pytest.raises(InputError, match=f"the simulator knows tables of one.*table 'a' has {found}"):
-        make_cost("simulator").evaluate(task, [ShardingPlan.table_wise(task, [0, 1])])
+    with pytest.raises(InputError, match=f"knows tables of one.*table 'a' has {found}"):
+        make_cost(cost).evaluate(task, [ShardingPlan.table_wise(task, [0, 1])])
 
 
 @pytest.mark.measured

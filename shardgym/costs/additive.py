@@ -110,7 +110,7 @@ class NumberedShards(abc.ABC):
         numbers = [known.get(key) for key in keys]
         if None in numbers:
             new = [key for key in dict.fromkeys(keys) if key not in known]
-            loads = [shard_loads(task, key) for key in new]
+            loads = [self.key_loads(task, key) for key in new]
             first = self._shards.append(task=np.full(len(new), number), loads=loads, **self._described(task, new))
             known.update(zip(new, itertools.count(first), strict=False))
             numbers = [known[key] for key in keys]
@@ -169,6 +169,13 @@ class NumberedShards(abc.ABC):
                     arrays[name][new] = rows
         known.update({alike[place]: len(self._shards) + place for place in new})
         return arrays
+
+    def key_loads(self, task: ShardingTask, key: ShardKey) -> tuple[float, ...]:
+        """Return the loads of a shard; a cost whose exchanges take something else overrides it.
+
+        It may depend on what `describe` may depend on.
+        """
+        return shard_loads(task, key)
 
     def loads(self, shards: Ints) -> Floats:
         """Return the loads of shards, by the columns of `shardgym.costs.links`, shape (n, LOADS)."""

@@ -10,10 +10,11 @@ from sums import compute_ms
 from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.costs.gpu.cards import CARDS, card
 from shardgym.costs.gpu.collectives import all_reduce_ms, reduce_scatter_ms
-from shardgym.costs.gpu.cost import shard_sizes
+from shardgym.costs.gpu.cost import AdditiveGpu, shard_sizes
 from shardgym.costs.gpu.exchange import LINKS, exchange_ms, exchange_topology, ramp_ms, topology_of, two_step_ms
 from shardgym.costs.gpu.kernels import KERNELS, Work, missed_accesses, row_classes, shard_work
-from shardgym.costs.links import part_of
+from shardgym.costs.links import IDS, part_of
+from shardgym.costs.shard_keys import ShardKey
 from shardgym.errors import UnknownNameError
 from shardgym.table import ZipfIds
 
@@ -236,6 +237,69 @@ def test_pieces_of_columns_get_all_ids_and_pieces_of_rows_their_share():
     taken = [placed(cost, shards, 8).per_device[0, 0] for shards in ([Shard.whole(TABLE, 0)], by_columns, by_rows)]
     assert taken[0] == pytest.approx(taken[1])
     assert 0.5 * taken[0] < taken[2] < 0.98 * taken[0]
+
+
+def test_ids_without_repeats_by_hand():
+    """Each of eight devices has 81,920 lookups of 62,500 rows: it sends 8 bytes a distinct row and 4 a lookup."""
+    distinct = 62_500 * (1 - (1 - 1 / 62_500) ** 81_920)
+    assert 45_000 < distinct < 46_000
+    links = exchange_topology(None, Topology.preset("dgx-h100", 8))
+    cost = make_cost("gpu", ids=True, dedup_ids=True)
+    rows = [Shard("t", (n * 31_250, (n + 1) * 31_250), (0, 64), n) for n in range(2)]
+    columns = [Shard("t", (0, 62_500), (32 * n, 32 * n + 32), n) for n in range(2)]
+    for shards, share in (([Shard.whole(TABLE, 0)], 1.0), (columns, 1.0), (rows, 0.5)):
+        sizes = np.array([8192 * 8.0, share * (8 * distinct + 4 * 81_920)])
+        taken = 3 * links.intra_latency_ms + 7e3 * sizes.sum() / links.intra_bandwidth + ramp_ms(sizes).sum()
+        found = placed(cost, shards, 8).per_device
+        assert found[0, 0] == pytest.approx(taken)
+        assert (
+            found[:, [1, 3, 4]].tolist()
+            == placed(make_cost("gpu", ids=True), shards, 8).per_device[:, [1, 3, 4]].tolist()
+        )
+
+
+def test_weights_of_lookups_are_sent_beside_distinct_ids():
+    """Of one device: 4 distinct ids, and for each of 10 lookups a sample 4 bytes of position and 4 of weight."""
+    task = ShardingTask((EmbeddingTable("few", 4, 8, 10.0, weighted=True),), Topology.preset("dgx-h100", 2), 2 * 8192)
+    (load,) = AdditiveGpu(ids=True, dedup_ids=True).key_loads(task, ShardKey("few", 4, 8))[IDS : IDS + 1]
+    assert load == pytest.approx(4 / 8192 + 10 * (4 + 4) / 8)
+    plain, replica = AdditiveGpu(ids=True), ShardKey("few", 4, 8, served=1)
+    assert plain.key_loads(task, ShardKey("few", 4, 8))[IDS] == 15.0
+    assert AdditiveGpu(ids=True, dedup_ids=True).key_loads(task, replica) == plain.key_loads(task, replica)
+
+
+def test_fp16_on_the_wire_halves_what_is_exchanged_and_nothing_else():
+    task_wide, halved = make_cost("gpu"), make_cost("gpu", wire="fp16")
+    preset = Topology.preset("dgx-h100", 16)
+    links = exchange_topology(None, preset)
+    whole = [Shard.whole(TABLE, 0)]
+    before, after = (placed(cost, whole).per_device for cost in (task_wide, halved))
+    widths = np.array([64.0] + [0.0] * 15)
+    assert after[:, 3] == pytest.approx(exchange_ms(links, widths, 65536, 2))
+    assert before[:, 3] == pytest.approx(exchange_ms(links, widths, 65536, 4))
+    assert after[:, [0, 1, 4]].tolist() == before[:, [0, 1, 4]].tolist()
+    assert (after[:, 2] < before[:, 2]).all()
+    rows = [Shard(TABLE.name, edges, (0, TABLE.embedding_dim), n) for n, edges in enumerate(even_edges(16))]
+    gathered = reduce_scatter_ms(preset, np.array(65536.0 * 64 * 2))
+    assert placed(halved, rows).per_device[:, 3] == pytest.approx(np.full(16, gathered))
+    everywhere = [Shard.whole(TABLE, *range(16))]
+    assert placed(halved, everywhere).per_device.tolist() == placed(task_wide, everywhere).per_device.tolist()
+    assert placed(halved, whole, precision="fp16").total_ms == placed(task_wide, whole, precision="fp16").total_ms
+    assert "converts to fp16" in placed(halved, whole).notes[0]
+    assert placed(halved, whole, precision="fp16").notes == ()
+
+
+def test_settings_of_the_wire_are_named_and_checked():
+    cost = make_cost("gpu", hardware="h100", ids=True, dedup_ids=True, wire="fp16")
+    assert cost.hardware == "h100-modelled-ids-dedup_ids-fp16_wire"
+    assert cost.settings() == {"hardware": "h100", "ids": True, "dedup_ids": True, "wire": "fp16"}
+    assert make_cost("gpu", **cost.settings()).hardware == cost.hardware
+    with pytest.raises(InputError, match="dedup_ids: the exchange of ids does not count"):
+        make_cost("gpu", dedup_ids=True)
+    with pytest.raises(InputError, match="dedup_ids"):
+        make_cost("gpu", ids=True, dedup_ids=1)
+    with pytest.raises(InputError, match="wire: expected 'task' or 'fp16', got 'int8'"):
+        make_cost("gpu", wire="int8")
 
 
 def test_a_device_that_is_no_gpu_is_refused_with_the_remedy():

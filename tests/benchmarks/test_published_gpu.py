@@ -90,6 +90,23 @@ def test_no_row_is_dropped_without_a_reason(published):
     assert all(h.fitted is not None for h in held if h.row.kind in ("fused", "host memory", "cached"))
 
 
+def test_no_factor_of_updates_brings_both_rows_of_rowwise_adagrad_nearer(published):
+    """What the page says of G002 and G007: the update of one would have to take longer, that of the other less."""
+    script, held = published
+    predictions = importlib.import_module("predictions")
+    rows = {h.row.id: h.row for h in held}
+    phases = predictions.phases_us([rows["G002"], rows["G007"]], script.Constants().kernels)
+
+    def besides(row_id):
+        return phases[row_id].forward + phases[row_id].backward - phases[row_id].update
+
+    wanted = {i: (rows[i].time_us - besides(i)) / phases[i].update for i in phases}
+    assert wanted == pytest.approx({"G002": 1.85, "G007": 0.54}, rel=0.02)
+    for one, other, ratio in (("G002", "G007", 0.60), ("G007", "G002", 1.79)):
+        found = (besides(one) + wanted[other] * phases[one].update) / rows[one].time_us
+        assert found == pytest.approx(ratio, rel=0.02)
+
+
 def test_rows_of_another_file_are_predicted_and_change_nothing(published, tmp_path):
     script, held = published
     lines = script.read_rows.__defaults__[0].read_text().splitlines()

@@ -317,6 +317,7 @@ def test_a_device_that_is_no_gpu_is_refused_with_the_remedy():
         ("h100", {"precision": "fp16"}, []),
         ("h200", {}, ["of h200 there were none"]),
         ("a100", {"optimizer": "adagrad"}, ["no backward pass with adagrad"]),
+        ("a100", {"optimizer": "rowwise_adagrad"}, ["two backward passes with rowwise_adagrad"]),
         (
             "rtx-2080-ti",
             {"precision": "fp16", "optimizer": "adam"},

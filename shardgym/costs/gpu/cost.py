@@ -164,6 +164,11 @@ def untested(task: ShardingTask, hardware: str) -> tuple[str, ...]:
         notes.append("gpu was held against one backward pass in fp16 alone, which took longer than it says")
     if any(kind.optimizer == "adagrad" for kind in task.kinds):
         notes.append("gpu was held against no backward pass with adagrad")
+    if any(kind.optimizer == "rowwise_adagrad" for kind in task.kinds):
+        notes.append(
+            "gpu was held against two backward passes with rowwise_adagrad, of unnamed cards: one took longer than it "
+            "says and one less"
+        )
     return tuple(notes)
 
 

@@ -151,6 +151,16 @@ def test_rows_are_cut_where_pooling_factors_are_large():
     assert kinds.count("table_row_wise") == 1
 
 
+def test_the_best_cuts_columns_of_those_tables_alone_that_are_too_long():
+    """Mean-pooled tables take no rows."""
+    task = nodes_task([(1000, 128, 100.0), *[(1000, 16, 20.0)] * 9], (ROOM,) * 8, domain=4)
+    task = dataclasses.replace(task, tables=tuple(dataclasses.replace(t, pooling="mean") for t in task.tables))
+    plans = [Hierarchical(inside=inside).solve(task, ROOFLINE) for inside in KINDS]
+    *others, best = (total_ms(task, plan) for plan in plans)
+    assert best < 0.99 * min(others)
+    assert kinds_of(task, plans[-1]) == ["table_column_wise"] + ["table_wise"] * 9
+
+
 @pytest.mark.parametrize("cost", ["roofline", "gpu", "torchrec_rating"])
 @pytest.mark.parametrize("balance", ["lpt", "karmarkar_karp"])
 def test_the_best_never_costs_more_than_one_kind(cost, balance):

@@ -75,7 +75,12 @@ class SizeLookupGreedy(Greedy):
         return table.embedding_dim * table.pooling_factor * math.log10(table.num_embeddings)
 
 
-def place_greedily(task: ShardingTask, costs: Sequence[float], shards: Sequence[Shard] | None = None) -> ShardingPlan:
+def place_greedily(
+    task: ShardingTask,
+    costs: Sequence[float],
+    shards: Sequence[Shard] | None = None,
+    speeds: Sequence[float] | None = None,
+) -> ShardingPlan:
     """Place the costliest shard first, each on the device with the smallest sum of costs that has room.
 
     The greedy of NeuroShard, DreamShard and AutoShard (`sharders.py`): tables sorted by (cost, size, index)
@@ -86,6 +91,7 @@ def place_greedily(task: ShardingTask, costs: Sequence[float], shards: Sequence[
         task: what to place.
         costs: one per shard.
         shards: that hold every cell of every table once, whatever devices they name; every table whole when None.
+        speeds: of the devices, by which their sums are divided; all alike when None.
 
     Raises:
         NoFeasiblePlanError: a shard fits nowhere, or no plan can hold it.
@@ -101,7 +107,7 @@ def place_greedily(task: ShardingTask, costs: Sequence[float], shards: Sequence[
         lightest = fitting[load[fitting] == load[fitting].min()]
         device = int(lightest[used[lightest].argmin()])
         placed.append(dataclasses.replace(pieces[n], devices=(device,)))
-        load[device] += costs[n]
+        load[device] += costs[n] if speeds is None else costs[n] / speeds[device]
         used[device] += sizes[n]
         room[device] -= sizes[n]
     return ShardingPlan.of(task, placed)

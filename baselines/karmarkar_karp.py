@@ -37,16 +37,28 @@ class KarmarkarKarp:
         """
         check_solve_arguments(task, cost, seed)
         check_possible(task)
-        times = whole_table_ms(task, cost).tolist()
-        sizes = [task.table_bytes(table) for table in task.tables]
-        sets = difference(times, task.num_devices)
-        by_bytes = sorted(sets, key=lambda tables: sum(sizes[n] for n in tables), reverse=True)
-        by_memory = np.argsort(-np.array(task.topology.memory_bytes), kind="stable")
-        devices = np.zeros(task.num_tables, dtype=np.int64)
-        for device, tables in zip(by_memory.tolist(), by_bytes, strict=True):
-            devices[tables] = device
-        repaired = repair_memory(devices, np.array(times), np.array(sizes), np.array(task.topology.memory_bytes))
-        return place_greedily(task, times) if repaired is None else ShardingPlan.table_wise(task, repaired.tolist())
+        return place_by_difference(task, whole_table_ms(task, cost).tolist())
+
+
+def place_by_difference(task: ShardingTask, times: Sequence[float]) -> ShardingPlan:
+    """Return whole tables on devices by largest differencing, with memory repaired, see `KarmarkarKarp`.
+
+    Args:
+        task: what to place.
+        times: of the tables.
+
+    Raises:
+        NoFeasiblePlanError: a table fits nowhere.
+    """
+    sizes = [task.table_bytes(table) for table in task.tables]
+    sets = difference(times, task.num_devices)
+    by_bytes = sorted(sets, key=lambda tables: sum(sizes[n] for n in tables), reverse=True)
+    by_memory = np.argsort(-np.array(task.topology.memory_bytes), kind="stable")
+    devices = np.zeros(task.num_tables, dtype=np.int64)
+    for device, tables in zip(by_memory.tolist(), by_bytes, strict=True):
+        devices[tables] = device
+    repaired = repair_memory(devices, np.array(times), np.array(sizes), np.array(task.topology.memory_bytes))
+    return place_greedily(task, times) if repaired is None else ShardingPlan.table_wise(task, repaired.tolist())
 
 
 class _Partition(NamedTuple):

@@ -116,9 +116,7 @@ def by_gain(task: ShardingTask, cost: CostModel) -> list[EmbeddingTable]:
     """
     devices = task.num_devices
     costs = cost.additive()
-    # TorchRec divides mean-pooled tables that are cut by rows by the wrong bag sizes.
-    summed = [table for table in task.tables if table.pooling == "sum"]
-    able = [table for table in summed if devices > 1 and len(even_rows(table, devices)) == devices]
+    able = [table for table in task.tables if takes_rows(table, devices)]
     if costs is None or not able:
         return []
     pieces = [ShardKey(table.name, even_rows(table, devices)[0].num_rows, table.embedding_dim) for table in able]
@@ -128,12 +126,24 @@ def by_gain(task: ShardingTask, cost: CostModel) -> list[EmbeddingTable]:
     return [able[n] for n in np.argsort(devices * piece_ms / np.maximum(whole_ms, 1e-12), kind="stable")]
 
 
-def even_rows(table: EmbeddingTable, devices: int) -> list[Shard]:
-    """Return a table cut into pieces of ceil(rows / devices) rows, the last one smaller, as TorchRec needs them."""
+def takes_rows(table: EmbeddingTable, devices: int) -> bool:
+    """Say whether a table is sum-pooled and can be cut evenly by rows over so many devices, two or more."""
+    # TorchRec divides mean-pooled tables that are cut by rows by the wrong bag sizes.
+    return table.pooling == "sum" and devices > 1 and len(even_rows(table, devices)) == devices
+
+
+def even_rows(table: EmbeddingTable, devices: int, first: int = 0) -> list[Shard]:
+    """Return a table cut into pieces of ceil(rows / devices) rows, the last one smaller, as TorchRec needs them.
+
+    Args:
+        table: to be cut.
+        devices: their number; they are consecutive.
+        first: of these devices.
+    """
     block = -(-table.num_embeddings // devices)
     starts = range(0, table.num_embeddings, block)
     columns = (0, table.embedding_dim)
     return [
         Shard(table.name, (start, min(start + block, table.num_embeddings)), columns, (device,))
-        for device, start in enumerate(starts)
+        for device, start in enumerate(starts, first)
     ]

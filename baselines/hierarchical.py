@@ -1,0 +1,269 @@
+"""Tables to nodes first, then whole, by columns or by rows over the devices of their node, as ZionEX does it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple, get_args
+
+from baselines.column_greedy import Pieces, halves, merged, place_with_cuts
+from baselines.greedy import place_greedily
+from baselines.karmarkar_karp import place_by_difference
+from baselines.lpt import alone_ms, whole_table_ms
+from baselines.row_wise import even_rows, takes_rows
+from shardgym.costs.base import CostModel
+from shardgym.costs.links import part_of
+from shardgym.errors import InputError, NoFeasiblePlanError
+from shardgym.plan import Shard, ShardingPlan, check_possible
+from shardgym.solver import check_solve_arguments
+from shardgym.task import ShardingTask, exact_bytes
+from shardgym.ties import quantized
+from shardgym.topology import MAX_MEMORY_BYTES
+
+Balance = Literal["lpt", "karmarkar_karp"]
+Inside = Literal["best", "table_wise", "column_wise", "row_wise"]
+
+#: Largest pieces of columns that are tried, in shares of the average time of a node's devices.
+_SHARES = (math.inf, 1.0, 0.5, 0.0)
+#: How often the numbers of tables between the best and its neighbours are tried.
+_REFINEMENTS = 2
+
+
+class Hierarchical:
+    """Give every table to one node, then keep it whole, cut it by columns, or cut it by rows over the node's devices.
+
+    ZionEX shards so (Mudigere et al., ISCA 2022). A node is a fast domain of the topology: partial sums of tables that
+    are cut by rows are added up over its links before they leave it. TorchRec calls that `table_row_wise`, and
+    `table_column_wise`; with one domain these are `row_wise` and `column_wise`. The search below is ours.
+
+    1. Tables are split among the nodes by what the oracle says that each computes alone. A node takes as many bytes as
+       its devices together; one with fewer devices gets less time. Where such a split leaves a kind of plan without
+       room, one that balances bytes is tried, too.
+    2. Inside each node, pieces are placed by LPT on devices with room. Columns are cut into 2, 4, 8, ... pieces, at
+       most as many as devices; those of one table that meet on a device become one shard. Rows are cut evenly over all
+       devices of the node. Mean-pooled tables and those with too few rows are not cut by rows.
+    3. "best" prices plans in which 0, 1, 2, 4, ..., all tables are cut by rows, those with the most ids per sample
+       first: ids are read once, and all devices share them. The others are cut by columns until no piece takes more
+       than some share of the average time of the node's devices: any, 1, 1/2, or 0, as far as possible. Then numbers
+       next to the best are tried. The cheapest plan is returned, which never costs more than those of the other three.
+
+    Args:
+        balance: how tables are split among nodes: longest processing time first, or largest differencing. The latter
+            is for nodes that are alike: where the last one has fewer devices, it is LPT, too.
+        inside: what is done with all tables of a node; "best" decides for each. Only "best" and "column_wise" halve
+            pieces that fit nowhere.
+
+    Raises:
+        InputError: another word for one of these.
+    """
+
+    def __init__(self, balance: Balance = "lpt", inside: Inside = "best") -> None:
+        for name, choice, choices in (("balance", balance, get_args(Balance)), ("inside", inside, get_args(Inside))):
+            if choice not in choices:
+                raise InputError(f"{name}={choice!r}: expected one of {', '.join(choices)}")
+        self.balance = balance
+        self.inside = inside
+
+    def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
+        """Return the cheapest plan found; `seed` makes no difference, as nothing is drawn.
+
+        Raises:
+            NoFeasiblePlanError: tables fit in no nodes, or pieces on no devices of their node.
+            InputError: an argument is of another kind, or `cost` cannot price tasks of this kind.
+            MeasurementError: `cost` has no time for single tables.
+        """
+        check_solve_arguments(task, cost, seed)
+        check_possible(task)
+        plans = _Plans(task, cost)
+        rows = len(plans.row_order)
+        kinds = {"table_wise": (0, None), "column_wise": (0, 0.0), "row_wise": (rows, None)}
+        wanted = list(kinds.values()) if self.inside == "best" else [kinds[self.inside]]
+        sizes = [float(task.table_bytes(table)) for table in task.tables]
+        for number, figures in enumerate((plans.whole_ms, sizes)):
+            try:
+                plans.splits[number] = split_among_nodes(task, figures, self.balance)
+            except NoFeasiblePlanError as error:
+                plans.errors.append(error)
+                continue
+            basic = [_Way(number, *kind) for kind in wanted]
+            plans.price(basic)
+            if self.inside == "best":
+                plans.search(number)
+            if all(way in plans.cost_ms for way in basic):
+                break
+        if not plans.cost_ms:
+            raise plans.errors[0]
+        return plans.made[plans.cheapest()]
+
+
+class Node(NamedTuple):
+    """A fast domain: its devices, which are consecutive, and the positions of its tables in the task."""
+
+    devices: range
+    tables: list[int]
+
+
+def split_among_nodes(task: ShardingTask, figures: Sequence[float], balance: Balance) -> list[Node]:
+    """Give every table to one node, so that sums of figures over devices are about alike.
+
+    Args:
+        task: what to split.
+        figures: of each table, none negative.
+        balance: by which method, see `Hierarchical`.
+
+    Raises:
+        NoFeasiblePlanError: a table fits in no node.
+    """
+    size = task.topology.fast_domain_size
+    every = range(task.num_devices)
+    nodes = [Node(every[first : first + size], []) for first in every[::size]]
+    speeds = [len(node.devices) for node in nodes]
+    memory = [sum(task.topology.memory_bytes[d] for d in node.devices) for node in nodes]
+    memory_bytes = tuple(min(num_bytes, MAX_MEMORY_BYTES) for num_bytes in memory)
+    # Each node is one device of a made-up task.
+    topology = dataclasses.replace(task.topology.roomy(len(nodes)), memory_bytes=memory_bytes)
+    coarse = dataclasses.replace(task, topology=topology, name="")
+    try:
+        if balance == "karmarkar_karp" and len(set(speeds)) == 1:
+            plan = place_by_difference(coarse, figures)
+        else:
+            plan = place_greedily(coarse, figures, speeds=speeds)
+    except NoFeasiblePlanError as error:
+        raise NoFeasiblePlanError(f"with each of {len(nodes)} nodes taken as one device: {error}") from None
+    node_of = {shard.table: shard.devices[0] for shard in plan.shards}
+    for n, table in enumerate(task.tables):
+        nodes[node_of[table.name]].tables.append(n)
+    return nodes
+
+
+class _Way(NamedTuple):
+    """How a plan comes about: from which split, with how many tables cut by rows, and with what pieces of columns.
+
+    These take at most `share` of the average time of a node's devices; where it is None, the other tables stay whole.
+    """
+
+    split: int
+    by_rows: int
+    share: float | None
+
+
+class _Plans:
+    """Plans of a task, each made and priced once: `made` and `cost_ms`, by way; `errors` say why there are no others.
+
+    `whole_ms` is the compute of each table alone on a device. `row_order` has the positions of the tables that nodes
+    may cut by rows, in the order in which they are taken.
+    """
+
+    def __init__(self, task: ShardingTask, cost: CostModel) -> None:
+        self.task = task
+        self.cost = cost
+        self.whole_ms: list[float] = whole_table_ms(task, cost).tolist()
+        able = [n for n, table in enumerate(task.tables) if takes_rows(table, task.topology.fast_domain_size)]
+        self.row_order = sorted(able, key=lambda n: task.tables[n].pooling_factor, reverse=True)
+        self.splits: dict[int, list[Node]] = {}
+        self.made: dict[_Way, ShardingPlan] = {}
+        self.cost_ms: dict[_Way, float] = {}
+        self.errors: list[NoFeasiblePlanError] = []
+
+    def search(self, split: int) -> None:
+        """Price plans with 0, 1, 2, 4, ..., all tables cut by rows, then with numbers next to the best."""
+        most = len(self.row_order)
+        counts = sorted({0, *(2**n for n in range(most.bit_length())), most})
+        self.price(_Way(split, count, share) for count in counts for share in _SHARES)
+        for _ in range(_REFINEMENTS):
+            tried = sorted({way.by_rows for way in self.cost_ms if way.split == split})
+            if not tried:
+                return
+            best = self.cheapest(split)
+            place = tried.index(best.by_rows)
+            between = {(best.by_rows + other) // 2 for other in tried[max(place - 1, 0) : place + 2]} - {*tried}
+            self.price(_Way(split, count, best.share) for count in sorted(between))
+
+    def price(self, ways: Iterable[_Way]) -> None:
+        """Make plans in these ways, and ask for the costs of those that are feasible in one query."""
+        made = {}
+        for way in ways:
+            if way not in self.made:
+                try:
+                    made[way] = self._make(way)
+                except NoFeasiblePlanError as error:
+                    self.errors.append(error)
+        totals = [float(quantized(answer.total_ms)) for answer in self.cost.evaluate(self.task, list(made.values()))]
+        self.made |= made
+        self.cost_ms |= zip(made, totals, strict=True)
+
+    def cheapest(self, split: int | None = None) -> _Way:
+        """Return the cheapest way, of one split or of all; the first of those that cost the same."""
+        return min((way for way in self.cost_ms if split in (None, way.split)), key=lambda way: self.cost_ms[way])
+
+    def _make(self, way: _Way) -> ShardingPlan:
+        """Return a plan; raises `NoFeasiblePlanError` when pieces do not fit in their nodes."""
+        by_rows = set(self.row_order[: way.by_rows])
+        shards: list[Shard] = []
+        for devices, tables in self.splits[way.split]:
+            cut = [n for n in tables if n in by_rows and takes_rows(self.task.tables[n], len(devices))]
+            pieces = [piece for n in cut for piece in even_rows(self.task.tables[n], len(devices), devices.start)]
+            others = [n for n in tables if n not in cut]
+            room = _room(self.task, devices, pieces)
+            shards += pieces
+            if not others:
+                continue
+            try:
+                placed = self._place(others, room, way.share)
+            except NoFeasiblePlanError as error:
+                if len(self.splits[way.split]) == 1:
+                    raise
+                raise NoFeasiblePlanError(f"inside a node, whose first device is {devices.start}: {error}") from None
+            shards += [dataclasses.replace(s, devices=(s.devices[0] + devices.start,)) for s in placed.shards]
+        return merged(self.task, ShardingPlan.of(self.task, shards))
+
+    def _place(self, tables: Sequence[int], room: Sequence[int], share: float | None) -> ShardingPlan:
+        """Return a plan for the task of one node and some tables, without cuts by rows."""
+        size = len(room)
+        # No memory at all is no topology; nothing fits into one byte either.
+        memory_bytes = tuple(max(1, num_bytes) for num_bytes in room)
+        topology = dataclasses.replace(part_of(self.task.topology, size), memory_bytes=memory_bytes)
+        of_node = tuple(self.task.tables[n] for n in tables)
+        part = dataclasses.replace(self.task, tables=of_node, topology=topology, name="")
+        if share is None:
+            return place_greedily(part, [self.whole_ms[n] for n in tables])
+        limit_ms = share * sum(self.whole_ms[n] for n in tables) / size
+        pieces = Pieces([], [])
+        for n in tables:
+            cuts = [cut for cut in self._cuts[n] if len(cut.shards) <= size]
+            cut = next((cut for cut in cuts if cut.alone_ms[0] <= limit_ms), cuts[-1])
+            pieces.shards.extend(cut.shards)
+            pieces.alone_ms.extend(cut.alone_ms)
+        return place_with_cuts(part, self.cost, pieces)[1]
+
+    @functools.cached_property
+    def _cuts(self) -> list[list[Pieces]]:
+        """Each table in 1, 2, 4, ... pieces of columns; all take what the widest does, so that one query is enough."""
+        cuts = [_halvings(Shard.whole(table, 0), self.task.topology.fast_domain_size) for table in self.task.tables]
+        widest = [max(cut, key=lambda piece: piece.num_columns) for of_table in cuts for cut in of_table[1:]]
+        priced = iter(alone_ms(self.task, self.cost, widest).tolist())
+        return [
+            [Pieces(cut, [whole_ms if len(cut) == 1 else next(priced)] * len(cut)) for cut in of_table]
+            for whole_ms, of_table in zip(self.whole_ms, cuts, strict=True)
+        ]
+
+
+def _halvings(shard: Shard, most: int) -> list[list[Shard]]:
+    """Return a shard in 1, 2, 4, ... pieces of columns, up to `most`, as far as its width permits."""
+    found = [[shard]]
+    while 2 * len(found[-1]) <= most and all(map(halves, found[-1])):
+        found.append([half for piece in found[-1] for half in halves(piece)])
+    return found
+
+
+def _room(task: ShardingTask, devices: range, pieces: Iterable[Shard]) -> list[int]:
+    """Return the bytes that pieces leave on these devices; raises `NoFeasiblePlanError` where they do not fit."""
+    room = [task.topology.memory_bytes[device] for device in devices]
+    for piece in pieces:
+        room[piece.devices[0] - devices.start] -= piece.bytes(task)
+    for device, left in zip(devices, room, strict=True):
+        if left < 0:
+            raise NoFeasiblePlanError(f"tables cut by rows need {exact_bytes(-left)} more than device {device} has")
+    return room

@@ -1,0 +1,241 @@
+"""Nodes balanced, kinds inside of them as asked for, memory of nodes and of devices, and the best of all kinds."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from baseline_tasks import VARIED, CountingRoofline, task_of
+
+from baselines.hierarchical import Hierarchical, split_among_nodes
+from baselines.lpt import whole_table_ms
+from shardgym import EmbeddingTable, InputError, NoFeasiblePlanError, ShardingTask, Topology, make_cost
+
+ROOFLINE = make_cost("roofline")
+KINDS = ("table_wise", "column_wise", "row_wise", "best")
+ROOM = 2**30
+
+
+def nodes_task(tables, memory_bytes=(ROOM,) * 4, domain=2, **options):
+    """Devices of slow CPUs in nodes, whose links are ten times as fast as those between them."""
+    task = task_of(tables, memory_bytes, **options)
+    return dataclasses.replace(
+        task, topology=dataclasses.replace(task.topology, fast_domain_size=domain, intra_bandwidth=2.5e9)
+    )
+
+
+def dgx_task(num_tables, num_devices, pooling, seed=0):
+    rng = np.random.default_rng(seed)
+    tables = tuple(
+        EmbeddingTable(
+            f"t{n}", int(10 ** rng.uniform(4, 6)), int(rng.choice([32, 64, 128])), pooling * rng.uniform(1, 2)
+        )
+        for n in range(num_tables)
+    )
+    topology = Topology.preset("dgx-h100", num_devices)
+    return ShardingTask(tables=tables, topology=topology, batch_size=1024 * num_devices, precision="fp16")
+
+
+def kinds_of(task, plan):
+    plan.validate(task)
+    return [plan.kind_of(table.name, task) for table in task.tables]
+
+
+def total_ms(task, plan, cost=ROOFLINE):
+    return cost.evaluate(task, [plan])[0].total_ms
+
+
+def nodes_of(task, plan):
+    """Node of every table, each of which must be in one."""
+    plan.validate(task)
+    nodes = [
+        {device // task.topology.fast_domain_size for s in plan.of_table(table.name) for device in s.devices}
+        for table in task.tables
+    ]
+    assert all(len(of_table) == 1 for of_table in nodes)
+    return [node for (node,) in nodes]
+
+
+@pytest.mark.parametrize("balance", ["lpt", "karmarkar_karp"])
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_nodes_are_about_as_balanced_as_can_be(balance, nodes):
+    """Graham's bound for LPT is 4/3 - 1/3m of the optimum; Karmarkar and Karp's method keeps to it here."""
+    rng = np.random.default_rng(nodes)
+    task = nodes_task(VARIED, (ROOM,) * 2 * nodes)
+    for _ in range(10):
+        figures = rng.integers(1, 100, size=task.num_tables).tolist()
+        split = split_among_nodes(task, figures, balance)
+        assert sorted(n for node in split for n in node.tables) == list(range(task.num_tables))
+        assert [node.devices for node in split] == [range(2 * k, 2 * k + 2) for k in range(nodes)]
+        slowest = max(sum(figures[n] for n in node.tables) for node in split)
+        best = min(
+            max(np.bincount(of, weights=figures, minlength=nodes))
+            for of in itertools.product(range(nodes), repeat=task.num_tables)
+        )
+        assert best <= slowest <= best * (4 / 3 - 1 / (3 * nodes))
+
+
+def test_the_two_ways_to_balance_differ():
+    # LPT: 8+5+4 and 7+6; largest differencing ends with 14 and 16 (Korf 1998).
+    task = nodes_task([(10, 4, 1.0)] * 5)
+    figures = [8, 7, 6, 5, 4]
+    loads = {
+        balance: sorted(sum(figures[n] for n in node.tables) for node in split_among_nodes(task, figures, balance))
+        for balance in ("lpt", "karmarkar_karp")
+    }
+    assert loads == {"lpt": [13, 17], "karmarkar_karp": [14, 16]}
+
+
+@pytest.mark.parametrize("balance", ["lpt", "karmarkar_karp"])
+def test_a_smaller_last_node_gets_less(balance):
+    task = nodes_task([(10, 4, 1.0)] * 12, (ROOM,) * 6, domain=4)
+    split = split_among_nodes(task, [1.0] * 12, balance)
+    assert [(len(node.devices), len(node.tables)) for node in split] == [(4, 8), (2, 4)]
+    for inside in KINDS:
+        nodes_of(task, Hierarchical(balance, inside).solve(task, ROOFLINE))
+
+
+def test_plans_keep_to_the_split():
+    task = nodes_task(VARIED)
+    split = split_among_nodes(task, whole_table_ms(task, ROOFLINE).tolist(), "lpt")
+    expected = [next(k for k, node in enumerate(split) if n in node.tables) for n in range(task.num_tables)]
+    for inside in KINDS:
+        assert nodes_of(task, Hierarchical(inside=inside).solve(task, ROOFLINE)) == expected
+
+
+@pytest.mark.parametrize(
+    ("inside", "domain", "kind"),
+    [
+        ("table_wise", 2, "table_wise"),
+        ("column_wise", 2, "table_column_wise"),
+        ("column_wise", 4, "column_wise"),
+        ("row_wise", 2, "table_row_wise"),
+        ("row_wise", 4, "row_wise"),
+    ],
+)
+def test_kinds_inside_of_nodes(inside, domain, kind):
+    task = nodes_task([(1000, 32, 3.0)] * 8, domain=domain)
+    plan = Hierarchical(inside=inside).solve(task, ROOFLINE)
+    assert set(kinds_of(task, plan)) == {kind}
+    assert len(plan.shards) == 8 * (1 if inside == "table_wise" else domain)
+    assert len(set(map(len, (plan.on(d) for d in range(4))))) == 1
+
+
+@pytest.mark.parametrize("inside", KINDS)
+def test_one_device_and_nodes_of_one_device_keep_tables_whole(inside):
+    for memory_bytes in ((ROOM,), (ROOM,) * 3):
+        task = nodes_task(VARIED, memory_bytes, domain=1)
+        assert set(kinds_of(task, Hierarchical(inside=inside).solve(task, ROOFLINE))) == {"table_wise"}
+
+
+def test_tables_that_take_no_rows_stay_whole():
+    task = nodes_task([(1000, 16, 50.0), (1000, 16, 50.0), (1, 16, 1.0), (1000, 16, 1.0)])
+    tables = (dataclasses.replace(task.tables[0], pooling="mean"), *task.tables[1:])
+    task = dataclasses.replace(task, tables=tables)
+    expected = ["table_wise", "table_row_wise", "table_wise", "table_row_wise"]
+    assert kinds_of(task, Hierarchical(inside="row_wise").solve(task, ROOFLINE)) == expected
+
+
+def test_rows_are_cut_where_pooling_factors_are_large():
+    gpu = make_cost("gpu")
+    large, small = dgx_task(20, 16, 60.0), dgx_task(100, 16, 1.0)
+    assert set(kinds_of(large, Hierarchical().solve(large, gpu))) == {"table_row_wise"}
+    assert "table_row_wise" not in kinds_of(small, Hierarchical().solve(small, gpu))
+    # One hot table among cold ones is taken alone.
+    hot = dataclasses.replace(small.tables[0], pooling_factor=200.0)
+    mixed = dataclasses.replace(small, tables=(hot, *small.tables[1:]))
+    kinds = kinds_of(mixed, Hierarchical().solve(mixed, gpu))
+    assert kinds[0] == "table_row_wise"
+    assert kinds.count("table_row_wise") == 1
+
+
+def test_the_best_cuts_columns_of_those_tables_alone_that_are_too_long():
+    """Mean-pooled tables take no rows."""
+    task = nodes_task([(1000, 128, 100.0), *[(1000, 16, 20.0)] * 9], (ROOM,) * 8, domain=4)
+    task = dataclasses.replace(task, tables=tuple(dataclasses.replace(t, pooling="mean") for t in task.tables))
+    plans = [Hierarchical(inside=inside).solve(task, ROOFLINE) for inside in KINDS]
+    *others, best = (total_ms(task, plan) for plan in plans)
+    assert best < 0.99 * min(others)
+    assert kinds_of(task, plans[-1]) == ["table_column_wise"] + ["table_wise"] * 9
+
+
+@pytest.mark.parametrize("cost", ["roofline", "gpu", "torchrec_rating"])
+@pytest.mark.parametrize("balance", ["lpt", "karmarkar_karp"])
+def test_the_best_never_costs_more_than_one_kind(cost, balance):
+    model = make_cost(cost)
+    for pooling, seed in ((1.0, 0), (30.0, 1)):
+        task = dgx_task(24, 16, pooling, seed)
+        plans = [Hierarchical(balance, inside).solve(task, model) for inside in KINDS]
+        *others, best = (answer.total_ms for answer in model.evaluate(task, plans))
+        assert best <= min(others) * (1 + 1e-9)
+
+
+def test_costs_of_whole_plans_give_the_same_plan_in_few_queries():
+    task = nodes_task(VARIED)
+    cost = CountingRoofline()
+    assert Hierarchical().solve(task, cost) == Hierarchical().solve(task, ROOFLINE)
+    # Tables alone, pieces alone, the three kinds, the numbers, and their neighbours twice.
+    assert cost.calls <= 6
+    assert cost.plans <= 40
+
+
+def test_the_memory_of_nodes_is_respected():
+    # By time t0 would be alone; it leaves no room for another of these in its node.
+    task = nodes_task([(100, 4, 9.0), *[(100, 4, 3.0)] * 3], (1600, 100, 1600, 3200))
+    assert nodes_of(task, Hierarchical().solve(task, ROOFLINE)) == [0, 1, 1, 1]
+    assert task.total_bytes == 6400
+
+
+def test_bytes_are_balanced_where_times_leave_no_room_for_whole_tables():
+    """The hot table is small: by time it is alone in its node, and the three others do not fit whole in the other."""
+    task = nodes_task([(10, 4, 500.0), *[(100, 4, 1.0)] * 3], (1600, 1600, 2500, 2300))
+    by_time = split_among_nodes(task, whole_table_ms(task, ROOFLINE).tolist(), "lpt")
+    assert sorted(len(node.tables) for node in by_time) == [1, 3]
+    plan = Hierarchical(inside="table_wise").solve(task, ROOFLINE)
+    assert set(kinds_of(task, plan)) == {"table_wise"}
+    assert total_ms(task, Hierarchical().solve(task, ROOFLINE)) <= total_ms(task, plan) * (1 + 1e-9)
+
+
+def test_rows_and_columns_make_fit_what_whole_tables_do_not():
+    wide = nodes_task([(100, 8, 1.0)] * 2, (1600,) * 4)
+    with pytest.raises(NoFeasiblePlanError, match=r"inside a node, whose first device is [02]: table 't[01]' of 3200"):
+        Hierarchical(inside="table_wise").solve(wide, ROOFLINE)
+    for inside in KINDS[1:]:
+        assert Hierarchical(inside=inside).solve(wide, ROOFLINE).bytes_per_device(wide) == [1600] * 4
+    narrow = nodes_task([(100, 4, 1.0)] * 2, (800,) * 4)
+    for inside in ("row_wise", "best"):
+        assert set(kinds_of(narrow, Hierarchical(inside=inside).solve(narrow, ROOFLINE))) == {"table_row_wise"}
+    with pytest.raises(NoFeasiblePlanError, match="fits on no device"):
+        Hierarchical(inside="column_wise").solve(narrow, ROOFLINE)
+
+
+@pytest.mark.parametrize("inside", KINDS)
+def test_what_fits_in_no_node_is_said(inside):
+    solver = Hierarchical(inside=inside)
+    with pytest.raises(NoFeasiblePlanError, match=r"2 nodes taken as one device: table 't0' of 1600 bytes fits on no"):
+        solver.solve(nodes_task([(100, 4, 1.0)], (500,) * 4), ROOFLINE)
+    with pytest.raises(NoFeasiblePlanError, match=r"the tables take 1600 bytes, the devices have 400"):
+        solver.solve(nodes_task([(100, 4, 1.0)], (100,) * 4), ROOFLINE)
+    with pytest.raises(NoFeasiblePlanError, match="'t0' has 6 columns"):
+        solver.solve(nodes_task([(10, 6, 1.0)]), ROOFLINE)
+
+
+def test_rows_that_fit_in_no_device_are_said():
+    # The node has the bytes, one of its devices has not.
+    task = nodes_task([(100, 4, 1.0)], (1000, 700, 500, 500))
+    with pytest.raises(NoFeasiblePlanError, match="tables cut by rows need 100 bytes more than device 1 has"):
+        Hierarchical(inside="row_wise").solve(task, ROOFLINE)
+
+
+def test_plans_are_the_same_every_time_and_for_every_seed():
+    task = dgx_task(30, 16, 10.0)
+    first, again = (Hierarchical().solve(task, make_cost("gpu"), seed) for seed in (0, 7))
+    assert first == again
+
+
+@pytest.mark.parametrize("settings", [{"balance": "best"}, {"inside": "grid_shard"}, {"inside": None}])
+def test_other_words_are_refused(settings):
+    with pytest.raises(InputError, match="expected one of"):
+        Hierarchical(**settings)

@@ -5,8 +5,8 @@
 A small DLRM trains under `DistributedModelParallel` over gloo, with plans of every type and mixes of them. Each rank is
 in a network namespace and has a full-duplex link of known rate; `fbgemm` measures the same plans between such links.
 Hosts have two ranks. Plans take turns in random order in every round, and each turn builds the model anew. Between them
-the dense part of the model is trained alone, on outputs of the tables that do not change: costs are of embeddings, so its
-time is taken off those steps.
+the dense part of the model is trained alone, on outputs of the tables that do not change: costs are of embeddings, so
+its time is taken off those steps.
 
 A step takes as long as its slowest rank: "wall" by the clock, "cpu" by the processor time of the rank's process, gloo's
 threads included. There are two passes, each a launch of the ranks and an evaluation by `fbgemm`. The agreement of the
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import dataclasses
 import json
 import logging
 import multiprocessing

@@ -6,6 +6,7 @@ Importing this module imports TorchRec.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -178,17 +179,26 @@ def with_module_names(task: ShardingTask) -> ShardingTask:
 
 
 def make_topology(task: ShardingTask, constants: PlannerConstants, devices: int | None = None) -> Topology:
-    """Return a task's devices, or the first of them, with their memory as HBM, or as DDR on "cpu"."""
+    """Return a task's devices, or the first of them, with their memory as HBM, or as DDR on "cpu".
+
+    Raises:
+        InputError: fast domains have several hosts, and TorchRec is older than 1.6.
+    """
     count = devices or task.num_devices
     memory = task.topology.memory_bytes[:count]
     host = min(task.topology.devices_per_host, count)
     hosts = min(task.topology.fast_domain_size, count) // host
     cap = "hbm_cap" if constants.compute_device == "cuda" else "ddr_cap"
     alike = len(set(memory)) == 1
+    known = inspect.signature(Topology).parameters
+    if hosts > 1 and "pod_size" not in known:
+        raise InputError(f"fast domains of {hosts} hosts: TorchRec knows them since 1.6, install that or a later one")
+    # Versions that can make topologies in another way warn of this one.
+    optional = {"pod_size": None if hosts == 1 else hosts, "created_by_factory": True}
     return Topology(
-        world_size=count, local_world_size=host, pod_size=None if hosts == 1 else hosts, **{cap: memory[0]},
+        world_size=count, local_world_size=host, **{cap: memory[0]},
         custom_topology_data=None if alike else CustomTopologyData({cap: list(memory)}, count),
-        created_by_factory=True, **dataclasses.asdict(constants),
+        **{name: value for name, value in optional.items() if name in known}, **dataclasses.asdict(constants),
     )  # fmt: skip
 
 

@@ -177,7 +177,8 @@ def _process_notes(plan: ShardingPlan, block: int, ranks: Ranks) -> list[str]:
     elif block not in (0, ranks.per_host):
         notes.append(
             f"rows are cut over {block} ranks, {block // ranks.per_host} hosts: the job must set the environment "
-            f"variable TORCHREC_RESOLVED_POD_SIZE={block // ranks.per_host}"
+            f"variable TORCHREC_RESOLVED_POD_SIZE={block // ranks.per_host}, TOPOLOGY_DOMAIN_MULTIPLE for TorchRec 1.6 "
+            "and 1.7; earlier ones have no such domains"
         )
     return notes
 

@@ -278,7 +278,8 @@ def topology_from_torchrec(topology: TorchRecTopology) -> Topology:
     gpus = [name for name in DEVICES if name != "cpu-core"]
     nearest = min(gpus, key=lambda name: abs(DEVICES[name].memory_bandwidth - bandwidth))
     latencies = {} if kind == "cpu" else PRESETS["dgx-a100"]
-    domain = min(topology.intra_group_size, topology.world_size)
+    # Before 1.6 a fast domain is a host.
+    domain = min(getattr(topology, "intra_group_size", topology.local_world_size), topology.world_size)
     return Topology(
         num_devices=topology.world_size,
         memory_bytes=tuple(

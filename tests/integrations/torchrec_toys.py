@@ -14,6 +14,8 @@ from shardgym import Topology
 MARKS = [
     pytest.mark.torchrec,
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+    # Before 1.7 it asks process groups for their default device.
+    pytest.mark.filterwarnings("ignore:.?_get_pg_default_device:UserWarning", "ignore:Multiple backends:UserWarning"),
 ]
 
 

@@ -1,0 +1,460 @@
+"""How well costs agree with TorchRec's own steps, for all seven of its sharding types.
+
+    sudo python studies/sharding_kinds/run.py --out DIR [--ranks 2 4] [--links 1000 500] [--rounds N] [--steps N]
+
+A small DLRM trains under `DistributedModelParallel` over gloo, with plans of every type and mixes of them. Each rank is
+in a network namespace and has a full-duplex link of known rate; `fbgemm` measures the same plans between such links.
+Hosts have two ranks. Plans take turns in random order in every round, and each turn builds the model anew. Between them
+the dense part of the model is trained alone, on outputs of the tables that do not change: costs are of embeddings, so
+its time is taken off those steps.
+
+A step takes as long as its slowest rank: "wall" by the clock, "cpu" by the processor time of the rank's process, gloo's
+threads included. There are two passes, each a launch of the ranks and an evaluation by `fbgemm`. The agreement of the
+two halves of the real step is the limit of what any cost can reach.
+
+DIR/result.csv has a row per number of ranks and plan; what is printed per type and per cost is made of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import logging
+import multiprocessing
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import validity
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from tabulate import tabulate
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.types import ShardingPlan as TorchRecPlan
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, make_cost
+from shardgym.arrays import Floats
+from shardgym.costs.fbgemm import namespaces
+from shardgym.ids import draw_bags
+from shardgym.table import ZipfIds
+from shardgym.torchrec import model_from_task, to_torchrec
+
+HOST = 2
+#: Rows, columns, mean ids per sample; 23 of these in the mean, so that embeddings dominate a step.
+TABLES = (
+    (60_000, 16, 30), (30_000, 32, 25), (20_000, 64, 20), (20_000, 16, 40), (10_000, 32, 20), (5_000, 64, 15),
+    (2_000, 16, 30), (1_000, 32, 20), (500, 32, 20), (400, 16, 10),
+)  # fmt: skip
+#: The first so many tables are the large ones, the last so many the small ones.
+LARGE, SMALL = 3, 4
+PASSES = 2
+#: Different batches that steps take in turn.
+BATCHES = 3
+WARMUPS = 2
+DENSE_FEATURES = 13
+HIDDEN = 64
+CLOCKS = ("wall", "cpu")
+#: What stands beside `fbgemm`; TorchRec's planner is told the rate of the links.
+MODELS = ("simulator", "roofline", "torchrec_rating")
+_LINKS_S = 60.0
+
+
+def make_task(ranks: int, rate: float, batch_size: int) -> ShardingTask:
+    """Return the task for so many ranks with links of `rate` bytes per second."""
+    tables = [
+        EmbeddingTable(f"t{n}", rows, width, float(pooling), ZipfIds(s=1.05, q=10.0))
+        for n, (rows, width, pooling) in enumerate(TABLES)
+    ]
+    topology = Topology(
+        ranks, 2**30, fast_domain_size=HOST, interconnect=f"{rate * 8e-6:.0f} Mbit/s", intra_bandwidth=rate,
+        inter_bandwidth=rate, intra_latency_ms=0.0, inter_latency_ms=0.0,
+    )  # fmt: skip
+    return ShardingTask(tuple(tables), topology, batch_size, optimizer="exact_sgd", name="sharding-kinds")
+
+
+def make_plans(task: ShardingTask) -> dict[tuple[str, str], ShardingPlan]:
+    """Return plans by sharding type, which is "mixed" for some, and what is special."""
+    ranks = task.num_devices
+    hosts = [range(first, first + HOST) for first in range(0, ranks, HOST)]
+    tables = list(task.tables)
+    large, small, rest = tables[:LARGE], tables[-SMALL:], tables[LARGE:]
+    middle = tables[LARGE:-SMALL]
+
+    def everywhere(table: EmbeddingTable, devices: Sequence[int]) -> list[Shard]:
+        return [Shard.whole(table, *devices)]
+
+    def columns(table: EmbeddingTable, devices: Sequence[int], rows: tuple[int, int] | None = None) -> list[Shard]:
+        width = table.embedding_dim // len(devices)
+        rows = rows or (0, table.num_embeddings)
+        return [Shard(table.name, rows, (n * width, (n + 1) * width), d) for n, d in enumerate(devices)]
+
+    def by_rows(table: EmbeddingTable, devices: Sequence[int], between: tuple[int, int] | None = None) -> list[Shard]:
+        block = -(-table.num_embeddings // len(devices))
+        between = between or (0, table.embedding_dim)
+        ends = [(n * block, min(table.num_embeddings, (n + 1) * block)) for n in range(len(devices))]
+        return [Shard(table.name, pair, between, d) for pair, d in zip(ends, devices, strict=True)]
+
+    def grid(table: EmbeddingTable, blocks: Sequence[range]) -> list[Shard]:
+        width = table.embedding_dim // len(blocks)
+        return [s for n, host in enumerate(blocks) for s in by_rows(table, host, (n * width, (n + 1) * width))]
+
+    def balanced(placed: Sequence[EmbeddingTable], before: Sequence[Shard] = ()) -> list[Shard]:
+        """Place whole tables, those with most to read first, where least is read so far."""
+        read = np.zeros(ranks)
+        for shard in before:
+            table = task.table(shard.table)
+            share = shard.num_rows / table.num_embeddings if len(shard.devices) == 1 else 1 / ranks
+            read[list(shard.devices)] += table.pooling_factor * shard.num_columns * share
+        found = []
+        for table in sorted(placed, key=lambda t: -t.pooling_factor * t.embedding_dim):
+            device = int(read.argmin())
+            read[device] += table.pooling_factor * table.embedding_dim
+            found.append(Shard.whole(table, device))
+        return found
+
+    def with_rest(shards: list[Shard], others: Sequence[EmbeddingTable] = rest) -> list[Shard]:
+        return [*shards, *balanced(others, shards)]
+
+    every = range(ranks)
+    across = [0, ranks - 1] if len(hosts) > 1 else every
+    blocks = hosts if len(hosts) > 1 else [every, every]
+    of_host = [hosts[n % len(hosts)] for n in range(len(tables))]
+    small_everywhere = [s for table in small for s in everywhere(table, every)]
+    plans = {
+        ("table_wise", "balanced"): balanced(tables),
+        ("table_wise", "in turn"): [Shard.whole(table, n % ranks) for n, table in enumerate(tables)],
+        ("column_wise", "large"): with_rest([s for table in large for s in columns(table, across)]),
+        ("column_wise", "all"): [s for table in tables for s in columns(table, every)],
+        ("row_wise", "large"): with_rest([s for table in large for s in by_rows(table, every)]),
+        ("row_wise", "all"): [s for table in tables for s in by_rows(table, every)],
+        ("grid_shard", "large"): with_rest([s for table in large for s in grid(table, blocks)]),
+        ("grid_shard", "all"): [s for table in tables for s in grid(table, blocks)],
+        ("data_parallel", "small"): with_rest(small_everywhere, [*large, *middle]),
+        ("data_parallel", "all"): [s for table in tables for s in everywhere(table, every)],
+        ("mixed", "rows, small everywhere"): with_rest(
+            [s for table in large for s in by_rows(table, every)] + small_everywhere, middle
+        ),
+        ("mixed", "rows, columns, grid"): with_rest(
+            [*by_rows(large[0], every), *columns(large[1], across), *grid(large[2], blocks), *small_everywhere], middle
+        ),
+    }
+    if len(hosts) > 1:
+        plans |= {
+            ("table_row_wise", "large"): with_rest(
+                [s for table, host in zip(large, of_host, strict=False) for s in by_rows(table, host)]
+            ),
+            ("table_row_wise", "all"): [
+                s for table, host in zip(tables, of_host, strict=True) for s in by_rows(table, host)
+            ],
+            ("table_column_wise", "large"): with_rest(
+                [s for table, host in zip(large, of_host, strict=False) for s in columns(table, host)]
+            ),
+            ("table_column_wise", "all"): [
+                s for table, host in zip(tables, of_host, strict=True) for s in columns(table, host)
+            ],
+        }
+    found = {name: ShardingPlan.of(task, shards) for name, shards in plans.items()}
+    for (kind, name), plan in found.items():
+        plan.validate(task)
+        kinds = {plan.kind_of(table.name, task) for table in tables} if kind != "mixed" else {kind}
+        if kind not in kinds:
+            raise SystemExit(f"plan '{kind}, {name}' has no table of that type, but {sorted(kinds)}")
+    return found
+
+
+class Dense(nn.Module):
+    """Pooled values and transformed dense features, concatenated, into a network with one output."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.bottom = nn.Sequential(nn.Linear(DENSE_FEATURES, HIDDEN), nn.ReLU())
+        self.top = nn.Sequential(nn.Linear(width + HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
+
+    def forward(self, features: torch.Tensor, pooled: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return one number per sample."""
+        values: torch.Tensor = self.top(torch.cat([self.bottom(features), *pooled], dim=1))
+        return values.squeeze(1)
+
+
+class Dlrm(nn.Module):
+    """All tables in one collection, and the dense part."""
+
+    def __init__(self, task: ShardingTask) -> None:
+        super().__init__()
+        self.names = [table.name for table in task.tables]
+        self.tables = model_from_task(task)
+        self.dense = Dense(sum(table.embedding_dim for table in task.tables))
+
+    def forward(self, features: torch.Tensor, sparse: KeyedJaggedTensor) -> torch.Tensor:
+        """Return one number per sample."""
+        pooled = self.tables(sparse).to_dict()
+        values: torch.Tensor = self.dense(features, [pooled[name] for name in self.names])
+        return values
+
+
+def make_batches(
+    task: ShardingTask, rank: int, seed: int
+) -> list[tuple[torch.Tensor, KeyedJaggedTensor, torch.Tensor]]:
+    """Return dense features, ids and labels of a rank's share of the batch."""
+    ranks = task.num_devices
+    samples = task.batch_size // ranks
+    generator = torch.Generator().manual_seed(seed * ranks + rank)
+    batches = []
+    for number in range(BATCHES):
+        bags = [draw_bags(table, samples, seed=seed * ranks + rank, batch=number) for table in task.tables]
+        ids = KeyedJaggedTensor.from_lengths_sync(
+            [table.name for table in task.tables],
+            torch.from_numpy(np.concatenate([bag.indices for bag in bags])),
+            torch.from_numpy(np.concatenate([bag.lengths for bag in bags])),
+        )
+        features = torch.randn(samples, DENSE_FEATURES, generator=generator)
+        batches.append((features, ids, (features.sum(dim=1) > 0).float()))
+    return batches
+
+
+def train(
+    rank: int, task: ShardingTask, plans: list[ShardingPlan], rounds: int, steps: int, seed: int, folder: Path
+) -> None:
+    """Train every plan, and the dense part alone, in every round.
+
+    The first rank writes ms by the clock and by processor time of the plans and, last, the dense part; a list for each.
+    """
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+    ranks = task.num_devices
+    os.environ |= {"GLOO_SOCKET_IFNAME": namespaces.INTERFACE, "LOCAL_WORLD_SIZE": str(HOST)}
+    namespaces.join_network(rank, ranks, task.topology.intra_bandwidth, folder, _LINKS_S)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=ranks, timeout=timedelta(minutes=5)
+    )
+    batches = make_batches(task, rank, seed)
+    jobs = [*plans, None]
+    taken: list[list[list[float]]] = [[] for _ in jobs]
+    order = list(range(len(jobs)))
+    shuffle = random.Random(seed)
+    for _ in range(rounds):
+        shuffle.shuffle(order)
+        for number in order:
+            torch.manual_seed(0)
+            plan = jobs[number]
+            run = _dense_steps(task) if plan is None else _model_steps(task, plan)
+            times = _timed(run, batches, steps)
+            dist.all_reduce(times, op=dist.ReduceOp.MAX)  # the slowest rank of each step
+            taken[number].append(times.median(dim=1).values.tolist())
+    if rank == 0:
+        medians = [[statistics.median(values) for values in zip(*by_round, strict=True)] for by_round in taken]
+        (folder / "times.json").write_text(json.dumps(np.array(medians).T.tolist()))
+    dist.destroy_process_group()
+
+
+def _model_steps(task: ShardingTask, plan: ShardingPlan) -> Any:
+    """Return a function that gives the output of the sharded model, and its optimisers for what TorchRec's is not."""
+    model = Dlrm(task)
+    exported = to_torchrec(plan, task, device_type="cpu").plan[""]
+    copied = [name for name, sharding in exported.items() if sharding.sharding_type == "data_parallel"]
+    sharder = EmbeddingBagCollectionSharder(fused_params={"optimizer": EmbOptimType.EXACT_SGD, "learning_rate": 0.01})
+    sharded = DistributedModelParallel(
+        model, device=torch.device("cpu"), plan=TorchRecPlan({"tables": exported}), sharders=[sharder]
+    )
+    own = [
+        parameter
+        for name, parameter in sharded.named_parameters()
+        if "embedding_bags" not in name or name.split(".")[-2] in copied
+    ]
+    return sharded, torch.optim.SGD(own, lr=0.01)
+
+
+def _dense_steps(task: ShardingTask) -> Any:
+    """Return the same for the dense part, whose input stays as it is; gradients reach it nevertheless."""
+    dense = DistributedDataParallel(Dense(sum(table.embedding_dim for table in task.tables)))
+    samples = task.batch_size // task.num_devices
+    pooled = [torch.randn(samples, table.embedding_dim, requires_grad=True) for table in task.tables]
+    return lambda features, ids: dense(features, pooled), torch.optim.SGD(dense.parameters(), lr=0.01)
+
+
+def _timed(run: Any, batches: list[Any], steps: int) -> torch.Tensor:
+    """Return ms by the clock and by processor time of each step, shape (2, steps)."""
+    model, optimizer = run
+    loss = nn.BCEWithLogitsLoss()
+    times = torch.zeros(len(CLOCKS), steps, dtype=torch.float64)
+    for step in range(-WARMUPS, steps):
+        features, ids, labels = batches[step % BATCHES]
+        dist.barrier()
+        wall, cpu = time.perf_counter(), time.process_time()
+        optimizer.zero_grad()
+        loss(model(features, ids), labels).backward()
+        optimizer.step()
+        if step >= 0:
+            times[:, step] = 1000 * torch.tensor([time.perf_counter() - wall, time.process_time() - cpu])
+    return times
+
+
+def real_ms(task: ShardingTask, plans: list[ShardingPlan], rounds: int, steps: int, seed: int) -> Floats:
+    """Train all plans in new processes; ms by both clocks, shape (2, plans + 1), dense last."""
+    # Forked processes have imported TorchRec already, which takes seconds.
+    context = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        processes = [
+            context.Process(target=train, args=(rank, task, plans, rounds, steps, seed, folder))
+            for rank in range(task.num_devices)
+        ]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        if any(process.exitcode for process in processes):
+            raise SystemExit("a rank ended before its time; what it printed says why")
+        return np.array(json.loads((folder / "times.json").read_text()))
+
+
+def fbgemm_ms(task: ShardingTask, plans: list[ShardingPlan], rounds: int, seed: int) -> dict[str, list[float]]:
+    """Return the ms of each plan by `fbgemm`, and those of its work alone, by new processes."""
+    with make_cost("fbgemm", rounds=rounds, warmups=1, iterations=2, seed=seed, comm="measured") as cost:
+        costs = cost.evaluate(task, plans)
+    for of_plan in costs:
+        if of_plan.reason is not None:
+            raise SystemExit(of_plan.reason)
+    work = [of_plan.per_device[:, [1, 4]].sum(axis=1).max() for of_plan in costs]
+    return {"fbgemm": [of_plan.total_ms for of_plan in costs], "fbgemm, compute": work}
+
+
+def predicted_ms(task: ShardingTask, plans: list[ShardingPlan]) -> Iterator[tuple[str, list[float]]]:
+    """Yield `MODELS` and the ms of each plan, NaN where a model says that it does not know the plan."""
+    per_ms = task.topology.intra_bandwidth / 1000
+    links = {"intra_host_bw": per_ms, "inter_host_bw": per_ms}  # otherwise those of GPUs
+    settings: list[dict[str, Any]] = [{}, {}, {"compute_device": "cpu", **links}]
+    for name, of_model in zip(MODELS, settings, strict=True):
+        costs = make_cost(name, **of_model).evaluate(task, plans)
+        refused = sorted({of_plan.reason for of_plan in costs if of_plan.reason is not None})
+        for reason in refused:
+            print(f"{name}: {reason}", file=sys.stderr)
+        yield name, [np.nan if of_plan.reason is not None else of_plan.total_ms for of_plan in costs]
+
+
+def measure(task: ShardingTask, rounds: int, steps: int, fbgemm_rounds: int) -> list[dict[str, Any]]:
+    """Return a row per plan: both passes of the real step without its dense part, and of every cost."""
+    named = make_plans(task)
+    plans = list(named.values())
+    rows: list[dict[str, Any]] = [
+        {"ranks": task.num_devices, "kind": kind, "plan": name, "shards": len(plan.shards)}
+        for (kind, name), plan in named.items()
+    ]
+
+    def add(what: str, turn: int, values: Sequence[float]) -> None:
+        for row, value in zip(rows, values, strict=True):
+            row[f"{what}/{turn}"] = float(value)
+
+    for turn in range(PASSES):
+        begin = time.monotonic()
+        found = real_ms(task, plans, rounds, steps, turn)
+        for clock, ms in zip(CLOCKS, found, strict=True):
+            add(clock, turn, ms[:-1] - ms[-1])
+            add(f"dense {clock}", turn, [ms[-1]] * len(plans))
+        print(f"{task.num_devices} ranks, real steps: {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
+        begin = time.monotonic()
+        for what, values in fbgemm_ms(task, plans, fbgemm_rounds, turn).items():
+            add(what, turn, values)
+        print(f"{task.num_devices} ranks, fbgemm: {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
+    for what, values in predicted_ms(task, plans):
+        for turn in range(PASSES):
+            add(what, turn, values)
+    return rows
+
+
+def halves(rows: list[dict[str, Any]], what: str) -> Floats:
+    """Return the ms of plans in both passes, shape (2, plans)."""
+    return np.array([[float(row[f"{what}/{turn}"]) for row in rows] for turn in range(PASSES)])
+
+
+def by_kind(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row per type: ms of the real step without the dense part, and every cost over it."""
+    found = []
+    for kind in dict.fromkeys(row["kind"] for row in rows):
+        of_kind = [row for row in rows if row["kind"] == kind]
+        wall, dense = halves(of_kind, "wall"), halves(of_kind, "dense wall")
+        table = {"ranks": of_kind[0]["ranks"], "kind": kind, "plans": len(of_kind), "step ms": wall.mean()}
+        table |= {"dense ms": dense.mean(), "cpu ms": halves(of_kind, "cpu").mean()}
+        for cost in ("fbgemm", *MODELS):
+            level = float(np.mean(halves(of_kind, cost).mean(axis=0) / wall.mean(axis=0)))
+            table[f"{cost} / step"] = level if np.isfinite(level) else None
+        found.append(table)
+    return found
+
+
+def by_cost(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row per clock and cost: how it agrees with real steps, over the plans that it knows."""
+    found = []
+    for clock in CLOCKS:
+        for cost in (clock, "fbgemm", "fbgemm, compute", *MODELS):
+            own, real = halves(rows, cost), halves(rows, clock)
+            known = np.isfinite(own).all(axis=0)
+            name = "the real step" if cost == clock else cost
+            row = {"ranks": rows[0]["ranks"], "step by": clock, "cost": name, "plans": int(known.sum())}
+            if known.sum() > 1:
+                row |= validity.agreement(own[:, known], real[:, known])
+            found.append(row)
+    return found
+
+
+def main() -> None:
+    """Measure, and report."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="folder of result.csv")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4], choices=[2, 4], help="(%(default)s)")
+    parser.add_argument(
+        "--links", type=int, nargs="+", default=[1000, 500], help="Mbit/s, for each number of ranks (%(default)s)"
+    )
+    parser.add_argument("--rounds", type=int, default=2, help="of each of two launches of TorchRec (%(default)s)")
+    parser.add_argument("--steps", type=int, default=3, help="of a round, after two that do not count (%(default)s)")
+    parser.add_argument("--fbgemm-rounds", type=int, default=2, help="of each of two evaluations (%(default)s)")
+    parser.add_argument("--batch-size", type=int, default=8192, help="of all ranks (%(default)s)")
+    parser.add_argument("--report", action="store_true", help="measure nothing")
+    given = parser.parse_args()
+    path = given.out / "result.csv"
+    if not given.report:
+        if len(given.links) != len(given.ranks):
+            parser.error(f"--links: expected {len(given.ranks)} rates, one for each of --ranks, got {len(given.links)}")
+        if reason := namespaces.why_not():
+            parser.error(reason)
+        measured: list[dict[str, Any]] = []
+        for ranks, links in zip(given.ranks, given.links, strict=True):
+            task = make_task(ranks, links * 1e6 / 8, given.batch_size)
+            measured += measure(task, given.rounds, given.steps, given.fbgemm_rounds)
+        given.out.mkdir(parents=True, exist_ok=True)
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(measured[0]))
+            writer.writeheader()
+            writer.writerows(
+                {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()}
+                for row in measured
+            )
+    with path.open(newline="", encoding="utf-8") as file:
+        rows: list[dict[str, Any]] = list(csv.DictReader(file))
+    groups = [[row for row in rows if row["ranks"] == ranks] for ranks in dict.fromkeys(row["ranks"] for row in rows)]
+    for table in (by_kind, by_cost):
+        found = [row for group in groups for row in table(group)]
+        print(tabulate(found, headers="keys", floatfmt=".2f", tablefmt="github", missingval="-"), end="\n\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -88,7 +88,8 @@ class DeviceSets(abc.ABC):
         shards: of the task.
         table: the sets.
         count: sets so far.
-        ahead: how many sets of each placement the search guesses that it will need, so that they are priced together.
+        ahead: how many sets of each placement the search guesses that it will need while few are new, so that they are
+            priced together.
     """
 
     ahead: ClassVar[int] = 0
@@ -107,8 +108,9 @@ class DeviceSets(abc.ABC):
 
     def reserve(self, more: int) -> None:
         """Make room for so many more sets."""
-        if self.count + more > len(self.table.keys):
-            self.table = self.table.larger(4 * (self.count + more), self.count)
+        capacity = len(self.table.keys)
+        if self.count + more > capacity:
+            self.table = self.table.larger(max(2 * capacity, self.count + more), self.count)
 
     def add(self, sets: Ints, shards: Ints) -> Ints:
         """Return the sets that adding one shard to each of some sets gives, pricing new ones together; shape (n,)."""
@@ -174,7 +176,7 @@ class AdditiveDeviceSets(DeviceSets):
         InputError: `costs` knows no tasks of this kind.
     """
 
-    ahead = 2
+    ahead = 3
 
     def __init__(self, shards: ShardTable, costs: AdditiveCosts) -> None:
         self._costs = costs

@@ -13,7 +13,9 @@ from shardgym.arrays import Floats, Ints
 from shardgym.incumbent import Budget
 
 #: Devices scored in one call: few enough for a processor's cache.
-_DEVICES_PER_CALL = 1024
+_DEVICES_PER_CALL = 2048
+#: New sets of a step up to which calls cost more than prices of guesses that were wrong.
+_FEW_SETS = 100
 
 
 class Cutoff:
@@ -129,12 +131,13 @@ class GridSearch:
         sets.single_ms(plans.ravel())
         limits = Limits(max_columns, self._memory, sets.shards.columns, sets.shards.bytes)
         partial = PartialPlacements.start(len(plans), len(max_columns), len(self._memory))
-        used, count = len(plans), -1
+        used, count, ahead = len(plans), -1, sets.ahead
         while count != sets.count:
             self._budget.check()
-            sets.reserve((1 + sets.ahead) * len(partial.state))
+            sets.reserve((1 + ahead) * len(partial.state))
             count = sets.count
-            used, more = advance(partial, used, sets.table, count, limits, plans, sets.ahead)
+            used, more = advance(partial, used, sets.table, count, limits, plans, ahead)
+            ahead = sets.ahead if more - count < (1 + ahead) * _FEW_SETS else 0
             sets.price_up_to(more)
         state, held = partial.state[:used], partial.held[:used]
         return best_placements(sets, state[:, PLAN], state[:, LOW], held[:, :, SET], len(plans), cutoff)

@@ -43,12 +43,14 @@ def step_work(lines: Floats, task: ShardingTask, compute_ms: Floats, loads: Floa
     share = samples_per_device(task.batch_size, task.num_devices)[:, None] / task.batch_size
     own_samples = list(OF_OWN_SAMPLES)
     own_shards = list(OF_OWN_SHARDS)
-    everything = handled.sum(axis=-2, keepdims=True)
-    sent = constant[own_samples] + share * (everything @ per_load[own_samples].T)
+    everything = handled.sum(axis=-2) @ per_load[own_samples].T
+    sent = constant[own_samples] + share * everything[..., None, :]
     # Partial sums of all devices are added up; or of a domain's, in which a device then has those of its columns.
     added = sums.sum(axis=-2) @ np.array([task.num_devices - 1, task.topology.fast_domain_size])
     sent[..., 1] += share[:, 0] * (added[..., None] * per_load[OF_OWN_SAMPLES[1], COLUMNS - IDS])
-    received = constant[own_shards] + handled @ per_load[own_shards].T
+    # One product for all placements: one for each takes several times as long.
+    own = handled.reshape(-1, handled.shape[-1]) @ per_load[own_shards].T
+    received = constant[own_shards] + own.reshape(*handled.shape[:-1], -1)
     return StepWork(
         pack_ids=sent[..., 0],
         count_ids=received[..., 0],

@@ -33,7 +33,7 @@ class Ops:
         exp: e to the power of x.
         log: natural logarithm.
         tanh: hyperbolic tangent.
-        relu: x where it is positive, else 0.
+        relu: x where it is positive, else 0; may overwrite x.
         maximum: the larger one of two, element by element.
         minimum: the smaller one.
         clip: `clip(x, low, high)`.
@@ -63,7 +63,7 @@ def _concat(parts: Sequence[Array]) -> Array:
 
 
 def _relu(x: Array) -> Array:
-    return np.maximum(x, 0.0)
+    return np.maximum(x, 0.0, out=x)
 
 
 def _clip(x: Array, low: float, high: float) -> Array:
@@ -130,7 +130,8 @@ class Network:
         layer = 0
         while f"{chain}.{layer}.weight" in self.params:
             x = between(x) if layer else x
-            x = x @ self.params[f"{chain}.{layer}.weight"] + self.params[f"{chain}.{layer}.bias"]
+            x = x @ self.params[f"{chain}.{layer}.weight"]
+            x += self.params[f"{chain}.{layer}.bias"]
             layer += 1
         return x
 

@@ -150,8 +150,8 @@ class ComputeNet(Network):
         totals = sums[..., self.TIMES : self.TIMES + self.WORK]
         # The first amount of work counts shards, in units of the mean, which is one.
         mean = sums[..., self.TIMES + self.WORK :] / totals[..., :1]
-        log_base = self.ops.log(base + 1e-9)
-        scalars = self.ops.concat([log_base, self.ops.log(totals + self.LEAST_WORK)])
+        scalars = self.ops.log(self.ops.concat([base + 1e-9, totals + self.LEAST_WORK]))
+        log_base = scalars[..., : self.TIMES]
         x = (scalars - self.fixed("scalar_mean")) / self.fixed("scalar_scale")
         limited = self.ops.clip(x, -self.FEATURE_LIMIT, self.FEATURE_LIMIT)
         known = [] if context is None else [context]

@@ -34,7 +34,7 @@ from shardgym.task import ShardingTask
 #: How many shards of whole plans, and how many devices, are predicted at once. Arrays of more would leave the cache;
 #: and malloc would return their memory to the system in every call, which can take longer than the arithmetic.
 _SHARDS_AT_ONCE = 2048
-_DEVICES_AT_ONCE = 256
+_DEVICES_AT_ONCE = 192
 
 
 class _Predictions(NamedTuple):

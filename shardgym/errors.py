@@ -107,7 +107,8 @@ class InfeasiblePlanError(ShardGymError):
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
-        more = f" (and {len(self.problems) - 1} more problems)" if len(self.problems) > 1 else ""
+        others = len(self.problems) - 1
+        more = f" (and {others} more problem{'s' * (others > 1)})" if others else ""
         super().__init__(self.problems[0] + more)
 
 

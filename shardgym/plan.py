@@ -289,7 +289,7 @@ def _holder_problems(shard: Shard, num_devices: int, group_size: int | None) -> 
     if not one_each or group % block:
         expected = f"one device in each of {num_devices // group} groups of {group}, or of equal parts of them"
         if group_size is None:
-            expected = "one device, all of them, or one in each block of consecutive devices"
+            expected = "one device, all of them, or, with group_size=, the same place of every group"
         area = format_area(shard.rows, shard.columns)
         yield f"{area} of table '{shard.table}' are held by {format_devices(shard.devices)}: expected {expected}"
 

@@ -98,7 +98,7 @@ def test_every_holder_needs_room_and_has_the_shard():
 @pytest.mark.parametrize(
     ("devices", "group_size", "message"),
     [
-        ((0, 1), None, r"are held by devices 0, 1: expected one device, all of them, or one in each block"),
+        ((0, 1), None, r"are held by devices 0, 1: expected one device, all of them, or, with group_size="),
         ((0, 4, 7), None, "held by devices 0, 4, 7: expected"),
         ((8,), None, "on device 8, the task has devices 0 to 7"),
         ((2,), 4, "held by device 2: expected one device in each of 2 groups of 4"),

@@ -77,7 +77,7 @@ def _topology_rows() -> Rows:
             "device": values["device"],
             "GiB per device": f"{values['memory_bytes'] / GIB:g}",
             "devices per node": values.get("fast_domain_size", "all"),
-            "links": values["interconnect"],
+            "links": values.get("interconnect", Topology.interconnect),
             "GB/s inside": f"{values.get('intra_bandwidth', Topology.intra_bandwidth) / 1e9:g}",
             "GB/s between": f"{values.get('inter_bandwidth', Topology.inter_bandwidth) / 1e9:g}",
         }

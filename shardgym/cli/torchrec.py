@@ -182,7 +182,7 @@ def export_plan(
             f"shardgym: warning: the task is for '{task.topology.device}', the exported plan for cuda: a job on CPUs "
             "needs --device-type cpu"
         )
-    save(exported, output)
+    save(exported, output, plan.group_size)
     types: dict[str, int] = dict.fromkeys(get_args(Kind), 0)
     del types["tiers"]  # which TorchRec has none of
     for module in exported.plan.values():
@@ -200,7 +200,10 @@ def export_plan(
 @click.argument("sharding_plan", metavar="SHARDING_PLAN")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where the plan goes.")
 @click.option(
-    "--group-size", type=positive, metavar="N", help="Ranks of the plan, if it is for groups in DMPCollection."
+    "--group-size",
+    type=positive,
+    metavar="N",
+    help="Ranks of the plan, if it is for groups in DMPCollection and its file does not say so.",
 )
 @force_option
 @json_option
@@ -214,9 +217,11 @@ def import_plan(
     """
     check_free(output, force)
     from shardgym.torchrec import from_torchrec, load
+    from shardgym.torchrec.plan_file import PlanRecord
 
     task = read_task(task_name)
-    plan = from_torchrec(load(sharding_plan), task, group_size)
+    groups = PlanRecord.load(sharding_plan).group_size if group_size is None else group_size
+    plan = from_torchrec(load(sharding_plan), task, groups)
     write_whole(output, plan.to_json(indent=2) + "\n")
     text = f"{output}: {count(len(plan.shards), 'shard')} on {count(task.num_devices, 'device')}"
     answer(as_json, {"plan": str(output), "shards": len(plan.shards)}, text)

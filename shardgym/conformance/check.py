@@ -296,7 +296,7 @@ def _cover_problems(call: SolverCall, plan: ShardingPlan) -> list[str]:
     task = call.case.task
     if plan.task_hash != task.digest:
         return [f"the plan is for task {plan.task_hash[:12]}, not for {task.digest[:12]}"]
-    return cover_problems(task, plan.shards)
+    return cover_problems(task, plan.shards, plan.group_size)
 
 
 def _describe_outcome(call: SolverCall) -> str:

@@ -147,6 +147,13 @@ class CostModel(abc.ABC):
 
     def _why_not(self, task: ShardingTask, plan: ShardingPlan) -> str:
         """Return why a plan with replicas has no price; "" if it has one."""
+        for shard in plan.shards:
+            if len(shard.devices) > 1 and plan.kind_of(shard.table, task) == "tiers":
+                groups = task.num_devices // len(shard.devices)
+                return (
+                    f"table '{shard.table}' is in tiers, held by {format_devices(shard.devices)}, which no cost prices "
+                    f"yet: expected {_PRICED}, as in a plan with group_size={groups}"
+                )
         shard = next(shard for shard in plan.shards if len(shard.devices) > 1)
         holders = f"table '{shard.table}' is held by {format_devices(shard.devices)}"
         if not self.replicas:
@@ -155,9 +162,6 @@ class CostModel(abc.ABC):
         size = plan.group_size or task.num_devices
         if size % min(domain, size) or domain % min(domain, size):
             return f"groups of {size} devices are neither parts nor multiples of fast domains of {domain}"
-        for table in task.tables:
-            if plan.kind_of(table.name, task) == "tiers":
-                return f"table '{table.name}' is in tiers, which no cost prices yet: expected {_PRICED}"
         return ""
 
     def no_cost(self, task: ShardingTask, reason: str) -> PlanCost:

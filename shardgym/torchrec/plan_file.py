@@ -63,17 +63,24 @@ class PlanRecord(Record):
 
     Attributes:
         modules: tables by the path of their collection and by name.
+        group_size: ranks of the plan, where it is that of one group of several.
     """
 
     modules: dict[str, dict[str, TableRecord]]
+    group_size: Annotated[Whole, Field(ge=1)] | None = None
     schema: Literal["shardgym.torchrec_plan/1"] = "shardgym.torchrec_plan/1"
 
 
-def save(sharding_plan: TorchRecPlan, path: str | Path) -> None:
+def save(sharding_plan: TorchRecPlan, path: str | Path, group_size: int | None = None) -> None:
     """Write TorchRec's plan as JSON.
 
     Sharding types, kernels, ranks and shards are written. Settings of caches and other things that a plan by ShardGym
     never has are not.
+
+    Args:
+        sharding_plan: TorchRec's.
+        path: of the file.
+        group_size: of the plan that was exported, which is then that of one group.
 
     Raises:
         InputError: not such a plan, or the file cannot be written.
@@ -83,7 +90,7 @@ def save(sharding_plan: TorchRecPlan, path: str | Path) -> None:
         module_path: {name: _table_record(sharding) for name, sharding in module.items()}
         for module_path, module in sharding_plan.plan.items()
     }
-    write_whole(Path(path), PlanRecord(modules=modules).to_json(indent=2) + "\n")
+    write_whole(Path(path), PlanRecord(modules=modules, group_size=group_size).to_json(indent=2) + "\n")
 
 
 def load(path: str | Path, model: nn.Module | None = None) -> TorchRecPlan:

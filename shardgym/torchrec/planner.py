@@ -263,8 +263,8 @@ def _check_modules(module: nn.Module, sharders: list[ModuleSharder]) -> None:
             inside.append(f"{path}." if path else "")
         elif type(part) in types and not any(path.startswith(prefix) for prefix in inside):
             raise InputError(
-                f"'{path}' is a {type(part).__name__}, which ShardGym does not plan: leave its sharder out of "
-                "sharders= to keep it whole on every rank"
+                f"'{path}', of class {type(part).__name__}, is a module which ShardGym does not plan: leave its "
+                "sharder out of sharders= to keep it whole on every rank"
             )
 
 

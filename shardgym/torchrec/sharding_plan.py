@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from typing import Literal, get_args
 
@@ -86,10 +85,12 @@ def to_torchrec(
         for members in collections.values()
         for cut, kind in zip(members, fewest_types(members), strict=True)
     }
+    mean = {table.name for table in task.tables if table.pooling == "mean"}
     if model is not None:
         found = model_tables(model)
         check_same_tables(task, found)
-        _check_mean_pooling(found, types)
+        mean |= {table.name for table in found if table.config.pooling == PoolingType.MEAN}
+    _check_mean_pooling(task, types, mean)
     for note in [*_training_notes(cuts, task), *_process_notes(plan, block, ranks)]:
         _logger.warning(note)
     devices = [
@@ -124,25 +125,27 @@ def check_same_tables(task: ShardingTask, tables: list[ModelTable]) -> None:
         raise InputError(f"the plan is for another model: it has no shard of table '{next(iter(found))}'")
 
 
-def _check_mean_pooling(tables: list[ModelTable], types: dict[str, Kind]) -> None:
+def _check_mean_pooling(task: ShardingTask, types: dict[str, Kind], mean: set[str]) -> None:
     """Refuse mean-pooled tables that TorchRec would pool wrongly.
 
     It adds up the rows of a mean-pooled table that is cut by rows, and divides afterwards: the outputs of all tables of
     the collection that are not `row_wise` or `table_row_wise`, too. It forgets to divide those of grids.
     """
-    for path, group in itertools.groupby(tables, key=lambda table: table.path):
-        members = list(group)
-        others = [table.name for table in members if types[table.name] not in ("row_wise", "table_row_wise")]
-        for table in members:
-            kind = types[table.name]
-            if table.config.pooling != PoolingType.MEAN or kind not in BY_ROWS or not others:
+    collections: dict[str, list[str]] = {}
+    for table in task.tables:
+        collections.setdefault(split_name(table.name)[0], []).append(table.name)
+    for path, members in collections.items():
+        others = [name for name in members if types[name] not in ("row_wise", "table_row_wise")]
+        for name in members:
+            kind = types[name]
+            if name not in mean or kind not in BY_ROWS or not others:
                 continue
             if kind == "grid_shard":
                 why = "TorchRec adds up and does not divide"
             else:
                 why = f"TorchRec divides outputs of '{others[0]}', which is {types[others[0]]}, by its bag sizes, too"
             raise InputError(
-                f"mean-pooled table '{table.name}' of collection '{path}' is {kind}: {why}; keep it whole or cut it by "
+                f"mean-pooled table '{name}' of collection '{path}' is {kind}: {why}; keep it whole or cut it by "
                 "columns, or put it into a collection whose tables are all row_wise"
             )
 
@@ -237,6 +240,12 @@ def from_torchrec(sharding_plan: TorchRecPlan, task: ShardingTask, group_size: i
             if not task.has_table(name):
                 raise UnknownNameError("table of the TorchRec plan", name, (known.name for known in task.tables))
             found.add(name)
+            by_rows = sharding.sharding_type == "row_wise" and sharding.sharding_spec is not None
+            if by_rows and sharding.ranks and len(sharding.ranks) != group:
+                raise InputError(
+                    f"table '{name}' is row_wise on {len(sharding.ranks)} ranks, expected all {group}; "
+                    f"give group_size={len(sharding.ranks)} if the plan is that of one group"
+                )
             shards += _shards_of(task, name, sharding, group)
     missing = [table.name for table in task.tables if table.name not in found]
     if missing:

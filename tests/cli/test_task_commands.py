@@ -111,3 +111,9 @@ def test_doctor_reports_and_sets_the_exit_code(capsys, monkeypatch, problem, cod
     data = json.loads(capsys.readouterr().out)
     assert (data["ok"], data["problem"]) == (code == 0, problem)
     assert data["cores"] >= 1
+
+
+def test_topologies_are_listed_with_default_links_where_they_name_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "topologies", "--json"]) == 0
+    links = {row["topology"]: row["links"] for row in json.loads(capsys.readouterr().out)}
+    assert (links["cpu"], links["dgx-h100"]) == ("ethernet", "nvlink4+ndr")

@@ -11,6 +11,7 @@ import pytest
 from shardgym.conformance import check_solver
 from shardgym.errors import InfeasiblePlanError, NoFeasiblePlanError
 from shardgym.plan import Shard, ShardingPlan
+from shardgym.solver import make_solver
 from shardgym.task import ShardingTask
 
 
@@ -300,3 +301,17 @@ def test_a_solver_that_cannot_warm_up_fails():
     report = check_solver(FailsToWarm)
     assert not report.ok
     assert any("no such weights" in row.detail for row in report.rows)
+
+
+class ForgetsItsGroups:
+    """Says that plans are for groups of three devices, which no task here has."""
+
+    def solve(self, task, cost, seed=0):
+        del seed
+        plan = make_solver("size_greedy").solve(task, cost)
+        return ShardingPlan.of(task, plan.shards, group_size=3)
+
+
+def test_groups_that_do_not_divide_the_devices_are_no_plan():
+    report = check_solver(ForgetsItsGroups())
+    assert "plan_is_valid" in failed(report)

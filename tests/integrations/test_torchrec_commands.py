@@ -123,7 +123,11 @@ def test_plans_with_replicas_and_groups_go_there_and_back(capsys: pytest.Capture
     assert replicas.startswith("shardgym: table 'users.country' is data parallel: ")
     assert groups.startswith("shardgym: the plan is that of one group: DMPCollection takes it")
     back = ["plan", "import", "task.json", "torchrec.json", "-o", "again.json"]
-    assert main([*back, "--group-size", "2"]) == 0
+    assert main(back) == 0
+    assert ShardingPlan.load("again.json") == ShardingPlan.load("plan.json")
+    page = json.loads(Path("torchrec.json").read_text())
+    Path("torchrec.json").write_text(json.dumps(page | {"group_size": None}))  # as of others' plans
+    assert main([*back, "--force", "--group-size", "2"]) == 0
     assert ShardingPlan.load("again.json") == ShardingPlan.load("plan.json")
     assert main([*back, "--force"]) == 2
     assert "'users.country' is data_parallel on 2 ranks, [0, 1]: expected all 4" in capsys.readouterr().err

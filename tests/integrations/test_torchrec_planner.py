@@ -416,7 +416,7 @@ def test_modules_that_would_silently_stay_whole_are_refused(caplog: pytest.LogCa
     model.bags = collection(config("a", 50, 8))
     rows = EmbeddingConfig(num_embeddings=50, embedding_dim=8, name="s", feature_names=["s"])
     model.sequences = EmbeddingCollection(tables=[rows], device="meta")
-    with pytest.raises(InputError, match="'sequences' is a EmbeddingCollection, which ShardGym does not plan"):
+    with pytest.raises(InputError, match="'sequences', of class EmbeddingCollection, is a module"):
         planner().plan(model)
     caplog.clear()
     assert list(planner().plan(model, [EmbeddingBagCollectionSharder()]).plan) == ["bags"]

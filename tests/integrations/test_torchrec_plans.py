@@ -415,3 +415,27 @@ def test_a_file_for_another_model_is_refused(task: ShardingTask, tmp_path: Path)
         load(path, larger)
     with pytest.raises(InputError, match=r"table 'users.id' is only in the plan"):
         load(path, Toy().towers)
+
+
+def test_rows_on_some_ranks_are_those_of_a_group(task: ShardingTask) -> None:
+    table = task.tables[0]
+    half = table.num_embeddings // 2
+    rows = [
+        Shard(table.name, edges, (0, table.embedding_dim), (n, n + 2))
+        for n, edges in enumerate([(0, half), (half, table.num_embeddings)])
+    ]
+    plan = ShardingPlan.of(task, [*rows, *(Shard.whole(other, 0, 2) for other in task.tables[1:])], group_size=2)
+    exported = to_torchrec(plan, task)
+    assert from_torchrec(exported, task, 2) == plan
+    with pytest.raises(InputError, match=r"is row_wise on 2 ranks, expected all 4; give group_size=2"):
+        from_torchrec(exported, task)
+
+
+def test_a_task_knows_its_mean_pooled_tables_without_a_model(task: ShardingTask) -> None:
+    first, *others = task.tables
+    task = dataclasses.replace(task, tables=(dataclasses.replace(first, pooling="mean"), *others))
+    block = -(-first.num_embeddings // 4)
+    edges = [(n * block, min((n + 1) * block, first.num_embeddings)) for n in range(4)]
+    rows = [Shard(first.name, of, (0, first.embedding_dim), n) for n, of in enumerate(edges)]
+    with pytest.raises(InputError, match=f"mean-pooled table '{first.name}' of collection"):
+        to_torchrec(ShardingPlan.of(task, [*rows, *(Shard.whole(other, 0) for other in others)]), task)

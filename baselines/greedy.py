@@ -101,16 +101,17 @@ def place_greedily(
     room = np.array(task.topology.memory_bytes, dtype=np.int64)
     used = np.zeros(task.num_devices, dtype=np.int64)
     load = np.zeros(task.num_devices)
-    placed = []
+    devices: dict[int, int] = {}
     for n in sorted(range(len(pieces)), key=lambda n: (costs[n], sizes[n], n), reverse=True):
         fitting = devices_with_room(task, pieces[n], room)
         lightest = fitting[load[fitting] == load[fitting].min()]
         device = int(lightest[used[lightest].argmin()])
-        placed.append(dataclasses.replace(pieces[n], devices=(device,)))
+        devices[n] = device
         load[device] += costs[n] if speeds is None else costs[n] / speeds[device]
         used[device] += sizes[n]
         room[device] -= sizes[n]
-    return ShardingPlan.of(task, placed)
+    # Searches call this again and again where it fails: shards are made once all have a place.
+    return ShardingPlan.of(task, [dataclasses.replace(pieces[n], devices=(d,)) for n, d in devices.items()])
 
 
 def devices_with_room(task: ShardingTask, shard: Shard, room: Ints) -> Ints:

@@ -61,7 +61,7 @@ class ColumnGreedy:
         with contextlib.suppress(OutOfTime):
             while in_vain < self.patience:
                 budget.check()
-                able = [n for n, shard in enumerate(pieces.shards) if halves(shard)]
+                able = [n for n, shard in enumerate(pieces.shards) if shard.num_columns >= 2 * COLUMN_UNIT]
                 if not able:
                     break
                 pieces = halved(task, cost, pieces, max(able, key=lambda n: pieces.alone_ms[n]))
@@ -101,7 +101,7 @@ def place_with_cuts(task: ShardingTask, cost: CostModel, pieces: Pieces) -> tupl
         try:
             return pieces, place_greedily(task, pieces.alone_ms, pieces.shards)
         except NoFeasiblePlanError:
-            able = [n for n, shard in enumerate(pieces.shards) if halves(shard)]
+            able = [n for n, shard in enumerate(pieces.shards) if shard.num_columns >= 2 * COLUMN_UNIT]
             if not able:
                 raise
             largest = max(able, key=lambda n: pieces.shards[n].bytes(task))

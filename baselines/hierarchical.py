@@ -230,13 +230,19 @@ class _Plans:
         if share is None:
             return place_greedily(part, [self.whole_ms[n] for n in tables])
         limit_ms = share * sum(self.whole_ms[n] for n in tables) / size
-        pieces = Pieces([], [])
-        for n in tables:
-            cuts = [cut for cut in self._cuts[n] if len(cut.shards) <= size]
-            cut = next((cut for cut in cuts if cut.alone_ms[0] <= limit_ms), cuts[-1])
-            pieces.shards.extend(cut.shards)
-            pieces.alone_ms.extend(cut.alone_ms)
-        return place_with_cuts(part, self.cost, pieces)[1]
+        cuts = {n: [cut for cut in self._cuts[n] if len(cut.shards) <= size] for n in tables}
+        level = {n: _first_within(cuts[n], limit_ms) for n in tables}
+        while True:
+            taken = [cuts[n][level[n]] for n in tables]
+            pieces = Pieces([s for cut in taken for s in cut.shards], [ms for cut in taken for ms in cut.alone_ms])
+            try:
+                return place_greedily(part, pieces.alone_ms, pieces.shards)
+            except NoFeasiblePlanError:
+                finer = [n for n in tables if level[n] + 1 < len(cuts[n])]
+            if not finer:
+                return place_with_cuts(part, self.cost, pieces)[1]
+            # All cuts are priced already, so that the table with the largest pieces takes its next one.
+            level[max(finer, key=lambda n: cuts[n][level[n]].shards[0].bytes(self.task))] += 1
 
     @functools.cached_property
     def _cuts(self) -> list[list[Pieces]]:
@@ -248,6 +254,11 @@ class _Plans:
             [Pieces(cut, [whole_ms if len(cut) == 1 else next(priced)] * len(cut)) for cut in of_table]
             for whole_ms, of_table in zip(self.whole_ms, cuts, strict=True)
         ]
+
+
+def _first_within(cuts: Sequence[Pieces], limit_ms: float) -> int:
+    """Return the position of the coarsest cut whose pieces take no longer; of the finest where none does."""
+    return next((n for n, cut in enumerate(cuts) if cut.alone_ms[0] <= limit_ms), len(cuts) - 1)
 
 
 def _halvings(shard: Shard, most: int) -> list[list[Shard]]:

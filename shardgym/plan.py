@@ -89,6 +89,10 @@ class Shard(Record):
         """Columns of the shard."""
         return self.columns[1] - self.columns[0]
 
+    def is_replicated(self, task: ShardingTask) -> bool:
+        """Say whether each of several devices holds it, so that none sends what it looks up."""
+        return len(self.devices) == task.num_devices > 1
+
     def bytes(self, task: ShardingTask) -> int:
         """Bytes on each device that holds it, optimiser state included."""
         return task.block_bytes(task.table(self.table), self.num_rows, self.num_columns)

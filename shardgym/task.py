@@ -32,7 +32,7 @@ def block_bytes(rows: int, columns: int, precision: Precision, optimizer: Optimi
     return rows * columns * (ELEMENT_BYTES[precision] + 4 * per_weight) + rows * 4 * per_row
 
 
-class TableKind(NamedTuple):
+class FusedGroup(NamedTuple):
     """What tables have in common that TorchRec puts into one fused operator.
 
     See `group_tables` in torchrec/distributed/embedding_sharding.py; a collection is weighted or not as a whole.
@@ -123,10 +123,10 @@ class ShardingTask(Record):
         return name in self._by_name
 
     @functools.cached_property
-    def kinds(self) -> frozenset[TableKind]:
-        """Return the kinds of tables; TorchRec runs a fused operator for each, see `TableKind`."""
+    def fused_groups(self) -> frozenset[FusedGroup]:
+        """Return what TorchRec runs a fused operator for each of, see `FusedGroup`."""
         return frozenset(
-            TableKind(self.precision_of(table), self.optimizer_of(table), table.pooling, table.weighted)
+            FusedGroup(self.precision_of(table), self.optimizer_of(table), table.pooling, table.weighted)
             for table in self.tables
         )
 

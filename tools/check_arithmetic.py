@@ -22,9 +22,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 EXPECTED = ROOT / "tests" / "data" / "plans_of_sample.json"
 
-#: Solvers whose plans rest on measurements, or on a package that is not ours, or that take too long.
+#: Solvers whose plans rest on measurements, or on a package that is not ours.
 LEFT_OUT = {
-    "hierarchical": "it takes half a minute where memory is tight; what it places with is in the sample",
     "measured_rerank": "it measures",
     "torchrec": "its arithmetic is TorchRec's",
     "torchrec_perf": "its arithmetic is TorchRec's",

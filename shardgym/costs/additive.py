@@ -170,7 +170,7 @@ class NumberedShards(abc.ABC):
         known.update({alike[place]: len(self._shards) + place for place in new})
         return arrays
 
-    def key_loads(self, task: ShardingTask, key: ShardKey) -> tuple[float, ...]:
+    def key_loads(self, task: ShardingTask, key: ShardKey) -> list[float]:
         """Return the loads of a shard; a cost whose exchanges take something else overrides it.
 
         It may depend on what `describe` may depend on.

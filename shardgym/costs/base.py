@@ -147,16 +147,17 @@ class CostModel(abc.ABC):
 
     def _why_not(self, task: ShardingTask, plan: ShardingPlan) -> str:
         """Return why a plan with replicas has no price; "" if it has one."""
-        for shard in plan.shards:
-            if len(shard.devices) > 1 and plan.kind_of(shard.table, task) == "tiers":
-                groups = task.num_devices // len(shard.devices)
+        copied = {shard.table: shard for shard in reversed(plan.shards) if len(shard.devices) > 1}
+        for table, shard in copied.items():
+            if plan.kind_of(table, task) == "tiers":
+                size = task.num_devices // len(shard.devices)
                 return (
-                    f"table '{shard.table}' is in tiers, held by {format_devices(shard.devices)}, which no cost prices "
-                    f"yet: expected {_PRICED}, as in a plan with group_size={groups}"
+                    f"table '{table}' is in tiers, held by {format_devices(shard.devices)}, which no cost prices yet: "
+                    f"expected {_PRICED}, as in a plan with group_size={size}"
                 )
-        shard = next(shard for shard in plan.shards if len(shard.devices) > 1)
-        holders = f"table '{shard.table}' is held by {format_devices(shard.devices)}"
         if not self.replicas:
+            shard = next(shard for shard in plan.shards if len(shard.devices) > 1)
+            holders = f"table '{shard.table}' is held by {format_devices(shard.devices)}"
             return f"cost '{self.name}' prices no replicas, and {holders}: 'roofline', 'gpu', 'fbgemm' on CPUs do"
         domain = task.topology.fast_domain_size
         size = plan.group_size or task.num_devices

@@ -23,6 +23,7 @@ import numpy as np
 
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.plan_cost import Source
+from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology
@@ -41,9 +42,9 @@ LOADS = 8
 def pooled_widths(task: ShardingTask, plan: ShardingPlan) -> Ints:
     """Return the columns of pooled output that each device has for others, shape (D,); replicas have none."""
     devices = range(task.num_devices)
-    local = task.num_devices if task.num_devices > 1 else 2
     return np.array(
-        [sum(shard.num_columns for shard in plan.on(d) if len(shard.devices) < local) for d in devices], dtype=np.int64
+        [sum(shard.num_columns for shard in plan.on(d) if not shard.is_replicated(task)) for d in devices],
+        dtype=np.int64,
     )
 
 
@@ -148,38 +149,6 @@ def output_exchange_ms(topology: Topology, loads: Floats, batch_size: int, eleme
     return with_row_exchange_ms(topology, transfer, loads, batch_size * element_bytes)
 
 
-#: Returns the time of a reduce-scatter among the devices of a topology, by the bytes that each puts in.
-ReduceScatter = Callable[[Topology, Floats], Floats]
-
-
-def with_row_exchange_ms(
-    topology: Topology,
-    transfer: Floats,
-    loads: Floats,
-    column_bytes: float,
-    reduce_scatter: ReduceScatter | None = None,
-) -> Floats:
-    """Return the time of an all-to-all, where there is one, and of the exchange of partial sums, in ms, (..., D).
-
-    Args:
-        topology: devices and links.
-        transfer: of the all-to-all, shape (..., D).
-        loads: of each device, shape (..., D, LOADS).
-        column_bytes: of one column of the whole batch.
-        reduce_scatter: its time; `reduce_scatter_ms` when None.
-    """
-    if not loads[..., :IDS].any():
-        return transfer
-    found = np.where(loads[..., COLUMNS].any(axis=-1, keepdims=True), transfer, 0.0)
-    reduce_scatter = reduce_scatter or reduce_scatter_ms
-    if topology.num_devices > 1 and loads[..., ROW_COLUMNS].any():
-        num_bytes = column_bytes * loads[..., ROW_COLUMNS].sum(axis=-1, keepdims=True)
-        found = found + np.where(num_bytes > 0, reduce_scatter(topology, num_bytes), 0.0)
-    if loads[..., DOMAIN_ROW_COLUMNS].any():
-        found = found + _in_two_stages_ms(topology, loads[..., DOMAIN_ROW_COLUMNS], column_bytes, reduce_scatter)
-    return np.asarray(found, dtype=np.float64)
-
-
 def reduce_scatter_ms(topology: Topology, num_bytes: Floats) -> Floats:
     """Return the time of a reduce-scatter or an all-gather among all devices, in ms; nothing takes no time.
 
@@ -199,6 +168,37 @@ def reduce_scatter_ms(topology: Topology, num_bytes: Floats) -> Floats:
         latency_ms = topology.inter_latency_ms
     ms = latency_ms + (devices - 1) / devices * num_bytes / bandwidth * 1e3
     return np.where(num_bytes > 0, ms if devices > 1 else 0.0, 0.0)
+
+
+#: Returns the time of a reduce-scatter among the devices of a topology, by the bytes that each puts in.
+ReduceScatter = Callable[[Topology, Floats], Floats]
+
+
+def with_row_exchange_ms(
+    topology: Topology,
+    transfer: Floats,
+    loads: Floats,
+    column_bytes: float,
+    reduce_scatter: ReduceScatter = reduce_scatter_ms,
+) -> Floats:
+    """Return the time of an all-to-all, where there is one, and of the exchange of partial sums, in ms, (..., D).
+
+    Args:
+        topology: devices and links.
+        transfer: of the all-to-all, shape (..., D).
+        loads: of each device, shape (..., D, LOADS).
+        column_bytes: of one column of the whole batch.
+        reduce_scatter: its time.
+    """
+    if not loads[..., :IDS].any():
+        return transfer
+    found = np.where(loads[..., COLUMNS].any(axis=-1, keepdims=True), transfer, 0.0)
+    if topology.num_devices > 1 and loads[..., ROW_COLUMNS].any():
+        num_bytes = column_bytes * loads[..., ROW_COLUMNS].sum(axis=-1, keepdims=True)
+        found = found + np.where(num_bytes > 0, reduce_scatter(topology, num_bytes), 0.0)
+    if loads[..., DOMAIN_ROW_COLUMNS].any():
+        found = found + _in_two_stages_ms(topology, loads[..., DOMAIN_ROW_COLUMNS], column_bytes, reduce_scatter)
+    return np.asarray(found, dtype=np.float64)
 
 
 def _in_two_stages_ms(
@@ -230,6 +230,28 @@ def part_of(topology: Topology, num_devices: int) -> Topology:
     )
 
 
+def peers_of(topology: Topology, group_size: int) -> Topology:
+    """Return the devices that have the same place in every group, as a topology of their own.
+
+    Groups are `group_size` consecutive devices that hold the model together; the peers of device d are d modulo
+    `group_size` in every group. All sets of peers exchange at the same time, and do not share links: where groups are
+    whole nodes, each peer has its node's links of its own place.
+
+    Raises:
+        InputError: groups do not divide the devices, or are neither whole nodes nor equal parts of one.
+    """
+    devices = topology.num_devices
+    domain = topology.fast_domain_size
+    if group_size < 1 or devices % group_size:
+        raise InputError(f"group_size: expected a divisor of {devices} devices, got {group_size}")
+    if group_size % domain and domain % group_size:
+        raise InputError(
+            f"group_size: expected whole nodes of {domain} devices or equal parts of one, got {group_size}"
+        )
+    peers = part_of(topology, devices // group_size)
+    return dataclasses.replace(peers, fast_domain_size=min(max(domain // group_size, 1), peers.num_devices))
+
+
 def replica_exchange_ms(topology: Topology, loads: Floats, groups: int) -> Floats:
     """Return the time of exchanging what replicas have in common, in ms, shape (..., D).
 
@@ -245,9 +267,7 @@ def replica_exchange_ms(topology: Topology, loads: Floats, groups: int) -> Float
     everywhere = 2 * reduce_scatter_ms(topology, loads[..., REPLICA_BYTES])
     if groups == 1:
         return everywhere
-    # Of each domain so many devices have the same place; all places exchange at once.
-    members = max(1, topology.fast_domain_size * groups // topology.num_devices)
-    peers = dataclasses.replace(part_of(topology, groups), fast_domain_size=min(members, groups))
+    peers = peers_of(topology, topology.num_devices // groups)
     return everywhere + 2 * reduce_scatter_ms(peers, loads[..., GROUP_BYTES])
 
 

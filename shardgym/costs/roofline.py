@@ -5,8 +5,6 @@ The formulas, the constants of named devices, and the cost model, in this order.
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +16,15 @@ from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
 from shardgym.costs.calibration import Calibration
+from shardgym.costs.distinct_rows import expected_distinct_rows
 from shardgym.costs.link_model import shipped_model
 from shardgym.costs.links import ExchangeTimes
+from shardgym.costs.mixed_tables import operator_notes
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.costs.shard_keys import ShardKey
 from shardgym.costs.step_parts import step_work
-from shardgym.costs.table_kinds import operator_notes
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.ids import ZipfLaw
 from shardgym.plan import ShardingPlan
-from shardgym.table import REUSE_BINS, EmbeddingTable, ZipfIds
 from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask
 
 #: One number, or an array of one number per shard.
@@ -38,13 +35,8 @@ ID_BYTES = 8
 WEIGHT_BYTES = 4
 #: A radix sort of 8-byte ids with 8-byte payloads in four passes, each reading and writing everything.
 _SORT_BYTES_PER_ID = 4 * 2 * 16
-#: Ranks at which the Zipf law is cut into cells of near-equal mass per row.
-_CELLS_PER_OCTAVE = 8
 #: Tasks whose shard times are kept; solvers and environments return to the same few.
 _TASKS_KEPT = 256
-
-#: Mean accesses of a row per reuse bin: the middle of (2**(i-1), 2**i]; the open last bin as if it ended at 2**16.
-BIN_ACCESSES: tuple[float, ...] = (1.0, 2.0, *((1.5 * 2**i + 1) / 2 for i in range(2, REUSE_BINS)))
 
 
 @dataclass(frozen=True)
@@ -127,44 +119,6 @@ def _row_reads_s(
     hit_share = np.minimum(1.0, device.cache_bytes / np.maximum(working_set, 1.0))
     repeat_s = hit_share * moved / device.cache_bandwidth + (1 - hit_share) * memory_s
     return firsts * memory_s + repeats * repeat_s
-
-
-def expected_distinct_rows(table: EmbeddingTable, batch_size: int, share: float = 1.0) -> float:
-    """Return the expected number of distinct rows among the ids of a batch, or of a share of its samples.
-
-    It is computed from the reuse histogram if the table has one: of a row that the batch touches n times, a share s of
-    the samples touches it with probability 1 - (1 - s) ** n. Otherwise ids are independent draws from the table's
-    distribution; recorded ids without a histogram count as uniform.
-    """
-    rows = table.num_embeddings
-    ids = batch_size * table.pooling_factor * share
-    if table.reuse_histogram is not None and any(table.reuse_histogram):
-        mean = sum(of_bin * n for of_bin, n in zip(table.reuse_histogram, BIN_ACCESSES, strict=True))
-        if share == 1.0:
-            touched = math.fsum(table.reuse_histogram)
-        else:
-            pairs = zip(table.reuse_histogram, BIN_ACCESSES, strict=True)
-            touched = math.fsum(of_bin * (1 - (1 - share) ** n) for of_bin, n in pairs) / share
-        expected = ids / mean * touched
-    elif isinstance(table.ids, ZipfIds):
-        expected = _zipf_distinct(table.ids.s, table.ids.q, rows, ids)
-    elif rows > 1:
-        expected = -rows * math.expm1(ids * math.log1p(-1 / rows))
-    else:
-        expected = ids
-    return min(expected, ids, float(rows))
-
-
-@functools.lru_cache(maxsize=65536)
-def _zipf_distinct(s: float, q: float, rows: int, ids: float) -> float:
-    """Return the expected distinct rows of a Zipf law, summed over cells of ranks with a uniform law inside each."""
-    octaves = math.log2(rows) if rows > 1 else 0.0
-    edges = np.unique(np.floor(np.exp2(np.linspace(0, octaves, int(octaves * _CELLS_PER_OCTAVE) + 2))).astype(np.int64))
-    edges = np.concatenate([[0], edges[edges < rows], [rows]])
-    sizes = np.diff(edges)
-    masses = np.diff(ZipfLaw(s, q, rows).cumulative(edges))
-    per_row = np.clip(masses / sizes, 0.0, 1.0 - 1e-16)
-    return float(-(sizes * np.expm1(ids * np.log1p(-per_row))).sum())
 
 
 def shard_ms(device: DeviceConstants, task: ShardingTask, key: ShardKey) -> tuple[float, float]:
@@ -270,10 +224,11 @@ def untested(task: ShardingTask, device: str) -> tuple[str, ...]:
 
     Those of GPUs were held against nothing, as docs/costs.md says; those of a core against FP32 and exact SGD.
     """
-    if device != "cpu-core" or {(kind.precision, kind.optimizer) for kind in task.kinds} == {("fp32", "exact_sgd")}:
+    held = {("fp32", "exact_sgd")}
+    if device != "cpu-core" or {(group.precision, group.optimizer) for group in task.fused_groups} == held:
         return ()
-    found: list[str] = sorted({kind.optimizer for kind in task.kinds} - {"exact_sgd"})
-    if any(kind.precision == "fp16" for kind in task.kinds):
+    found: list[str] = sorted({group.optimizer for group in task.fused_groups} - {"exact_sgd"})
+    if any(group.precision == "fp16" for group in task.fused_groups):
         found.append("fp16, which a core converts in software: it takes longer than fp32 there, not less")
     return (f"roofline was held against fp32 and exact_sgd on this device, not against {' nor '.join(found)}",)
 

@@ -5,6 +5,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from shardgym.arrays import Ints
+from shardgym.costs.links import (
+    COLUMNS,
+    DOMAIN_ROW_COLUMNS,
+    GROUP_BYTES,
+    IDS,
+    LOADS,
+    REPLICA_BYTES,
+    REPLICAS,
+    ROW_COLUMNS,
+    SHARDS,
+)
 from shardgym.plan import ShardingPlan
 from shardgym.task import ELEMENT_BYTES, ShardingTask
 
@@ -71,7 +82,7 @@ def plan_keys(task: ShardingTask, plan: ShardingPlan) -> list[ShardKey]:
     return keys
 
 
-def shard_loads(task: ShardingTask, key: ShardKey) -> tuple[float, ...]:
+def shard_loads(task: ShardingTask, key: ShardKey) -> list[float]:
     """Return the loads of a shard, by the columns of `shardgym.costs.links`.
 
     A table that features share has a block of columns and a bag for each of them, so it counts as so many shards. An id
@@ -81,14 +92,18 @@ def shard_loads(task: ShardingTask, key: ShardKey) -> tuple[float, ...]:
     table = task.table(key.table)
     features = table.num_features
     share = key.rows / table.num_embeddings
+    loads = [0.0] * LOADS
+    loads[SHARDS] = features
     if key.served == 1:
-        gradients = key.rows * key.columns * ELEMENT_BYTES[task.precision_of(table)]
-        return (0.0, 0.0, gradients, 0.0, features, 0.0, 0.0, features)
-    in_groups = task.block_bytes(table, key.rows, key.columns) if key.served else 0.0
-    ids = table.pooling_factor * share * (_WEIGHTED_ID if table.weighted else 1.0)
+        loads[REPLICAS] = features
+        loads[REPLICA_BYTES] = key.rows * key.columns * ELEMENT_BYTES[task.precision_of(table)]
+        return loads
+    loads[IDS] = table.pooling_factor * share * (_WEIGHTED_ID if table.weighted else 1.0)
     columns = key.columns * features
     if key.rows == table.num_embeddings:
-        return (0.0, 0.0, 0.0, in_groups, 0.0, ids, columns, features)
-    # Pieces of a table add up to its columns once.
-    reduced = (0.0, columns * share) if key.in_domain else (columns * share, 0.0)
-    return (*reduced, 0.0, in_groups, 0.0, ids, 0.0, features)
+        loads[COLUMNS] = columns
+    else:  # pieces of a table add up to its columns once
+        loads[DOMAIN_ROW_COLUMNS if key.in_domain else ROW_COLUMNS] = columns * share
+    if key.served:
+        loads[GROUP_BYTES] = task.block_bytes(table, key.rows, key.columns)
+    return loads

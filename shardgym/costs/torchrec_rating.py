@@ -18,9 +18,9 @@ from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
 from shardgym.costs.links import LOADS, ExchangeTimes
+from shardgym.costs.mixed_tables import check_alike
 from shardgym.costs.plan_cost import PHASES, PlanCost
 from shardgym.costs.shard_keys import ShardKey
-from shardgym.costs.table_kinds import check_alike
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
 from shardgym.task import ELEMENT_BYTES, ShardingTask

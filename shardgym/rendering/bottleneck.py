@@ -166,7 +166,7 @@ def describe_bottleneck(task: ShardingTask, plan: ShardingPlan, cost: PlanCost |
         lines.append(f"tables responsible on device {found.device}: {named}")
     else:
         widest = int(columns.argmax())
-        sent = [shard for shard in plan.on(widest) if len(shard.devices) < task.num_devices or task.num_devices == 1]
+        sent = [shard for shard in plan.on(widest) if not shard.is_replicated(task)]
         lines.append(f"most columns: device {widest}, {_name_tables(task, sent, 'columns')}")
     return lines
 

@@ -13,7 +13,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from shardgym.arguments import check_int, check_name, describe
 from shardgym.arrays import Ints
-from shardgym.costs.roofline import expected_distinct_rows
+from shardgym.costs.distinct_rows import expected_distinct_rows
 from shardgym.errors import InputError, UnknownNameError, import_extra, missing_file_remedy
 from shardgym.ids import Bags, ReuseCounts
 from shardgym.table import EmbeddingTable, IdDistribution, Lengths, UniformIds, ZipfIds

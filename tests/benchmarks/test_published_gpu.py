@@ -14,7 +14,7 @@ import pytest
 
 from shardgym import ShardingTask, Topology
 from shardgym.costs.fbgemm.jobs import StepTimes
-from shardgym.costs.gpu.cost import AdditiveGpu
+from shardgym.costs.gpu.cost import GpuCost
 from shardgym.costs.shard_keys import ShardKey
 
 ROOT = Path(__file__).parents[2]
@@ -124,7 +124,7 @@ def times_of_h100(job):
     tables = tuple({shard.table.name: shard.table for shard in shards}.values())
     of = job.shard_set
     task = ShardingTask(tables, Topology.preset("dgx-h100", 1), of.batch_size, of.precision, of.optimizer)
-    costs = AdditiveGpu("h100")
+    costs = GpuCost("h100").additive()
     work = costs.describe(task, [ShardKey(shard.table.name, shard.num_rows, shard.width) for shard in shards])[
         "latents"
     ]

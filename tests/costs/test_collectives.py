@@ -7,6 +7,7 @@ import pytest
 
 from shardgym import make_cost
 from shardgym.costs import links
+from shardgym.costs.distinct_rows import expected_distinct_rows
 from shardgym.costs.links import (
     COLUMNS,
     LOADS,
@@ -17,7 +18,6 @@ from shardgym.costs.links import (
     transfer_ms,
 )
 from shardgym.costs.plan_cost import PHASES
-from shardgym.costs.roofline import expected_distinct_rows
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.table import EmbeddingTable, ZipfIds
 from shardgym.task import ShardingTask

@@ -9,10 +9,10 @@ from shardgym.costs.gpu.collectives import (
     CollectiveConstants,
     all_gather_ms,
     all_reduce_ms,
-    peers_of,
     reduce_scatter_ms,
 )
 from shardgym.costs.gpu.exchange import exchange_ms, exchange_topology, topology_of
+from shardgym.costs.links import peers_of
 
 #: Round numbers.
 ROUND = CollectiveConstants(

@@ -10,7 +10,7 @@ from sums import compute_ms
 from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.costs.gpu.cards import CARDS, card
 from shardgym.costs.gpu.collectives import all_reduce_ms, reduce_scatter_ms
-from shardgym.costs.gpu.cost import AdditiveGpu, shard_sizes
+from shardgym.costs.gpu.cost import shard_sizes
 from shardgym.costs.gpu.exchange import LINKS, exchange_ms, exchange_topology, ramp_ms, topology_of, two_step_ms
 from shardgym.costs.gpu.kernels import KERNELS, Work, missed_accesses, row_classes, shard_work
 from shardgym.costs.links import IDS, part_of
@@ -261,11 +261,15 @@ def test_ids_without_repeats_by_hand():
 def test_weights_of_lookups_are_sent_beside_distinct_ids():
     """Of one device: 4 distinct ids, and for each of 10 lookups a sample 4 bytes of position and 4 of weight."""
     task = ShardingTask((EmbeddingTable("few", 4, 8, 10.0, weighted=True),), Topology.preset("dgx-h100", 2), 2 * 8192)
-    (load,) = AdditiveGpu(ids=True, dedup_ids=True).key_loads(task, ShardKey("few", 4, 8))[IDS : IDS + 1]
+    (load,) = (
+        make_cost("gpu", ids=True, dedup_ids=True).additive().key_loads(task, ShardKey("few", 4, 8))[IDS : IDS + 1]
+    )
     assert load == pytest.approx(4 / 8192 + 10 * (4 + 4) / 8)
-    plain, replica = AdditiveGpu(ids=True), ShardKey("few", 4, 8, served=1)
+    plain, replica = make_cost("gpu", ids=True).additive(), ShardKey("few", 4, 8, served=1)
     assert plain.key_loads(task, ShardKey("few", 4, 8))[IDS] == 15.0
-    assert AdditiveGpu(ids=True, dedup_ids=True).key_loads(task, replica) == plain.key_loads(task, replica)
+    assert make_cost("gpu", ids=True, dedup_ids=True).additive().key_loads(task, replica) == plain.key_loads(
+        task, replica
+    )
 
 
 def test_fp16_on_the_wire_halves_what_is_exchanged_and_nothing_else():
@@ -399,3 +403,17 @@ def test_what_nobody_has_published_is_said_to_be_extrapolated():
     assert not placed(cost, [Shard.whole(TABLE, 0)], 128).notes
     (note,) = placed(cost, [Shard.whole(TABLE, 0)], 256).notes
     assert note == "all-to-alls of more than 128 GPUs are extrapolated: nobody has published any"
+
+
+def test_ids_of_replicas_stay_where_they_are():
+    """Of two tables one is replicated: each device receives lengths and ids of the other one alone."""
+    small = EmbeddingTable("small", 500, 64, 3.0)
+    task = ShardingTask((TABLE, small), Topology.preset("dgx-h100", 8), 65536)
+    cost = make_cost("gpu", ids=True)
+    plans = [
+        ShardingPlan.of(task, [Shard.whole(TABLE, 0), Shard.whole(small, *range(8))]),
+        ShardingPlan.of(task, [Shard.whole(table, *range(8)) for table in task.tables]),
+    ]
+    one, none = (found.per_device[:, 0] for found in cost.evaluate(task, plans))
+    assert one.tolist() == [placed(cost, [Shard.whole(TABLE, 0)], 8).per_device[0, 0], *[0] * 7]
+    assert not none.any()

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from shardgym.costs import make_cost
+from shardgym.costs.distinct_rows import expected_distinct_rows
 from shardgym.costs.roofline import (
     DEVICES,
     DeviceConstants,
     RooflineCost,
     device_constants,
-    expected_distinct_rows,
     shard_ms,
 )
 from shardgym.costs.shard_keys import ShardKey

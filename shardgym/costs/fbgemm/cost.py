@@ -28,8 +28,8 @@ from shardgym.costs.fbgemm.rounds import mean_of_medians, relative_error_of_tota
 from shardgym.costs.fbgemm.step_plan import StepPlan
 from shardgym.costs.link_model import shipped_model
 from shardgym.costs.links import exchange_times, link_notes, pooled_widths, transfer_ms
+from shardgym.costs.mixed_tables import check_alike
 from shardgym.costs.plan_cost import PlanCost, Source
-from shardgym.costs.table_kinds import check_alike
 from shardgym.errors import InputError, MeasurementError
 from shardgym.plan import ShardingPlan
 from shardgym.task import ELEMENT_BYTES, ShardingTask

@@ -22,13 +22,11 @@ and not those of `exchange_topology`: rings get other shares of links than all-t
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
 
 from shardgym.arrays import Floats
-from shardgym.errors import InputError
 from shardgym.topology import Topology
 
 #: NVLink, in bytes per second of a GPU and direction, from which its switches add up: that of H100 and later has
@@ -109,7 +107,7 @@ def all_gather_ms(topology: Topology, output_bytes: Floats, constants: Collectiv
 def all_reduce_ms(topology: Topology, num_bytes: Floats, constants: CollectiveConstants = COLLECTIVES) -> Floats:
     """Return the time of one all-reduce among all devices, in ms, in the shape of `num_bytes`.
 
-    Between replicas of a table that are fewer than all devices: see `peers_of`.
+    Between replicas that are fewer than all devices: see `shardgym.costs.links.peers_of`.
 
     Args:
         topology: devices and links by data sheets.
@@ -130,34 +128,6 @@ def all_reduce_ms(topology: Topology, num_bytes: Floats, constants: CollectiveCo
     start_us = constants.reduce_us + constants.reduce_node_us * np.log2(nodes)
     ramp = constants.reduce_ramp * sizes / (sizes + constants.reduce_ramp_bytes)
     return np.asarray(start_us * 1e-3 * (1 + ramp) + moved_ms, dtype=np.float64)
-
-
-def peers_of(topology: Topology, group_size: int) -> Topology:
-    """Return the devices that have the same place in every group, as a topology of their own.
-
-    Groups are `group_size` consecutive devices that hold the model together; the peers of device d are d modulo
-    `group_size` in every group. All sets of peers exchange at the same time, and do not share links: where groups are
-    whole nodes, each peer has its node's links of its own place.
-
-    Raises:
-        InputError: groups do not divide the devices, or are neither whole nodes nor equal parts of one.
-    """
-    devices = topology.num_devices
-    domain = topology.fast_domain_size
-    if group_size < 1 or devices % group_size:
-        raise InputError(f"group_size: expected a divisor of {devices} devices, got {group_size}")
-    if group_size % domain and domain % group_size:
-        raise InputError(
-            f"group_size: expected whole nodes of {domain} devices or equal parts of one, got {group_size}"
-        )
-    peers = devices // group_size
-    return dataclasses.replace(
-        topology,
-        num_devices=peers,
-        memory_bytes=(1,) * peers,
-        fast_domain_size=min(max(domain // group_size, 1), peers),
-        host_size=None,
-    )
 
 
 def _nodes(topology: Topology) -> int:

@@ -1,8 +1,9 @@
-"""GpuCost: what FBGEMM's fused kernels and NCCL's all-to-all take on a GPU, without one."""
+"""GpuCost: what FBGEMM's fused kernels and NCCL's collectives take on a GPU, without one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Any, get_args
 
 import numpy as np
@@ -12,7 +13,7 @@ from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
 from shardgym.costs.gpu.cards import CARDS, Card, card
-from shardgym.costs.gpu.collectives import all_reduce_ms, peers_of, reduce_scatter_ms
+from shardgym.costs.gpu.collectives import all_reduce_ms, reduce_scatter_ms
 from shardgym.costs.gpu.exchange import (
     Algorithm,
     Wire,
@@ -32,12 +33,13 @@ from shardgym.costs.links import (
     ExchangeTimes,
     exchange_times,
     part_of,
+    peers_of,
     with_row_exchange_ms,
 )
+from shardgym.costs.mixed_tables import operator_notes
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.costs.roofline import ID_BYTES, WEIGHT_BYTES, dense_update_bytes
 from shardgym.costs.shard_keys import ShardKey, shard_loads
-from shardgym.costs.table_kinds import operator_notes
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
 from shardgym.table import EmbeddingTable, Optimizer, Precision
@@ -53,13 +55,11 @@ _HELD_DEVICES = 128
 _TASKS_KEPT = 256
 
 
-class GpuCost(CostModel):
-    """A model of fused kernels and exchanges on GPUs, held against publications (benchmarks/published_gpu).
+@dataclass(frozen=True)
+class GpuSettings:
+    """What can be set of `GpuCost`.
 
-    All tables of a device share launches, the L2 cache and the memory bus: see `kernels.py`. Exchanges: `exchange.py`,
-    `collectives.py`. Nothing of it was measured by us.
-
-    Args:
+    Attributes:
         hardware: a key of `shardgym.costs.gpu.cards.CARDS`, which brings its links along. When None, each task's
             topology names device and links.
         exchange: how pooled values and gradients go between nodes; on one node it does not matter.
@@ -73,8 +73,50 @@ class GpuCost(CostModel):
 
     Raises:
         UnknownNameError: no such card.
-        InputError: another kind of exchange or wire, `dedup_ids` without `ids`, the topology of a task names a device
-            that is no GPU, or its nodes differ in size and exchanges go in two steps.
+        InputError: another kind of exchange or wire, or `dedup_ids` without `ids`.
+    """
+
+    hardware: str | None = None
+    exchange: Algorithm = "flat"
+    ids: bool = False
+    dedup_ids: bool = False
+    wire: Wire = "task"
+
+    def __post_init__(self) -> None:
+        if self.hardware is not None:
+            card(self.hardware)
+        if self.exchange not in get_args(Algorithm):
+            raise InputError(f"exchange: expected 'flat' or 'two_step', got {self.exchange!r:.40}")
+        check_instance("ids", self.ids, bool)
+        check_instance("dedup_ids", self.dedup_ids, bool)
+        if self.dedup_ids and not self.ids:
+            raise InputError("dedup_ids: the exchange of ids does not count, so there is nothing to save; add ids=true")
+        if self.wire not in get_args(Wire):
+            raise InputError(f"wire: expected 'task' or 'fp16', got {self.wire!r:.40}")
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """What differs from the defaults."""
+        return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) != field.default}
+
+
+class GpuCost(CostModel):
+    """A model of fused kernels and exchanges on GPUs, held against publications (benchmarks/published_gpu).
+
+    All tables of a device share launches, the L2 cache and the memory bus: see `kernels.py`. Exchanges: `exchange.py`,
+    `collectives.py`. Nothing of it was measured by us.
+
+    Args:
+        hardware: see `GpuSettings`, like all others.
+        exchange: how exchanges go between nodes.
+        ids: whether the exchange of ids counts.
+        dedup_ids: whether ids are sent without repeats.
+        wire: precision of exchanges.
+
+    Raises:
+        UnknownNameError: no such card.
+        InputError: settings that do not fit, see `GpuSettings`; the topology of a task names a device that is no GPU,
+            or its nodes differ in size and exchanges go in two steps.
     """
 
     name = "gpu"
@@ -91,50 +133,28 @@ class GpuCost(CostModel):
         dedup_ids: bool = False,
         wire: Wire = "task",
     ) -> None:
-        self._override = hardware
-        if hardware is not None:
-            card(hardware)
-        if exchange not in get_args(Algorithm):
-            raise InputError(f"exchange: expected 'flat' or 'two_step', got {exchange!r:.40}")
-        check_instance("ids", ids, bool)
-        check_instance("dedup_ids", dedup_ids, bool)
-        if dedup_ids and not ids:
-            raise InputError("dedup_ids: the exchange of ids does not count, so there is nothing to save; add ids=true")
-        if wire not in get_args(Wire):
-            raise InputError(f"wire: expected 'task' or 'fp16', got {wire!r:.40}")
-        self._exchange: Algorithm = exchange
-        self._ids = ids
-        self._dedup_ids = dedup_ids
-        self._wire: Wire = wire
+        self._settings = GpuSettings(hardware, exchange, ids, dedup_ids, wire)
         self._prices = GpuCost.additive(self)  # a subclass may offer none
 
     @property
     def hardware(self) -> str:
         """Return "CARD-modelled", or "gpu-modelled" when each task names its own, with what is set besides."""
+        given = self._settings
         others = {
-            "-two_step": self._exchange == "two_step",
-            "-ids": self._ids,
-            "-dedup_ids": self._dedup_ids,
-            "-fp16_wire": self._wire == "fp16",
+            "-two_step": given.exchange == "two_step",
+            "-ids": given.ids,
+            "-dedup_ids": given.dedup_ids,
+            "-fp16_wire": given.wire == "fp16",
         }
-        return f"{self._override or 'gpu'}-modelled" + "".join(name for name, is_set in others.items() if is_set)
+        return f"{given.hardware or 'gpu'}-modelled" + "".join(name for name, is_set in others.items() if is_set)
 
     def settings(self) -> dict[str, Any]:
         """Return the keyword arguments that make this cost model again."""
-        given = {
-            "hardware": (self._override, None),
-            "exchange": (self._exchange, "flat"),
-            "ids": (self._ids, False),
-            "dedup_ids": (self._dedup_ids, False),
-            "wire": (self._wire, "task"),
-        }
-        return {name: value for name, (value, default) in given.items() if value != default}
+        return self._settings.changed
 
     def additive(self) -> AdditiveGpu:
         """See `CostModel`."""
-        return AdditiveGpu(
-            self._override, exchange=self._exchange, ids=self._ids, dedup_ids=self._dedup_ids, wire=self._wire
-        )
+        return AdditiveGpu(self._settings)
 
     def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         """See `CostModel`."""
@@ -144,10 +164,11 @@ class GpuCost(CostModel):
 
     def notes(self, task: ShardingTask) -> tuple[str, ...]:
         """See `CostModel`."""
-        notes = untested(task, self._override or task.topology.device)
-        if self._ids or (self._exchange == "two_step" and task.topology.fast_domain_size < task.num_devices):
+        notes = untested(task, self._settings.hardware or task.topology.device)
+        two_step = self._settings.exchange == "two_step"
+        if self._settings.ids or (two_step and task.topology.fast_domain_size < task.num_devices):
             notes += ("gpu was held against no exchange of ids, and against none in two steps",)
-        if self._wire == "fp16" and task.precision != "fp16":
+        if self._settings.wire == "fp16" and task.precision != "fp16":
             notes += ("gpu was held against no exchange that converts to fp16, and does not count the conversion",)
         if task.num_devices > _HELD_DEVICES:
             notes += (f"all-to-alls of more than {_HELD_DEVICES} GPUs are extrapolated: nobody has published any",)
@@ -160,11 +181,11 @@ def untested(task: ShardingTask, hardware: str) -> tuple[str, ...]:
     if hardware not in _HELD_CARDS:
         cards = ", ".join(_HELD_CARDS)
         notes.append(f"gpu was held against published kernels of {cards}: of {hardware} there were none")
-    if any(kind.precision == "fp16" and kind.optimizer != "exact_sgd" for kind in task.kinds):
+    if any(group.precision == "fp16" and group.optimizer != "exact_sgd" for group in task.fused_groups):
         notes.append("gpu was held against one backward pass in fp16 alone, which took longer than it says")
-    if any(kind.optimizer == "adagrad" for kind in task.kinds):
+    if any(group.optimizer == "adagrad" for group in task.fused_groups):
         notes.append("gpu was held against no backward pass with adagrad")
-    if any(kind.optimizer == "rowwise_adagrad" for kind in task.kinds):
+    if any(group.optimizer == "rowwise_adagrad" for group in task.fused_groups):
         notes.append(
             "gpu was held against two backward passes with rowwise_adagrad, of unnamed cards: one took longer than it "
             "says and one less"
@@ -176,33 +197,18 @@ class AdditiveGpu(AdditiveCosts):
     """The prices of `GpuCost`: latents are the work of shards, by the columns of `Work`.
 
     Args:
-        hardware: as in `GpuCost`, like all others.
-        exchange: how exchanges go between nodes.
-        ids: whether the exchange of ids counts.
-        dedup_ids: whether ids are sent without repeats.
-        wire: precision of exchanges.
+        settings: of the cost.
     """
 
-    def __init__(
-        self,
-        hardware: str | None = None,
-        *,
-        exchange: Algorithm = "flat",
-        ids: bool = False,
-        dedup_ids: bool = False,
-        wire: Wire = "task",
-    ) -> None:
+    def __init__(self, settings: GpuSettings) -> None:
         super().__init__(num_latents=len(Work))
-        self._card = None if hardware is None else card(hardware)
-        self._exchange_ms = exchange_ms if exchange == "flat" else two_step_ms
-        self._ids = ids
-        self._dedup_ids = dedup_ids
-        self._wire: Wire = wire
+        self._settings = settings
+        self._card = None if settings.hardware is None else card(settings.hardware)
 
     def ids_hidden(self, task: ShardingTask) -> bool:
         """See `AdditiveCosts`."""
         del task
-        return not self._ids
+        return not self._settings.ids
 
     def describe(self, task: ShardingTask, keys: Sequence[ShardKey]) -> dict[str, Floats]:
         """See `AdditiveCosts`; a device that is no GPU is an `InputError`."""
@@ -216,12 +222,12 @@ class AdditiveGpu(AdditiveCosts):
         work[:, Work.CROWD] *= [task.table(key.table).num_features for key in keys]
         return {"latents": work}
 
-    def key_loads(self, task: ShardingTask, key: ShardKey) -> tuple[float, ...]:
+    def key_loads(self, task: ShardingTask, key: ShardKey) -> list[float]:
         """See `NumberedShards`."""
         loads = shard_loads(task, key)
-        if not self._dedup_ids or key.served == 1:  # replicas look up their own samples
-            return loads
-        return (*loads[:IDS], dedup_load(task, key, loads[IDS]), *loads[IDS + 1 :])
+        if self._settings.dedup_ids and key.served != 1:  # replicas look up their own samples
+            loads[IDS] = dedup_load(task, key, loads[IDS])
+        return loads
 
     def device_ms(self, sums: Floats, counts: Ints) -> Floats:
         """See `AdditiveCosts`."""
@@ -238,8 +244,9 @@ class AdditiveGpu(AdditiveCosts):
     def exchange_of(self, task: ShardingTask, compute_ms: Floats, loads: Floats) -> ExchangeTimes:
         """See `AdditiveCosts`."""
         links = exchange_topology(self._card, task.topology)
-        element_bytes = ELEMENT_BYTES[task.precision if self._wire == "task" else self._wire]
-        transfer = self._exchange_ms(links, loads[..., COLUMNS], task.batch_size, element_bytes)
+        element_bytes = ELEMENT_BYTES[task.precision if self._settings.wire == "task" else self._settings.wire]
+        all_to_all_ms = exchange_ms if self._settings.exchange == "flat" else two_step_ms
+        transfer = all_to_all_ms(links, loads[..., COLUMNS], task.batch_size, element_bytes)
         sheet = self._sheet(task.topology)
 
         def reduce_scatter(among: Topology, input_bytes: Floats) -> Floats:
@@ -247,8 +254,8 @@ class AdditiveGpu(AdditiveCosts):
 
         column_bytes = task.batch_size * element_bytes
         transfer = with_row_exchange_ms(links, transfer, loads, column_bytes, reduce_scatter)
-        ids_ms = id_exchange_ms(links, loads, task.batch_size) if self._ids else None
-        return exchange_times(compute_ms, transfer, ids_hidden=not self._ids, ids_ms=ids_ms)
+        ids_ms = id_exchange_ms(links, loads, task.batch_size) if self._settings.ids else None
+        return exchange_times(compute_ms, transfer, ids_hidden=not self._settings.ids, ids_ms=ids_ms)
 
     def replicas_ms(self, task: ShardingTask, loads: Floats, groups: int) -> Floats:
         """See `AdditiveCosts`: an all-reduce of all devices, and one of the same places of all groups."""

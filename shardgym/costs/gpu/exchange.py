@@ -41,10 +41,10 @@ from typing import Literal
 import numpy as np
 
 from shardgym.arrays import Floats
+from shardgym.costs.distinct_rows import expected_distinct_rows
 from shardgym.costs.gpu.cards import Card
 from shardgym.costs.gpu.kernels import ID_BYTES
-from shardgym.costs.links import IDS, SHARDS, samples_per_device, transfer_ms
-from shardgym.costs.roofline import expected_distinct_rows
+from shardgym.costs.links import IDS, REPLICAS, SHARDS, samples_per_device, transfer_ms
 from shardgym.costs.shard_keys import ShardKey
 from shardgym.errors import InputError
 from shardgym.task import ShardingTask
@@ -179,17 +179,20 @@ def dedup_load(task: ShardingTask, key: ShardKey, load: float) -> float:
 
 
 def id_exchange_ms(topology: Topology, loads: Floats, batch_size: int) -> Floats:
-    """Return what each device takes to receive lengths and ids, in ms, shape (..., D); one without shards takes none.
+    """Return what each device takes to receive lengths and ids, in ms, shape (..., D).
+
+    Ids of replicas stay where they are; a device that holds nothing else takes none.
 
     Args:
         topology: devices and links, as `exchange_topology` returns them.
-        loads: of each device, by the columns of `shardgym.costs.links`, shape (..., D, 3).
+        loads: of each device, by the columns of `shardgym.costs.links`, shape (..., D, LOADS).
         batch_size: samples over all devices.
     """
     devices = topology.num_devices
     domain = topology.fast_domain_size
     # Bytes from each peer.
-    lengths = loads[..., SHARDS] * batch_size * ID_BYTES / devices
+    shards = loads[..., SHARDS] - loads[..., REPLICAS]
+    lengths = shards * batch_size * ID_BYTES / devices
     ids = loads[..., IDS] * batch_size * ID_BYTES / devices
     busier_ms = np.zeros_like(ids)
     if domain > 1:
@@ -198,5 +201,5 @@ def id_exchange_ms(topology: Topology, loads: Floats, batch_size: int) -> Floats
     if devices > domain:
         slow_ms = (devices - domain) * (lengths + ids) / topology.inter_bandwidth * 1e3
         busier_ms = np.maximum(busier_ms, _COLLECTIVES * topology.inter_latency_ms + slow_ms)
-    receives = (loads[..., SHARDS] > 0) & (devices > 1)
+    receives = (shards > 0) & (devices > 1)
     return np.where(receives, busier_ms + ramp_ms(lengths) + ramp_ms(ids), 0.0)

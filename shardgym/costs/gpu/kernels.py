@@ -27,8 +27,8 @@ from enum import IntEnum
 import numpy as np
 
 from shardgym.arrays import Floats
+from shardgym.costs.distinct_rows import BIN_ACCESSES, expected_distinct_rows
 from shardgym.costs.gpu.cards import Card
-from shardgym.costs.roofline import BIN_ACCESSES, expected_distinct_rows
 from shardgym.table import REUSE_BINS, EmbeddingTable, ZipfIds
 
 #: Smallest number of bytes that crosses a bus of the GPU.

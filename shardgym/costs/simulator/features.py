@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from shardgym.arrays import Bools, Floats, Ints
-from shardgym.costs.roofline import BIN_ACCESSES
+from shardgym.costs.distinct_rows import BIN_ACCESSES
 from shardgym.costs.shard_keys import ShardKey
 from shardgym.ids import ReuseCounts, draw_bags
 from shardgym.table import REUSE_BINS, EmbeddingTable

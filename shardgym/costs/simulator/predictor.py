@@ -19,6 +19,7 @@ import numpy.typing as npt
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.additive import AdditiveCosts, NumberedShards, join_phases
 from shardgym.costs.links import LOADS, ExchangeTimes
+from shardgym.costs.mixed_tables import check_alike
 from shardgym.costs.plan_cost import PlanCost, plan_costs
 from shardgym.costs.shard_keys import PlanBatch, ShardKey
 from shardgym.costs.simulator.familiarity import Familiarity, is_unlikely
@@ -27,7 +28,6 @@ from shardgym.costs.simulator.network import Networks
 from shardgym.costs.simulator.oracle import OracleNetworks
 from shardgym.costs.simulator.weights import Weights, networks_of
 from shardgym.costs.step_parts import step_work
-from shardgym.costs.table_kinds import check_alike
 from shardgym.errors import InputError
 from shardgym.task import ShardingTask
 

@@ -35,9 +35,9 @@ def check_alike(task: ShardingTask, cost: str) -> None:
 
 def operator_notes(task: ShardingTask) -> tuple[str, ...]:
     """Return a note if TorchRec runs several fused operators where a cost prices one."""
-    if len(task.kinds) == 1:
+    if len(task.fused_groups) == 1:
         return ()
     return (
-        f"tables are of {len(task.kinds)} kinds by precision, optimizer, pooling and weights: TorchRec runs an "
-        "operator for each on a device, and the launches of one are priced",
+        f"tables differ in precision, optimizer, pooling or weights: TorchRec runs {len(task.fused_groups)} operators "
+        "for them on a device, and the launches of one are priced",
     )

@@ -109,12 +109,13 @@ class ShardTable:
         return self._own_tables[row, copy]
 
 
-def plan_of(shards: ShardTable, devices: Sequence[Iterable[int]]) -> ShardingPlan:
+def plan_of(shards: ShardTable, devices: Sequence[Iterable[int]], others: Iterable[Shard] = ()) -> ShardingPlan:
     """Return a plan; columns are handed out from the left: to the lowest device first, on a device to the widest shard.
 
     Args:
         shards: of the task.
         devices: rows on every device; the widths of each table's shards add up to the table's.
+        others: shards of tables that have no rows there.
     """
     next_column = [0] * shards.task.num_tables
     placed = []
@@ -123,12 +124,15 @@ def plan_of(shards: ShardTable, devices: Sequence[Iterable[int]]) -> ShardingPla
             table = int(shards.tables[row])
             placed.append(shards.shard(row, next_column[table], device))
             next_column[table] += int(shards.columns[row])
-    return ShardingPlan.of(shards.task, placed)
+    return ShardingPlan.of(shards.task, [*placed, *others])
 
 
-def plan_of_units(shards: ShardTable, units: Ints) -> ShardingPlan:
-    """Return a plan in which devices hold so many units of each table, one shard each; `units` of shape (D, T)."""
-    return plan_of(shards, [(shards.first + on_device)[on_device > 0].tolist() for on_device in units])
+def plan_of_units(shards: ShardTable, units: Ints, others: Iterable[Shard] = ()) -> ShardingPlan:
+    """Return a plan in which devices hold so many units of each table, one shard each; `units` of shape (D, T).
+
+    `others` are the shards of tables of which there are no units.
+    """
+    return plan_of(shards, [(shards.first + on_device)[on_device > 0].tolist() for on_device in units], others)
 
 
 def units_of(shards: ShardTable, plan: ShardingPlan) -> Ints | None:

@@ -10,9 +10,11 @@ import numpy as np
 
 from neuroshard.packing import pack_units
 from neuroshard.plus.construction import constructed
+from neuroshard.plus.kinds import model_beside, shared_on_average, with_better_kinds
 from neuroshard.plus.linear_model import LinearModel, linear_model
 from neuroshard.plus.local_search import Allocation, IteratedLocalSearch, PlusSettings, compile_search
 from neuroshard.plus.pricing import EstimatedPricing, ExactPricing, Pricing
+from neuroshard.plus.sharing import Shared, forms_of, shards_of
 from neuroshard.shard_table import ShardTable, plan_of_units, units_of
 from neuroshard.solver import ColumnSolver, NeuroShard
 from shardgym.arguments import check_instance
@@ -29,6 +31,8 @@ _TIGHT = 0.8
 _DEFAULT_QUERIES = 32
 #: Plans of one query: enough to make up for what the estimate gets wrong, few enough to learn in between.
 _PLANS_PER_QUERY = 8
+#: Choices of tables to share that are searched from, besides none.
+_WAYS = 3
 #: Kicks between queries.
 _KICKS_PER_QUERY = 16
 
@@ -82,11 +86,32 @@ class NeuroShardPlus(ColumnSolver):
         pricing = ExactPricing(shards, costs, self.settings.softness)
 
         def found(allocation: Allocation) -> None:
-            incumbent.update(lambda: plan_of_units(shards, allocation.units), allocation.total_ms)
+            incumbent.update(lambda: plan_of_allocation(allocation), allocation.total_ms)
 
-        search = IteratedLocalSearch(pricing, self.settings, budget, rng, found)
+        def search_beside(shared: Shared) -> IteratedLocalSearch:
+            rng = np.random.default_rng(seed)
+            return IteratedLocalSearch(pricing.beside(shared), self.settings, budget, rng, found)
+
         model = linear_model(pricing, examples_of(pricing))
-        search.run(model, starts_of(search, model, shards, incumbent))
+        forms = forms_of(shards.task, costs, replicas=cost.replicas)
+        columns, *others = shared_on_average(pricing, forms)
+        descended = []
+        for shared in (columns, *others[-_WAYS:]):
+            search = search_beside(shared)
+            with contextlib.suppress(NoFeasiblePlanError):
+                starts = starts_of(search, model_beside(model, search.pricing), shards, incumbent)
+                descended.append(search.descended(model_beside(model, search.pricing), starts))
+        if not descended:
+            pack_units(shards)  # says why there is no plan
+        best = with_better_kinds(min(descended, key=lambda one: one.value), forms, model, search_beside)
+        # Kicks bring more to some plans than to others: that by columns alone is improved in any case.
+        kicked = []
+        for allocation in dict.fromkeys((descended[0], best)):
+            search = search_beside(allocation.pricing.shared)
+            beside = model_beside(model, search.pricing)
+            kicked.append((search, beside, search.kicked(beside, search.sampled(allocation))))
+        search, beside, best = min(kicked, key=lambda end: end[2].value)
+        search.kicked_on(beside, best)
 
     def pack(self, shards: ShardTable) -> ShardingPlan:
         """Halve tables, or cut them anywhere."""
@@ -117,10 +142,21 @@ def starts_of(search: IteratedLocalSearch, model: LinearModel, shards: ShardTabl
         NoFeasiblePlanError: no packing was found.
     """
     starts = search.starts(model)
+    if search.pricing.shared.places:
+        if not starts:
+            raise NoFeasiblePlanError("columns find no room beside the tables that devices share")
+        return starts
     given = units_of(shards, incumbent.plan()) if incumbent.cost_ms < math.inf else None
     if given is not None:
         starts.append(given)
     return starts or [pack_units(shards)]
+
+
+def plan_of_allocation(allocation: Allocation) -> ShardingPlan:
+    """Return the plan."""
+    shards = allocation.pricing.shards
+    shared = [shard for place in allocation.pricing.shared.places.values() for shard in shards_of(shards.task, place)]
+    return plan_of_units(shards, allocation.units, shared)
 
 
 class _EstimateSearch:

@@ -222,7 +222,7 @@ class AdditiveTorchRecRating(AdditiveCosts):
         """See `AdditiveCosts`."""
         return {"latents": np.array([shard_ms(self._constants, task, key) for key in keys], dtype=np.float64)}
 
-    def device_ms(self, sums: Floats, counts: Ints) -> Floats:
+    def device_ms(self, sums: Floats, counts: Floats) -> Floats:
         """Return the forward and the backward pass of devices in ms, exchanges included; see `AdditiveCosts`."""
         del counts  # sums of empty devices are 0
         return np.stack([sums[..., 0] + sums[..., 1], sums[..., 2] + sums[..., 3]], axis=-1)

@@ -229,13 +229,13 @@ class AdditiveGpu(AdditiveCosts):
             loads[IDS] = dedup_load(task, key, loads[IDS])
         return loads
 
-    def device_ms(self, sums: Floats, counts: Ints) -> Floats:
+    def device_ms(self, sums: Floats, counts: Floats) -> Floats:
         """See `AdditiveCosts`."""
         some = np.maximum(counts, 1)
         times = np.stack([forward_ms(sums, some), backward_ms(sums)], axis=-1)
         return np.where(counts[..., None] > 0, times, 0.0)
 
-    def operator_ms(self, sums: Floats, counts: Ints) -> Floats:
+    def operator_ms(self, sums: Floats, counts: Floats) -> Floats:
         """See `AdditiveCosts`: the launches of a forward and of a backward pass."""
         del sums
         launches = np.array([KERNELS.forward_launches, KERNELS.backward_launches])

@@ -198,7 +198,7 @@ class AdditivePredictor(Predictor, AdditiveCosts):
         firsts = range(0, len(sums), _DEVICES_AT_ONCE)
         return np.concatenate([self.networks.compute_ms(sums[i : i + _DEVICES_AT_ONCE]) for i in firsts])
 
-    def device_ms(self, sums: Floats, counts: Ints) -> Floats:
+    def device_ms(self, sums: Floats, counts: Floats) -> Floats:
         """Return the same of devices that may be empty, which take none, (..., 32) and (...) to (..., 2)."""
         if np.count_nonzero(counts) == counts.size:
             # Picking all of them would take longer than a small network.

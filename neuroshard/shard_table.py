@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 import numpy as np
 
@@ -135,16 +135,18 @@ def plan_of_units(shards: ShardTable, units: Ints, others: Iterable[Shard] = ())
     return plan_of(shards, [(shards.first + on_device)[on_device > 0].tolist() for on_device in units], others)
 
 
-def units_of(shards: ShardTable, plan: ShardingPlan) -> Ints | None:
+def units_of(shards: ShardTable, plan: ShardingPlan, others: Container[int] = ()) -> Ints | None:
     """Return the units of each table on each device, shape (D, T); None for one with other cuts or replicas.
 
-    Shards of one table on one device become one.
+    Shards of one table on one device become one. Of `others`, positions of tables, there are none.
     """
     task = shards.task
     position = {table.name: n for n, table in enumerate(task.tables)}
     units = np.zeros((task.num_devices, task.num_tables), dtype=np.int64)
     for shard in plan.shards:
         table = position[shard.table]
+        if table in others:
+            continue
         if shard.num_rows != task.tables[table].num_embeddings or len(shard.devices) > 1:
             return None
         units[shard.devices[0], table] += shard.num_columns // COLUMN_UNIT

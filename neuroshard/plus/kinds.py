@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -78,6 +78,18 @@ def shared_on_average(pricing: Pricing, forms: Sequence[Sequence[Form]]) -> list
         shared = several[int(totals.argmin())]
         way.append(shared)
     return way
+
+
+def shared_for_room(pricing: Pricing, forms: Sequence[Sequence[Form]]) -> Iterator[Shared]:
+    """Yield what to share where columns find no room: the 1, 2, 4, ... largest tables, in their smallest pieces."""
+    smallest = [min(of_table, key=lambda form: int(form.bytes.max())) for of_table in forms if of_table]
+    smallest.sort(key=lambda form: (-int(pricing.shards.bytes[pricing.shards.whole[form.table]]), form.table))
+    average = _AverageDevices(pricing, forms)
+    for count in sorted({min(2**n, len(smallest)) for n in range(len(smallest).bit_length() + 1)} - {0}):
+        changes = [Change(form.table, Place(form, 0)) for form in smallest[:count]]
+        made = average.made(pricing.shared, changes)
+        if made is not None:
+            yield made
 
 
 class _AverageDevices:

@@ -28,9 +28,10 @@ class LinearModel(NamedTuple):
 
     Times are quantized, so that those of devices are exact; so is what the search minimises, see `shardgym.ties`.
 
-    A device takes `shared_ms`, what its shards take, `device_ms` if it holds any, and `unit_ms` for every unit of its width,
-    for `floor` units at least: what a narrow device receives takes as long as what it sends. A step takes what the
-    slowest device takes, and `widest_ms` for every unit of the widest one, for `floor` units at least: the others wait.
+    A device takes `shared_ms`, what its shards take, `device_ms` if it holds any, and `unit_ms` for every unit of its
+    width, for `floor` units at least: what a narrow device receives takes as long as what it sends. A step takes what
+    the slowest device takes, and `widest_ms` for every unit of the widest one, for `floor` units at least: the others
+    wait.
 
     Attributes:
         first: row of each table's empty shard, shape (T,).

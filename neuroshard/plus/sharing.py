@@ -5,20 +5,21 @@ Nothing of such a table is placed: all devices have their part of it, or all dev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.shard_keys import ShardKey
-from shardgym.plan import COLUMN_UNIT, Shard
+from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 
 #: TorchRec's sharding types of tables that devices share.
 SharedType = Literal["row_wise", "table_row_wise", "grid_shard", "data_parallel"]
+SHARED_TYPES: tuple[str, ...] = get_args(SharedType)
 
 
 class Form(NamedTuple):
@@ -93,31 +94,31 @@ def shared(places: Iterable[Place], shape: tuple[int, ...]) -> Shared:
     return Shared({place.form.table: place for place in ordered}, sums, sizes)
 
 
-def forms_of(task: ShardingTask, costs: AdditiveCosts, *, replicas: bool) -> list[list[Form]]:
+def forms_of(task: ShardingTask, costs: AdditiveCosts, kinds: Container[str]) -> list[list[Form]]:
     """Return the ways to share each table, none of which takes more than some device has.
 
     Args:
         task: the task.
         costs: of its shards.
-        replicas: whether tables may be replicated.
+        kinds: TorchRec's sharding types that there may be.
     """
     devices, domain = task.num_devices, task.topology.fast_domain_size
     several = 1 < domain < devices and devices % domain == 0
-    kinds: list[tuple[int, SharedType, list[ShardKey]]] = []
+    ways: list[tuple[int, SharedType, list[ShardKey]]] = []
     for n, table in enumerate(task.tables if devices > 1 else ()):
         name, width = table.name, table.embedding_dim
         if takes_rows(table, devices):
-            kinds.append((n, "row_wise", [ShardKey(name, rows, width) for rows in row_blocks(table, devices)]))
+            ways.append((n, "row_wise", [ShardKey(name, rows, width) for rows in row_blocks(table, devices)]))
         if several and takes_rows(table, domain):
             blocks = row_blocks(table, domain)
-            kinds.append((n, "table_row_wise", [ShardKey(name, rows, width, in_domain=True) for rows in blocks]))
+            ways.append((n, "table_row_wise", [ShardKey(name, rows, width, in_domain=True) for rows in blocks]))
             part, rest = divmod(width, devices // domain)
             if not rest and part % COLUMN_UNIT == 0:
                 of_node = [ShardKey(name, rows, part, in_domain=True) for rows in blocks]
-                kinds.append((n, "grid_shard", of_node * (devices // domain)))
-        if replicas:
-            kinds.append((n, "data_parallel", [ShardKey(name, table.num_embeddings, width, served=1)] * devices))
-    keys = list(dict.fromkeys(key for _, _, of_kind in kinds for key in of_kind))
+                ways.append((n, "grid_shard", of_node * (devices // domain)))
+        ways.append((n, "data_parallel", [ShardKey(name, table.num_embeddings, width, served=1)] * devices))
+    ways = [way for way in ways if way[1] in kinds]
+    keys = list(dict.fromkeys(key for _, _, of_way in ways for key in of_way))
     if not keys:
         return [[] for _ in task.tables]
     vectors = costs.vectors(costs.encode_keys(task, keys))
@@ -129,8 +130,8 @@ def forms_of(task: ShardingTask, costs: AdditiveCosts, *, replicas: bool) -> lis
     number = {key: n for n, key in enumerate(keys)}
     most = max(task.topology.memory_bytes)
     found: list[list[Form]] = [[] for _ in task.tables]
-    for n, kind, of_kind in kinds:
-        rows = [number[key] for key in of_kind]
+    for n, kind, of_way in ways:
+        rows = [number[key] for key in of_way]
         if sizes[rows].max() <= most:
             found[n].append(Form(n, kind, vectors[rows], sizes[rows]))
     return found
@@ -150,6 +151,20 @@ def shards_of(task: ShardingTask, place: Place) -> list[Shard]:
         for node in range(task.num_devices // domain)
         for shard in even_rows(table, domain, node * domain)
     ]
+
+
+def places_of(task: ShardingTask, plan: ShardingPlan, forms: Sequence[Sequence[Form]]) -> list[Place]:
+    """Return the places of the tables that devices share in a plan, as far as there are such forms."""
+    devices = task.num_devices
+    found = []
+    for table, of_table in zip(task.tables, forms, strict=True):
+        shards = sorted(plan.of_table(table.name), key=lambda shard: shard.devices)
+        kind = plan.kind_of(table.name, task)
+        for form in (form for form in of_table if form.kind == kind):
+            place = Place(form, shards[0].devices[0] if len(form.bytes) < devices else 0)
+            if sorted(shards_of(task, place), key=lambda shard: shard.devices) == shards:
+                found.append(place)
+    return found
 
 
 def takes_rows(table: EmbeddingTable, devices: int) -> bool:

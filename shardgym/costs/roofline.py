@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from shardgym.arrays import Floats, Ints
+from shardgym.arrays import Floats
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
 from shardgym.costs.calibration import Calibration

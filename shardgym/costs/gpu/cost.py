@@ -9,7 +9,7 @@ from typing import Any, get_args
 import numpy as np
 
 from shardgym.arguments import check_instance
-from shardgym.arrays import Floats, Ints
+from shardgym.arrays import Floats
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
 from shardgym.costs.gpu.cards import CARDS, Card, card

@@ -32,9 +32,9 @@ from shardgym.topology import Topology
 from shardgym.torchrec.constraints import NEEDS_PLAN, Wish, apply_constraints, in_words, rules_of
 from shardgym.torchrec.following import follow
 from shardgym.torchrec.model_tables import by_table, model_tables
-from shardgym.torchrec.remarks import device_remarks, memory_remarks
+from shardgym.torchrec.remarks import device_remarks, memory_remarks, refuse_remarks
 from shardgym.torchrec.sharding_plan import DeviceType, to_torchrec
-from shardgym.torchrec.tasks import Reserve, import_model, refuse_remarks, topology_from_torchrec
+from shardgym.torchrec.tasks import Reserve, import_model, topology_from_torchrec
 
 _logger = logging.getLogger("shardgym.torchrec")
 
@@ -179,14 +179,10 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         plan = follow(plan, task, self._cost, rules, settings.seed)
         theirs = self._torchrec_topology
         device_type: DeviceType = "cpu" if self._topology.device.startswith("cpu") else "cuda"
-        sharding_plan = to_torchrec(
-            plan,
-            task,
-            module,
-            device_type=device_type,
-        )
+        sharding_plan = to_torchrec(plan, task, module, device_type=device_type)
+        kinds = {table.name: plan.kind_of(table.name, task) for table in task.tables}
         wishes += apply_constraints(
-            constraints, sharding_plan, device_type=device_type, output_fp16=task.precision == "fp16"
+            constraints, sharding_plan, kinds, device_type=device_type, output_fp16=task.precision == "fp16"
         )
         wishes += [
             Wish("pins", name, "no plan was found that keeps it there")

@@ -20,9 +20,10 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from shardgym.arguments import check_instance, check_int
 from shardgym.costs.base import CostModel, make_cost
+from shardgym.costs.comparison import compare
 from shardgym.costs.gpu.cards import CARDS
 from shardgym.costs.plan_cost import PlanCost
-from shardgym.errors import InputError, ShardGymError, error_text
+from shardgym.errors import NO_PLAN, InputError, ShardGymError, error_text
 from shardgym.ids import Bags
 from shardgym.plan import ShardingPlan
 from shardgym.solver import Solver, call_solver, make_solver
@@ -37,6 +38,9 @@ from shardgym.torchrec.sharding_plan import DeviceType, to_torchrec
 from shardgym.torchrec.tasks import Reserve, import_model, topology_from_torchrec
 
 _logger = logging.getLogger("shardgym.torchrec")
+
+#: What plans are compared with in the log: longest processing time first, the base of boards. It knows no constraints.
+_SIMPLE = "lpt"
 
 #: FBGEMM's optimisers that tasks know, by TorchRec's name for them.
 _OPTIMIZERS: dict[Any, Optimizer] = {
@@ -200,7 +204,26 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         for remark in remarks:
             _logger.warning(remark)
         self.last = Planned(task, plan, self._cost.evaluate(task, [plan])[0])
+        if _logger.isEnabledFor(logging.INFO) and (gain := self._gain(self.last)):
+            _logger.info(gain)
         return sharding_plan
+
+    def _gain(self, planned: Planned) -> str:
+        """Say what a plan takes beside that of a simple rule; "" where the rule fails, or the cost measures."""
+        if self._cost.additive() is None or not planned.cost.feasible:
+            return ""
+        try:
+            simple = call_solver(make_solver(_SIMPLE), planned.task, self._cost, self._settings.seed)
+        except NO_PLAN:
+            return ""
+        cost = self._cost.evaluate(planned.task, [simple])[0]
+        found = compare(planned.task, (simple, planned.plan), (cost, planned.cost))
+        if found is None:
+            return ""
+        return (
+            f"the plan takes {planned.cost.total_ms:.3f} ms by '{self._cost.name}', that of '{_SIMPLE}' "
+            f"{cost.total_ms:.3f}: {found.sentence()}"
+        )
 
     def collective_plan(
         self,

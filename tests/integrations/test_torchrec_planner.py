@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -31,6 +32,7 @@ from shardgym import (
     ShardingTask,
     Topology,
     make_cost,
+    make_solver,
 )  # fmt: skip
 from shardgym.torchrec import (
     PlannerSettings,
@@ -41,6 +43,13 @@ from shardgym.torchrec import (
 )
 
 pytestmark = MARKS
+
+
+class OnOneDevice:
+    """A bad solver."""
+
+    def solve(self, task: ShardingTask, cost: Any, seed: int = 0) -> ShardingPlan:
+        return ShardingPlan.table_wise(task, [0] * task.num_tables)
 
 
 class Broken:
@@ -96,13 +105,32 @@ def test_a_known_card_is_planned_by_the_cost_that_models_it(
 ) -> None:
     caplog.set_level("INFO", "shardgym.torchrec")
     ShardGymPlanner(given, 16, settings=PlannerSettings("lpt")).plan(Toy())
-    first, *remarks = caplog.messages
+    first, *remarks, gain = caplog.messages
     assert first == f"LPT places 3 tables on 2 devices by cost '{cost}' of '{device}'"
+    assert re.match(rf"the plan takes [\d.]+ ms by '{cost}', that of 'lpt' [\d.]+: The difference of 0.0% ", gain)
     # Nobody said that the GPUs are of this kind.
     assert [remark.partition(":")[0] for remark in remarks] == ["the plan is for GPUs like 'v100'"] * (device == "v100")
     caplog.clear()
     ShardGymPlanner(given, 16, settings=PlannerSettings("lpt", "torchrec_rating")).plan(Toy())
-    assert caplog.messages == [f"LPT places 3 tables on 2 devices by cost 'torchrec_rating' of '{device}'"]
+    assert caplog.messages[:-1] == [f"LPT places 3 tables on 2 devices by cost 'torchrec_rating' of '{device}'"]
+
+
+@pytest.mark.parametrize(("given", "cost"), [(Topology.preset("dgx-h100", 2), "gpu"), (topology(), "roofline")])
+def test_the_log_says_what_a_plan_brings_and_whether_that_is_more_than_the_costs_error(
+    given: Any, cost: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "shardgym.torchrec")
+    model = collection(*(config(f"t{n}", 100, 64) for n in range(4)))
+    ours = ShardGymPlanner(given, 4096, settings=PlannerSettings(OnOneDevice()))
+    ours.plan(model)
+    assert ours.last is not None
+    task = ours.last.task
+    by = make_cost(cost)
+    simple = by.evaluate(task, [make_solver("lpt").solve(task, by)])[0].total_ms
+    start = f"the plan takes {ours.last.cost.total_ms:.3f} ms by '{cost}', that of 'lpt' {simple:.3f}: "
+    assert caplog.messages[-1].startswith(start)
+    said = rf"The difference of [\d.]+% is above the error of '{cost}' for such plans, [\d.]+% in the median of "
+    assert re.match(said, caplog.messages[-1].removeprefix(start))
 
 
 def test_what_devices_carry_is_kept_free() -> None:

@@ -264,7 +264,13 @@ class AdditiveCosts(NumberedShards):
 
     Args:
         num_latents: their number K.
+
+    Attributes:
+        linear: whether a device computes the sum of what its shards compute alone, fixed costs of operators apart, and
+            exchanges are those of the topology's link model. Then bounds of linear programs hold for this cost.
     """
+
+    linear = False
 
     def __init__(self, num_latents: int) -> None:
         super().__init__(latents=((num_latents,), np.float64))

@@ -1,0 +1,187 @@
+"""`milp` against every plan of its kinds, its bound against every plan's cost, and kinds chosen where they win."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from baselines.milp.choices import choices_of, exchanges_of, shards_of
+from baselines.milp.program import Program
+from baselines.milp.solver import Milp, _fixed_ms, equal_devices
+from shardgym import EmbeddingTable, ShardingPlan, ShardingTask, Topology, make_cost
+from shardgym.costs.links import link_prices, transfer_ms
+from shardgym.errors import InputError, NoFeasiblePlanError
+from shardgym.solver import make_solver
+
+SHAPES = [(3000, 16, 12.0), (9000, 8, 3.0), (500, 32, 20.0), (20_000, 4, 1.0), (4000, 16, 6.0), (800, 64, 2.0)]
+GPU = {"device": "h100", "intra_latency_ms": 0.001, "inter_latency_ms": 0.002}
+
+
+def make_task(shapes, memory_bytes, batch_size=4096, **links):
+    tables = tuple(EmbeddingTable(f"t{n}", *shape) for n, shape in enumerate(shapes))
+    topology = Topology(num_devices=len(memory_bytes), memory_bytes=tuple(memory_bytes), **links)
+    return ShardingTask(tables, topology, batch_size=batch_size)
+
+
+def every_plan(task, cost):
+    """Yield all plans over the choices of the solver, device by device."""
+    choices = choices_of(task, cost.additive(), replicas=cost.replicas)
+    forms = []
+    for number in range(task.num_tables):
+        of_table = []
+        for choice in (choice for choice in choices if choice.table == number):
+            if choice.spread == "pieces":
+                places = itertools.combinations(range(task.num_devices), choice.pieces)
+            elif choice.spread == "domain":
+                places = [(n,) for n in range(task.num_devices // task.topology.fast_domain_size)]
+            else:
+                places = [()]
+            of_table += [shards_of(task, choice, list(place)) for place in places]
+        forms.append(of_table)
+    for shards in itertools.product(*forms):
+        yield ShardingPlan.of(task, itertools.chain(*shards))
+
+
+def best_of_all(task, cost):
+    return min(answer.total_ms for answer in cost.evaluate(task, list(every_plan(task, cost))))
+
+
+HEAVY = (400_000, 64, 80.0)
+TASKS = {
+    "room": make_task(SHAPES[:3], [2**30] * 2),
+    "three devices": make_task(SHAPES[1:4], [2**30] * 3, batch_size=4097),
+    "tight": make_task(SHAPES[:3], [290_000, 270_000]),
+    "uneven": make_task(SHAPES[2:5], [500_000, 300_000, 100_000]),
+    "fast links": make_task([HEAVY, *SHAPES[:2]], [2**30] * 3, intra_bandwidth=1e12, **GPU),
+    "two domains": make_task(SHAPES[:3], [2**30] * 4, fast_domain_size=2, inter_bandwidth=2e9, **GPU),
+    "heavy in domains": make_task([HEAVY, HEAVY, SHAPES[0]], [2**30] * 4, fast_domain_size=2, intra_bandwidth=1e13,
+                                  inter_bandwidth=1e11, **GPU),
+    "a domain of one": make_task(SHAPES[:3], [2**30] * 3, fast_domain_size=2, inter_bandwidth=2e9, **GPU),
+    "one device": make_task(SHAPES[:3], [2**30]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_optimum_is_that_of_all_plans_and_the_bound_is_not_above(name):
+    task, cost, solver = TASKS[name], make_cost("roofline"), Milp(target_gap=0.0)
+    best_ms = best_of_all(task, cost)
+    (found,) = cost.evaluate(task, [solver.solve(task, cost)])
+    assert found.total_ms == pytest.approx(best_ms, rel=2e-6)
+    assert solver.lower_bound_ms <= best_ms * (1 + 1e-9)
+    assert solver.gap <= 1e-5
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_bound_over_groups_of_devices_holds(name):
+    task, cost = TASKS[name], make_cost("roofline")
+    costs = cost.additive()
+    exchanges, fixed_ms = exchanges_of(task, costs), _fixed_ms(task, costs)
+    choices = choices_of(task, costs, replicas=True)
+    best_ms = best_of_all(task, cost)
+    answer = Program(task, choices, exchanges, fixed_ms, equal_devices(task, exchanges)).solve(gap=0.0, nodes=5000)
+    assert 0.3 * best_ms < answer.bound_ms <= best_ms
+    devices = [[device] for device in range(task.num_devices)]
+    answer = Program(task, choices, exchanges, fixed_ms, devices).solve(gap=0.0, nodes=5000)
+    assert answer.bound_ms == pytest.approx(best_ms, rel=1e-5)
+
+
+def kinds_of(task, plan):
+    return {table.name: plan.kind_of(table.name, task) for table in task.tables}
+
+
+WINNING = {
+    "row_wise": (HEAVY, 1e12),
+    "data_parallel": ((100, 4, 40.0), 1e9),
+}
+
+
+@pytest.mark.parametrize("kind", WINNING)
+def test_heavy_tables_are_cut_by_rows_and_small_ones_replicated_where_that_wins(kind):
+    shape, bandwidth = WINNING[kind]
+    links = {"device": "h100", "intra_bandwidth": bandwidth, "intra_latency_ms": 0.0}
+    task = make_task([shape] * 3, [2**30] * 4, 65536, **links)
+    solver, cost = Milp(target_gap=0.001), make_cost("roofline")
+    plan = solver.solve(task, cost)
+    assert set(kinds_of(task, plan).values()) == {kind}
+    assert solver.proven
+    assert cost.evaluate(task, [plan])[0].total_ms == pytest.approx(best_of_all(task, cost), rel=1e-3)
+
+
+def test_mean_pooled_tables_are_not_cut_by_rows_and_costs_without_replicas_get_none():
+    tables = (EmbeddingTable("a", 1000, 16, 5.0, pooling="mean"), EmbeddingTable("b", 1000, 16, 5.0))
+    task = ShardingTask(tables, Topology(num_devices=2, memory_bytes=2**30), batch_size=512)
+    choices = choices_of(task, make_cost("roofline").additive(), replicas=True)
+    rows = [choice.table for choice in choices if choice.spread == "all" and not choice.is_replicated]
+    assert rows == [1]
+    assert [choice.table for choice in choices if choice.is_replicated] == [0, 1]
+    simulator = make_cost("simulator")
+    assert not simulator.replicas
+    assert not any(choice.is_replicated for choice in choices_of(task, simulator.additive(), replicas=False))
+
+
+def large_task(count, devices, seed=0):
+    rng = np.random.default_rng(seed)
+    shapes = [
+        (int(10 ** rng.uniform(3, 6)), int(2 ** rng.integers(3, 8)), float(rng.uniform(1, 40))) for _ in range(count)
+    ]
+    tables = tuple(EmbeddingTable(f"t{n}", *shape) for n, shape in enumerate(shapes))
+    return ShardingTask(tables, Topology.preset("dgx-h100", devices), batch_size=65536)
+
+
+def test_a_gap_is_proven_on_sixteen_devices_and_the_plan_beats_lpt():
+    task, cost, solver = large_task(80, 16), make_cost("roofline"), Milp(target_gap=0.04)
+    plan = solver.solve(task, cost)
+    found, lpt = cost.evaluate(task, [plan, make_solver("lpt").solve(task, cost)])
+    assert found.total_ms <= lpt.total_ms
+    assert solver.proven
+    assert solver.gap == pytest.approx(found.total_ms / solver.lower_bound_ms - 1)
+    assert solver.gap <= 0.04
+
+
+def test_a_time_limit_ends_with_a_feasible_plan_and_no_false_proof():
+    task, cost, solver = large_task(40, 8), make_cost("roofline"), Milp(target_gap=0.0)
+    plan = solver.solve(task, cost, time_limit_s=0.0)
+    plan.validate(task)
+    assert solver.gap is None
+    assert not solver.proven
+
+
+def test_a_cost_that_is_not_linear_chooses_and_nothing_is_claimed():
+    task, cost, told = make_task(SHAPES * 2, [2**30] * 3), make_cost("simulator"), []
+    worst = ShardingPlan.table_wise(task, [0] * 12)
+    solver = Milp(nodes=100, kicks=0)
+    plan = solver.solve(task, cost, initial_plan=worst, observer=lambda plan, ms: told.append((ms, plan)))
+    costs = [ms for ms, _ in told]
+    assert told[0][1] == worst
+    assert costs == sorted(costs, reverse=True)
+    assert told[-1] == (pytest.approx(cost.evaluate(task, [plan])[0].total_ms), plan)
+    assert solver.lower_bound_ms is None
+    assert not solver.proven
+
+
+def test_what_fits_nowhere_has_no_plan():
+    # Too narrow to be cut by columns, and pooled so that rows are not cut.
+    tables = (EmbeddingTable("a", 3000, 4, pooling="mean"),)
+    task = ShardingTask(tables, Topology(num_devices=2, memory_bytes=47_000), batch_size=64)
+    with pytest.raises(NoFeasiblePlanError, match="no plan was found that respects memory"):
+        Milp().solve(task, make_cost("roofline"))
+
+
+def test_settings_that_make_no_sense_are_refused():
+    for settings in ({"target_gap": -1}, {"target_gap": "small"}, {"nodes": 0}, {"kicks": -1}):
+        with pytest.raises(InputError, match=next(iter(settings))):
+            Milp(**settings)
+
+
+def test_the_lines_of_the_link_model_are_its_transfer():
+    rng = np.random.default_rng(0)
+    for devices, domain in [(1, 1), (2, 2), (4, 2), (5, 2), (5, 3), (6, 1), (7, 7)]:
+        topology = Topology(
+            num_devices=devices, memory_bytes=1, fast_domain_size=domain, intra_latency_ms=0.01, inter_bandwidth=1e9
+        )
+        prices = link_prices(topology, 1001, 4)
+        for widths in rng.integers(0, 200, (20, devices)) * rng.integers(0, 2, (20, devices)):
+            inside = np.bincount(prices.domains, weights=widths)[prices.domains]
+            others = np.array([inside - widths, widths.sum() - inside])
+            lines = prices.latency_ms + np.maximum(prices.sent_ms * widths, prices.received_ms * others)
+            np.testing.assert_allclose(lines.max(axis=0), transfer_ms(topology, widths, 1001, 4), rtol=1e-12)

@@ -47,8 +47,10 @@ class Milp:
     - Packing (`Packing`) places the pieces, and may still change how tables are cut.
     - Where the gap is larger than asked for and the task is small, a program over single devices closes it.
 
-    HiGHS solves them, through SciPy. The plan never costs more than that of `lpt`. A cost whose compute does not add up
-    (`gpu`, `simulator`) chooses among the plans that the linear estimate leads to: then there is no bound.
+    HiGHS solves them, through SciPy. For 300 tables on 64 devices it solved the two programs over groups of devices in
+    3 and 13 s; CP-SAT of OR-Tools, through its linear solver interface on one thread, had found no solution of either
+    after 40 s. The plan never costs more than that of `lpt`. A cost whose compute does not add up (`gpu`, `simulator`)
+    chooses among the plans that the linear estimate leads to: then there is no bound.
 
     Example:
         >>> solver = Milp(gap=0.02)                                        # doctest: +SKIP

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import ctypes
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +29,26 @@ class Solution(NamedTuple):
 
     bound: float
     values: Floats | None
+
+
+@contextlib.contextmanager
+def _without_stdout() -> Iterator[None]:
+    """Keep what HiGHS prints in spite of `disp=False` off standard output, where commands print JSON.
+
+    It is a line of `HighsMipSolverData::transformNewIntegerFeasibleSolution`, in the HiGHS of SciPy 1.17. C code prints
+    it, so `contextlib.redirect_stdout` does not see it.
+    """
+    sys.stdout.flush()
+    kept = os.dup(1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+        ctypes.CDLL(None).fflush(None)
+    finally:
+        os.dup2(kept, 1)
+        os.close(nowhere)
+        os.close(kept)
 
 
 class LinearProgram:
@@ -90,10 +114,11 @@ class LinearProgram:
         costs = np.zeros(len(upper))
         costs[objective] = 1.0
         options = {"mip_rel_gap": gap, "node_limit": nodes, "time_limit": min(time_limit_s, 1e7)}
-        found = milp(
-            costs, integrality=np.array(self._whole), bounds=Bounds(lower, upper), constraints=constraints,
-            options=options,
-        )  # fmt: skip
+        with _without_stdout():
+            found = milp(
+                costs, integrality=np.array(self._whole), bounds=Bounds(lower, upper), constraints=constraints,
+                options=options,
+            )  # fmt: skip
         if found.status == 2:
             return Solution(np.inf, None)
         bound = found.mip_dual_bound

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from baselines.milp.choices import Choice, Exchanges, Line
-from baselines.milp.group_bounds import GroupBounds
+from baselines.milp.exchanges import Exchanges, Line
+from baselines.milp.group_bounds import Cut, GroupBounds
+from baselines.milp.kinds import Columns, Kinds, Spread
 from baselines.milp.linear_program import LinearProgram, Terms
 from shardgym.arrays import Floats, Ints
 from shardgym.task import ShardingTask
@@ -26,47 +27,45 @@ class Answer(NamedTuple):
     """What HiGHS found.
 
     Attributes:
-        bound_ms: no plan of these choices takes less; infinite where there is none, or none below the cutoff.
-        chosen: numbers of the choices, one for each table; None where no solution was found.
-        places: of each chosen one, groups of its pieces, or its domain type; as long as `chosen`.
+        bound_ms: no plan of these kinds takes less; infinite where there is none, or none below the cutoff.
+        spreads: tables that are spread, each with its domain, or 0; None where no solution was found.
+        units: of each place, of each table in pieces, shape (G, T).
     """
 
     bound_ms: float
-    chosen: list[int] | None
-    places: list[list[int]]
+    spreads: list[tuple[Spread, int]] | None
+    units: Ints
 
 
 class Program(GroupBounds):
     """Chooses kinds and places so that the slowest device of a step takes least.
 
-    Over single devices this is the step of a linear cost. Over groups of equal devices it is a relaxation: what the
-    devices of a group do on average, and what any device that holds a piece does at least, are lower bounds of what the
-    slowest one does. So its optimum is a bound, and 64 equal devices are one place instead of 64 that can be swapped.
+    Over single devices this is the step of a cost whose compute is linear. Over groups of equal devices it is a
+    relaxation: what the devices of a group do on average, and what any device that holds a piece does at least, are
+    lower bounds of what the slowest one does. So its optimum is a bound, and 64 equal devices are one place instead of
+    64 that can be swapped.
 
     Args:
         task: the task.
-        choices: table after table.
+        kinds: of its tables, at least one of each.
         exchanges: of the task.
-        fixed_ms: forward and backward of each operator on a device that has any work for it, shape (2,).
         groups: devices of each place. Devices of a group have the same memory and links, and lie in domains of the same
             groups.
     """
 
-    def __init__(
-        self, task: ShardingTask, choices: Sequence[Choice], exchanges: Exchanges, fixed_ms: Floats,
-        groups: Sequence[Sequence[int]],
-    ) -> None:  # fmt: skip
+    def __init__(self, task: ShardingTask, kinds: Kinds, exchanges: Exchanges, groups: Sequence[Sequence[int]]) -> None:
         self._task = task
-        self._choices = choices
         self._exchanges = exchanges
         self._groups = groups
-        self._fixed_ms = fixed_ms
-        compute = sum(
-            float(choice.ms[0].sum()) for choice in choices if choice.spread == "pieces" and choice.pieces == 1
-        )
+        self._spreads = kinds.spreads
+        compute = sum(float(columns.least_ms[:, -1].sum()) for columns in kinds.columns if columns is not None)
         self._unit = _SCALE / max(compute / task.num_devices, 1e-6)
+        self._fixed: Floats = kinds.fixed_ms * self._unit
         self._program = LinearProgram()
-        self._build()
+        self._add_variables(kinds)
+        self._add_kinds()
+        self._add_memory()
+        self._add_step()
 
     def solve(
         self, *, gap: float, nodes: int, cutoff_ms: float = np.inf, domains: bool | None = None,
@@ -87,125 +86,139 @@ class Program(GroupBounds):
             ranges[self._any_domain] = (float(domains), float(domains))
         found = self._program.minimise(self._objective, gap=gap, ranges=ranges, nodes=nodes, time_limit_s=time_limit_s)
         bound_ms = found.bound / self._unit * (1 - _SAFETY)
+        units = np.zeros((len(self._groups), self._task.num_tables), dtype=np.int64)
         if found.values is None:
-            return Answer(bound_ms, None, [])
-        values = np.rint(found.values[: self._integers]).astype(np.int64)
-        chosen = [n for n in range(len(self._choices)) if values[self._takes[n]]]
-        return Answer(bound_ms, chosen, self._places(values, chosen))
+            return Answer(bound_ms, None, units)
+        values = np.rint(found.values).astype(np.int64)
+        for cut in self._cuts:
+            for place, variable in cut.units.items():
+                units[place, cut.columns.table] = values[variable]
+        return Answer(bound_ms, self._chosen(values), units)
 
-    def _places(self, values: Ints, chosen: list[int]) -> list[list[int]]:
-        """Return groups of the pieces of chosen choices; or their domain, so that domains of a type compute alike."""
+    def _chosen(self, values: Ints) -> list[tuple[Spread, int]]:
+        """Return tables that are spread, with domains so that those of a type compute alike."""
         users = [
             of_type[: sum(count * int(values[variable]) for _, count, variable in cases)]
             for of_type, cases in zip(self._types, self._domain_users, strict=True)
         ]
         busy_ms = dict.fromkeys((domain for of_type in users for domain in of_type), 0.0)
-        found: dict[int, list[int]] = {}
-        for n in sorted(chosen, key=lambda n: -float(self._choices[n].ms.sum())):
-            at = self._at[n]
-            found[n] = [place for place, variable in at.items() for _ in range(int(values[variable]))]
-            if self._choices[n].spread == "domain":
-                domain = min(users[found[n][0]], key=lambda domain: busy_ms[domain])
-                busy_ms[domain] += float(self._choices[n].ms.sum())
-                found[n] = [domain]
-        return [found[n] for n in chosen]
+        chosen = [n for n in range(len(self._spreads)) if values[self._takes[n]]]
+        found = []
+        for n in sorted(chosen, key=lambda n: (-float(self._spreads[n].ms.sum()), n)):
+            domain = 0
+            if self._spreads[n].devices == "domain":
+                kind = next(kind for kind, variable in self._at[n].items() if values[variable])
+                domain = min(users[kind], key=lambda domain: (busy_ms[domain], domain))
+                busy_ms[domain] += float(self._spreads[n].ms.sum())
+            found.append((self._spreads[n], domain))
+        return found
 
-    def _build(self) -> None:
-        choices, groups = self._choices, self._groups
+    def _add_variables(self, kinds: Kinds) -> None:
+        program, groups = self._program, self._groups
         domain_of = self._exchanges.links.domains
         #: Domains of each type: those that hold devices of the same groups.
         members = [sorted({int(domain_of[device]) for device in group}) for group in groups]
-        types = sorted({tuple(of_group) for of_group in members})
-        self._type_of = [types.index(tuple(of_group)) for of_group in members]
-        self._types = types
-        self._takes = [self._program.flag() for _ in choices]
-        self._at: list[dict[int, int]] = []
-        for choice in choices:
-            at: dict[int, int] = {}
-            if choice.spread == "pieces":
-                for place, group in enumerate(groups):
-                    if choice.bytes[0] <= self._task.topology.memory_bytes[group[0]]:
-                        at[place] = self._program.variable(min(choice.pieces, len(group)), whole=True)
-            elif choice.spread == "domain":
-                at = {place: self._program.flag() for place in range(len(types))}
-            self._at.append(at)
-        self._has_pieces = [self._program.flag() for _ in groups]
-        self._has_domain = [self._program.flag() for _ in types]
+        self._types = sorted({tuple(of_group) for of_group in members})
+        self._type_of = [self._types.index(tuple(of_group)) for of_group in members]
+        self._cuts = [self._cut(columns) for columns in kinds.columns if columns is not None]
+        self._takes = [program.flag() for _ in self._spreads]
+        self._at = [
+            {kind: program.flag() for kind in range(len(self._types))} if spread.devices == "domain" else {}
+            for spread in self._spreads
+        ]
+        self._has_pieces = [program.flag() for _ in groups]
+        self._has_domain = [program.flag() for _ in self._types]
         #: Which numbers of devices of a group have pieces, and how many domains of a type have tables of their own: of
         #: each case the least and the largest number, and a variable that says whether it is the case.
         self._users = [
-            self._cases(has, _device_counts(len(group), len(group) // len(types[kind])))
+            self._cases(has, _device_counts(len(group), len(group) // len(self._types[kind])))
             for has, group, kind in zip(self._has_pieces, groups, self._type_of, strict=True)
         ]
-        domain_counts = [[(count, count) for count in range(1, len(t) + 1)] for t in types]
+        domain_counts = [[(count, count) for count in range(1, len(t) + 1)] for t in self._types]
         self._domain_users = [
             self._cases(has, counts) for has, counts in zip(self._has_domain, domain_counts, strict=True)
         ]
-        self._any_pieces, self._any_rows, self._any_replicas, self._any_domain = (
-            self._program.flag() for _ in range(4)
-        )
-        self._integers = self._program.num_variables
-        self._of_table = [[n for n, c in enumerate(choices) if c.table == t] for t in range(self._task.num_tables)]
-        self._add_choices()
-        self._add_memory()
-        self._add_step()
+        self._any_pieces, self._any_rows, self._any_replicas, self._any_domain = (program.flag() for _ in range(4))
+
+    def _cut(self, columns: Columns) -> Cut:
+        cut = Cut(columns, self._program.flag(), {}, {}, {})
+        for place, group in enumerate(self._groups):
+            if self._widest_units(columns, place) >= 1:
+                size = len(group)
+                cut.pieces[place] = self._program.variable(min(size, columns.units), whole=True)
+                cut.units[place] = self._program.variable(columns.units, whole=size == 1)
+                cut.ms[place] = [self._program.variable(float(most_ms) * self._unit) for most_ms in columns.most_ms]
+        return cut
+
+    def _widest_units(self, columns: Columns, place: int) -> int:
+        """Return how many units of a table a device of a group has memory for."""
+        room = self._task.topology.memory_bytes[self._groups[place][0]] - columns.piece_bytes
+        return min(columns.units, room // columns.unit_bytes)
 
     def _cases(self, has: int, counts: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
         cases = [(least, most, self._program.flag()) for least, most in counts]
         self._program.between([*[(variable, 1.0) for _, _, variable in cases], (has, -1.0)], 0, 0)
         return cases
 
-    def _add_choices(self) -> None:
-        for numbers in self._of_table:
-            self._program.between([(self._takes[n], 1.0) for n in numbers], 1, 1)
-        for n, choice in enumerate(self._choices):
+    def _add_kinds(self) -> None:
+        program = self._program
+        taken: list[Terms] = [[] for _ in self._task.tables]
+        for cut in self._cuts:
+            columns = cut.columns
+            taken[columns.table].append((cut.takes, 1.0))
+            program.between([*[(v, 1.0) for v in cut.units.values()], (cut.takes, -float(columns.units))], 0, 0)
+            for place, pieces in cut.pieces.items():
+                units, has = cut.units[place], self._has_pieces[place]
+                program.at_most([(pieces, 1.0), (units, -1.0)])
+                program.at_most([(units, 1.0), (pieces, -float(self._widest_units(columns, place)))])
+                program.at_most([(pieces, 1.0 / min(columns.units, len(self._groups[place]))), (has, -1.0)])
+                program.at_most([(units, 1.0 / columns.units), (has, -1.0)])
+                for lines, ms in zip(columns.lines, cut.ms[place], strict=True):
+                    for per_piece, per_unit in (lines * self._unit).tolist():
+                        program.at_most([(pieces, per_piece), (units, per_unit), (ms, -1.0)])
+        for n, spread in enumerate(self._spreads):
             takes = self._takes[n]
-            if choice.spread != "all":
-                self._program.between([(v, 1.0) for v in self._at[n].values()] + [(takes, -float(choice.pieces))], 0, 0)
-            elif choice.is_replicated:
-                self._program.at_most([(takes, 1.0), (self._any_replicas, -1.0)])
-            else:
-                self._program.at_most([(takes, 1.0), (self._any_rows, -1.0)])
-            if choice.spread == "domain":
-                self._program.at_most([(takes, 1.0), (self._any_domain, -1.0)])
-        for place, group in enumerate(self._groups):
-            has = self._has_pieces[place]
-            self._program.at_most([(has, 1.0), (self._any_pieces, -1.0)])
-            for numbers in self._of_table:
-                # One choice is taken, and it has at most as many pieces here as devices.
-                here = [n for n in numbers if self._choices[n].spread == "pieces" and place in self._at[n]]
-                shares = [(self._at[n][place], 1.0 / min(self._choices[n].pieces, len(group))) for n in here]
-                if shares:
-                    self._program.at_most([*shares, (has, -1.0)])
-        for place, has in enumerate(self._has_domain):
-            for n, choice in enumerate(self._choices):
-                if choice.spread == "domain":
-                    self._program.at_most([(self._at[n][place], 1.0), (has, -1.0)])
+            taken[spread.table].append((takes, 1.0))
+            any_of = self._any_replicas if spread.replica_bytes else self._any_rows
+            if spread.devices == "domain":
+                program.between([*[(v, 1.0) for v in self._at[n].values()], (takes, -1.0)], 0, 0)
+                any_of = self._any_domain
+                for kind, variable in self._at[n].items():
+                    program.at_most([(variable, 1.0), (self._has_domain[kind], -1.0)])
+            program.at_most([(takes, 1.0), (any_of, -1.0)])
+        for of_table in taken:
+            program.between(of_table, 1, 1)
+        for has in self._has_pieces:
+            program.at_most([(has, 1.0), (self._any_pieces, -1.0)])
 
     def _add_memory(self) -> None:
         memory = self._task.topology.memory_bytes
         scale = _SCALE / max(memory)
         for place, group in enumerate(self._groups):
             terms = []
-            for n, choice in enumerate(self._choices):
-                sizes = np.asarray(choice.bytes * scale, dtype=np.float64)
-                if choice.spread == "pieces":
-                    if place in self._at[n]:
-                        terms.append((self._at[n][place], float(sizes[0])))
-                elif choice.spread == "all":
+            for cut in self._cuts:
+                if place in cut.units:
+                    terms.append((cut.pieces[place], cut.columns.piece_bytes * scale))
+                    terms.append((cut.units[place], cut.columns.unit_bytes * scale))
+            for n, spread in enumerate(self._spreads):
+                sizes = np.asarray(spread.bytes * scale, dtype=np.float64)
+                if spread.devices == "all":
                     terms.append((self._takes[n], float(sum(sizes[device] for device in group))))
                 else:
                     terms.append((self._at[n][self._type_of[place]], self._on_group(sizes, place)))
             self._program.at_most(terms, sum(memory[device] * scale for device in group))
 
     def _add_step(self) -> None:
-        exchange, choices = self._exchanges, self._choices
-        rows = self._line_of(exchange.rows, self._any_rows, [c.columns if c.spread == "all" else 0 for c in choices])
-        replicas = self._line_of(exchange.replicas, self._any_replicas, [c.replica_bytes for c in choices])
+        exchange, program = self._exchanges, self._program
+        rows = self._line_of(
+            exchange.rows, self._any_rows, [s.columns if s.devices == "all" else 0.0 for s in self._spreads]
+        )
+        replicas = self._line_of(exchange.replicas, self._any_replicas, [s.replica_bytes for s in self._spreads])
         inside, between = self._add_domains()
-        first, rest = self._program.variable(), self._program.variable()
-        self._objective = self._program.variable()
-        self._program.at_most([(first, 1.0), (rest, 1.0), *replicas, (self._objective, -1.0)])
+        common = [*rows, *inside]
+        goals = program.variable(), program.variable()
+        self._objective = program.variable()
+        program.at_most([(goals[0], 1.0), (goals[1], 1.0), *replicas, (self._objective, -1.0)])
         prices = exchange.links
         #: Columns of the pieces in each domain type, per domain, and on all devices.
         of_type = [
@@ -213,9 +226,9 @@ class Program(GroupBounds):
             for t, of_type in enumerate(self._types)
         ]
         everything = [term for place in range(len(self._groups)) for term in self._columns(place)]
-        longest = self._program.variable()
-        for goal, weights in ((first, exchange.first), (rest, exchange.rest)):
-            self._program.at_most([*[(v, f * weights[2]) for v, f in [*rows, *inside, (longest, 1.0)]], (goal, -1.0)])
+        longest = program.variable()
+        for goal, weight in zip(goals, exchange.transfers.tolist(), strict=True):
+            program.at_most([*[(v, f * weight) for v, f in [*common, (longest, 1.0)]], (goal, -1.0)])
         arriving = self._arriving(everything, longest)
         for place, group in enumerate(self._groups):
             device, size = group[0], len(group)
@@ -224,68 +237,62 @@ class Program(GroupBounds):
             own = [(v, f / size) for v, f in self._columns(place)]
             inside_others = [*of_type[kind], *[(v, -f) for v, f in own]]
             outside_others = [*everything, *[(v, -f) for v, f in of_type[kind]]]
-            holder, average = self._program.variable(), self._program.variable()
+            holder, average = program.variable(), program.variable()
             for link, others in enumerate((inside_others, outside_others)):
                 latency = (self._any_pieces, float(prices.latency_ms[link, device]) * self._unit)
                 sent = float(prices.sent_ms[link, device]) * self._unit
                 received = float(prices.received_ms[link, device]) * self._unit
-                self._program.at_most([*[(v, f * sent) for v, f in own], latency, (holder, -1.0)])
+                program.at_most([*[(v, f * sent) for v, f in own], latency, (holder, -1.0)])
                 for transfer in (holder, average) if alone else (average,):
-                    self._program.at_most([*[(v, f * received) for v, f in others], latency, (transfer, -1.0)])
-            self._program.at_most([(holder, 1.0), (longest, -1.0)])
-            self._program.at_most([(average, 1.0), (longest, -1.0)])
+                    program.at_most([*[(v, f * received) for v, f in others], latency, (transfer, -1.0)])
+            program.at_most([(holder, 1.0), (longest, -1.0)])
+            program.at_most([(average, 1.0), (longest, -1.0)])
             if not alone:
-                self._program.at_most([(arriving, 1.0), (holder, -1.0)])
+                program.at_most([(arriving, 1.0), (holder, -1.0)])
                 link = int(prices.sent_ms[:, device].argmax())
                 growing = [(v, f * float(prices.sent_ms[link, device]) * self._unit) for v, f in own]
                 latency = (self._any_pieces, float(prices.latency_ms[link, device]) * self._unit)
                 self._add_fewer(place, [*growing, latency], holder, growing)
-            pieces_ms = [[(v, f / size) for v, f in self._pieces(place, way)] for way in (0, 1)]
-            all_ms = [self._everywhere(place, way) for way in (0, 1)]
-            domain_ms = [self._in_domain(place, way) for way in (0, 1)]
-            has = self._has_pieces[place]
-            common = [*rows, *inside]
-            for goal, weights in ((first, exchange.first), (rest, exchange.rest)):
-                terms = [(v, f * weights[2]) for v, f in [*common, (holder, 1.0), *(between[kind] if alone else [])]]
-                for way in (0, 1):
-                    fixed = (has, float(self._fixed_ms[way]) * self._unit)
-                    found = [*pieces_ms[way], *all_ms[way], fixed, *(domain_ms[way] if alone else [])]
-                    terms += [(v, f * weights[way]) for v, f in found]
-                self._program.at_most([*terms, (goal, -1.0)])
-                if not alone:
-                    self._add_fewer(place, terms, goal, [(v, f * weights[w]) for w in (0, 1) for v, f in pieces_ms[w]])
-                    terms = [(v, f * weights[2]) for v, f in [*common, (average, 1.0), *between[kind]]]
-                    for way in (0, 1):
-                        fixed_ms = float(self._fixed_ms[way]) * self._unit
-                        users = [(variable, fixed_ms * least / size) for least, _, variable in self._users[place]]
-                        found = [*pieces_ms[way], *all_ms[way], *domain_ms[way], *users]
-                        terms += [(v, f * weights[way]) for v, f in found]
-                    self._program.at_most([*terms, (goal, -1.0)])
-                    self._add_domain_users(place, goal, weights, [*common, (arriving, 1.0)], all_ms)
-                    self._add_largest(place, goal, weights, all_ms, common, arriving)
+            for number, goal in enumerate(goals):
+                weight = float(exchange.transfers[number])
+                pieces_ms = [(v, f / size) for v, f in self._pieces(place, number)]
+                all_ms = self._everywhere(place, number)
+                domain_ms = self._in_domain(place, number)
+                fixed = float(self._fixed[number])
+                sending = [(v, f * weight) for v, f in [*common, (holder, 1.0), *(between[kind] if alone else [])]]
+                terms = [*sending, *pieces_ms, *all_ms, (self._has_pieces[place], fixed)]
+                program.at_most([*terms, *(domain_ms if alone else []), (goal, -1.0)])
+                if alone:
+                    continue
+                self._add_fewer(place, terms, goal, pieces_ms)
+                sending = [(v, f * weight) for v, f in [*common, (average, 1.0), *between[kind]]]
+                users = [(variable, fixed * least / size) for least, _, variable in self._users[place]]
+                program.at_most([*sending, *pieces_ms, *all_ms, *domain_ms, *users, (goal, -1.0)])
+                base = [*[(v, f * weight) for v, f in common], *all_ms]
+                self._add_domain_users(place, goal, number, [*base, (arriving, weight)])
+        if len(self._groups) < self._task.num_devices:
+            self._add_largest(goals, common, arriving)
 
     def _add_domains(self) -> tuple[Terms, list[Terms]]:
         """Add exchanges of tables that single domains hold by rows; return what all devices, and types, spend."""
         exchange = self._exchanges
-        tables = [(n, c) for n, c in enumerate(self._choices) if c.spread == "domain"]
+        tables = [(n, spread) for n, spread in enumerate(self._spreads) if spread.devices == "domain"]
         if not tables:
+            self._program.between([(self._any_domain, 1.0)], 0, 0)
             return [], [[] for _ in self._types]
         self._widest = widest = self._program.variable()
         # Widths are multiples of one: so is the largest sum of a domain.
-        unit = int(np.gcd.reduce([int(c.columns + 0.5) for _, c in tables]))
+        unit = int(np.gcd.reduce([int(spread.columns) for _, spread in tables]))
         multiple = self._program.variable(whole=True)
         self._program.between([(widest, 1.0), (multiple, -float(unit))], 0, 0)
-        widths = [
-            [(self._at[n][place], c.columns / len(of_type)) for n, c in tables]
-            for place, of_type in enumerate(self._types)
-        ]
         between = []
-        total = [(self._takes[n], c.columns) for n, c in tables]
-        for place, own in enumerate(widths):
+        total = [(self._takes[n], spread.columns) for n, spread in tables]
+        for kind, of_type in enumerate(self._types):
+            domains = len(of_type)
+            own = [(self._at[n][kind], spread.columns / domains) for n, spread in tables]
             self._program.at_most([*own, (widest, -1.0)])
-            domains = len(self._types[place])
             most = self._largest_sum(own) * domains
-            for _, count, variable in self._domain_users[place]:
+            for _, count, variable in self._domain_users[kind]:
                 if count < domains:
                     wide = [(v, f * domains / count) for v, f in own]
                     self._program.at_most([*wide, (variable, most / count), (widest, -1.0)], most / count)
@@ -296,8 +303,8 @@ class Program(GroupBounds):
                 [*[(v, f * received) for v, f in total], *[(v, -f * received) for v, f in own], (time, -1.0)]
             )
             between.append([(time, 1.0)])
-        for n, choice in tables:
-            self._program.at_most([(self._takes[n], choice.columns), (widest, -1.0)])
+        for n, spread in tables:
+            self._program.at_most([(self._takes[n], spread.columns), (widest, -1.0)])
         inside = [
             (widest, exchange.inside.unit_ms * self._unit),
             (self._any_domain, exchange.inside.latency_ms * self._unit),
@@ -305,7 +312,7 @@ class Program(GroupBounds):
         return inside, between
 
     def _line_of(self, line: Line, any_of: int, loads: Sequence[float]) -> Terms:
-        """Return what an exchange takes of the choices with these loads, which is latency plus so much per unit."""
+        """Return what an exchange takes of tables with these loads, which is latency plus so much per unit."""
         terms = [(self._takes[n], load * line.unit_ms * self._unit) for n, load in enumerate(loads)]
         return [*terms, (any_of, line.latency_ms * self._unit)]
 
@@ -314,35 +321,30 @@ class Program(GroupBounds):
 
     def _columns(self, place: int) -> Terms:
         """Return columns of pieces on a group in all."""
-        pieces = [(n, c) for n, c in enumerate(self._choices) if c.spread == "pieces" and place in self._at[n]]
-        return [(self._at[n][place], choice.columns) for n, choice in pieces]
+        return [(cut.units[place], float(cut.columns.unit_columns)) for cut in self._cuts if place in cut.units]
 
-    def _pieces(self, place: int, way: int) -> Terms:
-        """Return compute in one direction of pieces on a group in all."""
-        found = []
-        for n, choice in enumerate(self._choices):
-            if choice.spread == "pieces" and place in self._at[n]:
-                found.append((self._at[n][place], float(choice.ms[0, way]) * self._unit))
-        return found
+    def _pieces(self, place: int, number: int) -> Terms:
+        """Return what the devices of a group do for pieces in all, first (0) or at last (1)."""
+        return [(cut.ms[place][number], 1.0) for cut in self._cuts if place in cut.ms]
 
-    def _everywhere(self, place: int, way: int) -> Terms:
-        """Return compute of tables that are on all devices, and of their operators, on each device of a group."""
+    def _everywhere(self, place: int, number: int) -> Terms:
+        """Return what each device of a group does for tables on all devices, and their operators, at least."""
         group = list(self._groups[place])
         found = [
-            (self._takes[n], float(choice.ms[group, way].min()) * self._unit)
-            for n, choice in enumerate(self._choices)
-            if choice.spread == "all"
+            (self._takes[n], float(spread.ms[group, number].min()) * self._unit)
+            for n, spread in enumerate(self._spreads)
+            if spread.devices == "all"
         ]
-        fixed = float(self._fixed_ms[way]) * self._unit
+        fixed = float(self._fixed[number])
         return [*found, (self._any_rows, fixed), (self._any_replicas, fixed)]
 
-    def _in_domain(self, place: int, way: int) -> Terms:
-        """Return compute of tables that single domains hold, and of their operator, on a group on average."""
-        found = self._own_of_domain(place, way)
+    def _in_domain(self, place: int, number: int) -> Terms:
+        """Return what a group does on average for tables that single domains hold, and for their operator."""
+        found = self._own_of_domain(place, number)
         if not found:
             return []
         kind = self._type_of[place]
-        fixed = float(self._fixed_ms[way]) * self._unit / len(self._types[kind])
+        fixed = float(self._fixed[number]) / len(self._types[kind])
         return [*found, *[(variable, fixed * count) for _, count, variable in self._domain_users[kind]]]
 
 

@@ -47,9 +47,9 @@ class Milp:
     - `neuroshard_plus` places the tables that are in pieces of columns beside those that are not.
     - Where the gap is larger than asked for and the task is small, a program over single devices closes it.
 
-    HiGHS solves the programs, through SciPy. For 300 tables on 64 devices it solved the two over groups of devices in 3
-    and 13 s; CP-SAT of OR-Tools, through its linear solver interface on one thread, had found no solution of either
-    after 40 s. The plan never costs more than those of `lpt` and `neuroshard_plus`.
+    HiGHS solves the programs, through SciPy. An earlier form of them, with equal pieces alone, it solved in 3 and 13 s
+    for 300 tables on 64 devices; CP-SAT of OR-Tools, through its linear solver interface on one thread, had found no
+    solution of either after 40 s. The plan never costs more than those of `lpt` and `neuroshard_plus`.
 
     Compute by `gpu` is no sum, but at least one, so that there is a bound by it, too, of which less is proven. Other
     costs have no such bound (`AdditiveCosts.bounded`): by them the programs are estimates that lead to plans, and

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from shardgym.costs.base import CostModel
 from shardgym.costs.shard_keys import ShardKey
 from shardgym.errors import NO_PLAN
 from shardgym.plan import Shard, ShardingPlan, check_possible
-from shardgym.solver import check_solve_arguments
+from shardgym.solver import Solver, call_solver, check_solve_arguments
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 from shardgym.ties import quantized
@@ -92,21 +93,44 @@ class RowWise:
     ) -> ShardingPlan | None:
         """Return a plan that cuts these tables by rows; None where they or the others do not fit."""
         shards = [shard for table in by_rows for shard in even_rows(table, task.num_devices)]
-        room = list(task.topology.memory_bytes)
-        for shard in shards:
-            room[shard.devices[0]] -= shard.bytes(task)
-        names = {table.name for table in by_rows}
-        others = tuple(table for table in task.tables if table.name not in names)
-        if min(room) < (1 if others else 0):
+        return beside(task, cost, shards, NeuroShardPlus(kicks), seed)
+
+
+def beside(
+    task: ShardingTask, cost: CostModel, shards: Sequence[Shard], solver: Solver, seed: int, **options: Any
+) -> ShardingPlan | None:
+    """Return a plan with these shards, and the other tables placed by a solver in the memory that is left.
+
+    The solver does not know the load of the shards, so they should load all devices about alike.
+
+    Args:
+        task: the task.
+        cost: the solver's oracle.
+        shards: whole tables.
+        solver: places the others.
+        seed: given to it.
+        **options: likewise.
+
+    Returns:
+        None where these shards or the other tables do not fit.
+    """
+    room = list(task.topology.memory_bytes)
+    for shard in shards:
+        for device in shard.devices:
+            room[device] -= shard.bytes(task)
+    names = {shard.table for shard in shards}
+    others = tuple(table for table in task.tables if table.name not in names)
+    if min(room) < (1 if others else 0):
+        return None
+    placed = list(shards)
+    if others:
+        topology = dataclasses.replace(task.topology, memory_bytes=tuple(room))
+        rest = dataclasses.replace(task, tables=others, topology=topology, name="")
+        try:
+            placed += call_solver(solver, rest, cost, seed, **options).shards
+        except NO_PLAN:
             return None
-        if others:
-            topology = dataclasses.replace(task.topology, memory_bytes=tuple(room))
-            rest = dataclasses.replace(task, tables=others, topology=topology, name="")
-            try:
-                shards += NeuroShardPlus(kicks).solve(rest, cost, seed).shards
-            except NO_PLAN:
-                return None
-        return ShardingPlan.of(task, shards)
+    return ShardingPlan.of(task, placed)
 
 
 def by_gain(task: ShardingTask, cost: CostModel) -> list[EmbeddingTable]:

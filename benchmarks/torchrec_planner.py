@@ -24,7 +24,6 @@ tables.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import sys
@@ -38,12 +37,12 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
 import numpy as np
-from drawn_tasks import benchmark_task
+from drawn_tasks import benchmark_task, model_with_300_tables
 from fill_pages import fill
 from tabulate import tabulate
 from tqdm import tqdm
 
-from shardgym import ShardingPlan, ShardingTask, Topology, load_pool, load_suite, make_cost, make_solver
+from shardgym import ShardingPlan, ShardingTask, Topology, load_suite, make_cost, make_solver
 from shardgym.costs.base import CostModel
 from shardgym.errors import NO_PLAN, ShardGymError
 from shardgym.leaderboard.statistics import mean_ratio
@@ -124,17 +123,6 @@ def dcnv2(devices: int) -> ShardingTask:
         model.pool.tables, Topology.preset("dgx-h100", devices), model.pool.batch_size, model.precision,
         model.optimizer, name=f"dlrm-dcnv2 on {devices}",
     )  # fmt: skip
-
-
-def model_with_300_tables(devices: int) -> ShardingTask:
-    """Return 300 tables of the synthetic pool with widths of 16 to 256, on servers of eight H100."""
-    pool = load_pool("synthetic-2021").split()[1].tables
-    rng = np.random.default_rng(300)
-    tables = tuple(
-        dataclasses.replace(pool[n], embedding_dim=int(2 ** rng.integers(4, 9)))
-        for n in rng.choice(len(pool), 300, replace=False)
-    )
-    return ShardingTask(tables, Topology.preset("dgx-h100", devices), 65_536, name=f"300 tables on {devices}")
 
 
 def compare(

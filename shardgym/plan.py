@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import operator
@@ -98,9 +99,16 @@ class Shard(Record):
         return task.block_bytes(task.table(self.table), self.num_rows, self.num_columns)
 
 
+#: As `Shard` orders them, without a call for every comparison.
+_ORDER = operator.attrgetter("table", "rows", "columns", "devices")
+
+
 @dataclass(frozen=True, config=CONFIG)
 class ShardingPlan(Record):
     """A complete plan for one task. Plans with the same shards are equal; their order does not matter.
+
+    Rows of some columns that the same devices hold, and that follow each other, are one shard, however many were given:
+    no operator runs them apart. Adjacent columns stay apart, as FBGEMM runs them.
 
     Attributes:
         task_hash: `digest` of the task that the plan is for.
@@ -119,8 +127,7 @@ class ShardingPlan(Record):
     @field_validator("shards")
     @classmethod
     def _sorted(cls, value: tuple[Shard, ...]) -> tuple[Shard, ...]:
-        # As `Shard` orders them, without a call for every comparison.
-        return tuple(sorted(value, key=operator.attrgetter("table", "rows", "columns", "devices")))
+        return tuple(sorted(_with_joined_rows(value), key=_ORDER))
 
     @classmethod
     def of(cls, task: ShardingTask, shards: Iterable[Shard], group_size: int | None = None) -> Self:
@@ -250,6 +257,25 @@ class ShardingPlan(Record):
             raise InfeasiblePlanError(problems)
 
 
+def _with_joined_rows(shards: tuple[Shard, ...]) -> Iterable[Shard]:
+    """Join shards of the same columns and holders whose rows follow each other."""
+    if not any(shard.rows[0] for shard in shards):  # most plans cut no rows
+        return shards
+    joined: list[Shard] = []
+    for shard in sorted(shards, key=operator.attrgetter("table", "columns", "devices", "rows")):
+        last = joined[-1] if joined else None
+        is_next = (
+            last is not None
+            and (last.table, last.columns, last.devices) == (shard.table, shard.columns, shard.devices)
+            and last.rows[1] == shard.rows[0]
+        )
+        if last is not None and is_next:
+            joined[-1] = dataclasses.replace(last, rows=(last.rows[0], shard.rows[1]))
+        else:
+            joined.append(shard)
+    return joined
+
+
 def plan_problems(task: ShardingTask, shards: Sequence[Shard], group_size: int | None = None) -> list[str]:
     """Return one sentence per problem of `shards` as a plan for `task`; empty when the plan is feasible."""
     return [*cover_problems(task, shards, group_size), *memory_problems(task, shards)]
@@ -258,12 +284,18 @@ def plan_problems(task: ShardingTask, shards: Sequence[Shard], group_size: int |
 def cover_problems(task: ShardingTask, shards: Sequence[Shard], group_size: int | None = None) -> list[str]:
     """Return one sentence per problem of a plan apart from memory.
 
-    These are unknown tables and devices, holders that are not one in each group, cells without exactly one shard, and
-    widths that FBGEMM cannot fuse.
+    These are unknown tables and devices, groups that do not divide the devices or are one device, holders that are not
+    one in each group, cells without exactly one shard, and widths that FBGEMM cannot fuse.
     """
     problems = [f"table '{shard.table}' is not in the task" for shard in shards if not task.has_table(shard.table)]
     if group_size is not None and task.num_devices % group_size:
         return [f"groups of {group_size} devices do not divide the {task.num_devices} devices of the task", *problems]
+    if group_size == 1 < task.num_devices:
+        return [
+            "groups of 1 device: each holds all tables by itself, which is data parallel; leave group_size out and put "
+            "tables on all devices",
+            *problems,
+        ]
     pieces: dict[str, list[Shard]] = {table.name: [] for table in task.tables}
     known = [shard for shard in shards if shard.table in pieces]  # of unknown tables nothing else can be checked
     for shard in known:
@@ -364,9 +396,10 @@ def _wrong_cell(table: EmbeddingTable, shards: Sequence[Shard], row: int, column
     last = min([columns[1], *(shard.columns[1] for shard in holding)])
     cell = f"{format_area((row, next_row), (columns[0], last))} of table '{table.name}'"
     if not holding:
-        return f"{cell} are missing: held by no device"
+        return f"{cell} are missing: held by no device; add a shard with them"
     devices = sorted(device for shard in holding for device in shard.devices)
-    return f"{cell} overlap: held by devices {', '.join(map(str, devices))}"
+    held = f"held by devices {', '.join(map(str, devices))}"
+    return f"{cell} overlap: {held}; leave them to one of the {len(holding)} shards, which may have several devices"
 
 
 def memory_problems(task: ShardingTask, shards: Sequence[Shard]) -> Iterator[str]:

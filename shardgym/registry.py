@@ -1,7 +1,7 @@
 """Classes by name: registered as entry points, or given as `module:Class`.
 
-An entry point may name the extra that its class needs, e.g. `cp_sat = "baselines.cp_sat:CpSat [exact]"`. So nothing has
-to be imported to say what is not installed.
+An entry point may name the extra that its class needs, e.g. `ppo = "baselines.ppo.solver:Ppo [rl]"`. So nothing has to
+be imported to say what is not installed.
 """
 
 from __future__ import annotations

@@ -36,7 +36,8 @@ class Solver(Protocol):
     solver that must compile or load something first may have a method `warm_up(task, cost)`, see `warm_up`; one that
     may lack what every task needs, a method `check_ready(cost)`, see `check_ready`. A learned one
     has an attribute `weights_digest`, the SHA-256 of the weights that it solved with or None, and may have
-    `training_time_s`, the seconds that it took to train them; records hold both.
+    `training_time_s`, the seconds that it took to train them; records hold both. One that proves how good its plans are
+    has `lower_bound_ms`: by the oracle, no plan of the kinds that it makes takes less on the last task; or None.
     """
 
     def solve(

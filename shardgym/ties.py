@@ -31,10 +31,15 @@ def quantized(values: float | Floats) -> Floats:
     return np.asarray(np.rint(values * (1 / QUANTUM)) * QUANTUM, dtype=np.float64)
 
 
+def rounded(values: Floats, bits: int) -> Floats:
+    """Return numbers rounded to so many significant bits, for what is no time in ms, such as ms per column."""
+    mantissas, exponents = np.frexp(values)
+    return np.asarray(np.ldexp(np.rint(np.ldexp(mantissas, bits)), exponents - bits), dtype=np.float64)
+
+
 def quantized_fit(coefficients: Floats) -> Floats:
     """Return coefficients of a least-squares fit rounded to 20 significant bits.
 
     A fit multiplies rounding errors by how badly its problem is conditioned, so fewer digits are the same everywhere.
     """
-    mantissas, exponents = np.frexp(coefficients)
-    return np.asarray(np.ldexp(np.rint(np.ldexp(mantissas, _FIT_BITS)), exponents - _FIT_BITS), dtype=np.float64)
+    return rounded(coefficients, _FIT_BITS)

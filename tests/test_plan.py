@@ -81,11 +81,14 @@ def test_uneven_cuts_and_several_shards_of_a_table_on_one_device_are_feasible(to
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ([Shard("wide", (0, 5), (0, 8), 0)], "rows [0, 5) columns [8, 16) of table 'wide' are missing"),
+        (
+            [Shard("wide", (0, 5), (0, 8), 0)],
+            "rows [0, 5) columns [8, 16) of table 'wide' are missing: held by no device; add a ",
+        ),
         ([Shard("wide", (0, 3), (0, 16), 0)], "rows [3, 5) columns [0, 16) of table 'wide' are missing"),
         (
             [Shard("wide", (0, 5), (0, 8), 0), Shard("wide", (0, 5), (4, 16), 1)],
-            "rows [0, 5) columns [4, 8) of table 'wide' overlap: held by devices 0, 1",
+            "rows [0, 5) columns [4, 8) of table 'wide' overlap: held by devices 0, 1; leave them to one of",
         ),
         (
             [Shard("wide", (0, 5), (0, 16), 0), Shard("wide", (4, 5), (12, 16), 0)],

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from shardgym.costs.base import make_cost
 from shardgym.errors import InfeasiblePlanError, InputError, UnknownNameError
 from shardgym.plan import Shard, ShardingPlan, plan_problems
 from shardgym.table import EmbeddingTable
@@ -104,6 +105,7 @@ def test_every_holder_needs_room_and_has_the_shard():
         ((2,), 4, "held by device 2: expected one device in each of 2 groups of 4"),
         ((2, 3), 4, "held by devices 2, 3: expected one device in each of 2 groups of 4"),
         ((0, 4), 2, "held by devices 0, 4: expected one device in each of 4 groups of 2"),
+        (range(8), 1, "groups of 1 device: each holds all tables by itself, which is data parallel; leave group_size"),
         ((0,), 3, "groups of 3 devices do not divide the 8 devices of the task"),
     ],
 )
@@ -115,6 +117,28 @@ def test_holders_in_some_groups_only_are_refused(devices, group_size, message):
 def test_a_rectangle_that_two_shards_hold_is_held_twice():
     with pytest.raises(InfeasiblePlanError, match="overlap: held by devices 0, 1, 5"):
         plan_of([Shard("a", *WHOLE, (1, 5)), Shard("a", *WHOLE, 0)]).validate(TASK)
+
+
+def test_adjacent_rows_of_the_same_holders_are_one_shard():
+    """Kinds, prices and exports follow; adjacent columns stay apart, as FBGEMM runs them."""
+    whole = Shard("a", *WHOLE, 3)
+    thirds = [Shard("a", rows, (0, 16), 3) for rows in ((50, 80), (0, 10), (10, 50))]
+    joined = plan_of(thirds)
+    assert (joined, joined.of_table("a")) == (plan_of([whole]), (whole,))
+    assert joined.kind_of("a", TASK) == "table_wise"
+    for name in ("roofline", "torchrec_rating"):
+        costs = make_cost(name).evaluate(TASK, [joined, plan_of([whole])])
+        assert costs[0].total_ms == costs[1].total_ms < float("inf")
+    assert ShardingPlan.from_json(joined.to_json()) == joined
+    halves = [Shard("a", (0, 40), (0, 16), (1, 5)), Shard("a", (40, 80), (0, 16), (1, 5))]
+    assert plan_of(halves, 4).of_table("a") == (Shard("a", *WHOLE, (1, 5)),)
+    apart = [by_columns(3, 3), by_rows(0, 1, 0, 1), by_rows((0, 4), (1, 5))]
+    assert [len(plan_of(shards).of_table("a")) for shards in apart] == [2, 4, 2]
+
+
+def test_rows_that_overlap_are_not_joined():
+    with pytest.raises(InfeasiblePlanError, match=r"rows \[20, 40\) columns \[0, 16\) of table 'a' overlap"):
+        plan_of([Shard("a", (0, 40), (0, 16), 3), Shard("a", (20, 80), (0, 16), 3)]).validate(TASK)
 
 
 def test_one_number_stands_for_one_device():

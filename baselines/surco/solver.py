@@ -12,7 +12,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from baselines.cp_sat import cheapest_assignment
 from baselines.learning.cost_learner import CostLearner, descend
 from baselines.learning.cost_network import HEAD_WIDTHS
 from baselines.learning.encoder import ENCODER_WIDTHS, quantized_tensor
@@ -20,6 +19,7 @@ from baselines.learning.oracle import TrainingOracle
 from baselines.learning.solver import LearnedSolver
 from baselines.learning.tables import FeatureScale, TaskBatch
 from baselines.learning.training import torch_generator
+from baselines.surco.assignment import cheapest_assignment
 from baselines.surco.network import DEVICE_CODE, SCORE_WIDTHS, SurCoNetwork, assign, straight_through
 from shardgym.costs.base import CostModel
 from shardgym.plan import ShardingPlan
@@ -130,7 +130,6 @@ class SurCo(LearnedSolver[SurCoNetwork]):
 
         Raises:
             NoFeasiblePlanError: no assignment of whole tables that fits was found.
-            MissingDependencyError: memory is tight, and OR-Tools is not installed.
         """
         del cost
         batch = TaskBatch.of([task])
@@ -146,7 +145,7 @@ class SurCo(LearnedSolver[SurCoNetwork]):
             batch = batch.take(torch.zeros(self.settings.starts, dtype=torch.int64))
             improved = improve(network, batch, starts, self.settings)
             costs = improved.costs[improved.log_ms.argmin()]
-        return ShardingPlan.table_wise(task, cheapest_assignment(task, costs.double().numpy(), seed=seed).tolist())
+        return ShardingPlan.table_wise(task, cheapest_assignment(task, costs.double().numpy()).tolist())
 
 
 class Improved(NamedTuple):

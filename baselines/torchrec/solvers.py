@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 from shardgym.arguments import check_int, check_list
 from shardgym.costs.base import CostModel
+from shardgym.costs.mixed_tables import check_alike
 from shardgym.costs.torchrec_rating import TorchRecRatingCost
 from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.plan import Kind, ShardingPlan, check_possible
@@ -103,6 +104,9 @@ class TorchRecColumns(TorchRec):
     This is what somebody can get out of the planner who tries its settings. Its partitioner orders by perf, and by
     storage where that finds no plan. Widths of one table are still all the same.
 
+    The cost `torchrec_rating` chooses among them, so a task that it refuses is refused: one with tables of several
+    precisions, with optimisers or features of their own, or with weighted ids.
+
     Args:
         min_partitions: least widths of a piece, each tried.
         sharding_types: as in `TorchRec`.
@@ -124,6 +128,7 @@ class TorchRecColumns(TorchRec):
             raise InputError("min_partitions: expected at least one width")
 
     def _plan(self, task: ShardingTask) -> ShardingPlan:
+        check_alike(task, "solver 'torchrec_columns'", "'torchrec' and 'torchrec_perf' plan it")
         plans: list[ShardingPlan] = []
         refused: list[NoFeasiblePlanError] = []
         for sort_by in ("perf", "storage"):

@@ -186,8 +186,8 @@ class _ExactSearch:
         descended = [allocation for allocation in tried if allocation is not None]
         if not descended:
             pack_units(self._pricing.shards)  # says why there is no plan
-        cheapest = min(descended, key=lambda one: one.value)
-        best = with_better_kinds(cheapest, self._forms, self._model, self._search_beside)
+        better = [with_better_kinds(one, self._forms, self._model, self._search_beside) for one in descended]
+        best = min(better, key=lambda one: one.value)
         kicked = []
         # Kicks bring more to some plans than to others: that by columns alone is improved in any case.
         for allocation in dict.fromkeys((descended[0], best)):

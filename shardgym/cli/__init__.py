@@ -32,7 +32,7 @@ class Terminated(BaseException):
 
 PLAN = click.Group(
     "plan",
-    [plans.show, plans.diff, torchrec.export_plan, torchrec.import_plan],
+    [plans.show, plans.diff, torchrec.plan_export, torchrec.plan_import],
     no_args_is_help=False,
     help="Show, compare, export and import plans.",
 )

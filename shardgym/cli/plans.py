@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import click
@@ -22,6 +21,7 @@ from shardgym.cli.common import (
     terminal_width,
 )
 from shardgym.cli.plan_files import plan_to_csv, read_plan
+from shardgym.costs.comparison import TIE_ERRORS, compare, difference_noise
 from shardgym.costs.links import pooled_widths
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError
@@ -30,9 +30,6 @@ from shardgym.rendering import render_diff, render_plan
 from shardgym.rendering.bottleneck import device_loads, find_bottleneck
 from shardgym.rendering.plan_view import table_changes
 from shardgym.rendering.table_costs import render_table_costs, table_costs
-
-#: Standard errors of a difference within which two costs tie; about its 95 % interval.
-TIE_ERRORS = 2.0
 
 BEST = "best"
 TIED = "tied"
@@ -108,8 +105,7 @@ def is_tie(first: PlanCost, second: PlanCost) -> bool:
 
     Their errors are taken as independent. Equal costs tie, whatever their noise.
     """
-    error = math.hypot(first.noise * first.total_ms, second.noise * second.total_ms)
-    return abs(first.total_ms - second.total_ms) <= TIE_ERRORS * error
+    return abs(first.total_ms - second.total_ms) <= difference_noise(first, second)
 
 
 def tie_marks(costs: Sequence[PlanCost]) -> list[str | None]:
@@ -206,6 +202,7 @@ def diff(task_name: str, path_a: str, path_b: str, cost_name: str | None, as_jso
     """Compare two plans, A and B.
 
     Devices side by side, tables that moved, tables that are cut differently: the first of them, and all with --json.
+    With --cost, too, whether the difference of the two is above the error that this cost has for such plans.
     """
     task = read_task(task_name)
     before = read_plan(path_a, task)
@@ -225,7 +222,9 @@ def diff(task_name: str, path_a: str, path_b: str, cost_name: str | None, as_jso
             }
             for change in table_changes(task, before, after)
         ]
-        print_json({"changes": changes, "costs": None if costs is None else [cost.to_dict() for cost in costs]})
+        found = None if costs is None else compare(task, (before, after), costs)
+        page = {"changes": changes, "costs": None if costs is None else [cost.to_dict() for cost in costs]}
+        print_json(page | {"comparison": None if found is None else found.to_dict()})
     else:
         print(render_diff(task, before, after, costs, width=terminal_width(), ascii_only=is_ascii_only()))
         print_notes(zip("AB", costs or (), strict=False))

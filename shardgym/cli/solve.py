@@ -114,9 +114,12 @@ def solve(
         cost = oracle.evaluate(task, [plan])[0]
     check_free(output, force)
     write_whole(output, plan.to_json(indent=2) + "\n")
+    # Of a solver that proves one, see `shardgym.solver.Solver`.
+    bound_ms = getattr(solver, "lower_bound_ms", None)
     if as_json:
         shards = len(plan.shards)
         page = {"plan": str(output), "shards": shards, "solve_time_s": seconds, "oracle": oracle_name}
+        page["lower_bound_ms"] = bound_ms
         print_json(page | {"oracle_cost": cost.to_dict()})
     else:
         print(
@@ -124,6 +127,11 @@ def solve(
             f"in {seconds:.3f} s, {cost.total_ms:.3f} ms per step by {oracle_name}, "
             f"{cost.origin}"
         )
+        if bound_ms is not None:
+            gap = cost.total_ms / bound_ms - 1
+            print(
+                f"lower bound of plans of these kinds: {bound_ms:.3f} ms; this one is at most {gap:.2%} above the best"
+            )
         print_notes([("", cost)])
     return code
 

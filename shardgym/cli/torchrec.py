@@ -26,7 +26,6 @@ from shardgym.cli.plan_files import read_plan
 from shardgym.errors import InputError, ShardGymError, error_text
 from shardgym.files import write_whole
 from shardgym.plan import Kind
-from shardgym.progress import log_to_stderr
 from shardgym.registry import find_class
 from shardgym.task import exact_bytes
 from shardgym.topology import GIB, PRESETS, Topology
@@ -154,7 +153,7 @@ def _make_model(name: str) -> nn.Module:
 @click.option("--device-type", type=OneOf("type", ("cuda", "cpu")), help="cuda (the default) or cpu, what runs it.")
 @force_option
 @json_option
-def export_plan(
+def plan_export(
     task_name: str,
     plan_path: str,
     output: Path,
@@ -170,28 +169,29 @@ def export_plan(
     plan for groups of devices becomes that of one group, for DMPCollection.
     """
     check_free(output, force)
-    from shardgym.torchrec import save, to_torchrec
+    from shardgym.torchrec import export_plan, save
 
     task = read_task(task_name)
     plan = read_plan(plan_path, task)
     model = None if model_name is None else _make_model(model_name)
-    with log_to_stderr(info=False):
-        exported = to_torchrec(plan, task, model, device_type=device_type or "cuda")
+    exported = export_plan(plan, task, model, device_type=device_type or "cuda")
+    for note in exported.notes:
+        say(f"shardgym: warning: {note}")
     if device_type is None and task.topology.device.startswith("cpu"):
         say(
             f"shardgym: warning: the task is for '{task.topology.device}', the exported plan for cuda: a job on CPUs "
             "needs --device-type cpu"
         )
-    save(exported, output, plan.group_size)
+    save(exported.sharding_plan, output, plan.group_size)
     types: dict[str, int] = dict.fromkeys(get_args(Kind), 0)
     del types["tiers"]  # which TorchRec has none of
-    for module in exported.plan.values():
+    for module in exported.sharding_plan.plan.values():
         for sharding in module.values():
             types[sharding.sharding_type] += 1
     found = ", ".join(f"{number} {name}" for name, number in types.items() if number)
     ranks = task.num_devices if plan.group_size is None else plan.group_size
     text = f"{output}: {count(task.num_tables, 'table')} ({found}) on {count(ranks, 'rank')}"
-    answer(as_json, {"sharding_plan": str(output), "tables": types}, text)
+    answer(as_json, {"sharding_plan": str(output), "tables": types, "notes": list(exported.notes)}, text)
     return 0
 
 
@@ -205,24 +205,34 @@ def export_plan(
     metavar="N",
     help="Ranks of the plan, if it is for groups in DMPCollection and its file does not say so.",
 )
+@click.option("--strict", is_flag=True, help="Refuse a plan with modules that the task has no table of.")
 @force_option
 @json_option
-def import_plan(
-    task_name: str, sharding_plan: str, output: Path, group_size: int | None, force: bool, as_json: bool
+def plan_import(
+    task_name: str,
+    sharding_plan: str,
+    output: Path,
+    group_size: int | None,
+    strict: bool,
+    force: bool,
+    as_json: bool,
 ) -> int:
     """Read TorchRec's ShardingPlan as a plan.
 
-    SHARDING_PLAN is a file that `shardgym.torchrec.save` wrote, of a plan for the task. Memory is not
-    checked here: 'shardgym plan show' says whether the plan fits.
+    SHARDING_PLAN is a file that `shardgym.torchrec.save` wrote, of a plan for the task. Modules that the task has no
+    table of, such as an EmbeddingCollection, are left out and named. Memory is not checked here: 'shardgym plan show'
+    says whether the plan fits.
     """
     check_free(output, force)
-    from shardgym.torchrec import from_torchrec, load
+    from shardgym.torchrec import import_plan, load
     from shardgym.torchrec.plan_file import PlanRecord
 
     task = read_task(task_name)
     groups = PlanRecord.load(sharding_plan).group_size if group_size is None else group_size
-    plan = from_torchrec(load(sharding_plan), task, groups)
+    imported = import_plan(load(sharding_plan), task, groups, strict=strict)
+    plan = imported.plan
     write_whole(output, plan.to_json(indent=2) + "\n")
     text = f"{output}: {count(len(plan.shards), 'shard')} on {count(task.num_devices, 'device')}"
-    answer(as_json, {"plan": str(output), "shards": len(plan.shards)}, text)
+    text += "".join(f"\nleft out: {what}" for what in imported.left_out)
+    answer(as_json, {"plan": str(output), "shards": len(plan.shards), "left_out": list(imported.left_out)}, text)
     return 0

@@ -34,6 +34,7 @@ from shardgym.costs.shard_keys import PlanBatch, ShardKey, plan_keys, shard_load
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.task import ELEMENT_BYTES, ShardingTask
 from shardgym.ties import quantized
+from shardgym.topology import Topology
 
 
 class NumberedShards(abc.ABC):
@@ -265,7 +266,14 @@ class AdditiveCosts(NumberedShards):
 
     Args:
         num_latents: their number K.
+
+    Attributes:
+        bounded: whether devices take at least what `least_ms` and `all_to_all_links` say, and collectives of rows and
+            replicas take a time that grows ever more slowly with what they move, or as fast. Then bounds of linear
+            programs hold for this cost.
     """
+
+    bounded = False
 
     def __init__(self, num_latents: int) -> None:
         super().__init__(latents=((num_latents,), np.float64))
@@ -288,6 +296,24 @@ class AdditiveCosts(NumberedShards):
         TorchRec runs one for each way in which outputs are exchanged. Here it takes nothing; arguments as `device_ms`.
         """
         return np.zeros((*counts.shape, 2))
+
+    def least_ms(self, vectors: Floats, typical: Floats) -> Floats:  # noqa: ARG002
+        """Return what shards add to the compute of their device, forward and backward in ms, shape (n, 2).
+
+        With `operator_ms` for each operator, the shards of a device add up to at most what it computes where this is
+        `bounded`; otherwise they are an estimate. Here it is what shards compute alone.
+
+        Args:
+            vectors: of shards, see `vectors`, shape (n, K + LOADS).
+            typical: added vectors of shards, in whose proportions sums are near to what devices compute,
+                shape (K + LOADS,).
+        """
+        counts = np.rint(vectors[:, -LOADS:][:, SHARDS]).astype(np.int64)
+        return self.exact_compute_ms(vectors) - self.operator_ms(vectors[:, :-LOADS], counts)
+
+    def all_to_all_links(self, task: ShardingTask) -> tuple[Topology, int]:
+        """Return links, and bytes of a value, with which all-to-alls take at least what `links.transfer_ms` says."""
+        return task.topology, ELEMENT_BYTES[task.precision]
 
     def latents(self, shards: Ints) -> Floats:
         """Return what shards add to the sum over their device, shape (n, K)."""

@@ -6,12 +6,13 @@ from shardgym.errors import InputError
 from shardgym.task import ShardingTask
 
 
-def check_alike(task: ShardingTask, cost: str) -> None:
-    """Refuse tables that a cost knows nothing of which was measured or learned from others.
+def check_alike(task: ShardingTask, what: str, remedy: str = "'roofline' and 'gpu' price it") -> None:
+    """Refuse tables of which a cost that was measured or learned from others knows nothing, or what asks such a cost.
 
     Args:
         task: the task.
-        cost: what refuses, for the message.
+        what: refuses, for the message.
+        remedy: what to do instead, likewise.
 
     Raises:
         InputError: a table has another precision or optimiser than the task, several features, or weighted ids.
@@ -28,8 +29,8 @@ def check_alike(task: ShardingTask, cost: str) -> None:
             found = "weighted ids"
         if found:
             raise InputError(
-                f"{cost} knows tables of one precision and optimizer, with one feature of unweighted ids each: table "
-                f"'{table.name}' has {found}; 'roofline' and 'gpu' price it"
+                f"{what} knows tables of one precision and optimizer, with one feature of unweighted ids each: table "
+                f"'{table.name}' has {found}; {remedy}"
             )
 
 

@@ -316,6 +316,7 @@ class AdditiveRoofline(AdditiveCosts):
         super().__init__(num_latents=3)
         self._override = hardware
         self._calibration = calibration
+        self.bounded = calibration is None
 
     def ids_hidden(self, task: ShardingTask) -> bool:
         """See `AdditiveCosts`: on GPUs they are."""

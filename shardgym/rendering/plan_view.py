@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from tabulate import tabulate
 
+from shardgym.costs.comparison import compare
 from shardgym.costs.links import pooled_widths
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan, format_area, format_devices, plan_problems
@@ -262,10 +263,13 @@ def render_diff(
             for label, cost in zip("AB", costs, strict=True)
         )
         change = _relative_change(costs[0].total_ms, costs[1].total_ms)
-        lines += [
-            f"{verdict} B against A: {change}. Cost: {costs[0].cost} on {costs[0].hardware}, {costs[0].origin}.",
-            "",
-        ]
+        lines.append(
+            f"{verdict} B against A: {change}. Cost: {costs[0].cost} on {costs[0].hardware}, {costs[0].origin}."
+        )
+        comparison = compare(task, (before, after), costs)
+        if comparison is not None:
+            lines.append(textwrap.fill(comparison.sentence(), max(width, 40), subsequent_indent="  "))
+        lines.append("")
     arrow = "->" if ascii_only else "→"
     listed = [_describe_change(change, arrow) for change in changes[:MAX_LISTED]]
     more = len(changes) - len(listed)

@@ -17,7 +17,14 @@ from shardgym.torchrec.access import read_log
 from shardgym.torchrec.model_tables import model_from_task
 from shardgym.torchrec.plan_file import load, save
 from shardgym.torchrec.planner import Planned, PlannerSettings, ShardGymPlanner
-from shardgym.torchrec.sharding_plan import from_torchrec, to_torchrec
+from shardgym.torchrec.sharding_plan import (
+    ExportedPlan,
+    ImportedPlan,
+    export_plan,
+    from_torchrec,
+    import_plan,
+    to_torchrec,
+)
 from shardgym.torchrec.tasks import (
     ImportedTask,
     Reserve,
@@ -27,13 +34,17 @@ from shardgym.torchrec.tasks import (
 )
 
 __all__ = [
+    "ExportedPlan",
+    "ImportedPlan",
     "ImportedTask",
     "Planned",
     "PlannerSettings",
     "Reserve",
     "ShardGymPlanner",
+    "export_plan",
     "from_torchrec",
     "import_model",
+    "import_plan",
     "load",
     "model_from_task",
     "read_log",

@@ -26,10 +26,11 @@ from torchrec.modules.embedding_configs import DataType
 
 from shardgym.arguments import check_instance
 from shardgym.errors import InputError, UnknownNameError
+from shardgym.plan import Kind, format_devices
 from shardgym.records import short_repr
 from shardgym.table import Precision
 from shardgym.task import ShardingTask
-from shardgym.torchrec.following import ROW_KINDS, RUN_BY_TORCHREC, Rule
+from shardgym.torchrec.following import ROW_KINDS, RUN_BY_TORCHREC, Rule, can_be_on, is_one_of
 from shardgym.torchrec.model_tables import ModelTable, join_name
 
 #: Fields by what is done with them.
@@ -40,9 +41,6 @@ _OUTSIDE = ("cache_params", "key_value_params", "use_virtual_table")
 
 #: Sharding types that cut columns.
 _BY_COLUMNS = ("column_wise", "table_column_wise", "grid_shard")
-
-#: Those of a table in one piece.
-_OF_ONE_PIECE = ("table_wise", "column_wise")
 
 #: What is said of fields that only a plan can follow, where there is none.
 NEEDS_PLAN = "a task does not hold them, ShardGymPlanner follows them"
@@ -204,29 +202,47 @@ def rules_of(
             kinds = kinds - ROW_KINDS
         devices = None
         if table.name in pins:
-            pin = pins[table.name]
-            devices = frozenset(pin if isinstance(pin, Sequence) else [pin])
-            wrong = [device for device in devices if device not in range(task.num_devices)]
-            if wrong or not devices:
-                expected = f"expected ranks from 0 to {task.num_devices - 1}"
-                raise InputError(f"pins: table '{table.name}': {expected}, got {short_repr(pin)}")
+            devices = _pinned(table.name, pins[table.name], task.num_devices)
+            possible = frozenset(kind for kind in kinds if can_be_on(kind, devices, task))
+            if not possible:
+                ranks = format_devices(sorted(devices)).replace("device", "rank")
+                why = (
+                    f"{' or '.join(sorted(kinds))} takes ranks besides {ranks}, where its pin keeps it; the pin counts"
+                )
+                wishes.append(Wish("sharding_types", table.name, why))
+                possible = RUN_BY_TORCHREC - (ROW_KINDS if table.pooling == "mean" else frozenset())
+            kinds = possible
         rule = Rule(kinds, constraint.min_partition or 0, devices)
         if rule != Rule():
             rules[table.name] = rule
     return rules, wishes
 
 
+def _pinned(name: str, pin: int | Sequence[int], num_devices: int) -> frozenset[int]:
+    """Return the devices to which a table is pinned; raises `InputError`."""
+    devices = frozenset(pin if isinstance(pin, Sequence) else [pin])
+    if not devices or not devices <= set(range(num_devices)):
+        raise InputError(f"pins: table '{name}': expected ranks from 0 to {num_devices - 1}, got {short_repr(pin)}")
+    return devices
+
+
 def apply_constraints(
-    constraints: Mapping[str, ParameterConstraints], plan: TorchRecPlan, *, device_type: str, output_fp16: bool
+    constraints: Mapping[str, ParameterConstraints],
+    plan: TorchRecPlan,
+    kinds: Mapping[str, Kind],
+    *,
+    device_type: str,
+    output_fp16: bool,
 ) -> list[Wish]:
     """Set in a plan what is passed on to FBGEMM's operators, and return what the plan does not follow.
 
-    A table in one piece is `table_wise` and `column_wise` with one shard, whichever the plan calls it: TorchRec runs
-    them alike.
+    Whether a sharding type is followed is a question of where the shards are. TorchRec's plan may call it by the name
+    that other tables of the collection have, as it runs these alike.
 
     Args:
         constraints: by the names that a task gives to tables.
         plan: for the model; it is changed.
+        kinds: how tables are sharded, see `ShardingPlan.kind_of`.
         device_type: "cuda" or "cpu", that of the job.
         output_fp16: whether the task communicates in FP16, see `output_precision`.
     """
@@ -241,30 +257,25 @@ def apply_constraints(
             if not output_fp16:
                 del passed_on["output_dtype"]  # FP32 without it
             module[table] = dataclasses.replace(sharding, **passed_on)
-            wishes += _not_followed(name, constraint, module[table], device_type)
+            wishes += _not_followed(name, constraint, kinds[name], module[table], device_type)
     return wishes
 
 
-def _is_one_piece(sharding: ParameterSharding) -> bool:
-    return sharding.sharding_type in _OF_ONE_PIECE and len(sharding.sharding_spec.shards) == 1
-
-
 def _not_followed(
-    name: str, constraint: ParameterConstraints, sharding: ParameterSharding, device_type: str
+    name: str, constraint: ParameterConstraints, kind: Kind, sharding: ParameterSharding, device_type: str
 ) -> list[Wish]:
     """Return the wishes for placement that a table's sharding is not."""
     wishes = []
     types = constraint.sharding_types
-    found = set(_OF_ONE_PIECE) if _is_one_piece(sharding) else {sharding.sharding_type}
-    if types and not found & set(types):
-        why = f"no plan was found with {' or '.join(types)} for it, it is {sharding.sharding_type}"
+    if types and not is_one_of(kind, types):
+        why = f"no plan was found with {' or '.join(types)} for it, it is {kind}"
         wishes.append(Wish("sharding_types", name, why))
     kernels = constraint.compute_kernels
     if kernels and sharding.compute_kernel not in kernels:
         why = f"the plan has kernel {sharding.compute_kernel}, which keeps rows in the memory of the device"
         wishes.append(Wish("compute_kernels", name, why))
     least = constraint.min_partition
-    if least and sharding.sharding_type in _BY_COLUMNS and not _is_one_piece(sharding):
+    if least and kind in _BY_COLUMNS:
         widths = [shard.shard_sizes[1] for shard in sharding.sharding_spec.shards]
         if min(widths) < least:
             wishes.append(Wish("min_partition", name, f"no plan was found with it, a shard has {min(widths)} columns"))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple, get_args
 
 import numpy as np
@@ -40,7 +40,7 @@ class Rule(NamedTuple):
     """What a plan may do with a table.
 
     Attributes:
-        kinds: allowed ways to shard it; one piece counts as `column_wise`, too.
+        kinds: allowed ways to shard it, see `is_one_of`.
         least_columns: of a piece, where columns are cut.
         devices: that may hold it; all when None.
     """
@@ -54,11 +54,28 @@ class Rule(NamedTuple):
 _NO_ROWS = Rule(frozenset({"table_wise", "column_wise", "table_column_wise"}))
 
 
+def is_one_of(kind: Kind, kinds: Collection[str]) -> bool:
+    """Whether a table that is sharded in one way is what somebody wants who allows several.
+
+    One piece is `column_wise`, too, and so are pieces of columns that happen to be in one fast domain: TorchRec's
+    `column_wise` may put pieces anywhere.
+    """
+    return kind in kinds or (kind in ("table_wise", "table_column_wise") and "column_wise" in kinds)
+
+
+def can_be_on(kind: str, devices: frozenset[int], task: ShardingTask) -> bool:
+    """Whether a table can be sharded in a way if no other devices than these may hold it."""
+    if kind in ("row_wise", "data_parallel"):
+        return len(devices) == task.num_devices
+    if kind in ("table_row_wise", "grid_shard"):
+        return any(devices.issuperset(domain) for domain in _domains(task))
+    return True
+
+
 def obeys(plan: ShardingPlan, task: ShardingTask, table: EmbeddingTable, rule: Rule) -> bool:
     """Whether a plan does with a table what its rule allows."""
     shards = plan.of_table(table.name)
-    kind = plan.kind_of(table.name, task)
-    if kind not in rule.kinds and not (kind == "table_wise" and "column_wise" in rule.kinds):
+    if not is_one_of(plan.kind_of(table.name, task), rule.kinds):
         return False
     held = {device for shard in shards for device in shard.devices}
     if rule.devices is not None and not held <= rule.devices:
@@ -156,24 +173,31 @@ def _ways(task: ShardingTask, table: EmbeddingTable, rule: Rule, busy_ms: Floats
         busy_ms: of every device, shape (D,).
     """
     devices = [d for d in np.argsort(busy_ms, kind="stable").tolist() if rule.devices is None or d in rule.devices]
-    domain = task.topology.fast_domain_size
-    domains = [
-        list(range(first, min(first + domain, task.num_devices))) for first in range(0, task.num_devices, domain)
-    ]
-    # Idle domains first, by their least busy device.
-    domains.sort(key=lambda of: min(devices.index(d) if d in devices else len(devices) for d in of))
+    # Parts of fast domains that may hold the table, idle ones first, by their least busy device.
+    parts = [([d for d in of if d in devices], of) for of in _domains(task)]
+    parts = sorted((both for both in parts if both[0]), key=lambda both: min(map(devices.index, both[0])))
+    domains = [mine for mine, _ in parts]
+    complete = [of for mine, of in parts if mine == of]
     yield from ([Shard.whole(table, device)] for device in devices)
     yield _by_rows(table, (0, table.embedding_dim), range(task.num_devices))
     yield [Shard.whole(table, *range(task.num_devices))]
-    yield from (_by_rows(table, (0, table.embedding_dim), of) for of in domains)
+    yield from (_by_rows(table, (0, table.embedding_dim), of) for of in complete)
     for columns in _column_cuts(table, rule.least_columns):
         places = itertools.islice(itertools.cycle(devices), len(columns))
         yield [_block(table, piece, device) for piece, device in zip(columns, places, strict=True)]
         for of in domains:
             mine = sorted(of, key=lambda d: busy_ms[d])
             yield [_block(table, piece, d) for piece, d in zip(columns, itertools.cycle(mine), strict=False)]
-        in_turn = zip(columns, itertools.cycle(domains), strict=False)
-        yield [shard for piece, of in in_turn for shard in _by_rows(table, piece, of)]
+        in_turn = zip(columns, itertools.cycle(complete), strict=False)
+        if complete:
+            yield [shard for piece, of in in_turn for shard in _by_rows(table, piece, of)]
+
+
+def _domains(task: ShardingTask) -> list[list[int]]:
+    """Return the devices of every fast domain."""
+    size = task.topology.fast_domain_size
+    devices = range(task.num_devices)
+    return [list(devices[first : first + size]) for first in range(0, task.num_devices, size)]
 
 
 def _block(table: EmbeddingTable, columns: tuple[int, int], device: int) -> Shard:

@@ -20,9 +20,10 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from shardgym.arguments import check_instance, check_int
 from shardgym.costs.base import CostModel, make_cost
+from shardgym.costs.comparison import compare
 from shardgym.costs.gpu.cards import CARDS
 from shardgym.costs.plan_cost import PlanCost
-from shardgym.errors import InputError, ShardGymError, error_text
+from shardgym.errors import NO_PLAN, InputError, ShardGymError, error_text
 from shardgym.ids import Bags
 from shardgym.plan import ShardingPlan
 from shardgym.solver import Solver, call_solver, make_solver
@@ -32,11 +33,14 @@ from shardgym.topology import Topology
 from shardgym.torchrec.constraints import NEEDS_PLAN, Wish, apply_constraints, in_words, rules_of
 from shardgym.torchrec.following import follow
 from shardgym.torchrec.model_tables import by_table, model_tables
-from shardgym.torchrec.remarks import device_remarks, memory_remarks
+from shardgym.torchrec.remarks import device_remarks, memory_remarks, refuse_remarks
 from shardgym.torchrec.sharding_plan import DeviceType, to_torchrec
-from shardgym.torchrec.tasks import Reserve, import_model, refuse_remarks, topology_from_torchrec
+from shardgym.torchrec.tasks import Reserve, import_model, topology_from_torchrec
 
 _logger = logging.getLogger("shardgym.torchrec")
+
+#: What plans are compared with in the log: longest processing time first, the base of boards. It knows no constraints.
+_SIMPLE = "lpt"
 
 #: FBGEMM's optimisers that tasks know, by TorchRec's name for them.
 _OPTIMIZERS: dict[Any, Optimizer] = {
@@ -179,14 +183,10 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         plan = follow(plan, task, self._cost, rules, settings.seed)
         theirs = self._torchrec_topology
         device_type: DeviceType = "cpu" if self._topology.device.startswith("cpu") else "cuda"
-        sharding_plan = to_torchrec(
-            plan,
-            task,
-            module,
-            device_type=device_type,
-        )
+        sharding_plan = to_torchrec(plan, task, module, device_type=device_type)
+        kinds = {table.name: plan.kind_of(table.name, task) for table in task.tables}
         wishes += apply_constraints(
-            constraints, sharding_plan, device_type=device_type, output_fp16=task.precision == "fp16"
+            constraints, sharding_plan, kinds, device_type=device_type, output_fp16=task.precision == "fp16"
         )
         wishes += [
             Wish("pins", name, "no plan was found that keeps it there")
@@ -204,7 +204,26 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         for remark in remarks:
             _logger.warning(remark)
         self.last = Planned(task, plan, self._cost.evaluate(task, [plan])[0])
+        if _logger.isEnabledFor(logging.INFO) and (gain := self._gain(self.last)):
+            _logger.info(gain)
         return sharding_plan
+
+    def _gain(self, planned: Planned) -> str:
+        """Say what a plan takes beside that of a simple rule; "" where the rule fails, or the cost measures."""
+        if self._cost.additive() is None or not planned.cost.feasible:
+            return ""
+        try:
+            simple = call_solver(make_solver(_SIMPLE), planned.task, self._cost, self._settings.seed)
+        except NO_PLAN:
+            return ""
+        cost = self._cost.evaluate(planned.task, [simple])[0]
+        found = compare(planned.task, (simple, planned.plan), (cost, planned.cost))
+        if found is None:
+            return ""
+        return (
+            f"the plan takes {planned.cost.total_ms:.3f} ms by '{self._cost.name}', that of '{_SIMPLE}' "
+            f"{cost.total_ms:.3f}: {found.sentence()}"
+        )
 
     def collective_plan(
         self,

@@ -1,11 +1,14 @@
-"""What somebody who comes from TorchRec's planner would not expect of our plan, as sentences for the log."""
+"""What is remarked on plans and imports: refused where they are strict, else sentences for the log."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from torchrec.distributed.planner.constants import HBM_MEM_BW
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 
 from shardgym.costs.base import CostModel
+from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
 from shardgym.task import ShardingTask
 
@@ -42,3 +45,10 @@ def memory_remarks(task: ShardingTask, plan: ShardingPlan) -> list[str]:
         f"tables take {100 * fullest:.1f} % of the memory of device {shares.index(fullest)}, and nothing is reserved "
         "for dense parameters, input buffers and activations; PlannerSettings(reserve=Reserve()) keeps TorchRec's"
     ]
+
+
+def refuse_remarks(remarks: Sequence[str]) -> None:
+    """Raise `InputError` where there is something to remark, as strict imports and planners do."""
+    if remarks:
+        others = f" ({len(remarks) - 1} more)" if len(remarks) > 1 else ""
+        raise InputError(f"strict: {remarks[0]}{others}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from torch import nn
 from torchrec.distributed.types import (
@@ -21,6 +21,7 @@ from shardgym.plan import Kind, Shard, ShardingPlan, cover_problems
 from shardgym.records import short_repr
 from shardgym.task import ShardingTask
 from shardgym.torchrec.model_tables import ModelTable, join_name, model_tables, split_name
+from shardgym.torchrec.remarks import refuse_remarks
 from shardgym.torchrec.table_cuts import BY_ROWS, Ranks, TableCut, check_one_block_size, cut_of, fewest_types
 
 _logger = logging.getLogger("shardgym.torchrec")
@@ -31,9 +32,48 @@ DeviceType = Literal["cuda", "cpu"]
 _KERNELS = ("fused", "dense", "quant")
 
 
+class ExportedPlan(NamedTuple):
+    """TorchRec's plan, and what somebody must know who trains with it.
+
+    Attributes:
+        sharding_plan: TorchRec's.
+        notes: a sentence for each thing that trains otherwise than the task says, or that the job must tell TorchRec.
+    """
+
+    sharding_plan: TorchRecPlan
+    notes: tuple[str, ...]
+
+
+class ImportedPlan(NamedTuple):
+    """A plan for a task, and what TorchRec's plan has besides.
+
+    Attributes:
+        plan: for the task.
+        left_out: modules whose tables the task has none of, such as an `EmbeddingCollection`, with these tables.
+    """
+
+    plan: ShardingPlan
+    left_out: tuple[str, ...]
+
+    @property
+    def remarks(self) -> list[str]:
+        """What is left out, as sentences."""
+        return [f"{what} is left out: the task has none of its tables" for what in self.left_out]
+
+
 def to_torchrec(
     plan: ShardingPlan, task: ShardingTask, model: nn.Module | None = None, *, device_type: DeviceType = "cuda"
 ) -> TorchRecPlan:
+    """Return the plan that `export_plan` makes; its notes are warnings in the log of "shardgym.torchrec"."""
+    exported = export_plan(plan, task, model, device_type=device_type)
+    for note in exported.notes:
+        _logger.warning(note)
+    return exported.sharding_plan
+
+
+def export_plan(
+    plan: ShardingPlan, task: ShardingTask, model: nn.Module | None = None, *, device_type: DeviceType = "cuda"
+) -> ExportedPlan:
     """Return a plan as `DistributedModelParallel(model, plan=...)` takes it. Rank r holds the shards of device r.
 
     All seven types of TorchRec leave. Of those that say the same, tables get the one that their collection has already,
@@ -49,14 +89,12 @@ def to_torchrec(
     - A table that is cut by rows into pieces of ceil(rows / ranks) is `row_wise` when every rank has one, in the order
       of ranks, and `table_row_wise` when the ranks of one host do. One that is cut by columns first, and each block by
       rows over a host, is `grid_shard`. If a collection has a grid, its tables by rows over as many ranks are grids of
-      one block. Several whole hosts will do for one, the same number for all tables; a warning in the log says what
-      TorchRec must be told then.
+      one block. Several whole hosts will do for one, the same number for all tables; a note says what TorchRec must be
+      told then.
 
     A plan with `group_size` becomes that of one group, on ranks 0 to `group_size` - 1, for
     `DMPCollection(model, plan=..., world_size=..., sharding_group_size=group_size, use_inter_host_allreduce=True)`:
     this makes groups of consecutive ranks, as plans have them. Its `sync()` averages the weights of groups.
-
-    What trains otherwise than the task says is a warning in the log, of `shardgym.torchrec`.
 
     Args:
         plan: feasible for `task`.
@@ -91,8 +129,6 @@ def to_torchrec(
         check_same_tables(task, found)
         mean |= {table.name for table in found if table.config.pooling == PoolingType.MEAN}
     _check_mean_pooling(task, types, mean)
-    for note in [*_training_notes(cuts, task), *_process_notes(plan, block, ranks)]:
-        _logger.warning(note)
     devices = [
         f"rank:{rank}/" + ("cpu" if device_type == "cpu" else f"cuda:{rank % ranks.per_machine}")
         for rank in range(group)
@@ -102,7 +138,8 @@ def to_torchrec(
     for table in task.tables:
         path, name = split_name(table.name)
         modules.setdefault(path, EmbeddingModuleShardingPlan())[name] = shardings[table.name]
-    return TorchRecPlan(plan=modules)
+    notes = [*_training_notes(cuts, task), *_process_notes(plan, block, ranks)]
+    return ExportedPlan(TorchRecPlan(plan=modules), tuple(notes))
 
 
 def check_same_tables(task: ShardingTask, tables: list[ModelTable]) -> None:
@@ -210,20 +247,33 @@ def _parameter_sharding(cut: TableCut, kind: Kind, devices: list[str]) -> Parame
 
 
 def from_torchrec(sharding_plan: TorchRecPlan, task: ShardingTask, group_size: int | None = None) -> ShardingPlan:
+    """Return the plan that `import_plan` makes; what is left out is a warning in the log of "shardgym.torchrec"."""
+    imported = import_plan(sharding_plan, task, group_size)
+    for remark in imported.remarks:
+        _logger.warning(remark)
+    return imported.plan
+
+
+def import_plan(
+    sharding_plan: TorchRecPlan, task: ShardingTask, group_size: int | None = None, *, strict: bool = False
+) -> ImportedPlan:
     """Return TorchRec's plan as one for a task. Memory is not checked: TorchRec counts other things, too.
 
-    Shards without rows, which TorchRec lists for ranks that get none, are left out.
+    Modules that the task has no table of are left out: a plan of TorchRec's planner is for an `EmbeddingCollection`,
+    too, whose tables tasks do not have. Shards without rows, which TorchRec lists for ranks that get none, are as well.
 
     Args:
         sharding_plan: by the planner or by hand, for cuda or cpu.
         task: as `task_from_model` or `model_from_task` name tables.
         group_size: of a plan for one group of `DMPCollection(use_inter_host_allreduce=True)`: its ranks. Each group of
             as many consecutive devices gets the same shards.
+        strict: refuse a plan with modules that the task has no table of.
 
     Raises:
-        UnknownNameError: a table of the plan is not in the task.
+        UnknownNameError: a table of the plan is not in the task, and others of its module are.
         InputError: a table is kept outside of its device, which plans cannot say, is replicated on other ranks than the
-            devices, or is not in the plan; or groups do not divide the devices.
+            devices, or is not in the plan; or groups do not divide the devices; or it is strict, and something would be
+            left out.
         InfeasiblePlanError: shards miss or overlap, are on ranks that do not exist, or have a width that FBGEMM cannot
             fuse.
     """
@@ -234,7 +284,12 @@ def from_torchrec(sharding_plan: TorchRecPlan, task: ShardingTask, group_size: i
         raise InputError(f"groups of {group} devices do not divide the {task.num_devices} devices of the task")
     shards: list[Shard] = []
     found = set()
+    left_out = []
     for path, module in sharding_plan.plan.items():
+        if module and not any(task.has_table(join_name(path, table)) for table in module):
+            names = ", ".join(list(module)[:3]) + (", ..." if len(module) > 3 else "")
+            left_out.append(f"'{path}' (tables {names})")
+            continue
         for table, sharding in module.items():
             name = join_name(path, table)
             if not task.has_table(name):
@@ -249,12 +304,18 @@ def from_torchrec(sharding_plan: TorchRecPlan, task: ShardingTask, group_size: i
             shards += _shards_of(task, name, sharding, group)
     missing = [table.name for table in task.tables if table.name not in found]
     if missing:
-        raise InputError(f"the TorchRec plan has no table '{missing[0]}' ({len(missing)} of the task are missing)")
+        raise InputError(
+            f"the TorchRec plan has no table '{missing[0]}' ({len(missing)} of the task are missing): give the task of "
+            "the model that it was made for"
+        )
     plan = ShardingPlan.of(task, shards, group)
     problems = cover_problems(task, plan.shards, plan.group_size)
     if problems:
         raise InfeasiblePlanError(problems)
-    return plan
+    imported = ImportedPlan(plan, tuple(left_out))
+    if strict:
+        refuse_remarks(imported.remarks)
+    return imported
 
 
 def _shards_of(task: ShardingTask, name: str, sharding: ParameterSharding, group: int) -> list[Shard]:

@@ -24,12 +24,13 @@ from shardgym.errors import InputError
 from shardgym.ids import Bags
 from shardgym.plan import COLUMN_UNIT
 from shardgym.records import CONFIG, Number, Record, Whole
-from shardgym.table import EmbeddingTable, Optimizer, UniformIds
+from shardgym.table import EmbeddingTable, Optimizer, Precision, UniformIds
 from shardgym.task import ShardingTask
 from shardgym.topology import PRESETS, Topology
 from shardgym.torchrec.access import Access, table_access
-from shardgym.torchrec.constraints import Wish, in_words, input_of, not_in_task, output_precision
+from shardgym.torchrec.constraints import TableInput, Wish, in_words, input_of, not_in_task, output_precision
 from shardgym.torchrec.model_tables import PRECISIONS, ModelTable, by_table, left_out, model_tables
+from shardgym.torchrec.remarks import refuse_remarks
 
 _logger = logging.getLogger("shardgym.torchrec")
 
@@ -150,26 +151,20 @@ def import_model(
     besides = left_out(model)
     communicated, wishes = output_precision(wanted, len(tables))
     wishes += not_in_task(wanted)
+    wishes += [wish for table in tables if table.name in inputs for wish in inputs[table.name].wishes]
+    precisions = {table.name: PRECISIONS[table.config.data_type.name] for table in tables}
 
-    made = []
-    for table in tables:
-        config = table.config
-        found = inputs.get(table.name)
-        bags = len(config.feature_names) if found is None else found.num_features
-        wishes += () if found is None else found.wishes
-        precision = PRECISIONS[config.data_type.name]
-        mine = optimizers[table.name]
-        made.append(
-            EmbeddingTable(
-                table.name, config.num_embeddings, config.embedding_dim,
-                *access.get(table.name, Access(float(bags), UniformIds())),
-                precision=None if precision == communicated else precision,
-                optimizer=None if mine == usual else mine,
-                num_features=bags,
-                weighted=table.weighted or has_weights or (found is not None and found.weighted),
-                pooling="mean" if config.pooling == PoolingType.MEAN else "sum",
-            )
-        )  # fmt: skip
+    made = [
+        _made_table(
+            table,
+            access.get(table.name),
+            inputs.get(table.name),
+            weighted=table.weighted or has_weights,
+            precision=None if precisions[table.name] == communicated else precisions[table.name],
+            optimizer=None if optimizers[table.name] == usual else optimizers[table.name],
+        )
+        for table in tables
+    ]
     said = [type(model).__name__, *(f"assumed: {what}" for what in assumed)]
     if besides:
         said.insert(1, f"left out: {len(besides)} modules with embeddings")
@@ -182,26 +177,43 @@ def import_model(
         name=name or "; ".join(said)[:200],
     )
     reserved = _reserved_bytes(model, task, reserve, carried_bytes)
-    room = [memory - taken for memory, taken in zip(topology.memory_bytes, reserved, strict=True)]
-    if min(room) <= 0:
-        device = room.index(min(room))
-        raise InputError(
-            f"reserve and carried_bytes take {reserved[device]} bytes of device {device}, which has "
-            f"{topology.memory_bytes[device]}: nothing is left for tables; give more memory or a smaller reserve"
-        )
-    if any(reserved):
-        task = dataclasses.replace(task, topology=dataclasses.replace(topology, memory_bytes=tuple(room)))
+    task = dataclasses.replace(task, topology=_without_reserved(topology, reserved))
     imported = ImportedTask(task, tuple(assumed), tuple(besides), tuple(wishes), reserved)
     if strict:
         refuse_remarks(imported.remarks)
     return imported
 
 
-def refuse_remarks(remarks: Sequence[str]) -> None:
-    """Raise `InputError` where there is something to remark, as strict imports and planners do."""
-    if remarks:
-        others = f" ({len(remarks) - 1} more)" if len(remarks) > 1 else ""
-        raise InputError(f"strict: {remarks[0]}{others}")
+def _made_table(
+    table: ModelTable,
+    access: Access | None,
+    asked: TableInput | None,
+    *,
+    weighted: bool,
+    precision: Precision | None,
+    optimizer: Optimizer | None,
+) -> EmbeddingTable:
+    """Return a model's table as a task has it; without known accesses, each of its bags has one id.
+
+    Args:
+        table: of the model.
+        access: to it, where known.
+        asked: what its constraints say of its input, where it has any.
+        weighted: whether the model or a sample weights its ids; constraints may as well.
+        precision: where it is not that of the task.
+        optimizer: likewise.
+    """
+    config = table.config
+    bags = len(config.feature_names) if asked is None else asked.num_features
+    return EmbeddingTable(
+        table.name, config.num_embeddings, config.embedding_dim,
+        *(access or Access(float(bags), UniformIds())),
+        precision=precision,
+        optimizer=optimizer,
+        num_features=bags,
+        weighted=weighted or (asked is not None and asked.weighted),
+        pooling="mean" if config.pooling == PoolingType.MEAN else "sum",
+    )  # fmt: skip
 
 
 def _check_table(table: ModelTable) -> None:
@@ -259,6 +271,18 @@ def _reserved_bytes(
         raise InputError(f"carried_bytes: {expected}, got {len(carried)}")
     kept = (0,) * devices if reserve is None else reserve.bytes_per_device(model, task)
     return tuple(map(sum, zip(kept, carried, strict=True)))
+
+
+def _without_reserved(topology: Topology, reserved: Sequence[int]) -> Topology:
+    """Return devices with less memory; raises `InputError` where nothing is left."""
+    room = [memory - taken for memory, taken in zip(topology.memory_bytes, reserved, strict=True)]
+    if min(room) <= 0:
+        device = room.index(min(room))
+        raise InputError(
+            f"reserve and carried_bytes take {reserved[device]} bytes of device {device}, which has "
+            f"{topology.memory_bytes[device]}: nothing is left for tables; give more memory or a smaller reserve"
+        )
+    return dataclasses.replace(topology, memory_bytes=tuple(room))
 
 
 def topology_from_torchrec(topology: TorchRecTopology) -> Topology:

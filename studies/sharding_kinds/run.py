@@ -13,6 +13,7 @@ threads included. There are two passes, each a launch of the ranks and an evalua
 two halves of the real step is the limit of what any cost can reach.
 
 DIR/result.csv has a row per number of ranks and plan; what is printed per type and per cost is made of it.
+DIR/versions.json has the versions of the costs.
 """
 
 from __future__ import annotations
@@ -448,6 +449,8 @@ def main() -> None:
                 {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()}
                 for row in measured
             )
+        versions = {name: make_cost(name).version for name in ("fbgemm", *MODELS)}
+        path.with_name("versions.json").write_text(json.dumps(versions, indent=1) + "\n")
     with path.open(newline="", encoding="utf-8") as file:
         rows: list[dict[str, Any]] = list(csv.DictReader(file))
     groups = [[row for row in rows if row["ranks"] == ranks] for ranks in dict.fromkeys(row["ranks"] for row in rows)]

@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from baselines.cp_sat import cheapest_assignment
 from baselines.learning.oracle import TrainingOracle
 from baselines.learning.tables import FeatureScale, TaskBatch
+from baselines.surco.assignment import cheapest_assignment
 from baselines.surco.network import SurCoNetwork, assign, device_codes, load_features, straight_through
 from baselines.surco.solver import SurCo, SurCoLearner, SurCoSettings, improve
 from shardgym import InputError, make_cost
 from shardgym.envs.tasks import training_tasks
-
-pytest.importorskip("ortools", reason="needs the extra 'exact'")
 
 COST = make_cost("roofline")
 

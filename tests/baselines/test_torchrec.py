@@ -151,6 +151,24 @@ def test_the_order_of_sets_of_strings_decides_nothing(library):
     assert len(found) == 1
 
 
+def test_mixed_tables_are_refused_with_the_solvers_that_plan_them():
+    from baselines.torchrec.solvers import TorchRecColumns
+
+    tables = EmbeddingTable("a", 8, 8, precision="fp16"), EmbeddingTable("b", 8, 8)
+    task = ShardingTask(tables, Topology(2, 2**20), batch_size=64)
+    message = "solver 'torchrec_columns' knows tables of one .* table 'a' has weights in fp16 .*'torchrec_perf' plan it"
+    with pytest.raises(InputError, match=message):
+        TorchRecColumns().solve(task, RATING)
+
+
+@pytest.mark.torchrec
+@pytest.mark.parametrize("name", ["torchrec", "torchrec_perf"])
+def test_mixed_tables_are_planned(library, name):
+    tables = EmbeddingTable("a", 8, 8, precision="fp16"), EmbeddingTable("b", 8, 8, num_features=3)
+    task = ShardingTask(tables, Topology(2, 2**20), batch_size=64)
+    make_solver(name).solve(task, RATING).validate(task)
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [

@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import re
 
 import pytest
 
-from shardgym import EmbeddingTable, ShardingPlan, ShardingTask, Topology
+from shardgym import EmbeddingTable, PlanCost, ShardingPlan, ShardingTask, Topology
 from shardgym.cli import main
 
 TABLES = tuple(EmbeddingTable(f"t{n:02}", 10, 4) for n in range(40))
@@ -54,6 +55,35 @@ def test_a_diff_lists_30_tables_and_its_document_all(capsys):
     assert "... and 10 more tables; --json lists them" in text
     main([*DIFF, "--json"])
     assert len(json.loads(capsys.readouterr().out)["changes"]) == 40
+
+
+def test_a_diff_says_whether_the_costs_error_is_smaller(here, capsys):
+    (here / "b.json").write_text(ShardingPlan.table_wise(TASK, [0] * 40).to_json())
+    assert main([*DIFF, "--cost", "roofline"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert re.search(
+        r"The difference of [\d.]+% is (above|within) the error of 'roofline' for such plans, [\d.]+% in", text
+    )
+    assert main([*DIFF, "--cost", "roofline", "--json"]) == 0
+    page = json.loads(capsys.readouterr().out)
+    before, after = (PlanCost.from_dict(cost).total_ms for cost in page["costs"])
+    found = page["comparison"]
+    assert found["change"] == pytest.approx(after / before - 1)
+    assert found["error"]["cuts"] == "columns"
+    limit, gain = found["limit"], max(before, after) / min(before, after) - 1
+    assert found["verdict"] == ("above" if gain > limit else "within")
+    assert main([*DIFF, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["comparison"] is None
+
+
+def test_a_diff_by_a_cost_that_nobody_held_against_anything_says_so(here, capsys):
+    on_gpus = dataclasses.replace(TASK, topology=Topology(2, 2**20, device="a100"))
+    (here / "task.json").write_text(on_gpus.to_json())
+    for name, devices in (("a", [0, 1] * 20), ("b", [0] * 40)):
+        (here / f"{name}.json").write_text(ShardingPlan.table_wise(on_gpus, devices).to_json())
+    assert main([*DIFF, "--cost", "roofline"]) == 0
+    said = "cannot be judged: the error of 'roofline' for such plans is not known."
+    assert said in " ".join(capsys.readouterr().out.split())
 
 
 def test_shards_are_in_the_document(capsys):

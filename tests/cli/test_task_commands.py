@@ -7,7 +7,7 @@ import json
 import pytest
 from evaluation_toys import toy_tasks
 
-from shardgym import ShardingPlan, ShardingTask
+from shardgym import ShardingPlan, ShardingTask, load_suite, make_cost
 from shardgym.cli import main
 
 
@@ -57,6 +57,19 @@ def test_tasks_of_suites_are_named_by_suite_and_index(capsys):
     assert main(["plan", "show", "quick-v1/3", "plan.json"]) == 0
     assert main(["plan", "show", "quick-v1/10", "plan.json"]) == 2
     assert "suite 'quick-v1' has tasks 0 to 9, not 10" in capsys.readouterr().err
+
+
+def test_solve_says_what_the_solver_proves(capsys):
+    name = "quick-v1/3", "--oracle", "roofline", "-o", "plan.json", "--force"
+    assert main(["solve", *name, "--solver", "milp", "--json"]) == 0
+    page = json.loads(capsys.readouterr().out)
+    (found,) = make_cost("roofline").evaluate(load_suite("quick-v1")[3], [ShardingPlan.load("plan.json")])
+    assert 0 < page["lower_bound_ms"] <= found.total_ms
+    assert main(["solve", *name, "--solver", "milp"]) == 0
+    bound = f"lower bound of plans of these kinds: {page['lower_bound_ms']:.3f} ms; this one is at most"
+    assert bound in capsys.readouterr().out
+    assert main(["solve", *name, "--solver", "lpt", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["lower_bound_ms"] is None
 
 
 def test_plan_show_draws_devices_memory_and_cost(capsys):

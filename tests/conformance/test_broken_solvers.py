@@ -95,17 +95,16 @@ class ForgetsOptimizerState(Sound):
 
 
 class IgnoresItsSeed(Sound):
-    """Cuts another table by rows whenever it is called, which is feasible and never the same twice running."""
+    """Cuts its widest table at other columns whenever it is called, which is feasible."""
 
     calls = itertools.count()
 
     def solve(self, task, cost, seed=0):
         shards = list(self.shards(task))
-        target = next(i for i, shard in enumerate(shards) if shard.num_rows > 100)
-        whole = shards.pop(target)
-        cut = 1 + next(self.calls) % 50
-        halves = [Shard(whole.table, edges, whole.columns, whole.devices) for edges in ((0, cut), (cut, whole.rows[1]))]
-        return ShardingPlan.of(task, [*shards, *halves])
+        whole = shards.pop(max(range(len(shards)), key=lambda n: shards[n].num_columns))
+        cut = 4 * (next(self.calls) % (whole.num_columns // 4))
+        pieces = [(start, end) for start, end in ((0, cut), (cut, whole.num_columns)) if start < end]
+        return ShardingPlan.of(task, [*shards, *(Shard(whole.table, whole.rows, p, whole.devices) for p in pieces)])
 
 
 class RemembersItsLastCall(Sound):
@@ -117,9 +116,10 @@ class RemembersItsLastCall(Sound):
     def solve(self, task, cost, seed=0):
         self.calls += 1
         whole, *rest = self.shards(task)
-        if self.calls % 4 != 2 or whole.num_rows < 2:
+        if self.calls % 4 != 2 or whole.num_columns < 8:
             return ShardingPlan.of(task, [whole, *rest])
-        halves = [Shard(whole.table, edges, whole.columns, whole.devices) for edges in ((0, 1), (1, whole.rows[1]))]
+        pieces = (0, 4), (4, whole.num_columns)
+        halves = [Shard(whole.table, whole.rows, piece, whole.devices) for piece in pieces]
         return ShardingPlan.of(task, [*rest, *halves])
 
 

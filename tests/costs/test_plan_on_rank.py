@@ -70,7 +70,7 @@ PATCHWORK = (
     Shard("c", (0, 7), (0, 12), 0), Shard("c", (7, 20), (0, 4), 0), Shard("c", (7, 20), (4, 8), 3),
     Shard("c", (7, 20), (8, 12), 2),
 )  # fmt: skip
-REPLICAS = (Shard.whole(C, *ALL), Shard("d", (0, 3), (0, 4), ALL), Shard("d", (3, 10), (0, 4), ALL))
+REPLICAS = (Shard.whole(C, *ALL), Shard.whole(D, *ALL))
 
 CASES = {
     "table-wise": Case(
@@ -161,7 +161,7 @@ def rank(number, devices, names, folder):
         for operator, shard_set in zip(operators, held[0] + held[1], strict=True):
             for weights, spec in zip(operator.split_embedding_weights(), shard_set.shards, strict=True):
                 (shard,) = (
-                    s for s in case.shards
+                    s for s in ShardingPlan.of(task, case.shards).shards
                     if (s.table, s.rows, s.num_columns) == (spec.table.name, spec.rows, spec.width)
                     and number in s.devices
                 )  # fmt: skip

@@ -19,6 +19,7 @@ import numpy as np
 from env_toys import awkward_tasks, halvable_task, make_tasks
 
 import shardgym
+from shardgym.costs.plan_cost import UNFAMILIAR
 from shardgym.costs.roofline import RooflineCost
 from shardgym.errors import MeasurementError
 
@@ -34,8 +35,8 @@ PLAYED = {
 PLAY = ("greedy", "valid", "any")
 
 
-#: Start of the notes of costs that came after the recording.
-LATER_NOTES = "roofline was held against"
+#: Starts of the notes of costs that came after the recording.
+LATER_NOTES = ("roofline was held against", f"{UNFAMILIAR}: devices of", f"{UNFAMILIAR}: links of")
 #: Entries of infos that came after the recording, and say what other entries say.
 LATER = {"is_success", "_is_success", "cost_ms", "_cost_ms"}
 

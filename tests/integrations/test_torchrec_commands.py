@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import logging
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torchrec.modules", reason="needs TorchRec: tox -e torchrec")
 
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.planner import EmbeddingShardingPlanner
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec_toys import MARKS
 
 from shardgym import InputError, Shard, ShardingPlan, ShardingTask, UniformIds
 from shardgym.cli import main
-from shardgym.torchrec import load, read_log
+from shardgym.torchrec import load, read_log, save
 
 pa = pytest.importorskip("pyarrow", reason="logs of ids need pyarrow")
 import pyarrow.parquet  # noqa: E402
@@ -120,8 +127,8 @@ def test_plans_with_replicas_and_groups_go_there_and_back(capsys: pytest.Capture
     said = capsys.readouterr()
     assert said.out == "torchrec.json: 3 tables (1 table_wise, 1 column_wise, 1 data_parallel) on 2 ranks\n"
     replicas, groups = said.err.splitlines()
-    assert replicas.startswith("shardgym: table 'users.country' is data parallel: ")
-    assert groups.startswith("shardgym: the plan is that of one group: DMPCollection takes it")
+    assert replicas.startswith("shardgym: warning: table 'users.country' is data parallel: ")
+    assert groups.startswith("shardgym: warning: the plan is that of one group: DMPCollection takes it")
     back = ["plan", "import", "task.json", "torchrec.json", "-o", "again.json"]
     assert main(back) == 0
     assert ShardingPlan.load("again.json") == ShardingPlan.load("plan.json")
@@ -131,6 +138,45 @@ def test_plans_with_replicas_and_groups_go_there_and_back(capsys: pytest.Capture
     assert ShardingPlan.load("again.json") == ShardingPlan.load("plan.json")
     assert main([*back, "--force"]) == 2
     assert "'users.country' is data_parallel on 2 ranks, [0, 1]: expected all 4" in capsys.readouterr().err
+
+
+def test_notes_of_an_export_are_printed_once_where_logging_is_set_up(capfd: pytest.CaptureFixture[str]) -> None:
+    """TorchRec sets logging up in some versions and jobs."""
+    assert main([*IMPORT, "--topology", "dgx-a100"]) == 0
+    task = ShardingTask.load("task.json")
+    users, *others = task.tables
+    shards = [Shard.whole(users, *range(4)), *(Shard.whole(table, 0) for table in others)]
+    Path("plan.json").write_text(ShardingPlan.of(task, shards).to_json())
+    handler = logging.StreamHandler()
+    logging.getLogger().addHandler(handler)
+    try:
+        assert main(["plan", "export", "task.json", "plan.json", "-o", "torchrec.json", "--json"]) == 0
+    finally:
+        logging.getLogger().removeHandler(handler)
+    said = capfd.readouterr()
+    assert said.err.count("is data parallel") == 1
+    assert "is data parallel" in json.loads(said.out[said.out.index("{") :])["notes"][0]
+
+
+def test_sequence_tables_of_a_plan_by_torchrec_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [IMPORT[0], "toy_model:both", *IMPORT[2:]]
+    assert main(arguments) == 0
+    model = importlib.import_module("toy_model").both()
+    theirs = EmbeddingShardingPlanner(
+        TorchRecTopology(4, "cuda", hbm_cap=2**30),
+        storage_reservation=FixedPercentageStorageReservation(0.0),
+    ).plan(model, [EmbeddingBagCollectionSharder(), EmbeddingCollectionSharder()])
+    assert "words" in theirs.plan
+    save(theirs, "torchrec.json")
+    capsys.readouterr()
+    back = ["plan", "import", "task.json", "torchrec.json", "-o", "plan.json"]
+    assert main(back) == 0
+    assert "\nleft out: 'words' (tables w)\n" in capsys.readouterr().out
+    ShardingPlan.load("plan.json").validate(ShardingTask.load("task.json"))
+    assert main([*back, "--force", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["left_out"] == ["'words' (tables w)"]
+    assert main([*back, "--force", "--strict"]) == 2
+    assert "strict: 'words' (tables w) is left out: the task has none of its tables" in capsys.readouterr().err
 
 
 def test_what_is_left_out_is_said_and_refused_where_it_is_strict(capsys: pytest.CaptureFixture[str]) -> None:

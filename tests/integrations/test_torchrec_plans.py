@@ -25,7 +25,9 @@ from torchrec_toys import MARKS, Toy, collection, config, topology
 
 from shardgym import InfeasiblePlanError, InputError, Shard, ShardingPlan, ShardingTask
 from shardgym.torchrec import (
+    export_plan,
     from_torchrec,
+    import_plan,
     load,
     model_from_task,
     save,
@@ -365,9 +367,11 @@ def test_what_plans_cannot_say_is_refused(task: ShardingTask) -> None:
     exported = to_torchrec(mixed(task), task)
     with pytest.raises(InputError, match=r"no table 'towers.items.id'"):
         from_torchrec(TorchRecPlan({"users": exported.plan["users"]}), task)
-    with pytest.raises(InputError, match=r"unknown table of the TorchRec plan 'other.id'"):
-        from_torchrec(TorchRecPlan({**exported.plan, "other": exported.plan["users"]}), task)
     users = exported.plan["users"]
+    users["name"] = users["id"]  # of a module that the task has other tables of
+    with pytest.raises(InputError, match=r"unknown table of the TorchRec plan 'users.name'"):
+        from_torchrec(exported, task)
+    del users["name"]
     users["country"] = dataclasses.replace(users["country"], compute_kernel="fused_uvm")
     with pytest.raises(InputError, match="kernel fused_uvm, which keeps rows outside"):
         from_torchrec(exported, task)
@@ -379,6 +383,25 @@ def test_what_plans_cannot_say_is_refused(task: ShardingTask) -> None:
         from_torchrec(exported, task)
     with pytest.raises(InputError, match="sharding_plan: expected a ShardingPlan"):
         from_torchrec(mixed(task), task)
+
+
+def test_modules_that_the_task_has_none_of_are_left_out(task: ShardingTask, caplog: pytest.LogCaptureFixture) -> None:
+    exported = export_plan(mixed(task), task)
+    assert exported.notes == ()
+    both = TorchRecPlan({**exported.sharding_plan.plan, "other": exported.sharding_plan.plan["users"]})
+    assert import_plan(both, task) == (mixed(task), ("'other' (tables id, country)",))
+    assert from_torchrec(both, task) == mixed(task)
+    assert caplog.messages == ["'other' (tables id, country) is left out: the task has none of its tables"]
+    with pytest.raises(InputError, match=r"strict: 'other' \(tables id, country\) is left out"):
+        import_plan(both, task, strict=True)
+    assert import_plan(exported.sharding_plan, task, strict=True).left_out == ()
+
+
+def test_rows_on_one_device_leave_as_one_shard(task: ShardingTask) -> None:
+    pieces = by_rows("users.country", 8, (0, 3, 2), (3, 20, 2))
+    plan = ShardingPlan.of(task, [*others(mixed(task)), *pieces])
+    exported = to_torchrec(plan, task, Toy()).plan["users"]["country"]
+    assert [(s.shard_offsets, s.shard_sizes) for s in exported.sharding_spec.shards] == [([0, 0], [20, 8])]
 
 
 def test_shards_that_miss_columns_are_refused(task: ShardingTask) -> None:

@@ -1,6 +1,8 @@
-"""A model with two collections, and what tests with TorchRec have in common."""
+"""A model with two collections, a planner, and what tests with TorchRec have in common."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +10,8 @@ from torch import nn
 from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
-from shardgym import Topology
+from shardgym import ShardingPlan, ShardingTask, Topology
+from shardgym.torchrec import PlannerSettings, ShardGymPlanner
 
 #: Marks of every test module that needs TorchRec; its own code uses what torch has deprecated.
 MARKS = [
@@ -42,3 +45,18 @@ class Toy(nn.Module):
 
 def topology(devices: int = 2) -> Topology:
     return Topology(num_devices=devices, memory_bytes=2**20)
+
+
+class Reversed:
+    """A solver of one's own."""
+
+    def solve(self, task: ShardingTask, cost: Any, seed: int = 0) -> ShardingPlan:
+        return ShardingPlan.table_wise(
+            task, [(task.num_devices - 1 - i) % task.num_devices for i in range(task.num_tables)]
+        )
+
+
+def planner(
+    solver: Any = "size_greedy", devices: int = 2, constraints: dict[str, Any] | None = None, seed: int = 0
+) -> ShardGymPlanner:
+    return ShardGymPlanner(topology(devices), 16, constraints, PlannerSettings(solver, seed=seed))

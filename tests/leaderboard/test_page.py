@@ -6,6 +6,7 @@ With SHARDGYM_SCREENSHOT=FILE, the test in the browser writes the picture that t
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import sys
@@ -17,6 +18,7 @@ from test_ranking import board_of
 
 from shardgym import load_suite
 from shardgym.cli import main
+from shardgym.costs.comparison import error_of
 from shardgym.errors import MissingDependencyError
 from shardgym.evaluation import evaluate
 from shardgym.leaderboard import load_boards, rank
@@ -102,6 +104,23 @@ def test_plans_of_the_page_are_those_of_the_records(rankings):
         shown = [(names[table], rows, width, device) for table, rows, width, device, *_ in plan["shards"]]
         assert shown == [(s.table, s.num_rows, s.num_columns, s.devices[0]) for s in result.plan.shards]
         assert [sum(s[4] for s in plan["shards"] if s[3] == d) for d in range(task.num_devices)] == plan["bytes"]
+
+
+def test_two_plans_are_told_apart_by_the_error_of_the_judge(rankings):
+    board = board_data(rankings[0])
+    told = board["differences"]
+    assert set(told) == {"columns", "rows"}
+    error = error_of("roofline", rankings[0].board.key.judge_version, "cpu", "columns")
+    assert told["columns"]["limit"] == pytest.approx(math.expm1(error.error))
+    assert told["columns"]["above"].startswith("is above the error of 'roofline' for such plans, ")
+    assert told["rows"]["limit"] > told["columns"]["limit"]
+    assert {plan["cuts"] for plans in board["plans"].values() for plan in plans.values() if "cuts" in plan} == {
+        "columns"
+    }
+    unknown = board_data(rankings[1])["differences"]["columns"]
+    assert (unknown["limit"], unknown["unknown"]) == (
+        None, "cannot be judged: the error of 'lab-cost' for such plans is not known.",
+    )  # fmt: skip
 
 
 def test_a_failure_is_shown_with_its_reason_and_tasks_that_are_not_at_hand_without_tables(rankings):
@@ -210,6 +229,10 @@ def test_a_reader_sorts_filters_and_compares_plans(browser, page, rankings, tmp_
     assert len(reader.column("#shards-a", 1)) == len(record.plan.shards)
     base = next(result for result in tiny.board.results if result.solver == BASE and result.task_index == 3)
     assert sorted(reader.column("#shards-b", 5)) == sorted(str(shard.devices[0]) for shard in base.plan.shards)
+    farther, nearer = sorted([record.total_ms, base.total_ms], reverse=True)
+    said = reader.text("#difference")
+    assert said.startswith(f"The difference of {100 * (farther / nearer - 1):.1f}% is ")
+    assert "the error of 'roofline' for such plans" in said
     bars = reader.run("return document.querySelectorAll('#plan-a .bars .point').length")
     assert bars == 5 * len(record.plan.bytes_per_device(tiny.board.task(3)))
 

@@ -24,7 +24,16 @@ from shardgym.costs.gpu.exchange import (
     topology_of,
     two_step_ms,
 )
-from shardgym.costs.gpu.kernels import KERNELS, ShardSizes, Work, backward_ms, forward_ms, row_classes, shard_work
+from shardgym.costs.gpu.kernels import (
+    KERNELS,
+    ShardSizes,
+    Work,
+    backward_ms,
+    forward_ms,
+    least_ms,
+    row_classes,
+    shard_work,
+)
 from shardgym.costs.links import (
     COLUMNS,
     GROUP_BYTES,
@@ -204,6 +213,8 @@ class AdditiveGpu(AdditiveCosts):
         super().__init__(num_latents=len(Work))
         self._settings = settings
         self._card = None if settings.hardware is None else card(settings.hardware)
+        # Two steps may take less than the links of single devices.
+        self.bounded = settings.exchange == "flat"
 
     def ids_hidden(self, task: ShardingTask) -> bool:
         """See `AdditiveCosts`."""
@@ -241,10 +252,18 @@ class AdditiveGpu(AdditiveCosts):
         launches = np.array([KERNELS.forward_launches, KERNELS.backward_launches])
         return np.broadcast_to(launches * KERNELS.launch_us * 1e-3, (*counts.shape, 2))
 
+    def least_ms(self, vectors: Floats, typical: Floats) -> Floats:
+        """See `AdditiveCosts`."""
+        return least_ms(vectors[:, : len(Work)], typical[: len(Work)])
+
+    def all_to_all_links(self, task: ShardingTask) -> tuple[Topology, int]:
+        """See `AdditiveCosts`: ramps come on top."""
+        element_bytes = ELEMENT_BYTES[task.precision if self._settings.wire == "task" else self._settings.wire]
+        return exchange_topology(self._card, task.topology), element_bytes
+
     def exchange_of(self, task: ShardingTask, compute_ms: Floats, loads: Floats) -> ExchangeTimes:
         """See `AdditiveCosts`."""
-        links = exchange_topology(self._card, task.topology)
-        element_bytes = ELEMENT_BYTES[task.precision if self._settings.wire == "task" else self._settings.wire]
+        links, element_bytes = self.all_to_all_links(task)
         all_to_all_ms = exchange_ms if self._settings.exchange == "flat" else two_step_ms
         transfer = all_to_all_ms(links, loads[..., COLUMNS], task.batch_size, element_bytes)
         sheet = self._sheet(task.topology)

@@ -213,11 +213,33 @@ def forward_ms(sums: Floats, counts: Floats, kernels: KernelConstants = KERNELS)
 
 def backward_ms(sums: Floats, kernels: KernelConstants = KERNELS) -> Floats:
     """Return the backward pass of devices in ms, shape (...); arguments as `forward_ms`."""
-    bits = np.ceil(np.log2(np.maximum(sums[..., Work.ROWS], 2.0)))
-    passes = np.ceil(bits / _BITS_PER_PASS)
-    sort = sums[..., Work.SORT_FIXED] + passes * sums[..., Work.SORT]
+    sort = sums[..., Work.SORT_FIXED] + _sort_passes(sums) * sums[..., Work.SORT]
     busy = sort + sums[..., Work.GRADIENTS] + sums[..., Work.UPDATES] + sums[..., Work.CHAIN] ** (1 / _CHAIN_NORM)
     return np.asarray(busy + kernels.backward_launches * kernels.launch_us * 1e-3, dtype=np.float64)
+
+
+def _sort_passes(sums: Floats) -> Floats:
+    bits = np.ceil(np.log2(np.maximum(sums[..., Work.ROWS], 2.0)))
+    return np.asarray(np.ceil(bits / _BITS_PER_PASS), dtype=np.float64)
+
+
+def least_ms(work: Floats, typical: Floats, kernels: KernelConstants = KERNELS) -> Floats:
+    """Return times of shards that add up to no more than what their device takes without launches, shape (n, 2).
+
+    A p-norm lies above its tangents, which are sums: here that in a typical point. Rows are sorted in at least as many
+    passes as those of one shard. Chains, and caches that tables share, are left out.
+
+    Args:
+        work: of shards, shape (n, len(Work)).
+        typical: work in proportions in which the forward bound is tight, shape (len(Work),).
+        kernels: shares and times of all cards.
+    """
+    overlapping = [Work.MEMORY_ALONE, Work.L2, Work.LOOKUPS]
+    p = kernels.norm
+    shares = typical[overlapping] / max(float((typical[overlapping] ** p).sum() ** (1 / p)), 1e-300)
+    forward = work[:, overlapping] @ shares ** (p - 1)
+    sort = work[:, Work.SORT_FIXED] + _sort_passes(work) * work[:, Work.SORT]
+    return np.stack([forward, sort + work[:, Work.GRADIENTS] + work[:, Work.UPDATES]], axis=1)
 
 
 @functools.lru_cache(maxsize=65536)  # tasks are drawn from the same few tables again and again

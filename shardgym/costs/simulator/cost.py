@@ -12,7 +12,7 @@ from shardgym.costs.base import ONE_PLAN, CostModel
 from shardgym.costs.calibration import Calibration
 from shardgym.costs.plan_cost import PlanCost, Source
 from shardgym.costs.shard_keys import PlanBatch
-from shardgym.costs.simulator.familiarity import Familiarity
+from shardgym.costs.simulator.familiarity import Familiarity, task_notes
 from shardgym.costs.simulator.predictor import AdditivePredictor, Predictor
 from shardgym.costs.simulator.weights import ROLES, Role, find_weights, load_weights
 from shardgym.errors import InputError, UnknownNameError
@@ -29,7 +29,7 @@ class SimulatorCost(CostModel):
     Weights that were trained on complete steps predict such steps: the work of devices, and exchanges over the task's
     links by the link model of the measured cost (`shardgym.costs.link_model`). Those of kernels alone, as collected on
     a GPU, predict compute; exchanges are then latencies and bytes over bandwidth. A plan gets a note when what a device
-    holds is unlike the training data, or when the ensemble disagrees on it.
+    holds is unlike the training data, when the ensemble disagrees on it, or when devices or links are of another kind.
 
     Example:
         >>> cost = make_cost("simulator", weights="model")                 # doctest: +SKIP
@@ -131,6 +131,10 @@ class SimulatorCost(CostModel):
         """See `CostModel`; notes say what is unlike the training data."""
         assert isinstance(costs, AdditivePredictor), "from additive()"
         return costs.plan_costs(batch)
+
+    def notes(self, task: ShardingTask) -> tuple[str, ...]:
+        """See `CostModel`; of single plans, costs say more."""
+        return task_notes(self._weights, task)
 
     def _sources(self, task: ShardingTask) -> tuple[Source, Source]:  # noqa: ARG002
         return "predicted", "modelled"

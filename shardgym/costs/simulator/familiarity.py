@@ -1,4 +1,8 @@
-"""How far plans are from the training data: how likely what a device holds is, and whether the ensemble agrees."""
+"""How far plans are from the training data: how likely what a device holds is, and whether the ensemble agrees.
+
+And how far tasks are: whether their devices and links are of the kind that was measured. Memory of devices is no part
+of a prediction, so any will do.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from shardgym.arrays import Bools, Floats
+from shardgym.costs.fbgemm.namespaces import FASTEST_LINK, SLOWEST_LINK
 from shardgym.costs.plan_cost import UNFAMILIAR
-from shardgym.costs.simulator.weights import Density
+from shardgym.costs.simulator.weights import Density, Weights
+from shardgym.task import ShardingTask
 
 #: By how much of the way from the median to the least likely known sample the limit lies beyond that sample.
 _MARGIN = 0.1
@@ -33,6 +39,24 @@ class Familiarity(NamedTuple):
         if self.spread > self.spread_limit:
             notes.append(f"{UNFAMILIAR}: the ensemble disagrees on compute")
         return tuple(notes)
+
+
+def task_notes(weights: Weights, task: ShardingTask) -> tuple[str, ...]:
+    """Return notes on the devices and links of a task that weights know nothing of.
+
+    Complete steps are those of CPUs, whatever the task's devices are; the link model is fitted to links of some rates.
+    Weights of kernels alone take exchanges from the task, and do not say what kind of device they are of.
+    """
+    topology = task.topology
+    notes = []
+    if weights.lines is not None and not topology.device.startswith("cpu"):
+        notes.append(f"{UNFAMILIAR}: devices of '{topology.device}', it predicts {weights.hardware}")
+    domain = topology.fast_domain_size
+    rates = [topology.intra_bandwidth] * (domain > 1) + [topology.inter_bandwidth] * (domain < topology.num_devices)
+    if weights.links is not None and any(not SLOWEST_LINK <= rate <= FASTEST_LINK for rate in rates):
+        known = f"{SLOWEST_LINK:.3g} to {FASTEST_LINK:.3g} bytes/s"
+        notes.append(f"{UNFAMILIAR}: links of {max(rates):.3g} bytes/s, those that were fitted have {known}")
+    return tuple(notes)
 
 
 def is_unlikely(density: Density, vectors: Floats) -> Bools:

@@ -22,7 +22,7 @@ from shardgym.costs.links import LOADS, ExchangeTimes
 from shardgym.costs.mixed_tables import check_alike
 from shardgym.costs.plan_cost import PlanCost, plan_costs
 from shardgym.costs.shard_keys import PlanBatch, ShardKey
-from shardgym.costs.simulator.familiarity import Familiarity, is_unlikely
+from shardgym.costs.simulator.familiarity import Familiarity, is_unlikely, task_notes
 from shardgym.costs.simulator.features import DEVICE_PARTS, Groups, device_parts, device_vectors, shards_of
 from shardgym.costs.simulator.network import Networks
 from shardgym.costs.simulator.oracle import OracleNetworks
@@ -116,7 +116,12 @@ class Predictor(NumberedShards):
             return []
         predictions = self._predict(batch)
         unsure = predictions.disagreement > self.weights.spread_limit
-        notes = [self._notes_of(*key) for key in zip(predictions.unlikely.tolist(), unsure.tolist(), strict=True)]
+        tasks = self.tasks_of(batch).tolist()
+        of_task = {number: task_notes(self.weights, self.task(number)) for number in set(tasks)}
+        notes = [
+            of_task[number] + self._notes_of(*key)
+            for number, *key in zip(tasks, predictions.unlikely.tolist(), unsure.tolist(), strict=True)
+        ]
         # Where ids are hidden, there is no time of them either.
         none_hidden = np.zeros(len(notes), dtype=np.bool_)
         return plan_costs(

@@ -12,16 +12,18 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from shardgym.arrays import Floats
+from shardgym.costs.comparison import NOISY, TIE_ERRORS, Cuts, cuts_of, device_kind, error_of, verdict_text
 from shardgym.costs.plan_cost import PHASES, PlanCost
 from shardgym.costs.roofline import DEVICES, device_constants, shard_ms
 from shardgym.costs.shard_keys import ShardKey, plan_keys
 from shardgym.errors import import_extra
 from shardgym.evaluation.result import Result
+from shardgym.leaderboard.boards import Board
 from shardgym.leaderboard.details import Details, pareto_front
 from shardgym.leaderboard.notes import footer, notes
 from shardgym.leaderboard.ranking import BASE, Ranking
@@ -127,7 +129,31 @@ def board_data(ranking: Ranking) -> dict[str, Any]:
         ],
         "tasks": [_task_data(index, task) for index, task in tasks.items()],
         "plans": _plans(board.results, tasks),
+        "differences": _differences(board, tasks),
     }
+
+
+def _differences(board: Board, tasks: dict[int, ShardingTask | None]) -> dict[str, Any]:
+    """Return what is said of the difference of two plans of a task, by what they do with tables."""
+    kinds = {
+        device_kind(task, result.cost)
+        for result in board.results
+        if result.cost is not None and (task := tasks[result.task_index]) is not None
+    }
+    judge = board.key.judge
+    told = {}
+    for cuts in get_args(Cuts):
+        # A board of tasks for CPUs and for GPUs has no one error.
+        error = error_of(judge, board.key.judge_version, min(kinds), cuts) if len(kinds) == 1 else None
+        told[cuts] = {
+            "limit": None if error is None else math.expm1(error.error),
+            "above": verdict_text(judge, error, "above"),
+            "within": verdict_text(judge, error, "within"),
+            "unknown": verdict_text(judge, None, "unknown"),
+            "noisy": NOISY,
+            "tie_errors": TIE_ERRORS,
+        }
+    return told
 
 
 def _task_data(index: int, task: ShardingTask | None) -> dict[str, Any]:
@@ -158,6 +184,8 @@ def _plans(results: Sequence[Result], tasks: dict[int, ShardingTask | None]) -> 
         else:
             found = {
                 "total": _rounded(result.cost.total_ms),
+                "noise": _rounded(result.cost.noise),
+                "cuts": cuts_of(result.plan),
                 "devices": [_numbers(row) for row in _counted_phases(result.cost)],
             }
             if task is not None:

@@ -208,8 +208,22 @@
     fillTable(at(`shards-${side}`), ["table", "width", "rows", "MiB", "device", "lookups", "roofline ms"], rows, 0);
   }
 
+  // As `shardgym.costs.comparison` says it of plan a against plan b.
+  function differenceOf(a, b) {
+    if (!a || !b || !a.total || !b.total) return "";
+    const told = boards[state.board].differences[a.cuts === "rows" || b.cuts === "rows" ? "rows" : "columns"];
+    const ratio = Math.max(a.total, b.total) / Math.min(a.total, b.total);
+    const noise = told.tie_errors * Math.hypot(a.noise * a.total, b.noise * b.total) / a.total;
+    let said = told.unknown;
+    if (told.limit !== null) {
+      said = ratio - 1 > Math.max(told.limit, noise) ? told.above : noise > told.limit ? told.noisy : told.within;
+    }
+    return `The difference of ${(100 * (ratio - 1)).toFixed(1)}% ${said}`;
+  }
+
   // Both plans have one axis, so that bars can be compared by their lengths.
   function drawPlans() {
+    at("difference").textContent = differenceOf(planOf("a"), planOf("b"));
     const longest = 1.05 * Math.max(...["a", "b"].map((side) => planOf(side)?.total || 0));
     drawPlan("a", longest);
     drawPlan("b", longest);

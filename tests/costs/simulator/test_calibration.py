@@ -81,12 +81,14 @@ def test_a_calibrated_roofline_all_reduces_gradients_of_replicas_once_and_knows_
     lines = calibrate(slow_machine, model).lines
     shards = [Shard.whole(table, *range(task.num_devices)) for table in task.tables]
     roofline = make_cost("roofline", calibration=slow_machine / "calibration.json")
-    plans = [ShardingPlan.of(task, shards), ShardingPlan.of(task, shards, group_size=1)]
-    replicated, grouped = roofline.evaluate(task, plans)
+    replicated = roofline.evaluate(task, [ShardingPlan.of(task, shards)])[0]
+    four = dataclasses.replace(task, topology=task.topology.roomy(4))
+    pairs = ShardingPlan.of(four, [Shard.whole(table, 0, 2) for table in task.tables], group_size=2)
+    grouped = roofline.evaluate(four, [pairs])[0]
     each = sum(table.num_embeddings * table.embedding_dim for table in task.tables) * 4 / task.num_devices
     half_ms = shipped_model().exit_ms(task.topology, np.zeros(3), np.full((3, 3), each))
     np.testing.assert_allclose(replicated.per_device[:, 3], lines[list(LINES).index("pack_gradients")][0] + 2 * half_ms)
-    assert grouped.reason == "calibration: of steps without groups, and the plan has groups of 1: leave it out"
+    assert grouped.reason == "calibration: of steps without groups, and the plan has groups of 2: leave it out"
 
 
 def test_too_few_plans_are_an_error(slow_machine, model, monkeypatch):

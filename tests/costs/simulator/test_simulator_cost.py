@@ -97,6 +97,29 @@ def test_predictions_are_near_the_formula_that_the_samples_came_from(model, role
     assert np.mean(errors) < {"oracle": 0.08, "judge": 0.16}[role]
 
 
+@pytest.mark.parametrize("role", ["oracle", "judge"])
+@pytest.mark.parametrize(
+    ("changes", "notes"),
+    [
+        ({}, []),
+        ({"memory_bytes": (2**40,) * 3}, []),
+        ({"device": "a100"}, ["devices of 'a100', it predicts "]),
+        ({"intra_bandwidth": 3e11}, ["links of 3e+11 bytes/s, those that were fitted have 2.5e+07 to 2.5e+08 bytes/s"]),
+        ({"inter_bandwidth": 3e11}, []),  # which three devices of one domain have no use for
+        ({"fast_domain_size": 1, "inter_bandwidth": 1e6}, ["links of 1e+06 bytes/s, those that were fitted have "]),
+        ({"device": "h100", "intra_bandwidth": 3e11}, ["devices of 'h100'", "links of 3e+11"]),
+    ],
+)
+def test_devices_and_links_of_another_kind_are_noted(model, task, plans, changes, notes, role):
+    cost = make_cost("simulator", weights=model, role=role)
+    other = dataclasses.replace(task, topology=dataclasses.replace(task.topology, **changes))
+    moved = [dataclasses.replace(plan, task_hash=other.digest) for plan in plans[:2]]
+    for found in [answer.notes for answer in cost.evaluate(other, moved)] + [cost.notes(other)]:
+        assert len(found) == len(notes)
+        for note, expected in zip(found, notes, strict=True):
+            assert note.startswith(f"{UNFAMILIAR}: {expected}")
+
+
 def test_a_familiar_plan_has_no_notes_and_an_unfamiliar_one_says_so(oracle, task, plans):
     assert oracle.evaluate(task, plans[:1])[0].notes == ()
     huge = dataclasses.replace(task.tables[0], num_embeddings=1_000_000_000, embedding_dim=1024)

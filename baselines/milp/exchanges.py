@@ -1,0 +1,126 @@
+"""Exchanges of a step as lines: what they take at least, and exactly by a cost whose link model is that of lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from shardgym.arrays import Floats
+from shardgym.costs.additive import AdditiveCosts
+from shardgym.costs.links import (
+    COLUMNS,
+    DOMAIN_ROW_COLUMNS,
+    LOADS,
+    REPLICA_BYTES,
+    ROW_COLUMNS,
+    LinkPrices,
+    link_prices,
+    transfer_ms,
+)
+from shardgym.task import ELEMENT_BYTES, ShardingTask
+from shardgym.ties import rounded
+
+#: Significant bits of what programs are made of: HiGHS must get the same numbers on all processors.
+BITS = 30
+
+
+class Line(NamedTuple):
+    """A time that is 0 for nothing, and else latency plus so much per unit."""
+
+    latency_ms: float
+    unit_ms: float
+
+
+class Exchanges(NamedTuple):
+    """Exchanges of a step as lines, of which a step takes sums and maxima.
+
+    A step takes what the slowest device does first, and what the slowest device does after that (see
+    `shardgym.costs.links.exchange_times`). Where ids are hidden, that is forward and backward compute with one
+    exchange, and then another exchange; otherwise forward compute, and then backward compute with both exchanges.
+
+    Attributes:
+        links: of the all-to-all.
+        rows: reduce-scatter of all devices, by columns.
+        replicas: all-reduce of gradients, by bytes.
+        inside: reduce-scatter inside of domains, by the columns of the domain that has most; and the start of what
+            follows between domains.
+        sent: between domains after it, in ms per column of the own domain.
+        received: likewise per column of all other domains.
+        compute: weights of forward and backward compute in what a device does first and at last, shape (2, 2).
+        transfers: of the exchange of outputs in the same, shape (2,).
+    """
+
+    links: LinkPrices
+    rows: Line
+    replicas: Line
+    inside: Line
+    sent: float
+    received: float
+    compute: Floats
+    transfers: Floats
+
+
+def has_domains(task: ShardingTask) -> bool:
+    """Say whether there are several fast domains of equal size, which tables may be cut by rows in."""
+    domain = task.topology.fast_domain_size
+    return 1 < domain < task.num_devices and task.num_devices % domain == 0
+
+
+def exchanges_of(task: ShardingTask, costs: AdditiveCosts) -> Exchanges:
+    """Return the exchanges of a task, found by asking the cost what loads of one kind take.
+
+    Times that grow ever more slowly are at least the lines through what the least and the largest load take.
+    """
+    number = costs.add_task(task)
+    devices = task.num_devices
+    topology, element_bytes = costs.all_to_all_links(task)
+    columns = float(sum(table.embedding_dim * table.num_features for table in task.tables))
+
+    def transfer(kind: int, per_device: Floats) -> Floats:
+        loads = np.zeros((1, devices, LOADS))
+        loads[0, :, kind] = per_device
+        times = costs.exchange_times(number, np.zeros((1, devices, 2)), loads)
+        return np.asarray(times.backward_ms[0], dtype=np.float64)
+
+    def line(price: Callable[[float], float], most: float) -> Line:
+        one, all_ms = price(1.0), price(most)
+        unit_ms = max(all_ms - one, 0.0) / max(most - 1, 1.0)
+        return Line(_exact(max(one - unit_ms, 0.0)), _exact(unit_ms))
+
+    def replicas_ms(num_bytes: float) -> float:
+        loads = np.zeros((1, devices, LOADS))
+        loads[..., REPLICA_BYTES] = num_bytes
+        return float(costs.replicas_ms(task, loads, 1).max())
+
+    everywhere = np.ones(devices)
+    links = link_prices(topology, task.batch_size, element_bytes)
+    factor = 1.0
+    if not costs.bounded:
+        alike = everywhere * columns / devices
+        modelled = float(transfer_ms(topology, alike, task.batch_size, element_bytes).max())
+        factor = float(transfer(COLUMNS, alike).max()) / modelled if modelled > 0 else 1.0
+    links = links._replace(
+        latency_ms=rounded(links.latency_ms * factor, BITS),
+        sent_ms=rounded(links.sent_ms * factor, BITS),
+        received_ms=rounded(links.received_ms * factor, BITS),
+    )
+    table_bytes = sum(t.num_embeddings * t.embedding_dim * ELEMENT_BYTES[task.precision_of(t)] for t in task.tables)
+    rows = line(lambda width: float(transfer(ROW_COLUMNS, everywhere * width / devices).max()), columns)
+    replicas = line(replicas_ms, float(table_bytes))
+    inside, sent, received = Line(0.0, 0.0), 0.0, 0.0
+    if has_domains(task):
+        domain = topology.fast_domain_size
+        received = _exact(task.batch_size * element_bytes / devices / topology.inter_bandwidth * 1e3)
+        sent = received * (devices // domain - 1)
+        first = (np.arange(devices) < domain) / domain
+        # The last device is in another domain than the first one, and receives all columns.
+        inside = line(lambda width: float(transfer(DOMAIN_ROW_COLUMNS, first * width)[-1]) - received * width, columns)
+    if costs.ids_hidden(task):
+        return Exchanges(links, rows, replicas, inside, sent, received, np.array([[1.0, 1], [0, 0]]), np.ones(2))
+    return Exchanges(links, rows, replicas, inside, sent, received, np.eye(2), np.array([0.0, 2]))
+
+
+def _exact(value: float) -> float:
+    return float(rounded(np.asarray(value), BITS))

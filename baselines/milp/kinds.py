@@ -1,0 +1,194 @@
+"""What a table may become, and what each of these kinds adds to a step, by the cost's own vectors."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from baselines.milp.exchanges import BITS, Exchanges, has_domains
+from baselines.row_wise import even_rows, takes_rows
+from shardgym.arrays import Floats, Ints
+from shardgym.costs.additive import AdditiveCosts
+from shardgym.costs.links import DOMAIN_ROW_COLUMNS, LOADS, REPLICA_BYTES, ROW_COLUMNS, SHARDS
+from shardgym.costs.shard_keys import ShardKey
+from shardgym.plan import COLUMN_UNIT, Shard
+from shardgym.table import EmbeddingTable
+from shardgym.task import ShardingTask
+from shardgym.ties import rounded
+
+
+class Columns(NamedTuple):
+    """A table in pieces of whole rows: of any columns, at most one to a device. A unit is `COLUMN_UNIT` columns.
+
+    Pieces take what the largest of some lines says, as narrow ones do not take less than a sector and wide ones share
+    the cache with fewer rows. Where times of pieces lie above these lines, the lines are a lower bound.
+
+    Attributes:
+        table: its position in the task.
+        units: of the whole table.
+        unit_columns: of pooled output, of a unit.
+        lines: in what a device does first, and at last: ms per piece and per unit, each of shape (L, 2).
+        least_ms: what a piece of at least so many units takes at least, first and at last, shape (2, units + 1).
+        most_ms: what the pieces of a table take together at most by the lines, shape (2,).
+        piece_bytes: of a piece, whatever its width.
+        unit_bytes: besides, of a unit.
+    """
+
+    table: int
+    units: int
+    unit_columns: int
+    lines: tuple[Floats, Floats]
+    least_ms: Floats
+    most_ms: Floats
+    piece_bytes: int
+    unit_bytes: int
+
+
+class Spread(NamedTuple):
+    """A table on all devices, or on all of one fast domain.
+
+    Attributes:
+        table: its position in the task.
+        devices: "all" have rows or a replica; or those of a "domain" have rows.
+        ms: what a device does for it first and at last, without fixed costs, shape (N, 2), N for these devices.
+        bytes: what it takes there, shape (N,).
+        columns: of the table where it is cut by rows; 0 for replicas.
+        replica_bytes: of gradients to exchange.
+    """
+
+    table: int
+    devices: Literal["all", "domain"]
+    ms: Floats
+    bytes: Ints
+    columns: float = 0.0
+    replica_bytes: float = 0.0
+
+
+class Kinds(NamedTuple):
+    """What the tables of a task may become.
+
+    Attributes:
+        columns: of each table; None where not even its narrowest piece fits on a device.
+        spreads: table after table.
+        fixed_ms: of each operator on a device that has any work for it, first and at last, shape (2,).
+    """
+
+    columns: list[Columns | None]
+    spreads: list[Spread]
+    fixed_ms: Floats
+
+
+def kinds_of(task: ShardingTask, costs: AdditiveCosts, exchanges: Exchanges, *, replicas: bool) -> Kinds:
+    """Return all kinds that the tables of a task may be of. Those that no device has memory for are left out.
+
+    Args:
+        task: the task.
+        costs: of its shards.
+        exchanges: say how compute counts.
+        replicas: whether tables may be replicated.
+    """
+    pieces = [
+        [ShardKey(t.name, t.num_embeddings, width) for width in range(COLUMN_UNIT, t.embedding_dim + 1, COLUMN_UNIT)]
+        for t in task.tables
+    ]
+    forms = [form for n, table in enumerate(task.tables) for form in _spread_forms(task, n, table, replicas=replicas)]
+    keys = [key for of_table in pieces for key in of_table] + [key for *_, of_form in forms for key in of_form]
+    vectors = costs.vectors(costs.encode_keys(task, keys))
+    whole = np.cumsum([len(of_table) for of_table in pieces]) - 1
+    typical = np.array([sum(column) for column in vectors[whole].T.tolist()])  # in this order on all processors
+    ms = rounded(np.maximum(costs.least_ms(vectors, typical), 0.0) @ exchanges.compute.T, BITS)
+    loads = vectors[:, -LOADS:]
+    most = max(task.topology.memory_bytes)
+    columns: list[Columns | None] = []
+    end = 0
+    for n, of_table in enumerate(pieces):
+        start, end = end, end + len(of_table)
+        found = _columns_of(task, n, ms[start:end])
+        columns.append(found if found.piece_bytes + found.unit_bytes <= most else None)
+    spreads = []
+    for n, devices, of_form in forms:
+        start, end = end, end + len(of_form)
+        sizes = np.array([task.block_bytes(task.tables[n], key.rows, key.columns) for key in of_form], dtype=np.int64)
+        if sizes.max() > most:
+            continue
+        of_spread = ms[start:end]
+        if of_form[0].served == 1:
+            of_spread, sizes = np.repeat(of_spread, task.num_devices, axis=0), np.repeat(sizes, task.num_devices)
+        width = float(np.rint(loads[start:end, [ROW_COLUMNS, DOMAIN_ROW_COLUMNS]].sum()))
+        spreads.append(Spread(n, devices, of_spread, sizes, width, float(loads[start, REPLICA_BYTES])))
+    counts = np.rint(vectors[:1, -LOADS:][:, SHARDS]).astype(np.int64)
+    fixed_ms = rounded(exchanges.compute @ costs.operator_ms(vectors[:1, :-LOADS], counts)[0], BITS)
+    return Kinds(columns, spreads, fixed_ms)
+
+
+def _columns_of(task: ShardingTask, number: int, ms: Floats) -> Columns:
+    """Return a table in pieces.
+
+    Args:
+        task: the task.
+        number: of the table.
+        ms: of pieces of 1, 2, ... units, first and at last, shape (units, 2).
+    """
+    table = task.tables[number]
+    units = len(ms)
+    lines = _lines_below(ms[:, 0]), _lines_below(ms[:, 1])
+    least_ms = np.minimum.accumulate(ms[::-1])[::-1].T
+    # Lines bend upwards, so one wide piece and narrow ones take most together, or narrow ones alone.
+    count = np.arange(1, min(units, task.num_devices) + 1)
+    narrow_ms, wide_ms = (
+        np.array([(of_goal @ [np.ones(len(width)), width]).max(axis=0) for of_goal in lines])
+        for width in (np.ones(1), units - count + 1.0)
+    )
+    most_ms = ((count - 1) * narrow_ms + np.maximum(narrow_ms, wide_ms)).max(axis=1)
+    one, two = (
+        task.block_bytes(table, table.num_embeddings, COLUMN_UNIT * n) for n in (1, 2)
+    )  # a line: state of whole rows is in both
+    least_ms = np.concatenate([least_ms[:, :1], least_ms], axis=1)
+    unit_columns = COLUMN_UNIT * table.num_features
+    return Columns(number, units, unit_columns, lines, least_ms, most_ms, 2 * one - two, two - one)
+
+
+def _lines_below(ms: Floats) -> Floats:
+    """Return the lines of the lower convex hull of times by units, per piece and per unit, shape (L, 2)."""
+    corners: list[int] = []
+    for last in range(len(ms)):
+        # Corners on or above the line from the one before to the new one are none.
+        while len(corners) > 1 and (ms[last] - ms[corners[-2]]) * (corners[-1] - corners[-2]) <= (
+            ms[corners[-1]] - ms[corners[-2]]
+        ) * (last - corners[-2]) * (1 + 1e-9):
+            corners.pop()
+        corners.append(last)
+    if len(corners) == 1:
+        return np.array([[0.0, ms[0]]])
+    slopes = [(ms[b] - ms[a]) / (b - a) for a, b in itertools.pairwise(corners)]
+    lines = [(ms[a] - slope * (a + 1), slope) for a, slope in zip(corners, slopes, strict=False)]
+    return rounded(np.array(lines), BITS)
+
+
+def _spread_forms(
+    task: ShardingTask, number: int, table: EmbeddingTable, *, replicas: bool
+) -> list[tuple[int, Literal["all", "domain"], list[ShardKey]]]:
+    """Return number, devices, and keys of the shards that differ, of each way to spread a table."""
+    rows, width, devices = table.num_embeddings, table.embedding_dim, task.num_devices
+    forms: list[tuple[int, Literal["all", "domain"], list[ShardKey]]] = []
+    if takes_rows(table, devices):
+        shards = even_rows(table, devices)
+        forms.append((number, "all", [ShardKey(table.name, s.num_rows, width) for s in shards]))
+    if has_domains(task) and takes_rows(table, task.topology.fast_domain_size):
+        shards = even_rows(table, task.topology.fast_domain_size)
+        forms.append((number, "domain", [ShardKey(table.name, s.num_rows, width, in_domain=True) for s in shards]))
+    if replicas and devices > 1:
+        forms.append((number, "all", [ShardKey(table.name, rows, width, served=1)]))
+    return forms
+
+
+def shards_of(task: ShardingTask, spread: Spread, domain: int = 0) -> Sequence[Shard]:
+    """Return the shards of a table that is spread, on all devices or on those of a domain."""
+    table = task.tables[spread.table]
+    if spread.replica_bytes:
+        return [Shard.whole(table, *range(task.num_devices))]
+    first = domain * len(spread.ms) if spread.devices == "domain" else 0
+    return even_rows(table, len(spread.ms), first)

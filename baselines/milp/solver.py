@@ -1,0 +1,266 @@
+"""Milp: kinds, cuts and places of all tables by mixed-integer programs, with a proven gap."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from typing import NamedTuple
+
+from baselines.halving_lpt import LPT
+from baselines.milp.exchanges import Exchanges, exchanges_of
+from baselines.milp.kinds import Kinds, kinds_of, shards_of
+from baselines.milp.program import Answer, Program
+from baselines.row_wise import beside
+from neuroshard.plus.solver import NeuroShardPlus
+from neuroshard.shard_table import ShardTable, plan_of_units
+from shardgym.arguments import check_int
+from shardgym.costs.base import CostModel
+from shardgym.errors import NO_PLAN, InputError, NoFeasiblePlanError
+from shardgym.incumbent import Budget, Incumbent, OutOfTime
+from shardgym.plan import Shard, ShardingPlan, check_possible
+from shardgym.solver import Observer, check_solve_arguments
+from shardgym.task import ShardingTask
+
+#: Of the gap that is asked for, the share that a program over groups of devices may leave open.
+_PROGRAM_SHARE = 0.03
+#: Of a cutoff, what a plan must be better by.
+_BETTER = 1e-7
+#: Programs over single devices are tried where they have at most so many places of tables.
+_MOST_PLACES = 120
+#: Kicks of `neuroshard_plus` where a time limit would let it go on until it finds nothing better.
+_KICKS = 128
+
+_logger = logging.getLogger("shardgym.solvers.milp")
+
+
+class Milp:
+    """Chooses which tables are cut by rows or replicated, and how the others are cut by columns, by linear programs.
+
+    A table is in pieces of any columns, at most one to a device; or cut evenly by rows over all devices or over a fast
+    domain; or replicated where the cost prices replicas. The step is linear in these choices: what shards compute alone
+    adds up, and exchanges are maxima of lines. Three parts make plan and proof:
+
+    - A program over groups of equal devices (`Program`) gives a lower bound, and kinds. There, 64 equal GPUs are one
+      place, so that no time is lost on plans that differ in the numbers of devices alone. Plans with tables that single
+      domains hold by rows, and without, are bounded apart.
+    - `neuroshard_plus` places the tables that are in pieces of columns beside those that are not.
+    - Where the gap is larger than asked for and the task is small, a program over single devices closes it.
+
+    HiGHS solves the programs, through SciPy. An earlier form of them, with equal pieces alone, it solved in 3 and 13 s
+    for 300 tables on 64 devices; CP-SAT of OR-Tools, through its linear solver interface on one thread, had found no
+    solution of either after 40 s. The plan never costs more than those of `lpt` and `neuroshard_plus`.
+
+    Compute by `gpu` is no sum, but at least one, so that there is a bound by it, too, of which less is proven. Other
+    costs have no such bound (`AdditiveCosts.bounded`): by them the programs are estimates that lead to plans, and
+    nothing is claimed.
+
+    Example:
+        >>> solver = Milp(target_gap=0.02)                                 # doctest: +SKIP
+        >>> plan = solver.solve(task, make_cost("roofline"))               # doctest: +SKIP
+        >>> solver.lower_bound_ms, solver.gap, solver.proven               # doctest: +SKIP
+
+    Args:
+        target_gap: ends when no plan of these kinds is proven to take less by more than this share.
+        nodes: of the search tree of each program at most, so that plans do not depend on the machine's speed.
+        kicks: of `neuroshard_plus`.
+
+    Attributes:
+        lower_bound_ms: of the last task, what no plan of these kinds takes less than by its cost; None where there is
+            no bound by this cost, or nothing was solved.
+        gap: cost of the last plan over this bound, minus 1; None likewise.
+
+    Raises:
+        InputError: a setting is out of range or of another type.
+    """
+
+    def __init__(self, target_gap: float = 0.02, nodes: int = 200, kicks: int | None = None) -> None:
+        if isinstance(target_gap, bool) or not isinstance(target_gap, int | float) or not 0 <= target_gap < math.inf:
+            raise InputError(f"target_gap must be a number from 0 on, got {target_gap!r}")
+        self.target_gap = float(target_gap)
+        self.nodes = check_int("nodes", nodes, 1)
+        self.kicks = None if kicks is None else check_int("kicks", kicks)
+        self.lower_bound_ms: float | None = None
+        self.gap: float | None = None
+
+    @property
+    def proven(self) -> bool:
+        """Whether the last plan is proven to be within the gap asked for."""
+        return self.gap is not None and self.gap <= self.target_gap + _BETTER
+
+    def check_ready(self, cost: CostModel) -> None:
+        """Raise `InputError` where the cost does not add up over shards."""
+        if cost.additive() is None:
+            raise InputError(
+                f"milp needs a cost that adds up over shards, and '{cost.name}' does not: "
+                "plan with 'roofline', 'gpu' or 'simulator', and score the plan with it"
+            )
+
+    def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
+        """Compile the search of `neuroshard_plus`."""
+        NeuroShardPlus(self.kicks).warm_up(task, cost)
+
+    def solve(
+        self,
+        task: ShardingTask,
+        cost: CostModel,
+        seed: int = 0,
+        *,
+        time_limit_s: float | None = None,
+        initial_plan: ShardingPlan | None = None,
+        observer: Observer | None = None,
+    ) -> ShardingPlan:
+        """Return the best plan found; `proven`, `gap` and `lower_bound_ms` say how good it is.
+
+        Raises:
+            NoFeasiblePlanError: no plan was found that respects memory.
+            InfeasiblePlanError: `initial_plan` is infeasible.
+            InputError: `initial_plan` is for another task, or `cost` does not add up or cannot price tasks of this
+                kind; or an argument is of another kind.
+        """
+        check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan, observer=observer)
+        self.lower_bound_ms = self.gap = None
+        check_possible(task)
+        self.check_ready(cost)
+        if time_limit_s is not None:
+            self.warm_up(task, cost)  # a time limit is for searching, not for compiling
+        budget = Budget(time_limit_s)
+        incumbent = Incumbent(task, cost, observer)
+        if initial_plan is not None:
+            initial_plan.validate(task)
+            incumbent.offer(initial_plan)
+        with contextlib.suppress(*NO_PLAN):
+            incumbent.offer(LPT().solve(task, cost, seed))
+        search = _Search(self, task, cost, seed, budget, incumbent)
+        with contextlib.suppress(OutOfTime):
+            search.run()
+        if incumbent.cost_ms == math.inf:
+            raise NoFeasiblePlanError(
+                "no plan was found that respects memory: pieces of columns, cuts by rows over all devices or a domain, "
+                "and replicas were allowed"
+            )
+        plan = incumbent.plan()
+        if search.bound_ms > 0:
+            # Times are compared as quantized ones: a bound is never above the plan that reaches it.
+            total_ms = cost.evaluate(task, [plan])[0].total_ms
+            self.lower_bound_ms = min(search.bound_ms, total_ms)
+            self.gap = total_ms / self.lower_bound_ms - 1
+        elif not search.has_bound:
+            _logger.info("milp: no lower bound by '%s': what its shards compute is at least no sum", cost.name)
+        return plan
+
+
+class _Step(NamedTuple):
+    """What programs of a task are made of."""
+
+    kinds: Kinds
+    exchanges: Exchanges
+
+
+class _Search:
+    """One call of `Milp.solve`.
+
+    Attributes:
+        has_bound: whether programs bound this cost.
+        bound_ms: what no plan takes less than; 0 as long as nothing is known.
+    """
+
+    def __init__(
+        self, settings: Milp, task: ShardingTask, cost: CostModel, seed: int, budget: Budget, incumbent: Incumbent
+    ) -> None:
+        self._settings = settings
+        self._task = task
+        self._cost = cost
+        self._seed = seed
+        self._budget = budget
+        self._incumbent = incumbent
+        costs = cost.additive()
+        assert costs is not None
+        self._costs = costs
+        self.has_bound = costs.bounded
+        self.bound_ms = 0.0
+
+    def run(self) -> None:
+        """Bound and place; then close the gap on single devices.
+
+        Raises:
+            OutOfTime: the budget is spent.
+        """
+        task, gap = self._task, self._settings.target_gap
+        exchanges = exchanges_of(task, self._costs)
+        step = _Step(kinds_of(task, self._costs, exchanges, replicas=self._cost.replicas), exchanges)
+        spread = {spread.table for spread in step.kinds.spreads}
+        if any(columns is None and n not in spread for n, columns in enumerate(step.kinds.columns)):
+            return  # a table fits nowhere, whichever way it is cut
+        self._place([])
+        program = Program(task, *step, equal_devices(task, exchanges))
+        # Without tables of single domains first: then the others are often ruled out by what was found.
+        bounds = []
+        has_domains = any(spread.devices == "domain" for spread in step.kinds.spreads)
+        for domains in (False, True) if has_domains else (None,):
+            cutoff_ms = self._cutoff_ms(gap * (1 - _PROGRAM_SHARE)) if domains else math.inf
+            answer = self._solve(program, gap * _PROGRAM_SHARE, domains, cutoff_ms)
+            bounds.append(min(answer.bound_ms, cutoff_ms))
+            if answer.spreads:
+                self._place([shard for n in answer.spreads for shard in shards_of(task, *n)])
+        if self.has_bound:
+            self.bound_ms = min(bounds)
+        if self._gap() > gap and task.num_tables * task.num_devices <= _MOST_PLACES:
+            self._solve_on_devices(step)
+
+    def _solve(self, program: Program, gap: float, domains: bool | None, cutoff_ms: float) -> Answer:
+        self._budget.check()
+        limit_s = self._budget.left_s if self._budget.limited else math.inf
+        return program.solve(
+            gap=gap, domains=domains, cutoff_ms=cutoff_ms, nodes=self._settings.nodes, time_limit_s=limit_s
+        )
+
+    def _cutoff_ms(self, gap: float) -> float:
+        """Return what plans must take less than to make the gap larger than this; no limit for an estimate."""
+        return self._incumbent.cost_ms / (1 + gap) if self.has_bound else math.inf
+
+    def _gap(self) -> float:
+        """Return the gap of the best plan; infinite where there is no bound."""
+        return self._incumbent.cost_ms / self.bound_ms - 1 if self.bound_ms > 0 else math.inf
+
+    def _place(self, shards: list[Shard]) -> None:
+        """Offer the best plan found with these shards, the other tables cut by columns."""
+        self._budget.check()
+        settings, options = self._settings, {}
+        kicks = settings.kicks
+        if self._budget.limited:
+            kicks = _KICKS if kicks is None else kicks
+            options["time_limit_s"] = self._budget.left_s
+        plan = beside(self._task, self._cost, shards, NeuroShardPlus(kicks), self._seed, **options)
+        if plan is not None:
+            self._incumbent.offer(plan)
+
+    def _solve_on_devices(self, step: _Step) -> None:
+        """Solve the program over single devices, for plans that are better than the best one."""
+        task = self._task
+        program = Program(task, *step, [[device] for device in range(task.num_devices)])
+        cutoff_ms = self._cutoff_ms(0.0) * (1 - _BETTER)
+        answer = self._solve(program, self._settings.target_gap, None, cutoff_ms)
+        if self.has_bound:
+            self.bound_ms = max(self.bound_ms, min(answer.bound_ms, cutoff_ms))
+        if answer.spreads is not None:
+            shards = [shard for n in answer.spreads for shard in shards_of(task, *n)]
+            pieces = plan_of_units(ShardTable(task), answer.units).shards
+            self._incumbent.offer(ShardingPlan.of(task, [*shards, *pieces]))
+
+
+def equal_devices(task: ShardingTask, exchanges: Exchanges) -> list[list[int]]:
+    """Group devices that may be swapped, together with their domains: of equal memory and links, in domains alike."""
+    links = exchanges.links
+    alike = [
+        (memory, *links.latency_ms[:, d].tolist(), *links.sent_ms[:, d].tolist(), *links.received_ms[:, d].tolist())
+        for d, memory in enumerate(task.topology.memory_bytes)
+    ]
+    of_domain: dict[int, list[tuple[float, ...]]] = {}
+    for device, kind in enumerate(alike):
+        of_domain.setdefault(int(links.domains[device]), []).append(kind)
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for device, kind in enumerate(alike):
+        domain = tuple(sorted(of_domain[int(links.domains[device])]))
+        groups.setdefault((kind, domain), []).append(device)
+    return list(groups.values())

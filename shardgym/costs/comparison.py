@@ -1,0 +1,184 @@
+"""Two plans of one task by one cost: whether their difference is above the cost's error of such differences.
+
+The error is measured on pairs of plans of one task that were run. It is the median of |ln(predicted ratio of the two
+totals / ratio that was measured)|, over pairs that the cost has within a factor of `FARTHEST` of each other. What a
+cost gets wrong of all plans of a task alike does not count. `benchmarks/difference_errors.py` measures it and writes
+`difference_errors.json`; a cost of another version than those of the file has an error that is not known.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from shardgym.costs.plan_cost import PlanCost
+from shardgym.plan import ShardingPlan
+from shardgym.records import CONFIG, Name, Record, Whole
+from shardgym.task import ShardingTask
+
+#: What `benchmarks/difference_errors.py` wrote.
+ERRORS = Path(__file__).with_name("difference_errors.json")
+
+#: Ratio of two totals up to which a pair counts: plans that are weighed against each other are rarely farther apart.
+FARTHEST = 2.0
+
+#: Standard errors of a difference within which two measured costs tie; about its 95 % interval.
+TIE_ERRORS = 2.0
+
+#: What plans do with tables: nothing but whole tables and cuts by columns, or rows and replicas besides.
+Cuts = Literal["columns", "rows"]
+Devices = Literal["cpu", "gpu"]
+#: Whether a difference is above the error of a cost.
+Verdict = Literal["above", "within", "unknown"]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+#: What is said of a difference that is above the error of a cost and within its noise.
+NOISY = f"is within {TIE_ERRORS:g} standard errors of the two measurements."
+
+
+@dataclass(frozen=True, config=CONFIG)
+class DifferenceError(Record):
+    """How wrong a cost is about differences between plans of one task.
+
+    Attributes:
+        cost: its name.
+        version: its version.
+        devices: kind of device that the measurements are of.
+        cuts: of the plans.
+        error: median error of the logarithm of a ratio of two totals.
+        pairs: how many pairs it is the median of.
+        above: share of the pairs with a predicted difference above the error that are in the predicted order.
+        within: likewise, of the other pairs.
+        against: what was measured.
+    """
+
+    cost: Name
+    version: Name
+    devices: Devices
+    cuts: Cuts
+    error: Annotated[float, Field(gt=0)]
+    pairs: Annotated[Whole, Field(ge=1)]
+    above: Share | None
+    within: Share | None
+    against: Name
+
+
+@dataclass(frozen=True, config=CONFIG)
+class DifferenceErrors(Record):
+    """What is known of all costs.
+
+    Attributes:
+        errors: at most one for each cost, version, kind of device and of cuts.
+    """
+
+    errors: tuple[DifferenceError, ...]
+    schema: Literal["shardgym.difference_errors/1"] = "shardgym.difference_errors/1"
+
+
+class Comparison(NamedTuple):
+    """Two plans of one task, the first and the second, by one cost.
+
+    Attributes:
+        cost: its name.
+        change: the second total over the first, less 1.
+        noise: `TIE_ERRORS` standard errors of the difference of two measurements, relative; 0 of predictions.
+        error: of the cost for such plans; None where it is not known.
+    """
+
+    cost: str
+    change: float
+    noise: float
+    error: DifferenceError | None
+
+    @property
+    def limit(self) -> float | None:
+        """Relative difference above which the two are told apart; None where it is not known."""
+        return None if self.error is None else max(math.expm1(self.error.error), self.noise)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the difference is above the error of the cost."""
+        if self.error is None or self.limit is None:
+            return "unknown"
+        # As ratios, so that it does not matter which of two plans comes first.
+        return "above" if abs(math.log1p(self.change)) > math.log1p(self.limit) else "within"
+
+    def sentence(self) -> str:
+        """Say so."""
+        size = f"The difference of {math.expm1(abs(math.log1p(self.change))):.1%}"
+        if self.error is not None and self.verdict == "within" and self.noise > math.expm1(self.error.error):
+            return f"{size} {NOISY}"
+        return f"{size} {verdict_text(self.cost, self.error, self.verdict)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it JSON-ready."""
+        error = None if self.error is None else self.error.to_dict()
+        return {"change": self.change, "verdict": self.verdict, "limit": self.limit, "error": error}
+
+
+def compare(
+    task: ShardingTask, plans: tuple[ShardingPlan, ShardingPlan], costs: tuple[PlanCost, PlanCost]
+) -> Comparison | None:
+    """Compare two plans of a task by their costs; None where one has no cost or takes 0 ms.
+
+    Args:
+        task: of the plans.
+        plans: the first and the second.
+        costs: of these, by one cost model.
+    """
+    first, second = costs
+    if not (first.feasible and second.feasible and first.total_ms and second.total_ms):
+        return None
+    noise = difference_noise(first, second) / first.total_ms
+    cuts: Cuts = "rows" if "rows" in map(cuts_of, plans) else "columns"
+    error = error_of(first.cost, first.version, device_kind(task, first), cuts)
+    return Comparison(first.cost, second.total_ms / first.total_ms - 1, noise, error)
+
+
+def verdict_text(cost: str, error: DifferenceError | None, verdict: Verdict) -> str:
+    """Return what is said of a difference, e.g. "is above the error of ...".
+
+    Args:
+        cost: its name.
+        error: of it, for such plans.
+        verdict: "unknown" where there is no error.
+    """
+    if error is None:
+        return f"cannot be judged: the error of '{cost}' for such plans is not known."
+    share = error.above if verdict == "above" else error.within
+    like_this = "farther" if verdict == "above" else "less far"
+    right = "" if share is None else f"; of those that it had {like_this} apart, {share:.0%} were in that order"
+    known = f"{math.expm1(error.error):.1%} in the median of {error.pairs} pairs ({error.against})"
+    return f"is {verdict} the error of '{cost}' for such plans, {known}{right}."
+
+
+def cuts_of(plan: ShardingPlan) -> Cuts:
+    """Return "columns" of a plan that cuts no table by rows and replicates none, else "rows"."""
+    return "rows" if plan.has_replicas or any(shard.rows[0] for shard in plan.shards) else "columns"
+
+
+def device_kind(task: ShardingTask, cost: PlanCost) -> Devices:
+    """Return the kind of device that a cost is of: the task's, or that of the machine that was measured."""
+    name = cost.hardware if cost.compute == "measured" else task.topology.device
+    return "cpu" if name.startswith("cpu") else "gpu"
+
+
+def error_of(cost: str, version: str, devices: Devices, cuts: Cuts) -> DifferenceError | None:
+    """Return the error of a cost for plans of a kind; None where it was not measured."""
+    return _errors().get((cost, version, devices, cuts))
+
+
+def difference_noise(first: PlanCost, second: PlanCost) -> float:
+    """Return `TIE_ERRORS` standard errors of the difference of two costs, in ms, if their errors are independent."""
+    return TIE_ERRORS * math.hypot(first.noise * first.total_ms, second.noise * second.total_ms)
+
+
+@functools.cache
+def _errors() -> dict[tuple[str, str, Devices, Cuts], DifferenceError]:
+    known = DifferenceErrors.load(ERRORS).errors
+    return {(one.cost, one.version, one.devices, one.cuts): one for one in known}

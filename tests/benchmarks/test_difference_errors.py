@@ -1,0 +1,44 @@
+"""Errors of differences: how they are counted, and that the package holds those of today's costs and records."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from shardgym.costs.comparison import ERRORS, DifferenceErrors
+from shardgym.errors import InputError
+
+pytestmark = pytest.mark.repository
+
+
+def test_pairs_are_of_one_group_and_within_a_factor_of_two(script):
+    module = script("difference_errors")
+    groups = [[(1.0, 10.0), (1.5, 11.0), (4.0, 50.0)], [(8.0, 3.0)]]
+    (pair,) = module.pairs_of(groups)
+    assert pair == pytest.approx((math.log(1 / 1.5), math.log(10 / 11)))
+
+
+def test_an_error_is_the_median_and_what_is_above_it_is_counted_apart(script):
+    module = script("difference_errors")
+    off = {0.2: 0.01, 0.1: 0.02, 0.02: 0.03, 0.01: 0.04, -0.3: 0.05}
+    pairs = [module.Pair(predicted, predicted - error) for predicted, error in off.items()]
+    found = module.error_of_pairs("toy", "1", "cpu", "rows", pairs, "nothing")
+    assert (found.error, found.pairs) == (0.03, 5)
+    assert (found.above, found.within) == (
+        1.0,
+        0.0,
+    )  # three above; of the others 0.02 - 0.03 and 0.01 - 0.04 are below 0
+    with pytest.raises(InputError, match="cost 'toy': no pair of plans for rows on cpu"):
+        module.error_of_pairs("toy", "1", "cpu", "rows", [], "nothing")
+
+
+def test_the_package_has_the_errors_of_todays_costs(script):
+    """To 2 %: another version of SciPy may stop a fit a little elsewhere."""
+    kept = DifferenceErrors.load(ERRORS).errors
+    now = script("difference_errors").all_errors().errors
+    remedy = "run python benchmarks/difference_errors.py --write"
+    keys = [[(one.cost, one.version, one.devices, one.cuts, one.pairs) for one in errors] for errors in (kept, now)]
+    assert keys[0] == keys[1], remedy
+    for one, other in zip(kept, now, strict=True):
+        assert one.error == pytest.approx(other.error, rel=0.02), remedy

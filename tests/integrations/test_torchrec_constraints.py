@@ -1,0 +1,371 @@
+"""Constraints and pins that the planner follows, or names."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torchrec.modules", reason="needs TorchRec: tox -e torchrec")
+
+from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.types import BoundsCheckMode, CacheParams, KeyValueParams
+from torchrec.modules.embedding_configs import DataType, PoolingType
+from torchrec_toys import MARKS, Reversed, Toy, collection, config, planner, topology
+
+from shardgym import (
+    EmbeddingTable,
+    InputError,
+    Shard,
+    ShardingPlan,
+    ShardingTask,
+    Topology,
+    make_cost,
+    make_solver,
+)  # fmt: skip
+from shardgym.torchrec import (
+    PlannerSettings,
+    ShardGymPlanner,
+)
+from shardgym.torchrec.following import Rule, follow
+
+pytestmark = MARKS
+
+
+WHOLE: Any = frozenset(["table_wise"])
+
+
+class Halves:
+    """Table "users.id" in two halves of 8 columns, the others whole on the first device."""
+
+    def solve(self, task: ShardingTask, cost: Any, seed: int = 0) -> ShardingPlan:
+        users, *others = task.tables
+        halves = [Shard(users.name, (0, 100), (8 * i, 8 * i + 8), i) for i in range(2)]
+        return ShardingPlan.of(task, [*halves, *(Shard.whole(table, 0) for table in others)])
+
+
+class ByRows:
+    """One table cut evenly by rows over all devices, the others whole on the first device."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def solve(self, task: ShardingTask, cost: Any, seed: int = 0) -> ShardingPlan:
+        table = task.table(self.name)
+        block = table.num_embeddings // task.num_devices
+        width = (0, table.embedding_dim)
+        pieces = [Shard(table.name, (d * block, (d + 1) * block), width, d) for d in range(task.num_devices)]
+        others = [Shard.whole(other, 0) for other in task.tables if other is not table]
+        return ShardingPlan.of(task, [*pieces, *others])
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("sharding_types", ["column_wise"], ""),
+        ("sharding_types", ["table_wise"], ""),
+        ("sharding_types", ["row_wise", "column_wise"], ""),
+        ("compute_kernels", ["fused", "dense"], ""),
+        ("compute_kernels", ["fused_uvm"], "the plan has kernel fused, which keeps rows in the memory of the device"),
+        ("min_partition", 8, ""),
+        ("min_partition", 12, ""),
+        ("pooling_factors", [3.0], ""),
+        ("num_poolings", [2.0], ""),
+        ("num_poolings", [1.5], "they make 1.5 bags per sample, tasks have whole numbers; 2 are counted"),
+        ("batch_sizes", [16], ""),
+        ("batch_sizes", [20], "they make 1.25 bags per sample, tasks have whole numbers; 1 are counted"),
+        ("is_weighted", True, ""),
+        ("cache_params", CacheParams(load_factor=0.5), "tables are kept whole in the memory of devices"),
+        ("enforce_hbm", True, ""),
+        ("stochastic_rounding", False, ""),
+        ("bounds_check_mode", BoundsCheckMode.NONE, ""),
+        ("feature_names", ["id_ids"], ""),
+        ("feature_names", ["ids"], "the model's table has features id_ids"),
+        ("output_dtype", DataType.FP32, ""),
+        (
+            "output_dtype",
+            DataType.FP16,
+            "a task communicates all tables in one precision, FP32, or FP16 where all tables ask for it",
+        ),
+        ("device_group", "cpu", ""),
+        ("device_group", "cuda", "the topology's devices are of type cpu"),
+        ("key_value_params", KeyValueParams(), "tables are kept whole in the memory of devices"),
+        ("use_virtual_table", True, "tables are kept whole in the memory of devices"),
+    ],
+)
+def test_each_field_of_constraints_is_followed_or_named(
+    field: str, value: Any, message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    constraints = {"users.id": ParameterConstraints(**{field: value})}
+    planner(Halves(), constraints=constraints).plan(Toy())
+    assert caplog.messages == [f"{field} of 'users.id' is not followed: {message}"] * bool(message)
+    strict = ShardGymPlanner(topology(), 16, constraints, PlannerSettings(Halves(), strict=True))
+    if message:
+        with pytest.raises(InputError, match=f"strict: {field} of 'users.id' is not followed: "):
+            strict.plan(Toy())
+        assert strict.last is None
+    else:
+        assert strict.plan(Toy())
+
+
+def test_all_fields_of_constraints_are_tried_above() -> None:
+    (marker,) = (m for m in test_each_field_of_constraints_is_followed_or_named.pytestmark if m.name == "parametrize")
+    assert {field for field, *_ in marker.args[1]} == {field.name for field in dataclasses.fields(ParameterConstraints)}
+
+
+def test_a_field_of_a_later_torchrec_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    later = dataclasses.make_dataclass("Later", [("color", str, "red")], bases=(ParameterConstraints,))
+    planner("lpt", constraints={"users.id": later()}).plan(Toy())
+    assert caplog.messages == ["color of 'users.id' is not followed: ShardGym does not know this field"]
+
+
+def test_what_no_cost_depends_on_is_passed_on() -> None:
+    asked = ParameterConstraints(
+        enforce_hbm=True, stochastic_rounding=False, bounds_check_mode=BoundsCheckMode.NONE, output_dtype=DataType.FP16
+    )
+    ours = planner("lpt", constraints=dict.fromkeys(["users.id", "country", "towers.items.id"], asked))
+    sharding = ours.plan(Toy()).plan["users"]["id"]
+    assert (sharding.enforce_hbm, sharding.stochastic_rounding) == (True, False)
+    assert (sharding.bounds_check_mode, sharding.output_dtype) == (BoundsCheckMode.NONE, DataType.FP16)
+    assert ours.last is not None
+    assert ours.last.task.precision == "fp16"
+
+
+@pytest.mark.parametrize(
+    ("types", "found"),
+    [
+        (["table_wise"], [("table_wise", 1), ("column_wise", 1)]),  # which are one to TorchRec
+        (["column_wise"], [("table_wise", 1), ("column_wise", 1), ("column_wise", 2)]),
+        (["row_wise"], [("row_wise", 2)]),
+        (["row_wise", "table_wise"], [("row_wise", 2), ("table_wise", 1), ("column_wise", 1)]),
+    ],
+)
+@pytest.mark.parametrize("solver", [Halves(), Reversed(), "neuroshard_plus"])
+def test_sharding_types_are_followed(solver: Any, types: list[str], found: list[tuple[str, int]]) -> None:
+    names = ["users.id", "country", "towers.items.id"]
+    ours = planner(solver, constraints=dict.fromkeys(names, ParameterConstraints(sharding_types=types)))
+    plan = ours.plan(Toy())
+    shardings = [s for module in plan.plan.values() for s in module.values()]
+    assert {(s.sharding_type, len(s.sharding_spec.shards)) for s in shardings} <= set(found)
+    assert ours.last is not None
+    ours.last.plan.validate(ours.last.task)
+
+
+def test_a_piece_is_as_wide_as_asked_for() -> None:
+    """Of 16 columns, halves have 8."""
+    types = ["column_wise", "row_wise"]
+    for least, expected in ((8, 8), (12, 16)):
+        asked = {"users.id": ParameterConstraints(sharding_types=types, min_partition=least)}
+        plan = planner(Halves(), constraints=asked).plan(Toy())
+        assert min(s.shard_sizes[1] for s in plan.plan["users"]["id"].sharding_spec.shards) >= expected
+
+
+def test_mean_pooled_tables_are_not_cut_by_rows(caplog: pytest.LogCaptureFixture) -> None:
+    """The solver would cut both tables by rows; TorchRec would divide the first by wrong bag sizes."""
+    model = collection(config("mean", 4000, 8, pooling=PoolingType.MEAN), config("sum", 10, 8))
+    factors = {"mean": ParameterConstraints(pooling_factors=[200.0])}
+    ours = ShardGymPlanner(Topology(2, memory_bytes=2**20), 512, factors, PlannerSettings(ByRows("mean")))
+    assert ours.plan(model).plan[""]["mean"].sharding_type != "row_wise"
+    assert caplog.messages == []
+    asked = ParameterConstraints(sharding_types=["row_wise"])
+    planner("lpt", constraints={"mean": asked}).plan(model)
+    (remark,) = caplog.messages
+    assert remark == (
+        "sharding_types of 'mean' is not followed: TorchRec divides mean-pooled tables that are cut by rows by the "
+        "wrong bag sizes"
+    )
+
+
+def test_tables_are_pinned_to_ranks() -> None:
+    def plan(strict: bool = True, **pins: Any) -> ShardGymPlanner:
+        given = {name.replace("_", "."): ranks for name, ranks in pins.items()}
+        ours = ShardGymPlanner(topology(3), 16, None, PlannerSettings("lpt", pins=given, strict=strict))
+        ours.plan(Toy())
+        return ours
+
+    for rank in range(3):
+        ours = plan(users_id=rank, country=[0, 1])
+        assert ours.last is not None
+        (shard,) = ours.last.plan.of_table("users.id")
+        assert shard.devices == (rank,)
+        assert {d for s in ours.last.plan.of_table("users.country") for d in s.devices} <= {0, 1}
+    with pytest.raises(InputError, match=r"pins: table 'users.id': expected ranks from 0 to 2, got 3"):
+        plan(users_id=3)
+    with pytest.raises(InputError, match="unknown table in pins 'nobody'"):
+        plan(nobody=0)
+
+
+def test_a_pin_that_nothing_fits_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    full = topology_with_memory(100 * 16 * 4 + 10, 2**20)
+    settings = PlannerSettings("lpt", pins={"users.id": 0, "towers.items.id": 0})
+    ours = ShardGymPlanner(full, 16, None, settings)
+    ours.plan(Toy())
+    (remark,) = caplog.messages
+    assert remark.startswith("pins of '")
+    assert remark.endswith("' is not followed: no plan was found that keeps it there")
+    with pytest.raises(InputError, match="strict: pins of '"):
+        ShardGymPlanner(full, 16, None, dataclasses.replace(settings, strict=True)).plan(Toy())
+
+
+HOSTS = Topology(4, memory_bytes=2**20, fast_domain_size=2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "pin"),
+    [
+        ("table_row_wise", [2, 3]),
+        ("table_column_wise", [2, 3]),
+        ("table_column_wise", [1, 2, 3]),
+        ("grid_shard", [0, 1]),
+        ("column_wise", 1),
+        ("row_wise", range(4)),
+        ("data_parallel", range(4)),
+    ],
+)
+def test_a_pin_and_a_sharding_type_are_followed_together(kind: str, pin: Any) -> None:
+    asked = {"users.id": ParameterConstraints(sharding_types=[kind])}
+    settings = PlannerSettings(Reversed(), pins={"users.id": pin}, strict=True)
+    ours = ShardGymPlanner(HOSTS, 16, asked, settings)
+    sharding = ours.plan(Toy()).plan["users"]["id"]
+    assert set(sharding.ranks) <= set([pin] if isinstance(pin, int) else pin)
+    assert sharding.sharding_type == kind or (kind, len(sharding.ranks)) == ("column_wise", 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "pin", "ranks"),
+    [
+        ("row_wise", 0, "rank 0"),
+        (
+            "data_parallel",
+            [0, 1],
+            "ranks 0, 1",
+        ),
+        (
+            "table_row_wise",
+            [1, 2],
+            "ranks 1, 2",
+        ),
+    ],
+)
+def test_where_a_pin_and_a_sharding_type_conflict_the_pin_is_followed(
+    kind: str, pin: Any, ranks: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = {"users.id": ParameterConstraints(sharding_types=[kind])}
+    settings = PlannerSettings("lpt", pins={"users.id": pin})
+    ours = ShardGymPlanner(HOSTS, 16, asked, settings)
+    sharding = ours.plan(Toy()).plan["users"]["id"]
+    assert set(sharding.ranks) <= set([pin] if isinstance(pin, int) else pin)
+    why = f"{kind} takes ranks besides {ranks}, where its pin keeps it; the pin counts"
+    assert caplog.messages == [f"sharding_types of 'users.id' is not followed: {why}"]
+    with pytest.raises(InputError, match=f"strict: sharding_types of 'users.id' is not followed: {kind} takes"):
+        ShardGymPlanner(HOSTS, 16, asked, dataclasses.replace(settings, strict=True)).plan(Toy())
+
+
+class ColumnsInAndAcrossHosts:
+    """Tables of one collection, the first cut by columns in one host of two, the second across both."""
+
+    def solve(self, task: ShardingTask, cost: Any, seed: int = 0) -> ShardingPlan:
+        users, countries, items = task.tables
+        return ShardingPlan.of(task, [
+            *(Shard(users.name, (0, 100), (8 * n, 8 * n + 8), n) for n in range(2)),
+            *(Shard(countries.name, (0, 20), (4 * n, 4 * n + 4), 2 * n) for n in range(2)),
+            Shard.whole(items, 0),
+        ])  # fmt: skip
+
+
+def test_columns_in_one_host_are_table_column_wise_whatever_they_are_called(caplog: pytest.LogCaptureFixture) -> None:
+    def plan(**types: str) -> Any:
+        asked = {f"users.{name}": ParameterConstraints(sharding_types=[kind]) for name, kind in types.items()}
+        settings = PlannerSettings(ColumnsInAndAcrossHosts(), strict=True)
+        return ShardGymPlanner(HOSTS, 16, asked, settings).plan(Toy()).plan["users"]
+
+    users = plan(id="table_column_wise", country="column_wise")
+    assert {name: (of.sharding_type, of.ranks) for name, of in users.items()} == {
+        "id": ("column_wise", [0, 1]), "country": ("column_wise", [0, 2]),
+    }  # fmt: skip
+    assert plan(id="column_wise")["id"].ranks == [0, 1]  # TorchRec's column_wise may put pieces anywhere
+    # Two ranks are one host, in which there is no such thing.
+    asked = {"users.id": ParameterConstraints(sharding_types=["table_column_wise"])}
+    planner("lpt", constraints=asked).plan(Toy())
+    (remark,) = caplog.messages
+    assert remark.startswith(
+        "sharding_types of 'users.id' is not followed: no plan was found with table_column_wise for it, it is "
+    )
+
+
+def topology_with_memory(*memory_bytes: int) -> Topology:
+    return Topology(len(memory_bytes), memory_bytes=memory_bytes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "devices", "domain"),
+    [
+        ("table_wise", 2, 2),
+        ("column_wise", 2, 2),
+        ("row_wise", 2, 2),
+        ("data_parallel", 2, 2),
+        ("table_row_wise", 4, 2),
+        ("table_column_wise", 4, 2),
+        ("grid_shard", 4, 2),
+    ],
+)
+def test_all_kinds_can_be_asked_for(kind: Any, devices: int, domain: int) -> None:
+    """Of a table that a solver placed whole, or cut in another way."""
+    tables = (EmbeddingTable("a", 1000, 16, 5.0), EmbeddingTable("b", 1000, 16, 5.0))
+    task = ShardingTask(tables, Topology(devices, memory_bytes=2**20, fast_domain_size=domain), 64)
+    cost = make_cost("roofline")
+    start = ShardingPlan.table_wise(task, [0, 1])
+    other = {"table_wise": "row_wise"}.get(kind, "table_wise")
+    for before in (start, follow(start, task, cost, {"a": Rule(frozenset([other]))})):
+        plan = follow(before, task, cost, {"a": Rule(frozenset([kind]))})
+        assert plan.kind_of("a", task) == kind or (kind == "column_wise" and plan == before)
+        plan.validate(task)
+        assert plan.kind_of("b", task) in ("table_wise", "column_wise", "table_column_wise")
+
+
+def test_a_plan_that_follows_rules_is_no_worse_than_a_simple_one_and_better_than_mending() -> None:
+    tables = tuple(EmbeddingTable(f"t{n}", 1000 * (n + 1), 64, 2.0 + n) for n in range(10))
+    task = ShardingTask(tables, Topology(4, memory_bytes=2**30), 4096)
+    cost = make_cost("roofline")
+    # All on two of four devices.
+    halves = [Shard(t.name, (0, t.num_embeddings), (32 * n, 32 * n + 32), n) for t in tables for n in range(2)]
+    plan = follow(ShardingPlan.of(task, halves), task, cost, dict.fromkeys((t.name for t in tables), Rule(WHOLE)))
+    assert {plan.kind_of(t.name, task) for t in tables} == {"table_wise"}
+    simple = make_solver("lpt_whole").solve(task, cost)
+    found, expected = (answer.total_ms for answer in cost.evaluate(task, [plan, simple]))
+    assert found <= expected
+    # One table has a rule, and the others make room for it.
+    plan = follow(ShardingPlan.of(task, halves), task, cost, {"t9": Rule(WHOLE)})
+    assert plan.kind_of("t9", task) == "table_wise"
+    assert cost.evaluate(task, [plan])[0].total_ms <= expected
+
+
+@pytest.mark.parametrize(
+    "kind", ["row_wise", "data_parallel", "table_row_wise", "table_column_wise", "grid_shard", "column_wise"]
+)
+def test_a_sharding_type_that_is_asked_for_leaves_for_torchrec(kind: str) -> None:
+    hosts = Topology(4, memory_bytes=2**20, fast_domain_size=2)
+    asked = {"users.id": ParameterConstraints(sharding_types=[kind], min_partition=8)}
+    ours = ShardGymPlanner(hosts, 16, asked, PlannerSettings(Reversed(), strict=True))
+    sharding = ours.plan(Toy()).plan["users"]["id"]
+    assert sharding.sharding_type == kind or (kind == "column_wise" and len(sharding.sharding_spec.shards) == 1)
+
+
+def test_an_unknown_sharding_type_is_refused() -> None:
+    asked = {"users.id": ParameterConstraints(sharding_types=["rowwise"])}
+    with pytest.raises(InputError, match=r"sharding type of table 'users.id' 'rowwise': did you mean row_wise"):
+        planner(constraints=asked).plan(Toy())
+
+
+def test_a_whole_table_is_table_wise_whatever_it_is_called(caplog: pytest.LogCaptureFixture) -> None:
+    whole = {"country": ParameterConstraints(sharding_types=["table_wise"])}
+    plan = planner(Halves(), constraints=whole).plan(Toy())
+    assert plan.plan["users"]["country"].sharding_type == "column_wise"  # as the other table of the collection
+    assert caplog.messages == []
+
+
+def test_tables_with_the_same_constraint_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    asked = ParameterConstraints(compute_kernels=["fused_uvm"])
+    planner(constraints=dict.fromkeys(["users.id", "country", "towers.items.id"], asked)).plan(Toy())
+    assert caplog.messages[0].startswith("compute_kernels of 'users.id' and 2 more are not followed: the plan has ")

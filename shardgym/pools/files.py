@@ -17,7 +17,7 @@ from typing import Any
 from tqdm import tqdm
 
 from shardgym.errors import InputError, closest
-from shardgym.ids import ReuseCounts
+from shardgym.ids import RangeCounts, ReuseCounts
 from shardgym.recorded_ids import bags_digest, read_recording
 from shardgym.records import parse_json, read_text, short_repr
 from shardgym.table import DEFAULT_BATCH_SIZE, EmbeddingTable, RecordedIds, TablePool
@@ -51,12 +51,21 @@ def load_dlrm_dataset(path: str | Path, embedding_dim: int = 16) -> TablePool:
         indices, lengths = recording.bags(index)
         if indices.size and int(indices.min()) < 0:
             raise InputError(f"{path}: table {index} has a negative id ({int(indices.min())})")
+        rows = max(MIN_ROWS, int(indices.max(initial=-1)) + 1)
+        ranges = RangeCounts.of(indices, rows)
         fields = {
             "name": f"t{index:03d}",
-            "num_embeddings": max(MIN_ROWS, int(indices.max(initial=-1)) + 1),
+            "num_embeddings": rows,
             "embedding_dim": embedding_dim,
             "pooling_factor": indices.size / batch_size,
-            "ids": RecordedIds(Path(path).name, index, batch_size, bags_digest(indices, lengths)),
+            "ids": RecordedIds(
+                Path(path).name,
+                index,
+                batch_size,
+                bags_digest(indices, lengths),
+                range_shares=ranges.lookups,
+                range_distinct=ranges.distinct,
+            ),
             "reuse_histogram": ReuseCounts.of(indices).row_shares(),
         }
         tables.append(EmbeddingTable.from_dict(fields, f"{path}, table {index}"))

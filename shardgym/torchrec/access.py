@@ -13,9 +13,9 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from shardgym.arguments import check_int, check_name, describe
 from shardgym.arrays import Ints
-from shardgym.costs.distinct_rows import expected_distinct_rows
 from shardgym.errors import InputError, UnknownNameError, import_extra, missing_file_remedy
 from shardgym.ids import Bags, ReuseCounts
+from shardgym.row_access import distinct_rows
 from shardgym.table import EmbeddingTable, IdDistribution, Lengths, UniformIds, ZipfIds
 from shardgym.torchrec.model_tables import ModelTable, by_table
 
@@ -167,7 +167,7 @@ def fit_ids(rows: int, indices: Ints, lengths: Ints) -> UniformIds | ZipfIds:
     @functools.cache
     def excess(s: float) -> float:
         """Distinct rows that a law is expected to touch more than the sample; falls with s."""
-        return expected_distinct_rows(dataclasses.replace(probe, ids=ZipfIds(s)), len(lengths)) - distinct
+        return distinct_rows(dataclasses.replace(probe, ids=ZipfIds(s)), len(lengths)) - distinct
 
     low = 0.0
     high = _MOST_SKEW

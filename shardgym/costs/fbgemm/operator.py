@@ -10,9 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from cachetools import LRUCache, cachedmethod
 
-from shardgym.arrays import Ints
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
-from shardgym.errors import InputError
 from shardgym.ids import draw_bags
 from shardgym.table import EmbeddingTable
 
@@ -172,17 +170,7 @@ class RequestMaker:
     )
     def _table_ids(self, table: EmbeddingTable, batch_size: int, batch: int) -> TableIds:
         bags = draw_bags(table, batch_size, seed=self._seed, batch=batch)
-        check_rows(table, bags.indices)
         return TableIds(*(torch.tensor(values, device=self._device) for values in bags))
-
-
-def check_rows(table: EmbeddingTable, indices: Ints) -> None:
-    """Raise `InputError` for ids that lie outside their table: kernels run without bounds checks."""
-    if indices.size and not 0 <= indices.min() <= indices.max() < table.num_embeddings:
-        raise InputError(
-            f"ids of table '{table.name}' reach {indices.max()}, it has {table.num_embeddings} rows: "
-            "expected ids below the number of rows"
-        )
 
 
 def tensor_bytes(tensors: TableIds | Ids) -> int:

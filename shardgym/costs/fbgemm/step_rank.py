@@ -24,7 +24,7 @@ from shardgym.costs.fbgemm import rank
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
 from shardgym.costs.fbgemm.machine import available_bytes, cpu_tag
 from shardgym.costs.fbgemm.namespaces import join_network
-from shardgym.costs.fbgemm.operator import TableIds, build_operator, check_rows, cut_rows, tensor_bytes, versions
+from shardgym.costs.fbgemm.operator import TableIds, build_operator, cut_rows, tensor_bytes, versions
 from shardgym.costs.fbgemm.plan_on_rank import Domains, Features, PlanOnRank
 from shardgym.costs.fbgemm.step import PARTS, RankSteps, StepJob
 from shardgym.costs.links import samples_per_device
@@ -158,7 +158,6 @@ class StepRank:
         else:
             own = batch * len(samples) + self._number
             indices, lengths = draw_bags(table, samples[self._number], seed=seed, batch=own)
-        check_rows(table, indices)
         return TableIds(torch.tensor(indices), torch.tensor(lengths))
 
 

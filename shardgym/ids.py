@@ -12,6 +12,7 @@ import numpy as np
 from shardgym.arrays import Floats, Ints
 from shardgym.errors import InputError
 from shardgym.recorded_ids import recorded_bags
+from shardgym.row_ranges import RangeCounts, range_bounds
 from shardgym.table import REUSE_BINS, EmbeddingTable, RangeIds, RecordedIds, UniformIds, ZipfIds
 
 #: Ids drawn at once: small enough to stay in a core's cache.
@@ -20,9 +21,6 @@ _CHUNK = 2**16
 #: Ranks of `ZipfLaw` whose masses are summed exactly. Behind them a rank's mass is the integral over its unit interval,
 #: which is off by a factor of 1 + s(s+1)/24/(rank+q)**2 at most: 2e-6 for s = 1.
 HEAD_RANKS = 256
-
-#: Ranges of rows in which ids are counted.
-RANGES = 64
 
 #: Cells of [0, 1) in the guide table of `ZipfLaw`; only uniforms in a cell that several ranks share are searched for.
 _CELLS = 4096
@@ -168,11 +166,6 @@ def place_ranks(ranks: Ints, rows: int, block_rows: int) -> Ints:
     return np.where(number < blocks, places * block_rows + ranks % block_rows, ranks)
 
 
-def range_bounds(count: int, rows: int) -> Ints:
-    """Return the first rows of `count` equal ranges of rows, and the end, shape (count + 1,)."""
-    return np.arange(count + 1) * rows // count
-
-
 def scatter_ranks(ranks: Ints, rows: int) -> Ints:
     """Place popularity ranks on rows by an affine bijection modulo `rows`.
 
@@ -251,26 +244,6 @@ class ZipfLaw:
             logs = np.log1p(part * math.expm1(self._power * self._log_range)) / self._power
         ranks = self._head + (self._low * np.expm1(logs)).astype(np.int64)
         return np.minimum(ranks, self.rows - 1)
-
-
-class RangeCounts(NamedTuple):
-    """Shares of ids in equal ranges of a table's rows; all 0 when there are no ids.
-
-    Attributes:
-        lookups: in each range, length n; see `range_bounds`.
-        distinct: of the distinct rows, likewise.
-    """
-
-    lookups: tuple[float, ...]
-    distinct: tuple[float, ...]
-
-    @classmethod
-    def of(cls, indices: Ints, rows: int, count: int = RANGES) -> RangeCounts:
-        """Count ids, which lie in [0, rows), in `count` ranges, or in as many as there are rows if these are fewer."""
-        bounds = range_bounds(min(count, rows), rows)
-        counted = (np.histogram(ids, bounds)[0] for ids in (indices, np.unique(indices)))
-        lookups, distinct = (tuple(round(share, 6) for share in _shares(in_ranges)) for in_ranges in counted)
-        return cls(lookups, distinct)
 
 
 class _RangeLaw:

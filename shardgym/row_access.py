@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from shardgym.arrays import Floats, Ints
-from shardgym.ids import ZipfLaw, place_ranks, range_bounds, rows_of_block
+from shardgym.ids import ZipfLaw, place_ranks, rows_of_block
+from shardgym.row_ranges import range_bounds
 from shardgym.table import REUSE_BINS, EmbeddingTable, IdDistribution, RangeIds, RecordedIds, ZipfIds
 
 #: Mean accesses of a row per reuse bin: the middle of (2**(i-1), 2**i]; the open last bin as if it ended at 2**16.

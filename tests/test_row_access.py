@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from shardgym.errors import InputError
-from shardgym.ids import RangeCounts, draw_bags, place_ranks, range_bounds
+from shardgym.ids import draw_bags, place_ranks
 from shardgym.row_access import access_share, distinct_rows, position_matters
+from shardgym.row_ranges import RangeCounts, range_bounds
 from shardgym.table import EmbeddingTable, RangeIds, RecordedIds, TablePool, UniformIds, ZipfIds
 
 #: s = 1, q = 0, three rows: weights 1, 1/2, 1/3, so 6/11, 3/11, 2/11.

@@ -17,9 +17,10 @@ from typing import Any
 from tqdm import tqdm
 
 from shardgym.errors import InputError, closest
-from shardgym.ids import RangeCounts, ReuseCounts
+from shardgym.ids import ReuseCounts
 from shardgym.recorded_ids import bags_digest, read_recording
 from shardgym.records import parse_json, read_text, short_repr
+from shardgym.row_ranges import RangeCounts
 from shardgym.table import DEFAULT_BATCH_SIZE, EmbeddingTable, RecordedIds, TablePool
 
 #: Tables whose ids reach fewer rows are taken to have this many.

@@ -70,12 +70,12 @@ def test_recorded_ids_name_the_file_and_its_checksum(write_dlrm):
 
 
 def test_recorded_ids_say_where_the_hot_rows_lie(write_dlrm):
-    # Rows 7, 250, 7, 7 of 251: 64 ranges of 3 or 4 rows, range 2 is rows 7 to 10, the last one rows 247 to 250.
+    # Rows 7, 250, 7, 7 of 251: 192 ranges of 1 or 2 rows, range 6 is rows 7 and 8, the last one rows 249 and 250.
     ids = load_dlrm_dataset(write_dlrm(BAGS))[0].ids
     looked_up = {n: share for n, share in enumerate(ids.range_shares) if share}
     distinct = {n: share for n, share in enumerate(ids.range_distinct) if share}
-    assert looked_up == {2: 0.75, 63: 0.25}
-    assert distinct == {2: 0.5, 63: 0.5}
+    assert looked_up == {6: 0.75, 191: 0.25}
+    assert distinct == {6: 0.5, 191: 0.5}
 
 
 def test_recorded_ids_are_drawn_again(write_dlrm, monkeypatch):

@@ -16,12 +16,17 @@ from shardgym.arrays import Ints
 from shardgym.errors import InputError, UnknownNameError, import_extra, missing_file_remedy
 from shardgym.ids import Bags, ReuseCounts
 from shardgym.row_access import distinct_rows
-from shardgym.table import EmbeddingTable, IdDistribution, Lengths, UniformIds, ZipfIds
+from shardgym.row_ranges import RANGES, RangeCounts
+from shardgym.table import EmbeddingTable, IdDistribution, Lengths, RangeIds, UniformIds, ZipfIds
 from shardgym.torchrec.model_tables import ModelTable, by_table
 
 #: Largest exponent that is fitted; and the smallest, below which ids count as uniform.
 _MOST_SKEW = 5.0
 _LEAST_SKEW = 0.01
+#: Ids in a range of rows, on average, from which its share is taken: even shares then vary by a tenth.
+_IDS_PER_RANGE = 100
+#: Times the mean that the busiest range has at least where ranges are not even: five such tenths above it.
+_UNEVEN = 1.5
 
 
 class Access(NamedTuple):
@@ -98,8 +103,8 @@ def _access_of_sample(
 ) -> dict[str, Access]:
     """Return accesses as a sample of ids has them.
 
-    The pooling factor is the mean bag. The ids are uniform, or follow a Zipf law with as many distinct rows as the
-    sample. The reuse histogram is that of the first `batch_size` samples; there is none when the sample has fewer.
+    The pooling factor is the mean bag. The ids are those of `fit_ids`. The reuse histogram is that of the first
+    `batch_size` samples; there is none when the sample has fewer.
 
     Args:
         tables: of the model.
@@ -152,8 +157,10 @@ def _table_access(table: ModelTable, bags: Mapping[str, Bags], batch_size: int) 
     return Access(len(indices) / len(lengths), fit_ids(rows, indices, lengths), histogram)
 
 
-def fit_ids(rows: int, indices: Ints, lengths: Ints) -> UniformIds | ZipfIds:
+def fit_ids(rows: int, indices: Ints, lengths: Ints) -> UniformIds | ZipfIds | RangeIds:
     """Return the distribution that is expected to touch as many distinct rows as these ids do.
+
+    Where some ranges of rows are looked up far more than others, it has their shares, and is a Zipf law inside each.
 
     Args:
         rows: of the table.
@@ -163,22 +170,35 @@ def fit_ids(rows: int, indices: Ints, lengths: Ints) -> UniformIds | ZipfIds:
     kind: Lengths = "fixed" if int(np.ptp(lengths)) <= 1 else "poisson"
     distinct = len(np.unique(indices))
     probe = EmbeddingTable("sample", rows, 4, len(indices) / len(lengths))
+    shares = _uneven_shares(rows, indices)
+
+    def law(s: float) -> ZipfIds | RangeIds:
+        return ZipfIds(s, lengths=kind) if shares is None else RangeIds(shares, s, lengths=kind)
 
     @functools.cache
     def excess(s: float) -> float:
         """Distinct rows that a law is expected to touch more than the sample; falls with s."""
-        return distinct_rows(dataclasses.replace(probe, ids=ZipfIds(s)), len(lengths)) - distinct
+        return distinct_rows(dataclasses.replace(probe, ids=law(s)), len(lengths)) - distinct
 
     low = 0.0
     high = _MOST_SKEW
     if len(indices) == 0 or rows == 1 or excess(_LEAST_SKEW) <= 0:
-        return UniformIds(lengths=kind)
+        return UniformIds(lengths=kind) if shares is None else law(0.0)
     if excess(high) > 0:
-        return ZipfIds(high, lengths=kind)
+        return law(high)
     while high - low > 1e-4:
         middle = (low + high) / 2
         low, high = (middle, high) if excess(middle) > 0 else (low, middle)
-    return ZipfIds(round((low + high) / 2, 4), lengths=kind)
+    return law(round((low + high) / 2, 4))
+
+
+def _uneven_shares(rows: int, indices: Ints) -> tuple[float, ...] | None:
+    """Return shares of ranges of rows; None where they may as well be even, or the ids are too few to tell."""
+    count = min(RANGES, rows, len(indices) // _IDS_PER_RANGE)
+    if count < 2:
+        return None
+    shares = RangeCounts.of(indices, rows, count).lookups
+    return shares if max(shares) * count > _UNEVEN else None
 
 
 def read_log(path: str | Path, features: Iterable[str], samples: int | None = None) -> dict[str, Bags]:

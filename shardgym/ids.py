@@ -13,7 +13,7 @@ from shardgym.arrays import Floats, Ints
 from shardgym.errors import InputError
 from shardgym.recorded_ids import recorded_bags
 from shardgym.row_ranges import RangeCounts, range_bounds
-from shardgym.table import REUSE_BINS, EmbeddingTable, RangeIds, RecordedIds, UniformIds, ZipfIds
+from shardgym.table import REUSE_BINS, EmbeddingTable, IdDistribution, RangeIds, RecordedIds, UniformIds, ZipfIds
 
 #: Ids drawn at once: small enough to stay in a core's cache.
 _CHUNK = 2**16
@@ -38,11 +38,16 @@ class Bags(NamedTuple):
     lengths: Ints
 
 
+def what_is_drawn(table: EmbeddingTable) -> tuple[str, int, float, IdDistribution, float]:
+    """Return all of a table that its ids depend on."""
+    return table.name, table.num_embeddings, table.pooling_factor, table.ids, table.run_length
+
+
 def draw_bags(table: EmbeddingTable, batch_size: int, *, seed: int, batch: int = 0) -> Bags:
     """Draw the ids of `table` for batch number `batch`.
 
-    The draw depends on the table's name, rows, pooling factor and distribution, on `seed` and on `batch`. It does not
-    depend on the width, so column shards and every plan of a task see the same ids. Recorded ids ignore seed and batch.
+    The draw depends on `what_is_drawn` of the table, on `seed` and on `batch`. It does not depend on the width, so
+    column shards and every plan of a task see the same ids. Recorded ids ignore seed and batch.
 
     Raises:
         InputError: recorded ids cannot be found, differ from their checksum, hold fewer samples, or are no rows of the
@@ -58,7 +63,12 @@ def draw_bags(table: EmbeddingTable, batch_size: int, *, seed: int, batch: int =
         # Rounding running totals, not single bags, keeps the mean of a fractional pooling factor.
         ends = np.floor(np.arange(batch_size + 1) * table.pooling_factor + 0.5).astype(np.int64)
         lengths = np.diff(ends)
-    return Bags(draw_rows(table.ids, table.num_embeddings, int(lengths.sum()), rng), lengths)
+    count = int(lengths.sum())
+    if table.run_length == 1:
+        return Bags(draw_rows(table.ids, table.num_embeddings, count, rng), lengths)
+    runs = (np.arange(count) / table.run_length).astype(np.int64)
+    drawn = draw_rows(table.ids, table.num_embeddings, int(runs[-1]) + 1 if count else 0, rng)
+    return Bags(drawn[runs], lengths)
 
 
 #: By how much a recorded stream may differ from what its table says of it: numbers in tables are rounded.

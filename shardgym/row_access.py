@@ -51,10 +51,10 @@ def distinct_rows(
 ) -> float:
     """Return the expected number of distinct rows that the ids of a batch touch in a range of rows.
 
-    It is computed from the reuse histogram if the table has one: of a row that the batch touches n times, a share s of
-    the samples touches it with probability 1 - (1 - s) ** n. Otherwise ids are independent draws from the table's
-    distribution; recorded ids without a histogram count as uniform. A range has the part of these rows that follows
-    from the table's ids.
+    It is computed from the reuse histogram if the table has one: of a row that the batch touches in n runs, a share s
+    of the samples touches it with probability 1 - (1 - s) ** n. Otherwise runs of ids are independent draws from the
+    table's distribution; recorded ids without a histogram count as uniform. A range has the part of these rows that
+    follows from the table's ids.
 
     Args:
         table: the table.
@@ -69,30 +69,36 @@ def distinct_rows(
     if not position_matters(table) or stop - start == rows:
         return whole * ((stop - start) / rows)
     ids = batch_size * table.pooling_factor * served
-    expected = whole * _distinct_share(table.ids, rows, start, stop, ids)
+    expected = whole * _distinct_share(table.ids, rows, start, stop, ids / table.run_length)
     return min(expected, ids * _share(table.ids, rows, start, stop), float(stop - start))
+
+
+def touched_by(served: float, accesses: float, run_length: float) -> float:
+    """Return the probability that a share of the samples touches a row which the batch touches so often."""
+    return float(1 - (1 - served) ** max(accesses / run_length, 1.0))
 
 
 def _whole_distinct_rows(table: EmbeddingTable, batch_size: int, served: float) -> float:
     """Return the expected distinct rows of all of a table."""
     rows = table.num_embeddings
     ids = batch_size * table.pooling_factor * served
+    draws = ids / table.run_length
     if table.reuse_histogram is not None and any(table.reuse_histogram):
         mean = sum(of_bin * n for of_bin, n in zip(table.reuse_histogram, BIN_ACCESSES, strict=True))
         if served == 1.0:
             touched = math.fsum(table.reuse_histogram)
         else:
             pairs = zip(table.reuse_histogram, BIN_ACCESSES, strict=True)
-            touched = math.fsum(of_bin * (1 - (1 - served) ** n) for of_bin, n in pairs) / served
+            touched = math.fsum(of_bin * touched_by(served, n, table.run_length) for of_bin, n in pairs) / served
         expected = ids / mean * touched
     elif isinstance(table.ids, ZipfIds):
-        expected = _zipf_distinct(table.ids.s, table.ids.q, rows, ids)
+        expected = _zipf_distinct(table.ids.s, table.ids.q, rows, draws)
     elif isinstance(table.ids, RangeIds):
-        expected = _range_cells(table.ids, rows, 0, rows).expected_distinct(ids)
+        expected = cells_of(table.ids, rows).expected_distinct(draws)
     elif rows > 1:
-        expected = -rows * math.expm1(ids * math.log1p(-1 / rows))
+        expected = -rows * math.expm1(draws * math.log1p(-1 / rows))
     else:
-        expected = ids
+        expected = draws
     return min(expected, ids, float(rows))
 
 
@@ -133,8 +139,9 @@ class Cells(NamedTuple):
         return float(-(self.sizes * np.expm1(ids * np.log1p(-np.clip(self.rates, 0.0, _SURE)))).sum())
 
 
-def cells_of(ids: ZipfIds | RangeIds, rows: int, start: int, stop: int) -> Cells:
-    """Return the rows of a range of a table with so many rows."""
+def cells_of(ids: ZipfIds | RangeIds, rows: int, start: int = 0, stop: int | None = None) -> Cells:
+    """Return the rows of a table with so many rows, or of a range of them."""
+    stop = rows if stop is None else stop
     if isinstance(ids, ZipfIds):
         return _zipf_cells(ids, rows, start, stop)
     return _range_cells(ids, rows, start, stop)
@@ -153,7 +160,7 @@ def _share(ids: IdDistribution, rows: int, start: int, stop: int) -> float:
 def _distinct_share(ids: IdDistribution, rows: int, start: int, stop: int, count: float) -> float:
     """Return the part of all distinct rows among so many ids that a range has."""
     if isinstance(ids, ZipfIds | RangeIds):
-        whole = cells_of(ids, rows, 0, rows).expected_distinct(count)
+        whole = cells_of(ids, rows).expected_distinct(count)
         return cells_of(ids, rows, start, stop).expected_distinct(count) / whole if whole > 0 else 0.0
     assert isinstance(ids, RecordedIds), "position matters"
     return _of_ranges(ids.range_distinct or (), rows, start, stop)

@@ -177,6 +177,8 @@ class EmbeddingTable(Record):
         num_features: features that share the table: bags per sample, each with a pooled row of its own.
         weighted: whether each id comes with a weight of 4 bytes.
         pooling: whether rows of a bag are added up or averaged.
+        run_length: lookups of a row that follow each other, on average, as where samples of one user do: one device has
+            them, where others lie anywhere in the batch. Ids that are drawn are repeated so often.
     """
 
     how_to_get: ClassVar[str] = "task.table(name) finds one"
@@ -192,6 +194,7 @@ class EmbeddingTable(Record):
     num_features: Annotated[Whole, Field(ge=1, le=2**16)] = 1
     weighted: bool = False
     pooling: Pooling = "sum"
+    run_length: Annotated[Number, Field(ge=1, le=1e6)] = 1.0
     schema: Literal["shardgym.table/1"] = "shardgym.table/1"
 
     @field_validator("reuse_histogram")

@@ -20,6 +20,7 @@ from shardgym.errors import InputError, closest
 from shardgym.ids import ReuseCounts
 from shardgym.recorded_ids import bags_digest, read_recording
 from shardgym.records import parse_json, read_text, short_repr
+from shardgym.repeats import mean_run_length
 from shardgym.row_ranges import RangeCounts
 from shardgym.table import DEFAULT_BATCH_SIZE, EmbeddingTable, RecordedIds, TablePool
 
@@ -68,6 +69,7 @@ def load_dlrm_dataset(path: str | Path, embedding_dim: int = 16) -> TablePool:
                 range_distinct=ranges.distinct,
             ),
             "reuse_histogram": ReuseCounts.of(indices).row_shares(),
+            "run_length": mean_run_length(indices, lengths),
         }
         tables.append(EmbeddingTable.from_dict(fields, f"{path}, table {index}"))
     return TablePool.from_dict({"name": Path(path).name, "batch_size": batch_size, "tables": tuple(tables)}, str(path))

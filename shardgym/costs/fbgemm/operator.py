@@ -11,7 +11,7 @@ import torch
 from cachetools import LRUCache, cachedmethod
 
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
-from shardgym.ids import draw_bags
+from shardgym.ids import draw_bags, what_is_drawn
 from shardgym.table import EmbeddingTable
 
 #: Optimisers of tasks by FBGEMM's names.
@@ -166,7 +166,7 @@ class RequestMaker:
 
     @cachedmethod(
         lambda self: self.drawn,
-        key=lambda _, table, *rest: (table.name, table.num_embeddings, table.pooling_factor, table.ids, *rest),
+        key=lambda _, table, *rest: (*what_is_drawn(table), *rest),
     )
     def _table_ids(self, table: EmbeddingTable, batch_size: int, batch: int) -> TableIds:
         bags = draw_bags(table, batch_size, seed=self._seed, batch=batch)

@@ -316,9 +316,10 @@ def shard_sizes(
     classes = [row_classes(table, batch_size, *of_rows) for table, of_rows, _ in shards]
     touched = np.stack([touched for touched, _ in classes])
     accesses = np.stack([accesses for _, accesses in classes])
-    # A share s of the samples touches a row that all of them touch n times with probability 1 - (1 - s) ** n.
+    # A share s of the samples touches a row that all of them touch in n runs with probability 1 - (1 - s) ** n.
     some = served[:, None] < 1
-    kept = np.where(some, -np.expm1(accesses * np.log1p(-np.where(some, served[:, None], 0.5))), 1.0)
+    runs = np.maximum(accesses / np.array([[table.run_length] for table in tables]), 1.0)
+    kept = np.where(some, -np.expm1(runs * np.log1p(-np.where(some, served[:, None], 0.5))), 1.0)
     states = np.array([OPTIMIZER_STATE[table.optimizer or optimizer] for table in tables])
     return ShardSizes(
         bags=batch_size * served * np.array([table.num_features for table in tables]),

@@ -261,9 +261,9 @@ def _table_classes(table: EmbeddingTable, batch_size: int) -> tuple[Floats, Floa
         rows = distinct * shares / shares.sum()
         accesses = np.array(BIN_ACCESSES)
     elif isinstance(table.ids, ZipfIds):
-        rows, accesses = _zipf_classes(table.ids, table.num_embeddings, ids)
+        rows, accesses = _zipf_classes(table.ids, table.num_embeddings, ids / table.run_length)
     elif isinstance(table.ids, RangeIds):
-        rows, accesses = _binned(cells_of(table.ids, table.num_embeddings, 0, table.num_embeddings), ids)
+        rows, accesses = _binned(cells_of(table.ids, table.num_embeddings), ids / table.run_length)
     else:
         rows[0] = distinct
     return rows, _matched(rows, accesses, ids)

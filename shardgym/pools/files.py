@@ -28,7 +28,7 @@ from shardgym.table import DEFAULT_BATCH_SIZE, EmbeddingTable, RecordedIds, Tabl
 MIN_ROWS = 100
 
 REQUIRED = ("name", "num_embeddings", "embedding_dim")
-CSV_COLUMNS = (*REQUIRED, "pooling_factor", "zipf_s", "zipf_q")
+CSV_COLUMNS = (*REQUIRED, "pooling_factor", "zipf_s", "zipf_q", "row_order")
 JSON_FIELDS = tuple(field.name for field in dataclasses.fields(EmbeddingTable))
 POOL_FIELDS = ("tables", "name", "batch_size", "schema")
 
@@ -79,8 +79,8 @@ def load_user_tables(path: str | Path, batch_size: int = DEFAULT_BATCH_SIZE) -> 
     """Load tables from a `.json` or `.csv` file.
 
     JSON: a list of table objects, or `{"tables": [...], "name": ..., "batch_size": ...}`, the form in which a pool
-    writes itself. CSV: a header line with name, num_embeddings, embedding_dim and, if known, pooling_factor, zipf_s and
-    zipf_q; a table without zipf_s has uniform ids.
+    writes itself. CSV: a header line with name, num_embeddings, embedding_dim and, if known, pooling_factor, zipf_s,
+    zipf_q and row_order; a table without zipf_s has uniform ids.
 
     Args:
         path: the file.
@@ -169,9 +169,15 @@ def _csv_rows(path: str | Path, text: str) -> Iterator[tuple[str, dict[str, Any]
             fields[column] = int(values[column])
         if "pooling_factor" in values:
             fields["pooling_factor"] = _number(place, "pooling_factor", values["pooling_factor"])
-        zipf = {c.removeprefix("zipf_"): _number(place, c, values[c]) for c in ("zipf_s", "zipf_q") if c in values}
+        zipf: dict[str, Any] = {
+            c.removeprefix("zipf_"): _number(place, c, values[c]) for c in ("zipf_s", "zipf_q") if c in values
+        }
         if zipf and "s" not in zipf:
             raise InputError(f"{place}: zipf_q is given without zipf_s")
+        if "row_order" in values:
+            if not zipf:
+                raise InputError(f"{place}: row_order is given without zipf_s")
+            zipf["row_order"] = values["row_order"]
         if zipf:
             fields["ids"] = {"kind": "zipf", **zipf}
         yield place, fields

@@ -15,6 +15,7 @@ from shardgym.arguments import check_int, check_name, describe
 from shardgym.arrays import Ints
 from shardgym.errors import InputError, UnknownNameError, import_extra, missing_file_remedy
 from shardgym.ids import Bags, ReuseCounts
+from shardgym.repeats import mean_run_length
 from shardgym.row_access import distinct_rows
 from shardgym.row_ranges import RANGES, RangeCounts
 from shardgym.table import EmbeddingTable, IdDistribution, Lengths, RangeIds, UniformIds, ZipfIds
@@ -36,11 +37,13 @@ class Access(NamedTuple):
         pooling_factor: mean ids per sample, of all features of the table together.
         ids: the distribution to draw from.
         reuse_histogram: see `EmbeddingTable`; None when unknown.
+        run_length: likewise.
     """
 
     pooling_factor: float
     ids: IdDistribution
     reuse_histogram: tuple[float, ...] | None = None
+    run_length: float = 1.0
 
 
 def table_access(
@@ -154,10 +157,12 @@ def _table_access(table: ModelTable, bags: Mapping[str, Bags], batch_size: int) 
         first.append(bag.indices[: int(bag.lengths[:batch_size].sum())])
     indices = np.concatenate(whole)
     histogram = ReuseCounts.of(np.concatenate(first)).row_shares() if len(lengths) >= batch_size else None
-    return Access(len(indices) / len(lengths), fit_ids(rows, indices, lengths), histogram)
+    # Of several features, ids are not in the order of samples here.
+    run_length = mean_run_length(indices, lengths) if len(whole) == 1 else 1.0
+    return Access(len(indices) / len(lengths), fit_ids(rows, indices, lengths, run_length), histogram, run_length)
 
 
-def fit_ids(rows: int, indices: Ints, lengths: Ints) -> UniformIds | ZipfIds | RangeIds:
+def fit_ids(rows: int, indices: Ints, lengths: Ints, run_length: float) -> UniformIds | ZipfIds | RangeIds:
     """Return the distribution that is expected to touch as many distinct rows as these ids do.
 
     Where some ranges of rows are looked up far more than others, it has their shares, and is a Zipf law inside each.
@@ -166,10 +171,11 @@ def fit_ids(rows: int, indices: Ints, lengths: Ints) -> UniformIds | ZipfIds | R
         rows: of the table.
         indices: ids, shape (N,).
         lengths: bag sizes, shape (samples,), which sum to N.
+        run_length: of the ids, see `EmbeddingTable`.
     """
     kind: Lengths = "fixed" if int(np.ptp(lengths)) <= 1 else "poisson"
     distinct = len(np.unique(indices))
-    probe = EmbeddingTable("sample", rows, 4, len(indices) / len(lengths))
+    probe = EmbeddingTable("sample", rows, 4, len(indices) / len(lengths), run_length=run_length)
     shares = _uneven_shares(rows, indices)
 
     def law(s: float) -> ZipfIds | RangeIds:

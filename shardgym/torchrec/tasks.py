@@ -159,15 +159,17 @@ def import_model(
         wishes += () if found is None else found.wishes
         precision = PRECISIONS[config.data_type.name]
         mine = optimizers[table.name]
+        known = access.get(table.name, Access(float(bags), UniformIds()))
         made.append(
             EmbeddingTable(
                 table.name, config.num_embeddings, config.embedding_dim,
-                *access.get(table.name, Access(float(bags), UniformIds())),
+                known.pooling_factor, known.ids, known.reuse_histogram,
                 precision=None if precision == communicated else precision,
                 optimizer=None if mine == usual else mine,
                 num_features=bags,
                 weighted=table.weighted or has_weights or (found is not None and found.weighted),
                 pooling="mean" if config.pooling == PoolingType.MEAN else "sum",
+                run_length=known.run_length,
             )
         )  # fmt: skip
     said = [type(model).__name__, *(f"assumed: {what}" for what in assumed)]

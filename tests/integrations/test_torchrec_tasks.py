@@ -139,6 +139,16 @@ def test_a_sample_says_where_the_hot_rows_lie() -> None:
     assert (drawn.indices < 1250).mean() == pytest.approx(access_share(truth, 0, 1250), abs=0.02)
 
 
+def test_a_sample_that_goes_user_by_user_says_so() -> None:
+    truth = EmbeddingTable("user", 50_000, 8, 8.0, ids=ZipfIds(1.05), run_length=5)
+    task = ShardingTask((truth,), topology(), 4096)
+    sample = _sample(task, {"user_ids": "user"}, 4096)
+    (found,) = task_from_model(collection(config("user", 50_000, 8)), topology(), 4096, sample=sample).tables
+    assert found.run_length > 2
+    of_rank = len(np.unique(draw_bags(truth, 4096, seed=3).indices[: 1024 * 8]))
+    assert distinct_rows(found, 4096, served=0.25) == pytest.approx(of_rank, rel=0.1)
+
+
 def test_a_sample_smaller_than_the_batch_gives_no_reuse() -> None:
     model = collection(config("a", 50, 8))
     sample = _sample(task_from_model(model, topology(), 64, pooling_factors=[2]), {"a_ids": "a"}, 63)

@@ -11,7 +11,7 @@ from shardgym.costs.fbgemm.operator import RequestMaker, TableIds, cut_rows, ten
 from shardgym.errors import InputError
 from shardgym.ids import Bags, draw_bags
 from shardgym.plan import Shard, ShardingPlan
-from shardgym.table import EmbeddingTable, RecordedIds, ZipfIds
+from shardgym.table import EmbeddingTable, RangeIds, RecordedIds, ZipfIds
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology
 
@@ -94,3 +94,10 @@ def test_weights_and_optimiser_state_are_counted():
     assert both.num_weights == 60 * 8 + 50 * 16
     assert both.num_states == 110
     assert both.width == 24
+
+
+@pytest.mark.parametrize(("ids", "hot"), [(RangeIds(shares=(0.75, 0.25)), 3.0), (ZipfIds(s=1.1), 2.0)])
+def test_ids_of_a_shard_are_those_of_its_rows(ids, hot):
+    table = EmbeddingTable("t", 100, 8, 4.0, ids)
+    assert ShardSpec(table, (0, 50), 8).ids_per_sample == pytest.approx(hot)
+    assert ShardSpec(table, (50, 100), 8).ids_per_sample == pytest.approx(4 - hot)

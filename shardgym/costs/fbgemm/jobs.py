@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 from shardgym.arrays import Floats
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.records import CONFIG, Record
-from shardgym.row_access import access_share, position_matters
+from shardgym.row_access import access_share
 from shardgym.table import EmbeddingTable, Optimizer, Precision
 from shardgym.task import OPTIMIZER_STATE, ShardingTask
 
@@ -38,10 +38,7 @@ class ShardSpec(NamedTuple):
     @property
     def ids_per_sample(self) -> float:
         """Mean ids that fall into the shard."""
-        if position_matters(self.table):
-            return self.table.pooling_factor * access_share(self.table, *self.rows)
-        # Published draws of shard sets rest on the last bit of this order of operations.
-        return self.table.pooling_factor * self.num_rows / self.table.num_embeddings
+        return self.table.pooling_factor * access_share(self.table, *self.rows)
 
     @property
     def is_whole(self) -> bool:

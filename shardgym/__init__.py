@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from shardgym.pools import TablePool, load_pool
     from shardgym.solver import Observer, Solver, make_solver
     from shardgym.suites import Suite, load_suite
-    from shardgym.table import EmbeddingTable, RecordedIds, UniformIds, ZipfIds
+    from shardgym.table import EmbeddingTable, RangeIds, RecordedIds, UniformIds, ZipfIds
     from shardgym.task import ShardingTask
     from shardgym.topology import Topology
 
@@ -38,7 +38,7 @@ _HOME = {
     "InfeasiblePlanError": "errors", "InputError": "errors", "MeasurementError": "errors",
     "MissingDependencyError": "errors", "NoFeasiblePlanError": "errors", "ShardGymError": "errors",
     "Result": "evaluation.result", "evaluate": "evaluation", "read_results": "evaluation", "verify": "evaluation",
-    "EmbeddingTable": "table", "RecordedIds": "table", "UniformIds": "table", "ZipfIds": "table",
+    "EmbeddingTable": "table", "RangeIds": "table", "RecordedIds": "table", "UniformIds": "table", "ZipfIds": "table",
     "Shard": "plan", "ShardingPlan": "plan",
     "TablePool": "pools", "load_pool": "pools",
     "Observer": "solver", "Solver": "solver", "make_solver": "solver",
@@ -48,8 +48,8 @@ _HOME = {
 
 __all__ = [
     "CostModel", "EmbeddingTable", "InfeasiblePlanError", "InputError", "MeasurementError",
-    "MissingDependencyError", "NoFeasiblePlanError", "Observer", "PlanCost", "RecordedIds", "Result", "Shard",
-    "ShardGymError", "ShardingPlan", "ShardingTask", "Solver", "Suite", "TablePool", "Topology", "UniformIds",
+    "MissingDependencyError", "NoFeasiblePlanError", "Observer", "PlanCost", "RangeIds", "RecordedIds", "Result",
+    "Shard", "ShardGymError", "ShardingPlan", "ShardingTask", "Solver", "Suite", "TablePool", "Topology", "UniformIds",
     "ZipfIds", "__version__", "evaluate", "load_pool", "load_suite", "make_cost", "make_solver",
     "read_results", "verify",
 ]  # fmt: skip

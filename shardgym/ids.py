@@ -10,8 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from shardgym.arrays import Floats, Ints
+from shardgym.errors import InputError
 from shardgym.recorded_ids import recorded_bags
-from shardgym.table import REUSE_BINS, EmbeddingTable, RecordedIds, UniformIds, ZipfIds
+from shardgym.row_ranges import RangeCounts, range_bounds
+from shardgym.table import REUSE_BINS, EmbeddingTable, IdDistribution, RangeIds, RecordedIds, UniformIds, ZipfIds
 
 #: Ids drawn at once: small enough to stay in a core's cache.
 _CHUNK = 2**16
@@ -36,17 +38,23 @@ class Bags(NamedTuple):
     lengths: Ints
 
 
+def what_is_drawn(table: EmbeddingTable) -> tuple[str, int, float, IdDistribution, float]:
+    """Return all of a table that its ids depend on."""
+    return table.name, table.num_embeddings, table.pooling_factor, table.ids, table.run_length
+
+
 def draw_bags(table: EmbeddingTable, batch_size: int, *, seed: int, batch: int = 0) -> Bags:
     """Draw the ids of `table` for batch number `batch`.
 
-    The draw depends on the table's name, rows, pooling factor and distribution, on `seed` and on `batch`. It does not
-    depend on the width, so column shards and every plan of a task see the same ids. Recorded ids ignore seed and batch.
+    The draw depends on `what_is_drawn` of the table, on `seed` and on `batch`. It does not depend on the width, so
+    column shards and every plan of a task see the same ids. Recorded ids ignore seed and batch.
 
     Raises:
-        InputError: recorded ids cannot be found, differ from their checksum, or hold fewer samples.
+        InputError: recorded ids cannot be found, differ from their checksum, hold fewer samples, or are no rows of the
+            table.
     """
     if isinstance(table.ids, RecordedIds):
-        return Bags(*recorded_bags(table.ids, batch_size))
+        return _recorded(table, table.ids, batch_size)
     rng = np.random.default_rng([seed, batch, zlib.crc32(table.name.encode())])
     lengths: Ints
     if table.ids.lengths == "poisson":
@@ -55,19 +63,117 @@ def draw_bags(table: EmbeddingTable, batch_size: int, *, seed: int, batch: int =
         # Rounding running totals, not single bags, keeps the mean of a fractional pooling factor.
         ends = np.floor(np.arange(batch_size + 1) * table.pooling_factor + 0.5).astype(np.int64)
         lengths = np.diff(ends)
-    return Bags(draw_rows(table.ids, table.num_embeddings, int(lengths.sum()), rng), lengths)
+    count = int(lengths.sum())
+    if table.run_length == 1:
+        return Bags(draw_rows(table.ids, table.num_embeddings, count, rng), lengths)
+    runs = (np.arange(count) / table.run_length).astype(np.int64)
+    drawn = draw_rows(table.ids, table.num_embeddings, int(runs[-1]) + 1 if count else 0, rng)
+    return Bags(drawn[runs], lengths)
 
 
-def draw_rows(ids: UniformIds | ZipfIds, rows: int, count: int, rng: np.random.Generator) -> Ints:
+#: By how much a recorded stream may differ from what its table says of it: numbers in tables are rounded.
+_ROUNDED = 1e-3
+
+
+def _recorded(table: EmbeddingTable, ids: RecordedIds, batch_size: int) -> Bags:
+    """Return the first recorded samples of a table, once all of the recording has been held against the table."""
+    try:
+        recorded = Bags(*recorded_bags(ids, batch_size))
+    except InputError as error:
+        raise InputError(f"table '{table.name}': {error}") from None
+    _check_recording(table.name, table.num_embeddings, table.pooling_factor, ids)
+    return recorded
+
+
+@functools.lru_cache(maxsize=1024)  # counting the ids of a recording takes longer than using them
+def _check_recording(name: str, rows: int, pooling_factor: float, ids: RecordedIds) -> None:
+    """Refuse a recording that is not what a table says of its accesses."""
+    where = f"ids of table '{name}'"
+    whole = Bags(*recorded_bags(ids, ids.batch_size))
+    check_bags(name, rows, whole, ids.batch_size)
+    pooling = len(whole.indices) / ids.batch_size
+    if abs(pooling - pooling_factor) > _ROUNDED * max(pooling, 1.0):
+        raise InputError(
+            f"{where}: '{ids.file}' has {pooling:.6g} per sample, expected its pooling_factor of {pooling_factor:.6g}"
+        )
+    if ids.range_shares is None or ids.range_distinct is None:
+        return
+    found = RangeCounts.of(whole.indices, rows, len(ids.range_shares))
+    of_table = {"range_shares": ids.range_shares, "range_distinct": ids.range_distinct}
+    for (field, told), counted in zip(of_table.items(), found, strict=True):
+        off = np.abs(np.subtract(told, counted))
+        at = int(off.argmax())
+        if off[at] > _ROUNDED:
+            raise InputError(
+                f"{where}: {field} says {told[at]:.4g} of range {at}, '{ids.file}' has {counted[at]:.4g}: load it again"
+            )
+
+
+def check_bags(name: str, rows: int, bags: Bags, batch_size: int) -> None:
+    """Refuse ids that are not those of a batch of a table; kernels run without bounds checks.
+
+    Args:
+        name: of the table that the ids are said to be of.
+        rows: of this table.
+        bags: the ids.
+        batch_size: samples that there must be.
+
+    Raises:
+        InputError: another number of samples, bags that hold another number of ids, or ids that are no rows.
+    """
+    indices, lengths = bags
+    where = f"ids of table '{name}'"
+    if len(lengths) != batch_size:
+        raise InputError(f"{where}: there are {len(lengths)} samples, expected the {batch_size} of a batch")
+    if len(lengths) and int(lengths.min()) < 0:
+        raise InputError(f"{where}: a bag has {lengths.min()} ids, expected none or more")
+    if int(lengths.sum()) != len(indices):
+        raise InputError(f"{where}: bags hold {lengths.sum()} ids, there are {len(indices)}; expected as many")
+    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < rows:
+        wrong = indices.min() if indices.min() < 0 else indices.max()
+        raise InputError(f"{where}: id {wrong} is none of its rows, expected 0 to {rows - 1}")
+
+
+def draw_rows(ids: UniformIds | ZipfIds | RangeIds, rows: int, count: int, rng: np.random.Generator) -> Ints:
     """Draw `count` row ids in [0, rows)."""
     if isinstance(ids, UniformIds):
         return rng.integers(0, rows, size=count, dtype=np.int64)
-    law = ZipfLaw(ids.s, ids.q, rows)
     drawn = np.empty(count, dtype=np.int64)
+    if isinstance(ids, RangeIds):
+        law_of_ranges = _RangeLaw(ids, rows)
+        for start in range(0, count, _CHUNK):
+            chunk = drawn[start : start + _CHUNK]
+            chunk[:] = law_of_ranges.rows(rng.random(chunk.size))
+        return drawn
+    law = ZipfLaw(ids.s, ids.q, rows)
+    block = rows_of_block(ids, rows)
     for start in range(0, count, _CHUNK):
         chunk = drawn[start : start + _CHUNK]
-        chunk[:] = scatter_ranks(law.ranks(rng.random(chunk.size)), rows)
+        chunk[:] = place_ranks(law.ranks(rng.random(chunk.size)), rows, block)
     return drawn
+
+
+def rows_of_block(ids: ZipfIds, rows: int) -> int:
+    """Return how many neighbours by rank are neighbours by row: all of a table that is sorted by frequency."""
+    if ids.row_order == "by_frequency":
+        return rows
+    return ids.block_rows or 1
+
+
+def place_ranks(ranks: Ints, rows: int, block_rows: int) -> Ints:
+    """Place popularity ranks on rows: blocks of ranks are scattered, those that fill no block stay at the end.
+
+    Args:
+        ranks: in [0, rows), any shape.
+        rows: of the table.
+        block_rows: at most `rows`; 1 scatters single ranks, `rows` leaves all where they are.
+    """
+    if block_rows == 1:
+        return scatter_ranks(ranks, rows)
+    blocks = rows // block_rows
+    number = ranks // block_rows
+    places = scatter_ranks(np.minimum(number, blocks - 1), blocks)
+    return np.where(number < blocks, places * block_rows + ranks % block_rows, ranks)
 
 
 def scatter_ranks(ranks: Ints, rows: int) -> Ints:
@@ -148,6 +254,36 @@ class ZipfLaw:
             logs = np.log1p(part * math.expm1(self._power * self._log_range)) / self._power
         ranks = self._head + (self._low * np.expm1(logs)).astype(np.int64)
         return np.minimum(ranks, self.rows - 1)
+
+
+class _RangeLaw:
+    """Rows with the shares of ranges, and a Zipf law over scattered rows inside each.
+
+    Args:
+        ids: shares and law.
+        rows: of the table.
+    """
+
+    def __init__(self, ids: RangeIds, rows: int) -> None:
+        shares = np.array(ids.shares)
+        self._ends = np.cumsum(shares / shares.sum())
+        self._shares = np.maximum(np.diff(self._ends, prepend=0.0), 1e-300)
+        self._bounds = range_bounds(len(shares), rows)
+        self._sizes = np.diff(self._bounds)
+        self._last = int(np.flatnonzero(shares)[-1])
+        # Equal ranges differ by one row at most.
+        self._laws = {size: ZipfLaw(ids.s, ids.q, size) for size in np.unique(self._sizes).tolist()}
+
+    def rows(self, uniforms: Floats) -> Ints:
+        """Map uniforms in [0, 1) to rows, shape (n,)."""
+        of_range = np.minimum(np.searchsorted(self._ends, uniforms, side="right"), self._last)
+        inside = (uniforms - self._ends[of_range] + self._shares[of_range]) / self._shares[of_range]
+        inside = np.clip(inside, 0.0, np.nextafter(1.0, 0.0))
+        found: Ints = self._bounds[of_range].copy()
+        for size, law in self._laws.items():
+            chosen = np.flatnonzero(self._sizes[of_range] == size)
+            found[chosen] += scatter_ranks(law.ranks(inside[chosen]), size)
+        return found
 
 
 class ReuseCounts:

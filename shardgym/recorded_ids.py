@@ -78,6 +78,10 @@ def _verified_bags(ids: RecordedIds) -> tuple[Ints, Ints]:
     indices, lengths = read_recording(path).bags(ids.table_index)
     if bags_digest(indices, lengths) != ids.sha256:
         raise InputError(f"table {ids.table_index} of '{ids.file}' differs from the ids this task was made from")
+    if len(lengths) != ids.batch_size:
+        raise InputError(
+            f"table {ids.table_index} of '{ids.file}' has {len(lengths)} samples, expected {ids.batch_size}"
+        )
     return indices, lengths
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Annotated, ClassVar, Literal, overload
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic.dataclasses import dataclass
 
 from shardgym.arguments import check_index
@@ -30,6 +30,12 @@ Pooling = Literal["sum", "mean"]
 #: How bag sizes vary around the pooling factor: `fixed` spreads ids evenly over samples, `poisson` draws every bag.
 Lengths = Literal["fixed", "poisson"]
 
+#: Where popular rows lie: anywhere, side by side at the beginning, or in blocks of rows that are about as popular.
+RowOrder = Literal["scattered", "by_frequency", "blocks"]
+
+#: Shares of equal ranges of a table's rows, which sum to 1; or are all 0, where nothing is looked up.
+RangeShares = Annotated[tuple[Annotated[Number, Field(ge=0, le=1)], ...], Field(min_length=1, max_length=4096)]
+
 
 @dataclass(frozen=True, config=CONFIG)
 class UniformIds(Record):
@@ -43,18 +49,62 @@ class UniformIds(Record):
 class ZipfIds(Record):
     """Row of popularity rank x = 0, 1, ... is drawn with probability proportional to (x + 1 + q) ** -s.
 
-    The family of FBGEMM's benchmark configuration (`TBEDataConfig`: `zipf_q`, `zipf_s`). Ranks are scattered over
-    the rows, so that a range of rows holds a fair share of popular ones.
+    The family of FBGEMM's benchmark configuration (`TBEDataConfig`: `zipf_q`, `zipf_s`).
 
     Attributes:
         s: exponent; larger means more skew.
         q: shift; larger flattens the head. At least -0.5.
+        row_order: where popular rows lie. "by_frequency": rank x is row x, as where ids were given out by frequency.
+            "scattered": ranks are spread over the rows as by a hash function. "blocks": `block_rows` neighbours by rank
+            are neighbours by row, and these blocks are scattered. None where nobody knows: then ids are drawn as
+            scattered, and every range of rows counts as having its fair share of lookups.
+        block_rows: of each block; the last ones of a table that do not fill a block are its least popular ones. Given
+            for "blocks" alone.
+
+    Raises:
+        InputError: `block_rows` without blocks, or blocks without it.
     """
 
     s: Annotated[Number, Field(ge=0, le=10)]
     q: Annotated[Number, Field(ge=-0.5, le=1e12)] = 0.0
     kind: Literal["zipf"] = "zipf"
     lengths: Lengths = "fixed"
+    row_order: RowOrder | None = None
+    block_rows: Annotated[Whole, Field(ge=1, le=2**40)] | None = None
+
+    @model_validator(mode="after")
+    def _blocks_have_a_size(self) -> ZipfIds:
+        if (self.row_order == "blocks") != (self.block_rows is not None):
+            given = "no block_rows" if self.block_rows is None else f"block_rows={self.block_rows}"
+            raise ValueError(f"expected block_rows with row_order='blocks' alone, got {given} with {self.row_order!r}")
+        return self
+
+
+@dataclass(frozen=True, config=CONFIG)
+class RangeIds(Record):
+    """Lookups by ranges of rows: a histogram over the rows of a table, measured or made up.
+
+    Attributes:
+        shares: of the lookups in each of n equal ranges; range i starts at row `i * rows // n`.
+        s: exponent of the Zipf law inside each range, over scattered rows; 0 where all rows of it are equally likely.
+        q: its shift.
+
+    Raises:
+        InputError: the shares do not sum to 1.
+    """
+
+    shares: RangeShares
+    s: Annotated[Number, Field(ge=0, le=10)] = 0.0
+    q: Annotated[Number, Field(ge=-0.5, le=1e12)] = 0.0
+    kind: Literal["ranges"] = "ranges"
+    lengths: Lengths = "fixed"
+
+    @field_validator("shares")
+    @classmethod
+    def _is_distribution(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if not any(value):
+            raise ValueError("shares must sum to 1, they are all 0")
+        return _checked_shares(value, "shares")
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -66,6 +116,12 @@ class RecordedIds(Record):
         table_index: which of the file's tables.
         batch_size: samples recorded.
         sha256: over the table's lengths and ids as little-endian 64-bit integers; compared when the ids are loaded.
+        range_shares: of the recorded lookups in each of n equal ranges of rows, as in `RangeIds`. None where nobody has
+            counted: then every range of rows counts as having its fair share.
+        range_distinct: of the recorded distinct rows, likewise; given together.
+
+    Raises:
+        InputError: shares do not sum to 1, or one of the two is missing or has another length.
     """
 
     file: Annotated[Name, Field(pattern=r"^[^/\\]+$")]
@@ -73,9 +129,33 @@ class RecordedIds(Record):
     batch_size: Annotated[Whole, Field(ge=1)]
     sha256: Digest
     kind: Literal["recorded"] = "recorded"
+    range_shares: RangeShares | None = None
+    range_distinct: RangeShares | None = None
+
+    @field_validator("range_shares", "range_distinct")
+    @classmethod
+    def _are_distributions(cls, value: tuple[float, ...] | None) -> tuple[float, ...] | None:
+        return None if value is None else _checked_shares(value, "shares")
+
+    @model_validator(mode="after")
+    def _same_ranges(self) -> RecordedIds:
+        counts = [0 if shares is None else len(shares) for shares in (self.range_shares, self.range_distinct)]
+        if counts[0] != counts[1]:
+            raise ValueError(
+                f"expected range_shares and range_distinct of the same ranges, got {counts[0]} and {counts[1]} of them"
+            )
+        return self
 
 
-IdDistribution = Annotated[UniformIds | ZipfIds | RecordedIds, Field(discriminator="kind")]
+def _checked_shares(value: tuple[float, ...], what: str) -> tuple[float, ...]:
+    """Return shares that sum to 1 or are all 0; raises `ValueError` for others."""
+    total = math.fsum(value)
+    if total != 0 and abs(total - 1) > 1e-3:
+        raise ValueError(f"{what} must sum to 1 (or all be 0), they sum to {total:.6g}")
+    return value
+
+
+IdDistribution = Annotated[UniformIds | ZipfIds | RangeIds | RecordedIds, Field(discriminator="kind")]
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -97,6 +177,8 @@ class EmbeddingTable(Record):
         num_features: features that share the table: bags per sample, each with a pooled row of its own.
         weighted: whether each id comes with a weight of 4 bytes.
         pooling: whether rows of a bag are added up or averaged.
+        run_length: lookups of a row that follow each other, on average, as where samples of one user do: one device has
+            them, where others lie anywhere in the batch. Ids that are drawn are repeated so often.
     """
 
     how_to_get: ClassVar[str] = "task.table(name) finds one"
@@ -112,6 +194,7 @@ class EmbeddingTable(Record):
     num_features: Annotated[Whole, Field(ge=1, le=2**16)] = 1
     weighted: bool = False
     pooling: Pooling = "sum"
+    run_length: Annotated[Number, Field(ge=1, le=1e6)] = 1.0
     schema: Literal["shardgym.table/1"] = "shardgym.table/1"
 
     @field_validator("reuse_histogram")
@@ -121,10 +204,19 @@ class EmbeddingTable(Record):
             return None
         if len(value) != REUSE_BINS:
             raise ValueError(f"expected {REUSE_BINS} bins, got {len(value)}")
-        total = math.fsum(value)
-        if total != 0 and abs(total - 1) > 1e-3:
-            raise ValueError(f"bins must sum to 1 (or all be 0), they sum to {total:.6g}")
-        return value
+        return _checked_shares(value, "bins")
+
+    @model_validator(mode="after")
+    def _rows_fill_ranges(self) -> EmbeddingTable:
+        ids = self.ids
+        if isinstance(ids, ZipfIds):
+            needed, what = ids.block_rows or 1, f"blocks of {ids.block_rows} rows"
+        else:
+            shares = ids.shares if isinstance(ids, RangeIds) else getattr(ids, "range_shares", None)
+            needed, what = len(shares or ()), f"shares of {len(shares or ())} ranges of rows"
+        if needed > self.num_embeddings:
+            raise ValueError(f"table '{self.name}' has {self.num_embeddings} rows, and its ids {what}: expected fewer")
+        return self
 
     @functools.cached_property
     def canonical_text(self) -> str:
@@ -238,5 +330,11 @@ def _scaled(table: EmbeddingTable, factor: int) -> EmbeddingTable:
     if isinstance(ids, ZipfIds):
         # Ids are drawn from a continuous density over [0.5 + q, rows + 0.5 + q]: shrinking this interval as a whole
         # keeps the density's shape.
+        ids = dataclasses.replace(
+            ids,
+            q=(ids.q + 0.5) / factor - 0.5,
+            block_rows=None if ids.block_rows is None else -(-ids.block_rows // factor),
+        )
+    elif isinstance(ids, RangeIds):
         ids = dataclasses.replace(ids, q=(ids.q + 0.5) / factor - 0.5)
     return dataclasses.replace(table, num_embeddings=-(-table.num_embeddings // factor), ids=ids)

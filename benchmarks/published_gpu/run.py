@@ -299,7 +299,7 @@ def collected(folder: Path, hardware: str) -> str:
             rows = int(of.rows[i])
             columns = int(of.columns[i])
             table = EmbeddingTable("t", rows, columns, float(of.pooling[i]), reuse_histogram=histogram)
-            shards.append((table, rows, columns))
+            shards.append((table, (0, rows), columns))
         precision = "fp16" if of.element_bytes[start] == 2 else "fp32"
         state = (of.state_per_weight[start], of.state_per_row[start])
         optimizer = {(0, 0): "exact_sgd", (0, 1): "rowwise_adagrad", (1, 0): "adagrad", (2, 0): "adam"}[state]

@@ -109,8 +109,11 @@ def shard_set_digest(shard_set: ShardSet, *, of_pool: bool = True) -> str:
     """
     shards: list[list[Any]] = [[s.table.name, s.table.num_embeddings, *s.rows, s.width] for s in shard_set.shards]
     if not of_pool:
+        laws = [s.table.ids.to_dict() for s in shard_set.shards]
+        # An order of rows that is not stated is no part of it.
+        stated = [{name: value for name, value in law.items() if value is not None} for law in laws]
         shards = [
-            [*of, s.table.pooling_factor, s.table.ids.to_dict()] for of, s in zip(shards, shard_set.shards, strict=True)
+            [*of, s.table.pooling_factor, law] for of, s, law in zip(shards, shard_set.shards, stated, strict=True)
         ]
     return sha256(canonical_json([shards, shard_set.batch_size, shard_set.precision, shard_set.optimizer]))
 

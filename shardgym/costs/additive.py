@@ -30,7 +30,7 @@ from shardgym.costs.links import (
     part_of,
     replica_exchange_ms,
 )
-from shardgym.costs.shard_keys import PlanBatch, ShardKey, plan_keys, shard_loads
+from shardgym.costs.shard_keys import PlanBatch, ShardKey, plan_keys, shard_key, shard_loads
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.task import ELEMENT_BYTES, ShardingTask
 from shardgym.ties import quantized
@@ -97,13 +97,13 @@ class NumberedShards(abc.ABC):
     def encode(self, task: ShardingTask, shards: Sequence[Shard]) -> Ints:
         """Return the numbers of shards that one device holds, shape (n,). Those not seen before are described together.
 
-        Where rows and columns of a shard begin does not matter, nor does its device: the halves of a table have one
-        number.
+        Where columns of a shard begin does not matter, nor does its device: halves of the columns of a table have one
+        number. So have halves of its rows, unless the table says that some are more popular than others.
 
         Raises:
             InputError: as `add_task`.
         """
-        return self.encode_keys(task, [ShardKey(s.table, s.num_rows, s.num_columns) for s in shards])
+        return self.encode_keys(task, [shard_key(task, shard) for shard in shards])
 
     def encode_keys(self, task: ShardingTask, keys: Sequence[ShardKey]) -> Ints:
         """Return the same for any shards, which nobody needs to have made records of."""

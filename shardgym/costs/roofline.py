@@ -16,7 +16,6 @@ from shardgym.arrays import Floats
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
 from shardgym.costs.calibration import Calibration
-from shardgym.costs.distinct_rows import expected_distinct_rows
 from shardgym.costs.link_model import shipped_model
 from shardgym.costs.links import ExchangeTimes
 from shardgym.costs.mixed_tables import operator_notes
@@ -25,6 +24,7 @@ from shardgym.costs.shard_keys import ShardKey
 from shardgym.costs.step_parts import step_work
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.plan import ShardingPlan
+from shardgym.row_access import access_share, distinct_rows
 from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask
 
 #: One number, or an array of one number per shard.
@@ -122,12 +122,9 @@ def _row_reads_s(
 
 
 def shard_ms(device: DeviceConstants, task: ShardingTask, key: ShardKey) -> tuple[float, float]:
-    """Return forward and backward compute of a shard on one device that holds it, in ms.
-
-    The position of its rows does not matter: lookups are spread evenly over the rows of the table.
-    """
+    """Return forward and backward compute of a shard on one device that holds it, in ms."""
     table = task.table(key.table)
-    share = key.rows / table.num_embeddings
+    share = access_share(table, *key.row_range)
     served = (key.served or task.num_devices) / task.num_devices
     per_weight, per_row = OPTIMIZER_STATE[task.optimizer_of(table)]
     state_bytes = 4 * (per_weight * key.columns + per_row)
@@ -135,7 +132,7 @@ def shard_ms(device: DeviceConstants, task: ShardingTask, key: ShardKey) -> tupl
         device,
         batch_size=task.batch_size * served * table.num_features,
         ids=task.batch_size * table.pooling_factor * share * served,
-        distinct=expected_distinct_rows(table, task.batch_size, served) * share,
+        distinct=distinct_rows(table, task.batch_size, *key.row_range, served),
         width_bytes=key.columns * ELEMENT_BYTES[task.precision_of(table)],
         output_bytes=key.columns * ELEMENT_BYTES[task.precision],
         state_bytes=state_bytes,

@@ -16,7 +16,8 @@ from shardgym.costs.links import (
     ROW_COLUMNS,
     SHARDS,
 )
-from shardgym.plan import ShardingPlan
+from shardgym.plan import Shard, ShardingPlan
+from shardgym.row_access import access_share, position_matters
 from shardgym.task import ELEMENT_BYTES, ShardingTask
 
 #: Bytes of an id of 8 bytes and its weight of 4, over those of the id.
@@ -24,7 +25,7 @@ _WEIGHTED_ID = 1.5
 
 
 class ShardKey(NamedTuple):
-    """What the time of a shard depends on. Where its rows and columns begin does not matter.
+    """What the time of a shard depends on. Where its columns begin does not matter.
 
     Attributes:
         table: its name.
@@ -34,6 +35,7 @@ class ShardKey(NamedTuple):
             2D parallelism; 0 stands for all devices.
         in_domain: whether one fast domain of several has all pieces of these columns, so that their sums are added up
             inside of it before they leave it.
+        first_row: where its rows begin, if some are known to be more popular than others; else 0, and 0 for all rows.
     """
 
     table: str
@@ -41,6 +43,12 @@ class ShardKey(NamedTuple):
     columns: int
     served: int = 0
     in_domain: bool = False
+    first_row: int = 0
+
+    @property
+    def row_range(self) -> tuple[int, int]:
+        """First row and the row after the last; of any such rows, where their place does not matter."""
+        return self.first_row, self.first_row + self.rows
 
 
 class PlanBatch(NamedTuple):
@@ -61,12 +69,22 @@ class PlanBatch(NamedTuple):
     groups: Ints | None = None
 
 
+def first_row_of(task: ShardingTask, shard: Shard) -> int:
+    """Return where the rows of a shard begin if that makes a difference, else 0."""
+    return shard.rows[0] if shard.rows[0] and position_matters(task.table(shard.table)) else 0
+
+
+def shard_key(task: ShardingTask, shard: Shard, served: int = 0, *, in_domain: bool = False) -> ShardKey:
+    """Return what the time of a shard depends on; arguments as the attributes of `ShardKey`."""
+    return ShardKey(shard.table, shard.num_rows, shard.num_columns, served, in_domain, first_row_of(task, shard))
+
+
 def plan_keys(task: ShardingTask, plan: ShardingPlan) -> list[ShardKey]:
     """Return what the times of a plan's shards depend on, in their order."""
     topology = task.topology
     one_domain = topology.fast_domain_size >= topology.num_devices
     if not plan.has_replicas and (one_domain or not any(shard.rows[0] for shard in plan.shards)):
-        return [ShardKey(shard.table, shard.num_rows, shard.num_columns) for shard in plan.shards]
+        return [shard_key(task, shard) for shard in plan.shards]
     # Sums are added up in one domain where no other domain has parts of them, and where places of domains are pairs.
     group = plan.group_size or task.num_devices
     domain = topology.fast_domain_size
@@ -78,7 +96,7 @@ def plan_keys(task: ShardingTask, plan: ShardingPlan) -> list[ShardKey]:
     for shard in plan.shards:
         served = 0 if len(shard.devices) == 1 else task.num_devices // len(shard.devices)
         in_domain = staged[shard.table] and shard.num_rows < task.table(shard.table).num_embeddings
-        keys.append(ShardKey(shard.table, shard.num_rows, shard.num_columns, served, in_domain))
+        keys.append(shard_key(task, shard, served, in_domain=in_domain))
     return keys
 
 
@@ -91,18 +109,19 @@ def shard_loads(task: ShardingTask, key: ShardKey) -> list[float]:
     """
     table = task.table(key.table)
     features = table.num_features
-    share = key.rows / table.num_embeddings
     loads = [0.0] * LOADS
     loads[SHARDS] = features
     if key.served == 1:
         loads[REPLICAS] = features
         loads[REPLICA_BYTES] = key.rows * key.columns * ELEMENT_BYTES[task.precision_of(table)]
         return loads
-    loads[IDS] = table.pooling_factor * share * (_WEIGHTED_ID if table.weighted else 1.0)
+    hits = access_share(table, *key.row_range)
+    loads[IDS] = table.pooling_factor * hits * (_WEIGHTED_ID if table.weighted else 1.0)
     columns = key.columns * features
     if key.rows == table.num_embeddings:
         loads[COLUMNS] = columns
-    else:  # pieces of a table add up to its columns once
+    else:  # pieces of a table add up to its columns once, and as wide as the others is also what nobody looks up
+        share = key.rows / table.num_embeddings
         loads[DOMAIN_ROW_COLUMNS if key.in_domain else ROW_COLUMNS] = columns * share
     if key.served:
         loads[GROUP_BYTES] = task.block_bytes(table, key.rows, key.columns)

@@ -20,13 +20,15 @@ from shardgym.errors import InputError, closest
 from shardgym.ids import ReuseCounts
 from shardgym.recorded_ids import bags_digest, read_recording
 from shardgym.records import parse_json, read_text, short_repr
+from shardgym.repeats import mean_run_length
+from shardgym.row_ranges import RangeCounts
 from shardgym.table import DEFAULT_BATCH_SIZE, EmbeddingTable, RecordedIds, TablePool
 
 #: Tables whose ids reach fewer rows are taken to have this many.
 MIN_ROWS = 100
 
 REQUIRED = ("name", "num_embeddings", "embedding_dim")
-CSV_COLUMNS = (*REQUIRED, "pooling_factor", "zipf_s", "zipf_q")
+CSV_COLUMNS = (*REQUIRED, "pooling_factor", "zipf_s", "zipf_q", "row_order")
 JSON_FIELDS = tuple(field.name for field in dataclasses.fields(EmbeddingTable))
 POOL_FIELDS = ("tables", "name", "batch_size", "schema")
 
@@ -51,13 +53,23 @@ def load_dlrm_dataset(path: str | Path, embedding_dim: int = 16) -> TablePool:
         indices, lengths = recording.bags(index)
         if indices.size and int(indices.min()) < 0:
             raise InputError(f"{path}: table {index} has a negative id ({int(indices.min())})")
+        rows = max(MIN_ROWS, int(indices.max(initial=-1)) + 1)
+        ranges = RangeCounts.of(indices, rows)
         fields = {
             "name": f"t{index:03d}",
-            "num_embeddings": max(MIN_ROWS, int(indices.max(initial=-1)) + 1),
+            "num_embeddings": rows,
             "embedding_dim": embedding_dim,
             "pooling_factor": indices.size / batch_size,
-            "ids": RecordedIds(Path(path).name, index, batch_size, bags_digest(indices, lengths)),
+            "ids": RecordedIds(
+                Path(path).name,
+                index,
+                batch_size,
+                bags_digest(indices, lengths),
+                range_shares=ranges.lookups,
+                range_distinct=ranges.distinct,
+            ),
             "reuse_histogram": ReuseCounts.of(indices).row_shares(),
+            "run_length": mean_run_length(indices, lengths),
         }
         tables.append(EmbeddingTable.from_dict(fields, f"{path}, table {index}"))
     return TablePool.from_dict({"name": Path(path).name, "batch_size": batch_size, "tables": tuple(tables)}, str(path))
@@ -67,8 +79,8 @@ def load_user_tables(path: str | Path, batch_size: int = DEFAULT_BATCH_SIZE) -> 
     """Load tables from a `.json` or `.csv` file.
 
     JSON: a list of table objects, or `{"tables": [...], "name": ..., "batch_size": ...}`, the form in which a pool
-    writes itself. CSV: a header line with name, num_embeddings, embedding_dim and, if known, pooling_factor, zipf_s and
-    zipf_q; a table without zipf_s has uniform ids.
+    writes itself. CSV: a header line with name, num_embeddings, embedding_dim and, if known, pooling_factor, zipf_s,
+    zipf_q and row_order; a table without zipf_s has uniform ids.
 
     Args:
         path: the file.
@@ -157,9 +169,15 @@ def _csv_rows(path: str | Path, text: str) -> Iterator[tuple[str, dict[str, Any]
             fields[column] = int(values[column])
         if "pooling_factor" in values:
             fields["pooling_factor"] = _number(place, "pooling_factor", values["pooling_factor"])
-        zipf = {c.removeprefix("zipf_"): _number(place, c, values[c]) for c in ("zipf_s", "zipf_q") if c in values}
+        zipf: dict[str, Any] = {
+            c.removeprefix("zipf_"): _number(place, c, values[c]) for c in ("zipf_s", "zipf_q") if c in values
+        }
         if zipf and "s" not in zipf:
             raise InputError(f"{place}: zipf_q is given without zipf_s")
+        if "row_order" in values:
+            if not zipf:
+                raise InputError(f"{place}: row_order is given without zipf_s")
+            zipf["row_order"] = values["row_order"]
         if zipf:
             fields["ids"] = {"kind": "zipf", **zipf}
         yield place, fields

@@ -13,15 +13,21 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from shardgym.arguments import check_int, check_name, describe
 from shardgym.arrays import Ints
-from shardgym.costs.distinct_rows import expected_distinct_rows
 from shardgym.errors import InputError, UnknownNameError, import_extra, missing_file_remedy
 from shardgym.ids import Bags, ReuseCounts
-from shardgym.table import EmbeddingTable, IdDistribution, Lengths, UniformIds, ZipfIds
+from shardgym.repeats import mean_run_length
+from shardgym.row_access import distinct_rows
+from shardgym.row_ranges import RANGES, RangeCounts
+from shardgym.table import EmbeddingTable, IdDistribution, Lengths, RangeIds, UniformIds, ZipfIds
 from shardgym.torchrec.model_tables import ModelTable, by_table
 
 #: Largest exponent that is fitted; and the smallest, below which ids count as uniform.
 _MOST_SKEW = 5.0
 _LEAST_SKEW = 0.01
+#: Ids in a range of rows, on average, from which its share is taken: even shares then vary by a tenth.
+_IDS_PER_RANGE = 100
+#: Times the mean that the busiest range has at least where ranges are not even: five such tenths above it.
+_UNEVEN = 1.5
 
 
 class Access(NamedTuple):
@@ -31,11 +37,13 @@ class Access(NamedTuple):
         pooling_factor: mean ids per sample, of all features of the table together.
         ids: the distribution to draw from.
         reuse_histogram: see `EmbeddingTable`; None when unknown.
+        run_length: likewise.
     """
 
     pooling_factor: float
     ids: IdDistribution
     reuse_histogram: tuple[float, ...] | None = None
+    run_length: float = 1.0
 
 
 def table_access(
@@ -98,8 +106,8 @@ def _access_of_sample(
 ) -> dict[str, Access]:
     """Return accesses as a sample of ids has them.
 
-    The pooling factor is the mean bag. The ids are uniform, or follow a Zipf law with as many distinct rows as the
-    sample. The reuse histogram is that of the first `batch_size` samples; there is none when the sample has fewer.
+    The pooling factor is the mean bag. The ids are those of `fit_ids`. The reuse histogram is that of the first
+    `batch_size` samples; there is none when the sample has fewer.
 
     Args:
         tables: of the model.
@@ -149,36 +157,54 @@ def _table_access(table: ModelTable, bags: Mapping[str, Bags], batch_size: int) 
         first.append(bag.indices[: int(bag.lengths[:batch_size].sum())])
     indices = np.concatenate(whole)
     histogram = ReuseCounts.of(np.concatenate(first)).row_shares() if len(lengths) >= batch_size else None
-    return Access(len(indices) / len(lengths), fit_ids(rows, indices, lengths), histogram)
+    # Of several features, ids are not in the order of samples here.
+    run_length = mean_run_length(indices, lengths) if len(whole) == 1 else 1.0
+    return Access(len(indices) / len(lengths), fit_ids(rows, indices, lengths, run_length), histogram, run_length)
 
 
-def fit_ids(rows: int, indices: Ints, lengths: Ints) -> UniformIds | ZipfIds:
+def fit_ids(rows: int, indices: Ints, lengths: Ints, run_length: float) -> UniformIds | ZipfIds | RangeIds:
     """Return the distribution that is expected to touch as many distinct rows as these ids do.
+
+    Where some ranges of rows are looked up far more than others, it has their shares, and is a Zipf law inside each.
 
     Args:
         rows: of the table.
         indices: ids, shape (N,).
         lengths: bag sizes, shape (samples,), which sum to N.
+        run_length: of the ids, see `EmbeddingTable`.
     """
     kind: Lengths = "fixed" if int(np.ptp(lengths)) <= 1 else "poisson"
     distinct = len(np.unique(indices))
-    probe = EmbeddingTable("sample", rows, 4, len(indices) / len(lengths))
+    probe = EmbeddingTable("sample", rows, 4, len(indices) / len(lengths), run_length=run_length)
+    shares = _uneven_shares(rows, indices)
+
+    def law(s: float) -> ZipfIds | RangeIds:
+        return ZipfIds(s, lengths=kind) if shares is None else RangeIds(shares, s, lengths=kind)
 
     @functools.cache
     def excess(s: float) -> float:
         """Distinct rows that a law is expected to touch more than the sample; falls with s."""
-        return expected_distinct_rows(dataclasses.replace(probe, ids=ZipfIds(s)), len(lengths)) - distinct
+        return distinct_rows(dataclasses.replace(probe, ids=law(s)), len(lengths)) - distinct
 
     low = 0.0
     high = _MOST_SKEW
     if len(indices) == 0 or rows == 1 or excess(_LEAST_SKEW) <= 0:
-        return UniformIds(lengths=kind)
+        return UniformIds(lengths=kind) if shares is None else law(0.0)
     if excess(high) > 0:
-        return ZipfIds(high, lengths=kind)
+        return law(high)
     while high - low > 1e-4:
         middle = (low + high) / 2
         low, high = (middle, high) if excess(middle) > 0 else (low, middle)
-    return ZipfIds(round((low + high) / 2, 4), lengths=kind)
+    return law(round((low + high) / 2, 4))
+
+
+def _uneven_shares(rows: int, indices: Ints) -> tuple[float, ...] | None:
+    """Return shares of ranges of rows; None where they may as well be even, or the ids are too few to tell."""
+    count = min(RANGES, rows, len(indices) // _IDS_PER_RANGE)
+    if count < 2:
+        return None
+    shares = RangeCounts.of(indices, rows, count).lookups
+    return shares if max(shares) * count > _UNEVEN else None
 
 
 def read_log(path: str | Path, features: Iterable[str], samples: int | None = None) -> dict[str, Bags]:

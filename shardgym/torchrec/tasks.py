@@ -205,14 +205,16 @@ def _made_table(
     """
     config = table.config
     bags = len(config.feature_names) if asked is None else asked.num_features
+    known = access or Access(float(bags), UniformIds())
     return EmbeddingTable(
         table.name, config.num_embeddings, config.embedding_dim,
-        *(access or Access(float(bags), UniformIds())),
+        known.pooling_factor, known.ids, known.reuse_histogram,
         precision=precision,
         optimizer=optimizer,
         num_features=bags,
         weighted=weighted or (asked is not None and asked.weighted),
         pooling="mean" if config.pooling == PoolingType.MEAN else "sum",
+        run_length=known.run_length,
     )  # fmt: skip
 
 

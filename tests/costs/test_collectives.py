@@ -7,7 +7,6 @@ import pytest
 
 from shardgym import make_cost
 from shardgym.costs import links
-from shardgym.costs.distinct_rows import expected_distinct_rows
 from shardgym.costs.links import (
     COLUMNS,
     LOADS,
@@ -19,6 +18,7 @@ from shardgym.costs.links import (
 )
 from shardgym.costs.plan_cost import PHASES
 from shardgym.plan import Shard, ShardingPlan
+from shardgym.row_access import distinct_rows
 from shardgym.table import EmbeddingTable, ZipfIds
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology
@@ -167,10 +167,10 @@ def test_costs_of_plans_with_and_without_replicas_do_not_depend_on_the_company()
 
 def test_a_share_of_the_samples_touches_fewer_rows_than_all_and_more_than_its_share():
     seen = TABLES[1]
-    whole = expected_distinct_rows(seen, 1024)
-    assert whole / 4 < expected_distinct_rows(seen, 1024, 1 / 4) < whole
+    whole = distinct_rows(seen, 1024)
+    assert whole / 4 < distinct_rows(seen, 1024, served=1 / 4) < whole
     once = dataclasses.replace(seen, reuse_histogram=(1.0, *[0.0] * 16))
-    assert expected_distinct_rows(once, 1024, 1 / 4) == pytest.approx(512)
+    assert distinct_rows(once, 1024, served=1 / 4) == pytest.approx(512)
 
 
 @pytest.mark.parametrize(

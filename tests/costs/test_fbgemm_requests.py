@@ -1,5 +1,7 @@
 """Ids for device contents: row ranges, merging, caching."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from shardgym.costs.fbgemm.operator import RequestMaker, TableIds, cut_rows, ten
 from shardgym.errors import InputError
 from shardgym.ids import Bags, draw_bags
 from shardgym.plan import Shard, ShardingPlan
-from shardgym.table import EmbeddingTable, ZipfIds
+from shardgym.table import EmbeddingTable, RangeIds, RecordedIds, ZipfIds
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology
 
@@ -47,11 +49,10 @@ def test_a_request_holds_piece_after_piece_in_the_kernels_layout():
 
 
 def test_ids_outside_the_table_are_refused_because_kernels_do_not_check(monkeypatch):
-    monkeypatch.setattr(
-        "shardgym.costs.fbgemm.operator.draw_bags", lambda *_, **__: Bags(np.array([50]), np.array([1]))
-    )
-    with pytest.raises(InputError, match=r"table 'b' reach 50, it has 50 rows"):
-        RequestMaker(0, CPU, 10).request(shard_set(ShardSpec(B, (0, 50), 16), batch_size=1), 0)
+    monkeypatch.setattr("shardgym.ids.recorded_bags", lambda *_: Bags(np.array([50]), np.array([1])))
+    recorded = dataclasses.replace(B, ids=RecordedIds("x.pt", 0, 1, "0" * 64))
+    with pytest.raises(InputError, match=r"table 'b': id 50 is none of its rows, expected 0 to 49"):
+        RequestMaker(0, CPU, 10).request(shard_set(ShardSpec(recorded, (0, 50), 16), batch_size=1), 0)
 
 
 @pytest.fixture
@@ -93,3 +94,10 @@ def test_weights_and_optimiser_state_are_counted():
     assert both.num_weights == 60 * 8 + 50 * 16
     assert both.num_states == 110
     assert both.width == 24
+
+
+@pytest.mark.parametrize(("ids", "hot"), [(RangeIds(shares=(0.75, 0.25)), 3.0), (ZipfIds(s=1.1), 2.0)])
+def test_ids_of_a_shard_are_those_of_its_rows(ids, hot):
+    table = EmbeddingTable("t", 100, 8, 4.0, ids)
+    assert ShardSpec(table, (0, 50), 8).ids_per_sample == pytest.approx(hot)
+    assert ShardSpec(table, (50, 100), 8).ids_per_sample == pytest.approx(4 - hot)

@@ -83,7 +83,7 @@ def test_small_batches_share_the_l2_cache_among_tables_and_large_ones_do_not():
     """In a small batch many tables are in flight, so none of them has the cache to itself."""
     table = dataclasses.replace(TABLE, embedding_dim=256, pooling_factor=200.0, ids=ZipfIds(s=1.0))
     for batch, shared in ((512, True), (65536, False)):
-        sizes = shard_sizes([(table, table.num_embeddings, 256)], batch, "fp32", "exact_sgd")
+        sizes = shard_sizes([(table, (0, table.num_embeddings), 256)], batch, "fp32", "exact_sgd")
         work = shard_work(CARDS["a100"], sizes)[0]
         assert (work[Work.MEMORY_CROWDED] > 1.01 * work[Work.MEMORY_ALONE]) == shared
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from shardgym.costs import make_cost
-from shardgym.costs.distinct_rows import expected_distinct_rows
 from shardgym.costs.roofline import (
     DEVICES,
     DeviceConstants,
@@ -19,6 +18,7 @@ from shardgym.costs.shard_keys import ShardKey
 from shardgym.errors import UnknownNameError
 from shardgym.ids import draw_bags
 from shardgym.plan import Shard, ShardingPlan
+from shardgym.row_access import distinct_rows
 from shardgym.table import EmbeddingTable, UniformIds, ZipfIds
 from shardgym.task import ShardingTask
 from shardgym.topology import PRESETS, Topology
@@ -152,21 +152,21 @@ def test_every_topology_preset_names_a_known_device():
 def test_expected_distinct_rows_agree_with_drawn_ids(ids, rows):
     table = EmbeddingTable("t", rows, 4, 20.0, ids=ids)
     drawn = np.mean([len(np.unique(draw_bags(table, 1000, seed=0, batch=b).indices)) for b in range(3)])
-    assert expected_distinct_rows(table, 1000) == pytest.approx(drawn, rel=0.02)
+    assert distinct_rows(table, 1000) == pytest.approx(drawn, rel=0.02)
 
 
 def test_distinct_rows_come_from_the_histogram_where_there_is_one():
     # Half of the rows once, half (2, 4] times, on average 3.5: 200 ids on 200 / 2.25 rows.
     table = dataclasses.replace(TWICE, reuse_histogram=histogram(b0=0.5, b2=0.5))
-    assert expected_distinct_rows(table, 100) == pytest.approx(200 / 2.25)
-    assert expected_distinct_rows(TWICE, 100) == 100
+    assert distinct_rows(table, 100) == pytest.approx(200 / 2.25)
+    assert distinct_rows(TWICE, 100) == 100
 
 
 def test_distinct_rows_never_exceed_rows_or_ids():
     once = histogram(b0=1.0)
-    assert expected_distinct_rows(EmbeddingTable("t", 10, 4, 5.0, reuse_histogram=once), 100) == 10
-    assert expected_distinct_rows(EmbeddingTable("t", 2**40, 4, 0.5, ids=ZipfIds(0.0)), 100) <= 50
-    assert expected_distinct_rows(EmbeddingTable("t", 10, 4, 0.0, reuse_histogram=histogram()), 100) == 0
+    assert distinct_rows(EmbeddingTable("t", 10, 4, 5.0, reuse_histogram=once), 100) == 10
+    assert distinct_rows(EmbeddingTable("t", 2**40, 4, 0.5, ids=ZipfIds(0.0)), 100) <= 50
+    assert distinct_rows(EmbeddingTable("t", 10, 4, 0.0, reuse_histogram=histogram()), 100) == 0
 
 
 @pytest.mark.parametrize(

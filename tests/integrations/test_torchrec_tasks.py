@@ -29,6 +29,8 @@ from torchrec_toys import MARKS, Toy, collection, config, topology
 
 from shardgym import EmbeddingTable, InputError, ShardingTask, UniformIds, ZipfIds, load_suite
 from shardgym.ids import draw_bags
+from shardgym.row_access import access_share, distinct_rows
+from shardgym.table import RangeIds
 from shardgym.torchrec import Reserve, import_model, model_from_task, task_from_model
 
 pytestmark = MARKS
@@ -104,13 +106,47 @@ def test_a_sample_gives_pooling_factor_skew_and_reuse() -> None:
     even, skewed = task.tables
     assert even.pooling_factor == 2.0
     assert skewed.pooling_factor == pytest.approx(7.0, rel=0.05)
-    assert isinstance(skewed.ids, ZipfIds)
-    assert skewed.ids.s == pytest.approx(1.2, abs=0.05)
+    assert isinstance(skewed.ids, ZipfIds | RangeIds)
     assert skewed.ids.lengths == "poisson"
     assert isinstance(even.ids, UniformIds) or even.ids.s < 0.3
     assert even.ids.lengths == "fixed"
     assert sum(skewed.reuse_histogram or ()) == pytest.approx(1)
     assert import_model(model, topology(), 512, sample=sample, optimizer="adam").assumed == ()
+
+
+def test_a_sample_too_small_for_ranges_gives_a_zipf_law() -> None:
+    truth = EmbeddingTable("skewed", 5000, 8, 7.0, ids=ZipfIds(1.2, lengths="poisson"))
+    task = ShardingTask((truth,), topology(), 512)
+    (found,) = task_from_model(
+        collection(config("skewed", 5000, 8)), topology(), 512, sample=_sample(task, {"skewed_ids": "skewed"}, 20)
+    ).tables
+    assert isinstance(found.ids, ZipfIds)
+    assert found.ids.s == pytest.approx(1.2, abs=0.3)
+
+
+def test_a_sample_says_where_the_hot_rows_lie() -> None:
+    truth = EmbeddingTable("hot", 5000, 8, 7.0, ids=ZipfIds(1.1, row_order="by_frequency", lengths="poisson"))
+    task = ShardingTask((truth,), topology(), 4096)
+    (found,) = task_from_model(
+        collection(config("hot", 5000, 8)), topology(), 4096, sample=_sample(task, {"hot_ids": "hot"}, 4096)
+    ).tables
+    for start, stop in ((0, 1250), (1250, 2500), (2500, 5000)):
+        assert access_share(found, start, stop) == pytest.approx(access_share(truth, start, stop), abs=0.01)
+    undrawn = dataclasses.replace(found, reuse_histogram=None)
+    assert distinct_rows(undrawn, 4096) == pytest.approx(distinct_rows(truth, 4096), rel=0.05)
+    drawn = draw_bags(found, 4096, seed=0)
+    assert len(np.unique(drawn.indices)) == pytest.approx(distinct_rows(truth, 4096), rel=0.05)
+    assert (drawn.indices < 1250).mean() == pytest.approx(access_share(truth, 0, 1250), abs=0.02)
+
+
+def test_a_sample_that_goes_user_by_user_says_so() -> None:
+    truth = EmbeddingTable("user", 50_000, 8, 8.0, ids=ZipfIds(1.05), run_length=5)
+    task = ShardingTask((truth,), topology(), 4096)
+    sample = _sample(task, {"user_ids": "user"}, 4096)
+    (found,) = task_from_model(collection(config("user", 50_000, 8)), topology(), 4096, sample=sample).tables
+    assert found.run_length > 2
+    of_rank = len(np.unique(draw_bags(truth, 4096, seed=3).indices[: 1024 * 8]))
+    assert distinct_rows(found, 4096, served=0.25) == pytest.approx(of_rank, rel=0.1)
 
 
 def test_a_sample_smaller_than_the_batch_gives_no_reuse() -> None:

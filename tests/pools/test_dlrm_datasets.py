@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import itertools
 import os
@@ -16,7 +17,6 @@ from shardgym.ids import draw_bags
 from shardgym.pools import load_pool
 from shardgym.pools.files import load_dlrm_dataset
 from shardgym.recorded_ids import bags_digest, read_recording
-from shardgym.table import RecordedIds
 
 
 @pytest.fixture
@@ -66,7 +66,16 @@ def test_an_unused_table_gets_100_rows_and_an_empty_histogram(write_dlrm):
 def test_recorded_ids_name_the_file_and_its_checksum(write_dlrm):
     ids = load_dlrm_dataset(write_dlrm(BAGS))[0].ids
     digest = bags_digest(np.array([7, 250, 7, 7]), np.array([2, 1, 1]))
-    assert ids == RecordedIds("toy.pt", 0, 3, digest)
+    assert (ids.file, ids.table_index, ids.batch_size, ids.sha256) == ("toy.pt", 0, 3, digest)
+
+
+def test_recorded_ids_say_where_the_hot_rows_lie(write_dlrm):
+    # Rows 7, 250, 7, 7 of 251: 192 ranges of 1 or 2 rows, range 6 is rows 7 and 8, the last one rows 249 and 250.
+    ids = load_dlrm_dataset(write_dlrm(BAGS))[0].ids
+    looked_up = {n: share for n, share in enumerate(ids.range_shares) if share}
+    distinct = {n: share for n, share in enumerate(ids.range_distinct) if share}
+    assert looked_up == {6: 0.75, 191: 0.25}
+    assert distinct == {6: 0.5, 191: 0.5}
 
 
 def test_recorded_ids_are_drawn_again(write_dlrm, monkeypatch):
@@ -180,3 +189,36 @@ def test_32_bit_ids_get_the_checksum_of_64_bit_ids(write_dlrm):
 
 def test_embedding_dim_is_the_width_of_all_tables(write_dlrm):
     assert {t.embedding_dim for t in load_dlrm_dataset(write_dlrm(BAGS), embedding_dim=64)} == {64}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_embeddings": 200}, r"table 't000': id 250 is none of its rows, expected 0 to 199"),
+        ({"pooling_factor": 3.0}, r"table 't000': 'toy.pt' has 1.33333 per sample, expected its pooling_factor of 3"),
+    ],
+)
+def test_a_recording_that_does_not_match_its_table_is_refused_by_name(write_dlrm, monkeypatch, changes, message):
+    path = write_dlrm(BAGS)
+    monkeypatch.setenv("SHARDGYM_DATA", str(path.parent))
+    with pytest.raises(InputError, match=message):
+        draw_bags(dataclasses.replace(load_pool(path)[0], **changes), 2, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"range_shares": (0.5, 0.5)}, r"table 't000': range_shares says 0.5 of range 0, 'toy.pt' has 0.75: load it"),
+        ({"range_distinct": (1.0, 0.0)}, r"table 't000': range_distinct says 1 of range 0, 'toy.pt' has 0.5"),
+        ({"batch_size": 4}, r"table 't000': table 0 of 'toy.pt' has 3 samples, expected 4"),
+        ({"sha256": "0" * 64}, r"table 't000': table 0 of 'toy.pt' differs from the ids this task was made from"),
+    ],
+)
+def test_a_recording_that_is_not_what_its_ids_say_is_refused_by_name(write_dlrm, monkeypatch, changes, message):
+    path = write_dlrm(BAGS)
+    monkeypatch.setenv("SHARDGYM_DATA", str(path.parent))
+    table = load_pool(path)[0]
+    halves = dataclasses.replace(table.ids, range_shares=(0.75, 0.25), range_distinct=(0.5, 0.5))
+    wrong = dataclasses.replace(table, ids=dataclasses.replace(halves, **changes))
+    with pytest.raises(InputError, match=message):
+        draw_bags(wrong, 2, seed=0)

@@ -31,6 +31,17 @@ def test_csv_columns_become_fields(write):
     assert (pool[1].pooling_factor, pool[1].ids) == (1.0, UniformIds())
 
 
+def test_csv_may_say_how_popular_rows_lie(write):
+    text = "name,num_embeddings,embedding_dim,zipf_s,row_order\nuser,1000,64,1.2,by_frequency\nitem,50,8,1.1,\n"
+    assert [table.ids for table in load_pool(write("a.csv", text))] == [
+        ZipfIds(s=1.2, row_order="by_frequency"), ZipfIds(s=1.1),
+    ]  # fmt: skip
+    with pytest.raises(InputError, match=r"b\.csv, line 2: row_order is given without zipf_s"):
+        load_pool(write("b.csv", text.replace("1.2", "")))
+    with pytest.raises(InputError, match=r"line 2: ids.zipf.row_order: expected 'scattered', 'by_frequency' or 'bl"):
+        load_pool(write("c.csv", text.replace("by_frequency", "sorted")))
+
+
 def test_csv_may_come_in_another_column_order_with_a_mark_blank_lines_and_windows_ends(write):
     text = "\ufeffembedding_dim, name, num_embeddings\r\n\r\n64, user, 1000\r\n\r\n"
     assert load_pool(write("mine.csv", text))[0].num_embeddings == 1000

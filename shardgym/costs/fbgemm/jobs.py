@@ -11,6 +11,7 @@ from pydantic.dataclasses import dataclass
 from shardgym.arrays import Floats
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.records import CONFIG, Record
+from shardgym.row_access import access_share
 from shardgym.table import EmbeddingTable, Optimizer, Precision
 from shardgym.task import OPTIMIZER_STATE, ShardingTask
 
@@ -36,8 +37,8 @@ class ShardSpec(NamedTuple):
 
     @property
     def ids_per_sample(self) -> float:
-        """Mean ids that fall into the shard: popular rows are spread evenly, so a range of rows gets its share."""
-        return self.table.pooling_factor * self.num_rows / self.table.num_embeddings
+        """Mean ids that fall into the shard."""
+        return self.table.pooling_factor * access_share(self.table, *self.rows)
 
     @property
     def is_whole(self) -> bool:

@@ -10,10 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from cachetools import LRUCache, cachedmethod
 
-from shardgym.arrays import Ints
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec
-from shardgym.errors import InputError
-from shardgym.ids import draw_bags
+from shardgym.ids import draw_bags, what_is_drawn
 from shardgym.table import EmbeddingTable
 
 #: Optimisers of tasks by FBGEMM's names.
@@ -168,21 +166,11 @@ class RequestMaker:
 
     @cachedmethod(
         lambda self: self.drawn,
-        key=lambda _, table, *rest: (table.name, table.num_embeddings, table.pooling_factor, table.ids, *rest),
+        key=lambda _, table, *rest: (*what_is_drawn(table), *rest),
     )
     def _table_ids(self, table: EmbeddingTable, batch_size: int, batch: int) -> TableIds:
         bags = draw_bags(table, batch_size, seed=self._seed, batch=batch)
-        check_rows(table, bags.indices)
         return TableIds(*(torch.tensor(values, device=self._device) for values in bags))
-
-
-def check_rows(table: EmbeddingTable, indices: Ints) -> None:
-    """Raise `InputError` for ids that lie outside their table: kernels run without bounds checks."""
-    if indices.size and not 0 <= indices.min() <= indices.max() < table.num_embeddings:
-        raise InputError(
-            f"ids of table '{table.name}' reach {indices.max()}, it has {table.num_embeddings} rows: "
-            "expected ids below the number of rows"
-        )
 
 
 def tensor_bytes(tensors: TableIds | Ids) -> int:

@@ -51,6 +51,7 @@ from shardgym.costs.roofline import ID_BYTES, WEIGHT_BYTES, dense_update_bytes
 from shardgym.costs.shard_keys import ShardKey, shard_loads
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
+from shardgym.row_access import access_share
 from shardgym.table import EmbeddingTable, Optimizer, Precision
 from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask
 from shardgym.topology import Topology
@@ -225,7 +226,7 @@ class AdditiveGpu(AdditiveCosts):
         """See `AdditiveCosts`; a device that is no GPU is an `InputError`."""
         card = self._card or card_of(task)
         served = np.array([key.served or task.num_devices for key in keys]) / task.num_devices
-        shards = [(task.table(key.table), key.rows, key.columns) for key in keys]
+        shards = [(task.table(key.table), key.row_range, key.columns) for key in keys]
         work = shard_work(card, shard_sizes(shards, task.batch_size, task.precision, task.optimizer, served))
         dense = np.array([dense_update_bytes(task, key) if key.served == 1 else 0.0 for key in keys])
         work[:, Work.UPDATES] += dense / card.memory_bandwidth * 1e3
@@ -308,7 +309,7 @@ def card_of(task: ShardingTask) -> Card:
 
 
 def shard_sizes(
-    shards: Sequence[tuple[EmbeddingTable, int, int]],
+    shards: Sequence[tuple[EmbeddingTable, tuple[int, int], int]],
     batch_size: int,
     precision: Precision,
     optimizer: Optimizer,
@@ -316,10 +317,11 @@ def shard_sizes(
 ) -> ShardSizes:
     """Return the sizes of shards.
 
-    The position of rows does not matter: popular ones are spread evenly, so a range of rows gets its share.
+    A range of rows has the table's mix of popular and other rows, as many of them as it is expected to touch; and each
+    is looked up as much more or less often than in the table as lookups of the range say.
 
     Args:
-        shards: table, rows and columns of each.
+        shards: table, rows and columns of each; of rows the first and the one after the last.
         batch_size: samples over all devices.
         precision: of pooled rows, and of the weights of tables that do not say otherwise.
         optimizer: of tables that do not say otherwise; fused into the backward pass.
@@ -327,15 +329,16 @@ def shard_sizes(
     """
     served = np.broadcast_to(served, len(shards))
     tables = [table for table, _, _ in shards]
-    rows = np.array([rows for _, rows, _ in shards], dtype=np.float64)
+    rows = np.array([stop - start for _, (start, stop), _ in shards], dtype=np.float64)
     columns = np.array([columns for _, _, columns in shards], dtype=np.float64)
-    share = rows / np.array([table.num_embeddings for table in tables])
-    classes = [row_classes(table, batch_size) for table in tables]
-    touched = np.stack([touched for touched, _ in classes]) * share[:, None]
+    share = np.array([access_share(table, *of_rows) for table, of_rows, _ in shards])
+    classes = [row_classes(table, batch_size, *of_rows) for table, of_rows, _ in shards]
+    touched = np.stack([touched for touched, _ in classes])
     accesses = np.stack([accesses for _, accesses in classes])
-    # A share s of the samples touches a row that all of them touch n times with probability 1 - (1 - s) ** n.
+    # A share s of the samples touches a row that all of them touch in n runs with probability 1 - (1 - s) ** n.
     some = served[:, None] < 1
-    kept = np.where(some, -np.expm1(accesses * np.log1p(-np.where(some, served[:, None], 0.5))), 1.0)
+    runs = np.maximum(accesses / np.array([[table.run_length] for table in tables]), 1.0)
+    kept = np.where(some, -np.expm1(runs * np.log1p(-np.where(some, served[:, None], 0.5))), 1.0)
     states = np.array([OPTIMIZER_STATE[table.optimizer or optimizer] for table in tables])
     return ShardSizes(
         bags=batch_size * served * np.array([table.num_features for table in tables]),

@@ -41,12 +41,12 @@ from typing import Literal
 import numpy as np
 
 from shardgym.arrays import Floats
-from shardgym.costs.distinct_rows import expected_distinct_rows
 from shardgym.costs.gpu.cards import Card
 from shardgym.costs.gpu.kernels import ID_BYTES
 from shardgym.costs.links import IDS, REPLICAS, SHARDS, samples_per_device, transfer_ms
 from shardgym.costs.shard_keys import ShardKey
 from shardgym.errors import InputError
+from shardgym.row_access import access_share, distinct_rows
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology
 
@@ -172,8 +172,8 @@ def dedup_load(task: ShardingTask, key: ShardKey, load: float) -> float:
     """
     table = task.table(key.table)
     samples = task.batch_size / task.num_devices
-    lookups = table.pooling_factor * key.rows / table.num_embeddings
-    distinct = expected_distinct_rows(table, task.batch_size, 1 / task.num_devices) * key.rows / table.num_embeddings
+    lookups = table.pooling_factor * access_share(table, *key.row_range)
+    distinct = distinct_rows(table, task.batch_size, *key.row_range, 1 / task.num_devices)
     weights = load - lookups
     return distinct / samples + _POSITION * lookups + weights
 

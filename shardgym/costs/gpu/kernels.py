@@ -27,9 +27,9 @@ from enum import IntEnum
 import numpy as np
 
 from shardgym.arrays import Floats
-from shardgym.costs.distinct_rows import BIN_ACCESSES, expected_distinct_rows
 from shardgym.costs.gpu.cards import Card
-from shardgym.table import REUSE_BINS, EmbeddingTable, ZipfIds
+from shardgym.row_access import BIN_ACCESSES, Cells, access_share, cells_of, distinct_rows, position_matters
+from shardgym.table import REUSE_BINS, EmbeddingTable, RangeIds, ZipfIds
 
 #: Smallest number of bytes that crosses a bus of the GPU.
 SECTOR = 32
@@ -242,35 +242,81 @@ def least_ms(work: Floats, typical: Floats, kernels: KernelConstants = KERNELS) 
     return np.stack([forward, sort + work[:, Work.GRADIENTS] + work[:, Work.UPDATES]], axis=1)
 
 
-@functools.lru_cache(maxsize=65536)  # tasks are drawn from the same few tables again and again
-def row_classes(table: EmbeddingTable, batch_size: int) -> tuple[Floats, Floats]:
+def row_classes(
+    table: EmbeddingTable, batch_size: int, start: int = 0, stop: int | None = None
+) -> tuple[Floats, Floats]:
     """Return the distinct rows that one batch touches, by how often it touches them.
 
     A reuse histogram is taken as it is, scaled to the ids of the batch. Otherwise rows are those of the table's
-    distribution; recorded ids without a histogram count as uniform.
+    distribution; recorded ids without a histogram count as uniform. A range of rows has the table's mix of them, as
+    many as it is expected to touch, each looked up as much more or less often as lookups of the range say.
+
+    Args:
+        table: the table.
+        batch_size: samples of the batch.
+        start: first row of the range.
+        stop: row after its last; the end of the table when None.
 
     Returns:
         Rows and accesses per row, both of shape (17,); rows x accesses add up to the ids of the batch.
     """
+    stop = table.num_embeddings if stop is None else stop
+    rows, accesses = _table_classes(table, batch_size)
+    if not position_matters(table) or stop - start == table.num_embeddings or not rows.any():
+        return rows * ((stop - start) / table.num_embeddings), accesses
+    part = distinct_rows(table, batch_size, start, stop) / distinct_rows(table, batch_size)
+    ids = batch_size * table.pooling_factor * access_share(table, start, stop)
+    return rows * part, _matched(rows * part, accesses, ids)
+
+
+@functools.lru_cache(maxsize=65536)  # tasks are drawn from the same few tables again and again
+def _table_classes(table: EmbeddingTable, batch_size: int) -> tuple[Floats, Floats]:
+    """Return the same of all rows."""
     rows: Floats = np.zeros(REUSE_BINS)
     accesses: Floats = np.ones(REUSE_BINS)
     ids = batch_size * table.pooling_factor
     if ids <= 0:
         return rows, accesses
-    distinct = expected_distinct_rows(table, batch_size)
+    distinct = distinct_rows(table, batch_size)
     if table.reuse_histogram is not None and any(table.reuse_histogram):
         shares = np.array(table.reuse_histogram)
         rows = distinct * shares / shares.sum()
         accesses = np.array(BIN_ACCESSES)
     elif isinstance(table.ids, ZipfIds):
-        rows, accesses = _zipf_classes(table.ids, table.num_embeddings, ids)
+        rows, accesses = _zipf_classes(table.ids, table.num_embeddings, ids / table.run_length)
+    elif isinstance(table.ids, RangeIds):
+        rows, accesses = _binned(cells_of(table.ids, table.num_embeddings), ids / table.run_length)
     else:
         rows[0] = distinct
-    # Bins know accesses to a factor of 2: the ids of the batch are known better.
+    return rows, _matched(rows, accesses, ids)
+
+
+def _matched(rows: Floats, accesses: Floats, ids: float) -> Floats:
+    """Return accesses that add up to so many ids: bins know them to a factor of 2, the ids of a batch are known better.
+
+    Args:
+        rows: of each class, not all 0, shape (17,).
+        accesses: to each of them, at least 1, shape (17,).
+        ids: at least 0.
+    """
+    total = float(rows.sum())
     repeats = float(rows @ (accesses - 1))
-    wanted = max(ids - float(rows.sum()), 0.0)
-    accesses = 1 + (accesses - 1) * wanted / repeats if repeats > 0 else accesses + wanted / float(rows.sum())
-    return rows, accesses
+    wanted = max(ids - total, 0.0)
+    if repeats > 0:
+        return 1 + (accesses - 1) * wanted / repeats
+    return accesses + wanted / total if total > 0 else accesses
+
+
+def _binned(cells: Cells, ids: float) -> tuple[Floats, Floats]:
+    """Return touched rows and accesses per reuse bin, each of shape (17,), of so many ids."""
+    lookups = ids * cells.masses
+    touched = cells.sizes * -np.expm1(-ids * cells.rates)
+    accesses = np.divide(lookups, touched, out=np.ones(len(touched)), where=touched > 0)
+    bins = np.clip(np.rint(np.log2(np.maximum(accesses, 1.0))), 0, REUSE_BINS - 1).astype(np.int64)
+    rows = np.bincount(bins, weights=touched, minlength=REUSE_BINS).astype(np.float64)
+    of_bins = np.bincount(bins, weights=lookups, minlength=REUSE_BINS)
+    found: Floats = np.divide(of_bins, rows, out=np.ones(REUSE_BINS), where=rows > 0)
+    return rows, np.maximum(found, 1.0)
 
 
 def _zipf_classes(law: ZipfIds, rows: int, ids: float) -> tuple[Floats, Floats]:

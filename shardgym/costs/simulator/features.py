@@ -9,9 +9,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from shardgym.arrays import Bools, Floats, Ints
-from shardgym.costs.distinct_rows import BIN_ACCESSES
 from shardgym.costs.shard_keys import ShardKey
 from shardgym.ids import ReuseCounts, draw_bags
+from shardgym.row_access import BIN_ACCESSES, access_share
 from shardgym.table import REUSE_BINS, EmbeddingTable
 from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask
 
@@ -82,10 +82,10 @@ class Shards:
 
 
 def shards_of(task: ShardingTask, keys: Sequence[ShardKey]) -> Shards:
-    """Describe shards of a task; a row shard gets the share of lookups that its rows are of the table's."""
+    """Describe shards of a task. Rows of a shard are used again as often as those of the whole table."""
     tables = [task.table(key.table) for key in keys]
     rows = np.array([float(key.rows) for key in keys])
-    share = rows / np.array([float(table.num_embeddings) for table in tables])
+    share = np.array([access_share(table, *key.row_range) for table, key in zip(tables, keys, strict=True)])
     state_per_weight, state_per_row = OPTIMIZER_STATE[task.optimizer]
     ones = np.ones(len(keys))
     return Shards(

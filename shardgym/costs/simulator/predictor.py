@@ -20,7 +20,7 @@ from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.additive import AdditiveCosts, NumberedShards, join_phases
 from shardgym.costs.links import LOADS, ExchangeTimes
 from shardgym.costs.mixed_tables import check_alike
-from shardgym.costs.plan_cost import PlanCost, plan_costs
+from shardgym.costs.plan_cost import UNFAMILIAR, PlanCost, plan_costs
 from shardgym.costs.shard_keys import PlanBatch, ShardKey
 from shardgym.costs.simulator.familiarity import Familiarity, is_unlikely, task_notes
 from shardgym.costs.simulator.features import DEVICE_PARTS, Groups, device_parts, device_vectors, shards_of
@@ -29,12 +29,15 @@ from shardgym.costs.simulator.oracle import OracleNetworks
 from shardgym.costs.simulator.weights import Weights, networks_of
 from shardgym.costs.step_parts import step_work
 from shardgym.errors import InputError
+from shardgym.row_access import position_matters
 from shardgym.task import ShardingTask
 
 #: How many shards of whole plans, and how many devices, are predicted at once. Arrays of more would leave the cache;
 #: and malloc would return their memory to the system in every call, which can take longer than the arithmetic.
 _SHARDS_AT_ONCE = 2048
 _DEVICES_AT_ONCE = 192
+#: Said of plans that cut tables by rows whose popularity follows their position.
+_RANGES = f"{UNFAMILIAR}: ranges of rows that are more popular than others"
 
 
 class _Predictions(NamedTuple):
@@ -44,11 +47,13 @@ class _Predictions(NamedTuple):
         per_device: ms in the order of `PHASES`, shape (P, D, 5).
         unlikely: whether a device holds what is unlike the training data, shape (P,).
         disagreement: largest one of any device, shape (P,).
+        ranges: whether a shard has some rows of a table that are more popular than others, or less, shape (P,).
     """
 
     per_device: Floats
     unlikely: Bools
     disagreement: Floats
+    ranges: Bools
 
 
 class Predictor(NumberedShards):
@@ -68,8 +73,9 @@ class Predictor(NumberedShards):
             self,
             encoded=(self.networks.encoded_shape, np.float64),
             device_parts=((DEVICE_PARTS,), np.float64),
+            is_range=((), np.bool_),
         )
-        self._notes: dict[tuple[bool, bool], tuple[str, ...]] = {}
+        self._notes: dict[tuple[bool, bool, bool], tuple[str, ...]] = {}
 
     def add_task(self, task: ShardingTask) -> int:
         """Return the number of a task.
@@ -94,7 +100,15 @@ class Predictor(NumberedShards):
     def describe(self, task: ShardingTask, keys: Sequence[ShardKey]) -> dict[str, npt.NDArray[Any]]:
         """Encode shards, and keep what tells whether devices are like the training data."""
         shards = shards_of(task, keys)
-        return {"encoded": self.networks.encode(shards), "device_parts": device_parts(shards)}
+        tables = [task.table(key.table) for key in keys]
+        is_range = [
+            key.rows < table.num_embeddings and position_matters(table) for key, table in zip(keys, tables, strict=True)
+        ]
+        return {
+            "encoded": self.networks.encode(shards),
+            "device_parts": device_parts(shards),
+            "is_range": np.array(is_range),
+        }
 
     def ids_hidden(self, task: ShardingTask) -> bool:  # noqa: ARG002
         """See `NumberedShards`: kernels alone are those of devices that train so."""
@@ -118,9 +132,10 @@ class Predictor(NumberedShards):
         unsure = predictions.disagreement > self.weights.spread_limit
         tasks = self.tasks_of(batch).tolist()
         of_task = {number: task_notes(self.weights, self.task(number)) for number in set(tasks)}
+        reasons = predictions.unlikely.tolist(), unsure.tolist(), predictions.ranges.tolist()
         notes = [
             of_task[number] + self._notes_of(*key)
-            for number, *key in zip(tasks, predictions.unlikely.tolist(), unsure.tolist(), strict=True)
+            for number, *key in zip(tasks, *reasons, strict=True)
         ]
         # Where ids are hidden, there is no time of them either.
         none_hidden = np.zeros(len(notes), dtype=np.bool_)
@@ -171,14 +186,16 @@ class Predictor(NumberedShards):
             join_phases(compute_ms, exchange),
             np.logical_or.reduceat(unlikely, first_busy),
             np.maximum.reduceat(compute.disagreement, first_busy),
+            np.logical_or.reduceat(self._shards["is_range"][batch.shards], np.cumsum(batch.counts) - batch.counts),
         )
 
-    def _notes_of(self, unlikely: bool, unsure: bool) -> tuple[str, ...]:
+    def _notes_of(self, unlikely: bool, unsure: bool, ranges: bool) -> tuple[str, ...]:
         """Return the notes on a plan; most plans have the same ones, or none."""
-        key = unlikely, unsure
+        key = unlikely, unsure, ranges
         if key not in self._notes:
             spread = np.inf if unsure else 0.0
-            self._notes[key] = Familiarity(unlikely, spread, self.weights.spread_limit).notes()
+            familiar = Familiarity(unlikely, spread, self.weights.spread_limit).notes()
+            self._notes[key] = familiar + ((_RANGES,) if ranges else ())
         return self._notes[key]
 
 

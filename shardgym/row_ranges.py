@@ -1,0 +1,41 @@
+"""Equal ranges of a table's rows, and how many ids fall into each."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from shardgym.arrays import Ints
+
+#: Ranges in which ids are counted: cuts into 2, 3, 4, 6, 8, ..., 64 equal parts fall between them.
+RANGES = 192
+
+
+def range_bounds(count: int, rows: int) -> Ints:
+    """Return the first rows of `count` equal ranges of rows, and the end, shape (count + 1,)."""
+    return np.arange(count + 1) * rows // count
+
+
+class RangeCounts(NamedTuple):
+    """Shares of ids in equal ranges of a table's rows; all 0 when there are no ids.
+
+    Attributes:
+        lookups: in each range, length n; see `range_bounds`.
+        distinct: of the distinct rows, likewise.
+    """
+
+    lookups: tuple[float, ...]
+    distinct: tuple[float, ...]
+
+    @classmethod
+    def of(cls, indices: Ints, rows: int, count: int = RANGES) -> RangeCounts:
+        """Count ids, which lie in [0, rows), in `count` ranges, or in as many as there are rows if these are fewer."""
+        bounds = range_bounds(min(count, rows), rows)
+        return cls(*(_shares(np.histogram(ids, bounds)[0]) for ids in (indices, np.unique(indices))))
+
+
+def _shares(counts: Ints) -> tuple[float, ...]:
+    """Return rounded shares, as tables keep them."""
+    total = max(int(counts.sum()), 1)
+    return tuple(round(count / total, 6) for count in counts.tolist())

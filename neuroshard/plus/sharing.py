@@ -14,6 +14,7 @@ from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.shard_keys import ShardKey
 from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan
+from shardgym.row_access import position_matters
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 
@@ -106,17 +107,16 @@ def forms_of(task: ShardingTask, costs: AdditiveCosts, kinds: Container[str]) ->
     several = 1 < domain < devices and devices % domain == 0
     ways: list[tuple[int, SharedType, list[ShardKey]]] = []
     for n, table in enumerate(task.tables if devices > 1 else ()):
-        name, width = table.name, table.embedding_dim
+        width = table.embedding_dim
         if takes_rows(table, devices):
-            ways.append((n, "row_wise", [ShardKey(name, rows, width) for rows in row_blocks(table, devices)]))
+            ways.append((n, "row_wise", _row_keys(table, devices, width, in_domain=False)))
         if several and takes_rows(table, domain):
-            blocks = row_blocks(table, domain)
-            ways.append((n, "table_row_wise", [ShardKey(name, rows, width, in_domain=True) for rows in blocks]))
+            ways.append((n, "table_row_wise", _row_keys(table, domain, width, in_domain=True)))
             part, rest = divmod(width, devices // domain)
             if not rest and part % COLUMN_UNIT == 0:
-                of_node = [ShardKey(name, rows, part, in_domain=True) for rows in blocks]
+                of_node = _row_keys(table, domain, part, in_domain=True)
                 ways.append((n, "grid_shard", of_node * (devices // domain)))
-        ways.append((n, "data_parallel", [ShardKey(name, table.num_embeddings, width, served=1)] * devices))
+        ways.append((n, "data_parallel", [ShardKey(table.name, table.num_embeddings, width, served=1)] * devices))
     ways = [way for way in ways if way[1] in kinds]
     keys = list(dict.fromkeys(key for _, _, of_way in ways for key in of_way))
     if not keys:
@@ -135,6 +135,16 @@ def forms_of(task: ShardingTask, costs: AdditiveCosts, kinds: Container[str]) ->
         if sizes[rows].max() <= most:
             found[n].append(Form(n, kind, vectors[rows], sizes[rows]))
     return found
+
+
+def _row_keys(table: EmbeddingTable, devices: int, columns: int, *, in_domain: bool) -> list[ShardKey]:
+    """Return the keys of a table's pieces by rows."""
+    blocks = row_blocks(table, devices)
+    firsts = np.cumsum(blocks) - blocks if position_matters(table) else np.zeros(len(blocks), dtype=np.int64)
+    return [
+        ShardKey(table.name, rows, columns, in_domain=in_domain, first_row=first)
+        for rows, first in zip(blocks, firsts.tolist(), strict=True)
+    ]
 
 
 def shards_of(task: ShardingTask, place: Place) -> list[Shard]:

@@ -186,8 +186,11 @@ class _ExactSearch:
         descended = [allocation for allocation in tried if allocation is not None]
         if not descended:
             pack_units(self._pricing.shards)  # says why there is no plan
-        better = [with_better_kinds(one, self._forms, self._model, self._search_beside) for one in descended]
-        best = min(better, key=lambda one: one.value)
+        # Step by step, rows and replicas lead elsewhere than both together.
+        by_rows = [[form for form in forms if form.kind != "data_parallel"] for forms in self._forms]
+        replicas = [[form for form in forms if form.kind == "data_parallel"] for forms in self._forms]
+        best = min((self._flipped(descended[0], forms) for forms in (by_rows, replicas)), key=lambda one: one.value)
+        best = min((self._flipped(one, self._forms) for one in (best, *descended[1:])), key=lambda one: one.value)
         kicked = []
         # Kicks bring more to some plans than to others: that by columns alone is improved in any case.
         for allocation in dict.fromkeys((descended[0], best)):
@@ -196,6 +199,9 @@ class _ExactSearch:
             kicked.append((search, model, search.kicked(model, search.sampled(allocation))))
         search, model, best = min(kicked, key=lambda end: end[2].value)
         search.kicked_on(model, best)
+
+    def _flipped(self, allocation: Allocation, forms: Sequence[Sequence[Form]]) -> Allocation:
+        return with_better_kinds(allocation, forms, self._model, self._search_beside)
 
     def _search_beside(self, shared: Shared) -> IteratedLocalSearch:
         """Return the search over the columns of the tables that are not shared."""

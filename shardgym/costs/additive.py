@@ -308,7 +308,7 @@ class AdditiveCosts(NumberedShards):
             typical: added vectors of shards, in whose proportions sums are near to what devices compute,
                 shape (K + LOADS,).
         """
-        counts = np.rint(vectors[:, -LOADS:][:, SHARDS]).astype(np.int64)
+        counts = vectors[:, -LOADS:][:, SHARDS]
         return self.exact_compute_ms(vectors) - self.operator_ms(vectors[:, :-LOADS], counts)
 
     def all_to_all_links(self, task: ShardingTask) -> tuple[Topology, int]:

@@ -133,10 +133,7 @@ class Predictor(NumberedShards):
         tasks = self.tasks_of(batch).tolist()
         of_task = {number: task_notes(self.weights, self.task(number)) for number in set(tasks)}
         reasons = predictions.unlikely.tolist(), unsure.tolist(), predictions.ranges.tolist()
-        notes = [
-            of_task[number] + self._notes_of(*key)
-            for number, *key in zip(tasks, *reasons, strict=True)
-        ]
+        notes = [of_task[number] + self._notes_of(*key) for number, *key in zip(tasks, *reasons, strict=True)]
         # Where ids are hidden, there is no time of them either.
         none_hidden = np.zeros(len(notes), dtype=np.bool_)
         return plan_costs(

@@ -12,7 +12,7 @@ from baselines.column_greedy import Pieces, halves, merged, place_with_cuts
 from baselines.greedy import place_greedily
 from baselines.karmarkar_karp import place_by_difference
 from baselines.lpt import alone_ms, whole_table_ms
-from baselines.row_wise import even_rows, takes_rows
+from neuroshard.plus.sharing import even_rows, takes_rows
 from shardgym.costs.base import CostModel
 from shardgym.costs.links import part_of
 from shardgym.errors import InputError, NoFeasiblePlanError

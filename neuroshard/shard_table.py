@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 import numpy as np
 
@@ -109,12 +109,13 @@ class ShardTable:
         return self._own_tables[row, copy]
 
 
-def plan_of(shards: ShardTable, devices: Sequence[Iterable[int]]) -> ShardingPlan:
+def plan_of(shards: ShardTable, devices: Sequence[Iterable[int]], others: Iterable[Shard] = ()) -> ShardingPlan:
     """Return a plan; columns are handed out from the left: to the lowest device first, on a device to the widest shard.
 
     Args:
         shards: of the task.
         devices: rows on every device; the widths of each table's shards add up to the table's.
+        others: shards of tables that have no rows there.
     """
     next_column = [0] * shards.task.num_tables
     placed = []
@@ -123,24 +124,29 @@ def plan_of(shards: ShardTable, devices: Sequence[Iterable[int]]) -> ShardingPla
             table = int(shards.tables[row])
             placed.append(shards.shard(row, next_column[table], device))
             next_column[table] += int(shards.columns[row])
-    return ShardingPlan.of(shards.task, placed)
+    return ShardingPlan.of(shards.task, [*placed, *others])
 
 
-def plan_of_units(shards: ShardTable, units: Ints) -> ShardingPlan:
-    """Return a plan in which devices hold so many units of each table, one shard each; `units` of shape (D, T)."""
-    return plan_of(shards, [(shards.first + on_device)[on_device > 0].tolist() for on_device in units])
+def plan_of_units(shards: ShardTable, units: Ints, others: Iterable[Shard] = ()) -> ShardingPlan:
+    """Return a plan in which devices hold so many units of each table, one shard each; `units` of shape (D, T).
+
+    `others` are the shards of tables of which there are no units.
+    """
+    return plan_of(shards, [(shards.first + on_device)[on_device > 0].tolist() for on_device in units], others)
 
 
-def units_of(shards: ShardTable, plan: ShardingPlan) -> Ints | None:
+def units_of(shards: ShardTable, plan: ShardingPlan, others: Container[int] = ()) -> Ints | None:
     """Return the units of each table on each device, shape (D, T); None for one with other cuts or replicas.
 
-    Shards of one table on one device become one.
+    Shards of one table on one device become one. Of `others`, positions of tables, there are none.
     """
     task = shards.task
     position = {table.name: n for n, table in enumerate(task.tables)}
     units = np.zeros((task.num_devices, task.num_tables), dtype=np.int64)
     for shard in plan.shards:
         table = position[shard.table]
+        if table in others:
+            continue
         if shard.num_rows != task.tables[table].num_embeddings or len(shard.devices) > 1:
             return None
         units[shard.devices[0], table] += shard.num_columns // COLUMN_UNIT

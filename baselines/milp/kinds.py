@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from baselines.milp.exchanges import BITS, Exchanges, has_domains
-from baselines.row_wise import even_rows, takes_rows
+from neuroshard.plus.sharing import even_rows, takes_rows
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.links import DOMAIN_ROW_COLUMNS, LOADS, REPLICA_BYTES, ROW_COLUMNS, SHARDS
@@ -119,7 +119,7 @@ def kinds_of(task: ShardingTask, costs: AdditiveCosts, exchanges: Exchanges, *, 
             of_spread, sizes = np.repeat(of_spread, task.num_devices, axis=0), np.repeat(sizes, task.num_devices)
         width = float(np.rint(loads[start:end, [ROW_COLUMNS, DOMAIN_ROW_COLUMNS]].sum()))
         spreads.append(Spread(n, devices, of_spread, sizes, width, float(loads[start, REPLICA_BYTES])))
-    counts = np.rint(vectors[:1, -LOADS:][:, SHARDS]).astype(np.int64)
+    counts = vectors[:1, -LOADS:][:, SHARDS]
     fixed_ms = rounded(exchanges.compute @ costs.operator_ms(vectors[:1, :-LOADS], counts)[0], BITS)
     return Kinds(columns, spreads, fixed_ms)
 

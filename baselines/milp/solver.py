@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from baselines.halving_lpt import LPT
 from baselines.milp.exchanges import Exchanges, exchanges_of
 from baselines.milp.kinds import Kinds, kinds_of, shards_of
 from baselines.milp.program import Answer, Program
-from baselines.row_wise import beside
 from neuroshard.plus.solver import NeuroShardPlus
 from neuroshard.shard_table import ShardTable, plan_of_units
 from shardgym.arguments import check_int
@@ -19,9 +20,11 @@ from shardgym.costs.base import CostModel
 from shardgym.errors import NO_PLAN, InputError, NoFeasiblePlanError
 from shardgym.incumbent import Budget, Incumbent, OutOfTime
 from shardgym.plan import Shard, ShardingPlan, check_possible
-from shardgym.solver import Observer, check_solve_arguments
+from shardgym.solver import Observer, Solver, call_solver, check_solve_arguments
 from shardgym.task import ShardingTask
 
+#: TorchRec's sharding types that programs have besides columns. Grids are not among them.
+_TYPES = ("row_wise", "table_row_wise", "data_parallel")
 #: Of the gap that is asked for, the share that a program over groups of devices may leave open.
 _PROGRAM_SHARE = 0.03
 #: Of a cutoff, what a plan must be better by.
@@ -49,7 +52,8 @@ class Milp:
 
     HiGHS solves the programs, through SciPy. An earlier form of them, with equal pieces alone, it solved in 3 and 13 s
     for 300 tables on 64 devices; CP-SAT of OR-Tools, through its linear solver interface on one thread, had found no
-    solution of either after 40 s. The plan never costs more than those of `lpt` and `neuroshard_plus`.
+    solution of either after 40 s. The plan never costs more than those of `lpt` and, without grids, of
+    `neuroshard_plus`.
 
     Compute by `gpu` is no sum, but at least one, so that there is a bound by it, too, of which less is proven. Other
     costs have no such bound (`AdditiveCosts.bounded`): by them the programs are estimates that lead to plans, and
@@ -224,14 +228,16 @@ class _Search:
         return self._incumbent.cost_ms / self.bound_ms - 1 if self.bound_ms > 0 else math.inf
 
     def _place(self, shards: list[Shard]) -> None:
-        """Offer the best plan found with these shards, the other tables cut by columns."""
+        """Offer the best plan found with these shards, the other tables cut by columns; of any kind without shards."""
         self._budget.check()
         settings, options = self._settings, {}
         kicks = settings.kicks
         if self._budget.limited:
             kicks = _KICKS if kicks is None else kicks
             options["time_limit_s"] = self._budget.left_s
-        plan = beside(self._task, self._cost, shards, NeuroShardPlus(kicks), self._seed, **options)
+        # Beside given shards, the search does not know their load; without, it may choose what programs may.
+        solver = NeuroShardPlus(kicks, sharding_types=[] if shards else _TYPES)
+        plan = _beside(self._task, self._cost, shards, solver, self._seed, **options)
         if plan is not None:
             self._incumbent.offer(plan)
 
@@ -264,3 +270,40 @@ def equal_devices(task: ShardingTask, exchanges: Exchanges) -> list[list[int]]:
         domain = tuple(sorted(of_domain[int(links.domains[device])]))
         groups.setdefault((kind, domain), []).append(device)
     return list(groups.values())
+
+
+def _beside(
+    task: ShardingTask, cost: CostModel, shards: Sequence[Shard], solver: Solver, seed: int, **options: Any
+) -> ShardingPlan | None:
+    """Return a plan with these shards, and the other tables placed by a solver in the memory that is left.
+
+    The solver does not know the load of the shards, so they should load all devices about alike.
+
+    Args:
+        task: the task.
+        cost: the solver's oracle.
+        shards: whole tables.
+        solver: places the others.
+        seed: given to it.
+        **options: likewise.
+
+    Returns:
+        None where these shards or the other tables do not fit.
+    """
+    room = list(task.topology.memory_bytes)
+    for shard in shards:
+        for device in shard.devices:
+            room[device] -= shard.bytes(task)
+    names = {shard.table for shard in shards}
+    others = tuple(table for table in task.tables if table.name not in names)
+    if min(room) < (1 if others else 0):
+        return None
+    placed = list(shards)
+    if others:
+        topology = dataclasses.replace(task.topology, memory_bytes=tuple(room))
+        rest = dataclasses.replace(task, tables=others, topology=topology, name="")
+        try:
+            placed += call_solver(solver, rest, cost, seed, **options).shards
+        except NO_PLAN:
+            return None
+    return ShardingPlan.of(task, placed)

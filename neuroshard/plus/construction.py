@@ -25,7 +25,7 @@ def constructed(model: LinearModel) -> Iterator[Placement]:
     """
     whole = model.first + model.units
     cost = float((model.row_ms[whole] + (model.unit_ms + model.widest_ms) * model.units).sum()) / len(model.memory)
-    used = model.row_bytes[whole].sum() / model.memory.sum()
+    used = model.row_bytes[whole].sum() / max(model.memory.sum(), 1)
     limits = [(float(_ANY), _ANY), *((share * cost, _ANY) for share in _SHARES)]
     limits += [(float(_ANY), 2**n) for n in range(int(model.units.max() - 1).bit_length())]
     for by_bytes in (0.0, 0.5, 1.0) if used > _TIGHT else (0.0,):

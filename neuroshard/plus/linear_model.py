@@ -28,17 +28,19 @@ class LinearModel(NamedTuple):
 
     Times are quantized, so that those of devices are exact; so is what the search minimises, see `shardgym.ties`.
 
-    A device takes what its shards take, `device_ms` if it holds anything, and `unit_ms` for every unit of its width,
-    for `floor` units at least: what a narrow device receives takes as long as what it sends. A step takes what the
-    slowest device takes, and `widest_ms` for every unit of the widest one, for `floor` units at least: the others wait.
+    A device takes `shared_ms`, what its shards take, `device_ms` if it holds any, and `unit_ms` for every unit of its
+    width, for `floor` units at least: what a narrow device receives takes as long as what it sends. A step takes what
+    the slowest device takes, and `widest_ms` for every unit of the widest one, for `floor` units at least: the others
+    wait.
 
     Attributes:
         first: row of each table's empty shard, shape (T,).
-        units: of each table, shape (T,).
+        units: of each table that are placed, shape (T,).
         row_ms: of each row, shape (R,).
         row_bytes: likewise.
         memory: bytes of every device, shape (D,).
         device_ms: of every device, shape (D,).
+        shared_ms: of the tables that every device holds besides, shape (D,).
         unit_ms: per unit of a device's width.
         widest_ms: per unit of the widest device's width.
         floor: units.
@@ -52,6 +54,7 @@ class LinearModel(NamedTuple):
     row_bytes: Ints
     memory: Ints
     device_ms: Floats
+    shared_ms: Floats
     unit_ms: float
     widest_ms: float
     floor: int
@@ -68,18 +71,20 @@ def linear_model(pricing: Pricing, examples: Sequence[Ints]) -> LinearModel:
     """
     shards = pricing.shards
     row_ms, device_ms = pricing.row_prices(examples)
-    memory = np.array(shards.task.topology.memory_bytes, dtype=np.int64)
-    even_ms = float(row_ms[shards.whole].sum()) / len(memory) + device_ms
+    memory = pricing.memory
+    shared_ms = pricing.compute(pricing.shared.sums).sum(axis=1)
+    placed_ms = float(row_ms[shards.first + pricing.units].sum())
+    even_ms = (placed_ms + float(shared_ms.sum())) / len(memory) + device_ms
     unit_ms, widest_ms, floor = 0.0, 0.0, 0
     for share in _WIDER if len(memory) > 1 else ():
         unit_ms, widest_ms, floor = _width_price(pricing, even_ms, share)
         if unit_ms or widest_ms or floor:
             break
-    even_units = float(shards.units.sum()) / len(memory)
+    even_units = float(pricing.units.sum()) / len(memory)
     # Both widths stay the same while plans change: else a descent could go round in circles.
     softness = max(pricing.softness, 1e-6)
     return LinearModel(
-        shards.first, shards.units, row_ms, shards.bytes, memory, np.full(len(memory), device_ms),
+        shards.first, pricing.units, row_ms, shards.bytes, memory, np.full(len(memory), device_ms), shared_ms,
         unit_ms, widest_ms, floor,
         soft_ms=softness * (even_ms + unit_ms * even_units) + 1e-12, soft_units=softness * even_units,
     )  # fmt: skip
@@ -93,9 +98,9 @@ def _width_price(pricing: Pricing, even_ms: float, share: float) -> tuple[float,
     """
     shards = pricing.shards
     devices = shards.task.num_devices
-    units = int(shards.units.sum()) // devices
+    units = int(pricing.units.sum()) // devices
     change = max(int(share * units), 1)
-    even_loads = pricing.vectors[shards.whole, -LOADS:].sum(axis=0) / devices
+    even_loads = pricing.vectors[shards.first + pricing.units, -LOADS:].sum(axis=0) / devices
     even_loads[COLUMNS] = COLUMN_UNIT * max(units, 1)
     # Devices compute forward and backward in the proportion of all tables.
     alone = pricing.compute(pricing.vectors[shards.whole]).sum(axis=0)
@@ -103,7 +108,7 @@ def _width_price(pricing: Pricing, even_ms: float, share: float) -> tuple[float,
 
     def steps_ms(*cases: tuple[int, float, float]) -> list[float]:
         """Return the times of steps in which the first device is so much wider, and the first two take so long."""
-        loads = np.tile(even_loads, (len(cases), devices, 1))
+        loads = np.tile(even_loads + pricing.shared.sums[:, -LOADS:], (len(cases), 1, 1))
         compute = np.full((len(cases), devices), even_ms)
         for n, (more, first_ms, second_ms) in enumerate(cases):
             loads[n, :2, COLUMNS] += COLUMN_UNIT * np.array([more, -min(more, units)])
@@ -181,7 +186,7 @@ def price_device(model: LinearModel, placement: Placement, device: int) -> None:
         ms += model.device_ms[device]
     placement.widths[device] = width
     placement.bytes[device] = used
-    placement.load[device] = ms + model.unit_ms * max(width, model.floor)
+    placement.load[device] = model.shared_ms[device] + ms + model.unit_ms * max(width, model.floor)
 
 
 @jit

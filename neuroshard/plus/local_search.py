@@ -12,7 +12,6 @@ from neuroshard.plus.construction import constructed
 from neuroshard.plus.linear_model import LinearModel, Placement, overflow, price, value
 from neuroshard.plus.moves import DRAWS_PER_TABLE, NONE, Shortlist, best_moves, descend, givers, kick_and_descend
 from neuroshard.plus.pricing import Pricing
-from neuroshard.shard_table import ShardTable
 from shardgym.arguments import check_int
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.links import LOADS
@@ -71,6 +70,7 @@ class Allocation:
         units: of each table on each device, shape (D, T).
 
     Attributes:
+        pricing: as given.
         units: as given; must not be changed.
         sums: added vectors of each device, shape (D, V).
         compute: forward and backward of each device in ms, shape (D, 2).
@@ -79,7 +79,7 @@ class Allocation:
     """
 
     def __init__(self, pricing: Pricing, units: Ints) -> None:
-        self._pricing = pricing
+        self.pricing = pricing
         self.units = units
         self.sums: Floats = pricing.sums(units)
         self.compute: Floats = pricing.compute(self.sums)
@@ -90,7 +90,7 @@ class Allocation:
     def after(self, moves: Ints) -> tuple[Floats, Floats]:
         """Return compute and loads of devices after each move of a `Shortlist`, (M, 6) to (M, D, 2) and (M, D, 3)."""
         givers, takers, tables, units, backs, back_units = moves.T
-        shards = self._pricing.shards
+        shards = self.pricing.shards
         number = np.arange(len(moves))
         pairs = np.stack([givers, takers], axis=1)
         sums = self.sums[pairs]
@@ -99,12 +99,12 @@ class Allocation:
             for side, sign in ((0, -1), (1, 1)):
                 before = shards.first[moved[which]] + self.units[pairs[which, side], moved[which]]
                 after = before + sign * more[which]
-                sums[which, side] += self._pricing.vectors[after] - self._pricing.vectors[before]
+                sums[which, side] += self.pricing.vectors[after] - self.pricing.vectors[before]
         # What is left of a device that gave everything away is rounding.
         sums = np.where(sums[..., -1:] > 0.5, sums, 0.0)
         compute = np.tile(self.compute, (len(moves), 1, 1))
         loads = np.tile(self.sums[:, -LOADS:], (len(moves), 1, 1))
-        compute[number[:, None], pairs] = self._pricing.compute(sums)
+        compute[number[:, None], pairs] = self.pricing.compute(sums)
         loads[number[:, None], pairs] = sums[..., -LOADS:]
         return compute, loads
 
@@ -115,14 +115,14 @@ class Allocation:
         after[[giver, taker], table] += [-units, units]
         if back != NONE:
             after[[giver, taker], back] += [back_units, -back_units]
-        return Allocation(self._pricing, after)
+        return Allocation(self.pricing, after)
 
 
 def corrected(model: LinearModel, allocation: Allocation) -> LinearModel:
     """Return a model by which the devices of an allocation compute exactly as long as they do."""
-    exact = allocation.compute.sum(axis=1)
+    exact = allocation.compute.sum(axis=1) - model.shared_ms
     estimate = model.row_ms[model.first + allocation.units].sum(axis=1)
-    return model._replace(device_ms=np.where(exact > 0, exact - estimate, model.device_ms))
+    return model._replace(device_ms=np.where(allocation.units.any(axis=1), exact - estimate, model.device_ms))
 
 
 class IteratedLocalSearch:
@@ -135,13 +135,16 @@ class IteratedLocalSearch:
         rng: of the kicks.
         found: called with every start and every local optimum that memory allows.
         nested: whether a search with fewer kicks is the beginning of one with more, so that more are never worse.
+
+    Attributes:
+        pricing: as given.
     """
 
     def __init__(
         self, pricing: Pricing, settings: PlusSettings, budget: Budget, rng: np.random.Generator,
         found: Callable[[Allocation], None], *, nested: bool = True,
     ) -> None:  # fmt: skip
-        self._pricing = pricing
+        self.pricing = pricing
         self._settings = settings
         self._budget = budget
         self._rng = rng
@@ -165,7 +168,12 @@ class IteratedLocalSearch:
         return [placement.units for _, placement in ranked if not overflow(model, placement)]
 
     def run(self, model: LinearModel, starts: Iterable[Ints]) -> Allocation:
-        """Descend by exact prices from starts, and kick the best result; return the best.
+        """Descend by exact prices from starts, and kick the best result; return the best. Arguments as `descended`."""
+        best = self.kicked(model, self.sampled(self.descended(model, starts)))
+        return self.kicked_on(model, best)
+
+    def descended(self, model: LinearModel, starts: Iterable[Ints]) -> Allocation:
+        """Descend by exact prices from starts; return the best result.
 
         Args:
             model: of the prices.
@@ -175,16 +183,35 @@ class IteratedLocalSearch:
             OutOfTime: the budget is spent.
         """
         allocations = [self.offer(units) for units in starts]
-        best = self._sample(min((self._polish(model, one) for one in allocations), key=lambda one: one.value))
+        return min((self._polish(model, one) for one in allocations), key=lambda one: one.value)
+
+    def kicked(self, model: LinearModel, best: Allocation) -> Allocation:
+        """Kick an allocation, and what is better after it, until kicks are used up; return the best.
+
+        Raises:
+            OutOfTime: the budget is spent.
+        """
         kicks = self._settings.kicks
-        if kicks is None and not self._budget.limited:
-            kicks = _DEFAULT_KICKS
-        most_moves = math.inf if self._budget.limited or self._settings.kicks is not None else _MOST_MOVES
+        if kicks is None:
+            return self._kicked(model, best, _DEFAULT_KICKS, _MOST_MOVES)
+        return self._kicked(model, best, kicks, math.inf)
+
+    def kicked_on(self, model: LinearModel, best: Allocation) -> Allocation:
+        """Do so for as long as there is time and kicks bring anything, unless their number is set, or time unlimited.
+
+        Raises:
+            OutOfTime: the budget is spent.
+        """
+        if self._settings.kicks is not None or not self._budget.limited:
+            return best
+        return self._kicked(model, best, math.inf, math.inf)
+
+    def _kicked(self, model: LinearModel, best: Allocation, kicks: float, most_moves: float) -> Allocation:
         in_vain = 0
         made = 0
         looked_at = 0
         while made != kicks and in_vain < PATIENCE and looked_at < most_moves:
-            count = self._round_kicks if kicks is None else min(self._round_kicks, kicks - made)
+            count = int(min(self._round_kicks, kicks - made))
             other, more = self._kick(model, best, count)
             made += count
             looked_at += more
@@ -194,7 +221,7 @@ class IteratedLocalSearch:
 
     def offer(self, units: Ints) -> Allocation:
         """Report and return an allocation that was found elsewhere."""
-        allocation = Allocation(self._pricing, units)
+        allocation = Allocation(self.pricing, units)
         self._found(allocation)
         return allocation
 
@@ -212,12 +239,12 @@ class IteratedLocalSearch:
         better, looked_at = kick_and_descend(exact_here, placement, draws, self._settings.sources, self._first_move)
         if not better:
             return best, looked_at
-        others = [Allocation(self._pricing, units) for units in better]
+        others = [Allocation(self.pricing, units) for units in better]
         if self._nested:
             for other in others:
                 self._found(other)
         if count == whole_round:
-            return self._sample(self._polish(model, others[-1])), looked_at
+            return self.sampled(self._polish(model, others[-1])), looked_at
         return others[-1], looked_at
 
     def _descend(self, model: LinearModel, placement: Placement) -> None:
@@ -243,12 +270,12 @@ class IteratedLocalSearch:
         self._found(allocation)
         return allocation
 
-    def _sample(self, allocation: Allocation) -> Allocation:
+    def sampled(self, allocation: Allocation) -> Allocation:
         """Make the best of some random moves by exact prices, as long as one in a few such samples brings anything."""
         in_vain = 0
         while in_vain < _VAIN_SAMPLES:
             self._budget.check()
-            moves = random_moves(self._pricing.shards, allocation.units, _SAMPLE, self._rng)
+            moves = random_moves(self.pricing, allocation.units, _SAMPLE, self._rng)
             in_vain += 1
             if len(moves):
                 better = self._after_best(allocation, moves)
@@ -270,7 +297,7 @@ class IteratedLocalSearch:
     def _after_best(self, allocation: Allocation, moves: Ints) -> Allocation | None:
         """Return the allocation after the best of some moves; None where none brings anything."""
         enough = allocation.value * (1 - _LEAST_GAIN)
-        _, values = self._pricing.objective(*allocation.after(moves))
+        _, values = self.pricing.objective(*allocation.after(moves))
         best = int(values.argmin())
         if values[best] >= enough:
             return None
@@ -290,8 +317,9 @@ def compile_search() -> None:
     two = np.array([2, 2])
     rows = np.arange(6.0) % 3
     model = LinearModel(
-        np.array([0, 3]), two, rows, rows.astype(np.int64), np.array([9, 9]), np.zeros(2), 0.1, 0.1, 1, 0.1, 0.1
-    )
+        np.array([0, 3]), two, rows, rows.astype(np.int64), np.array([9, 9]), np.zeros(2), np.zeros(2),
+        0.1, 0.1, 1, 0.1, 0.1
+    )  # fmt: skip
     shortlist = Shortlist.of_length(1)
     for placement in constructed(model):
         if value(model, placement) + overflow(model, placement) < math.inf:
@@ -302,9 +330,12 @@ def compile_search() -> None:
     price(model, placement)
 
 
-def random_moves(shards: ShardTable, units: Ints, count: int, rng: np.random.Generator) -> Ints:
+def random_moves(pricing: Pricing, units: Ints, count: int, rng: np.random.Generator) -> Ints:
     """Return random moves that memory allows, at most `count` of them, as in a `Shortlist`, shape (M, 6)."""
+    shards = pricing.shards
     devices, tables = np.nonzero(units)
+    if not len(devices):
+        return np.empty((0, 6), dtype=np.int64)
     given = rng.integers(len(devices), size=count)
     back = rng.integers(len(devices), size=count)
     # A device gives all, half, or any part, and half of the time something comes back.
@@ -316,7 +347,7 @@ def random_moves(shards: ShardTable, units: Ints, count: int, rng: np.random.Gen
     ])  # fmt: skip
     moves = moves[moves[:, 0] != moves[:, 1]]
     used = shards.bytes[shards.first + units].sum(axis=1)
-    room = np.array(shards.task.topology.memory_bytes, dtype=np.int64) - used
+    room = pricing.memory - used
     more = np.zeros((len(moves), 2), dtype=np.int64)
     for table, amount, signs in ((moves[:, 2], moves[:, 3], (-1, 1)), (moves[:, 4], moves[:, 5], (1, -1))):
         for side in (0, 1):

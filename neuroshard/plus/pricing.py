@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import abc
+import copy
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 
+from neuroshard.plus.sharing import Shared, nothing_shared
 from neuroshard.shard_table import ShardTable
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
@@ -49,12 +52,30 @@ class Pricing(abc.ABC):
         shards: of the task.
         vectors: as given.
         softness: as given.
+        shared: tables that devices hold besides; none, until `beside` says something else.
     """
 
     def __init__(self, shards: ShardTable, vectors: Floats, softness: float) -> None:
         self.shards = shards
         self.vectors = vectors
         self.softness = softness
+        self.shared = nothing_shared(shards.task, vectors.shape[1])
+
+    def beside(self, shared: Shared) -> Self:
+        """Return the pricing of the other tables' columns, where devices hold these besides."""
+        other = copy.copy(self)
+        other.shared = shared
+        return other
+
+    @property
+    def memory(self) -> Ints:
+        """Bytes that columns may take on each device, shape (D,)."""
+        return np.array(self.shards.task.topology.memory_bytes, dtype=np.int64) - self.shared.bytes
+
+    @property
+    def units(self) -> Ints:
+        """Units of each table that are to be placed, shape (T,)."""
+        return np.where(self.shared.tables(len(self.shards.units)), 0, self.shards.units)
 
     @abc.abstractmethod
     def compute(self, sums: Floats) -> Floats:
@@ -84,11 +105,13 @@ class Pricing(abc.ABC):
 
     def sums(self, units: Ints) -> Floats:
         """Return the added vectors of devices, (D, T) to (D, V)."""
-        sums = np.zeros((len(units), self.vectors.shape[1]))
+        sums = self.shared.sums.copy()
         devices, tables = np.nonzero(units)
+        if not len(devices):
+            return sums
         busy = np.flatnonzero(np.diff(devices, prepend=-1))
         vectors = self.vectors[self.shards.first[tables] + units[devices, tables]]
-        sums[devices[busy]] = np.add.reduceat(vectors, busy, axis=0)
+        sums[devices[busy]] += np.add.reduceat(vectors, busy, axis=0)
         return sums
 
     def objective(self, compute: Floats, loads: Floats) -> tuple[Floats, Floats]:
@@ -138,16 +161,18 @@ class ExactPricing(Pricing):
 
         What a device takes is a line in what its shards take alone, their number, and their latents. Of
         a cost that is no sum, as fused kernels take less than one by one, this is the line that is nearest where the
-        search is.
+        search is. It is about what columns add to that which devices hold besides.
         """
         rows = np.flatnonzero(self.shards.columns)
         alone = np.zeros(len(self.shards))
         alone[rows] = self.compute(self.vectors[rows]).sum(axis=1)
-        sums = np.concatenate([self.sums(units) for units in examples])
+        all_sums = np.concatenate([self.sums(units) for units in examples])
         singles = np.concatenate([alone[self.shards.first + units].sum(axis=1) for units in examples])
+        sums = all_sums - np.tile(self.shared.sums, (len(examples), 1))
         busy = sums[:, -1] > 0
         terms = np.column_stack([singles, np.ones(len(singles)), sums[:, -1], sums[:, :-LOADS]])[busy]
-        ms = np.maximum(self.compute(sums[busy]).sum(axis=1), 1e-12)
+        besides = np.tile(self.compute(self.shared.sums).sum(axis=1), len(examples))[busy]
+        ms = np.maximum(self.compute(all_sums[busy]).sum(axis=1) - besides, 1e-12)
         scale = np.maximum(np.abs(terms).max(axis=0), 1e-12)
         prior = np.eye(terms.shape[1])[0]
         # Latents explain what the first three terms do not.

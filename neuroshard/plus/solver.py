@@ -5,22 +5,26 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from neuroshard.packing import pack_units
 from neuroshard.plus.construction import constructed
+from neuroshard.plus.kinds import model_beside, shared_for_room, shared_on_average, with_better_kinds
 from neuroshard.plus.linear_model import LinearModel, linear_model
 from neuroshard.plus.local_search import Allocation, IteratedLocalSearch, PlusSettings, compile_search
 from neuroshard.plus.pricing import EstimatedPricing, ExactPricing, Pricing
+from neuroshard.plus.sharing import SHARED_TYPES, Form, Shared, forms_of, places_of, shards_of
 from neuroshard.shard_table import ShardTable, plan_of_units, units_of
 from neuroshard.solver import ColumnSolver, NeuroShard
-from shardgym.arguments import check_instance
+from shardgym.arguments import check_instance, check_list
 from shardgym.arrays import Ints
 from shardgym.costs.base import CostModel
-from shardgym.errors import NoFeasiblePlanError
+from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.incumbent import Budget, Incumbent, OutOfTime
 from shardgym.plan import ShardingPlan
+from shardgym.records import short_repr
 from shardgym.task import ShardingTask
 
 #: Where tables take more than this share of the memory, a narrow NeuroShard search finds poor plans at best.
@@ -29,12 +33,18 @@ _TIGHT = 0.8
 _DEFAULT_QUERIES = 32
 #: Plans of one query: enough to make up for what the estimate gets wrong, few enough to learn in between.
 _PLANS_PER_QUERY = 8
+#: Choices of tables to share that are searched from, besides none.
+_WAYS = 3
 #: Kicks between queries.
 _KICKS_PER_QUERY = 16
 
 
 class NeuroShardPlus(ColumnSolver):
-    """Local search over the columns of each table on each device, from tables cut in many ways.
+    """Local search over the columns of each table on each device, and over the tables that devices share.
+
+    With an additive cost, a table may be cut by rows over all devices, over those of one node, or, cut by columns
+    first, over those of each node; or be replicated. `kinds.py` chooses which. The plan is never worse than what
+    columns alone lead to. Simulators price no replicas. With other costs, tables are cut by columns alone.
 
     Example:
         >>> plan = NeuroShardPlus().solve(task, cost, time_limit_s=1.0)    # doctest: +SKIP
@@ -50,6 +60,8 @@ class NeuroShardPlus(ColumnSolver):
         queries: plans that cost models which are not additive evaluate at most. When None: 32 without a time limit, any
             number with one.
         keep_on_interrupt: return the best plan so far on Ctrl-C, instead of passing the interrupt on.
+        sharding_types: what tables may be besides `table_wise`, `column_wise` and `table_column_wise`, by TorchRec's
+            names: some of `row_wise`, `table_row_wise`, `grid_shard`, `data_parallel`.
 
     Raises:
         InputError: a setting is out of range or of another type.
@@ -58,11 +70,17 @@ class NeuroShardPlus(ColumnSolver):
     def __init__(
         self, kicks: int | None = None, kick_moves: int = 4, shortlist: int = 8, sources: int = 2,
         softness: float = 0.005, queries: int | None = None, keep_on_interrupt: bool = False,
+        sharding_types: Sequence[str] = SHARED_TYPES,
     ) -> None:  # fmt: skip
         self.settings = PlusSettings(kicks, kick_moves, shortlist, sources, softness, queries)
         check_instance("keep_on_interrupt", keep_on_interrupt, bool)
         if keep_on_interrupt:
             self._ends = (OutOfTime, KeyboardInterrupt)
+        self.sharding_types = tuple(check_list("sharding_types", sharding_types, "names of sharding types"))
+        for name in self.sharding_types:
+            if name not in SHARED_TYPES:
+                known = ", ".join(SHARED_TYPES)
+                raise InputError(f"sharding_types: expected some of {known}, got {short_repr(name)}")
 
     def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
         """Compile the search, and NeuroShard's, which gives plans to start from."""
@@ -71,22 +89,17 @@ class NeuroShardPlus(ColumnSolver):
 
     def search(self, shards: ShardTable, cost: CostModel, seed: int, budget: Budget, incumbent: Incumbent) -> None:
         """Search with exact prices where the cost model is additive, else with estimates that are corrected."""
-        rng = np.random.default_rng(seed)
         costs = cost.additive()
         if costs is None:
             estimate = EstimatedPricing(shards, cost, self.settings.softness, budget)
-            _EstimateSearch(estimate, self.settings, budget, rng, incumbent).run()
+            _EstimateSearch(estimate, self.settings, budget, np.random.default_rng(seed), incumbent).run()
             return
         if cost.learned:
             self._search_as_published(shards, cost, seed, budget, incumbent)
+        kinds = {kind for kind in self.sharding_types if cost.replicas or kind != "data_parallel"}
         pricing = ExactPricing(shards, costs, self.settings.softness)
-
-        def found(allocation: Allocation) -> None:
-            incumbent.update(lambda: plan_of_units(shards, allocation.units), allocation.total_ms)
-
-        search = IteratedLocalSearch(pricing, self.settings, budget, rng, found)
-        model = linear_model(pricing, examples_of(pricing))
-        search.run(model, starts_of(search, model, shards, incumbent))
+        forms = forms_of(shards.task, costs, kinds)
+        _ExactSearch(pricing, forms, self.settings, budget, seed, incumbent).run()
 
     def pack(self, shards: ShardTable) -> ShardingPlan:
         """Halve tables, or cut them anywhere."""
@@ -114,13 +127,114 @@ def starts_of(search: IteratedLocalSearch, model: LinearModel, shards: ShardTabl
     """Return what constructed placements lead to, and the incumbent; a packing where there is neither.
 
     Raises:
-        NoFeasiblePlanError: no packing was found.
+        NoFeasiblePlanError: no packing was found, or none was looked for, as devices share tables.
     """
     starts = search.starts(model)
+    if search.pricing.shared.places:
+        if not starts:
+            raise NoFeasiblePlanError("columns find no room beside the tables that devices share")
+        return starts
     given = units_of(shards, incumbent.plan()) if incumbent.cost_ms < math.inf else None
     if given is not None:
         starts.append(given)
     return starts or [pack_units(shards)]
+
+
+def plan_of_allocation(allocation: Allocation) -> ShardingPlan:
+    """Return the plan."""
+    shards = allocation.pricing.shards
+    shared = [shard for place in allocation.pricing.shared.places.values() for shard in shards_of(shards.task, place)]
+    return plan_of_units(shards, allocation.units, shared)
+
+
+class _ExactSearch:
+    """Searches over columns by exact prices: where nothing is shared, and from what seems best to share.
+
+    Args:
+        pricing: of the task, where nothing is shared.
+        forms: in which tables can be shared.
+        settings: how thoroughly.
+        budget: of time.
+        seed: of the kicks.
+        incumbent: is told of every plan.
+    """
+
+    def __init__(
+        self, pricing: ExactPricing, forms: Sequence[Sequence[Form]], settings: PlusSettings, budget: Budget, seed: int,
+        incumbent: Incumbent,
+    ) -> None:  # fmt: skip
+        self._pricing = pricing
+        self._forms = forms
+        self._settings = settings
+        self._budget = budget
+        self._seed = seed
+        self._incumbent = incumbent
+        self._model = linear_model(pricing, examples_of(pricing))
+
+    def run(self) -> None:
+        """Search until kicks are used up, or for as long as there is time and they bring anything.
+
+        Raises:
+            OutOfTime: the budget is spent.
+            NoFeasiblePlanError: no packing was found.
+        """
+        given = self._given()
+        columns, *others = shared_on_average(self._pricing, self._forms)
+        tried = [self._descended(shared) for shared in (columns, *others[-_WAYS:])] + given
+        if not any(tried):
+            tried = [self._descended(shared) for shared in shared_for_room(self._pricing, self._forms)]
+        descended = [allocation for allocation in tried if allocation is not None]
+        if not descended:
+            pack_units(self._pricing.shards)  # says why there is no plan
+        # Step by step, rows and replicas lead elsewhere than both together.
+        by_rows = [[form for form in forms if form.kind != "data_parallel"] for forms in self._forms]
+        replicas = [[form for form in forms if form.kind == "data_parallel"] for forms in self._forms]
+        best = min((self._flipped(descended[0], forms) for forms in (by_rows, replicas)), key=lambda one: one.value)
+        best = min((self._flipped(one, self._forms) for one in (best, *descended[1:])), key=lambda one: one.value)
+        kicked = []
+        # Kicks bring more to some plans than to others: that by columns alone is improved in any case.
+        for allocation in dict.fromkeys((descended[0], best)):
+            search = self._search_beside(allocation.pricing.shared)
+            model = model_beside(self._model, search.pricing)
+            kicked.append((search, model, search.kicked(model, search.sampled(allocation))))
+        search, model, best = min(kicked, key=lambda end: end[2].value)
+        search.kicked_on(model, best)
+
+    def _flipped(self, allocation: Allocation, forms: Sequence[Sequence[Form]]) -> Allocation:
+        return with_better_kinds(allocation, forms, self._model, self._search_beside)
+
+    def _search_beside(self, shared: Shared) -> IteratedLocalSearch:
+        """Return the search over the columns of the tables that are not shared."""
+        rng = np.random.default_rng(self._seed)
+        return IteratedLocalSearch(self._pricing.beside(shared), self._settings, self._budget, rng, self._found)
+
+    def _descended(self, shared: Shared) -> Allocation | None:
+        """Return what a descent leads to; None where columns find no room."""
+        search = self._search_beside(shared)
+        model = model_beside(self._model, search.pricing)
+        if len(shared.places) == len(model.units):  # no columns are left to place
+            return search.offer(np.zeros((len(model.memory), len(model.units)), dtype=np.int64))
+        try:
+            return search.descended(model, starts_of(search, model, self._pricing.shards, self._incumbent))
+        except NoFeasiblePlanError:
+            return None
+
+    def _given(self) -> list[Allocation]:
+        """Return the incumbent, if devices share tables in it."""
+        if self._incumbent.cost_ms == math.inf:
+            return []
+        shards = self._pricing.shards
+        plan = self._incumbent.plan()
+        places = places_of(shards.task, plan, self._forms)
+        shared = self._pricing.shared.changed([], places)
+        units = units_of(shards, plan, shared.places) if places else None
+        if units is None:
+            return []
+        search = self._search_beside(shared)
+        return [search.descended(model_beside(self._model, search.pricing), [units])]
+
+    def _found(self, allocation: Allocation) -> None:
+        self._incumbent.update(lambda: plan_of_allocation(allocation), allocation.total_ms)
 
 
 class _EstimateSearch:

@@ -21,6 +21,7 @@ from shardgym.arrays import Bools, Floats, GrowingArrays, Ints
 from shardgym.costs.links import (
     IDS,
     LOADS,
+    REPLICA_BYTES,
     SHARDS,
     ExchangeTimes,
     exchange_times,
@@ -278,18 +279,18 @@ class AdditiveCosts(NumberedShards):
         super().__init__(latents=((num_latents,), np.float64))
 
     @abc.abstractmethod
-    def device_ms(self, sums: Floats, counts: Ints) -> Floats:
+    def device_ms(self, sums: Floats, counts: Floats) -> Floats:
         """Return forward and backward compute of devices in ms; an empty device takes none.
 
         Args:
             sums: added latents of each device, shape (..., K).
-            counts: shards of each device, shape (...).
+            counts: shards of each device, shape (...); of an average device, as searches look at, no whole number.
 
         Returns:
             Shape (..., 2).
         """
 
-    def operator_ms(self, sums: Floats, counts: Ints) -> Floats:  # noqa: ARG002
+    def operator_ms(self, sums: Floats, counts: Floats) -> Floats:  # noqa: ARG002
         """Return what one more fused operator on a device takes, forward and backward in ms, shape (..., 2).
 
         TorchRec runs one for each way in which outputs are exchanged. Here it takes nothing; arguments as `device_ms`.
@@ -307,7 +308,7 @@ class AdditiveCosts(NumberedShards):
             typical: added vectors of shards, in whose proportions sums are near to what devices compute,
                 shape (K + LOADS,).
         """
-        counts = np.rint(vectors[:, -LOADS:][:, SHARDS]).astype(np.int64)
+        counts = vectors[:, -LOADS:][:, SHARDS]
         return self.exact_compute_ms(vectors) - self.operator_ms(vectors[:, :-LOADS], counts)
 
     def all_to_all_links(self, task: ShardingTask) -> tuple[Topology, int]:
@@ -338,7 +339,7 @@ class AdditiveCosts(NumberedShards):
         """Return the same, not quantized."""
         latents = sums[..., :-LOADS]
         loads = sums[..., -LOADS:]
-        counts = loads[..., SHARDS].astype(np.int64)
+        counts = loads[..., SHARDS]
         compute_ms = self.device_ms(latents, counts)
         if loads[..., :IDS].any():  # else there is one operator
             more = np.maximum(operators(loads) - 1, 0)
@@ -370,11 +371,13 @@ class AdditiveCosts(NumberedShards):
     def slowest_ms(self, tasks: int | Ints, compute_ms: Floats, loads: Floats) -> Floats:
         """Return the same, quantized, from the compute of devices; arguments as `exchange_times`.
 
-        Searches compare it, see `shardgym.ties`.
+        Searches compare it, see `shardgym.ties`. Of one task, it has what replicas exchange, too.
         """
         exchange = self.exchange_times(tasks, compute_ms, loads)
         ids_ms = np.where(self.are_ids_hidden(tasks)[..., None], 0.0, exchange.ids_ms)
         ms = compute_ms[..., 0] + compute_ms[..., 1] + exchange.forward_ms + exchange.backward_ms + ids_ms
+        if np.ndim(tasks) == 0 and loads[..., REPLICA_BYTES].any():
+            ms = ms + self.replicas_ms(self._tasks[int(tasks)], loads, 1)
         return quantized(ms.max(axis=1))
 
     def plans_ms(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> Floats:

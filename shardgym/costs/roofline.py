@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from shardgym.arrays import Floats, Ints
+from shardgym.arrays import Floats
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
 from shardgym.costs.calibration import Calibration
@@ -330,16 +330,16 @@ class AdditiveRoofline(AdditiveCosts):
         rows = [(*shard_ms(device, task, key), number * task.table(key.table).num_features) for key in keys]
         return {"latents": np.array(rows, dtype=np.float64)}
 
-    def device_ms(self, sums: Floats, counts: Ints) -> Floats:
+    def device_ms(self, sums: Floats, counts: Floats) -> Floats:
         """See `AdditiveCosts`."""
         factors = 1.0 if self._calibration is None else np.array(self._calibration.roofline)
         return np.where(counts[..., None] > 0, factors * (sums[..., :2] + self.operator_ms(sums, counts)), 0.0)
 
-    def operator_ms(self, sums: Floats, counts: Ints) -> Floats:
+    def operator_ms(self, sums: Floats, counts: Floats) -> Floats:
         """See `AdditiveCosts`: the fixed costs of a device."""
         # All shards of a device have its number, so the sum of the numbers over the count says which device it is.
         # Fixed costs come from the table: the sums of numbers are exact, sums of fixed costs would not be.
-        numbers = np.rint(sums[..., 2] / np.maximum(counts, 1)).astype(np.int64)
+        numbers = np.rint(sums[..., 2] / np.where(counts > 0, counts, 1.0)).astype(np.int64)
         fixed_ms: Floats = _FIXED_MS[numbers]
         return fixed_ms
 

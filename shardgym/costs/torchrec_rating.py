@@ -222,7 +222,7 @@ class AdditiveTorchRecRating(AdditiveCosts):
         """See `AdditiveCosts`."""
         return {"latents": np.array([shard_ms(self._constants, task, key) for key in keys], dtype=np.float64)}
 
-    def device_ms(self, sums: Floats, counts: Ints) -> Floats:
+    def device_ms(self, sums: Floats, counts: Floats) -> Floats:
         """Return the forward and the backward pass of devices in ms, exchanges included; see `AdditiveCosts`."""
         del counts  # sums of empty devices are 0
         return np.stack([sums[..., 0] + sums[..., 1], sums[..., 2] + sums[..., 3]], axis=-1)
@@ -232,8 +232,13 @@ class AdditiveTorchRecRating(AdditiveCosts):
         del task, loads
         return ExchangeTimes(*np.zeros((3, *compute_ms.shape[:-1])))
 
+    def replicas_ms(self, task: ShardingTask, loads: Floats, groups: int) -> Floats:
+        """Return zeros: latents hold what replicas exchange."""
+        del task, groups
+        return np.zeros(loads.shape[:-1])
+
     def phases_in_groups(self, number: int, groups: int, sums: Floats) -> Floats:
-        """Return what `per_device_ms` does: latents hold what replicas exchange, and groups exchange no weights."""
+        """Return what `per_device_ms` does: groups exchange no weights."""
         del groups
         return self.per_device_ms(number, sums)
 

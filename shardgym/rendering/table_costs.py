@@ -75,7 +75,7 @@ def _marginal_ms(task: ShardingTask, plan: ShardingPlan, model: CostModel) -> Fl
     devices = batch.devices
     sums = np.zeros((task.num_devices, latents.shape[1]))
     np.add.at(sums, devices, latents)
-    counts = np.bincount(devices, minlength=task.num_devices)
+    counts = np.bincount(devices, minlength=task.num_devices).astype(np.float64)
     before = prices.device_ms(sums, counts).sum(axis=-1)[devices]
     saved = before - prices.device_ms(sums[devices] - latents, counts[devices] - 1).sum(axis=-1)
     firsts = np.cumsum([0, *(len(shard.devices) for shard in plan.shards[:-1])])

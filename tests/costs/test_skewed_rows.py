@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from baselines.row_wise import even_rows
+from neuroshard.plus.sharing import even_rows
 from shardgym.costs import make_cost
 from shardgym.costs.gpu.exchange import dedup_load
 from shardgym.costs.gpu.kernels import row_classes

@@ -247,7 +247,7 @@ def test_moves_lead_where_they_say_within_memory(simulator, seed):
     count, looked_at = best_moves(model, placement, int(placement.load.argmax()), shortlist)
     assert looked_at > count > 3
     assert (np.diff(shortlist.values[:count]) >= 0).all()
-    moves = np.concatenate([shortlist.moves[:count], random_moves(shards, allocation.units, 64, rng)])
+    moves = np.concatenate([shortlist.moves[:count], random_moves(pricing, allocation.units, 64, rng)])
     assert {*np.sign(moves[:, 4]).tolist()} >= {NONE, 1}, "no transfers, or no swaps"
     compute, loads = allocation.after(moves)
     for number, move in enumerate(moves):

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import numpy as np
 
 from shardgym.arguments import check_instance
-from shardgym.arrays import Floats, Ints
+from shardgym.arrays import Floats
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
 from shardgym.costs.gpu.cards import CARDS, Card, card
@@ -241,13 +241,13 @@ class AdditiveGpu(AdditiveCosts):
             loads[IDS] = dedup_load(task, key, loads[IDS])
         return loads
 
-    def device_ms(self, sums: Floats, counts: Ints) -> Floats:
+    def device_ms(self, sums: Floats, counts: Floats) -> Floats:
         """See `AdditiveCosts`."""
         some = np.maximum(counts, 1)
         times = np.stack([forward_ms(sums, some), backward_ms(sums)], axis=-1)
         return np.where(counts[..., None] > 0, times, 0.0)
 
-    def operator_ms(self, sums: Floats, counts: Ints) -> Floats:
+    def operator_ms(self, sums: Floats, counts: Floats) -> Floats:
         """See `AdditiveCosts`: the launches of a forward and of a backward pass."""
         del sums
         launches = np.array([KERNELS.forward_launches, KERNELS.backward_launches])

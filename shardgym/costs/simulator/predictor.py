@@ -133,10 +133,7 @@ class Predictor(NumberedShards):
         tasks = self.tasks_of(batch).tolist()
         of_task = {number: task_notes(self.weights, self.task(number)) for number in set(tasks)}
         reasons = predictions.unlikely.tolist(), unsure.tolist(), predictions.ranges.tolist()
-        notes = [
-            of_task[number] + self._notes_of(*key)
-            for number, *key in zip(tasks, *reasons, strict=True)
-        ]
+        notes = [of_task[number] + self._notes_of(*key) for number, *key in zip(tasks, *reasons, strict=True)]
         # Where ids are hidden, there is no time of them either.
         none_hidden = np.zeros(len(notes), dtype=np.bool_)
         return plan_costs(
@@ -220,7 +217,7 @@ class AdditivePredictor(Predictor, AdditiveCosts):
         firsts = range(0, len(sums), _DEVICES_AT_ONCE)
         return np.concatenate([self.networks.compute_ms(sums[i : i + _DEVICES_AT_ONCE]) for i in firsts])
 
-    def device_ms(self, sums: Floats, counts: Ints) -> Floats:
+    def device_ms(self, sums: Floats, counts: Floats) -> Floats:
         """Return the same of devices that may be empty, which take none, (..., 32) and (...) to (..., 2)."""
         if np.count_nonzero(counts) == counts.size:
             # Picking all of them would take longer than a small network.

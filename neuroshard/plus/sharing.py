@@ -1,0 +1,211 @@
+"""Tables that devices share evenly, by rows or as replicas: the ways to do so, and what they bring to each device.
+
+Nothing of such a table is placed: all devices have their part of it, or all devices of one node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+
+from shardgym.arrays import Bools, Floats, Ints
+from shardgym.costs.additive import AdditiveCosts
+from shardgym.costs.shard_keys import ShardKey
+from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan
+from shardgym.row_access import position_matters
+from shardgym.table import EmbeddingTable
+from shardgym.task import ShardingTask
+
+#: TorchRec's sharding types of tables that devices share.
+SharedType = Literal["row_wise", "table_row_wise", "grid_shard", "data_parallel"]
+SHARED_TYPES: tuple[str, ...] = get_args(SharedType)
+
+
+class Form(NamedTuple):
+    """One way to share one table.
+
+    Attributes:
+        table: its position in the task.
+        kind: TorchRec's sharding type.
+        vectors: what it adds to the sums of devices, those of a node for `table_row_wise`, else all, shape (n, V).
+        bytes: what it takes on these devices, shape (n,).
+    """
+
+    table: int
+    kind: SharedType
+    vectors: Floats
+    bytes: Ints
+
+
+class Place(NamedTuple):
+    """A form, and the first of the consecutive devices that share it."""
+
+    form: Form
+    first: int
+
+    @property
+    def devices(self) -> slice:
+        """The devices."""
+        return slice(self.first, self.first + len(self.form.bytes))
+
+
+class Shared(NamedTuple):
+    """Tables that devices share, and what that comes to; the last two follow from the first.
+
+    Attributes:
+        places: by the position of the table.
+        sums: added vectors of each device, shape (D, V).
+        bytes: of each device, shape (D,).
+    """
+
+    places: Mapping[int, Place]
+    sums: Floats
+    bytes: Ints
+
+    def tables(self, count: int) -> Bools:
+        """Return whether each of so many tables is shared, shape (T,)."""
+        found = np.zeros(count, dtype=np.bool_)
+        found[list(self.places)] = True
+        return found
+
+    def changed(self, without: Iterable[int], more: Iterable[Place]) -> Shared:
+        """Return other tables: without some, by position, and with more."""
+        dropped = {*without}
+        places = {table: place for table, place in self.places.items() if table not in dropped}
+        places |= {place.form.table: place for place in more}
+        # Added up anew, in one order, so that rounding does not depend on how the search came here.
+        return shared(places.values(), self.sums.shape)
+
+
+def shared(places: Iterable[Place], shape: tuple[int, ...]) -> Shared:
+    """Return tables that devices share.
+
+    Args:
+        places: at most one for each table.
+        shape: of the sums, devices and entries of a vector.
+    """
+    ordered = sorted(places, key=lambda place: place.form.table)
+    sums = np.zeros(shape)
+    sizes = np.zeros(shape[0], dtype=np.int64)
+    for place in ordered:
+        sums[place.devices] += place.form.vectors
+        sizes[place.devices] += place.form.bytes
+    return Shared({place.form.table: place for place in ordered}, sums, sizes)
+
+
+def forms_of(task: ShardingTask, costs: AdditiveCosts, kinds: Container[str]) -> list[list[Form]]:
+    """Return the ways to share each table, none of which takes more than some device has.
+
+    Args:
+        task: the task.
+        costs: of its shards.
+        kinds: TorchRec's sharding types that there may be.
+    """
+    devices, domain = task.num_devices, task.topology.fast_domain_size
+    several = 1 < domain < devices and devices % domain == 0
+    ways: list[tuple[int, SharedType, list[ShardKey]]] = []
+    for n, table in enumerate(task.tables if devices > 1 else ()):
+        width = table.embedding_dim
+        if takes_rows(table, devices):
+            ways.append((n, "row_wise", _row_keys(table, devices, width, in_domain=False)))
+        if several and takes_rows(table, domain):
+            ways.append((n, "table_row_wise", _row_keys(table, domain, width, in_domain=True)))
+            part, rest = divmod(width, devices // domain)
+            if not rest and part % COLUMN_UNIT == 0:
+                of_node = _row_keys(table, domain, part, in_domain=True)
+                ways.append((n, "grid_shard", of_node * (devices // domain)))
+        ways.append((n, "data_parallel", [ShardKey(table.name, table.num_embeddings, width, served=1)] * devices))
+    ways = [way for way in ways if way[1] in kinds]
+    keys = list(dict.fromkeys(key for _, _, of_way in ways for key in of_way))
+    if not keys:
+        return [[] for _ in task.tables]
+    vectors = costs.vectors(costs.encode_keys(task, keys))
+    tables = [task.table(key.table) for key in keys]
+    sizes = np.array(
+        [task.block_bytes(table, key.rows, key.columns) for table, key in zip(tables, keys, strict=True)],
+        dtype=np.int64,
+    )
+    number = {key: n for n, key in enumerate(keys)}
+    most = max(task.topology.memory_bytes)
+    found: list[list[Form]] = [[] for _ in task.tables]
+    for n, kind, of_way in ways:
+        rows = [number[key] for key in of_way]
+        if sizes[rows].max() <= most:
+            found[n].append(Form(n, kind, vectors[rows], sizes[rows]))
+    return found
+
+
+def _row_keys(table: EmbeddingTable, devices: int, columns: int, *, in_domain: bool) -> list[ShardKey]:
+    """Return the keys of a table's pieces by rows."""
+    blocks = row_blocks(table, devices)
+    firsts = np.cumsum(blocks) - blocks if position_matters(table) else np.zeros(len(blocks), dtype=np.int64)
+    return [
+        ShardKey(table.name, rows, columns, in_domain=in_domain, first_row=first)
+        for rows, first in zip(blocks, firsts.tolist(), strict=True)
+    ]
+
+
+def shards_of(task: ShardingTask, place: Place) -> list[Shard]:
+    """Return the shards of a table that devices share."""
+    table = task.tables[place.form.table]
+    if place.form.kind == "data_parallel":
+        return [Shard.whole(table, *range(task.num_devices))]
+    if place.form.kind != "grid_shard":
+        return even_rows(table, len(place.form.bytes), place.first)
+    domain = task.topology.fast_domain_size
+    width = table.embedding_dim * domain // task.num_devices
+    return [
+        Shard(table.name, shard.rows, (node * width, (node + 1) * width), shard.devices)
+        for node in range(task.num_devices // domain)
+        for shard in even_rows(table, domain, node * domain)
+    ]
+
+
+def places_of(task: ShardingTask, plan: ShardingPlan, forms: Sequence[Sequence[Form]]) -> list[Place]:
+    """Return the places of the tables that devices share in a plan, as far as there are such forms."""
+    devices = task.num_devices
+    found = []
+    for table, of_table in zip(task.tables, forms, strict=True):
+        shards = sorted(plan.of_table(table.name), key=lambda shard: shard.devices)
+        kind = plan.kind_of(table.name, task)
+        for form in (form for form in of_table if form.kind == kind):
+            place = Place(form, shards[0].devices[0] if len(form.bytes) < devices else 0)
+            if sorted(shards_of(task, place), key=lambda shard: shard.devices) == shards:
+                found.append(place)
+    return found
+
+
+def takes_rows(table: EmbeddingTable, devices: int) -> bool:
+    """Say whether a table is sum-pooled and can be cut evenly by rows over so many devices, two or more."""
+    # TorchRec divides mean-pooled tables that are cut by rows by the wrong bag sizes.
+    return table.pooling == "sum" and devices > 1 and len(row_blocks(table, devices)) == devices
+
+
+def row_blocks(table: EmbeddingTable, devices: int) -> Sequence[int]:
+    """Return the rows of pieces of ceil(rows / devices), the last one smaller, as TorchRec cuts them."""
+    block = -(-table.num_embeddings // devices)
+    whole, rest = divmod(table.num_embeddings, block)
+    return [block] * whole + [rest] * (rest > 0)
+
+
+def even_rows(table: EmbeddingTable, devices: int, first: int = 0) -> list[Shard]:
+    """Return a table cut into such pieces, one for each device.
+
+    Args:
+        table: to be cut.
+        devices: their number; they are consecutive.
+        first: of these devices.
+    """
+    columns = (0, table.embedding_dim)
+    ends = np.cumsum(row_blocks(table, devices)).tolist()
+    return [
+        Shard(table.name, (start, end), columns, (device,))
+        for device, (start, end) in enumerate(zip([0, *ends], ends, strict=False), first)
+    ]
+
+
+def nothing_shared(task: ShardingTask, length: int) -> Shared:
+    """Return no tables; `length` is that of a vector."""
+    return shared([], (task.num_devices, length))

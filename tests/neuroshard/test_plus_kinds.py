@@ -1,0 +1,192 @@
+"""`neuroshard_plus` over tables that devices share: prices, the best of all plans, and what it may choose from."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from random_tasks import random_task
+
+from neuroshard.plus.kinds import shared_on_average
+from neuroshard.plus.local_search import Allocation
+from neuroshard.plus.pricing import ExactPricing
+from neuroshard.plus.sharing import SHARED_TYPES, Place, even_rows, forms_of, places_of, shards_of, takes_rows
+from neuroshard.plus.solver import NeuroShardPlus, plan_of_allocation
+from neuroshard.shard_table import ShardTable
+from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, make_cost
+from shardgym.ties import quantized
+
+COSTS = {
+    "roofline": make_cost("roofline"),
+    "gpu": make_cost("gpu", hardware="a100"),
+    "rating": make_cost("torchrec_rating"),
+}
+
+
+def task_in_domains(seed: int, tables: int = 8, devices: int = 4, domain: int = 2, batch_size: int = 4096):
+    task = random_task(seed, tables, devices, 8.0)
+    topology = dataclasses.replace(
+        task.topology, fast_domain_size=domain, intra_bandwidth=5e9, intra_latency_ms=0.01, inter_latency_ms=0.05
+    )
+    return dataclasses.replace(task, topology=topology, batch_size=batch_size)
+
+
+def total_ms(cost, task, plan):
+    return cost.evaluate(task, [plan])[0].total_ms
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", COSTS)
+def test_an_allocation_costs_what_its_plan_does(name, seed):
+    """Tables in any of the forms, the others by columns; and a plan's places are found again."""
+    task, cost = task_in_domains(seed), COSTS[name]
+    shards, rng = ShardTable(task), np.random.default_rng(seed)
+    pricing = ExactPricing(shards, cost.additive(), 0.0)
+    forms = forms_of(task, cost.additive(), SHARED_TYPES)
+    places = []
+    for of_table in forms:
+        if of_table and rng.random() < 0.7:
+            form = of_table[rng.integers(len(of_table))]
+            places.append(Place(form, int(rng.integers(task.num_devices // len(form.bytes))) * len(form.bytes)))
+    shared = pricing.shared.changed([], places)
+    units = np.zeros((task.num_devices, task.num_tables), dtype=np.int64)
+    for table in set(range(task.num_tables)) - set(shared.places):
+        units[rng.integers(task.num_devices), table] = shards.units[table]
+    allocation = Allocation(pricing.beside(shared), units)
+    plan = plan_of_allocation(allocation)
+    plan.validate(task)
+    used = shared.bytes + shards.bytes[shards.first + units].sum(axis=1)
+    assert used.tolist() == plan.bytes_per_device(task)
+    assert allocation.total_ms == pytest.approx(total_ms(cost, task, plan), rel=1e-6, abs=1e-5)
+    for table, place in shared.places.items():
+        assert plan.kind_of(task.tables[table].name, task) == place.form.kind
+    assert {place.form.table: place.first for place in places_of(task, plan, forms)} == {
+        table: place.first for table, place in shared.places.items()
+    }
+
+
+def every_plan(task: ShardingTask) -> list[ShardingPlan]:
+    """All plans of whole tables, halves, rows over all devices or those of a node, and replicas."""
+    devices, domain = task.num_devices, task.topology.fast_domain_size
+    ways = []
+    for table in task.tables:
+        width = table.embedding_dim
+        found = [[Shard.whole(table, device)] for device in range(devices)]
+        found += [
+            [Shard(table.name, (0, table.num_embeddings), columns, (device,)) for columns, device in pieces]
+            for pair in itertools.combinations(range(devices), 2)
+            for pieces in [[((0, width // 2), pair[0]), ((width // 2, width), pair[1])]]
+        ]
+        found.append(even_rows(table, devices))
+        if domain < devices:
+            found += [even_rows(table, domain, first) for first in range(0, devices, domain)]
+        found.append([Shard.whole(table, *range(devices))])
+        ways.append(found)
+    return [ShardingPlan.of(task, [s for way in chosen for s in way]) for chosen in itertools.product(*ways)]
+
+
+#: Rows, columns and ids per sample of tables of which the best plans are of different kinds.
+MIXES = {
+    "hot": [(4000, 16, 200.0), (3000, 8, 1.0), (50, 16, 4.0)],
+    "small": [(40, 16, 2.0), (60, 8, 3.0), (20, 16, 1.0)],
+    "wide": [(90_000, 64, 5.0), (40, 8, 20.0), (5000, 16, 30.0)],
+}
+
+
+def mixed_task(name: str, devices: int, domain: int) -> ShardingTask:
+    tables = tuple(EmbeddingTable(f"t{n}", *sizes) for n, sizes in enumerate(MIXES[name]))
+    topology = Topology(
+        devices, 2**30, fast_domain_size=domain, intra_bandwidth=2e9, inter_bandwidth=0.25e9, intra_latency_ms=0.02
+    )
+    return ShardingTask(tables, topology, batch_size=8192)
+
+
+@pytest.mark.parametrize("name", COSTS)
+@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize(("devices", "domain"), [(2, 2), (4, 2)])
+def test_no_plan_of_any_kind_is_better_by_two_percent(name, mix, devices, domain):
+    task, cost = mixed_task(mix, devices, domain), COSTS[name]
+    least = min(answer.total_ms for answer in cost.evaluate(task, every_plan(task)))
+    assert total_ms(cost, task, NeuroShardPlus().solve(task, cost)) <= 1.02 * least
+
+
+def test_kinds_win_where_columns_lose():
+    """A table with many ids per sample goes by rows, and tiny tables are replicated."""
+    gains = Counter()
+    for mix in MIXES:
+        for name, cost in COSTS.items():
+            task = mixed_task(mix, 4, 2)
+            plans = [NeuroShardPlus(sharding_types=kinds).solve(task, cost) for kinds in (SHARED_TYPES, ())]
+            by_any, by_columns = (total_ms(cost, task, plan) for plan in plans)
+            assert by_any <= by_columns * (1 + 1e-9)
+            gains[name] += by_any < 0.9 * by_columns
+            assert {plans[1].kind_of(t.name, task) for t in task.tables} <= {
+                "table_wise", "column_wise", "table_column_wise",
+            }  # fmt: skip
+    assert all(gains[name] for name in COSTS)
+
+
+@pytest.mark.parametrize("kind", SHARED_TYPES)
+def test_plans_have_the_sharding_types_that_were_asked_for(kind):
+    found = Counter()
+    for seed in range(4):
+        task = task_in_domains(seed, tables=6, batch_size=65536)
+        for cost in (COSTS["rating"], COSTS["roofline"]):
+            plan = NeuroShardPlus(kicks=2, sharding_types=[kind]).solve(task, cost)
+            found.update(plan.kind_of(table.name, task) for table in task.tables)
+    assert set(found) <= {"table_wise", "column_wise", "table_column_wise", kind}
+
+
+def test_other_sharding_types_are_refused():
+    with pytest.raises(InputError, match=r"sharding_types: expected some of row_wise, .*, got 'rows'"):
+        NeuroShardPlus(sharding_types=["rows"])
+    with pytest.raises(InputError, match="sharding_types"):
+        NeuroShardPlus(sharding_types="row_wise")
+
+
+def test_a_cost_without_replicas_gets_none(simulator):
+    task = mixed_task("small", 4, 4)
+    assert not NeuroShardPlus(kicks=2).solve(task, simulator).has_replicas
+    assert NeuroShardPlus(kicks=2).solve(task, COSTS["rating"]).has_replicas
+
+
+def test_a_given_plan_with_shared_tables_is_searched_from():
+    task, cost = mixed_task("hot", 4, 2), COSTS["rating"]
+    tables = task.tables
+    given = ShardingPlan.of(task, [*even_rows(tables[0], 4), Shard.whole(tables[1], 0), Shard.whole(tables[2], 0)])
+    found = NeuroShardPlus(kicks=0, sharding_types=["row_wise"]).solve(task, cost, initial_plan=given)
+    assert total_ms(cost, task, found) <= total_ms(cost, task, given)
+    solver = NeuroShardPlus(kicks=0, sharding_types=["row_wise"])
+    limited = solver.solve(task, cost, initial_plan=given, time_limit_s=1e-6)
+    assert total_ms(cost, task, limited) <= total_ms(cost, task, given)
+
+
+def test_what_is_shared_on_average_fits_and_begins_with_nothing():
+    task, cost = mixed_task("small", 4, 2), COSTS["gpu"]
+    forms = forms_of(task, cost.additive(), SHARED_TYPES)
+    pricing = ExactPricing(ShardTable(task), cost.additive(), 0.0)
+    first, *others = shared_on_average(pricing, forms)
+    assert not first.places
+    tight = dataclasses.replace(task, topology=dataclasses.replace(task.topology, memory_bytes=(2600,) * 4))
+    for shared in shared_on_average(ExactPricing(ShardTable(tight), cost.additive(), 0.0), forms):
+        assert (shared.bytes <= 2600).all()
+    assert others
+    sums = sum(place.form.vectors.sum(axis=0) for place in others[-1].places.values())
+    assert quantized(others[-1].sums.sum(axis=0)) == pytest.approx(quantized(sums), rel=1e-9)
+
+
+def test_pieces_are_those_that_torchrec_takes():
+    assert [s.rows for s in even_rows(EmbeddingTable("t", 10, 4), 4)] == [(0, 3), (3, 6), (6, 9), (9, 10)]
+    # Ceil(5 / 4) rows each leave nothing for the last device.
+    assert len(even_rows(EmbeddingTable("t", 5, 4), 4)) == 3
+    assert not takes_rows(EmbeddingTable("t", 5, 4), 4)
+    assert not takes_rows(EmbeddingTable("t", 10, 4, pooling="mean"), 4)
+    grid = forms_of(mixed_task("wide", 4, 2), COSTS["roofline"].additive(), ["grid_shard"])[0]
+    pieces = shards_of(mixed_task("wide", 4, 2), Place(grid[0], 0))
+    assert [(s.rows, s.columns, s.devices) for s in pieces] == [
+        ((0, 45_000), (0, 32), (0,)), ((45_000, 90_000), (0, 32), (1,)),
+        ((0, 45_000), (32, 64), (2,)), ((45_000, 90_000), (32, 64), (3,)),
+    ]  # fmt: skip

@@ -166,7 +166,7 @@ class _PlacementModel:
         reach = 0
         for table in order.tolist():
             rows = [int(shards.whole[table])]
-            is_large = int(shards.bytes[rows[0]]) > min(task.topology.memory_bytes) * _WORTH_CUTTING
+            is_large = int(shards.bytes[rows[0]]) > min(task.capacity_bytes) * _WORTH_CUTTING
             while len(rows) <= halvings and shards.halves[rows[-1]] >= 0 and (is_large or ms[rows[0]] > worth_ms):
                 rows.append(int(shards.halves[rows[-1]]))
             reach += 2 ** (len(rows) - 1)
@@ -209,7 +209,7 @@ class _PlacementModel:
 
     def _add_memory(self) -> None:
         unit = int(np.gcd.reduce(self._shards.bytes[[row for row, _ in self._ways]]))
-        for device, memory in enumerate(self._shards.task.topology.memory_bytes):
+        for device, memory in enumerate(self._shards.task.capacity_bytes):
             self._model.add(self._on(device, self._shards.bytes // unit) <= min(memory, 2**62) // unit)
 
     def _minimise(self, passes_ms: Floats, comm_factor: float, *, ids_hidden: bool) -> None:
@@ -315,14 +315,14 @@ def cheapest_assignment(task: ShardingTask, costs: Floats, *, seed: int = 0) -> 
     sizes = np.array([task.table_bytes(table) for table in task.tables], dtype=np.int64)
     cheapest: Ints = np.argmin(costs, axis=1)
     used = [int(sizes[cheapest == device].sum()) for device in range(task.num_devices)]
-    if all(held <= memory for held, memory in zip(used, task.topology.memory_bytes, strict=True)):
+    if all(held <= memory for held, memory in zip(used, task.capacity_bytes, strict=True)):
         return cheapest
     model = cp_model.CpModel()
     x = [[model.new_bool_var("") for _ in range(task.num_devices)] for _ in range(task.num_tables)]
     for on_device in x:
         model.add_exactly_one(on_device)
     unit = int(np.gcd.reduce(sizes))
-    for device, memory in enumerate(task.topology.memory_bytes):
+    for device, memory in enumerate(task.capacity_bytes):
         model.add(sum(int(size) // unit * row[device] for size, row in zip(sizes, x, strict=True)) <= memory // unit)
     # Only differences on a table matter.
     excess = costs - costs.min(axis=1, keepdims=True)
@@ -343,7 +343,7 @@ def _alike_devices(task: ShardingTask, links: LinkPrices) -> list[list[int]]:
     """Group devices that may be swapped in any plan: same memory, same links, in one domain or each in its own."""
     sizes = np.bincount(links.domains)
     groups: dict[tuple[Any, ...], list[int]] = {}
-    for device, memory in enumerate(task.topology.memory_bytes):
+    for device, memory in enumerate(task.capacity_bytes):
         domain = int(links.domains[device])
         prices = np.concatenate([links.latency_ms[:, device], links.sent_ms[:, device], links.received_ms[:, device]])
         groups.setdefault((memory, domain if sizes[domain] > 1 else -1, *prices.tolist()), []).append(device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -92,7 +91,7 @@ class RowWise:
     ) -> ShardingPlan | None:
         """Return a plan that cuts these tables by rows; None where they or the others do not fit."""
         shards = [shard for table in by_rows for shard in even_rows(table, task.num_devices)]
-        room = list(task.topology.memory_bytes)
+        room = list(task.capacity_bytes)
         for shard in shards:
             room[shard.devices[0]] -= shard.bytes(task)
         names = {table.name for table in by_rows}
@@ -100,8 +99,7 @@ class RowWise:
         if min(room) < (1 if others else 0):
             return None
         if others:
-            topology = dataclasses.replace(task.topology, memory_bytes=tuple(room))
-            rest = dataclasses.replace(task, tables=others, topology=topology, name="")
+            rest = task.part(room, others)
             try:
                 shards += NeuroShardPlus(kicks).solve(rest, cost, seed).shards
             except NO_PLAN:

@@ -68,7 +68,7 @@ def linear_model(pricing: Pricing, examples: Sequence[Ints]) -> LinearModel:
     """
     shards = pricing.shards
     row_ms, device_ms = pricing.row_prices(examples)
-    memory = np.array(shards.task.topology.memory_bytes, dtype=np.int64)
+    memory = np.array(shards.task.capacity_bytes, dtype=np.int64)
     even_ms = float(row_ms[shards.whole].sum()) / len(memory) + device_ms
     unit_ms, widest_ms, floor = 0.0, 0.0, 0
     for share in _WIDER if len(memory) > 1 else ():

@@ -316,7 +316,7 @@ def random_moves(shards: ShardTable, units: Ints, count: int, rng: np.random.Gen
     ])  # fmt: skip
     moves = moves[moves[:, 0] != moves[:, 1]]
     used = shards.bytes[shards.first + units].sum(axis=1)
-    room = np.array(shards.task.topology.memory_bytes, dtype=np.int64) - used
+    room = np.array(shards.task.capacity_bytes, dtype=np.int64) - used
     more = np.zeros((len(moves), 2), dtype=np.int64)
     for table, amount, signs in ((moves[:, 2], moves[:, 3], (-1, 1)), (moves[:, 4], moves[:, 5], (1, -1))):
         for side in (0, 1):

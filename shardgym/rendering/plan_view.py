@@ -103,7 +103,7 @@ def _device_table(
         cells = {"device": str(device), "shards": str(len(plan.on(device)))}
         if detail.counts:
             cells |= {"columns": str(columns[device]), "values/sample": f"{loads[device]:.0f}"}
-        if detail.counts and task.step_memory is not None:
+        if task.step_memory is not None:
             parts = {"weights": held.weights, "optimizer": held.optimizer}
             parts |= {"in flight": held.in_flight, "reserved": held.reserved}
             cells |= {name: format_bytes(size) for name, size in parts.items()}

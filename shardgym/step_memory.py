@@ -35,7 +35,8 @@ class StepMemory(Record):
 
     The defaults are those of TorchRec 1.8, fitted to the peaks of its steps (`studies/step_memory`): gloo's copies for
     tables cut by rows are in them. A shard has `id_copies`, `output_copies`, `partial_sum_copies` and
-    `gradient_copies`, so it is larger where more falls into it. The others every device has, whatever the plan.
+    `gradient_copies`, so it is larger where more falls into it. The others every device has, whatever the plan. Sums of
+    tables cut by rows that a device receives without holding a piece of them are not counted.
 
     Attributes:
         reserved_bytes: for the dense part of the model, its activations and the framework, on each device; one number
@@ -49,8 +50,8 @@ class StepMemory(Record):
         partial_sum_copies: the same of a shard with some of the rows, which pools partial sums of all these samples.
         joined_output_copies: of what all tables pool for a device's own samples: as it arrives, joined, as gradients.
         gradient_copies: of the dense gradient of a shard that all devices hold; two with DistributedDataParallel.
-        quantizer_copies: of pooled values in FP32 that are there besides those that travel, where the task communicates
-            in FP16; 0 for operators that put out FP16.
+        quantizer_copies: of what a quantiser makes of pooled values in FP32, where the task communicates in FP16. 0
+            says that operators put out FP16 themselves.
         hot_quantile: the hottest batch is that of so many in which most ids fall into a shard: 0.999 is the worst of a
             thousand. Recorded ids have a hottest batch of their own.
     """
@@ -62,7 +63,7 @@ class StepMemory(Record):
     partial_sum_copies: Copies = 1.5
     joined_output_copies: Copies = 2.0
     gradient_copies: Copies = 2.0
-    quantizer_copies: Copies = 1.0
+    quantizer_copies: Copies = 0.5
     hot_quantile: Annotated[Number, Field(ge=0.5, lt=1)] = 0.999
 
     @field_validator("reserved_bytes", mode="before")
@@ -94,21 +95,24 @@ class StepMemory(Record):
             whole_rows: whether the shard has all rows of its table.
         """
         copies = self.output_copies if whole_rows else self.partial_sum_copies
-        return math.ceil(bags * (copies * element_bytes + self._quantizer_bytes(element_bytes)))
+        return math.ceil(bags * self._value_bytes(copies, element_bytes))
 
     def own_bytes(self, tables: tuple[EmbeddingTable, ...], samples: int, element_bytes: int) -> int:
         """Bytes of inputs and joined outputs of a device's own samples, without what is reserved."""
         inputs = sum(_input_bytes(t, hottest_lookups(t, samples, self.hot_quantile), samples) for t in tables)
         columns = sum(table.embedding_dim * table.num_features for table in tables)
-        outputs = samples * columns * self.joined_output_copies * element_bytes
+        outputs = samples * columns * self._value_bytes(self.joined_output_copies, element_bytes)
         return math.ceil(self.input_copies * inputs) + math.ceil(outputs)
 
     def without_own(self) -> StepMemory:
         """Return what shards take alone: of tasks whose memory is what is left for shards."""
         return dataclasses.replace(self, reserved_bytes=(0,), input_copies=0.0, joined_output_copies=0.0)
 
-    def _quantizer_bytes(self, element_bytes: int) -> float:
-        return self.quantizer_copies * _POOLED_BYTES if element_bytes < _POOLED_BYTES else 0.0
+    def _value_bytes(self, copies: float, element_bytes: int) -> float:
+        """Bytes that one pooled value takes in so many copies, and in those of a quantiser."""
+        if not copies or not self.quantizer_copies or element_bytes == _POOLED_BYTES:
+            return copies * element_bytes
+        return copies * _POOLED_BYTES + self.quantizer_copies * element_bytes
 
 
 def _input_bytes(table: EmbeddingTable, lookups: float, samples: int) -> float:

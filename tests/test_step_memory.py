@@ -62,12 +62,12 @@ def test_holders_of_groups_serve_the_samples_of_their_group():
     assert task.shard_bytes(table, (0, 100), 8, 2)[2:] == (4 * 3 * 8 + 4 * 8, 2 * 4 * 8 * 4)
 
 
-def test_a_narrow_wire_halves_what_travels_and_the_quantiser_takes_more():
+def test_operators_put_out_fp16_or_a_quantiser_makes_it():
     task = make_task(precision="fp16")
     a = task.tables[0]
     assert task.shard_bytes(a, (0, 100), 8).outputs == 2 * 10 * 8 * 2
     converted = dataclasses.replace(task, step_memory=dataclasses.replace(PLAIN, quantizer_copies=1))
-    assert converted.shard_bytes(a, (0, 100), 8).outputs == 2 * 10 * 8 * 2 + 10 * 8 * 4
+    assert converted.shard_bytes(a, (0, 100), 8).outputs == 2 * 10 * 8 * 4 + 10 * 8 * 2
     assert dataclasses.replace(converted, precision="fp32").shard_bytes(a, (0, 100), 8).outputs == 2 * 10 * 8 * 4
 
 
@@ -217,3 +217,18 @@ def test_reserves_are_one_for_all_or_one_for_each():
         StepMemory(reserved_bytes=())
     with pytest.raises(InputError, match="hot_quantile: expected less than 1, got 1"):
         StepMemory(hot_quantile=1.0)
+
+
+@pytest.mark.parametrize("name", ["neuroshard", "autoshard", "dreamshard", "dreamshard_columns", "ppo_columns"])
+def test_nor_does_a_plan_by_the_simulator(name):
+    task = dataclasses.replace(shardgym.load_suite("quick-v1")[0], step_memory=StepMemory())
+    own = task.topology.memory_bytes[0] - task.capacity_bytes[0]
+    memory = int(own + task.total_bytes / task.num_devices / 0.9)
+    by_weights = dataclasses.replace(task, topology=task.topology.roomy(), step_memory=None)
+    task = dataclasses.replace(
+        task, topology=dataclasses.replace(task.topology, memory_bytes=(memory,) * task.num_devices)
+    )
+    plan = shardgym.make_solver(name).solve(task, shardgym.make_cost("simulator"))
+    plan.validate(task)
+    in_step = max(held.total for held in plan.memory_per_device(task))
+    assert max(plan.bytes_per_device(by_weights)) < in_step <= memory

@@ -50,8 +50,8 @@ class StepMemory(Record):
         partial_sum_copies: the same of a shard with some of the rows, which pools partial sums of all these samples.
         joined_output_copies: of what all tables pool for a device's own samples: as it arrives, joined, as gradients.
         gradient_copies: of the dense gradient of a shard that all devices hold; two with DistributedDataParallel.
-        quantizer_copies: of what a quantiser makes of pooled values in FP32, where the task communicates in FP16. 0
-            says that operators put out FP16 themselves.
+        quantizer_copies: of what a quantiser makes of a shard's pooled values, which then are FP32, where the task
+            communicates in FP16. 0 says that operators put out FP16 themselves.
         hot_quantile: the hottest batch is that of so many in which most ids fall into a shard: 0.999 is the worst of a
             thousand. Recorded ids have a hottest batch of their own.
     """
@@ -95,24 +95,23 @@ class StepMemory(Record):
             whole_rows: whether the shard has all rows of its table.
         """
         copies = self.output_copies if whole_rows else self.partial_sum_copies
-        return math.ceil(bags * self._value_bytes(copies, element_bytes))
+        quantized = self.quantizer_copies * element_bytes if element_bytes < _POOLED_BYTES else 0.0
+        return math.ceil(bags * (copies * self._pooled_bytes(element_bytes) + quantized))
 
     def own_bytes(self, tables: tuple[EmbeddingTable, ...], samples: int, element_bytes: int) -> int:
         """Bytes of inputs and joined outputs of a device's own samples, without what is reserved."""
         inputs = sum(_input_bytes(t, hottest_lookups(t, samples, self.hot_quantile), samples) for t in tables)
         columns = sum(table.embedding_dim * table.num_features for table in tables)
-        outputs = samples * columns * self._value_bytes(self.joined_output_copies, element_bytes)
+        outputs = samples * columns * self.joined_output_copies * self._pooled_bytes(element_bytes)
         return math.ceil(self.input_copies * inputs) + math.ceil(outputs)
 
     def without_own(self) -> StepMemory:
         """Return what shards take alone: of tasks whose memory is what is left for shards."""
         return dataclasses.replace(self, reserved_bytes=(0,), input_copies=0.0, joined_output_copies=0.0)
 
-    def _value_bytes(self, copies: float, element_bytes: int) -> float:
-        """Bytes that one pooled value takes in so many copies, and in those of a quantiser."""
-        if not copies or not self.quantizer_copies or element_bytes == _POOLED_BYTES:
-            return copies * element_bytes
-        return copies * _POOLED_BYTES + self.quantizer_copies * element_bytes
+    def _pooled_bytes(self, element_bytes: int) -> int:
+        """Bytes of a pooled value: FP32 where a quantiser makes what travels of it."""
+        return _POOLED_BYTES if self.quantizer_copies else element_bytes
 
 
 def _input_bytes(table: EmbeddingTable, lookups: float, samples: int) -> float:

@@ -201,11 +201,11 @@ class ShardingTask(Record):
         step = self.step_memory
         if step is None:
             return ShardBytes(weights, states)
+        if num_holders == self.num_devices > 1:  # nothing is sent: its ids are inputs, what it pools is joined
+            return ShardBytes(weights, states, 0, math.ceil(step.gradient_copies * weights))
         samples = -(-self.batch_size // num_holders)
         lookups = self.shard_lookups(table, rows, num_holders)
         ids = step.id_bytes(table, lookups.hottest if hottest else lookups.average, samples)
-        if num_holders == self.num_devices > 1:  # what it pools stays where it is
-            return ShardBytes(weights, states, ids, math.ceil(step.gradient_copies * weights))
         element = ELEMENT_BYTES[self.precision]
         whole = num_rows == table.num_embeddings
         per_column = step.column_bytes(samples * table.num_features, element, whole_rows=whole)

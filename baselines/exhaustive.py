@@ -113,7 +113,7 @@ def enumerate_allocations(task: ShardingTask, parts: list[int]) -> Ints:
         Parts of each table on each device, shape (P, D, T).
     """
     order, same_kind = _interchangeable(task)
-    memory = np.array(task.topology.memory_bytes, dtype=np.int64)[order]
+    memory = np.array(task.capacity_bytes, dtype=np.int64)[order]
     # Devices are numbered by `order` until the end. An allocation stands for those that arise by swapping neighbours
     # which hold the same parts of all tables so far: the first of them takes no less of the next table than the second.
     allocations = np.zeros((1, len(order), 0), dtype=np.int64)
@@ -146,7 +146,7 @@ def _interchangeable(task: ShardingTask) -> tuple[Ints, Bools]:
     rest = task.batch_size % task.num_devices  # these many devices have a sample more
     kinds = [
         (device // topology.fast_domain_size, memory, device < rest)
-        for device, memory in enumerate(topology.memory_bytes)
+        for device, memory in enumerate(task.capacity_bytes)
     ]
     order = sorted(range(task.num_devices), key=lambda device: (kinds[device], device))
     same = [kinds[a] == kinds[b] for a, b in itertools.pairwise(order)]

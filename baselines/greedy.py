@@ -98,7 +98,7 @@ def place_greedily(
     """
     pieces = [Shard.whole(table, 0) for table in task.tables] if shards is None else shards
     sizes = [piece.bytes(task) for piece in pieces]
-    room = np.array(task.topology.memory_bytes, dtype=np.int64)
+    room = np.array(task.capacity_bytes, dtype=np.int64)
     used = np.zeros(task.num_devices, dtype=np.int64)
     load = np.zeros(task.num_devices)
     devices: dict[int, int] = {}
@@ -136,8 +136,11 @@ def devices_with_room(task: ShardingTask, shard: Shard, room: Ints) -> Ints:
         device = int(room.argmax())
         is_whole = shard.num_columns == task.table(shard.table).embedding_dim
         piece = "" if is_whole else f"a piece of {shard.num_columns} columns of "
+        left = int(room[device])
+        cut = "columns" if shard.num_columns > COLUMN_UNIT else "rows"
         raise NoFeasiblePlanError(
             f"{piece}table '{shard.table}' of {exact_bytes(size)} fits on no device: the largest room left is "
-            f"{exact_bytes(int(room[device]))} on device {device}"
+            f"{exact_bytes(left)} on device {device}, {exact_bytes(size - left)} too few; what helps: cuts by {cut}, "
+            "more devices, or more memory"
         )
     return fitting

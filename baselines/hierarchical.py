@@ -120,11 +120,9 @@ def split_among_nodes(task: ShardingTask, figures: Sequence[float], balance: Bal
     every = range(task.num_devices)
     nodes = [Node(every[first : first + size], []) for first in every[::size]]
     speeds = [len(node.devices) for node in nodes]
-    memory = [sum(task.topology.memory_bytes[d] for d in node.devices) for node in nodes]
-    memory_bytes = tuple(min(num_bytes, MAX_MEMORY_BYTES) for num_bytes in memory)
+    room = [min(sum(task.capacity_bytes[d] for d in node.devices), MAX_MEMORY_BYTES) for node in nodes]
     # Each node is one device of a made-up task.
-    topology = dataclasses.replace(task.topology.roomy(len(nodes)), memory_bytes=memory_bytes)
-    coarse = dataclasses.replace(task, topology=topology, name="")
+    coarse = task.part(room, topology=task.topology.roomy(len(nodes)))
     try:
         if balance == "karmarkar_karp" and len(set(speeds)) == 1:
             plan = place_by_difference(coarse, figures)
@@ -222,11 +220,7 @@ class _Plans:
     def _place(self, tables: Sequence[int], room: Sequence[int], share: float | None) -> ShardingPlan:
         """Return a plan for the task of one node and some tables, without cuts by rows."""
         size = len(room)
-        # No memory at all is no topology; nothing fits into one byte either.
-        memory_bytes = tuple(max(1, num_bytes) for num_bytes in room)
-        topology = dataclasses.replace(part_of(self.task.topology, size), memory_bytes=memory_bytes)
-        of_node = tuple(self.task.tables[n] for n in tables)
-        part = dataclasses.replace(self.task, tables=of_node, topology=topology, name="")
+        part = self.task.part(room, [self.task.tables[n] for n in tables], part_of(self.task.topology, size))
         if share is None:
             return place_greedily(part, [self.whole_ms[n] for n in tables])
         limit_ms = share * sum(self.whole_ms[n] for n in tables) / size
@@ -271,7 +265,7 @@ def _halvings(shard: Shard, most: int) -> list[list[Shard]]:
 
 def _room(task: ShardingTask, devices: range, pieces: Iterable[Shard]) -> list[int]:
     """Return the bytes that pieces leave on these devices; raises `NoFeasiblePlanError` where they do not fit."""
-    room = [task.topology.memory_bytes[device] for device in devices]
+    room = [task.capacity_bytes[device] for device in devices]
     for piece in pieces:
         room[piece.devices[0] - devices.start] -= piece.bytes(task)
     for device, left in zip(devices, room, strict=True):

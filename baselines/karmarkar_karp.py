@@ -53,11 +53,11 @@ def place_by_difference(task: ShardingTask, times: Sequence[float]) -> ShardingP
     sizes = [task.table_bytes(table) for table in task.tables]
     sets = difference(times, task.num_devices)
     by_bytes = sorted(sets, key=lambda tables: sum(sizes[n] for n in tables), reverse=True)
-    by_memory = np.argsort(-np.array(task.topology.memory_bytes), kind="stable")
+    by_memory = np.argsort(-np.array(task.capacity_bytes), kind="stable")
     devices = np.zeros(task.num_tables, dtype=np.int64)
     for device, tables in zip(by_memory.tolist(), by_bytes, strict=True):
         devices[tables] = device
-    repaired = repair_memory(devices, np.array(times), np.array(sizes), np.array(task.topology.memory_bytes))
+    repaired = repair_memory(devices, np.array(times), np.array(sizes), np.array(task.capacity_bytes))
     return place_greedily(task, times) if repaired is None else ShardingPlan.table_wise(task, repaired.tolist())
 
 

@@ -63,7 +63,9 @@ def alone_ms(task: ShardingTask, cost: CostModel, shards: Sequence[Shard]) -> Fl
         dataclasses.replace(task.table(shard.table), name=f"shard {n}", embedding_dim=shard.num_columns)
         for n, shard in enumerate(shards)
     )
-    apart = dataclasses.replace(task, tables=tables, topology=task.topology.roomy(len(tables)), name="")
+    apart = dataclasses.replace(
+        task, tables=tables, topology=task.topology.roomy(len(tables)), step_memory=None, name=""
+    )
     (answer,) = cost.evaluate(apart, [ShardingPlan.table_wise(apart, range(len(tables)))])
     if not answer.feasible:
         raise MeasurementError(f"cost '{cost.name}' has no time for single shards: {answer.reason}")

@@ -128,7 +128,7 @@ class Neighbourhood:
         self._cost = cost
         self._additive = cost.additive()
         self._number = 0 if self._additive is None else self._additive.add_task(task)
-        self._memory: Ints = np.array(task.topology.memory_bytes, dtype=np.int64)
+        self._memory: Ints = np.array(task.capacity_bytes, dtype=np.int64)
         self._position = {table.name: n for n, table in enumerate(task.tables)}
         self.shards = list(plan.shards)
         self.devices: Ints = np.array([shard.devices[0] for shard in self.shards], dtype=np.int64)

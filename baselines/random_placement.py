@@ -30,7 +30,7 @@ class RandomSolver:
         check_instance("task", task, ShardingTask)
         rng = np.random.default_rng(check_int("seed", seed))
         sizes = [task.table_bytes(table) for table in task.tables]
-        room = np.array(task.topology.memory_bytes, dtype=np.int64)
+        room = np.array(task.capacity_bytes, dtype=np.int64)
         devices = [0] * task.num_tables
         for n in sorted(range(task.num_tables), key=lambda n: (sizes[n], n), reverse=True):
             devices[n] = int(rng.choice(devices_with_room(task, Shard.whole(task.tables[n], 0), room)))

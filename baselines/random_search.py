@@ -79,7 +79,7 @@ def draw_placements(task: ShardingTask, count: int, scores: Callable[[tuple[int,
         Device of every table, shape (P, T) with P up to `count`.
     """
     sizes = np.array([task.table_bytes(table) for table in task.tables])
-    room = np.tile(np.array(task.topology.memory_bytes, dtype=np.int64), (count, 1))
+    room = np.tile(np.array(task.capacity_bytes, dtype=np.int64), (count, 1))
     devices = np.zeros((count, task.num_tables), dtype=np.int64)
     complete = np.ones(count, dtype=np.bool_)
     rows = np.arange(count)

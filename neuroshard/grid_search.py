@@ -113,7 +113,7 @@ class GridSearch:
     def __init__(self, device_sets: DeviceSets, budget: Budget) -> None:
         self.device_sets = device_sets
         self._budget = budget
-        self._memory: Ints = np.array(device_sets.shards.task.topology.memory_bytes, dtype=np.int64)
+        self._memory: Ints = np.array(device_sets.shards.task.capacity_bytes, dtype=np.int64)
 
     def place(self, plans: Ints, max_columns: Floats, cutoff: Cutoff) -> BestPlacements:
         """Find the best placement of each column plan over a grid of width limits.

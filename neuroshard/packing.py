@@ -26,7 +26,7 @@ def pack(shards: ShardTable) -> list[list[int]]:
         NoFeasiblePlanError: the shards cannot be packed even when nothing is left to halve.
     """
     rows = shards.whole.tolist()
-    memory = np.array(shards.task.topology.memory_bytes, dtype=np.int64)
+    memory = np.array(shards.task.capacity_bytes, dtype=np.int64)
     while True:
         sizes = shards.bytes[rows]
         if sizes.max() <= memory.max():
@@ -65,7 +65,7 @@ def pack_units(shards: ShardTable) -> Ints:
 def _fill(shards: ShardTable) -> Ints | None:
     """Give as many units as fit to the device with most room, largest units first; None if one fits nowhere."""
     units = np.zeros((shards.task.num_devices, len(shards.units)), dtype=np.int64)
-    room = np.array(shards.task.topology.memory_bytes, dtype=np.int64)
+    room = np.array(shards.task.capacity_bytes, dtype=np.int64)
     for table in (-shards.bytes[shards.first + 1]).argsort(kind="stable").tolist():
         first = int(shards.first[table])
         left = int(shards.units[table])

@@ -96,7 +96,9 @@ class ShardTable:
                 placed.append((self._as_table(row, copies[row]), device))
                 copies[row] += 1
         tables = tuple(table for table, _ in placed)
-        task = dataclasses.replace(self.task, tables=tables, topology=self.task.topology.roomy(len(devices)), name="")
+        task = dataclasses.replace(
+            self.task, tables=tables, topology=self.task.topology.roomy(len(devices)), step_memory=None, name=""
+        )
         return task, ShardingPlan.of(task, (Shard.whole(table, device) for table, device in placed))
 
     def _as_table(self, row: int, copy: int) -> EmbeddingTable:

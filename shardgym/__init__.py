@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from shardgym.plan import Shard, ShardingPlan
     from shardgym.pools import TablePool, load_pool
     from shardgym.solver import Observer, Solver, make_solver
+    from shardgym.step_memory import StepMemory
     from shardgym.suites import Suite, load_suite
     from shardgym.table import EmbeddingTable, RangeIds, RecordedIds, UniformIds, ZipfIds
     from shardgym.task import ShardingTask
@@ -42,15 +43,15 @@ _HOME = {
     "Shard": "plan", "ShardingPlan": "plan",
     "TablePool": "pools", "load_pool": "pools",
     "Observer": "solver", "Solver": "solver", "make_solver": "solver",
-    "Suite": "suites", "load_suite": "suites",
+    "StepMemory": "step_memory", "Suite": "suites", "load_suite": "suites",
     "ShardingTask": "task", "Topology": "topology",
 }  # fmt: skip
 
 __all__ = [
     "CostModel", "EmbeddingTable", "InfeasiblePlanError", "InputError", "MeasurementError",
     "MissingDependencyError", "NoFeasiblePlanError", "Observer", "PlanCost", "RangeIds", "RecordedIds", "Result",
-    "Shard", "ShardGymError", "ShardingPlan", "ShardingTask", "Solver", "Suite", "TablePool", "Topology", "UniformIds",
-    "ZipfIds", "__version__", "evaluate", "load_pool", "load_suite", "make_cost", "make_solver",
+    "Shard", "ShardGymError", "ShardingPlan", "ShardingTask", "Solver", "StepMemory", "Suite", "TablePool", "Topology",
+    "UniformIds", "ZipfIds", "__version__", "evaluate", "load_pool", "load_suite", "make_cost", "make_solver",
     "read_results", "verify",
 ]  # fmt: skip
 

@@ -8,7 +8,7 @@ import itertools
 import operator
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, field_validator
 from pydantic.dataclasses import dataclass
@@ -95,8 +95,50 @@ class Shard(Record):
         return len(self.devices) == task.num_devices > 1
 
     def bytes(self, task: ShardingTask) -> int:
-        """Bytes on each device that holds it, optimiser state included."""
-        return task.block_bytes(task.table(self.table), self.num_rows, self.num_columns)
+        """Bytes on each device that holds it, see `ShardingTask.shard_bytes`."""
+        return task.block_bytes(
+            task.table(self.table),
+            self.num_rows,
+            self.num_columns,
+            first_row=self.rows[0],
+            num_holders=len(self.devices),
+        )
+
+
+class DeviceMemory(NamedTuple):
+    """What a device's memory holds in a training step, in bytes; the last two are 0 without `task.step_memory`.
+
+    Attributes:
+        weights: of its shards.
+        optimizer: their optimiser states.
+        in_flight: ids, pooled values and gradients: those of its shards, and those of its own samples.
+        reserved: for the dense part of the model and the framework.
+    """
+
+    weights: int
+    optimizer: int
+    in_flight: int
+    reserved: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(self)
+
+
+def device_memory(task: ShardingTask, shards: Iterable[Shard], device: int, *, hottest: bool = True) -> DeviceMemory:
+    """Return what a device that holds some shards has in memory; see `ShardingPlan.memory_per_device`."""
+    found = [
+        task.shard_bytes(task.table(s.table), s.rows, s.num_columns, len(s.devices), hottest=hottest)
+        for s in shards
+        if task.has_table(s.table)
+    ]
+    return DeviceMemory(
+        sum(part.weights for part in found),
+        sum(part.optimizer for part in found),
+        sum(part.in_flight for part in found) + task.own_bytes(device),
+        0 if task.step_memory is None else task.step_memory.reserved_on(device),
+    )
 
 
 #: As `Shard` orders them, without a call for every comparison.
@@ -235,9 +277,19 @@ class ShardingPlan(Record):
         return "grid_shard" if is_grid and all(len(of) == 1 for of in domains.values()) else "tiers"
 
     def bytes_per_device(self, task: ShardingTask) -> list[int]:
-        """Bytes of weights and optimiser state on each device of the task."""
+        """Bytes of shards on each device, at most `task.capacity_bytes`: weights, states, what they have in flight."""
         check_instance("task", task, ShardingTask)
         return [sum(shard.bytes(task) for shard in self.on(d)) for d in range(task.num_devices)]
+
+    def memory_per_device(self, task: ShardingTask, *, hottest: bool = True) -> list[DeviceMemory]:
+        """Return what each device's memory holds in a step, at most `task.topology.memory_bytes`.
+
+        Args:
+            task: of the plan.
+            hottest: whether shards receive the ids of their hottest batch, or of an average one.
+        """
+        check_instance("task", task, ShardingTask)
+        return [device_memory(task, self.on(device), device, hottest=hottest) for device in range(task.num_devices)]
 
     def validate(self, task: ShardingTask) -> None:
         """Check that the plan covers the task exactly and fits.
@@ -342,11 +394,38 @@ def check_possible(task: ShardingTask) -> None:
                 f"table '{table.name}' has {table.embedding_dim} columns: no plan is feasible, "
                 f"FBGEMM needs widths divisible by {COLUMN_UNIT}"
             )
-    if task.total_bytes > task.topology.total_memory_bytes:
+    needed = {table.name: _least_bytes(task, table) for table in task.tables}
+    missing = sum(needed.values()) - task.total_capacity_bytes
+    if missing > 0:
+        largest = max(needed, key=needed.__getitem__)
+        devices = task.num_devices
+        roomiest = max(task.capacity_bytes)
+        more = f"{-(-missing // roomiest)} more devices, " if roomiest else ""
         raise NoFeasiblePlanError(
-            f"the tables take {exact_bytes(task.total_bytes)}, the devices have "
-            f"{exact_bytes(task.topology.total_memory_bytes, '')} together"
+            f"{_what_tables_take(task)} {exact_bytes(sum(needed.values()))}, the devices have "
+            f"{exact_bytes(task.total_capacity_bytes, '')} together{_left_by_step(task)}: however tables are cut, at "
+            f"least one of {devices} devices lacks {exact_bytes(-(-missing // devices))}; largest is table '{largest}' "
+            f"with {exact_bytes(needed[largest])}; what helps: {more}more memory per device, or fewer rows"
         )
+
+
+def _least_bytes(task: ShardingTask, table: EmbeddingTable) -> int:
+    """Return the bytes that a table takes at least on all devices together: whole, or held by all of them."""
+    rows, columns = table.num_embeddings, table.embedding_dim
+    everywhere = task.num_devices * task.block_bytes(table, rows, columns, num_holders=task.num_devices)
+    return min(task.table_bytes(table), everywhere)
+
+
+def _what_tables_take(task: ShardingTask) -> str:
+    return "the tables take" if task.step_memory is None else "the tables take, in the hottest batch of a step,"
+
+
+def _left_by_step(task: ShardingTask) -> str:
+    """Say what every plan takes, where the task counts that."""
+    if task.step_memory is None:
+        return ""
+    others = task.topology.total_memory_bytes - task.total_capacity_bytes
+    return f" (without {exact_bytes(others, '')} for inputs and outputs of their own samples and what is reserved)"
 
 
 def _cover_problem(table: EmbeddingTable, shards: Sequence[Shard]) -> str | None:
@@ -404,21 +483,39 @@ def _wrong_cell(table: EmbeddingTable, shards: Sequence[Shard], row: int, column
 
 def memory_problems(task: ShardingTask, shards: Sequence[Shard]) -> Iterator[str]:
     """Yield a sentence for every device whose shards of known tables exceed its memory, largest tables first."""
-    sizes: dict[int, list[tuple[int, str]]] = {}
+    held: dict[int, list[tuple[int, Shard]]] = {}
     for shard in shards:
         if task.has_table(shard.table):
-            size = shard.bytes(task), shard.table
+            size = shard.bytes(task)
             for device in shard.devices:
-                sizes.setdefault(device, []).append(size)
-    for device in sorted(d for d in sizes if d < task.num_devices):
-        used = sum(size for size, _ in sizes[device])
-        limit = task.topology.memory_bytes[device]
+                held.setdefault(device, []).append((size, shard))
+    for device in sorted(d for d in held if d < task.num_devices):
+        used = sum(size for size, _ in held[device])
+        limit = task.capacity_bytes[device]
         if used > limit:
-            largest = ", ".join(f"'{name}' {size}" for size, name in sorted(sizes[device], reverse=True)[:3])
+            ordered = sorted(held[device], key=lambda sized: (sized[0], sized[1].table), reverse=True)
+            largest = ", ".join(f"'{shard.table}' {size}" for size, shard in ordered[:3])
+            in_step = "" if task.step_memory is None else _in_step(task, device, [shard for _, shard in ordered])
             yield (
-                f"device {device} holds {exact_bytes(used)}, {exact_bytes(used - limit, '')} more than its {limit}; "
-                f"largest of its {len(sizes[device])} shards: {largest}"
+                f"device {device} holds {exact_bytes(used)}, {exact_bytes(used - limit, '')} more than its {limit}"
+                f"{in_step}; largest of its {len(ordered)} shards: {largest}"
             )
+
+
+def _in_step(task: ShardingTask, device: int, shards: Sequence[Shard]) -> str:
+    """Say what the room of a device is, and which batch a plan exceeds it in: every one, or the hottest alone."""
+    assert task.step_memory is not None
+    memory = task.topology.memory_bytes[device]
+    average = device_memory(task, shards, device, hottest=False).total
+    lookups = [task.shard_lookups(task.table(s.table), s.rows, len(s.devices)) for s in shards]
+    hottest = device_memory(task, shards, device).total
+    figures = (
+        f"{sum(of.average for of in lookups):.0f} ids and {exact_bytes(average)} on average, "
+        f"{sum(of.hottest for of in lookups):.0f} ids and {exact_bytes(hottest)} in the hottest batch, "
+        f"inputs, outputs of its own samples and {task.step_memory.reserved_on(device)} reserved bytes included"
+    )
+    verdict = "it fits on average, and not in the hottest batch" if average <= memory else "it fits in no batch"
+    return f" of {memory}: {verdict} ({figures})"
 
 
 def format_area(rows: tuple[int, int], columns: tuple[int, int]) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import math
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -13,6 +16,7 @@ from shardgym.arguments import check_instance
 from shardgym.arrays import Ints
 from shardgym.errors import UnknownNameError
 from shardgym.records import CONFIG, Record, Whole, canonical_json, sha256
+from shardgym.step_memory import Lookups, StepMemory, shard_lookups
 from shardgym.table import EmbeddingTable, Optimizer, Pooling, Precision, check_distinct_names
 from shardgym.topology import Topology
 
@@ -30,6 +34,27 @@ def block_bytes(rows: int, columns: int, precision: Precision, optimizer: Optimi
     """Bytes that `rows` x `columns` weights take, optimiser state included."""
     per_weight, per_row = OPTIMIZER_STATE[optimizer]
     return rows * columns * (ELEMENT_BYTES[precision] + 4 * per_weight) + rows * 4 * per_row
+
+
+class ShardBytes(NamedTuple):
+    """Bytes of a shard on a device that holds it; what a step handles is 0 where the task has no `step_memory`.
+
+    Attributes:
+        weights: as they are trained.
+        optimizer: its state.
+        ids: that the shard receives, with weights and lengths, in all their copies.
+        outputs: pooled values and their gradients, and the dense gradient of a shard that all devices hold.
+    """
+
+    weights: int
+    optimizer: int
+    ids: int = 0
+    outputs: int = 0
+
+    @property
+    def in_flight(self) -> int:
+        """What a step handles."""
+        return self.ids + self.outputs
 
 
 class FusedGroup(NamedTuple):
@@ -72,6 +97,8 @@ class ShardingTask(Record):
         precision: of what is communicated, and of the weights of tables that do not say otherwise.
         optimizer: of tables that do not say otherwise; its state counts against memory.
         name: for display, e.g. "dlrm4-v1/17".
+        step_memory: says that the topology's memory has to hold all of a training step, and what a step takes besides
+            weights and optimiser state. None, the usual case, says that memory is for these two alone.
     """
 
     not_identity: ClassVar[frozenset[str]] = frozenset({"name"})
@@ -83,11 +110,19 @@ class ShardingTask(Record):
     precision: Precision = "fp32"
     optimizer: Optimizer = "exact_sgd"
     name: Annotated[str, Field(max_length=200)] = ""
+    step_memory: StepMemory | None = None
     schema: Literal["shardgym.task/1"] = "shardgym.task/1"
 
     @model_validator(mode="after")
     def _distinct_names(self) -> ShardingTask:
         check_distinct_names(self.tables)
+        return self
+
+    @model_validator(mode="after")
+    def _reserved_on_each(self) -> ShardingTask:
+        reserved = (0,) if self.step_memory is None else self.step_memory.reserved_bytes
+        if len(reserved) not in (1, self.num_devices):
+            raise ValueError(f"step_memory.reserved_bytes has {len(reserved)} entries for {self.num_devices} devices")
         return self
 
     @property
@@ -138,9 +173,115 @@ class ShardingTask(Record):
         """Return the optimiser of a table."""
         return table.optimizer or self.optimizer
 
-    def block_bytes(self, table: EmbeddingTable, rows: int, columns: int) -> int:
-        """Bytes that `rows` x `columns` weights of a table take on a device, optimiser state included."""
-        return block_bytes(rows, columns, self.precision_of(table), self.optimizer_of(table))
+    def shard_bytes(
+        self,
+        table: EmbeddingTable,
+        rows: tuple[int, int],
+        columns: int,
+        num_holders: int = 1,
+        *,
+        hottest: bool = True,
+    ) -> ShardBytes:
+        """Bytes that a shard takes on each device that holds it.
+
+        Args:
+            table: of the task.
+            rows: its first row and the row after the last.
+            columns: their number.
+            num_holders: devices that hold it; each serves its share of the samples.
+            hottest: whether ids are those of the hottest batch, see `StepMemory`, or of an average one.
+
+        Raises:
+            InputError: the task counts what a step takes, and recorded ids of the table cannot be read.
+        """
+        num_rows = rows[1] - rows[0]
+        per_weight, per_row = OPTIMIZER_STATE[self.optimizer_of(table)]
+        weights = num_rows * columns * ELEMENT_BYTES[self.precision_of(table)]
+        states = num_rows * columns * 4 * per_weight + num_rows * 4 * per_row
+        step = self.step_memory
+        if step is None:
+            return ShardBytes(weights, states)
+        if num_holders == self.num_devices > 1:  # nothing is sent: its ids are inputs, what it pools is joined
+            return ShardBytes(weights, states, 0, math.ceil(step.gradient_copies * weights))
+        samples = -(-self.batch_size // num_holders)
+        lookups = self.shard_lookups(table, rows, num_holders)
+        ids = step.id_bytes(table, lookups.hottest if hottest else lookups.average, samples)
+        element = ELEMENT_BYTES[self.precision]
+        whole = num_rows == table.num_embeddings
+        per_column = step.column_bytes(samples * table.num_features, element, whole_rows=whole)
+        return ShardBytes(weights, states, ids, columns * per_column)
+
+    def shard_lookups(self, table: EmbeddingTable, rows: tuple[int, int], num_holders: int = 1) -> Lookups:
+        """Return the ids of a batch that fall into a shard of a task with `step_memory`; arguments as `shard_bytes`."""
+        assert self.step_memory is not None
+        samples = -(-self.batch_size // num_holders)
+        return shard_lookups(table, samples, *rows, self.step_memory.hot_quantile)
+
+    def block_bytes(
+        self, table: EmbeddingTable, rows: int, columns: int, *, first_row: int = 0, num_holders: int = 1
+    ) -> int:
+        """Bytes that `rows` x `columns` of a table take in all on each device that holds them, see `shard_bytes`."""
+        if self.step_memory is None:
+            return block_bytes(rows, columns, self.precision_of(table), self.optimizer_of(table))
+        return sum(self.shard_bytes(table, (first_row, first_row + rows), columns, num_holders))
+
+    @functools.cached_property
+    def capacity_bytes(self) -> tuple[int, ...]:
+        """What shards may take on each device, as `block_bytes` counts: memory without what every plan takes.
+
+        With `step_memory`, that is what is reserved, and inputs and outputs of a device's own samples.
+        """
+        step = self.step_memory
+        if step is None:
+            return self.topology.memory_bytes
+        return tuple(
+            max(0, memory - step.reserved_on(device) - self.own_bytes(device))
+            for device, memory in enumerate(self.topology.memory_bytes)
+        )
+
+    @property
+    def total_capacity_bytes(self) -> int:
+        """What shards may take on all devices together."""
+        return sum(self.capacity_bytes)
+
+    def own_bytes(self, device: int) -> int:
+        """Bytes of a step that a device takes for its own samples under every plan, without what is reserved."""
+        if self.step_memory is None:
+            return 0
+        return self._own_bytes[int(device < self.batch_size % self.num_devices)]
+
+    @functools.cached_property
+    def _own_bytes(self) -> tuple[int, int]:
+        """Bytes for the own samples of the last devices, and of the first, which have one more if any has."""
+        assert self.step_memory is not None
+        share, rest = divmod(self.batch_size, self.num_devices)
+        few, many = (
+            self.step_memory.own_bytes(self.tables, samples, ELEMENT_BYTES[self.precision])
+            for samples in (share, share + (rest > 0))
+        )
+        return few, many
+
+    def part(
+        self,
+        capacity_bytes: Sequence[int],
+        tables: Sequence[EmbeddingTable] | None = None,
+        topology: Topology | None = None,
+    ) -> ShardingTask:
+        """Return a task for some tables in the room that is left on devices, to make a part of a plan.
+
+        Args:
+            capacity_bytes: what shards may take on each device; at least 1 is left, which holds none.
+            tables: some of the task's; all by default.
+            topology: devices whose memory is replaced; those of the task by default.
+        """
+        room = tuple(max(1, num_bytes) for num_bytes in capacity_bytes)
+        return dataclasses.replace(
+            self,
+            tables=self.tables if tables is None else tuple(tables),
+            topology=dataclasses.replace(self.topology if topology is None else topology, memory_bytes=room),
+            step_memory=None if self.step_memory is None else self.step_memory.without_own(),
+            name="",
+        )
 
     @functools.cached_property
     def _column_bytes(self) -> tuple[Ints, Ints]:
@@ -151,7 +292,7 @@ class ShardingTask(Record):
         return column, np.array(one, dtype=np.int64) - column
 
     def columns_bytes(self, tables: Ints, columns: Ints) -> Ints:
-        """Bytes that some columns of all rows of tables take on a device, optimiser state included, shape (n,).
+        """Bytes that some columns of all rows of tables take on a device, see `shard_bytes`, shape (n,).
 
         Args:
             tables: positions of tables, shape (n,).
@@ -161,7 +302,7 @@ class ShardingTask(Record):
         return np.where(columns > 0, columns * per_column[tables] + besides[tables], 0)
 
     def table_bytes(self, table: EmbeddingTable) -> int:
-        """Bytes that a whole table takes on one device, optimiser state included.
+        """Bytes that a whole table takes on one device, see `shard_bytes`.
 
         Raises:
             InputError: not a table.

@@ -29,7 +29,8 @@ class Topology(Record):
 
     Attributes:
         num_devices: devices, numbered from 0.
-        memory_bytes: what embedding weights and optimiser state may take on each device; one integer stands for all.
+        memory_bytes: what embedding weights and optimiser state may take on each device, or all of a training step
+            where the task has `step_memory`; one integer stands for all.
         device: the hardware of one device, a key of `shardgym.costs.roofline.DEVICES` (roofline constants).
         interconnect: name of the links, for display.
         fast_domain_size: consecutive devices that share the fast links (an NVLink domain); all of them by default.

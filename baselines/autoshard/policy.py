@@ -182,7 +182,7 @@ def place_by_score(network: AutoShardNetwork, task: ShardingTask) -> list[int]:
     of_states = states @ of_state + into_score.bias
     ms_in_shares = float(network.unit_ms / tables.even_ms[0])
 
-    memory = np.array(task.topology.memory_bytes)
+    memory = np.array(task.capacity_bytes)
     used = np.zeros_like(memory)
     # As `AutoShardNetwork.actions` returns them.
     actions = np.zeros((task.num_devices, STATE))

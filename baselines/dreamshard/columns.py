@@ -136,7 +136,7 @@ def longest_first(pieces: Pieces, way: Sequence[int]) -> list[int]:
 
 def large_first(pieces: Pieces, way: Sequence[int]) -> list[int]:
     """Return the numbers of pieces in descending order of the share of a device that they take, of time or memory."""
-    ms_per_byte = sum(pieces.ms[n] for n in way) / pieces.task.topology.total_memory_bytes
+    ms_per_byte = sum(pieces.ms[n] for n in way) / pieces.task.total_capacity_bytes
     return sorted(way, key=lambda n: max(pieces.ms[n], ms_per_byte * pieces.bytes[n]), reverse=True)
 
 
@@ -191,7 +191,7 @@ def play(pieces: Pieces, order: Sequence[int]) -> Episode:
     network = pieces.network
     mean_ms = sum(pieces.ms[number] for number in order) / len(order)
     cost_score = network.cost_score(max(mean_ms, network.least_ms))
-    room = list(pieces.task.topology.memory_bytes)
+    room = list(pieces.task.capacity_bytes)
     loads = [network.idle.copy() for _ in room]
     of_pieces = [0.0] * len(room)
     scores = [float(quantized(cost_score(network.idle)))] * len(room)
@@ -230,7 +230,7 @@ def pack(pieces: Pieces) -> Placement:
     Raises:
         NoFeasiblePlanError: a piece of the least width fits nowhere any more.
     """
-    room = list(pieces.task.topology.memory_bytes)
+    room = list(pieces.task.capacity_bytes)
     waiting = sorted(range(pieces.task.num_tables), key=pieces.bytes.__getitem__)
     placed = []
     while waiting:

@@ -58,7 +58,7 @@ class Devices:
     """
 
     def __init__(self, pieces: Pieces, placement: Placement) -> None:
-        memory = pieces.task.topology.memory_bytes
+        memory = pieces.task.capacity_bytes
         numbers = list(placement.numbers)
         empty = [0] * len(memory)
         self._network = pieces.network

@@ -171,7 +171,7 @@ def place_by_score(network: DreamShardNetwork, task: ShardingTask) -> list[int]:
         return float(quantized(policy_sum @ of_sums + seen @ of_costs + bias[0]))
 
     cost_sums, policy_sums = np.zeros((2, task.num_devices, LATENT))
-    room = list(task.topology.memory_bytes)
+    room = list(task.capacity_bytes)
     scores = [score(cost_sums[0], policy_sums[0])] * task.num_devices
     devices = [-1] * task.num_tables
     for table in np.argsort(-alone_ms, kind="stable").tolist():

@@ -98,7 +98,7 @@ class TaskBatch:
         for b, task in enumerate(tasks):
             features[b, : task.num_tables] = torch.from_numpy(table_features(task))
             table_bytes[b, : task.num_tables] = torch.tensor([task.table_bytes(table) for table in task.tables])
-            memory_bytes[b, : task.num_devices] = torch.tensor(task.topology.memory_bytes)
+            memory_bytes[b, : task.num_devices] = torch.tensor(task.capacity_bytes)
         table_counts = torch.tensor([task.num_tables for task in tasks])
         device_counts = torch.tensor([task.num_devices for task in tasks])
         return cls(

@@ -101,7 +101,7 @@ def kinds_of(task: ShardingTask, costs: AdditiveCosts, exchanges: Exchanges, *, 
     typical = np.array([sum(column) for column in vectors[whole].T.tolist()])  # in this order on all processors
     ms = rounded(np.maximum(costs.least_ms(vectors, typical), 0.0) @ exchanges.compute.T, BITS)
     loads = vectors[:, -LOADS:]
-    most = max(task.topology.memory_bytes)
+    most = max(task.capacity_bytes)
     columns: list[Columns | None] = []
     end = 0
     for n, of_table in enumerate(pieces):
@@ -111,7 +111,7 @@ def kinds_of(task: ShardingTask, costs: AdditiveCosts, exchanges: Exchanges, *, 
     spreads = []
     for n, devices, of_form in forms:
         start, end = end, end + len(of_form)
-        sizes = np.array([task.block_bytes(task.tables[n], key.rows, key.columns) for key in of_form], dtype=np.int64)
+        sizes = np.array([_piece_bytes(task, task.tables[n], key) for key in of_form], dtype=np.int64)
         if sizes.max() > most:
             continue
         of_spread = ms[start:end]
@@ -122,6 +122,12 @@ def kinds_of(task: ShardingTask, costs: AdditiveCosts, exchanges: Exchanges, *, 
     counts = vectors[:1, -LOADS:][:, SHARDS]
     fixed_ms = rounded(exchanges.compute @ costs.operator_ms(vectors[:1, :-LOADS], counts)[0], BITS)
     return Kinds(columns, spreads, fixed_ms)
+
+
+def _piece_bytes(task: ShardingTask, table: EmbeddingTable, key: ShardKey) -> int:
+    """Return the bytes of a piece on each device that holds it."""
+    holders = task.num_devices // key.served if key.served else 1
+    return task.block_bytes(table, key.rows, key.columns, first_row=key.first_row, num_holders=holders)
 
 
 def _columns_of(task: ShardingTask, number: int, ms: Floats) -> Columns:

@@ -152,7 +152,7 @@ class Program(GroupBounds):
 
     def _widest_units(self, columns: Columns, place: int) -> int:
         """Return how many units of a table a device of a group has memory for."""
-        room = self._task.topology.memory_bytes[self._groups[place][0]] - columns.piece_bytes
+        room = self._task.capacity_bytes[self._groups[place][0]] - columns.piece_bytes
         return min(columns.units, room // columns.unit_bytes)
 
     def _cases(self, has: int, counts: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
@@ -192,7 +192,7 @@ class Program(GroupBounds):
             program.at_most([(has, 1.0), (self._any_pieces, -1.0)])
 
     def _add_memory(self) -> None:
-        memory = self._task.topology.memory_bytes
+        memory = self._task.capacity_bytes
         scale = _SCALE / max(memory)
         for place, group in enumerate(self._groups):
             terms = []

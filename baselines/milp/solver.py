@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import math
 from collections.abc import Sequence
@@ -260,7 +259,7 @@ def equal_devices(task: ShardingTask, exchanges: Exchanges) -> list[list[int]]:
     links = exchanges.links
     alike = [
         (memory, *links.latency_ms[:, d].tolist(), *links.sent_ms[:, d].tolist(), *links.received_ms[:, d].tolist())
-        for d, memory in enumerate(task.topology.memory_bytes)
+        for d, memory in enumerate(task.capacity_bytes)
     ]
     of_domain: dict[int, list[tuple[float, ...]]] = {}
     for device, kind in enumerate(alike):
@@ -290,7 +289,7 @@ def _beside(
     Returns:
         None where these shards or the other tables do not fit.
     """
-    room = list(task.topology.memory_bytes)
+    room = list(task.capacity_bytes)
     for shard in shards:
         for device in shard.devices:
             room[device] -= shard.bytes(task)
@@ -300,10 +299,8 @@ def _beside(
         return None
     placed = list(shards)
     if others:
-        topology = dataclasses.replace(task.topology, memory_bytes=tuple(room))
-        rest = dataclasses.replace(task, tables=others, topology=topology, name="")
         try:
-            placed += call_solver(solver, rest, cost, seed, **options).shards
+            placed += call_solver(solver, task.part(room, others), cost, seed, **options).shards
         except NO_PLAN:
             return None
     return ShardingPlan.of(task, placed)

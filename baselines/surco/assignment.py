@@ -40,7 +40,7 @@ def cheapest_assignment(task: ShardingTask, costs: Floats) -> Ints:
         raise InputError(f"costs: expected finite numbers of shape {(tables, devices)}, got shape {np.shape(costs)}")
     costs = quantized(costs)
     sizes = np.array([task.table_bytes(table) for table in task.tables], dtype=np.int64)
-    memory = np.array(task.topology.memory_bytes, dtype=np.int64)
+    memory = np.array(task.capacity_bytes, dtype=np.int64)
     cheapest: Ints = np.argmin(costs, axis=1)
     if _fits(cheapest, sizes, memory):
         return cheapest

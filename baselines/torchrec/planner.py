@@ -179,13 +179,13 @@ def with_module_names(task: ShardingTask) -> ShardingTask:
 
 
 def make_topology(task: ShardingTask, constants: PlannerConstants, devices: int | None = None) -> Topology:
-    """Return a task's devices, or the first of them, with their memory as HBM, or as DDR on "cpu".
+    """Return a task's devices, or the first of them, with their room for shards as HBM, or as DDR on "cpu".
 
     Raises:
         InputError: fast domains have several hosts, and TorchRec is older than 1.6.
     """
     count = devices or task.num_devices
-    memory = task.topology.memory_bytes[:count]
+    memory = task.capacity_bytes[:count]
     host = min(task.topology.devices_per_host, count)
     hosts = min(task.topology.fast_domain_size, count) // host
     cap = "hbm_cap" if constants.compute_device == "cuda" else "ddr_cap"
@@ -222,8 +222,9 @@ class TaskMemory(ShardEstimator):  # type: ignore[misc]
         del sharder_data_map
         for option in sharding_options:
             table = self._task.table(option.name)
+            holders = self._task.num_devices if option.sharding_type == "data_parallel" else 1
             for shard in option.shards:
-                size = self._task.block_bytes(table, *shard.size)
+                size = self._task.block_bytes(table, *shard.size, first_row=shard.offset[0], num_holders=holders)
                 shard.storage = Storage(hbm=size, ddr=size)
 
 

@@ -33,7 +33,7 @@ class LongestProcessingTime:
             InfeasiblePlanError: the plan breaks another rule, such as a width that FBGEMM cannot take.
         """
         alone_ms = {table.name: self._alone_ms(task, cost, table.name) for table in task.tables}
-        room = [memory * (1 - self.headroom) for memory in task.topology.memory_bytes]
+        room = [memory * (1 - self.headroom) for memory in task.capacity_bytes]
         busy_ms = [0.0] * task.num_devices
         device_of = {}
         for table in sorted(task.tables, key=lambda table: alone_ms[table.name], reverse=True):

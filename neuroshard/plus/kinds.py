@@ -100,7 +100,7 @@ class _AverageDevices:
         self._forms = forms
         shards = pricing.shards
         devices = shards.task.num_devices
-        self._memory = np.array(shards.task.topology.memory_bytes, dtype=np.int64)
+        self._memory = np.array(shards.task.capacity_bytes, dtype=np.int64)
         whole_ms = pricing.compute(pricing.vectors[shards.whole]).sum(axis=1)
         # What takes longer than an average device is cut, and then more is read and exchanged.
         pieces = np.ceil(whole_ms * devices / max(float(whole_ms.sum()), 1e-12)).clip(1, shards.units).astype(np.int64)

@@ -70,7 +70,7 @@ class Pricing(abc.ABC):
     @property
     def memory(self) -> Ints:
         """Bytes that columns may take on each device, shape (D,)."""
-        return np.array(self.shards.task.topology.memory_bytes, dtype=np.int64) - self.shared.bytes
+        return np.array(self.shards.task.capacity_bytes, dtype=np.int64) - self.shared.bytes
 
     @property
     def units(self) -> Ints:

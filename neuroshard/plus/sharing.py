@@ -122,19 +122,22 @@ def forms_of(task: ShardingTask, costs: AdditiveCosts, kinds: Container[str]) ->
     if not keys:
         return [[] for _ in task.tables]
     vectors = costs.vectors(costs.encode_keys(task, keys))
-    tables = [task.table(key.table) for key in keys]
-    sizes = np.array(
-        [task.block_bytes(table, key.rows, key.columns) for table, key in zip(tables, keys, strict=True)],
-        dtype=np.int64,
-    )
+    sizes = np.array([_piece_bytes(task, key) for key in keys], dtype=np.int64)
     number = {key: n for n, key in enumerate(keys)}
-    most = max(task.topology.memory_bytes)
+    most = max(task.capacity_bytes)
     found: list[list[Form]] = [[] for _ in task.tables]
     for n, kind, of_way in ways:
         rows = [number[key] for key in of_way]
         if sizes[rows].max() <= most:
             found[n].append(Form(n, kind, vectors[rows], sizes[rows]))
     return found
+
+
+def _piece_bytes(task: ShardingTask, key: ShardKey) -> int:
+    """Return the bytes of a piece on each device that holds it."""
+    holders = task.num_devices // key.served if key.served else 1
+    table = task.table(key.table)
+    return task.block_bytes(table, key.rows, key.columns, first_row=key.first_row, num_holders=holders)
 
 
 def _row_keys(table: EmbeddingTable, devices: int, columns: int, *, in_domain: bool) -> list[ShardKey]:

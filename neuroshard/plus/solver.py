@@ -109,7 +109,7 @@ class NeuroShardPlus(ColumnSolver):
         self, shards: ShardTable, cost: CostModel, seed: int, budget: Budget, incumbent: Incumbent
     ) -> None:
         """Start from NeuroShard's plan, which runs compiled over a simulator."""
-        tight = shards.task.total_bytes > _TIGHT * shards.task.topology.total_memory_bytes
+        tight = shards.task.total_bytes > _TIGHT * shards.task.total_capacity_bytes
         # The narrow one takes a third of the time of the full one.
         published = NeuroShard() if tight else NeuroShard(beam_width=1, candidates=4, levels=4, grid=4)
         # Where it finds no plan, cuts at other places than the middle may still lead to one.

@@ -157,7 +157,7 @@ def show(task_name: str, plan_path: str, cost_name: str | None, list_tables: boo
             if list_tables and cost.feasible:
                 tables = table_costs(task, plan, model, cost)
     if as_json:
-        used = plan.bytes_per_device(task)
+        memory = plan.memory_per_device(task)
         loads = device_loads(task, plan)
         page = {
             "task": task.digest,
@@ -168,7 +168,8 @@ def show(task_name: str, plan_path: str, cost_name: str | None, list_tables: boo
                 {
                     "device": d,
                     "shards": len(plan.on(d)),
-                    "used_bytes": used[d],
+                    "used_bytes": memory[d].total,
+                    "used_for": memory[d]._asdict(),
                     "memory_bytes": task.topology.memory_bytes[d],
                     "values_per_sample": loads[d],
                 }

@@ -94,10 +94,10 @@ def import_torchrec(
     kept = Reserve() if reserve == "torchrec" else None
     imported = import_model(model, topology, batch_size, sample=sample, reserve=kept, strict=strict)
     task = imported.task
-    if task.total_bytes > topology.total_memory_bytes:
+    if task.total_bytes > task.total_capacity_bytes:
         raise InputError(
             f"the tables take {exact_bytes(task.total_bytes)} with optimiser state, {devices} devices hold "
-            f"{exact_bytes(topology.total_memory_bytes)}: no plan can fit; give more devices or memory"
+            f"{exact_bytes(task.total_capacity_bytes)}: no plan can fit; give more devices or memory"
         )
     write_whole(output, task.to_json(indent=2) + "\n")
     if as_json:
@@ -105,7 +105,7 @@ def import_torchrec(
         page |= {"assumed": list(imported.assumed), "left_out": list(imported.left_out)}
         print_json(page | {"reserved_bytes": list(imported.reserved_bytes)})
         return 0
-    used = task.total_bytes / topology.total_memory_bytes
+    used = task.total_bytes / task.total_capacity_bytes
     print(
         f"{output}: {count(task.num_tables, 'table')}, {100 * used:.1f} % of the memory of {count(devices, 'device')}"
     )

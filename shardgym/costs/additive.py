@@ -419,7 +419,7 @@ class AdditiveCosts(NumberedShards):
 def _group_of(task: ShardingTask, size: int) -> ShardingTask:
     """Return the task of one group of `size` devices: its share of the samples, and the links among its devices."""
     samples = max(1, task.batch_size * size // task.num_devices)
-    return dataclasses.replace(task, topology=part_of(task.topology, size), batch_size=samples)
+    return dataclasses.replace(task, topology=part_of(task.topology, size), batch_size=samples, step_memory=None)
 
 
 def join_phases(compute_ms: Floats, exchange: ExchangeTimes) -> Floats:

@@ -18,7 +18,7 @@ from shardgym.costs.links import (
 )
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.row_access import access_share, position_matters
-from shardgym.task import ELEMENT_BYTES, ShardingTask
+from shardgym.task import ELEMENT_BYTES, ShardingTask, block_bytes
 
 #: Bytes of an id of 8 bytes and its weight of 4, over those of the id.
 _WEIGHTED_ID = 1.5
@@ -124,5 +124,5 @@ def shard_loads(task: ShardingTask, key: ShardKey) -> list[float]:
         share = key.rows / table.num_embeddings
         loads[DOMAIN_ROW_COLUMNS if key.in_domain else ROW_COLUMNS] = columns * share
     if key.served:
-        loads[GROUP_BYTES] = task.block_bytes(table, key.rows, key.columns)
+        loads[GROUP_BYTES] = block_bytes(key.rows, key.columns, task.precision_of(table), task.optimizer_of(table))
     return loads

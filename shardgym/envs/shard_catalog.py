@@ -151,8 +151,8 @@ class ShardCatalog:
         amounts[:, LOOKUPS] = lookups[position] / (dims[position] // width)
         amounts[:, FREE_BYTES] = amounts[:, BYTES]
         capacity = np.full(self._max_devices, -1.0)
-        capacity[: task.num_devices] = task.topology.memory_bytes
-        totals = [sizes.sum(), dims.sum(), lookups[queue].sum(), len(dims), sum(task.topology.memory_bytes)]
+        capacity[: task.num_devices] = task.capacity_bytes
+        totals = [sizes.sum(), dims.sum(), lookups[queue].sum(), len(dims), sum(task.capacity_bytes)]
         scale = [totals[BYTES], totals[COLUMNS], totals[LOOKUPS] or 1.0, totals[SHARDS]]
 
         names = [table.name for table in task.tables]

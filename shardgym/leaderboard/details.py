@@ -131,7 +131,7 @@ def _width_group(task: ShardingTask) -> tuple[int, str]:
 
 def _tightness_group(task: ShardingTask) -> tuple[int, str]:
     """Return number and name of a group."""
-    share = task.total_bytes / task.topology.total_memory_bytes
+    share = task.total_bytes / task.total_capacity_bytes
     number = sum(share >= limit for limit in _TIGHTNESS)
     ends = [f"{100 * limit:.0f}" for limit in (0.0, *_TIGHTNESS, 1.0)]
     return number, f"memory {ends[number]}-{ends[number + 1]} %"

@@ -131,7 +131,7 @@ def describe_bottleneck(task: ShardingTask, plan: ShardingPlan, cost: PlanCost |
 
     Without a cost that has times, the device with most lookups counts as the slowest.
     """
-    used = plan.bytes_per_device(task)
+    used = [held.total for held in plan.memory_per_device(task)]
     shares = [size / limit for size, limit in zip(used, task.topology.memory_bytes, strict=True)]
     fullest = shares.index(max(shares))
     lines = [f"fullest: device {fullest}, {100 * shares[fullest]:.1f} % of its memory"]

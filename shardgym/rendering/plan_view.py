@@ -95,16 +95,20 @@ def render_plan(
 def _device_table(
     task: ShardingTask, plan: ShardingPlan, cost: PlanCost | None, detail: _Detail, ascii_only: bool
 ) -> str:
-    used = plan.bytes_per_device(task)
+    memory = plan.memory_per_device(task)
     loads = device_loads(task, plan)
     columns = pooled_widths(task, plan)
     rows: list[dict[str, str]] = []
-    for device in range(task.num_devices):
-        share = used[device] / task.topology.memory_bytes[device]
+    for device, held in enumerate(memory):
+        share = held.total / task.topology.memory_bytes[device]
         cells = {"device": str(device), "shards": str(len(plan.on(device)))}
         if detail.counts:
             cells |= {"columns": str(columns[device]), "values/sample": f"{loads[device]:.0f}"}
-        cells |= {"memory": format_bytes(used[device]), "used": f"{100 * share:.1f} %"}
+        if task.step_memory is not None:
+            parts = {"weights": held.weights, "optimizer": held.optimizer}
+            parts |= {"in flight": held.in_flight, "reserved": held.reserved}
+            cells |= {name: format_bytes(size) for name, size in parts.items()}
+        cells |= {"memory": format_bytes(held.total), "used": f"{100 * share:.1f} %"}
         if detail.bar_width:
             cells["bar"] = bar(share, detail.bar_width, ascii_only)
         if cost is not None:
@@ -156,7 +160,7 @@ def memory_remedies(task: ShardingTask, plan: ShardingPlan) -> list[str]:
     elsewhere and whose move is enough. Else it is the narrowest piece of a shard, cut by columns, that does the same.
     """
     used = plan.bytes_per_device(task)
-    room = [limit - size for size, limit in zip(used, task.topology.memory_bytes, strict=True)]
+    room = [limit - size for size, limit in zip(used, task.capacity_bytes, strict=True)]
     roomiest = max(range(task.num_devices), key=lambda device: room[device])
     sentences = []
     for device in range(task.num_devices):
@@ -193,7 +197,7 @@ def _columns_to_move(task: ShardingTask, shard: Shard, excess: int) -> int:
 
 
 def _bytes(task: ShardingTask, shard: Shard, columns: int) -> int:
-    return task.block_bytes(task.table(shard.table), shard.num_rows, columns)
+    return task.block_bytes(task.table(shard.table), shard.num_rows, columns, first_row=shard.rows[0])
 
 
 def _named(task: ShardingTask, shard: Shard) -> str:
@@ -282,8 +286,7 @@ def render_diff(
 def _both_device_tables(
     task: ShardingTask, before: ShardingPlan, after: ShardingPlan, costs: tuple[PlanCost, PlanCost] | None
 ) -> str:
-    old = before.bytes_per_device(task)
-    new = after.bytes_per_device(task)
+    old, new = ([held.total for held in plan.memory_per_device(task)] for plan in (before, after))
     headers = ["device", "shards A", "shards B", "memory A", "memory B"]
     rows = [
         [str(d), str(len(before.on(d))), str(len(after.on(d))), format_bytes(old[d]), format_bytes(new[d])]

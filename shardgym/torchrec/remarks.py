@@ -37,7 +37,7 @@ def device_remarks(theirs: TorchRecTopology, device: str, cost: CostModel) -> li
 
 def memory_remarks(task: ShardingTask, plan: ShardingPlan) -> list[str]:
     """Say which device is fuller than TorchRec's planner would make it, when nothing was reserved."""
-    shares = [used / limit for used, limit in zip(plan.bytes_per_device(task), task.topology.memory_bytes, strict=True)]
+    shares = [used / limit for used, limit in zip(plan.bytes_per_device(task), task.capacity_bytes, strict=True)]
     fullest = max(shares)
     if fullest <= 1 - TORCHREC_MARGIN:
         return []

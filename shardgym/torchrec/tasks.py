@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -19,11 +20,12 @@ from torchrec.modules.embedding_configs import PoolingType
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from shardgym.arguments import check_instance, check_int
-from shardgym.costs.roofline import DEVICES, ID_BYTES, WEIGHT_BYTES
+from shardgym.costs.roofline import DEVICES
 from shardgym.errors import InputError
 from shardgym.ids import Bags
 from shardgym.plan import COLUMN_UNIT
 from shardgym.records import CONFIG, Number, Record, Whole
+from shardgym.step_memory import StepMemory
 from shardgym.table import EmbeddingTable, Optimizer, Precision, UniformIds
 from shardgym.task import ShardingTask
 from shardgym.topology import PRESETS, Topology
@@ -50,11 +52,12 @@ class ImportedTask(NamedTuple):
     """A task, and what it does not know from the model.
 
     Attributes:
-        task: the task; the memory of its devices is what the reserve and what they carry leave.
+        task: the task; the memory of its devices is what they do not carry already. With a reserve it has to hold all
+            of a step, see `StepMemory`.
         assumed: a sentence for each thing that was assumed.
         left_out: what the model embeds besides the tables of the task, see `model_tables.left_out`.
         wishes: what constraints ask for and a task does not hold.
-        reserved_bytes: taken off the memory of each device.
+        reserved_bytes: of each device, for what it carries and what is reserved.
     """
 
     task: ShardingTask
@@ -113,7 +116,8 @@ def import_model(
         constraints: TorchRec's, by table; a task holds what they say of its input, see `constraints.py`.
         optimizer: of all tables; by default what `apply_optimizer_in_backward` attached to each.
         default_optimizer: of tables to which none was attached, as `fused_params` of a sharder have it; SGD by default.
-        reserve: what a device needs besides tables; nothing by default.
+        reserve: what a device needs besides tables; with one, memory has to hold what a step has in flight, too.
+            By default it is for tables alone.
         carried_bytes: that devices carry already, of each or one number for all.
         strict: refuse a model that embeds something besides, and constraints that a task does not hold.
         name: of the task, for display; by default the model's class, and what was left out and assumed.
@@ -176,8 +180,22 @@ def import_model(
         optimizer=usual,
         name=name or "; ".join(said)[:200],
     )
-    reserved = _reserved_bytes(model, task, reserve, carried_bytes)
-    task = dataclasses.replace(task, topology=_without_reserved(topology, reserved))
+    carried = _carried_bytes(task, carried_bytes)
+    room = tuple(memory - taken for memory, taken in zip(topology.memory_bytes, carried, strict=True))
+    if min(room) > 0:
+        task = dataclasses.replace(
+            task,
+            topology=dataclasses.replace(topology, memory_bytes=room),
+            step_memory=None if reserve is None else reserve.step_memory(model, task),
+        )
+    if min(*room, *task.capacity_bytes) <= 0:
+        device = int(np.argmin(np.minimum(room, task.capacity_bytes)))
+        raise InputError(
+            f"reserve and carried_bytes, and inputs and outputs of a step, take all {topology.memory_bytes[device]} "
+            f"bytes of device {device}: nothing is left for tables; give more memory or a smaller reserve"
+        )
+    kept = (0,) if task.step_memory is None else task.step_memory.reserved_bytes
+    reserved = tuple(map(sum, zip(carried, kept * (task.num_devices // len(kept)), strict=True)))
     imported = ImportedTask(task, tuple(assumed), tuple(besides), tuple(wishes), reserved)
     if strict:
         refuse_remarks(imported.remarks)
@@ -259,10 +277,8 @@ def _optimizers(
     return attached
 
 
-def _reserved_bytes(
-    model: nn.Module, task: ShardingTask, reserve: Reserve | None, carried_bytes: int | Sequence[int]
-) -> tuple[int, ...]:
-    """Return what is not left for tables on each device; raises `InputError`."""
+def _carried_bytes(task: ShardingTask, carried_bytes: int | Sequence[int]) -> tuple[int, ...]:
+    """Return what each device carries already; raises `InputError`."""
     devices = task.num_devices
     if isinstance(carried_bytes, Sequence):
         carried = [check_int("carried_bytes", given) for given in carried_bytes]
@@ -271,20 +287,7 @@ def _reserved_bytes(
     if len(carried) != devices:
         expected = f"expected one number, or one for each of {devices} devices"
         raise InputError(f"carried_bytes: {expected}, got {len(carried)}")
-    kept = (0,) * devices if reserve is None else reserve.bytes_per_device(model, task)
-    return tuple(map(sum, zip(kept, carried, strict=True)))
-
-
-def _without_reserved(topology: Topology, reserved: Sequence[int]) -> Topology:
-    """Return devices with less memory; raises `InputError` where nothing is left."""
-    room = [memory - taken for memory, taken in zip(topology.memory_bytes, reserved, strict=True)]
-    if min(room) <= 0:
-        device = room.index(min(room))
-        raise InputError(
-            f"reserve and carried_bytes take {reserved[device]} bytes of device {device}, which has "
-            f"{topology.memory_bytes[device]}: nothing is left for tables; give more memory or a smaller reserve"
-        )
-    return dataclasses.replace(topology, memory_bytes=tuple(room))
+    return tuple(carried)
 
 
 def topology_from_torchrec(topology: TorchRecTopology) -> Topology:
@@ -323,18 +326,19 @@ def topology_from_torchrec(topology: TorchRecTopology) -> Topology:
 
 @dataclass(frozen=True, config=CONFIG)
 class Reserve(Record):
-    """Memory that is taken off every device before tables are placed.
+    """What a device needs besides tables, by the model that they are part of.
 
     The parts and their defaults are those of TorchRec's `HeuristicalStorageReservation`: a share of the memory as a
     margin, a multiple of the dense parameters for gradients, optimiser and DistributedDataParallel, and copies of the
-    ids of a rank's batch in the buffers of a training pipeline. Activations are yours to know.
+    ids of a rank's batch in the buffers of a training pipeline. Activations are yours to know. What shards have in
+    flight comes on top, as in TorchRec's `EmbeddingStorageEstimator`; see `StepMemory`.
 
     Values out of range raise `InputError`.
 
     Attributes:
         share: of the memory of a device, from 0 to 1.
         dense_copies: times the bytes of all parameters outside of the collections that are planned.
-        input_copies: times the bytes of the ids of a rank's batch, and of their weights.
+        input_copies: times the bytes of a rank's batch: ids, their weights and lengths.
         extra_bytes: for activations and whatever else.
     """
 
@@ -343,8 +347,8 @@ class Reserve(Record):
     input_copies: Annotated[Number, Field(ge=0)] = 20.0
     extra_bytes: Annotated[Whole, Field(ge=0)] = 0
 
-    def bytes_per_device(self, model: nn.Module, task: ShardingTask) -> tuple[int, ...]:
-        """Return what is taken off each device of a task that was made from a model."""
+    def step_memory(self, model: nn.Module, task: ShardingTask) -> StepMemory:
+        """Return what a step takes on the devices of a task that was made from a model."""
         sharded = {
             id(parameter)
             for path in {table.path for table in model_tables(model)}
@@ -352,9 +356,6 @@ class Reserve(Record):
         }
         dense = sum(p.numel() * p.element_size() for p in model.parameters() if id(p) not in sharded)
         buffers = sum(b.numel() * b.element_size() for b in model.buffers())
-        sample_bytes = math.fsum(
-            table.pooling_factor * (ID_BYTES + WEIGHT_BYTES * table.weighted) for table in task.tables
-        )
-        inputs = task.batch_size / task.num_devices * sample_bytes
-        common = self.dense_copies * dense + buffers + self.input_copies * inputs + self.extra_bytes
-        return tuple(math.ceil(self.share * memory + common) for memory in task.topology.memory_bytes)
+        common = self.dense_copies * dense + buffers + self.extra_bytes
+        reserved = tuple(math.ceil(self.share * memory + common) for memory in task.topology.memory_bytes)
+        return StepMemory(reserved if len(set(reserved)) > 1 else reserved[:1], self.input_copies)

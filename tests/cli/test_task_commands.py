@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
 from evaluation_toys import toy_tasks
 
-from shardgym import ShardingPlan, ShardingTask, load_suite, make_cost
+from shardgym import ShardingPlan, ShardingTask, StepMemory, Topology, load_suite, make_cost
 from shardgym.cli import main
 
 
@@ -93,6 +94,26 @@ def test_plan_show_of_an_infeasible_plan_is_exit_code_1(here, capsys):
     data = json.loads(capsys.readouterr().out)
     assert [device["used_bytes"] for device in data["devices"]] == [640, 0]
     assert len(data["problems"]) == 1
+
+
+def test_plan_show_says_what_a_step_has_in_memory(here, capsys):
+    toy = ShardingTask.load("task.json")
+    memory = Topology(num_devices=2, memory_bytes=100_000)
+    task = dataclasses.replace(toy, topology=memory, step_memory=StepMemory(reserved_bytes=1000))
+    (here / "step.json").write_text(task.to_json())
+    plan = ShardingPlan.table_wise(task, [0, 0, 0, 1])
+    (here / "plan.json").write_text(plan.to_json())
+    assert main(["plan", "show", "step.json", "plan.json", "--json"]) == 0
+    devices = json.loads(capsys.readouterr().out)["devices"]
+    for device, held in zip(devices, plan.memory_per_device(task), strict=True):
+        assert device["used_for"] == held._asdict()
+        assert device["used_bytes"] == sum(device["used_for"].values()) < device["memory_bytes"]
+        assert held.weights
+        assert held.in_flight
+        assert held.reserved == 1000
+    assert main(["plan", "show", "step.json", "plan.json"]) == 0
+    header = next(line for line in capsys.readouterr().out.splitlines() if "device" in line and "memory" in line)
+    assert header.split()[2:8] == ["weights", "optimizer", "in", "flight", "reserved", "memory"]
 
 
 def test_device_is_refused_by_a_cost_that_does_not_measure(capsys):

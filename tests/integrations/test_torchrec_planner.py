@@ -144,7 +144,7 @@ def test_what_devices_carry_is_kept_free() -> None:
 
 def test_devices_full_of_tables_are_named_unless_there_is_a_reserve(caplog: pytest.LogCaptureFixture) -> None:
     tables = 4 * (100 * 16 + 20 * 8 + 50 * 24)
-    full, half = (TorchRecTopology(1, "cpu", ddr_cap=memory) for memory in (tables + 1000, 2 * tables))
+    full, half = (TorchRecTopology(1, "cpu", ddr_cap=memory) for memory in (tables + 1000, 10 * tables))
     caplog.clear()  # TorchRec's own
     ShardGymPlanner(full, 16, settings=PlannerSettings("lpt")).plan(Toy())
     (remark,) = caplog.messages
@@ -152,7 +152,7 @@ def test_devices_full_of_tables_are_named_unless_there_is_a_reserve(caplog: pyte
         f"tables take {100 * tables / (tables + 1000):.1f} % of the memory of device 0, and nothing"
     )
     caplog.clear()
-    ShardGymPlanner(full, 16, settings=PlannerSettings("lpt", reserve=Reserve(0.0, 0.0, 0.0))).plan(Toy())
+    ShardGymPlanner(half, 16, settings=PlannerSettings("lpt", reserve=Reserve(0.0, 0.0, 0.0))).plan(Toy())
     ShardGymPlanner(half, 16, settings=PlannerSettings("lpt")).plan(Toy())
     assert caplog.messages == []
 

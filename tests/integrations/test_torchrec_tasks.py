@@ -27,7 +27,7 @@ from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantEmbe
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec_toys import MARKS, Toy, collection, config, topology
 
-from shardgym import EmbeddingTable, InputError, ShardingTask, UniformIds, ZipfIds, load_suite
+from shardgym import EmbeddingTable, InputError, ShardingTask, StepMemory, UniformIds, ZipfIds, load_suite
 from shardgym.ids import draw_bags
 from shardgym.row_access import access_share, distinct_rows
 from shardgym.table import RangeIds
@@ -219,9 +219,15 @@ def test_what_devices_carry_is_taken_off_their_memory() -> None:
 def test_a_reserve_leaves_less_memory_to_tables() -> None:
     reserve = Reserve(share=0.25, dense_copies=6, input_copies=20, extra_bytes=1000)
     imported = import_model(Toy(), topology(), 64, pooling_factors=[3, 1, 2], reserve=reserve)
-    expected = 2**18 + 6 * 15 * 4 + 20 * (64 // 2) * 6 * 8 + 1000
+    expected = 2**18 + 6 * 15 * 4 + 1000
+    task = imported.task
     assert imported.reserved_bytes == (expected, expected)
-    assert imported.task.topology.memory_bytes == (2**20 - expected,) * 2
+    assert task.topology.memory_bytes == (2**20,) * 2
+    assert task.step_memory == StepMemory(expected, input_copies=20)
+    bags = sum(table.num_features for table in task.tables)
+    columns = sum(table.num_features * table.embedding_dim for table in task.tables)
+    inputs, outputs = (64 // 2) * (6 + bags) * 8, (64 // 2) * columns * 4
+    assert task.capacity_bytes == (2**20 - expected - 20 * inputs - 2 * outputs,) * 2
     with pytest.raises(InputError, match="nothing is left for tables"):
         task_from_model(Toy(), topology(), 64, reserve=Reserve(extra_bytes=2**20))
     with pytest.raises(InputError, match="Reserve: share: expected at most 1, got 15"):

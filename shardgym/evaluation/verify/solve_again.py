@@ -241,6 +241,6 @@ def equal_but_for_names(task: ShardingTask, one: ShardingPlan, other: ShardingPl
     more = task.batch_size % task.num_devices  # these many devices have a sample more
     kinds = [
         (memory, device < more, device // topology.fast_domain_size if topology.fast_domain_size > 1 else 0)
-        for device, memory in enumerate(topology.memory_bytes)
+        for device, memory in enumerate(task.capacity_bytes)
     ]
     return held(one) == held(other)

@@ -162,7 +162,7 @@ def _task_data(index: int, task: ShardingTask | None) -> dict[str, Any]:
         return {"index": index}
     return {
         "index": index,
-        "memory": list(task.topology.memory_bytes),
+        "memory": list(task.capacity_bytes),
         "tables": [[table.name, table.num_embeddings, table.embedding_dim] for table in task.tables],
         "lookups": [round(task.batch_size * table.pooling_factor) for table in task.tables],
     }

@@ -188,17 +188,13 @@ class Game:
         placing = rows
         devices = chosen
         if self.rules.limits is not None:
-            cut = chosen - self.layout.max_devices
-            if np.count_nonzero(cut >= 0):
-                if (cut == HALVE).any():
-                    p.halve(rows[cut == HALVE])
-                if (cut == CUT_ROWS).any():
-                    p.become(rows[cut == CUT_ROWS], "by_rows")
-                if (cut == REPLICATE).any():
-                    p.become(rows[cut == REPLICATE], "replica")
-                is_placed = (cut < 0) | (cut == REPLICATE)
-                placing = rows[is_placed]
-                devices = np.where(cut == REPLICATE, 0, chosen)[is_placed]
+            halving = chosen == self.layout.max_devices + HALVE
+            if np.count_nonzero(halving):
+                p.halve(rows[halving])
+                placing = rows[~halving]
+                devices = chosen[~halving]
+            if self.rules.limits.every_kind:
+                placing, devices = self._change_kinds(placing, devices)
         if len(placing):
             self.scorer.place(placing, devices)
             if len(placing) == 1:
@@ -261,6 +257,16 @@ class Game:
     def _set_penalty(self, rows: Ints) -> None:
         if self.rules.relative_penalty is not None:
             self.penalty[rows] = self.rules.relative_penalty * self.scorer.even_share_ms(rows)
+
+    def _change_kinds(self, rows: Ints, actions: Ints) -> tuple[Ints, Ints]:
+        """Cut rows and replicate where these are the actions; return the rows that place their shard, and devices."""
+        p = self.placements
+        cutting = actions == self.layout.max_devices + CUT_ROWS
+        copying = actions == self.layout.max_devices + REPLICATE
+        p.become(rows[cutting], "by_rows")
+        p.become(rows[copying], "replica")
+        # A replica begins with device 0.
+        return rows[~cutting], np.where(copying, 0, actions)[~cutting]
 
     def _finish(self, result: StepResult, rows: Ints) -> None:
         """Score complete plans."""

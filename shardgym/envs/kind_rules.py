@@ -37,13 +37,19 @@ class KindRules:
     def __init__(self, placements: Placements) -> None:
         self._placements = placements
         self._rows = np.arange(len(placements.task))
-        #: Holders of the shards of each table, 0 as long as they are open, shape (N, T + 1), as `Placements.pieces`.
-        self._decided = np.zeros_like(placements.pieces)
+        #: By table, in the order of `task.tables`, with one more for `NOTHING`: the number of shards, and the holders
+        #: of each, 0 as long as that is open; shape (N, T + 1).
+        self._pieces, self._decided = np.zeros((2, len(self._rows), 1), dtype=np.int64)
 
     def start(self, rows: Ints) -> None:
-        """Start episodes: nothing is decided."""
-        self._widen()
+        """Start episodes: tables are whole, and nothing is decided."""
+        self._make_room()
+        self._pieces[rows] = 1
         self._decided[rows] = 0
+
+    def halve(self, rows: Ints, positions: Ints) -> None:
+        """Count one shard more of these tables, shape (n,)."""
+        self._pieces[rows, positions] += 1
 
     def place(self, rows: Ints, devices: Ints) -> None:
         """Load the holders of the next shards, the first of which are given, shape (n,)."""
@@ -66,13 +72,15 @@ class KindRules:
 
     def load(self, row: int) -> None:
         """Restore what the shards of a restored placement have decided."""
-        self._widen()
+        self._make_room()
         p = self._placements
         shards = p.shards[row, : p.count[row]]
         holders = p.catalog.kind["holders"][shards]
         decided = np.where((p.devices[row, : len(shards)] >= 0) | (holders > 1), holders, 0)
+        positions = p.catalog.shard["position"][shards]
+        self._pieces[row] = np.bincount(positions, minlength=self._pieces.shape[1])
         self._decided[row] = 0
-        np.maximum.at(self._decided[row], p.catalog.shard["position"][shards], decided)
+        np.maximum.at(self._decided[row], positions, decided)
 
     def holders(self, row: int) -> tuple[int, int]:
         """Return how many holders shards of the next table have by now, 0 if that is open, and those of the next."""
@@ -86,7 +94,7 @@ class KindRules:
         p = self._placements
         shard = p.next[row]
         wanted = p.catalog.kind["holders"][p.catalog.kind["by_rows"][shard]]
-        pieces = p.pieces[row, p.catalog.shard["position"][shard]]
+        pieces = self._pieces[row, p.catalog.shard["position"][shard]]
         return bool(pieces > p.catalog.task["num_devices"][p.task[row]] // wanted)
 
     def parts(self, shards: Ints, first: Ints) -> Ints:
@@ -116,7 +124,7 @@ class KindRules:
         max_devices = room.shape[1]
         position = shard["position"][p.next]
         decided = self._decided[self._rows, position]
-        pieces = p.pieces[self._rows, position]
+        pieces = self._pieces[self._rows, position]
         exists = p.capacity >= 0
         num_devices = exists.sum(axis=1)
         holders = kind["holders"][p.next]
@@ -173,7 +181,7 @@ class KindRules:
         p = self._placements
         position = p.catalog.shard["position"]
         held = np.zeros((len(rows), p.capacity.shape[1]), dtype=np.bool_)
-        in_pieces = np.flatnonzero(p.pieces[rows, position[shards]] > 1)
+        in_pieces = np.flatnonzero(self._pieces[rows, position[shards]] > 1)
         if len(in_pieces):
             queues = rows[in_pieces]
             placed = p.devices[queues] >= 0
@@ -181,8 +189,9 @@ class KindRules:
             held[in_pieces[which], p.devices[queues[which], where]] = True
         return held
 
-    def _widen(self) -> None:
-        """Make as many entries as `Placements.pieces` has."""
-        missing = self._placements.pieces.shape[1] - self._decided.shape[1]
-        if missing:
+    def _make_room(self) -> None:
+        """Have entries for all tables and `NOTHING`: the queues have a place for each."""
+        missing = self._placements.shards.shape[1] - self._pieces.shape[1]
+        if missing > 0:
+            self._pieces = np.pad(self._pieces, ((0, 0), (0, missing)))
             self._decided = np.pad(self._decided, ((0, 0), (0, missing)))

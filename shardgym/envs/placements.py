@@ -34,8 +34,6 @@ class Placements:
         devices: devices of the placed shards, the first one of several holders, -1 for others, shape (N, Q).
         placed: number of placed shards, shape (N,).
         splits: halvings so far, shape (N,).
-        pieces: current number of shards of each table, in the order of `task.tables`, shape (N, T + 1); the last entry
-            is that of `NOTHING`.
         next: the shard to place now, `NOTHING` when none is left, shape (N,).
         capacity: bytes of devices, -1 where the task has fewer devices, shape (N, D).
         loads: bytes, columns, columns times pooling factor and number of the shards on every device, shape (N, D, 4);
@@ -62,7 +60,6 @@ class Placements:
         self.loads: Floats = np.zeros((num_envs, max_devices, 4))
         self.left: Floats = np.zeros((num_envs, 5))
         self.scale: Floats = np.ones((num_envs, 4))
-        self.pieces: Ints = np.zeros((num_envs, 1), dtype=np.int64)
         actions = max_devices + num_cuts(limits)
         self.allowed: Bools = np.zeros((num_envs, actions + 1), dtype=np.bool_)
         self.kinds = KindRules(self) if limits is not None and limits.every_kind else None
@@ -85,7 +82,6 @@ class Placements:
         self.task[rows] = tasks
         self.placed[rows] = 0
         self.splits[rows] = 0
-        self.pieces[rows] = 1
         self.capacity[rows] = task["capacity"][tasks]
         self.loads[rows] = 0.0
         self.left[rows] = task["totals"][tasks]
@@ -151,7 +147,8 @@ class Placements:
         self.left[rows, :FREE_BYTES] += (2 * amounts[half] - amounts[whole])[:, :FREE_BYTES]
         self.scale[rows, SHARDS] += 1
         self.splits[rows] += 1
-        self.pieces[rows, catalog["position"][half]] += 1
+        if self.kinds is not None:
+            self.kinds.halve(rows, catalog["position"][half])
 
     def update(self) -> None:
         """Recompute `next` and `allowed` after shards were placed or halved."""
@@ -164,7 +161,7 @@ class Placements:
             np.less(self.splits, self._limits.max_splits, out=can_halve)
             can_halve &= shard["halvable"][self.next]
             if self._limits.max_table_splits is not None:
-                can_halve &= self.pieces[self._rows, shard["position"][self.next]] <= self._limits.max_table_splits
+                can_halve &= self._table_splits() < self._limits.max_table_splits
             if self.kinds is not None:
                 self.kinds.limit(room)
         self.allowed &= self.active[:, None]
@@ -198,18 +195,17 @@ class Placements:
         self.starts[row, :count] = saved["starts"][:count]
         self.devices[row] = -1
         self.devices[row, :count] = saved["devices"][:count]
-        positions = self.catalog.shard["position"][self.shards[row, :count]]
-        self.pieces[row] = np.bincount(positions, minlength=self.pieces.shape[1])
         if self.kinds is not None:
             self.kinds.load(row)
 
-    def _make_room(self, shards: int) -> None:
-        """Widen the queues to hold so many shards, all halvings that may follow, and the final `NOTHING`.
+    def _table_splits(self) -> Ints:
+        """Return how often the tables of the next shards were halved so far, shape (N,)."""
+        position = self.catalog.shard["position"]
+        of_table = position[self.shards] == position[self.next][:, None]
+        return np.asarray(of_table.sum(axis=1) - 1, dtype=np.int64)
 
-        There are at most as many tables.
-        """
-        if shards >= self.pieces.shape[1]:
-            self.pieces = np.pad(self.pieces, ((0, 0), (0, shards + 1 - self.pieces.shape[1])))
+    def _make_room(self, shards: int) -> None:
+        """Widen the queues to hold so many shards, all halvings that may follow, and the final `NOTHING`."""
         max_splits = self._limits.max_splits if self._limits else 0
         missing = shards + max_splits + 1 - self.shards.shape[1]
         if missing > 0:

@@ -40,7 +40,8 @@ class PlanScorer:
 
     def forget(self) -> None:
         """Drop everything that refers to numbers of the catalog, which has been cleared."""
-        self._plan_shards: dict[tuple[int, int, int], tuple[Shard, ...]] = {}
+        self._plan_shards: dict[tuple[int, int, int], Shard] = {}
+        self._plan_parts: dict[tuple[int, int, int], tuple[Shard, ...]] = {}
         self._stand_ins: dict[tuple[int, int], EmbeddingTable] = {}
         self._even_shares: dict[int, float] = {}
 
@@ -53,8 +54,9 @@ class PlanScorer:
     def plans(self, rows: Ints) -> list[ShardingPlan]:
         """Return the plans of complete placements."""
         p = self._placements
-        if len(self._plan_shards) > _SHARDS_KEPT:
+        if len(self._plan_shards) + len(self._plan_parts) > _SHARDS_KEPT:
             self._plan_shards.clear()
+            self._plan_parts.clear()
         columns = (array.tolist() for array in self._in_order(rows))
         return [
             self._plan(int(task), list(zip(*columns_of_plan, strict=True))[:count])
@@ -162,17 +164,26 @@ class PlanScorer:
     def _plan(self, task: int, shards: list[tuple[int, int, int]]) -> ShardingPlan:
         """Return a plan without validation, which takes longer than a step: its shards are valid and sorted."""
         task_hash = self._placements.catalog.tasks[task].digest
-        held = tuple(itertools.chain.from_iterable(map(self._plan_shard, shards)))
-        if self._placements.kinds is not None:
+        if self._placements.kinds is None:
+            held = tuple(map(self._plan_shard, shards))
+        else:
             # Column blocks that are cut by rows come in the order of rows.
-            held = tuple(sorted(held, key=operator.attrgetter("table", "rows", "columns")))
+            parts = itertools.chain.from_iterable(map(self._parts_of, shards))
+            held = tuple(sorted(parts, key=operator.attrgetter("table", "rows", "columns")))
         return ShardingPlan.unchecked(task_hash=task_hash, shards=held)
 
-    def _plan_shard(self, key: tuple[int, int, int]) -> tuple[Shard, ...]:
-        held = self._plan_shards.get(key)
-        if held is None:
-            held = self._plan_shards[key] = self._placements.catalog.placed(*key)
-        return held
+    def _plan_shard(self, key: tuple[int, int, int]) -> Shard:
+        shard = self._plan_shards.get(key)
+        if shard is None:
+            [shard] = self._placements.catalog.placed(*key)
+            self._plan_shards[key] = shard
+        return shard
+
+    def _parts_of(self, key: tuple[int, int, int]) -> tuple[Shard, ...]:
+        parts = self._plan_parts.get(key)
+        if parts is None:
+            parts = self._plan_parts[key] = self._placements.catalog.placed(*key)
+        return parts
 
     def _stand_in(self, task: ShardingTask, shard: int, start: int) -> EmbeddingTable:
         """Return a shard as a table: the task's own table where it has all columns."""

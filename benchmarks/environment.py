@@ -5,13 +5,13 @@
 
 The reference is Gymnasium's wrapper around single environments (`vectorization_mode="sync"`) in the same run, which
 draws the same tasks and gives the same rewards. A step places a table or a shard, or cuts it; the calls that only reset
-an environment are not counted, their time is. Actions are drawn from all environments' masks at once; that time is told apart. With
-several processes each has environments of its own, and their steps are added up. The ratio is of steps per second of
-processor time, which neighbours on a shared core disturb less than the clock. Tasks are an even selection of the suite,
-and every task has been seen before the clock starts: a new task takes a millisecond or more once.
+an environment are not counted, their time is. Actions are drawn from all environments' masks at once; that time is told
+apart. With several processes each has environments of its own, and their steps are added up. The ratio is of steps per
+second of processor time, which neighbours on a shared core disturb less than the clock. Tasks are an even selection of
+the suite, and every task has been seen before the clock starts: a new task takes a millisecond or more once.
 
-DreamShard's environment, which places whole tables, did 2,353 steps per second (50 tables, 4 devices, random actions, its own cost net), measured
-on the same kind of machine on another day: the ratio to it is indicative only.
+DreamShard's environment, which places whole tables, did 2,353 steps per second (50 tables, 4 devices, random actions,
+its own cost net), measured on the same kind of machine on another day: the ratio to it is indicative only.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from shardgym.costs import make_cost
 from shardgym.costs.roofline import RooflineCost
 from shardgym.envs.any_wise import AnyWiseEnv
 from shardgym.envs.scoring import PlanScorer
+from shardgym.errors import InputError
 from shardgym.plan import Shard, ShardingPlan
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
@@ -365,3 +366,12 @@ def test_maskable_ppo_trains_for_a_few_steps():
     before = [parameter.detach().clone() for parameter in model.policy.parameters()]
     model.learn(128)
     assert any((one != other).any() for one, other in zip(before, model.policy.parameters(), strict=True))
+
+
+def test_the_network_of_the_solver_ppo_refuses_it():
+    sb3_contrib = pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
+    from baselines.ppo.policies import SetPolicy
+
+    env = gymnasium.make("ShardGym/AnyWise-v0", tasks=mixed_tasks(), observation="timed")
+    with pytest.raises(InputError, match="expected TableWise or ColumnWise"):
+        sb3_contrib.MaskablePPO(SetPolicy, env)

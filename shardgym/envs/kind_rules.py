@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from shardgym.arrays import Bools, Floats, Ints
-from shardgym.envs.shard_catalog import NOTHING, SplitLimits
-
-if TYPE_CHECKING:
-    from shardgym.envs.placements import Placements
+from shardgym.envs.shard_catalog import NOTHING, ShardCatalog, SplitLimits
 
 #: Actions that cut or replicate the next shard; they follow those of devices.
 HALVE, CUT_ROWS, REPLICATE = range(3)
@@ -21,6 +18,23 @@ def num_cuts(limits: SplitLimits | None) -> int:
     if limits is None:
         return 0
     return REPLICATE + 1 if limits.every_kind else HALVE + 1
+
+
+class State(Protocol):
+    """What the rules need of `Placements`, see there."""
+
+    catalog: ShardCatalog
+    task: Ints
+    shards: Ints
+    devices: Ints
+    next: Ints
+    capacity: Floats
+    loads: Floats
+    allowed: Bools
+
+    @property
+    def count(self) -> Ints:
+        """See `Placements`."""
 
 
 class KindRules:
@@ -34,7 +48,7 @@ class KindRules:
         placements: the state of the episodes, of which this is a part.
     """
 
-    def __init__(self, placements: Placements) -> None:
+    def __init__(self, placements: State) -> None:
         self._placements = placements
         self._rows = np.arange(len(placements.task))
         #: By table, in the order of `task.tables`, with one more for `NOTHING`: the number of shards, and the holders

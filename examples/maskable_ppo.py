@@ -104,7 +104,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--env", default="ShardGym/TableWise-v0")
+    env_ids = "ShardGym/TableWise-v0", "ShardGym/ColumnWise-v0"  # whose actions the network scores
+    parser.add_argument("--env", default=env_ids[0], choices=env_ids)
     parser.add_argument("--cost", default="roofline", choices=("roofline", "simulator"))
     parser.add_argument("--weights", help="folder of simulator weights; those that ship with the package by default")
     parser.add_argument("--steps", type=int, default=60_000)

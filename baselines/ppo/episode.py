@@ -27,7 +27,7 @@ from shardgym.envs.features import (
 from shardgym.envs.observation import Layout
 from shardgym.envs.shard_catalog import ShardCatalog, SplitLimits
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.plan import ShardingPlan
+from shardgym.plan import Shard, ShardingPlan
 from shardgym.task import ShardingTask
 
 #: Places of shares among the features of a device.
@@ -58,7 +58,7 @@ def place_by_score(
     devices = _Devices(task, catalog, costs)
     queue = _Queue(catalog, max_splits)
     of_steps = iter(policy.of_steps(*queue.observe()))
-    placed = []
+    placed: list[Shard] = []
     while queue.waiting:
         shard, start = queue.waiting[-1]
         fits = devices.room >= sizes[shard]
@@ -82,7 +82,7 @@ def place_by_score(
         else:
             queue.waiting.pop()
             devices.place(shard, device)
-            placed.append(catalog.placed(shard, start, device))
+            placed += catalog.placed(shard, start, device)
     return ShardingPlan.of(task, placed)
 
 

@@ -134,6 +134,8 @@ class NumberedShards(abc.ABC):
         counts = np.array([sum(map(len, of_plan)) for of_plan in holders], dtype=np.int64)
         devices = np.array([d for of_plan in holders for held in of_plan for d in held], dtype=np.int64)
         numbers = np.repeat(numbers, [len(held) for of_plan in holders for held in of_plan])
+        if all(plan.group_size is None for plan in plans):
+            return PlanBatch(task.num_devices, counts, numbers, devices)
         groups = np.array([task.num_devices // (plan.group_size or task.num_devices) for plan in plans])
         return PlanBatch(task.num_devices, counts, numbers, devices, groups)
 
@@ -252,7 +254,8 @@ class NumberedShards(abc.ABC):
     def replicas_ms(self, task: ShardingTask, loads: Floats, groups: int) -> Floats:
         """Return what each device takes to exchange what its replicas have in common, shape (..., D).
 
-        Here it is the link model of the task's topology; arguments as `exchanges_in_groups`.
+        It may depend on what `exchange_of` may depend on. Here it is the link model of the task's topology; arguments
+        as `exchanges_in_groups`.
         """
         return replica_exchange_ms(task.topology, loads, groups)
 
@@ -347,7 +350,7 @@ class AdditiveCosts(NumberedShards):
         return compute_ms
 
     def per_device_ms(self, tasks: int | Ints, sums: Floats) -> Floats:
-        """Return all phases of P placements, complete or not.
+        """Return all phases of P placements in one group each, complete or not; with what replicas exchange.
 
         Args:
             tasks: number of each placement's task, shape (P,), or one for all.
@@ -357,7 +360,18 @@ class AdditiveCosts(NumberedShards):
             Ms in the order of `PHASES`, shape (P, D, 5).
         """
         compute_ms = self.exact_compute_ms(sums)
-        return join_phases(compute_ms, self.exchange_times(tasks, compute_ms, sums[..., -LOADS:]))
+        loads = sums[..., -LOADS:]
+        exchange = self.exchange_times(tasks, compute_ms, loads)
+        if loads[..., REPLICA_BYTES].any():
+            numbers = np.broadcast_to(tasks, len(sums))
+            replicas_ms = np.zeros(loads.shape[:2])
+            # What it may depend on is the same for tasks whose exchanges take the same.
+            alike = self._exchanges["first_alike"][numbers]
+            for number in np.unique(alike).tolist():
+                rows = alike == number
+                replicas_ms[rows] = self.replicas_ms(self._tasks[number], loads[rows], 1)
+            exchange = exchange._replace(backward_ms=exchange.backward_ms + replicas_ms)
+        return join_phases(compute_ms, exchange)
 
     def total_ms(self, tasks: int | Ints, sums: Floats) -> Floats:
         """Return what the slowest device of P placements takes in ms, shape (P,); arguments as `per_device_ms`."""

@@ -10,11 +10,13 @@ import gymnasium
 ENV_IDS = {
     "ShardGym/TableWise-v0": "shardgym.envs.env:TableWiseEnv",
     "ShardGym/ColumnWise-v0": "shardgym.envs.env:ColumnWiseEnv",
+    "ShardGym/AnyWise-v0": "shardgym.envs.any_wise:AnyWiseEnv",
 }
 #: What `make_vec` makes of many of them.
 VECTOR_ENVS = {
     "ShardGym/TableWise-v0": "shardgym.envs.vector_env:TableWiseVectorEnv",
     "ShardGym/ColumnWise-v0": "shardgym.envs.vector_env:ColumnWiseVectorEnv",
+    "ShardGym/AnyWise-v0": "shardgym.envs.any_wise:AnyWiseVectorEnv",
 }
 
 

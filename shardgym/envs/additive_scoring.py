@@ -65,9 +65,16 @@ class AdditiveScorer(PlanScorer):
     def place(self, rows: Ints, devices: Ints) -> None:
         """See `PlanScorer`."""
         if self._partial:
-            shards = self._placements.next[rows]
+            p = self._placements
+            shards = p.next[rows]
+            self._odd[rows] |= p.catalog.shard["width"][shards] % COLUMN_UNIT > 0
+            if p.kinds is not None:
+                several = p.catalog.kind["holders"][shards] > 1
+                self._place_parts(rows[several], p.kinds.parts(shards[several], devices[several]))
+                rows = rows[~several]
+                shards = shards[~several]
+                devices = devices[~several]
             self._sums[rows, devices] += self._costs.vectors(self._shard_numbers[shards])
-            self._odd[rows] |= self._placements.catalog.shard["width"][shards] % COLUMN_UNIT > 0
 
     def costs(self, rows: Ints, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         """See `PlanScorer`. Complete placements are feasible plans, so they are not validated again."""
@@ -83,8 +90,7 @@ class AdditiveScorer(PlanScorer):
             group = np.flatnonzero(num_devices == count)
             if count:
                 exists = shards[group] > 0
-                numbers = self._shard_numbers[shards[group][exists]]
-                batch = PlanBatch(count, exists.sum(axis=1), numbers, devices[group][exists])
+                batch = self._batch(count, exists, shards[group][exists], devices[group][exists])
                 found = self._cost.plan_costs(self._costs, batch)
             else:
                 found = super().costs(rows[group], [plans[n] for n in group.tolist()])
@@ -124,6 +130,15 @@ class AdditiveScorer(PlanScorer):
         waiting = p.next != NOTHING
         added = np.zeros((len(waiting), 1, self._vector_length))
         added[waiting, 0] = self._costs.vectors(self._shard_numbers[p.next[waiting]])
+        if p.kinds is not None:
+            # The last of several holders may have fewer rows.
+            holders = p.catalog.kind["holders"][p.next][:, None]
+            is_last = (np.arange(p.capacity.shape[1]) % holders == holders - 1) & (holders > 1)
+            rows, devices = np.nonzero(is_last)
+            if len(rows):
+                added = np.repeat(added, is_last.shape[1], axis=1)
+                last = p.catalog.kind["last"][p.next[rows]]
+                added[rows, devices] = self._costs.vectors(self._shard_numbers[last])
         sums = np.stack([self._sums, self._sums + added], axis=2)
         # Devices that a task does not have hold nothing.
         sums[p.capacity < 0] = 0.0
@@ -139,6 +154,28 @@ class AdditiveScorer(PlanScorer):
         self.start(np.array([row]))
         self._sums[row], self._odd[row] = saved
 
+    def _place_parts(self, rows: Ints, parts: Ints) -> None:
+        """Add up what each device holds of shards with several holders, shape (n, D), see `KindRules.parts`."""
+        which, devices = np.nonzero(parts)
+        self._sums[rows[which], devices] += self._costs.vectors(self._shard_numbers[parts[which, devices]])
+
+    def _batch(self, num_devices: int, exists: Bools, shards: Ints, devices: Ints) -> PlanBatch:
+        """Return complete placements as a batch.
+
+        Args:
+            num_devices: of each.
+            exists: which of the most shards each placement has, shape (n, most shards).
+            shards: those that exist, shape (H,).
+            devices: their first holders, shape (H,).
+        """
+        if self._placements.kinds is None:
+            return PlanBatch(num_devices, exists.sum(axis=1), self._shard_numbers[shards], devices)
+        plans = np.nonzero(exists)[0]
+        which, holders = np.nonzero(self._placements.kinds.parts(shards, devices))
+        parts = self._placements.kinds.parts(shards, devices)[which, holders]
+        counts = np.bincount(plans[which], minlength=len(exists))
+        return PlanBatch(num_devices, counts, self._shard_numbers[parts], holders)
+
     def _encode(self, tasks: Ints) -> None:
         """Encode all shards of the tasks that are new."""
         catalog = self._placements.catalog
@@ -152,9 +189,12 @@ class AdditiveScorer(PlanScorer):
         for number in np.unique(unknown).tolist() if len(unknown) else ():
             task = catalog.tasks[number]
             shards = catalog.shards_of(number)
-            names, rows, widths = (catalog.shard[name][shards].tolist() for name in ("name", "rows", "width"))
+            fields = [catalog.shard[name][shards].tolist() for name in ("name", "rows", "width")]
+            if self._placements.kinds is not None:
+                replicated, in_domain = (catalog.kind[name][shards] for name in ("replicated", "in_domain"))
+                fields += [replicated.astype(np.int64).tolist(), in_domain.tolist()]
             self._task_numbers[number] = self._costs.add_task(task)
-            self._shard_numbers[shards] = self._costs.encode_keys(task, list(map(ShardKey, names, rows, widths)))
+            self._shard_numbers[shards] = self._costs.encode_keys(task, list(map(ShardKey, *fields)))
 
     def _shares_of(self, tasks: Ints) -> Floats:
         """Return even shares of tasks, shape (n,); those that are new are priced together."""

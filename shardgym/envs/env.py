@@ -43,11 +43,11 @@ class Snapshot:
 
 
 class PlacementEnv(gymnasium.Env[Observation, np.int64]):
-    """What `TableWiseEnv` and `ColumnWiseEnv` have in common; see there."""
+    """What `TableWiseEnv`, `ColumnWiseEnv` and `AnyWiseEnv` have in common; see there."""
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": list(RENDER_MODES), "render_fps": 4}  # type: ignore[misc]
 
-    #: How often shards may be halved; None where tables are placed whole and halving is not an action.
+    #: How tables may be cut; None where they are placed whole and cutting is not an action.
     _limits: SplitLimits | None = None
 
     def __init__(
@@ -80,7 +80,8 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         model, self._owns_cost = cost_model(cost, cost_settings)
         max_splits = None if self._limits is None else self._limits.max_splits
         timed = observation.endswith("timed")
-        layout = Layout(self._sampler.max_devices, max_splits, self._sampler.max_tables, timed)
+        every_kind = self._limits is not None and self._limits.every_kind
+        layout = Layout(self._sampler.max_devices, max_splits, self._sampler.max_tables, timed, every_kind)
         self._game = Game(rules, model, layout)
         self._started = False
         self.observation_space: spaces.Dict = observation_space(layout)  # type: ignore[assignment]

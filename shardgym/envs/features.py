@@ -33,6 +33,9 @@ REMAINING_FEATURES = ("tables_share", "bytes_share", "dim_share", "lookup_share"
 #: Entries of `obs["splits"]`.
 SPLIT_FEATURES = ("splits_left", "width_share")
 
+#: Entries of `obs["kind"]`.
+KIND_FEATURES = ("row_share", "holders_share")
+
 #: Divisors of the logarithmic features: log2 of rows, log2 of columns, ln(1 + pooling factor).
 LOG_ROWS = 40.0
 LOG_DIM = 16.0
@@ -62,6 +65,29 @@ def shard_features(
     features[:, 7] = np.array([histogram is not None for histogram in histograms])[positions]
     features[:, 8:] = np.array([histogram or (0.0,) * REUSE_BINS for histogram in histograms])[positions]
     return _unit(features)
+
+
+def part_features(
+    features: Float32s, rows: Ints, row_share: Floats, pooling: Floats, on_device: Floats, scale: list[float],
+    largest_device: float,
+) -> Float32s:  # fmt: skip
+    """Return the features of parts of shards that have several holders, as one of these sees its part, shape (n, 25).
+
+    Args:
+        features: of the shards, shape (n, 25).
+        rows: of each part, shape (n,).
+        row_share: of the rows of its table, shape (n,).
+        pooling: of its table, shape (n,).
+        on_device: bytes, columns, columns times pooling factor of each part, shape (n, 3 or more).
+        scale: denominators of their shares.
+        largest_device: bytes of memory.
+    """
+    found = features.astype(np.float64)
+    found[:, 0] = np.log2(rows) / LOG_ROWS
+    found[:, 2] = np.log1p(pooling * row_share) / LOG_POOLING
+    found[:, 3] = on_device[:, BYTES] / largest_device
+    found[:, 4:7] = on_device[:, :SHARDS] / scale[:SHARDS]
+    return _unit(found)
 
 
 def empty_devices(capacity: Floats) -> Float32s:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import numbers
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,12 +15,12 @@ from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.base import CostModel
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.envs.additive_scoring import plan_scorer
-from shardgym.envs.features import BYTES
+from shardgym.envs.kind_rules import CUT_ROWS, HALVE, REPLICATE
 from shardgym.envs.observation import Layout, Observation, observe
 from shardgym.envs.placements import Placements
+from shardgym.envs.reasons import why_invalid, why_nothing_fits
 from shardgym.envs.shard_catalog import NOTHING, ShardCatalog, SplitLimits
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.plan import COLUMN_UNIT
 from shardgym.records import short_repr
 from shardgym.task import ShardingTask
 
@@ -122,7 +121,7 @@ class Game:
         self.rules = rules
         self.cost = cost
         self.layout = layout
-        self.catalog = ShardCatalog(rules.order, layout.max_devices, rules.limits)
+        self.catalog = ShardCatalog(rules.order, layout.max_devices, rules.limits, replicas=cost.replicas)
         self.placements = Placements(num_envs, layout.max_devices, self.catalog, rules.limits, layout.max_shards)
         self.scorer = plan_scorer(cost, self.placements, partial=rules.reward == "dense", timed=layout.timed)
         self.task_index = np.zeros(num_envs, dtype=np.int64)
@@ -152,7 +151,7 @@ class Game:
         self.earned[rows] = 0.0
         self.cost_of[rows] = None
         self._stuck[rows] = stuck = ~self.placements.allowed[rows].any(axis=1)
-        return {row: self._why_nothing_fits(row) for row in rows[stuck].tolist()}
+        return {row: why_nothing_fits(self.placements, self.rules.limits, row) for row in rows[stuck].tolist()}
 
     def masks(self) -> Bools:
         """Return which actions are valid, shape (N, actions); none after the end.
@@ -181,18 +180,21 @@ class Game:
             for row in rows[~allowed].tolist():
                 stuck = bool(self._stuck[row])
                 outcome = "no_device_fits" if stuck else "invalid_action"
-                reason = self._why_nothing_fits(row) if stuck else self._why_invalid(row, given[row])
+                limits = self.rules.limits
+                reason = why_nothing_fits(p, limits, row) if stuck else why_invalid(p, limits, row, given[row])
                 self._end(result, row, self.penalty[row], outcome, reason=reason)
             rows = rows[allowed]
             chosen = chosen[allowed]
         placing = rows
         devices = chosen
         if self.rules.limits is not None:
-            halving = chosen == self.layout.max_devices
+            halving = chosen == self.layout.max_devices + HALVE
             if np.count_nonzero(halving):
                 p.halve(rows[halving])
                 placing = rows[~halving]
                 devices = chosen[~halving]
+            if self.rules.limits.every_kind:
+                placing, devices = self._change_kinds(placing, devices)
         if len(placing):
             self.scorer.place(placing, devices)
             if len(placing) == 1:
@@ -206,7 +208,8 @@ class Game:
             complete = p.next[halted] == NOTHING
             self._finish(result, halted[complete])
             for row in halted[~complete].tolist():
-                self._end(result, row, self.penalty[row], "no_device_fits", reason=self._why_nothing_fits(row))
+                reason = why_nothing_fits(p, self.rules.limits, row)
+                self._end(result, row, self.penalty[row], "no_device_fits", reason=reason)
         if self.rules.reward == "dense":
             self._pay_partial(result, placing[p.active[placing]])
         return result
@@ -227,6 +230,9 @@ class Game:
         }  # fmt: skip
         if self.rules.limits is not None:
             infos |= {"width": shard["width"][p.next], "splits": p.splits}
+        if p.kinds is not None:
+            holders = np.where(p.next == NOTHING, 0, self.catalog.kind["holders"][p.next])
+            infos |= {"rows": shard["rows"][p.next], "holders": holders}
         return infos
 
     def save(self, row: int) -> EpisodeState:
@@ -251,6 +257,16 @@ class Game:
     def _set_penalty(self, rows: Ints) -> None:
         if self.rules.relative_penalty is not None:
             self.penalty[rows] = self.rules.relative_penalty * self.scorer.even_share_ms(rows)
+
+    def _change_kinds(self, rows: Ints, actions: Ints) -> tuple[Ints, Ints]:
+        """Cut rows and replicate where these are the actions; return the rows that place their shard, and devices."""
+        p = self.placements
+        cutting = actions == self.layout.max_devices + CUT_ROWS
+        copying = actions == self.layout.max_devices + REPLICATE
+        p.become(rows[cutting], "by_rows")
+        p.become(rows[copying], "replica")
+        # A replica begins with device 0.
+        return rows[~cutting], np.where(copying, 0, actions)[~cutting]
 
     def _finish(self, result: StepResult, rows: Ints) -> None:
         """Score complete plans."""
@@ -298,63 +314,3 @@ class Game:
         self.placements.shards[:] = NOTHING
         for row, state in zip(others, states, strict=True):
             self.load(row, state)
-
-    def _why_invalid(self, row: int, action: Any) -> str:
-        """Return why an action is invalid."""
-        p = self.placements
-        try:
-            device = operator.index(action)
-        except TypeError:
-            return f"action {short_repr(action)} is not a whole number"
-        if self.rules.limits is not None and device == self.layout.max_devices:
-            return self._why_not_halved(row)
-        num_devices = self.catalog.tasks[p.task[row]].num_devices
-        if not 0 <= device < num_devices:
-            return f"there is no device {device}, the task has devices 0 to {num_devices - 1}"
-        room = int(self._room(row)[device])
-        return f"device {device} has room for {room} bytes, {self._next_shard(row)} needs {self._next_bytes(row)}"
-
-    def _why_nothing_fits(self, row: int) -> str:
-        """Return why no action is valid: the largest room left, and why the next shard cannot be halved."""
-        room = self._room(row)
-        device = int(room.argmax())
-        limits = self.rules.limits
-        halving = f"; {self._why_not_halved(row)}" if limits not in (None, SplitLimits(0)) else ""
-        return (
-            f"{self._next_shard(row)} of {self._next_bytes(row)} bytes fits on no device: "
-            f"the largest room left is {int(room[device])} bytes on device {device}{halving}"
-        )
-
-    def _why_not_halved(self, row: int) -> str:
-        assert self.rules.limits is not None
-        p = self.placements
-        shard = p.next[row]
-        width = int(self.catalog.shard["width"][shard])
-        max_splits, max_table_splits = self.rules.limits
-        if width % (2 * COLUMN_UNIT):
-            reason = f"its {width} columns are not divisible by {2 * COLUMN_UNIT}"
-        elif p.splits[row] >= max_splits:
-            reason = f"max_splits={max_splits} is used up"
-        else:
-            reason = f"max_table_splits={max_table_splits} is used up"
-        return f"table '{self.catalog.shard['name'][shard]}' cannot be halved: {reason}"
-
-    def _room(self, row: int) -> Floats:
-        """Return the free bytes of devices, shape (D,)."""
-        num_devices = self.catalog.tasks[self.placements.task[row]].num_devices
-        room: Floats = self.placements.capacity[row] - self.placements.loads[row, :, BYTES]
-        return room[:num_devices]
-
-    def _next_bytes(self, row: int) -> int:
-        return int(self.catalog.shard["bytes"][self.placements.next[row]])
-
-    def _next_shard(self, row: int) -> str:
-        """Name the next shard, with its columns where they are not all of the table's."""
-        p = self.placements
-        shard = self.catalog.shard
-        number = p.next[row]
-        name = f"table '{shard['name'][number]}'"
-        if shard["width_share"][number] == 1:
-            return name
-        start = int(p.starts[row, p.placed[row]])
-        return f"columns {start} to {start + int(shard['width'][number]) - 1} of {name}"

@@ -14,6 +14,7 @@ from shardgym.arrays import Bools, Floats
 from shardgym.envs.features import (
     BYTES,
     DEVICE_FEATURES,
+    KIND_FEATURES,
     REMAINING_FEATURES,
     SHARDS,
     SPLIT_FEATURES,
@@ -22,7 +23,9 @@ from shardgym.envs.features import (
     Float32s,
     remaining_features,
 )
+from shardgym.envs.kind_rules import num_cuts
 from shardgym.envs.placements import Placements
+from shardgym.envs.shard_catalog import NOTHING, SplitLimits
 
 Observation = dict[str, npt.NDArray[np.generic]]
 
@@ -38,17 +41,20 @@ class Layout:
         max_splits: halvings of an episode at most; None where tables are placed whole.
         max_tables: tables of a task at most; None where observations do not list all tables.
         timed: whether observations have predicted times.
+        every_kind: whether shards may be cut by rows, and tables replicated.
     """
 
     max_devices: int
     max_splits: int | None = None
     max_tables: int | None = None
     timed: bool = False
+    every_kind: bool = False
 
     @property
     def actions(self) -> int:
-        """One per device, and one for halving where that is an action."""
-        return self.max_devices + (self.max_splits is not None)
+        """One per device, and those that cut or replicate, see `kind_rules.py`."""
+        limits = None if self.max_splits is None else SplitLimits(self.max_splits, every_kind=self.every_kind)
+        return self.max_devices + num_cuts(limits)
 
     @property
     def max_shards(self) -> int:
@@ -77,10 +83,14 @@ def observation_space(layout: Layout) -> spaces.Dict:
     entries: dict[str, spaces.Space[Any]] = {}
     if layout.max_splits is not None:
         shares["splits"] = len(SPLIT_FEATURES)
+    if layout.every_kind:
+        shares["kind"] = len(KIND_FEATURES)
     if layout.max_tables is not None:
         rows = layout.max_shards
         shares |= {"tables": rows * len(TABLE_FEATURES), "width_shares": rows}
         flags |= {"waiting": rows, "membership": rows * layout.max_devices}
+        if layout.every_kind:
+            shares["row_shares"] = rows
         entries["positions"] = spaces.Box(0, layout.max_tables, (rows,), np.int32)
     if layout.timed:
         times = layout.max_devices * len(TIME_FEATURES)
@@ -113,6 +123,13 @@ def observe(placements: Placements, layout: Layout, masks: Bools, time_shares: F
         splits[:, 0] = layout.splits_left[placements.splits]
         splits[:, 1] = catalog.shard["width_share"][next_shard]
         observation["splits"] = splits
+    if placements.kinds is not None:
+        kind = catalog.kind
+        shares = np.empty((len(next_shard), len(KIND_FEATURES)), np.float32)
+        shares[:, 0] = kind["row_share"][next_shard]
+        shares[:, 1] = kind["holders"][next_shard] / catalog.task["num_devices"][placements.task]
+        shares[next_shard == NOTHING, 1] = 0.0
+        observation["kind"] = shares
     if time_shares is not None:
         times = np.minimum(time_shares, layout.most_even_shares)
         observation["times"] = times.astype(np.float32).reshape(len(next_shard), -1)
@@ -139,7 +156,14 @@ def _every_shard(placements: Placements, layout: Layout) -> Observation:
     shards = placements.shards[:, : layout.max_shards]
     devices = placements.devices[:, : layout.max_shards]
     membership = devices[:, :, None] == np.arange(layout.max_devices)
-    return {
+    more: Observation = {}
+    if placements.kinds is not None:
+        kind = placements.catalog.kind
+        last = np.where(devices >= 0, devices + kind["holders"][shards], 0)
+        membership = np.arange(layout.max_devices) >= devices[:, :, None]
+        membership &= np.arange(layout.max_devices) < last[:, :, None]
+        more["row_shares"] = kind["row_share"][shards].astype(np.float32)
+    return more | {
         "tables": shard["features"][shards].reshape(len(shards), -1),
         "positions": (shard["position"][shards] + 1).astype(np.int32),
         "width_shares": shard["width_share"][shards].astype(np.float32),

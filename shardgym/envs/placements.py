@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.envs.features import BYTES, FREE_BYTES, SHARDS
+from shardgym.envs.kind_rules import KindRules, num_cuts
 from shardgym.envs.shard_catalog import NOTHING, ShardCatalog, SplitLimits
 
 #: Attributes that a saved placement consists of; the others are derived from them.
@@ -30,18 +31,19 @@ class Placements:
         shards: numbers of shards in the catalog, shape (N, Q). First those placed, in the order of placing; then those
             that wait, the next one first; then `NOTHING`, at least once.
         starts: first columns of these shards, shape (N, Q).
-        devices: devices of the placed shards, -1 for others, shape (N, Q).
+        devices: devices of the placed shards, the first one of several holders, -1 for others, shape (N, Q).
         placed: number of placed shards, shape (N,).
         splits: halvings so far, shape (N,).
         next: the shard to place now, `NOTHING` when none is left, shape (N,).
         capacity: bytes of devices, -1 where the task has fewer devices, shape (N, D).
-        loads: bytes, columns, columns times pooling factor and number of the shards on every device, shape (N, D, 4).
-            Bytes are exact up to 2**53, as all numbers here are.
+        loads: bytes, columns, columns times pooling factor and number of the shards on every device, shape (N, D, 4);
+            see `shard_kinds.KINDS` for those with several holders. Bytes are exact up to 2**53, as all numbers are.
         left: the same sums over the shards that wait, and bytes that are free on all devices, shape (N, 5).
         scale: denominators of the shares of `loads`, shape (N, 4). The last one is the current number of shards.
         active: whether the episode has begun and not ended, shape (N,).
-        allowed: which actions are valid, shape (N, actions + 1). The last column, always false, stands for actions that
-            are out of range.
+        allowed: which actions are valid, shape (N, actions + 1): devices, halving, cutting rows, replicating, as far
+            as these are actions. The last column, always false, stands for actions that are out of range.
+        kinds: the rules of shards with several holders; None where there are none.
     """
 
     def __init__(
@@ -58,7 +60,9 @@ class Placements:
         self.loads: Floats = np.zeros((num_envs, max_devices, 4))
         self.left: Floats = np.zeros((num_envs, 5))
         self.scale: Floats = np.ones((num_envs, 4))
-        self.allowed: Bools = np.zeros((num_envs, max_devices + (limits is not None) + 1), dtype=np.bool_)
+        actions = max_devices + num_cuts(limits)
+        self.allowed: Bools = np.zeros((num_envs, actions + 1), dtype=np.bool_)
+        self.kinds = KindRules(self) if limits is not None and limits.every_kind else None
 
     @property
     def count(self) -> Ints:
@@ -83,6 +87,8 @@ class Placements:
         self.left[rows] = task["totals"][tasks]
         self.scale[rows] = task["scale"][tasks]
         self.active[rows] = True
+        if self.kinds is not None:
+            self.kinds.start(rows)
         self.update()
 
     def place(self, rows: Ints | np.int64, devices: Ints | np.int64) -> None:
@@ -94,8 +100,22 @@ class Placements:
         amounts = self.catalog.shard["amounts"][self.next[rows]]
         self.devices[rows, here] = devices
         self.placed[rows] = here + 1
-        self.loads[rows, devices] += amounts[..., :FREE_BYTES]
         self.left[rows] -= amounts
+        if self.kinds is None:
+            self.loads[rows, devices] += amounts[..., :FREE_BYTES]
+        else:
+            self.kinds.place(np.atleast_1d(rows), np.atleast_1d(devices))
+
+    def become(self, rows: Ints, kind: str) -> None:
+        """Cut the rows of the next shard of each episode (kind "by_rows"), or replicate it (kind "replica").
+
+        That must be possible. Then `update` for a cut, or `place` on device 0 for a replica.
+        """
+        shards = self.catalog.kind[kind][self.next[rows]]
+        self.shards[rows, self.placed[rows]] = shards
+        self.next[rows] = shards
+        assert self.kinds is not None
+        self.kinds.become(rows)
 
     def halve(self, rows: Ints) -> None:
         """Halve the next shard of each episode, which must be possible; then `update`.
@@ -127,6 +147,8 @@ class Placements:
         self.left[rows, :FREE_BYTES] += (2 * amounts[half] - amounts[whole])[:, :FREE_BYTES]
         self.scale[rows, SHARDS] += 1
         self.splits[rows] += 1
+        if self.kinds is not None:
+            self.kinds.halve(rows, catalog["position"][half])
 
     def update(self) -> None:
         """Recompute `next` and `allowed` after shards were placed or halved."""
@@ -140,6 +162,8 @@ class Placements:
             can_halve &= shard["halvable"][self.next]
             if self._limits.max_table_splits is not None:
                 can_halve &= self._table_splits() < self._limits.max_table_splits
+            if self.kinds is not None:
+                self.kinds.limit(room)
         self.allowed &= self.active[:, None]
 
     def end(self, row: int) -> None:
@@ -171,6 +195,8 @@ class Placements:
         self.starts[row, :count] = saved["starts"][:count]
         self.devices[row] = -1
         self.devices[row, :count] = saved["devices"][:count]
+        if self.kinds is not None:
+            self.kinds.load(row)
 
     def _table_splits(self) -> Ints:
         """Return how often the tables of the next shards were halved so far, shape (N,)."""

@@ -124,6 +124,8 @@ def _text(game: Game, row: int, devices: DeviceFigures) -> str:
         shard = {name: game.catalog.shard[name][p.next[row]] for name in ("name", "rows", "width", "bytes")}
         size = f"{shard['bytes'] / 2**20:.1f} MiB"
         headline += f"; next: '{shard['name']}', {shard['rows']} x {shard['width']}, {size}"
+        if p.kinds is not None and game.catalog.kind["holders"][p.next[row]] > 1:
+            headline += f" on each of {game.catalog.kind['holders'][p.next[row]]} devices"
     footer = "" if devices.slowest is None else "* the slowest device, which sets the cost\n"
     return f"{headline}\n{tabulate(rows, headers=headers, disable_numparse=True)}\n{footer}"
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +21,7 @@ from shardgym.plan import Shard, ShardingPlan
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 
-#: `Shard` objects that are kept for later plans.
+#: Placed shards whose `Shard` objects are kept for later plans.
 _SHARDS_KEPT = 2**20
 
 
@@ -39,6 +41,7 @@ class PlanScorer:
     def forget(self) -> None:
         """Drop everything that refers to numbers of the catalog, which has been cleared."""
         self._plan_shards: dict[tuple[int, int, int], Shard] = {}
+        self._plan_parts: dict[tuple[int, int, int], tuple[Shard, ...]] = {}
         self._stand_ins: dict[tuple[int, int], EmbeddingTable] = {}
         self._even_shares: dict[int, float] = {}
 
@@ -51,8 +54,9 @@ class PlanScorer:
     def plans(self, rows: Ints) -> list[ShardingPlan]:
         """Return the plans of complete placements."""
         p = self._placements
-        if len(self._plan_shards) > _SHARDS_KEPT:
+        if len(self._plan_shards) + len(self._plan_parts) > _SHARDS_KEPT:
             self._plan_shards.clear()
+            self._plan_parts.clear()
         columns = (array.tolist() for array in self._in_order(rows))
         return [
             self._plan(int(task), list(zip(*columns_of_plan, strict=True))[:count])
@@ -108,7 +112,7 @@ class PlanScorer:
         """Return the phases of every device for the placed shards, shape (D, 5), as `PlanCost.per_device`.
 
         The cost model scores a task that is made up for it, of the placed tables only. A shard of some columns becomes
-        a table of that width.
+        a table of that width, with the same holders.
 
         Raises:
             MeasurementError: the cost model cannot score it; the message says why.
@@ -116,11 +120,17 @@ class PlanScorer:
         p = self._placements
         task = p.catalog.tasks[p.task[row]]
         placed = slice(p.placed[row])
-        shards = list(zip(p.shards[row, placed].tolist(), p.starts[row, placed].tolist(), strict=True))
+        shards = list(zip(*(array[row, placed].tolist() for array in (p.shards, p.starts, p.devices)), strict=True))
         if not shards:
             return np.zeros((task.num_devices, len(PHASES)))
-        part = dataclasses.replace(task, tables=tuple(self._stand_in(task, *shard) for shard in shards), name="")
-        [cost] = self._cost.evaluate(part, [ShardingPlan.table_wise(part, p.devices[row, placed].tolist())])
+        tables = tuple(self._stand_in(task, shard, start) for shard, start, _ in shards)
+        part = dataclasses.replace(task, tables=tables, name="")
+        held = [
+            dataclasses.replace(piece, table=table.name, columns=(0, table.embedding_dim))
+            for table, (shard, _, device) in zip(tables, shards, strict=True)
+            for piece in p.catalog.placed(shard, 0, device)
+        ]
+        [cost] = self._cost.evaluate(part, [ShardingPlan.of(part, held)])
         if cost.reason is not None:
             raise MeasurementError(cost.reason)
         return cost.per_device
@@ -154,16 +164,29 @@ class PlanScorer:
     def _plan(self, task: int, shards: list[tuple[int, int, int]]) -> ShardingPlan:
         """Return a plan without validation, which takes longer than a step: its shards are valid and sorted."""
         task_hash = self._placements.catalog.tasks[task].digest
-        return ShardingPlan.unchecked(task_hash=task_hash, shards=tuple(map(self._plan_shard, shards)))
+        if self._placements.kinds is None:
+            held = tuple(map(self._plan_shard, shards))
+        else:
+            # Column blocks that are cut by rows come in the order of rows.
+            parts = itertools.chain.from_iterable(map(self._parts_of, shards))
+            held = tuple(sorted(parts, key=operator.attrgetter("table", "rows", "columns")))
+        return ShardingPlan.unchecked(task_hash=task_hash, shards=held)
 
     def _plan_shard(self, key: tuple[int, int, int]) -> Shard:
         shard = self._plan_shards.get(key)
         if shard is None:
-            shard = self._plan_shards[key] = self._placements.catalog.placed(*key)
+            [shard] = self._placements.catalog.placed(*key)
+            self._plan_shards[key] = shard
         return shard
 
+    def _parts_of(self, key: tuple[int, int, int]) -> tuple[Shard, ...]:
+        parts = self._plan_parts.get(key)
+        if parts is None:
+            parts = self._plan_parts[key] = self._placements.catalog.placed(*key)
+        return parts
+
     def _stand_in(self, task: ShardingTask, shard: int, start: int) -> EmbeddingTable:
-        """Return a shard as a table: the task's own table where it is whole."""
+        """Return a shard as a table: the task's own table where it has all columns."""
         key = shard, start
         if key not in self._stand_ins:
             catalog = self._placements.catalog.shard

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from shardgym.envs.features import (
     empty_devices,
     shard_features,
 )
+from shardgym.envs.shard_kinds import KINDS, kinds_of_none, with_kinds
 from shardgym.errors import UnknownNameError
 from shardgym.plan import COLUMN_UNIT, Shard
 from shardgym.task import ShardingTask
@@ -31,27 +32,31 @@ NOTHING = 0
 
 
 class SplitLimits(NamedTuple):
-    """How often shards may be halved.
+    """How often shards may be halved, and whether tables are cut by columns alone.
 
     Attributes:
         max_splits: halvings in an episode.
         max_table_splits: halvings of the shards of one table; None for no such limit.
+        every_kind: whether shards may be cut by rows, and tables replicated, too.
     """
 
     max_splits: int
     max_table_splits: int | None = None
+    every_kind: bool = False
 
 
 class ShardCatalog:
     """Tasks, and the shards that can come up in them: tables whole, their halves, the halves of these and so on.
 
     Tasks and shards are numbered in the order in which they are added. Shards of one task have consecutive numbers, its
-    whole tables first. A shard here is a table and a number of columns: where the columns begin changes no figure.
+    whole tables first. A shard here is a table and a number of columns: where the columns begin changes no figure. It
+    has one holder, or several (see `shard_kinds.py`): then its rows are cut evenly among these, or each has all.
 
     Args:
         order: in which tables come up, one of `ORDERS`.
         max_devices: devices of a task at most, D.
         limits: how often shards may be halved; None where tables are placed whole.
+        replicas: whether plans may hold tables on all devices, where kinds are not limited.
 
     Attributes:
         tasks: by number.
@@ -60,21 +65,24 @@ class ShardCatalog:
             first four `amounts` over its tables, and bytes of all its devices, shape (5,); `scale`: denominators of
             shares, shape (4,); `devices`: features of empty devices; `hash`; `name`.
         shard: arrays with an entry for each shard. `amounts`: bytes with optimiser state, columns, columns times
-            pooling factor, 1 (itself), and bytes again, which it takes from the free ones; `bytes`; `key`: what the
-            queue is ordered by, descending; `half`: number of its halves, -1 if it cannot be halved; `halvable`;
-            `position` of the table in `task.tables`; `rank` of the table's name among the task's; `rows`; `width`:
-            columns; `width_share`: of the whole table; `features`: see `shard_features`; `name` of the table.
+            pooling factor, 1 (itself), and bytes that all its holders take from the free ones; `bytes` on a holder;
+            `key`: what the queue is ordered by, descending; `half`: number of its halves, -1 if it cannot be halved;
+            `halvable`; `position` of the table in `task.tables`; `rank` of the table's name among the task's; `rows`:
+            those that a holder has; `width`: columns; `width_share`: of the whole table; `features`: see
+            `shard_features`; `name` of the table.
+        kind: arrays with an entry for each shard, too; empty where shards have one holder. See `shard_kinds.KINDS`.
 
     Raises:
         UnknownNameError: no such order.
     """
 
-    def __init__(self, order: str, max_devices: int, limits: SplitLimits | None) -> None:
+    def __init__(self, order: str, max_devices: int, limits: SplitLimits | None, *, replicas: bool = False) -> None:
         if order not in ORDERS:
             raise UnknownNameError("order", order, ORDERS)
         self._order = order
         self._max_devices = max_devices
         self._limits = limits or SplitLimits(0)
+        self._replicas = replicas
         self.clear()
 
     def clear(self) -> None:
@@ -99,6 +107,9 @@ class ShardCatalog:
             amounts=[[np.inf, 0, 0, 0, 0]], bytes=[np.inf], key=[0], half=[-1], halvable=[False], position=[-1],
             rank=[-1], rows=[0], width=[0], width_share=[0], features=np.zeros((1, len(TABLE_FEATURES))), name=[""],
         )  # fmt: skip
+        self.kind = GrowingArrays(**KINDS)
+        if self._limits.every_kind:
+            self.kind.append(**kinds_of_none())
 
     def number(self, task: ShardingTask) -> int:
         """Return the number of a task, which is added if it is new."""
@@ -115,12 +126,26 @@ class ShardCatalog:
         end = first[task + 1] if task + 1 < len(first) else len(self.shard)
         return np.arange(first[task], end)
 
-    def placed(self, shard: int, start: int, device: int) -> Shard:
-        """Return the shard of a plan: all rows, and the columns from `start` on. Nothing is checked, as it is valid."""
+    def placed(self, shard: int, start: int, device: int) -> tuple[Shard, ...]:
+        """Return a shard as those of a plan. Nothing is checked, as they are valid.
+
+        Args:
+            shard: its number.
+            start: its first column.
+            device: its first holder.
+        """
+        name = self.shard["name"][shard]
         rows = int(self.shard["rows"][shard])
-        width = int(self.shard["width"][shard])
-        columns = (start, start + width)
-        return Shard.unchecked(table=self.shard["name"][shard], rows=(0, rows), columns=columns, devices=(device,))
+        columns = (start, start + int(self.shard["width"][shard]))
+        holders = int(self.kind["holders"][shard]) if self._limits.every_kind else 1
+        devices = range(device, device + holders)
+        if holders == 1 or self.kind["replicated"][shard]:
+            return (Shard.unchecked(table=name, rows=(0, rows), columns=columns, devices=tuple(devices)),)
+        last = (holders - 1) * rows + int(self.shard["rows"][self.kind["last"][shard]])
+        return tuple(
+            Shard.unchecked(table=name, rows=(row, min(row + rows, last)), columns=columns, devices=(holder,))
+            for row, holder in zip(range(0, last, rows), devices, strict=True)
+        )
 
     def _add(self, task: ShardingTask) -> None:
         dims = np.array([table.embedding_dim for table in task.tables])
@@ -133,7 +158,7 @@ class ShardCatalog:
         # The loop extends the list that it walks: halves are appended behind the tables, and are halved in turn.
         shards = [(position, task.tables[position].embedding_dim) for position in queue]
         halves = []
-        max_splits, max_table_splits = self._limits
+        max_splits, max_table_splits, _ = self._limits
         max_depth = max_splits if max_table_splits is None else min(max_splits, max_table_splits)
         for position, width in shards:
             depth = (task.tables[position].embedding_dim // width).bit_length() - 1
@@ -158,13 +183,19 @@ class ShardCatalog:
         names = [table.name for table in task.tables]
         rank = {name: number for number, name in enumerate(sorted(names))}
         key = {"size": amounts[:, BYTES], "lookup": amounts[:, LOOKUPS], "dim": width, "task": np.zeros(len(width))}
+        figures: dict[str, Any] = {
+            "amounts": amounts, "bytes": amounts[:, BYTES], "key": key[self._order], "half": np.array(halves),
+            "halvable": np.array(halves) > 0, "position": position, "rows": rows[position],
+            "width": width, "width_share": width / dims[position],
+            "features": shard_features(task, position, amounts, scale, capacity.max()),
+        }  # fmt: skip
+        if self._limits.every_kind:
+            figures, kinds = with_kinds(task, figures, len(self.shard), scale, capacity.max(), replicas=self._replicas)
+            self.kind.append(**kinds)
+        positions = figures["position"].tolist()
         first = self.shard.append(
-            amounts=amounts, bytes=amounts[:, BYTES], key=key[self._order], half=halves,
-            halvable=np.array(halves) > 0, position=position,
-            rank=[rank[names[at]] for at in position], rows=rows[position],
-            width=width, width_share=width / dims[position], name=[names[at] for at in position],
-            features=shard_features(task, position, amounts, scale, capacity.max()),
-        )  # fmt: skip
+            rank=[rank[names[at]] for at in positions], name=[names[at] for at in positions], **figures
+        )
         self.task.append(
             first=[first], tables=[len(dims)], num_devices=[task.num_devices], capacity=[capacity], totals=[totals],
             scale=[scale], devices=[empty_devices(capacity)], hash=[task.digest], name=[task.name],

@@ -99,6 +99,37 @@ def random_plan(task, rng):
     return ShardingPlan.of(task, shards)
 
 
+@pytest.mark.parametrize("name", ["roofline", "h100", "gpu", "torchrec_rating"])
+def test_replicas_of_several_tasks_in_one_call_cost_what_evaluate_says(name, task):
+    """On links of three kinds; the last plan of each task has no replicas."""
+    rng, cost = np.random.default_rng(4), COSTS[name]()
+    prices = cost.additive()
+    numbers, sums, expected = [], [], []
+    for domain, bandwidth in ((task.num_devices, 1e9), (task.num_devices, 2e9), (1, 1e9)):
+        topology = dataclasses.replace(task.topology, fast_domain_size=domain, inter_bandwidth=bandwidth)
+        of = dataclasses.replace(task, topology=dataclasses.replace(topology, intra_bandwidth=bandwidth).roomy())
+        plans = []
+        for count in (3, 1, 0):
+            copied = {table.name for table in of.tables[:count]}
+            sharded = [shard for shard in random_plan(of, rng).shards if shard.table not in copied]
+            copies = [Shard.whole(table, *range(of.num_devices)) for table in of.tables[:count]]
+            plans.append(ShardingPlan.of(of, sharded + copies))
+        for plan in plans:
+            batch = prices.batch(of, [plan])
+            added = np.zeros((of.num_devices, prices.vectors(batch.shards).shape[1]))
+            np.add.at(added, batch.devices, prices.vectors(batch.shards))
+            sums.append(added)
+            numbers.append(prices.add_task(of))
+        expected += [answer.per_device for answer in cost.evaluate(of, plans)]
+    found = prices.per_device_ms(np.array(numbers), np.array(sums))
+    np.testing.assert_allclose(found, expected, rtol=EXACT)
+    alone = [
+        prices.phases_in_groups(*one, ms[None])[0] for *one, ms in zip(numbers, [1] * len(sums), sums, strict=True)
+    ]
+    np.testing.assert_allclose(found, alone, rtol=EXACT)
+    assert len({float(ms[:, 3].max()) for ms in expected}) > 4  # gradients take different times
+
+
 @pytest.mark.parametrize("suite", ["tiny-v1", "quick-v1", "dlrm4-v1", "dlrm8-v1", "published-v1"])
 def test_placements_of_several_tasks_in_one_call_cost_what_evaluate_says(cost, suite):
     """The last plan of a task leaves all devices but one empty."""

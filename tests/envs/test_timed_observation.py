@@ -7,7 +7,7 @@ from env_toys import halvable_task, make_tasks, with_reuse
 from golden_rollouts import Failing
 from simulator_toys import random_task
 from sums import compute_ms
-from vector_play import COLUMN_WISE, TABLE_WISE, native, play_together, wrapped
+from vector_play import ANY_WISE, COLUMN_WISE, TABLE_WISE, native, play_together, wrapped
 
 import shardgym
 from shardgym.envs.env import ColumnWiseEnv, TableWiseEnv
@@ -54,7 +54,9 @@ def test_times_of_halves(cost):
     np.testing.assert_allclose(seen[1], expected(cost, task, [(halves[0], 1)], halves[1], 2), rtol=1e-5)
 
 
-@pytest.mark.parametrize(("env_id", "observation"), [(TABLE_WISE, "full_timed"), (COLUMN_WISE, "timed")])
+@pytest.mark.parametrize(
+    ("env_id", "observation"), [(TABLE_WISE, "full_timed"), (COLUMN_WISE, "timed"), (ANY_WISE, "timed")]
+)
 def test_native_environments_see_the_same(env_id, observation, cost):
     rng = np.random.default_rng(6)
     tasks = [random_task(rng, tables, devices) for tables, devices in ((5, 2), (7, 3), (2, 4), (4, 1))]
@@ -63,7 +65,7 @@ def test_native_environments_see_the_same(env_id, observation, cost):
     assert play_together(envs, seed=6, steps=60)["complete"] > 5
 
 
-@pytest.mark.parametrize("env_id", [TABLE_WISE, COLUMN_WISE])
+@pytest.mark.parametrize("env_id", [TABLE_WISE, COLUMN_WISE, ANY_WISE])
 @pytest.mark.parametrize("cost", [Failing(), "fbgemm"])
 def test_costs_that_score_whole_plans_only_are_an_input_error(env_id, cost):
     """A subclass of an additive cost that scores otherwise is one of them."""

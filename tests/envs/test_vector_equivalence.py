@@ -5,9 +5,9 @@ import pytest
 from env_toys import awkward_tasks, make_tasks
 from golden_rollouts import Failing
 from simulator_toys import random_task
-from vector_play import COLUMN_WISE, TABLE_WISE, native, play_together, wrapped
+from vector_play import ANY_WISE, COLUMN_WISE, TABLE_WISE, native, play_together, wrapped
 
-ENV_IDS = (TABLE_WISE, COLUMN_WISE)
+ENV_IDS = (TABLE_WISE, COLUMN_WISE, ANY_WISE)
 MODES = ("NextStep", "SameStep")
 
 
@@ -22,23 +22,24 @@ def test_native_sync_and_async_agree(env_id):
     assert outcomes["complete"] > 5
 
 
-@pytest.mark.parametrize(("env_id", "reward"), [(TABLE_WISE, "dense"), (COLUMN_WISE, "terminal")])
+@pytest.mark.parametrize(("env_id", "reward"), [(TABLE_WISE, "dense"), (COLUMN_WISE, "terminal"), (ANY_WISE, "dense")])
 @pytest.mark.parametrize("mode", MODES)
 def test_they_agree_on_every_end(env_id, reward, mode):
     """Tasks that cannot be placed or scored among them, in full observations."""
     settings = {"tasks": awkward_tasks(), "penalty": -3.0, "autoreset_mode": mode, "max_devices": 5, "reward": reward}
-    settings |= {"observation": "full", "max_tables": 8} | ({"max_splits": 1} if env_id == COLUMN_WISE else {})
+    settings |= {"observation": "full", "max_tables": 8} | ({} if env_id == TABLE_WISE else {"max_splits": 1})
     envs = [make(env_id, cost=Failing(), **settings) for make in (wrapped, native)]
     outcomes = play_together(envs, seed=5, steps=250)
     ends = {"complete", "invalid_action", "no_device_fits", "no_cost"}
     assert {name for name, count in outcomes.items() if count > 5} == ends
 
 
+@pytest.mark.parametrize("env_id", [COLUMN_WISE, ANY_WISE])
 @pytest.mark.parametrize("limits", [(0, None), (6, 1), (6, 2)])
-def test_they_agree_on_limits_of_halving(limits):
+def test_they_agree_on_limits_of_halving(env_id, limits):
     splits, of_table = limits
     settings = {"tasks": awkward_tasks(), "max_splits": splits, "max_table_splits": of_table}
-    envs = [wrapped(COLUMN_WISE, **settings), native(COLUMN_WISE, **settings)]
+    envs = [wrapped(env_id, **settings), native(env_id, **settings)]
     assert play_together(envs, seed=4, steps=150)["complete"] > 5
 
 
@@ -50,3 +51,18 @@ def test_they_agree_on_simulated_costs(simulator, env_id, reward):
     settings = {"tasks": tasks, "autoreset_mode": "SameStep", "cost": simulator, "reward": reward}
     envs = [make(env_id, **settings) for make in (wrapped, native)]
     assert play_together(envs, seed=6, steps=150)["complete"] > 10
+
+
+@pytest.mark.parametrize("observation", ["timed", "full"])
+def test_they_agree_on_holders_in_fast_domains(observation):
+    """Tasks of one domain and of several, also of some that do not divide the devices; memory binds in some."""
+    rng = np.random.default_rng(9)
+    sizes = ((4, 2, 2**30), (8, 2, 2**17), (4, 4, 2**18), (3, 2, 2**30), (8, 4, 2**30), (1, 1, 2**30))
+    tasks = [
+        random_task(rng, 6, devices, fast_domain_size=domain, memory_bytes=memory) for devices, domain, memory in sizes
+    ]
+    settings = {"tasks": tasks, "reward": "dense", "observation": observation, "autoreset_mode": "SameStep"}
+    envs = [make(ANY_WISE, num_envs=6, **settings) for make in (wrapped, native)]
+    outcomes = play_together(envs, seed=7, steps=200, illegal=0.03)
+    assert outcomes["complete"] > 40
+    assert outcomes["no_device_fits"] > 5

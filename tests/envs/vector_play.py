@@ -11,6 +11,7 @@ from gymnasium.utils.env_checker import data_equivalence
 from shardgym import PlanCost
 
 TABLE_WISE, COLUMN_WISE = "ShardGym/TableWise-v0", "ShardGym/ColumnWise-v0"
+ANY_WISE = "ShardGym/AnyWise-v0"
 
 #: Relative difference of times that is taken for rounding: how many plans are predicted together may change last bits.
 ROUNDING = 1e-9

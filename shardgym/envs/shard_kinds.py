@@ -1,0 +1,174 @@
+"""Shards with several holders: tables and their columns cut by rows, and replicas, in TorchRec's ways alone.
+
+TorchRec cuts rows evenly into pieces of ceil(rows / n), over the n devices of one fast domain or over all of them, one
+piece for each in their order; and all column blocks of a table over as many. So there is nothing to choose between a
+cut by rows and the first holder, and a shard that is cut by rows stays one shard of an episode until it is placed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardgym.arrays import Ints
+from shardgym.envs.features import BYTES, COLUMNS, FREE_BYTES, LOOKUPS, SHARDS, part_features
+from shardgym.task import ShardingTask
+
+Figures = dict[str, npt.NDArray[Any]]
+
+#: Arrays with an entry for each shard.
+#:
+#: - `holders`: devices that hold a part of it, consecutive ones; 1 for a shard with all rows on one device;
+#: - `last`: number of the shard that stands for the last holder's part, which may have fewer rows; else its own;
+#: - `by_rows`, `replica`: numbers of what it becomes when its rows are cut (further), and when it is replicated; 0
+#:   where it cannot be;
+#: - `replicated`: whether each holder has all rows;
+#: - `in_domain`: whether its rows are cut over one fast domain of several;
+#: - `row_share`: rows that a holder has, over those of the table;
+#: - `on_device`: bytes, columns, columns times pooling factor, and 1 for a holder. Columns and columns times pooling
+#:   factor are those of its share of the rows, or of the samples, so that those of all holders add up to the shard's.
+KINDS: dict[str, tuple[tuple[int, ...], npt.DTypeLike]] = {
+    "holders": ((), np.int64), "last": ((), np.int64), "by_rows": ((), np.int64), "replica": ((), np.int64),
+    "replicated": ((), np.bool_), "in_domain": ((), np.bool_), "row_share": ((), np.float64),
+    "on_device": ((FREE_BYTES,), np.float64),
+}  # fmt: skip
+
+
+def kinds_of_none() -> dict[str, list[Any]]:
+    """Return the entry of `NOTHING`."""
+    return {name: [np.zeros(shape, kind)] for name, (shape, kind) in KINDS.items()} | {"holders": [1]}
+
+
+def with_kinds(
+    task: ShardingTask, shards: Figures, first: int, scale: list[float], largest_device: float, *, replicas: bool
+) -> tuple[Figures, Figures]:
+    """Add what shards become when their rows are cut, and when tables are replicated, behind them.
+
+    TorchRec divides mean-pooled tables that are cut by rows by the wrong bag sizes, and fails on a device without rows:
+    so these are not cut.
+
+    Args:
+        task: the task.
+        shards: entries of its shards with one holder: arrays of `ShardCatalog.shard` but names and ranks.
+        first: number of the first.
+        scale: see `ShardCatalog.task`.
+        largest_device: bytes of memory.
+        replicas: whether to add replicas.
+
+    Returns:
+        These entries and those behind them; and their `KINDS`.
+    """
+    devices = task.num_devices
+    domain = task.topology.fast_domain_size
+    count = len(shards["rows"])
+    own = np.arange(first, first + count)
+    single = {name: np.zeros((count, *shape), kind) for name, (shape, kind) in KINDS.items()} | {
+        "holders": np.ones(count, dtype=np.int64), "last": own, "row_share": np.ones(count),
+        "on_device": shards["amounts"][:, :FREE_BYTES],
+    }  # fmt: skip
+    more = _MoreShards(task, [shards], [single], first)
+    over_all = more.cut_by_rows(devices)
+    over_domain = more.cut_by_rows(domain) if domain < devices and devices % domain == 0 else np.zeros_like(own)
+    single["by_rows"] = np.where(over_domain > 0, over_domain, over_all)
+    # Costs price no replicas where domains differ in size, see `CostModel._why_not`.
+    if replicas and devices > 1 and devices % domain == 0:
+        single["replica"] = more.replicate()
+    shards, kinds = more.joined()
+
+    # A shard over a domain may go on to all devices, or be halved.
+    of = np.flatnonzero(over_domain)
+    cut = over_domain[of] - first
+    kinds["by_rows"][cut] = over_all[of]
+    half = shards["half"][of]
+    half = np.where(half > 0, over_domain[np.maximum(half - first, 0)], 0)
+    shards["halvable"][cut] = half > 0
+    shards["half"][cut] = np.where(half > 0, half, -1)
+    several = np.flatnonzero(kinds["holders"] > 1)
+    shards["features"][several] = part_features(
+        shards["features"][several], shards["rows"][several], kinds["row_share"][several],
+        np.array([table.pooling_factor for table in task.tables])[shards["position"][several]],
+        kinds["on_device"][several], scale, largest_device,
+    )  # fmt: skip
+    return shards, kinds
+
+
+class _MoreShards:
+    """Entries of shards with several holders, made of those with one, which come first.
+
+    Args:
+        task: the task.
+        shards: the only member has the entries with one holder.
+        kinds: of these.
+        first: number of the first entry.
+    """
+
+    def __init__(self, task: ShardingTask, shards: list[Figures], kinds: list[Figures], first: int) -> None:
+        self._task = task
+        self._shards = shards
+        self._kinds = kinds
+        self._first = first
+        self._next = first + len(shards[0]["rows"])
+        # Of how many shards the table consists at least, once there is this one.
+        self._least_shards = np.rint(np.log2(1 / shards[0]["width_share"])).astype(np.int64) + 1
+
+    def cut_by_rows(self, holders: int) -> Ints:
+        """Add shards whose rows so many devices hold; return their numbers by shard with one holder, 0 for none."""
+        rows = self._shards[0]["rows"]
+        pooled = np.array([table.pooling == "sum" for table in self._task.tables])[self._shards[0]["position"]]
+        block = -(-rows // holders)
+        rest = rows - (holders - 1) * block
+        # Each run of holders has one shard of a table.
+        can_be = pooled & (rest > 0) & (self._least_shards <= self._task.num_devices // holders) & (holders > 1)
+        of = np.flatnonzero(can_be)
+        numbers = self._add(of, holders, block[of])
+        last = self._kinds[-1]["last"]
+        uneven = np.flatnonzero(rest[of] < block[of])
+        last[uneven] = self._add(of[uneven], holders, rest[of[uneven]])
+        return self._by_single(of, numbers)
+
+    def replicate(self) -> Ints:
+        """Add tables that all devices hold; return their numbers by shard with one holder, 0 for none."""
+        of = np.flatnonzero(self._least_shards == 1)
+        holders = self._task.num_devices
+        numbers = self._add(of, holders, self._shards[0]["rows"][of])
+        kinds = self._kinds[-1]
+        kinds["replicated"][:] = True
+        kinds["on_device"][:, [COLUMNS, LOOKUPS]] /= holders
+        amounts = self._shards[-1]["amounts"]
+        amounts[:, FREE_BYTES] = holders * amounts[:, BYTES]
+        return self._by_single(of, numbers)
+
+    def joined(self) -> tuple[Figures, Figures]:
+        """Return all entries."""
+        joined = [
+            {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            for parts in (self._shards, self._kinds)
+        ]
+        return joined[0], joined[1]
+
+    def _add(self, of: Ints, holders: int, rows: Ints) -> Ints:
+        """Add entries like those of these places, for so many holders with so many rows each; return their numbers."""
+        shards = {name: array[of] for name, array in self._shards[0].items()}
+        row_share = rows / shards["rows"]
+        on_device = shards["amounts"][:, :FREE_BYTES] * row_share[:, None]
+        # Bytes are a whole number for each row: this is exact.
+        on_device[:, BYTES] = shards["bytes"] / shards["rows"] * rows
+        on_device[:, SHARDS] = 1
+        numbers = np.arange(self._next, self._next + len(of))
+        self._next += len(of)
+        uncut = {"half": np.full(len(of), -1), "halvable": np.zeros(len(of), dtype=np.bool_)}
+        self._shards.append(shards | uncut | {"rows": rows, "bytes": on_device[:, BYTES]})
+        kinds = {name: np.zeros((len(of), *shape), kind) for name, (shape, kind) in KINDS.items()}
+        in_domain = np.full(len(of), holders < self._task.num_devices)
+        self._kinds.append(
+            kinds | {"holders": np.full(len(of), holders), "last": numbers.copy(), "in_domain": in_domain,
+                     "row_share": row_share, "on_device": on_device}
+        )  # fmt: skip
+        return numbers
+
+    def _by_single(self, of: Ints, numbers: Ints) -> Ints:
+        found = np.zeros_like(self._least_shards)
+        found[of] = numbers
+        return found

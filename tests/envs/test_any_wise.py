@@ -1,0 +1,377 @@
+"""The rules of AnyWise: halving, cutting by rows, replicating, and what TorchRec makes of the plans."""
+
+import dataclasses
+import itertools
+
+import gymnasium
+import numpy as np
+import pytest
+from env_toys import masked_rollout, play
+from simulator_toys import random_task
+
+from shardgym.costs import make_cost
+from shardgym.costs.roofline import RooflineCost
+from shardgym.envs.any_wise import AnyWiseEnv
+from shardgym.envs.scoring import PlanScorer
+from shardgym.errors import InputError
+from shardgym.plan import Shard, ShardingPlan
+from shardgym.table import EmbeddingTable
+from shardgym.task import ShardingTask
+from shardgym.topology import Topology
+from shardgym.torchrec.table_cuts import Ranks, check_one_block_size, cut_of
+
+#: Actions behind those of four devices.
+HALVE, BY_ROWS, REPLICATE = 4, 5, 6
+
+
+def on_four(*tables, memory_bytes=2**20, domain=2, **options):
+    """A task of these tables on four devices."""
+    topology = Topology(num_devices=4, memory_bytes=memory_bytes, fast_domain_size=domain)
+    return ShardingTask(tables, topology, batch_size=64, **options)
+
+
+def mixed_tasks(**topology):
+    """Tasks of one domain, of several, of domains that do not divide the devices, and of one device."""
+    rng = np.random.default_rng(8)
+    sizes = ((4, 2), (8, 4), (8, 2), (6, 4), (3, 3), (1, 1), (2, 1))
+    return [random_task(rng, 7, devices, fast_domain_size=domain, **topology) for devices, domain in sizes]
+
+
+@pytest.mark.parametrize(
+    ("actions", "kind", "shards"),
+    [
+        ([3], "table_wise", [((0, 9), (0, 16), (3,))]),
+        ([HALVE, 1, 2], "column_wise", [((0, 9), (0, 8), (1,)), ((0, 9), (8, 16), (2,))]),
+        ([HALVE, 2, 3], "table_column_wise", [((0, 9), (0, 8), (2,)), ((0, 9), (8, 16), (3,))]),
+        (
+            [BY_ROWS, BY_ROWS, 0],
+            "row_wise",
+            [((0, 3), (0, 16), (0,)), ((3, 6), (0, 16), (1,)), ((6, 9), (0, 16), (2,)), ((9, 10), (0, 16), (3,))],
+        ),
+        ([BY_ROWS, 2], "table_row_wise", [((0, 5), (0, 16), (2,)), ((5, 9), (0, 16), (3,))]),
+        (
+            [HALVE, BY_ROWS, 2, BY_ROWS, 0],
+            "grid_shard",
+            [((0, 5), (0, 8), (2,)), ((0, 5), (8, 16), (0,)), ((5, 9), (0, 8), (3,)), ((5, 9), (8, 16), (1,))],
+        ),
+        (
+            [BY_ROWS, HALVE, 0, 2],
+            "grid_shard",
+            [((0, 5), (0, 8), (0,)), ((0, 5), (8, 16), (2,)), ((5, 9), (0, 8), (1,)), ((5, 9), (8, 16), (3,))],
+        ),
+        ([REPLICATE], "data_parallel", [((0, 9), (0, 16), (0, 1, 2, 3))]),
+    ],
+)
+def test_each_of_torchrecs_types_can_be_played(actions, kind, shards):
+    rows = 10 if kind == "row_wise" else 9
+    task = on_four(EmbeddingTable("t", rows, 16))
+    *_, (_, reward, ended, _, info) = play(AnyWiseEnv(tasks=[task]), actions)
+    assert (ended, info["outcome"]) == (True, "complete")
+    assert info["plan"] == ShardingPlan.of(task, [Shard("t", *shard) for shard in shards])
+    assert info["plan"].kind_of("t", task) == kind
+    assert reward == -RooflineCost().evaluate(task, [info["plan"]])[0].total_ms
+
+
+def ways(table, *, halved):
+    """Every way to hold a table of four units of columns on two domains of two devices that the rules allow."""
+    columns = (0, table.embedding_dim)
+    middle = table.embedding_dim // 2
+    rows = (0, table.num_embeddings)
+
+    def by_rows(columns, devices):
+        block = -(-table.num_embeddings // len(devices))
+        edges = [min(n * block, table.num_embeddings) for n in range(len(devices) + 1)]
+        return [Shard(table.name, edge, columns, d) for edge, d in zip(itertools.pairwise(edges), devices, strict=True)]
+
+    yield from ([Shard(table.name, rows, columns, device)] for device in range(4))
+    yield [Shard(table.name, rows, columns, (0, 1, 2, 3))]
+    domains = (0, 1), (2, 3)
+    if table.pooling == "sum":
+        yield from (by_rows(columns, domain) for domain in domains)
+        if 3 * -(-table.num_embeddings // 4) < table.num_embeddings:
+            yield by_rows(columns, (0, 1, 2, 3))
+    if halved:
+        halves = (0, middle), (middle, columns[1])
+        for pair in itertools.product(range(4), repeat=2):
+            yield [Shard(table.name, rows, half, device) for half, device in zip(halves, pair, strict=True)]
+        if table.pooling == "sum":
+            for pair in (domains, domains[::-1]):
+                yield [shard for half, domain in zip(halves, pair, strict=True) for shard in by_rows(half, domain)]
+
+
+@pytest.mark.parametrize("memory_units", [1000, 9])
+def test_what_masked_play_can_reach_is_every_feasible_plan_that_the_rules_allow(memory_units):
+    tables = (
+        EmbeddingTable("a", 8, 8), EmbeddingTable("b", 5, 4, 2.0), EmbeddingTable("c", 3, 4, pooling="mean"),
+    )  # fmt: skip
+    # A row of four columns takes 16 bytes.
+    task = on_four(*tables, memory_bytes=(16 * memory_units, *[16 * memory_units + 32] * 3))
+    env, reached = AnyWiseEnv(tasks=[task], max_splits=1), set()
+    env.reset()
+
+    def explore():
+        here = env.snapshot()
+        for action in np.flatnonzero(env.action_masks()):
+            _, _, ended, _, info = env.step(action)
+            if not ended:
+                explore()
+            elif info["outcome"] == "complete":
+                reached.add(info["plan"].digest)
+            else:
+                assert info["outcome"] == "no_device_fits"
+            env.restore(here)
+
+    explore()
+    held = itertools.product(*(ways(table, halved=table.name == "a") for table in tables))
+    plans = [ShardingPlan.of(task, itertools.chain(*shards)) for shards in held]
+    costs = RooflineCost().evaluate(task, plans)
+    feasible = {plan.digest for plan, cost in zip(plans, costs, strict=True) if cost.feasible}
+    assert reached == feasible
+    assert (len(feasible) < len({plan.digest for plan in plans})) == (memory_units == 9)
+    assert len(feasible) > 100
+
+
+def test_masks_agree_with_trying_every_action():
+    env, compared = AnyWiseEnv(tasks=mixed_tasks(memory_bytes=600_000), max_splits=3), 0
+    for _, _, terminated, _, info in masked_rollout(env, seed=1, steps=250):
+        if terminated or "reason" in info:
+            continue
+        here, tried = env.snapshot(), []
+        for action in range(env.action_space.n):
+            ended = env.step(action)[4]
+            tried.append(ended.get("outcome") != "invalid_action")
+            env.restore(here)
+        assert env.action_masks().tolist() == tried
+        compared += 1
+    assert compared > 150
+
+
+def test_a_cut_by_rows_always_leaves_a_place():
+    """Devices are almost full, so that cuts by rows often fit on one domain only, or on none."""
+    env, cuts = AnyWiseEnv(tasks=mixed_tasks(memory_bytes=500_000), max_splits=2), 0
+    by_rows = env.action_space.n - 2
+    rng = np.random.default_rng(0)
+    for seed in range(40):
+        env.reset(seed=seed)
+        ended = False
+        while not ended:
+            masks = env.action_masks()
+            action = by_rows if masks[by_rows] else rng.choice(np.flatnonzero(masks))
+            _, _, ended, *_ = env.step(action)
+            if action == by_rows:
+                cuts += 1
+                assert not ended
+    assert cuts > 100
+
+
+@pytest.mark.parametrize("cost", ["roofline", "gpu", "torchrec_rating"])
+def test_every_plan_is_priced_as_the_cost_does_and_torchrec_runs_it(cost):
+    tasks = mixed_tasks()
+    if cost == "gpu":
+        tasks = [dataclasses.replace(t, topology=dataclasses.replace(t.topology, device="h100")) for t in tasks]
+    model, kinds = make_cost(cost), set()
+    env = AnyWiseEnv(tasks=tasks, cost=model, reward="dense", observation="timed", max_splits=4)
+    earned = 0.0
+    for _, reward, ended, _, info in masked_rollout(env, seed=3, steps=900):
+        earned += reward
+        if not ended:
+            continue
+        assert info["outcome"] == "complete"
+        task, plan = tasks[info["task_index"]], info["plan"]
+        plan.validate(task)
+        assert info["cost"] == model.evaluate(task, [plan])[0]
+        assert earned == pytest.approx(-info["cost"].total_ms, rel=1e-12)
+        earned = 0.0
+        ranks = Ranks(task.num_devices, task.topology.devices_per_host)
+        cuts = [cut_of(plan, task, table, ranks) for table in task.tables]
+        check_one_block_size(cuts)
+        kinds |= {cut.kind for cut in cuts}
+        assert ShardingPlan.from_json(plan.to_json()) == plan
+    assert kinds == {
+        "table_wise", "column_wise", "row_wise", "table_row_wise", "table_column_wise", "grid_shard", "data_parallel"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("cost", ["roofline", "gpu", "torchrec_rating"])
+def test_a_partial_placement_costs_what_a_task_of_the_placed_shards_does(cost):
+    """Sums of vectors against the cost of a made-up task."""
+    tasks = mixed_tasks()
+    if cost == "gpu":
+        tasks = [dataclasses.replace(t, topology=dataclasses.replace(t.topology, device="a100")) for t in tasks]
+    env = AnyWiseEnv(tasks=tasks, cost=cost, reward="dense", max_splits=4)
+    game, compared = env._game, 0
+    for _, _, ended, _, info in masked_rollout(env, seed=5, steps=300):
+        if ended or not info["placed"]:
+            continue
+        [ms], _ = game.scorer.partial_ms(np.array([0]))
+        assert ms == pytest.approx(PlanScorer.partial_per_device(game.scorer, 0).sum(axis=1).max(), rel=1e-9)
+        compared += 1
+    assert compared > 150
+
+
+class WholePlans(RooflineCost):
+    """Roofline for whole plans only, without its prices of parts."""
+
+    def score(self, task, plans):
+        return super().score(task, plans)
+
+
+def test_costs_that_are_not_additive_give_the_same_rewards():
+    rewards = []
+    for cost in (RooflineCost(), WholePlans()):
+        env = AnyWiseEnv(tasks=mixed_tasks(), cost=cost, reward="dense", max_splits=4)
+        rewards.append([step[1] for step in masked_rollout(env, seed=2, steps=60)])
+    np.testing.assert_allclose(*rewards, rtol=1e-9, atol=1e-9)
+
+
+def test_timed_observations_add_the_part_that_each_device_would_hold():
+    task = on_four(EmbeddingTable("t", 10, 16, 5.0), domain=4)
+    cost = RooflineCost()
+    env = AnyWiseEnv(tasks=[task], cost=cost, observation="timed")
+    [(observation, *_)] = play(env, [BY_ROWS])
+    assert env.action_masks().tolist() == [True, False, False, False, False, False, False]
+    now, with_part = observation["times"].reshape(4, 2).T
+    assert now.tolist() == [0.0] * 4
+    [by_rows] = cost.evaluate(task, [ShardingPlan.of(task, [
+        Shard("t", rows, (0, 16), d) for d, rows in enumerate([(0, 3), (3, 6), (6, 9), (9, 10)])
+    ])])  # fmt: skip
+    np.testing.assert_allclose(with_part, by_rows.compute_ms / env.even_share_ms(), rtol=1e-6)
+
+
+def test_features_are_those_of_what_a_holder_gets():
+    task = on_four(EmbeddingTable("t", 10, 16, 8.0), EmbeddingTable("u", 10, 16, 8.0), domain=4, memory_bytes=1000)
+    env = AnyWiseEnv(tasks=[task], observation="full", order="task")
+    steps = play(env, [BY_ROWS, 0, REPLICATE])
+    cut, placed, ended = (step[0] for step in steps)
+    assert [step[4]["holders"] for step in steps] == [4, 1, 0]
+    assert [step[4]["rows"] for step in steps] == [3, 10, 0]
+    np.testing.assert_allclose(cut["kind"], [0.3, 1.0], rtol=1e-6)
+    assert placed["kind"].tolist() == [1.0, 0.25]
+    assert ended["kind"].tolist() == [0.0, 0.0]
+    rows, columns, pooling, of_largest, of_bytes, of_columns, of_lookups = cut["table"][:7]
+    found = [rows * 40, columns * 16, np.expm1(pooling * np.log1p(1e6)), of_largest, of_bytes, of_columns, of_lookups]
+    np.testing.assert_allclose(found, [np.log2(3), 4, 2.4, 0.192, 0.15, 0.15, 0.15], rtol=1e-5)
+    devices = placed["devices"].reshape(4, 7)
+    np.testing.assert_allclose(devices[:, 3], [0.15, 0.15, 0.15, 0.05], rtol=1e-6)
+    np.testing.assert_allclose(devices[:, 1], [0.808, 0.808, 0.808, 0.936], rtol=1e-6)
+    np.testing.assert_allclose(devices[:, 5], devices[:, 3], rtol=1e-6)
+    assert devices[:, 6].tolist() == [0.5] * 4
+    # A replica takes its bytes everywhere, and a share of the samples.
+    after = ended["devices"].reshape(4, 7) - devices
+    np.testing.assert_allclose(after[:, 3:6], [[0.5, 0.125, 0.125]] * 4, rtol=1e-5)
+    assert ended["membership"].reshape(-1, 4)[:2].tolist() == [[1] * 4] * 2
+    np.testing.assert_allclose(ended["row_shares"][:2], [0.3, 1.0], rtol=1e-6)
+    assert ended["waiting"].sum() == 0
+
+
+def test_the_last_holder_needs_room_for_its_rows_alone():
+    """Ten rows of 16 bytes on four devices: three, three, three and one."""
+    table = EmbeddingTable("t", 10, 4)
+    for last, fits in ((16, True), (15, False)):
+        task = on_four(table, memory_bytes=(48, 48, 48, last), domain=4)
+        env = AnyWiseEnv(tasks=[task])
+        env.reset()
+        assert env._game.placements.allowed[0, BY_ROWS] == fits
+    env = AnyWiseEnv(tasks=[on_four(table, memory_bytes=(48, 48, 48, 16), domain=4)])
+    assert play(env, [BY_ROWS, 0])[-1][4]["outcome"] == "complete"
+
+
+def test_a_shard_that_is_placed_whole_keeps_the_rest_of_its_table_whole():
+    env = AnyWiseEnv(tasks=[on_four(EmbeddingTable("t", 10, 16))])
+    play(env, [HALVE, 0])
+    assert env.action_masks().tolist() == [True] * 4 + [True, False, False]
+
+
+def test_a_shard_that_is_cut_by_rows_makes_the_rest_of_its_table_so():
+    env = AnyWiseEnv(tasks=[on_four(EmbeddingTable("t", 10, 16))])
+    play(env, [HALVE, BY_ROWS, 2])
+    # No halving either, as there is one domain left for the other half.
+    assert env.action_masks().tolist() == [False] * 4 + [False, True, False]
+    env.step(BY_ROWS)
+    assert env.action_masks().tolist() == [True] + [False] * 6
+
+
+@pytest.mark.parametrize(
+    ("task", "actions", "reason"),
+    [
+        (
+            on_four(EmbeddingTable("t", 10, 16, pooling="mean")), [BY_ROWS],
+            "rows of table 't' cannot be cut: TorchRec divides mean-pooled tables that are cut by rows by the wrong",
+        ),
+        (on_four(EmbeddingTable("t", 5, 16), domain=4), [BY_ROWS], "there are no 4 devices with rows for each"),
+        (on_four(EmbeddingTable("t", 10, 16), domain=4), [BY_ROWS, BY_ROWS], "cannot be cut further: they are cut ove"),
+        (on_four(EmbeddingTable("t", 10, 16)), [BY_ROWS, 1], "device 1 is not the first one of a fast domain of 2 wit"),
+        (on_four(EmbeddingTable("t", 10, 16)), [BY_ROWS, BY_ROWS, 2], "device 2 is not the first one of all devices"),
+        (on_four(EmbeddingTable("t", 10, 16)), [HALVE, 0, BY_ROWS], "other columns of the table are on a device with"),
+        (on_four(EmbeddingTable("t", 10, 16)), [HALVE, BY_ROWS, 0, 3], "has to be cut by rows over 2 devices, as"),
+        (on_four(EmbeddingTable("t", 10, 16)), [HALVE, HALVE, BY_ROWS], "or no such run of devices for each shard"),
+        (on_four(EmbeddingTable("t", 10, 16)), [HALVE, BY_ROWS, HALVE], "cut over 2 devices, and there are no other 2"),
+        (on_four(EmbeddingTable("t", 10, 16)), [HALVE, REPLICATE], "table 't' cannot be replicated: it is cut"),
+        (
+            on_four(EmbeddingTable("t", 10, 16), memory_bytes=(640, 640, 10, 640)), [REPLICATE],
+            "table 't' cannot be replicated: device 2 has room for 10 bytes, it needs 640",
+        ),
+        (
+            on_four(EmbeddingTable("t", 10, 16), memory_bytes=(640, 640, 10, 10)), [BY_ROWS, 2],
+            "device 2 is not the first one of a fast domain of 2 with 320 bytes of room each",
+        ),
+        (
+            on_four(EmbeddingTable("t", 10, 16), memory_bytes=(640, 100, 100, 10)), [BY_ROWS],
+            "rows of table 't' cannot be cut: no run of devices has room for its parts",
+        ),
+        (on_four(EmbeddingTable("t", 10, 16)), [7], "there is no device 7, the task has devices 0 to 3"),
+    ],
+)  # fmt: skip
+def test_invalid_actions_say_why(task, actions, reason):
+    *_, (_, reward, ended, _, info) = play(AnyWiseEnv(tasks=[task]), actions)
+    assert (reward, ended, info["outcome"]) == (-1000.0, True, "invalid_action")
+    assert reason in info["reason"]
+
+
+def test_a_cost_without_replicas_has_none(simulator):
+    task = random_task(np.random.default_rng(0), 3, 2)
+    env = AnyWiseEnv(tasks=[task], cost=simulator)
+    env.reset()
+    assert env.action_masks().tolist() == [True, True, True, True, False]
+    assert "the cost prices no replicas" in env.step(4)[4]["reason"]
+
+
+def test_the_end_says_why_nothing_can_be_cut():
+    task = on_four(EmbeddingTable("t", 10, 4, pooling="mean"), memory_bytes=100)
+    env = AnyWiseEnv(tasks=[task])
+    _, info = env.reset()
+    assert info["reason"] == (
+        "table 't' of 160 bytes fits on no device: the largest room left is 100 bytes on device 0; table 't' cannot be "
+        "halved: its 4 columns are not divisible by 8; rows of table 't' cannot be cut: TorchRec divides mean-pooled "
+        "tables that are cut by rows by the wrong bag sizes"
+    )
+
+
+def test_text_counts_the_shards_of_every_device():
+    env = AnyWiseEnv(tasks=[on_four(EmbeddingTable("t", 10, 16), EmbeddingTable("u", 4, 4))], render_mode="ansi")
+    play(env, [BY_ROWS])
+    assert "next: 't', 5 x 16, 0.0 MiB on each of 2 devices" in env.render()
+    env.step(2)
+    counts = [line.replace("*", "").split()[1] for line in env.render().splitlines()[3:7]]
+    assert counts == ["0", "0", "1", "1"]
+
+
+def test_maskable_ppo_trains_for_a_few_steps():
+    sb3_contrib = pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
+    from shardgym.envs.sb3 import NativeVecEnv
+
+    settings = {"tasks": mixed_tasks(), "reward": "dense", "observation": "timed", "autoreset_mode": "SameStep"}
+    envs = gymnasium.make_vec("ShardGym/AnyWise-v0", num_envs=4, **settings)
+    model = sb3_contrib.MaskablePPO("MultiInputPolicy", NativeVecEnv(envs), n_steps=32, batch_size=32, seed=0)
+    before = [parameter.detach().clone() for parameter in model.policy.parameters()]
+    model.learn(128)
+    assert any((one != other).any() for one, other in zip(before, model.policy.parameters(), strict=True))
+
+
+def test_the_network_of_the_solver_ppo_refuses_it():
+    sb3_contrib = pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
+    from baselines.ppo.policies import SetPolicy
+
+    env = gymnasium.make("ShardGym/AnyWise-v0", tasks=mixed_tasks(), observation="timed")
+    with pytest.raises(InputError, match="expected TableWise or ColumnWise"):
+        sb3_contrib.MaskablePPO(SetPolicy, env)

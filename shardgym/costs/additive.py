@@ -199,7 +199,7 @@ class NumberedShards(abc.ABC):
         return np.asarray(self._exchanges["ids_hidden"][tasks], dtype=np.bool_)
 
     def exchange_times(self, tasks: int | Ints, compute_ms: Floats, loads: Floats) -> ExchangeTimes:
-        """Return the exchanges of P placements in one group each, each of shape (P, D).
+        """Return the exchanges of P placements in one group each, replicas' gradients included, each of shape (P, D).
 
         Args:
             tasks: number of each placement's task, shape (P,), or one for all.
@@ -207,15 +207,15 @@ class NumberedShards(abc.ABC):
             loads: of every device, shape (P, D, LOADS).
         """
         if np.ndim(tasks) == 0:
-            return self.exchange_of(self._tasks[int(tasks)], compute_ms, loads)
+            return self.exchanges_in_groups(int(tasks), 1, compute_ms, loads)
         alike = self._exchanges["first_alike"][tasks]
         numbers = np.unique(alike).tolist()
         if len(numbers) == 1:
-            return self.exchange_of(self._tasks[numbers[0]], compute_ms, loads)
+            return self.exchanges_in_groups(numbers[0], 1, compute_ms, loads)
         times = np.zeros((3, *loads.shape[:2]))
         for number in numbers:
             rows = alike == number
-            times[:, rows] = self.exchange_of(self._tasks[number], compute_ms[rows], loads[rows])
+            times[:, rows] = self.exchanges_in_groups(number, 1, compute_ms[rows], loads[rows])
         return ExchangeTimes(*times)
 
     def exchange_of(self, task: ShardingTask, compute_ms: Floats, loads: Floats) -> ExchangeTimes:
@@ -249,6 +249,8 @@ class NumberedShards(abc.ABC):
                 inside, compute_ms.reshape(*of_groups, 2), loads.reshape(*of_groups, loads.shape[-1])
             )
             times = ExchangeTimes(*(part.reshape(loads.shape[:-1]) for part in parts))
+        if groups == 1 and not loads[..., REPLICA_BYTES].any():
+            return times
         return times._replace(backward_ms=times.backward_ms + self.replicas_ms(task, loads, groups))
 
     def replicas_ms(self, task: ShardingTask, loads: Floats, groups: int) -> Floats:
@@ -350,7 +352,7 @@ class AdditiveCosts(NumberedShards):
         return compute_ms
 
     def per_device_ms(self, tasks: int | Ints, sums: Floats) -> Floats:
-        """Return all phases of P placements in one group each, complete or not; with what replicas exchange.
+        """Return all phases of P placements in one group each, complete or not.
 
         Args:
             tasks: number of each placement's task, shape (P,), or one for all.
@@ -360,18 +362,7 @@ class AdditiveCosts(NumberedShards):
             Ms in the order of `PHASES`, shape (P, D, 5).
         """
         compute_ms = self.exact_compute_ms(sums)
-        loads = sums[..., -LOADS:]
-        exchange = self.exchange_times(tasks, compute_ms, loads)
-        if loads[..., REPLICA_BYTES].any():
-            numbers = np.broadcast_to(tasks, len(sums))
-            replicas_ms = np.zeros(loads.shape[:2])
-            # What it may depend on is the same for tasks whose exchanges take the same.
-            alike = self._exchanges["first_alike"][numbers]
-            for number in np.unique(alike).tolist():
-                rows = alike == number
-                replicas_ms[rows] = self.replicas_ms(self._tasks[number], loads[rows], 1)
-            exchange = exchange._replace(backward_ms=exchange.backward_ms + replicas_ms)
-        return join_phases(compute_ms, exchange)
+        return join_phases(compute_ms, self.exchange_times(tasks, compute_ms, sums[..., -LOADS:]))
 
     def total_ms(self, tasks: int | Ints, sums: Floats) -> Floats:
         """Return what the slowest device of P placements takes in ms, shape (P,); arguments as `per_device_ms`."""
@@ -385,13 +376,11 @@ class AdditiveCosts(NumberedShards):
     def slowest_ms(self, tasks: int | Ints, compute_ms: Floats, loads: Floats) -> Floats:
         """Return the same, quantized, from the compute of devices; arguments as `exchange_times`.
 
-        Searches compare it, see `shardgym.ties`. Of one task, it has what replicas exchange, too.
+        Searches compare it, see `shardgym.ties`.
         """
         exchange = self.exchange_times(tasks, compute_ms, loads)
         ids_ms = np.where(self.are_ids_hidden(tasks)[..., None], 0.0, exchange.ids_ms)
         ms = compute_ms[..., 0] + compute_ms[..., 1] + exchange.forward_ms + exchange.backward_ms + ids_ms
-        if np.ndim(tasks) == 0 and loads[..., REPLICA_BYTES].any():
-            ms = ms + self.replicas_ms(self._tasks[int(tasks)], loads, 1)
         return quantized(ms.max(axis=1))
 
     def plans_ms(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> Floats:

@@ -131,14 +131,14 @@ class AdditiveScorer(PlanScorer):
         added = np.zeros((len(waiting), 1, self._vector_length))
         added[waiting, 0] = self._costs.vectors(self._shard_numbers[p.next[waiting]])
         if p.kinds is not None:
-            # The last of several holders may have fewer rows.
-            holders = p.catalog.kind["holders"][p.next][:, None]
-            is_last = (np.arange(p.capacity.shape[1]) % holders == holders - 1) & (holders > 1)
-            rows, devices = np.nonzero(is_last)
+            holders = p.catalog.kind["holders"][p.next]
+            rows = np.flatnonzero(holders > 1)
             if len(rows):
-                added = np.repeat(added, is_last.shape[1], axis=1)
-                last = p.catalog.kind["last"][p.next[rows]]
-                added[rows, devices] = self._costs.vectors(self._shard_numbers[last])
+                max_devices = p.capacity.shape[1]
+                parts = p.kinds.part(p.next[rows, None], np.arange(max_devices) % holders[rows, None])
+                added = np.repeat(added, max_devices, axis=1)
+                vectors = self._costs.vectors(self._shard_numbers[parts.ravel()])
+                added[rows] = vectors.reshape(*parts.shape, -1)
         sums = np.stack([self._sums, self._sums + added], axis=2)
         # Devices that a task does not have hold nothing.
         sums[p.capacity < 0] = 0.0
@@ -193,6 +193,7 @@ class AdditiveScorer(PlanScorer):
             if self._placements.kinds is not None:
                 replicated, in_domain = (catalog.kind[name][shards] for name in ("replicated", "in_domain"))
                 fields += [replicated.astype(np.int64).tolist(), in_domain.tolist()]
+                fields += [catalog.kind["first_row"][shards].tolist()]
             self._task_numbers[number] = self._costs.add_task(task)
             self._shard_numbers[shards] = self._costs.encode_keys(task, list(map(ShardKey, *fields)))
 

@@ -68,23 +68,21 @@ def shard_features(
 
 
 def part_features(
-    features: Float32s, rows: Ints, row_share: Floats, pooling: Floats, on_device: Floats, scale: list[float],
-    largest_device: float,
-) -> Float32s:  # fmt: skip
+    features: Float32s, rows: Ints, pooling: Floats, on_device: Floats, scale: list[float], largest_device: float
+) -> Float32s:
     """Return the features of parts of shards that have several holders, as one of these sees its part, shape (n, 25).
 
     Args:
         features: of the shards, shape (n, 25).
         rows: of each part, shape (n,).
-        row_share: of the rows of its table, shape (n,).
-        pooling: of its table, shape (n,).
+        pooling: ids of each part per sample, shape (n,).
         on_device: bytes, columns, columns times pooling factor of each part, shape (n, 3 or more).
         scale: denominators of their shares.
         largest_device: bytes of memory.
     """
     found = features.astype(np.float64)
     found[:, 0] = np.log2(rows) / LOG_ROWS
-    found[:, 2] = np.log1p(pooling * row_share) / LOG_POOLING
+    found[:, 2] = np.log1p(pooling) / LOG_POOLING
     found[:, 3] = on_device[:, BYTES] / largest_device
     found[:, 4:7] = on_device[:, :SHARDS] / scale[:SHARDS]
     return _unit(found)

@@ -123,8 +123,15 @@ class KindRules:
         kind = self._placements.catalog.kind
         holders = kind["holders"][shards][:, None]
         place = np.arange(self._placements.capacity.shape[1]) - first[:, None]
-        own = np.where(place == holders - 1, kind["last"][shards][:, None], shards[:, None])
+        own = self.part(shards[:, None], place)
         return np.where((place >= 0) & (place < holders), own, NOTHING)
+
+    def part(self, shards: Ints, places: Ints) -> Ints:
+        """Return numbers of the shards that stand for the parts of the n-th holders, for each n of `places`."""
+        kind = self._placements.catalog.kind
+        return np.where(
+            places == kind["holders"][shards] - 1, kind["last"][shards], shards + kind["step"][shards] * places
+        )
 
     def limit(self, room: Floats) -> None:
         """Update `Placements.allowed`, in which devices and halvings are those of shards with one holder.

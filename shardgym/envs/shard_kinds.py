@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from shardgym.arrays import Ints
 from shardgym.envs.features import BYTES, COLUMNS, FREE_BYTES, LOOKUPS, SHARDS, part_features
+from shardgym.row_access import access_share, position_matters
 from shardgym.task import ShardingTask
 
 Figures = dict[str, npt.NDArray[Any]]
@@ -22,16 +23,19 @@ Figures = dict[str, npt.NDArray[Any]]
 #:
 #: - `holders`: devices that hold a part of it, consecutive ones; 1 for a shard with all rows on one device;
 #: - `last`: number of the shard that stands for the last holder's part, which may have fewer rows; else its own;
+#: - `step`: 1 where each holder's part has a number of its own, in their order, as popular rows lie in some of them;
+#:   else 0, and all but the last one are alike;
 #: - `by_rows`, `replica`: numbers of what it becomes when its rows are cut (further), and when it is replicated; 0
 #:   where it cannot be;
 #: - `replicated`: whether each holder has all rows;
 #: - `in_domain`: whether its rows are cut over one fast domain of several;
-#: - `row_share`: rows that a holder has, over those of the table;
+#: - `row_share`: rows that a holder has, over those of the table; `first_row` of them, where that matters, else 0;
 #: - `on_device`: bytes, columns, columns times pooling factor, and 1 for a holder. Columns and columns times pooling
 #:   factor are those of its share of the rows, or of the samples, so that those of all holders add up to the shard's.
 KINDS: dict[str, tuple[tuple[int, ...], npt.DTypeLike]] = {
-    "holders": ((), np.int64), "last": ((), np.int64), "by_rows": ((), np.int64), "replica": ((), np.int64),
-    "replicated": ((), np.bool_), "in_domain": ((), np.bool_), "row_share": ((), np.float64),
+    "holders": ((), np.int64), "last": ((), np.int64), "step": ((), np.int64), "by_rows": ((), np.int64),
+    "replica": ((), np.int64), "replicated": ((), np.bool_), "in_domain": ((), np.bool_), "row_share": ((), np.float64),
+    "first_row": ((), np.int64),
     "on_device": ((FREE_BYTES,), np.float64),
 }  # fmt: skip
 
@@ -86,9 +90,12 @@ def with_kinds(
     shards["halvable"][cut] = half > 0
     shards["half"][cut] = np.where(half > 0, half, -1)
     several = np.flatnonzero(kinds["holders"] > 1)
+    replicated = kinds["replicated"][several]
+    lookups = shards["amounts"][several, LOOKUPS]
+    id_share = kinds["on_device"][several, LOOKUPS] / np.where(lookups > 0, lookups, 1.0)
+    pooling = np.array([table.pooling_factor for table in task.tables])[shards["position"][several]]
     shards["features"][several] = part_features(
-        shards["features"][several], shards["rows"][several], kinds["row_share"][several],
-        np.array([table.pooling_factor for table in task.tables])[shards["position"][several]],
+        shards["features"][several], shards["rows"][several], np.where(replicated, 1.0, id_share) * pooling,
         kinds["on_device"][several], scale, largest_device,
     )  # fmt: skip
     return shards, kinds
@@ -121,12 +128,23 @@ class _MoreShards:
         rest = rows - (holders - 1) * block
         # Each run of holders has one shard of a table.
         can_be = pooled & (rest > 0) & (self._least_shards <= self._task.num_devices // holders) & (holders > 1)
-        of = np.flatnonzero(can_be)
+        ordered = np.array([position_matters(table) for table in self._task.tables])[self._shards[0]["position"]]
+        of = np.flatnonzero(can_be & ~ordered)
         numbers = self._add(of, holders, block[of])
         last = self._kinds[-1]["last"]
         uneven = np.flatnonzero(rest[of] < block[of])
         last[uneven] = self._add(of[uneven], holders, rest[of[uneven]])
-        return self._by_single(of, numbers)
+        found = self._by_single(of, numbers)
+        of = np.flatnonzero(can_be & ordered)
+        if len(of):
+            place = np.tile(np.arange(holders), len(of))
+            each = np.repeat(of, holders)
+            part_rows = np.where(place == holders - 1, rest[each], block[each])
+            numbers = self._add(each, holders, part_rows, place * block[each]).reshape(-1, holders)
+            self._kinds[-1]["last"].reshape(-1, holders)[:, 0] = numbers[:, -1]
+            self._kinds[-1]["step"].reshape(-1, holders)[:, 0] = 1
+            found[of] = numbers[:, 0]
+        return found
 
     def replicate(self) -> Ints:
         """Add tables that all devices hold; return their numbers by shard with one holder, 0 for none."""
@@ -148,14 +166,21 @@ class _MoreShards:
         ]
         return joined[0], joined[1]
 
-    def _add(self, of: Ints, holders: int, rows: Ints) -> Ints:
-        """Add entries like those of these places, for so many holders with so many rows each; return their numbers."""
+    def _add(self, of: Ints, holders: int, rows: Ints, first_row: Ints | None = None) -> Ints:
+        """Add entries like those of these places, for so many holders with so many rows each; return their numbers.
+
+        Where these rows begin is given where it matters.
+        """
         shards = {name: array[of] for name, array in self._shards[0].items()}
         row_share = rows / shards["rows"]
         on_device = shards["amounts"][:, :FREE_BYTES] * row_share[:, None]
         # Bytes are a whole number for each row: this is exact.
         on_device[:, BYTES] = shards["bytes"] / shards["rows"] * rows
         on_device[:, SHARDS] = 1
+        if first_row is not None:
+            tables = [self._task.tables[position] for position in shards["position"].tolist()]
+            ranges = zip(tables, first_row.tolist(), (first_row + rows).tolist(), strict=True)
+            on_device[:, LOOKUPS] = shards["amounts"][:, LOOKUPS] * np.array([access_share(*of) for of in ranges])
         numbers = np.arange(self._next, self._next + len(of))
         self._next += len(of)
         uncut = {"half": np.full(len(of), -1), "halvable": np.zeros(len(of), dtype=np.bool_)}
@@ -165,6 +190,7 @@ class _MoreShards:
         self._kinds.append(
             kinds | {"holders": np.full(len(of), holders), "last": numbers.copy(), "in_domain": in_domain,
                      "row_share": row_share, "on_device": on_device}
+            | ({} if first_row is None else {"first_row": first_row})
         )  # fmt: skip
         return numbers
 

@@ -14,7 +14,9 @@ from shardgym.costs.roofline import RooflineCost
 from shardgym.envs.any_wise import AnyWiseEnv
 from shardgym.envs.scoring import PlanScorer
 from shardgym.errors import InputError
+from shardgym.ids import ZipfIds
 from shardgym.plan import Shard, ShardingPlan
+from shardgym.row_access import access_share
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology
@@ -30,11 +32,19 @@ def on_four(*tables, memory_bytes=2**20, domain=2, **options):
     return ShardingTask(tables, topology, batch_size=64, **options)
 
 
+def popular_first(task):
+    """The task with tables whose popular rows are their first ones, where their place matters, but for two."""
+    ids = ZipfIds(1.1, row_order="by_frequency")
+    tables = [dataclasses.replace(table, ids=ids, reuse_histogram=None) for table in task.tables[2:]]
+    return dataclasses.replace(task, tables=(*task.tables[:2], *tables))
+
+
 def mixed_tasks(**topology):
     """Tasks of one domain, of several, of domains that do not divide the devices, and of one device."""
     rng = np.random.default_rng(8)
     sizes = ((4, 2), (8, 4), (8, 2), (6, 4), (3, 3), (1, 1), (2, 1))
-    return [random_task(rng, 7, devices, fast_domain_size=domain, **topology) for devices, domain in sizes]
+    tasks = [random_task(rng, 7, devices, fast_domain_size=domain, **topology) for devices, domain in sizes]
+    return [*tasks, *map(popular_first, tasks[:3])]
 
 
 @pytest.mark.parametrize(
@@ -236,6 +246,22 @@ def test_timed_observations_add_the_part_that_each_device_would_hold():
         Shard("t", rows, (0, 16), d) for d, rows in enumerate([(0, 3), (3, 6), (6, 9), (9, 10)])
     ])])  # fmt: skip
     np.testing.assert_allclose(with_part, by_rows.compute_ms / env.even_share_ms(), rtol=1e-6)
+
+
+def test_each_part_has_its_own_share_of_the_ids():
+    ids = ZipfIds(1.1, row_order="by_frequency")
+    task = on_four(EmbeddingTable("t", 1000, 16, 5.0, ids=ids), EmbeddingTable("u", 9, 4), domain=4)
+    cost = RooflineCost()
+    env = AnyWiseEnv(tasks=[task], cost=cost, observation="timed")
+    cut, placed = (step[0] for step in play(env, [BY_ROWS, 0]))
+    pieces = [Shard("t", (first, first + 250), (0, 16), d) for d, first in enumerate(range(0, 1000, 250))]
+    alone = dataclasses.replace(task, tables=task.tables[:1])
+    [by_rows] = cost.evaluate(alone, [ShardingPlan.of(alone, pieces)])
+    np.testing.assert_allclose(cut["times"][1::2], by_rows.compute_ms / env.even_share_ms(), rtol=1e-6)
+    lookups = placed["devices"].reshape(4, 7)[:, 5]
+    assert lookups[0] > 1.5 * lookups[3]
+    of_t = 80 / 84
+    np.testing.assert_allclose(lookups / of_t, [access_share(task.tables[0], *p.rows) for p in pieces], rtol=1e-5)
 
 
 def test_features_are_those_of_what_a_holder_gets():

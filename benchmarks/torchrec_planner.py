@@ -1,19 +1,19 @@
 """Our plans against those of TorchRec's planner, by TorchRec's rating and ours; and planning times.
 
-    python benchmarks/torchrec_planner.py costs [--row-wise] [--group NAME ...] [--solver NAME ...] [--tasks N]
+    python benchmarks/torchrec_planner.py costs [--group NAME ...] [--solver NAME ...] [--tasks N]
     python benchmarks/torchrec_planner.py times [--tables N ...] [--cap SECONDS]
     (both: [--page FILE] [--json]; costs: [--losses FILE])
 
-`costs`: TorchRec plans every task three times, with its defaults, with its perf-sorted partitioner, and as the best of
-several least widths. It always plans by its own rating. Ours plan by the cost that is compared: the rating,
-`roofline`, and the simulator for tasks of its size, the model `gpu` for those on GPUs. Figures are geometric means over
+`costs`: TorchRec plans every task three times: with its defaults, with its perf-sorted partitioner, and, up to 16
+devices, as the best of several least widths with grids allowed, too. All have its own proposers and sharding types. It
+always plans by its own rating. Ours plan by the cost that is compared: the rating, and the model `gpu` for tasks on
+GPUs or `roofline` for those on CPUs. Models are DLRM-DCNv2 (MLPerf), 300 tables of the synthetic pool, and four that
+`drawn_tasks.py` draws; 300 tables and suites only if they are named. Figures are geometric means over
 tasks of our cost over that of TorchRec's plan. "best" is the cheapest of the three, task by task, and "worst task" the
 largest ratio to it. A task for which TorchRec finds no plan is counted under "TorchRec has none". `--losses` writes the
 tasks where the best of TorchRec's is cheaper than ours, as JSON.
 
 "level" counts tasks on which both are equal to 0.05 %.
-
-With `--row-wise` TorchRec may cut tables by rows over all devices, too. Then ours is `row_wise`.
 
 `times`: seconds of processor time of one plan, importing and compiling apart. Tables are drawn from the synthetic pool,
 for 8 devices, so that memory does not bind. Ours plan by TorchRec's rating, as TorchRec does; ratings are over that of
@@ -30,35 +30,37 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 
 import numpy as np
-from drawn_tasks import benchmark_task, model_with_300_tables
+from drawn_tasks import DRAWN_MODELS, benchmark_task, dcnv2, drawn_model, model_with_300_tables
 from fill_pages import fill
 from tabulate import tabulate
 from tqdm import tqdm
 
-from shardgym import ShardingPlan, ShardingTask, Topology, load_suite, make_cost, make_solver
+from shardgym import ShardingPlan, ShardingTask, load_suite, make_cost, make_solver
 from shardgym.costs.base import CostModel
 from shardgym.errors import NO_PLAN, ShardGymError
 from shardgym.leaderboard.statistics import mean_ratio
-from shardgym.pools.load import load_model
+from shardgym.plan import Kind
 from shardgym.solver import warm_up
 from shardgym.suites import suite_names
 
 THEIRS = ("torchrec", "torchrec_perf", "torchrec_columns")
 OURS = ("neuroshard_plus",)
-#: Of ours, where rows may be cut.
-OURS_WITH_ROWS = ("row_wise",)
+#: TorchRec tries one width after the other, which takes minutes with more devices.
+_MOST_DEVICES_FOR_WIDTHS = 16
+#: Sharding types of tables that are not in tiers.
+ALL_TYPES = [kind for kind in get_args(Kind) if kind != "tiers"]
 #: Ratios above this are losses; equal plans differ by rounding.
 _LOSS = 1 + 1e-9
 #: Ratios above this that are no losses are level.
 _LEVEL = 1 - 5e-4
-#: Suites whose tasks the shipped simulator knows.
+#: Suites on CPUs.
 _CPU_SUITES = ("dlrm4-v1", "dlrm8-v1", "dlrm4-v2", "dlrm8-v2", "wide8-v2", "tight4-v2", "tight8-v2", "hetero4-v2")
 
 
@@ -69,7 +71,6 @@ def main() -> int:
     costs = commands.add_parser("costs", help="of plans, ours over TorchRec's")
     costs.add_argument("--group", action="append", metavar="NAME", help="repeatable; all that are there if not given")
     costs.add_argument("--solver", action="append", metavar="NAME", help="of ours; repeatable, the best counts")
-    costs.add_argument("--row-wise", action="store_true", help="let both cut tables by rows over all devices")
     costs.add_argument("--tasks", type=int, default=10, help="of a suite at most (%(default)s)")
     costs.add_argument("--losses", type=Path, help="file for the tasks where TorchRec's best plan is cheaper")
     times = commands.add_parser("times", help="of planning")
@@ -83,13 +84,11 @@ def main() -> int:
         if arguments.command == "times":
             rows = planning_times(arguments.tables, arguments.cap)
         else:
-            ours = arguments.solver or (OURS_WITH_ROWS if arguments.row_wise else OURS)
-            rows, losses = compare(groups(arguments.group, arguments.tasks), ours, row_wise=arguments.row_wise)
+            rows, losses = compare(groups(arguments.group, arguments.tasks), arguments.solver or OURS)
             if arguments.losses is not None:
                 arguments.losses.write_text(json.dumps(losses, indent=1) + "\n", encoding="utf-8")
         if arguments.page is not None:
-            with_rows = arguments.command == "costs" and arguments.row_wise
-            fill(arguments.page, "row-wise" if with_rows else arguments.command, rows)
+            fill(arguments.page, arguments.command, rows)
     except ShardGymError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -98,15 +97,20 @@ def main() -> int:
 
 
 def groups(names: Sequence[str] | None, most: int) -> dict[str, list[ShardingTask]]:
-    """Return tasks by group: one model on 8 and on 64 GPUs each, and suites, at most so many tasks of each."""
+    """Return tasks by group: models on 8 to 128 GPUs, and, if they are named, suites, at most so many tasks of each."""
     makers: dict[str, Callable[[], list[ShardingTask]]] = {}
-    for devices in (8, 64):
+    for devices in (8, 16, 64, 128):
         makers[f"DLRM-DCNv2, {devices} GPUs"] = lambda devices=devices: [dcnv2(devices)]
+    for name, counts in DRAWN_MODELS.items():
+        for devices in counts:
+            makers[f"{name}, {devices} GPUs"] = lambda name=name, devices=devices: [drawn_model(name, devices)]
+    for devices in (8, 64):
         makers[f"300 tables, {devices} GPUs"] = lambda devices=devices: [model_with_300_tables(devices)]
     for suite in ("published-v1", *_CPU_SUITES):
         if suite in suite_names():
             makers[suite] = lambda suite=suite: spread(load_suite(suite), most)
-    chosen = [name for name in makers if names is None or any(name.startswith(start) for start in names)]
+    usual = [name for name in makers if name.endswith(" GPUs") and not name.startswith("300")]
+    chosen = usual if names is None else [name for name in makers if any(name.startswith(start) for start in names)]
     return {name: makers[name]() for name in chosen}
 
 
@@ -116,31 +120,25 @@ def spread(tasks: Sequence[ShardingTask], most: int) -> list[ShardingTask]:
     return [possible[n] for n in np.unique(np.linspace(0, len(possible) - 1, min(most, len(possible))).astype(int))]
 
 
-def dcnv2(devices: int) -> ShardingTask:
-    """Return MLPerf's DLRM-DCNv2 on servers of eight H100; published-v1 has it on one of them."""
-    model = load_model("dlrm-dcnv2")
-    return ShardingTask(
-        model.pool.tables, Topology.preset("dgx-h100", devices), model.pool.batch_size, model.precision,
-        model.optimizer, name=f"dlrm-dcnv2 on {devices}",
-    )  # fmt: skip
-
-
 def compare(
-    tasks_of: dict[str, list[ShardingTask]], ours: Sequence[str], *, row_wise: bool = False
+    tasks_of: dict[str, list[ShardingTask]], ours: Sequence[str]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return a row per group and cost, and the tasks that we lose."""
     rows: list[dict[str, Any]] = []
     losses: list[dict[str, Any]] = []
     solvers = {name: make_solver(name) for name in ours}
-    types = {"sharding_types": ["table_wise", "column_wise", "row_wise"]} if row_wise else {}
-    solvers.update({name: make_solver(name, **types) for name in THEIRS})
+    solvers.update({name: make_solver(name) for name in THEIRS})
+    if "torchrec_columns" in THEIRS:
+        solvers["torchrec_columns"] = make_solver("torchrec_columns", sharding_types=ALL_TYPES)
     with tqdm(total=sum(map(len, tasks_of.values())), unit="task", disable=None) as bar:
         for group, tasks in tasks_of.items():
             costs = [make_cost(name) for name in cost_names(group)]
             ratios: dict[str, list[dict[str, float]]] = {cost.name: [] for cost in costs}
             refused = 0
             for task in tasks:
-                plans = list(solved(solvers, THEIRS, task, costs[0]))
+                few = task.num_devices <= _MOST_DEVICES_FOR_WIDTHS
+                theirs = [name for name in THEIRS if few or name != "torchrec_columns"]
+                plans = list(solved(solvers, theirs, task, costs[0]))
                 refused += not plans
                 for cost in costs if plans else ():
                     mine = min(total_ms(cost, task, plan) for _, plan in solved(solvers, ours, task, cost))
@@ -156,7 +154,7 @@ def compare(
 
 def cost_names(group: str) -> tuple[str, ...]:
     """Return the costs that apply to the tasks of a group."""
-    return ("torchrec_rating", "roofline", "simulator" if group in _CPU_SUITES else "gpu")
+    return ("torchrec_rating", "roofline" if group in _CPU_SUITES else "gpu")
 
 
 def solved(

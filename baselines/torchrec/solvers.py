@@ -19,12 +19,9 @@ from shardgym.task import ShardingTask
 #: By what TorchRec's partitioner orders tables before it places one after the other.
 SortBy = Literal["storage", "perf"]
 
-#: Types of tables that keep their rows together.
-COLUMN_TYPES: tuple[Kind, ...] = ("table_wise", "column_wise")
-
 
 class TorchRec:
-    """TorchRec's `EmbeddingShardingPlanner` (1.8.0), by default with table-wise and column-wise sharding.
+    """TorchRec's `EmbeddingShardingPlanner` (1.8.0) with its defaults.
 
     It plans by its own rating and queries no other cost. Times of records are planning times; importing TorchRec, some
     seconds, comes before. See `plan_with_torchrec` for what is set, so that it plans the task as it is.
@@ -33,7 +30,7 @@ class TorchRec:
         sort_by: order in which its partitioner places tables, "storage" or "perf"; largest first.
         min_partition: least width of a piece; None for TorchRec's default of 128.
         sharding_types: what it may choose from, by TorchRec's names, in this order; None for TorchRec's default, which
-            is all but "grid_shard". Not every cost knows rows and replicas.
+            is all but "grid_shard". The simulator prices no replicas: `["table_wise", "column_wise"]` has none.
 
     Raises:
         InputError: a setting is something else.
@@ -44,7 +41,7 @@ class TorchRec:
         sort_by: SortBy = "storage",
         min_partition: int | None = None,
         *,
-        sharding_types: Sequence[str] | None = COLUMN_TYPES,
+        sharding_types: Sequence[str] | None = None,
     ) -> None:
         if sort_by not in get_args(SortBy):
             raise InputError(f"sort_by: expected 'storage' or 'perf', got {sort_by!r}")
@@ -92,9 +89,7 @@ class TorchRecPerf(TorchRec):
         sharding_types: as in `TorchRec`.
     """
 
-    def __init__(
-        self, min_partition: int | None = None, *, sharding_types: Sequence[str] | None = COLUMN_TYPES
-    ) -> None:
+    def __init__(self, min_partition: int | None = None, *, sharding_types: Sequence[str] | None = None) -> None:
         super().__init__("perf", min_partition, sharding_types=sharding_types)
 
 
@@ -119,7 +114,7 @@ class TorchRecColumns(TorchRec):
         self,
         min_partitions: Sequence[int] = (16, 32, 64, 128),
         *,
-        sharding_types: Sequence[str] | None = COLUMN_TYPES,
+        sharding_types: Sequence[str] | None = None,
     ) -> None:
         super().__init__(sharding_types=sharding_types)
         widths = check_list("min_partitions", min_partitions, "widths")

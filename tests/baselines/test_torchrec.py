@@ -25,6 +25,8 @@ from shardgym.registry import find_class, not_installed
 
 RATING = make_cost("torchrec_rating")
 NAMES = ("torchrec", "torchrec_perf", "torchrec_columns")
+#: Tables that keep their rows together, each on one device or in pieces.
+COLUMNS = {"sharding_types": ["table_wise", "column_wise"]}
 
 
 def make_task(*tables: EmbeddingTable, memory: tuple[int, ...] = (2**40, 2**40)) -> ShardingTask:
@@ -63,11 +65,12 @@ def test_the_perf_sorted_partitioner_places_slow_tables_first(library):
 @pytest.mark.torchrec
 def test_the_best_of_several_widths_cuts_a_table_that_one_device_would_wait_for(library):
     task = make_task(EmbeddingTable("wide", 1000, 128, 200.0), EmbeddingTable("other", 1000, 128, 1.0))
-    plan = make_solver("torchrec_columns").solve(task, RATING)
+    plan = make_solver("torchrec_columns", **COLUMNS).solve(task, RATING)
     assert {shard.num_columns for shard in plan.shards if shard.table == "wide"} == {64}
-    ratings = {width: rating_of("torchrec", task, min_partition=width) for width in (32, 64)}
-    assert rating_of("torchrec_columns", task) == min(ratings.values()) < rating_of("torchrec", task)
-    assert rating_of("torchrec_columns", task, min_partitions=[32]) == ratings[32]
+    ratings = {width: rating_of("torchrec", task, min_partition=width, **COLUMNS) for width in (32, 64)}
+    assert rating_of("torchrec_columns", task, **COLUMNS) == min(ratings.values())
+    assert min(ratings.values()) < rating_of("torchrec", task, **COLUMNS)
+    assert rating_of("torchrec_columns", task, min_partitions=[32], **COLUMNS) == ratings[32]
 
 
 @pytest.mark.torchrec
@@ -94,7 +97,8 @@ def test_a_hot_table_may_be_cut_by_rows_if_asked_for(library):
     types = ["table_wise", "column_wise", "row_wise"]
     plan = make_solver("torchrec_perf", sharding_types=types).solve(task, RATING)
     assert [shard.rows for shard in plan.shards if shard.table == "hot"] == [(0, 500), (500, 1000)]
-    assert rating_of("torchrec_perf", task, sharding_types=types) < 0.7 * rating_of("torchrec_perf", task)
+    without = rating_of("torchrec_perf", task, **COLUMNS)
+    assert rating_of("torchrec_perf", task, sharding_types=types) < 0.7 * without
 
 
 @pytest.mark.torchrec
@@ -102,11 +106,11 @@ def test_all_types_of_sharding_may_be_allowed(library):
     """By default it tries all but grids; small tables get replicas, hot ones are cut by rows."""
     tables = [EmbeddingTable("hot", 2**20, 128, 200.0), *(EmbeddingTable(f"t{n}", 8, 64, 1.0) for n in range(8))]
     task = ShardingTask(tuple(tables), Topology(4, 2**40, fast_domain_size=2), batch_size=4096)
-    plan = make_solver("torchrec", sharding_types=None).solve(task, RATING)
+    plan = make_solver("torchrec").solve(task, RATING)
     plan.validate(task)
     kinds = {plan.kind_of(table.name, task) for table in tables}
     assert kinds == {"data_parallel", "row_wise"}
-    assert rating_of("torchrec", task, sharding_types=None) < 0.5 * rating_of("torchrec", task)
+    assert rating_of("torchrec", task) < 0.5 * rating_of("torchrec", task, **COLUMNS)
     for kind in ("grid_shard", "table_row_wise", "table_column_wise", "data_parallel"):
         plan = make_solver("torchrec", min_partition=32, sharding_types=[kind]).solve(task, RATING)
         assert plan.kind_of("hot", task) == kind

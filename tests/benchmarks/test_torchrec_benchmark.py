@@ -23,7 +23,7 @@ def cost_of(solver, task, cost):
 def test_ratios_are_to_every_variant_and_to_the_best_of_them(planner):
     task, rating = load_suite("tiny-v1")[0], make_cost("torchrec_rating")
     rows, losses = planner.compare({"dlrm4-v1": [task]}, ["dim_greedy"])
-    assert [row["cost"] for row in rows] == ["torchrec_rating", "roofline", "simulator"]
+    assert [row["cost"] for row in rows] == ["torchrec_rating", "roofline"]
     ratios = [cost_of("dim_greedy", task, rating) / cost_of(name, task, rating) for name in planner.THEIRS]
     assert [rows[0]["over size_greedy"], rows[0]["over lpt"]] == pytest.approx(ratios)
     assert rows[0]["over best"] == rows[0]["worst task"] == pytest.approx(max(ratios))

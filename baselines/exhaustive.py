@@ -14,8 +14,10 @@ from shardgym.arguments import check_int
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError, NoFeasiblePlanError
+from shardgym.feasibility import check_possible
 from shardgym.incumbent import Budget, Incumbent, OutOfTime
-from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan, check_possible
+from shardgym.plan import ShardingPlan
+from shardgym.shard import COLUMN_UNIT, Shard
 from shardgym.solver import Observer, check_solve_arguments
 from shardgym.task import ShardingTask
 

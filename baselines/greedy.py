@@ -13,7 +13,8 @@ from shardgym.arguments import check_instance, check_int
 from shardgym.arrays import Ints
 from shardgym.costs.base import CostModel
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
+from shardgym.shard import COLUMN_UNIT, Shard
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask, exact_bytes
 

@@ -9,7 +9,8 @@ import numpy as np
 from baselines.column_greedy import Pieces, halved, halves, merged, place_with_cuts, whole_tables
 from shardgym.costs.base import CostModel
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.plan import ShardingPlan, check_possible
+from shardgym.feasibility import check_possible
+from shardgym.plan import ShardingPlan
 from shardgym.solver import check_solve_arguments
 from shardgym.task import ShardingTask
 from shardgym.ties import quantized

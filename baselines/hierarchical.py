@@ -16,7 +16,9 @@ from neuroshard.plus.sharing import even_rows, takes_rows
 from shardgym.costs.base import CostModel
 from shardgym.costs.links import part_of
 from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.plan import Shard, ShardingPlan, check_possible
+from shardgym.feasibility import check_possible
+from shardgym.plan import ShardingPlan
+from shardgym.shard import Shard
 from shardgym.solver import check_solve_arguments
 from shardgym.task import ShardingTask, exact_bytes
 from shardgym.ties import quantized

@@ -12,7 +12,8 @@ from baselines.greedy import place_greedily
 from baselines.lpt import whole_table_ms
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.base import CostModel
-from shardgym.plan import ShardingPlan, check_possible
+from shardgym.feasibility import check_possible
+from shardgym.plan import ShardingPlan
 from shardgym.solver import check_solve_arguments
 from shardgym.task import ShardingTask
 

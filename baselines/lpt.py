@@ -11,7 +11,9 @@ from baselines.greedy import place_greedily
 from shardgym.arrays import Floats
 from shardgym.costs.base import CostModel
 from shardgym.errors import MeasurementError
-from shardgym.plan import Shard, ShardingPlan, check_possible
+from shardgym.feasibility import check_possible
+from shardgym.plan import ShardingPlan
+from shardgym.shard import Shard
 from shardgym.solver import check_solve_arguments
 from shardgym.task import ShardingTask
 from shardgym.ties import quantized

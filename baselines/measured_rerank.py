@@ -16,8 +16,9 @@ from shardgym.arguments import check_dict, check_int, describe
 from shardgym.arrays import Floats
 from shardgym.costs.base import GROUP, CostModel, make_cost
 from shardgym.errors import NO_PLAN, InputError, MeasurementError
+from shardgym.feasibility import check_possible
 from shardgym.incumbent import Budget
-from shardgym.plan import ShardingPlan, check_possible
+from shardgym.plan import ShardingPlan
 from shardgym.registry import find_class
 from shardgym.solver import Observer, call_solver, check_solve_arguments, make_solver, warm_up
 from shardgym.task import ShardingTask

@@ -13,7 +13,8 @@ from baselines.column_greedy import halves
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.base import CostModel
 from shardgym.costs.links import LOADS
-from shardgym.plan import Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
+from shardgym.shard import Shard
 from shardgym.task import ShardingTask
 from shardgym.ties import quantized
 

@@ -12,8 +12,9 @@ import numpy as np
 from baselines.column_greedy import place_with_cuts, whole_tables
 from shardgym.arguments import check_int
 from shardgym.costs.base import CostModel
+from shardgym.feasibility import check_possible
 from shardgym.incumbent import Budget, Incumbent, OutOfTime
-from shardgym.plan import ShardingPlan, check_possible
+from shardgym.plan import ShardingPlan
 from shardgym.solver import Observer, check_solve_arguments
 from shardgym.task import ShardingTask
 

@@ -11,7 +11,8 @@ from baselines.placement_prices import PlacementPrices
 from baselines.queries import QuerySearch, SearchRun
 from shardgym.arrays import Floats, Ints
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.plan import Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
+from shardgym.shard import Shard
 from shardgym.task import ShardingTask
 
 #: Plans drawn and priced together.

@@ -14,7 +14,8 @@ import numpy as np
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.shard_keys import ShardKey
-from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
+from shardgym.shard import COLUMN_UNIT, Shard
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 

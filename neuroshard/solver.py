@@ -15,8 +15,10 @@ from neuroshard.packing import pack
 from neuroshard.shard_table import ShardTable, plan_of
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.errors import NoFeasiblePlanError
+from shardgym.feasibility import check_possible
 from shardgym.incumbent import Budget, Incumbent, OutOfTime
-from shardgym.plan import COLUMN_UNIT, ShardingPlan, check_possible
+from shardgym.plan import ShardingPlan
+from shardgym.shard import COLUMN_UNIT
 from shardgym.solver import Observer, check_solve_arguments
 from shardgym.task import ShardingTask
 

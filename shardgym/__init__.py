@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     )
     from shardgym.evaluation import evaluate, read_results, verify
     from shardgym.evaluation.result import Result
-    from shardgym.plan import Shard, ShardingPlan
+    from shardgym.plan import ShardingPlan
     from shardgym.pools import TablePool, load_pool
+    from shardgym.shard import Shard
     from shardgym.solver import Observer, Solver, make_solver
     from shardgym.step_memory import StepMemory
     from shardgym.suites import Suite, load_suite
@@ -40,7 +41,7 @@ _HOME = {
     "MissingDependencyError": "errors", "NoFeasiblePlanError": "errors", "ShardGymError": "errors",
     "Result": "evaluation.result", "evaluate": "evaluation", "read_results": "evaluation", "verify": "evaluation",
     "EmbeddingTable": "table", "RangeIds": "table", "RecordedIds": "table", "UniformIds": "table", "ZipfIds": "table",
-    "Shard": "plan", "ShardingPlan": "plan",
+    "Shard": "shard", "ShardingPlan": "plan",
     "TablePool": "pools", "load_pool": "pools",
     "Observer": "solver", "Solver": "solver", "make_solver": "solver",
     "StepMemory": "step_memory", "Suite": "suites", "load_suite": "suites",

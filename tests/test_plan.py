@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shardgym import EmbeddingTable, InfeasiblePlanError, InputError, Shard, ShardingPlan, ShardingTask, Topology
-from shardgym.plan import cover_problems
+from shardgym.feasibility import cover_problems
 
 
 def shards_of(plan: ShardingPlan, *changed: Shard) -> list[Shard]:

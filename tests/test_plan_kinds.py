@@ -6,7 +6,9 @@ import pytest
 
 from shardgym.costs.base import make_cost
 from shardgym.errors import InfeasiblePlanError, InputError, UnknownNameError
-from shardgym.plan import Shard, ShardingPlan, plan_problems
+from shardgym.feasibility import plan_problems
+from shardgym.plan import ShardingPlan
+from shardgym.shard import Shard
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology

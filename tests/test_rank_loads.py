@@ -5,8 +5,9 @@ import pytest
 
 from shardgym.errors import InputError
 from shardgym.ids import Bags, draw_bags
-from shardgym.plan import Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
 from shardgym.rank_loads import RankLoads, expected_loads, replayed_loads
+from shardgym.shard import Shard
 from shardgym.table import EmbeddingTable, RangeIds, ZipfIds
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology

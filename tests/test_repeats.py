@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from shardgym.ids import ReuseCounts, draw_bags
-from shardgym.plan import Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
 from shardgym.rank_loads import expected_loads, replayed_loads
 from shardgym.repeats import mean_run_length
 from shardgym.row_access import distinct_rows
+from shardgym.shard import Shard
 from shardgym.table import EmbeddingTable, UniformIds, ZipfIds
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology

@@ -11,8 +11,8 @@ import torch
 import shardgym
 from shardgym import EmbeddingTable, RecordedIds, Shard, ShardingPlan, ShardingTask, StepMemory, Topology, UniformIds
 from shardgym.errors import NO_PLAN, InfeasiblePlanError, InputError, NoFeasiblePlanError
+from shardgym.feasibility import check_possible, plan_problems
 from shardgym.ids import draw_bags
-from shardgym.plan import check_possible, plan_problems
 from shardgym.recorded_ids import DATA_VARIABLE, bags_digest
 from shardgym.step_memory import shard_lookups
 

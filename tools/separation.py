@@ -24,7 +24,8 @@ from baselines.lpt import alone_ms
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.plan_cost import UNFAMILIAR, PlanCost
 from shardgym.errors import NO_PLAN, NoFeasiblePlanError, ShardGymError
-from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
+from shardgym.shard import COLUMN_UNIT, Shard
 from shardgym.solver import make_solver
 from shardgym.suites import Suite, load_suite
 from shardgym.task import ShardingTask

@@ -16,7 +16,8 @@ from baselines.dreamshard.solver import DreamShard
 from shardgym.arrays import Floats
 from shardgym.costs.base import CostModel
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.plan import Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
+from shardgym.shard import Shard
 from shardgym.task import ShardingTask, exact_bytes
 from shardgym.ties import quantized
 

@@ -12,7 +12,7 @@ from baselines.learning.array_layers import Linear, forward, linear_of, linears_
 from baselines.learning.encoder import LATENT
 from baselines.learning.tables import FEATURES, table_features
 from shardgym.arrays import Floats
-from shardgym.plan import COLUMN_UNIT
+from shardgym.shard import COLUMN_UNIT
 from shardgym.task import ShardingTask
 from shardgym.ties import quantized
 

@@ -35,7 +35,8 @@ from baselines.learning.weights import (
 from shardgym.arguments import check_instance, check_int, check_list_of
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.plan import ShardingPlan, check_possible
+from shardgym.feasibility import check_possible
+from shardgym.plan import ShardingPlan
 from shardgym.pretraining.torch_ops import one_thread
 from shardgym.provenance import utc_now, versions
 from shardgym.records import Record, sha256

@@ -14,7 +14,7 @@ from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.links import DOMAIN_ROW_COLUMNS, LOADS, REPLICA_BYTES, ROW_COLUMNS, SHARDS
 from shardgym.costs.shard_keys import ShardKey
-from shardgym.plan import COLUMN_UNIT, Shard
+from shardgym.shard import COLUMN_UNIT, Shard
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 from shardgym.ties import rounded

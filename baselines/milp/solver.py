@@ -17,8 +17,10 @@ from neuroshard.shard_table import ShardTable, plan_of_units
 from shardgym.arguments import check_int
 from shardgym.costs.base import CostModel
 from shardgym.errors import NO_PLAN, InputError, NoFeasiblePlanError
+from shardgym.feasibility import check_possible
 from shardgym.incumbent import Budget, Incumbent, OutOfTime
-from shardgym.plan import Shard, ShardingPlan, check_possible
+from shardgym.plan import ShardingPlan
+from shardgym.shard import Shard
 from shardgym.solver import Observer, Solver, call_solver, check_solve_arguments
 from shardgym.task import ShardingTask
 

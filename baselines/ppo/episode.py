@@ -27,7 +27,8 @@ from shardgym.envs.features import (
 from shardgym.envs.observation import Layout
 from shardgym.envs.shard_catalog import ShardCatalog, SplitLimits
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.plan import Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
+from shardgym.shard import Shard
 from shardgym.task import ShardingTask
 
 #: Places of shares among the features of a device.

@@ -25,7 +25,8 @@ from shardgym.arrays import Floats
 from shardgym.costs.plan_cost import PHASES
 from shardgym.costs.torchrec_rating import PlannerConstants
 from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.plan import Kind, Shard, ShardingPlan
+from shardgym.plan import Kind, ShardingPlan
+from shardgym.shard import Shard
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 from shardgym.torchrec import from_torchrec, model_from_task

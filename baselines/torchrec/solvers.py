@@ -11,7 +11,8 @@ from shardgym.costs.base import CostModel
 from shardgym.costs.mixed_tables import check_alike
 from shardgym.costs.torchrec_rating import TorchRecRatingCost
 from shardgym.errors import InputError, NoFeasiblePlanError
-from shardgym.plan import Kind, ShardingPlan, check_possible
+from shardgym.feasibility import check_possible
+from shardgym.plan import Kind, ShardingPlan
 from shardgym.records import short_repr
 from shardgym.solver import check_solve_arguments
 from shardgym.task import ShardingTask

@@ -14,7 +14,7 @@ from neuroshard.jit import jit
 from neuroshard.plus.pricing import Pricing
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.links import COLUMNS, LOADS
-from shardgym.plan import COLUMN_UNIT
+from shardgym.shard import COLUMN_UNIT
 from shardgym.ties import QUANTUM, quantized
 
 #: A device is tried that is wider by the first share of the mean width; where that costs nothing, by the second.

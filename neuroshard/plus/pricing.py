@@ -18,7 +18,7 @@ from shardgym.costs.links import COLUMNS, IDS, LOADS, SHARDS, transfer_ms
 from shardgym.costs.plan_cost import COMPUTE_COLUMNS, PHASES, PlanCost
 from shardgym.errors import MeasurementError
 from shardgym.incumbent import Budget
-from shardgym.plan import COLUMN_UNIT
+from shardgym.shard import COLUMN_UNIT
 from shardgym.task import ELEMENT_BYTES
 from shardgym.ties import quantized, quantized_fit
 

@@ -13,8 +13,9 @@ import numpy as np
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.shard_keys import ShardKey
-from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
 from shardgym.row_access import position_matters
+from shardgym.shard import COLUMN_UNIT, Shard
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 

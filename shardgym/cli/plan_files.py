@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from shardgym.errors import InputError
-from shardgym.plan import Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
 from shardgym.records import parse_json, read_text, short_repr
+from shardgym.shard import Shard
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 

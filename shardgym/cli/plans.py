@@ -25,7 +25,8 @@ from shardgym.costs.comparison import TIE_ERRORS, compare, difference_noise
 from shardgym.costs.links import pooled_widths
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError
-from shardgym.plan import ShardingPlan, plan_problems
+from shardgym.feasibility import plan_problems
+from shardgym.plan import ShardingPlan
 from shardgym.rendering import render_diff, render_plan
 from shardgym.rendering.bottleneck import device_loads, find_bottleneck
 from shardgym.rendering.plan_view import table_changes

@@ -13,7 +13,8 @@ from tqdm import tqdm
 from shardgym.conformance.calls import Case, SolverCall, feasible_cases, infeasible_cases, long_case, watch_call
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.errors import NO_PLAN, InputError
-from shardgym.plan import ShardingPlan, cover_problems, memory_problems
+from shardgym.feasibility import cover_problems, memory_problems
+from shardgym.plan import ShardingPlan
 from shardgym.registry import construct
 from shardgym.solver import Solver, call_solver, make_solver, takes, warm_up
 from shardgym.task import ShardingTask

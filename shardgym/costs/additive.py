@@ -31,7 +31,8 @@ from shardgym.costs.links import (
     replica_exchange_ms,
 )
 from shardgym.costs.shard_keys import PlanBatch, ShardKey, plan_keys, shard_key, shard_loads
-from shardgym.plan import Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
+from shardgym.shard import Shard
 from shardgym.task import ELEMENT_BYTES, ShardingTask
 from shardgym.ties import quantized
 from shardgym.topology import Topology

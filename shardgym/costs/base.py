@@ -13,8 +13,9 @@ from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.plan_cost import PlanCost, Source, infinite, plan_costs
 from shardgym.costs.shard_keys import PlanBatch
 from shardgym.errors import InfeasiblePlanError, InputError, printable_line
-from shardgym.plan import ShardingPlan, format_devices
+from shardgym.plan import ShardingPlan
 from shardgym.registry import construct, find_class, registered
+from shardgym.shard import format_devices
 from shardgym.task import ShardingTask
 
 #: Entry-point group of cost models.

@@ -16,8 +16,9 @@ from shardgym.costs.links import (
     ROW_COLUMNS,
     SHARDS,
 )
-from shardgym.plan import Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
 from shardgym.row_access import access_share, position_matters
+from shardgym.shard import Shard
 from shardgym.task import ELEMENT_BYTES, ShardingTask, block_bytes
 
 #: Bytes of an id of 8 bytes and its weight of 4, over those of the id.

@@ -16,7 +16,8 @@ from shardgym.envs.placements import Placements
 from shardgym.envs.scoring import PlanScorer
 from shardgym.envs.shard_catalog import NOTHING
 from shardgym.errors import InputError
-from shardgym.plan import COLUMN_UNIT, ShardingPlan
+from shardgym.plan import ShardingPlan
+from shardgym.shard import COLUMN_UNIT
 
 
 class AdditiveScorer(PlanScorer):

@@ -10,8 +10,8 @@ from shardgym.envs.features import BYTES
 from shardgym.envs.kind_rules import CUT_ROWS, HALVE, num_cuts
 from shardgym.envs.placements import Placements
 from shardgym.envs.shard_catalog import NOTHING, SplitLimits
-from shardgym.plan import COLUMN_UNIT
 from shardgym.records import short_repr
+from shardgym.shard import COLUMN_UNIT
 from shardgym.task import ShardingTask
 
 

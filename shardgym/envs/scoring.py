@@ -17,7 +17,8 @@ from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.plan_cost import PHASES, PlanCost
 from shardgym.envs.placements import Placements
 from shardgym.errors import InputError, MeasurementError
-from shardgym.plan import Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
+from shardgym.shard import Shard
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 

@@ -27,7 +27,8 @@ from shardgym.arrays import Floats, Ints
 from shardgym.costs.links import pooled_widths, wait_ms
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import format_ranges
-from shardgym.plan import Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
+from shardgym.shard import Shard
 from shardgym.task import ShardingTask
 
 #: What sets a device apart: its lookups, the columns that it sends, or an exchange that these do not explain.

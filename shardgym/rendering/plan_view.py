@@ -13,8 +13,10 @@ from tabulate import tabulate
 from shardgym.costs.comparison import compare
 from shardgym.costs.links import pooled_widths
 from shardgym.costs.plan_cost import PlanCost
-from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan, format_area, format_devices, plan_problems
+from shardgym.feasibility import format_area, plan_problems
+from shardgym.plan import ShardingPlan
 from shardgym.rendering.bottleneck import describe_bottleneck, device_loads
+from shardgym.shard import COLUMN_UNIT, Shard, format_devices
 from shardgym.task import ShardingTask, format_bytes
 
 #: How phases are called, and their marks in bars: drawn, and in ASCII.

@@ -14,8 +14,9 @@ from shardgym.costs.base import CostModel
 from shardgym.costs.links import pooled_widths
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError
-from shardgym.plan import COLUMN_UNIT, Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
 from shardgym.rendering.bottleneck import find_bottleneck
+from shardgym.shard import COLUMN_UNIT, Shard
 from shardgym.task import ShardingTask, format_bytes
 
 #: Tables that are listed.

@@ -26,8 +26,9 @@ from torchrec.modules.embedding_configs import DataType
 
 from shardgym.arguments import check_instance
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.plan import Kind, format_devices
+from shardgym.plan import Kind
 from shardgym.records import short_repr
+from shardgym.shard import format_devices
 from shardgym.table import Precision
 from shardgym.task import ShardingTask
 from shardgym.torchrec.following import ROW_KINDS, RUN_BY_TORCHREC, Rule, can_be_on, is_one_of

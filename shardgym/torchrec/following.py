@@ -19,7 +19,8 @@ import numpy as np
 from shardgym.arrays import Floats
 from shardgym.costs.base import CostModel
 from shardgym.errors import NO_PLAN
-from shardgym.plan import COLUMN_UNIT, Kind, Shard, ShardingPlan
+from shardgym.plan import Kind, ShardingPlan
+from shardgym.shard import COLUMN_UNIT, Shard
 from shardgym.solver import make_solver
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask

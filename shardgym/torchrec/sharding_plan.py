@@ -17,8 +17,10 @@ from torchrec.modules.embedding_configs import PoolingType
 
 from shardgym.arguments import check_instance, check_int
 from shardgym.errors import InfeasiblePlanError, InputError, UnknownNameError
-from shardgym.plan import Kind, Shard, ShardingPlan, cover_problems
+from shardgym.feasibility import cover_problems
+from shardgym.plan import Kind, ShardingPlan
 from shardgym.records import short_repr
+from shardgym.shard import Shard
 from shardgym.task import ShardingTask
 from shardgym.torchrec.model_tables import ModelTable, join_name, model_tables, split_name
 from shardgym.torchrec.remarks import refuse_remarks

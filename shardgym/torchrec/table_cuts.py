@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from shardgym.errors import InputError
-from shardgym.plan import Kind, Shard, ShardingPlan, format_area, format_devices
+from shardgym.feasibility import format_area
+from shardgym.plan import Kind, ShardingPlan
+from shardgym.shard import Shard, format_devices
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 

@@ -23,8 +23,8 @@ from shardgym.arguments import check_instance, check_int
 from shardgym.costs.roofline import DEVICES
 from shardgym.errors import InputError
 from shardgym.ids import Bags
-from shardgym.plan import COLUMN_UNIT
 from shardgym.records import CONFIG, Number, Record, Whole
+from shardgym.shard import COLUMN_UNIT
 from shardgym.step_memory import StepMemory
 from shardgym.table import EmbeddingTable, Optimizer, Precision, UniformIds
 from shardgym.task import ShardingTask

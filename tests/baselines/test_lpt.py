@@ -10,7 +10,8 @@ from baselines.halving_lpt import balanced_pieces
 from baselines.lpt import LPTWhole, alone_ms, whole_table_ms
 from shardgym import make_cost, make_solver
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.plan import Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
+from shardgym.shard import Shard
 from shardgym.suites import load_suite
 
 

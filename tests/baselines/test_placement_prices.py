@@ -10,7 +10,8 @@ from baselines.column_greedy import halves
 from baselines.lpt import LPTWhole
 from baselines.placement_prices import Changes, Neighbourhood
 from shardgym import make_cost
-from shardgym.plan import ShardingPlan, plan_problems
+from shardgym.feasibility import plan_problems
+from shardgym.plan import ShardingPlan
 from shardgym.ties import QUANTUM
 
 

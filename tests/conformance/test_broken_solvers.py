@@ -10,7 +10,8 @@ import pytest
 
 from shardgym.conformance import check_solver
 from shardgym.errors import InfeasiblePlanError, NoFeasiblePlanError
-from shardgym.plan import Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
+from shardgym.shard import Shard
 from shardgym.solver import make_solver
 from shardgym.task import ShardingTask
 

@@ -17,8 +17,9 @@ from shardgym.costs.links import (
     transfer_ms,
 )
 from shardgym.costs.plan_cost import PHASES
-from shardgym.plan import Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
 from shardgym.row_access import distinct_rows
+from shardgym.shard import Shard
 from shardgym.table import EmbeddingTable, ZipfIds
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology

@@ -10,7 +10,8 @@ from shardgym.costs import comparison as module
 from shardgym.costs.base import cost_names, make_cost
 from shardgym.costs.comparison import DifferenceError, DifferenceErrors, compare, error_of
 from shardgym.costs.plan_cost import PlanCost, infinite
-from shardgym.plan import Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
+from shardgym.shard import Shard
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology

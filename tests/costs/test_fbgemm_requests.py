@@ -10,7 +10,8 @@ from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec, shard_sets
 from shardgym.costs.fbgemm.operator import RequestMaker, TableIds, cut_rows, tensor_bytes
 from shardgym.errors import InputError
 from shardgym.ids import Bags, draw_bags
-from shardgym.plan import Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
+from shardgym.shard import Shard
 from shardgym.table import EmbeddingTable, RangeIds, RecordedIds, ZipfIds
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology

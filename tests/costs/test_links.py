@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from shardgym.costs.links import exchange_times, link_notes, pooled_widths, transfer_ms
-from shardgym.plan import Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
+from shardgym.shard import Shard
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology

@@ -7,7 +7,8 @@ import pytest
 
 from shardgym.costs.fbgemm.step_plan import StepPlan
 from shardgym.costs.links import samples_per_device
-from shardgym.plan import Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
+from shardgym.shard import Shard
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology

@@ -17,8 +17,9 @@ from shardgym.costs.roofline import (
 from shardgym.costs.shard_keys import ShardKey
 from shardgym.errors import UnknownNameError
 from shardgym.ids import draw_bags
-from shardgym.plan import Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
 from shardgym.row_access import distinct_rows
+from shardgym.shard import Shard
 from shardgym.table import EmbeddingTable, UniformIds, ZipfIds
 from shardgym.task import ShardingTask
 from shardgym.topology import PRESETS, Topology

@@ -13,8 +13,9 @@ from shardgym.costs.links import IDS, ROW_COLUMNS
 from shardgym.costs.plan_cost import PHASES
 from shardgym.costs.roofline import DEVICES, shard_ms
 from shardgym.costs.shard_keys import ShardKey, plan_keys, shard_loads
-from shardgym.plan import Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
 from shardgym.row_access import access_share, distinct_rows
+from shardgym.shard import Shard
 from shardgym.table import EmbeddingTable, RangeIds, UniformIds, ZipfIds
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology

@@ -15,8 +15,9 @@ from shardgym.envs.any_wise import AnyWiseEnv
 from shardgym.envs.scoring import PlanScorer
 from shardgym.errors import InputError
 from shardgym.ids import ZipfIds
-from shardgym.plan import Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
 from shardgym.row_access import access_share
+from shardgym.shard import Shard
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology

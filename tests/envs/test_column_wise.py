@@ -8,7 +8,8 @@ from env_toys import halvable_task, make_tasks, masked_rollout, play
 from shardgym.costs.roofline import RooflineCost
 from shardgym.envs.env import ColumnWiseEnv
 from shardgym.errors import InputError
-from shardgym.plan import Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
+from shardgym.shard import Shard
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology

@@ -11,7 +11,8 @@ from shardgym.costs.roofline import RooflineCost
 from shardgym.envs import ENV_IDS
 from shardgym.envs.env import ColumnWiseEnv, TableWiseEnv
 from shardgym.errors import MeasurementError
-from shardgym.plan import Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
+from shardgym.shard import Shard
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology

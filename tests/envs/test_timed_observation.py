@@ -13,7 +13,7 @@ import shardgym
 from shardgym.envs.env import ColumnWiseEnv, TableWiseEnv
 from shardgym.envs.scoring import even_share_ms
 from shardgym.errors import InputError
-from shardgym.plan import Shard
+from shardgym.shard import Shard
 
 
 @pytest.fixture(params=["roofline", "simulator"])

@@ -9,9 +9,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from shardgym.arrays import Floats
-from shardgym.plan import Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
 from shardgym.records import CONFIG, Record
 from shardgym.row_access import access_share
+from shardgym.shard import Shard
 from shardgym.table import EmbeddingTable, Optimizer, Precision
 from shardgym.task import OPTIMIZER_STATE, ShardingTask
 

@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 from shardgym.costs.fbgemm.jobs import ShardSet
 from shardgym.costs.shard_keys import plan_keys
-from shardgym.plan import Shard, ShardingPlan
+from shardgym.plan import ShardingPlan
+from shardgym.shard import Shard
 from shardgym.task import ShardingTask
 
 

@@ -1,0 +1,137 @@
+"""Shard: a rectangle of a table and the devices that hold it, and what shards take of a device's memory."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field, field_validator
+from pydantic.dataclasses import dataclass
+
+from shardgym.arguments import check_instance
+from shardgym.records import CONFIG, Name, Record, Whole, short_repr
+from shardgym.table import EmbeddingTable
+from shardgym.task import ShardingTask
+
+#: FBGEMM's fused kernels take widths divisible by this, so it is the unit of a column cut.
+COLUMN_UNIT = 4
+
+Bound = Annotated[Whole, Field(ge=0, le=2**40)]
+
+
+@dataclass(frozen=True, order=True, config=CONFIG)
+class Shard(Record):
+    """A rectangle of one table, and the devices that hold it.
+
+    One device: the rectangle is sharded. All devices: it is replicated, which TorchRec calls data parallel. One in each
+    block of consecutive devices: each block has a copy of its own, as groups of 2D parallelism have.
+
+    Attributes:
+        table: name of the table.
+        rows: first row and the row after the last.
+        columns: first column and the column after the last.
+        devices: numbers of the devices that hold it, ascending; one number stands for a single one.
+    """
+
+    table: Name
+    rows: tuple[Bound, Bound]
+    columns: tuple[Bound, Bound]
+    devices: tuple[Annotated[Whole, Field(ge=0)], ...]
+
+    @field_validator("rows", "columns")
+    @classmethod
+    def _not_empty(cls, value: tuple[int, int]) -> tuple[int, int]:
+        if value[0] >= value[1]:
+            raise ValueError(f"expected start < end, got {list(value)}")
+        return value
+
+    @field_validator("devices", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        return (value,) if hasattr(value, "__index__") else value
+
+    @field_validator("devices")
+    @classmethod
+    def _ascending(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if not value or any(device >= after for device, after in itertools.pairwise(value)):
+            raise ValueError(f"expected at least one device, in ascending order, got {short_repr(list(value))}")
+        return value
+
+    @classmethod
+    def whole(cls, table: EmbeddingTable, *devices: int) -> Shard:
+        """Return a shard that is all of `table`; raises `InputError` when that is no table."""
+        check_instance("table", table, EmbeddingTable)
+        rows = (0, table.num_embeddings)
+        columns = (0, table.embedding_dim)
+        if len(devices) != 1 or type(devices[0]) is not int or devices[0] < 0:
+            return cls(table.name, rows, columns, devices)
+        # A table has been checked: checking its shard takes longer than a fast solver takes to place it.
+        return cls.unchecked(table=table.name, rows=rows, columns=columns, devices=devices)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the shard."""
+        return self.rows[1] - self.rows[0]
+
+    @property
+    def num_columns(self) -> int:
+        """Columns of the shard."""
+        return self.columns[1] - self.columns[0]
+
+    def is_replicated(self, task: ShardingTask) -> bool:
+        """Say whether each of several devices holds it, so that none sends what it looks up."""
+        return len(self.devices) == task.num_devices > 1
+
+    def bytes(self, task: ShardingTask) -> int:
+        """Bytes on each device that holds it, see `ShardingTask.shard_bytes`."""
+        return task.block_bytes(
+            task.table(self.table),
+            self.num_rows,
+            self.num_columns,
+            first_row=self.rows[0],
+            num_holders=len(self.devices),
+        )
+
+
+class DeviceMemory(NamedTuple):
+    """What a device's memory holds in a training step, in bytes; the last two are 0 without `task.step_memory`.
+
+    Attributes:
+        weights: of its shards.
+        optimizer: their optimiser states.
+        in_flight: ids, pooled values and gradients: those of its shards, and those of its own samples.
+        reserved: for the dense part of the model and the framework.
+    """
+
+    weights: int
+    optimizer: int
+    in_flight: int
+    reserved: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(self)
+
+
+def device_memory(task: ShardingTask, shards: Iterable[Shard], device: int, *, hottest: bool = True) -> DeviceMemory:
+    """Return what a device that holds some shards has in memory; see `ShardingPlan.memory_per_device`."""
+    found = [
+        task.shard_bytes(task.table(s.table), s.rows, s.num_columns, len(s.devices), hottest=hottest)
+        for s in shards
+        if task.has_table(s.table)
+    ]
+    return DeviceMemory(
+        sum(part.weights for part in found),
+        sum(part.optimizer for part in found),
+        sum(part.in_flight for part in found) + task.own_bytes(device),
+        0 if task.step_memory is None else task.step_memory.reserved_on(device),
+    )
+
+
+def format_devices(devices: Sequence[int]) -> str:
+    """Return "device 3", "devices 0, 4" or, of many, "64 devices from 0 to 63"."""
+    if len(devices) > 8:
+        return f"{len(devices)} devices from {devices[0]} to {devices[-1]}"
+    return f"device{'s' if len(devices) > 1 else ''} {', '.join(map(str, devices))}"

@@ -18,7 +18,7 @@ from torchrec.distributed.planner.storage_reservations import FixedPercentageSto
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec_toys import MARKS
 
-from shardgym import InputError, Shard, ShardingPlan, ShardingTask, UniformIds
+from shardgym import InputError, Shard, ShardingPlan, ShardingTask, StepMemory, UniformIds
 from shardgym.cli import main
 from shardgym.torchrec import load, read_log, save
 
@@ -206,7 +206,10 @@ def test_a_reserve(capsys: pytest.CaptureFixture[str]) -> None:
     assert "reserved on each device: 0.300 GiB at most" in capsys.readouterr().out
     inputs = 20 * (8 // 4) * 3 * 8
     task = ShardingTask.load("task.json")
-    assert task.topology.memory_bytes[0] == 2**31 - -(-(0.15 * 2**31 + 6 * 15 * 4 + inputs) // 1)
+    reserved = -(-(0.15 * 2**31 + 6 * 15 * 4) // 1)
+    assert task.step_memory == StepMemory(int(reserved), input_copies=20)
+    assert task.topology.memory_bytes[0] == 2**31
+    assert task.capacity_bytes[0] < 2**31 - reserved - inputs
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from baselines.milp.exchanges import BITS, Exchanges, has_domains
-from neuroshard.plus.sharing import even_rows, takes_rows
+from neuroshard.plus.sharing import even_rows, piece_bytes, takes_rows
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.links import DOMAIN_ROW_COLUMNS, LOADS, REPLICA_BYTES, ROW_COLUMNS, SHARDS
@@ -111,7 +111,7 @@ def kinds_of(task: ShardingTask, costs: AdditiveCosts, exchanges: Exchanges, *, 
     spreads = []
     for n, devices, of_form in forms:
         start, end = end, end + len(of_form)
-        sizes = np.array([_piece_bytes(task, task.tables[n], key) for key in of_form], dtype=np.int64)
+        sizes = np.array([piece_bytes(task, key) for key in of_form], dtype=np.int64)
         if sizes.max() > most:
             continue
         of_spread = ms[start:end]
@@ -122,12 +122,6 @@ def kinds_of(task: ShardingTask, costs: AdditiveCosts, exchanges: Exchanges, *, 
     counts = vectors[:1, -LOADS:][:, SHARDS]
     fixed_ms = rounded(exchanges.compute @ costs.operator_ms(vectors[:1, :-LOADS], counts)[0], BITS)
     return Kinds(columns, spreads, fixed_ms)
-
-
-def _piece_bytes(task: ShardingTask, table: EmbeddingTable, key: ShardKey) -> int:
-    """Return the bytes of a piece on each device that holds it."""
-    holders = task.num_devices // key.served if key.served else 1
-    return task.block_bytes(table, key.rows, key.columns, first_row=key.first_row, num_holders=holders)
 
 
 def _columns_of(task: ShardingTask, number: int, ms: Floats) -> Columns:

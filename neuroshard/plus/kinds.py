@@ -13,6 +13,7 @@ from neuroshard.plus.pricing import Pricing
 from neuroshard.plus.sharing import Form, Place, Shared
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.links import LOADS
+from shardgym.incumbent import Budget
 
 #: Numbers in the vectors of placements that are priced together.
 _NUMBERS_PER_CALL = 2_000_000
@@ -40,10 +41,10 @@ class Change(NamedTuple):
         return "columns" if self.place is None else self.place.form.kind
 
 
-def shared_on_average(pricing: Pricing, forms: Sequence[Sequence[Form]]) -> list[Shared]:
-    """Return the tables that devices should share if the columns of all others could be spread evenly; best one last.
+def shared_on_average(pricing: Pricing, forms: Sequence[Sequence[Form]], budget: Budget) -> list[Shared]:
+    """Return the tables that devices should share if the columns of all others could be spread evenly.
 
-    The first are none, the others are on the way to the last.
+    The last choice is the best one, the others are on the way to it; empty where sharing brings nothing.
 
     From nothing shared, every change of one table is priced. The best 1, 2, 4, ... of all, and of each kind, are made
     together, whichever brings most, until none brings anything: the first table of a kind may cost more than it brings,
@@ -52,12 +53,17 @@ def shared_on_average(pricing: Pricing, forms: Sequence[Sequence[Form]]) -> list
     Args:
         pricing: of the task, where nothing is shared.
         forms: in which tables can be shared.
+        budget: of time.
+
+    Raises:
+        OutOfTime: the budget is spent.
     """
     average = _AverageDevices(pricing, forms)
     shared = pricing.shared
-    way = [shared]
+    way: list[Shared] = []
     now_ms = float(average.totals([shared])[0])
     for _ in range(_ROUNDS):
+        budget.check()
         changes = average.changes(shared)
         if not changes:
             break

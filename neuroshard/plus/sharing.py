@@ -123,7 +123,7 @@ def forms_of(task: ShardingTask, costs: AdditiveCosts, kinds: Container[str]) ->
     if not keys:
         return [[] for _ in task.tables]
     vectors = costs.vectors(costs.encode_keys(task, keys))
-    sizes = np.array([_piece_bytes(task, key) for key in keys], dtype=np.int64)
+    sizes = np.array([piece_bytes(task, key) for key in keys], dtype=np.int64)
     number = {key: n for n, key in enumerate(keys)}
     most = max(task.capacity_bytes)
     found: list[list[Form]] = [[] for _ in task.tables]
@@ -134,7 +134,7 @@ def forms_of(task: ShardingTask, costs: AdditiveCosts, kinds: Container[str]) ->
     return found
 
 
-def _piece_bytes(task: ShardingTask, key: ShardKey) -> int:
+def piece_bytes(task: ShardingTask, key: ShardKey) -> int:
     """Return the bytes of a piece on each device that holds it."""
     holders = task.num_devices // key.served if key.served else 1
     table = task.table(key.table)

@@ -179,8 +179,10 @@ class _ExactSearch:
             NoFeasiblePlanError: no packing was found.
         """
         given = self._given()
-        columns, *others = shared_on_average(self._pricing, self._forms)
-        tried = [self._descended(shared) for shared in (columns, *others[-_WAYS:])] + given
+        tried = [self._descended(self._pricing.shared)]
+        ways = shared_on_average(self._pricing, self._forms, self._budget)
+        tried += [self._descended(shared) for shared in ways[-_WAYS:]]
+        tried += given
         if not any(tried):
             tried = [self._descended(shared) for shared in shared_for_room(self._pricing, self._forms)]
         descended = [allocation for allocation in tried if allocation is not None]

@@ -25,10 +25,8 @@ def test_an_error_is_the_median_and_what_is_above_it_is_counted_apart(script):
     pairs = [module.Pair(predicted, predicted - error) for predicted, error in off.items()]
     found = module.error_of_pairs("toy", "1", "cpu", "rows", pairs, "nothing")
     assert (found.error, found.pairs) == (0.03, 5)
-    assert (found.above, found.within) == (
-        1.0,
-        0.0,
-    )  # three above; of the others 0.02 - 0.03 and 0.01 - 0.04 are below 0
+    # Three are above it; of the others, 0.02 - 0.03 and 0.01 - 0.04 are below 0.
+    assert (found.above, found.within) == (1.0, 0.0)
     with pytest.raises(InputError, match="cost 'toy': no pair of plans for rows on cpu"):
         module.error_of_pairs("toy", "1", "cpu", "rows", [], "nothing")
 

@@ -17,6 +17,7 @@ from neuroshard.plus.sharing import SHARED_TYPES, Place, even_rows, forms_of, pl
 from neuroshard.plus.solver import NeuroShardPlus, plan_of_allocation
 from neuroshard.shard_table import ShardTable
 from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, make_cost
+from shardgym.incumbent import Budget, OutOfTime
 from shardgym.ties import quantized
 
 COSTS = {
@@ -164,18 +165,20 @@ def test_a_given_plan_with_shared_tables_is_searched_from():
     assert total_ms(cost, task, limited) <= total_ms(cost, task, given)
 
 
-def test_what_is_shared_on_average_fits_and_begins_with_nothing():
+def test_what_is_shared_on_average_fits_and_heeds_the_clock():
     task, cost = mixed_task("small", 4, 2), COSTS["gpu"]
     forms = forms_of(task, cost.additive(), SHARED_TYPES)
     pricing = ExactPricing(ShardTable(task), cost.additive(), 0.0)
-    first, *others = shared_on_average(pricing, forms)
-    assert not first.places
+    ways = shared_on_average(pricing, forms, Budget())
+    assert ways
+    assert all(shared.places for shared in ways)
+    with pytest.raises(OutOfTime):
+        shared_on_average(pricing, forms, Budget(0.0))
     tight = dataclasses.replace(task, topology=dataclasses.replace(task.topology, memory_bytes=(2600,) * 4))
-    for shared in shared_on_average(ExactPricing(ShardTable(tight), cost.additive(), 0.0), forms):
+    for shared in shared_on_average(ExactPricing(ShardTable(tight), cost.additive(), 0.0), forms, Budget()):
         assert (shared.bytes <= 2600).all()
-    assert others
-    sums = sum(place.form.vectors.sum(axis=0) for place in others[-1].places.values())
-    assert quantized(others[-1].sums.sum(axis=0)) == pytest.approx(quantized(sums), rel=1e-9)
+    sums = sum(place.form.vectors.sum(axis=0) for place in ways[-1].places.values())
+    assert quantized(ways[-1].sums.sum(axis=0)) == pytest.approx(quantized(sums), rel=1e-9)
 
 
 def test_pieces_are_those_that_torchrec_takes():

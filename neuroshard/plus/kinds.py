@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,8 @@ _NUMBERS_PER_CALL = 2_000_000
 _LEAST_GAIN = 1e-4
 #: Rounds of changes by averages; each makes many.
 _ROUNDS = 30
+#: Choices of the best climb that are searched from: the end of it, and the last ones on the way.
+_WAY = 3
 #: Of the changes of a plan that look best, so many are tried.
 _TRIED = 4
 #: Shared tables of which a round asks what their columns would take.
@@ -42,13 +45,10 @@ class Change(NamedTuple):
 
 
 def shared_on_average(pricing: Pricing, forms: Sequence[Sequence[Form]], budget: Budget) -> list[Shared]:
-    """Return the tables that devices should share if the columns of all others could be spread evenly.
+    """Return what devices should share if the columns of all other tables could be spread evenly, the best first.
 
-    The last choice is the best one, the others are on the way to it; empty where sharing brings nothing.
-
-    From nothing shared, every change of one table is priced. The best 1, 2, 4, ... of all, and of each kind, are made
-    together, whichever brings most, until none brings anything: the first table of a kind may cost more than it brings,
-    as exchanges of its own start up.
+    Each choice is the end of a climb, or the last ones on the way of the best; one starts where nothing is shared, and
+    for each kind one where all tables are that can be. Empty where sharing brings nothing.
 
     Args:
         pricing: of the task, where nothing is shared.
@@ -59,47 +59,59 @@ def shared_on_average(pricing: Pricing, forms: Sequence[Sequence[Form]], budget:
         OutOfTime: the budget is spent.
     """
     average = _AverageDevices(pricing, forms)
-    shared = pricing.shared
-    way: list[Shared] = []
-    now_ms = float(average.totals([shared])[0])
-    for _ in range(_ROUNDS):
-        budget.check()
-        changes = average.changes(shared)
-        if not changes:
-            break
-        order = average.totals_after(shared, changes).argsort(kind="stable").tolist()
-        several = []
-        for kind in (None, *sorted({change.kind for change in changes})):
-            best = [changes[n] for n in order if kind in (None, changes[n].kind)]
-            firsts = {change.table: change for change in reversed(best)}
-            best = [change for change in best if firsts[change.table] is change]
-            counts = sorted({min(2**n, len(best)) for n in range(len(best).bit_length() + 1)})
-            several += [made for count in counts if (made := average.made(shared, best[:count])) is not None]
-        if not several:
-            break
-        totals = average.totals(several)
-        if totals.min() >= now_ms * (1 - _LEAST_GAIN):
-            break
-        now_ms = float(totals.min())
-        shared = several[int(totals.argmin())]
-        way.append(shared)
-    return way
+    nothing = pricing.shared
+    starts = [nothing]
+    for kind in sorted({form.kind for of_table in forms for form in of_table}):
+        everything = average.made(nothing, average.heaviest_to(kind, nothing))
+        if everything is not None:
+            starts.append(everything)
+    ways = [average.climbed(start, budget) for start in starts]
+    ends = [way[-1] for way in ways]
+    order = average.totals(ends).argsort(kind="stable").tolist()
+    found: list[Shared] = []
+    for shared in [*ways[order[0]][: -_WAY - 1 : -1], *(ends[n] for n in order[1:])]:
+        if shared.places and not any(same(shared, other) for other in found):
+            found.append(shared)
+    return found
 
 
-def shared_for_room(pricing: Pricing, forms: Sequence[Sequence[Form]]) -> Iterator[Shared]:
-    """Yield what to share where columns find no room: the 1, 2, 4, ... largest tables, in their smallest pieces."""
-    smallest = [min(of_table, key=lambda form: int(form.bytes.max())) for of_table in forms if of_table]
-    smallest.sort(key=lambda form: (-int(pricing.shards.bytes[pricing.shards.whole[form.table]]), form.table))
+def same(one: Shared, other: Shared) -> bool:
+    """Say whether the same tables are shared in the same forms at the same places."""
+    return one.places.keys() == other.places.keys() and all(
+        place.form is other.places[table].form and place.first == other.places[table].first
+        for table, place in one.places.items()
+    )
+
+
+def shared_for_room(pricing: Pricing, forms: Sequence[Sequence[Form]], budget: Budget) -> Iterator[Shared]:
+    """Yield what to share where columns find no room: the largest tables at least, and what climbs lead to from there.
+
+    First those of which not even the narrowest piece fits on a device, then the 1, 2, 4, ... largest, all in their
+    smallest pieces. Arguments and errors are those of `shared_on_average`.
+    """
+    shards = pricing.shards
+    largest = [min(of_table, key=lambda form: int(form.bytes.max())) for of_table in forms if of_table]
+    largest.sort(key=lambda form: (-int(shards.bytes[shards.whole[form.table]]), form.table))
+    too_large = shards.bytes[shards.first + 1] > max(shards.task.capacity_bytes)
     average = _AverageDevices(pricing, forms)
-    for count in sorted({min(2**n, len(smallest)) for n in range(len(smallest).bit_length() + 1)} - {0}):
-        changes = [Change(form.table, Place(form, 0)) for form in smallest[:count]]
-        made = average.made(pricing.shared, changes)
-        if made is not None:
+    for count in dict.fromkeys([int(too_large.sum()), *_doublings(len(largest))]):
+        made = average.made(pricing.shared, [Change(form.table, Place(form, 0)) for form in largest[:count]])
+        if made is not None and made.places:
+            yield average.climbed(made, budget, keep=frozenset(made.places))[-1]
             yield made
 
 
+def _doublings(count: int) -> list[int]:
+    """Return 1, 2, 4, ... below a count, and the count; nothing for 0."""
+    return sorted({min(2**n, count) for n in range(count.bit_length() + 1)} - {0})
+
+
 class _AverageDevices:
-    """Placements in which each device has the same part of all columns; `pricing` and `forms` as above."""
+    """Placements in which each device has the same part of all columns, and one the heaviest piece of them.
+
+    Only so many columns can be cut from a table: where a piece takes longer than an even part, it decides the step.
+    `pricing` and `forms` as above.
+    """
 
     def __init__(self, pricing: Pricing, forms: Sequence[Sequence[Form]]) -> None:
         self._pricing = pricing
@@ -113,6 +125,56 @@ class _AverageDevices:
         units = shards.units // pieces
         self._share: Floats = pricing.vectors[shards.first + units] * (shards.units / units)[:, None] / devices
         self._bytes: Ints = shards.bytes[shards.whole]
+        self._form_ms: dict[tuple[int, str], Floats] = {}
+        self._piece: Floats = pricing.vectors[shards.first + units]
+        piece_ms = pricing.compute(self._piece).sum(axis=1)
+        self._heaviest: list[int] = (-piece_ms).argsort(kind="stable").tolist()
+        self._rank = {table: rank for rank, table in enumerate(self._heaviest)}
+
+    def climbed(self, shared: Shared, budget: Budget, keep: Container[int] = ()) -> list[Shared]:
+        """Return what changes lead to from something shared, one after the other, until none brings anything.
+
+        Every change of one table is priced. Then the best 1, 2, 4, ... of all, the best of each kind, and those of the
+        heaviest tables to each kind are made together, whichever brings most: the first table of a kind may cost more
+        than it brings, as exchanges of its own start up; and of several heavy tables the last one decides the step.
+        Tables to `keep` stay shared.
+
+        Raises:
+            OutOfTime: the budget is spent.
+        """
+        way = [shared]
+        now_ms = float(self.totals(way)[0])
+        for _ in range(_ROUNDS):
+            budget.check()
+            changes = [one for one in self.changes(shared) if one.place is not None or one.table not in keep]
+            if not changes:
+                break
+            order = self.totals_after(shared, changes).argsort(kind="stable").tolist()
+            kinds = sorted({change.kind for change in changes})
+            ranked = [first_of_tables(changes[n] for n in order)]
+            ranked += [first_of_tables(changes[n] for n in order if changes[n].kind == kind) for kind in kinds]
+            ranked += [self.heaviest_to(kind, shared) for kind in kinds]
+            groups = [best[:count] for best in ranked for count in _doublings(len(best))]
+            several = [made for group in groups if (made := self.made(shared, group)) is not None]
+            if not several:
+                break
+            totals = self.totals(several)
+            if totals.min() >= now_ms * (1 - _LEAST_GAIN):
+                break
+            now_ms = float(totals.min())
+            shared = several[int(totals.argmin())]
+            way.append(shared)
+        return way
+
+    def heaviest_to(self, kind: str, shared: Shared) -> list[Change]:
+        """Return the changes to a kind of tables that are not shared, those of the heaviest pieces first."""
+        return [
+            Change(table, Place(form, 0))
+            for table in self._heaviest
+            if table not in shared.places
+            for form in self._forms[table]
+            if form.kind == kind
+        ]
 
     def changes(self, shared: Shared) -> list[Change]:
         """Return the changes of one table that memory allows; of nodes, tables go to the one with least to do."""
@@ -134,8 +196,11 @@ class _AverageDevices:
         busy_ms = self._pricing.compute(shared.sums).sum(axis=1)
         added: Floats = np.zeros(len(busy_ms))
         places = []
-        after = shared.changed([change.table for change in changes], [])
-        room = self._memory - after.bytes
+        room = self._memory - shared.bytes
+        for change in changes:
+            now = shared.places.get(change.table)
+            if now is not None:
+                room[now.devices] += now.form.bytes
         for change in changes:
             if change.place is None:
                 continue
@@ -146,19 +211,35 @@ class _AverageDevices:
                 return None
             places.append(place)
             room[place.devices] -= form.bytes
-            added[place.devices] += self._pricing.compute(form.vectors).sum(axis=1)
-        after = after.changed([], places)
+            added[place.devices] += self._busy_ms(form)
+        after = shared.changed([change.table for change in changes], places)
         others = self._bytes[~after.tables(len(self._bytes))].sum()
         return after if others <= (self._memory - after.bytes).sum() else None
 
+    def _busy_ms(self, form: Form) -> Floats:
+        """Return what devices compute for a form alone, shape (n,)."""
+        key = (form.table, form.kind)
+        if key not in self._form_ms:
+            self._form_ms[key] = self._pricing.compute(form.vectors).sum(axis=1)
+        return self._form_ms[key]
+
     def totals(self, several: Sequence[Shared]) -> Floats:
         """Return what steps take in ms, shape (n,)."""
-        sums = [shared.sums + self._share[~shared.tables(len(self._share))].sum(axis=0) for shared in several]
-        return np.concatenate([self._priced(sums[n : n + 1]) for n in range(len(sums))])
+        step = max(1, _NUMBERS_PER_CALL // several[0].sums.size)
+        parts = []
+        for start in range(0, len(several), step):
+            batch = several[start : start + step]
+            columns = [self._share[~shared.tables(len(self._share))].sum(axis=0) for shared in batch]
+            sums = np.array([shared.sums for shared in batch]) + np.array(columns)[:, None]
+            heaviest = [next(iter(self._cut_first(shared)), None) for shared in batch]
+            parts.append(self._priced(self._with_heaviest(sums, heaviest)))
+        return np.concatenate(parts)
 
     def totals_after(self, shared: Shared, changes: Sequence[Change]) -> Floats:
         """Return the same after each of several changes."""
         base = shared.sums + self._share[~shared.tables(len(self._share))].sum(axis=0)
+        cut = self._cut_first(shared)
+        heaviest = [self._heavier(cut, change) for change in changes]
         step = max(1, _NUMBERS_PER_CALL // base.size)
         parts = []
         for start in range(0, len(changes), step):
@@ -173,8 +254,26 @@ class _AverageDevices:
                     sums[n] += self._share[change.table]
                 else:
                     sums[n, change.place.devices] += change.place.form.vectors
-            parts.append(self._priced(sums))
+            parts.append(self._priced(self._with_heaviest(sums, heaviest[start : start + step])))
         return np.concatenate(parts)
+
+    def _cut_first(self, shared: Shared) -> list[int]:
+        """Return the two tables with the heaviest pieces of those that are not shared, or fewer."""
+        return list(itertools.islice((table for table in self._heaviest if table not in shared.places), 2))
+
+    def _heavier(self, cut: Sequence[int], change: Change) -> int | None:
+        """Return the table with the heaviest piece after a change; `cut` has the two heaviest ones before."""
+        left = [table for table in cut if table != change.table]
+        if change.place is None:
+            left.append(change.table)
+        return min(left, key=self._rank.__getitem__, default=None)
+
+    def _with_heaviest(self, sums: Floats, tables: Sequence[int | None]) -> Floats:
+        """Give the first device of each placement at least the piece of a table."""
+        for n, table in enumerate(tables):
+            if table is not None:
+                np.maximum(sums[n, 0], self._piece[table], out=sums[n, 0])
+        return sums
 
     def _priced(self, sums: Floats | Sequence[Floats]) -> Floats:
         # What is left of a device that gave everything away is rounding.
@@ -182,12 +281,24 @@ class _AverageDevices:
         return self._pricing.totals(self._pricing.compute(rounded), rounded[..., -LOADS:])
 
 
+def first_of_tables(changes: Iterable[Change]) -> list[Change]:
+    """Return the first change of each table."""
+    firsts: dict[int, Change] = {}
+    for change in changes:
+        firsts.setdefault(change.table, change)
+    return list(firsts.values())
+
+
 def least_busy(form: Form, room: Ints, busy_ms: Floats) -> Place | None:
     """Return where a form has room: all devices, or those of the node that has least to do; None for nowhere."""
     count = len(form.bytes)
-    places = [Place(form, first) for first in range(0, len(room), count)]
-    fitting = [place for place in places if (form.bytes <= room[place.devices]).all()]
-    return min(fitting, key=lambda place: float(busy_ms[place.devices].mean()), default=None)
+    fits = (form.bytes <= room.reshape(-1, count)).all(axis=1)
+    if not fits.any():
+        return None
+    if len(room) == count:
+        return Place(form, 0)
+    busy = busy_ms.reshape(-1, count).mean(axis=1)
+    return Place(form, int(np.where(fits, busy, np.inf).argmin()) * count)
 
 
 def with_better_kinds(

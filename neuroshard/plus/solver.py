@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -34,7 +35,7 @@ _DEFAULT_QUERIES = 32
 #: Plans of one query: enough to make up for what the estimate gets wrong, few enough to learn in between.
 _PLANS_PER_QUERY = 8
 #: Choices of tables to share that are searched from, besides none.
-_WAYS = 3
+_WAYS = 5
 #: Kicks between queries.
 _KICKS_PER_QUERY = 16
 
@@ -181,10 +182,12 @@ class _ExactSearch:
         given = self._given()
         tried = [self._descended(self._pricing.shared)]
         ways = shared_on_average(self._pricing, self._forms, self._budget)
-        tried += [self._descended(shared) for shared in ways[-_WAYS:]]
+        tried += [self._descended(shared) for shared in ways[:_WAYS]]
         tried += given
         if not any(tried):
-            tried = [self._descended(shared) for shared in shared_for_room(self._pricing, self._forms)]
+            for_room = shared_for_room(self._pricing, self._forms, self._budget)
+            found = (allocation for shared in for_room if (allocation := self._descended(shared)) is not None)
+            tried = [*itertools.islice(found, _WAYS)]
         descended = [allocation for allocation in tried if allocation is not None]
         if not descended:
             pack_units(self._pricing.shards)  # says why there is no plan

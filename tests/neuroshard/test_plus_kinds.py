@@ -16,7 +16,16 @@ from neuroshard.plus.pricing import ExactPricing
 from neuroshard.plus.sharing import SHARED_TYPES, Place, even_rows, forms_of, places_of, shards_of, takes_rows
 from neuroshard.plus.solver import NeuroShardPlus, plan_of_allocation
 from neuroshard.shard_table import ShardTable
-from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, make_cost
+from shardgym import (
+    EmbeddingTable,
+    InputError,
+    NoFeasiblePlanError,
+    Shard,
+    ShardingPlan,
+    ShardingTask,
+    Topology,
+    make_cost,
+)
 from shardgym.incumbent import Budget, OutOfTime
 from shardgym.ties import quantized
 
@@ -193,3 +202,33 @@ def test_pieces_are_those_that_torchrec_takes():
         ((0, 45_000), (0, 32), (0,)), ((45_000, 90_000), (0, 32), (1,)),
         ((0, 45_000), (32, 64), (2,)), ((45_000, 90_000), (32, 64), (3,)),
     ]  # fmt: skip
+
+
+def heavy_tables(heavy: int, rows: int, devices: int, memory_bytes: int) -> ShardingTask:
+    """Light tables, and narrow ones with many ids, which columns cut into two at most."""
+    light = [EmbeddingTable(f"light{n}", 100_000 + n, 32, 2.0) for n in range(24)]
+    narrow = [EmbeddingTable(f"narrow{n}", rows + n, 8, 120.0 + n) for n in range(heavy)]
+    topology = Topology.preset("dgx-h100", devices, memory_bytes)
+    return ShardingTask((*light, *narrow), topology, 65_536)
+
+
+def test_several_tables_that_columns_hardly_cut_are_shared_at_once():
+    """Sharing one of them alone brings nothing, as the next one takes as long."""
+    task = heavy_tables(5, 500_000, 16, 2**36)
+    plan = NeuroShardPlus(8).solve(task, COSTS["gpu"])
+    columns = NeuroShardPlus(8, sharding_types=[]).solve(task, COSTS["gpu"])
+    assert total_ms(COSTS["gpu"], task, plan) < 0.6 * total_ms(COSTS["gpu"], task, columns)
+    kinds = Counter(plan.kind_of(f"narrow{n}", task) for n in range(5))
+    assert kinds.keys() <= {"row_wise", "table_row_wise", "grid_shard"}
+
+
+def test_where_columns_find_no_room_what_is_heavy_stays_in_its_node():
+    """Rows over all devices make room; the rest is shared as where there is room."""
+    task = heavy_tables(16, 2_000_000, 64, 2**27)
+    table = EmbeddingTable("large", 80_000_000, 8, 1.0)
+    task = dataclasses.replace(task, tables=(*task.tables, table))
+    with pytest.raises(NoFeasiblePlanError):
+        NeuroShardPlus(8, sharding_types=[]).solve(task, COSTS["gpu"])
+    plan = NeuroShardPlus(8).solve(task, COSTS["gpu"])
+    by_rows = NeuroShardPlus(8, sharding_types=["row_wise"]).solve(task, COSTS["gpu"])
+    assert total_ms(COSTS["gpu"], task, plan) < 0.9 * total_ms(COSTS["gpu"], task, by_rows)

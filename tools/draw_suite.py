@@ -1,16 +1,22 @@
 """Draw the tasks of a suite anew, so that solvers differ on them, and write the digests of suites that ship.
 
     python tools/draw_suite.py draw SUITE.yaml
+    python tools/draw_suite.py draw --kinds [--larger-than-a-device] SUITE.yaml
     python tools/draw_suite.py digests [SUITE ...]      # of all suites when none is given
 
 The file says how tasks are drawn: pool, batch, precision, optimiser, and per group devices, memory, widths and numbers
 of tables. Draws of each group are looked at in their order, from the first on, and kept where
 
 - longest processing time first on single-table times of the oracle, tables halved only where whole ones do not fit,
-  costs at least so much more (`--gap`) than what `neuroshard_plus` finds, by the oracle and by the simulated judge, or
-  finds no plan at all;
+  costs at least so much more (`--gap`) than what `neuroshard_plus` finds, by the oracle and by the judge that
+  predicts, or finds no plan at all;
 - no table is a bound by itself: the narrowest shard of each takes no longer than an even share of all tables;
 - the plan found is inside of what oracle and judge were trained on.
+
+With --kinds, draws are kept where sharding types matter: the best plan by columns alone costs at least so much more by
+the judge than the best plan of any kind, or there is none; both are what `neuroshard_plus` finds, first where it asks
+the oracle and then where it asks the judge, unless that one is no sum. With --larger-than-a-device, some table has to
+be.
 
 The numbers of these draws are written into the file, as `draws`. The same file, seed and simulators give the same
 numbers. Digests fix what they stand for. A digest is a promise: once a suite is released, its tasks never change, and a
@@ -28,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from separation import is_bound_by_a_table, is_familiar, lpt, simulated_costs
+from separation import is_bound_by_a_table, is_familiar, lpt, predicted_costs
 from tqdm import tqdm
 
 from shardgym.costs.base import CostModel
@@ -46,6 +52,7 @@ KICKS = 16
 #: Verdicts on a draw that is to be in the suite.
 KEPT = "kept"
 KEPT_UNSOLVED = "kept, as the rule finds no plan"
+KEPT_UNCUT = "kept, as columns find no plan"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -57,6 +64,8 @@ def main(arguments: list[str] | None = None) -> int:
     draw.add_argument("--seed", type=int, help="of the draws, in place of the file's")
     draw.add_argument("--tasks", type=int, metavar="N", help="of each group, in place of the file's")
     draw.add_argument("--gap", type=float, default=0.10, metavar="SHARE", help="(%(default)s)")
+    draw.add_argument("--kinds", action="store_true", help="keep draws in which sharding types matter")
+    draw.add_argument("--larger-than-a-device", action="store_true", help="keep draws with such a table alone")
     draw.add_argument("--most", type=int, default=1000, metavar="N", help="draws of a group (%(default)s)")
     digests = commands.add_parser("digests", help="write the digests of suites that come with the package")
     digests.add_argument("suites", nargs="*", help="names of suites; all when none is given")
@@ -79,7 +88,7 @@ def redraw(path: Path, options: argparse.Namespace) -> None:
     suite = load_suite(path)
     if not isinstance(suite.source, DrawnSource):
         raise InputError(f"{path}: expected tasks of kind 'drawn'")
-    oracle, judge = simulated_costs(suite)
+    oracle, judge = predicted_costs(suite)
     content = read_suite_file(path)
     tasks = content["tasks"]
     if options.seed is not None:
@@ -90,7 +99,7 @@ def redraw(path: Path, options: argparse.Namespace) -> None:
     for number, group in enumerate(groups):
         group["count"] = options.tasks or group["count"]
         candidates = range(number, len(source), len(groups))  # groups take turns
-        group["draws"] = choose(source, candidates, group["count"], options.gap, oracle, judge)
+        group["draws"] = choose(source, candidates, group["count"], options, oracle, judge)
     tasks["groups"] = groups
     comments = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
     text = "\n".join([*comments, suite_text(content)])
@@ -100,9 +109,9 @@ def redraw(path: Path, options: argparse.Namespace) -> None:
 
 
 def choose(
-    source: DrawnSource, candidates: range, count: int, gap: float, oracle: CostModel, judge: CostModel
+    source: DrawnSource, candidates: range, count: int, options: argparse.Namespace, oracle: CostModel, judge: CostModel
 ) -> list[int]:
-    """Return the numbers of the first draws that separate solvers.
+    """Return the numbers of the first draws that separate solvers, or kinds of plans.
 
     Raises:
         InputError: there are fewer of them.
@@ -112,9 +121,13 @@ def choose(
     verdicts: Counter[str] = Counter()
     bar = tqdm(candidates, desc=name, unit="draw", disable=None)
     for draw, index in enumerate(bar):
-        verdict = verdict_on(source.build(index, f"{name}, draw {draw}"), gap, oracle, judge)
+        task = source.build(index, f"{name}, draw {draw}")
+        if options.larger_than_a_device and largest_bytes(task) <= max(task.capacity_bytes):
+            verdict = "each table fits on a device"
+        else:
+            verdict = (verdict_on_kinds if options.kinds else verdict_on)(task, options.gap, oracle, judge)
         verdicts[verdict] += 1
-        if verdict in (KEPT, KEPT_UNSOLVED):
+        if verdict in (KEPT, KEPT_UNSOLVED, KEPT_UNCUT):
             kept.append(draw)
         bar.set_postfix(verdicts)
         if len(kept) == count:
@@ -147,6 +160,30 @@ def verdict_on(task: ShardingTask, gap: float, oracle: CostModel, judge: CostMod
         if rule is not None and cost.evaluate(task, [rule])[0].total_ms < (1 + gap) * answer.total_ms:
             return f"too close by the {name}"
     return KEPT if rule is not None else KEPT_UNSOLVED
+
+
+def verdict_on_kinds(task: ShardingTask, gap: float, oracle: CostModel, judge: CostModel) -> str:
+    """Return one of the verdicts above for a task in which sharding types matter, else why they do not."""
+    for name, cost in (("oracle", oracle), ("judge", judge)):
+        if cost.additive() is None:  # then columns are all that it searches
+            continue
+        try:
+            found = make_solver("neuroshard_plus", kicks=KICKS).solve(task, cost)
+        except NO_PLAN:
+            return "without a plan"
+        try:
+            columns = make_solver("neuroshard_plus", kicks=KICKS, sharding_types=[]).solve(task, cost)
+        except NO_PLAN:
+            return KEPT_UNCUT
+        of_columns, of_any = (answer.total_ms for answer in judge.evaluate(task, [columns, found]))
+        if of_columns < (1 + gap) * of_any:
+            return f"columns are nearly as good, asking the {name}"
+    return KEPT
+
+
+def largest_bytes(task: ShardingTask) -> int:
+    """Return what the largest table takes."""
+    return max(task.block_bytes(table, table.num_embeddings, table.embedding_dim) for table in task.tables)
 
 
 class _Plain(yaml.SafeDumper):

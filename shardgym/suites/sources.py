@@ -15,7 +15,7 @@ from shardgym.errors import InputError
 from shardgym.pools import TablePool, load_pool
 from shardgym.pools.load import load_model
 from shardgym.suites.spec import DrawnGroup, DrawnTasks, PublishedTasks
-from shardgym.table import EmbeddingTable
+from shardgym.table import EmbeddingTable, RowOrder, ZipfIds
 from shardgym.task import ShardingTask, block_bytes
 from shardgym.topology import Topology
 
@@ -66,7 +66,7 @@ class DrawnSource:
             for number, group in enumerate(spec.groups)
             if turn < group.count
         ]
-        self._tables: dict[tuple[int, int], EmbeddingTable] = {}
+        self._tables: dict[tuple[int, int, RowOrder | None, int | None], EmbeddingTable] = {}
 
     def __len__(self) -> int:
         return len(self._order)
@@ -108,9 +108,9 @@ class DrawnSource:
             InputError: the pool is too small, or nothing drawn meets the size limits.
         """
         spec = self._spec
-        tables = tuple(self._table(position, dim) for position, dim in self._draw(index))
         group_number, _ = self._order[index]
         group = spec.groups[group_number]
+        tables = tuple(self._table(position, dim, group) for position, dim in self._draw(index))
         topology = self._topologies[group_number]
         if group.fullness is not None:
             total = sum(self._bytes(table, table.embedding_dim) for table in tables)
@@ -145,11 +145,25 @@ class DrawnSource:
             f"{self._path}: group '{group.name}': no {count} tables within its size limits in {MAX_DRAWS} draws"
         )
 
-    def _table(self, position: int, dim: int) -> EmbeddingTable:
-        """Return a table of the scaled pool with another width; tasks share what was made once."""
-        if (position, dim) not in self._tables:
-            self._tables[position, dim] = dataclasses.replace(self._scaled_pool[position], embedding_dim=dim)
-        return self._tables[position, dim]
+    def _table(self, position: int, dim: int, group: DrawnGroup) -> EmbeddingTable:
+        """Return a table of the scaled pool with another width and order of rows; tasks share what was made once."""
+        key = (position, dim, group.row_order, group.row_blocks)
+        if key not in self._tables:
+            table = dataclasses.replace(self._scaled_pool[position], embedding_dim=dim)
+            if group.row_order is not None:
+                table = dataclasses.replace(table, ids=self._in_order(table, group))
+            self._tables[key] = table
+        return self._tables[key]
+
+    def _in_order(self, table: EmbeddingTable, group: DrawnGroup) -> ZipfIds:
+        """Return the ids of a table whose popular rows lie as a group says."""
+        if not isinstance(table.ids, ZipfIds):
+            raise InputError(
+                f"{self._path}: group '{group.name}' has row_order '{group.row_order}', which is for ids of kind "
+                f"'zipf'; those of table '{table.name}' in pool '{self._spec.pool}' are of kind '{table.ids.kind}'"
+            )
+        block_rows = None if group.row_blocks is None else -(-table.num_embeddings // group.row_blocks)
+        return dataclasses.replace(table.ids, row_order=group.row_order, block_rows=block_rows)
 
     @functools.cached_property
     def _pool(self) -> TablePool:

@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from shardgym.errors import InputError
 from shardgym.records import CONFIG, Name, Record, Whole, parse_json, read_text
-from shardgym.table import Optimizer, Precision
+from shardgym.table import Optimizer, Precision, RowOrder
 
 #: Values that a YAML file may stand for, each alias counted as all that it repeats. The shipped suites have hundreds.
 MAX_VALUES = 2_000_000
@@ -73,6 +73,8 @@ class DrawnGroup(Record):
         memory_bytes: per device.
         fullness: in its place, the share of all memory that the tables take: each task gets as much memory as it needs.
         memory_shares: memory of the devices relative to each other; equal where none are given.
+        row_order: where popular rows of the tables lie, see `ZipfIds`; as the pool says where none is given.
+        row_blocks: into so many blocks the rows of each table are cut, for "blocks" alone.
         draws: numbers of the draws that are the tasks; the first `count` of them where none are given.
     """
 
@@ -88,6 +90,8 @@ class DrawnGroup(Record):
     max_table_bytes: Bytes = 2**62
     fullness: Annotated[float, Field(gt=0, le=1)] | None = None
     memory_shares: tuple[Count, ...] = ()
+    row_order: RowOrder | None = None
+    row_blocks: Count | None = None
     draws: tuple[Annotated[Whole, Field(ge=0)], ...] = ()
 
     @model_validator(mode="after")
@@ -100,6 +104,8 @@ class DrawnGroup(Record):
             raise ValueError("expected memory_bytes or fullness, and not both")
         if self.memory_shares and (self.fullness is None or len(self.memory_shares) != self.num_devices):
             raise ValueError("memory_shares: expected one for each device, beside a fullness")
+        if (self.row_order == "blocks") != (self.row_blocks is not None):
+            raise ValueError("row_blocks: expected with row_order 'blocks', and with no other")
         if self.draws and (len(self.draws) != self.count or len(set(self.draws)) != self.count):
             raise ValueError(f"draws: expected {self.count} different numbers, one for each task")
         return self

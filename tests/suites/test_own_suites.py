@@ -1,5 +1,6 @@
 """Suites and tasks of one's own, and what bad files get."""
 
+import dataclasses
 import json
 
 import pytest
@@ -83,6 +84,19 @@ def test_a_fullness_gives_every_task_the_memory_that_it_fills(write, shares):
         assert first % 4096 == second % 4096 == 0
 
 
+def test_a_group_says_where_popular_rows_lie(write):
+    tasks = {"pool": "synthetic-2021", "scale": 8, "batch_size": 8192}
+    wide = {"memory_bytes": 2**34, "max_total_bytes": 2**34}
+    (plain,) = load_suite(write(spec({"count": 1, **wide}, tasks)))
+    (first,) = load_suite(write(spec({"count": 1, "row_order": "by_frequency", **wide}, tasks)))
+    (blocks,) = load_suite(write(spec({"count": 1, "row_order": "blocks", "row_blocks": 16, **wide}, tasks)))
+    for before, by_frequency, in_blocks in zip(plain.tables, first.tables, blocks.tables, strict=True):
+        assert (before.ids.row_order, by_frequency.ids.row_order) == (None, "by_frequency")
+        assert in_blocks.ids.block_rows == -(-before.num_embeddings // 16)
+        assert dataclasses.replace(by_frequency, ids=before.ids) == before
+        assert dataclasses.replace(in_blocks, ids=before.ids) == before
+
+
 def test_a_task_file_is_a_suite_of_one(write, toy_task):
     suite = load_suite(write(toy_task.to_dict(), "one.json"))
     assert suite[:] == [toy_task]
@@ -119,6 +133,8 @@ def test_a_suite_may_put_published_models_on_devices(write):
         (spec({"min_total_bytes": 10**6}), "min_total_bytes exceeds"),
         (spec({"fullness": 0.5}), "expected memory_bytes or fullness, and not both"),
         (spec({"memory_shares": [1, 2]}), "memory_shares: expected one for each device, beside a fullness"),
+        (spec({"row_order": "blocks"}), "row_blocks: expected with row_order 'blocks', and with no other"),
+        (spec({"row_order": "scattered", "row_blocks": 8}), "row_blocks: expected with row_order 'blocks'"),
         (spec({"draws": [1, 2, 2]}), "draws: expected 3 different numbers"),
         (spec(tasks={"kind": "random"}), "tasks: 'kind' is 'random', expected 'drawn', 'published', 'listed'"),
         (spec(top={"tasks": {"kind": "listed", "tasks": []}}), "tasks"),
@@ -143,6 +159,10 @@ def test_a_bad_suite_file_is_one_line_that_names_the_field(write, content, messa
         ({"tasks": {"batch_size": 1024}}, "batch_size is 1024, .* batches of 65536"),
         ({"tasks": {"scale": 3}}, "cannot be scaled by 3"),
         ({"tasks": {"pool": "none.csv"}}, "No such file"),
+        (
+            {"group": {"row_order": "scattered"}},
+            "'scattered', which is for ids of kind 'zipf'; those of table 't.*'uni",
+        ),
     ],
 )
 def test_a_suite_that_cannot_be_drawn_fails_at_its_first_task(write, monkeypatch, change, message):

@@ -1,4 +1,4 @@
-"""Suites of version 2: as full as they say, inside of what the simulator knows, and separating solvers as stated."""
+"""Chosen suites: as full as they say, inside of what the simulator knows, and separating solvers or kinds of plans."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from shardgym.errors import NoFeasiblePlanError
 from shardgym.solver import make_solver
 from shardgym.suites import load_suite, suite_names
 from shardgym.suites.sources import DrawnSource
@@ -52,7 +53,7 @@ def test_devices_of_hetero4_differ_in_memory():
         assert memory == pytest.approx([4, 2, 1, 1], rel=0.01)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "rows8-v1", "nodes16-v1"])
 def test_draws_were_chosen_in_their_order(name):
     for group in groups(name):
         assert len(group.draws) == group.count == 10
@@ -83,7 +84,7 @@ def test_in_every_group_the_rule_is_a_tenth_from_the_best_known_plan(separation,
 def test_what_is_stated_of_a_task_is_found_again(separation, name, index):
     suite = shipped(name)
     row = separation.read(separation.DATA / f"{name}.csv")[index]
-    oracle, judge = separation.simulated_costs(suite)
+    oracle, judge = separation.predicted_costs(suite)
     rule = separation.lpt(suite[index], oracle)
     plan = make_solver("neuroshard_plus", kicks=16).solve(suite[index], oracle)
     for cost, rule_ms in ((oracle, row.lpt_ms), (judge, row.lpt_judge_ms)):
@@ -91,3 +92,32 @@ def test_what_is_stated_of_a_task_is_found_again(separation, name, index):
         assert ruled == pytest.approx(rule_ms, rel=1e-4)
         assert ruled >= 1.1 * found
     assert not separation.is_bound_by_a_table(suite[index], oracle)
+
+
+def test_in_rows8_some_table_is_larger_than_any_device_and_rows_have_an_order():
+    for index, task in enumerate(shipped("rows8-v1")):
+        largest = max(task.block_bytes(table, table.num_embeddings, table.embedding_dim) for table in task.tables)
+        assert largest > max(task.capacity_bytes)
+        assert {table.ids.row_order for table in task.tables} == {shipped("rows8-v1").group(index)}
+
+
+def test_nodes16_has_nodes_of_eight():
+    for index, task in enumerate(shipped("nodes16-v1")):
+        nodes = task.num_devices // task.topology.fast_domain_size
+        assert (task.topology.fast_domain_size, f"{nodes} nodes") == (8, shipped("nodes16-v1").group(index))
+
+
+@pytest.mark.repository
+@pytest.mark.parametrize(("name", "index"), [("rows8-v1", 0), ("rows8-v1", 4), ("nodes16-v1", 0), ("nodes16-v1", 2)])
+def test_columns_alone_are_a_tenth_slower_than_plans_of_any_kind(separation, name, index):
+    oracle, judge = separation.predicted_costs(shipped(name))
+    task = shipped(name)[index]
+    plan = make_solver("neuroshard_plus", kicks=16).solve(task, oracle)
+    assert {plan.kind_of(table.name, task) for table in task.tables} & {"row_wise", "table_row_wise", "grid_shard"}
+    columns = make_solver("neuroshard_plus", kicks=16, sharding_types=[])
+    try:
+        by_columns = columns.solve(task, oracle)
+    except NoFeasiblePlanError:
+        return
+    of_columns, of_any = (answer.total_ms for answer in judge.evaluate(task, [by_columns, plan]))
+    assert of_columns >= 1.1 * of_any

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from shardgym.errors import NoFeasiblePlanError
+from shardgym.solver import make_solver
 from shardgym.suites import load_suite
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
@@ -31,9 +33,9 @@ def draw(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "tools")
     tool = importlib.import_module("draw_suite")
 
-    def drawn(*options):
+    def drawn(*options, **tasks):
         path = tmp_path / "own.yaml"
-        path.write_text("# A comment.\n" + yaml.safe_dump(SUITE, sort_keys=False))
+        path.write_text("# A comment.\n" + yaml.safe_dump(SUITE | {"tasks": TASKS | tasks}, sort_keys=False))
         assert tool.main(["draw", str(path), *options]) == 0
         return path.read_text(), load_suite(path)
 
@@ -49,7 +51,7 @@ def test_the_same_seed_draws_the_same_tasks_and_solvers_differ_on_them(draw, sep
     text, suite = draw()
     assert draw()[0] == text
     assert text.startswith("# A comment.\ndescription: d\n")
-    oracle, judge = separation.simulated_costs(suite)
+    oracle, judge = separation.predicted_costs(suite)
     for task in suite:
         found = separation.separation(task, oracle, judge)
         assert found.lpt_ms >= 1.1 * found.best_ms
@@ -58,6 +60,20 @@ def test_the_same_seed_draws_the_same_tasks_and_solvers_differ_on_them(draw, sep
     assert (len(more), more.source.spec.seed) == (2, 6)
     assert other != text
     assert {task.digest for task in more}.isdisjoint(task.digest for task in suite)
+
+
+def test_draws_are_kept_where_sharding_types_matter(draw, separation):
+    group = GROUP | {"num_devices": 8, "num_tables": [8, 20], "dims": [4, 8], "fullness": 0.7}
+    _, suite = draw("--kinds", "--larger-than-a-device", groups=[group])
+    (task,) = suite
+    assert max(task.block_bytes(t, t.num_embeddings, t.embedding_dim) for t in task.tables) > max(task.capacity_bytes)
+    oracle, judge = separation.predicted_costs(suite)
+    best = judge.evaluate(task, [make_solver("neuroshard_plus", kicks=16).solve(task, oracle)])[0].total_ms
+    try:
+        columns = make_solver("neuroshard_plus", kicks=16, sharding_types=[]).solve(task, oracle)
+    except NoFeasiblePlanError:
+        return
+    assert judge.evaluate(task, [columns])[0].total_ms >= 1.1 * best
 
 
 def test_draws_that_do_not_suffice_are_an_error(draw, capsys):

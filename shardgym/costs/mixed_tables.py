@@ -6,6 +6,24 @@ from shardgym.errors import InputError
 from shardgym.task import ShardingTask
 
 
+def check_pooled(task: ShardingTask, what: str) -> None:
+    """Refuse unpooled tables, of which a cost knows nothing.
+
+    Args:
+        task: the task.
+        what: refuses, for the message.
+
+    Raises:
+        InputError: a table puts out a row for each id.
+    """
+    for table in task.tables:
+        if not table.is_pooled:
+            raise InputError(
+                f"{what} knows pooled tables alone: table '{table.name}' has pooling='none', a row for each id; "
+                "'roofline' and 'gpu' price it"
+            )
+
+
 def check_alike(task: ShardingTask, what: str, remedy: str = "'roofline' and 'gpu' price it") -> None:
     """Refuse tables of which a cost that was measured or learned from others knows nothing, or what asks such a cost.
 
@@ -15,8 +33,10 @@ def check_alike(task: ShardingTask, what: str, remedy: str = "'roofline' and 'gp
         remedy: what to do instead, likewise.
 
     Raises:
-        InputError: a table has another precision or optimiser than the task, several features, or weighted ids.
+        InputError: a table has another precision or optimiser than the task, several features, or weighted ids, or is
+            unpooled.
     """
+    check_pooled(task, what)
     for table in task.tables:
         found = ""
         if task.precision_of(table) != task.precision:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 from shardgym.arguments import check_instance, check_list_of
 from shardgym.costs.additive import AdditiveCosts
-from shardgym.costs.mixed_tables import check_pooled
+from shardgym.costs.mixed_tables import check_all_ids, check_pooled
 from shardgym.costs.plan_cost import PlanCost, Source, infinite, plan_costs
 from shardgym.costs.shard_keys import PlanBatch
 from shardgym.errors import InfeasiblePlanError, InputError, printable_line
@@ -46,7 +46,7 @@ class CostModel(abc.ABC):
             name. `verify` obeys no larger ones by itself.
         learned: whether this was trained, so that a search which queried it profits from its errors.
         replicas: whether it prices plans in which several devices hold a shard; others cost infinity, with that reason.
-        unpooled: whether it prices tasks with unpooled tables; others are refused.
+        unpooled: whether it knows of unpooled tables, and of ids without repeats; others refuse tasks with them.
     """
 
     how_to_get: ClassVar[str] = "make_cost(name) makes one"
@@ -99,6 +99,7 @@ class CostModel(abc.ABC):
         check_instance("task", task, ShardingTask)
         if not self.unpooled:
             check_pooled(task, f"cost '{self.name}'")
+            check_all_ids(task, f"cost '{self.name}'")
         plans = check_list_of("plans", plans, ShardingPlan, ONE_PLAN)
         reasons: dict[int, str] = {}
         for n, plan in enumerate(plans):

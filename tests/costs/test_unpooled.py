@@ -43,7 +43,7 @@ def test_a_table_says_that_it_is_unpooled() -> None:
         dataclasses.replace(SEQUENCE, weighted=True)
 
 
-@pytest.mark.parametrize("name", ["simulator", "torchrec_rating", "fbgemm"])
+@pytest.mark.parametrize("name", ["simulator", "fbgemm"])
 def test_costs_that_know_pooled_tables_alone_refuse_others(name: str) -> None:
     task = task_of(POOLED, SEQUENCE)
     with make_cost(name) as cost, pytest.raises(InputError, match=r"pooled tables alone: table 'sequence' has pooling"):

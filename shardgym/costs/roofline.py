@@ -212,6 +212,11 @@ DEVICES: dict[str, DeviceConstants] = {
         4.8e12, 50 * MIB, 9.0e12,
         "NVIDIA H200 data sheet (SXM); cache bandwidth assumed, as for the H100",
     ),
+    "b200": _gpu(
+        8e12, 126 * MIB, 10.1e12,
+        "NVIDIA B200 data sheet (HGX); L2: 126 MiB as CUDA reports it; its bandwidth assumed, 5,120 bytes per clock at "
+        "1.965 GHz",
+    ),
 }  # fmt: skip
 
 #: What a device that holds any shard takes at least, forward and backward, in the order of `DEVICES`.

@@ -43,11 +43,35 @@ def test_a_table_says_that_it_is_unpooled() -> None:
         dataclasses.replace(SEQUENCE, weighted=True)
 
 
-@pytest.mark.parametrize("name", ["simulator", "fbgemm"])
-def test_costs_that_know_pooled_tables_alone_refuse_others(name: str) -> None:
+def test_costs_that_know_pooled_tables_alone_refuse_others() -> None:
     task = task_of(POOLED, SEQUENCE)
-    with make_cost(name) as cost, pytest.raises(InputError, match=r"pooled tables alone: table 'sequence' has pooling"):
+    with (
+        make_cost("simulator") as cost,
+        pytest.raises(InputError, match=r"pooled tables alone: table 'sequence' has pooling"),
+    ):
         cost.evaluate(task, [ShardingPlan.table_wise(task, [0, 1])])
+
+
+def test_replicas_of_unpooled_tables_are_not_measured() -> None:
+    task = task_of(SEQUENCE, device="cpu-core")
+    with make_cost("fbgemm") as cost:
+        (found,) = cost.evaluate(task, [ShardingPlan.of(task, [Shard.whole(SEQUENCE, 0, 1)])])
+    assert found.reason is not None
+    assert "unpooled and held by devices 0, 1: FBGEMM's dense kernel pools rows on CPUs" in found.reason
+
+
+@pytest.mark.measured
+def test_steps_are_measured_and_exchange_rows() -> None:
+    """Twice the ids of a sample are about twice the rows that travel, by the link model."""
+    tables = [EmbeddingTable("t", 2000, 32, ids, pooling="none") for ids in (10.0, 20.0)]
+    found = []
+    with make_cost("fbgemm", rounds=2, warmups=1, iterations=2, comm="modelled") as cost:
+        for table in tables:
+            task = task_of(table, device="cpu-core")
+            found += cost.evaluate(task, [ShardingPlan.of(task, even_rows(table, 2))])
+    assert all(of.reason is None for of in found)
+    few, many = (of.per_device[:, 3].max() for of in found)
+    assert 1.3 * few < many < 3 * few
 
 
 def test_searches_are_refused_as_plans_are() -> None:

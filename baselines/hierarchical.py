@@ -160,7 +160,9 @@ class _Plans:
         self.task = task
         self.cost = cost
         self.whole_ms: list[float] = whole_table_ms(task, cost).tolist()
-        able = [n for n, table in enumerate(task.tables) if takes_rows(table, task.topology.fast_domain_size)]
+        # TorchRec cuts unpooled tables by rows over all devices alone.
+        domain = task.topology.fast_domain_size
+        able = [n for n, table in enumerate(task.tables) if table.is_pooled and takes_rows(table, domain)]
         self.row_order = sorted(able, key=lambda n: task.tables[n].pooling_factor, reverse=True)
         self.splits: dict[int, list[Node]] = {}
         self.made: dict[_Way, ShardingPlan] = {}

@@ -24,8 +24,8 @@ REUSE_BINS = 17
 
 Precision = Literal["fp32", "fp16"]
 Optimizer = Literal["exact_sgd", "rowwise_adagrad", "adagrad", "adam"]
-#: What becomes of the rows of a bag.
-Pooling = Literal["sum", "mean"]
+#: What becomes of the rows of a bag: they are added up, averaged, or all put out in their order, unpooled.
+Pooling = Literal["sum", "mean", "none"]
 
 #: How bag sizes vary around the pooling factor: `fixed` spreads ids evenly over samples, `poisson` draws every bag.
 Lengths = Literal["fixed", "poisson"]
@@ -174,9 +174,10 @@ class EmbeddingTable(Record):
             The batch is that of the table's pool or task. None when unknown.
         precision: of its weights, where it is not the task's. What is communicated has the task's.
         optimizer: of its rows, where it is not the task's.
-        num_features: features that share the table: bags per sample, each with a pooled row of its own.
+        num_features: features that share the table: bags per sample, each with an output of its own.
         weighted: whether each id comes with a weight of 4 bytes.
-        pooling: whether rows of a bag are added up or averaged.
+        pooling: whether rows of a bag are added up, averaged, or put out one for each id as for sequences: "none",
+            TorchRec's `PoolingType.NONE`.
         run_length: lookups of a row that follow each other, on average, as where samples of one user do: one device has
             them, where others lie anywhere in the batch. Ids that are drawn are repeated so often.
     """
@@ -217,6 +218,17 @@ class EmbeddingTable(Record):
         if needed > self.num_embeddings:
             raise ValueError(f"table '{self.name}' has {self.num_embeddings} rows, and its ids {what}: expected fewer")
         return self
+
+    @model_validator(mode="after")
+    def _weights_are_pooled(self) -> EmbeddingTable:
+        if self.weighted and not self.is_pooled:
+            raise ValueError(f"table '{self.name}' is weighted and not pooled: weights are of rows that are added up")
+        return self
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether a bag has one output row; otherwise every id has one."""
+        return self.pooling != "none"
 
     @functools.cached_property
     def canonical_text(self) -> str:

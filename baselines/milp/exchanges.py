@@ -19,6 +19,7 @@ from shardgym.costs.links import (
     link_prices,
     transfer_ms,
 )
+from shardgym.costs.shard_keys import ShardKey, shard_loads
 from shardgym.task import ELEMENT_BYTES, ShardingTask
 from shardgym.ties import rounded
 
@@ -76,7 +77,8 @@ def exchanges_of(task: ShardingTask, costs: AdditiveCosts) -> Exchanges:
     number = costs.add_task(task)
     devices = task.num_devices
     topology, element_bytes = costs.all_to_all_links(task)
-    columns = float(sum(table.embedding_dim * table.num_features for table in task.tables))
+    whole = [shard_loads(task, ShardKey(t.name, t.num_embeddings, t.embedding_dim)) for t in task.tables]
+    columns = sum(loads[COLUMNS] for loads in whole)
 
     def transfer(kind: int, per_device: Floats) -> Floats:
         loads = np.zeros((1, devices, LOADS))

@@ -12,7 +12,7 @@ from baselines.milp.exchanges import BITS, Exchanges, has_domains
 from neuroshard.plus.sharing import even_rows, piece_bytes, takes_rows
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
-from shardgym.costs.links import DOMAIN_ROW_COLUMNS, LOADS, REPLICA_BYTES, ROW_COLUMNS, SHARDS
+from shardgym.costs.links import COLUMNS, DOMAIN_ROW_COLUMNS, LOADS, REPLICA_BYTES, ROW_COLUMNS, SHARDS
 from shardgym.costs.shard_keys import ShardKey
 from shardgym.shard import COLUMN_UNIT, Shard
 from shardgym.table import EmbeddingTable
@@ -29,7 +29,7 @@ class Columns(NamedTuple):
     Attributes:
         table: its position in the task.
         units: of the whole table.
-        unit_columns: of pooled output, of a unit.
+        unit_columns: that go to others, of a unit.
         lines: in what a device does first, and at last: ms per piece and per unit, each of shape (L, 2).
         least_ms: what a piece of at least so many units takes at least, first and at last, shape (2, units + 1).
         most_ms: what the pieces of a table take together at most by the lines, shape (2,).
@@ -39,7 +39,7 @@ class Columns(NamedTuple):
 
     table: int
     units: int
-    unit_columns: int
+    unit_columns: float
     lines: tuple[Floats, Floats]
     least_ms: Floats
     most_ms: Floats
@@ -106,7 +106,7 @@ def kinds_of(task: ShardingTask, costs: AdditiveCosts, exchanges: Exchanges, *, 
     end = 0
     for n, of_table in enumerate(pieces):
         start, end = end, end + len(of_table)
-        found = _columns_of(task, n, ms[start:end])
+        found = _columns_of(task, n, ms[start:end], float(loads[start, COLUMNS]))
         columns.append(found if found.piece_bytes + found.unit_bytes <= most else None)
     spreads = []
     for n, devices, of_form in forms:
@@ -124,13 +124,14 @@ def kinds_of(task: ShardingTask, costs: AdditiveCosts, exchanges: Exchanges, *, 
     return Kinds(columns, spreads, fixed_ms)
 
 
-def _columns_of(task: ShardingTask, number: int, ms: Floats) -> Columns:
+def _columns_of(task: ShardingTask, number: int, ms: Floats, unit_columns: float) -> Columns:
     """Return a table in pieces.
 
     Args:
         task: the task.
         number: of the table.
         ms: of pieces of 1, 2, ... units, first and at last, shape (units, 2).
+        unit_columns: that go to others, of a unit.
     """
     table = task.tables[number]
     units = len(ms)
@@ -147,7 +148,6 @@ def _columns_of(task: ShardingTask, number: int, ms: Floats) -> Columns:
         task.block_bytes(table, table.num_embeddings, COLUMN_UNIT * n) for n in (1, 2)
     )  # a line: state of whole rows is in both
     least_ms = np.concatenate([least_ms[:, :1], least_ms], axis=1)
-    unit_columns = COLUMN_UNIT * table.num_features
     return Columns(number, units, unit_columns, lines, least_ms, most_ms, 2 * one - two, two - one)
 
 
@@ -171,13 +171,16 @@ def _lines_below(ms: Floats) -> Floats:
 def _spread_forms(
     task: ShardingTask, number: int, table: EmbeddingTable, *, replicas: bool
 ) -> list[tuple[int, Literal["all", "domain"], list[ShardKey]]]:
-    """Return number, devices, and keys of the shards that differ, of each way to spread a table."""
+    """Return number, devices, and keys of the shards that differ, of each way to spread a table.
+
+    Rows of unpooled tables, which go by the all-to-all, are left to the search that the program starts from.
+    """
     rows, width, devices = table.num_embeddings, table.embedding_dim, task.num_devices
     forms: list[tuple[int, Literal["all", "domain"], list[ShardKey]]] = []
-    if takes_rows(table, devices):
+    if table.is_pooled and takes_rows(table, devices):
         shards = even_rows(table, devices)
         forms.append((number, "all", [ShardKey(table.name, s.num_rows, width) for s in shards]))
-    if has_domains(task) and takes_rows(table, task.topology.fast_domain_size):
+    if has_domains(task) and table.is_pooled and takes_rows(table, task.topology.fast_domain_size):
         shards = even_rows(table, task.topology.fast_domain_size)
         forms.append((number, "domain", [ShardKey(table.name, s.num_rows, width, in_domain=True) for s in shards]))
     if replicas and devices > 1:

@@ -182,7 +182,8 @@ class _Search:
         costs = cost.additive()
         assert costs is not None
         self._costs = costs
-        self.has_bound = costs.bounded
+        # Programs do not know rows of unpooled tables.
+        self.has_bound = costs.bounded and all(table.is_pooled for table in task.tables)
         self.bound_ms = 0.0
 
     def run(self) -> None:

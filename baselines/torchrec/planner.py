@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology, types, utils
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator, get_partition_by_type
@@ -30,6 +31,7 @@ from shardgym.shard import Shard
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 from shardgym.torchrec import from_torchrec, model_from_task
+from shardgym.torchrec.model_tables import join_name, parameter_name, split_name
 
 
 def plan_with_torchrec(
@@ -59,7 +61,9 @@ def plan_with_torchrec(
     named = with_module_names(task)
     topology = make_topology(task, PlannerConstants())
     constraints = {
-        table.name: ParameterConstraints(pooling_factors=[table.pooling_factor], min_partition=min_partition)
+        split_name(table.name)[1]: ParameterConstraints(
+            pooling_factors=_pooling_factors(table), min_partition=min_partition
+        )
         for table in named.tables
     }
     estimators = [EmbeddingPerfEstimator(topology, constraints), TaskMemory(named)]
@@ -74,7 +78,8 @@ def plan_with_torchrec(
         stats=[],
     )
     try:
-        found = planner.plan(model_from_task(named), [OnDeviceSharder(sharding_types)])
+        sharders = [OnDeviceBagSharder(sharding_types), OnDeviceSharder(sharding_types)]
+        found = planner.plan(model_from_task(named), sharders)
     except PlannerError as error:
         raise NoFeasiblePlanError(f"TorchRec's planner found no plan: {error.error_type.name}") from error
     names = {ours.name: table.name for ours, table in zip(named.tables, task.tables, strict=True)}
@@ -105,8 +110,8 @@ def estimate(task: ShardingTask, plan: ShardingPlan, constants: PlannerConstants
     topology = make_topology(task, constants)
     of_group = make_topology(task, constants, plan.group_size)
     options = sharding_options(task, plan)
-    sharder = EmbeddingBagCollectionSharder()
-    sharders = utils.build_sharder_data_map({utils.sharder_name(sharder.module_type): sharder})
+    both = EmbeddingBagCollectionSharder(), EmbeddingCollectionSharder()
+    sharders = utils.build_sharder_data_map({utils.sharder_name(sharder.module_type): sharder for sharder in both})
     everywhere = [option for option in options if option.sharding_type == "data_parallel"]
     EmbeddingPerfEstimator(topology=topology).estimate(everywhere, sharders)
     others = [option for option in options if option.sharding_type != "data_parallel"]
@@ -125,16 +130,18 @@ def sharding_options(task: ShardingTask, plan: ShardingPlan) -> list[types.Shard
     Every holder of a shard has one of its own.
     """
     named = with_module_names(task)
-    collection = model_from_task(named)
+    model = model_from_task(named)
     options = []
     for table, name in zip(task.tables, (other.name for other in named.tables), strict=True):
         kind = _rated_kind(task, plan, table)
+        path, own_name = split_name(name)
+        collection = model.get_submodule(path)
         options.append(
             types.ShardingOption(
-                name=name,
-                tensor=collection.get_parameter(f"embedding_bags.{name}.weight"),
-                module=("", collection),
-                input_lengths=[table.pooling_factor],
+                name=own_name,
+                tensor=collection.get_parameter(parameter_name(own_name, table.pooling)),
+                module=(path, collection),
+                input_lengths=_pooling_factors(table),
                 batch_size=batch_size_per_device(task),
                 sharding_type=kind,
                 partition_by=get_partition_by_type(kind),
@@ -173,9 +180,23 @@ def _rated_kind(task: ShardingTask, plan: ShardingPlan, table: EmbeddingTable) -
     return kind
 
 
+def _pooling_factors(table: EmbeddingTable) -> list[float]:
+    """Return mean ids per sample, of each feature of an unpooled table; of pooled tables, which have one, of all."""
+    features = 1 if table.is_pooled else table.num_features
+    return [table.pooling_factor / features] * features
+
+
 def with_module_names(task: ShardingTask) -> ShardingTask:
-    """Return a task with tables called t0, t1, ...: names of TorchRec's tables are parts of module paths."""
-    tables = tuple(dataclasses.replace(table, name=f"t{n}") for n, table in enumerate(task.tables))
+    """Return a task with tables called t0, t1, ...: names of TorchRec's tables are parts of module paths.
+
+    Unpooled tables are in collections by width, called rows64 and so on, and pooled ones beside them in "bags".
+    """
+    mixed = len({table.is_pooled or table.embedding_dim for table in task.tables}) > 1
+    places = ["bags." if table.is_pooled else f"rows{table.embedding_dim}." for table in task.tables]
+    tables = tuple(
+        dataclasses.replace(table, name=f"{place if mixed else ''}t{n}")
+        for n, (table, place) in enumerate(zip(task.tables, places, strict=True))
+    )
     return dataclasses.replace(task, tables=tables)
 
 
@@ -222,14 +243,14 @@ class TaskMemory(ShardEstimator):  # type: ignore[misc]
         """See `ShardEstimator`."""
         del sharder_data_map
         for option in sharding_options:
-            table = self._task.table(option.name)
+            table = self._task.table(join_name(option.path, option.name))
             holders = self._task.num_devices if option.sharding_type == "data_parallel" else 1
             for shard in option.shards:
                 size = self._task.block_bytes(table, *shard.size, first_row=shard.offset[0], num_holders=holders)
                 shard.storage = Storage(hbm=size, ddr=size)
 
 
-class OnDeviceSharder(EmbeddingBagCollectionSharder):  # type: ignore[misc]
+class _OnDevice:
     """Offers some types of sharding in the order given, and kernels that keep tables on their devices.
 
     Args:
@@ -242,7 +263,7 @@ class OnDeviceSharder(EmbeddingBagCollectionSharder):  # type: ignore[misc]
 
     def sharding_types(self, compute_device_type: str) -> list[str]:
         """See `ModuleSharder`."""
-        offered: list[str] = super().sharding_types(compute_device_type)
+        offered: list[str] = super().sharding_types(compute_device_type)  # type: ignore[misc]
         if self._types is None:
             # As `EmbeddingEnumerator` does where no constraints ask for grids.
             return [name for name in offered if name != "grid_shard"]
@@ -252,6 +273,14 @@ class OnDeviceSharder(EmbeddingBagCollectionSharder):  # type: ignore[misc]
         """See `ModuleSharder`."""
         del compute_device_type
         return ["dense" if sharding_type == "data_parallel" else "fused"]
+
+
+class OnDeviceBagSharder(_OnDevice, EmbeddingBagCollectionSharder):  # type: ignore[misc]
+    """The same for pooled tables."""
+
+
+class OnDeviceSharder(_OnDevice, EmbeddingCollectionSharder):  # type: ignore[misc]
+    """The same for unpooled tables."""
 
 
 class OrderedEnumerator(EmbeddingEnumerator):  # type: ignore[misc]

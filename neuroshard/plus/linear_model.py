@@ -72,6 +72,7 @@ def linear_model(pricing: Pricing, examples: Sequence[Ints]) -> LinearModel:
     shards = pricing.shards
     row_ms, device_ms = pricing.row_prices(examples)
     memory = pricing.memory
+    columns = pricing.vectors[:, -LOADS + COLUMNS]
     shared_ms = pricing.compute(pricing.shared.sums).sum(axis=1)
     placed_ms = float(row_ms[shards.first + pricing.units].sum())
     even_ms = (placed_ms + float(shared_ms.sum())) / len(memory) + device_ms
@@ -80,6 +81,9 @@ def linear_model(pricing: Pricing, examples: Sequence[Ints]) -> LinearModel:
         unit_ms, widest_ms, floor = _width_price(pricing, even_ms, share)
         if unit_ms or widest_ms or floor:
             break
+    # Where not each column goes out once for a sample, as of unpooled tables, those beyond that are work of the shard.
+    more = columns / COLUMN_UNIT - (np.arange(len(columns)) - np.repeat(shards.first, shards.units + 1))
+    row_ms = quantized(row_ms + (unit_ms + widest_ms) * np.maximum(more, 0.0)) if more.any() else row_ms
     even_units = float(pricing.units.sum()) / len(memory)
     # Both widths stay the same while plans change: else a descent could go round in circles.
     softness = max(pricing.softness, 1e-6)
@@ -98,9 +102,10 @@ def _width_price(pricing: Pricing, even_ms: float, share: float) -> tuple[float,
     """
     shards = pricing.shards
     devices = shards.task.num_devices
-    units = int(pricing.units.sum()) // devices
+    all_loads = pricing.vectors[shards.first + pricing.units, -LOADS:].sum(axis=0)
+    units = int(all_loads[COLUMNS] / COLUMN_UNIT) // devices
     change = max(int(share * units), 1)
-    even_loads = pricing.vectors[shards.first + pricing.units, -LOADS:].sum(axis=0) / devices
+    even_loads = all_loads / devices
     even_loads[COLUMNS] = COLUMN_UNIT * max(units, 1)
     # Devices compute forward and backward in the proportion of all tables.
     alone = pricing.compute(pricing.vectors[shards.whole]).sum(axis=0)

@@ -16,6 +16,7 @@ from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
 from shardgym.costs.links import COLUMNS, IDS, LOADS, SHARDS, transfer_ms
 from shardgym.costs.plan_cost import COMPUTE_COLUMNS, PHASES, PlanCost
+from shardgym.costs.shard_keys import ShardKey, shard_loads
 from shardgym.errors import MeasurementError
 from shardgym.incumbent import Budget
 from shardgym.shard import COLUMN_UNIT
@@ -298,12 +299,11 @@ class EstimatedPricing(Pricing):
 
 def _loads(shards: ShardTable) -> Floats:
     """Return the loads of every row, see `shardgym.costs.links`; zeros for empty rows, shape (R, LOADS)."""
-    pooling = np.array([table.pooling_factor for table in shards.task.tables])
+    alone = [shard_loads(shards.task, ShardKey(table.name, table.num_embeddings, 1)) for table in shards.task.tables]
+    of_rows: Floats = np.array(alone)[shards.tables]
     loads: Floats = np.zeros((len(shards), LOADS))
-    loads[:, IDS] = pooling[shards.tables] * (shards.columns > 0)
-    features = np.array([table.num_features for table in shards.task.tables])[shards.tables]
-    loads[:, COLUMNS] = shards.columns * features
-    loads[:, SHARDS] = (shards.columns > 0) * features
+    loads[:, COLUMNS] = shards.columns * of_rows[:, COLUMNS]
+    loads[:, [IDS, SHARDS]] = (shards.columns > 0)[:, None] * of_rows[:, [IDS, SHARDS]]
     return loads
 
 

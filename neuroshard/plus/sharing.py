@@ -111,7 +111,8 @@ def forms_of(task: ShardingTask, costs: AdditiveCosts, kinds: Container[str]) ->
         width = table.embedding_dim
         if takes_rows(table, devices):
             ways.append((n, "row_wise", _row_keys(table, devices, width, in_domain=False)))
-        if several and takes_rows(table, domain):
+        # TorchRec cuts unpooled tables by rows over all devices alone.
+        if several and table.is_pooled and takes_rows(table, domain):
             ways.append((n, "table_row_wise", _row_keys(table, domain, width, in_domain=True)))
             part, rest = divmod(width, devices // domain)
             if not rest and part % COLUMN_UNIT == 0:
@@ -182,9 +183,9 @@ def places_of(task: ShardingTask, plan: ShardingPlan, forms: Sequence[Sequence[F
 
 
 def takes_rows(table: EmbeddingTable, devices: int) -> bool:
-    """Say whether a table is sum-pooled and can be cut evenly by rows over so many devices, two or more."""
+    """Say whether a table can be cut evenly by rows over so many devices, two or more, and is not mean-pooled."""
     # TorchRec divides mean-pooled tables that are cut by rows by the wrong bag sizes.
-    return table.pooling == "sum" and devices > 1 and len(row_blocks(table, devices)) == devices
+    return table.pooling != "mean" and devices > 1 and len(row_blocks(table, devices)) == devices
 
 
 def row_blocks(table: EmbeddingTable, devices: int) -> Sequence[int]:

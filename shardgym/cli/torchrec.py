@@ -55,7 +55,7 @@ RESERVES = ("none", "torchrec")
     help="Memory for the rest of the model: none, or by TorchRec's heuristic, which takes 15 % and multiples of dense "
     "parameters and input buffers.",
 )  # fmt: skip
-@click.option("--strict", is_flag=True, help="Refuse a model that embeds something besides collections of bags.")
+@click.option("--strict", is_flag=True, help="Refuse a model that embeds something besides its collections.")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where the task goes.")
 @force_option
 @json_option
@@ -74,7 +74,7 @@ def import_torchrec(
 ) -> int:
     """Make a task from your own TorchRec model.
 
-    Its collections of embedding bags become tables; what it embeds besides is named. MODEL is module:function, a
+    Its collections of embeddings become tables; what it embeds besides is named. MODEL is module:function, a
     function without arguments that returns the model. It is called under the meta device, so that weights take no
     memory. How often tables are accessed comes from a log of ids; what is assumed without one is said. From Python,
     `shardgym.torchrec.import_model` takes any topology, pooling factors and more.
@@ -220,8 +220,8 @@ def plan_import(
     """Read TorchRec's ShardingPlan as a plan.
 
     SHARDING_PLAN is a file that `shardgym.torchrec.save` wrote, of a plan for the task. Modules that the task has no
-    table of, such as an EmbeddingCollection, are left out and named. Memory is not checked here: 'shardgym plan show'
-    says whether the plan fits.
+    table of, such as a collection that was not imported, are left out and named. Memory is not checked here: 'shardgym
+    plan show' says whether the plan fits.
     """
     check_free(output, force)
     from shardgym.torchrec import import_plan, load

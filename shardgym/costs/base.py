@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 
 from shardgym.arguments import check_instance, check_list_of
 from shardgym.costs.additive import AdditiveCosts
+from shardgym.costs.mixed_tables import check_all_ids, check_pooled
 from shardgym.costs.plan_cost import PlanCost, Source, infinite, plan_costs
 from shardgym.costs.shard_keys import PlanBatch
 from shardgym.errors import InfeasiblePlanError, InputError, printable_line
@@ -45,12 +46,14 @@ class CostModel(abc.ABC):
             name. `verify` obeys no larger ones by itself.
         learned: whether this was trained, so that a search which queried it profits from its errors.
         replicas: whether it prices plans in which several devices hold a shard; others cost infinity, with that reason.
+        unpooled: whether it knows of unpooled tables, and of ids without repeats; others refuse tasks with them.
     """
 
     how_to_get: ClassVar[str] = "make_cost(name) makes one"
     limits: ClassVar[Mapping[str, float]] = {}
     learned: ClassVar[bool] = False
     replicas: ClassVar[bool] = False
+    unpooled: ClassVar[bool] = False
 
     name: ClassVar[str]
     version: ClassVar[str]
@@ -90,10 +93,13 @@ class CostModel(abc.ABC):
             One cost per plan, in order. An infeasible plan costs infinity and says why.
 
         Raises:
-            InputError: a plan was made for another task, or these are no task and plans; or `score` did not return
-                one `PlanCost` for each plan.
+            InputError: a plan was made for another task, or these are no task and plans; the task has unpooled tables,
+                which the cost does not know; or `score` did not return one `PlanCost` for each plan.
         """
         check_instance("task", task, ShardingTask)
+        if not self.unpooled:
+            check_pooled(task, f"cost '{self.name}'")
+            check_all_ids(task, f"cost '{self.name}'")
         plans = check_list_of("plans", plans, ShardingPlan, ONE_PLAN)
         reasons: dict[int, str] = {}
         for n, plan in enumerate(plans):

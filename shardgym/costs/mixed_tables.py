@@ -6,24 +6,59 @@ from shardgym.errors import InputError
 from shardgym.task import ShardingTask
 
 
-def check_alike(task: ShardingTask, what: str, remedy: str = "'roofline' and 'gpu' price it") -> None:
+def check_pooled(task: ShardingTask, what: str) -> None:
+    """Refuse unpooled tables, of which a cost knows nothing.
+
+    Args:
+        task: the task.
+        what: refuses, for the message.
+
+    Raises:
+        InputError: a table puts out a row for each id.
+    """
+    for table in task.tables:
+        if not table.is_pooled:
+            raise InputError(
+                f"{what} knows pooled tables alone: table '{table.name}' has pooling='none', a row for each id; "
+                "'roofline' and 'gpu' price it"
+            )
+
+
+def check_all_ids(task: ShardingTask, what: str) -> None:
+    """Refuse ids that are sent without repeats, of which a cost knows nothing; arguments as `check_pooled`.
+
+    Raises:
+        InputError: the task says `dedup_ids`.
+    """
+    if task.dedup_ids:
+        raise InputError(f"{what} knows no ids without repeats, and the task has dedup_ids: 'roofline' and 'gpu' do")
+
+
+def check_alike(
+    task: ShardingTask, what: str, remedy: str = "'roofline' and 'gpu' price it", *, unpooled: bool = False
+) -> None:
     """Refuse tables of which a cost that was measured or learned from others knows nothing, or what asks such a cost.
 
     Args:
         task: the task.
         what: refuses, for the message.
         remedy: what to do instead, likewise.
+        unpooled: whether it knows unpooled tables, which may have several features.
 
     Raises:
-        InputError: a table has another precision or optimiser than the task, several features, or weighted ids.
+        InputError: a table has another precision or optimiser than the task, several features, or weighted ids, or is
+            unpooled; or ids are sent without repeats.
     """
+    if not unpooled:
+        check_pooled(task, what)
+    check_all_ids(task, what)
     for table in task.tables:
         found = ""
         if task.precision_of(table) != task.precision:
             found = f"weights in {table.precision} and the task is in {task.precision}"
         elif task.optimizer_of(table) != task.optimizer:
             found = f"optimizer {table.optimizer} and the task {task.optimizer}"
-        elif table.num_features > 1:
+        elif table.num_features > 1 and table.is_pooled:
             found = f"{table.num_features} features"
         elif table.weighted:
             found = "weighted ids"

@@ -1,7 +1,7 @@
 """TorchRecRatingCost: how TorchRec's planner rates a plan, without TorchRec.
 
 The formulas are those of TorchRec 1.8.0, `torchrec/distributed/planner/estimator/estimator.py`, for training with fused
-kernels, dense ones for replicas, pooled outputs, one feature per table and ids of 8 bytes. The constants are those of
+kernels, dense ones for replicas, one feature per pooled table and ids of 8 bytes. The constants are those of
 `planner/constants.py`.
 """
 
@@ -94,10 +94,11 @@ def shard_ms(constants: PlannerConstants, task: ShardingTask, key: ShardKey) -> 
     # In TorchRec's order of operations: its `ceil` would otherwise differ by a byte now and then.
     batch_size = task.batch_size / task.num_devices
     ids = whole.pooling_factor * batch_size / (whole.num_embeddings / key.rows) * devices
-    samples = min(1.0, whole.pooling_factor) * batch_size * devices
+    # Of an unpooled table, a shard puts out as many rows as it reads.
+    outputs = min(1.0, whole.pooling_factor) * batch_size * devices if whole.is_pooled else ids
     width = key.columns if cut_by_rows else max(key.columns, _NARROWEST_READ)
     penalty = 1.0 if cut_by_rows or key.columns >= 128 else 1.15 if key.columns >= 64 else 1.75
-    output_bytes = samples * key.columns * element_bytes
+    output_bytes = outputs * key.columns * element_bytes
     read_bytes = math.ceil(ids * _ID_BYTES) + ids * width * element_bytes + output_bytes
 
     forward = read_bytes * penalty / memory_bw
@@ -115,12 +116,14 @@ def _replica_ms(
     constants: PlannerConstants, task: ShardingTask, key: ShardKey, memory_bw: float
 ) -> tuple[float, float, float, float]:
     """Return the same of what all devices hold: own samples forward, an all-reduce of the whole table backward."""
-    pooling = task.table(key.table).pooling_factor
+    table = task.table(key.table)
+    pooling = table.pooling_factor
     element_bytes = ELEMENT_BYTES[task.precision]
     batch_size = task.batch_size / task.num_devices
     ids = pooling * batch_size
     row_bytes = key.columns * element_bytes
-    forward_bytes = math.ceil(ids * _ID_BYTES) + ids * row_bytes + min(1.0, pooling) * batch_size * row_bytes
+    outputs = min(1.0, pooling) * batch_size if table.is_pooled else ids
+    forward_bytes = math.ceil(ids * _ID_BYTES) + ids * row_bytes + outputs * row_bytes
     forward = forward_bytes / (_DENSE_KERNEL * memory_bw)
 
     host = task.topology.devices_per_host
@@ -163,6 +166,7 @@ class TorchRecRatingCost(CostModel):
     version: ClassVar[str] = "2"
     deterministic: ClassVar[bool] = True
     replicas: ClassVar[bool] = True
+    unpooled: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -215,7 +219,7 @@ class AdditiveTorchRecRating(AdditiveCosts):
 
     def add_task(self, task: ShardingTask) -> int:
         """See `NumberedShards`; tables of another kind than the task's are an `InputError`."""
-        check_alike(task, "the rating")
+        check_alike(task, "the rating", unpooled=True)
         return super().add_task(task)
 
     def describe(self, task: ShardingTask, keys: Sequence[ShardKey]) -> dict[str, Floats]:

@@ -91,7 +91,7 @@ def _why_not_cut_by_rows(p: Placements, row: int) -> str:
         reason = f"they are cut over {holders} devices"
     elif decided == 1:
         reason = "other columns of the table are on a device with all rows"
-    elif cut == NOTHING and task.table(name).pooling != "sum":
+    elif cut == NOTHING and task.table(name).pooling == "mean":
         reason = "TorchRec divides mean-pooled tables that are cut by rows by the wrong bag sizes"
     elif cut == NOTHING or p.kinds.runs_are_used_up(row):
         reason = f"there are no {task.num_devices} devices with rows for each, or no such run of devices for each shard"

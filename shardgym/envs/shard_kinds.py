@@ -123,11 +123,15 @@ class _MoreShards:
     def cut_by_rows(self, holders: int) -> Ints:
         """Add shards whose rows so many devices hold; return their numbers by shard with one holder, 0 for none."""
         rows = self._shards[0]["rows"]
-        pooled = np.array([table.pooling == "sum" for table in self._task.tables])[self._shards[0]["position"]]
+        # TorchRec divides mean-pooled tables that are cut by rows by the wrong bag sizes, and cuts unpooled ones over
+        # all devices alone.
+        tables = self._task.tables
+        cuttable = [t.pooling == "sum" or (not t.is_pooled and holders == self._task.num_devices) for t in tables]
+        of_shard = np.array(cuttable)[self._shards[0]["position"]]
         block = -(-rows // holders)
         rest = rows - (holders - 1) * block
         # Each run of holders has one shard of a table.
-        can_be = pooled & (rest > 0) & (self._least_shards <= self._task.num_devices // holders) & (holders > 1)
+        can_be = of_shard & (rest > 0) & (self._least_shards <= self._task.num_devices // holders) & (holders > 1)
         ordered = np.array([position_matters(table) for table in self._task.tables])[self._shards[0]["position"]]
         of = np.flatnonzero(can_be & ~ordered)
         numbers = self._add(of, holders, block[of])

@@ -31,7 +31,7 @@ from shardgym.records import short_repr
 from shardgym.shard import format_devices
 from shardgym.table import Precision
 from shardgym.task import ShardingTask
-from shardgym.torchrec.following import ROW_KINDS, RUN_BY_TORCHREC, Rule, can_be_on, is_one_of
+from shardgym.torchrec.following import ROW_KINDS, RUN_BY_TORCHREC, Rule, can_be_on, is_one_of, run_unpooled
 from shardgym.torchrec.model_tables import ModelTable, join_name
 
 #: Fields by what is done with them.
@@ -190,11 +190,16 @@ def rules_of(
     wishes = []
     for table in task.tables:
         constraint = constraints.get(table.name, ParameterConstraints())
-        kinds = RUN_BY_TORCHREC
+        can_be = RUN_BY_TORCHREC if table.is_pooled else run_unpooled(task)
+        kinds = can_be
         if constraint.sharding_types:
             if unknown := [kind for kind in constraint.sharding_types if kind not in RUN_BY_TORCHREC]:
                 raise UnknownNameError(f"sharding type of table '{table.name}'", unknown[0], sorted(RUN_BY_TORCHREC))
             kinds = kinds & frozenset(constraint.sharding_types)
+            if not kinds:
+                why = "TorchRec has no such type of an EmbeddingCollection"
+                wishes.append(Wish("sharding_types", table.name, why))
+                kinds = can_be
         if table.pooling == "mean":
             if kinds <= ROW_KINDS:
                 why = "TorchRec divides mean-pooled tables that are cut by rows by the wrong bag sizes"
@@ -211,7 +216,7 @@ def rules_of(
                     f"{' or '.join(sorted(kinds))} takes ranks besides {ranks}, where its pin keeps it; the pin counts"
                 )
                 wishes.append(Wish("sharding_types", table.name, why))
-                possible = RUN_BY_TORCHREC - (ROW_KINDS if table.pooling == "mean" else frozenset())
+                possible = can_be - (ROW_KINDS if table.pooling == "mean" else frozenset())
             kinds = possible
         rule = Rule(kinds, constraint.min_partition or 0, devices)
         if rule != Rule():

@@ -55,6 +55,12 @@ class Rule(NamedTuple):
 _NO_ROWS = Rule(frozenset({"table_wise", "column_wise", "table_column_wise"}))
 
 
+def run_unpooled(task: ShardingTask) -> frozenset[Kind]:
+    """Return the kinds of unpooled tables that TorchRec runs: on CPUs no replicas, as FBGEMM's dense kernel pools."""
+    on_cpus: set[Kind] = {"data_parallel"} if task.topology.device.startswith("cpu") else set()
+    return RUN_BY_TORCHREC - {"table_row_wise", "grid_shard"} - on_cpus
+
+
 def is_one_of(kind: Kind, kinds: Collection[str]) -> bool:
     """Whether a table that is sharded in one way is what somebody wants who allows several.
 

@@ -6,15 +6,16 @@ modules nor tables of TorchRec may have a dot in their names, so the last dot se
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, PoolingType
+from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, EmbeddingConfig, PoolingType
 from torchrec.modules.embedding_modules import (
     EmbeddingBagCollection,
     EmbeddingBagCollectionInterface,
+    EmbeddingCollection,
     EmbeddingCollectionInterface,
 )
 from torchrec.modules.embedding_tower import EmbeddingTower, EmbeddingTowerCollection
@@ -23,13 +24,16 @@ from torchrec.modules.mc_embedding_modules import BaseManagedCollisionEmbeddingC
 
 from shardgym.arguments import check_instance
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.table import EmbeddingTable, Precision
+from shardgym.table import EmbeddingTable, Pooling, Precision
 from shardgym.task import ShardingTask, exact_bytes
 
 #: Types of weights that tasks have, by TorchRec's name.
 PRECISIONS: dict[str, Precision] = {"FP32": "fp32", "FP16": "fp16"}
 
-#: Modules with embeddings that are no collection of bags, or wrap one, so that TorchRec shards them otherwise.
+#: Collections whose tables tasks have: pooled ones, and unpooled ones, which have one width.
+COLLECTIONS: tuple[type[nn.Module], ...] = (EmbeddingBagCollection, EmbeddingCollection)
+
+#: Modules with embeddings that are neither, or wrap one, so that TorchRec shards them otherwise.
 _OTHERS = (
     nn.Embedding,
     nn.EmbeddingBag,
@@ -49,18 +53,30 @@ class ModelTable(NamedTuple):
 
     Attributes:
         path: of its collection in the model, "" when the model is the collection.
-        config: rows, width, features and pooling.
+        config: rows, width and features; pooling where it is pooled.
         weighted: whether its collection takes ids with weights.
     """
 
     path: str
-    config: EmbeddingBagConfig
+    config: EmbeddingBagConfig | EmbeddingConfig
     weighted: bool = False
 
     @property
     def name(self) -> str:
         """What a task calls the table."""
         return join_name(self.path, self.config.name)
+
+    @property
+    def pooling(self) -> Pooling:
+        """What tasks call its pooling: "none" in an `EmbeddingCollection`."""
+        if not isinstance(self.config, EmbeddingBagConfig):
+            return "none"
+        return "mean" if self.config.pooling == PoolingType.MEAN else "sum"
+
+    @property
+    def parameter(self) -> str:
+        """What its collection calls its weights."""
+        return parameter_name(self.config.name, self.pooling)
 
 
 def join_name(path: str, table: str) -> str:
@@ -74,8 +90,17 @@ def split_name(name: str) -> tuple[str, str]:
     return path, table
 
 
-def model_tables(model: nn.Module) -> list[ModelTable]:
-    """Return the tables of every `EmbeddingBagCollection` of a model, in the model's order.
+def parameter_name(table: str, pooling: Pooling) -> str:
+    """Return what the weights of a table are called in its collection."""
+    return f"{'embeddings' if pooling == 'none' else 'embedding_bags'}.{table}.weight"
+
+
+def model_tables(model: nn.Module, collections: Sequence[type[nn.Module]] = COLLECTIONS) -> list[ModelTable]:
+    """Return the tables of every `EmbeddingBagCollection` and `EmbeddingCollection` of a model, in the model's order.
+
+    Args:
+        model: the model.
+        collections: those of these classes alone.
 
     Raises:
         InputError: no module, a model without such a collection, or one collection at two places.
@@ -84,37 +109,41 @@ def model_tables(model: nn.Module) -> list[ModelTable]:
     places: dict[int, str] = {}
     tables = []
     for path, module in _embedding_modules(model):
-        if type(module) is not EmbeddingBagCollection:
+        if type(module) not in collections:
             continue
         collection: Any = module
         if id(module) in places:
             raise InputError(
-                f"one EmbeddingBagCollection is at '{places[id(module)]}' and at '{path}' of the model: TorchRec "
+                f"one {type(module).__name__} is at '{places[id(module)]}' and at '{path}' of the model: TorchRec "
                 "cannot shard a collection that is shared; keep one place and call it from there"
             )
         places[id(module)] = path
-        weighted = collection.is_weighted()
-        tables += [ModelTable(path, config, weighted) for config in collection.embedding_bag_configs()]
+        if isinstance(module, EmbeddingBagCollection):
+            weighted = collection.is_weighted()
+            tables += [ModelTable(path, config, weighted) for config in collection.embedding_bag_configs()]
+        else:
+            tables += [ModelTable(path, config) for config in collection.embedding_configs()]
     if not tables:
-        others = f"; it has {others[0]}" if (others := left_out(model)) else ""
+        others = f"; it has {others[0]}" if (others := left_out(model, collections)) else ""
+        expected = " or ".join(cls.__name__ for cls in collections)
         raise InputError(
-            f"{type(model).__name__} has no EmbeddingBagCollection: expected a model with at least one, before "
+            f"{type(model).__name__} has no {expected}: expected a model with at least one, before "
             f"DistributedModelParallel has sharded it{others}"
         )
     return tables
 
 
-def left_out(model: nn.Module) -> list[str]:
-    """Return what a model embeds besides its collections of bags, in its order: place, class, tables and bytes.
+def left_out(model: nn.Module, collections: Sequence[type[nn.Module]] = COLLECTIONS) -> list[str]:
+    """Return what a model embeds besides its collections, in its order: place, class, tables and bytes.
 
-    These are sequences (`EmbeddingCollection`), managed collisions, feature processors, towers, quantised and fused
-    collections, subclasses, which TorchRec's sharders do not take for the class, and embeddings of torch itself.
+    These are managed collisions, feature processors, towers, quantised and fused collections, subclasses, which
+    TorchRec's sharders do not take for the class, and embeddings of torch itself.
+
+    Args:
+        model: the model.
+        collections: classes that are not left out.
     """
-    return [
-        _in_words(path, module)
-        for path, module in _embedding_modules(model)
-        if type(module) is not EmbeddingBagCollection
-    ]
+    return [_in_words(path, module) for path, module in _embedding_modules(model) if type(module) not in collections]
 
 
 def _embedding_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -172,12 +201,14 @@ def by_table(what: str, values: Mapping[str, Any], tables: list[ModelTable]) -> 
 def model_from_task(task: ShardingTask) -> nn.Module:
     """Return a model on the meta device that has exactly the tables of a task.
 
-    A task whose tables have no dot in their names gives one `EmbeddingBagCollection`. Others give a module with
-    collections at the places that the names tell. A table with one feature has one called like the table in the task;
-    features of others are numbered: "table.0", "table.1". Optimisers are not part of a model.
+    A task whose tables have no dot in their names gives one `EmbeddingBagCollection`, or one `EmbeddingCollection`
+    where they are unpooled. Others give a module with collections at the places that the names tell. A table with one
+    feature has one called like the table in the task; features of others are numbered: "table.0", "table.1". Optimisers
+    are not part of a model.
 
     Raises:
-        InputError: a name cannot be that of a module, or a collection has weighted and unweighted tables.
+        InputError: a name cannot be that of a module, or a collection has weighted and unweighted tables, or pooled and
+            unpooled ones, or unpooled ones of several widths.
     """
     check_instance("task", task, ShardingTask)
     collections: dict[str, list[EmbeddingTable]] = {}
@@ -205,25 +236,37 @@ def model_from_task(task: ShardingTask) -> nn.Module:
 
 
 def _collection(task: ShardingTask, tables: list[EmbeddingTable]) -> nn.Module:
-    weighted = tables[0].weighted
+    first = tables[0]
     for table in tables:
-        if table.weighted != weighted:
+        why = ""
+        if table.is_pooled != first.is_pooled:
+            why = "only one of them is pooled: TorchRec has collections of each kind"
+        elif table.weighted != first.weighted:
+            why = "only one of them has weighted ids: TorchRec's collections are weighted as a whole"
+        elif not table.is_pooled and table.embedding_dim != first.embedding_dim:
+            why = f"they have {first.embedding_dim} and {table.embedding_dim} columns: TorchRec wants one width"
+        if why:
             raise InputError(
-                f"tables '{tables[0].name}' and '{table.name}' are in one collection, and only one of them has "
-                "weighted ids: TorchRec's collections are weighted as a whole; give them different paths"
+                f"tables '{first.name}' and '{table.name}' are in one collection, and {why}; give them different paths"
             )
-    configs = [
-        EmbeddingBagConfig(
-            num_embeddings=table.num_embeddings,
-            embedding_dim=table.embedding_dim,
-            name=split_name(table.name)[1],
-            feature_names=[table.name]
-            if table.num_features == 1
-            else [f"{table.name}.{n}" for n in range(table.num_features)],
-            data_type=DataType.FP16 if task.precision_of(table) == "fp16" else DataType.FP32,
-            pooling=PoolingType.MEAN if table.pooling == "mean" else PoolingType.SUM,
-        )
-        for table in tables
-    ]
-    collection: nn.Module = EmbeddingBagCollection(tables=configs, is_weighted=weighted, device=torch.device("meta"))
+    meta = torch.device("meta")
+    collection: nn.Module
+    if first.is_pooled:
+        pooling = {"mean": PoolingType.MEAN, "sum": PoolingType.SUM}
+        bags = [EmbeddingBagConfig(**_config(task, table), pooling=pooling[table.pooling]) for table in tables]
+        collection = EmbeddingBagCollection(tables=bags, is_weighted=first.weighted, device=meta)
+    else:
+        collection = EmbeddingCollection(tables=[EmbeddingConfig(**_config(task, t)) for t in tables], device=meta)
     return collection
+
+
+def _config(task: ShardingTask, table: EmbeddingTable) -> dict[str, Any]:
+    """Return what all configurations of TorchRec's tables have."""
+    one = table.num_features == 1
+    return {
+        "num_embeddings": table.num_embeddings,
+        "embedding_dim": table.embedding_dim,
+        "name": split_name(table.name)[1],
+        "feature_names": [table.name] if one else [f"{table.name}.{n}" for n in range(table.num_features)],
+        "data_type": DataType.FP16 if task.precision_of(table) == "fp16" else DataType.FP32,
+    }

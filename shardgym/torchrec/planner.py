@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ModuleSharder, ShardingPlanner
 from torchrec.distributed.types import ShardingPlan as TorchRecPlan
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from shardgym.arguments import check_instance, check_int
@@ -32,7 +32,7 @@ from shardgym.task import ShardingTask
 from shardgym.topology import Topology
 from shardgym.torchrec.constraints import NEEDS_PLAN, Wish, apply_constraints, in_words, rules_of
 from shardgym.torchrec.following import follow
-from shardgym.torchrec.model_tables import by_table, model_tables
+from shardgym.torchrec.model_tables import COLLECTIONS, by_table, model_tables
 from shardgym.torchrec.remarks import device_remarks, memory_remarks, refuse_remarks
 from shardgym.torchrec.sharding_plan import DeviceType, to_torchrec
 from shardgym.torchrec.tasks import Reserve, import_model, topology_from_torchrec
@@ -158,8 +158,8 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         """
         settings = self._settings
         sharders = get_default_sharders() if sharders is None else sharders
-        _check_modules(module, sharders)
-        tables = model_tables(module)
+        collections = _planned(module, sharders)
+        tables = model_tables(module, collections)
         imported = import_model(
             module,
             self._topology,
@@ -167,9 +167,11 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
             sample=settings.sample,
             constraints=self._constraints,
             optimizer=settings.optimizer,
-            default_optimizer=_fused_optimizer(sharders),
+            default_optimizer=_fused_optimizer(sharders, {type(module.get_submodule(t.path)) for t in tables}),
             reserve=settings.reserve,
             carried_bytes=settings.carried_bytes,
+            dedup_ids=_dedups(sharders),
+            collections=collections,
         )
         task = imported.task
         constraints = by_table("constraints", self._constraints or {}, tables)
@@ -183,7 +185,7 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         plan = follow(plan, task, self._cost, rules, settings.seed)
         theirs = self._torchrec_topology
         device_type: DeviceType = "cpu" if self._topology.device.startswith("cpu") else "cuda"
-        sharding_plan = to_torchrec(plan, task, module, device_type=device_type)
+        sharding_plan = to_torchrec(plan, task, module, device_type=device_type, collections=collections)
         kinds = {table.name: plan.kind_of(table.name, task) for table in task.tables}
         wishes += apply_constraints(
             constraints, sharding_plan, kinds, device_type=device_type, output_fp16=task.precision == "fp16"
@@ -271,33 +273,52 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         raise failure from cause
 
 
-def _check_modules(module: nn.Module, sharders: list[ModuleSharder]) -> None:
-    """Refuse modules that the job would shard and that the plan would not mention: TorchRec leaves these whole."""
+def _planned(module: nn.Module, sharders: list[ModuleSharder]) -> list[type[nn.Module]]:
+    """Return the classes of collections that are planned: those with a sharder.
+
+    Refuses modules that the job would shard and that the plan would not mention: TorchRec leaves these whole.
+    """
     types = {sharder.module_type for sharder in sharders}
-    if EmbeddingBagCollection not in types:
-        raise InputError("sharders: expected EmbeddingBagCollectionSharder() among them, it shards what is planned")
+    planned = [cls for cls in COLLECTIONS if cls in types]
+    if not planned:
+        wanted = " or ".join(f"{cls.__name__}Sharder()" for cls in COLLECTIONS)
+        raise InputError(f"sharders: expected {wanted} among them, they shard what is planned")
     inside: list[str] = []
     for path, part in module.named_modules():
-        if type(part) is EmbeddingBagCollection:
+        if type(part) in planned:
             inside.append(f"{path}." if path else "")
         elif type(part) in types and not any(path.startswith(prefix) for prefix in inside):
             raise InputError(
                 f"'{path}', of class {type(part).__name__}, is a module which ShardGym does not plan: leave its "
                 "sharder out of sharders= to keep it whole on every rank"
             )
+    return planned
 
 
-def _fused_optimizer(sharders: list[ModuleSharder]) -> Optimizer | None:
-    """Return the optimiser that a sharder sets in its `fused_params`, None without one; raises `InputError`."""
+def _dedups(sharders: list[ModuleSharder]) -> bool:
+    """Return whether a job sends ids of unpooled tables without repeats; its sharder keeps that to itself."""
+    return any(getattr(s, "_use_index_dedup", False) for s in sharders if s.module_type is EmbeddingCollection)
+
+
+def _fused_optimizer(sharders: list[ModuleSharder], collections: Collection[type[nn.Module]]) -> Optimizer | None:
+    """Return the optimiser that sharders of some collections set in their `fused_params`, None without one.
+
+    Raises:
+        InputError: tasks do not know it, or sharders set several.
+    """
+    found: set[Optimizer | None] = set()
     for sharder in sharders:
-        if sharder.module_type is EmbeddingBagCollection:
+        if sharder.module_type in collections:
             kind = (getattr(sharder, "fused_params", None) or {}).get("optimizer")
-            if kind is None:
-                return None
-            if kind not in _OPTIMIZERS:
+            if kind is not None and kind not in _OPTIMIZERS:
                 known = ", ".join(optimizer.name for optimizer in _OPTIMIZERS)
                 raise InputError(
                     f"fused_params: optimizer {kind} is none of {known}: give one that comes near in PlannerSettings"
                 )
-            return _OPTIMIZERS[kind]
-    return None
+            found.add(None if kind is None else _OPTIMIZERS[kind])
+    if len(found) > 1:
+        raise InputError(
+            "fused_params: sharders of the model's collections set different optimizers: give one in PlannerSettings, "
+            "or attach one to each table with apply_optimizer_in_backward"
+        )
+    return next(iter(found), None)

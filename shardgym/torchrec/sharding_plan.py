@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, get_args
 
 from torch import nn
 from torchrec.distributed.types import (
@@ -13,7 +14,6 @@ from torchrec.distributed.types import (
     ShardMetadata,
 )
 from torchrec.distributed.types import ShardingPlan as TorchRecPlan
-from torchrec.modules.embedding_configs import PoolingType
 
 from shardgym.arguments import check_instance, check_int
 from shardgym.errors import InfeasiblePlanError, InputError, UnknownNameError
@@ -22,9 +22,17 @@ from shardgym.plan import Kind, ShardingPlan
 from shardgym.records import short_repr
 from shardgym.shard import Shard
 from shardgym.task import ShardingTask
-from shardgym.torchrec.model_tables import ModelTable, join_name, model_tables, split_name
+from shardgym.torchrec.model_tables import COLLECTIONS, ModelTable, join_name, model_tables, split_name
 from shardgym.torchrec.remarks import refuse_remarks
-from shardgym.torchrec.table_cuts import BY_ROWS, Ranks, TableCut, check_one_block_size, cut_of, fewest_types
+from shardgym.torchrec.table_cuts import (
+    BY_ROWS,
+    Ranks,
+    TableCut,
+    check_one_block_size,
+    cut_of,
+    fewest_types,
+    of_sequences,
+)
 
 _logger = logging.getLogger("shardgym.torchrec")
 
@@ -51,7 +59,8 @@ class ImportedPlan(NamedTuple):
 
     Attributes:
         plan: for the task.
-        left_out: modules whose tables the task has none of, such as an `EmbeddingCollection`, with these tables.
+        left_out: modules whose tables the task has none of, such as a collection that was not imported, with these
+            tables.
     """
 
     plan: ShardingPlan
@@ -63,18 +72,21 @@ class ImportedPlan(NamedTuple):
         return [f"{what} is left out: the task has none of its tables" for what in self.left_out]
 
 
-def to_torchrec(
-    plan: ShardingPlan, task: ShardingTask, model: nn.Module | None = None, *, device_type: DeviceType = "cuda"
-) -> TorchRecPlan:
+def to_torchrec(plan: ShardingPlan, task: ShardingTask, model: nn.Module | None = None, **options: Any) -> TorchRecPlan:
     """Return the plan that `export_plan` makes; its notes are warnings in the log of "shardgym.torchrec"."""
-    exported = export_plan(plan, task, model, device_type=device_type)
+    exported = export_plan(plan, task, model, **options)
     for note in exported.notes:
         _logger.warning(note)
     return exported.sharding_plan
 
 
 def export_plan(
-    plan: ShardingPlan, task: ShardingTask, model: nn.Module | None = None, *, device_type: DeviceType = "cuda"
+    plan: ShardingPlan,
+    task: ShardingTask,
+    model: nn.Module | None = None,
+    *,
+    device_type: DeviceType = "cuda",
+    collections: Sequence[type[nn.Module]] = COLLECTIONS,
 ) -> ExportedPlan:
     """Return a plan as `DistributedModelParallel(model, plan=...)` takes it. Rank r holds the shards of device r.
 
@@ -93,6 +105,9 @@ def export_plan(
       rows over a host, is `grid_shard`. If a collection has a grid, its tables by rows over as many ranks are grids of
       one block. Several whole hosts will do for one, the same number for all tables; a note says what TorchRec must be
       told then.
+    - Unpooled tables are `table_wise`, `column_wise`, `row_wise` or `data_parallel`, the types of an
+      `EmbeddingCollection`. All pieces of columns of a collection have one width: the largest that divides all of them,
+      with a note where some were wider.
 
     A plan with `group_size` becomes that of one group, on ranks 0 to `group_size` - 1, for
     `DMPCollection(model, plan=..., world_size=..., sharding_group_size=group_size, use_inter_host_allreduce=True)`:
@@ -103,6 +118,7 @@ def export_plan(
         task: as `task_from_model` or `model_from_task` name tables. `cuda:N` counts within the hosts of its topology.
         model: what the plan is to be used with; given, the plan is checked against it.
         device_type: "cuda" or "cpu", that of the job.
+        collections: classes of which the model's tables must be in the plan.
 
     Raises:
         InfeasiblePlanError: the plan does not cover the task, does not fit, or has a width that FBGEMM cannot fuse.
@@ -114,22 +130,28 @@ def export_plan(
         raise InputError(f"device_type: expected 'cuda' or 'cpu', got {device_type!r:.40}")
     group = task.num_devices if plan.group_size is None else plan.group_size
     ranks = Ranks(group, task.topology.devices_per_host)
-    collections: dict[str, list[TableCut]] = {}
+    members_at: dict[str, list[TableCut]] = {}
     for table in task.tables:
         path, _ = split_name(table.name)
-        collections.setdefault(path, []).append(cut_of(plan, task, table, ranks))
-    cuts = [cut for members in collections.values() for cut in members]
+        members_at.setdefault(path, []).append(cut_of(plan, task, table, ranks))
+    unpooled = {path for path, members in members_at.items() if _is_unpooled(task, members)}
+    notes = []
+    for path in unpooled:
+        before = members_at[path]
+        members_at[path] = of_sequences(before, on_cpus=device_type == "cpu")
+        notes += _width_notes(path, before, members_at[path])
+    cuts = [cut for members in members_at.values() for cut in members]
     block = check_one_block_size(cuts)
     types = {
         cut.name: kind
-        for members in collections.values()
-        for cut, kind in zip(members, fewest_types(members), strict=True)
+        for path, members in members_at.items()
+        for cut, kind in zip(members, _own_types(members) if path in unpooled else fewest_types(members), strict=True)
     }
     mean = {table.name for table in task.tables if table.pooling == "mean"}
     if model is not None:
-        found = model_tables(model)
+        found = model_tables(model, collections)
         check_same_tables(task, found)
-        mean |= {table.name for table in found if table.config.pooling == PoolingType.MEAN}
+        mean |= {table.name for table in found if table.pooling == "mean"}
     _check_mean_pooling(task, types, mean)
     devices = [
         f"rank:{rank}/" + ("cpu" if device_type == "cpu" else f"cuda:{rank % ranks.per_machine}")
@@ -140,13 +162,42 @@ def export_plan(
     for table in task.tables:
         path, name = split_name(table.name)
         modules.setdefault(path, EmbeddingModuleShardingPlan())[name] = shardings[table.name]
-    notes = [*_training_notes(cuts, task), *_process_notes(plan, block, ranks)]
+    notes += [*_training_notes(cuts, task), *_process_notes(plan, block, ranks)]
     return ExportedPlan(TorchRecPlan(plan=modules), tuple(notes))
+
+
+def _is_unpooled(task: ShardingTask, members: list[TableCut]) -> bool:
+    """Say whether a collection is unpooled; raises `InputError` where some of its tables are and some are not."""
+    pooled = [task.table(cut.name).is_pooled for cut in members]
+    if any(pooled) and not all(pooled):
+        one, other = members[pooled.index(True)].name, members[pooled.index(False)].name
+        raise InputError(
+            f"tables '{one}' and '{other}' are in one collection, and only the first is pooled: TorchRec has "
+            "collections of each kind; give them different paths"
+        )
+    return not any(pooled)
+
+
+def _own_types(members: list[TableCut]) -> list[Kind]:
+    return [cut.kind for cut in members]
+
+
+def _width_notes(path: str, wanted: list[TableCut], made: list[TableCut]) -> list[str]:
+    """Say where pieces of columns became narrower than a plan has them."""
+    more = [cut.name for cut, narrow in zip(wanted, made, strict=True) if len(narrow.shards) > len(cut.shards)]
+    if not more:
+        return []
+    width = next(cut.shards[0].num_columns for cut in made if cut.kind == "column_wise")
+    return [
+        f"{_named(more)} cut into pieces of {width} columns: TorchRec takes one width in the EmbeddingCollection "
+        f"'{path}'; ids of each piece travel apart"
+    ]
 
 
 def check_same_tables(task: ShardingTask, tables: list[ModelTable]) -> None:
     """Raise `InputError` unless a task has exactly the tables of a model."""
     found = {table.name: table.config for table in tables}
+    pooled = {table.name: table.pooling != "none" for table in tables}
     for table in task.tables:
         if table.name not in found:
             raise InputError(
@@ -158,6 +209,12 @@ def check_same_tables(task: ShardingTask, tables: list[ModelTable]) -> None:
             raise InputError(
                 f"the plan is for another model: table '{table.name}' is {config.num_embeddings} x "
                 f"{config.embedding_dim} there, and {table.num_embeddings} x {table.embedding_dim} in the task"
+            )
+        if pooled[table.name] != table.is_pooled:
+            words = {True: "pooled", False: "unpooled"}
+            raise InputError(
+                f"the plan is for another model: table '{table.name}' is {words[pooled[table.name]]} there, and "
+                f"{words[table.is_pooled]} in the task"
             )
     if found:
         # TorchRec would train these on every rank without a word, when their whole collection is missing.
@@ -261,8 +318,8 @@ def import_plan(
 ) -> ImportedPlan:
     """Return TorchRec's plan as one for a task. Memory is not checked: TorchRec counts other things, too.
 
-    Modules that the task has no table of are left out: a plan of TorchRec's planner is for an `EmbeddingCollection`,
-    too, whose tables tasks do not have. Shards without rows, which TorchRec lists for ranks that get none, are as well.
+    Modules that the task has no table of are left out, such as a collection that was not imported. Shards without rows,
+    which TorchRec lists for ranks that get none, are as well.
 
     Args:
         sharding_plan: by the planner or by hand, for cuda or cpu.

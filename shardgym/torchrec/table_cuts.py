@@ -119,6 +119,39 @@ def fewest_types(cuts: Sequence[TableCut]) -> list[Kind]:
     return types
 
 
+def of_sequences(cuts: Sequence[TableCut], *, on_cpus: bool) -> list[TableCut]:
+    """Return the tables of one `EmbeddingCollection` as TorchRec shards them: whole, by columns, by rows or replicated.
+
+    Pieces of columns may be anywhere, so that those of one domain are `column_wise`, too. All of the collection have
+    one width (`ShardedEmbeddingCollection` takes that of the first one for all): they are cut into pieces of the
+    largest width that divides all.
+
+    Args:
+        cuts: of the tables.
+        on_cpus: whether the job runs on CPUs, where FBGEMM's dense kernel pools whatever it is told.
+
+    Raises:
+        InputError: rows are cut over some of the ranks, or blocks of columns by rows; or a table is replicated on CPUs.
+    """
+    for cut in cuts:
+        if on_cpus and cut.kind == "data_parallel":
+            raise InputError(
+                f"table '{cut.name}' is unpooled and data_parallel: FBGEMM's dense kernel pools rows on CPUs, and "
+                "TorchRec fails; keep it whole, cut it, or export the plan for cuda"
+            )
+        if cut.kind in ("table_row_wise", "grid_shard"):
+            raise InputError(
+                f"table '{cut.name}' is unpooled and {cut.kind}: TorchRec cuts rows of an EmbeddingCollection over "
+                "all ranks alone; cut it so, or by columns, or keep it whole"
+            )
+    of_columns = [cut for cut in cuts if cut.kind in ("column_wise", "table_column_wise")]
+    width = math.gcd(*(shard.num_columns for cut in of_columns for shard in cut.shards))
+    return [
+        cut._replace(kind="column_wise", shards=_cut_to(cut.shards, width)) if cut in of_columns else cut
+        for cut in cuts
+    ]
+
+
 def check_one_block_size(cuts: Sequence[TableCut]) -> int:
     """Return over how many ranks tables are cut by rows that are not cut over all; 0 without such tables.
 
@@ -208,13 +241,18 @@ def _with_one_width_per_rank(shards: Sequence[Shard]) -> tuple[Shard, ...]:
         if len({shard.num_columns for shard in mine}) > 1:
             mine = _joined(mine)
             width = math.gcd(*(shard.num_columns for shard in mine))
-            mine = [
-                dataclasses.replace(shard, columns=(first, first + width))
-                for shard in mine
-                for first in range(*shard.columns, width)
-            ]
+            mine = list(_cut_to(mine, width))
         pieces += mine
     return tuple(sorted(pieces))
+
+
+def _cut_to(shards: Sequence[Shard], width: int) -> tuple[Shard, ...]:
+    """Return shards cut into pieces of so many columns, which divide all of them."""
+    return tuple(
+        dataclasses.replace(shard, columns=(first, first + width))
+        for shard in shards
+        for first in range(*shard.columns, width)
+    )
 
 
 def _joined(shards: list[Shard]) -> list[Shard]:

@@ -16,7 +16,6 @@ from pydantic.dataclasses import dataclass
 from torch import nn
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
-from torchrec.modules.embedding_configs import PoolingType
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from shardgym.arguments import check_instance, check_int
@@ -31,7 +30,15 @@ from shardgym.task import ShardingTask
 from shardgym.topology import PRESETS, Topology
 from shardgym.torchrec.access import Access, table_access
 from shardgym.torchrec.constraints import TableInput, Wish, in_words, input_of, not_in_task, output_precision
-from shardgym.torchrec.model_tables import PRECISIONS, ModelTable, by_table, left_out, model_tables
+from shardgym.torchrec.model_tables import (
+    COLLECTIONS,
+    PRECISIONS,
+    ModelTable,
+    by_table,
+    left_out,
+    model_tables,
+    split_name,
+)
 from shardgym.torchrec.remarks import refuse_remarks
 
 _logger = logging.getLogger("shardgym.torchrec")
@@ -69,7 +76,8 @@ class ImportedTask(NamedTuple):
     @property
     def remarks(self) -> list[str]:
         """What the task lacks, as sentences."""
-        besides = [f"{what} is left out: a task has the tables of EmbeddingBagCollections" for what in self.left_out]
+        kinds = " and ".join(cls.__name__ for cls in COLLECTIONS)
+        besides = [f"{what} is left out: a task has the tables of {kinds}" for what in self.left_out]
         return besides + in_words(self.wishes)
 
 
@@ -96,10 +104,14 @@ def import_model(
     default_optimizer: Optimizer | None = None,
     reserve: Reserve | None = None,
     carried_bytes: int | Sequence[int] = 0,
+    dedup_ids: bool = False,
+    collections: Sequence[type[nn.Module]] = COLLECTIONS,
     strict: bool = False,
     name: str = "",
 ) -> ImportedTask:
-    """Return a task with the tables of every `EmbeddingBagCollection` of a model, what it assumes and what it lacks.
+    """Return a task with the tables of all collections of a model, what it assumes and what it lacks.
+
+    Tables of an `EmbeddingBagCollection` are pooled, those of an `EmbeddingCollection` are not.
 
     A model does not know how often its tables are accessed. Give pooling factors, a sample of ids or TorchRec's
     constraints; without them a table is taken to have one id per sample and feature, spread evenly over its rows.
@@ -119,6 +131,8 @@ def import_model(
         reserve: what a device needs besides tables; with one, memory has to hold what a step has in flight, too.
             By default it is for tables alone.
         carried_bytes: that devices carry already, of each or one number for all.
+        dedup_ids: whether the job shards with `EmbeddingCollectionSharder(use_index_dedup=True)`.
+        collections: classes of which tables are imported.
         strict: refuse a model that embeds something besides, and constraints that a task does not hold.
         name: of the task, for display; by default the model's class, and what was left out and assumed.
 
@@ -129,7 +143,7 @@ def import_model(
     check_instance("topology", topology, Topology)
     batch_size = check_int("batch_size", batch_size, 1)
     check_instance("strict", strict, bool)
-    tables = model_tables(model)
+    tables = model_tables(model, collections)
     for table in tables:
         _check_table(table)
     wanted = {} if constraints is None else by_table("constraints", constraints, tables)
@@ -152,7 +166,7 @@ def import_model(
         assumed.append(f"optimizer exact_sgd{of_some}, which keeps no state")
     optimizers |= dict.fromkeys(unnamed, "exact_sgd")
     usual = Counter(optimizers.values()).most_common(1)[0][0]
-    besides = left_out(model)
+    besides = left_out(model, collections)
     communicated, wishes = output_precision(wanted, len(tables))
     wishes += not_in_task(wanted)
     wishes += [wish for table in tables if table.name in inputs for wish in inputs[table.name].wishes]
@@ -179,6 +193,7 @@ def import_model(
         precision=communicated,
         optimizer=usual,
         name=name or "; ".join(said)[:200],
+        dedup_ids=dedup_ids,
     )
     carried = _carried_bytes(task, carried_bytes)
     room = tuple(memory - taken for memory, taken in zip(topology.memory_bytes, carried, strict=True))
@@ -230,8 +245,8 @@ def _made_table(
         precision=precision,
         optimizer=optimizer,
         num_features=bags,
-        weighted=weighted or (asked is not None and asked.weighted),
-        pooling="mean" if config.pooling == PoolingType.MEAN else "sum",
+        weighted=table.pooling != "none" and (weighted or (asked is not None and asked.weighted)),
+        pooling=table.pooling,
         run_length=known.run_length,
     )  # fmt: skip
 
@@ -265,7 +280,7 @@ def _optimizers(
     attached: dict[str, Optimizer] = {} if default is None else dict.fromkeys((t.name for t in tables), default)
     for table in tables:
         collection = model.get_submodule(table.path)
-        weight = cast("torch.Tensor", collection.get_parameter(f"embedding_bags.{table.config.name}.weight"))
+        weight = cast("torch.Tensor", collection.get_parameter(table.parameter))
         classes = [cls.__name__ for cls in getattr(weight, "_optimizer_classes", None) or []]
         if len(classes) > 1 or any(name not in _OPTIMIZERS for name in classes):
             raise InputError(
@@ -351,7 +366,7 @@ class Reserve(Record):
         """Return what a step takes on the devices of a task that was made from a model."""
         sharded = {
             id(parameter)
-            for path in {table.path for table in model_tables(model)}
+            for path in {split_name(table.name)[0] for table in task.tables}
             for parameter in model.get_submodule(path).parameters()
         }
         dense = sum(p.numel() * p.element_size() for p in model.parameters() if id(p) not in sharded)

@@ -15,6 +15,11 @@ from shardgym.topology import Topology
 
 pytestmark = pytest.mark.measured
 
+#: Unpooled, the first two of one width.
+U, V, W = (
+    EmbeddingTable("u", 50, 8, 3.0, pooling="none"), EmbeddingTable("v", 25, 8, 1.0, pooling="none"),
+    EmbeddingTable("w", 15, 12, 2.0, pooling="none", num_features=2),
+)  # fmt: skip
 A, B, C, D = (
     EmbeddingTable("a", 40, 8, 2.0), EmbeddingTable("b", 30, 4, 2.0), EmbeddingTable("c", 20, 12, 2.0),
     EmbeddingTable("d", 10, 4, 2.0),
@@ -35,7 +40,7 @@ class Case(NamedTuple):
     precision: str = "fp32"
 
     def task(self):
-        tables = [table for table in (A, B, C, D) if table.name in {shard.table for shard in self.shards}]
+        tables = [table for table in (A, B, C, D, U, V, W) if table.name in {shard.table for shard in self.shards}]
         topology = Topology(num_devices=self.devices, memory_bytes=2**30, fast_domain_size=2)
         return ShardingTask(
             tuple(tables), topology, self.batch_size, optimizer=self.optimizer, precision=self.precision
@@ -93,6 +98,19 @@ CASES = {
     "data-parallel, rowwise_adagrad": Case(REPLICAS[:1], (("c", 0, 12),), optimizer="rowwise_adagrad"),
     "data-parallel, adam": Case(REPLICAS[:1], (("c", 0, 12),), optimizer="adam"),
     "data-parallel, adagrad": Case(REPLICAS[:1], (("c", 0, 12),), optimizer="adagrad"),
+    "unpooled, whole": Case((Shard.whole(U, 1), Shard.whole(V, 3), Shard.whole(W, 1)), ()),
+    "unpooled, columns": Case(
+        (Shard("u", (0, 50), (0, 4), 2), Shard("u", (0, 50), (4, 8), 0), Shard("w", (0, 15), (4, 12), 2),
+         Shard("w", (0, 15), (0, 4), 2)), (),
+    ),
+    "unpooled, rows": Case((*row_wise(U, (0, 13), (1, 20), (3, 50)), *row_wise(V, (3, 5), (0, 25))), ()),
+    "unpooled, two devices": Case((*row_wise(U, (1, 30), (0, 50)), Shard.whole(W, 1)), (), devices=2, batch_size=5),
+    "unpooled, rowwise_adagrad": Case(row_wise(U, (0, 13), (1, 20), (3, 50)), (), optimizer="rowwise_adagrad"),
+    "unpooled, mix": Case(
+        (*row_wise(U, (0, 13), (1, 20), (3, 50)), Shard("w", (0, 15), (0, 4), 2), Shard("w", (0, 15), (4, 12), 0),
+         Shard.whole(V, 2), Shard.whole(B, 2), *row_wise(A, (0, 13), (2, 40)), Shard.whole(D, *ALL)),
+        (("b", 0, 4), ("a", 0, 8), ("d", 0, 4)),
+    ),
     "mix": Case(
         (Shard.whole(B, 2), *row_wise(A, (0, 13), (2, 40)), *GRID, Shard.whole(D, *ALL)),
         (("b", 0, 4), ("a", 0, 8), ("c", 0, 4), ("c", 4, 12), ("d", 0, 4)),
@@ -156,7 +174,9 @@ def rank(number, devices, names, folder):
         plan = PlanOnRank(step_plan, samples, number, domains)
         own = slice(sum(samples[:number]), sum(samples[: number + 1]))
         held = list(step_plan.exchanged(number)), list(step_plan.replicated())
-        lookups = [lookup for lookup in (plan.whole, plan.rows, plan.domain_rows, plan.replicas) if lookup is not None]
+        unpooled = [] if plan.unpooled is None else plan.unpooled.lookups
+        lookups = [plan.whole, plan.rows, plan.domain_rows, *unpooled, plan.replicas]
+        lookups = [lookup for lookup in lookups if lookup is not None]
         operators = [lookup.operator for lookup in lookups if lookup.operator is not None]
         places = []
         for operator, shard_set in zip(operators, held[0] + held[1], strict=True):
@@ -171,7 +191,7 @@ def rank(number, devices, names, folder):
         outputs = []
         clock = NoClock()
         for step in range(STEPS):
-            outputs.append(plan.step(features_of(step_plan, task, case, own, step), clock))
+            outputs.append(plan.step(features_of(step_plan, task, case, own, step), clock)._asdict())
         weights = [(shard.table, shard.rows, shard.columns, weights.clone()) for shard, weights in places]
         torch.save((outputs, weights, clock.exchanges), f"{folder}/{place}-{number}.pt")
     dist.barrier()
@@ -182,14 +202,17 @@ def features_of(step_plan, task, case, own, step):
     from shardgym.costs.fbgemm.operator import TableIds, cut_rows
     from shardgym.costs.fbgemm.plan_on_rank import Features
 
-    def of(shard_set):
-        for spec in shard_set.shards:
-            indices, lengths = bags(task.table(spec.table.name), case.batch_size, step)
-            ends = np.cumsum([0, *lengths.tolist()])
-            yield cut_rows(TableIds(indices[ends[own.start] : ends[own.stop]], lengths[own]), spec)
+    def own_ids(table):
+        indices, lengths = bags(table, case.batch_size, step)
+        ends = np.cumsum([0, *lengths.tolist()])
+        return TableIds(indices[ends[own.start] : ends[own.stop]], lengths[own])
 
+    def of(shard_set):
+        return [cut_rows(own_ids(spec.table), spec) for spec in shard_set.shards]
+
+    unpooled = {table.name: own_ids(table).indices for table in step_plan.unpooled_tables}
     exchanged = [[ids for held in step_plan.exchanged(d) for ids in of(held)] for d in range(case.devices)]
-    return Features(exchanged, [ids for held in step_plan.replicated() for ids in of(held)])
+    return Features(exchanged, [ids for held in step_plan.replicated() for ids in of(held)], unpooled)
 
 
 @pytest.fixture(scope="module")
@@ -219,8 +242,12 @@ def reference(case):
         of_step = {}
         for table in case.task().tables:
             indices, lengths = bags(table, case.batch_size, step)
-            bag = torch.nn.EmbeddingBag.from_pretrained(weights[table.name], freeze=False, mode="sum")
-            pooled = bag(indices, torch.cumsum(lengths, 0) - lengths)
+            if table.is_pooled:
+                bag = torch.nn.EmbeddingBag.from_pretrained(weights[table.name], freeze=False, mode="sum")
+                pooled = bag(indices, torch.cumsum(lengths, 0) - lengths)
+            else:
+                bag = torch.nn.Embedding.from_pretrained(weights[table.name], freeze=False)
+                pooled = bag(indices)
             pooled.backward(pooled.detach())  # its own gradient, as in steps
             gradient = bag.weight.grad
             state = states[table.name]
@@ -248,9 +275,14 @@ def test_a_step_computes_what_one_device_with_all_tables_does(name, results):
     tolerance = {"rtol": 0.01, "atol": 0.02} if case.precision == "fp16" else {"rtol": 1e-5, "atol": 1e-5}
     outputs, final = reference(case)
     for step in range(STEPS):
-        found = np.concatenate([of_rank[0][step] for of_rank in results[name]])
-        expected = np.concatenate([outputs[step][table][:, low:high] for table, low, high in case.columns], axis=1)
+        found = np.concatenate([of_rank[0][step]["pooled"] for of_rank in results[name]])
+        columns = [outputs[step][table][:, low:high] for table, low, high in case.columns]
+        expected = np.concatenate([np.empty((case.batch_size, 0)), *columns], axis=1)
         np.testing.assert_allclose(found, expected, **tolerance)
+        for table in case.task().tables:
+            if not table.is_pooled:
+                rows = np.concatenate([of_rank[0][step]["rows"][table.name] for of_rank in results[name]])
+                np.testing.assert_allclose(rows, outputs[step][table.name], **tolerance)
     held = 0
     for _, shards, _ in results[name]:
         for table, rows, columns, weights in shards:
@@ -271,6 +303,7 @@ IDS = ["lengths_exchange", "values_exchange"]
         ("grid", [*IDS, "domain_sum_exchange", "between_exchange", "between_gradient_exchange",
                   "domain_gradient_exchange"]),
         ("data-parallel", ["replica_exchange"]),
+        ("unpooled, rows", [*IDS, "row_exchange", "row_gradient_exchange"]),
         ("mix", [*IDS, "output_exchange", "sum_exchange", "domain_sum_exchange", "between_exchange",
                  "gradient_exchange", "sum_gradient_exchange", "between_gradient_exchange",
                  "domain_gradient_exchange", "replica_exchange"]),

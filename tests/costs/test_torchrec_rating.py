@@ -142,3 +142,31 @@ def test_settings_make_it_again_and_are_part_of_its_hardware():
 def test_bad_constants_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
         make_cost("torchrec_rating", **settings)
+
+
+@pytest.mark.torchrec
+@pytest.mark.parametrize(("devices", "domain"), [(2, 2), (8, 4)])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_it_is_what_torchrec_says_of_unpooled_tables(devices, domain, precision):
+    """Whole, by columns, by rows, replicated; of two widths, one shared by two features, and a pooled one beside."""
+    pytest.importorskip("torchrec", reason="needs TorchRec")
+    from baselines.torchrec.planner import estimate
+
+    tables = [
+        EmbeddingTable("whole", 100, 64, 3.5, pooling="none"), EmbeddingTable("columns", 300, 128, 0.4, pooling="none"),
+        EmbeddingTable("rows", 40 * devices, 64, 12.0, pooling="none", num_features=2),
+        EmbeddingTable("copies", 50, 64, 7.0, pooling="none"), EmbeddingTable("pooled", 70, 32, 5.0),
+    ]  # fmt: skip
+    task = make_task(*tables, devices=devices, per_host=domain, batch_size=100 * devices, precision=precision)
+    shards = [
+        Shard.whole(tables[0], 1),
+        *(Shard("columns", (0, 300), pair, n % devices) for n, pair in enumerate([(0, 16), (16, 96), (96, 128)])),
+        *(Shard("rows", (40 * n, 40 * n + 40), (0, 64), n) for n in range(devices)),
+        Shard.whole(tables[3], *range(devices)),
+        Shard.whole(tables[4], 0),
+    ]
+    plan = ShardingPlan.of(task, shards)
+    per_device, rating_ms = estimate(task, plan)
+    [found] = make_cost("torchrec_rating").evaluate(task, [plan])
+    np.testing.assert_allclose(found.per_device, per_device, rtol=EXACT)
+    assert found.total_ms == pytest.approx(rating_ms, rel=EXACT)

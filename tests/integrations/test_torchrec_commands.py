@@ -11,11 +11,14 @@ import pytest
 
 pytest.importorskip("torchrec.modules", reason="needs TorchRec: tox -e torchrec")
 
+import torch
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
+from torchrec.modules.embedding_configs import EmbeddingConfig
+from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec_toys import MARKS
 
 from shardgym import InputError, Shard, ShardingPlan, ShardingTask, StepMemory, UniformIds
@@ -29,8 +32,6 @@ pytestmark = MARKS
 
 MODEL = """\
 import torch
-from torchrec.modules.embedding_configs import EmbeddingConfig
-from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec_toys import Toy
 
 def make():
@@ -40,8 +41,7 @@ def make():
 
 def both():
     model = Toy(device=None)
-    words = EmbeddingConfig(num_embeddings=300, embedding_dim=16, name="w", feature_names=["w"])
-    model.words = EmbeddingCollection(tables=[words])
+    model.words = torch.nn.Embedding(300, 16)
     return model
 
 def fail():
@@ -158,10 +158,11 @@ def test_notes_of_an_export_are_printed_once_where_logging_is_set_up(capfd: pyte
     assert "is data parallel" in json.loads(said.out[said.out.index("{") :])["notes"][0]
 
 
-def test_sequence_tables_of_a_plan_by_torchrec_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = [IMPORT[0], "toy_model:both", *IMPORT[2:]]
-    assert main(arguments) == 0
+def test_collections_of_a_plan_by_torchrec_that_the_task_lacks_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(IMPORT) == 0
     model = importlib.import_module("toy_model").both()
+    words = EmbeddingConfig(num_embeddings=300, embedding_dim=16, name="w", feature_names=["w"])
+    model.words = EmbeddingCollection(tables=[words], device=torch.device("meta"))
     theirs = EmbeddingShardingPlanner(
         TorchRecTopology(4, "cuda", hbm_cap=2**30),
         storage_reservation=FixedPercentageStorageReservation(0.0),
@@ -182,11 +183,11 @@ def test_sequence_tables_of_a_plan_by_torchrec_are_left_out(capsys: pytest.Captu
 def test_what_is_left_out_is_said_and_refused_where_it_is_strict(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [IMPORT[0], "toy_model:both", *IMPORT[2:]]
     assert main(arguments) == 0
-    assert "left out: 'words' (EmbeddingCollection: tables w; 19200 bytes)\n" in capsys.readouterr().out
+    assert "left out: 'words' (Embedding; 19200 bytes)\n" in capsys.readouterr().out
     assert main([*arguments, "--force", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["left_out"]) == 1
     assert main([*arguments, "--force", "--strict"]) == 2
-    assert "strict: 'words' (EmbeddingCollection: tables w; 19200 bytes) is left out" in capsys.readouterr().err
+    assert "strict: 'words' (Embedding; 19200 bytes) is left out" in capsys.readouterr().err
     assert main([*IMPORT, "--force", "--strict"]) == 0
 
 

@@ -21,6 +21,12 @@ from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.modules.embedding_configs import DataType, EmbeddingConfig, PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
+from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection
+from torchrec.modules.mc_modules import (
+    DistanceLFU_EvictionPolicy,
+    ManagedCollisionCollection,
+    MCHManagedCollisionModule,
+)
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec_toys import MARKS, Reversed, Toy, collection, config, planner, topology
 
@@ -166,13 +172,27 @@ def test_the_sharders_optimizer_counts() -> None:
         ours.plan(Toy(), [EmbeddingBagCollectionSharder(fused_params={"optimizer": EmbOptimType.LAMB})])
 
 
+def _remapped() -> nn.Module:
+    """Return a collection with managed collisions, which TorchRec's default sharders shard."""
+    bags = collection(config("mc", 100, 16))
+    collisions = MCHManagedCollisionModule(
+        100, torch.device("meta"), eviction_policy=DistanceLFU_EvictionPolicy(), eviction_interval=2
+    )
+    managed = ManagedCollisionCollection({"mc": collisions}, bags.embedding_bag_configs())
+    module: nn.Module = ManagedCollisionEmbeddingBagCollection(bags, managed)
+    return module
+
+
 def test_modules_that_would_silently_stay_whole_are_refused(caplog: pytest.LogCaptureFixture) -> None:
     model = nn.Module()
     model.bags = collection(config("a", 50, 8))
     rows = EmbeddingConfig(num_embeddings=50, embedding_dim=8, name="s", feature_names=["s"])
     model.sequences = EmbeddingCollection(tables=[rows], device="meta")
-    with pytest.raises(InputError, match="'sequences', of class EmbeddingCollection, is a module"):
+    assert list(planner().plan(model).plan) == ["bags", "sequences"]
+    model.wrapped = _remapped()
+    with pytest.raises(InputError, match="'wrapped', of class ManagedCollisionEmbeddingBagCollection, is a module"):
         planner().plan(model)
+    del model.wrapped
     caplog.clear()
     assert list(planner().plan(model, [EmbeddingBagCollectionSharder()]).plan) == ["bags"]
     assert caplog.messages == [
@@ -181,7 +201,7 @@ def test_modules_that_would_silently_stay_whole_are_refused(caplog: pytest.LogCa
     strict = ShardGymPlanner(topology(), 16, None, PlannerSettings("lpt", strict=True))
     with pytest.raises(InputError, match=r"strict: 'sequences' .* is not planned"):
         strict.plan(model, [EmbeddingBagCollectionSharder()])
-    with pytest.raises(InputError, match="expected EmbeddingBagCollectionSharder"):
+    with pytest.raises(InputError, match=r"expected EmbeddingBagCollectionSharder\(\) or EmbeddingCollectionSharder"):
         planner().plan(model, [])
 
 

@@ -302,22 +302,21 @@ def _model_with_everything() -> nn.Module:
 def test_nothing_of_a_model_is_dropped_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
     model = _model_with_everything()
     imported = import_model(model, topology(), 64)
-    assert [t.name for t in imported.task.tables] == ["bags.user", "bags.shop", "weighted.clicks"]
+    assert [t.name for t in imported.task.tables] == ["bags.user", "bags.shop", "weighted.clicks", "words.w"]
     assert [what.partition(";")[0] for what in imported.left_out] == [
-        "'words' (EmbeddingCollection: tables w",
         "'position' (Embedding",
         "'processed' (FeatureProcessedEmbeddingBagCollection: tables fp",
         "'remapped' (ManagedCollisionEmbeddingBagCollection: tables mc",
     ]
-    assert imported.left_out[0].endswith(f"; {300 * 16 * 4} bytes)")
-    assert imported.task.name.startswith("Module; left out: 4 modules with embeddings; assumed: ")
+    assert imported.left_out[0].endswith(f"; {64 * 8 * 4} bytes)")
+    assert imported.task.name.startswith("Module; left out: 3 modules with embeddings; assumed: ")
     caplog.clear()
     task_from_model(model, topology(), 64)
     assert caplog.messages == imported.remarks
-    with pytest.raises(InputError, match=r"strict: 'words' .* is left out: .* \(3 more\)"):
+    with pytest.raises(InputError, match=r"strict: 'position' .* is left out: .* \(2 more\)"):
         import_model(model, topology(), 64, strict=True)
-    with pytest.raises(InputError, match=r"has no EmbeddingBagCollection.*; it has the model itself \(EmbeddingColl"):
-        import_model(model.words, topology(), 64)
+    with pytest.raises(InputError, match=r"no EmbeddingBagCollection or EmbeddingC.*; it has the model itself \(Feat"):
+        import_model(model.processed, topology(), 64)
 
 
 def test_quantised_collections_and_subclasses_are_named() -> None:

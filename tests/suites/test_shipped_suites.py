@@ -13,10 +13,10 @@ from shardgym.pools.load import model_names
 from shardgym.suites import load_suite, suite_names
 
 NAMES = [
-    "dlrm4-gpu-v1", "dlrm4-v1", "dlrm4-v2", "dlrm8-gpu-v1", "dlrm8-v1", "dlrm8-v2", "hetero4-v2", "nodes16-v1",
-    "published-v1", "quick-v1", "rows8-v1", "tight4-v2", "tight8-v2", "tiny-v1", "wide8-v2",
+    "dlrm-v4", "dlrm4-gpu-v1", "dlrm4-v1", "dlrm4-v2", "dlrm8-gpu-v1", "dlrm8-v1", "dlrm8-v2", "hetero4-v2",
+    "nodes16-v1", "published-v1", "quick-v1", "rows8-v1", "tight4-v2", "tight8-v2", "tiny-v1", "wide8-v2",
 ]  # fmt: skip
-DRAWN = [name for name in NAMES if name != "published-v1"]
+DRAWN = [name for name in NAMES if name not in ("published-v1", "dlrm-v4")]
 WIDTHS = [4, 8, 16, 32, 64, 128]
 GIB = 2**30
 
@@ -54,7 +54,7 @@ def test_judge_and_oracle_are_cost_models_and_not_the_same(suite):
     assert suite.judge != suite.oracle
 
 
-@pytest.mark.parametrize("name", [*PROTOCOL, "nodes16-v1", "published-v1"])
+@pytest.mark.parametrize("name", [*PROTOCOL, "nodes16-v1", "published-v1", "dlrm-v4"])
 def test_gpu_suites_are_judged_without_a_gpu(name):
     """The judge knows the card of every task, and measures nothing."""
     suite = shipped(name)

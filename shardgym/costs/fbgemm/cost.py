@@ -32,6 +32,7 @@ from shardgym.costs.mixed_tables import check_alike
 from shardgym.costs.plan_cost import PlanCost, Source
 from shardgym.errors import InputError, MeasurementError
 from shardgym.plan import ShardingPlan
+from shardgym.shard import format_devices
 from shardgym.task import ELEMENT_BYTES, ShardingTask
 from shardgym.topology import Topology
 
@@ -89,6 +90,7 @@ class FbgemmCost(CostModel):
     version: ClassVar[str] = "3"
     deterministic: ClassVar[bool] = False
     replicas: ClassVar[bool] = True
+    unpooled: ClassVar[bool] = True
     #: Several times what any board of ours was measured with.
     limits: ClassVar[Mapping[str, float]] = {
         "workers": 16, "rounds": 50, "warmups": 20, "iterations": 50, "timeout_s": 600, "seed": 2**32 - 1,
@@ -171,7 +173,7 @@ class FbgemmCost(CostModel):
 
     def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
         """Measure plans in rounds, all of them interleaved."""
-        check_alike(task, "cost 'fbgemm'")
+        check_alike(task, "cost 'fbgemm'", unpooled=self._device == "cpu")
         if self._device == "cpu" and task.optimizer not in CPU_OPTIMIZERS:
             raise InputError(
                 f"optimizer '{task.optimizer}': FBGEMM has no CPU kernel for it; "
@@ -216,6 +218,12 @@ class FbgemmCost(CostModel):
                 f"cost 'fbgemm' runs no groups of 2D parallelism, and the plan has groups of {plan.group_size} "
                 "devices: use cost 'gpu' or 'roofline'"
             )
+        for shard in plan.shards:
+            if len(shard.devices) > 1 and not task.table(shard.table).is_pooled:
+                return (
+                    f"table '{shard.table}' is unpooled and held by {format_devices(shard.devices)}: FBGEMM's dense "
+                    "kernel pools rows on CPUs; use cost 'gpu' or 'roofline'"
+                )
         return super()._why_not(task, plan)
 
     def _steps(

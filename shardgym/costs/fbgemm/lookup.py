@@ -18,7 +18,7 @@ from shardgym.costs.fbgemm.step_plan import Sums
 from shardgym.table import Optimizer
 
 #: Value of all weights. It does not matter, but each page must have been written to: else it is the kernel's zero page.
-_WEIGHT = 0.01
+WEIGHT = 0.01
 
 
 class Lookup:
@@ -51,7 +51,7 @@ class Lookup:
             else:
                 self.operator = build_operator(held, torch.device("cpu"), bounds_check=True)
             for weights in self.operator.split_embedding_weights():
-                weights.fill_(_WEIGHT)
+                weights.fill_(WEIGHT)
         self._pooled: Any = None
 
     @classmethod

@@ -36,10 +36,10 @@ def build_operator(
     *,
     bounds_check: bool = False,
 ) -> Any:
-    """Build `SplitTableBatchedEmbeddingBagsCodegen` with one table per shard and sum pooling.
+    """Build `SplitTableBatchedEmbeddingBagsCodegen` with one table per shard, which adds bags up or puts out all rows.
 
     Args:
-        shard_set: the shards of the device.
+        shard_set: the shards of the device; unpooled ones are apart, and of one width.
         device: where weights live and kernels run.
         host_buffers: memory for "weights" and "momentum1" on the CPU, one-dimensional and of the exact size, for
             versions of FBGEMM that take it; FBGEMM allocates its own when it is not given.
@@ -63,7 +63,7 @@ def build_operator(
         optimizer=getattr(EmbOptimType, OPTIMIZERS[shard_set.optimizer]),
         learning_rate=LEARNING_RATE,
         eps=EPSILON,
-        pooling_mode=PoolingMode.SUM,
+        pooling_mode=PoolingMode.SUM if shard_set.shards[0].table.is_pooled else PoolingMode.NONE,
         bounds_check_mode=BoundsCheckMode.WARNING if bounds_check else BoundsCheckMode.NONE,
         device=device,
         **extra,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import torch
@@ -12,6 +13,7 @@ import torch.distributed as dist
 from shardgym.costs.fbgemm.lookup import Lookup, dense_optimizer, own_ids
 from shardgym.costs.fbgemm.operator import Ids, TableIds, dtype_of
 from shardgym.costs.fbgemm.step_plan import StepPlan
+from shardgym.costs.fbgemm.unpooled_rows import RowLookup, UnpooledRows
 
 _ID_BYTES = 8
 
@@ -32,10 +34,25 @@ class Features(NamedTuple):
     Attributes:
         exchanged: by rank, in each of the shards that it looks up ids of all samples in.
         replicated: in each replica.
+        unpooled: all ids, by unpooled table.
     """
 
     exchanged: list[list[TableIds]]
     replicated: list[TableIds]
+    unpooled: Mapping[str, torch.Tensor] = MappingProxyType({})
+
+
+class Outputs(NamedTuple):
+    """What one rank's samples get.
+
+    Attributes:
+        pooled: columns of whole tables rank by rank, of tables cut by rows, of those in domains domain by domain, and
+            of replicas; shape (own samples, columns).
+        rows: of all ids, by unpooled table, shape (ids, columns).
+    """
+
+    pooled: torch.Tensor
+    rows: dict[str, torch.Tensor]
 
 
 class Domains(NamedTuple):
@@ -87,7 +104,11 @@ class PlanOnRank:
         self.replicas = None if plan.replicas is None else Lookup(plan.replicas, self._dtype, dense=True)
         if self.replicas is not None:
             self._optimizer = dense_optimizer(self.replicas.operator, example.optimizer)
-        self._lookups = [lookup for lookup in (self.whole, self.rows, self.domain_rows) if lookup is not None]
+        self._pooled = [lookup for lookup in (self.whole, self.rows, self.domain_rows) if lookup is not None]
+        self.unpooled = UnpooledRows(plan, samples, number, self._dtype) if plan.unpooled else None
+        self._lookups: list[Lookup | RowLookup] = [*self._pooled]
+        if self.unpooled is not None:
+            self._lookups += self.unpooled.lookups
         self._num_shards = sum(lookup.num_shards for lookup in self._lookups)
         self._widths = [0 if held is None else held.width for held in plan.whole]
         self._has_ids = any(True for device in range(plan.num_devices) for _ in plan.exchanged(device))
@@ -108,21 +129,23 @@ class PlanOnRank:
             dtype=torch.int32,
         )
 
-    def step(self, features: Features, clock: StepClock) -> torch.Tensor:
+    def step(self, features: Features, clock: StepClock) -> Outputs:
         """Run one step; the clock hears of its parts, see `shardgym.costs.fbgemm.step.PARTS`.
 
         Returns:
-            What the rank's samples pooled: columns of whole tables rank by rank, of tables cut by rows, of those in
-            domains domain by domain, and of replicas; shape (own samples, columns). The dense part of a model would
-            turn these into gradients; its time is the same for all plans. Here they are their own gradients.
+            What the rank's samples get. The dense part of a model would turn it into gradients; its time is the same
+            for all plans. Here outputs are their own gradients.
         """
         ids: list[Ids | None] = [None] * len(self._lookups)
         if self._has_ids:
             ids = self._exchanged_ids(features.exchanged, clock)
         replicated = None if self.replicas is None else own_ids(features.replicated)
+        if self.unpooled is not None:
+            self.unpooled.expect(features.exchanged, features.unpooled)
         clock.work("group_ids")
         batch_size = sum(self._samples)
-        pooled = [lookup.pool(of, batch_size) for lookup, of in zip(self._lookups, ids, strict=True)]
+        pooled = [lookup.pool(of, batch_size) for lookup, of in zip(self._pooled, ids, strict=False)]
+        sent_rows = None if self.unpooled is None else self.unpooled.look_up(ids[len(self._pooled) :])
         own = None if self.replicas is None else self.replicas.pool(replicated, self._own_samples)
         clock.work("forward")
         blocks = []
@@ -134,10 +157,29 @@ class PlanOnRank:
             blocks += self._reduced_in_domains(pooled[-1], clock)
         if own is not None:
             blocks.append(own)
-        joined = torch.cat([block if block.dim() == 2 else block.sum(dim=0) for block in blocks], dim=1)
+        rows: dict[str, torch.Tensor] = {}
+        if self.unpooled is not None and sent_rows is not None:
+            received = self._exchanged_rows(
+                "row_exchange", sent_rows, self.unpooled.sent, self.unpooled.received, clock
+            )
+            rows = self.unpooled.joined(received)
+        blocks = [block if block.dim() == 2 else block.sum(dim=0) for block in blocks]
+        joined = torch.cat([torch.empty(self._own_samples, 0, dtype=self._dtype), *blocks], dim=1)
         clock.work("join_outputs")
-        self._backward(joined, clock)
-        return joined
+        self._backward(joined, rows, clock)
+        return Outputs(joined, rows)
+
+    def _exchanged_rows(
+        self, part: str, sent: torch.Tensor, values_to: list[int], values_from: list[int], clock: StepClock
+    ) -> torch.Tensor:
+        """Return what all ranks sent to this one, rank by rank, flat."""
+        received = torch.empty(sum(values_from), dtype=self._dtype)
+        clock.exchange(
+            part,
+            lambda: dist.all_to_all_single(received, sent, values_from, values_to),
+            self._bytes(values_to),
+        )
+        return received
 
     def _exchanged_ids(self, features: Sequence[Sequence[TableIds]], clock: StepClock) -> list[Ids | None]:
         """Return the ids of each lookup, the samples of all ranks together; None for one without shards."""
@@ -188,7 +230,7 @@ class PlanOnRank:
             begin = end
         return grouped
 
-    def _shards_of_lookups(self) -> list[tuple[Lookup, range]]:
+    def _shards_of_lookups(self) -> list[tuple[Lookup | RowLookup, range]]:
         """Return lookups, and which of the rank's shards they are of."""
         ends = itertools.accumulate((lookup.num_shards for lookup in self._lookups), initial=0)
         return [(lookup, range(*ends)) for lookup, ends in zip(self._lookups, itertools.pairwise(ends), strict=True)]
@@ -252,8 +294,14 @@ class PlanOnRank:
         blocks = zip(torch.split(outputs, received), widths, strict=True)
         return [part.view(self._own_samples, columns) for part, columns in blocks]
 
-    def _backward(self, joined: torch.Tensor, clock: StepClock) -> None:
-        """Exchange gradients of what was pooled and update weights; arguments as of `step`."""
+    def _backward(self, joined: torch.Tensor, of_ids: dict[str, torch.Tensor], clock: StepClock) -> None:
+        """Exchange gradients of what was put out and update weights.
+
+        Args:
+            joined: gradients of what was pooled.
+            of_ids: those of the rows of unpooled tables.
+            clock: as of `step`.
+        """
         columns = [
             sum(self._widths) if self._plan.has_whole else 0,
             self.rows.width if self.rows is not None else 0,
@@ -265,6 +313,7 @@ class PlanOnRank:
         sent_rows = self._padded(rows, max(self._samples)) if self.rows is not None else rows
         sent_domains = _flat_blocks(domain_rows, self._domain_widths) if self.domain_rows is not None else domain_rows
         gradient = torch.empty(sum(self._samples) * self.whole.width, dtype=self._dtype)
+        packed = None if self.unpooled is None else self.unpooled.packed(of_ids)
         clock.work("pack_gradients")
         if self._plan.has_whole:
             values_from = [self._own_samples * width for width in self._widths]
@@ -278,6 +327,11 @@ class PlanOnRank:
         domain_gradient = None
         if self.domain_rows is not None:
             domain_gradient = self._gathered_in_domains(sent_domains, self.domain_rows.width, clock)
+        unpooled_gradient = None
+        if self.unpooled is not None and packed is not None:
+            unpooled_gradient = self._exchanged_rows(
+                "row_gradient_exchange", packed, self.unpooled.received, self.unpooled.sent, clock
+            )
         if self.replicas is not None:
             self._replicas_backward(self.replicas, replicas, clock)
         self.whole.backward(gradient.view(sum(self._samples), self.whole.width))
@@ -285,6 +339,8 @@ class PlanOnRank:
             self.rows.backward(_unpadded(row_gradient, self._samples))
         if self.domain_rows is not None and domain_gradient is not None:
             self.domain_rows.backward(_unpadded(domain_gradient, self._place_samples))
+        if self.unpooled is not None and unpooled_gradient is not None:
+            self.unpooled.backward(unpooled_gradient)
         if self.replicas is not None:
             self._optimizer.step()
             self.replicas.operator.weights.grad = None

@@ -1,9 +1,9 @@
 """Complete training steps of all devices at once, on the CPU, and how the parts of a step add up.
 
 One process per device keeps its part of a plan. In a step, ids are exchanged (lengths, then values), bags are pooled,
-pooled values are exchanged, their gradients are exchanged, and weights are updated in the backward pass. As in TorchRec
-there is an operator, and there are exchanges of its outputs, for each way in which these are exchanged, see
-`shardgym.costs.fbgemm.step_plan`; ids of all of them travel together.
+pooled values are exchanged, or all rows of unpooled tables, their gradients are exchanged, and weights are updated in
+the backward pass. As in TorchRec there is an operator, and there are exchanges of its outputs, for each way in which
+these are exchanged, see `shardgym.costs.fbgemm.step_plan`; ids of all of them travel together.
 
 gloo has a reduce-scatter in name only: it all-reduces, which moves twice the bytes (on 4 ranks 101 MB of loopback
 traffic for an input of 16.8 MB each, 50 MB in an all-to-all of it), and keeps a slice. So partial sums go by an
@@ -37,13 +37,14 @@ from shardgym.task import ELEMENT_BYTES, ShardingTask
 #: Parts of a step in order, and the phase of each, as a column of `PlanCost.per_device`. Those that end in `_exchange`
 #: are exchanges, the others work of the device alone. A part takes 0 where a plan has none of what it is for:
 #: `output` is of whole tables and columns, `sum` of tables cut by rows, `domain` and `between` of those in one domain,
-#: `replica` of replicas.
+#: `replica` of replicas, `row` of unpooled tables.
 PHASE_OF_PART = {
     "pack_ids": 0, "lengths_exchange": 0, "count_ids": 0, "values_exchange": 0, "group_ids": 0, "forward": 1,
     "output_exchange": 2, "sum_exchange": 2, "domain_sum_exchange": 2, "add_sums": 2, "between_exchange": 2,
-    "join_outputs": 2,
+    "row_exchange": 2, "join_outputs": 2,
     "pack_gradients": 3, "gradient_exchange": 3, "sum_gradient_exchange": 3, "between_gradient_exchange": 3,
-    "domain_gradient_exchange": 3, "replica_backward": 4, "replica_exchange": 3, "backward": 4,
+    "domain_gradient_exchange": 3, "row_gradient_exchange": 3, "replica_backward": 4, "replica_exchange": 3,
+    "backward": 4,
 }  # fmt: skip
 PARTS = tuple(PHASE_OF_PART)
 _PHASES = np.array(list(PHASE_OF_PART.values()))

@@ -5,12 +5,14 @@ TorchRec runs a fused operator and a set of exchanges for each of these ways, an
 - what is whole in its rows goes by an all-to-all;
 - partial sums of tables cut by rows are added up by a reduce-scatter of all devices;
 - those of tables that one fast domain of several has all rows of are added up inside of it, and sent from there;
-- replicas look up their own samples, and exchange gradients instead.
+- replicas look up their own samples, and exchange gradients instead;
+- rows of unpooled tables go by an all-to-all, whichever way these are cut. A kernel puts out rows of one width.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -19,6 +21,7 @@ from shardgym.costs.fbgemm.jobs import ShardSet
 from shardgym.costs.shard_keys import plan_keys
 from shardgym.plan import ShardingPlan
 from shardgym.shard import Shard
+from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 
 
@@ -36,6 +39,20 @@ class Sums(NamedTuple):
     width: int
 
 
+class Rows(NamedTuple):
+    """Unpooled shards of one device that are looked up together.
+
+    Attributes:
+        shards: None where the device has none.
+        begins: first column of each.
+        width: columns of each.
+    """
+
+    shards: ShardSet | None
+    begins: tuple[int, ...]
+    width: int
+
+
 class StepPlan(NamedTuple):
     """A plan as ranks need it; D devices.
 
@@ -46,6 +63,7 @@ class StepPlan(NamedTuple):
             added up are those of the device's domain.
         replicas: shards that every device holds; None if there are none.
         domain_size: devices of a fast domain.
+        unpooled: shards of unpooled tables, of each width, whole in their rows or cut apart; each of length D.
     """
 
     whole: tuple[ShardSet | None, ...]
@@ -53,6 +71,7 @@ class StepPlan(NamedTuple):
     domain_rows: tuple[Sums, ...] = ()
     replicas: Sums | None = None
     domain_size: int = 1
+    unpooled: tuple[tuple[Rows, ...], ...] = ()
 
     @classmethod
     def of(cls, task: ShardingTask, plan: ShardingPlan) -> StepPlan:
@@ -61,8 +80,12 @@ class StepPlan(NamedTuple):
         rows: list[Shard] = []
         domain_rows: list[Shard] = []
         replicas: list[Shard] = []
+        unpooled: dict[tuple[bool, int], list[Shard]] = {}
         for shard, key in zip(plan.shards, plan_keys(task, plan), strict=True):
-            if key.served == 1:
+            if not task.table(key.table).is_pooled:
+                is_whole = key.rows == task.table(key.table).num_embeddings
+                unpooled.setdefault((is_whole, key.columns), []).append(shard)
+            elif key.served == 1:
                 replicas.append(shard)
             elif key.rows == task.table(key.table).num_embeddings:
                 whole.append(shard)
@@ -77,6 +100,7 @@ class StepPlan(NamedTuple):
             tuple(_sums(task, _on(domain_rows, d), of_domain[d // size]) for d in devices) if domain_rows else (),
             _sums(task, replicas, replicas) if replicas else None,
             size,
+            tuple(tuple(_rows(task, _on(unpooled[kind], d), kind[1]) for d in devices) for kind in sorted(unpooled)),
         )
 
     @property
@@ -91,9 +115,16 @@ class StepPlan(NamedTuple):
 
     def exchanged(self, device: int) -> Iterator[ShardSet]:
         """Yield the shard sets of a device that look up ids of all samples, in the order of the attributes."""
-        for held in (self.whole[device], *(sums[device].shards for sums in (self.rows, self.domain_rows) if sums)):
+        pooled = (self.whole[device], *(sums[device].shards for sums in (self.rows, self.domain_rows) if sums))
+        for held in (*pooled, *(of_devices[device].shards for of_devices in self.unpooled)):
             if held is not None:
                 yield held
+
+    @property
+    def unpooled_tables(self) -> list[EmbeddingTable]:
+        """Tables that put out a row for each id."""
+        held = [rows.shards for of_devices in self.unpooled for rows in of_devices if rows.shards is not None]
+        return list({shard.table.name: shard.table for of in held for shard in of.shards}.values())
 
     def replicated(self) -> Iterator[ShardSet]:
         """Yield the shard set that every device holds for its own samples, if there is one."""
@@ -108,13 +139,29 @@ class StepPlan(NamedTuple):
 
     @property
     def pooled_columns(self) -> int:
-        """Columns that devices pool for the whole batch, all together; zeros and partial sums count."""
+        """Columns that devices put out for the whole batch, all together, an unpooled one for each id of a sample.
+
+        Zeros and partial sums count.
+        """
         sums = (*self.rows, *self.domain_rows, *([] if self.replicas is None else [self.replicas]))
-        return sum(held.width for held in self.whole if held is not None) + sum(part.width for part in sums)
+        unpooled = [
+            math.ceil(shard.width * shard.ids_per_sample)
+            for held in itertools.chain(*self.unpooled) if held.shards is not None
+            for shard in held.shards.shards
+        ]  # fmt: skip
+        pooled = sum(held.width for held in self.whole if held is not None) + sum(part.width for part in sums)
+        return pooled + sum(unpooled)
 
 
 def _on(shards: Sequence[Shard], device: int) -> list[Shard]:
     return [shard for shard in shards if device in shard.devices]
+
+
+def _rows(task: ShardingTask, own: Sequence[Shard], width: int) -> Rows:
+    """Return the unpooled shards of a device, of one width."""
+    # As shard sets order them.
+    ordered = sorted(own, key=lambda shard: (shard.table, shard.rows, shard.num_columns))
+    return Rows(ShardSet.of(task, ordered) if ordered else None, tuple(s.columns[0] for s in ordered), width)
 
 
 def _sums(task: ShardingTask, own: Sequence[Shard], together: Sequence[Shard]) -> Sums:

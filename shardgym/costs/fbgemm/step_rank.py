@@ -141,7 +141,10 @@ class StepRank:
             return [cut_rows(self._ids(s.table, tuple(samples), job.seed, batch), s) for s in held.shards]
 
         exchanged = [[ids for held in plan.exchanged(d) for ids in of(held)] for d in range(plan.num_devices)]
-        return Features(exchanged, [ids for held in plan.replicated() for ids in of(held)])
+        unpooled = {
+            table.name: self._ids(table, tuple(samples), job.seed, batch).indices for table in plan.unpooled_tables
+        }
+        return Features(exchanged, [ids for held in plan.replicated() for ids in of(held)], unpooled)
 
     @cachedmethod(
         lambda self: self._drawn,

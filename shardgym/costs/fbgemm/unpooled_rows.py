@@ -1,0 +1,202 @@
+"""Unpooled tables of one rank in complete steps: rows of all ids go back to the ranks that asked, and gradients return.
+
+TorchRec's `EmbeddingCollection` does the same: kernels put out a row for each id, an all-to-all brings rows to the
+ranks with the samples, which put those of a table cut by rows into the order of their ids, and pieces of columns side
+by side. It has an all-to-all for each sharding type; here one carries the rows of all.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from shardgym.costs.fbgemm.jobs import ShardSpec
+from shardgym.costs.fbgemm.lookup import WEIGHT
+from shardgym.costs.fbgemm.operator import Ids, TableIds, build_operator
+from shardgym.costs.fbgemm.step_plan import Rows, StepPlan
+from shardgym.table import EmbeddingTable
+
+
+class RowLookup:
+    """Puts out a row for each id of the shards of one width on one rank.
+
+    Args:
+        rows: the shards.
+
+    Attributes:
+        num_shards: whose ids are looked up.
+        operator: of FBGEMM; None where the rank has no shard.
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        self.num_shards = 0 if rows.shards is None else len(rows.shards.shards)
+        self.operator: Any = None
+        if rows.shards is not None:
+            self.operator = build_operator(rows.shards, torch.device("cpu"), bounds_check=True)
+            for weights in self.operator.split_embedding_weights():
+                weights.fill_(WEIGHT)
+        self._rows: Any = None
+        self._counts: list[int] = []
+
+    def look_up(self, ids: Ids | None, samples: Sequence[int]) -> list[list[torch.Tensor]]:
+        """Return the rows of each rank's samples in each shard, by rank.
+
+        Args:
+            ids: of all samples, None for a rank without shards.
+            samples: of each rank.
+        """
+        if self.operator is None or ids is None:
+            return [[] for _ in samples]
+        of_shard = sum(samples)
+        firsts = torch.tensor([0, *itertools.accumulate(samples)][:-1])
+        begins = (torch.arange(self.num_shards)[:, None] * of_shard + firsts).view(-1)
+        self._counts = torch.diff(ids.offsets[begins], append=ids.offsets[-1:]).tolist()
+        self._rows = self.operator(ids.indices, ids.offsets)
+        parts = torch.split(self._rows.detach(), self._counts)
+        return [list(parts[rank :: len(samples)]) for rank in range(len(samples))]
+
+    def backward(self, gradients: Sequence[Sequence[torch.Tensor]]) -> None:
+        """Take the gradients of the rows of each rank in each shard, and update weights."""
+        if self.operator is None:
+            return
+        by_shard = [of_rank[shard] for shard in range(self.num_shards) for of_rank in gradients]
+        self._rows.backward(torch.cat(by_shard))
+        self._rows = None
+
+
+class _Piece(NamedTuple):
+    """Rows of the own samples' ids in one shard.
+
+    Attributes:
+        shard: which one.
+        columns: of its table.
+        num_ids: in the shard.
+    """
+
+    shard: ShardSpec
+    columns: slice
+    num_ids: int
+
+    @property
+    def size(self) -> int:
+        """Values."""
+        return self.num_ids * self.shard.width
+
+
+class UnpooledRows:
+    """The unpooled part of a plan on one rank.
+
+    Args:
+        plan: of all ranks.
+        samples: of all ranks.
+        number: of this rank.
+        dtype: of what is exchanged.
+
+    Attributes:
+        lookups: of all samples, one of each width, for whole columns and for rows apart.
+    """
+
+    def __init__(self, plan: StepPlan, samples: Sequence[int], number: int, dtype: torch.dtype) -> None:
+        self._plan = plan
+        self._samples = list(samples)
+        self._dtype = dtype
+        self.lookups = [RowLookup(of_devices[number]) for of_devices in plan.unpooled]
+        self._widths = [of_devices[number].width for of_devices in plan.unpooled]
+        tables = (piece[0].table for rank in range(len(samples)) for piece in self._shards(rank))
+        self._tables: dict[str, EmbeddingTable] = {table.name: table for table in tables}
+        self._pieces: list[list[_Piece]] = []
+        self._places: dict[ShardSpec, torch.Tensor] = {}
+        self._num_ids: dict[str, int] = {}
+        self._sent: list[int] = []
+        self._shapes: list[list[tuple[int, int]]] = []
+
+    def look_up(self, ids: Sequence[Ids | None]) -> torch.Tensor:
+        """Return the rows that go to all ranks, rank by rank, flat; `ids` are those of each lookup."""
+        parts = [lookup.look_up(of, self._samples) for lookup, of in zip(self.lookups, ids, strict=True)]
+        of_ranks = [[rows for of_lookup in parts for rows in of_lookup[rank]] for rank in range(len(self._samples))]
+        self._sent = [sum(rows.numel() for rows in to_rank) for to_rank in of_ranks]
+        self._shapes = [[(len(rows), rows.shape[1]) for rows in to_rank] for to_rank in of_ranks]
+        flat = [rows.reshape(-1) for to_rank in of_ranks for rows in to_rank]
+        return torch.cat(flat).to(self._dtype) if flat else torch.empty(0, dtype=self._dtype)
+
+    @property
+    def sent(self) -> list[int]:
+        """Values that this rank sends to each in this step."""
+        return self._sent
+
+    @property
+    def received(self) -> list[int]:
+        """Values that it receives from each."""
+        return [sum(piece.size for piece in from_rank) for from_rank in self._pieces]
+
+    def expect(self, features: Sequence[Sequence[TableIds]], tables: Mapping[str, torch.Tensor]) -> None:
+        """Work out what comes back, and where rows of ids belong.
+
+        Args:
+            features: ids of the own samples that go to each rank, shard by shard, those of unpooled shards last.
+            tables: all ids of the own samples, by table.
+        """
+        self._pieces = []
+        for rank, to_rank in enumerate(features):
+            shards = list(self._shards(rank))
+            own = to_rank[len(to_rank) - len(shards) :]
+            self._pieces.append(
+                [_Piece(*shard, len(of.indices)) for shard, of in zip(shards, own, strict=True)]
+            )  # fmt: skip
+        self._places = {}
+        self._num_ids = {name: len(tables[name]) for name in self._tables}
+        for piece in itertools.chain(*self._pieces):
+            if not piece.shard.is_whole and piece.shard not in self._places:
+                low, high = piece.shard.rows
+                ids = tables[piece.shard.table.name]
+                self._places[piece.shard] = torch.nonzero((ids >= low) & (ids < high)).view(-1)
+
+    def joined(self, received: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the rows of all ids of the own samples, by table."""
+        found = {
+            name: torch.empty(self._num_ids[name], table.embedding_dim, dtype=self._dtype)
+            for name, table in self._tables.items()
+        }
+        for piece, values in zip(itertools.chain(*self._pieces), self._split(received), strict=True):
+            of_table = found[piece.shard.table.name]
+            rows = values.view(piece.num_ids, piece.shard.width)
+            if piece.shard.is_whole:
+                of_table[:, piece.columns] = rows
+            else:
+                of_table[self._places[piece.shard], piece.columns] = rows
+        return found
+
+    def packed(self, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return gradients of all rows as they go back, rank by rank, flat."""
+        parts = []
+        for piece in itertools.chain(*self._pieces):
+            of_table = gradients[piece.shard.table.name]
+            if not piece.shard.is_whole:
+                of_table = of_table[self._places[piece.shard]]
+            parts.append(of_table[:, piece.columns].reshape(-1))
+        return torch.cat(parts) if parts else torch.empty(0, dtype=self._dtype)
+
+    def backward(self, gradients: torch.Tensor) -> None:
+        """Update weights from the gradients that ranks sent back, flat."""
+        shapes = list(itertools.chain(*self._shapes))
+        parts = torch.split(gradients, [rows * width for rows, width in shapes])
+        of_all = iter([part.view(shape) for part, shape in zip(parts, shapes, strict=True)])
+        by_rank = [[next(of_all) for _ in to_rank] for to_rank in self._shapes]
+        begin = 0
+        for lookup in self.lookups:
+            end = begin + lookup.num_shards
+            lookup.backward([of_rank[begin:end] for of_rank in by_rank])
+            begin = end
+
+    def _split(self, values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.split(values, [piece.size for piece in itertools.chain(*self._pieces)])
+
+    def _shards(self, rank: int) -> Iterator[tuple[ShardSpec, slice]]:
+        """Yield the unpooled shards of a rank in the order in which it looks them up, with their columns."""
+        for of_devices in self._plan.unpooled:
+            held = of_devices[rank]
+            for shard, first in zip([] if held.shards is None else held.shards.shards, held.begins, strict=True):
+                yield shard, slice(first, first + shard.width)

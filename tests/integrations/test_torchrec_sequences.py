@@ -1,0 +1,257 @@
+"""`EmbeddingCollection`s as unpooled tables: in, out, planned, and trained as unsharded ones are."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torchrec.modules", reason="needs TorchRec: tox -e torchrec")
+
+import torch
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from test_torchrec_training import LEARNING_RATE, STEPS, Differences, held_weights, run, worst
+from torch import nn
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.types import ShardingPlan as TorchRecPlan
+from torchrec.modules.embedding_configs import EmbeddingConfig
+from torchrec.modules.embedding_modules import EmbeddingCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+from torchrec_toys import MARKS, collection, config, topology
+
+from shardgym import InputError, Shard, ShardingPlan, ShardingTask, Topology
+from shardgym.torchrec import (
+    PlannerSettings,
+    ShardGymPlanner,
+    export_plan,
+    from_torchrec,
+    model_from_task,
+    task_from_model,
+    to_torchrec,
+)
+
+pytestmark = [
+    *MARKS,
+    pytest.mark.filterwarnings("ignore:fbgemm..dense_embedding_codegen_lookup_function:UserWarning"),
+]
+
+SAMPLES = 6
+WIDTH = 16
+#: name -> rows, features: one is shared.
+TABLES = {"a": (40, 2), "b": (30, 1), "c": (21, 1), "d": (10, 1)}
+FEATURES = [f"{name}{n}" for name, (_, count) in TABLES.items() for n in range(count)]
+
+
+def sequences(device: str) -> EmbeddingCollection:
+    configs = [
+        EmbeddingConfig(
+            num_embeddings=rows, embedding_dim=WIDTH, name=name, feature_names=[f"{name}{n}" for n in range(count)]
+        )
+        for name, (rows, count) in TABLES.items()
+    ]
+    return EmbeddingCollection(tables=configs, device=torch.device(device))
+
+
+def make_model(device: str) -> nn.Module:
+    model = nn.Module()
+    model.words = sequences(device)
+    return model
+
+
+def task_of(size: int) -> ShardingTask:
+    hosts = dataclasses.replace(topology(size), fast_domain_size=2)
+    return task_from_model(make_model("meta"), hosts, SAMPLES * size, optimizer="exact_sgd")
+
+
+def by_columns(name: str, *pieces: tuple[int, int, int]) -> list[Shard]:
+    return [Shard(f"words.{name}", (0, TABLES[name][0]), (first, end), device) for first, end, device in pieces]
+
+
+def by_rows(name: str, *ends: int, first: int = 0) -> list[Shard]:
+    pairs = zip([0, *ends[:-1]], ends, strict=True)
+    return [Shard(f"words.{name}", pair, (0, WIDTH), first + n) for n, pair in enumerate(pairs)]
+
+
+def whole(**devices: int) -> list[Shard]:
+    return [shard for name, device in devices.items() for shard in by_columns(name, (0, WIDTH, device))]
+
+
+def everywhere(size: int, name: str) -> Shard:
+    return Shard(f"words.{name}", (0, TABLES[name][0]), (0, WIDTH), tuple(range(size)))
+
+
+TW, CW, RW = "table_wise", "column_wise", "row_wise"
+#: By the number of ranks and what is special: a plan, and the types of tables a to d when it leaves.
+PLANS: dict[tuple[int, str], tuple[list[Shard], tuple[str, str, str, str]]] = {
+    (2, "whole"): (whole(a=0, b=1, c=1, d=0), (TW, TW, TW, TW)),
+    (2, "a rank without tables"): (whole(a=1, b=1, c=1, d=1), (TW, TW, TW, TW)),
+    (2, "columns"): (
+        [*by_columns("a", (0, 8, 1), (8, 16, 0)), *by_columns("b", (0, 4, 0), (4, 8, 1), (8, 16, 0)), *whole(c=1, d=0)],
+        (CW, CW, TW, TW),
+    ),
+    (2, "rows"): ([*by_rows("a", 20, 40), *by_rows("c", 11, 21), *whole(b=1, d=0)], (RW, TW, RW, TW)),
+    (2, "everything"): (
+        [*by_rows("a", 20, 40), *by_columns("b", (0, 12, 1), (12, 16, 0)), *whole(c=0, d=1)], (RW, CW, TW, TW),
+    ),
+    (4, "columns of one host"): (
+        [*by_columns("a", (0, 8, 3), (8, 16, 2)), *whole(b=1, c=0, d=2)], (CW, TW, TW, TW),
+    ),
+    (4, "everything"): (
+        [*by_rows("a", 10, 20, 30, 40), *by_columns("b", (0, 4, 3), (4, 16, 0)), *whole(c=2, d=1)], (RW, CW, TW, TW),
+    ),
+}  # fmt: skip
+
+
+def sample(rank: int, step: int) -> KeyedJaggedTensor:
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    lengths = torch.randint(0, 5, (len(FEATURES), SAMPLES), generator=generator)
+    ids = [
+        torch.randint(0, TABLES[feature[0]][0], (int(of.sum()),), generator=generator)
+        for feature, of in zip(FEATURES, lengths, strict=True)
+    ]
+    return KeyedJaggedTensor.from_lengths_sync(FEATURES, torch.cat(ids), lengths.flatten())
+
+
+def rows_of(collection: Any, ids: KeyedJaggedTensor) -> torch.Tensor:
+    """Return the rows of all ids, feature after feature."""
+    found = collection(ids)
+    return torch.cat([found[feature].values() for feature in FEATURES])
+
+
+def loss_of(rows: torch.Tensor) -> torch.Tensor:
+    return (rows * torch.arange(WIDTH) + rows**2).sum() / 10
+
+
+def train(rank: int, plan: TorchRecPlan, size: int) -> Differences:
+    """Train with all ids: what makes them distinct, `fbgemm::jagged_unique_indices`, runs on GPUs alone."""
+    torch.manual_seed(0)
+    reference = make_model("cpu").words
+    before = {name: table.weight.detach().clone() for name, table in reference.embeddings.items()}
+    fused = {"optimizer": EmbOptimType.EXACT_SGD, "learning_rate": LEARNING_RATE}
+    sharder = EmbeddingCollectionSharder(fused_params=fused)
+    types = {name: sharding.sharding_type for name, sharding in plan.plan["words"].items()}
+    model = DistributedModelParallel(make_model("meta"), device=torch.device("cpu"), plan=plan, sharders=[sharder])
+    pieces = list(held_weights(model, types))
+    for name, (row, column), tensor in pieces:
+        tensor.copy_(before[name][row : row + tensor.shape[0], column : column + tensor.shape[1]])
+    optimizer = torch.optim.SGD(reference.parameters(), LEARNING_RATE)
+    output_error = loss_error = 0.0
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        rows = rows_of(model.module.words, sample(rank, step))
+        expected = [rows_of(reference, sample(r, step)) for r in range(size)]
+        losses = [loss_of(of_rank) for of_rank in expected]
+        output_error = max(output_error, float((rows - expected[rank]).detach().abs().max()))
+        loss_error = max(loss_error, abs(float(loss_of(rows).detach() - losses[rank].detach())))
+        loss_of(rows).backward()  # the fused optimizer updates the weights, too
+        (torch.stack(losses).sum() / size).backward()
+        optimizer.step()
+    weight_error = 0.0
+    for name, (row, column), tensor in pieces:
+        updated = reference.embeddings[name].weight.detach()
+        assert float((updated - before[name]).abs().max()) > 0.01
+        change = updated[row : row + tensor.shape[0], column : column + tensor.shape[1]] - tensor
+        weight_error = max(weight_error, float(change.abs().max()))
+    return Differences(output_error, loss_error, weight_error, len(model.module.words._lookups))
+
+
+@pytest.fixture(scope="module")
+def trained() -> Callable[[int, str], Differences]:
+    """All plans of one number of ranks are trained in one start of the processes."""
+    found: dict[tuple[int, str], Differences] = {}
+
+    def of_plan(size: int, name: str) -> Differences:
+        if (size, name) not in found:
+            task = task_of(size)
+            plans = {
+                key: to_torchrec(ShardingPlan.of(task, shards), task, make_model("meta"), device_type="cpu")
+                for (ranks, key), (shards, _) in PLANS.items() if ranks == size
+            }  # fmt: skip
+            answers = run(size, lambda rank: {key: train(rank, plan, size) for key, plan in plans.items()})
+            found.update({(size, key): worst([answer[key] for answer in answers]) for key in plans})
+        return found[size, name]
+
+    return of_plan
+
+
+@pytest.mark.parametrize(("size", "name"), PLANS)
+def test_losses_rows_and_weights_equal_the_unsharded_ones(trained: Any, size: int, name: str) -> None:
+    difference = trained(size, name)
+    assert difference.output < 1e-5
+    assert difference.loss < 1e-4  # sums over hundreds of rows
+    assert difference.weights < 1e-5
+    assert difference.operators == len(set(PLANS[size, name][1]))
+
+
+@pytest.mark.parametrize(("size", "name"), PLANS)
+def test_plans_leave_in_the_types_of_an_embedding_collection_and_come_back(size: int, name: str) -> None:
+    shards, types = PLANS[size, name]
+    task = task_of(size)
+    plan = ShardingPlan.of(task, shards)
+    exported = export_plan(plan, task, make_model("meta"), device_type="cpu")
+    module = exported.sharding_plan.plan["words"]
+    assert tuple(sharding.sharding_type for sharding in module.values()) == types
+    widths = {
+        shard.shard_sizes[1] for s in module.values() if s.sharding_type == CW for shard in s.sharding_spec.shards
+    }
+    assert len(widths) <= 1
+    narrowed = any("cut into pieces of 4 columns: TorchRec takes one width" in note for note in exported.notes)
+    assert narrowed == (widths == {4})
+    if not narrowed:
+        assert from_torchrec(exported.sharding_plan, task) == plan
+
+
+def test_tables_of_a_model_are_unpooled_and_shared_by_their_features() -> None:
+    model = make_model("meta")
+    model.bags = collection(config("e", 50, 8))
+    ids = dict.fromkeys(("words.a", "words.b", "words.c", "words.d", "bags.e"), 3.0)
+    task = task_from_model(model, topology(), 16, pooling_factors=ids, dedup_ids=True)
+    assert {t.name: (t.pooling, t.num_features) for t in task.tables} == {
+        "words.a": ("none", 2), "words.b": ("none", 1), "words.c": ("none", 1), "words.d": ("none", 1),
+        "bags.e": ("sum", 1),
+    }  # fmt: skip
+    assert task.dedup_ids
+    again = task_from_model(model_from_task(task), topology(), 16, pooling_factors=ids, dedup_ids=True)
+    assert sorted(again.tables, key=lambda t: t.name) == sorted(task.tables, key=lambda t: t.name)
+
+
+def test_what_torchrec_cannot_do_with_an_embedding_collection_is_refused() -> None:
+    task = task_of(4)
+    domain = ShardingPlan.of(task, [*by_rows("a", 20, 40, first=2), *whole(b=0, c=0, d=0)])
+    with pytest.raises(InputError, match=r"table 'words.a' is unpooled and table_row_wise: TorchRec cuts rows of an"):
+        to_torchrec(domain, task, device_type="cpu")
+    pooled = dataclasses.replace(task, tables=tuple(dataclasses.replace(t, pooling="sum") for t in task.tables))
+    plan = ShardingPlan.table_wise(pooled, [0, 1, 2, 3])
+    with pytest.raises(InputError, match=r"table 'words.a' is unpooled there, and pooled in the task"):
+        to_torchrec(plan, pooled, make_model("meta"), device_type="cpu")
+    copied = ShardingPlan.of(task, [everywhere(4, "a"), *whole(b=0, c=0, d=0)])
+    with pytest.raises(InputError, match="unpooled and data_parallel: FBGEMM's dense kernel pools rows on CPUs"):
+        to_torchrec(copied, task, device_type="cpu")
+    assert from_torchrec(to_torchrec(copied, task), task) == copied
+    mixed = dataclasses.replace(task, tables=(pooled.tables[0], *task.tables[1:]))
+    with pytest.raises(InputError, match="in one collection, and only the first is pooled"):
+        to_torchrec(ShardingPlan.table_wise(mixed, [0, 1, 2, 3]), mixed, device_type="cpu")
+    with pytest.raises(InputError, match="in one collection, and only one of them is pooled"):
+        model_from_task(mixed)
+    wide = dataclasses.replace(task, tables=(dataclasses.replace(task.tables[0], embedding_dim=32), *task.tables[1:]))
+    with pytest.raises(InputError, match="32 and 16 columns"):
+        model_from_task(wide)
+
+
+def test_the_planner_plans_both_kinds_of_collections() -> None:
+    model = make_model("meta")
+    model.bags = collection(config("e", 50, 8))
+    sharders = [EmbeddingBagCollectionSharder(), EmbeddingCollectionSharder(use_index_dedup=True)]
+    ours = ShardGymPlanner(Topology.preset("dgx-h100", 4), 16, settings=PlannerSettings("neuroshard_plus"))
+    plan = ours.plan(model, sharders)
+    assert sorted(plan.plan) == ["bags", "words"]
+    assert ours.last is not None
+    assert ours.last.task.dedup_ids
+    assert not ours.last.task.table("words.a").is_pooled
+    theirs = [EmbeddingBagCollectionSharder(fused_params={"optimizer": EmbOptimType.ADAM}), sharders[1]]
+    with pytest.raises(InputError, match="sharders of the model's collections set different optimizers"):
+        ours.plan(model, theirs)

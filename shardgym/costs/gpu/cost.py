@@ -24,6 +24,7 @@ from shardgym.costs.gpu.exchange import (
     topology_of,
     two_step_ms,
 )
+from shardgym.costs.gpu.host_memory import HostShards, host_ms, shard_work_with_host
 from shardgym.costs.gpu.kernels import (
     KERNELS,
     ShardSizes,
@@ -52,6 +53,7 @@ from shardgym.costs.shard_keys import ShardKey, shard_loads
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
 from shardgym.row_access import access_share
+from shardgym.row_popularity import missed_share, popularity
 from shardgym.table import EmbeddingTable, Optimizer, Precision
 from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask
 from shardgym.topology import Topology
@@ -113,8 +115,8 @@ class GpuSettings:
 class GpuCost(CostModel):
     """A model of fused kernels and exchanges on GPUs, held against publications (benchmarks/published_gpu).
 
-    All tables of a device share launches, the L2 cache and the memory bus: see `kernels.py`. Exchanges: `exchange.py`,
-    `collectives.py`. Nothing of it was measured by us.
+    All tables of a device share launches, the L2 cache and the memory bus: see `kernels.py`. Rows in the memory of the
+    host: `host_memory.py`. Exchanges: `exchange.py`, `collectives.py`. Nothing of it was measured by us.
 
     Args:
         hardware: see `GpuSettings`, like all others.
@@ -133,6 +135,7 @@ class GpuCost(CostModel):
     version = "3"
     deterministic = True
     replicas = True
+    host_memory = True
 
     def __init__(
         self,
@@ -227,12 +230,31 @@ class AdditiveGpu(AdditiveCosts):
         card = self._card or card_of(task)
         served = np.array([key.served or task.num_devices for key in keys]) / task.num_devices
         shards = [(task.table(key.table), key.row_range, key.columns) for key in keys]
-        work = shard_work(card, shard_sizes(shards, task.batch_size, task.precision, task.optimizer, served))
+        sizes = shard_sizes(shards, task.batch_size, task.precision, task.optimizer, served)
+        if all(key.compute_kernel == "fused" for key in keys):
+            work = shard_work(card, sizes)
+        else:
+            work = shard_work_with_host(card, sizes, self._host_shards(task, keys, card))
         dense = np.array([dense_update_bytes(task, key) if key.served == 1 else 0.0 for key in keys])
         work[:, Work.UPDATES] += dense / card.memory_bandwidth * 1e3
         # Of a table that features share, each counts as a shard; the chain and the rows of weights do not grow with it.
         work[:, Work.CROWD] *= [task.table(key.table).num_features for key in keys]
         return {"latents": work}
+
+    def _host_shards(self, task: ShardingTask, keys: Sequence[ShardKey], card: Card) -> HostShards:
+        """Return which shards have their rows in the memory of the host; a card that is named brings its bus along."""
+        bus = card.host if self._card is not None else task.topology.host_bandwidth or card.host
+        missed = np.zeros(len(keys))
+        for n, key in enumerate(keys):
+            if key.compute_kernel == "fused_uvm_caching":
+                table = task.table(key.table)
+                cells = popularity(table, task.batch_size, *key.row_range)
+                draws = task.batch_size * table.pooling_factor / table.run_length
+                missed[n] = missed_share(cells, draws, key.cache_load_factor * key.rows)
+        uvm, cached = (
+            np.array([key.compute_kernel == kernel for key in keys]) for kernel in ("fused_uvm", "fused_uvm_caching")
+        )
+        return HostShards(uvm, cached, missed, bus)
 
     def key_loads(self, task: ShardingTask, key: ShardKey) -> list[float]:
         """See `NumberedShards`."""
@@ -244,7 +266,7 @@ class AdditiveGpu(AdditiveCosts):
     def device_ms(self, sums: Floats, counts: Floats) -> Floats:
         """See `AdditiveCosts`."""
         some = np.maximum(counts, 1)
-        times = np.stack([forward_ms(sums, some), backward_ms(sums)], axis=-1)
+        times = np.stack([forward_ms(sums, some), backward_ms(sums)], axis=-1) + host_ms(sums)
         return np.where(counts[..., None] > 0, times, 0.0)
 
     def operator_ms(self, sums: Floats, counts: Floats) -> Floats:
@@ -255,7 +277,8 @@ class AdditiveGpu(AdditiveCosts):
 
     def least_ms(self, vectors: Floats, typical: Floats) -> Floats:
         """See `AdditiveCosts`."""
-        return least_ms(vectors[:, : len(Work)], typical[: len(Work)])
+        work = vectors[:, : len(Work)]
+        return least_ms(work, typical[: len(Work)]) + work[:, [Work.HOST_FORWARD, Work.HOST_BACKWARD]]
 
     def all_to_all_links(self, task: ShardingTask) -> tuple[Topology, int]:
         """See `AdditiveCosts`: ramps come on top."""

@@ -86,7 +86,8 @@ def place_greedily(
 
     The greedy of NeuroShard, DreamShard and AutoShard (`sharders.py`): tables sorted by (cost, size, index)
     descending; ties go to the device with fewer bytes, then to the lower number. Unlike there, a table that fits
-    nowhere ends the search instead of landing on the last device.
+    nowhere ends the search instead of landing on the last device. Where hosts have memory, it goes there first, with
+    kernel fused_uvm: the same rule over the devices whose hosts have room.
 
     Args:
         task: what to place.
@@ -102,17 +103,30 @@ def place_greedily(
     room = np.array(task.capacity_bytes, dtype=np.int64)
     used = np.zeros(task.num_devices, dtype=np.int64)
     load = np.zeros(task.num_devices)
-    devices: dict[int, int] = {}
+    host_room = np.full(task.topology.num_hosts, task.topology.host_memory_bytes, dtype=np.int64)
+    host_of = np.array([task.topology.host_of(device) for device in range(task.num_devices)])
+    placed: list[tuple[Shard, int]] = []
     for n in sorted(range(len(pieces)), key=lambda n: (costs[n], sizes[n], n), reverse=True):
-        fitting = devices_with_room(task, pieces[n], room)
+        piece = pieces[n]
+        fitting = np.flatnonzero(room >= sizes[n])
+        if not fitting.size and task.topology.host_memory_bytes:
+            in_host = dataclasses.replace(piece, compute_kernel="fused_uvm")
+            fits = (room >= in_host.bytes(task)) & (host_room[host_of] >= in_host.host_bytes(task))
+            if fits.any():
+                piece = in_host
+                fitting = np.flatnonzero(fits)
+        if not fitting.size or piece.num_columns % COLUMN_UNIT:
+            fitting = devices_with_room(task, piece, room)
         lightest = fitting[load[fitting] == load[fitting].min()]
         device = int(lightest[used[lightest].argmin()])
-        devices[n] = device
+        placed.append((piece, device))
         load[device] += costs[n] if speeds is None else costs[n] / speeds[device]
-        used[device] += sizes[n]
-        room[device] -= sizes[n]
+        size = sizes[n] if piece is pieces[n] else piece.bytes(task)
+        used[device] += size
+        room[device] -= size
+        host_room[host_of[device]] -= piece.host_bytes(task)
     # Searches call this again and again where it fails: shards are made once all have a place.
-    return ShardingPlan.of(task, [dataclasses.replace(pieces[n], devices=(d,)) for n, d in devices.items()])
+    return ShardingPlan.of(task, [dataclasses.replace(piece, devices=(device,)) for piece, device in placed])
 
 
 def devices_with_room(task: ShardingTask, shard: Shard, room: Ints) -> Ints:

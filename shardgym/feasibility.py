@@ -72,11 +72,15 @@ def _holder_problems(shard: Shard, num_devices: int, group_size: int | None) -> 
         yield f"{area} of table '{shard.table}' are held by {format_devices(shard.devices)}: expected {expected}"
 
 
-def check_possible(task: ShardingTask) -> None:
+def check_possible(task: ShardingTask, *, in_host: bool = False) -> None:
     """Refuse tasks that no plan is feasible for, however tables are cut by columns.
 
+    Args:
+        task: the task.
+        in_host: whether rows may be in the memory of hosts.
+
     Raises:
-        NoFeasiblePlanError: a width cannot be fused, or the tables are larger than all devices together.
+        NoFeasiblePlanError: a width cannot be fused, or the tables are larger than all devices together, and hosts.
     """
     for table in task.tables:
         if table.embedding_dim % COLUMN_UNIT:
@@ -86,7 +90,14 @@ def check_possible(task: ShardingTask) -> None:
             )
     needed = {table.name: _least_bytes(task, table) for table in task.tables}
     missing = sum(needed.values()) - task.total_capacity_bytes
-    if missing > 0:
+    on_hosts = task.topology.num_hosts * task.topology.host_memory_bytes
+    if in_host and missing > on_hosts:
+        raise NoFeasiblePlanError(
+            f"{_what_tables_take(task)} {exact_bytes(sum(needed.values()))}, the devices have "
+            f"{exact_bytes(task.total_capacity_bytes, '')} together{_left_by_step(task)} and the hosts "
+            f"{exact_bytes(on_hosts, '')}: {exact_bytes(missing - on_hosts)} too few"
+        )
+    if missing > 0 and not in_host:
         largest = max(needed, key=needed.__getitem__)
         devices = task.num_devices
         roomiest = max(task.capacity_bytes)
@@ -103,7 +114,8 @@ def _host(task: ShardingTask) -> str:
     """Say that there is more room in the memory of hosts, where there is."""
     if not task.topology.host_memory_bytes:
         return ""
-    return f", or a solver that uses the {exact_bytes(task.topology.host_memory_bytes, '')} of each host, as recshard"
+    size = exact_bytes(task.topology.host_memory_bytes, "")
+    return f", or a solver that uses the {size} of each host, as recshard with cost gpu"
 
 
 def _least_bytes(task: ShardingTask, table: EmbeddingTable) -> int:

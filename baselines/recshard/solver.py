@@ -69,8 +69,8 @@ class RecShard:
         """Raise `InputError` where the cost does not add up over shards."""
         if cost.additive() is None:
             raise InputError(
-                f"recshard needs a cost that adds up over shards, and '{cost.name}' does not: plan with 'gpu', which "
-                "prices the memory of hosts, and score the plan with it"
+                f"recshard needs a cost that adds up over shards, and '{cost.name}' does not: plan with 'gpu' or "
+                "'roofline', which price the memory of hosts, and score the plan with it"
             )
 
     def solve(

@@ -154,7 +154,7 @@ class CostModel(abc.ABC):
             shard = next(shard for shard in plan.shards if shard.in_host_memory)
             return (
                 f"cost '{self.name}' prices no memory of hosts, and table '{shard.table}' has kernel "
-                f"{shard.compute_kernel} on {format_devices(shard.devices)}: 'gpu' does"
+                f"{shard.compute_kernel} on {format_devices(shard.devices)}: 'gpu' and 'roofline' do"
             )
         if not plan.has_replicas:
             return ""

@@ -19,6 +19,7 @@ from shardgym.costs.links import (
 )
 from shardgym.plan import ShardingPlan
 from shardgym.row_access import access_share, position_matters
+from shardgym.row_popularity import missed_share, popularity
 from shardgym.shard import ComputeKernel, Shard
 from shardgym.task import ELEMENT_BYTES, ShardingTask, block_bytes
 
@@ -128,6 +129,16 @@ def _keys_of_kinds(task: ShardingTask, plan: ShardingPlan) -> list[ShardKey]:
         in_domain = staged[shard.table] and shard.num_rows < task.table(shard.table).num_embeddings
         keys.append(shard_key(task, shard, served, in_domain=in_domain))
     return keys
+
+
+def cache_missed_share(task: ShardingTask, key: ShardKey) -> float:
+    """Return which part of the distinct rows of a batch the cache of a shard has not got; 0 without a cache."""
+    if key.compute_kernel != "fused_uvm_caching":
+        return 0.0
+    table = task.table(key.table)
+    draws = task.batch_size * table.pooling_factor / table.run_length
+    cells = popularity(table, task.batch_size, *key.row_range)
+    return missed_share(cells, draws, key.cache_load_factor * key.rows)
 
 
 def shard_loads(task: ShardingTask, key: ShardKey) -> list[float]:

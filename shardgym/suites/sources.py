@@ -15,7 +15,7 @@ from shardgym.errors import InputError
 from shardgym.pools import TablePool, load_pool
 from shardgym.pools.load import load_model
 from shardgym.suites.spec import DrawnGroup, DrawnTasks, PublishedTasks
-from shardgym.table import EmbeddingTable
+from shardgym.table import EmbeddingTable, RowOrder, ZipfIds
 from shardgym.task import ShardingTask, block_bytes
 from shardgym.topology import Topology
 
@@ -108,13 +108,17 @@ class DrawnSource:
             InputError: the pool is too small, or nothing drawn meets the size limits.
         """
         spec = self._spec
-        tables = tuple(self._table(position, dim) for position, dim in self._draw(index))
         group_number, _ = self._order[index]
         group = spec.groups[group_number]
+        tables = tuple(_in_order(self._table(position, dim), group.row_order) for position, dim in self._draw(index))
         topology = self._topologies[group_number]
         if group.fullness is not None:
             total = sum(self._bytes(table, table.embedding_dim) for table in tables)
             topology = dataclasses.replace(topology, memory_bytes=_memory(group, total))
+        if group.host_fullness is not None:
+            total = sum(self._bytes(table, table.embedding_dim) for table in tables)
+            pages = math.ceil(total / group.host_fullness / topology.num_hosts / _PAGE_BYTES)
+            topology = dataclasses.replace(topology, host_memory_bytes=pages * _PAGE_BYTES)
         return ShardingTask(tables, topology, spec.batch_size, spec.precision, spec.optimizer, name)
 
     def _draw(self, index: int) -> list[tuple[int, int]]:
@@ -185,6 +189,13 @@ class DrawnSource:
                 f"{self._spec.scale} describes batches of {scaled.batch_size}"
             )
         return scaled
+
+
+def _in_order(table: EmbeddingTable, row_order: RowOrder | None) -> EmbeddingTable:
+    """Return a table with its rows in another order; one without a Zipf law as it is."""
+    if row_order is None or not isinstance(table.ids, ZipfIds):
+        return table
+    return dataclasses.replace(table, ids=dataclasses.replace(table.ids, row_order=row_order))
 
 
 def _memory(group: DrawnGroup, total_bytes: int) -> tuple[int, ...]:

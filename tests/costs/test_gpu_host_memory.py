@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, make_cost
+from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.costs.gpu.cards import CARDS
 from shardgym.costs.gpu.host_memory import HOST
 from shardgym.ids import draw_bags
@@ -130,3 +130,25 @@ def test_what_a_cache_misses_is_what_one_misses_that_drops_the_oldest_row(ids, r
     cells = popularity(table, 64)
     assert missed_share(cells, 128, share * rows) == pytest.approx(missed / touched, abs=0.03)
     assert missed_share(cells, 128, rows) == 0
+
+
+def test_roofline_counts_the_same_bytes_at_the_bandwidth_of_the_bus():
+    task = task_of()
+    cost = make_cost("roofline")
+    bus = CARDS["a100"].host * 1e-3
+
+    def times(of_task, **changes):
+        plan = ShardingPlan.of(of_task, [held(**changes)])
+        return cost.evaluate(of_task, [plan])[0].per_device[0, [1, 4]]
+
+    added = times(task, kernel="fused_uvm") - times(task)
+    distinct = distinct_rows(TABLE, BATCH)
+    assert added == pytest.approx([BATCH * 5 * 256 / bus, distinct * 256 / bus])
+    shares = [times(task, kernel="fused_uvm_caching", share=share).sum() for share in (0.001, 0.1, 1.0)]
+    assert (np.diff(shares) < 0).all()
+    assert shares[-1] == pytest.approx(times(task).sum())
+    slow = task_of(topology=dataclasses.replace(TOPOLOGY, host_bandwidth=1e9))
+    assert times(slow, kernel="fused_uvm")[0] > 20 * times(task, kernel="fused_uvm")[0]
+    core = task_of(topology=dataclasses.replace(TOPOLOGY, device="cpu-core"))
+    with pytest.raises(InputError, match=r"knows no bus of 'cpu-core'.*give the topology host_bandwidth"):
+        times(core, kernel="fused_uvm")

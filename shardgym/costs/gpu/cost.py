@@ -49,11 +49,10 @@ from shardgym.costs.links import (
 from shardgym.costs.mixed_tables import operator_notes
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.costs.roofline import ID_BYTES, WEIGHT_BYTES, dense_update_bytes
-from shardgym.costs.shard_keys import ShardKey, shard_loads
+from shardgym.costs.shard_keys import ShardKey, cache_missed_share, shard_loads
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
 from shardgym.row_access import access_share
-from shardgym.row_popularity import missed_share, popularity
 from shardgym.table import EmbeddingTable, Optimizer, Precision
 from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask
 from shardgym.topology import Topology
@@ -244,13 +243,7 @@ class AdditiveGpu(AdditiveCosts):
     def _host_shards(self, task: ShardingTask, keys: Sequence[ShardKey], card: Card) -> HostShards:
         """Return which shards have their rows in the memory of the host; a card that is named brings its bus along."""
         bus = card.host if self._card is not None else task.topology.host_bandwidth or card.host
-        missed = np.zeros(len(keys))
-        for n, key in enumerate(keys):
-            if key.compute_kernel == "fused_uvm_caching":
-                table = task.table(key.table)
-                cells = popularity(table, task.batch_size, *key.row_range)
-                draws = task.batch_size * table.pooling_factor / table.run_length
-                missed[n] = missed_share(cells, draws, key.cache_load_factor * key.rows)
+        missed = np.array([cache_missed_share(task, key) for key in keys])
         uvm, cached = (
             np.array([key.compute_kernel == kernel for key in keys]) for kernel in ("fused_uvm", "fused_uvm_caching")
         )

@@ -13,6 +13,7 @@ from shardgym.arguments import check_instance, check_int
 from shardgym.arrays import Ints
 from shardgym.costs.base import CostModel
 from shardgym.errors import NoFeasiblePlanError
+from shardgym.feasibility import exceeds_devices
 from shardgym.plan import ShardingPlan
 from shardgym.shard import COLUMN_UNIT, Shard
 from shardgym.table import EmbeddingTable
@@ -38,7 +39,8 @@ class Greedy(abc.ABC):
         del cost
         check_instance("task", task, ShardingTask)
         check_int("seed", seed)
-        return place_greedily(task, [self.table_cost(task, table) for table in task.tables])
+        costs = [self.table_cost(task, table) for table in task.tables]
+        return place_greedily(task, costs, in_host=exceeds_devices(task))
 
 
 class SizeGreedy(Greedy):
@@ -81,19 +83,22 @@ def place_greedily(
     costs: Sequence[float],
     shards: Sequence[Shard] | None = None,
     speeds: Sequence[float] | None = None,
+    *,
+    in_host: bool = False,
 ) -> ShardingPlan:
     """Place the costliest shard first, each on the device with the smallest sum of costs that has room.
 
     The greedy of NeuroShard, DreamShard and AutoShard (`sharders.py`): tables sorted by (cost, size, index)
     descending; ties go to the device with fewer bytes, then to the lower number. Unlike there, a table that fits
-    nowhere ends the search instead of landing on the last device. Where hosts have memory, it goes there first, with
-    kernel fused_uvm: the same rule over the devices whose hosts have room.
+    nowhere ends the search instead of landing on the last device.
 
     Args:
         task: what to place.
         costs: one per shard.
         shards: that hold every cell of every table once, whatever devices they name; every table whole when None.
         speeds: of the devices, by which their sums are divided; all alike when None.
+        in_host: whether a shard that fits on no device goes into the memory of a host, with kernel fused_uvm, by the
+            same rule over the devices whose hosts have room.
 
     Raises:
         NoFeasiblePlanError: a shard fits nowhere, or no plan can hold it.
@@ -109,11 +114,11 @@ def place_greedily(
     for n in sorted(range(len(pieces)), key=lambda n: (costs[n], sizes[n], n), reverse=True):
         piece = pieces[n]
         fitting = np.flatnonzero(room >= sizes[n])
-        if not fitting.size and task.topology.host_memory_bytes:
-            in_host = dataclasses.replace(piece, compute_kernel="fused_uvm")
-            fits = (room >= in_host.bytes(task)) & (host_room[host_of] >= in_host.host_bytes(task))
+        if in_host and not fitting.size:
+            on_host = dataclasses.replace(piece, compute_kernel="fused_uvm")
+            fits = (room >= on_host.bytes(task)) & (host_room[host_of] >= on_host.host_bytes(task))
             if fits.any():
-                piece = in_host
+                piece = on_host
                 fitting = np.flatnonzero(fits)
         if not fitting.size or piece.num_columns % COLUMN_UNIT:
             fitting = devices_with_room(task, piece, room)

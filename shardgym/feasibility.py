@@ -110,6 +110,13 @@ def check_possible(task: ShardingTask, *, in_host: bool = False) -> None:
         )
 
 
+def exceeds_devices(task: ShardingTask) -> bool:
+    """Whether tables are larger than all devices together, and hosts have memory."""
+    if not task.topology.host_memory_bytes:
+        return False
+    return sum(_least_bytes(task, table) for table in task.tables) > task.total_capacity_bytes
+
+
 def _host(task: ShardingTask) -> str:
     """Say that there is more room in the memory of hosts, where there is."""
     if not task.topology.host_memory_bytes:

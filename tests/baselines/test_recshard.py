@@ -9,7 +9,16 @@ import pytest
 from baselines.greedy import LookupGreedy, SizeGreedy
 from baselines.recshard.solver import RecShard
 from baselines.recshard.splits import splits_of
-from shardgym import EmbeddingTable, InputError, NoFeasiblePlanError, Shard, ShardingPlan, ShardingTask, make_cost
+from shardgym import (
+    EmbeddingTable,
+    InputError,
+    NoFeasiblePlanError,
+    Shard,
+    ShardingPlan,
+    ShardingTask,
+    make_cost,
+    make_solver,
+)
 from shardgym.table import UniformIds, ZipfIds
 from shardgym.topology import Topology
 
@@ -132,6 +141,18 @@ def test_a_plan_to_start_from_is_never_made_worse_and_settings_are_checked():
         RecShard(gap=-1)
     with pytest.raises(InputError, match="nodes"):
         RecShard(nodes=0)
+
+
+def test_the_base_of_boards_uses_hosts_where_tables_exceed_the_devices_and_the_oracle_prices_them():
+    task = task_of([table(f"t{n}") for n in range(6)])
+    for name in ("lpt", "lpt_whole"):
+        plan = make_solver(name).solve(task, COST)
+        plan.validate(task)
+        assert plan.uses_host_memory
+        with pytest.raises(NoFeasiblePlanError):
+            make_solver(name).solve(task, make_cost("torchrec_rating"))
+    roomy = task_of([table(f"t{n}") for n in range(3)], fill=0.9)  # where halves fit on devices
+    assert not make_solver("lpt").solve(roomy, COST).uses_host_memory
 
 
 def test_greedy_rules_put_what_devices_have_no_room_for_into_the_memory_of_hosts():

@@ -13,6 +13,7 @@ from shardgym.arguments import check_instance, check_int
 from shardgym.arrays import Ints
 from shardgym.costs.base import CostModel
 from shardgym.errors import NoFeasiblePlanError
+from shardgym.feasibility import exceeds_devices
 from shardgym.plan import ShardingPlan
 from shardgym.shard import COLUMN_UNIT, Shard
 from shardgym.table import EmbeddingTable
@@ -38,7 +39,8 @@ class Greedy(abc.ABC):
         del cost
         check_instance("task", task, ShardingTask)
         check_int("seed", seed)
-        return place_greedily(task, [self.table_cost(task, table) for table in task.tables])
+        costs = [self.table_cost(task, table) for table in task.tables]
+        return place_greedily(task, costs, in_host=exceeds_devices(task))
 
 
 class SizeGreedy(Greedy):
@@ -81,6 +83,8 @@ def place_greedily(
     costs: Sequence[float],
     shards: Sequence[Shard] | None = None,
     speeds: Sequence[float] | None = None,
+    *,
+    in_host: bool = False,
 ) -> ShardingPlan:
     """Place the costliest shard first, each on the device with the smallest sum of costs that has room.
 
@@ -93,6 +97,8 @@ def place_greedily(
         costs: one per shard.
         shards: that hold every cell of every table once, whatever devices they name; every table whole when None.
         speeds: of the devices, by which their sums are divided; all alike when None.
+        in_host: whether a shard that fits on no device goes into the memory of a host, with kernel fused_uvm, by the
+            same rule over the devices whose hosts have room.
 
     Raises:
         NoFeasiblePlanError: a shard fits nowhere, or no plan can hold it.
@@ -102,17 +108,30 @@ def place_greedily(
     room = np.array(task.capacity_bytes, dtype=np.int64)
     used = np.zeros(task.num_devices, dtype=np.int64)
     load = np.zeros(task.num_devices)
-    devices: dict[int, int] = {}
+    host_room = np.full(task.topology.num_hosts, task.topology.host_memory_bytes, dtype=np.int64)
+    host_of = np.array([task.topology.host_of(device) for device in range(task.num_devices)])
+    placed: list[tuple[Shard, int]] = []
     for n in sorted(range(len(pieces)), key=lambda n: (costs[n], sizes[n], n), reverse=True):
-        fitting = devices_with_room(task, pieces[n], room)
+        piece = pieces[n]
+        fitting = np.flatnonzero(room >= sizes[n])
+        if in_host and not fitting.size:
+            on_host = dataclasses.replace(piece, compute_kernel="fused_uvm")
+            fits = (room >= on_host.bytes(task)) & (host_room[host_of] >= on_host.host_bytes(task))
+            if fits.any():
+                piece = on_host
+                fitting = np.flatnonzero(fits)
+        if not fitting.size or piece.num_columns % COLUMN_UNIT:
+            fitting = devices_with_room(task, piece, room)
         lightest = fitting[load[fitting] == load[fitting].min()]
         device = int(lightest[used[lightest].argmin()])
-        devices[n] = device
+        placed.append((piece, device))
         load[device] += costs[n] if speeds is None else costs[n] / speeds[device]
-        used[device] += sizes[n]
-        room[device] -= sizes[n]
+        size = sizes[n] if piece is pieces[n] else piece.bytes(task)
+        used[device] += size
+        room[device] -= size
+        host_room[host_of[device]] -= piece.host_bytes(task)
     # Searches call this again and again where it fails: shards are made once all have a place.
-    return ShardingPlan.of(task, [dataclasses.replace(pieces[n], devices=(d,)) for n, d in devices.items()])
+    return ShardingPlan.of(task, [dataclasses.replace(piece, devices=(device,)) for piece, device in placed])
 
 
 def devices_with_room(task: ShardingTask, shard: Shard, room: Ints) -> Ints:

@@ -7,9 +7,10 @@ import contextlib
 import numpy as np
 
 from baselines.column_greedy import Pieces, halved, halves, merged, place_with_cuts, whole_tables
+from baselines.lpt import LPTWhole
 from shardgym.costs.base import CostModel
 from shardgym.errors import NoFeasiblePlanError
-from shardgym.feasibility import check_possible
+from shardgym.feasibility import check_possible, exceeds_devices
 from shardgym.plan import ShardingPlan
 from shardgym.solver import check_solve_arguments
 from shardgym.task import ShardingTask
@@ -22,7 +23,8 @@ class LPT:
     As `lpt_whole`, with cuts by columns for two reasons. Where a shard fits nowhere, the one of most bytes is halved.
     And no plan of whole tables is balanced when one takes longer, alone, than an even share of all. Such tables are
     halved until no shard does. Both halves need all lookups, so this can cost more than it brings: where there are such
-    tables, the oracle is asked for the plans with and without these cuts, and the cheaper one is returned.
+    tables, the oracle is asked for the plans with and without these cuts, and the cheaper one is returned. Tables that
+    are larger than all devices together are placed as by `lpt_whole`, some in the memory of hosts.
     """
 
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
@@ -34,6 +36,8 @@ class LPT:
             MeasurementError: `cost` has no time for single shards.
         """
         check_solve_arguments(task, cost, seed)
+        if cost.host_memory and exceeds_devices(task):
+            return LPTWhole().solve(task, cost, seed)
         check_possible(task)
         whole = whole_tables(task, cost)
         balanced = balanced_pieces(task, cost, whole)

@@ -11,7 +11,7 @@ from baselines.greedy import place_greedily
 from shardgym.arrays import Floats
 from shardgym.costs.base import CostModel
 from shardgym.errors import MeasurementError
-from shardgym.feasibility import check_possible
+from shardgym.feasibility import check_possible, exceeds_devices
 from shardgym.plan import ShardingPlan
 from shardgym.shard import Shard
 from shardgym.solver import check_solve_arguments
@@ -24,7 +24,9 @@ class LPTWhole:
 
     The rule of Graham (1969), "Bounds on multiprocessing timing anomalies". A table's time is its forward and backward
     compute alone on a device. The oracle prices all tables in one query. On several devices, the sum of times is an
-    estimate: fused kernels take less. Where all tables take equally long, larger ones go first.
+    estimate: fused kernels take less. Where all tables take equally long, larger ones go first. Of tables that are
+    larger than all devices together, those that fit nowhere any more are in the memory of hosts, if the oracle prices
+    that; the rule counts them as if they were not.
     """
 
     def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
@@ -36,8 +38,9 @@ class LPTWhole:
             MeasurementError: `cost` has no time for single tables.
         """
         check_solve_arguments(task, cost, seed)
-        check_possible(task)
-        return place_greedily(task, whole_table_ms(task, cost).tolist())
+        in_host = cost.host_memory and exceeds_devices(task)
+        check_possible(task, in_host=in_host)
+        return place_greedily(task, whole_table_ms(task, cost).tolist(), in_host=in_host)
 
 
 def whole_table_ms(task: ShardingTask, cost: CostModel) -> Floats:

@@ -21,7 +21,8 @@ def cover_problems(task: ShardingTask, shards: Sequence[Shard], group_size: int 
     """Return one sentence per problem of a plan apart from memory.
 
     These are unknown tables and devices, groups that do not divide the devices or are one device, holders that are not
-    one in each group, cells without exactly one shard, and widths that FBGEMM cannot fuse.
+    one in each group, rows in the memory of a host that several devices hold, cells without exactly one shard, and
+    widths that FBGEMM cannot fuse.
     """
     problems = [f"table '{shard.table}' is not in the task" for shard in shards if not task.has_table(shard.table)]
     if group_size is not None and task.num_devices % group_size:
@@ -43,6 +44,11 @@ def cover_problems(task: ShardingTask, shards: Sequence[Shard], group_size: int 
             )
         elif len(shard.devices) > 1 or group_size is not None:
             problems += _holder_problems(shard, task.num_devices, group_size)
+        if shard.in_host_memory and len(shard.devices) > 1:
+            problems.append(
+                f"table '{shard.table}' has rows in the memory of a host (kernel {shard.compute_kernel}) and is held "
+                f"by {format_devices(shard.devices)}: expected one device, or kernel fused, in whose memory copies are"
+            )
         if shard.num_columns % COLUMN_UNIT:
             problems.append(
                 f"table '{shard.table}' has a shard of {shard.num_columns} columns on {format_devices(shard.devices)}: "
@@ -66,11 +72,15 @@ def _holder_problems(shard: Shard, num_devices: int, group_size: int | None) -> 
         yield f"{area} of table '{shard.table}' are held by {format_devices(shard.devices)}: expected {expected}"
 
 
-def check_possible(task: ShardingTask) -> None:
+def check_possible(task: ShardingTask, *, in_host: bool = False) -> None:
     """Refuse tasks that no plan is feasible for, however tables are cut by columns.
 
+    Args:
+        task: the task.
+        in_host: whether rows may be in the memory of hosts.
+
     Raises:
-        NoFeasiblePlanError: a width cannot be fused, or the tables are larger than all devices together.
+        NoFeasiblePlanError: a width cannot be fused, or the tables are larger than all devices together, and hosts.
     """
     for table in task.tables:
         if table.embedding_dim % COLUMN_UNIT:
@@ -80,7 +90,14 @@ def check_possible(task: ShardingTask) -> None:
             )
     needed = {table.name: _least_bytes(task, table) for table in task.tables}
     missing = sum(needed.values()) - task.total_capacity_bytes
-    if missing > 0:
+    on_hosts = task.topology.num_hosts * task.topology.host_memory_bytes
+    if in_host and missing > on_hosts:
+        raise NoFeasiblePlanError(
+            f"{_what_tables_take(task)} {exact_bytes(sum(needed.values()))}, the devices have "
+            f"{exact_bytes(task.total_capacity_bytes, '')} together{_left_by_step(task)} and the hosts "
+            f"{exact_bytes(on_hosts, '')}: {exact_bytes(missing - on_hosts)} too few"
+        )
+    if missing > 0 and not in_host:
         largest = max(needed, key=needed.__getitem__)
         devices = task.num_devices
         roomiest = max(task.capacity_bytes)
@@ -89,8 +106,23 @@ def check_possible(task: ShardingTask) -> None:
             f"{_what_tables_take(task)} {exact_bytes(sum(needed.values()))}, the devices have "
             f"{exact_bytes(task.total_capacity_bytes, '')} together{_left_by_step(task)}: however tables are cut, at "
             f"least one of {devices} devices lacks {exact_bytes(-(-missing // devices))}; largest is table '{largest}' "
-            f"with {exact_bytes(needed[largest])}; what helps: {more}more memory per device, or fewer rows"
+            f"with {exact_bytes(needed[largest])}; what helps: {more}more memory per device, or fewer rows{_host(task)}"
         )
+
+
+def exceeds_devices(task: ShardingTask) -> bool:
+    """Whether tables are larger than all devices together, and hosts have memory."""
+    if not task.topology.host_memory_bytes:
+        return False
+    return sum(_least_bytes(task, table) for table in task.tables) > task.total_capacity_bytes
+
+
+def _host(task: ShardingTask) -> str:
+    """Say that there is more room in the memory of hosts, where there is."""
+    if not task.topology.host_memory_bytes:
+        return ""
+    size = exact_bytes(task.topology.host_memory_bytes, "")
+    return f", or a solver that uses the {size} of each host, as recshard with cost gpu or roofline"
 
 
 def _least_bytes(task: ShardingTask, table: EmbeddingTable) -> int:
@@ -166,6 +198,27 @@ def _wrong_cell(table: EmbeddingTable, shards: Sequence[Shard], row: int, column
 
 
 def memory_problems(task: ShardingTask, shards: Sequence[Shard]) -> Iterator[str]:
+    """Yield a sentence for every device and host whose shards of known tables exceed its memory, largest first."""
+    yield from _device_problems(task, shards)
+    on_hosts: dict[int, list[tuple[int, str]]] = {}
+    for shard in shards:
+        if shard.in_host_memory and task.has_table(shard.table):
+            for device in shard.devices:
+                sized = (shard.host_bytes(task), shard.table)
+                on_hosts.setdefault(task.topology.host_of(device), []).append(sized)
+    limit = task.topology.host_memory_bytes
+    for host in sorted(host for host in on_hosts if host < task.topology.num_hosts):
+        used = sum(size for size, _ in on_hosts[host])
+        if used > limit:
+            largest = ", ".join(f"'{table}' {size}" for size, table in sorted(on_hosts[host], reverse=True)[:3])
+            give = "" if limit else ": the topology has none, give host_memory_bytes or use kernel fused"
+            yield (
+                f"the memory of host {host} holds {exact_bytes(used)}, {exact_bytes(used - limit, '')} more than its "
+                f"{limit}{give}; largest of its {len(on_hosts[host])} shards: {largest}"
+            )
+
+
+def _device_problems(task: ShardingTask, shards: Sequence[Shard]) -> Iterator[str]:
     """Yield a sentence for every device whose shards of known tables exceed its memory, largest tables first."""
     held: dict[int, list[tuple[int, Shard]]] = {}
     for shard in shards:

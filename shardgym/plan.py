@@ -27,15 +27,17 @@ Kind = Literal[
 
 
 #: As `Shard` orders them, without a call for every comparison.
-_ORDER = operator.attrgetter("table", "rows", "columns", "devices")
+_ORDER = operator.attrgetter("table", "rows", "columns", "devices", "compute_kernel", "cache_load_factor")
+#: What shards must have in common to be one where the rows of one follow those of the other.
+_ALIKE = operator.attrgetter("table", "columns", "devices", "compute_kernel", "cache_load_factor")
 
 
 @dataclass(frozen=True, config=CONFIG)
 class ShardingPlan(Record):
     """A complete plan for one task. Plans with the same shards are equal; their order does not matter.
 
-    Rows of some columns that the same devices hold, and that follow each other, are one shard, however many were given:
-    no operator runs them apart. Adjacent columns stay apart, as FBGEMM runs them.
+    Rows of some columns that the same devices hold under one kernel, and that follow each other, are one shard, however
+    many were given: no operator runs them apart. Adjacent columns stay apart, as FBGEMM runs them.
 
     Attributes:
         task_hash: `digest` of the task that the plan is for.
@@ -103,6 +105,11 @@ class ShardingPlan(Record):
         return {table: tuple(shards) for table, shards in itertools.groupby(self.shards, operator.attrgetter("table"))}
 
     @functools.cached_property
+    def uses_host_memory(self) -> bool:
+        """Whether rows of a shard are in the memory of a host."""
+        return any(shard.in_host_memory for shard in self.shards)
+
+    @functools.cached_property
     def has_replicas(self) -> bool:
         """Whether several devices hold a shard."""
         return any(len(shard.devices) > 1 for shard in self.shards)
@@ -132,6 +139,9 @@ class ShardingPlan(Record):
         """
         num_embeddings = task.table(table).num_embeddings
         shards = self.of_table(table)
+        if self.uses_host_memory:  # which memory rows are in makes no other kind
+            plain = (dataclasses.replace(s, compute_kernel="fused", cache_load_factor=0.0) for s in shards)
+            shards = tuple(_with_joined_rows(tuple(plain)))
         if not shards:
             raise InputError(f"the plan has no shard of table '{table}'")
         devices = task.num_devices
@@ -166,6 +176,17 @@ class ShardingPlan(Record):
         check_instance("task", task, ShardingTask)
         return [sum(shard.bytes(task) for shard in self.on(d)) for d in range(task.num_devices)]
 
+    def bytes_per_host(self, task: ShardingTask) -> list[int]:
+        """Bytes of weights and states in the memory of each host, at most `task.topology.host_memory_bytes`."""
+        check_instance("task", task, ShardingTask)
+        topology = task.topology
+        found = [0] * topology.num_hosts
+        for shard in self.shards:
+            hosts = {topology.host_of(device) for device in shard.devices if shard.in_host_memory}
+            for host in sorted(hosts & set(range(topology.num_hosts))):
+                found[host] += shard.host_bytes(task)
+        return found
+
     def memory_per_device(self, task: ShardingTask, *, hottest: bool = True) -> list[DeviceMemory]:
         """Return what each device's memory holds in a step, at most `task.topology.memory_bytes`.
 
@@ -182,7 +203,7 @@ class ShardingPlan(Record):
         Raises:
             InputError: the plan was made for another task, or `task` is none.
             InfeasiblePlanError: columns or rows missing or held twice, unknown table or device, holders in some groups
-                only, a width that FBGEMM cannot fuse, or memory overflow; `problems` lists all of them.
+                only, a width that FBGEMM cannot fuse, or a device or host whose memory overflows; `problems` lists all.
         """
         check_instance("task", task, ShardingTask)
         if self.task_hash != task.digest:
@@ -195,18 +216,13 @@ class ShardingPlan(Record):
 
 
 def _with_joined_rows(shards: tuple[Shard, ...]) -> Iterable[Shard]:
-    """Join shards of the same columns and holders whose rows follow each other."""
+    """Join shards of the same columns, holders and kernel whose rows follow each other."""
     if not any(shard.rows[0] for shard in shards):  # most plans cut no rows
         return shards
     joined: list[Shard] = []
-    for shard in sorted(shards, key=operator.attrgetter("table", "columns", "devices", "rows")):
+    for shard in sorted(shards, key=lambda shard: (*_ALIKE(shard), shard.rows)):
         last = joined[-1] if joined else None
-        is_next = (
-            last is not None
-            and (last.table, last.columns, last.devices) == (shard.table, shard.columns, shard.devices)
-            and last.rows[1] == shard.rows[0]
-        )
-        if last is not None and is_next:
+        if last is not None and _ALIKE(last) == _ALIKE(shard) and last.rows[1] == shard.rows[0]:
             joined[-1] = dataclasses.replace(last, rows=(last.rows[0], shard.rows[1]))
         else:
             joined.append(shard)

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic.dataclasses import dataclass
 
 from shardgym.arguments import check_instance
-from shardgym.records import CONFIG, Name, Record, Whole, short_repr
+from shardgym.records import CONFIG, Name, Number, Record, Whole, short_repr
 from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask
+from shardgym.task import ShardBytes, ShardingTask, block_bytes
 
 #: FBGEMM's fused kernels take widths divisible by this, so it is the unit of a column cut.
 COLUMN_UNIT = 4
 
 Bound = Annotated[Whole, Field(ge=0, le=2**40)]
+
+#: What looks a shard up, in TorchRec's words, which says in which memory its rows are: `fused`, that of the device;
+#: `fused_uvm`, that of the host, read over the bus; `fused_uvm_caching`, that of the host with a cache on the device.
+ComputeKernel = Literal["fused", "fused_uvm", "fused_uvm_caching"]
+#: Bytes that FBGEMM keeps on the device besides a cache: for every row of the table where it is in the cache, and for
+#: every row that the cache has room for, which one it is and when it was used.
+_CACHE_ROW_BYTES = 4
+_CACHE_SLOT_BYTES = 16
 
 
 @dataclass(frozen=True, order=True, config=CONFIG)
@@ -32,12 +41,20 @@ class Shard(Record):
         rows: first row and the row after the last.
         columns: first column and the column after the last.
         devices: numbers of the devices that hold it, ascending; one number stands for a single one.
+        compute_kernel: which memory its rows are in. "fused", the usual case: the device's. "fused_uvm": the host's.
+            "fused_uvm_caching": the host's, with a cache on the device.
+        cache_load_factor: share of its rows that the cache has room for; 0 where there is no cache.
+
+    Raises:
+        InputError: a cache without a share, a share without a cache, or what every record refuses.
     """
 
     table: Name
     rows: tuple[Bound, Bound]
     columns: tuple[Bound, Bound]
     devices: tuple[Annotated[Whole, Field(ge=0)], ...]
+    compute_kernel: Annotated[ComputeKernel, Field(exclude_if=lambda kernel: kernel == "fused")] = "fused"
+    cache_load_factor: Annotated[Number, Field(ge=0, le=1, exclude_if=lambda share: share == 0)] = 0.0
 
     @field_validator("rows", "columns")
     @classmethod
@@ -57,6 +74,15 @@ class Shard(Record):
         if not value or any(device >= after for device, after in itertools.pairwise(value)):
             raise ValueError(f"expected at least one device, in ascending order, got {short_repr(list(value))}")
         return value
+
+    @model_validator(mode="after")
+    def _cache_has_a_size(self) -> Shard:
+        if (self.compute_kernel == "fused_uvm_caching") != (self.cache_load_factor > 0):
+            raise ValueError(
+                "expected a cache_load_factor above 0 with compute_kernel 'fused_uvm_caching' alone, got "
+                f"{self.cache_load_factor} with '{self.compute_kernel}'"
+            )
+        return self
 
     @classmethod
     def whole(cls, table: EmbeddingTable, *devices: int) -> Shard:
@@ -83,8 +109,15 @@ class Shard(Record):
         """Say whether each of several devices holds it, so that none sends what it looks up."""
         return len(self.devices) == task.num_devices > 1
 
+    @property
+    def in_host_memory(self) -> bool:
+        """Whether its rows and optimiser states are in the memory of the host."""
+        return self.compute_kernel != "fused"
+
     def bytes(self, task: ShardingTask) -> int:
-        """Bytes on each device that holds it, see `ShardingTask.shard_bytes`."""
+        """Bytes on each device that holds it, see `device_bytes`."""
+        if self.in_host_memory:
+            return sum(self.device_bytes(task))
         return task.block_bytes(
             task.table(self.table),
             self.num_rows,
@@ -93,13 +126,36 @@ class Shard(Record):
             num_holders=len(self.devices),
         )
 
+    def device_bytes(self, task: ShardingTask, *, hottest: bool = True) -> ShardBytes:
+        """Bytes on each device that holds it, by what they are for; see `ShardingTask.shard_bytes`.
+
+        Of rows in the memory of the host, the cache counts as weights: its rows, 4 bytes for each row of the shard, and
+        16 for each row of the cache. FBGEMM keeps optimiser states in the memory of the host, with a cache, too.
+        """
+        table = task.table(self.table)
+        found = task.shard_bytes(table, self.rows, self.num_columns, len(self.devices), hottest=hottest)
+        if not self.in_host_memory:
+            return found
+        cache = 0
+        if self.cache_load_factor:
+            slots = math.ceil(self.cache_load_factor * self.num_rows)
+            cache = slots * (found.weights // self.num_rows + _CACHE_SLOT_BYTES) + self.num_rows * _CACHE_ROW_BYTES
+        return found._replace(weights=cache, optimizer=0)
+
+    def host_bytes(self, task: ShardingTask) -> int:
+        """Bytes in the memory of the host of each device that holds it: all rows and states, cached or not."""
+        if not self.in_host_memory:
+            return 0
+        table = task.table(self.table)
+        return block_bytes(self.num_rows, self.num_columns, task.precision_of(table), task.optimizer_of(table))
+
 
 class DeviceMemory(NamedTuple):
     """What a device's memory holds in a training step, in bytes; the last two are 0 without `task.step_memory`.
 
     Attributes:
-        weights: of its shards.
-        optimizer: their optimiser states.
+        weights: of its shards, and caches of those whose rows are in the memory of the host.
+        optimizer: optimiser states, without those in the memory of the host.
         in_flight: ids, pooled values and gradients: those of its shards, and those of its own samples.
         reserved: for the dense part of the model and the framework.
     """
@@ -117,11 +173,7 @@ class DeviceMemory(NamedTuple):
 
 def device_memory(task: ShardingTask, shards: Iterable[Shard], device: int, *, hottest: bool = True) -> DeviceMemory:
     """Return what a device that holds some shards has in memory; see `ShardingPlan.memory_per_device`."""
-    found = [
-        task.shard_bytes(task.table(s.table), s.rows, s.num_columns, len(s.devices), hottest=hottest)
-        for s in shards
-        if task.has_table(s.table)
-    ]
+    found = [shard.device_bytes(task, hottest=hottest) for shard in shards if task.has_table(shard.table)]
     return DeviceMemory(
         sum(part.weights for part in found),
         sum(part.optimizer for part in found),

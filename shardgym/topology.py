@@ -40,6 +40,10 @@ class Topology(Record):
         inter_bandwidth: bytes per second that one device can send to other domains.
         intra_latency_ms: start-up time of a collective inside a domain.
         inter_latency_ms: start-up time of a collective across domains.
+        host_memory_bytes: what weights and optimiser states may take in the memory of each host; 0, the usual case,
+            says that plans may not use it.
+        host_bandwidth: bytes per second and direction that each device reads or writes there, over PCIe or another bus;
+            None says what is known of `device`.
     """
 
     num_devices: Annotated[Whole, Field(ge=1, le=MAX_DEVICES)]
@@ -52,6 +56,8 @@ class Topology(Record):
     intra_latency_ms: LatencyMs = 0.3
     inter_latency_ms: LatencyMs = 0.3
     host_size: Annotated[Whole, Field(ge=1)] | None = None
+    host_memory_bytes: Annotated[Whole, Field(ge=0, le=MAX_MEMORY_BYTES, exclude_if=lambda size: size == 0)] = 0
+    host_bandwidth: Annotated[Bandwidth | None, Field(exclude_if=lambda bandwidth: bandwidth is None)] = None
     schema: Literal["shardgym.topology/1"] = "shardgym.topology/1"
 
     @model_validator(mode="before")
@@ -103,6 +109,15 @@ class Topology(Record):
     def total_memory_bytes(self) -> int:
         """Memory of all devices together."""
         return sum(self.memory_bytes)
+
+    @property
+    def num_hosts(self) -> int:
+        """Machines; the last one may have fewer devices than the others."""
+        return -(-self.num_devices // self.devices_per_host)
+
+    def host_of(self, device: int) -> int:
+        """Return the number of the machine of a device."""
+        return device // self.devices_per_host
 
     def roomy(self, num_devices: int | None = None) -> Topology:
         """Return devices like these on which all tables fit, to price what is no feasible plan.

@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from predictions import Constants, HostConstants, ratios
+from predictions import Constants, ratios
 from rows import Row
 
 from shardgym.arrays import Floats
 from shardgym.costs.gpu.collectives import CollectiveConstants
 from shardgym.costs.gpu.exchange import LinkConstants
+from shardgym.costs.gpu.host_memory import HostConstants
 from shardgym.costs.gpu.kernels import KernelConstants
 from shardgym.errors import import_extra
 
@@ -31,7 +32,7 @@ GROUPS: dict[str, tuple[tuple[str, ...], dict[str, float]]] = {
     ),
     "host": (
         ("host memory", "cached"),
-        {"read_share": 0.5, "update_share": 0.5, "exchanged_share": 0.5, "backward_us": 0.5},
+        {"read_share": 0.2, "update_share": 0.2, "fetch_share": 0.2, "backward_us": 0.5},
     ),
     "links": (
         ("exchange",),
@@ -70,7 +71,7 @@ START = Constants(
         reduce_node_us=15.0,
         reduce_ramp=5.0,
     ),
-    host=HostConstants(read_share=1.0, update_share=0.6, exchanged_share=0.7, backward_us=100.0),
+    host=HostConstants(read_share=1.0, update_share=0.6, fetch_share=0.5, backward_us=100.0),
 )
 #: Logarithmic error that is expected of a row.
 _EXPECTED = 0.1

@@ -17,6 +17,7 @@ from rows import KERNELS, NotPredicted, Row
 from shardgym.costs.gpu.cards import CARDS, STREAM_SHARE
 from shardgym.costs.gpu.collectives import COLLECTIVES, CollectiveConstants, all_reduce_ms, reduce_scatter_ms
 from shardgym.costs.gpu.exchange import LINKS, LinkConstants, ramp_ms
+from shardgym.costs.gpu.host_memory import HOST, HostConstants, HostShards, host_ms, shard_work_with_host
 from shardgym.costs.gpu.kernels import KERNELS as KERNEL_CONSTANTS
 from shardgym.costs.gpu.kernels import (
     KernelConstants,
@@ -25,28 +26,11 @@ from shardgym.costs.gpu.kernels import (
     backward_ms,
     forward_ms,
     row_classes,
-    shard_work,
 )
+from shardgym.row_popularity import batches_kept, popularity
 from shardgym.table import EmbeddingTable, UniformIds, ZipfIds
 from shardgym.task import OPTIMIZER_STATE
 from shardgym.topology import Topology
-
-
-@dataclass(frozen=True)
-class HostConstants:
-    """Rows in the memory of the host; these kernels are no part of the cost.
-
-    Attributes:
-        read_share: of the host link's bandwidth, counted over all lookups: some of them hit a cache.
-        update_share: of it in each direction when rows are read and written.
-        exchanged_share: of the distinct rows of a batch that a cache in front of the host's memory has not got.
-        backward_us: fixed time of their backward pass besides.
-    """
-
-    read_share: float = 1.08
-    update_share: float = 0.679
-    exchanged_share: float = 0.7
-    backward_us: float = 144.0
 
 
 @dataclass(frozen=True)
@@ -64,7 +48,7 @@ class Constants:
     kernels: KernelConstants = KERNEL_CONSTANTS
     links: LinkConstants = LINKS
     collectives: CollectiveConstants = COLLECTIVES
-    host: HostConstants = HostConstants()
+    host: HostConstants = HOST
     stream_share: float = STREAM_SHARE
 
 
@@ -96,7 +80,8 @@ def ratios(rows: Sequence[Row], constants: Constants, among: Sequence[Row]) -> d
         constants: of the model.
         among: all rows, for what a source's other rows say of its machine.
     """
-    phases = phases_us([row for row in rows if row.kind in KERNELS and row.card in CARDS], constants.kernels)
+    kernels = [row for row in rows if row.kind in KERNELS and row.card in CARDS]
+    phases = phases_us(kernels, constants.kernels, constants.host)
     found = collective_ratios([row for row in rows if row.kind == "collective"], constants.collectives)
     for row in rows:
         if row.kind == "collective":
@@ -124,37 +109,30 @@ def _ratio(row: Row, constants: Constants, among: Sequence[Row], phases: dict[st
         return us / row.time_us if row.time_us else exchange_of(row).busbw / us * 1e-3 / row.gbps
     if row.id not in phases:
         raise NotPredicted("no preset is this card")
-    return kernel_us(row, phases[row.id], constants.host) / row.time_us
+    return kernel_us(row, phases[row.id]) / row.time_us
 
 
 class Phases(NamedTuple):
-    """Forward, backward, and of it the update of rows, in us."""
+    """Forward, backward, of it the update of rows in the GPU's memory, and of forward what goes over the bus, in us."""
 
     forward: float
     backward: float
     update: float
+    fetch: float
 
 
-def kernel_us(row: Row, phases: Phases, host: HostConstants) -> float:
-    """Return the time of a kernel of FBGEMM in us.
-
-    Args:
-        row: of the kernel.
-        phases: with rows in the memory of the GPU.
-        host: of kernels with rows elsewhere.
-    """
-    forward = phases.forward
-    backward = phases.backward
-    if row.kind in ("host memory", "cached"):
-        forward, backward = _from_host_us(row, host, phases)
+def kernel_us(row: Row, phases: Phases) -> float:
+    """Return the time of a kernel of FBGEMM in us."""
     if row.op.startswith("prefetch"):
-        return forward - phases.forward
+        return phases.fetch
     if row.op.startswith("fwd+bwd"):
-        return forward + backward
-    return backward if row.backward else forward
+        return phases.forward + phases.backward
+    return phases.backward if row.backward else phases.forward
 
 
-def phases_us(rows: Sequence[Row], kernels: KernelConstants) -> dict[str, Phases]:
+def phases_us(
+    rows: Sequence[Row], kernels: KernelConstants = KERNEL_CONSTANTS, host: HostConstants = HOST
+) -> dict[str, Phases]:
     """Return the phases of kernels by id, those of a card together."""
     alike: dict[tuple[str, bool], list[Row]] = {}
     for row in rows:
@@ -162,8 +140,15 @@ def phases_us(rows: Sequence[Row], kernels: KernelConstants) -> dict[str, Phases
     found: dict[str, Phases] = {}
     for (card, pooled), group in alike.items():
         tables = np.array([row.tables for row in group])
-        work = shard_work(CARDS[card], _joined(tuple(group), pooled), kernels) * tables[:, None]
-        times = 1e3 * np.stack([forward_ms(work, tables, kernels), backward_ms(work, kernels), work[:, Work.UPDATES]])
+        sizes = _joined(tuple(group), pooled)
+        shards = HostShards(
+            np.array([row.kind == "host memory" for row in group]), np.array([row.kind == "cached" for row in group]),
+            np.array([_missed_share(row) if row.kind == "cached" else 0.0 for row in group]), CARDS[card].host,
+        )  # fmt: skip
+        work = shard_work_with_host(CARDS[card], sizes, shards, kernels, host) * tables[:, None]
+        passes = np.stack([forward_ms(work, tables, kernels), backward_ms(work, kernels)], axis=-1)
+        passes = passes + host_ms(work, host)
+        times = 1e3 * np.stack([*passes.T, work[:, Work.UPDATES], work[:, Work.HOST_FORWARD]])
         found.update(zip((row.id for row in group), itertools.starmap(Phases, times.T.tolist()), strict=True))
     return found
 
@@ -178,8 +163,7 @@ def _joined(rows: tuple[Row, ...], pooled: bool) -> ShardSizes:
 @functools.lru_cache(maxsize=1024)
 def _sizes(row: Row) -> ShardSizes:
     """Return the sizes of one of a row's tables, which are all alike."""
-    law = ZipfIds(s=1.05) if "alpha 1.05" in row.ids else UniformIds()
-    table = EmbeddingTable("table", int(row.rows), round(row.columns), row.pooling, law)
+    table = _table(row)
     touched, accesses = row_classes(table, int(row.bags))
     if row.unique:  # the source counted them
         factor = row.unique / row.tables / touched.sum()
@@ -195,30 +179,34 @@ def _sizes(row: Row) -> ShardSizes:
     )  # fmt: skip
 
 
+def _table(row: Row) -> EmbeddingTable:
+    law = ZipfIds(s=1.05) if "alpha 1.05" in row.ids else UniformIds()
+    return EmbeddingTable("table", int(row.rows), round(row.columns), row.pooling, law)
+
+
+@functools.lru_cache(maxsize=1024)
+def _missed_share(row: Row) -> float:
+    """Return which part of the distinct rows of a batch a cache has not got, on average over a run that starts empty.
+
+    In batch k the cache has the rows of all batches before, or of the last ones that it has room for.
+    """
+    if exchanged := re.search(r"([\d.]+) exchanged cache lines", row.note):
+        return float(exchanged[1]) / (float(_sizes(row).touched.sum()) * row.tables)
+    cells = popularity(_table(row), int(row.bags))
+    draws = row.bags * row.pooling
+    expected = draws * cells.rates
+    touched = cells.sizes * -np.expm1(-expected)
+    kept = batches_kept(cells, draws, row.cache_share * row.rows)
+    missed = [float((touched * np.exp(-expected * min(batch, kept))).sum()) for batch in range(row.batches)]
+    return statistics.fmean(missed) / float(touched.sum())
+
+
 def _state(row: Row) -> tuple[int, int]:
     """Return the optimiser state, which FBGEMM's default optimiser has where none is named."""
     for text, name in (("adam", "adam"), ("sgd", "exact_sgd"), ("exact_adagrad", "adagrad")):
         if text in row.optimizer:
             return OPTIMIZER_STATE[name]
     return OPTIMIZER_STATE["rowwise_adagrad"]
-
-
-def _from_host_us(row: Row, host: HostConstants, phases: Phases) -> tuple[float, float]:
-    """Return forward and backward with rows or optimiser state in the memory of the host, in us."""
-    forward, backward, update = phases
-    backward += host.backward_us
-    link = CARDS[row.card].host * 1e-6
-    distinct = float(_sizes(row).touched.sum()) * row.tables
-    width = row.columns * row.element_bytes
-    row_us = width / (link * host.update_share)  # links work in both directions at once
-    states = _state(row)[0] * 4 / row.element_bytes
-    if row.kind == "host memory":
-        lookups = row.bags * row.pooling * row.tables
-        forward = max(forward, lookups * width / (link * host.read_share))
-        return forward, backward - update + distinct * row_us * (1 + states)
-    exchanged = re.search(r"([\d.]+) exchanged cache lines", row.note)
-    rows = float(exchanged[1]) if exchanged else distinct * host.exchanged_share
-    return forward + rows * row_us, backward + distinct * row_us * states
 
 
 #: Peaks of memory by data sheet, 10**9 bytes per second, by what rows say of the GPU.

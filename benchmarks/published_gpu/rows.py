@@ -112,6 +112,18 @@ class Row:
         return float(found[1]) * _BYTES[found[2]] if found else 0.0
 
     @property
+    def cache_share(self) -> float:
+        """Share of the rows of a table that a cache in front of the host's memory has room for; 0 where unknown."""
+        found = re.search(r"cache for ([\d.]+) of the rows", self.note)
+        return float(found[1]) if found else 0.0
+
+    @property
+    def batches(self) -> int:
+        """Batches of a run that begins with an empty cache, over which a time is the mean; 0 where unknown."""
+        found = re.search(r"(\d+) batches from an empty cache", self.note)
+        return int(found[1]) if found else 0
+
+    @property
     def faulty(self) -> bool:
         """Whether the source says that the fabric of a collective is not as it should be."""
         return "known to be bad" in self.note

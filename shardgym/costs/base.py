@@ -47,6 +47,7 @@ class CostModel(abc.ABC):
         learned: whether this was trained, so that a search which queried it profits from its errors.
         replicas: whether it prices plans in which several devices hold a shard; others cost infinity, with that reason.
         unpooled: whether it knows of unpooled tables, and of ids without repeats; others refuse tasks with them.
+        host_memory: whether it prices plans with rows in the memory of hosts; likewise.
     """
 
     how_to_get: ClassVar[str] = "make_cost(name) makes one"
@@ -54,6 +55,7 @@ class CostModel(abc.ABC):
     learned: ClassVar[bool] = False
     replicas: ClassVar[bool] = False
     unpooled: ClassVar[bool] = False
+    host_memory: ClassVar[bool] = False
 
     name: ClassVar[str]
     version: ClassVar[str]
@@ -108,7 +110,7 @@ class CostModel(abc.ABC):
             except InfeasiblePlanError as error:
                 reasons[n] = str(error)
             else:
-                if plan.has_replicas and (reason := self._why_not(task, plan)):
+                if reason := self._why_not(task, plan):
                     reasons[n] = reason
         feasible = [plan for n, plan in enumerate(plans) if n not in reasons]
         scored = self.score(task, feasible) if feasible else []
@@ -153,7 +155,15 @@ class CostModel(abc.ABC):
         return False
 
     def _why_not(self, task: ShardingTask, plan: ShardingPlan) -> str:
-        """Return why a plan with replicas has no price; "" if it has one."""
+        """Return why a feasible plan has no price, as of replicas or the memory of hosts; "" if it has one."""
+        if plan.uses_host_memory and not self.host_memory:
+            shard = next(shard for shard in plan.shards if shard.in_host_memory)
+            return (
+                f"cost '{self.name}' prices no memory of hosts, and table '{shard.table}' has kernel "
+                f"{shard.compute_kernel} on {format_devices(shard.devices)}: 'gpu' and 'roofline' do"
+            )
+        if not plan.has_replicas:
+            return ""
         copied = {shard.table: shard for shard in reversed(plan.shards) if len(shard.devices) > 1}
         for table, shard in copied.items():
             if plan.kind_of(table, task) == "tiers":

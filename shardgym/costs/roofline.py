@@ -20,7 +20,7 @@ from shardgym.costs.link_model import shipped_model
 from shardgym.costs.links import ExchangeTimes
 from shardgym.costs.mixed_tables import operator_notes
 from shardgym.costs.plan_cost import PlanCost
-from shardgym.costs.shard_keys import ShardKey
+from shardgym.costs.shard_keys import ShardKey, cache_missed_share
 from shardgym.costs.step_parts import step_work
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.plan import ShardingPlan
@@ -55,6 +55,8 @@ class DeviceConstants:
         backward_ms: likewise for the backward pass, which sorts ids before it updates rows.
         table_ms: fixed cost of every shard, in each direction.
         source: where the figures come from.
+        host_bandwidth: bytes per second to the memory of the host in one direction, PCIe by the data sheet; 0 where
+            there is no bus.
     """
 
     memory_bandwidth: float
@@ -68,6 +70,7 @@ class DeviceConstants:
     backward_ms: float
     table_ms: float
     source: str
+    host_bandwidth: float = 0.0
 
 
 def compute_ms(
@@ -160,6 +163,29 @@ def looked_up(task: ShardingTask, key: ShardKey) -> float:
     return task.batch_size * table.pooling_factor * access_share(table, *key.row_range) * served
 
 
+def host_ms(task: ShardingTask, key: ShardKey, bus: float) -> tuple[float, float]:
+    """Return what rows of a shard in the memory of the host add, forward and backward, in ms.
+
+    Without a cache, every lookup reads its row, and every distinct row is read and written with its state. With one,
+    distinct rows that it has not got are read, and states are read and written. Both directions work at once.
+
+    Args:
+        task: the task.
+        key: of the shard.
+        bus: bytes per second in one direction.
+    """
+    if key.compute_kernel == "fused":
+        return 0.0, 0.0
+    table = task.table(key.table)
+    per_weight, per_row = OPTIMIZER_STATE[task.optimizer_of(table)]
+    row_bytes = key.columns * ELEMENT_BYTES[task.precision_of(table)]
+    state_bytes = 4 * (per_weight * key.columns + per_row)
+    distinct = distinct_rows(table, task.batch_size, *key.row_range)
+    if key.compute_kernel == "fused_uvm":
+        return looked_up(task, key) * row_bytes / bus * 1e3, distinct * (row_bytes + state_bytes) / bus * 1e3
+    return distinct * cache_missed_share(task, key) * row_bytes / bus * 1e3, distinct * state_bytes / bus * 1e3
+
+
 def dense_update_bytes(task: ShardingTask, key: ShardKey) -> float:
     """Return the bytes that the dense update of a replica moves besides its lookups.
 
@@ -171,11 +197,14 @@ def dense_update_bytes(task: ShardingTask, key: ShardKey) -> float:
     return 4.0 * weights + 2 * 4 * key.rows * (per_weight * key.columns + per_row)
 
 
-def _gpu(memory_bandwidth: float, cache_bytes: int, cache_bandwidth: float, source: str) -> DeviceConstants:
+def _gpu(
+    memory_bandwidth: float, cache_bytes: int, cache_bandwidth: float, host_bandwidth: float, source: str
+) -> DeviceConstants:
     """GPUs hide latency behind other warps and move 32-byte sectors; a launch takes about 5 microseconds."""
     return DeviceConstants(
         memory_bandwidth, memory_bandwidth, cache_bytes, cache_bandwidth, access_bytes=32,
         row_access_ns=0.0, lookup_ns=0.0, forward_ms=0.03, backward_ms=0.1, table_ms=0.001, source=source,
+        host_bandwidth=host_bandwidth,
     )  # fmt: skip
 
 
@@ -193,23 +222,23 @@ DEVICES: dict[str, DeviceConstants] = {
         source="fitted to 6,568 shard sets measured on cpu-amd-epyc-2c (FP32, exact SGD, batch 8,192, one core)",
     ),
     "rtx-2080-ti": _gpu(
-        616e9, 5632 * 1024, 1.6e12,
+        616e9, 5632 * 1024, 1.6e12, 15.75e9,
         "NVIDIA Turing architecture whitepaper (TU102); cache bandwidth assumed, 1,024 bytes per clock at 1.55 GHz",
     ),
     "v100": _gpu(
-        900e9, 6 * MIB, 3.1e12,
+        900e9, 6 * MIB, 3.1e12, 15.75e9,
         "NVIDIA V100 data sheet (SXM2); cache: A100 whitepaper's 2,048 bytes per clock at 1.53 GHz",
     ),
     "a100": _gpu(
-        2.039e12, 40 * MIB, 7.2e12,
+        2.039e12, 40 * MIB, 7.2e12, 31.5e9,
         "NVIDIA A100 data sheet (SXM, 80 GB); cache: A100 whitepaper's 5,120 bytes per clock at 1.41 GHz",
     ),
     "h100": _gpu(
-        3.35e12, 50 * MIB, 9.0e12,
+        3.35e12, 50 * MIB, 9.0e12, 63e9,
         "NVIDIA H100 data sheet (SXM); cache bandwidth assumed, 5,120 bytes per clock at 1.755 GHz",
     ),
     "h200": _gpu(
-        4.8e12, 50 * MIB, 9.0e12,
+        4.8e12, 50 * MIB, 9.0e12, 63e9,
         "NVIDIA H200 data sheet (SXM); cache bandwidth assumed, as for the H100",
     ),
     "b200": _gpu(
@@ -251,7 +280,8 @@ def untested(task: ShardingTask, device: str) -> tuple[str, ...]:
 class RooflineCost(CostModel):
     """Bytes moved over bandwidth, plus latencies and fixed costs per device and per shard.
 
-    Compute is additive over shards: fusion is not modelled. Communication is the link model of the task's topology, and
+    Compute is additive over shards: fusion is not modelled. Rows in the memory of hosts cross the bus of the topology,
+    or that of the card's data sheet. Communication is the link model of the task's topology, and
     no ids are exchanged. Replicas exchange gradients densely. CPUs train step by step, GPUs hide ids, see
     `shardgym.costs.links.exchange_times`. Devices
     without shards compute for free.
@@ -269,6 +299,7 @@ class RooflineCost(CostModel):
     deterministic = True
     replicas = True
     unpooled = True
+    host_memory = True
 
     def __init__(self, hardware: str | None = None, calibration: str | Path | None = None) -> None:
         self._override = hardware
@@ -347,7 +378,24 @@ class AdditiveRoofline(AdditiveCosts):
         number = list(DEVICES).index(name)
         # Of a table that features share, each counts as a shard.
         rows = [(*shard_ms(device, task, key), number * task.table(key.table).num_features) for key in keys]
+        if any(key.compute_kernel != "fused" for key in keys):
+            bus = self._bus(task, name)
+            added = [host_ms(task, key, bus) for key in keys]
+            rows = [
+                (forward + more[0], backward + more[1], of)
+                for (forward, backward, of), more in zip(rows, added, strict=True)
+            ]
         return {"latents": np.array(rows, dtype=np.float64)}
+
+    def _bus(self, task: ShardingTask, name: str) -> float:
+        """Return the bandwidth of a device to the memory of its host; a device that is set brings its own along."""
+        given = None if self._override else task.topology.host_bandwidth
+        bus = device_constants(name).host_bandwidth if given is None else given
+        if not bus:
+            raise InputError(
+                f"cost 'roofline' knows no bus of '{name}' to the memory of its host: give the topology host_bandwidth"
+            )
+        return bus
 
     def device_ms(self, sums: Floats, counts: Floats) -> Floats:
         """See `AdditiveCosts`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 from shardgym.arrays import Ints
@@ -18,7 +19,8 @@ from shardgym.costs.links import (
 )
 from shardgym.plan import ShardingPlan
 from shardgym.row_access import access_share, distinct_ids, position_matters
-from shardgym.shard import Shard
+from shardgym.row_popularity import missed_share, popularity
+from shardgym.shard import ComputeKernel, Shard
 from shardgym.task import ELEMENT_BYTES, ShardingTask, block_bytes
 
 #: Bytes of an id of 8 bytes and its weight of 4, over those of the id.
@@ -39,6 +41,10 @@ class ShardKey(NamedTuple):
         in_domain: whether one fast domain of several has all pieces of these columns, so that their sums are added up
             inside of it before they leave it.
         first_row: where its rows begin, if some are known to be more popular than others; else 0, and 0 for all rows.
+        compute_kernel: which memory its rows are in, see `Shard`.
+        cache_load_factor: likewise.
+        summed_on_device: whether its device has all rows of these columns, in shards of several kernels, so that their
+            sums are added up there and go to others as those of a whole table do.
     """
 
     table: str
@@ -47,6 +53,9 @@ class ShardKey(NamedTuple):
     served: int = 0
     in_domain: bool = False
     first_row: int = 0
+    compute_kernel: ComputeKernel = "fused"
+    cache_load_factor: float = 0.0
+    summed_on_device: bool = False
 
     @property
     def row_range(self) -> tuple[int, int]:
@@ -79,11 +88,32 @@ def first_row_of(task: ShardingTask, shard: Shard) -> int:
 
 def shard_key(task: ShardingTask, shard: Shard, served: int = 0, *, in_domain: bool = False) -> ShardKey:
     """Return what the time of a shard depends on; arguments as the attributes of `ShardKey`."""
-    return ShardKey(shard.table, shard.num_rows, shard.num_columns, served, in_domain, first_row_of(task, shard))
+    key = ShardKey(shard.table, shard.num_rows, shard.num_columns, served, in_domain, first_row_of(task, shard))
+    if not shard.in_host_memory:  # as nearly all are
+        return key
+    return key._replace(compute_kernel=shard.compute_kernel, cache_load_factor=shard.cache_load_factor)
 
 
 def plan_keys(task: ShardingTask, plan: ShardingPlan) -> list[ShardKey]:
     """Return what the times of a plan's shards depend on, in their order."""
+    keys = _keys_of_kinds(task, plan)
+    if not plan.uses_host_memory:
+        return keys
+    rows: Counter[tuple[str, tuple[int, int], tuple[int, ...]]] = Counter()
+    for shard in plan.shards:
+        rows[shard.table, shard.columns, shard.devices] += shard.num_rows
+    return [
+        key._replace(
+            summed_on_device=key.rows
+            < rows[shard.table, shard.columns, shard.devices]
+            == task.table(shard.table).num_embeddings
+        )
+        for key, shard in zip(keys, plan.shards, strict=True)
+    ]
+
+
+def _keys_of_kinds(task: ShardingTask, plan: ShardingPlan) -> list[ShardKey]:
+    """Return keys that know of kinds and holders."""
     topology = task.topology
     one_domain = topology.fast_domain_size >= topology.num_devices
     if not plan.has_replicas and (one_domain or not any(shard.rows[0] for shard in plan.shards)):
@@ -101,6 +131,16 @@ def plan_keys(task: ShardingTask, plan: ShardingPlan) -> list[ShardKey]:
         in_domain = staged[shard.table] and shard.num_rows < task.table(shard.table).num_embeddings
         keys.append(shard_key(task, shard, served, in_domain=in_domain))
     return keys
+
+
+def cache_missed_share(task: ShardingTask, key: ShardKey) -> float:
+    """Return which part of the distinct rows of a batch the cache of a shard has not got; 0 without a cache."""
+    if key.compute_kernel != "fused_uvm_caching":
+        return 0.0
+    table = task.table(key.table)
+    draws = task.batch_size * table.pooling_factor / table.run_length
+    cells = popularity(table, task.batch_size, *key.row_range)
+    return missed_share(cells, draws, key.cache_load_factor * key.rows)
 
 
 def shard_loads(task: ShardingTask, key: ShardKey) -> list[float]:
@@ -128,12 +168,13 @@ def shard_loads(task: ShardingTask, key: ShardKey) -> list[float]:
         sent += _POSITION * lookups if table.is_pooled else 0.0
     loads[IDS] = sent + (_WEIGHTED_ID - 1) * lookups if table.weighted else sent
     columns = key.columns * features
+    # Pieces of a table add up to its columns once, and as wide as the others is also what nobody looks up.
+    share = key.rows / table.num_embeddings
     if not table.is_pooled:
         loads[COLUMNS] = key.columns * sent
-    elif key.rows == table.num_embeddings:
-        loads[COLUMNS] = columns
-    else:  # pieces of a table add up to its columns once, and as wide as the others is also what nobody looks up
-        share = key.rows / table.num_embeddings
+    elif share == 1 or key.summed_on_device:
+        loads[COLUMNS] = columns * share
+    else:
         loads[DOMAIN_ROW_COLUMNS if key.in_domain else ROW_COLUMNS] = columns * share
     if key.served:
         loads[GROUP_BYTES] = block_bytes(key.rows, key.columns, task.precision_of(table), task.optimizer_of(table))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import textwrap
 from collections import Counter
 from collections.abc import Mapping
@@ -76,7 +77,18 @@ def render_plan(
         in_groups = "" if plan.group_size is None else f", in groups of {plan.group_size} devices"
         counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
         heading += f"; tables: {counts}{in_groups}"
-    lines = [wrapped(heading), "", table, "", *map(wrapped, describe_bottleneck(task, plan, times))]
+    if plan.uses_host_memory:
+        kernels = Counter(shard.compute_kernel for shard in plan.shards)
+        counts = ", ".join(f"{count} {kernel}" for kernel, count in kernels.most_common())
+        heading += f"; shards: {counts}"
+    lines = [
+        wrapped(heading),
+        "",
+        table,
+        "",
+        *map(wrapped, _host_lines(task, plan)),
+        *map(wrapped, describe_bottleneck(task, plan, times)),
+    ]
     if times is not None:
         marks = _marks(times, ascii_only)
         phases = ", ".join(f"{mark} {_PHASES[phase][0]}" for phase, mark in marks.items())
@@ -92,6 +104,18 @@ def render_plan(
     remarks = [f"problem: {problem}" for problem in problems]
     remarks += [f"remedy: {remedy}" for remedy in memory_remedies(task, plan)]
     return "\n".join([*lines, *map(wrapped, remarks)])
+
+
+def _host_lines(task: ShardingTask, plan: ShardingPlan) -> list[str]:
+    """Return what is in the memory of each host, where a plan uses it."""
+    if not plan.uses_host_memory:
+        return []
+    limit = task.topology.host_memory_bytes
+    return [
+        f"host {host} holds {format_bytes(used)} in its memory of {format_bytes(limit)}"
+        + (f" ({100 * used / limit:.1f} %)" if limit else "")
+        for host, used in enumerate(plan.bytes_per_host(task))
+    ]
 
 
 def _device_table(
@@ -168,7 +192,11 @@ def memory_remedies(task: ShardingTask, plan: ShardingPlan) -> list[str]:
     for device in range(task.num_devices):
         if room[device] >= 0:
             continue
-        shards = [shard for shard in plan.on(device) if task.has_table(shard.table) and len(shard.devices) == 1]
+        shards = [
+            shard
+            for shard in plan.on(device)
+            if task.has_table(shard.table) and len(shard.devices) == 1 and not shard.in_host_memory
+        ]
         where = f"device {roomiest}, which has {format_bytes(max(room[roomiest], 0))} left"
         whole = [shard for shard in shards if -room[device] <= shard.bytes(task) <= room[roomiest]]
         cuts = [(columns, shard) for shard in shards if (columns := _columns_to_move(task, shard, -room[device]))]
@@ -224,8 +252,9 @@ class TableChange:
 
     @property
     def is_move(self) -> bool:
-        """Whether it is cut as before and only devices differ."""
-        return [(s.rows, s.columns) for s in self.before] == [(s.rows, s.columns) for s in self.after]
+        """Whether it is cut and looked up as before, and only devices differ."""
+        before, after = ([dataclasses.replace(s, devices=(0,)) for s in shards] for shards in (self.before, self.after))
+        return before == after
 
 
 def table_changes(task: ShardingTask, before: ShardingPlan, after: ShardingPlan) -> list[TableChange]:
@@ -321,7 +350,9 @@ def _describe_change(change: TableChange, arrow: str) -> str:
 
 
 def _holders(shard: Shard) -> str:
-    """Return "3" or, of several devices, "devices 0, 4"."""
-    if len(shard.devices) == 1:
-        return str(shard.devices[0])
-    return format_devices(shard.devices)
+    """Return "3" or, of several devices, "devices 0, 4"; and the kernel, where rows are in the memory of the host."""
+    held_by = str(shard.devices[0]) if len(shard.devices) == 1 else format_devices(shard.devices)
+    if not shard.in_host_memory:
+        return held_by
+    cache = f" {shard.cache_load_factor:g}" if shard.cache_load_factor else ""
+    return f"{held_by} ({shard.compute_kernel}{cache})"

@@ -115,6 +115,10 @@ class DrawnSource:
         if group.fullness is not None:
             total = sum(self._bytes(table, table.embedding_dim) for table in tables)
             topology = dataclasses.replace(topology, memory_bytes=_memory(group, total))
+        if group.host_fullness is not None:
+            total = sum(self._bytes(table, table.embedding_dim) for table in tables)
+            pages = math.ceil(total / group.host_fullness / topology.num_hosts / _PAGE_BYTES)
+            topology = dataclasses.replace(topology, host_memory_bytes=pages * _PAGE_BYTES)
         return ShardingTask(tables, topology, spec.batch_size, spec.precision, spec.optimizer, name)
 
     def _draw(self, index: int) -> list[tuple[int, int]]:

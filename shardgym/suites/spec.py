@@ -72,6 +72,8 @@ class DrawnGroup(Record):
         max_table_bytes: and none of them more than this.
         memory_bytes: per device.
         fullness: in its place, the share of all memory that the tables take: each task gets as much memory as it needs.
+            More than 1 where hosts have memory, too.
+        host_fullness: the share of the memory of all hosts that the tables take; hosts have none where it is not given.
         memory_shares: memory of the devices relative to each other; equal where none are given.
         row_order: where popular rows of the tables lie, see `ZipfIds`; as the pool says where none is given.
         row_blocks: into so many blocks the rows of each table are cut, for "blocks" alone.
@@ -88,7 +90,8 @@ class DrawnGroup(Record):
     memory_bytes: Annotated[Bytes, Field(ge=1)] | None = None
     min_total_bytes: Bytes = 0
     max_table_bytes: Bytes = 2**62
-    fullness: Annotated[float, Field(gt=0, le=1)] | None = None
+    fullness: Annotated[float, Field(gt=0, le=1000)] | None = None
+    host_fullness: Annotated[float, Field(gt=0, le=1)] | None = None
     memory_shares: tuple[Count, ...] = ()
     row_order: RowOrder | None = None
     row_blocks: Count | None = None
@@ -102,6 +105,8 @@ class DrawnGroup(Record):
             raise ValueError("min_total_bytes exceeds max_total_bytes")
         if (self.memory_bytes is None) == (self.fullness is None):
             raise ValueError("expected memory_bytes or fullness, and not both")
+        if self.fullness is not None and self.fullness > 1 and self.host_fullness is None:
+            raise ValueError(f"fullness: expected at most 1 without a host_fullness, got {self.fullness}")
         if self.memory_shares and (self.fullness is None or len(self.memory_shares) != self.num_devices):
             raise ValueError("memory_shares: expected one for each device, beside a fullness")
         if (self.row_order == "blocks") != (self.row_blocks is not None):

@@ -5,11 +5,12 @@ All sixteen fields of TorchRec 1.8.0 are here; one of a later version is named a
 - *input*: pooling_factors, num_poolings, batch_sizes, is_weighted and feature_names say what comes to a table. A task
   has it: ids and bags per sample, and whether ids have weights.
 - *output_dtype* is the precision of what is communicated, of which a task has one for all tables.
-- *placement*: sharding_types and min_partition are rules for the plan, see `following.py`; compute_kernels and
-  device_group are compared with it.
+- *placement*: sharding_types, min_partition, and compute_kernels that keep rows in the memory of hosts, with the
+  load_factor of cache_params, are rules for the plan, see `following.py`; other kernels and device_group are compared
+  with it.
 - *passed on*: enforce_hbm, stochastic_rounding, bounds_check_mode and output_dtype are settings of FBGEMM's operator.
   They go into TorchRec's plan as they are, and no cost depends on the first three.
-- *refused*: cache_params, key_value_params and use_virtual_table keep rows outside of the device's memory.
+- *refused*: key_value_params and use_virtual_table keep rows in other memories.
 """
 
 from __future__ import annotations
@@ -28,17 +29,18 @@ from shardgym.arguments import check_instance
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.plan import Kind
 from shardgym.records import short_repr
-from shardgym.shard import format_devices
+from shardgym.shard import ComputeKernel, format_devices
 from shardgym.table import Precision
 from shardgym.task import ShardingTask
 from shardgym.torchrec.following import ROW_KINDS, RUN_BY_TORCHREC, Rule, can_be_on, is_one_of, run_unpooled
 from shardgym.torchrec.model_tables import ModelTable, join_name
+from shardgym.torchrec.sharding_plan import DEFAULT_CACHE_LOAD_FACTOR
 
 #: Fields by what is done with them.
 _INPUT = ("pooling_factors", "num_poolings", "batch_sizes", "is_weighted", "feature_names")
-_PLACEMENT = ("sharding_types", "min_partition", "compute_kernels", "device_group")
+_PLACEMENT = ("sharding_types", "min_partition", "compute_kernels", "cache_params", "device_group")
 _PASSED_ON = ("enforce_hbm", "stochastic_rounding", "bounds_check_mode", "output_dtype")
-_OUTSIDE = ("cache_params", "key_value_params", "use_virtual_table")
+_OUTSIDE = ("key_value_params", "use_virtual_table")
 
 #: Sharding types that cut columns.
 _BY_COLUMNS = ("column_wise", "table_column_wise", "grid_shard")
@@ -160,7 +162,7 @@ def not_in_task(constraints: Mapping[str, ParameterConstraints]) -> list[Wish]:
             if field in _PLACEMENT or (field in _PASSED_ON and field != "output_dtype"):
                 wishes.append(Wish(field, name, NEEDS_PLAN))
             elif field in _OUTSIDE:
-                wishes.append(Wish(field, name, "tables are kept whole in the memory of devices"))
+                wishes.append(Wish(field, name, "tables are kept in the memory of devices and hosts"))
             elif field not in _INPUT and field not in _PASSED_ON:
                 wishes.append(Wish(field, name, "ShardGym does not know this field"))
     return wishes
@@ -174,7 +176,11 @@ def _set_fields(constraint: ParameterConstraints) -> list[str]:
 
 
 def rules_of(
-    task: ShardingTask, constraints: Mapping[str, ParameterConstraints], pins: Mapping[str, int | Sequence[int]]
+    task: ShardingTask,
+    constraints: Mapping[str, ParameterConstraints],
+    pins: Mapping[str, int | Sequence[int]],
+    *,
+    has_hosts: bool = False,
 ) -> tuple[dict[str, Rule], list[Wish]]:
     """Return what a plan may do with tables, of those that it may not shard in any way, and what no plan can follow.
 
@@ -182,6 +188,7 @@ def rules_of(
         task: the task.
         constraints: by table.
         pins: rank or ranks that may hold a table, by table.
+        has_hosts: whether hosts have memory for tables, and the planner's cost prices it.
 
     Raises:
         InputError: TorchRec has no such sharding type, or the task no such rank.
@@ -218,10 +225,24 @@ def rules_of(
                 wishes.append(Wish("sharding_types", table.name, why))
                 possible = can_be - (ROW_KINDS if table.pooling == "mean" else frozenset())
             kinds = possible
-        rule = Rule(kinds, constraint.min_partition or 0, devices)
+        rule = Rule(kinds, constraint.min_partition or 0, devices, _host_kernels(constraint) if has_hosts else ())
         if rule != Rule():
             rules[table.name] = rule
     return rules, wishes
+
+
+def _host_kernels(constraint: ParameterConstraints) -> tuple[tuple[ComputeKernel, float], ...]:
+    """Return kernels that keep rows in the memory of hosts, where constraints allow no other that plans have."""
+    kernels = constraint.compute_kernels or ["fused"]
+    if "fused" in kernels or "dense" in kernels:
+        return ()
+    params = constraint.cache_params
+    share = DEFAULT_CACHE_LOAD_FACTOR if params is None or params.load_factor is None else params.load_factor
+    found: dict[str, tuple[ComputeKernel, float]] = {
+        "fused_uvm_caching": ("fused_uvm_caching", share),
+        "fused_uvm": ("fused_uvm", 0.0),
+    }
+    return tuple(pair for kernel, pair in found.items() if kernel in kernels)
 
 
 def _pinned(name: str, pin: int | Sequence[int], num_devices: int) -> frozenset[int]:
@@ -262,6 +283,9 @@ def apply_constraints(
             passed_on = {field: getattr(constraint, field) for field in _PASSED_ON}
             if not output_fp16:
                 del passed_on["output_dtype"]  # FP32 without it
+            if sharding.cache_params is not None and constraint.cache_params is not None:
+                share = sharding.cache_params.load_factor
+                passed_on["cache_params"] = dataclasses.replace(constraint.cache_params, load_factor=share)
             module[table] = dataclasses.replace(sharding, **passed_on)
             wishes += _not_followed(name, constraint, kinds[name], module[table], device_type)
     return wishes
@@ -278,8 +302,12 @@ def _not_followed(
         wishes.append(Wish("sharding_types", name, why))
     kernels = constraint.compute_kernels
     if kernels and sharding.compute_kernel not in kernels:
-        why = f"the plan has kernel {sharding.compute_kernel}, which keeps rows in the memory of the device"
+        where = "host" if sharding.compute_kernel.startswith("fused_uvm") else "device"
+        why = f"the plan has kernel {sharding.compute_kernel}, which keeps rows in the memory of the {where}"
         wishes.append(Wish("compute_kernels", name, why))
+    if constraint.cache_params is not None and sharding.cache_params is None:
+        why = f"the plan has kernel {sharding.compute_kernel}, which has no cache"
+        wishes.append(Wish("cache_params", name, why))
     least = constraint.min_partition
     if least and kind in _BY_COLUMNS:
         widths = [shard.shard_sizes[1] for shard in sharding.sharding_spec.shards]

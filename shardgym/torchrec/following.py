@@ -9,6 +9,7 @@ kept. What no way could be found for stays as it was.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from shardgym.arrays import Floats
 from shardgym.costs.base import CostModel
 from shardgym.errors import NO_PLAN
 from shardgym.plan import Kind, ShardingPlan
-from shardgym.shard import COLUMN_UNIT, Shard
+from shardgym.shard import COLUMN_UNIT, ComputeKernel, Shard
 from shardgym.solver import make_solver
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
@@ -44,11 +45,13 @@ class Rule(NamedTuple):
         kinds: allowed ways to shard it, see `is_one_of`.
         least_columns: of a piece, where columns are cut.
         devices: that may hold it; all when None.
+        kernels: that may look it up, each with the share of rows that its cache has room for; any when empty.
     """
 
     kinds: frozenset[Kind] = RUN_BY_TORCHREC
     least_columns: int = 0
     devices: frozenset[int] | None = None
+    kernels: tuple[tuple[ComputeKernel, float], ...] = ()
 
 
 #: For tables without a rule, when others need their room.
@@ -86,6 +89,8 @@ def obeys(plan: ShardingPlan, task: ShardingTask, table: EmbeddingTable, rule: R
         return False
     held = {device for shard in shards for device in shard.devices}
     if rule.devices is not None and not held <= rule.devices:
+        return False
+    if rule.kernels and any((s.compute_kernel, s.cache_load_factor) not in rule.kernels for s in shards):
         return False
     narrowest = min(shard.num_columns for shard in shards)
     return narrowest == table.embedding_dim or narrowest >= rule.least_columns
@@ -165,7 +170,11 @@ def _with_table_elsewhere(
 ) -> list[ShardingPlan]:
     """Return a plan with one table placed anew in each way that its rule allows, feasible or not; see `_ways`."""
     others = [shard for shard in plan.shards if shard.table != table.name]
-    ways = _ways(task, table, rule, busy_ms)
+    ways = [
+        [dataclasses.replace(shard, compute_kernel=kernel, cache_load_factor=share) for shard in shards]
+        for shards in _ways(task, table, rule, busy_ms)
+        for kernel, share in rule.kernels or (("fused", 0.0),)
+    ]
     plans = [ShardingPlan.of(task, [*others, *shards], plan.group_size) for shards in ways]
     return [candidate for candidate in plans if obeys(candidate, task, table, rule)]
 

@@ -9,6 +9,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import nn
 from torchrec.distributed.types import (
+    CacheParams,
     EmbeddingModuleShardingPlan,
     EnumerableShardingSpec,
     ParameterSharding,
@@ -49,12 +50,14 @@ class TableRecord(Record):
         compute_kernel: e.g. "fused".
         ranks: of the shards; None where TorchRec has none.
         shards: None for a table that every rank holds.
+        cache_load_factor: of `cache_params`, where these are set.
     """
 
     sharding_type: str
     compute_kernel: str
     ranks: tuple[Annotated[Whole, Field(ge=0)], ...] | None
     shards: tuple[ShardRecord, ...] | None
+    cache_load_factor: Annotated[float | None, Field(gt=0, le=1, exclude_if=lambda share: share is None)] = None
 
 
 @dataclass(frozen=True, config=CONFIG)
@@ -74,8 +77,7 @@ class PlanRecord(Record):
 def save(sharding_plan: TorchRecPlan, path: str | Path, group_size: int | None = None) -> None:
     """Write TorchRec's plan as JSON.
 
-    Sharding types, kernels, ranks and shards are written. Settings of caches and other things that a plan by ShardGym
-    never has are not.
+    Sharding types, kernels, ranks, shards and shares of caches are written. What a plan by ShardGym never has is not.
 
     Args:
         sharding_plan: TorchRec's.
@@ -145,7 +147,8 @@ def _table_record(sharding: ParameterSharding) -> TableRecord:
             for shard in spec.shards
         )
     ranks = None if sharding.ranks is None else tuple(sharding.ranks)
-    return TableRecord(sharding.sharding_type, sharding.compute_kernel, ranks, shards)
+    share = None if sharding.cache_params is None else sharding.cache_params.load_factor
+    return TableRecord(sharding.sharding_type, sharding.compute_kernel, ranks, shards, share)
 
 
 def _sharding(table: TableRecord) -> ParameterSharding:
@@ -156,4 +159,5 @@ def _sharding(table: TableRecord) -> ParameterSharding:
             for s in table.shards
         ])  # fmt: skip
     ranks = None if table.ranks is None else list(table.ranks)
-    return ParameterSharding(table.sharding_type, table.compute_kernel, ranks, spec)
+    cache = None if table.cache_load_factor is None else CacheParams(load_factor=table.cache_load_factor)
+    return ParameterSharding(table.sharding_type, table.compute_kernel, ranks, spec, cache)

@@ -32,6 +32,7 @@ from shardgym.task import ShardingTask
 from shardgym.topology import Topology
 from shardgym.torchrec.constraints import NEEDS_PLAN, Wish, apply_constraints, in_words, rules_of
 from shardgym.torchrec.following import follow
+from shardgym.torchrec.host_tables import solve_beside_host_tables
 from shardgym.torchrec.model_tables import COLLECTIONS, by_table, model_tables
 from shardgym.torchrec.remarks import device_remarks, memory_remarks, refuse_remarks
 from shardgym.torchrec.sharding_plan import DeviceType, to_torchrec
@@ -175,13 +176,16 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         )
         task = imported.task
         constraints = by_table("constraints", self._constraints or {}, tables)
-        rules, wishes = rules_of(task, constraints, by_table("pins", settings.pins or {}, tables))
+        pins = by_table("pins", settings.pins or {}, tables)
+        has_hosts = self._cost.host_memory and task.topology.host_memory_bytes > 0
+        rules, wishes = rules_of(task, constraints, pins, has_hosts=has_hosts)
         wishes += [wish for wish in imported.wishes if wish.why != NEEDS_PLAN]
         _logger.info(
             "%s places %d tables on %d devices by cost '%s' of '%s'",
             type(self._solver).__name__, task.num_tables, task.num_devices, self._cost.name, self._topology.device,
         )  # fmt: skip
-        plan = call_solver(self._solver, task, self._cost, settings.seed, time_limit_s=settings.time_limit_s)
+        limit = settings.time_limit_s
+        plan = solve_beside_host_tables(self._solver, task, self._cost, rules, settings.seed, limit)
         plan = follow(plan, task, self._cost, rules, settings.seed)
         theirs = self._torchrec_topology
         device_type: DeviceType = "cpu" if self._topology.device.startswith("cpu") else "cuda"

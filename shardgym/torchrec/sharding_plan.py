@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from torch import nn
 from torchrec.distributed.types import (
+    CacheParams,
     EmbeddingModuleShardingPlan,
     EnumerableShardingSpec,
     ParameterSharding,
@@ -20,7 +21,7 @@ from shardgym.errors import InfeasiblePlanError, InputError, UnknownNameError
 from shardgym.feasibility import cover_problems
 from shardgym.plan import Kind, ShardingPlan
 from shardgym.records import short_repr
-from shardgym.shard import Shard
+from shardgym.shard import ComputeKernel, Shard
 from shardgym.task import ShardingTask
 from shardgym.torchrec.model_tables import COLLECTIONS, ModelTable, join_name, model_tables, split_name
 from shardgym.torchrec.remarks import refuse_remarks
@@ -38,8 +39,16 @@ _logger = logging.getLogger("shardgym.torchrec")
 
 DeviceType = Literal["cuda", "cpu"]
 
-#: Kernels that keep all rows of a shard on its device, as plans say.
-_KERNELS = ("fused", "dense", "quant")
+#: TorchRec's kernels by what shards call them: "dense" and "quant" keep rows on the device, too.
+_KERNELS: dict[str, ComputeKernel] = {
+    "fused": "fused",
+    "dense": "fused",
+    "quant": "fused",
+    "fused_uvm": "fused_uvm",
+    "fused_uvm_caching": "fused_uvm_caching",
+}
+#: FBGEMM's `cache_load_factor` where nobody sets one.
+DEFAULT_CACHE_LOAD_FACTOR = 0.2
 
 
 class ExportedPlan(NamedTuple):
@@ -93,7 +102,8 @@ def export_plan(
     All seven types of TorchRec leave. Of those that say the same, tables get the one that their collection has already,
     as TorchRec runs one fused operator and one set of exchanges for each type in a collection:
 
-    - A table that all devices hold is `data_parallel`, with kernel dense. All others have kernel fused.
+    - A table that all devices hold is `data_parallel`, with kernel dense. All others have the kernel of their shards,
+      and of fused_uvm_caching the share of its rows that its cache has room for, as `cache_params`.
     - A table in one piece is `table_wise`; one that is cut by columns, in any widths, is `column_wise`, or
       `table_column_wise` where one fast domain of several has all pieces. If any table of a collection is cut by
       columns, the whole ones get its type with one shard. Three tables cut and three whole took a rank 2 operators and
@@ -157,6 +167,12 @@ def export_plan(
         f"rank:{rank}/" + ("cpu" if device_type == "cpu" else f"cuda:{rank % ranks.per_machine}")
         for rank in range(group)
     ]
+    in_host = next((shard for cut in cuts for shard in cut.shards if shard.in_host_memory), None)
+    if in_host is not None and device_type == "cpu":
+        raise InputError(
+            f"table '{in_host.table}' has kernel {in_host.compute_kernel}, which FBGEMM has for GPUs alone: export for "
+            "device_type='cuda', or use kernel fused"
+        )
     shardings = {cut.name: _parameter_sharding(cut, types[cut.name], devices) for cut in cuts}
     modules: dict[str, EmbeddingModuleShardingPlan] = {}
     for table in task.tables:
@@ -290,9 +306,11 @@ def _parameter_sharding(cut: TableCut, kind: Kind, devices: list[str]) -> Parame
     """Return a table's part of the plan; `devices` are TorchRec's names of them, e.g. "rank:9/cuda:1"."""
     if kind == "data_parallel":
         return ParameterSharding(kind, "dense", list(range(len(devices))))
+    share = cut.shards[0].cache_load_factor
     return ParameterSharding(
         sharding_type=kind,
-        compute_kernel="fused",
+        compute_kernel=cut.shards[0].compute_kernel,
+        cache_params=CacheParams(load_factor=share) if share else None,
         ranks=[shard.devices[0] for shard in cut.shards],
         sharding_spec=EnumerableShardingSpec([
             ShardMetadata(
@@ -330,7 +348,7 @@ def import_plan(
 
     Raises:
         UnknownNameError: a table of the plan is not in the task, and others of its module are.
-        InputError: a table is kept outside of its device, which plans cannot say, is replicated on other ranks than the
+        InputError: a table has a kernel that plans have no memory for, is replicated on other ranks than the
             devices, or is not in the plan; or groups do not divide the devices; or it is strict, and something would be
             left out.
         InfeasiblePlanError: shards miss or overlap, are on ranks that do not exist, or have a width that FBGEMM cannot
@@ -380,9 +398,14 @@ def import_plan(
 def _shards_of(task: ShardingTask, name: str, sharding: ParameterSharding, group: int) -> list[Shard]:
     if sharding.compute_kernel not in _KERNELS:
         raise InputError(
-            f"table '{name}' has kernel {sharding.compute_kernel}, which keeps rows outside of the device: expected "
+            f"table '{name}' has kernel {sharding.compute_kernel}, which plans have no memory for: expected "
             f"{' or '.join(_KERNELS)}"
         )
+    kernel = _KERNELS[sharding.compute_kernel]
+    share = 0.0
+    if kernel == "fused_uvm_caching":
+        given = None if sharding.cache_params is None else sharding.cache_params.load_factor
+        share = DEFAULT_CACHE_LOAD_FACTOR if given is None else given
     if sharding.sharding_type == "data_parallel":
         if sharding.ranks is not None and sorted(sharding.ranks) != list(range(group)):
             raise InputError(
@@ -400,5 +423,6 @@ def _shards_of(task: ShardingTask, name: str, sharding: ParameterSharding, group
             rank = metadata.placement.rank()
             # Ranks outside of a group stay one number, for the check of devices to refuse.
             holders = range(rank, task.num_devices, group) if rank < group else (rank,)
-            shards.append(Shard(name, (row, row + num_rows), (column, column + num_columns), tuple(holders)))
+            area = (row, row + num_rows), (column, column + num_columns)
+            shards.append(Shard(name, *area, tuple(holders), kernel, share))
     return shards

@@ -76,6 +76,7 @@ def cut_of(plan: ShardingPlan, task: ShardingTask, table: EmbeddingTable, ranks:
     if kind == "data_parallel":
         return TableCut(table.name, kind, ())
     shards = plan.of_table(table.name)
+    _check_one_kernel(shards)
     _check_holders(shards, task.num_devices, ranks.number)
     if all(shard.num_rows == table.num_embeddings for shard in shards):
         shards = _with_one_width_per_rank(shards)
@@ -166,6 +167,17 @@ def check_one_block_size(cuts: Sequence[TableCut]) -> int:
                 f"{_place(cut.shards[0])} over {cut.block}: TorchRec has one such number in a job"
             )
     return found[0].block if found else 0
+
+
+def _check_one_kernel(shards: Sequence[Shard]) -> None:
+    first = shards[0]
+    for shard in shards:
+        if (shard.compute_kernel, shard.cache_load_factor) != (first.compute_kernel, first.cache_load_factor):
+            raise InputError(
+                f"table '{shard.table}' has kernel {first.compute_kernel} with {_place(first)}, and "
+                f"{shard.compute_kernel} with {_place(shard)}: TorchRec has one kernel, and one cache_load_factor, for "
+                "all of a table; fused_uvm_caching keeps popular rows on the device, too"
+            )
 
 
 def _check_holders(shards: Sequence[Shard], num_devices: int, group: int) -> None:

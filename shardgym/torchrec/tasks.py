@@ -309,7 +309,8 @@ def topology_from_torchrec(topology: TorchRecTopology) -> Topology:
     """Return devices, memory, hosts and bandwidths of TorchRec's topology.
 
     Memory is HBM, or DDR where the job runs on CPUs. The device is "cpu-core", or the GPU with the nearest memory
-    bandwidth. Latencies, which TorchRec has none of, are those of the topology `dgx-a100`, or `cpu`.
+    bandwidth; then DDR, of all devices of a host together, is what plans may use of the host's memory. Latencies, which
+    TorchRec has none of, are those of the topology `dgx-a100`, or `cpu`.
 
     Raises:
         InputError: not such a topology, one for other devices than cuda and cpu, or a device without memory.
@@ -324,6 +325,11 @@ def topology_from_torchrec(topology: TorchRecTopology) -> Topology:
     latencies = {} if kind == "cpu" else PRESETS["dgx-a100"]
     # Before 1.6 a fast domain is a host.
     domain = min(getattr(topology, "intra_group_size", topology.local_world_size), topology.world_size)
+    hosts = {}
+    if kind == "cuda":
+        ddr = min(int(hardware.storage.ddr) for hardware in topology.devices)
+        hosts["host_memory_bytes"] = ddr * min(topology.local_world_size, topology.world_size)
+        hosts["host_bandwidth"] = topology.hbm_to_ddr_mem_bw * _MS_PER_S
     return Topology(
         num_devices=topology.world_size,
         memory_bytes=tuple(
@@ -336,6 +342,7 @@ def topology_from_torchrec(topology: TorchRecTopology) -> Topology:
         intra_bandwidth=topology.intra_host_bw * _MS_PER_S,
         inter_bandwidth=topology.inter_host_bw * _MS_PER_S,
         **{name: value for name, value in latencies.items() if name.endswith("_latency_ms")},
+        **hosts,
     )
 
 

@@ -76,7 +76,7 @@ class ByRows:
         ("batch_sizes", [16], ""),
         ("batch_sizes", [20], "they make 1.25 bags per sample, tasks have whole numbers; 1 are counted"),
         ("is_weighted", True, ""),
-        ("cache_params", CacheParams(load_factor=0.5), "tables are kept whole in the memory of devices"),
+        ("cache_params", CacheParams(load_factor=0.5), "the plan has kernel fused, which has no cache"),
         ("enforce_hbm", True, ""),
         ("stochastic_rounding", False, ""),
         ("bounds_check_mode", BoundsCheckMode.NONE, ""),
@@ -90,8 +90,8 @@ class ByRows:
         ),
         ("device_group", "cpu", ""),
         ("device_group", "cuda", "the topology's devices are of type cpu"),
-        ("key_value_params", KeyValueParams(), "tables are kept whole in the memory of devices"),
-        ("use_virtual_table", True, "tables are kept whole in the memory of devices"),
+        ("key_value_params", KeyValueParams(), "tables are kept in the memory of devices and hosts"),
+        ("use_virtual_table", True, "tables are kept in the memory of devices and hosts"),
     ],
 )
 def test_each_field_of_constraints_is_followed_or_named(

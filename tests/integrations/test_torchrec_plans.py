@@ -372,8 +372,8 @@ def test_what_plans_cannot_say_is_refused(task: ShardingTask) -> None:
     with pytest.raises(InputError, match=r"unknown table of the TorchRec plan 'users.name'"):
         from_torchrec(exported, task)
     del users["name"]
-    users["country"] = dataclasses.replace(users["country"], compute_kernel="fused_uvm")
-    with pytest.raises(InputError, match="kernel fused_uvm, which keeps rows outside"):
+    users["country"] = dataclasses.replace(users["country"], compute_kernel="key_value")
+    with pytest.raises(InputError, match="kernel key_value, which plans have no memory for"):
         from_torchrec(exported, task)
     users["country"] = ParameterSharding("data_parallel", "dense", [0, 1])
     with pytest.raises(InputError, match=r"data_parallel on 2 ranks, \[0, 1\]: expected all 4"):

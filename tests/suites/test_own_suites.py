@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import pytest
 import yaml
@@ -187,3 +188,22 @@ def test_a_missing_file_and_a_bad_task_name_the_file(tmp_path, write, toy_task):
         load_suite(tmp_path / "none.yaml")
     with pytest.raises(InputError, match=r"two\.json, task 1: batch_size"):
         load_suite(write([toy_task.to_dict(), {**toy_task.to_dict(), "batch_size": 0}], "two.json"))
+
+
+def test_tables_may_exceed_the_devices_where_hosts_have_memory(write):
+    content = spec({"fullness": 4, "host_fullness": 0.5, "max_total_bytes": 10**6, "count": 5})
+    group = content["tasks"]["groups"][0]
+    del group["memory_bytes"]
+    for task in load_suite(write(content)):
+        assert task.topology.memory_bytes == (math.ceil(task.total_bytes / 4 / 2 / 4096) * 4096,) * 2
+        assert task.topology.host_memory_bytes == math.ceil(2 * task.total_bytes / 4096) * 4096
+    del group["host_fullness"]
+    with pytest.raises(InputError, match="fullness: expected at most 1 without a host_fullness, got 4"):
+        load_suite(write(content, "without.yaml"))
+
+
+def test_rows_of_a_group_are_in_the_order_that_it_says(write):
+    content = spec({"row_order": "by_frequency", "memory_bytes": 2**30, "max_total_bytes": 2**32, "num_tables": [3, 3]})
+    content["tasks"] |= {"pool": "synthetic-2021", "batch_size": 65_536}
+    for task in load_suite(write(content)):
+        assert {table.ids.row_order for table in task.tables} == {"by_frequency"}

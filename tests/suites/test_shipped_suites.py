@@ -10,11 +10,12 @@ from shardgym.costs import cost_names, make_cost
 from shardgym.plan import ShardingPlan
 from shardgym.pools import load_pool
 from shardgym.pools.load import model_names
+from shardgym.solver import make_solver
 from shardgym.suites import load_suite, suite_names
 
 NAMES = [
     "dlrm-v4", "dlrm4-gpu-v1", "dlrm4-v1", "dlrm4-v2", "dlrm8-gpu-v1", "dlrm8-v1", "dlrm8-v2", "hetero4-v2",
-    "nodes16-v1", "published-v1", "quick-v1", "rows8-v1", "tight4-v2", "tight8-v2", "tiny-v1", "wide8-v2",
+    "nodes16-v1", "published-v1", "quick-v1", "rows8-v1", "tiers-v1", "tight4-v2", "tight8-v2", "tiny-v1", "wide8-v2",
 ]  # fmt: skip
 DRAWN = [name for name in NAMES if name not in ("published-v1", "dlrm-v4")]
 WIDTHS = [4, 8, 16, 32, 64, 128]
@@ -54,7 +55,24 @@ def test_judge_and_oracle_are_cost_models_and_not_the_same(suite):
     assert suite.judge != suite.oracle
 
 
-@pytest.mark.parametrize("name", [*PROTOCOL, "nodes16-v1", "published-v1", "dlrm-v4"])
+def test_tables_of_tiers_exceed_all_devices_and_fit_the_hosts():
+    suite = shipped("tiers-v1")
+    by_frequency = 0
+    for index, task in enumerate(suite):
+        times = float(suite.group(index).partition(" ")[0])
+        assert task.total_bytes == pytest.approx(times * task.topology.total_memory_bytes, rel=0.01)
+        assert task.topology.num_hosts == 1
+        assert task.topology.host_memory_bytes == pytest.approx(2 * task.total_bytes, rel=0.01)
+        (order,) = {table.ids.row_order for table in task.tables}
+        by_frequency += order == "by_frequency"
+    assert by_frequency == 40
+    plan = make_solver("lookup_greedy").solve(suite[0], make_cost("roofline"))
+    assert plan.uses_host_memory
+    costs = [make_cost(name).evaluate(suite[0], [plan])[0] for name in ("roofline", "gpu")]
+    assert all(cost.feasible for cost in costs)
+
+
+@pytest.mark.parametrize("name", [*PROTOCOL, "nodes16-v1", "published-v1", "dlrm-v4", "tiers-v1"])
 def test_gpu_suites_are_judged_without_a_gpu(name):
     """The judge knows the card of every task, and measures nothing."""
     suite = shipped(name)

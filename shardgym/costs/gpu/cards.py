@@ -57,6 +57,10 @@ CARDS: dict[str, Card] = {
         "NVIDIA Turing whitepaper (TU102); memory: published microbenchmark, 543.7 GiB/s; links: PCIe 3.0 x16 of a "
         "host that they share, 10 GbE",
     ),
+    "a10": Card(
+        STREAM_SHARE * 600 * _GB, 6 * _MIB, 72, 1.695e9, 31.5 * _GB, 12.5 * _GB, 8, 31.5 * _GB,
+        f"NVIDIA A10 data sheet; {_CLOCK}; links: PCIe 4.0 x16 to other cards and to the host, 100 Gbit/s",
+    ),
     "v100": Card(
         866 * _GB, 6 * _MIB, 80, 1.53e9, 150 * _GB, 12.5 * _GB, 8, 15.75 * _GB,
         f"NVIDIA V100 data sheet (SXM2); {_STREAMS} v100.txt; {_CLOCK}; links: NVLink 2, 100 Gbit/s, PCIe 3.0",

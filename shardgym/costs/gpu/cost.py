@@ -23,6 +23,7 @@ from shardgym.costs.gpu.exchange import (
     topology_of,
     two_step_ms,
 )
+from shardgym.costs.gpu.host_memory import HostShards, host_ms, shard_work_with_host
 from shardgym.costs.gpu.kernels import (
     KERNELS,
     ShardSizes,
@@ -47,7 +48,7 @@ from shardgym.costs.links import (
 from shardgym.costs.mixed_tables import operator_notes
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.costs.roofline import ID_BYTES, WEIGHT_BYTES, dense_update_bytes
-from shardgym.costs.shard_keys import ShardKey
+from shardgym.costs.shard_keys import ShardKey, cache_missed_share
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
 from shardgym.row_access import access_share, distinct_ids
@@ -106,8 +107,8 @@ class GpuSettings:
 class GpuCost(CostModel):
     """A model of fused kernels and exchanges on GPUs, held against publications (benchmarks/published_gpu).
 
-    All tables of a device share launches, the L2 cache and the memory bus: see `kernels.py`. Exchanges: `exchange.py`,
-    `collectives.py`. Nothing of it was measured by us.
+    All tables of a device share launches, the L2 cache and the memory bus: see `kernels.py`. Rows in the memory of the
+    host: `host_memory.py`. Exchanges: `exchange.py`, `collectives.py`. Nothing of it was measured by us.
 
     Args:
         hardware: see `GpuSettings`, like all others.
@@ -126,6 +127,7 @@ class GpuCost(CostModel):
     deterministic = True
     replicas = True
     unpooled = True
+    host_memory = True
 
     def __init__(
         self,
@@ -218,27 +220,37 @@ class AdditiveGpu(AdditiveCosts):
         card = self._card or card_of(task)
         served = np.array([key.served or task.num_devices for key in keys]) / task.num_devices
         shards = [(task.table(key.table), key.row_range, key.columns) for key in keys]
-        work = shard_work(
-            card,
-            shard_sizes(
-                shards,
-                task.batch_size,
-                task.precision,
-                task.optimizer,
-                served,
-                task.num_devices if task.dedup_ids else 1,
-            ),
+        sizes = shard_sizes(
+            shards,
+            task.batch_size,
+            task.precision,
+            task.optimizer,
+            served,
+            task.num_devices if task.dedup_ids else 1,
         )
+        if all(key.compute_kernel == "fused" for key in keys):
+            work = shard_work(card, sizes)
+        else:
+            work = shard_work_with_host(card, sizes, self._host_shards(task, keys, card))
         dense = np.array([dense_update_bytes(task, key) if key.served == 1 else 0.0 for key in keys])
         work[:, Work.UPDATES] += dense / card.memory_bandwidth * 1e3
         # Of a table that features share, each counts as a shard; the chain and the rows of weights do not grow with it.
         work[:, Work.CROWD] *= [task.table(key.table).num_features for key in keys]
         return {"latents": work}
 
+    def _host_shards(self, task: ShardingTask, keys: Sequence[ShardKey], card: Card) -> HostShards:
+        """Return which shards have their rows in the memory of the host; a card that is named brings its bus along."""
+        bus = card.host if self._card is not None else task.topology.host_bandwidth or card.host
+        missed = np.array([cache_missed_share(task, key) for key in keys])
+        uvm, cached = (
+            np.array([key.compute_kernel == kernel for key in keys]) for kernel in ("fused_uvm", "fused_uvm_caching")
+        )
+        return HostShards(uvm, cached, missed, bus)
+
     def device_ms(self, sums: Floats, counts: Floats) -> Floats:
         """See `AdditiveCosts`."""
         some = np.maximum(counts, 1)
-        times = np.stack([forward_ms(sums, some), backward_ms(sums)], axis=-1)
+        times = np.stack([forward_ms(sums, some), backward_ms(sums)], axis=-1) + host_ms(sums)
         return np.where(counts[..., None] > 0, times, 0.0)
 
     def operator_ms(self, sums: Floats, counts: Floats) -> Floats:
@@ -249,7 +261,8 @@ class AdditiveGpu(AdditiveCosts):
 
     def least_ms(self, vectors: Floats, typical: Floats) -> Floats:
         """See `AdditiveCosts`."""
-        return least_ms(vectors[:, : len(Work)], typical[: len(Work)])
+        work = vectors[:, : len(Work)]
+        return least_ms(work, typical[: len(Work)]) + work[:, [Work.HOST_FORWARD, Work.HOST_BACKWARD]]
 
     def all_to_all_links(self, task: ShardingTask) -> tuple[Topology, int]:
         """See `AdditiveCosts`: ramps come on top."""

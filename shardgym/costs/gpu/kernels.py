@@ -107,6 +107,9 @@ class Work(IntEnum):
     SORT_FIXED = 8  #: besides passes
     ROWS = 9  #: of weights: how many bits ids have
     CROWD = 10  #: tables in flight if the device has enough of them, a number
+    HOST_FORWARD = 11  #: of rows in the memory of the host, see `host_memory.py`
+    HOST_BACKWARD = 12
+    HOST_SHARDS = 13  #: those with such rows, a number
 
 
 @dataclass(frozen=True)

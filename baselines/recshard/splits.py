@@ -1,0 +1,112 @@
+"""Ways to split the rows of one table between the memory of a device and of its host, cheapest per byte first."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from shardgym.costs.additive import AdditiveCosts
+from shardgym.costs.shard_keys import ShardKey, shard_key
+from shardgym.shard import Shard
+from shardgym.table import EmbeddingTable, ZipfIds
+from shardgym.task import ShardingTask
+
+#: Shares of a table's rows, popular ones first, that splits put into the memory of the device.
+SHARES = tuple(2.0 ** (-n / 2) for n in range(28, 0, -1))
+
+
+class Split(NamedTuple):
+    """A way to hold a table on one device and its host.
+
+    Attributes:
+        shards: of the table, on device 0.
+        ms: that they add to what their device computes.
+        device_bytes: that they take there.
+        host_bytes: likewise in the memory of the host.
+    """
+
+    shards: tuple[Shard, ...]
+    ms: float
+    device_bytes: int
+    host_bytes: int
+
+
+def splits_of(task: ShardingTask, costs: AdditiveCosts, *, in_host: bool, row_cuts: bool) -> list[list[Split]]:
+    """Return the splits of each table that pay: each takes more of the device's memory than the one before, and less
+    time, and saves less time per byte than the one before did.
+
+    Where rows are ordered by frequency, popular ones are `fused` and the others `fused_uvm`. Elsewhere a cache of as
+    many rows finds the popular ones by itself.
+
+    Args:
+        task: the task.
+        costs: of its shards.
+        in_host: whether rows may be in the memory of hosts.
+        row_cuts: whether tables may be cut by rows.
+    """
+    ways = [_ways(table, in_host=in_host, row_cuts=row_cuts) for table in task.tables]
+    keys = [key for of_table in ways for shards in of_table for key in _keys(task, shards)]
+    vectors = costs.vectors(costs.encode_keys(task, keys))
+    whole = [ShardKey(table.name, table.num_embeddings, table.embedding_dim) for table in task.tables]
+    typical = costs.vectors(costs.encode_keys(task, whole))
+    # In this order on all processors.
+    proportions = np.array([sum(column) for column in typical.T.tolist()])
+    shard_ms = np.maximum(costs.least_ms(vectors, proportions), 0.0).sum(axis=1).tolist()
+    found = []
+    position = 0
+    for of_table in ways:
+        splits = []
+        for shards in of_table:
+            ms = sum(shard_ms[position : position + len(shards)])
+            position += len(shards)
+            sizes = [(shard.bytes(task), shard.host_bytes(task)) for shard in shards]
+            splits.append(Split(shards, ms, sum(size for size, _ in sizes), sum(size for _, size in sizes)))
+        found.append(_that_pay(splits))
+    return found
+
+
+def _ways(table: EmbeddingTable, *, in_host: bool, row_cuts: bool) -> list[tuple[Shard, ...]]:
+    whole = Shard.whole(table, 0)
+    if not in_host:
+        return [(whole,)]
+    ways: list[tuple[Shard, ...]] = [(dataclasses.replace(whole, compute_kernel="fused_uvm"),), (whole,)]
+    rows = table.num_embeddings
+    by_frequency = isinstance(table.ids, ZipfIds) and table.ids.row_order == "by_frequency"
+    if by_frequency and row_cuts:
+        counts = sorted({round(share * rows) for share in SHARES} - {0, rows})
+        for count in counts:
+            hot = dataclasses.replace(whole, rows=(0, count))
+            ways.append((hot, dataclasses.replace(whole, rows=(count, rows), compute_kernel="fused_uvm")))
+    else:
+        cached = [
+            dataclasses.replace(whole, compute_kernel="fused_uvm_caching", cache_load_factor=share)
+            for share in SHARES
+            if share * rows >= 1
+        ]
+        ways += [(shard,) for shard in cached]
+    return ways
+
+
+def _keys(task: ShardingTask, shards: Sequence[Shard]) -> list[ShardKey]:
+    """Return keys of shards of a table that one device has all of."""
+    return [shard_key(task, shard)._replace(summed_on_device=len(shards) > 1) for shard in shards]
+
+
+def _that_pay(splits: Sequence[Split]) -> list[Split]:
+    """Return the lower convex hull of times over bytes of the device, up to the least time."""
+    hull: list[Split] = []
+    for split in sorted(splits, key=lambda split: (split.device_bytes, split.ms)):
+        if hull and split.ms >= hull[-1].ms:
+            continue
+        while len(hull) > 1 and _saving(hull[-2], hull[-1]) <= _saving(hull[-2], split):
+            hull.pop()
+        hull.append(split)
+    return hull
+
+
+def _saving(before: Split, after: Split) -> float:
+    """Return the time that is saved per byte."""
+    return (before.ms - after.ms) / max(after.device_bytes - before.device_bytes, 1)

@@ -1,0 +1,100 @@
+"""Rows in the memory of the host: what FBGEMM's kernels take for reading, caching and updating them over the bus.
+
+TorchRec puts tables of all these kernels into one fused operator, whose threads take one table after the other. So
+their times add up to what the rows in the memory of the device take:
+
+- `fused_uvm`: every lookup reads its row over the bus. The backward pass reads and writes every distinct row and its
+  optimiser state there.
+- `fused_uvm_caching`: before the forward pass, distinct rows that are not in the cache are fetched, while as many
+  others are written back (`shardgym.row_popularity.missed_share`: the cache is full, as it is in training). Lookups and
+  updates of weights then are those of the device's memory. Optimiser states have no cache and are read and written over
+  the bus.
+
+A bus works in both directions at once. Its bandwidth is that of one device alone; devices that share a bus or the
+host's own bandwidth are not modelled, nor is a pipeline that fetches the rows of the next batch meanwhile.
+`HostConstants` are fitted to published measurements by `python benchmarks/published_gpu/run.py --fit`; 45 of these 47
+rows are of one source.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardgym.arrays import Bools, Floats
+from shardgym.costs.gpu.cards import Card
+from shardgym.costs.gpu.kernels import KERNELS, KernelConstants, ShardSizes, Work, sectors, shard_work
+
+
+@dataclass(frozen=True)
+class HostConstants:
+    """Shares of the bandwidth of a bus in one direction, and a time; all of them are fitted.
+
+    Attributes:
+        read_share: when lookups read rows.
+        update_share: when rows and states are read and written.
+        fetch_share: when rows are fetched into a cache, and others are written back.
+        backward_us: fixed time of the backward pass besides.
+    """
+
+    read_share: float = 1.12
+    update_share: float = 0.672
+    fetch_share: float = 0.451
+    backward_us: float = 144.0
+
+
+HOST = HostConstants()
+
+
+@dataclass(frozen=True)
+class HostShards:
+    """Which of n shards have their rows in the memory of the host, and how they get there.
+
+    Attributes:
+        uvm: without a cache, shape (n,).
+        cached: with a cache, shape (n,).
+        missed: of the distinct rows of a batch, the share that the cache has not got, shape (n,).
+        bus: bytes per second in one direction.
+    """
+
+    uvm: Bools
+    cached: Bools
+    missed: Floats
+    bus: float
+
+
+def shard_work_with_host(
+    card: Card, sizes: ShardSizes, shards: HostShards, kernels: KernelConstants = KERNELS, host: HostConstants = HOST
+) -> Floats:
+    """Return what shards add to the sums over their devices, shape (n, len(Work)); see `shard_work`."""
+    # Of rows that stay where they are, the device's memory has none to read or update; of states, nothing either.
+    on_device = dataclasses.replace(
+        sizes,
+        touched=np.where(shards.uvm[:, None], 0.0, sizes.touched),
+        state_bytes=np.where(shards.cached, 0.0, sizes.state_bytes),
+    )
+    work = shard_work(card, on_device, kernels)
+    distinct = sizes.touched.sum(axis=1)
+    row_bytes = sectors(sizes.width_bytes)
+    state_bytes = np.where(sizes.state_bytes > 0, sectors(sizes.state_bytes), 0.0)
+    bus_ms = 1e3 / shards.bus
+    read = sizes.ids * row_bytes * bus_ms / host.read_share
+    fetched = distinct * shards.missed * row_bytes * bus_ms / host.fetch_share
+    work[:, Work.HOST_FORWARD] = np.where(shards.uvm, read, np.where(shards.cached, fetched, 0.0))
+    updated = np.where(shards.uvm, row_bytes, 0.0) + np.where(shards.uvm | shards.cached, state_bytes, 0.0)
+    work[:, Work.HOST_BACKWARD] = distinct * updated * bus_ms / host.update_share
+    work[:, Work.HOST_SHARDS] = shards.uvm | shards.cached
+    return work
+
+
+def host_ms(sums: Floats, host: HostConstants = HOST) -> Floats:
+    """Return what rows in the memory of the host add to the forward and backward pass of devices, shape (..., 2).
+
+    Args:
+        sums: of what shards add, shape (..., len(Work)).
+        host: shares and a time.
+    """
+    fixed = np.where(sums[..., Work.HOST_SHARDS] > 0, host.backward_us * 1e-3, 0.0)
+    return np.stack([sums[..., Work.HOST_FORWARD], sums[..., Work.HOST_BACKWARD] + fixed], axis=-1)

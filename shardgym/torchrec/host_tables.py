@@ -1,0 +1,60 @@
+"""Tables that constraints keep in the memory of hosts: placed first, and the others by a solver in what is left."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from shardgym.costs.base import CostModel
+from shardgym.plan import ShardingPlan
+from shardgym.shard import Shard
+from shardgym.solver import Solver, call_solver
+from shardgym.task import ShardingTask
+from shardgym.torchrec.following import Rule
+
+
+def solve_beside_host_tables(
+    solver: Solver,
+    task: ShardingTask,
+    cost: CostModel,
+    rules: Mapping[str, Rule],
+    seed: int,
+    time_limit_s: float | None = None,
+) -> ShardingPlan:
+    """Return a plan in which tables whose rules name kernels have the first of them.
+
+    They are whole, those with most lookups first, each on the device that looks up least by then, among those whose
+    hosts have room. A solver places the other tables; without such rules it places all.
+
+    Raises:
+        NoFeasiblePlanError: the other tables do not fit.
+    """
+    in_host = [table for table in task.tables if table.name in rules and rules[table.name].kernels]
+    if not in_host:
+        return call_solver(solver, task, cost, seed, time_limit_s=time_limit_s)
+    topology = task.topology
+    lookups = [0.0] * task.num_devices
+    host_room = [topology.host_memory_bytes] * topology.num_hosts
+    room = list(task.capacity_bytes)
+    shards = []
+    for table in sorted(in_host, key=lambda table: -table.pooling_factor * table.embedding_dim):
+        kernel, share = rules[table.name].kernels[0]
+        shard = dataclasses.replace(Shard.whole(table, 0), compute_kernel=kernel, cache_load_factor=share)
+        size, host_size = shard.bytes(task), shard.host_bytes(task)
+        allowed = rules[table.name].devices or range(task.num_devices)
+        # Where it fits nowhere, the plan says of which memory how much is missing.
+        device = min(
+            sorted(allowed),
+            key=lambda d: (host_size > host_room[topology.host_of(d)] or size > room[d], lookups[d]),
+        )
+        lookups[device] += table.pooling_factor * table.embedding_dim
+        host_room[topology.host_of(device)] -= host_size
+        room[device] -= size
+        shards.append(dataclasses.replace(shard, devices=(device,)))
+    others = [table for table in task.tables if table not in in_host]
+    group_size = None
+    if others:
+        rest = call_solver(solver, task.part(room, others), cost, seed, time_limit_s=time_limit_s)
+        shards += rest.shards
+        group_size = rest.group_size
+    return ShardingPlan.of(task, shards, group_size)

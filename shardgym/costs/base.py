@@ -47,6 +47,7 @@ class CostModel(abc.ABC):
         learned: whether this was trained, so that a search which queried it profits from its errors.
         replicas: whether it prices plans in which several devices hold a shard; others cost infinity, with that reason.
         unpooled: whether it prices tasks with unpooled tables; others are refused.
+        row_tiers: whether it prices plans in which rows of a table have different numbers of holders, kind "tiers".
     """
 
     how_to_get: ClassVar[str] = "make_cost(name) makes one"
@@ -54,6 +55,7 @@ class CostModel(abc.ABC):
     learned: ClassVar[bool] = False
     replicas: ClassVar[bool] = False
     unpooled: ClassVar[bool] = False
+    row_tiers: ClassVar[bool] = False
 
     name: ClassVar[str]
     version: ClassVar[str]
@@ -155,20 +157,22 @@ class CostModel(abc.ABC):
         """Return why a plan with replicas has no price; "" if it has one."""
         copied = {shard.table: shard for shard in reversed(plan.shards) if len(shard.devices) > 1}
         for table, shard in copied.items():
-            if plan.kind_of(table, task) == "tiers":
+            if not self.row_tiers and plan.kind_of(table, task) == "tiers":
                 size = task.num_devices // len(shard.devices)
                 return (
-                    f"table '{table}' is in tiers, held by {format_devices(shard.devices)}, which no cost prices yet: "
-                    f"expected {_PRICED}, as in a plan with group_size={size}"
+                    f"table '{table}' is in tiers, held by {format_devices(shard.devices)}, which 'replay' alone "
+                    f"prices: expected {_PRICED}, as in a plan with group_size={size}"
                 )
         if not self.replicas:
             shard = next(shard for shard in plan.shards if len(shard.devices) > 1)
             holders = f"table '{shard.table}' is held by {format_devices(shard.devices)}"
             return f"cost '{self.name}' prices no replicas, and {holders}: 'roofline', 'gpu', 'fbgemm' on CPUs do"
         domain = task.topology.fast_domain_size
-        size = plan.group_size or task.num_devices
-        if size % min(domain, size) or domain % min(domain, size):
-            return f"groups of {size} devices are neither parts nor multiples of fast domains of {domain}"
+        sizes = {plan.group_size or task.num_devices}
+        sizes |= {task.num_devices // len(shard.devices) for shard in plan.shards if len(shard.devices) > 1}
+        for size in sorted(sizes):
+            if size % min(domain, size) or domain % min(domain, size):
+                return f"groups of {size} devices are neither parts nor multiples of fast domains of {domain}"
         return ""
 
     def no_cost(self, task: ShardingTask, reason: str) -> PlanCost:

@@ -73,6 +73,18 @@ def distinct_rows(
     return min(expected, ids * _share(table.ids, rows, start, stop), float(stop - start))
 
 
+def distinct_ids(table: EmbeddingTable, batch_size: int, rows: tuple[int, int], num_devices: int) -> float:
+    """Return how many ids of a range of rows all devices send, each of them every distinct id of its samples once.
+
+    Args:
+        table: the table.
+        batch_size: samples of all devices.
+        rows: first row of the range and the row after its last.
+        num_devices: devices, which have as many samples each.
+    """
+    return num_devices * distinct_rows(table, batch_size, *rows, 1 / num_devices)
+
+
 def touched_by(served: float, accesses: float, run_length: float) -> float:
     """Return the probability that a share of the samples touches a row which the batch touches so often."""
     return float(1 - (1 - served) ** max(accesses / run_length, 1.0))

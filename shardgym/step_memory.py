@@ -46,11 +46,12 @@ class StepMemory(Record):
         id_copies: of the ids, weights and lengths that a shard receives: as they arrive, in order, and what the
             backward pass sorts them with.
         output_copies: of what a shard with all rows of its table pools for the samples that it serves: values and
-            gradients.
+            gradients. Of an unpooled table, of the rows of all ids that a shard receives.
         partial_sum_copies: the same of a shard with some of the rows, which pools partial sums of all these samples.
-        joined_output_copies: of what all tables pool for a device's own samples: as it arrives, joined, as gradients.
+        joined_output_copies: of what all tables put out for a device's own samples: as it arrives, joined, and as
+            gradients.
         gradient_copies: of the dense gradient of a shard that all devices hold; two with DistributedDataParallel.
-        quantizer_copies: of what a quantiser makes of a shard's pooled values, which then are FP32, where the task
+        quantizer_copies: of what a quantiser makes of a shard's outputs, which then are FP32, where the task
             communicates in FP16. 0 says that operators put out FP16 themselves.
         hot_quantile: the hottest batch is that of so many in which most ids fall into a shard: 0.999 is the worst of a
             thousand. Recorded ids have a hottest batch of their own.
@@ -86,23 +87,25 @@ class StepMemory(Record):
         """Bytes of what a shard receives: so many ids of so many samples."""
         return math.ceil(self.id_copies * _input_bytes(table, lookups, samples))
 
-    def column_bytes(self, bags: int, element_bytes: int, *, whole_rows: bool) -> int:
-        """Bytes that one pooled column of so many bags takes.
+    def column_bytes(self, outputs: float, element_bytes: int, *, whole_rows: bool) -> int:
+        """Bytes that one column of so many output rows takes.
 
         Args:
-            bags: samples that the shard serves, times features.
+            outputs: samples that the shard serves, times features; of an unpooled table the ids that it receives.
             element_bytes: of what is communicated.
             whole_rows: whether the shard has all rows of its table.
         """
         copies = self.output_copies if whole_rows else self.partial_sum_copies
         quantized = self.quantizer_copies * element_bytes if element_bytes < _POOLED_BYTES else 0.0
-        return math.ceil(bags * (copies * self._pooled_bytes(element_bytes) + quantized))
+        return math.ceil(outputs * (copies * self._pooled_bytes(element_bytes) + quantized))
 
     def own_bytes(self, tables: tuple[EmbeddingTable, ...], samples: int, element_bytes: int) -> int:
         """Bytes of inputs and joined outputs of a device's own samples, without what is reserved."""
-        inputs = sum(_input_bytes(t, hottest_lookups(t, samples, self.hot_quantile), samples) for t in tables)
-        columns = sum(table.embedding_dim * table.num_features for table in tables)
-        outputs = samples * columns * self.joined_output_copies * self._pooled_bytes(element_bytes)
+        lookups = [hottest_lookups(table, samples, self.hot_quantile) for table in tables]
+        inputs = sum(_input_bytes(*of_table, samples) for of_table in zip(tables, lookups, strict=True))
+        rows = [samples * t.num_features if t.is_pooled else ids for t, ids in zip(tables, lookups, strict=True)]
+        values = sum(table.embedding_dim * number for table, number in zip(tables, rows, strict=True))
+        outputs = values * self.joined_output_copies * self._pooled_bytes(element_bytes)
         return math.ceil(self.input_copies * inputs) + math.ceil(outputs)
 
     def without_own(self) -> StepMemory:

@@ -16,6 +16,7 @@ from shardgym.arguments import check_instance
 from shardgym.arrays import Ints
 from shardgym.errors import UnknownNameError
 from shardgym.records import CONFIG, Record, Whole, canonical_json, sha256
+from shardgym.row_access import distinct_ids
 from shardgym.step_memory import Lookups, StepMemory, shard_lookups
 from shardgym.table import EmbeddingTable, Optimizer, Pooling, Precision, check_distinct_names
 from shardgym.topology import Topology
@@ -43,7 +44,7 @@ class ShardBytes(NamedTuple):
         weights: as they are trained.
         optimizer: its state.
         ids: that the shard receives, with weights and lengths, in all their copies.
-        outputs: pooled values and their gradients, and the dense gradient of a shard that all devices hold.
+        outputs: values that are put out and their gradients, and the dense gradient of a shard that all devices hold.
     """
 
     weights: int
@@ -99,6 +100,9 @@ class ShardingTask(Record):
         name: for display, e.g. "dlrm4-v1/17".
         step_memory: says that the topology's memory has to hold all of a training step, and what a step takes besides
             weights and optimiser state. None, the usual case, says that memory is for these two alone.
+        dedup_ids: whether each device sends every distinct id of its own samples once per table. Of an unpooled table
+            it gets one row back for each, and repeats it where it is needed: TorchRec's `use_index_dedup`. Of a pooled
+            table it sends besides, for each lookup, which id it is, and bags are pooled as ever; TorchRec has no such.
     """
 
     not_identity: ClassVar[frozenset[str]] = frozenset({"name"})
@@ -111,6 +115,7 @@ class ShardingTask(Record):
     optimizer: Optimizer = "exact_sgd"
     name: Annotated[str, Field(max_length=200)] = ""
     step_memory: StepMemory | None = None
+    dedup_ids: bool = False
     schema: Literal["shardgym.task/1"] = "shardgym.task/1"
 
     @model_validator(mode="after")
@@ -205,17 +210,26 @@ class ShardingTask(Record):
             return ShardBytes(weights, states, 0, math.ceil(step.gradient_copies * weights))
         samples = -(-self.batch_size // num_holders)
         lookups = self.shard_lookups(table, rows, num_holders)
-        ids = step.id_bytes(table, lookups.hottest if hottest else lookups.average, samples)
+        received = lookups.hottest if hottest else lookups.average
+        ids = step.id_bytes(table, received, samples)
         element = ELEMENT_BYTES[self.precision]
-        whole = num_rows == table.num_embeddings
-        per_column = step.column_bytes(samples * table.num_features, element, whole_rows=whole)
-        return ShardBytes(weights, states, ids, columns * per_column)
+        # A sum over fewer rows is a partial one; a row is a row.
+        whole = num_rows == table.num_embeddings or not table.is_pooled
+        outputs = samples * table.num_features if table.is_pooled else received
+        return ShardBytes(weights, states, ids, columns * step.column_bytes(outputs, element, whole_rows=whole))
 
     def shard_lookups(self, table: EmbeddingTable, rows: tuple[int, int], num_holders: int = 1) -> Lookups:
-        """Return the ids of a batch that fall into a shard of a task with `step_memory`; arguments as `shard_bytes`."""
+        """Return the ids of a batch that a shard of a task with `step_memory` receives; arguments as `shard_bytes`.
+
+        Without repeats, the hottest batch has as much more of them as it has ids.
+        """
         assert self.step_memory is not None
         samples = -(-self.batch_size // num_holders)
-        return shard_lookups(table, samples, *rows, self.step_memory.hot_quantile)
+        lookups = shard_lookups(table, samples, *rows, self.step_memory.hot_quantile)
+        if not self.dedup_ids or table.is_pooled or lookups.average == 0:
+            return lookups
+        sent = distinct_ids(table, self.batch_size, rows, self.num_devices) / num_holders
+        return Lookups(*(sent / lookups.average * number for number in lookups))
 
     def block_bytes(
         self, table: EmbeddingTable, rows: int, columns: int, *, first_row: int = 0, num_holders: int = 1

@@ -63,7 +63,7 @@ class NumberedShards(abc.ABC):
         """Return arrays with one row per shard; called once for each shard.
 
         A row may depend on the shard's table, rows and columns, and on the task's devices, batch, precision and
-        optimiser; not on its other tables.
+        optimiser, and on whether ids are sent without repeats; not on its other tables.
 
         Args:
             task: that the shards are of.
@@ -161,7 +161,7 @@ class NumberedShards(abc.ABC):
         known = self._first_like
         if known is None:
             return self.describe(task, keys)
-        kind = (task.topology, task.batch_size, task.precision, task.optimizer)
+        kind = (task.topology, task.batch_size, task.precision, task.optimizer, task.dedup_ids)
         alike = [(task.table(key.table).canonical_text, *key[1:], kind) for key in keys]
         source = np.array([known.get(key, -1) for key in alike])
         new = np.flatnonzero(source < 0).tolist()

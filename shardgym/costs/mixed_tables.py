@@ -7,14 +7,14 @@ from shardgym.task import ShardingTask
 
 
 def check_pooled(task: ShardingTask, what: str) -> None:
-    """Refuse unpooled tables, of which a cost knows nothing.
+    """Refuse unpooled tables, and ids that are sent without repeats, of which a cost knows nothing.
 
     Args:
         task: the task.
         what: refuses, for the message.
 
     Raises:
-        InputError: a table puts out a row for each id.
+        InputError: a table puts out a row for each id, or the task says `dedup_ids`.
     """
     for table in task.tables:
         if not table.is_pooled:
@@ -22,6 +22,8 @@ def check_pooled(task: ShardingTask, what: str) -> None:
                 f"{what} knows pooled tables alone: table '{table.name}' has pooling='none', a row for each id; "
                 "'roofline' and 'gpu' price it"
             )
+    if task.dedup_ids:
+        raise InputError(f"{what} knows no ids without repeats, and the task has dedup_ids: 'roofline' and 'gpu' do")
 
 
 def check_alike(task: ShardingTask, what: str, remedy: str = "'roofline' and 'gpu' price it") -> None:
@@ -34,7 +36,7 @@ def check_alike(task: ShardingTask, what: str, remedy: str = "'roofline' and 'gp
 
     Raises:
         InputError: a table has another precision or optimiser than the task, several features, or weighted ids, or is
-            unpooled.
+            unpooled; or ids are sent without repeats.
     """
     check_pooled(task, what)
     for table in task.tables:

@@ -24,7 +24,7 @@ from shardgym.costs.shard_keys import ShardKey
 from shardgym.costs.step_parts import step_work
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.plan import ShardingPlan
-from shardgym.row_access import access_share, distinct_rows
+from shardgym.row_access import access_share, distinct_ids, distinct_rows
 from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask
 
 #: One number, or an array of one number per shard.
@@ -80,11 +80,12 @@ def compute_ms(
     output_bytes: Numbers,
     state_bytes: Numbers,
     id_bytes: Numbers = ID_BYTES,
+    outputs: Numbers | None = None,
 ) -> tuple[Numbers, Numbers]:
     """Return forward and backward compute of one shard, or of each of an array of shards, in ms.
 
-    Forward reads ids and offsets, fetches a row per id and writes pooled values of every bag. Backward sorts ids,
-    fetches a gradient row per id, and updates every distinct row and its optimiser state.
+    Forward reads ids and offsets, fetches a row per id and writes the output rows, one of every bag. Backward sorts
+    ids, fetches a gradient row per id, and updates every distinct row and its optimiser state.
 
     Args:
         device: constants of the device.
@@ -92,17 +93,19 @@ def compute_ms(
         ids: lookups into the shard.
         distinct: distinct rows among them.
         width_bytes: of one row.
-        output_bytes: of one pooled row.
+        output_bytes: of one output row.
         state_bytes: of one row's optimiser state.
         id_bytes: of one id, with its weight if it has one.
+        outputs: rows that are put out; None where bags are pooled, for one of each.
     """
+    outputs = batch_size if outputs is None else outputs
     lookups_s = ids * device.lookup_ns * 1e-9
-    streamed = ids * id_bytes + batch_size * (ID_BYTES + output_bytes)
+    streamed = ids * id_bytes + (batch_size * ID_BYTES + outputs * output_bytes)
     rows_s = _row_reads_s(device, ids - distinct, distinct, distinct * width_bytes, width_bytes)
     forward_s = streamed / device.memory_bandwidth + rows_s + lookups_s
 
-    first_reads = np.minimum(ids, batch_size)
-    gradients_s = _row_reads_s(device, ids - first_reads, first_reads, batch_size * output_bytes, output_bytes)
+    first_reads = np.minimum(ids, outputs)
+    gradients_s = _row_reads_s(device, ids - first_reads, first_reads, outputs * output_bytes, output_bytes)
     sort_s = ids * (_SORT_BYTES_PER_ID + id_bytes - ID_BYTES) / device.memory_bandwidth
     updated = np.maximum(width_bytes, device.access_bytes) + state_bytes
     updates_s = distinct * (2 * updated / device.update_bandwidth + device.row_access_ns * 1e-9)
@@ -124,19 +127,20 @@ def _row_reads_s(
 def shard_ms(device: DeviceConstants, task: ShardingTask, key: ShardKey) -> tuple[float, float]:
     """Return forward and backward compute of a shard on one device that holds it, in ms."""
     table = task.table(key.table)
-    share = access_share(table, *key.row_range)
     served = (key.served or task.num_devices) / task.num_devices
+    ids = looked_up(task, key)
     per_weight, per_row = OPTIMIZER_STATE[task.optimizer_of(table)]
     state_bytes = 4 * (per_weight * key.columns + per_row)
     forward, backward = compute_ms(
         device,
         batch_size=task.batch_size * served * table.num_features,
-        ids=task.batch_size * table.pooling_factor * share * served,
+        ids=ids,
         distinct=distinct_rows(table, task.batch_size, *key.row_range, served),
         width_bytes=key.columns * ELEMENT_BYTES[task.precision_of(table)],
         output_bytes=key.columns * ELEMENT_BYTES[task.precision],
         state_bytes=state_bytes,
         id_bytes=ID_BYTES + WEIGHT_BYTES * table.weighted,
+        outputs=None if table.is_pooled else ids,
     )
     # To the kernel, each feature is a table.
     more_tables = (table.num_features - 1) * device.table_ms
@@ -145,6 +149,15 @@ def shard_ms(device: DeviceConstants, task: ShardingTask, key: ShardKey) -> tupl
     if key.served == 1:
         backward += dense_update_bytes(task, key) / device.memory_bandwidth * 1e3
     return float(forward), float(backward)
+
+
+def looked_up(task: ShardingTask, key: ShardKey) -> float:
+    """Return the lookups of a shard on a device that holds it, in one batch."""
+    table = task.table(key.table)
+    served = (key.served or task.num_devices) / task.num_devices
+    if task.dedup_ids and not table.is_pooled:
+        return served * distinct_ids(table, task.batch_size, key.row_range, task.num_devices)
+    return task.batch_size * table.pooling_factor * access_share(table, *key.row_range) * served
 
 
 def dense_update_bytes(task: ShardingTask, key: ShardKey) -> float:
@@ -250,6 +263,7 @@ class RooflineCost(CostModel):
     name = "roofline"
     deterministic = True
     replicas = True
+    unpooled = True
 
     def __init__(self, hardware: str | None = None, calibration: str | Path | None = None) -> None:
         self._override = hardware

@@ -17,12 +17,14 @@ from shardgym.costs.links import (
     SHARDS,
 )
 from shardgym.plan import ShardingPlan
-from shardgym.row_access import access_share, position_matters
+from shardgym.row_access import access_share, distinct_ids, position_matters
 from shardgym.shard import Shard
 from shardgym.task import ELEMENT_BYTES, ShardingTask, block_bytes
 
 #: Bytes of an id of 8 bytes and its weight of 4, over those of the id.
 _WEIGHTED_ID = 1.5
+#: Of a pooled lookup whose id is sent once for all of its repeats, over the bytes of an id: 4 that say which one it is.
+_POSITION = 0.5
 
 
 class ShardKey(NamedTuple):
@@ -107,6 +109,9 @@ def shard_loads(task: ShardingTask, key: ShardKey) -> list[float]:
     A table that features share has a block of columns and a bag for each of them, so it counts as so many shards. An id
     with its weight takes 12 bytes in place of 8, so it counts as one and a half. Columns are in the task's precision,
     whatever the weights are in: FBGEMM's operators put out FP32 for FP16 tables, too, unless told otherwise.
+
+    Of an unpooled table all rows travel, and none are added up on the way: whether it is cut by rows or not, its
+    columns count once for each id that a sample has there, and go by the all-to-all.
     """
     table = task.table(key.table)
     features = table.num_features
@@ -116,10 +121,16 @@ def shard_loads(task: ShardingTask, key: ShardKey) -> list[float]:
         loads[REPLICAS] = features
         loads[REPLICA_BYTES] = key.rows * key.columns * ELEMENT_BYTES[task.precision_of(table)]
         return loads
-    hits = access_share(table, *key.row_range)
-    loads[IDS] = table.pooling_factor * hits * (_WEIGHTED_ID if table.weighted else 1.0)
+    lookups = table.pooling_factor * access_share(table, *key.row_range)
+    sent = lookups
+    if task.dedup_ids:
+        sent = distinct_ids(table, task.batch_size, key.row_range, task.num_devices) / task.batch_size
+        sent += _POSITION * lookups if table.is_pooled else 0.0
+    loads[IDS] = sent + (_WEIGHTED_ID - 1) * lookups if table.weighted else sent
     columns = key.columns * features
-    if key.rows == table.num_embeddings:
+    if not table.is_pooled:
+        loads[COLUMNS] = key.columns * sent
+    elif key.rows == table.num_embeddings:
         loads[COLUMNS] = columns
     else:  # pieces of a table add up to its columns once, and as wide as the others is also what nobody looks up
         share = key.rows / table.num_embeddings

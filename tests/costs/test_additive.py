@@ -70,7 +70,7 @@ COSTS = {
     "roofline": lambda: make_cost("roofline"), "h100": lambda: make_cost("roofline", hardware="h100"),
     "gpu": lambda: make_cost("gpu", hardware="a100"),
     "gpu with ids": lambda: make_cost("gpu", hardware="a100", ids=True),
-    "gpu without repeats": lambda: make_cost("gpu", hardware="a100", ids=True, dedup_ids=True, wire="fp16"),
+    "gpu in fp16": lambda: make_cost("gpu", hardware="a100", ids=True, wire="fp16"),
     "simulator": lambda: make_cost("simulator"), "columns": ColumnsCost, "hidden ids": HiddenIdsCost,
     "torchrec_rating": lambda: make_cost("torchrec_rating"),
 }  # fmt: skip

@@ -14,7 +14,7 @@ from shardgym.costs.gpu.cost import shard_sizes
 from shardgym.costs.gpu.exchange import LINKS, exchange_ms, exchange_topology, ramp_ms, topology_of, two_step_ms
 from shardgym.costs.gpu.kernels import KERNELS, Work, missed_accesses, row_classes, shard_work
 from shardgym.costs.links import IDS, part_of
-from shardgym.costs.shard_keys import ShardKey
+from shardgym.costs.shard_keys import ShardKey, shard_loads
 from shardgym.errors import UnknownNameError
 from shardgym.table import ZipfIds
 
@@ -244,32 +244,25 @@ def test_ids_without_repeats_by_hand():
     distinct = 62_500 * (1 - (1 - 1 / 62_500) ** 81_920)
     assert 45_000 < distinct < 46_000
     links = exchange_topology(None, Topology.preset("dgx-h100", 8))
-    cost = make_cost("gpu", ids=True, dedup_ids=True)
+    cost = make_cost("gpu", ids=True)
     rows = [Shard("t", (n * 31_250, (n + 1) * 31_250), (0, 64), n) for n in range(2)]
     columns = [Shard("t", (0, 62_500), (32 * n, 32 * n + 32), n) for n in range(2)]
     for shards, share in (([Shard.whole(TABLE, 0)], 1.0), (columns, 1.0), (rows, 0.5)):
         sizes = np.array([8192 * 8.0, share * (8 * distinct + 4 * 81_920)])
         taken = 3 * links.intra_latency_ms + 7e3 * sizes.sum() / links.intra_bandwidth + ramp_ms(sizes).sum()
-        found = placed(cost, shards, 8).per_device
+        found = placed(cost, shards, 8, dedup_ids=True).per_device
         assert found[0, 0] == pytest.approx(taken)
-        assert (
-            found[:, [1, 3, 4]].tolist()
-            == placed(make_cost("gpu", ids=True), shards, 8).per_device[:, [1, 3, 4]].tolist()
-        )
+        assert found[:, [1, 3, 4]].tolist() == placed(cost, shards, 8).per_device[:, [1, 3, 4]].tolist()
 
 
 def test_weights_of_lookups_are_sent_beside_distinct_ids():
     """Of one device: 4 distinct ids, and for each of 10 lookups a sample 4 bytes of position and 4 of weight."""
     task = ShardingTask((EmbeddingTable("few", 4, 8, 10.0, weighted=True),), Topology.preset("dgx-h100", 2), 2 * 8192)
-    (load,) = (
-        make_cost("gpu", ids=True, dedup_ids=True).additive().key_loads(task, ShardKey("few", 4, 8))[IDS : IDS + 1]
-    )
-    assert load == pytest.approx(4 / 8192 + 10 * (4 + 4) / 8)
-    plain, replica = make_cost("gpu", ids=True).additive(), ShardKey("few", 4, 8, served=1)
-    assert plain.key_loads(task, ShardKey("few", 4, 8))[IDS] == 15.0
-    assert make_cost("gpu", ids=True, dedup_ids=True).additive().key_loads(task, replica) == plain.key_loads(
-        task, replica
-    )
+    once = dataclasses.replace(task, dedup_ids=True)
+    whole, replica = ShardKey("few", 4, 8), ShardKey("few", 4, 8, served=1)
+    assert shard_loads(once, whole)[IDS] == pytest.approx(4 / 8192 + 10 * (4 + 4) / 8)
+    assert shard_loads(task, whole)[IDS] == 15.0
+    assert shard_loads(once, replica) == shard_loads(task, replica)
 
 
 def test_fp16_on_the_wire_halves_what_is_exchanged_and_nothing_else():
@@ -294,14 +287,12 @@ def test_fp16_on_the_wire_halves_what_is_exchanged_and_nothing_else():
 
 
 def test_settings_of_the_wire_are_named_and_checked():
-    cost = make_cost("gpu", hardware="h100", ids=True, dedup_ids=True, wire="fp16")
-    assert cost.hardware == "h100-modelled-ids-dedup_ids-fp16_wire"
-    assert cost.settings() == {"hardware": "h100", "ids": True, "dedup_ids": True, "wire": "fp16"}
+    cost = make_cost("gpu", hardware="h100", ids=True, wire="fp16")
+    assert cost.hardware == "h100-modelled-ids-fp16_wire"
+    assert cost.settings() == {"hardware": "h100", "ids": True, "wire": "fp16"}
     assert make_cost("gpu", **cost.settings()).hardware == cost.hardware
-    with pytest.raises(InputError, match="dedup_ids: the exchange of ids does not count"):
-        make_cost("gpu", dedup_ids=True)
-    with pytest.raises(InputError, match="dedup_ids"):
-        make_cost("gpu", ids=True, dedup_ids=1)
+    with pytest.raises(InputError, match="ids"):
+        make_cost("gpu", ids=1)
     with pytest.raises(InputError, match="wire: expected 'task' or 'fp16', got 'int8'"):
         make_cost("gpu", wire="int8")
 

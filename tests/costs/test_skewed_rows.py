@@ -7,7 +7,6 @@ import pytest
 
 from neuroshard.plus.sharing import even_rows
 from shardgym.costs import make_cost
-from shardgym.costs.gpu.exchange import dedup_load
 from shardgym.costs.gpu.kernels import row_classes
 from shardgym.costs.links import IDS, ROW_COLUMNS
 from shardgym.costs.plan_cost import PHASES
@@ -77,13 +76,13 @@ def test_ids_go_to_the_hot_rank_and_partial_sums_are_as_wide_as_rows_say():
 
 
 def test_ids_without_repeats_are_those_of_the_range():
-    task = task_of(NINE_TENTHS)
+    task = dataclasses.replace(task_of(NINE_TENTHS), dedup_ids=True)
     table = task.tables[0]
     for key in plan_keys(task, by_rows(task)):
         start, stop = key.row_range
         lookups = table.pooling_factor * access_share(table, start, stop)
         distinct = distinct_rows(table, 8192, start, stop, 1 / 4) / (8192 / 4)
-        assert dedup_load(task, key, lookups) == pytest.approx(distinct + lookups / 2)
+        assert shard_loads(task, key)[IDS] == pytest.approx(distinct + lookups / 2)
 
 
 @pytest.mark.parametrize("reuse", [None, (0.6, 0.2, 0.1, 0.05, 0.03, 0.02, *[0.0] * 11)])

@@ -17,7 +17,6 @@ from shardgym.costs.gpu.collectives import all_reduce_ms, reduce_scatter_ms
 from shardgym.costs.gpu.exchange import (
     Algorithm,
     Wire,
-    dedup_load,
     exchange_ms,
     exchange_topology,
     id_exchange_ms,
@@ -31,13 +30,13 @@ from shardgym.costs.gpu.kernels import (
     backward_ms,
     forward_ms,
     least_ms,
+    matched,
     row_classes,
     shard_work,
 )
 from shardgym.costs.links import (
     COLUMNS,
     GROUP_BYTES,
-    IDS,
     REPLICA_BYTES,
     ExchangeTimes,
     exchange_times,
@@ -48,10 +47,10 @@ from shardgym.costs.links import (
 from shardgym.costs.mixed_tables import operator_notes
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.costs.roofline import ID_BYTES, WEIGHT_BYTES, dense_update_bytes
-from shardgym.costs.shard_keys import ShardKey, shard_loads
+from shardgym.costs.shard_keys import ShardKey
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
-from shardgym.row_access import access_share
+from shardgym.row_access import access_share, distinct_ids
 from shardgym.table import EmbeddingTable, Optimizer, Precision
 from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask
 from shardgym.topology import Topology
@@ -75,21 +74,18 @@ class GpuSettings:
         exchange: how pooled values and gradients go between nodes; on one node it does not matter.
         ids: whether the exchange of ids counts. Training that sends the ids of the next step while this one computes
             hides it. It decides how a step adds up, see `shardgym.costs.links.exchange_times`.
-        dedup_ids: whether each device sends every distinct id of its samples once, see `exchange.py`; of use with
-            `ids` alone.
-        wire: precision of pooled values and their gradients in exchanges. "fp16" halves what FP32 tasks send; what
+        wire: precision of outputs and their gradients in exchanges. "fp16" halves what FP32 tasks send; what
             replicas exchange stays, and conversions are not counted. Held against nothing: published is a gain of 6 %
             of whole steps, and not how much of them exchanges are.
 
     Raises:
         UnknownNameError: no such card.
-        InputError: another kind of exchange or wire, or `dedup_ids` without `ids`.
+        InputError: another kind of exchange or wire.
     """
 
     hardware: str | None = None
     exchange: Algorithm = "flat"
     ids: bool = False
-    dedup_ids: bool = False
     wire: Wire = "task"
 
     def __post_init__(self) -> None:
@@ -98,9 +94,6 @@ class GpuSettings:
         if self.exchange not in get_args(Algorithm):
             raise InputError(f"exchange: expected 'flat' or 'two_step', got {self.exchange!r:.40}")
         check_instance("ids", self.ids, bool)
-        check_instance("dedup_ids", self.dedup_ids, bool)
-        if self.dedup_ids and not self.ids:
-            raise InputError("dedup_ids: the exchange of ids does not count, so there is nothing to save; add ids=true")
         if self.wire not in get_args(Wire):
             raise InputError(f"wire: expected 'task' or 'fp16', got {self.wire!r:.40}")
 
@@ -120,7 +113,6 @@ class GpuCost(CostModel):
         hardware: see `GpuSettings`, like all others.
         exchange: how exchanges go between nodes.
         ids: whether the exchange of ids counts.
-        dedup_ids: whether ids are sent without repeats.
         wire: precision of exchanges.
 
     Raises:
@@ -133,6 +125,7 @@ class GpuCost(CostModel):
     version = "3"
     deterministic = True
     replicas = True
+    unpooled = True
 
     def __init__(
         self,
@@ -140,10 +133,9 @@ class GpuCost(CostModel):
         *,
         exchange: Algorithm = "flat",
         ids: bool = False,
-        dedup_ids: bool = False,
         wire: Wire = "task",
     ) -> None:
-        self._settings = GpuSettings(hardware, exchange, ids, dedup_ids, wire)
+        self._settings = GpuSettings(hardware, exchange, ids, wire)
         self._prices = GpuCost.additive(self)  # a subclass may offer none
 
     @property
@@ -153,7 +145,6 @@ class GpuCost(CostModel):
         others = {
             "-two_step": given.exchange == "two_step",
             "-ids": given.ids,
-            "-dedup_ids": given.dedup_ids,
             "-fp16_wire": given.wire == "fp16",
         }
         return f"{given.hardware or 'gpu'}-modelled" + "".join(name for name, is_set in others.items() if is_set)
@@ -227,19 +218,22 @@ class AdditiveGpu(AdditiveCosts):
         card = self._card or card_of(task)
         served = np.array([key.served or task.num_devices for key in keys]) / task.num_devices
         shards = [(task.table(key.table), key.row_range, key.columns) for key in keys]
-        work = shard_work(card, shard_sizes(shards, task.batch_size, task.precision, task.optimizer, served))
+        work = shard_work(
+            card,
+            shard_sizes(
+                shards,
+                task.batch_size,
+                task.precision,
+                task.optimizer,
+                served,
+                task.num_devices if task.dedup_ids else 1,
+            ),
+        )
         dense = np.array([dense_update_bytes(task, key) if key.served == 1 else 0.0 for key in keys])
         work[:, Work.UPDATES] += dense / card.memory_bandwidth * 1e3
         # Of a table that features share, each counts as a shard; the chain and the rows of weights do not grow with it.
         work[:, Work.CROWD] *= [task.table(key.table).num_features for key in keys]
         return {"latents": work}
-
-    def key_loads(self, task: ShardingTask, key: ShardKey) -> list[float]:
-        """See `NumberedShards`."""
-        loads = shard_loads(task, key)
-        if self._settings.dedup_ids and key.served != 1:  # replicas look up their own samples
-            loads[IDS] = dedup_load(task, key, loads[IDS])
-        return loads
 
     def device_ms(self, sums: Floats, counts: Floats) -> Floats:
         """See `AdditiveCosts`."""
@@ -314,6 +308,7 @@ def shard_sizes(
     precision: Precision,
     optimizer: Optimizer,
     served: Floats | float = 1.0,
+    senders: int = 1,
 ) -> ShardSizes:
     """Return the sizes of shards.
 
@@ -326,6 +321,8 @@ def shard_sizes(
         precision: of pooled rows, and of the weights of tables that do not say otherwise.
         optimizer: of tables that do not say otherwise; fused into the backward pass.
         served: share of the samples that a device looks up in each shard, shape (n,) or one for all.
+        senders: devices that have the samples, each of which sends distinct ids of unpooled tables once; 1 where all
+            ids are sent.
     """
     served = np.broadcast_to(served, len(shards))
     tables = [table for table, _, _ in shards]
@@ -339,15 +336,25 @@ def shard_sizes(
     some = served[:, None] < 1
     runs = np.maximum(accesses / np.array([[table.run_length] for table in tables]), 1.0)
     kept = np.where(some, -np.expm1(runs * np.log1p(-np.where(some, served[:, None], 0.5))), 1.0)
+    pooled = np.array([table.is_pooled for table in tables])
+    ids = batch_size * served * share * np.array([table.pooling_factor for table in tables])
+    accesses = accesses * served[:, None] / kept
+    for n in np.flatnonzero(~pooled) if senders > 1 else ():
+        table, of_rows, _ = shards[n]
+        ids[n] = served[n] * distinct_ids(table, batch_size, of_rows, senders)
+        # By the same rule: of these devices, those look a row up whose samples touch it.
+        per_row = senders * served[n] * -np.expm1(runs[n] * np.log1p(-1 / senders)) / kept[n]
+        accesses[n] = matched(touched[n] * kept[n], np.maximum(per_row, 1.0), ids[n])
     states = np.array([OPTIMIZER_STATE[table.optimizer or optimizer] for table in tables])
     return ShardSizes(
         bags=batch_size * served * np.array([table.num_features for table in tables]),
-        ids=batch_size * served * share * np.array([table.pooling_factor for table in tables]),
+        ids=ids,
         rows=rows,
         width_bytes=columns * np.array([ELEMENT_BYTES[table.precision or precision] for table in tables]),
         state_bytes=4.0 * (states[:, 0] * columns + states[:, 1]),
         output_bytes=columns * ELEMENT_BYTES[precision],
         touched=touched * kept,
-        accesses=accesses * served[:, None] / kept,
+        accesses=accesses,
         id_bytes=np.array([float(ID_BYTES + WEIGHT_BYTES * table.weighted) for table in tables]),
+        pooled=pooled,
     )

@@ -24,11 +24,11 @@ each id goes to one piece and the lengths go to all. A device takes as long as i
 sends are the ids of its own samples, about as much as all others do, so sending holds up no device that has its share
 of the ids.
 
-Ids can be sent without repeats: each device sends every distinct id of its own samples once per table, and of each
-lookup the position of its id, by which the holder pools bags; lengths, lookups and pooled values stay as they are.
-TorchRec has this for tables without pooling alone (`use_index_dedup` of its `EmbeddingCollectionSharder`), where rows
-come back without repeats as well and positions stay where they are. What it published, 14 % and 26 % of a step, is of
-those tables: it says nothing of this, which is held against nothing. Finding distinct ids is not counted.
+Where a task sends ids without repeats, each device sends every distinct id of its own samples once per table. Of
+unpooled tables rows come back without repeats as well. Of pooled ones, which TorchRec does not do, it sends the
+position of each lookup's id besides, by which the holder pools bags; lookups and pooled values stay as they are. What
+is published of it, 14 % and 26 % of a step, is of unpooled tables. Finding distinct ids, and repeating rows where they
+are needed, is not counted: it is the same for all plans.
 """
 
 from __future__ import annotations
@@ -44,10 +44,7 @@ from shardgym.arrays import Floats
 from shardgym.costs.gpu.cards import Card
 from shardgym.costs.gpu.kernels import ID_BYTES
 from shardgym.costs.links import IDS, REPLICAS, SHARDS, samples_per_device, transfer_ms
-from shardgym.costs.shard_keys import ShardKey
 from shardgym.errors import InputError
-from shardgym.row_access import access_share, distinct_rows
-from shardgym.task import ShardingTask
 from shardgym.topology import Topology
 
 #: How an all-to-all goes between nodes.
@@ -56,8 +53,6 @@ Algorithm = Literal["flat", "two_step"]
 Wire = Literal["task", "fp16"]
 #: Of ids: splits, lengths and ids.
 _COLLECTIVES = 3
-#: Of a lookup whose id is sent once for all of its repeats, over the bytes of an id: where it stands, in 4 bytes.
-_POSITION = 0.5
 
 
 @dataclass(frozen=True)
@@ -158,24 +153,6 @@ def two_step_ms(topology: Topology, widths: Floats, batch_size: int, element_byt
 def ramp_ms(message_bytes: Floats, links: LinkConstants = LINKS) -> Floats:
     """Return what an exchange costs besides floor and bandwidth, in ms, by the bytes that go to each peer."""
     return np.asarray(links.ramp_us * 1e-3 * message_bytes / (message_bytes + links.ramp_bytes), dtype=np.float64)
-
-
-def dedup_load(task: ShardingTask, key: ShardKey, load: float) -> float:
-    """Return the ids per sample that a shard takes where each device sends the distinct ids of its samples once.
-
-    Weights of lookups are sent as before.
-
-    Args:
-        task: of the shard.
-        key: of the shard.
-        load: the same with repeats, weights included, by `shardgym.costs.links.IDS`.
-    """
-    table = task.table(key.table)
-    samples = task.batch_size / task.num_devices
-    lookups = table.pooling_factor * access_share(table, *key.row_range)
-    distinct = distinct_rows(table, task.batch_size, *key.row_range, 1 / task.num_devices)
-    weights = load - lookups
-    return distinct / samples + _POSITION * lookups + weights
 
 
 def id_exchange_ms(topology: Topology, loads: Floats, batch_size: int) -> Floats:

@@ -26,7 +26,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from shardgym.arrays import Floats
+from shardgym.arrays import Bools, Floats
 from shardgym.costs.gpu.cards import Card
 from shardgym.row_access import BIN_ACCESSES, Cells, access_share, cells_of, distinct_rows, position_matters
 from shardgym.table import REUSE_BINS, EmbeddingTable, RangeIds, ZipfIds
@@ -123,7 +123,7 @@ class ShardSizes:
         touched: distinct rows by class, shape (n, classes).
         accesses: to each of these rows, shape (n, classes).
         id_bytes: of an id, with its weight if it has one.
-        pooled: whether a bag has one output row; otherwise every lookup has one.
+        pooled: whether a bag has one output row; otherwise every lookup has one. One for all, or shape (n,).
     """
 
     bags: Floats
@@ -135,7 +135,7 @@ class ShardSizes:
     touched: Floats
     accesses: Floats
     id_bytes: Floats
-    pooled: bool = True
+    pooled: Bools | bool = True
 
 
 def sectors(width_bytes: Floats) -> Floats:
@@ -151,7 +151,7 @@ def shard_work(card: Card, sizes: ShardSizes, kernels: KernelConstants = KERNELS
     l2_ms = 1e3 / (kernels.l2_bytes_per_clock * card.sm_clocks)
     clock_ms = 1e3 / card.sm_clocks
     row_bytes = sectors(sizes.width_bytes)
-    outputs = bags if sizes.pooled else ids
+    outputs = np.where(sizes.pooled, bags, ids)
     streamed = ids * sizes.id_bytes + bags * _OFFSET_BYTES + outputs * sizes.output_bytes
     distinct = sizes.touched.sum(axis=1)
     cache = kernels.l2_share * card.l2_bytes / np.maximum(row_bytes, 1.0)
@@ -169,7 +169,7 @@ def shard_work(card: Card, sizes: ShardSizes, kernels: KernelConstants = KERNELS
     work[:, Work.MEMORY_CROWDED] = (missed * row_bytes / kernels.gather_share + streamed) * stream_ms
     work[:, Work.L2] = (ids * row_bytes + streamed) * l2_ms
     # Without pooling, threads take lookups one after the other, whatever bag they are of.
-    bag_clocks = bags * kernels.bag_clocks if sizes.pooled else 0.0
+    bag_clocks = np.where(sizes.pooled, bags * kernels.bag_clocks, 0.0)
     work[:, Work.LOOKUPS] = (ids * kernels.lookup_clocks + bag_clocks) * clock_ms
     length = ids / np.maximum(outputs, 1.0)
     chain_ms = (kernels.chain_us + length * kernels.chain_lookup_us) * 1e-3
@@ -266,7 +266,7 @@ def row_classes(
         return rows * ((stop - start) / table.num_embeddings), accesses
     part = distinct_rows(table, batch_size, start, stop) / distinct_rows(table, batch_size)
     ids = batch_size * table.pooling_factor * access_share(table, start, stop)
-    return rows * part, _matched(rows * part, accesses, ids)
+    return rows * part, matched(rows * part, accesses, ids)
 
 
 @functools.lru_cache(maxsize=65536)  # tasks are drawn from the same few tables again and again
@@ -288,10 +288,10 @@ def _table_classes(table: EmbeddingTable, batch_size: int) -> tuple[Floats, Floa
         rows, accesses = _binned(cells_of(table.ids, table.num_embeddings), ids / table.run_length)
     else:
         rows[0] = distinct
-    return rows, _matched(rows, accesses, ids)
+    return rows, matched(rows, accesses, ids)
 
 
-def _matched(rows: Floats, accesses: Floats, ids: float) -> Floats:
+def matched(rows: Floats, accesses: Floats, ids: float) -> Floats:
     """Return accesses that add up to so many ids: bins know them to a factor of 2, the ids of a batch are known better.
 
     Args:

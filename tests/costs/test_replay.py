@@ -53,7 +53,7 @@ def nearest(task, shard, device):
     return [*in_domain, *in_group, *shard.devices][0]
 
 
-def naive_bytes(task, plan, *, dedup=False):
+def naive_bytes(task, plan):
     """Bytes of ids and of rows by (from, to), replayed id by id in plain Python; ids with the lengths of bags."""
     ids, rows = defaultdict(int), defaultdict(int)
     share = task.batch_size // task.num_devices
@@ -63,7 +63,7 @@ def naive_bytes(task, plan, *, dedup=False):
         asked = set()
         for device in range(task.num_devices):
             own = bags.indices[ends[device * share] : ends[(device + 1) * share]].tolist()
-            for row in sorted(set(own)) if dedup else own:
+            for row in sorted(set(own)) if task.dedup_ids else own:
                 for shard in plan.of_table(table.name):
                     server = nearest(task, shard, device)
                     if shard.rows[0] <= row < shard.rows[1] and server != device:
@@ -87,11 +87,11 @@ def sent_by_level(task, pairs):
 @pytest.mark.parametrize("dedup", [False, True])
 @pytest.mark.parametrize("seed", range(4))
 def test_bytes_of_rows_are_those_of_a_naive_replay(seed, dedup):
-    task = sequences(num_features=1 + seed % 2)
+    task = dataclasses.replace(sequences(num_features=1 + seed % 2), dedup_ids=dedup)
     plan = tiers(task, np.random.default_rng(seed), [((0, 8),), ((0, 4), (4, 8))][seed // 2])
     assert all(plan.kind_of(table.name, task) == "tiers" for table in task.tables)
-    found = make_cost("replay", dedup_ids=dedup).traffic(task, plan)
-    ids, rows = naive_bytes(task, plan, dedup=dedup)
+    found = make_cost("replay").traffic(task, plan)
+    ids, rows = naive_bytes(task, plan)
     np.testing.assert_array_equal(found.ids, sent_by_level(task, ids))
     np.testing.assert_array_equal(found.outputs, sent_by_level(task, rows))
     back = {(receiver, sender): num_bytes for (sender, receiver), num_bytes in rows.items()}
@@ -157,6 +157,31 @@ def test_pooled_tables_take_what_roofline_says(kind):
     [ours] = make_cost("replay", ids="expected").evaluate(task, [plan])
     [roofline] = make_cost("roofline").evaluate(task, [plan])
     np.testing.assert_allclose(ours.per_device[:, [1, 3, 4]], roofline.per_device[:, [1, 3, 4]], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("dedup", [False, True])
+def test_rows_of_unpooled_tables_are_priced_as_roofline_prices_them(dedup):
+    """Whole tables send as many rows as are expected of their samples; `roofline` counts columns per sample."""
+    task = dataclasses.replace(sequences(), dedup_ids=dedup)
+    plan = ShardingPlan.of(task, kinds_of(task)["table_wise"])
+    [ours] = make_cost("replay", ids="expected").evaluate(task, [plan])
+    [roofline] = make_cost("roofline").evaluate(task, [plan])
+    np.testing.assert_allclose(ours.per_device[:, [1, 3, 4]], roofline.per_device[:, [1, 3, 4]], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("dedup", [False, True])
+def test_ids_of_pooled_tables_without_repeats_come_with_positions(dedup):
+    task = dataclasses.replace(sequences("sum", weighted=True), dedup_ids=dedup)
+    plan = ShardingPlan.of(task, kinds_of(task)["table_wise"])
+    sent = make_cost("replay").traffic(task, plan).ids.sum(axis=1)
+    expected = np.zeros(8)
+    for number, table in enumerate(task.tables):
+        bags = draw_bags(table, task.batch_size, seed=0)
+        ends = [0, *np.cumsum(bags.lengths)[5::6].tolist()]
+        for device in {*range(8)} - {number}:
+            own = bags.indices[ends[device] : ends[device + 1]].tolist()
+            expected[device] += 6 * 8 + (8 * len(set(own)) + 8 * len(own) if dedup else 12 * len(own))
+    np.testing.assert_array_equal(sent, expected)
 
 
 @pytest.mark.parametrize("kind", ["table_wise", "row_wise", "grid_shard", "data_parallel"])
@@ -233,8 +258,8 @@ def test_several_batches_are_averaged():
 
 def test_tags_and_settings():
     assert make_cost("replay").hardware == "replay"
-    cost = make_cost("replay", seed=3, dedup_ids=True)
-    assert cost.hardware == "replay-seed=3-dedup_ids=True"
+    cost = make_cost("replay", seed=3, batches=2)
+    assert cost.hardware == "replay-seed=3-batches=2"
     assert make_cost("replay", **cost.settings()).hardware == cost.hardware
     assert make_cost("replay", ids="expected").hardware == "replay-expected"
 

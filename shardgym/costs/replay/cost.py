@@ -43,8 +43,6 @@ class ReplayCost(CostModel):
             expected of the tables' laws: for searches, when the judge replays streams.
         seed: of the streams.
         batches: how many are replayed; times and bytes are their means.
-        dedup_ids: whether a device asks for a row of an unpooled table once per batch, however often its samples have
-            it, as TorchRec's `use_index_dedup`. Finding the different ids is not counted.
 
     Raises:
         InputError: other words or numbers; or a seed or batches where nothing is drawn.
@@ -57,14 +55,12 @@ class ReplayCost(CostModel):
     unpooled = True
     row_tiers = True
 
-    def __init__(self, ids: Ids = "stream", *, seed: int = 0, batches: int = 1, dedup_ids: bool = False) -> None:
+    def __init__(self, ids: Ids = "stream", *, seed: int = 0, batches: int = 1) -> None:
         if ids not in get_args(Ids):
             raise InputError(f"ids: expected 'stream' or 'expected', got {ids!r:.40}")
         self._ids: Ids = ids
         self._seed = check_int("seed", seed)
         self._batches = check_int("batches", batches, 1)
-        check_instance("dedup_ids", dedup_ids, bool)
-        self._dedup_ids = dedup_ids
         if ids == "expected" and (self._seed or self._batches > 1):
             raise InputError(f"ids='expected' draws nothing, got seed={seed}, batches={batches}: leave them out")
         self._known: OrderedDict[str, list[Mapping[str, RowCounts]]] = OrderedDict()
@@ -78,8 +74,8 @@ class ReplayCost(CostModel):
 
     def settings(self) -> dict[str, Any]:
         """Return the keyword arguments that make this cost model again."""
-        given = {"ids": self._ids, "seed": self._seed, "batches": self._batches, "dedup_ids": self._dedup_ids}
-        usual = {"ids": "stream", "seed": 0, "batches": 1, "dedup_ids": False}
+        given = {"ids": self._ids, "seed": self._seed, "batches": self._batches}
+        usual = {"ids": "stream", "seed": 0, "batches": 1}
         return {name: value for name, value in given.items() if value != usual[name]}
 
     def score(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
@@ -127,7 +123,7 @@ class ReplayCost(CostModel):
         """Return the tally of each batch."""
         device = device_constants(task.topology.device)
         batches = self._counts(task)
-        return [tally(task, plan, counts, device, dedup_ids=self._dedup_ids) for counts in batches]
+        return [tally(task, plan, counts, device) for counts in batches]
 
     def _counts(self, task: ShardingTask) -> list[Mapping[str, RowCounts]]:
         """Return the ids of every batch, by table; those of the last tasks are kept."""

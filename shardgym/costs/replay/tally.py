@@ -18,6 +18,8 @@ from shardgym.step_memory import LENGTH_BYTES
 from shardgym.table import EmbeddingTable
 from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask, block_bytes
 
+#: Of a pooled lookup whose id is sent once for all of its repeats: which one it is.
+_POSITION_BYTES = 4
 #: What a device runs a fused operator of its own for: whether tables are pooled, the holders of a rectangle, and the
 #: column of `shardgym.costs.links` that partial sums of pieces of rows count in, -1 where there are none.
 OperatorKind = tuple[bool, int, int]
@@ -56,14 +58,7 @@ class Tally:
         return np.asarray(np.sum([*self.operators.values()], axis=0), dtype=np.int64)
 
 
-def tally(
-    task: ShardingTask,
-    plan: ShardingPlan,
-    counts: Mapping[str, RowCounts],
-    device: DeviceConstants,
-    *,
-    dedup_ids: bool = False,
-) -> Tally:
+def tally(task: ShardingTask, plan: ShardingPlan, counts: Mapping[str, RowCounts], device: DeviceConstants) -> Tally:
     """Count one batch.
 
     The samples of each of n equal blocks of consecutive devices look up a rectangle with n holders at the one inside of
@@ -75,13 +70,12 @@ def tally(
         plan: a feasible plan for it.
         counts: of every table, by name.
         device: constants of a device.
-        dedup_ids: whether a device asks for each row of an unpooled table once, however often its samples have it.
     """
     devices = task.num_devices
     pairs = devices, devices
     found = Tally(np.zeros(pairs), np.zeros(pairs), {}, {}, np.zeros((devices, 2)), {})
     for table in task.tables:
-        _TableTally(task, table, plan, counts[table.name], device, dedup_ids=dedup_ids).add_to(found)
+        _TableTally(task, table, plan, counts[table.name], device).add_to(found)
     np.fill_diagonal(found.ids, 0.0)
     np.fill_diagonal(found.outputs, 0.0)
     return found
@@ -91,9 +85,8 @@ class _TableTally:
     """Counts one table; arguments as `tally`."""
 
     def __init__(
-        self, task: ShardingTask, table: EmbeddingTable, plan: ShardingPlan, counts: RowCounts,
-        device: DeviceConstants, *, dedup_ids: bool,
-    ) -> None:  # fmt: skip
+        self, task: ShardingTask, table: EmbeddingTable, plan: ShardingPlan, counts: RowCounts, device: DeviceConstants
+    ) -> None:
         self._task = task
         self._table = table
         self._counts = counts
@@ -107,8 +100,13 @@ class _TableTally:
             self._by_copies.setdefault(len(shard.devices), []).append(shard)
         self._edges = np.unique(np.array([shard.rows for shard in shards], dtype=np.int64))
         found = counts.counts(self._edges)
-        asked = found.distinct if dedup_ids and not table.is_pooled else found.lookups
-        self._asked = _running(asked)
+        # Rows of pooled tables are looked up as often as they are in bags, however their ids are sent.
+        looked_up = found.distinct if task.dedup_ids and not table.is_pooled else found.lookups
+        id_bytes = ID_BYTES * (found.distinct if task.dedup_ids else found.lookups)
+        if table.is_pooled:
+            id_bytes = id_bytes + (_POSITION_BYTES * task.dedup_ids + WEIGHT_BYTES * table.weighted) * found.lookups
+        self._looked_up = _running(looked_up)
+        self._id_bytes = _running(id_bytes)
         self._distinct = _running(found.distinct)
 
     def add_to(self, found: Tally) -> None:
@@ -129,17 +127,17 @@ class _TableTally:
         rows = np.array([shard.rows for shard in shards], dtype=np.int64)
         columns = np.array([shard.num_columns for shard in shards], dtype=np.float64)
         of_edges = np.searchsorted(self._edges, rows)
-        asked = self._asked[of_edges[:, 1]] - self._asked[of_edges[:, 0]]
+        looked_up = self._looked_up[of_edges[:, 1]] - self._looked_up[of_edges[:, 0]]
         if copies < devices:
-            source = np.broadcast_to(np.arange(devices), asked.shape)
+            source = np.broadcast_to(np.arange(devices), looked_up.shape)
             server = np.repeat(holders, per_block, axis=1)
             to_server[source, server] = True
-            id_bytes = ID_BYTES + WEIGHT_BYTES * table.weighted
-            found.ids += _pairs(source, server, asked * id_bytes)
+            id_bytes = self._id_bytes[of_edges[:, 1]] - self._id_bytes[of_edges[:, 0]]
+            found.ids += _pairs(source, server, id_bytes)
             whole = np.diff(rows, axis=1)[:, 0] == table.num_embeddings
             row_bytes = (columns * self._element_bytes)[:, None]
             if not table.is_pooled:
-                found.outputs += _pairs(server, source, asked * row_bytes)
+                found.outputs += _pairs(server, source, looked_up * row_bytes)
             elif whole.any():
                 bags = np.where(whole[:, None], self._samples * table.num_features, 0)
                 found.outputs += _pairs(server, source, bags * row_bytes)
@@ -151,7 +149,7 @@ class _TableTally:
         for shard in shards:
             if not table.is_pooled or copies == devices or shard.num_rows == table.num_embeddings:
                 found.add_operator((table.is_pooled, copies, -1), shard.devices)
-        self._add_work(found, holders, of_edges, columns, asked, shards)
+        self._add_work(found, holders, of_edges, columns, looked_up, shards)
 
     def _add_partial_sums(self, found: Tally, copies: int, shards: Sequence[Shard]) -> None:
         """Add pieces of rows with so many holders, as `shardgym.costs.shard_keys.shard_loads` counts them.
@@ -191,14 +189,14 @@ class _TableTally:
             held[list(shard.devices)] += with_state if in_groups else weights
 
     def _add_work(
-        self, found: Tally, holders: Ints, of_edges: Ints, columns: Floats, asked: Floats, shards: Sequence[Shard]
+        self, found: Tally, holders: Ints, of_edges: Ints, columns: Floats, looked_up: Floats, shards: Sequence[Shard]
     ) -> None:
         """Add the compute of shards with as many holders each, shape of `holders` (n, copies)."""
         task = self._task
         table = self._table
         num_shards, copies = holders.shape
         of_blocks = num_shards, copies, task.num_devices // copies
-        ids = asked.reshape(of_blocks).sum(axis=2)
+        ids = looked_up.reshape(of_blocks).sum(axis=2)
         is_everywhere = copies == task.num_devices
         touched = self._distinct if is_everywhere else _running(self._counts.touched(self._edges, copies))
         distinct = touched[of_edges[:, 1]] - touched[of_edges[:, 0]]
@@ -206,13 +204,14 @@ class _TableTally:
         per_weight, per_row = OPTIMIZER_STATE[task.optimizer_of(table)]
         forward, backward = compute_ms(
             self._device,
-            batch_size=np.broadcast_to(bags, ids.shape) if table.is_pooled else ids,
+            batch_size=np.broadcast_to(bags, ids.shape),
             ids=ids,
             distinct=np.minimum(distinct, ids),
             width_bytes=columns[:, None] * ELEMENT_BYTES[task.precision_of(table)],
             output_bytes=columns[:, None] * self._element_bytes,
             state_bytes=4 * (per_weight * columns[:, None] + per_row),
             id_bytes=ID_BYTES + WEIGHT_BYTES * table.weighted,
+            outputs=None if table.is_pooled else ids,
         )
         more_tables = (table.num_features - 1) * self._device.table_ms
         work = np.stack([forward, backward], axis=-1) + more_tables

@@ -1,0 +1,76 @@
+"""Tiers as shards: which device holds which rows, so that devices are asked for about as much."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from baselines.flexshard.cuts import Tiers, node_size
+from shardgym.arrays import Floats, Ints
+from shardgym.plan import ShardingPlan
+from shardgym.row_access import access_share, position_matters
+from shardgym.shard import Shard
+from shardgym.table import EmbeddingTable
+from shardgym.task import ShardingTask
+
+#: Parts of a tier, each of which is spread over all devices of the tier.
+STRIPES = 6
+
+
+def tier_plan(task: ShardingTask, tiers: Sequence[Tiers], stripes: int = STRIPES) -> ShardingPlan:
+    """Return a plan with these cut points.
+
+    Rows are ordered by how likely they are, so even cuts of a tier would leave its hot end to the first device. So a
+    tier is cut into stripes first, whose rows differ by the same factor; each is cut evenly over the devices, and its
+    hottest piece goes to the device that is asked for least so far, by all tables. All devices get as many rows.
+
+    Args:
+        task: what to place.
+        tiers: of every table.
+        stripes: of a tier.
+    """
+    devices = task.num_devices
+    size = node_size(task)
+    load_of_places = np.zeros(max(size, 1))
+    load_of_devices = np.zeros(devices)
+    shards: list[Shard] = []
+    for table, (everywhere, in_nodes) in zip(task.tables, tiers, strict=True):
+        columns = 0, table.embedding_dim
+        if everywhere:
+            shards.append(Shard(table.name, (0, everywhere), columns, tuple(range(devices))))
+        for (start, stop), place in _pieces(table, everywhere, in_nodes, load_of_places, stripes):
+            shards.append(Shard(table.name, (start, stop), columns, tuple(range(place, devices, size))))
+        for rows, device in _pieces(table, in_nodes, table.num_embeddings, load_of_devices, stripes):
+            shards.append(Shard(table.name, rows, columns, (device,)))
+    return ShardingPlan.of(task, shards)
+
+
+def _pieces(
+    table: EmbeddingTable, first: int, last: int, load: Floats, stripes: int
+) -> list[tuple[tuple[int, int], int]]:
+    """Return the rows of a tier in pieces, each with its place; the load of places is added to."""
+    if first == last:
+        return []
+    places = len(load)
+    found = []
+    for start, stop in _stripes(table, first, last, places, stripes):
+        edges = np.unique(start + (stop - start) * np.arange(places + 1) // places).tolist()
+        # The hottest rows of a stripe are its first. Sums of equal loads differ by rounding: ties go by position.
+        lightest = np.argsort(np.rint(load * 2**20), kind="stable").tolist()
+        for rows, place in zip(itertools.pairwise(edges), lightest, strict=False):
+            found.append((rows, place))
+            load[place] += table.embedding_dim * table.pooling_factor * access_share(table, *rows)
+    return found
+
+
+def _stripes(table: EmbeddingTable, first: int, last: int, places: int, stripes: int) -> list[tuple[int, int]]:
+    """Return the first and the last row of each stripe; one where no rows are hotter than others."""
+    if not position_matters(table) or places == 1:
+        return [(first, last)]
+    begin = min(max(first, places), last)
+    edges: Ints = np.geomspace(begin, last, stripes + 1).astype(np.int64)
+    edges[0], edges[-1] = first, last
+    edges = np.unique(edges)
+    return list(itertools.pairwise(edges.tolist()))

@@ -11,6 +11,7 @@ import numpy as np
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.links import part_of, peers_of, reduce_scatter_ms
 from shardgym.row_access import access_share, distinct_rows
+from shardgym.row_tiers import Tiers, node_size
 from shardgym.step_memory import ID_BYTES
 from shardgym.table import EmbeddingTable
 from shardgym.task import ELEMENT_BYTES, ShardingTask
@@ -20,18 +21,6 @@ from shardgym.ties import quantized
 _GRID = 96
 #: Halvings of the interval in which the price of memory lies.
 _BISECTIONS = 60
-
-
-class Tiers(NamedTuple):
-    """Cut points of one table: the first rows are held by all devices, the next by one of each node, others by one.
-
-    Attributes:
-        everywhere: rows that all devices hold.
-        in_nodes: the row after the last that one device of each node holds.
-    """
-
-    everywhere: int
-    in_nodes: int
 
 
 class Choices(NamedTuple):
@@ -50,12 +39,6 @@ class Choices(NamedTuple):
     between_ms: Floats
     others_ms: Floats
     num_bytes: Floats
-
-
-def node_size(task: ShardingTask) -> int:
-    """Return the devices of a node; 0 where there are not several nodes of one size with several devices each."""
-    size = task.topology.fast_domain_size
-    return size if 1 < size < task.num_devices and task.num_devices % size == 0 else 0
 
 
 def choices_of(task: ShardingTask, table: EmbeddingTable) -> Choices:

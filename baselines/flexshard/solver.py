@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 
-from baselines.flexshard.cuts import Choices, Tiers, best_tiers, choices_of, expected_ms
-from baselines.flexshard.placement import STRIPES, tier_plan
+from baselines.flexshard.cuts import Choices, best_tiers, choices_of, expected_ms
 from shardgym.arguments import check_int
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.feasibility import check_possible, plan_problems
 from shardgym.plan import ShardingPlan
+from shardgym.row_tiers import STRIPES, Tiers, tier_plan
 from shardgym.solver import check_solve_arguments
 from shardgym.table import EmbeddingTable, RangeIds, RecordedIds, ZipfIds
 from shardgym.task import ShardingTask

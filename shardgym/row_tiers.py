@@ -1,22 +1,40 @@
-"""Tiers as shards: which device holds which rows, so that devices are asked for about as much."""
+"""Rows of tables in tiers: copies on all devices, on one of every node, and rows on one device, as shards of a plan."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from baselines.flexshard.cuts import Tiers, node_size
 from shardgym.arrays import Floats, Ints
 from shardgym.plan import ShardingPlan
 from shardgym.row_access import access_share, position_matters
 from shardgym.shard import Shard
 from shardgym.table import EmbeddingTable
-from shardgym.task import ShardingTask
+from shardgym.task import ShardingTask, block_bytes
 
 #: Parts of a tier, each of which is spread over all devices of the tier.
 STRIPES = 6
+
+
+class Tiers(NamedTuple):
+    """Cut points of one table: the first rows are held by all devices, the next by one of each node, others by one.
+
+    Attributes:
+        everywhere: rows that all devices hold.
+        in_nodes: the row after the last that one device of each node holds.
+    """
+
+    everywhere: int
+    in_nodes: int
+
+
+def node_size(task: ShardingTask) -> int:
+    """Return the devices of a node; 0 where there are not several nodes of one size with several devices each."""
+    size = task.topology.fast_domain_size
+    return size if 1 < size < task.num_devices and task.num_devices % size == 0 else 0
 
 
 def tier_plan(task: ShardingTask, tiers: Sequence[Tiers], stripes: int = STRIPES) -> ShardingPlan:
@@ -74,3 +92,35 @@ def _stripes(table: EmbeddingTable, first: int, last: int, places: int, stripes:
     edges[0], edges[-1] = first, last
     edges = np.unique(edges)
     return list(itertools.pairwise(edges.tolist()))
+
+
+def most_bytes(task: ShardingTask, table: EmbeddingTable, tiers: Tiers, stripes: int = STRIPES) -> int:
+    """Return the bytes that a table in tiers takes at most on any device, wherever its pieces land.
+
+    Weights and optimiser states; what a step handles is not counted.
+    """
+    size = node_size(task)
+    rows = tiers.everywhere
+    for first, last, places in (
+        (tiers.everywhere, tiers.in_nodes, size),
+        (tiers.in_nodes, table.num_embeddings, task.num_devices),
+    ):
+        if first < last:
+            rows += sum(-(-(stop - start) // places) for start, stop in _stripes(table, first, last, places, stripes))
+    return block_bytes(rows, table.embedding_dim, task.precision_of(table), task.optimizer_of(table))
+
+
+def rows_of_shares(table: EmbeddingTable, shares: Sequence[float]) -> list[int]:
+    """Return for each share of a table's lookups the least number of first rows that get it."""
+    found = []
+    for share in shares:
+        low, high = 0, table.num_embeddings
+        while low < high:
+            middle = (low + high) // 2
+            # Sums of probabilities are rounded.
+            if access_share(table, 0, middle) >= share - 1e-9:
+                high = middle
+            else:
+                low = middle + 1
+        found.append(low)
+    return found

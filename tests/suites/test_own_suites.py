@@ -120,7 +120,10 @@ def test_a_suite_may_put_published_models_on_devices(write):
         (spec({"fullness": 0.5}), "expected memory_bytes or fullness, and not both"),
         (spec({"memory_shares": [1, 2]}), "memory_shares: expected one for each device, beside a fullness"),
         (spec({"draws": [1, 2, 2]}), "draws: expected 3 different numbers"),
-        (spec(tasks={"kind": "random"}), "tasks: 'kind' is 'random', expected 'drawn', 'published', 'listed'"),
+        (
+            spec(tasks={"kind": "random"}),
+            "tasks: 'kind' is 'random', expected 'drawn', 'sequences', 'published', 'listed'",
+        ),
         (spec(top={"tasks": {"kind": "listed", "tasks": []}}), "tasks"),
         ("", r"own\.yaml: expected an object with the fields of SuiteSpec, got None"),
         ("[" * 800, "not valid YAML"),

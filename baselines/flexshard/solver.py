@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
+
 from baselines.flexshard.cuts import Choices, best_tiers, choices_of, expected_ms
 from shardgym.arguments import check_int
 from shardgym.costs.base import CostModel
@@ -11,6 +13,7 @@ from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.feasibility import check_possible, plan_problems
 from shardgym.plan import ShardingPlan
 from shardgym.row_tiers import STRIPES, Tiers, tier_plan
+from shardgym.shard import Shard
 from shardgym.solver import check_solve_arguments
 from shardgym.table import EmbeddingTable, RangeIds, RecordedIds, ZipfIds
 from shardgym.task import ShardingTask
@@ -37,6 +40,8 @@ class FlexShard:
     4. The oracle chooses among the five plans, and the one without copies, if it prices tiers as `replay` does;
        otherwise the expected times do.
 
+    Where even cuts do not fit, as with devices of unlike memory, rows are cut in proportion to memory, without copies.
+
     Rows have to be in order of frequency (`ZipfIds.row_order="by_frequency"`, or `RangeIds` with falling shares). Where
     nobody knows the order, all rows of a table count as equally likely. Of pooled tables a tier has all rows or none,
     as partial sums are as wide for few rows as for many.
@@ -61,7 +66,7 @@ class FlexShard:
         """Return the best plan in tiers; `seed` makes no difference, as nothing is drawn.
 
         Raises:
-            NoFeasiblePlanError: tables cut by rows over all devices do not fit.
+            NoFeasiblePlanError: tables cut by rows over all devices do not fit, in proportion to memory neither.
             InputError: an argument is of another kind, or popular rows of a table lie anywhere.
         """
         check_solve_arguments(task, cost, seed)
@@ -78,8 +83,11 @@ class FlexShard:
             if not plan_problems(task, plan.shards):
                 plans[without_copies] = plan
         if not plans:
-            plan = tier_plan(task, without_copies, self.stripes)
-            raise NoFeasiblePlanError(f"cut by rows over all devices: {next(iter(plan_problems(task, plan.shards)))}")
+            plan = rows_by_memory(task)
+            problems = plan_problems(task, plan.shards)
+            if problems:
+                raise NoFeasiblePlanError(f"cut by rows over all devices: {problems[0]}")
+            return plan
         if cost.row_tiers:
             answers = cost.evaluate(task, list(plans.values()))
             times = [float(quantized(answer.total_ms)) for answer in answers]
@@ -103,6 +111,20 @@ class FlexShard:
             if not plan_problems(task, plan.shards):
                 plans[tuple(tiers)] = plan
                 return
+
+
+def rows_by_memory(task: ShardingTask) -> ShardingPlan:
+    """Return a plan that cuts every table by rows, as many for a device as it has memory."""
+    ends = np.cumsum(np.array(task.capacity_bytes, dtype=np.float64))
+    shards = []
+    for table in task.tables:
+        edges = [0, *np.rint(table.num_embeddings * ends / ends[-1]).astype(np.int64).tolist()]
+        shards += [
+            Shard(table.name, rows, (0, table.embedding_dim), (device,))
+            for device, rows in enumerate(itertools.pairwise(edges))
+            if rows[0] < rows[1]
+        ]
+    return ShardingPlan.of(task, shards)
 
 
 def check_order(table: EmbeddingTable) -> None:

@@ -175,11 +175,25 @@ def test_ranges_with_falling_shares_are_in_order():
     assert plan.has_replicas
 
 
-def test_tables_that_do_not_fit_end_with_a_reason():
+def test_unlike_memory_gets_rows_in_proportion():
     task = sequence_task(HOT, HOT)
-    small = dataclasses.replace(task.topology, memory_bytes=(2**40, *(2**20,) * 15))
-    with pytest.raises(NoFeasiblePlanError, match=r"^cut by rows over all devices: device 1 holds \d+ bytes"):
-        FlexShard().solve(dataclasses.replace(task, topology=small), EXPECTED)
+    total = sum(task.table_bytes(table) for table in task.tables)
+    memory = tuple(total * (1 + n % 3) // 31 for n in range(16))
+    task = dataclasses.replace(task, topology=dataclasses.replace(task.topology, memory_bytes=memory))
+    with pytest.raises(NoFeasiblePlanError):
+        FlexShard().solve(task, EXPECTED)
+    roomy = dataclasses.replace(
+        task, topology=dataclasses.replace(task.topology, memory_bytes=tuple(int(1.01 * size) for size in memory))
+    )
+    plan = FlexShard().solve(roomy, EXPECTED)
+    plan.validate(roomy)
+    assert not plan.has_replicas
+
+
+def test_tables_that_do_not_fit_end_with_a_reason():
+    task = sequence_task(HOT, HOT, rows=40_001, room=1.0)
+    with pytest.raises(NoFeasiblePlanError, match=r"^cut by rows over all devices: device \d+ holds \d+ bytes"):
+        FlexShard().solve(task, EXPECTED)
 
 
 @pytest.mark.parametrize("extra", [-0.1, float("nan"), float("inf"), "0.1", True])

@@ -10,7 +10,7 @@ import numpy as np
 
 from shardgym.arrays import Floats, Ints
 from shardgym.plan import ShardingPlan
-from shardgym.row_access import access_share, position_matters
+from shardgym.row_access import access_by_range, access_share, position_matters
 from shardgym.shard import Shard
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask, block_bytes
@@ -72,14 +72,14 @@ def _pieces(
     if first == last:
         return []
     places = len(load)
-    found = []
+    found: list[tuple[tuple[int, int], int]] = []
     for start, stop in _stripes(table, first, last, places, stripes):
-        edges = np.unique(start + (stop - start) * np.arange(places + 1) // places).tolist()
+        edges = np.unique(start + (stop - start) * np.arange(places + 1) // places)
         # The hottest rows of a stripe are its first. Sums of equal loads differ by rounding: ties go by position.
         lightest = np.argsort(np.rint(load * 2**20), kind="stable").tolist()
-        for rows, place in zip(itertools.pairwise(edges), lightest, strict=False):
-            found.append((rows, place))
-            load[place] += table.embedding_dim * table.pooling_factor * access_share(table, *rows)
+        asked = table.embedding_dim * table.pooling_factor * access_by_range(table, edges)
+        load[lightest[: len(asked)]] += asked
+        found += zip(itertools.pairwise(edges.tolist()), lightest, strict=False)
     return found
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.links import part_of, peers_of, reduce_scatter_ms
-from shardgym.row_access import access_share, distinct_rows
+from shardgym.row_access import access_by_range, distinct_by_range
 from shardgym.row_tiers import Tiers, node_size
 from shardgym.step_memory import ID_BYTES
 from shardgym.table import EmbeddingTable
@@ -89,11 +89,11 @@ def choices_of(task: ShardingTask, table: EmbeddingTable) -> Choices:
 
 def _asked(task: ShardingTask, table: EmbeddingTable, grid: Ints) -> Floats:
     """Return how often a device asks for one of the first rows, for each number of them, shape (n,)."""
-    samples = task.batch_size / task.num_devices
     if task.dedup_ids and not table.is_pooled:
-        return np.array([distinct_rows(table, task.batch_size, 0, n, 1 / task.num_devices) for n in grid.tolist()])
-    shares = np.array([access_share(table, 0, n) for n in grid.tolist()])
-    return samples * table.pooling_factor * shares
+        asked = distinct_by_range(table, task.batch_size, grid, 1 / task.num_devices)
+    else:
+        asked = task.batch_size / task.num_devices * table.pooling_factor * access_by_range(table, grid)
+    return np.concatenate([[0.0], np.cumsum(asked)])
 
 
 def best_tiers(choices: Sequence[Choices], budget: float, share: float) -> list[Tiers] | None:

@@ -9,7 +9,7 @@ import numpy as np
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.links import samples_per_device
 from shardgym.ids import draw_bags
-from shardgym.row_access import access_share, distinct_rows
+from shardgym.row_access import access_by_range, distinct_by_range
 from shardgym.table import EmbeddingTable
 
 
@@ -111,13 +111,10 @@ class ExpectedCounts:
     def counts(self, edges: Ints) -> Counts:
         """See `RowCounts`."""
         table = self._table
-        ranges = list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True))
-        shares = np.array([access_share(table, *of) for of in ranges])
+        shares = access_by_range(table, edges)
         few, many = int(self._samples[-1]), int(self._samples[0])
         by_samples = {
-            samples: np.array(
-                [distinct_rows(table, self._batch_size, *of, samples / self._batch_size) for of in ranges]
-            )
+            samples: distinct_by_range(table, self._batch_size, edges, samples / self._batch_size)
             for samples in {few, many}
         }
         distinct = np.where(self._samples == many, by_samples[many][:, None], by_samples[few][:, None])
@@ -125,6 +122,5 @@ class ExpectedCounts:
 
     def touched(self, edges: Ints, blocks: int) -> Floats:
         """See `RowCounts`."""
-        ranges = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
-        found = [distinct_rows(self._table, self._batch_size, *of, 1 / blocks) for of in ranges]
-        return np.repeat(np.array(found)[:, None], blocks, axis=1)
+        found = distinct_by_range(self._table, self._batch_size, edges, 1 / blocks)
+        return np.repeat(found[:, None], blocks, axis=1)

@@ -109,7 +109,7 @@ class CostModel(abc.ABC):
             except InfeasiblePlanError as error:
                 reasons[n] = str(error)
             else:
-                if plan.has_replicas and (reason := self._why_not(task, plan)):
+                if reason := self._why_not(task, plan):
                     reasons[n] = reason
         feasible = [plan for n, plan in enumerate(plans) if n not in reasons]
         scored = self.score(task, feasible) if feasible else []
@@ -154,7 +154,9 @@ class CostModel(abc.ABC):
         return False
 
     def _why_not(self, task: ShardingTask, plan: ShardingPlan) -> str:
-        """Return why a plan with replicas has no price; "" if it has one."""
+        """Return why a feasible plan has no price, as of replicas; "" if it has one."""
+        if not plan.has_replicas:
+            return ""
         copied = {shard.table: shard for shard in reversed(plan.shards) if len(shard.devices) > 1}
         for table, shard in copied.items():
             if not self.row_tiers and plan.kind_of(table, task) == "tiers":

@@ -290,6 +290,18 @@ def test_groups_that_cut_domains_have_no_price():
     plan = ShardingPlan.of(task, [Shard.whole(t, 0, 3) for t in task.tables])
     [answer] = make_cost("replay").evaluate(task, [plan])
     assert answer.reason == "groups of 3 devices are neither parts nor multiples of fast domains of 2"
+    with pytest.raises(InputError, match="groups of 3 devices are neither parts nor"):
+        make_cost("replay").traffic(task, plan)
+
+
+def test_nodes_of_several_sizes_are_priced_without_copies():
+    topology = dataclasses.replace(NODES, num_devices=5, memory_bytes=(2**30,) * 5)
+    task = dataclasses.replace(sequences(), topology=topology, batch_size=50)
+    plan = ShardingPlan.table_wise(task, [0, 3, 4])
+    found = make_cost("replay").traffic(task, plan)
+    _, rows = naive_bytes(task, plan)
+    np.testing.assert_array_equal(found.outputs, sent_by_level(task, rows))
+    assert make_cost("replay").evaluate(task, [plan])[0].feasible
 
 
 def test_uniform_ids_gain_nothing_from_rows_in_tiers():

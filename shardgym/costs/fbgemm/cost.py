@@ -209,7 +209,7 @@ class FbgemmCost(CostModel):
 
     def _why_not(self, task: ShardingTask, plan: ShardingPlan) -> str:
         """See `CostModel`."""
-        if self._device == "cuda":
+        if self._device == "cuda" and plan.has_replicas:
             return "cost 'fbgemm' measures replicas on CPUs only: use device='cpu', or cost 'gpu' or 'roofline'"
         if plan.group_size is not None:
             return (

@@ -103,7 +103,7 @@ def on_boards() -> Iterator[DifferenceError]:
             of_task.setdefault(result.plan.digest, (result.plan, []))[1].append(result.cost.total_ms)
     costs: list[CostModel] = [
         make_cost("simulator"), make_cost("simulator", role="judge"), make_cost("roofline"),
-        make_cost("torchrec_rating"),
+        make_cost("torchrec_rating"), make_cost("replay"),
     ]  # fmt: skip
     for cost in costs:
         groups = []

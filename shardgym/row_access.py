@@ -7,6 +7,7 @@ knowing how popular rows lie, every range gets its fair share.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from typing import NamedTuple
 
@@ -71,6 +72,44 @@ def distinct_rows(
     ids = batch_size * table.pooling_factor * served
     expected = whole * _distinct_share(table.ids, rows, start, stop, ids / table.run_length)
     return min(expected, ids * _share(table.ids, rows, start, stop), float(stop - start))
+
+
+def access_by_range(table: EmbeddingTable, edges: Ints) -> Floats:
+    """Return the shares of lookups of ranges that follow each other, see `access_share`, shape (S,).
+
+    Args:
+        table: the table.
+        edges: first rows of the ranges, and the row after the last, ascending, shape (S + 1,).
+    """
+    found = _cells_between(table, edges)
+    if found is None:
+        return np.array([access_share(table, *of) for of in itertools.pairwise(edges.tolist())])
+    cells, firsts = found
+    return np.minimum(np.add.reduceat(cells.masses, firsts), 1.0)
+
+
+def distinct_by_range(table: EmbeddingTable, batch_size: int, edges: Ints, served: float = 1.0) -> Floats:
+    """Return the expected distinct rows of ranges that follow each other, see `distinct_rows`, shape (S,).
+
+    Args:
+        table: the table.
+        batch_size: samples of the batch.
+        edges: as in `access_by_range`.
+        served: as in `distinct_rows`.
+    """
+    known = _cells_between(table, edges)
+    if known is None:
+        ranges = itertools.pairwise(edges.tolist())
+        return np.array([distinct_rows(table, batch_size, *of, served) for of in ranges])
+    cells, firsts = known
+    assert isinstance(table.ids, ZipfIds), "in order of frequency"
+    ids = batch_size * table.pooling_factor * served
+    draws = ids / table.run_length
+    whole = cells_of(table.ids, table.num_embeddings).expected_distinct(draws)
+    touched = np.add.reduceat(cells.expected(draws), firsts)
+    found = _whole_distinct_rows(table, batch_size, served) * (touched / whole if whole > 0 else touched)
+    shares = np.add.reduceat(cells.masses, firsts)
+    return np.minimum(np.minimum(found, ids * shares), np.diff(edges).astype(np.float64))
 
 
 def distinct_ids(table: EmbeddingTable, batch_size: int, rows: tuple[int, int], num_devices: int) -> float:
@@ -146,9 +185,27 @@ class Cells(NamedTuple):
         """Probability of each row of a cell, shape (cells,)."""
         return np.divide(self.masses, self.sizes, out=np.zeros(len(self.sizes)), where=self.sizes > 0)
 
+    def expected(self, ids: float) -> Floats:
+        """Return how many rows of each cell so many draws from the whole table touch, shape (cells,)."""
+        return np.asarray(-self.sizes * np.expm1(ids * np.log1p(-np.clip(self.rates, 0.0, _SURE))))
+
     def expected_distinct(self, ids: float) -> float:
         """Return how many of these rows so many draws from the whole table touch."""
-        return float(-(self.sizes * np.expm1(ids * np.log1p(-np.clip(self.rates, 0.0, _SURE)))).sum())
+        return float(self.expected(ids).sum())
+
+
+def _cells_between(table: EmbeddingTable, edges: Ints) -> tuple[Cells, Ints] | None:
+    """Return the cells of ranges that follow each other, and the first cell of each range, shape (S,).
+
+    None where rows are not in order of frequency.
+    """
+    ids = table.ids
+    if not isinstance(ids, ZipfIds) or ids.row_order != "by_frequency" or ids.s == 0:
+        return None
+    inside = _cell_edges(table.num_embeddings)
+    both = np.unique(np.concatenate([edges, inside[(inside > edges[0]) & (inside < edges[-1])]]))
+    masses = np.diff(ZipfLaw(ids.s, ids.q, table.num_embeddings).cumulative(both))
+    return Cells(np.diff(both).astype(np.float64), masses), np.searchsorted(both, edges[:-1])
 
 
 def cells_of(ids: ZipfIds | RangeIds, rows: int, start: int = 0, stop: int | None = None) -> Cells:

@@ -8,7 +8,13 @@ import pytest
 
 from shardgym.errors import InputError
 from shardgym.ids import draw_bags, place_ranks
-from shardgym.row_access import access_share, distinct_rows, position_matters
+from shardgym.row_access import (
+    access_by_range,
+    access_share,
+    distinct_by_range,
+    distinct_rows,
+    position_matters,
+)
 from shardgym.row_ranges import RangeCounts, range_bounds
 from shardgym.table import EmbeddingTable, RangeIds, RecordedIds, TablePool, UniformIds, ZipfIds
 
@@ -144,3 +150,24 @@ def test_scaled_tables_keep_where_their_hot_rows_lie():
     assert small[0].ids.block_rows == 10
     for before, after in zip(tables, small, strict=True):
         assert access_share(after, 0, 250) == pytest.approx(access_share(before, 0, 2000), abs=0.02)
+
+
+@pytest.mark.parametrize("served", [1.0, 0.25, 1 / 128])
+@pytest.mark.parametrize(
+    "law",
+    [
+        ZipfIds(s=1.1, q=2.0, row_order="by_frequency"),
+        ZipfIds(s=0.4, row_order="scattered"),
+        RangeIds(shares=(0.5, 0.3, 0.2)),
+        UniformIds(),
+    ],
+    ids=["by_frequency", "scattered", "ranges", "uniform"],
+)
+def test_ranges_that_follow_each_other_are_counted_at_once(law, served):
+    table = EmbeddingTable("t", 50_000, 8, 20.0, law, run_length=1.5)
+    for edges in (np.array([0, 50_000]), np.array([0, 1, 7, 300, 301, 20_000, 50_000]), np.array([100, 5_000, 6_000])):
+        ranges = list(itertools.pairwise(edges.tolist()))
+        shares = [access_share(table, *of) for of in ranges]
+        np.testing.assert_allclose(access_by_range(table, edges), shares, rtol=1e-9)
+        distinct = [distinct_rows(table, 4096, *of, served) for of in ranges]
+        np.testing.assert_allclose(distinct_by_range(table, 4096, edges, served), distinct, rtol=1e-9)

@@ -48,6 +48,7 @@ class CostModel(abc.ABC):
         replicas: whether it prices plans in which several devices hold a shard; others cost infinity, with that reason.
         unpooled: whether it knows of unpooled tables, and of ids without repeats; others refuse tasks with them.
         host_memory: whether it prices plans with rows in the memory of hosts; likewise.
+        row_tiers: whether it prices plans in which rows of a table have different numbers of holders, kind "tiers".
     """
 
     how_to_get: ClassVar[str] = "make_cost(name) makes one"
@@ -56,6 +57,7 @@ class CostModel(abc.ABC):
     replicas: ClassVar[bool] = False
     unpooled: ClassVar[bool] = False
     host_memory: ClassVar[bool] = False
+    row_tiers: ClassVar[bool] = False
 
     name: ClassVar[str]
     version: ClassVar[str]
@@ -166,20 +168,22 @@ class CostModel(abc.ABC):
             return ""
         copied = {shard.table: shard for shard in reversed(plan.shards) if len(shard.devices) > 1}
         for table, shard in copied.items():
-            if plan.kind_of(table, task) == "tiers":
+            if not self.row_tiers and plan.kind_of(table, task) == "tiers":
                 size = task.num_devices // len(shard.devices)
                 return (
-                    f"table '{table}' is in tiers, held by {format_devices(shard.devices)}, which no cost prices yet: "
-                    f"expected {_PRICED}, as in a plan with group_size={size}"
+                    f"table '{table}' is in tiers, held by {format_devices(shard.devices)}, which 'replay' alone "
+                    f"prices: expected {_PRICED}, as in a plan with group_size={size}"
                 )
         if not self.replicas:
             shard = next(shard for shard in plan.shards if len(shard.devices) > 1)
             holders = f"table '{shard.table}' is held by {format_devices(shard.devices)}"
             return f"cost '{self.name}' prices no replicas, and {holders}: 'roofline', 'gpu', 'fbgemm' on CPUs do"
         domain = task.topology.fast_domain_size
-        size = plan.group_size or task.num_devices
-        if size % min(domain, size) or domain % min(domain, size):
-            return f"groups of {size} devices are neither parts nor multiples of fast domains of {domain}"
+        sizes = {plan.group_size or task.num_devices}
+        sizes |= {task.num_devices // len(shard.devices) for shard in plan.shards if len(shard.devices) > 1}
+        for size in sorted(sizes):
+            if size % min(domain, size) or domain % min(domain, size):
+                return f"groups of {size} devices are neither parts nor multiples of fast domains of {domain}"
         return ""
 
     def no_cost(self, task: ShardingTask, reason: str) -> PlanCost:

@@ -43,7 +43,7 @@ class Snapshot:
 
 
 class PlacementEnv(gymnasium.Env[Observation, np.int64]):
-    """What `TableWiseEnv`, `ColumnWiseEnv` and `AnyWiseEnv` have in common; see there."""
+    """What `TableWiseEnv`, `ColumnWiseEnv`, `AnyWiseEnv` and `RowTiersEnv` have in common; see there."""
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": list(RENDER_MODES), "render_fps": 4}  # type: ignore[misc]
 
@@ -109,7 +109,7 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
             gymnasium.error.ResetNeeded: there is no running episode.
         """
         self._require_episode()
-        if not self._game.placements.active[0]:
+        if self._game.ended[0]:
             raise gymnasium.error.ResetNeeded("the episode has ended: call reset() first")
         result = self._game.step(_ROW, np.array([action_number(action)]), [action])
         info = self._info() | result.ends.get(0, {})

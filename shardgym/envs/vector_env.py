@@ -15,9 +15,9 @@ from gymnasium.vector.utils import batch_space
 from shardgym.arguments import check_dict, check_int, describe
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.envs.env import ColumnWiseEnv, PlacementEnv, TableWiseEnv, action_number
-from shardgym.envs.game import Game, StepResult
+from shardgym.envs.game import StepResult
 from shardgym.envs.observation import Observation
-from shardgym.envs.render import RENDER_MODES, render
+from shardgym.envs.render import render
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.records import short_repr
 
@@ -38,7 +38,7 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
         self.num_envs = check_int("num_envs", num_envs, 1)
         # Gymnasium looks into the metadata, TorchRL at the attribute.
         self.autoreset_mode = _autoreset_mode(autoreset_mode)
-        self.metadata = {"render_modes": list(RENDER_MODES), "render_fps": 4, "autoreset_mode": self.autoreset_mode}
+        self.metadata = self.single_env.metadata | {"autoreset_mode": self.autoreset_mode}
         # It is never stepped: it checks the settings and makes the spaces, the rules and the sampler of tasks.
         self._single = self.single_env(**settings)
         self.render_mode = self._single.render_mode
@@ -48,7 +48,7 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._single._sampler.share_among(self.num_envs)
         game = self._single._game
-        self._game = Game(game.rules, game.cost, game.layout, self.num_envs)
+        self._game = type(game)(game.rules, game.cost, game.layout, self.num_envs)
         self._generators: list[np.random.Generator | None] = [None] * self.num_envs
         self._seeds: list[int | None] = [None] * self.num_envs
         self._started = False

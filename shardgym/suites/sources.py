@@ -1,4 +1,4 @@
-"""Where the tasks of a suite come from: drawn from a pool, made of published models, or written down."""
+"""Where the tasks of a suite come from: drawn from a pool, made up, made of published models, or written down."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 from shardgym.errors import InputError
 from shardgym.pools import TablePool, load_pool
 from shardgym.pools.load import load_model
-from shardgym.suites.spec import DrawnGroup, DrawnTasks, PublishedTasks
+from shardgym.suites.spec import DrawnGroup, DrawnTasks, PublishedTasks, SequenceTasks
 from shardgym.table import EmbeddingTable, RowOrder, ZipfIds
 from shardgym.task import ShardingTask, block_bytes
 from shardgym.topology import Topology
@@ -59,12 +59,9 @@ class DrawnSource:
         self._path = path
         self._topologies = [Topology.preset(g.topology, g.num_devices, g.memory_bytes) for g in spec.groups]
         # Groups take turns; those with fewer tasks run out earlier. Entries are (number of the group, of the draw).
-        longest = max(group.count for group in spec.groups)
         self._order = [
-            (number, group.draws[turn] if group.draws else turn)
-            for turn in range(longest)
-            for number, group in enumerate(spec.groups)
-            if turn < group.count
+            (number, spec.groups[number].draws[turn] if spec.groups[number].draws else turn)
+            for number, turn in _in_turns([group.count for group in spec.groups])
         ]
         self._tables: dict[tuple[int, int, RowOrder | None, int | None], EmbeddingTable] = {}
 
@@ -114,7 +111,8 @@ class DrawnSource:
         topology = self._topologies[group_number]
         if group.fullness is not None:
             total = sum(self._bytes(table, table.embedding_dim) for table in tables)
-            topology = dataclasses.replace(topology, memory_bytes=_memory(group, total))
+            shares = group.memory_shares or (1,) * group.num_devices
+            topology = dataclasses.replace(topology, memory_bytes=_memory(group.fullness, shares, total))
         if group.host_fullness is not None:
             total = sum(self._bytes(table, table.embedding_dim) for table in tables)
             pages = math.ceil(total / group.host_fullness / topology.num_hosts / _PAGE_BYTES)
@@ -205,11 +203,15 @@ class DrawnSource:
         return scaled
 
 
-def _memory(group: DrawnGroup, total_bytes: int) -> tuple[int, ...]:
-    """Return the bytes of every device, whole pages of them, that tables of so many bytes fill as the group says."""
-    assert group.fullness is not None
-    shares = group.memory_shares or (1,) * group.num_devices
-    pages = total_bytes / group.fullness / sum(shares) / _PAGE_BYTES
+def _memory(fullness: float, shares: Sequence[int], total_bytes: int) -> tuple[int, ...]:
+    """Return the bytes of every device, whole pages of them, that tables of so many bytes fill so far.
+
+    Args:
+        fullness: share of all memory that the tables take.
+        shares: of the devices, relative to each other.
+        total_bytes: of the tables.
+    """
+    pages = total_bytes / fullness / sum(shares) / _PAGE_BYTES
     return tuple(math.ceil(pages * share) * _PAGE_BYTES for share in shares)
 
 
@@ -229,6 +231,54 @@ def _sample(draw: Callable[[], float], positions: Sequence[int], count: int) -> 
         left -= 1
         items[i], items[j] = items[j], items[i]
     return items[:count]
+
+
+def _in_turns(counts: Sequence[int]) -> list[tuple[int, int]]:
+    """Return (number of the group, of the task in it) for groups of so many tasks that take turns."""
+    return [(group, turn) for turn in range(max(counts)) for group, count in enumerate(counts) if turn < count]
+
+
+class SequenceSource:
+    """Tasks of unpooled tables that are made up; the same spec gives the same tasks in every version of ShardGym.
+
+    Args:
+        spec: what is drawn from, groups and seed.
+    """
+
+    def __init__(self, spec: SequenceTasks) -> None:
+        self._spec = spec
+        self._order = _in_turns([group.count for group in spec.groups])
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def group(self, index: int) -> str:
+        """Return the group that the spec names."""
+        return self._spec.groups[self._order[index][0]].name
+
+    def build(self, index: int, name: str) -> ShardingTask:
+        """Draw the task."""
+        spec = self._spec
+        number, turn = self._order[index]
+        group = spec.groups[number]
+        draw = _random_stream(spec.seed, number, turn).random
+
+        def one_of(values: Sequence[Any]) -> Any:
+            return values[int(draw() * len(values))]
+
+        fewest, most = spec.num_tables
+        law = ZipfIds(group.skew, spec.shift, lengths="poisson", row_order="by_frequency")
+        tables = tuple(
+            EmbeddingTable(
+                f"sequence {n}", one_of(spec.rows), one_of(spec.dims), one_of(spec.lengths), law, pooling="none"
+            )
+            for n in range(fewest + int(draw() * (most - fewest + 1)))
+        )
+        total = sum(block_bytes(t.num_embeddings, t.embedding_dim, spec.precision, spec.optimizer) for t in tables)
+        topology = Topology.preset(group.topology, group.num_devices)
+        memory = _memory(one_of(spec.fullness), (1,) * group.num_devices, total)
+        topology = dataclasses.replace(topology, memory_bytes=memory)
+        return ShardingTask(tables, topology, spec.batch_size, spec.precision, spec.optimizer, name)
 
 
 class ListedSource:

@@ -140,6 +140,63 @@ class DrawnTasks(Record):
 
 
 @dataclass(frozen=True, config=CONFIG)
+class SequenceGroup(Record):
+    """Tasks of unpooled tables that are drawn alike.
+
+    Attributes:
+        name: of the group, e.g. "s=1.05, 2 nodes".
+        count: tasks.
+        topology: a preset's name.
+        num_devices: devices of each task.
+        skew: exponent of the Zipf law of all tables; rows are in order of frequency.
+    """
+
+    name: Name
+    count: Count
+    topology: Name
+    num_devices: Count
+    skew: Annotated[float, Field(ge=0, le=10)]
+
+
+@dataclass(frozen=True, config=CONFIG)
+class SequenceTasks(Record):
+    """Tasks of unpooled tables, of which a row travels for every id, made up and drawn at random.
+
+    Every table of a task, and its memory, takes one of the values that are listed, each as likely.
+
+    Attributes:
+        seed: of the draws.
+        batch_size: of the tasks.
+        num_tables: smallest and largest number of tables; drawn once per task.
+        rows: of a table.
+        dims: widths.
+        lengths: mean ids per sample; each sample draws its own number from a Poisson law.
+        fullness: shares of all memory that the tables take.
+        shift: of the Zipf laws: larger flattens the head.
+        groups: what is drawn alike; groups take turns.
+    """
+
+    kind: Literal["sequences"]
+    seed: Annotated[Whole, Field(ge=0)]
+    batch_size: Annotated[Whole, Field(ge=1)]
+    num_tables: tuple[Count, Count]
+    rows: Annotated[tuple[Annotated[Whole, Field(ge=1, le=2**40)], ...], Field(min_length=1)]
+    dims: Annotated[tuple[Width, ...], Field(min_length=1)]
+    lengths: Annotated[tuple[Annotated[float, Field(gt=0, le=1e6)], ...], Field(min_length=1)]
+    fullness: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(min_length=1)]
+    groups: Annotated[tuple[SequenceGroup, ...], Field(min_length=1)]
+    shift: Annotated[float, Field(ge=-0.5, le=1e12)] = 0.0
+    precision: Precision = "fp32"
+    optimizer: Optimizer = "exact_sgd"
+
+    @model_validator(mode="after")
+    def _ordered(self) -> SequenceTasks:
+        if self.num_tables[0] > self.num_tables[1]:
+            raise ValueError(f"num_tables: expected smallest and largest, got {list(self.num_tables)}")
+        return self
+
+
+@dataclass(frozen=True, config=CONFIG)
 class ModelOnDevices(Record):
     """A published model and what it is placed on.
 
@@ -190,7 +247,7 @@ class SuiteSpec(Record):
     description: str
     judge: CostField
     oracle: CostField
-    tasks: Annotated[DrawnTasks | PublishedTasks | ListedTasks, Field(discriminator="kind")]
+    tasks: Annotated[DrawnTasks | SequenceTasks | PublishedTasks | ListedTasks, Field(discriminator="kind")]
     solvers: tuple[Name, ...] = ()
     schema: Literal["shardgym.suite/1"] = "shardgym.suite/1"
 

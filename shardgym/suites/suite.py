@@ -10,8 +10,17 @@ from typing import overload
 from shardgym.arguments import check_index, check_instance, check_name
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.records import read_text
-from shardgym.suites.sources import DrawnSource, ListedSource, TaskSource
-from shardgym.suites.spec import SIMULATED, CostChoice, DrawnTasks, PublishedTasks, SuiteSpec, Track, read_suite_file
+from shardgym.suites.sources import DrawnSource, ListedSource, SequenceSource, TaskSource
+from shardgym.suites.spec import (
+    SIMULATED,
+    CostChoice,
+    DrawnTasks,
+    PublishedTasks,
+    SequenceTasks,
+    SuiteSpec,
+    Track,
+    read_suite_file,
+)
 from shardgym.task import ShardingTask
 
 DATA = Path(__file__).with_name("data")
@@ -162,6 +171,8 @@ def _from_spec(path: Path, spec: SuiteSpec, digests: tuple[str, ...] | None) -> 
     source: TaskSource
     if isinstance(spec.tasks, DrawnTasks):
         source = DrawnSource(spec.tasks, path)
+    elif isinstance(spec.tasks, SequenceTasks):
+        source = SequenceSource(spec.tasks)
     elif isinstance(spec.tasks, PublishedTasks):
         source = ListedSource.of_models(spec.tasks)
     else:

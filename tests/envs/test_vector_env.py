@@ -6,7 +6,7 @@ import pickle
 import gymnasium
 import numpy as np
 import pytest
-from env_toys import make_tasks
+from env_toys import PLACEMENT_IDS, make_tasks
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode
@@ -97,7 +97,7 @@ def test_an_environment_that_was_not_seeded_draws_at_random():
     assert len(drawn) > 1
 
 
-@pytest.mark.parametrize("env_id", ENV_IDS)
+@pytest.mark.parametrize("env_id", PLACEMENT_IDS)
 def test_a_pickled_environment_goes_on_where_it_was(env_id):
     envs = native(env_id, tasks=make_tasks(), reward="dense")
     for _ in masked(envs, 2, 5):
@@ -136,7 +136,7 @@ def test_it_renders_what_single_environments_render(mode):
     assert native(TABLE_WISE).render() is None
 
 
-@pytest.mark.parametrize("env_id", ENV_IDS)
+@pytest.mark.parametrize("env_id", PLACEMENT_IDS)
 def test_tasks_that_are_not_played_are_forgotten(env_id, simulator, monkeypatch):
     monkeypatch.setattr(game, "_TASKS_KEPT", 3)
     rng = np.random.default_rng(5)

@@ -137,7 +137,10 @@ def test_a_suite_may_put_published_models_on_devices(write):
         (spec({"row_order": "blocks"}), "row_blocks: expected with row_order 'blocks', and with no other"),
         (spec({"row_order": "scattered", "row_blocks": 8}), "row_blocks: expected with row_order 'blocks'"),
         (spec({"draws": [1, 2, 2]}), "draws: expected 3 different numbers"),
-        (spec(tasks={"kind": "random"}), "tasks: 'kind' is 'random', expected 'drawn', 'published', 'listed'"),
+        (
+            spec(tasks={"kind": "random"}),
+            "tasks: 'kind' is 'random', expected 'drawn', 'sequences', 'published', 'listed'",
+        ),
         (spec(top={"tasks": {"kind": "listed", "tasks": []}}), "tasks"),
         ("", r"own\.yaml: expected an object with the fields of SuiteSpec, got None"),
         ("[" * 800, "not valid YAML"),

@@ -15,9 +15,10 @@ from shardgym.suites import load_suite, suite_names
 
 NAMES = [
     "dlrm-v4", "dlrm4-gpu-v1", "dlrm4-v1", "dlrm4-v2", "dlrm8-gpu-v1", "dlrm8-v1", "dlrm8-v2", "hetero4-v2",
-    "nodes16-v1", "published-v1", "quick-v1", "rows8-v1", "tiers-v1", "tight4-v2", "tight8-v2", "tiny-v1", "wide8-v2",
+    "nodes16-v1", "published-v1", "quick-v1", "rows8-v1", "sequence-v1", "tiers-v1", "tight4-v2", "tight8-v2",
+    "tiny-v1", "wide8-v2",
 ]  # fmt: skip
-DRAWN = [name for name in NAMES if name not in ("published-v1", "dlrm-v4")]
+DRAWN = [name for name in NAMES if name not in ("published-v1", "dlrm-v4", "sequence-v1")]
 WIDTHS = [4, 8, 16, 32, 64, 128]
 GIB = 2**30
 
@@ -156,6 +157,26 @@ def test_published_has_every_model_on_a_power_of_two_with_head_room():
         assert task.total_bytes <= 0.8 * task.topology.total_memory_bytes
         narrowest = max(task.block_bytes(table, table.num_embeddings, 4) for table in task.tables)
         assert narrowest <= task.topology.memory_bytes[0]
+
+
+def test_sequences_are_unpooled_skewed_and_leave_room_for_copies():
+    suite = shipped("sequence-v1")
+    assert (suite.judge, suite.oracle, len(suite)) == ("replay", "roofline", 40)
+    seen = set()
+    for index, task in enumerate(suite):
+        skews = {table.ids.s for table in task.tables}
+        nodes = task.num_devices // task.topology.fast_domain_size
+        assert suite.group(index) == f"s={skews.pop()}, {nodes} nodes"
+        assert not skews
+        assert task.topology.fast_domain_size == 8
+        assert 6 <= task.num_tables <= 12
+        seen.add(round(task.total_bytes / task.topology.total_memory_bytes, 2))
+        for table in task.tables:
+            assert not table.is_pooled
+            assert table.ids.row_order == "by_frequency"
+        # What is replayed has to stay in memory.
+        assert task.batch_size * sum(table.pooling_factor for table in task.tables) < 2e7
+    assert seen == {0.25, 0.5}
 
 
 def largest(task):

@@ -1,0 +1,241 @@
+"""What one batch makes the devices of a plan send and look up, counted shard by shard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardgym.arrays import Bools, Floats, Ints
+from shardgym.costs.links import DOMAIN_ROW_COLUMNS, LOADS, ROW_COLUMNS, samples_per_device
+from shardgym.costs.replay.row_counts import RowCounts
+from shardgym.costs.roofline import ID_BYTES, WEIGHT_BYTES, DeviceConstants, compute_ms, dense_update_bytes
+from shardgym.costs.shard_keys import ShardKey
+from shardgym.plan import ShardingPlan
+from shardgym.shard import Shard
+from shardgym.step_memory import LENGTH_BYTES
+from shardgym.table import EmbeddingTable
+from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask, block_bytes
+
+#: Of a pooled lookup whose id is sent once for all of its repeats: which one it is.
+_POSITION_BYTES = 4
+#: What a device runs a fused operator of its own for: whether tables are pooled, the holders of a rectangle, and the
+#: column of `shardgym.costs.links` that partial sums of pieces of rows count in, -1 where there are none.
+OperatorKind = tuple[bool, int, int]
+
+
+@dataclass
+class Tally:
+    """What devices send and compute in one batch.
+
+    Attributes:
+        ids: bytes of ids and lengths of bags that go from the device of the sample to the one that looks them up,
+            shape (D, D).
+        outputs: bytes of rows, and of pooled rows of tables whose rows are whole, which go back, shape (D, D) from the
+            device that looks up. Gradients go the other way.
+        partial_sums: columns of pooled tables cut by rows, by the number of copies of their rows: loads by the columns
+            of `shardgym.costs.links`, shape (D, LOADS) each.
+        copied: bytes that the holders of a rectangle have to exchange, by their number, shape (D,) each.
+        work_ms: forward and backward compute without fixed costs of operators, shape (D, 2).
+        operators: whether a device runs one, by kind, shape (D,) each.
+    """
+
+    ids: Floats
+    outputs: Floats
+    partial_sums: dict[int, Floats]
+    copied: dict[int, Floats]
+    work_ms: Floats
+    operators: dict[OperatorKind, Bools]
+
+    def add_operator(self, kind: OperatorKind, devices: Sequence[int]) -> None:
+        """Say that devices run an operator."""
+        self.operators.setdefault(kind, np.zeros(len(self.work_ms), dtype=np.bool_))[list(devices)] = True
+
+    @property
+    def num_operators(self) -> Ints:
+        """Fused operators that each device runs, shape (D,)."""
+        return np.asarray(np.sum([*self.operators.values()], axis=0), dtype=np.int64)
+
+
+def tally(task: ShardingTask, plan: ShardingPlan, counts: Mapping[str, RowCounts], device: DeviceConstants) -> Tally:
+    """Count one batch.
+
+    The samples of each of n equal blocks of consecutive devices look up a rectangle with n holders at the one inside of
+    their block. In plans that are feasible that is the nearest: the device itself, one of its link domain, or the one
+    of its group.
+
+    Args:
+        task: the task.
+        plan: a feasible plan for it.
+        counts: of every table, by name.
+        device: constants of a device.
+    """
+    devices = task.num_devices
+    pairs = devices, devices
+    found = Tally(np.zeros(pairs), np.zeros(pairs), {}, {}, np.zeros((devices, 2)), {})
+    for table in task.tables:
+        _TableTally(task, table, plan, counts[table.name], device).add_to(found)
+    np.fill_diagonal(found.ids, 0.0)
+    np.fill_diagonal(found.outputs, 0.0)
+    return found
+
+
+class _TableTally:
+    """Counts one table; arguments as `tally`."""
+
+    def __init__(
+        self, task: ShardingTask, table: EmbeddingTable, plan: ShardingPlan, counts: RowCounts, device: DeviceConstants
+    ) -> None:
+        self._task = task
+        self._table = table
+        self._counts = counts
+        self._device = device
+        self._group_size = plan.group_size
+        self._samples = samples_per_device(task.batch_size, task.num_devices)
+        self._element_bytes = ELEMENT_BYTES[task.precision]
+        shards = plan.of_table(table.name)
+        self._by_copies: dict[int, list[Shard]] = {}
+        for shard in shards:
+            self._by_copies.setdefault(len(shard.devices), []).append(shard)
+        self._edges = np.unique(np.array([shard.rows for shard in shards], dtype=np.int64))
+        found = counts.counts(self._edges)
+        # Rows of pooled tables are looked up as often as they are in bags, however their ids are sent.
+        looked_up = found.distinct if task.dedup_ids and not table.is_pooled else found.lookups
+        id_bytes = ID_BYTES * (found.distinct if task.dedup_ids else found.lookups)
+        if table.is_pooled:
+            id_bytes = id_bytes + (_POSITION_BYTES * task.dedup_ids + WEIGHT_BYTES * table.weighted) * found.lookups
+        self._looked_up = _running(looked_up)
+        self._id_bytes = _running(id_bytes)
+        self._distinct = _running(found.distinct)
+
+    def add_to(self, found: Tally) -> None:
+        """Add this table's shards."""
+        devices = self._task.num_devices
+        to_server = np.zeros((devices, devices), dtype=np.bool_)
+        for copies, shards in self._by_copies.items():
+            self._add_class(found, to_server, copies, shards)
+        found.ids += to_server * (self._samples * self._table.num_features * LENGTH_BYTES)[:, None]
+
+    def _add_class(self, found: Tally, to_server: Bools, copies: int, shards: Sequence[Shard]) -> None:
+        """Add the shards with so many holders; say in `to_server` which device asks which for ids."""
+        task = self._task
+        table = self._table
+        devices = task.num_devices
+        per_block = devices // copies
+        holders = np.array([shard.devices for shard in shards], dtype=np.int64)
+        rows = np.array([shard.rows for shard in shards], dtype=np.int64)
+        columns = np.array([shard.num_columns for shard in shards], dtype=np.float64)
+        of_edges = np.searchsorted(self._edges, rows)
+        looked_up = self._looked_up[of_edges[:, 1]] - self._looked_up[of_edges[:, 0]]
+        if copies < devices:
+            source = np.broadcast_to(np.arange(devices), looked_up.shape)
+            server = np.repeat(holders, per_block, axis=1)
+            to_server[source, server] = True
+            id_bytes = self._id_bytes[of_edges[:, 1]] - self._id_bytes[of_edges[:, 0]]
+            found.ids += _pairs(source, server, id_bytes)
+            whole = np.diff(rows, axis=1)[:, 0] == table.num_embeddings
+            row_bytes = (columns * self._element_bytes)[:, None]
+            if not table.is_pooled:
+                found.outputs += _pairs(server, source, looked_up * row_bytes)
+            elif whole.any():
+                bags = np.where(whole[:, None], self._samples * table.num_features, 0)
+                found.outputs += _pairs(server, source, bags * row_bytes)
+            if table.is_pooled and not whole.all():
+                cut = [shard for shard in shards if shard.num_rows < table.num_embeddings]
+                self._add_partial_sums(found, copies, cut)
+        if copies > 1:
+            self._add_copied(found, copies, shards)
+        for shard in shards:
+            if not table.is_pooled or copies == devices or shard.num_rows == table.num_embeddings:
+                found.add_operator((table.is_pooled, copies, -1), shard.devices)
+        self._add_work(found, holders, of_edges, columns, looked_up, shards)
+
+    def _add_partial_sums(self, found: Tally, copies: int, shards: Sequence[Shard]) -> None:
+        """Add pieces of rows with so many holders, as `shardgym.costs.shard_keys.shard_loads` counts them.
+
+        Pieces of the same columns add up to their width once. They add up inside of a fast domain first, where one of
+        several in the block has all of them.
+        """
+        devices = self._task.num_devices
+        per_block = devices // copies
+        domain = self._task.topology.fast_domain_size
+        loads = found.partial_sums.setdefault(copies, np.zeros((devices, LOADS)))
+        of_columns: dict[tuple[int, int], list[Shard]] = {}
+        for shard in shards:
+            of_columns.setdefault(shard.columns, []).append(shard)
+        for pieces in of_columns.values():
+            domains = {shard.devices[0] // domain for shard in pieces}
+            paired = per_block > domain and per_block % domain == 0
+            column = DOMAIN_ROW_COLUMNS if paired and len(domains) == 1 else ROW_COLUMNS
+            num_rows = sum(shard.num_rows for shard in pieces)
+            for shard in pieces:
+                width = shard.num_columns * self._table.num_features * shard.num_rows / num_rows
+                loads[list(shard.devices), column] += width
+                found.add_operator((True, copies, column), shard.devices)
+
+    def _add_copied(self, found: Tally, copies: int, shards: Sequence[Shard]) -> None:
+        """Add what holders exchange, as `links.replica_exchange_ms` takes it.
+
+        Gradients of all rows, densely; or the weights and states of the same places of groups.
+        """
+        task = self._task
+        precision = task.precision_of(self._table)
+        in_groups = self._are_groups(copies)
+        held = found.copied.setdefault(copies, np.zeros(task.num_devices))
+        for shard in shards:
+            weights = shard.num_rows * shard.num_columns * ELEMENT_BYTES[precision]
+            with_state = block_bytes(shard.num_rows, shard.num_columns, precision, task.optimizer_of(self._table))
+            held[list(shard.devices)] += with_state if in_groups else weights
+
+    def _add_work(
+        self, found: Tally, holders: Ints, of_edges: Ints, columns: Floats, looked_up: Floats, shards: Sequence[Shard]
+    ) -> None:
+        """Add the compute of shards with as many holders each, shape of `holders` (n, copies)."""
+        task = self._task
+        table = self._table
+        num_shards, copies = holders.shape
+        of_blocks = num_shards, copies, task.num_devices // copies
+        ids = looked_up.reshape(of_blocks).sum(axis=2)
+        is_everywhere = copies == task.num_devices
+        touched = self._distinct if is_everywhere else _running(self._counts.touched(self._edges, copies))
+        distinct = touched[of_edges[:, 1]] - touched[of_edges[:, 0]]
+        bags = self._samples.reshape(of_blocks[1:]).sum(axis=1) * float(table.num_features)
+        per_weight, per_row = OPTIMIZER_STATE[task.optimizer_of(table)]
+        forward, backward = compute_ms(
+            self._device,
+            batch_size=np.broadcast_to(bags, ids.shape),
+            ids=ids,
+            distinct=np.minimum(distinct, ids),
+            width_bytes=columns[:, None] * ELEMENT_BYTES[task.precision_of(table)],
+            output_bytes=columns[:, None] * self._element_bytes,
+            state_bytes=4 * (per_weight * columns[:, None] + per_row),
+            id_bytes=ID_BYTES + WEIGHT_BYTES * table.weighted,
+            outputs=None if table.is_pooled else ids,
+        )
+        more_tables = (table.num_features - 1) * self._device.table_ms
+        work = np.stack([forward, backward], axis=-1) + more_tables
+        if copies > 1 and not self._are_groups(copies):
+            keys = [ShardKey(table.name, shard.num_rows, shard.num_columns) for shard in shards]
+            dense = np.array([dense_update_bytes(task, key) for key in keys])
+            work[..., 1] += (dense / self._device.memory_bandwidth * 1e3)[:, None]
+        np.add.at(found.work_ms, holders.ravel(), work.reshape(-1, 2))
+
+    def _are_groups(self, copies: int) -> bool:
+        """Say whether so many holders are the same places of the plan's groups, which exchange weights."""
+        return self._group_size is not None and copies * self._group_size == self._task.num_devices
+
+
+def _running(values: Floats) -> Floats:
+    """Return running totals along the first axis, beginning with 0."""
+    totals = np.zeros((len(values) + 1, values.shape[1]))
+    np.cumsum(values, axis=0, out=totals[1:])
+    return totals
+
+
+def _pairs(sender: Ints, receiver: Ints, num_bytes: Floats) -> Floats:
+    """Add up bytes by sender and receiver, shape (D, D); arguments of shape (n, D)."""
+    devices = sender.shape[1]
+    where = (sender * devices + receiver).ravel()
+    found = np.bincount(where, weights=np.broadcast_to(num_bytes, sender.shape).ravel(), minlength=devices**2)
+    return found.astype(np.float64).reshape(devices, devices)

@@ -1,0 +1,235 @@
+"""RowTiers: plans, masks, rewards and ends, and what Gymnasium asks of single and vector environments."""
+
+import dataclasses
+import itertools
+import json
+import pickle
+import warnings
+
+import gymnasium
+import numpy as np
+import pytest
+from env_toys import make_tasks, masked_rollout
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.utils.env_checker import check_env, data_equivalence
+from vector_play import native, play_together, wrapped
+
+from shardgym import EmbeddingTable, InputError, ShardingTask, Topology, make_cost
+from shardgym.envs.row_tiers import RowTiersEnv
+from shardgym.envs.wrappers import RelativeReward, VectorRelativeReward
+from shardgym.row_tiers import Tiers, rows_of_shares, tier_plan
+from shardgym.table import UniformIds, ZipfIds
+
+ENV_ID = "ShardGym/RowTiers-v0"
+HOT = ZipfIds(s=1.1, row_order="by_frequency")
+
+
+def nodes_task(*laws, rows=96, devices=8, domain=4, room=1.6, pooling="none"):
+    tables = tuple(EmbeddingTable(f"t{n}", rows * (n + 1), 8, 4.0, law, pooling=pooling) for n, law in enumerate(laws))
+    total = sum(table.num_embeddings * 8 * 4 for table in tables)
+    topology = Topology(
+        num_devices=devices, memory_bytes=(int(room * total / devices),) * devices, device="a100",
+        fast_domain_size=domain, intra_bandwidth=4e9, inter_bandwidth=1e9,
+    )  # fmt: skip
+    return ShardingTask(tables, topology, 8 * devices, name=f"{len(laws)} tables, {devices} devices, room {room}")
+
+
+def some_tasks():
+    """Several nodes, one node, one device, tight and roomy memory, and tables that do not fit at all."""
+    return [
+        nodes_task(HOT, HOT, HOT), nodes_task(HOT, UniformIds(), room=9.0), nodes_task(HOT, HOT, devices=4, room=2.0),
+        nodes_task(HOT, devices=1, domain=1), nodes_task(HOT, HOT, pooling="sum"), nodes_task(HOT, HOT, room=0.9),
+    ]  # fmt: skip
+
+
+def plans_reached(env, levels):
+    """All complete plans, found by trying every valid action."""
+    reached = []
+
+    def go_on():
+        here = env.snapshot()
+        for level in np.flatnonzero(env.action_masks()).tolist():
+            assert level < levels
+            _, _, ended, _, info = env.step(level)
+            if ended:
+                assert info["outcome"] == "complete"
+                reached.append(info["plan"])
+            else:
+                go_on()
+            env.restore(here)
+
+    env.reset()
+    go_on()
+    return reached
+
+
+@pytest.mark.parametrize("room", [1.0, 1.3, 1.9, 3.0, 100.0])
+def test_every_plan_that_the_rules_allow_is_reached_once(room):
+    """Uniform tables have one stripe a tier, and rows divide by all devices, so that devices take alike."""
+    task = nodes_task(UniformIds(), UniformIds(), room=room)
+    env = RowTiersEnv(tasks=[task], levels=4)
+    reached = plans_reached(env, 4)
+    cuts = [[rows_of_shares(table, [n / 3])[0] for n in range(4)] for table in task.tables]
+    expected = set()
+    for pairs in itertools.product(*(itertools.combinations_with_replacement(of_table, 2) for of_table in cuts)):
+        plan = tier_plan(task, [Tiers(*pair) for pair in pairs])
+        if max(plan.bytes_per_device(task)) <= task.capacity_bytes[0]:
+            plan.validate(task)
+            expected.add(plan)
+    assert set(reached) == expected
+    assert len(reached) == len(expected) == {1.0: 1, 100.0: 100}.get(room, len(expected))
+
+
+def test_on_one_node_a_table_takes_one_step():
+    task = nodes_task(UniformIds(), devices=4, room=100.0)
+    reached = plans_reached(RowTiersEnv(tasks=[task], levels=4), 4)
+    assert [len(plan.of_table("t0")) for plan in reached] == [4, 5, 5, 1]
+
+
+def test_levels_are_shares_of_lookups_and_levels_without_more_rows_are_no_choice():
+    table = EmbeddingTable("t", 1000, 8, 4.0, ZipfIds(s=3.0, row_order="by_frequency"))
+    task = dataclasses.replace(nodes_task(HOT, room=1e6), tables=(table,))
+    env = RowTiersEnv(tasks=[task], levels=11)
+    observation, _ = env.reset()
+    # The first row has 83 % of the lookups.
+    assert np.flatnonzero(observation["action_mask"]).tolist() == [0, 1, 9, 10]
+    rows = observation["levels"].reshape(11, 3)[:, 0] * 1000
+    assert rows.round().tolist() == [0, *[1] * 8, 2, 1000]
+    observation, *_, info = env.step(1)
+    assert info["rows_everywhere"] == 1
+    assert observation["table"][6:].tolist() == pytest.approx([1.0, 0.1])
+    assert np.flatnonzero(observation["action_mask"]).tolist() == [1, 9, 10]
+
+
+def test_a_complete_plan_earns_its_cost_with_hot_rows_on_top():
+    mild = ZipfIds(s=0.5, row_order="by_frequency")
+    task = nodes_task(mild, mild, room=9.0)
+    env = gymnasium.make(ENV_ID, tasks=[task])
+    env.reset(seed=0)
+    rewards = []
+    for level in (2, 4, 1, 3):
+        _, reward, ended, truncated, info = env.step(level)
+        rewards.append(reward)
+    assert ended and not truncated  # noqa: PT018
+    assert rewards[:3] == [0.0] * 3
+    [cost] = make_cost("replay", ids="expected").evaluate(task, [info["plan"]])
+    assert info["cost"] == cost
+    assert rewards[3] == -cost.total_ms == -info["cost_ms"]
+    # The larger table comes up first.
+    (large,) = rows_of_shares(task.tables[1], [0.2])
+    assert info["plan"].of_table("t1")[0].rows == (0, large)
+    assert len(info["plan"].of_table("t1")[0].devices) == 8
+    assert info["is_success"] == 1.0
+
+
+def test_masked_play_stays_in_the_spaces_and_always_completes_what_fits():
+    env = gymnasium.make(ENV_ID, tasks=some_tasks())
+    outcomes = set()
+    for seed in range(3):
+        for observation, reward, _, _, info in masked_rollout(env, seed, steps=120):
+            assert env.observation_space.contains(observation)
+            assert np.isfinite(reward)
+            assert np.array_equal(env.get_wrapper_attr("action_masks")(), observation["action_mask"].astype(bool))
+            outcomes.add(info.get("outcome"))
+            if info.get("outcome") == "complete":
+                info["plan"].validate(env.get_wrapper_attr("task"))
+    assert outcomes == {None, "complete", "no_device_fits"}
+
+
+def test_tables_that_do_not_fit_end_with_the_first_step_and_a_reason():
+    env = gymnasium.make(ENV_ID, tasks=some_tasks()[5:], penalty=-7.0)
+    observation, info = env.reset(seed=0)
+    assert "cut by rows over all devices take up to" in info["reason"]
+    assert observation["action_mask"].all()
+    _, reward, ended, _, info = env.step(3)
+    assert (reward, ended, info["outcome"]) == (-7.0, True, "no_device_fits")
+
+
+@pytest.mark.parametrize("action", [-1, 11, 2.5, "x"])
+def test_an_action_that_is_no_level_ends_the_episode(action):
+    env = RowTiersEnv(tasks=[nodes_task(HOT)])
+    env.reset(seed=0)
+    _, reward, ended, _, info = env.step(action)
+    assert (reward, ended, info["outcome"]) == (-1000.0, True, "invalid_action")
+    assert info["reason"].startswith(f"level {action} of table 't0' is not valid: expected one of 0, ")
+    with pytest.raises(gymnasium.error.ResetNeeded, match="the episode has ended"):
+        env.step(0)
+
+
+def test_a_lower_second_level_is_not_valid():
+    env = RowTiersEnv(tasks=[nodes_task(HOT, room=9.0)])
+    env.reset(seed=0)
+    env.step(5)
+    assert env.step(4)[4]["outcome"] == "invalid_action"
+
+
+def test_costs_that_price_no_tiers_are_refused():
+    with pytest.raises(InputError, match="cost 'roofline' prices no rows in tiers: 'replay' does"):
+        RowTiersEnv(tasks=[nodes_task(HOT)], cost="roofline")
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"tasks": some_tasks()}, {"suite": "quick-v1"}, {"suite": "quick-v1", "pool": "synthetic-2021"}]
+)
+def test_check_env_passes_without_a_warning(arguments):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(gymnasium.make(ENV_ID, **arguments).unwrapped)
+
+
+def test_the_spec_survives_json():
+    env = gymnasium.make(ENV_ID, suite="quick-v1", levels=5, cost="replay", cost_settings={"seed": 2})
+    again = gymnasium.make(EnvSpec.from_json(env.spec.to_json()))
+    assert json.loads(env.spec.to_json())["kwargs"]["levels"] == 5
+    for one, other in zip(masked_rollout(env, 0), masked_rollout(again, 0), strict=True):
+        assert data_equivalence(one, other, exact=True)
+
+
+def test_snapshots_and_pickled_environments_go_on_alike():
+    env = gymnasium.make(ENV_ID, tasks=some_tasks()).unwrapped
+    env.reset(seed=1, options={"task_index": 0})
+    env.step(0)
+    again = pickle.loads(pickle.dumps(env))
+    other = gymnasium.make(ENV_ID, tasks=some_tasks()).unwrapped
+    other.restore(pickle.loads(pickle.dumps(env.snapshot())))
+    for place in (-1, 0, -1, 0, -1):
+        action = np.flatnonzero(env.action_masks())[place]
+        returned = [one.step(action) for one in (env, again, other)]
+        assert data_equivalence(returned[0], returned[1], exact=True)
+        assert data_equivalence(returned[0], returned[2], exact=True)
+    assert returned[0][2]
+    assert data_equivalence(env.reset(), again.reset(), exact=True)
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_native_vector_environments_agree_with_wrapped_ones(mode):
+    settings = {"tasks": some_tasks(), "num_envs": 4, "autoreset_mode": mode, "penalty": -5.0}
+    outcomes = play_together([make(ENV_ID, **settings) for make in (wrapped, native)], seed=3, steps=120, illegal=0.05)
+    assert min(outcomes[name] for name in ("complete", "invalid_action", "no_device_fits")) > 5
+
+
+def test_plans_without_a_cost_earn_the_penalty():
+    task = nodes_task(HOT, devices=6, domain=4)
+    env = gymnasium.make(ENV_ID, tasks=[task], penalty=-3.0)
+    env.reset(seed=0)
+    _, reward, ended, _, info = env.step(1)
+    assert (reward, ended, info["outcome"]) == (-3.0, True, "no_cost")
+    assert info["reason"].startswith("groups of 6 devices are neither parts nor multiples")
+
+
+def test_rewards_in_even_shares():
+    task = nodes_task(HOT, HOT)
+    env = RelativeReward(gymnasium.make(ENV_ID, tasks=[task]))
+    _, info = env.reset(seed=0)
+    for _ in range(4):
+        _, reward, _, _, end = env.step(0)
+    assert reward == pytest.approx(-end["cost_ms"] / info["even_share_ms"])
+    envs = VectorRelativeReward(native(ENV_ID, tasks=[task]))
+    _, infos = envs.reset(seed=0)
+    assert infos["even_share_ms"].tolist() == [info["even_share_ms"]] * 3
+
+
+def test_there_is_nothing_to_render():
+    env = gymnasium.make(ENV_ID, tasks=make_tasks())
+    assert env.metadata["render_modes"] == []
+    assert native(ENV_ID, tasks=make_tasks()).render() is None

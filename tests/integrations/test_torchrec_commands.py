@@ -18,9 +18,9 @@ from torchrec.distributed.planner.storage_reservations import FixedPercentageSto
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec_toys import MARKS
 
-from shardgym import InputError, Shard, ShardingPlan, ShardingTask, StepMemory, UniformIds
+from shardgym import Shard, ShardingPlan, ShardingTask, StepMemory, UniformIds
 from shardgym.cli import main
-from shardgym.torchrec import load, read_log, save
+from shardgym.torchrec import load, save
 
 pa = pytest.importorskip("pyarrow", reason="logs of ids need pyarrow")
 import pyarrow.parquet  # noqa: E402
@@ -191,14 +191,16 @@ def test_what_is_left_out_is_said_and_refused_where_it_is_strict(capsys: pytest.
 
 
 def test_a_log_gives_pooling_factors_and_reuse(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*IMPORT, "--log", "log.parquet", "--json"]) == 0
+    assert main([*IMPORT, "--batch-size", "5", "--log", "log.parquet", "--json"]) == 0
     page = json.loads(capsys.readouterr().out)
     assert page["assumed"] == ["optimizer exact_sgd, which keeps no state"]
     users, countries, items = ShardingTask.load("task.json").tables
     assert (users.pooling_factor, countries.pooling_factor, items.pooling_factor) == (1.8, 0.9, 1.8)
     assert countries.ids == UniformIds()
     assert countries.reuse_histogram == (1.0, *(0.0,) * 16)
-    assert len(read_log("log.parquet", ["country_ids"], samples=9)["country_ids"].lengths) == 9
+    assert main([*IMPORT, "--batch-size", "11", "--log", "log.parquet", "--force"]) == 0
+    countries = ShardingTask.load("task.json").tables[1]
+    assert (countries.pooling_factor, countries.reuse_histogram) == (0.9, None)
 
 
 def test_a_reserve(capsys: pytest.CaptureFixture[str]) -> None:
@@ -225,7 +227,7 @@ def test_a_reserve(capsys: pytest.CaptureFixture[str]) -> None:
         (["toy_model:mak"], "no function 'mak'"),
         (["nowhere:make"], "cannot import 'nowhere'"),
         (["toy_model:make", "--log", "none.parquet"], "cannot read none.parquet"),
-        (["toy_model:make", "--log", "toy_model.py"], "not a Parquet file"),
+        (["toy_model:make", "--log", "toy_model.py"], "cannot read ids from 'toy_model.py': a file of ids ends in .pt"),
         (["toy_model:make", "--memory-gib", "0.000001"], "no plan can fit"),
         (["toy_model:make", "--reserve", "much"], "unknown reserve 'much'"),
     ],
@@ -248,15 +250,3 @@ def test_an_export_is_refused_for_another_model_or_a_plan_that_does_not_fit(caps
     assert main([*export, "--model", "toy_model:linear"]) == 2
     assert main(["plan", "import", "task.json", "plan.json", "-o", "again.json"]) == 2
     assert "no such field" in capsys.readouterr().err
-
-
-def test_logs_that_hold_no_ids_are_refused() -> None:
-    with pytest.raises(InputError, match="column 'label': holds double, expected whole numbers"):
-        read_log("log.parquet", ["label"])
-    with pytest.raises(InputError, match="column 'holes': a list holds 10 empty values"):
-        read_log("log.parquet", ["holes"])
-    with pytest.raises(InputError, match=r"unknown column in log.parquet 'id_id': did you mean id_ids"):
-        read_log("log.parquet", ["id_id"])
-    pyarrow.parquet.write_table(pa.table({"a": pa.array([], pa.int64())}), "empty.parquet")
-    with pytest.raises(InputError, match="has no samples"):
-        read_log("empty.parquet", ["a"])

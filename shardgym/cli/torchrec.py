@@ -31,7 +31,7 @@ from shardgym.errors import InputError, ShardGymError, error_text
 from shardgym.files import write_whole
 from shardgym.plan import Kind
 from shardgym.registry import find_class
-from shardgym.streams.open import open_stream
+from shardgym.streams.open import holds_hashes, open_stream
 from shardgym.topology import GIB
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ RESERVES = ("none", "torchrec")
 @click.option("--batch-size", required=True, type=positive, metavar="B", help="Samples per step over all devices.")
 @click.option(
     "--log", type=click.Path(path_type=Path), metavar="FILE",
-    help="File of ids: Parquet with a row per sample and a column of ids, or of lists of ids, per feature.",
+    help="File of ids: Parquet with a row per sample and a column of ids, or of lists of ids, per feature; or text as "
+    "Criteo's, of features cat_0 to cat_25, whose hashes are taken modulo the rows of their tables.",
 )  # fmt: skip
 @click.option(
     "--reserve", default="none", type=OneOf("reserve", RESERVES),
@@ -88,8 +89,8 @@ def import_torchrec(
     model = _make_model(model_name)
     sample = None
     if log is not None:
-        features = [feature for table in model_tables(model) for feature in table.config.feature_names]
-        sample = open_stream(log, features=features)
+        rows = {name: t.config.num_embeddings for t in model_tables(model) for name in t.config.feature_names}
+        sample = open_stream(log, features=list(rows), hash_size=rows if holds_hashes(log) else None)
     kept = Reserve() if reserve == "torchrec" else None
     imported = import_model(model, topology, batch_size, sample=sample, reserve=kept, strict=strict)
     task = imported.task

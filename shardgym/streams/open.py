@@ -28,7 +28,12 @@ ENDINGS: dict[str, Callable[[str, ReadOptions], RecordedStream]] = {
 
 def holds_ids(path: str) -> bool:
     """Say whether a file is one of ids, by what its name ends in."""
-    return path.lower().endswith(tuple(ENDINGS))
+    return _reader(path) is not None
+
+
+def holds_hashes(path: str | Path) -> bool:
+    """Say whether ids of a file are hashes, by what its name ends in: they need a hash size."""
+    return _reader(str(path)) is CriteoStream
 
 
 def open_stream(
@@ -55,8 +60,8 @@ def open_stream(
         MissingDependencyError: pyarrow is not installed, for Parquet.
     """
     text = check_name("path", path)
-    ending = max((e for e in ENDINGS if text.lower().endswith(e)), key=len, default=None)
-    if ending is None:
+    reader = _reader(text)
+    if reader is None:
         raise InputError(f"cannot read ids from '{text}': a file of ids ends in {', '.join(ENDINGS)}")
     check_regular(text)
     sizes: int | dict[str, int] = {}
@@ -66,7 +71,11 @@ def open_stream(
         sizes = _hash_size("hash_size", hash_size)
     most = None if samples is None else check_int("samples", samples, 1)
     chosen = None if features is None else tuple(features)
-    return ENDINGS[ending](text, ReadOptions(chosen, sizes, most))
+    return reader(text, ReadOptions(chosen, sizes, most))
+
+
+def _reader(path: str) -> Callable[[str, ReadOptions], RecordedStream] | None:
+    return next((reader for ending, reader in ENDINGS.items() if path.lower().endswith(ending)), None)
 
 
 def _hash_size(name: str, value: int) -> int:

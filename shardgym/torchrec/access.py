@@ -107,7 +107,11 @@ def _access_of_sample(
         InputError: a feature is missing, bags and ids contradict each other, or an id is out of range.
     """
     bags = _bags_of(sample) if isinstance(sample, KeyedJaggedTensor) else sample
-    return {table.name: _table_access(table, bags, batch_size) for table in tables}
+    read_together = isinstance(bags, IdStream) and bags.read_together > 1
+    access: dict[str, Access] = {}
+    for group in [tables] if read_together else [[table] for table in tables]:
+        access |= _group_access(group, bags, batch_size)
+    return access
 
 
 def _bags_of(sample: KeyedJaggedTensor) -> dict[str, Bags]:
@@ -117,41 +121,61 @@ def _bags_of(sample: KeyedJaggedTensor) -> dict[str, Bags]:
     }
 
 
-def _table_access(table: ModelTable, sample: Mapping[str, Bags] | IdStream, batch_size: int) -> Access:
-    """Return the accesses of one table, by all of its features together."""
-    found = None
-    for batch in _batches(table, sample, batch_size):
-        samples = len(batch[0].lengths)
-        found = found or FeatureStatistics(table.config.num_embeddings, samples)
-        found.add(_together(batch))
-    if found is None:  # a stream of less than a batch
+def _group_access(
+    tables: list[ModelTable], sample: Mapping[str, Bags] | IdStream, batch_size: int
+) -> dict[str, Access]:
+    """Return the accesses of tables whose ids are read together, each by all of its features."""
+    found: dict[str, FeatureStatistics] = {}
+    for batch in _batches(tables, sample, batch_size):
+        for table in tables:
+            bags = _table_bags(table, batch)
+            if table.name not in found:
+                found[table.name] = FeatureStatistics(table.config.num_embeddings, len(bags.lengths))
+            found[table.name].add(bags)
+    if not found:  # a stream of less than a batch
         if not isinstance(sample, RecordedStream):
             raise InputError(f"sample: has no whole batch of {batch_size} samples: give more of them")
-        whole = {feature: sample.read(feature) for feature in table.config.feature_names}
-        return _table_access(table, whole, batch_size)
-    histogram = found.reuse.row_shares() if found.batch_size == batch_size else None
-    return Access(found.pooling_factor, fit_ids(found), histogram, found.run_length)
+        whole = {feature: sample.read(feature) for table in tables for feature in table.config.feature_names}
+        return _group_access(tables, whole, batch_size)
+    return {
+        name: Access(
+            of_table.pooling_factor,
+            fit_ids(of_table),
+            of_table.reuse.row_shares() if of_table.batch_size == batch_size else None,
+            of_table.run_length,
+        )
+        for name, of_table in found.items()
+    }
 
 
-def _batches(table: ModelTable, sample: Mapping[str, Bags] | IdStream, batch_size: int) -> Iterator[list[Bags]]:
-    """Yield the bags of a table's features, batch after batch; raises `InputError` for ids that are no rows."""
-    features = table.config.feature_names
+def _batches(
+    tables: list[ModelTable], sample: Mapping[str, Bags] | IdStream, batch_size: int
+) -> Iterator[Mapping[str, Bags]]:
+    """Yield the bags of all features of tables, batch after batch."""
+    features = [feature for table in tables for feature in table.config.feature_names]
     if isinstance(sample, IdStream):
-        batches = ([batch[feature] for feature in features] for batch in sample.batches(batch_size, features))
-    else:
-        bags = [_checked_bags(table, feature, sample) for feature in features]
-        count = len(bags[0].lengths)
-        size = min(batch_size, count)
-        batches = ([of_one.samples(n * size, size) for of_one in bags] for n in range(count // size))
+        yield from sample.batches(batch_size, features)
+        return
+    bags = {
+        feature: _checked_bags(table, feature, sample) for table in tables for feature in table.config.feature_names
+    }
+    count = len(bags[features[0]].lengths)
+    size = min(batch_size, count)
+    for number in range(count // size):
+        yield {feature: of_one.samples(number * size, size) for feature, of_one in bags.items()}
+
+
+def _table_bags(table: ModelTable, batch: Mapping[str, Bags]) -> Bags:
+    """Return the ids of all features of a table by sample; raises `InputError` for ids that are none of its rows."""
     rows = table.config.num_embeddings
-    for batch in batches:
-        for feature, (indices, _) in zip(features, batch, strict=True):
-            if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < rows:
-                wrong = int(indices.min()) if int(indices.min()) < 0 else int(indices.max())
-                raise InputError(
-                    f"sample of feature '{feature}': id {wrong} is no row of table '{table.name}' ({rows} rows)"
-                )
-        yield batch
+    for feature in table.config.feature_names:
+        indices = batch[feature].indices
+        if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < rows:
+            wrong = int(indices.min()) if int(indices.min()) < 0 else int(indices.max())
+            raise InputError(
+                f"sample of feature '{feature}': id {wrong} is no row of table '{table.name}' ({rows} rows)"
+            )
+    return _together([batch[feature] for feature in table.config.feature_names])
 
 
 def _checked_bags(table: ModelTable, feature: str, sample: Mapping[str, Bags]) -> Bags:

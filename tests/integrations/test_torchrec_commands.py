@@ -44,6 +44,12 @@ def both():
     model.words = EmbeddingCollection(tables=[words])
     return model
 
+def criteo():
+    from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
+    tables = [EmbeddingBagConfig(name=f"t{n}", num_embeddings=10 + n, embedding_dim=8, feature_names=[f"cat_{n}"])
+              for n in (0, 25)]
+    return EmbeddingBagCollection(tables=tables, device=torch.device("meta"))
+
 def fail():
     raise ValueError("no such thing")
 
@@ -201,6 +207,19 @@ def test_a_log_gives_pooling_factors_and_reuse(capsys: pytest.CaptureFixture[str
     assert main([*IMPORT, "--batch-size", "11", "--log", "log.parquet", "--force"]) == 0
     countries = ShardingTask.load("task.json").tables[1]
     assert (countries.pooling_factor, countries.reuse_histogram) == (0.9, None)
+
+
+def test_a_log_of_hashes_is_taken_modulo_the_rows_of_tables() -> None:
+    cells = ["1"] * 14 + ["00000000"] * 25
+    Path("clicks.tsv").write_text("".join("\t".join([*cells, f"{n:x}"]) + "\n" for n in range(70)))
+    arguments = [IMPORT[0], "toy_model:criteo", *IMPORT[2:], "--batch-size", "35"]
+    assert main([*arguments, "--log", "clicks.tsv"]) == 0
+    one, all_rows = ShardingTask.load("task.json").tables
+    assert one.reuse_histogram is not None
+    assert one.reuse_histogram[6] == 1.0  # 35 lookups of one row
+    assert all_rows.reuse_histogram is not None
+    assert all_rows.reuse_histogram[0] == 1.0  # each of 35 rows once
+    assert (one.pooling_factor, all_rows.pooling_factor) == (1.0, 1.0)
 
 
 def test_a_reserve(capsys: pytest.CaptureFixture[str]) -> None:

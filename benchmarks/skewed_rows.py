@@ -27,7 +27,8 @@ from tqdm import tqdm
 
 from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology, UniformIds, ZipfIds
 from shardgym.arrays import Floats
-from shardgym.ids import ReuseCounts, draw_bags
+from shardgym.bags import ReuseCounts
+from shardgym.ids import draw_bags
 from shardgym.rank_loads import RankLoads, expected_loads, replayed_loads
 from shardgym.row_ranges import RangeCounts
 from shardgym.table import RecordedIds, RowOrder
@@ -149,7 +150,8 @@ def recorded(table: EmbeddingTable, seed: int) -> EmbeddingTable:
     """Return a table as a file with one batch of its ids would give it, see `shardgym.pools.files`."""
     indices = draw_bags(table, BATCH_SIZE, seed=seed).indices
     ranges = RangeCounts.of(indices, table.num_embeddings)
-    ids = RecordedIds("one batch", 0, BATCH_SIZE, "0" * 64, range_shares=ranges.lookups, range_distinct=ranges.distinct)
+    shares = {"range_shares": ranges.lookups, "range_distinct": ranges.distinct}
+    ids = RecordedIds("one batch", "t000", BATCH_SIZE, BATCH_SIZE, "0" * 64, **shares)
     return dataclasses.replace(
         table, ids=ids, pooling_factor=len(indices) / BATCH_SIZE, reuse_histogram=ReuseCounts.of(indices).row_shares()
     )

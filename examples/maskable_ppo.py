@@ -24,6 +24,7 @@ from sb3_contrib import MaskablePPO
 from tabulate import tabulate
 
 import shardgym
+from baselines.learning.policy_solver import PolicySolver
 from baselines.ppo.policies import SetPolicy
 from shardgym.envs.sb3 import NativeVecEnv
 from shardgym.envs.wrappers import VectorRelativeReward
@@ -58,22 +59,8 @@ def train(options: argparse.Namespace, cost: shardgym.CostModel) -> MaskablePPO:
     return model.learn(options.steps)
 
 
-def costs_of_policy(model: MaskablePPO, env: gymnasium.Env, tasks: int) -> list[float]:
-    """Return what the policy's plans cost in ms; infinity where it finds none."""
-    costs = []
-    for index in range(tasks):
-        observation, info = env.reset(options={"task_index": index})
-        while "outcome" not in info:
-            masks = env.get_wrapper_attr("action_masks")()
-            action, _ = model.predict(observation, action_masks=masks, deterministic=True)
-            observation, _, _, _, info = env.step(action)
-        costs.append(info["cost"].total_ms if info["outcome"] == "complete" else math.inf)
-    return costs
-
-
-def costs_of_solver(name: str, cost: shardgym.CostModel, seed: int) -> list[float]:
+def costs_of(solver: shardgym.Solver, cost: shardgym.CostModel, seed: int) -> list[float]:
     """Return what a solver's plans cost in ms; infinity where it finds none."""
-    solver = shardgym.make_solver(name)
     costs = []
     for task in shardgym.load_suite(SUITE):
         try:
@@ -89,10 +76,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     cost = shardgym.make_cost(options.cost, **({"weights": options.weights} if options.weights else {}))
     model = train(options, cost)
-    table = {name: costs_of_solver(name, cost, options.seed) for name in HEURISTICS}
-    table["maskable_ppo"] = costs_of_policy(
-        model, gymnasium.make(options.env, suite=SUITE, cost=cost, **PLAYED_WITH), len(shardgym.load_suite(SUITE))
-    )
+    devices = max(task.num_devices for task in shardgym.load_suite(SUITE))
+    solvers = {name: shardgym.make_solver(name) for name in HEURISTICS}
+    for name, samples in (("maskable_ppo", 1), ("best of 16", 16)):
+        solvers[name] = PolicySolver(model, options.env, samples, max_devices=devices, **PLAYED_WITH)
+    table = {name: costs_of(solver, cost, options.seed) for name, solver in solvers.items()}
     rows = [[index, *costs] for index, costs in enumerate(zip(*table.values(), strict=True))]
     rows.append(["mean", *(sum(costs) / len(costs) for costs in table.values())])
     print(f"{SUITE}, cost '{options.cost}' in ms, {model.num_timesteps} steps on {options.env}")

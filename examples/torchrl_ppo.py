@@ -11,12 +11,12 @@ half of the table pool, then plays every task of quick-v1 once.
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 
 import gymnasium
 import numpy as np
 import torch
-from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
 from torchrl.collectors import Collector
@@ -25,8 +25,10 @@ from torchrl.modules import MaskedCategorical, ProbabilisticActor, ValueOperator
 from torchrl.objectives import ClipPPOLoss
 from torchrl.objectives.value import GAE
 
-import shardgym  # noqa: F401
-from shardgym.envs.wrappers import FlatObservation, VectorFlatObservation, VectorRelativeReward
+import shardgym
+from baselines.learning.policy_solver import PolicySolver
+from shardgym.envs.wrappers import VectorFlatObservation, VectorRelativeReward
+from shardgym.errors import NO_PLAN
 
 NUM_ENVS, FRAMES, EPOCHS, MINIBATCH = 16, 1024, 4, 256
 SETTINGS = {"suite": "quick-v1", "cost": "simulator", "observation": "timed", "order": "lookup"}
@@ -100,18 +102,15 @@ def train(steps: int, seed: int) -> ProbabilisticActor:
 
 def evaluate(policy: ProbabilisticActor) -> list[float]:
     """Return the cost of the policy's plan for every task of quick-v1 in ms; infinity where it finds none."""
-    env, costs = (
-        FlatObservation(gymnasium.make("ShardGym/TableWise-v0", sampling="cycle", **SETTINGS), "obs", "mask"),
-        [],
-    )
-    for _ in range(10):
-        observation, info = env.reset()
-        while "outcome" not in info:
-            seen = TensorDict({name: torch.as_tensor(values) for name, values in observation.items()})
-            with torch.no_grad():
-                distribution = policy.get_dist(seen)
-            observation, _, _, _, info = env.step(int(distribution.probs.argmax()))
-        costs.append(info["cost_ms"])
+    settings = {name: SETTINGS[name] for name in ("observation", "order")}
+    solver = PolicySolver(policy, "ShardGym/TableWise-v0", flat=("obs", "mask"), max_devices=4, **settings)
+    cost = shardgym.make_cost(SETTINGS["cost"])
+    costs = []
+    for task in shardgym.load_suite(SETTINGS["suite"]):
+        try:
+            costs.append(cost.evaluate(task, [solver.solve(task, cost)])[0].total_ms)
+        except NO_PLAN:
+            costs.append(math.inf)
     return costs
 
 

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from shardgym.shard import Shard
     from shardgym.solver import Observer, Solver, make_solver
     from shardgym.step_memory import StepMemory
+    from shardgym.streams.drawn import DrawnStream
+    from shardgym.streams.open import open_stream
+    from shardgym.streams.tables import pool_of_stream
     from shardgym.suites import Suite, load_suite
     from shardgym.table import EmbeddingTable, RangeIds, RecordedIds, UniformIds, ZipfIds
     from shardgym.task import ShardingTask
@@ -44,16 +47,17 @@ _HOME = {
     "Shard": "shard", "ShardingPlan": "plan",
     "TablePool": "pools", "load_pool": "pools",
     "Observer": "solver", "Solver": "solver", "make_solver": "solver",
+    "DrawnStream": "streams.drawn", "open_stream": "streams.open", "pool_of_stream": "streams.tables",
     "StepMemory": "step_memory", "Suite": "suites", "load_suite": "suites",
     "ShardingTask": "task", "Topology": "topology",
 }  # fmt: skip
 
 __all__ = [
-    "CostModel", "EmbeddingTable", "InfeasiblePlanError", "InputError", "MeasurementError",
+    "CostModel", "DrawnStream", "EmbeddingTable", "InfeasiblePlanError", "InputError", "MeasurementError",
     "MissingDependencyError", "NoFeasiblePlanError", "Observer", "PlanCost", "RangeIds", "RecordedIds", "Result",
     "Shard", "ShardGymError", "ShardingPlan", "ShardingTask", "Solver", "StepMemory", "Suite", "TablePool", "Topology",
     "UniformIds", "ZipfIds", "__version__", "evaluate", "load_pool", "load_suite", "make_cost", "make_solver",
-    "read_results", "verify",
+    "open_stream", "pool_of_stream", "read_results", "verify",
 ]  # fmt: skip
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import math
 import zlib
-from typing import NamedTuple
 
 import numpy as np
 
 from shardgym.arrays import Floats, Ints
+from shardgym.bags import Bags, check_bags
 from shardgym.errors import InputError
-from shardgym.recorded_ids import recorded_bags
-from shardgym.row_ranges import RangeCounts, range_bounds
+from shardgym.row_ranges import RangeCounts, count_in_ranges, range_bounds
+from shardgym.streams.recorded import recorded_bags
 from shardgym.table import REUSE_BINS, EmbeddingTable, IdDistribution, RangeIds, RecordedIds, UniformIds, ZipfIds
 
 #: Ids drawn at once: small enough to stay in a core's cache.
@@ -26,18 +26,6 @@ HEAD_RANKS = 256
 _CELLS = 4096
 
 
-class Bags(NamedTuple):
-    """The ids of one table for one batch.
-
-    Attributes:
-        indices: row ids, shape (number of ids,), in [0, num_embeddings).
-        lengths: ids per sample, shape (batch_size,), summing to the number of ids.
-    """
-
-    indices: Ints
-    lengths: Ints
-
-
 def what_is_drawn(table: EmbeddingTable) -> tuple[str, int, float, IdDistribution, float]:
     """Return all of a table that its ids depend on."""
     return table.name, table.num_embeddings, table.pooling_factor, table.ids, table.run_length
@@ -47,14 +35,15 @@ def draw_bags(table: EmbeddingTable, batch_size: int, *, seed: int, batch: int =
     """Draw the ids of `table` for batch number `batch`.
 
     The draw depends on `what_is_drawn` of the table, on `seed` and on `batch`. It does not depend on the width, so
-    column shards and every plan of a task see the same ids. Recorded ids ignore seed and batch.
+    column shards and every plan of a task see the same ids. Recorded ids ignore the seed: their batches follow each
+    other, and the first comes after the last whole one.
 
     Raises:
         InputError: recorded ids cannot be found, differ from their checksum, hold fewer samples, or are no rows of the
             table.
     """
     if isinstance(table.ids, RecordedIds):
-        return _recorded(table, table.ids, batch_size)
+        return _recorded(table, table.ids, batch_size, batch)
     rng = np.random.default_rng([seed, batch, zlib.crc32(table.name.encode())])
     lengths: Ints
     if table.ids.lengths == "poisson":
@@ -75,30 +64,39 @@ def draw_bags(table: EmbeddingTable, batch_size: int, *, seed: int, batch: int =
 _ROUNDED = 1e-3
 
 
-def _recorded(table: EmbeddingTable, ids: RecordedIds, batch_size: int) -> Bags:
-    """Return the first recorded samples of a table, once all of the recording has been held against the table."""
+def _recorded(table: EmbeddingTable, ids: RecordedIds, batch_size: int, batch: int) -> Bags:
+    """Return recorded samples of a table, once all of the recording has been held against the table."""
+    if batch_size > ids.samples:
+        raise InputError(
+            f"table '{table.name}': batch size {batch_size} exceeds the {ids.samples} samples recorded in '{ids.file}'"
+        )
     try:
-        recorded = Bags(*recorded_bags(ids, batch_size))
+        whole = recorded_bags(ids)
     except InputError as error:
         raise InputError(f"table '{table.name}': {error}") from None
     _check_recording(table.name, table.num_embeddings, table.pooling_factor, ids)
-    return recorded
+    return whole.samples(batch % (ids.samples // batch_size) * batch_size, batch_size)
 
 
 @functools.lru_cache(maxsize=1024)  # counting the ids of a recording takes longer than using them
 def _check_recording(name: str, rows: int, pooling_factor: float, ids: RecordedIds) -> None:
     """Refuse a recording that is not what a table says of its accesses."""
     where = f"ids of table '{name}'"
-    whole = Bags(*recorded_bags(ids, ids.batch_size))
-    check_bags(name, rows, whole, ids.batch_size)
-    pooling = len(whole.indices) / ids.batch_size
+    whole = recorded_bags(ids)
+    check_bags(name, rows, whole, ids.samples)
+    pooling = len(whole.indices) / ids.samples
     if abs(pooling - pooling_factor) > _ROUNDED * max(pooling, 1.0):
         raise InputError(
             f"{where}: '{ids.file}' has {pooling:.6g} per sample, expected its pooling_factor of {pooling_factor:.6g}"
         )
     if ids.range_shares is None or ids.range_distinct is None:
         return
-    found = RangeCounts.of(whole.indices, rows, len(ids.range_shares))
+    bounds = range_bounds(len(ids.range_shares), rows)
+    counted_in_ranges = np.zeros((2, len(ids.range_shares)), dtype=np.int64)
+    for first in range(0, ids.samples, ids.batch_size):
+        rows_and_counts = np.unique(whole.samples(first, ids.batch_size).indices, return_counts=True)
+        counted_in_ranges += count_in_ranges(*rows_and_counts, bounds)
+    found = RangeCounts.of_totals(*counted_in_ranges)
     of_table = {"range_shares": ids.range_shares, "range_distinct": ids.range_distinct}
     for (field, told), counted in zip(of_table.items(), found, strict=True):
         off = np.abs(np.subtract(told, counted))
@@ -107,31 +105,6 @@ def _check_recording(name: str, rows: int, pooling_factor: float, ids: RecordedI
             raise InputError(
                 f"{where}: {field} says {told[at]:.4g} of range {at}, '{ids.file}' has {counted[at]:.4g}: load it again"
             )
-
-
-def check_bags(name: str, rows: int, bags: Bags, batch_size: int) -> None:
-    """Refuse ids that are not those of a batch of a table; kernels run without bounds checks.
-
-    Args:
-        name: of the table that the ids are said to be of.
-        rows: of this table.
-        bags: the ids.
-        batch_size: samples that there must be.
-
-    Raises:
-        InputError: another number of samples, bags that hold another number of ids, or ids that are no rows.
-    """
-    indices, lengths = bags
-    where = f"ids of table '{name}'"
-    if len(lengths) != batch_size:
-        raise InputError(f"{where}: there are {len(lengths)} samples, expected the {batch_size} of a batch")
-    if len(lengths) and int(lengths.min()) < 0:
-        raise InputError(f"{where}: a bag has {lengths.min()} ids, expected none or more")
-    if int(lengths.sum()) != len(indices):
-        raise InputError(f"{where}: bags hold {lengths.sum()} ids, there are {len(indices)}; expected as many")
-    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < rows:
-        wrong = indices.min() if indices.min() < 0 else indices.max()
-        raise InputError(f"{where}: id {wrong} is none of its rows, expected 0 to {rows - 1}")
 
 
 def draw_rows(ids: UniformIds | ZipfIds | RangeIds, rows: int, count: int, rng: np.random.Generator) -> Ints:
@@ -284,51 +257,6 @@ class _RangeLaw:
             chosen = np.flatnonzero(self._sizes[of_range] == size)
             found[chosen] += scatter_ranks(law.ranks(inside[chosen]), size)
         return found
-
-
-class ReuseCounts:
-    """How often the rows that a batch touches are touched, in bins, summed over any number of tables.
-
-    Attributes:
-        rows: distinct rows per bin of `EmbeddingTable.reuse_histogram`, shape (17,).
-        accesses: ids per bin, shape (17,).
-    """
-
-    def __init__(self) -> None:
-        self.rows = np.zeros(REUSE_BINS, dtype=np.int64)
-        self.accesses = np.zeros(REUSE_BINS, dtype=np.int64)
-
-    @classmethod
-    def of(cls, indices: Ints) -> ReuseCounts:
-        """Count one table's ids of one batch."""
-        if indices.size and int(indices.max()) < 8 * indices.size + 2**20:
-            per_row = np.bincount(indices)  # ids are dense: faster than sorting them
-            per_row = per_row[per_row > 0]
-        else:
-            per_row = np.unique(indices, return_counts=True)[1]
-        bins = np.minimum(np.ceil(np.log2(per_row)).astype(np.int64), REUSE_BINS - 1)
-        result = cls()
-        result.rows += np.bincount(bins, minlength=REUSE_BINS)
-        result.accesses += np.bincount(bins, weights=per_row, minlength=REUSE_BINS).astype(np.int64)
-        return result
-
-    def add(self, other: ReuseCounts) -> None:
-        """Add another table's counts to these."""
-        self.rows += other.rows
-        self.accesses += other.accesses
-
-    def row_shares(self) -> tuple[float, ...]:
-        """Share of distinct rows per bin: the `reuse_histogram` of a table; zeros when nothing was accessed."""
-        return _shares(self.rows)
-
-    def access_shares(self) -> tuple[float, ...]:
-        """Share of accesses per bin; zeros when nothing was accessed."""
-        return _shares(self.accesses)
-
-
-def _shares(counts: Ints) -> tuple[float, ...]:
-    total = int(counts.sum())
-    return tuple(float(count) / total if total else 0.0 for count in counts)
 
 
 #: Logarithms of the expected accesses of one row at which bins are tabulated; beyond them the nearest is used.

@@ -9,8 +9,8 @@ import numpy as np
 
 from shardgym.arguments import check_instance
 from shardgym.arrays import Floats
+from shardgym.bags import Bags, check_bags
 from shardgym.errors import InputError
-from shardgym.ids import Bags, check_bags
 from shardgym.plan import ShardingPlan
 from shardgym.row_access import access_share, distinct_rows
 from shardgym.shard import Shard

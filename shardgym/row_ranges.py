@@ -31,8 +31,26 @@ class RangeCounts(NamedTuple):
     @classmethod
     def of(cls, indices: Ints, rows: int, count: int = RANGES) -> RangeCounts:
         """Count ids, which lie in [0, rows), in `count` ranges, or in as many as there are rows if these are fewer."""
-        bounds = range_bounds(min(count, rows), rows)
-        return cls(*(_shares(np.histogram(ids, bounds)[0]) for ids in (indices, np.unique(indices))))
+        touched, counts = np.unique(indices, return_counts=True)
+        return cls.of_totals(*count_in_ranges(touched, counts, range_bounds(min(count, rows), rows)))
+
+    @classmethod
+    def of_totals(cls, lookups: Ints, distinct: Ints) -> RangeCounts:
+        """Return the shares of counts of equal ranges, both shape (n,)."""
+        return cls(_shares(lookups), _shares(distinct))
+
+
+def count_in_ranges(touched: Ints, counts: Ints, bounds: Ints) -> Ints:
+    """Return lookups and distinct rows of each range, shape (2, n).
+
+    Args:
+        touched: distinct rows in ascending order, shape (m,).
+        counts: lookups of each, shape (m,).
+        bounds: first rows of the ranges, and the end, shape (n + 1,).
+    """
+    edges = np.searchsorted(touched, bounds)
+    lookups = np.concatenate([[0], np.cumsum(counts)])[edges]
+    return np.diff(np.stack([lookups, edges]))
 
 
 def _shares(counts: Ints) -> tuple[float, ...]:

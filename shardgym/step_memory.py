@@ -13,9 +13,10 @@ from pydantic import Field, field_validator
 from pydantic.dataclasses import dataclass
 
 from shardgym.arrays import Ints
-from shardgym.recorded_ids import recorded_bags
+from shardgym.errors import InputError
 from shardgym.records import CONFIG, Number, Record, Whole
 from shardgym.row_access import access_share
+from shardgym.streams.recorded import recorded_bags
 from shardgym.table import EmbeddingTable, RecordedIds
 
 #: Bytes of an id, of the length of a bag, and of the weight of an id.
@@ -168,8 +169,8 @@ def hottest_lookups(table: EmbeddingTable, samples: int, quantile: float) -> flo
 
 @functools.lru_cache(maxsize=64)
 def _recorded_batches(ids: RecordedIds, samples: int) -> list[Ints]:
-    """Return the sorted ids of each whole batch of a record; the first alone where it holds no second."""
-    count = max(1, ids.batch_size // samples)
-    indices, lengths = recorded_bags(ids, samples * count)
-    ends = np.cumsum(lengths)[samples - 1 :: samples]
-    return [np.sort(part) for part in np.split(indices, ends[:-1])]
+    """Return the sorted ids of each whole batch of a record; raises `InputError` where it holds none."""
+    if samples > ids.samples:
+        raise InputError(f"batch size {samples} exceeds the {ids.samples} samples recorded in '{ids.file}'")
+    whole = recorded_bags(ids)
+    return [np.sort(whole.samples(n * samples, samples).indices) for n in range(ids.samples // samples)]

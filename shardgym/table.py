@@ -18,6 +18,9 @@ from shardgym.arguments import check_index
 from shardgym.errors import InputError
 from shardgym.records import CONFIG, Digest, Name, Number, Record, Whole, canonical_json, short_repr
 
+#: Rows of a table.
+MOST_ROWS = 2**40
+
 #: Bins of a reuse histogram: bin 0 holds the rows that a batch accesses once, bin i those accessed more than 2**(i-1)
 #: and up to 2**i times, and bin 16 all others.
 REUSE_BINS = 17
@@ -109,26 +112,31 @@ class RangeIds(Record):
 
 @dataclass(frozen=True, config=CONFIG)
 class RecordedIds(Record):
-    """Ids recorded in a dlrm_datasets file, found by name in the folders of `SHARDGYM_DATA`.
+    """Ids recorded in a file that `shardgym.streams` reads, found by name in the folders of `SHARDGYM_DATA`.
 
     Attributes:
         file: name of the file, without folders.
-        table_index: which of the file's tables.
-        batch_size: samples recorded.
-        sha256: over the table's lengths and ids as little-endian 64-bit integers; compared when the ids are loaded.
+        feature: which of the file's features, by the name that its stream gives it.
+        samples: that are recorded, from the first one of the file on.
+        batch_size: samples of the whole batches that these are, in which distinct rows were counted.
+        sha256: over lengths and over ids, see `shardgym.streams.statistics`; compared when the ids are loaded.
+        hash_size: what ids of the file are taken modulo, to become rows; None where they are rows.
         range_shares: of the recorded lookups in each of n equal ranges of rows, as in `RangeIds`. None where nobody has
             counted: then every range of rows counts as having its fair share.
-        range_distinct: of the recorded distinct rows, likewise; given together.
+        range_distinct: of the distinct rows of batches, likewise; given together.
 
     Raises:
-        InputError: shares do not sum to 1, or one of the two is missing or has another length.
+        InputError: shares do not sum to 1, one of the two is missing or has another length, or samples are no whole
+            batches.
     """
 
     file: Annotated[Name, Field(pattern=r"^[^/\\]+$")]
-    table_index: Annotated[Whole, Field(ge=0)]
+    feature: Name
+    samples: Annotated[Whole, Field(ge=1)]
     batch_size: Annotated[Whole, Field(ge=1)]
     sha256: Digest
     kind: Literal["recorded"] = "recorded"
+    hash_size: Annotated[Whole, Field(ge=1, le=MOST_ROWS)] | None = None
     range_shares: RangeShares | None = None
     range_distinct: RangeShares | None = None
 
@@ -136,6 +144,12 @@ class RecordedIds(Record):
     @classmethod
     def _are_distributions(cls, value: tuple[float, ...] | None) -> tuple[float, ...] | None:
         return None if value is None else _checked_shares(value, "shares")
+
+    @model_validator(mode="after")
+    def _whole_batches(self) -> RecordedIds:
+        if self.samples % self.batch_size:
+            raise ValueError(f"expected whole batches of {self.batch_size} samples, got {self.samples} samples")
+        return self
 
     @model_validator(mode="after")
     def _same_ranges(self) -> RecordedIds:
@@ -185,7 +199,7 @@ class EmbeddingTable(Record):
     how_to_get: ClassVar[str] = "task.table(name) finds one"
 
     name: Name
-    num_embeddings: Annotated[Whole, Field(ge=1, le=2**40)]
+    num_embeddings: Annotated[Whole, Field(ge=1, le=MOST_ROWS)]
     embedding_dim: Annotated[Whole, Field(ge=1, le=2**16)]
     pooling_factor: Annotated[Number, Field(ge=0, le=1e6)] = 1.0
     ids: IdDistribution = Field(default_factory=UniformIds)

@@ -7,7 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from shardgym.ids import HEAD_RANKS, ReuseCounts, ZipfLaw, draw_bags, draw_rows, expected_counts, scatter_ranks
+from shardgym.bags import ReuseCounts
+from shardgym.ids import HEAD_RANKS, ZipfLaw, draw_bags, draw_rows, expected_counts, scatter_ranks
 from shardgym.table import EmbeddingTable, UniformIds, ZipfIds
 
 

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from shardgym.bags import Bags
 from shardgym.errors import InputError
-from shardgym.ids import Bags, draw_bags
+from shardgym.ids import draw_bags
 from shardgym.plan import ShardingPlan
 from shardgym.rank_loads import RankLoads, expected_loads, replayed_loads
 from shardgym.shard import Shard

@@ -36,8 +36,9 @@ ids = st.one_of(
     st.builds(
         RecordedIds,
         file=st.just("a.pt"),
-        table_index=st.integers(0, 9),
-        batch_size=st.integers(1, 9),
+        feature=st.text("abc", min_size=1, max_size=8),
+        samples=st.sampled_from([12, 24]),
+        batch_size=st.sampled_from([1, 4, 12]),
         sha256=st.just("0" * 64),
     ),
 )

@@ -5,7 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from shardgym.ids import ReuseCounts, draw_bags
+from shardgym.bags import ReuseCounts
+from shardgym.ids import draw_bags
 from shardgym.plan import ShardingPlan
 from shardgym.rank_loads import expected_loads, replayed_loads
 from shardgym.repeats import mean_run_length

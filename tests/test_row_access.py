@@ -20,7 +20,7 @@ from shardgym.table import EmbeddingTable, RangeIds, RecordedIds, TablePool, Uni
 
 #: s = 1, q = 0, three rows: weights 1, 1/2, 1/3, so 6/11, 3/11, 2/11.
 THREE = ZipfIds(s=1.0, row_order="by_frequency")
-RECORDED = RecordedIds("x.pt", 0, 8, "0" * 64, range_shares=(0.75, 0.25), range_distinct=(0.5, 0.5))
+RECORDED = RecordedIds("x.pt", "t000", 8, 8, "0" * 64, range_shares=(0.75, 0.25), range_distinct=(0.5, 0.5))
 
 
 def table(ids, rows=3, pooling=1.0, **fields):

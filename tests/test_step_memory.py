@@ -10,11 +10,13 @@ import torch
 
 import shardgym
 from shardgym import EmbeddingTable, RecordedIds, Shard, ShardingPlan, ShardingTask, StepMemory, Topology, UniformIds
+from shardgym.bags import Bags
 from shardgym.errors import NO_PLAN, InfeasiblePlanError, InputError, NoFeasiblePlanError
 from shardgym.feasibility import check_possible, plan_problems
 from shardgym.ids import draw_bags
-from shardgym.recorded_ids import DATA_VARIABLE, bags_digest
 from shardgym.step_memory import shard_lookups
+from shardgym.streams.recorded import DATA_VARIABLE
+from shardgym.streams.statistics import Checksum
 
 PLAIN = StepMemory(
     input_copies=1, id_copies=1, output_copies=2, partial_sum_copies=3, joined_output_copies=1, gradient_copies=1,
@@ -115,15 +117,17 @@ def test_recorded_ids_have_their_own_hottest_batch(tmp_path, monkeypatch):
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.flatten().cumsum(0)])
     torch.save((indices, offsets, lengths), tmp_path / "ids.pt")
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
-    digest = bags_digest(indices.numpy(), lengths[0].numpy())
-    table = EmbeddingTable("t", 10, 4, pooling_factor=8 / 6, ids=RecordedIds("ids.pt", 0, 6, digest))
+    checksum = Checksum()
+    checksum.add(Bags(indices.numpy(), lengths[0].numpy()))
+    ids = RecordedIds("ids.pt", "t000", 6, 6, checksum.hexdigest())
+    table = EmbeddingTable("t", 10, 4, pooling_factor=8 / 6, ids=ids)
     # batches of two samples: [0, 9], [1, 2, 3, 8], [9, 0]
     assert shard_lookups(table, 2, 0, 10, 0.9) == (8 / 3, 4)
     assert shard_lookups(table, 2, 0, 5, 0.9) == (5 / 3, 3)
     assert shard_lookups(table, 2, 9, 10, 0.9) == (2 / 3, 1)
     assert shard_lookups(table, 4, 0, 10, 0.9) == (6, 6)
     monkeypatch.delenv(DATA_VARIABLE)
-    other = dataclasses.replace(table, ids=dataclasses.replace(table.ids, table_index=1))
+    other = dataclasses.replace(table, ids=dataclasses.replace(table.ids, feature="t001"))
     with pytest.raises(InputError, match=r"recorded ids need 'ids\.pt'"):
         shard_lookups(other, 2, 0, 10, 0.9)
 

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import torch
 from pydantic import Field
@@ -91,9 +91,22 @@ class SolverCard(Record):
     schema: Literal["shardgym.solver_card/1"] = "shardgym.solver_card/1"
 
 
+class Card(Protocol):
+    """What is written next to weights."""
+
+    @property
+    def weights_sha256(self) -> str:
+        """Of the file of weights."""
+
+    def to_json(self, indent: int | None = None) -> str:
+        """Return the card as a file has it."""
+
+
 def pack(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
     """Return tensors as the bytes of a safetensors file; equal tensors give equal bytes."""
-    data: bytes = save_tensors({name: tensors[name].detach().contiguous() for name in sorted(tensors)}, metadata)
+    # Copies: layers that two networks share are written twice.
+    copies = {name: tensors[name].detach().clone(memory_format=torch.contiguous_format) for name in sorted(tensors)}
+    data: bytes = save_tensors(copies, metadata)
     return data
 
 
@@ -121,7 +134,7 @@ def sha256_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def save_network(folder: Path, network: nn.Module, card: SolverCard) -> None:
+def save_network(folder: Path, network: nn.Module, card: Card) -> None:
     """Write weights and card into a folder; of earlier ones there, the card goes first.
 
     So after a kill in between there is no card, and never a card beside the weights of another training.
@@ -175,7 +188,7 @@ def _what_lacks(path: Path) -> str:
     return f" (there are some in {', '.join(inside[:3])}: give one of these folders)" if inside else ""
 
 
-def load_network(folder: str | Path, card: SolverCard, network: nn.Module) -> None:
+def load_network(folder: str | Path, card: Card, network: nn.Module) -> None:
     """Read weights into a network of the card's architecture.
 
     Raises:

@@ -19,7 +19,8 @@ from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import InputError, closest
 from shardgym.solver import Solver, make_solver
 from shardgym.suites import load_suite, suite_names
-from shardgym.task import ShardingTask
+from shardgym.task import ShardingTask, exact_bytes
+from shardgym.topology import GIB, PRESETS, Topology
 
 #: The cost that commands use which need one that runs everywhere.
 DEFAULT_ORACLE = "roofline"
@@ -119,6 +120,40 @@ def folder(text: str | Path) -> Path:
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 force_option = click.option("--force", is_flag=True, help="Overwrite an existing file.")
+preset_option = click.option(
+    "--topology", "preset", default="cpu", type=OneOf("topology", PRESETS),
+    help=f"Kind of device, memory and links: {', '.join(PRESETS)}.",
+)  # fmt: skip
+memory_option = click.option(
+    "--memory-gib", type=positive_number, metavar="X", help="Memory per device (default: the topology's)."
+)
+
+
+# --- tasks that commands make -----------------------------------------------------------------------------------------
+
+
+def make_topology(preset: str, devices: int, memory_gib: float | None) -> Topology:
+    """Return the topology of what `preset_option` and `memory_option` take, with so many devices."""
+    # What no device has is left for the topology to refuse.
+    memory_bytes = None if memory_gib is None else max(1, int(min(memory_gib, 2.0**40) * GIB))
+    return Topology.preset(preset, devices, memory_bytes)
+
+
+def check_room(task: ShardingTask) -> None:
+    """Raise `InputError` where the devices of a task are too small for its tables."""
+    if task.total_bytes > task.total_capacity_bytes:
+        raise InputError(
+            f"the tables take {exact_bytes(task.total_bytes)} with optimiser state, {task.num_devices} devices hold "
+            f"{exact_bytes(task.total_capacity_bytes)}: no plan can fit; give more devices or memory"
+        )
+
+
+def print_task(path: Path, task: ShardingTask) -> None:
+    """Say what a task that was written holds."""
+    used = 100 * task.total_bytes / task.total_capacity_bytes
+    devices = count(task.num_devices, "device")
+    print(f"{path}: {count(task.num_tables, 'table')}, {used:.1f} % of the memory of {devices}")
+    print(f"digest, the task_hash of its plans: {task.digest}")
 
 
 # --- names with settings ----------------------------------------------------------------------------------------------

@@ -13,12 +13,16 @@ from shardgym.cli.common import (
     OneOf,
     answer,
     check_free,
+    check_room,
     count,
     force_option,
     json_option,
+    make_topology,
+    memory_option,
     positive,
-    positive_number,
+    preset_option,
     print_json,
+    print_task,
     read_task,
     say,
 )
@@ -27,8 +31,8 @@ from shardgym.errors import InputError, ShardGymError, error_text
 from shardgym.files import write_whole
 from shardgym.plan import Kind
 from shardgym.registry import find_class
-from shardgym.task import exact_bytes
-from shardgym.topology import GIB, PRESETS, Topology
+from shardgym.streams.open import holds_hashes, open_stream
+from shardgym.topology import GIB
 
 if TYPE_CHECKING:
     from torch import nn
@@ -40,15 +44,13 @@ RESERVES = ("none", "torchrec")
 @click.command("import-torchrec", cls=Command)
 @click.argument("model_name", metavar="MODEL")
 @click.option("--devices", required=True, type=positive, metavar="N", help="Number of devices.")
-@click.option(
-    "--topology", "preset", default="cpu", type=OneOf("topology", PRESETS),
-    help=f"Kind of device, memory and links: {', '.join(PRESETS)}.",
-)  # fmt: skip
-@click.option("--memory-gib", type=positive_number, metavar="X", help="Memory per device (default: the topology's).")
+@preset_option
+@memory_option
 @click.option("--batch-size", required=True, type=positive, metavar="B", help="Samples per step over all devices.")
 @click.option(
     "--log", type=click.Path(path_type=Path), metavar="FILE",
-    help="Parquet file with a row per sample and a column of ids, or of lists of ids, per feature.",
+    help="File of ids: Parquet with a row per sample and a column of ids, or of lists of ids, per feature; or text as "
+    "Criteo's, of features cat_0 to cat_25, whose hashes are taken modulo the rows of their tables.",
 )  # fmt: skip
 @click.option(
     "--reserve", default="none", type=OneOf("reserve", RESERVES),
@@ -80,36 +82,26 @@ def import_torchrec(
     `shardgym.torchrec.import_model` takes any topology, pooling factors and more.
     """
     check_free(output, force)
-    from shardgym.torchrec import Reserve, import_model, read_log
+    from shardgym.torchrec import Reserve, import_model
     from shardgym.torchrec.model_tables import model_tables
 
-    # What no device has is left for the topology to refuse.
-    memory_bytes = None if memory_gib is None else max(1, int(min(memory_gib, 2.0**40) * GIB))
-    topology = Topology.preset(preset, devices, memory_bytes)
+    topology = make_topology(preset, devices, memory_gib)
     model = _make_model(model_name)
     sample = None
     if log is not None:
-        features = [feature for table in model_tables(model) for feature in table.config.feature_names]
-        sample = read_log(log, features)
+        rows = {name: t.config.num_embeddings for t in model_tables(model) for name in t.config.feature_names}
+        sample = open_stream(log, features=list(rows), hash_size=rows if holds_hashes(log) else None)
     kept = Reserve() if reserve == "torchrec" else None
     imported = import_model(model, topology, batch_size, sample=sample, reserve=kept, strict=strict)
     task = imported.task
-    if task.total_bytes > task.total_capacity_bytes:
-        raise InputError(
-            f"the tables take {exact_bytes(task.total_bytes)} with optimiser state, {devices} devices hold "
-            f"{exact_bytes(task.total_capacity_bytes)}: no plan can fit; give more devices or memory"
-        )
+    check_room(task)
     write_whole(output, task.to_json(indent=2) + "\n")
     if as_json:
         page = {"task": str(output), "digest": task.digest, "tables": task.num_tables}
         page |= {"assumed": list(imported.assumed), "left_out": list(imported.left_out)}
         print_json(page | {"reserved_bytes": list(imported.reserved_bytes)})
         return 0
-    used = task.total_bytes / task.total_capacity_bytes
-    print(
-        f"{output}: {count(task.num_tables, 'table')}, {100 * used:.1f} % of the memory of {count(devices, 'device')}"
-    )
-    print(f"digest, the task_hash of its plans: {task.digest}")
+    print_task(output, task)
     if max(imported.reserved_bytes):
         print(f"reserved on each device: {max(imported.reserved_bytes) / GIB:.3f} GiB at most")
     for what in imported.assumed:

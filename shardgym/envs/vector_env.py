@@ -23,6 +23,9 @@ from shardgym.records import short_repr
 
 Step = tuple[Observation, Floats, Bools, Bools, dict[str, Any]]
 
+#: Action of an environment whose episode has ended and that waits for others.
+IDLE = -1
+
 
 class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
     """What the native vector environments have in common; see the subclasses."""
@@ -95,26 +98,31 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
         """Do one action in every environment; those whose episode ended before are reset instead (NEXT_STEP).
 
         Args:
-            actions: shape (N,).
+            actions: shape (N,); with DISABLED, `IDLE` where an episode has ended and none follows.
 
         Raises:
-            gymnasium.error.ResetNeeded: before the first reset, or an episode has ended and the mode is DISABLED.
+            gymnasium.error.ResetNeeded: before the first reset, or an episode has ended, the mode is DISABLED, and its
+                action is not `IDLE`.
             InputError: not one action for each environment.
         """
         if not self._started:
             raise gymnasium.error.ResetNeeded("there are no episodes: call reset() first")
         again = self._game.ended  # rows that are reset in this step
-        if self.autoreset_mode is AutoresetMode.DISABLED and again.any():
+        numbers = _action_numbers(actions, self.num_envs)
+        not_idle = again & (numbers != IDLE)
+        if self.autoreset_mode is AutoresetMode.DISABLED and not_idle.any():
             raise gymnasium.error.ResetNeeded(
-                f"the episode of environment {int(again.argmax())} has ended: call reset() with a reset_mask first"
+                f"the episode of environment {int(not_idle.argmax())} has ended: call reset() with a reset_mask first, "
+                f"or let it idle by the action {IDLE}"
             )
-        result = self._game.step(np.flatnonzero(~again), _action_numbers(actions, self.num_envs), actions)
+        result = self._game.step(np.flatnonzero(~again), numbers, actions)
         terminated = self._game.ended & ~again
         final: dict[int, dict[str, Any]] = {}
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             again = terminated
             final = self._final(result)
-        reasons = self._start(np.flatnonzero(again), None)
+        resets = self.autoreset_mode is not AutoresetMode.DISABLED
+        reasons = self._start(np.flatnonzero(again), None) if resets else {}
         ends = result.ends if self.autoreset_mode is not AutoresetMode.SAME_STEP else final
         infos = self._infos(np.ones(self.num_envs, dtype=np.bool_), reasons, ends)
         truncated = np.zeros(self.num_envs, dtype=np.bool_)
@@ -225,7 +233,8 @@ class TableWiseVectorEnv(PlacementVectorEnv):
       earns 0. In the observation of the end `action_mask` is all zero.
     - "SameStep": the environment is reset in the step that ends the episode. Observation and info of the end are in
       `infos["final_obs"]` and `infos["final_info"]`.
-    - "Disabled": the environment must be reset with `reset_mask` before the next step.
+    - "Disabled": the environment must be reset with `reset_mask` before the next step, or idles while its action is
+      `IDLE`: it earns 0, and nothing is computed for it.
 
     **Infos.** Arrays with one entry per environment, or dictionaries of such; the mask `_NAME` marks the valid entries
     of NAME. `plan` and `cost` are the objects that the single environment gives.

@@ -1,8 +1,4 @@
-"""Pools from files: your own tables in JSON or CSV, and dlrm_datasets files (`.pt`, `.pt.gz`) with recorded ids.
-
-A file of dlrm_datasets holds no widths and no table sizes; rows are what the ids reach, as in the papers' preparation
-scripts.
-"""
+"""Pools from files of tables, in JSON or CSV."""
 
 from __future__ import annotations
 
@@ -14,65 +10,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from shardgym.errors import InputError, closest
-from shardgym.ids import ReuseCounts
-from shardgym.recorded_ids import bags_digest, read_recording
 from shardgym.records import parse_json, read_text, short_repr
-from shardgym.repeats import mean_run_length
-from shardgym.row_ranges import RangeCounts
-from shardgym.table import DEFAULT_BATCH_SIZE, EmbeddingTable, RecordedIds, TablePool
-
-#: Tables whose ids reach fewer rows are taken to have this many.
-MIN_ROWS = 100
+from shardgym.table import DEFAULT_BATCH_SIZE, EmbeddingTable, TablePool
 
 REQUIRED = ("name", "num_embeddings", "embedding_dim")
 CSV_COLUMNS = (*REQUIRED, "pooling_factor", "zipf_s", "zipf_q", "row_order")
 JSON_FIELDS = tuple(field.name for field in dataclasses.fields(EmbeddingTable))
 POOL_FIELDS = ("tables", "name", "batch_size", "schema")
-
-
-def load_dlrm_dataset(path: str | Path, embedding_dim: int = 16) -> TablePool:
-    """Load a file as a pool.
-
-    Rows are the largest id + 1 but at least 100, the pooling factor is the mean bag size. To measure with the recorded
-    ids later, put the file's folder into the environment variable `SHARDGYM_DATA`.
-
-    Args:
-        path: a `.pt` or `.pt.gz` file.
-        embedding_dim: width of all tables, as the file has none.
-
-    Raises:
-        InputError: not such a file, truncated, or its three parts contradict each other.
-    """
-    recording = read_recording(path)
-    count, batch_size = recording.lengths.shape
-    tables = []
-    for index in tqdm(range(count), desc="reading tables", unit="table", delay=1, leave=False, disable=None):
-        indices, lengths = recording.bags(index)
-        if indices.size and int(indices.min()) < 0:
-            raise InputError(f"{path}: table {index} has a negative id ({int(indices.min())})")
-        rows = max(MIN_ROWS, int(indices.max(initial=-1)) + 1)
-        ranges = RangeCounts.of(indices, rows)
-        fields = {
-            "name": f"t{index:03d}",
-            "num_embeddings": rows,
-            "embedding_dim": embedding_dim,
-            "pooling_factor": indices.size / batch_size,
-            "ids": RecordedIds(
-                Path(path).name,
-                index,
-                batch_size,
-                bags_digest(indices, lengths),
-                range_shares=ranges.lookups,
-                range_distinct=ranges.distinct,
-            ),
-            "reuse_histogram": ReuseCounts.of(indices).row_shares(),
-            "run_length": mean_run_length(indices, lengths),
-        }
-        tables.append(EmbeddingTable.from_dict(fields, f"{path}, table {index}"))
-    return TablePool.from_dict({"name": Path(path).name, "batch_size": batch_size, "tables": tuple(tables)}, str(path))
 
 
 def load_user_tables(path: str | Path, batch_size: int = DEFAULT_BATCH_SIZE) -> TablePool:

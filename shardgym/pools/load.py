@@ -37,8 +37,10 @@ from pydantic.dataclasses import dataclass
 
 from shardgym.arguments import check_name
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.pools.files import load_dlrm_dataset, load_user_tables
+from shardgym.pools.files import load_user_tables
 from shardgym.records import CONFIG, Record
+from shardgym.streams.open import ENDINGS, holds_ids, open_stream
+from shardgym.streams.tables import PLACEHOLDER_DIM, pool_of_stream
 from shardgym.table import (
     DEFAULT_BATCH_SIZE,
     REUSE_BINS,
@@ -58,9 +60,6 @@ SYNTHETIC = "synthetic-2021"
 #: Batch sizes of the synthetic pools, which their reuse histograms are of.
 SYNTHETIC_BATCH = {SYNTHETIC: DEFAULT_BATCH_SIZE, "synthetic-2022": 131_072}
 
-#: Width of every table of a pool that has none, until somebody gives one.
-PLACEHOLDER_DIM = 16
-
 #: Columns of the files of synthetic tables, one table per line.
 BIN_COLUMNS = tuple(f"bin_{i}" for i in range(REUSE_BINS))
 COLUMNS = ("name", "num_embeddings", "pooling_factor", "s", "q", *BIN_COLUMNS)
@@ -75,23 +74,24 @@ def load_pool(name_or_path: str | Path) -> TablePool:
     """Load a pool.
 
     Args:
-        name_or_path: a name from `pool_names()`, or the path of a file: `.json` or `.csv` with your own tables,
-            `.pt` or `.pt.gz` from dlrm_datasets.
+        name_or_path: a name from `pool_names()`, or the path of a file: `.json` or `.csv` with your own tables, or ids
+            that say their batch size, `.pt` or `.pt.gz` from dlrm_datasets. Of other streams of ids, `pool_of_stream`
+            makes a pool, and so does `shardgym import-tables`.
 
     Raises:
         UnknownNameError: neither a known name nor a path; the closest names are in the message.
         InputError: the file cannot be read or holds something else; or the argument is no name or path.
     """
     text = check_name("pool", name_or_path)
-    if text.endswith((".pt", ".pt.gz")):
-        return load_dlrm_dataset(text, PLACEHOLDER_DIM)
+    if holds_ids(text):
+        return pool_of_stream(open_stream(text))
     if text.endswith((".json", ".csv")):
         return load_user_tables(text)
     if text in SYNTHETIC_BATCH:
         return TablePool(text, SYNTHETIC_BATCH[text], synthetic_tables(text))
     if text in model_names():
         return load_model(text).pool
-    endings = "a file of tables ends in .json, .csv, .pt or .pt.gz"
+    endings = f"a file of tables ends in .json or .csv, one of ids in {', '.join(ENDINGS)}"
     if Path(text).suffix or Path(text).exists():
         raise InputError(f"cannot read tables from '{text}': {endings}; 'shardgym list pools' names the pools")
     raise UnknownNameError("pool", text, pool_names(), f"; {endings}")

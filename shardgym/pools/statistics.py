@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from tabulate import tabulate
 
+from shardgym.bags import ReuseCounts
 from shardgym.errors import InputError
-from shardgym.ids import ReuseCounts, draw_bags
+from shardgym.ids import draw_bags
 from shardgym.table import REUSE_BINS, EmbeddingTable
 
 #: Largest deviations from what is published: relative for the totals, absolute for the share of a bin.

@@ -13,7 +13,6 @@ except ModuleNotFoundError as error:
     _purpose = "the TorchRec adapter (beside the extra 'cpu', or 'gpu' with CUDA)"
     raise MissingDependencyError(_module, "torchrec", _purpose) from None
 
-from shardgym.torchrec.access import read_log
 from shardgym.torchrec.model_tables import model_from_task
 from shardgym.torchrec.plan_file import load, save
 from shardgym.torchrec.planner import Planned, PlannerSettings, ShardGymPlanner
@@ -47,7 +46,6 @@ __all__ = [
     "import_plan",
     "load",
     "model_from_task",
-    "read_log",
     "save",
     "task_from_model",
     "to_torchrec",

@@ -1,33 +1,22 @@
-"""How often a model's tables are accessed: from a sample or a log of ids, from numbers, or assumed."""
+"""How often a model's tables are accessed: from a sample or a stream of ids, from numbers, or assumed."""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from shardgym.arguments import check_int, check_name, describe
-from shardgym.arrays import Ints
-from shardgym.errors import InputError, UnknownNameError, import_extra, missing_file_remedy
-from shardgym.ids import Bags, ReuseCounts
-from shardgym.repeats import mean_run_length
-from shardgym.row_access import distinct_rows
-from shardgym.row_ranges import RANGES, RangeCounts
-from shardgym.table import EmbeddingTable, IdDistribution, Lengths, RangeIds, UniformIds, ZipfIds
+from shardgym.arguments import describe
+from shardgym.bags import Bags
+from shardgym.errors import InputError, UnknownNameError
+from shardgym.streams.files import RecordedStream
+from shardgym.streams.fit import fit_ids
+from shardgym.streams.statistics import FeatureStatistics
+from shardgym.streams.stream import IdStream
+from shardgym.table import IdDistribution, UniformIds
 from shardgym.torchrec.model_tables import ModelTable, by_table
-
-#: Largest exponent that is fitted; and the smallest, below which ids count as uniform.
-_MOST_SKEW = 5.0
-_LEAST_SKEW = 0.01
-#: Ids in a range of rows, on average, from which its share is taken: even shares then vary by a tenth.
-_IDS_PER_RANGE = 100
-#: Times the mean that the busiest range has at least where ranges are not even: five such tenths above it.
-_UNEVEN = 1.5
 
 
 class Access(NamedTuple):
@@ -50,7 +39,7 @@ def table_access(
     tables: list[ModelTable],
     batch_size: int,
     pooling_factors: Mapping[str, float] | Sequence[float] | None,
-    sample: KeyedJaggedTensor | Mapping[str, Bags] | None,
+    sample: KeyedJaggedTensor | Mapping[str, Bags] | IdStream | None,
     asked: Mapping[str, float],
 ) -> dict[str, Access]:
     """Return the accesses by table that one of three sources tells; of none, nothing is known. See `import_model`.
@@ -102,12 +91,12 @@ def _access_of_pooling_factors(
 
 
 def _access_of_sample(
-    tables: list[ModelTable], sample: KeyedJaggedTensor | Mapping[str, Bags], batch_size: int
+    tables: list[ModelTable], sample: KeyedJaggedTensor | Mapping[str, Bags] | IdStream, batch_size: int
 ) -> dict[str, Access]:
     """Return accesses as a sample of ids has them.
 
-    The pooling factor is the mean bag. The ids are those of `fit_ids`. The reuse histogram is that of the first
-    `batch_size` samples; there is none when the sample has fewer.
+    The pooling factor is the mean bag. The ids are those of `fit_ids`. The reuse histogram is that of batches; there is
+    none when the sample is smaller than a batch, which is taken for one then.
 
     Args:
         tables: of the model.
@@ -117,8 +106,12 @@ def _access_of_sample(
     Raises:
         InputError: a feature is missing, bags and ids contradict each other, or an id is out of range.
     """
-    bags = _bags_of(sample) if isinstance(sample, KeyedJaggedTensor) else dict(sample)
-    return {table.name: _table_access(table, bags, batch_size) for table in tables}
+    bags = _bags_of(sample) if isinstance(sample, KeyedJaggedTensor) else sample
+    read_together = isinstance(bags, IdStream) and bags.read_together > 1
+    access: dict[str, Access] = {}
+    for group in [tables] if read_together else [[table] for table in tables]:
+        access |= _group_access(group, bags, batch_size)
+    return access
 
 
 def _bags_of(sample: KeyedJaggedTensor) -> dict[str, Bags]:
@@ -128,143 +121,87 @@ def _bags_of(sample: KeyedJaggedTensor) -> dict[str, Bags]:
     }
 
 
-def _table_access(table: ModelTable, bags: Mapping[str, Bags], batch_size: int) -> Access:
-    """Return the accesses of one table, by all of its features together."""
+def _group_access(
+    tables: list[ModelTable], sample: Mapping[str, Bags] | IdStream, batch_size: int
+) -> dict[str, Access]:
+    """Return the accesses of tables whose ids are read together, each by all of its features."""
+    found: dict[str, FeatureStatistics] = {}
+    for batch in _batches(tables, sample, batch_size):
+        for table in tables:
+            bags = _table_bags(table, batch)
+            if table.name not in found:
+                found[table.name] = FeatureStatistics(table.config.num_embeddings, len(bags.lengths))
+            found[table.name].add(bags)
+    if not found:  # a stream of less than a batch
+        if not isinstance(sample, RecordedStream):
+            raise InputError(f"sample: has no whole batch of {batch_size} samples: give more of them")
+        whole = {feature: sample.read(feature) for table in tables for feature in table.config.feature_names}
+        return _group_access(tables, whole, batch_size)
+    return {
+        name: Access(
+            of_table.pooling_factor,
+            fit_ids(of_table),
+            of_table.reuse.row_shares() if of_table.batch_size == batch_size else None,
+            of_table.run_length,
+        )
+        for name, of_table in found.items()
+    }
+
+
+def _batches(
+    tables: list[ModelTable], sample: Mapping[str, Bags] | IdStream, batch_size: int
+) -> Iterator[Mapping[str, Bags]]:
+    """Yield the bags of all features of tables, batch after batch."""
+    features = [feature for table in tables for feature in table.config.feature_names]
+    if isinstance(sample, IdStream):
+        yield from sample.batches(batch_size, features)
+        return
+    bags = {
+        feature: _checked_bags(table, feature, sample) for table in tables for feature in table.config.feature_names
+    }
+    count = len(bags[features[0]].lengths)
+    size = min(batch_size, count)
+    for number in range(count // size):
+        yield {feature: of_one.samples(number * size, size) for feature, of_one in bags.items()}
+
+
+def _table_bags(table: ModelTable, batch: Mapping[str, Bags]) -> Bags:
+    """Return the ids of all features of a table by sample; raises `InputError` for ids that are none of its rows."""
     rows = table.config.num_embeddings
-    lengths: Ints = np.zeros(0, dtype=np.int64)
-    whole: list[Ints] = []
-    first: list[Ints] = []
     for feature in table.config.feature_names:
-        if feature not in bags:
-            raise UnknownNameError("feature in the sample", feature, bags)
-        bag = bags[feature]
-        if not len(bag.lengths) or int(bag.lengths.sum()) != len(bag.indices):
-            raise InputError(
-                f"sample of feature '{feature}': {len(bag.lengths)} bags hold {int(bag.lengths.sum())} ids, "
-                f"there are {len(bag.indices)}; expected at least one sample, and as many ids as bags hold"
-            )
-        if len(bag.indices) and not 0 <= int(bag.indices.min()) <= int(bag.indices.max()) < rows:
-            wrong = int(bag.indices.min()) if int(bag.indices.min()) < 0 else int(bag.indices.max())
+        indices = batch[feature].indices
+        if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < rows:
+            wrong = int(indices.min()) if int(indices.min()) < 0 else int(indices.max())
             raise InputError(
                 f"sample of feature '{feature}': id {wrong} is no row of table '{table.name}' ({rows} rows)"
             )
-        if len(lengths) and len(lengths) != len(bag.lengths):
-            raise InputError(
-                f"table '{table.name}': feature '{feature}' has {len(bag.lengths)} samples, another {len(lengths)}"
-            )
-        lengths = bag.lengths if not len(lengths) else lengths + bag.lengths
-        whole.append(bag.indices)
-        first.append(bag.indices[: int(bag.lengths[:batch_size].sum())])
-    indices = np.concatenate(whole)
-    histogram = ReuseCounts.of(np.concatenate(first)).row_shares() if len(lengths) >= batch_size else None
-    # Of several features, ids are not in the order of samples here.
-    run_length = mean_run_length(indices, lengths) if len(whole) == 1 else 1.0
-    return Access(len(indices) / len(lengths), fit_ids(rows, indices, lengths, run_length), histogram, run_length)
+    return _together([batch[feature] for feature in table.config.feature_names])
 
 
-def fit_ids(rows: int, indices: Ints, lengths: Ints, run_length: float) -> UniformIds | ZipfIds | RangeIds:
-    """Return the distribution that is expected to touch as many distinct rows as these ids do.
-
-    Where some ranges of rows are looked up far more than others, it has their shares, and is a Zipf law inside each.
-
-    Args:
-        rows: of the table.
-        indices: ids, shape (N,).
-        lengths: bag sizes, shape (samples,), which sum to N.
-        run_length: of the ids, see `EmbeddingTable`.
-    """
-    kind: Lengths = "fixed" if int(np.ptp(lengths)) <= 1 else "poisson"
-    distinct = len(np.unique(indices))
-    probe = EmbeddingTable("sample", rows, 4, len(indices) / len(lengths), run_length=run_length)
-    shares = _uneven_shares(rows, indices)
-
-    def law(s: float) -> ZipfIds | RangeIds:
-        return ZipfIds(s, lengths=kind) if shares is None else RangeIds(shares, s, lengths=kind)
-
-    @functools.cache
-    def excess(s: float) -> float:
-        """Distinct rows that a law is expected to touch more than the sample; falls with s."""
-        return distinct_rows(dataclasses.replace(probe, ids=law(s)), len(lengths)) - distinct
-
-    low = 0.0
-    high = _MOST_SKEW
-    if len(indices) == 0 or rows == 1 or excess(_LEAST_SKEW) <= 0:
-        return UniformIds(lengths=kind) if shares is None else law(0.0)
-    if excess(high) > 0:
-        return law(high)
-    while high - low > 1e-4:
-        middle = (low + high) / 2
-        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
-    return law(round((low + high) / 2, 4))
+def _checked_bags(table: ModelTable, feature: str, sample: Mapping[str, Bags]) -> Bags:
+    """Return the bags of a feature; raises `InputError` unless they are as many as the first feature's and whole."""
+    first = table.config.feature_names[0]
+    if feature not in sample:
+        raise UnknownNameError("feature in the sample", feature, sample)
+    bag = sample[feature]
+    if not len(bag.lengths) or int(bag.lengths.sum()) != len(bag.indices):
+        raise InputError(
+            f"sample of feature '{feature}': {len(bag.lengths)} bags hold {int(bag.lengths.sum())} ids, "
+            f"there are {len(bag.indices)}; expected at least one sample, and as many ids as bags hold"
+        )
+    if len(bag.lengths) != len(sample[first].lengths):
+        raise InputError(
+            f"table '{table.name}': feature '{feature}' has {len(bag.lengths)} samples, another "
+            f"{len(sample[first].lengths)}"
+        )
+    return bag
 
 
-def _uneven_shares(rows: int, indices: Ints) -> tuple[float, ...] | None:
-    """Return shares of ranges of rows; None where they may as well be even, or the ids are too few to tell."""
-    count = min(RANGES, rows, len(indices) // _IDS_PER_RANGE)
-    if count < 2:
-        return None
-    shares = RangeCounts.of(indices, rows, count).lookups
-    return shares if max(shares) * count > _UNEVEN else None
-
-
-def read_log(path: str | Path, features: Iterable[str], samples: int | None = None) -> dict[str, Bags]:
-    """Return the ids of some features, in the order of the file.
-
-    Args:
-        path: of the Parquet file.
-        features: names of columns; each holds an id or a list of ids per sample, or nothing for no id.
-        samples: read this many rows at most; all by default.
-
-    Raises:
-        InputError: the file cannot be read, is empty, lacks a column, or a column holds no whole numbers.
-        MissingDependencyError: pyarrow is not installed.
-    """
-    parquet = import_extra("pyarrow.parquet", "reading a log of ids")
-    path = check_name("path", path)
-    samples = None if samples is None else check_int("samples", samples, 1)
-    try:
-        table = parquet.ParquetFile(path)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}{missing_file_remedy(path)}") from None
-    except Exception as error:  # pyarrow's own errors for what is no Parquet file
-        raise InputError(f"{path}: not a Parquet file ({str(error).splitlines()[0][:160]})") from None
-    columns = list(dict.fromkeys(features))
-    known = table.schema_arrow.names
-    for feature in columns:
-        if feature not in known:
-            raise UnknownNameError(f"column in {path}", feature, known)
-    rows = table.read(columns=columns) if samples is None else _first_rows(table, columns, samples)
-    if not rows.num_rows:
-        raise InputError(f"{path}: has no samples, expected a row for each")
-    return {feature: _bags(f"{path}, column '{feature}'", rows.column(feature)) for feature in columns}
-
-
-def _first_rows(table: Any, columns: list[str], samples: int) -> Any:
-    """Read no more of a file than needed."""
-    pyarrow = import_extra("pyarrow", "reading a log of ids")
-    batches = []
-    left = samples
-    for batch in table.iter_batches(columns=columns):
-        batches.append(batch.slice(0, left))
-        left -= batches[-1].num_rows
-        if not left:
-            break
-    return pyarrow.Table.from_batches(batches, table.schema_arrow.empty_table().select(columns).schema)
-
-
-def _bags(where: str, column: Any) -> Bags:
-    types = import_extra("pyarrow.types", "reading a log of ids")
-    compute = import_extra("pyarrow.compute", "reading a log of ids")
-    is_list = types.is_list(column.type) or types.is_large_list(column.type)
-    value_type = column.type.value_type if is_list else column.type
-    if not types.is_integer(value_type):
-        raise InputError(f"{where}: holds {column.type}, expected whole numbers or lists of them")
-    present = column.is_valid()
-    lengths = compute.list_value_length(column) if is_list else present.cast("int64")
-    values = compute.list_flatten(column) if is_list else column.drop_null()
-    if values.null_count:
-        raise InputError(f"{where}: a list holds {values.null_count} empty values, expected whole numbers")
-    return Bags(
-        values.combine_chunks().to_numpy(zero_copy_only=False).astype(np.int64),
-        compute.fill_null(lengths, 0).combine_chunks().to_numpy(zero_copy_only=False).astype(np.int64),
-    )
+def _together(batch: list[Bags]) -> Bags:
+    """Return the bags of several features as one for each sample."""
+    if len(batch) == 1:
+        return batch[0]
+    samples = np.concatenate([np.repeat(np.arange(len(bags.lengths)), bags.lengths) for bags in batch])
+    order = np.argsort(samples, kind="stable")
+    indices = np.concatenate([bags.indices for bags in batch])[order]
+    return Bags(indices, np.sum([bags.lengths for bags in batch], axis=0))

@@ -19,14 +19,15 @@ from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from shardgym.arguments import check_instance, check_int
+from shardgym.bags import Bags
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.comparison import compare
 from shardgym.costs.gpu.cards import CARDS
 from shardgym.costs.plan_cost import PlanCost
 from shardgym.errors import NO_PLAN, InputError, ShardGymError, error_text
-from shardgym.ids import Bags
 from shardgym.plan import ShardingPlan
 from shardgym.solver import Solver, call_solver, make_solver
+from shardgym.streams.stream import IdStream
 from shardgym.table import Optimizer
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology
@@ -78,7 +79,7 @@ class PlannerSettings:
     time_limit_s: float | None = None
     optimizer: Optimizer | None = None
     reserve: Reserve | None = None
-    sample: KeyedJaggedTensor | Mapping[str, Bags] | None = None
+    sample: KeyedJaggedTensor | Mapping[str, Bags] | IdStream | None = None
     carried_bytes: int | Sequence[int] = 0
     pins: Mapping[str, int | Sequence[int]] | None = None
     strict: bool = False

@@ -19,12 +19,13 @@ from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from shardgym.arguments import check_instance, check_int
+from shardgym.bags import Bags
 from shardgym.costs.roofline import DEVICES
 from shardgym.errors import InputError
-from shardgym.ids import Bags
 from shardgym.records import CONFIG, Number, Record, Whole
 from shardgym.shard import COLUMN_UNIT
 from shardgym.step_memory import StepMemory
+from shardgym.streams.stream import IdStream
 from shardgym.table import EmbeddingTable, Optimizer, Precision, UniformIds
 from shardgym.task import ShardingTask
 from shardgym.topology import PRESETS, Topology
@@ -98,7 +99,7 @@ def import_model(
     batch_size: int,
     *,
     pooling_factors: Mapping[str, float] | Sequence[float] | None = None,
-    sample: KeyedJaggedTensor | Mapping[str, Bags] | None = None,
+    sample: KeyedJaggedTensor | Mapping[str, Bags] | IdStream | None = None,
     constraints: Mapping[str, ParameterConstraints] | None = None,
     optimizer: Optimizer | None = None,
     default_optimizer: Optimizer | None = None,
@@ -124,7 +125,7 @@ def import_model(
         topology: the devices; their memory is what embeddings may take, or all of it when there is a reserve.
         batch_size: samples of one training step over all devices, so TorchRec's batch size times the ranks.
         pooling_factors: mean ids per sample, by table or for all tables in the model's order.
-        sample: ids by feature; with weights, tables count as weighted.
+        sample: ids by feature, or a stream of them; with weights, tables count as weighted.
         constraints: TorchRec's, by table; a task holds what they say of its input, see `constraints.py`.
         optimizer: of all tables; by default what `apply_optimizer_in_backward` attached to each.
         default_optimizer: of tables to which none was attached, as `fused_params` of a sharder have it; SGD by default.

@@ -24,7 +24,8 @@ import numpy as np
 from tqdm import tqdm
 
 from shardgym.arrays import Floats, Ints
-from shardgym.ids import ReuseCounts, draw_bags, expected_counts
+from shardgym.bags import ReuseCounts
+from shardgym.ids import draw_bags, expected_counts
 from shardgym.pools.load import COLUMNS, PLACEHOLDER_DIM, data_file
 from shardgym.pools.statistics import PUBLISHED, PoolStatistics, compare, format_checks
 from shardgym.table import EmbeddingTable, ZipfIds

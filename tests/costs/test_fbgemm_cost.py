@@ -282,7 +282,7 @@ def test_a_table_larger_than_memory_is_refused_with_bytes_and_the_processes_live
 
 def test_recorded_ids_that_are_not_there_fail_the_plan_with_the_remedy(cost, monkeypatch):
     monkeypatch.delenv("SHARDGYM_DATA", raising=False)
-    recorded = RecordedIds(file="absent.pt", table_index=0, batch_size=64, sha256="0" * 64)
+    recorded = RecordedIds("absent.pt", "t000", samples=64, batch_size=64, sha256="0" * 64)
     lost = task(tables=(EmbeddingTable("r", 10, 4, 1.0, recorded),), devices=1)
     (refused,) = cost.evaluate(lost, [ShardingPlan.table_wise(lost, [0])])
     assert "absent.pt" in refused.reason

@@ -52,7 +52,7 @@ def test_the_script_runs_on_both_environments(script, env_id, tmp_path):
     """With one batch of training, which teaches nothing."""
     script.main(["--env", env_id, "--steps", "100", "--out", str(tmp_path / "costs.json")])
     costs = json.loads((tmp_path / "costs.json").read_text())
-    assert set(costs) == {"random", "dim_greedy", "maskable_ppo"}
+    assert set(costs) == {"random", "dim_greedy", "maskable_ppo", "best of 16"}
     assert {len(values) for values in costs.values()} == {10}
 
 

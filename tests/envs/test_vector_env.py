@@ -16,7 +16,7 @@ from vector_play import COLUMN_WISE, TABLE_WISE, assert_same, native, play_toget
 
 from shardgym.costs.roofline import RooflineCost
 from shardgym.envs import ENV_IDS, game
-from shardgym.envs.vector_env import PlacementVectorEnv
+from shardgym.envs.vector_env import IDLE, PlacementVectorEnv
 from shardgym.errors import InputError
 
 
@@ -78,10 +78,43 @@ def test_disabled_autoreset_waits_for_a_reset_of_what_ended():
         if ended.any():
             assert_same(*returned)
             with pytest.raises(gymnasium.error.ResetNeeded, match=rf"environment {ended.argmax()} has ended"):
-                pair[1].step(actions)
+                pair[1].step(np.zeros(3, dtype=int))
             resets += 1
             returned = [envs.reset(options={"reset_mask": ended.copy(), "task_index": 1}) for envs in pair]
     assert resets > 5
+
+
+@pytest.mark.parametrize("env_id", ENV_IDS)
+def test_ended_environments_idle_while_others_play_on(env_id):
+    envs = native(env_id, tasks=make_tasks(), autoreset_mode="Disabled", reward="dense")
+    rng, waiting = np.random.default_rng(2), np.zeros(3, dtype=bool)
+    indices = {"task_index": [0, 1, 2]}
+    observations, infos = envs.reset(seed=1, options=indices)
+    ends = np.zeros(3, dtype=int)
+    while not waiting.all():
+        actions = np.where(waiting, IDLE, some_actions(rng, observations["action_mask"], 0.0))
+        before = observations
+        observations, rewards, terminated, _, infos = envs.step(actions)
+        for row in np.flatnonzero(waiting):
+            assert (rewards[row], terminated[row]) == (0.0, False)
+            assert all(np.array_equal(before[name][row], observations[name][row]) for name in observations)
+            assert "outcome" not in infos or not infos["_outcome"][row]
+        ends += terminated
+        waiting |= terminated
+    assert ends.tolist() == [1, 1, 1]
+    with pytest.raises(gymnasium.error.ResetNeeded, match=r"environment 1 has ended: .* idle by the action -1"):
+        envs.step([IDLE, 0, IDLE])
+    envs.reset(options={"reset_mask": np.array([False, True, False])})
+    _, _, terminated, _, _ = envs.step([IDLE, 0, IDLE])
+    assert not terminated[[0, 2]].any()
+
+
+def test_idling_is_an_invalid_action_while_an_episode_runs():
+    envs = native(TABLE_WISE, tasks=make_tasks(), autoreset_mode="Disabled")
+    envs.reset(seed=0)
+    _, _, terminated, _, infos = envs.step([IDLE, 0, 0])
+    assert terminated[0]
+    assert infos["outcome"][0] == "invalid_action"
 
 
 def test_single_environments_can_be_seeded():

@@ -21,9 +21,9 @@ from torchrec.modules.embedding_configs import EmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec_toys import MARKS
 
-from shardgym import InputError, Shard, ShardingPlan, ShardingTask, StepMemory, UniformIds
+from shardgym import Shard, ShardingPlan, ShardingTask, StepMemory, UniformIds
 from shardgym.cli import main
-from shardgym.torchrec import load, read_log, save
+from shardgym.torchrec import load, save
 
 pa = pytest.importorskip("pyarrow", reason="logs of ids need pyarrow")
 import pyarrow.parquet  # noqa: E402
@@ -43,6 +43,12 @@ def both():
     model = Toy(device=None)
     model.words = torch.nn.Embedding(300, 16)
     return model
+
+def criteo():
+    from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
+    tables = [EmbeddingBagConfig(name=f"t{n}", num_embeddings=10 + n, embedding_dim=8, feature_names=[f"cat_{n}"])
+              for n in (0, 25)]
+    return EmbeddingBagCollection(tables=tables, device=torch.device("meta"))
 
 def fail():
     raise ValueError("no such thing")
@@ -192,14 +198,29 @@ def test_what_is_left_out_is_said_and_refused_where_it_is_strict(capsys: pytest.
 
 
 def test_a_log_gives_pooling_factors_and_reuse(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*IMPORT, "--log", "log.parquet", "--json"]) == 0
+    assert main([*IMPORT, "--batch-size", "5", "--log", "log.parquet", "--json"]) == 0
     page = json.loads(capsys.readouterr().out)
     assert page["assumed"] == ["optimizer exact_sgd, which keeps no state"]
     users, countries, items = ShardingTask.load("task.json").tables
     assert (users.pooling_factor, countries.pooling_factor, items.pooling_factor) == (1.8, 0.9, 1.8)
     assert countries.ids == UniformIds()
     assert countries.reuse_histogram == (1.0, *(0.0,) * 16)
-    assert len(read_log("log.parquet", ["country_ids"], samples=9)["country_ids"].lengths) == 9
+    assert main([*IMPORT, "--batch-size", "11", "--log", "log.parquet", "--force"]) == 0
+    countries = ShardingTask.load("task.json").tables[1]
+    assert (countries.pooling_factor, countries.reuse_histogram) == (0.9, None)
+
+
+def test_a_log_of_hashes_is_taken_modulo_the_rows_of_tables() -> None:
+    cells = ["1"] * 14 + ["00000000"] * 25
+    Path("clicks.tsv").write_text("".join("\t".join([*cells, f"{n:x}"]) + "\n" for n in range(70)))
+    arguments = [IMPORT[0], "toy_model:criteo", *IMPORT[2:], "--batch-size", "35"]
+    assert main([*arguments, "--log", "clicks.tsv"]) == 0
+    one, all_rows = ShardingTask.load("task.json").tables
+    assert one.reuse_histogram is not None
+    assert one.reuse_histogram[6] == 1.0  # 35 lookups of one row
+    assert all_rows.reuse_histogram is not None
+    assert all_rows.reuse_histogram[0] == 1.0  # each of 35 rows once
+    assert (one.pooling_factor, all_rows.pooling_factor) == (1.0, 1.0)
 
 
 def test_a_reserve(capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,7 +247,7 @@ def test_a_reserve(capsys: pytest.CaptureFixture[str]) -> None:
         (["toy_model:mak"], "no function 'mak'"),
         (["nowhere:make"], "cannot import 'nowhere'"),
         (["toy_model:make", "--log", "none.parquet"], "cannot read none.parquet"),
-        (["toy_model:make", "--log", "toy_model.py"], "not a Parquet file"),
+        (["toy_model:make", "--log", "toy_model.py"], "cannot read ids from 'toy_model.py': a file of ids ends in .pt"),
         (["toy_model:make", "--memory-gib", "0.000001"], "no plan can fit"),
         (["toy_model:make", "--reserve", "much"], "unknown reserve 'much'"),
     ],
@@ -249,15 +270,3 @@ def test_an_export_is_refused_for_another_model_or_a_plan_that_does_not_fit(caps
     assert main([*export, "--model", "toy_model:linear"]) == 2
     assert main(["plan", "import", "task.json", "plan.json", "-o", "again.json"]) == 2
     assert "no such field" in capsys.readouterr().err
-
-
-def test_logs_that_hold_no_ids_are_refused() -> None:
-    with pytest.raises(InputError, match="column 'label': holds double, expected whole numbers"):
-        read_log("log.parquet", ["label"])
-    with pytest.raises(InputError, match="column 'holes': a list holds 10 empty values"):
-        read_log("log.parquet", ["holes"])
-    with pytest.raises(InputError, match=r"unknown column in log.parquet 'id_id': did you mean id_ids"):
-        read_log("log.parquet", ["id_id"])
-    pyarrow.parquet.write_table(pa.table({"a": pa.array([], pa.int64())}), "empty.parquet")
-    with pytest.raises(InputError, match="has no samples"):
-        read_log("empty.parquet", ["a"])

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from shardgym.bags import ReuseCounts
 from shardgym.errors import InputError, UnknownNameError
-from shardgym.ids import ReuseCounts, draw_bags
+from shardgym.ids import draw_bags
 from shardgym.pools import TablePool, load_pool, pool_names
 from shardgym.table import EmbeddingTable, RecordedIds, ZipfIds
 
@@ -58,7 +59,7 @@ def test_scaling_needs_a_divisor_of_the_batch(factor):
 
 
 def test_recorded_ids_cannot_be_scaled():
-    ids = RecordedIds("x.pt", 0, 64, "0" * 64)
+    ids = RecordedIds("x.pt", "t000", 64, 64, "0" * 64)
     with pytest.raises(InputError, match="recorded"):
         pool_of("a", ids=ids).scaled(2)
 
@@ -77,9 +78,9 @@ def test_an_unknown_pool_suggests_close_names():
 
 
 def test_a_file_of_an_unknown_kind_is_refused(tmp_path):
-    path = tmp_path / "tables.parquet"
+    path = tmp_path / "tables.feather"
     path.write_text("x")
-    with pytest.raises(InputError, match=r"ends in \.json, \.csv, \.pt or \.pt\.gz"):
+    with pytest.raises(InputError, match=r"ends in \.json or \.csv, one of ids in \.pt, \.pt\.gz, \.parquet, \.tsv, "):
         load_pool(path)
 
 

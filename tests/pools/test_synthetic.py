@@ -8,8 +8,9 @@ import math
 import numpy as np
 import pytest
 
+from shardgym.bags import ReuseCounts
 from shardgym.errors import InputError
-from shardgym.ids import ReuseCounts, draw_bags
+from shardgym.ids import draw_bags
 from shardgym.pools import load_pool
 from shardgym.pools.load import SYNTHETIC_BATCH, synthetic_tables
 from shardgym.pools.statistics import (

@@ -159,5 +159,5 @@ def test_another_separator_than_a_comma_is_named(tmp_path, mark, shown):
 
 
 def test_a_file_of_another_ending_is_refused_as_a_file(tmp_path):
-    with pytest.raises(InputError, match=r"cannot read tables from 'x\.txt': a file of tables ends in \.json, \.csv"):
-        load_pool("x.txt")
+    with pytest.raises(InputError, match=r"cannot read tables from 'x\.md': a file of tables ends in \.json or \.csv"):
+        load_pool("x.md")

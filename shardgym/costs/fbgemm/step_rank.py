@@ -154,10 +154,8 @@ class StepRank:
         """Return the ids of this rank's samples of a table."""
         if isinstance(table.ids, RecordedIds):
             first = sum(samples[: self._number])
-            bags = draw_bags(table, sum(samples), seed=seed)
-            ends = np.cumsum([0, *bags.lengths])
-            last = first + samples[self._number]
-            indices, lengths = bags.indices[ends[first] : ends[last]], bags.lengths[first:last]
+            whole = draw_bags(table, sum(samples), seed=seed, batch=batch)
+            indices, lengths = whole.samples(first, samples[self._number])
         else:
             own = batch * len(samples) + self._number
             indices, lengths = draw_bags(table, samples[self._number], seed=seed, batch=own)

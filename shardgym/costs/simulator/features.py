@@ -9,8 +9,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from shardgym.arrays import Bools, Floats, Ints
+from shardgym.bags import ReuseCounts
 from shardgym.costs.shard_keys import ShardKey
-from shardgym.ids import ReuseCounts, draw_bags
+from shardgym.ids import draw_bags
 from shardgym.row_access import BIN_ACCESSES, access_share
 from shardgym.table import REUSE_BINS, EmbeddingTable
 from shardgym.task import ELEMENT_BYTES, OPTIMIZER_STATE, ShardingTask

@@ -1,4 +1,4 @@
-"""Files of recorded ids, as dlrm_datasets has them: read without running their code, checked, and found by name.
+"""Files of dlrm_datasets: read without running their code, and checked.
 
 A file (`.pt` or `.pt.gz`) holds one batch of T tables and B samples as a tuple (indices, offsets, lengths): the ids of
 all tables one after another, T * B + 1 positions into them, and the bag sizes, shape (T, B).
@@ -8,27 +8,21 @@ from __future__ import annotations
 
 import functools
 import gzip
-import hashlib
-import os
 import tempfile
 import warnings
 import zipfile
 import zlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
-from shardgym.arrays import Ints
+from shardgym.bags import Bags
 from shardgym.errors import InputError
 from shardgym.files import check_regular
-from shardgym.table import RecordedIds
+from shardgym.streams.files import ReadOptions, RecordedStream
 
 if TYPE_CHECKING:
     import torch
-
-#: Environment variable with the folders that are searched for recorded ids, separated like PATH.
-DATA_VARIABLE = "SHARDGYM_DATA"
 
 
 class Recording(NamedTuple):
@@ -46,50 +40,30 @@ class Recording(NamedTuple):
     starts: list[int]
     lengths: torch.Tensor
 
-    def bags(self, table_index: int) -> tuple[Ints, Ints]:
-        """Return (indices, lengths) of one table as 64-bit integers; raises `InputError` when there is none."""
-        if not 0 <= table_index < len(self.lengths):
-            raise InputError(f"{self.path}: has tables 0 to {len(self.lengths) - 1}, asked for table {table_index}")
+    def bags(self, table_index: int) -> Bags:
+        """Return the ids of one table."""
         indices = self.indices[self.starts[table_index] : self.starts[table_index + 1]]
-        return indices.numpy().astype(np.int64), self.lengths[table_index].numpy().astype(np.int64)
+        return Bags(indices.numpy(), self.lengths[table_index].numpy())
 
 
-def recorded_bags(ids: RecordedIds, batch_size: int) -> tuple[Ints, Ints]:
-    """Return (indices, lengths) of the first `batch_size` recorded samples.
+class DlrmDatasetStream(RecordedStream):
+    """A file of dlrm_datasets: one batch of tables t000, t001, ....
 
-    Raises:
-        InputError: the file is not found, its checksum differs, or it holds fewer samples.
+    Args:
+        path: a `.pt` or `.pt.gz` file.
+        options: see `RecordedStream`.
     """
-    if batch_size > ids.batch_size:
-        raise InputError(f"batch size {batch_size} exceeds the {ids.batch_size} samples recorded in '{ids.file}'")
-    indices, lengths = _verified_bags(ids)
-    lengths = lengths[:batch_size]
-    return indices[: int(lengths.sum())], lengths
 
+    def __init__(self, path: str | Path, options: ReadOptions) -> None:
+        count, samples = read_recording(path).lengths.shape
+        self.batch_size = samples
+        self._index = {f"t{index:03d}": index for index in range(count)}
+        super().__init__(path, tuple(self._index), options)
 
-@functools.lru_cache(maxsize=64)
-def _verified_bags(ids: RecordedIds) -> tuple[Ints, Ints]:
-    """Find the file in the folders of `SHARDGYM_DATA` and compare the table's ids with their checksum."""
-    folders = [Path(part) for part in os.environ.get(DATA_VARIABLE, "").split(os.pathsep) if part]
-    path = next((folder / ids.file for folder in folders if (folder / ids.file).is_file()), None)
-    if path is None:
-        searched = ", ".join(map(str, folders)) or "not set"
-        raise InputError(f"recorded ids need '{ids.file}': put its folder into {DATA_VARIABLE} (now: {searched})")
-    indices, lengths = read_recording(path).bags(ids.table_index)
-    if bags_digest(indices, lengths) != ids.sha256:
-        raise InputError(f"table {ids.table_index} of '{ids.file}' differs from the ids this task was made from")
-    if len(lengths) != ids.batch_size:
-        raise InputError(
-            f"table {ids.table_index} of '{ids.file}' has {len(lengths)} samples, expected {ids.batch_size}"
-        )
-    return indices, lengths
-
-
-def bags_digest(indices: Ints, lengths: Ints) -> str:
-    """SHA-256 over one table's lengths and ids as little-endian 64-bit integers."""
-    digest = hashlib.sha256(lengths.astype("<i8").tobytes())
-    digest.update(indices.astype("<i8").tobytes())
-    return digest.hexdigest()
+    def parts(self, features: Sequence[str]) -> Iterator[dict[str, Bags]]:
+        """Yield the whole batch."""
+        recording = read_recording(self.path)
+        yield {feature: recording.bags(self._index[feature]) for feature in features}
 
 
 def read_recording(path: str | Path) -> Recording:

@@ -11,12 +11,15 @@ import pickle
 import numpy as np
 import pytest
 
-from shardgym import recorded_ids
+from shardgym.bags import Bags
 from shardgym.errors import InputError
 from shardgym.ids import draw_bags
 from shardgym.pools import load_pool
-from shardgym.pools.files import load_dlrm_dataset
-from shardgym.recorded_ids import bags_digest, read_recording
+from shardgym.streams import dlrm_datasets
+from shardgym.streams.dlrm_datasets import read_recording
+from shardgym.streams.open import open_stream
+from shardgym.streams.statistics import Checksum
+from shardgym.streams.tables import pool_of_stream
 
 
 @pytest.fixture
@@ -49,7 +52,7 @@ BAGS = [[[7, 250], [7], [7]], [[], [], []]]
 
 
 def test_rows_pooling_and_histogram_are_those_of_the_ids(write_dlrm):
-    pool = load_dlrm_dataset(write_dlrm(BAGS))
+    pool = load_pool(write_dlrm(BAGS))
     assert pool.batch_size == 3
     assert pool[0].num_embeddings == 251
     assert pool[0].pooling_factor == pytest.approx(4 / 3)
@@ -57,21 +60,23 @@ def test_rows_pooling_and_histogram_are_those_of_the_ids(write_dlrm):
 
 
 def test_an_unused_table_gets_100_rows_and_an_empty_histogram(write_dlrm):
-    table = load_dlrm_dataset(write_dlrm(BAGS))[1]
+    table = load_pool(write_dlrm(BAGS))[1]
     assert table.num_embeddings == 100
     assert table.pooling_factor == 0
     assert table.reuse_histogram == (0,) * 17
 
 
 def test_recorded_ids_name_the_file_and_its_checksum(write_dlrm):
-    ids = load_dlrm_dataset(write_dlrm(BAGS))[0].ids
-    digest = bags_digest(np.array([7, 250, 7, 7]), np.array([2, 1, 1]))
-    assert (ids.file, ids.table_index, ids.batch_size, ids.sha256) == ("toy.pt", 0, 3, digest)
+    ids = load_pool(write_dlrm(BAGS))[0].ids
+    checksum = Checksum()
+    checksum.add(Bags(np.array([7, 250, 7, 7]), np.array([2, 1, 1])))
+    told = (ids.file, ids.feature, ids.samples, ids.batch_size, ids.sha256)
+    assert told == ("toy.pt", "t000", 3, 3, checksum.hexdigest())
 
 
 def test_recorded_ids_say_where_the_hot_rows_lie(write_dlrm):
     # Rows 7, 250, 7, 7 of 251: 192 ranges of 1 or 2 rows, range 6 is rows 7 and 8, the last one rows 249 and 250.
-    ids = load_dlrm_dataset(write_dlrm(BAGS))[0].ids
+    ids = load_pool(write_dlrm(BAGS))[0].ids
     looked_up = {n: share for n, share in enumerate(ids.range_shares) if share}
     distinct = {n: share for n, share in enumerate(ids.range_distinct) if share}
     assert looked_up == {6: 0.75, 191: 0.25}
@@ -94,8 +99,8 @@ def test_a_compressed_file_holds_the_same_tables(write_dlrm):
 
 def test_reading_many_tables_unpacks_the_file_once(write_dlrm, monkeypatch):
     path, unpacked = write_dlrm(BAGS, "once.pt.gz"), []
-    load = recorded_ids.load_tensors
-    monkeypatch.setattr(recorded_ids, "load_tensors", lambda p: unpacked.append(p) or load(p))
+    load = dlrm_datasets.load_tensors
+    monkeypatch.setattr(dlrm_datasets, "load_tensors", lambda p: unpacked.append(p) or load(p))
     assert read_recording(path).bags(0)[0].tolist() == [7, 250, 7, 7]
     assert read_recording(path).bags(1)[1].tolist() == [0, 0, 0]
     assert len(unpacked) == 1
@@ -110,8 +115,8 @@ def test_a_changed_file_is_read_again(write_dlrm):
 
 
 def test_a_table_that_the_file_lacks_is_named(write_dlrm):
-    with pytest.raises(InputError, match="has tables 0 to 1, asked for table 2"):
-        read_recording(write_dlrm(BAGS)).bags(2)
+    with pytest.raises(InputError, match=r"unknown feature of .*toy\.pt 't002': did you mean"):
+        open_stream(write_dlrm(BAGS)).read("t002")
 
 
 class Hostile:
@@ -157,8 +162,8 @@ def test_a_missing_file_is_an_input_error(tmp_path, name):
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"indices": torch.tensor([7, -2, 7, 7])}, "table 0 has a negative id"),
-        ({"indices": torch.tensor([7, 2**50, 7, 7])}, "table 0: num_embeddings"),
+        ({"indices": torch.tensor([7, -2, 7, 7])}, r"feature 't000' has a negative id \(-2\)"),
+        ({"indices": torch.tensor([7, 2**50, 7, 7])}, "feature 't000': num_embeddings"),
         ({"indices": torch.tensor([7, 7])}, "offsets run from 0 to 4, expected 0 to 2"),
         ({"offsets": torch.arange(4)}, "offsets has 4 entries, expected 7"),
         ({"lengths": torch.zeros(0, 3, dtype=torch.int64)}, "lengths is empty"),
@@ -183,12 +188,12 @@ def test_a_file_of_something_else_is_named(tmp_path):
 
 def test_32_bit_ids_get_the_checksum_of_64_bit_ids(write_dlrm):
     ids = torch.tensor([7, 250, 7, 7], dtype=torch.int32)
-    narrow = load_dlrm_dataset(write_dlrm(BAGS, "narrow.pt", indices=ids))
-    assert narrow[0].ids.sha256 == load_dlrm_dataset(write_dlrm(BAGS))[0].ids.sha256
+    narrow = load_pool(write_dlrm(BAGS, "narrow.pt", indices=ids))
+    assert narrow[0].ids.sha256 == load_pool(write_dlrm(BAGS))[0].ids.sha256
 
 
 def test_embedding_dim_is_the_width_of_all_tables(write_dlrm):
-    assert {t.embedding_dim for t in load_dlrm_dataset(write_dlrm(BAGS), embedding_dim=64)} == {64}
+    assert {t.embedding_dim for t in pool_of_stream(open_stream(write_dlrm(BAGS)), embedding_dim=64)} == {64}
 
 
 @pytest.mark.parametrize(
@@ -210,8 +215,8 @@ def test_a_recording_that_does_not_match_its_table_is_refused_by_name(write_dlrm
     [
         ({"range_shares": (0.5, 0.5)}, r"table 't000': range_shares says 0.5 of range 0, 'toy.pt' has 0.75: load it"),
         ({"range_distinct": (1.0, 0.0)}, r"table 't000': range_distinct says 1 of range 0, 'toy.pt' has 0.5"),
-        ({"batch_size": 4}, r"table 't000': table 0 of 'toy.pt' has 3 samples, expected 4"),
-        ({"sha256": "0" * 64}, r"table 't000': table 0 of 'toy.pt' differs from the ids this task was made from"),
+        ({"samples": 4, "batch_size": 4}, r"table 't000': 't000' of 'toy.pt' has 3 samples, expected 4"),
+        ({"sha256": "0" * 64}, r"table 't000': 't000' of 'toy.pt' differs from the ids that this table was made from"),
     ],
 )
 def test_a_recording_that_is_not_what_its_ids_say_is_refused_by_name(write_dlrm, monkeypatch, changes, message):

@@ -1,0 +1,239 @@
+"""PolicySolver: a trained policy as a solver, whatever library trained it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from baselines.learning.policy_scores import Observations, network_of, scores_of
+from baselines.learning.weights import CARD, load_network, pack, save_network, sha256_of
+from shardgym.arguments import check_int, describe
+from shardgym.arrays import Floats, Ints
+from shardgym.costs.base import CostModel
+from shardgym.envs import ENV_IDS
+from shardgym.envs.vector_env import IDLE
+from shardgym.envs.wrappers import VectorFlatObservation
+from shardgym.errors import InputError, NoFeasiblePlanError, UnknownNameError
+from shardgym.feasibility import check_possible
+from shardgym.plan import ShardingPlan
+from shardgym.pretraining.torch_ops import one_thread
+from shardgym.provenance import utc_now, versions
+from shardgym.records import CONFIG, Digest, Name, Number, Record, Whole
+from shardgym.registry import find_class
+from shardgym.solver import check_solve_arguments
+from shardgym.task import ShardingTask
+from shardgym.ties import quantized
+
+#: Arguments of environments that a solver sets itself.
+_OWN_ARGUMENTS = ("suite", "tasks", "pool", "pool_tasks", "cost", "cost_settings", "sampling", "reward", "render_mode")
+
+
+@dataclass(frozen=True, config=CONFIG)
+class PolicyCard(Record):
+    """Written next to the weights of a policy.
+
+    Attributes:
+        policy: module:function that makes the policy without its weights.
+        env_id: of the environment that it plays.
+        samples: episodes of which the best plan is taken.
+        flat: names of the numbers and of the mask, where the policy takes flat observations.
+        env_settings: arguments of the environment.
+        training: how it was trained, in a sentence.
+        training_time_s: seconds that this took; None when unknown.
+        created: UTC.
+        versions: of Python and the packages.
+        weights_sha256: of the file of weights.
+    """
+
+    policy: Name
+    env_id: Name
+    samples: Annotated[Whole, Field(ge=1)]
+    flat: tuple[str, str] | None
+    env_settings: dict[str, Any]
+    training: str
+    training_time_s: Annotated[Number, Field(ge=0)] | None
+    created: str
+    versions: dict[str, str]
+    weights_sha256: Digest
+    schema: Literal["shardgym.policy_card/1"] = "shardgym.policy_card/1"
+
+
+class PolicySolver:
+    """Plays episodes of an environment with a policy, all at once, and returns the best plan.
+
+    In the first episode the valid action with the highest score always wins; in the others actions are drawn, with
+    scores as logits. Episodes that have ended idle until the last one does. Costs that are predicted closer than a tie
+    are equal, and the first plan wins. A policy decides in the precision that it has: where two scores differ by no
+    more than rounding, another processor may choose the other action.
+
+    Args:
+        policy: see `scores_of`.
+        env_id: such as "ShardGym/ColumnWise-v0".
+        samples: episodes that are played.
+        flat: names of numbers and mask, where the policy was trained on flat observations: ("obs", "mask").
+        folder: what `save` wrote, in place of a policy and an environment; `samples` may be others than there.
+        **env_settings: arguments that the environment was trained with and observations depend on: `observation`,
+            `order`, `max_splits`, `max_devices`, `max_tables`, ....
+
+    Attributes:
+        weights_digest: SHA-256 of the weights of the policy.
+        training_time_s: of a loaded policy, seconds that training took; None when unknown.
+
+    Raises:
+        InputError: no policy, one of an unknown kind, an argument that belongs to the solver, or a damaged folder.
+        UnknownNameError: no such environment.
+
+    Example:
+        >>> PolicySolver(model, "ShardGym/TableWise-v0", samples=8, observation="timed")   # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        policy: Any = None,
+        env_id: str | None = None,
+        samples: int | None = None,
+        *,
+        flat: tuple[str, str] | None = None,
+        folder: str | Path | None = None,
+        **env_settings: Any,
+    ) -> None:
+        card = None
+        if folder is not None:
+            if policy is not None or env_id is not None or flat is not None or env_settings:
+                raise InputError("folder says policy, environment and its arguments: give nothing besides but samples")
+            card, policy = _read(folder)
+            env_id, flat, env_settings = card.env_id, card.flat, card.env_settings
+            samples = card.samples if samples is None else samples
+        if env_id not in ENV_IDS:
+            raise UnknownNameError("environment", env_id, ENV_IDS)
+        own = next((name for name in _OWN_ARGUMENTS if name in env_settings), None)
+        if own is not None:
+            raise InputError(f"{own}: is set where a task is solved, expected arguments that observations depend on")
+        self._policy = policy
+        self._scores = scores_of(policy)
+        self._env_id = env_id
+        self._samples = check_int("samples", 1 if samples is None else samples, 1)
+        self._flat = None if flat is None else (str(flat[0]), str(flat[1]))
+        self._env_settings = env_settings
+        self.weights_digest = sha256_of(pack(network_of(policy).state_dict()))
+        self.training_time_s = None if card is None else card.training_time_s
+
+    def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
+        """Return the plan that costs least by the oracle, of those that the episodes end with.
+
+        Raises:
+            NoFeasiblePlanError: no episode ended with a plan, or there is none.
+            InputError: the policy takes no observations of this task, or these are no task, cost and seed.
+        """
+        check_solve_arguments(task, cost, seed)
+        check_possible(task)
+        envs = self._make_envs(task, cost)
+        try:
+            with one_thread(), torch.no_grad():
+                best, reason = self._play(envs, np.random.default_rng(int(seed)))
+        finally:
+            envs.close()
+        if best is None:
+            raise NoFeasiblePlanError(f"none of {self._samples} episodes of the policy ended with a plan: {reason}")
+        return best
+
+    def save(
+        self, folder: str | Path, factory: str, *, training: str = "", training_time_s: float | None = None
+    ) -> None:
+        """Write weights and card into a folder, which `folder=` of this class reads.
+
+        Args:
+            folder: made if needed.
+            factory: module:function, called without arguments, that makes such a policy without these weights.
+            training: how it was trained, in a sentence.
+            training_time_s: seconds that this took.
+
+        Raises:
+            InputError: `factory` makes no such policy, or the folder cannot be written.
+        """
+        network = network_of(self._policy)
+        made = network_of(_made(factory))
+        shapes = [{name: tuple(tensor.shape) for name, tensor in n.state_dict().items()} for n in (network, made)]
+        if shapes[0] != shapes[1]:
+            raise InputError(f"'{factory}' makes a policy with other weights than this one has")
+        card = PolicyCard(
+            policy=factory,
+            env_id=self._env_id,
+            samples=self._samples,
+            flat=self._flat,
+            env_settings=self._env_settings,
+            training=training,
+            training_time_s=training_time_s,
+            created=utc_now(),
+            versions=versions(),
+            weights_sha256=self.weights_digest,
+        )
+        save_network(Path(folder), network, card)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Return the solver that `save` wrote; raises `InputError` when files are missing or damaged."""
+        return cls(folder=folder)
+
+    def _make_envs(self, task: ShardingTask, cost: CostModel) -> VectorEnv[Any, Any, Any]:
+        envs = gymnasium.make_vec(
+            self._env_id, self._samples, tasks=[task], cost=cost, autoreset_mode="Disabled", **self._env_settings
+        )
+        return envs if self._flat is None else VectorFlatObservation(envs, *self._flat)
+
+    def _play(self, envs: VectorEnv[Any, Any, Any], rng: np.random.Generator) -> tuple[ShardingPlan | None, str]:
+        """Return the best plan of the episodes, or None and why the last of them ended."""
+        observations, _ = envs.reset(seed=0)
+        waiting = np.zeros(self._samples, dtype=np.bool_)
+        plans: dict[int, tuple[float, ShardingPlan]] = {}
+        reason = ""
+        while not waiting.all():
+            actions = np.where(waiting, IDLE, self._actions(observations, envs, rng))
+            observations, _, terminated, _, infos = envs.step(actions)
+            for row in np.flatnonzero(terminated).tolist():
+                if infos["outcome"][row] == "complete":
+                    plans[row] = float(quantized(infos["cost_ms"][row])), infos["plan"][row]
+                else:
+                    reason = str(infos["reason"][row]) if "reason" in infos else str(infos["outcome"][row])
+            waiting |= terminated
+        if not plans:
+            return None, reason
+        first = min(plans, key=lambda row: (plans[row][0], row))
+        return plans[first][1], reason
+
+    def _actions(self, observations: Observations, envs: VectorEnv[Any, Any, Any], rng: np.random.Generator) -> Ints:
+        """Return an action for each environment: the best of the first one, drawn ones of the others."""
+        valid = envs.action_masks()  # type: ignore[attr-defined]
+        scores: Floats = quantized(self._scores(observations))
+        if scores.shape != valid.shape:
+            raise InputError(f"policy: returned scores of shape {scores.shape}, expected {valid.shape}")
+        # The highest of scores with Gumbel noise is a draw from their softmax.
+        noise = rng.gumbel(size=scores.shape)
+        noise[0] = 0.0
+        chosen: Ints = np.where(valid, scores + noise, -np.inf).argmax(axis=1)
+        return chosen
+
+
+def _read(folder: str | Path) -> tuple[PolicyCard, Any]:
+    path = Path(folder)
+    if not (path / CARD).is_file():
+        raise InputError(f"no policy in {path}: expected a folder that PolicySolver.save wrote")
+    card = PolicyCard.load(path / CARD)
+    policy = _made(card.policy)
+    load_network(path, card, network_of(policy))
+    return card, policy
+
+
+def _made(factory: str) -> Any:
+    """Call the function that makes a policy; raises `InputError` when there is none."""
+    make = find_class("policy", "", factory)
+    if not callable(make):
+        raise InputError(f"'{factory:.80}' is {describe(make)}: expected a function without arguments")
+    return make()

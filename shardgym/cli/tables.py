@@ -1,0 +1,162 @@
+"""import-tables: tasks and pools from files of tables, and from files of ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from tabulate import tabulate
+
+from shardgym.cli.common import (
+    Command,
+    check_free,
+    check_room,
+    count,
+    force_option,
+    json_option,
+    make_topology,
+    memory_option,
+    natural,
+    positive,
+    preset_option,
+    print_json,
+    print_task,
+    say,
+)
+from shardgym.errors import InputError
+from shardgym.files import write_whole
+from shardgym.pools import load_pool
+from shardgym.streams.open import ENDINGS, holds_ids, open_stream
+from shardgym.streams.statistics import FeatureStatistics
+from shardgym.streams.tables import PLACEHOLDER_DIM, pool_of_statistics
+from shardgym.table import TablePool
+from shardgym.task import ShardingTask
+
+#: Features that are listed; of more the totals say enough.
+_MOST_LISTED = 40
+
+
+@click.command("import-tables", cls=Command)
+@click.argument("source", metavar="FILE")
+@click.option("--devices", type=positive, metavar="N", help="Number of devices: writes a task. Without it, a pool.")
+@preset_option
+@memory_option
+@click.option("--batch-size", type=positive, metavar="B", help="Samples per step over all devices.")
+@click.option("--feature", "features", multiple=True, metavar="NAME", help="Of ids: take this one; may be repeated.")
+@click.option(
+    "--hash-size", "hash_sizes", multiple=True, metavar="[NAME=]ROWS",
+    help="Of ids: rows of the table, which ids are taken modulo; for all features or one. By default ids are rows.",
+)  # fmt: skip
+@click.option(
+    "--dim", "dims", multiple=True, metavar="[NAME=]COLUMNS",
+    help=f"Of ids: width of the tables, for all features or one (default: {PLACEHOLDER_DIM}).",
+)  # fmt: skip
+@click.option("--samples", type=positive, metavar="N", help="Of ids: read at most so many samples.")
+@click.option("--fit", is_flag=True, help="Of ids: draw them from a fitted law; by default the file's are measured.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where the task or pool goes.")
+@force_option
+@json_option
+def import_tables(
+    source: str,
+    devices: int | None,
+    preset: str,
+    memory_gib: float | None,
+    batch_size: int | None,
+    features: tuple[str, ...],
+    hash_sizes: tuple[str, ...],
+    dims: tuple[str, ...],
+    samples: int | None,
+    fit: bool,
+    output: Path,
+    force: bool,
+    as_json: bool,
+) -> int:
+    """Make a task of your own tables, or of a log of their ids.
+
+    FILE holds tables (.json, .csv), or ids: dlrm_datasets (.pt), Parquet with a row per sample and a column of ids or
+    of lists of ids per feature (.parquet), or text as Criteo's (.tsv, .txt), the first and the last also with .gz. Of
+    ids, rows, ids per sample, reuse, and where hot rows lie are counted in whole batches. To measure with the ids
+    themselves, put their folder into the environment variable SHARDGYM_DATA.
+    """
+    check_free(output, force)
+    found: dict[str, FeatureStatistics] = {}
+    if holds_ids(source):
+        sizes = _by_feature("--hash-size", hash_sizes)
+        stream = open_stream(source, features=features or None, hash_size=sizes or None, samples=samples)
+        batch_size = batch_size or stream.batch_size
+        if batch_size is None:
+            raise InputError(f"{source}: says no batch size; give --batch-size")
+        found = stream.statistics(batch_size, ranks=devices or 1, checksum=not fit)
+        widths = _by_feature("--dim", dims) or PLACEHOLDER_DIM
+        if isinstance(widths, dict):
+            widths = dict.fromkeys(stream.features, PLACEHOLDER_DIM) | widths
+        pool = pool_of_statistics(stream, found, widths, fit)
+        for column in stream.left_out:
+            say(f"left out: {column}, which is no column of ids")
+    else:
+        given = {"--feature": features, "--hash-size": hash_sizes, "--dim": dims, "--samples": samples, "--fit": fit}
+        for option, value in given.items():
+            if value:
+                raise InputError(f"{source}: {option} is for files of ids, which end in {', '.join(ENDINGS)}")
+        pool = load_pool(source)
+    if devices is None:
+        content: TablePool | ShardingTask = pool
+    else:
+        topology = make_topology(preset, devices, memory_gib)
+        content = ShardingTask(pool.tables, topology, batch_size or pool.batch_size, name=pool.name)
+        check_room(content)
+    write_whole(output, content.to_json(indent=2) + "\n")
+    if as_json:
+        page: dict[str, Any] = {"task" if devices else "pool": str(output), "digest": content.digest}
+        print_json(page | {"tables": len(pool), "features": {name: _row(of_one) for name, of_one in found.items()}})
+        return 0
+    if isinstance(content, ShardingTask):
+        print_task(output, content)
+    else:
+        print(f"{output}: a pool of {count(len(pool), 'table')}, batch size {pool.batch_size}")
+    if found:
+        _print_statistics(found, devices)
+    return 0
+
+
+def _by_feature(option: str, given: tuple[str, ...]) -> int | dict[str, int]:
+    """Read [NAME=]NUMBER: one number for all features, or numbers by feature; nothing as an empty dictionary."""
+    if len(given) == 1 and "=" not in given[0]:
+        return natural(given[0], least=1)
+    numbers = {}
+    for text in given:
+        name, equals, number = text.rpartition("=")
+        if not equals or name in numbers:
+            raise InputError(f"{option} {text:.60}: expected one number for all features, or NAME=NUMBER once for each")
+        numbers[name] = natural(number, least=1)
+    return numbers
+
+
+def _row(found: FeatureStatistics) -> dict[str, float]:
+    return {
+        "rows": found.rows,
+        "samples": found.samples,
+        "pooling_factor": found.pooling_factor,
+        "distinct_share": found.distinct_share,
+        "rank_distinct_share": found.rank_distinct_share,
+    }
+
+
+def _print_statistics(found: dict[str, FeatureStatistics], devices: int | None) -> None:
+    ids = sum(of_one.ids for of_one in found.values())
+    distinct = sum(of_one.distinct for of_one in found.values()) / max(ids, 1)
+    rank_distinct = sum(of_one.rank_distinct for of_one in found.values()) / max(ids, 1)
+    first = next(iter(found.values()))
+    text = f"{count(first.samples, 'sample')} in whole batches, {count(ids, 'id')}: distinct rows are "
+    text += f"{100 * distinct:.1f} % of the ids of a batch"
+    print(text + (f", {100 * rank_distinct:.1f} % of those of a device's own samples" if devices else ""))
+    if len(found) <= _MOST_LISTED:
+        headers = ("feature", "rows", "ids per sample", "distinct", "of a device" if devices else None)
+        cells = [
+            [name, f"{of_one.rows:,}", f"{of_one.pooling_factor:.3g}", f"{100 * of_one.distinct_share:.1f} %"]
+            + ([f"{100 * of_one.rank_distinct_share:.1f} %"] if devices else [])
+            for name, of_one in found.items()
+        ]
+        shown = [header for header in headers if header]
+        print(tabulate(cells, headers=shown, tablefmt="simple", disable_numparse=True))

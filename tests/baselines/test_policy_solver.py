@@ -1,0 +1,255 @@
+"""PolicySolver: policies of all libraries as solvers, best of many episodes, files, runs and boards."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import shardgym
+from baselines.learning.policy_scores import scores_of
+from baselines.learning.policy_solver import PolicyCard, PolicySolver
+from shardgym import InputError, NoFeasiblePlanError, ShardingTask, Topology, load_suite, make_cost
+from shardgym.cli import main
+from shardgym.conformance import check_solver
+from shardgym.envs.sb3 import NativeVecEnv
+from shardgym.envs.wrappers import VectorFlatObservation
+
+TABLE, COLUMN, ANY = (f"ShardGym/{name}Wise-v0" for name in ("Table", "Column", "Any"))
+TIMED = {"observation": "timed", "order": "lookup"}
+COST = make_cost("roofline")
+
+
+def lookahead(observations):
+    """Scores of devices by what each takes with the next table; further actions are never chosen."""
+    times = observations["times"].reshape(len(observations["times"]), -1, 2)
+    actions = observations["action_mask"].shape[1]
+    scores = np.full((len(times), actions), -1e6)
+    scores[:, : times.shape[1]] = -3 * times[:, :, 1]
+    return scores
+
+
+class Layers(nn.Module):
+    """A network over flat observations of four devices."""
+
+    def __init__(self, name="obs", inputs=67):
+        super().__init__()
+        self.name = name
+        self.layers = nn.Linear(inputs, 4)
+
+    def forward(self, observations):
+        return self.layers(observations[self.name])
+
+
+def make_layers():
+    return Layers()
+
+
+def cost_of(solver, task):
+    (cost,) = COST.evaluate(task, [solver.solve(task, COST)])
+    return cost.total_ms
+
+
+@pytest.mark.parametrize("env_id", [TABLE, COLUMN, ANY])
+def test_one_episode_takes_the_best_valid_action(env_id):
+    for task in load_suite("quick-v1")[:4]:
+        env = gymnasium.make(env_id, tasks=[task], cost=COST, **TIMED)
+        observation, info = env.reset()
+        while "outcome" not in info:
+            scores = lookahead({name: values[None] for name, values in observation.items()})[0]
+            action = np.where(observation["action_mask"], scores, -np.inf).argmax()
+            observation, _, _, _, info = env.step(action)
+        assert PolicySolver(lookahead, env_id, **TIMED).solve(task, COST) == info["plan"]
+
+
+def test_more_episodes_are_never_worse_and_follow_from_the_seed():
+    task = load_suite("quick-v1")[3]
+    costs = [cost_of(PolicySolver(lookahead, TABLE, samples=n, **TIMED), task) for n in (1, 4, 16, 64)]
+    assert costs[-1] < costs[0]
+    assert max(costs) == costs[0]
+    solver = PolicySolver(lookahead, TABLE, samples=16, **TIMED)
+    assert solver.solve(task, COST, seed=5) == solver.solve(task, COST, seed=5)
+    assert len({solver.solve(task, COST, seed=seed).to_json() for seed in range(8)}) > 1
+
+
+def test_a_dead_end_of_one_episode_is_none_of_the_solver():
+    rows = {"a": 50, "b": 40, "c": 60, "d": 50}
+    tables = tuple(shardgym.EmbeddingTable(name, of_table, 4) for name, of_table in rows.items())
+    task = ShardingTask(tables, Topology(2, memory_bytes=100 * 16), 16)  # a with d, and b with c
+
+    def first_device(observations):
+        return np.ones((len(observations["progress"]), 1)) * [2.0, 0.0]
+
+    with pytest.raises(NoFeasiblePlanError, match="none of 1 episodes of the policy ended with a plan: "):
+        PolicySolver(first_device, TABLE, order="task").solve(task, COST)
+    plan = PolicySolver(first_device, TABLE, samples=256, order="task").solve(task, COST)
+    plan.validate(task)
+
+
+def test_a_policy_of_stable_baselines():
+    contrib = pytest.importorskip("sb3_contrib")
+    from baselines.ppo.policies import SetPolicy
+
+    envs = NativeVecEnv(gymnasium.make_vec(TABLE, 2, suite="quick-v1", autoreset_mode="SameStep", **TIMED))
+    model = contrib.MaskablePPO(SetPolicy, envs, n_steps=16, batch_size=16, seed=0, device="cpu")
+    task = load_suite("quick-v1")[0]
+    solver = PolicySolver(model, TABLE, samples=4, max_devices=4, **TIMED)
+    plan = solver.solve(task, COST)
+    plan.validate(task)
+    env = gymnasium.make(TABLE, tasks=[task], cost=COST, max_devices=4, **TIMED)
+    observation, info = env.reset()
+    while "outcome" not in info:
+        masks = env.get_wrapper_attr("action_masks")()
+        action, _ = model.predict(observation, action_masks=masks, deterministic=True)
+        observation, _, _, _, info = env.step(action)
+    assert PolicySolver(model, TABLE, max_devices=4, **TIMED).solve(task, COST) == info["plan"]
+    wrong = PolicySolver(model, TABLE, **TIMED)  # of two devices
+    with pytest.raises(InputError, match="policy: takes no observations of this environment"):
+        wrong.solve(task, COST)
+
+
+def test_values_of_actions_are_scores():
+    baselines3 = pytest.importorskip("stable_baselines3")
+    envs = NativeVecEnv(gymnasium.make_vec(TABLE, 2, suite="quick-v1", autoreset_mode="SameStep"))
+    model = baselines3.DQN("MultiInputPolicy", envs, seed=0, device="cpu", buffer_size=100)
+    task = load_suite("quick-v1")[9]
+    PolicySolver(model, TABLE, max_devices=4).solve(task, COST).validate(task)
+
+
+def flat_observations(task, names):
+    envs = gymnasium.make_vec(TABLE, 3, tasks=[task], cost=COST, max_devices=4, autoreset_mode="Disabled", **TIMED)
+    return VectorFlatObservation(envs, *names).reset(seed=0)[0]
+
+
+@pytest.mark.parametrize("library", ["torchrl", "tensordict"])
+def test_an_actor_of_torchrl(library):
+    pytest.importorskip(library)
+    from tensordict.nn import TensorDictModule
+
+    task = load_suite("quick-v1")[9]
+    network = Layers()
+    actor = TensorDictModule(network.layers, in_keys=["obs"], out_keys=["logits"])
+    if library == "torchrl":
+        from torchrl.modules import MaskedCategorical, ProbabilisticActor
+
+        class Valid(nn.Module):
+            def forward(self, obs, mask):
+                return network.layers(obs), (mask > 0) | ~(mask > 0).any(dim=-1, keepdim=True)
+
+        actor = ProbabilisticActor(
+            TensorDictModule(Valid(), in_keys=["obs", "mask"], out_keys=["logits", "valid"]),
+            in_keys={"logits": "logits", "mask": "valid"},
+            distribution_class=MaskedCategorical,
+        )
+    expected = PolicySolver(network, TABLE, flat=("obs", "mask"), max_devices=4, **TIMED).solve(task, COST)
+    assert PolicySolver(actor, TABLE, flat=("obs", "mask"), max_devices=4, **TIMED).solve(task, COST) == expected
+
+
+def test_a_module_of_rllib():
+    task = load_suite("quick-v1")[9]
+    network = Layers("observations")
+
+    class Module:
+        def forward_inference(self, batch):
+            return {"action_dist_inputs": network(batch["obs"])}
+
+    names = ("observations", "action_mask")
+    expected = PolicySolver(network, TABLE, flat=names, max_devices=4, **TIMED).solve(task, COST)
+    assert PolicySolver(Module(), TABLE, flat=names, max_devices=4, **TIMED).solve(task, COST) == expected
+
+
+@pytest.mark.slow
+def test_the_module_for_action_masks_of_rllib():
+    pytest.importorskip("ray.rllib")
+    from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+    from ray.rllib.examples.rl_modules.classes.action_masking_rlm import ActionMaskingTorchRLModule
+
+    task = load_suite("quick-v1")[9]
+    names = ("observations", "action_mask")
+    envs = gymnasium.make_vec(TABLE, 1, tasks=[task], cost=COST, max_devices=4, **TIMED)
+    flat = VectorFlatObservation(envs, *names)
+    module = RLModuleSpec(
+        module_class=ActionMaskingTorchRLModule,
+        observation_space=flat.single_observation_space,
+        action_space=flat.single_action_space,
+        model_config={"head_fcnet_hiddens": [16]},
+    ).build()
+    solver = PolicySolver(module, TABLE, samples=4, flat=names, max_devices=4, **TIMED)
+    solver.solve(task, COST).validate(task)
+
+
+def test_a_saved_policy_is_a_solver_of_the_command_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "trained", sys.modules[__name__])
+    network = make_layers()
+    solver = PolicySolver(network, TABLE, samples=4, flat=("obs", "mask"), max_devices=4, **TIMED)
+    solver.save("policy", "trained:make_layers", training="not at all", training_time_s=12.5)
+    card = PolicyCard.load("policy/card.json")
+    assert (card.env_id, card.samples, card.flat, card.training) == (TABLE, 4, ("obs", "mask"), "not at all")
+    assert card.env_settings == {"max_devices": 4, **TIMED}
+    loaded = PolicySolver.load("policy")
+    task = load_suite("quick-v1")[0]
+    assert loaded.solve(task, COST) == solver.solve(task, COST)
+    assert loaded.weights_digest == solver.weights_digest == card.weights_sha256
+    assert loaded.training_time_s == 12.5
+    name = "baselines.learning.policy_solver:PolicySolver,folder=policy,samples=2"
+    assert main(["solve", "quick-v1/0", "--solver", name, "-o", "plan.json"]) == 0
+    capsys.readouterr()
+
+    damaged = json.loads((tmp_path / "policy" / "card.json").read_text())
+    (tmp_path / "policy" / "card.json").write_text(json.dumps(damaged | {"weights_sha256": "0" * 64}))
+    with pytest.raises(InputError, match="damaged, or not the weights that card.json is about".replace(".", r"\.")):
+        PolicySolver.load("policy")
+    with pytest.raises(InputError, match="no policy in nowhere"):
+        PolicySolver(folder="nowhere")
+    with pytest.raises(InputError, match="folder says policy, environment and its arguments"):
+        PolicySolver(folder="policy", env_id=TABLE)
+
+
+def make_lookahead():
+    return lookahead
+
+
+def test_a_policy_keeps_the_rules_of_solvers_and_stands_on_a_board(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "trained_policy.py").write_text(
+        "import numpy as np\n\ndef make():\n    def scores(seen):\n"
+        "        return -3 * seen['times'].reshape(len(seen['times']), -1, 2)[:, :, 1]\n    return scores\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    PolicySolver(lookahead, TABLE, samples=8, **TIMED).save("policy", "trained_policy:make")
+    solver = "baselines.learning.policy_solver:PolicySolver"
+    report = check_solver(solver, settings={"folder": str(tmp_path / "policy")})
+    assert report.ok, report.table()
+    run = ["run", "--suite", "tiny-v1", "--limit", "2", "--cost", "roofline", "--solver", "size_greedy"]
+    assert main([*run, "--solver", f"{solver},folder={tmp_path / 'policy'}", "--out", "results"]) == 0
+    assert main(["leaderboard", "results"]) == 0
+    assert "PolicySolver" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "message"),
+    [
+        ((lookahead, "ShardGym/Tables-v0"), {}, "unknown environment 'ShardGym/Tables-v0': did you mean"),
+        ((None, TABLE), {}, "policy: expected one of stable-baselines3, TorchRL or RLlib, or a function"),
+        ((lookahead, TABLE, 0), {}, "samples 0 is not a whole number from 1 on"),
+        ((lookahead, TABLE), {"pool": "synthetic-2021"}, "pool: is set where a task is solved"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, settings, message):
+    with pytest.raises(InputError, match=message):
+        PolicySolver(*arguments, **settings)
+
+
+def test_scores_of_another_shape_and_other_policies_are_refused(tmp_path):
+    task = load_suite("quick-v1")[0]
+    with pytest.raises(InputError, match=r"returned scores of shape \(1, 1\), expected \(1, 2\)"):
+        PolicySolver(lambda seen: np.zeros((1, 1)), TABLE).solve(task, COST)
+    with pytest.raises(InputError, match="makes a policy with other weights than this one has"):
+        PolicySolver(Layers(inputs=9), TABLE).save(tmp_path, f"{__name__}:make_layers")
+    assert torch.equal(torch.tensor(scores_of(lambda seen: [[1, 2]])({})), torch.tensor([[1.0, 2.0]]).double())

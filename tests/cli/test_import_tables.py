@@ -1,0 +1,106 @@
+"""import-tables: tasks and pools from files of tables, and from files of ids."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from shardgym import RecordedIds, ShardingTask, TablePool, ZipfIds, load_pool
+from shardgym.cli import main
+
+pyarrow = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """A folder with ids in Parquet and as text, and with tables."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    users = rng.integers(0, 50, 100) % (1 + rng.integers(0, 50, 100))
+    columns = {
+        "user": pyarrow.array(users),
+        "clicks": pyarrow.array([rng.integers(0, 400, n % 5).tolist() for n in range(100)]),
+        "price": pyarrow.array([0.5] * 100),
+    }
+    parquet.write_table(pyarrow.table(columns), "ids.parquet")
+    line = "\t".join(["1"] * 14 + ["68fd1e64"] * 26) + "\n"
+    (tmp_path / "clicks.tsv").write_text(line * 20)
+    (tmp_path / "tables.csv").write_text("name,num_embeddings,embedding_dim\nuser,1000,64\n")
+    return tmp_path
+
+
+def test_ids_become_a_task(capsys):
+    arguments = ["import-tables", "ids.parquet", "--batch-size", "20", "--devices", "4", "--dim", "user=32"]
+    assert main([*arguments, "-o", "task.json"]) == 0
+    said = capsys.readouterr()
+    assert "task.json: 2 tables, " in said.out
+    assert "of the ids of a batch, " in said.out
+    assert "% of those of a device's own samples" in said.out
+    assert said.err == "left out: price (double), which is no column of ids\n"
+    task = ShardingTask.load("task.json")
+    assert (task.num_devices, task.batch_size) == (4, 20)
+    assert [(table.name, table.embedding_dim) for table in task.tables] == [("user", 32), ("clicks", 16)]
+    reached = max(max(ids, default=0) for ids in parquet.read_table("ids.parquet").column("clicks").to_pylist())
+    assert [table.num_embeddings for table in task.tables] == [100, reached + 1]
+    assert all(isinstance(table.ids, RecordedIds) for table in task.tables)
+    assert main(["solve", "task.json", "--solver", "dim_greedy", "-o", "plan.json"]) == 0
+    assert main([*arguments, "-o", "task.json"]) == 2
+    assert "task.json exists: give another name, or --force" in capsys.readouterr().err
+
+
+def test_the_page_for_machines_has_shares_of_distinct_rows(capsys):
+    arguments = ["import-tables", "ids.parquet", "--batch-size", "20", "--devices", "4", "--feature", "clicks"]
+    assert main([*arguments, "-o", "task.json", "--json"]) == 0
+    page = json.loads(capsys.readouterr().out)
+    assert page["tables"] == 1
+    assert page["digest"] == ShardingTask.load("task.json").digest
+    clicks = page["features"]["clicks"]
+    assert clicks["samples"] == 100
+    assert clicks["pooling_factor"] == 2.0
+    assert 0.5 < clicks["distinct_share"] < clicks["rank_distinct_share"] <= 1
+
+
+def test_without_devices_a_pool_is_written(capsys):
+    arguments = ["import-tables", "clicks.tsv", "--batch-size", "10", "--hash-size", "1000", "--feature", "cat_3"]
+    assert main([*arguments, "-o", "pool.json"]) == 0
+    assert "pool.json: a pool of 1 table, batch size 10" in capsys.readouterr().out
+    pool = load_pool("pool.json")
+    assert pool == TablePool.load("pool.json")
+    assert pool[0].ids.hash_size == pool[0].num_embeddings == 1000
+    assert main([*arguments, "--fit", "--samples", "15", "--force", "-o", "pool.json"]) == 0
+    assert isinstance(load_pool("pool.json")[0].ids, ZipfIds)
+
+
+def test_tables_become_a_task(capsys):
+    assert main(["import-tables", "tables.csv", "--devices", "2", "--batch-size", "64", "-o", "task.json"]) == 0
+    task = ShardingTask.load("task.json")
+    assert (task.tables, task.batch_size, task.num_devices) == (load_pool("tables.csv").tables, 64, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["ids.parquet"], "says no batch size; give --batch-size"),
+        (["ids.parquet", "--batch-size", "101"], "has no whole batch of 101 samples"),
+        (["ids.parquet", "--batch-size", "9", "--feature", "users"], "unknown column in ids.parquet 'users'"),
+        (["ids.parquet", "--batch-size", "9", "--dim", "users=4"], "unknown feature of ids.parquet 'users'"),
+        (["ids.parquet", "--batch-size", "9", "--dim", "4", "--dim", "8"], "--dim 4: expected one number for all"),
+        (["ids.parquet", "--batch-size", "9", "--hash-size", "user="], "expected a whole number of at least 1, got ''"),
+        (["ids.parquet", "--batch-size", "9", "--devices", "1", "--memory-gib", "1e-9"], "no plan can fit"),
+        (["clicks.tsv", "--batch-size", "9"], "ids of 'cat_0' are hashes of 32 bits: give hash_size"),
+        (["clicks.tsv", "--batch-size", "9", "--hash-size", "cat_1=5"], "ids of 'cat_0' are hashes of 32 bits"),
+        (["tables.csv", "--fit"], "--fit is for files of ids, which end in .pt"),
+        (["tables.csv", "--hash-size", "3"], "--hash-size is for files of ids"),
+        (["none.parquet", "--batch-size", "9"], "cannot read none.parquet: No such file"),
+        (["none.xlsx"], "cannot read tables from 'none.xlsx': a file of tables ends in .json or .csv"),
+    ],
+)
+def test_what_is_wrong_is_one_line(arguments, message, capsys, here):
+    assert main(["import-tables", *arguments, "-o", "out.json"]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1 + error.count("left out: price")
+    assert not (here / "out.json").exists()

@@ -285,8 +285,8 @@ class TableWiseEnv(PlacementEnv):
         tasks: your own tasks instead of a suite.
         pool: name or path of a pool. Tasks are then drawn at random from its train half, sized like those of `suite`,
             so that a policy trained on them has seen no table of the suite's test half.
-        pool_tasks: how many different ones, at most 1,000 for speed: each is drawn and prepared once, which takes
-            longer than to play it. None for so many that hardly any is played twice.
+        pool_tasks: how many different ones; 4,096 when not given. Each is drawn and prepared once, which takes longer
+            than to play it, and kept.
         cost_settings: keyword arguments for a cost model given by name.
         order: "size", "lookup" (columns times pooling factor), "dim" or "task"; descending, ties as the task lists
             them.

@@ -66,6 +66,29 @@ def test_native_environments_see_the_same(env_id, observation, cost):
 
 
 @pytest.mark.parametrize("env_id", [TABLE_WISE, COLUMN_WISE, ANY_WISE])
+def test_a_device_is_priced_once_with_each_shard(env_id, cost, monkeypatch):
+    """Not again when it gets the shard, nor for dense rewards; only replicas come as nobody has seen them."""
+    priced = []
+    additive = type(cost.additive())
+    exact_compute_ms = additive.exact_compute_ms
+    monkeypatch.setattr(
+        additive, "exact_compute_ms", lambda self, sums: (priced.append(sums), exact_compute_ms(self, sums))[1]
+    )
+    task = random_task(np.random.default_rng(4), 6, 3)
+    env = gymnasium.make(env_id, tasks=[task], cost=cost, observation="timed", reward="dense").unwrapped
+    env.reset(seed=0)
+    for device in (1, 0, 1, 2, 0):
+        before = env.snapshot()
+        priced.clear()
+        observation, *_ = env.step(device)
+        assert [sums.shape[:-1] for sums in priced] == [(1, 3)]
+        env.restore(before)
+        priced.clear()
+        np.testing.assert_array_equal(env.step(device)[0]["times"], observation["times"])
+        assert [sums.shape[:-1] for sums in priced] == [(1, 3)]
+
+
+@pytest.mark.parametrize("env_id", [TABLE_WISE, COLUMN_WISE, ANY_WISE])
 @pytest.mark.parametrize("cost", [Failing(), "fbgemm"])
 def test_costs_that_score_whole_plans_only_are_an_input_error(env_id, cost):
     """A subclass of an additive cost that scores otherwise is one of them."""

@@ -30,7 +30,7 @@ LAMBDA = 0.95
 
 
 def make_envs(num_envs: int, **arguments: object) -> VectorFlatObservation:
-    """Flat float observations, rewards over the even share of the task."""
+    """Flat float observations, rewards over the reference cost of the task."""
     settings = {"suite": "quick-v1", "cost": "simulator", "observation": "timed", "order": "lookup"} | arguments
     envs = gymnasium.make_vec("ShardGym/TableWise-v0", num_envs=num_envs, autoreset_mode="SameStep", **settings)
     return VectorFlatObservation(VectorRelativeReward(envs))

@@ -25,7 +25,7 @@ from tabulate import tabulate
 
 import shardgym
 from baselines.ppo.policies import SetPolicy
-from shardgym.envs.sb3 import NativeVecEnv
+from shardgym.envs.sb3 import NativeVecEnv, RatioLog
 from shardgym.envs.wrappers import VectorRelativeReward
 from shardgym.errors import NO_PLAN
 
@@ -55,7 +55,7 @@ def train(options: argparse.Namespace, cost: shardgym.CostModel) -> MaskablePPO:
         gae_lambda=0.95, learning_rate=lambda left: 1e-3 * left, seed=options.seed, device="cpu",
         tensorboard_log=options.logdir,
     )  # fmt: skip
-    return model.learn(options.steps)
+    return model.learn(options.steps, callback=RatioLog())
 
 
 def costs_of_policy(model: MaskablePPO, env: gymnasium.Env, tasks: int) -> list[float]:

@@ -33,7 +33,7 @@ Observation = Mapping[str, npt.NDArray[Any]]
 
 
 def make_env(arguments: Mapping[str, Any]) -> gymnasium.Env:
-    """Observations under the names of RLlib, rewards over the even share of the task."""
+    """Observations under the names of RLlib, rewards over the reference cost of the task."""
     settings = {"suite": "quick-v1", "cost": "simulator", "observation": "timed", "order": "lookup", **arguments}
     env = RelativeReward(gymnasium.make("ShardGym/TableWise-v0", **settings))
     return FlatObservation(env, "observations", "action_mask")

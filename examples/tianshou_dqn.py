@@ -43,7 +43,7 @@ class WithoutInfo(gymnasium.Wrapper):
 
 
 def make_env(**arguments: object) -> gymnasium.Env:
-    """Observations under the names of Tianshou, rewards over the even share of the task."""
+    """Observations under the names of Tianshou, rewards over the reference cost of the task."""
     settings = {"suite": "quick-v1", "cost": "simulator", "observation": "timed", "order": "lookup"} | arguments
     return FlatObservation(RelativeReward(gymnasium.make("ShardGym/TableWise-v0", **settings)), "obs", "mask")
 

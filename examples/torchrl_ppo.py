@@ -93,7 +93,7 @@ def train(steps: int, seed: int) -> ProbabilisticActor:
                 optimizer.step()
         ended = batch["next", "done"].sum().item()
         earned = batch["next", "reward"].sum().item()
-        print(f"{number * FRAMES:>8} steps: episodes earn {earned / max(1, ended):.3f} even shares", flush=True)
+        print(f"{number * FRAMES:>8} steps: episodes earn {earned / max(1, ended):.3f} reference costs", flush=True)
     collector.shutdown()
     return policy
 

@@ -163,15 +163,9 @@ class AdditiveScorer(PlanScorer):
             ms[group] = self._costs.exact_slowest_ms(numbers, self._compute_ms[of_group, :count], loads)
         return ms, reasons
 
-    def even_share_ms(self, rows: Ints) -> Floats:
+    def _additive(self) -> AdditiveCosts:
         """See `PlanScorer`."""
-        p = self._placements
-        tasks = p.task[rows]
-        for task in np.unique(tasks).tolist():
-            first = p.catalog.task["first"][task]
-            if (p.catalog.shard["width"][first : first + p.catalog.task["tables"][task]] % COLUMN_UNIT).any():
-                return super().even_share_ms(rows)
-        return self._shares_of(tasks)
+        return self._costs
 
     def time_shares(self) -> Floats:
         """See `PlanScorer`."""

@@ -38,7 +38,7 @@ class Rules:
         order: in which tables come up, one of `ORDERS`.
         reward: one of `REWARDS`.
         penalty: return of an episode that ends without a cost, in ms.
-        relative_penalty: the same in even shares of the task, instead of `penalty`; None to use that.
+        relative_penalty: the same in reference costs of the task, instead of `penalty`; None to use that.
         limits: how often shards may be halved; None where tables are placed whole and halving is not an action.
 
     Raises:
@@ -256,7 +256,7 @@ class Game:
 
     def _set_penalty(self, rows: Ints) -> None:
         if self.rules.relative_penalty is not None:
-            self.penalty[rows] = self.rules.relative_penalty * self.scorer.even_share_ms(rows)
+            self.penalty[rows] = self.rules.relative_penalty * self.scorer.references_ms(rows)
 
     def _change_kinds(self, rows: Ints, actions: Ints) -> tuple[Ints, Ints]:
         """Cut rows and replicate where these are the actions; return the rows that place their shard, and devices."""

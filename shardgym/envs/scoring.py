@@ -14,9 +14,11 @@ import numpy as np
 
 from shardgym.arguments import check_dict, describe
 from shardgym.arrays import Floats, Ints
+from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.plan_cost import PHASES, PlanCost
 from shardgym.envs.placements import Placements
+from shardgym.envs.reference import references_ms
 from shardgym.envs.shard_catalog import Placed
 from shardgym.errors import InputError, MeasurementError
 from shardgym.plan import ShardingPlan
@@ -49,7 +51,8 @@ class PlanScorer:
         self._placements = placements
         self._in_plans: dict[Placed, tuple[Shard, ...]] = {}
         self._stand_ins: dict[tuple[int, int], EmbeddingTable] = {}
-        self._even_shares: dict[int, float] = {}
+        #: Reference costs of the catalog's tasks in ms, not a number for those that were not asked for yet.
+        self._references: Floats = np.zeros(0)
 
     def keep(self, tasks: Ints, shards: Ints) -> None:  # noqa: ARG002
         """Follow the catalog, which has forgotten tasks.
@@ -59,8 +62,7 @@ class PlanScorer:
             shards: new numbers by the former ones, see `ShardCatalog.keep`.
         """
         self._stand_ins.clear()
-        shares = self._even_shares
-        self._even_shares = {new: shares[old] for new, old in enumerate(tasks.tolist()) if old in shares}
+        self._references = self._references[tasks[tasks < len(self._references)]]
 
     def start(self, rows: Ints) -> None:
         """Prepare partial costs of placements that have just been started; overridden where that takes work."""
@@ -163,18 +165,24 @@ class PlanScorer:
             raise MeasurementError(cost.reason)
         return cost.per_device
 
-    def even_share_ms(self, rows: Ints) -> Floats:
-        """Return the time of all tables of a task on one device, over the number of devices, shape (n,).
+    def references_ms(self, rows: Ints) -> Floats:
+        """Return the reference costs of tasks, each priced once, shape (n,); see `reference.py`.
 
         Raises:
             InputError: the cost model has no time for it.
         """
-        shares = []
-        for number in self._placements.task[rows].tolist():
-            if number not in self._even_shares:
-                self._even_shares[number] = even_share_ms(self._cost, self._placements.catalog.tasks[number])
-            shares.append(self._even_shares[number])
-        return np.array(shares)
+        tasks = self._placements.task[rows]
+        missing = len(self._placements.catalog.tasks) - len(self._references)
+        self._references = np.pad(self._references, (0, missing), constant_values=np.nan)
+        unknown = np.unique(tasks[np.isnan(self._references[tasks])])
+        if len(unknown):
+            unknown_tasks = [self._placements.catalog.tasks[number] for number in unknown.tolist()]
+            self._references[unknown] = references_ms(self._cost, self._additive(), unknown_tasks)
+        return self._references[tasks]
+
+    def _additive(self) -> AdditiveCosts | None:
+        """Return the additive costs of the cost model; overridden where it has any."""
+        return None
 
     def time_shares(self) -> Floats:
         """Return compute of all devices over the even share: now, and with the next shard; shape (N, D, 2).
@@ -226,16 +234,3 @@ def cost_model(cost: str | CostModel, settings: dict[str, Any] | None) -> tuple[
     if settings:
         raise InputError("cost_settings are for a cost given by name, a ready-made cost model was given")
     return cost, False
-
-
-def even_share_ms(cost: CostModel, task: ShardingTask) -> float:
-    """Return the time of all tables on one device over the number of devices.
-
-    Raises:
-        InputError: the cost model has no time for it.
-    """
-    roomy = dataclasses.replace(task, topology=task.topology.roomy())
-    [on_one] = cost.evaluate(roomy, [ShardingPlan.table_wise(roomy, [0] * task.num_tables)])
-    if on_one.reason is not None:
-        raise InputError(f"task '{task.name}': there is no time of all tables on one device: {on_one.reason}")
-    return on_one.total_ms / task.num_devices

@@ -6,12 +6,11 @@ import pytest
 from env_toys import halvable_task, make_tasks, with_reuse
 from golden_rollouts import Failing
 from simulator_toys import random_task
-from sums import compute_ms
+from sums import compute_ms, even_share_ms
 from vector_play import ANY_WISE, COLUMN_WISE, TABLE_WISE, native, play_together, wrapped
 
 import shardgym
 from shardgym.envs.env import ColumnWiseEnv, TableWiseEnv
-from shardgym.envs.scoring import even_share_ms
 from shardgym.errors import InputError
 from shardgym.shard import Shard
 

@@ -52,7 +52,7 @@ class PpoSettings(Record):
         gae_lambda: of generalised advantage estimation. Episodes end by themselves, so rewards are not discounted.
         entropy: weight of the entropy bonus.
         relative_penalty: return of an episode that ends without a plan, in reference costs of the task; negative. A
-            balanced plan earns about -1, one with everything on one of D devices -D.
+            plan as good as that of a simple rule earns -1.
     """
 
     num_envs: Count = 64

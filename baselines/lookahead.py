@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -61,10 +62,10 @@ class LookaheadColumns(Lookahead):
     """The same in `ShardGym/ColumnWise-v0`, where shards may be halved.
 
     A halving alone changes no cost, so it is judged by what the plan so far costs once both halves are placed, one
-    after the other, by the same rule. A shard is halved where that is cheaper than placing it and dearer than an even
-    share of the task, which the slowest device will take in the end anyway; or where it fits nowhere. The halves then
-    wait in the order of all shards. The even share is what all tables take on one device over the number of devices.
-    Where it gets stuck, it plays again with the largest tables first: small ones then fill what is left.
+    after the other, by the same rule. A shard is halved where that is cheaper than placing it, or where it fits
+    nowhere. The halves then wait in the order of all shards. What is cheaper than an even share of the task counts as
+    that, as the slowest device will take so long in the end anyway: what all tables take on one device over the number
+    of devices, and the compute that halvings add to that, as both halves need all ids. Where it gets stuck, it plays again with the largest tables first: small ones then fill what is left.
 
     Args:
         max_splits: halvings at most; by default those of the environment.
@@ -97,8 +98,11 @@ class LookaheadColumns(Lookahead):
                 if not parts:
                     raise
                 whole = None
-            if parts and (whole is None or max(placement.total_ms_with(parts), least_ms) < whole.total_ms):
+            added_ms = placement.added_share_ms(shard, parts) if parts else 0.0
+            halved_ms = max(placement.total_ms_with(parts), least_ms + added_ms) if parts else np.inf
+            if whole is None or halved_ms < max(whole.total_ms, least_ms):
                 splits += 1
+                least_ms += added_ms
                 key = placement.key(parts[0])
                 place = next((n for n, other in enumerate(queue) if placement.key(other) <= key), len(queue))
                 queue[place:place] = parts
@@ -152,6 +156,12 @@ class _Placement:
         total_ms = self._costs.slowest_ms(self._number, self._costs.compute_ms(sums), sums[..., -LOADS:])
         return float(total_ms[0]) / self._task.num_devices
 
+    def added_share_ms(self, shard: Shard, parts: Sequence[Shard]) -> float:
+        """Return by how much parts compute longer than the whole, each alone, over the number of devices."""
+        vectors = self._costs.vectors(self._costs.encode(self._task, [shard, *parts]))
+        alone_ms = self._costs.compute_ms(vectors).sum(axis=1)
+        return float(alone_ms[1:].sum() - alone_ms[0]) / self._task.num_devices
+
     def best(self, shard: Shard) -> _Best:
         """Return the device after which the plan so far costs least.
 
@@ -169,7 +179,7 @@ class _Placement:
         least = int(np.lexsort((devices, with_it_ms.sum(axis=1), total_ms))[0])
         return _Best(int(devices[least]), float(total_ms[least]))
 
-    def total_ms_with(self, shards: tuple[Shard, ...]) -> float:
+    def total_ms_with(self, shards: Sequence[Shard]) -> float:
         """Return what the plan so far costs with these shards, placed one after the other; infinite if they do not fit.
 
         They are not there afterwards.

@@ -65,7 +65,8 @@ class LookaheadColumns(Lookahead):
     after the other, by the same rule. A shard is halved where that is cheaper than placing it, or where it fits
     nowhere. The halves then wait in the order of all shards. What is cheaper than an even share of the task counts as
     that, as the slowest device will take so long in the end anyway: what all tables take on one device over the number
-    of devices, and the compute that halvings add to that, as both halves need all ids. Where it gets stuck, it plays again with the largest tables first: small ones then fill what is left.
+    of devices, and the compute that halvings add to that, as both halves need all ids. Where it gets stuck, it plays
+    again with the largest tables first: small ones then fill what is left.
 
     Args:
         max_splits: halvings at most; by default those of the environment.

@@ -1,14 +1,19 @@
-"""Steps per second of the native vector environments, random legal actions, costs of finished plans included.
+"""Steps per second of the native vector environments as people train with them, random legal actions.
 
-    python benchmarks/environment.py [--ids TableWise,ColumnWise,AnyWise] [--reward dense] [--observation timed]
-        [--weights FOLDER] [--suite S] [--envs 1,64,1024,4096] [--processes 2] [--json]
+    python benchmarks/environment.py [--ids TableWise,ColumnWise,AnyWise] [--costs simulator,roofline] [--suite S]
+        [--pool P] [--pool-tasks N] [--reward terminal] [--observation compact] [--envs 64,1024,4096] [--processes 2]
+        [--profile] [--json] [--page docs/environments.md]
+
+By default tasks are drawn at random from the train half of a pool, sized like those of dlrm4-v2, rewards are dense and
+observations timed: every step prices devices and the placement, and the last one the plan. A step places a table or a
+shard, or cuts it; the calls that only reset an environment are not counted, their time is. Actions are drawn from all
+environments' masks at once; that time is told apart. Every task has been prepared before the clock starts, as each is
+prepared once however long one trains; what that takes is told, too. With several processes each has environments of its
+own, and their steps are added up. `--profile` shows where the time of stepping goes.
 
 The reference is Gymnasium's wrapper around single environments (`vectorization_mode="sync"`) in the same run, which
-draws the same tasks and gives the same rewards. A step places a table or a shard, or cuts it; the calls that only reset
-an environment are not counted, their time is. Actions are drawn from all environments' masks at once; that time is told
-apart. With several processes each has environments of its own, and their steps are added up. The ratio is of steps per
-second of processor time, which neighbours on a shared core disturb less than the clock. Tasks are an even selection of
-the suite, and every task has been seen before the clock starts: a new task takes a millisecond or more once.
+gives the same rewards. The ratio is of steps per second of processor time, which neighbours on a shared core disturb
+less than the clock.
 
 DreamShard's environment, which places whole tables, did 2,353 steps per second (50 tables, 4 devices, random actions,
 its own cost net), measured on the same kind of machine on another day: the ratio to it is indicative only.
@@ -17,12 +22,16 @@ its own cost net), measured on the same kind of machine on another day: the rati
 from __future__ import annotations
 
 import argparse
+import cProfile
 import json
 import multiprocessing
 import os
+import pstats
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import Any, NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -35,14 +44,25 @@ from tabulate import tabulate
 
 import shardgym
 
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+from fill_pages import fill
+
+from shardgym.envs.tasks import POOL_TASKS
+
 IDS = ("TableWise", "ColumnWise", "AnyWise")
 DREAMSHARD = 2353
-#: Environments of the reference; its speed does not depend on how many there are.
+#: Environments of the reference, and tasks that each of them prepares; its speed does not depend on how many there are.
 WRAPPED = 16
+WRAPPED_TASKS = 64
+#: Steps before the clock starts.
+MIXING_STEPS = 60
+#: Lines of a profile.
+_PROFILED = 40
 _HEADERS = (
     "environment",
     "cost",
     "number",
+    "ms per new task",
     "steps/s",
     "with drawing",
     "steps/CPU s",
@@ -58,12 +78,15 @@ class Case(NamedTuple):
     kind: str
     num_envs: int
     settings: dict[str, Any]
+    tasks: int
     seconds: float
+    profile: bool = False
 
 
 class Timing(NamedTuple):
-    """Steps, and seconds of stepping, of drawing actions, and of processor time for stepping."""
+    """Processor time for preparing a task in ms; steps, seconds of stepping, of drawing actions, of processor time."""
 
+    preparing_ms: float
     steps: int
     stepping_s: float
     drawing_s: float
@@ -74,38 +97,50 @@ def main() -> None:
     """Run the benchmark and print what was found."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--weights", help="folder written by 'shardgym pretrain'; those of the package when not given")
-    parser.add_argument("--suite", default="dlrm4-v1", help="(%(default)s)")
-    parser.add_argument("--tasks", type=int, default=100, help="of the suite (%(default)s)")
+    parser.add_argument("--suite", default="dlrm4-v2", help="that sizes tasks (%(default)s)")
+    parser.add_argument("--pool", default="synthetic-2021", help="'' for the tasks of the suite (%(default)s)")
+    parser.add_argument("--pool-tasks", type=int, default=POOL_TASKS, help="(%(default)s)")
     parser.add_argument("--ids", default=",".join(IDS), help="(%(default)s)")
-    parser.add_argument("--costs", default="simulator,roofline", help="(%(default)s)")
-    parser.add_argument("--reward", default="terminal", choices=("terminal", "dense"), help="(%(default)s)")
-    parser.add_argument("--observation", default="compact", help="(%(default)s)")
-    parser.add_argument("--envs", default="1,64,1024,4096", help="numbers of environments (%(default)s)")
+    parser.add_argument("--costs", default="simulator", help="(%(default)s)")
+    parser.add_argument("--reward", default="dense", choices=("terminal", "dense"), help="(%(default)s)")
+    parser.add_argument("--observation", default="timed", help="(%(default)s)")
+    parser.add_argument("--envs", default="64,1024,4096", help="numbers of environments (%(default)s)")
     parser.add_argument("--processes", type=int, default=1, help="(%(default)s)")
     parser.add_argument("--seconds", type=float, default=3.0, help="of every measurement (%(default)s)")
+    parser.add_argument("--profile", action="store_true", help="of stepping, in one process")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--page", type=Path, help="whose block 'steps' gets the table")
     arguments = parser.parse_args()
+    if arguments.profile and arguments.processes > 1:
+        parser.error("--profile is of one process: leave out --processes")
     rows = [
         row
         for env_id in arguments.ids.split(",")
         for cost in arguments.costs.split(",")
         for row in rows_of(env_id, cost, arguments)
     ]
+    if arguments.page:
+        fill(arguments.page, "steps", [{name: _shown(value) for name, value in row.items()} for row in rows])
     print(json.dumps(rows, indent=2) if arguments.json else tabulate(rows, headers="keys", floatfmt=",.1f", intfmt=","))
 
 
 def rows_of(env_id: str, cost: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Time all numbers of an environment with one cost model, the reference before and after them."""
-    suite = shardgym.load_suite(arguments.suite)
-    tasks = [suite[n] for n in np.linspace(0, len(suite) - 1, min(arguments.tasks, len(suite))).astype(int).tolist()]
     settings: dict[str, Any] = {
-        "tasks": tasks, "cost": cost, "reward": arguments.reward, "observation": arguments.observation
+        "suite": arguments.suite, "cost": cost, "reward": arguments.reward, "observation": arguments.observation
     }  # fmt: skip
+    tasks = len(shardgym.load_suite(arguments.suite))
+    if arguments.pool:
+        settings |= {"pool": arguments.pool, "pool_tasks": arguments.pool_tasks}
+        tasks = arguments.pool_tasks
     if cost == "simulator" and arguments.weights:
         settings["cost_settings"] = {"weights": arguments.weights}
-    reference = Case(env_id, "sync", WRAPPED, settings, arguments.seconds)
+    few = min(tasks, WRAPPED_TASKS)
+    fewer = settings | ({"pool_tasks": few} if arguments.pool else {})
+    reference = Case(env_id, "sync", WRAPPED, fewer, few, arguments.seconds)
     numbers = [int(number) for number in arguments.envs.split(",")]
-    cases = [reference, *(Case(env_id, "native", n, settings, arguments.seconds) for n in numbers), reference]
+    natives = [Case(env_id, "native", n, settings, tasks, arguments.seconds, arguments.profile) for n in numbers]
+    cases = [reference, *natives, reference]
     before, *native, after = [timed(case, arguments.processes) for case in cases]
     wrapped = (rate(before) + rate(after)) / 2
     named = [(f"sync {WRAPPED}", before), *((f"native {n}", t) for n, t in zip(numbers, native, strict=True))]
@@ -116,8 +151,9 @@ def row(env_id: str, cost: str, name: str, timings: list[Timing], wrapped: float
     """Return a line of the table; `wrapped` is the reference's rate."""
     drawing = sum(t.steps / (t.stepping_s + t.drawing_s) for t in timings)
     steps = sum(t.steps / t.stepping_s for t in timings)
+    preparing = sum(t.preparing_ms for t in timings) / len(timings)
     rates = round(steps), round(drawing), round(rate(timings)), rate(timings) / wrapped, steps / DREAMSHARD
-    values = env_id, cost, name, *rates
+    values = env_id, cost, name, preparing, *rates
     return dict(zip(_HEADERS, values, strict=True))
 
 
@@ -137,29 +173,42 @@ def timed(case: Case, processes: int) -> list[Timing]:
 
 
 def measured(case: Case, ready: Callable[[], Any]) -> Timing:
-    """Play every task, mix environments up, call `ready`, and time what follows."""
+    """Prepare every task, mix environments up, call `ready`, and time what follows."""
     mode = {"native": "vector_entry_point", "sync": "sync"}[case.kind]
     envs = gymnasium.make_vec(
         f"ShardGym/{case.env_id}-v0", num_envs=case.num_envs, vectorization_mode=mode, **case.settings
     )
     rng = np.random.default_rng(0)
-    tasks = case.settings["tasks"]
-    for index, task in enumerate(tasks):
-        masks = envs.reset(options={"task_index": index})[0]["action_mask"]
-        for _ in range(task.num_tables):
-            masks = envs.step(legal_actions(masks, rng))[0]["action_mask"]
+    used = time.process_time()
+    if case.kind == "native":
+        for first in range(0, case.tasks, case.num_envs):
+            envs.reset(options={"task_index": (first + np.arange(case.num_envs)) % case.tasks})
+    else:
+        for index in range(case.tasks):
+            envs.reset(options={"task_index": index})
+    preparing_ms = 1e3 * (time.process_time() - used) / case.tasks / (1 if case.kind == "native" else case.num_envs)
     masks = envs.reset(seed=0)[0]["action_mask"]
     # After some episodes the environments no longer end in the same steps.
-    for _ in range(3 * max(task.num_tables for task in tasks)):
+    for _ in range(MIXING_STEPS):
         masks = envs.step(legal_actions(masks, rng))[0]["action_mask"]
     ready()
-    timing = stepped(envs, masks, rng, case.seconds)
+    profile = cProfile.Profile() if case.profile else None
+    timing = stepped(envs, masks, rng, case.seconds, profile)
     envs.close()
-    return timing
+    if profile is not None:
+        print(f"{case.env_id}, {case.num_envs} environments", file=sys.stderr)
+        pstats.Stats(profile, stream=sys.stderr).strip_dirs().sort_stats("tottime").print_stats(_PROFILED)
+    return timing._replace(preparing_ms=preparing_ms)
 
 
-def stepped(envs: gymnasium.vector.VectorEnv, masks: Any, rng: np.random.Generator, seconds: float) -> Timing:
-    """Step for a while."""
+def stepped(
+    envs: gymnasium.vector.VectorEnv,
+    masks: Any,
+    rng: np.random.Generator,
+    seconds: float,
+    profile: cProfile.Profile | None,
+) -> Timing:
+    """Step for a while; a profile is of the steps alone."""
     steps = 0
     stepping = 0.0
     drawing = 0.0
@@ -170,12 +219,16 @@ def stepped(envs: gymnasium.vector.VectorEnv, masks: Any, rng: np.random.Generat
         playing = int(masks.any(axis=1).sum())
         drawn = time.perf_counter()
         used = time.process_time()
+        if profile is not None:
+            profile.enable()
         masks = envs.step(actions)[0]["action_mask"]
+        if profile is not None:
+            profile.disable()
         steps += playing
         drawing += drawn - start
         stepping += time.perf_counter() - drawn
         processor += time.process_time() - used
-    return Timing(steps, stepping, drawing, processor)
+    return Timing(0.0, steps, stepping, drawing, processor)
 
 
 def legal_actions(masks: npt.NDArray[np.int8], rng: np.random.Generator) -> npt.NDArray[np.int64]:
@@ -183,6 +236,10 @@ def legal_actions(masks: npt.NDArray[np.int8], rng: np.random.Generator) -> npt.
     allowed = masks.cumsum(axis=1)
     wanted = (rng.random(len(masks)) * allowed[:, -1]).astype(np.int64)
     return (allowed > wanted[:, None]).argmax(axis=1)
+
+
+def _shown(value: Any) -> Any:
+    return f"{value:,}" if isinstance(value, int) else value if isinstance(value, str) else f"{value:,.1f}"
 
 
 def _remember(barrier: Any) -> None:

@@ -3,7 +3,7 @@
     python examples/cleanrl_ppo.py                       # about a minute on one core
     python examples/cleanrl_ppo.py --steps 100000
 
-Trains on tasks from the train half of the table pool, then plays every task of quick-v1 once. Invalid actions get no
+Trains on tasks from the train half of the table pool, then plays every task of dlrm4-v2 once. Invalid actions get no
 probability: the network sees the mask behind the flat observation.
 """
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
-import shardgym  # noqa: F401
+import shardgym
 from shardgym.envs.wrappers import VectorFlatObservation, VectorRelativeReward
 
 NUM_ENVS = 32
@@ -30,9 +30,9 @@ LAMBDA = 0.95
 
 
 def make_envs(num_envs: int, **arguments: object) -> VectorFlatObservation:
-    """Flat float observations, rewards over the even share of the task."""
-    settings = {"suite": "quick-v1", "cost": "simulator", "observation": "timed", "order": "lookup"} | arguments
-    envs = gymnasium.make_vec("ShardGym/TableWise-v0", num_envs=num_envs, autoreset_mode="SameStep", **settings)
+    """Flat float observations, rewards over the reference cost of the task."""
+    settings = {"suite": "dlrm4-v2", "cost": "simulator", "observation": "timed", "order": "lookup"} | arguments
+    envs = gymnasium.make_vec("ShardGym/ColumnWise-v0", num_envs=num_envs, autoreset_mode="SameStep", **settings)
     return VectorFlatObservation(VectorRelativeReward(envs))
 
 
@@ -120,11 +120,12 @@ def train(steps: int, seed: int) -> Agent:
 
 
 def evaluate(agent: Agent) -> list[float]:
-    """Return the cost of the agent's plan for every task of quick-v1 in ms; infinity where it finds none."""
+    """Return the cost of the agent's plan for every task of dlrm4-v2 in ms; infinity where it finds none."""
     envs = make_envs(1, sampling="cycle")
-    costs = []
+    count = len(shardgym.load_suite("dlrm4-v2"))
+    costs: list[float] = []
     observation, _ = envs.reset(seed=0)
-    while len(costs) < 10:
+    while len(costs) < count:
         with torch.no_grad():
             action = agent(with_mask(observation))[0].probs.argmax(dim=1)
         observation, _, terminated, _, infos = envs.step(action.numpy())
@@ -141,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     costs = evaluate(train(options.steps, options.seed))
-    print(f"quick-v1: {np.mean(costs):.2f} ms on average, {', '.join(f'{cost:.1f}' for cost in costs)}")
+    print(f"dlrm4-v2: {np.mean(costs):.2f} ms on average, {', '.join(f'{cost:.1f}' for cost in costs)}")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
     python examples/rllib_ppo.py --steps 50000
 
 RLlib's module for action masks takes observations with the entries `observations` and `action_mask`. Trains on tasks
-from the train half of the table pool, then plays every task of quick-v1 once. It was run with Ray 2.60.0.
+from the train half of the table pool, then plays every task of dlrm4-v2 once. It was run with Ray 2.60.0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-import shardgym  # noqa: F401
+import shardgym
 from shardgym.envs.wrappers import FlatObservation, RelativeReward
 
 NUM_ENVS = 8
@@ -27,15 +27,15 @@ NUM_ENVS = 8
 #: Steps of the environments between two updates.
 BATCH = 2048
 
-TRAINING = {"pool": "synthetic-2021", "pool_tasks": 1000, "reward": "dense", "relative_penalty": -5.0}
+TRAINING = {"pool": "synthetic-2021", "reward": "dense", "relative_penalty": -5.0}
 
 Observation = Mapping[str, npt.NDArray[Any]]
 
 
 def make_env(arguments: Mapping[str, Any]) -> gymnasium.Env:
-    """Observations under the names of RLlib, rewards over the even share of the task."""
-    settings = {"suite": "quick-v1", "cost": "simulator", "observation": "timed", "order": "lookup", **arguments}
-    env = RelativeReward(gymnasium.make("ShardGym/TableWise-v0", **settings))
+    """Observations under the names of RLlib, rewards over the reference cost of the task."""
+    settings = {"suite": "dlrm4-v2", "cost": "simulator", "observation": "timed", "order": "lookup", **arguments}
+    env = RelativeReward(gymnasium.make("ShardGym/ColumnWise-v0", **settings))
     return FlatObservation(env, "observations", "action_mask")
 
 
@@ -74,10 +74,10 @@ def train(steps: int, seed: int) -> Callable[[Observation], int]:
 
 
 def evaluate(choose: Callable[[Observation], int]) -> list[float]:
-    """Return the cost of the plan for every task of quick-v1 in ms; infinity where an episode ends without one."""
+    """Return the cost of the plan for every task of dlrm4-v2 in ms; infinity where an episode ends without one."""
     env = make_env({"sampling": "cycle"})
     costs = []
-    for _ in range(10):
+    for _ in shardgym.load_suite("dlrm4-v2"):
         observation, info = env.reset()
         while "outcome" not in info:
             observation, _, _, _, info = env.step(choose(observation))
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     costs = evaluate(train(options.steps, options.seed))
-    print(f"quick-v1: {np.mean(costs):.2f} ms on average, {', '.join(f'{cost:.1f}' for cost in costs)}")
+    print(f"dlrm4-v2: {np.mean(costs):.2f} ms on average, {', '.join(f'{cost:.1f}' for cost in costs)}")
 
 
 if __name__ == "__main__":

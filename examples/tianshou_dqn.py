@@ -5,7 +5,7 @@
     python examples/tianshou_dqn.py --steps 50000
 
 Tianshou masks actions where observations are dictionaries with `obs` and `mask`. Trains on tasks from the train half of
-the table pool, then plays every task of quick-v1 once.
+the table pool, then plays every task of dlrm4-v2 once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tianshou.env import DummyVectorEnv
 from tianshou.trainer import OffPolicyTrainerParams
 from tianshou.utils.net.common import Net
 
-import shardgym  # noqa: F401
+import shardgym
 from shardgym.envs.wrappers import FlatObservation, RelativeReward
 
 NUM_ENVS = 8
@@ -43,16 +43,16 @@ class WithoutInfo(gymnasium.Wrapper):
 
 
 def make_env(**arguments: object) -> gymnasium.Env:
-    """Observations under the names of Tianshou, rewards over the even share of the task."""
-    settings = {"suite": "quick-v1", "cost": "simulator", "observation": "timed", "order": "lookup"} | arguments
-    return FlatObservation(RelativeReward(gymnasium.make("ShardGym/TableWise-v0", **settings)), "obs", "mask")
+    """Observations under the names of Tianshou, rewards over the reference cost of the task."""
+    settings = {"suite": "dlrm4-v2", "cost": "simulator", "observation": "timed", "order": "lookup"} | arguments
+    return FlatObservation(RelativeReward(gymnasium.make("ShardGym/ColumnWise-v0", **settings)), "obs", "mask")
 
 
 def train(steps: int, seed: int) -> DiscreteQLearningPolicy:
     """Return a trained policy; Tianshou shows the progress."""
     np.random.seed(seed)
     torch.manual_seed(seed)
-    training = {"pool": "synthetic-2021", "pool_tasks": 1000, "reward": "dense", "relative_penalty": -5.0}
+    training = {"pool": "synthetic-2021", "reward": "dense", "relative_penalty": -5.0}
     envs = DummyVectorEnv([lambda: WithoutInfo(make_env(**training)) for _ in range(NUM_ENVS)])
     envs.seed(seed)
     env = make_env()
@@ -77,9 +77,9 @@ def train(steps: int, seed: int) -> DiscreteQLearningPolicy:
 
 
 def evaluate(policy: DiscreteQLearningPolicy) -> list[float]:
-    """Return the cost of the policy's plan for every task of quick-v1 in ms; infinity where it finds none."""
+    """Return the cost of the policy's plan for every task of dlrm4-v2 in ms; infinity where it finds none."""
     env, costs = make_env(sampling="cycle"), []
-    for _ in range(10):
+    for _ in shardgym.load_suite("dlrm4-v2"):
         observation, info = env.reset()
         while "outcome" not in info:
             batch = Batch(obs=Batch(obs=observation["obs"][None], mask=observation["mask"][None]), info=Batch())
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     costs = evaluate(train(options.steps, options.seed))
-    print(f"quick-v1: {np.mean(costs):.2f} ms on average, {', '.join(f'{cost:.1f}' for cost in costs)}")
+    print(f"dlrm4-v2: {np.mean(costs):.2f} ms on average, {', '.join(f'{cost:.1f}' for cost in costs)}")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
     python examples/torchrl_ppo.py --steps 50000
 
 TorchRL resets environments by itself, so they are made with `autoreset_mode="Disabled"`. Trains on tasks from the train
-half of the table pool, then plays every task of quick-v1 once.
+half of the table pool, then plays every task of dlrm4-v2 once.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from shardgym.envs.wrappers import VectorFlatObservation, VectorRelativeReward
 from shardgym.errors import NO_PLAN
 
 NUM_ENVS, FRAMES, EPOCHS, MINIBATCH = 16, 1024, 4, 256
-SETTINGS = {"suite": "quick-v1", "cost": "simulator", "observation": "timed", "order": "lookup"}
+SETTINGS = {"suite": "dlrm4-v2", "cost": "simulator", "observation": "timed", "order": "lookup"}
 
 
 def training_env(seed: int) -> GymWrapper:
     """Native environments as one batched environment of TorchRL."""
     envs = gymnasium.make_vec(
-        "ShardGym/TableWise-v0", num_envs=NUM_ENVS, autoreset_mode="Disabled", pool="synthetic-2021", pool_tasks=1000,
+        "ShardGym/ColumnWise-v0", num_envs=NUM_ENVS, autoreset_mode="Disabled", pool="synthetic-2021",
         reward="dense", relative_penalty=-5.0, **SETTINGS,
     )  # fmt: skip
     env = GymWrapper(VectorFlatObservation(VectorRelativeReward(envs), "obs", "mask"), categorical_action_encoding=True)
@@ -95,15 +95,15 @@ def train(steps: int, seed: int) -> ProbabilisticActor:
                 optimizer.step()
         ended = batch["next", "done"].sum().item()
         earned = batch["next", "reward"].sum().item()
-        print(f"{number * FRAMES:>8} steps: episodes earn {earned / max(1, ended):.3f} even shares", flush=True)
+        print(f"{number * FRAMES:>8} steps: episodes earn {earned / max(1, ended):.3f} reference costs", flush=True)
     collector.shutdown()
     return policy
 
 
 def evaluate(policy: ProbabilisticActor) -> list[float]:
-    """Return the cost of the policy's plan for every task of quick-v1 in ms; infinity where it finds none."""
+    """Return the cost of the policy's plan for every task of dlrm4-v2 in ms; infinity where it finds none."""
     settings = {name: SETTINGS[name] for name in ("observation", "order")}
-    solver = PolicySolver(policy, "ShardGym/TableWise-v0", flat=("obs", "mask"), max_devices=4, **settings)
+    solver = PolicySolver(policy, "ShardGym/ColumnWise-v0", flat=("obs", "mask"), max_devices=4, **settings)
     cost = shardgym.make_cost(SETTINGS["cost"])
     costs = []
     for task in shardgym.load_suite(SETTINGS["suite"]):
@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     costs = evaluate(train(options.steps, options.seed))
-    print(f"quick-v1: {np.mean(costs):.2f} ms on average, {', '.join(f'{cost:.1f}' for cost in costs)}")
+    print(f"dlrm4-v2: {np.mean(costs):.2f} ms on average, {', '.join(f'{cost:.1f}' for cost in costs)}")
 
 
 if __name__ == "__main__":

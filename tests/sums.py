@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 
-from shardgym import Shard, ShardingTask
+from shardgym import Shard, ShardingPlan, ShardingTask
 from shardgym.arrays import Floats
 from shardgym.costs.base import CostModel
 
@@ -25,3 +26,10 @@ def table_wise_totals(cost: CostModel, task: ShardingTask, placements: Sequence[
     shards = costs.encode(task, [Shard.whole(table, 0) for table in task.tables])
     held = np.array(placements)[:, None] == np.arange(task.num_devices)[:, None]
     return costs.total_ms(costs.add_task(task), held @ costs.vectors(shards))
+
+
+def even_share_ms(cost: CostModel, task: ShardingTask) -> float:
+    """Return the time of all tables on one device, whatever its memory, over the number of devices."""
+    roomy = dataclasses.replace(task, topology=task.topology.roomy())
+    [on_one] = cost.evaluate(roomy, [ShardingPlan.table_wise(roomy, [0] * task.num_tables)])
+    return on_one.total_ms / task.num_devices

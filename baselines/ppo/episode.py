@@ -28,7 +28,6 @@ from shardgym.envs.observation import Layout
 from shardgym.envs.shard_catalog import ShardCatalog, SplitLimits
 from shardgym.errors import NoFeasiblePlanError
 from shardgym.plan import ShardingPlan
-from shardgym.shard import Shard
 from shardgym.task import ShardingTask
 
 #: Places of shares among the features of a device.
@@ -59,7 +58,7 @@ def place_by_score(
     devices = _Devices(task, catalog, costs)
     queue = _Queue(catalog, max_splits)
     of_steps = iter(policy.of_steps(*queue.observe()))
-    placed: list[Shard] = []
+    placed: list[tuple[int, int, int]] = []
     while queue.waiting:
         shard, start = queue.waiting[-1]
         fits = devices.room >= sizes[shard]
@@ -83,8 +82,9 @@ def place_by_score(
         else:
             queue.waiting.pop()
             devices.place(shard, device)
-            placed += catalog.placed(shard, start, device)
-    return ShardingPlan.of(task, placed)
+            placed.append((shard, start, device))
+    held = [shard for one in catalog.placed(*np.array(placed).T) for shard in one.in_plan()]
+    return ShardingPlan.of(task, held)
 
 
 class _Queue:

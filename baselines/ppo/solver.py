@@ -51,8 +51,8 @@ class PpoSettings(Record):
         learning_rate: of Adam; falls linearly to 0.
         gae_lambda: of generalised advantage estimation. Episodes end by themselves, so rewards are not discounted.
         entropy: weight of the entropy bonus.
-        relative_penalty: return of an episode that ends without a plan, in even shares of the task; negative. A
-            balanced plan earns about -1, one with everything on one of D devices -D.
+        relative_penalty: return of an episode that ends without a plan, in reference costs of the task; negative. A
+            plan as good as that of a simple rule earns -1.
     """
 
     num_envs: Count = 64

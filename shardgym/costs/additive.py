@@ -53,10 +53,11 @@ class NumberedShards(abc.ABC):
         self._exchanges = GrowingArrays(first_alike=((), np.int64), ids_hidden=((), np.bool_))
         #: Those first tasks, by what `exchange_of` may depend on.
         self._first_with_links: dict[tuple[Any, ...], int] = {}
-        #: The first shard of all those alike, by what descriptions depend on; None where they are not shared.
-        self._first_like: dict[tuple[Any, ...], int] | None = None
+        #: Numbers of shards by what descriptions depend on, and numbers of all that they depend on of a task; None
+        #: where shards of different tasks have numbers of their own.
+        self._shared: dict[tuple[Any, ...], int] | None = None
+        self._surroundings: dict[tuple[Any, ...], int] = {}
         self._shards = GrowingArrays(task=((), np.int64), loads=((LOADS,), np.float64), **arrays)
-        self._described_by = tuple(arrays)
 
     @abc.abstractmethod
     def describe(self, task: ShardingTask, keys: Sequence[ShardKey]) -> dict[str, npt.NDArray[Any]]:
@@ -75,6 +76,11 @@ class NumberedShards(abc.ABC):
         """How many tasks are known."""
         return len(self._tasks)
 
+    @property
+    def num_shards(self) -> int:
+        """How many shards are known."""
+        return len(self._shards)
+
     def add_task(self, task: ShardingTask) -> int:
         """Return the number of a task.
 
@@ -85,13 +91,7 @@ class NumberedShards(abc.ABC):
         if number == len(self._tasks):
             self._tasks.append(task)
             self._number_of_shard.append({})
-            topology = task.topology
-            links = (
-                task.num_devices, task.batch_size, task.precision, topology.device, topology.fast_domain_size,
-                topology.intra_bandwidth, topology.inter_bandwidth, topology.intra_latency_ms,
-                topology.inter_latency_ms,
-            )  # fmt: skip
-            first_alike = self._first_with_links.setdefault(links, number)
+            first_alike = self._first_with_links.setdefault(_links_of(task), number)
             self._exchanges.append(first_alike=[first_alike], ids_hidden=[self.ids_hidden(task)])
         return number
 
@@ -109,14 +109,20 @@ class NumberedShards(abc.ABC):
     def encode_keys(self, task: ShardingTask, keys: Sequence[ShardKey]) -> Ints:
         """Return the same for any shards, which nobody needs to have made records of."""
         number = self.add_task(task)
-        known = self._number_of_shard[number]
-        numbers = [known.get(key) for key in keys]
+        known: dict[Any, int] = self._number_of_shard[number] if self._shared is None else self._shared
+        names: Sequence[Any] = keys
+        if self._shared is not None:
+            of_task = self._surroundings.setdefault(_surroundings_of(task), len(self._surroundings))
+            names = [(of_task, task.table(key.table).canonical_text, *key[1:]) for key in keys]
+        numbers = [known.get(name) for name in names]
         if None in numbers:
-            new = [key for key in dict.fromkeys(keys) if key not in known]
-            loads = [self.key_loads(task, key) for key in new]
-            first = self._shards.append(task=np.full(len(new), number), loads=loads, **self._described(task, new))
+            new = {name: key for name, key in zip(names, keys, strict=True) if name not in known}
+            of_new = list(new.values())
+            loads = [self.key_loads(task, key) for key in of_new]
+            described = self.describe(task, of_new)
+            first = self._shards.append(task=np.full(len(new), number), loads=loads, **described)
             known.update(zip(new, itertools.count(first), strict=False))
-            numbers = [known[key] for key in keys]
+            numbers = [known[name] for name in names]
         return np.array(numbers, dtype=np.int64)
 
     def batch(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> PlanBatch:
@@ -141,7 +147,9 @@ class NumberedShards(abc.ABC):
         return PlanBatch(task.num_devices, counts, numbers, devices, groups)
 
     def tasks_of(self, batch: PlanBatch) -> Ints:
-        """Return the number of each plan's task, that of its first shard, shape (P,)."""
+        """Return the number of each plan's task, that of its first shard unless the batch says it, shape (P,)."""
+        if batch.tasks is not None:
+            return batch.tasks
         tasks: Ints = self._shards["task"][batch.shards[np.cumsum(batch.counts) - batch.counts]]
         return tasks
 
@@ -149,31 +157,22 @@ class NumberedShards(abc.ABC):
         """Return a task by its number."""
         return self._tasks[number]
 
-    def share_descriptions(self) -> None:
-        """Describe shards of a table once for all tasks, for those who see many tasks of the same tables.
+    def share_shards(self) -> None:
+        """Give shards of a table one number in all tasks, for those who see many tasks of the same tables.
 
-        How a description is rounded may then depend on which task came first.
+        Tasks with other devices, links, batch, precision or optimiser apart. Batches have to name their tasks then. How
+        a description is rounded may depend on which task came first.
         """
-        self._first_like = {}
+        self._shared = {}
 
-    def _described(self, task: ShardingTask, keys: Sequence[ShardKey]) -> dict[str, npt.NDArray[Any]]:
-        """Return what `describe` does, or what it returned for the same shards of other tasks."""
-        known = self._first_like
-        if known is None:
-            return self.describe(task, keys)
-        kind = (task.topology, task.batch_size, task.precision, task.optimizer, task.dedup_ids)
-        alike = [(task.table(key.table).canonical_text, *key[1:], kind) for key in keys]
-        source = np.array([known.get(key, -1) for key in alike])
-        new = np.flatnonzero(source < 0).tolist()
-        if len(new) == len(keys):
-            arrays = self.describe(task, keys)
-        else:
-            arrays = {name: self._shards[name][source] for name in self._described_by}
-            if new:
-                for name, rows in self.describe(task, [keys[place] for place in new]).items():
-                    arrays[name][new] = rows
-        known.update({alike[place]: len(self._shards) + place for place in new})
-        return arrays
+    def forget_tasks(self) -> None:
+        """Forget all tasks, and keep the shards that tasks share with their numbers."""
+        assert self._shared is not None, "call share_shards() first"
+        self._tasks.clear()
+        self._number_of_task.clear()
+        self._number_of_shard.clear()
+        self._exchanges.keep(np.zeros(0, dtype=np.int64))
+        self._first_with_links.clear()
 
     def key_loads(self, task: ShardingTask, key: ShardKey) -> list[float]:
         """Return the loads of a shard; a cost whose exchanges take something else overrides it.
@@ -367,7 +366,11 @@ class AdditiveCosts(NumberedShards):
 
     def total_ms(self, tasks: int | Ints, sums: Floats) -> Floats:
         """Return what the slowest device of P placements takes in ms, shape (P,); arguments as `per_device_ms`."""
-        phases = self.per_device_ms(tasks, sums)
+        return self.exact_slowest_ms(tasks, self.exact_compute_ms(sums), sums[..., -LOADS:])
+
+    def exact_slowest_ms(self, tasks: int | Ints, compute_ms: Floats, loads: Floats) -> Floats:
+        """Return the same from the compute of devices; arguments as `exchange_times`."""
+        phases = join_phases(compute_ms, self.exchange_times(tasks, compute_ms, loads))
         device_ms = phases.sum(axis=2)
         hidden = self.are_ids_hidden(tasks)
         if hidden.any():
@@ -417,6 +420,20 @@ class AdditiveCosts(NumberedShards):
         """
         compute_ms = self.exact_compute_ms(sums)
         return join_phases(compute_ms, self.exchanges_in_groups(number, groups, compute_ms, sums[..., -LOADS:]))
+
+
+def _surroundings_of(task: ShardingTask) -> tuple[Any, ...]:
+    """Return all of a task besides its tables that what describes a shard may depend on."""
+    return *_links_of(task), task.optimizer, task.topology.host_bandwidth
+
+
+def _links_of(task: ShardingTask) -> tuple[Any, ...]:
+    """Return all of a task that exchanges may depend on."""
+    topology = task.topology
+    return (
+        task.num_devices, task.batch_size, task.precision, task.dedup_ids, topology.device, topology.fast_domain_size,
+        topology.intra_bandwidth, topology.inter_bandwidth, topology.intra_latency_ms, topology.inter_latency_ms,
+    )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=256)

@@ -242,7 +242,7 @@ DEVICES: dict[str, DeviceConstants] = {
         "NVIDIA H200 data sheet (SXM); cache bandwidth assumed, as for the H100",
     ),
     "b200": _gpu(
-        8e12, 126 * MIB, 10.1e12,
+        8e12, 126 * MIB, 10.1e12, 63e9,
         "NVIDIA B200 data sheet (HGX); L2: 126 MiB as CUDA reports it; its bandwidth assumed, 5,120 bytes per clock at "
         "1.965 GHz",
     ),

@@ -72,6 +72,7 @@ class PlanBatch(NamedTuple):
         shards: of these pairs, numbers from `NumberedShards.encode_keys`, plan after plan, shape (H,).
         devices: of these pairs, shape (H,).
         groups: number of them in each plan, for 2D parallelism, shape (P,); None where each plan has one.
+        tasks: number of each plan's task, shape (P,); None where its shards say it, see `NumberedShards.share_shards`.
     """
 
     num_devices: int
@@ -79,6 +80,7 @@ class PlanBatch(NamedTuple):
     shards: Ints
     devices: Ints
     groups: Ints | None = None
+    tasks: Ints | None = None
 
 
 def first_row_of(task: ShardingTask, shard: Shard) -> int:

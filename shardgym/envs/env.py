@@ -171,15 +171,15 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         """The cost model that rewards come from."""
         return self._game.cost
 
-    def even_share_ms(self) -> float:
-        """Return the time of all tables of the task on one device (whatever its memory), over the number of devices.
+    def reference_ms(self) -> float:
+        """Return the cost of the task by a simple rule, see `shardgym.envs.reference`.
 
         Raises:
             gymnasium.error.ResetNeeded: before the first reset.
             InputError: the cost model has no time for it.
         """
         self._require_episode()
-        return float(self._game.scorer.even_share_ms(_ROW)[0])
+        return float(self._game.scorer.references_ms(_ROW)[0])
 
     @property
     def _made_with(self) -> tuple[Any, ...]:
@@ -285,16 +285,16 @@ class TableWiseEnv(PlacementEnv):
         tasks: your own tasks instead of a suite.
         pool: name or path of a pool. Tasks are then drawn at random from its train half, sized like those of `suite`,
             so that a policy trained on them has seen no table of the suite's test half.
-        pool_tasks: how many different ones, at most 1,000 for speed: each is drawn and prepared once, which takes
-            longer than to play it. None for so many that hardly any is played twice.
+        pool_tasks: how many different ones; 4,096 when not given. Each is drawn and prepared once, which takes longer
+            than to play it, and kept.
         cost_settings: keyword arguments for a cost model given by name.
         order: "size", "lookup" (columns times pooling factor), "dim" or "task"; descending, ties as the task lists
             them.
         observation: "compact", "full", "timed" or "full_timed".
         reward: "terminal" or "dense".
         penalty: return of an episode that ends without a cost, in ms; negative and finite.
-        relative_penalty: the same in even shares of the task (see `RelativeReward`), instead of `penalty`. A complete
-            plan earns about -1 of them when it is balanced and -D when one of D devices does all the work.
+        relative_penalty: the same in reference costs of the task (see `RelativeReward`), instead of `penalty`. A
+            complete plan earns about -1 of them when it is as good as a simple rule's.
         sampling: "random", or "cycle" to play the tasks in order, over and over, from the first after a `reset` with a
             seed, for evaluation.
         max_devices: makes the spaces larger than the suite needs, to use a policy on other suites.

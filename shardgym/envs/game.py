@@ -27,7 +27,7 @@ from shardgym.task import ShardingTask
 REWARDS = ("terminal", "dense")
 
 #: Tasks that stay in the catalog; twice the number of episodes where that is more.
-_TASKS_KEPT = 2048
+_TASKS_KEPT = 8192
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Rules:
         order: in which tables come up, one of `ORDERS`.
         reward: one of `REWARDS`.
         penalty: return of an episode that ends without a cost, in ms.
-        relative_penalty: the same in even shares of the task, instead of `penalty`; None to use that.
+        relative_penalty: the same in reference costs of the task, instead of `penalty`; None to use that.
         limits: how often shards may be halved; None where tables are placed whole and halving is not an action.
 
     Raises:
@@ -256,7 +256,7 @@ class Game:
 
     def _set_penalty(self, rows: Ints) -> None:
         if self.rules.relative_penalty is not None:
-            self.penalty[rows] = self.rules.relative_penalty * self.scorer.even_share_ms(rows)
+            self.penalty[rows] = self.rules.relative_penalty * self.scorer.references_ms(rows)
 
     def _change_kinds(self, rows: Ints, actions: Ints) -> tuple[Ints, Ints]:
         """Cut rows and replicate where these are the actions; return the rows that place their shard, and devices."""
@@ -272,8 +272,7 @@ class Game:
         """Score complete plans."""
         if not len(rows):
             return
-        plans = self.scorer.plans(rows)
-        costs = self.scorer.costs(rows, plans)
+        plans, costs = self.scorer.finish(rows)
         for row, plan, cost in zip(rows.tolist(), plans, costs, strict=True):
             self.cost_of[row] = cost
             if cost.feasible:
@@ -306,11 +305,10 @@ class Game:
         self.placements.end(row)
 
     def _forget_tasks(self, rows: Ints) -> None:
-        """Clear the catalog of all tasks except those of the other episodes, which are saved and restored."""
-        others = np.setdiff1d(np.arange(len(self.earned)), rows).tolist()
-        states = [self.save(row) for row in others]
-        self.catalog.clear()
-        self.scorer.forget()
-        self.placements.shards[:] = NOTHING
-        for row, state in zip(others, states, strict=True):
-            self.load(row, state)
+        """Clear the catalog of all tasks except those of the other episodes."""
+        kept = np.unique(np.delete(self.placements.task, rows))
+        numbers = np.zeros(len(self.catalog.tasks), dtype=np.int64)
+        numbers[kept] = np.arange(len(kept))
+        shards = self.catalog.keep(kept)
+        self.placements.renumber(numbers, shards)
+        self.scorer.keep(kept, shards)

@@ -198,6 +198,17 @@ class Placements:
         if self.kinds is not None:
             self.kinds.load(row)
 
+    def renumber(self, tasks: Ints, shards: Ints) -> None:
+        """Follow the catalog, whose tasks and shards have new numbers.
+
+        Args:
+            tasks: new numbers, by the former ones.
+            shards: likewise.
+        """
+        self.task = tasks[self.task]
+        self.shards = shards[self.shards]
+        self.next = shards[self.next]
+
     def _table_splits(self) -> Ints:
         """Return how often the tables of the next shards were halved so far, shape (N,)."""
         position = self.catalog.shard["position"]

@@ -1,8 +1,13 @@
-"""NativeVecEnv: a native vector environment as a `VecEnv` of stable-baselines3. Needs the extra `rl`."""
+"""NativeVecEnv: a native vector environment as a `VecEnv` of stable-baselines3; RatioLog: its learning curve.
+
+Needs the extra `rl`.
+"""
 
 from __future__ import annotations
 
+import math
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +23,7 @@ from shardgym.envs.vector_env import PlacementVectorEnv
 from shardgym.errors import InputError, MissingDependencyError
 
 try:
+    from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.monitor import Monitor
     from stable_baselines3.common.vec_env import VecEnv
     from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices
@@ -146,6 +152,35 @@ class NativeVecEnv(VecEnv):
         if any(options.keys() != {"task_index"} for options in self._options):
             raise InputError("set_options: only task_index may differ between native environments")
         return {"task_index": [options["task_index"] for options in self._options]}
+
+
+class RatioLog(BaseCallback):
+    """Logs what complete plans cost over their references, beside what stable-baselines3 logs of a rollout.
+
+    `rollout/ratio_mean` is the mean of `info["ratio"]` over the last episodes that ended with a complete plan, so it
+    needs `RelativeReward` or `VectorRelativeReward`: 1 is as good as a simple rule. How many episodes end so is
+    `rollout/success_rate`. A logger made by `stable_baselines3.common.logger.configure(folder, ["csv"])` writes both
+    into a table.
+
+    Args:
+        window: episodes that the mean is over.
+
+    Example:
+        >>> model.learn(20_000, callback=RatioLog())                                    # doctest: +SKIP
+    """
+
+    def __init__(self, window: int = 100) -> None:
+        super().__init__()
+        self._ratios: deque[float] = deque(maxlen=window)
+
+    def _on_step(self) -> bool:
+        ratios = (info["ratio"] for info in self.locals["infos"] if "ratio" in info)
+        self._ratios += [ratio for ratio in ratios if math.isfinite(ratio)]
+        return True
+
+    def _on_rollout_end(self) -> None:
+        if self._ratios:
+            self.logger.record("rollout/ratio_mean", float(np.mean(self._ratios)))
 
 
 def info_of_row(infos: dict[str, Any], row: int, but: Sequence[str] = ()) -> dict[str, Any]:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from shardgym.arguments import check_dict, describe
 from shardgym.arrays import Floats, Ints
+from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.plan_cost import PHASES, PlanCost
 from shardgym.envs.placements import Placements
+from shardgym.envs.reference import references_ms
+from shardgym.envs.shard_catalog import Placed
 from shardgym.errors import InputError, MeasurementError
 from shardgym.plan import ShardingPlan
 from shardgym.shard import Shard
@@ -24,6 +28,14 @@ from shardgym.task import ShardingTask
 
 #: Placed shards whose `Shard` objects are kept for later plans.
 _SHARDS_KEPT = 2**20
+
+
+class OrderedShards(NamedTuple):
+    """Shards of complete placements in the order of plans, see `PlanScorer._in_order`; each of shape (n, S)."""
+
+    shards: Ints
+    starts: Ints
+    devices: Ints
 
 
 class PlanScorer:
@@ -37,14 +49,20 @@ class PlanScorer:
     def __init__(self, cost: CostModel, placements: Placements) -> None:
         self._cost = cost
         self._placements = placements
-        self.forget()
-
-    def forget(self) -> None:
-        """Drop everything that refers to numbers of the catalog, which has been cleared."""
-        self._plan_shards: dict[tuple[int, int, int], Shard] = {}
-        self._plan_parts: dict[tuple[int, int, int], tuple[Shard, ...]] = {}
+        self._in_plans: dict[Placed, tuple[Shard, ...]] = {}
         self._stand_ins: dict[tuple[int, int], EmbeddingTable] = {}
-        self._even_shares: dict[int, float] = {}
+        #: Reference costs of the catalog's tasks in ms, not a number for those that were not asked for yet.
+        self._references: Floats = np.zeros(0)
+
+    def keep(self, tasks: Ints, shards: Ints) -> None:  # noqa: ARG002
+        """Follow the catalog, which has forgotten tasks.
+
+        Args:
+            tasks: former numbers of those that it has kept.
+            shards: new numbers by the former ones, see `ShardCatalog.keep`.
+        """
+        self._stand_ins.clear()
+        self._references = self._references[tasks[tasks < len(self._references)]]
 
     def start(self, rows: Ints) -> None:
         """Prepare partial costs of placements that have just been started; overridden where that takes work."""
@@ -52,19 +70,32 @@ class PlanScorer:
     def place(self, rows: Ints, devices: Ints) -> None:
         """Update partial costs for the next shards, which are about to be placed on these devices."""
 
-    def plans(self, rows: Ints) -> list[ShardingPlan]:
-        """Return the plans of complete placements."""
-        p = self._placements
-        if len(self._plan_shards) + len(self._plan_parts) > _SHARDS_KEPT:
-            self._plan_shards.clear()
-            self._plan_parts.clear()
-        columns = (array.tolist() for array in self._in_order(rows))
-        return [
-            self._plan(int(task), list(zip(*columns_of_plan, strict=True))[:count])
-            for task, count, *columns_of_plan in zip(p.task[rows], p.placed[rows], *columns, strict=True)
-        ]
+    def finish(self, rows: Ints) -> tuple[list[ShardingPlan], list[PlanCost]]:
+        """Return the plans of complete placements and their costs. A failed measurement is an infinite cost."""
+        ordered = self._in_order(rows)
+        plans = self._plans(rows, ordered)
+        return plans, self._costs_of(rows, plans, ordered)
 
-    def _in_order(self, rows: Ints) -> tuple[Ints, Ints, Ints]:
+    def _plans(self, rows: Ints, ordered: OrderedShards) -> list[ShardingPlan]:
+        """Return the plans of complete placements without validation, which takes longer than a step."""
+        p = self._placements
+        if len(self._in_plans) > _SHARDS_KEPT:
+            self._in_plans.clear()
+        exists = ordered.shards > 0
+        placed = p.catalog.placed(*(array[exists] for array in ordered))
+        in_plans = [self._in_plans.get(shard) or self._kept(shard) for shard in placed]
+        plans = []
+        first = 0
+        for task, count in zip(p.catalog.task["hash"][p.task[rows]].tolist(), exists.sum(axis=1).tolist(), strict=True):
+            held = tuple(itertools.chain.from_iterable(in_plans[first : first + count]))
+            if p.kinds is not None:
+                # Column blocks that are cut by rows come in the order of rows.
+                held = tuple(sorted(held, key=operator.attrgetter("table", "rows", "columns")))
+            plans.append(ShardingPlan.unchecked(task_hash=task, shards=held))
+            first += count
+        return plans
+
+    def _in_order(self, rows: Ints) -> OrderedShards:
         """Return the shards of complete placements, `NOTHING` behind the last, their first columns, and their devices.
 
         They are in the order of plans: by the table's name, then by columns. Each has shape (n, most shards).
@@ -74,14 +105,11 @@ class PlanScorer:
         # There are at most 2**16 columns.
         key = (p.catalog.shard["rank"][shards] << 17) + starts
         order = np.argsort(np.where(shards > 0, key, 2**62), axis=1)
-        shards, starts, devices = (np.take_along_axis(array, order, 1) for array in (shards, starts, devices))
-        return shards, starts, devices
+        here = np.arange(len(rows))[:, None]
+        return OrderedShards(shards[here, order], starts[here, order], devices[here, order])
 
-    def costs(self, rows: Ints, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
-        """Return the costs of complete placements, whose plans are given; those of one task are evaluated together.
-
-        A failed measurement is an infinite cost that says why.
-        """
+    def _costs_of(self, rows: Ints, plans: Sequence[ShardingPlan], ordered: OrderedShards) -> list[PlanCost]:  # noqa: ARG002
+        """Return the costs of complete placements, whose plans are given; those of one task are evaluated together."""
         p = self._placements
         costs: dict[int, PlanCost] = {}
         tasks = p.task[rows]
@@ -121,33 +149,40 @@ class PlanScorer:
         p = self._placements
         task = p.catalog.tasks[p.task[row]]
         placed = slice(p.placed[row])
-        shards = list(zip(*(array[row, placed].tolist() for array in (p.shards, p.starts, p.devices)), strict=True))
-        if not shards:
+        shards, starts, devices = (array[row, placed] for array in (p.shards, p.starts, p.devices))
+        if not len(shards):
             return np.zeros((task.num_devices, len(PHASES)))
-        tables = tuple(self._stand_in(task, shard, start) for shard, start, _ in shards)
+        pairs = zip(shards.tolist(), starts.tolist(), strict=True)
+        tables = tuple(itertools.starmap(functools.partial(self._stand_in, task), pairs))
         part = dataclasses.replace(task, tables=tables, name="")
         held = [
             dataclasses.replace(piece, table=table.name, columns=(0, table.embedding_dim))
-            for table, (shard, _, device) in zip(tables, shards, strict=True)
-            for piece in p.catalog.placed(shard, 0, device)
+            for table, shard in zip(tables, p.catalog.placed(shards, starts, devices), strict=True)
+            for piece in shard.in_plan()
         ]
         [cost] = self._cost.evaluate(part, [ShardingPlan.of(part, held)])
         if cost.reason is not None:
             raise MeasurementError(cost.reason)
         return cost.per_device
 
-    def even_share_ms(self, rows: Ints) -> Floats:
-        """Return the time of all tables of a task on one device, over the number of devices, shape (n,).
+    def references_ms(self, rows: Ints) -> Floats:
+        """Return the reference costs of tasks, each priced once, shape (n,); see `reference.py`.
 
         Raises:
             InputError: the cost model has no time for it.
         """
-        shares = []
-        for number in self._placements.task[rows].tolist():
-            if number not in self._even_shares:
-                self._even_shares[number] = even_share_ms(self._cost, self._placements.catalog.tasks[number])
-            shares.append(self._even_shares[number])
-        return np.array(shares)
+        tasks = self._placements.task[rows]
+        missing = len(self._placements.catalog.tasks) - len(self._references)
+        self._references = np.pad(self._references, (0, missing), constant_values=np.nan)
+        unknown = np.unique(tasks[np.isnan(self._references[tasks])])
+        if len(unknown):
+            unknown_tasks = [self._placements.catalog.tasks[number] for number in unknown.tolist()]
+            self._references[unknown] = references_ms(self._cost, self._additive(), unknown_tasks)
+        return self._references[tasks]
+
+    def _additive(self) -> AdditiveCosts | None:
+        """Return the additive costs of the cost model; overridden where it has any."""
+        return None
 
     def time_shares(self) -> Floats:
         """Return compute of all devices over the even share: now, and with the next shard; shape (N, D, 2).
@@ -162,29 +197,10 @@ class PlanScorer:
     def load(self, row: int, saved: Any) -> None:
         """Restore the partial costs of a placement that has been restored."""
 
-    def _plan(self, task: int, shards: list[tuple[int, int, int]]) -> ShardingPlan:
-        """Return a plan without validation, which takes longer than a step: its shards are valid and sorted."""
-        task_hash = self._placements.catalog.tasks[task].digest
-        if self._placements.kinds is None:
-            held = tuple(map(self._plan_shard, shards))
-        else:
-            # Column blocks that are cut by rows come in the order of rows.
-            parts = itertools.chain.from_iterable(map(self._parts_of, shards))
-            held = tuple(sorted(parts, key=operator.attrgetter("table", "rows", "columns")))
-        return ShardingPlan.unchecked(task_hash=task_hash, shards=held)
-
-    def _plan_shard(self, key: tuple[int, int, int]) -> Shard:
-        shard = self._plan_shards.get(key)
-        if shard is None:
-            [shard] = self._placements.catalog.placed(*key)
-            self._plan_shards[key] = shard
-        return shard
-
-    def _parts_of(self, key: tuple[int, int, int]) -> tuple[Shard, ...]:
-        parts = self._plan_parts.get(key)
-        if parts is None:
-            parts = self._plan_parts[key] = self._placements.catalog.placed(*key)
-        return parts
+    def _kept(self, placed: Placed) -> tuple[Shard, ...]:
+        """Return the shards of a plan, and keep them for others."""
+        shards = self._in_plans[placed] = placed.in_plan()
+        return shards
 
     def _stand_in(self, task: ShardingTask, shard: int, start: int) -> EmbeddingTable:
         """Return a shard as a table: the task's own table where it has all columns."""
@@ -218,16 +234,3 @@ def cost_model(cost: str | CostModel, settings: dict[str, Any] | None) -> tuple[
     if settings:
         raise InputError("cost_settings are for a cost given by name, a ready-made cost model was given")
     return cost, False
-
-
-def even_share_ms(cost: CostModel, task: ShardingTask) -> float:
-    """Return the time of all tables on one device over the number of devices.
-
-    Raises:
-        InputError: the cost model has no time for it.
-    """
-    roomy = dataclasses.replace(task, topology=task.topology.roomy())
-    [on_one] = cost.evaluate(roomy, [ShardingPlan.table_wise(roomy, [0] * task.num_tables)])
-    if on_one.reason is not None:
-        raise InputError(f"task '{task.name}': there is no time of all tables on one device: {on_one.reason}")
-    return on_one.total_ms / task.num_devices

@@ -45,6 +45,43 @@ class SplitLimits(NamedTuple):
     every_kind: bool = False
 
 
+class Placed(NamedTuple):
+    """A shard of an episode that is on its devices; shards of several tasks may be equal.
+
+    Attributes:
+        table: its name.
+        rows: that a holder has.
+        width: columns.
+        start: the first of them.
+        device: the first holder.
+        holders: how many there are, consecutive ones.
+        replicated: whether each has all rows.
+        last_rows: that the last of several holders has.
+    """
+
+    table: str
+    rows: int
+    width: int
+    start: int
+    device: int
+    holders: int = 1
+    replicated: bool = False
+    last_rows: int = 0
+
+    def in_plan(self) -> tuple[Shard, ...]:
+        """Return it as shards of a plan, in the order of rows. Nothing is checked, as they are valid."""
+        columns = (self.start, self.start + self.width)
+        devices = range(self.device, self.device + self.holders)
+        if self.holders == 1 or self.replicated:
+            shard = Shard.unchecked(table=self.table, rows=(0, self.rows), columns=columns, devices=tuple(devices))
+            return (shard,)
+        last = (self.holders - 1) * self.rows + self.last_rows
+        return tuple(
+            Shard.unchecked(table=self.table, rows=(row, min(row + self.rows, last)), columns=columns, devices=(of,))
+            for row, of in zip(range(0, last, self.rows), devices, strict=True)
+        )
+
+
 class ShardCatalog:
     """Tasks, and the shards that can come up in them: tables whole, their halves, the halves of these and so on.
 
@@ -83,10 +120,6 @@ class ShardCatalog:
         self._max_devices = max_devices
         self._limits = limits or SplitLimits(0)
         self._replicas = replicas
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget all tasks."""
         number = ((), np.int64)
         real = ((), np.float64)
         label = ((), np.object_)
@@ -120,32 +153,52 @@ class ShardCatalog:
             self.tasks.append(task)
         return self._numbers[key]
 
+    def keep(self, tasks: Ints) -> Ints:
+        """Forget all tasks but these, which get the numbers from 0 on; their shards are renumbered, too.
+
+        Args:
+            tasks: their numbers, ascending, shape (n,).
+
+        Returns:
+            The new numbers of all shards that there were, `NOTHING` for those that are forgotten. Their order stays.
+        """
+        kept = np.concatenate([[NOTHING], *map(self.shards_of, tasks.tolist())])
+        numbers = np.full(len(self.shard), NOTHING, dtype=np.int64)
+        numbers[kept] = np.arange(len(kept))
+        self.tasks = [self.tasks[number] for number in tasks.tolist()]
+        self._numbers = {(task.digest, task.name): number for number, task in enumerate(self.tasks)}
+        self.task.keep(tasks)
+        self.task["first"][:] = numbers[self.task["first"]]
+        self.shard.keep(kept)
+        half = self.shard["half"]
+        half[:] = np.where(half > 0, numbers[half], -1)
+        if self._limits.every_kind:
+            self.kind.keep(kept)
+            for name in ("last", "by_rows", "replica"):
+                self.kind[name][:] = numbers[self.kind[name]]
+        return numbers
+
     def shards_of(self, task: int) -> Ints:
         """Return the numbers of all shards of a task."""
         first = self.task["first"]
         end = first[task + 1] if task + 1 < len(first) else len(self.shard)
         return np.arange(first[task], end)
 
-    def placed(self, shard: int, start: int, device: int) -> tuple[Shard, ...]:
-        """Return a shard as those of a plan. Nothing is checked, as they are valid.
+    def placed(self, shards: Ints, starts: Ints, devices: Ints) -> list[Placed]:
+        """Return what shards are in plans.
 
         Args:
-            shard: its number.
-            start: its first column.
-            device: its first holder.
+            shards: their numbers, shape (n,).
+            starts: their first columns, likewise.
+            devices: their first holders, likewise.
         """
-        name = self.shard["name"][shard]
-        rows = int(self.shard["rows"][shard])
-        columns = (start, start + int(self.shard["width"][shard]))
-        holders = int(self.kind["holders"][shard]) if self._limits.every_kind else 1
-        devices = range(device, device + holders)
-        if holders == 1 or self.kind["replicated"][shard]:
-            return (Shard.unchecked(table=name, rows=(0, rows), columns=columns, devices=tuple(devices)),)
-        last = (holders - 1) * rows + int(self.shard["rows"][self.kind["last"][shard]])
-        return tuple(
-            Shard.unchecked(table=name, rows=(row, min(row + rows, last)), columns=columns, devices=(holder,))
-            for row, holder in zip(range(0, last, rows), devices, strict=True)
-        )
+        of_shard = [self.shard[name][shards].tolist() for name in ("name", "rows", "width")]
+        if not self._limits.every_kind:
+            return [Placed(*fields) for fields in zip(*of_shard, starts.tolist(), devices.tolist(), strict=True)]
+        kinds = [self.kind[name][shards].tolist() for name in ("holders", "replicated")]
+        last_rows = self.shard["rows"][self.kind["last"][shards]].tolist()
+        fields = zip(*of_shard, starts.tolist(), devices.tolist(), *kinds, last_rows, strict=True)
+        return [Placed(*of_one) for of_one in fields]
 
     def _add(self, task: ShardingTask) -> None:
         dims = np.array([table.embedding_dim for table in task.tables])

@@ -21,8 +21,12 @@ OPTIONS = ("task", "task_index")
 #: How tasks are chosen: uniformly, or one after another in order.
 SAMPLINGS = ("random", "cycle")
 
-#: Pool tasks of each group of the suite: more than a training run will see.
+#: Pool tasks of each group of the suite that can be drawn.
 PER_GROUP = 2**14
+
+#: Pool tasks that environments play when nobody says how many. Each is drawn and prepared once, which takes as long as
+#: several episodes of it, and then kept.
+POOL_TASKS = 4096
 
 
 class TaskSampler:
@@ -32,7 +36,7 @@ class TaskSampler:
         suite: name of a suite; `DEFAULT_SUITE` when neither suite nor tasks are given.
         tasks: your own tasks instead of a suite.
         pool: tasks like those of the suite are drawn from the train half of this pool; see `PoolTasks`.
-        pool_tasks: how many different ones; None for more than will be played.
+        pool_tasks: how many different ones; `POOL_TASKS` when not given.
         max_devices: largest number of devices of a task; that of the sequence when not given.
         max_tables: likewise for tables.
         counts_tables: whether the number of tables is limited; if not, `max_tables` is only checked.
@@ -151,7 +155,8 @@ def _sequence(
         name = (
             DEFAULT_SUITE if suite is None else check_name("suite", suite, "tasks=suite takes a suite that is loaded")
         )
-        return load_suite(name) if pool is None else PoolTasks(check_name("pool", pool), name, pool_tasks)
+        count = POOL_TASKS if pool_tasks is None else pool_tasks
+        return load_suite(name) if pool is None else PoolTasks(check_name("pool", pool), name, count)
     if suite is not None or pool is not None:
         raise InputError(f"expected {'a suite' if pool is None else 'a pool'} or tasks, got both: leave one out")
     if not isinstance(tasks, Sequence) or isinstance(tasks, list | tuple | str | bytes):
@@ -168,7 +173,7 @@ class PoolTasks(Sequence[ShardingTask]):
         pool: name or path of a pool.
         suite: name or path of a suite whose tasks are drawn at random; gives the numbers of tables and devices,
             widths, sizes and memory, group by group in turn.
-        count: number of tasks, which are kept once they are drawn; None for so many that hardly any is drawn twice.
+        count: number of tasks, which are kept once they are drawn; None for `PER_GROUP` of each group, none kept.
 
     Attributes:
         max_devices: devices of a task at most.

@@ -17,7 +17,7 @@ from shardgym.costs.plan_cost import PlanCost
 from shardgym.envs.features import LOG_DIM, LOG_POOLING, LOG_ROWS
 from shardgym.envs.game import Game, Rules, StepResult
 from shardgym.envs.observation import Layout, Observation
-from shardgym.envs.scoring import even_share_ms
+from shardgym.envs.reference import references_ms
 from shardgym.plan import ShardingPlan
 from shardgym.row_tiers import Tiers, most_bytes, node_size, rows_of_shares, tier_plan
 from shardgym.task import ShardingTask
@@ -173,7 +173,7 @@ class Progress:
 
 
 class TierScores:
-    """What even shares and plans of episodes cost.
+    """Reference costs of the tasks of episodes.
 
     Args:
         game: whose episodes.
@@ -181,16 +181,20 @@ class TierScores:
 
     def __init__(self, game: TierGame) -> None:
         self._game = game
-        self._shares: dict[str, float] = {}
+        self._references: dict[str, float] = {}
 
-    def even_share_ms(self, rows: Ints) -> Floats:
-        """Return the time of all tables of a task on one device over the number of devices, shape (n,)."""
+    def references_ms(self, rows: Ints) -> Floats:
+        """Return the reference costs of tasks, each priced once, shape (n,); see `shardgym.envs.reference`.
+
+        Raises:
+            InputError: the cost model has no time for one.
+        """
         found = []
         for row in rows.tolist():
             task = self._game.task_of(row)
-            if task.digest not in self._shares:
-                self._shares[task.digest] = even_share_ms(self._game.cost, task)
-            found.append(self._shares[task.digest])
+            if task.digest not in self._references:
+                self._references[task.digest] = float(references_ms(self._game.cost, None, [task])[0])
+            found.append(self._references[task.digest])
         return np.array(found)
 
 

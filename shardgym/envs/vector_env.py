@@ -132,8 +132,8 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
         """Return which actions are valid now, shape (N, actions); none where the episode has ended."""
         return self._game.masks()
 
-    def even_share_ms(self, rows: Ints) -> Floats:
-        """Return the time of all tables of a task on one device, over the number of devices, shape (n,).
+    def references_ms(self, rows: Ints) -> Floats:
+        """Return the costs of tasks by a simple rule, see `shardgym.envs.reference`, shape (n,).
 
         Args:
             rows: numbers of environments, shape (n,).
@@ -141,7 +141,7 @@ class PlacementVectorEnv(VectorEnv[Observation, Ints, Any]):
         Raises:
             InputError: the cost model has no time for it.
         """
-        return self._game.scorer.even_share_ms(rows)
+        return self._game.scorer.references_ms(rows)
 
     def render(self) -> tuple[Any, ...] | None:
         """Return every environment's placement, as the single environment renders it; None without render mode.

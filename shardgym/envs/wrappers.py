@@ -28,12 +28,13 @@ Flat = dict[str, npt.NDArray[Any]]
 
 
 class RelativeReward(gymnasium.Wrapper[Observation, np.int64, Observation, np.int64], RecordConstructorArgs):
-    """Divides rewards by the time that the task would take if its work were spread evenly.
+    """Divides rewards by the reference cost of the task, so that a return says how far from it an episode ended.
 
     Rewards of the environments are milliseconds, and some tasks cost ten times as much as others. Here a complete plan
-    earns about -1 when it is perfectly balanced and -D when one of D devices does all the work. The even share is the
-    cost of all tables on one device (whatever its memory), over the number of devices; it is computed at every `reset`
-    and added to `info` as `even_share_ms`. `penalty` of the environment is given in ms and divided too.
+    earns -1 when it costs as much as what a simple rule makes of the task, longest processing time first with halves
+    (see `shardgym.envs.reference`), and more when it is better. `info` has `reference_ms` after `reset`, and at the end
+    of an episode again, with `ratio`: `cost_ms` over it, infinite unless the plan is complete. A task is priced once.
+    `penalty` of the environment is given in ms and divided too, `relative_penalty` is in reference costs.
 
     Args:
         env: one of ShardGym's environments, wrapped or not.
@@ -46,30 +47,33 @@ class RelativeReward(gymnasium.Wrapper[Observation, np.int64, Observation, np.in
         self._placing = _placement_env("RelativeReward", env)
         RecordConstructorArgs.__init__(self)
         gymnasium.Wrapper.__init__(self, env)
-        self._even_share_ms = 1.0
+        self._reference_ms = 1.0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Start an episode and compute its even share.
+        """Start an episode; the task's reference cost is priced if it is new.
 
         Raises:
-            InputError: the cost model cannot score all tables on one device; or as the environment.
+            InputError: the cost model has no time for the reference; or as the environment.
         """
         observation, info = self.env.reset(seed=seed, options=options)
-        self._even_share_ms = self._placing.even_share_ms()
-        return observation, info | {"even_share_ms": self._even_share_ms}
+        self._reference_ms = self._placing.reference_ms()
+        return observation, info | {"reference_ms": self._reference_ms}
 
     def step(self, action: Any) -> Step:
         """Step, and divide the reward."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        return observation, float(reward) / self._even_share_ms, terminated, truncated, info
+        if terminated:
+            info = info | {"reference_ms": self._reference_ms, "ratio": info["cost_ms"] / self._reference_ms}
+        return observation, float(reward) / self._reference_ms, terminated, truncated, info
 
 
 class VectorRelativeReward(NativeWrapper):
     """`RelativeReward` for the native vector environments.
 
-    Infos have `even_share_ms` of the environments that have just been reset.
+    New tasks of a step are priced together. Infos have the same entries; with autoreset_mode="SameStep" those of the
+    end are in `infos["final_info"]`.
 
     Args:
         env: a native vector environment, wrapped or not.
@@ -80,43 +84,57 @@ class VectorRelativeReward(NativeWrapper):
     Example:
         >>> envs = VectorRelativeReward(gymnasium.make_vec("ShardGym/TableWise-v0", num_envs=8))
         >>> observations, infos = envs.reset(seed=0)
-        >>> infos["even_share_ms"].shape
+        >>> infos["reference_ms"].shape
         (8,)
     """
 
     def __init__(self, env: VectorEnv[Observation, Ints, Any]) -> None:
         super().__init__(env)
-        self._even_share_ms: Floats = np.ones(self.num_envs)
+        self._reference_ms: Floats = np.ones(self.num_envs)
         self._ended: Bools = np.zeros(self.num_envs, dtype=np.bool_)
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Start episodes and compute their even shares.
+        """Start episodes; reference costs of new tasks are priced.
 
         Raises:
-            InputError: the cost model cannot score all tables on one device; or as the environment.
+            InputError: the cost model has no time for a reference; or as the environment.
         """
         observations, infos = self.env.reset(seed=seed, options=options)  # type: ignore[arg-type]
         mask = (options or {}).get("reset_mask")
-        return observations, self._start(infos, np.ones_like(self._ended) if mask is None else mask)
+        begun = np.ones_like(self._ended) if mask is None else mask
+        self._start(begun)
+        self._ended = self._ended & ~begun
+        return observations, infos | _entries("reference_ms", self._reference_ms, begun)
 
     def step(self, actions: Any) -> VectorStep:
         """Step, and divide the rewards."""
         observations, rewards, terminated, truncated, infos = self.env.step(actions)
         # A step that resets an environment (NEXT_STEP) earns 0, whatever this divides by.
-        relative = rewards / self._even_share_ms
-        again = {AutoresetMode.SAME_STEP: terminated, AutoresetMode.NEXT_STEP: self._ended}.get(self.autoreset_mode)
-        if again is not None and again.any():
-            infos = self._start(infos, again)
+        relative = rewards / self._reference_ms
+        same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
+        if terminated.any():
+            ends = infos["final_info"] if same_step else infos
+            ratio = np.divide(ends["cost_ms"], self._reference_ms, out=np.zeros(self.num_envs), where=terminated)
+            of_ends = _entries("reference_ms", self._reference_ms, terminated) | _entries("ratio", ratio, terminated)
+            infos = infos | ({"final_info": ends | of_ends} if same_step else of_ends)
+        begun = terminated if same_step else self._ended & (self.autoreset_mode is AutoresetMode.NEXT_STEP)
+        if begun.any():
+            self._start(begun)
+            known = begun if same_step else begun | terminated
+            infos = infos | _entries("reference_ms", self._reference_ms, known)
         self._ended = terminated
         return observations, relative, terminated, truncated, infos
 
-    def _start(self, infos: dict[str, Any], mask: Bools) -> dict[str, Any]:
-        """Compute the even shares of episodes that have just begun and add them to the infos."""
-        self._even_share_ms[mask] = self._placing.even_share_ms(np.flatnonzero(mask))
-        self._ended = np.zeros_like(mask)
-        return infos | {"even_share_ms": np.where(mask, self._even_share_ms, 0.0), "_even_share_ms": mask.copy()}
+    def _start(self, mask: Bools) -> None:
+        """Look up the reference costs of episodes that have just begun."""
+        self._reference_ms[mask] = self._placing.references_ms(np.flatnonzero(mask))
+
+
+def _entries(name: str, values: Floats, mask: Bools) -> dict[str, Any]:
+    """Return an entry of infos in Gymnasium's form, 0 where it is not valid."""
+    return {name: np.where(mask, values, 0.0), f"_{name}": mask.copy()}
 
 
 class FlatObservation(gymnasium.ObservationWrapper[Flat, np.int64, Observation], RecordConstructorArgs):

@@ -55,7 +55,7 @@ def footer(ranking: Ranking, link: str = PAGE, escape: Callable[[str], str] = st
     judge = f"Judge: {key.judge} {key.judge_version}{on}. Oracle: {oracles}. Solvers ran with {shown_seeds}; {base}."
     where = f"Columns, ranks and intervals: {link}; more notes: shardgym leaderboard --details."
     failures = " ".join(_failure_rules(ranking))
-    careful = map(escape, [*cautions(board), *strata_notes(ranking)])
+    careful = map(escape, [*cautions(board), *floor_notes(ranking), *strata_notes(ranking)])
     return [escape(judge), escape(failures), " ".join([*careful, where])]
 
 
@@ -87,6 +87,16 @@ def strata_notes(ranking: Ranking) -> list[str]:
         f"{told}; relative to {BASE}, the means of a solver differ by at most {spread[worst]:.1%} between them "
         f"({solvers[worst]}), and {swapped} of {len(pairs)} pairs of solvers are in another order."
     ]
+
+
+def floor_notes(ranking: Ranking) -> list[str]:
+    """Name the learned solvers that do not beat one step of lookahead in their own environment."""
+    behind = [row for row in ranking.rows if row.of_floor_interval is not None and not row.beats_floor]
+    return [
+        f"{row.solver} is learned and does not beat {row.floor}, which is not: {row.of_floor:.3f} of its cost "
+        f"({row.of_floor_interval.low:.3f} .. {row.of_floor_interval.high:.3f})."
+        for row in behind if row.of_floor_interval is not None
+    ]  # fmt: skip
 
 
 def _failure_rules(ranking: Ranking) -> list[str]:

@@ -39,6 +39,11 @@ BASE = "lpt"
 #: solver would gain by failing where its plan is the slowest.
 WORST_FACTOR = 2.0
 
+#: What a learned solver has to beat: one step of lookahead in the environment that plans like its own come from, of
+#: whole tables or of shards of columns. Nothing is learned for it.
+FLOOR = "lookahead"
+COLUMN_FLOOR = "lookahead_columns"
+
 #: The published heuristics. `random` is not one.
 HEURISTICS = ("size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy")
 
@@ -62,6 +67,9 @@ class Row:
         success: share of its records that are ok.
         completeness: share of the tasks and seeds asked for that have a record.
         num_seeds: seeds that it was asked for.
+        floor: what it has to beat, see `FLOOR`; None where it is not learned, or that is not on the board.
+        of_floor: geometric mean of its cost over that of the floor.
+        of_floor_interval: of `of_floor`.
         seed_spread: standard deviation over seeds of the logarithm of the geometric mean: relative; NaN for one seed.
         median_s: median time per plan.
         median_cpu_s: median processor time per plan; NaN where some record has none.
@@ -81,9 +89,17 @@ class Row:
     success: float
     completeness: float
     num_seeds: int
+    floor: str | None
+    of_floor: float
+    of_floor_interval: Interval | None
     seed_spread: float
     median_s: float
     median_cpu_s: float
+
+    @property
+    def beats_floor(self) -> bool:
+        """Whether it is cheaper than its floor beyond the 95 % interval."""
+        return self.of_floor_interval is not None and self.of_floor_interval.high < 1
 
 
 @dataclass(frozen=True)
@@ -249,6 +265,12 @@ def _row(
         relative_interval = bootstrap.ratio_interval(solver, BASE)
         of_leader = bootstrap.ratio_interval(solver, leader)
         gap_interval = of_leader and Interval(of_leader.low - 1, of_leader.high - 1)
+    floor = floor_of(results)
+    of_floor = math.nan
+    if floor in all_logs:
+        of_floor = math.exp(_mean(own - _over_seeds(all_logs[floor])))
+    else:
+        floor = None
     records = results.records
     failures = Counter[str](record.status for record in records if record.status != "ok")
     cpu_times = [record.cpu_time_s for record in records if record.cpu_time_s is not None]
@@ -267,10 +289,25 @@ def _row(
         success=1 - failures.total() / len(records) if records else math.nan,
         completeness=len(records) / results.seed_ms.size if results.seed_ms.size else math.nan,
         num_seeds=len(logs),
+        floor=floor,
+        of_floor=of_floor,
+        of_floor_interval=None if bootstrap is None else bootstrap.ratio_interval(solver, floor),
         seed_spread=float(np.std(logs.mean(axis=1), ddof=1)) if len(logs) > 1 and logs.size else math.nan,
         median_s=statistics.median(record.solve_time_s for record in records) if records else math.nan,
         median_cpu_s=statistics.median(cpu_times) if 0 < len(cpu_times) == len(records) else math.nan,
     )
+
+
+def floor_of(results: SolverResults) -> str | None:
+    """Return what a learned solver has to beat; None for others, and where it cuts rows or replicates tables.
+
+    A solver is learned where its records name weights.
+    """
+    plans = [record.plan for record in results.records if record.weights_digest and record.plan is not None]
+    shards = [shard for plan in plans for shard in plan.shards]
+    if not plans or any(shard.rows[0] > 0 or len(shard.devices) > 1 for shard in shards):
+        return None
+    return COLUMN_FLOOR if any(shard.columns[0] > 0 for shard in shards) else FLOOR
 
 
 def _over_seeds(logs: Floats) -> Floats:

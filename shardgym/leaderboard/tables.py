@@ -107,6 +107,7 @@ def columns(ranking: Ranking, opinion: SecondOpinion | None = None) -> list[Colu
         Column("solver", [row.solver for row in rows]),
         Column(f"vs {BASE}", [_figure(row.relative, f"{row.relative:.3f}") for row in rows]),
         Column("95 % interval", [_ends(row.relative_interval, 3, " .. ") for row in rows], optional=True),
+        Column("vs floor", [_of_floor(row) for row in rows], optional=True),
         Column("gap", [_gap(row.gap) for row in rows]),
         Column("failed", [str(sum(row.failures.values())) for row in rows]),
         Column("seeds", [_seeds(row) if several else "-" for row in rows], optional=True),
@@ -196,6 +197,15 @@ def _json_ready(value: Any) -> Any:
 
 def _figure(value: float, text: str) -> str:
     return "-" if math.isnan(value) else text
+
+
+def _of_floor(row: Row) -> str:
+    """Return the ratio with its interval, and whether the floor was not beaten; nothing where there is no floor."""
+    if row.floor is None:
+        return "-"
+    ends = "" if row.of_floor_interval is None else f" ({_ends(row.of_floor_interval, 3, ' .. ')})"
+    known = row.of_floor_interval is not None
+    return f"{row.of_floor:.3f}{ends}{', not beaten' if known and not row.beats_floor else ''}"
 
 
 def _gap(value: float) -> str:

@@ -10,7 +10,7 @@ import pytest
 from shardgym import CostModel, PlanCost, Shard, ShardingPlan, ShardingTask, Topology, load_suite, make_cost
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.links import COLUMNS, IDS, LOADS, ROW_COLUMNS, SHARDS, exchange_times
-from shardgym.costs.shard_keys import ShardKey
+from shardgym.costs.shard_keys import PlanBatch, ShardKey
 from shardgym.ties import QUANTUM
 
 EXACT = 1e-9
@@ -215,16 +215,29 @@ def test_shards_of_other_tasks_are_described_once_where_that_is_shared(cost):
     mixed = dataclasses.replace(first, tables=(*first.tables[:2], *renamed))
     larger = dataclasses.replace(first, batch_size=2 * first.batch_size)
     shared, alone = cost.additive(), cost.additive()
-    shared.share_descriptions()
+    shared.share_shards()
     asked = []
     describe = shared.describe
     shared.describe = lambda task, keys: (asked.append(len(keys)), describe(task, keys))[1]
-    for task in (first, mixed, larger, first):
+    numbers = {}
+    for name, task in (("first", first), ("mixed", mixed), ("larger", larger), ("again", first)):
+        if name == "again":
+            shared.forget_tasks()
+            assert shared.num_tasks == 0
         keys = [ShardKey(table.name, table.num_embeddings, table.embedding_dim) for table in task.tables]
         mine, theirs = shared.encode_keys(task, keys), alone.encode_keys(task, keys)
-        assert mine.tolist() == theirs.tolist()
-        np.testing.assert_allclose(shared.latents(mine), alone.latents(theirs), rtol=EXACT)
+        np.testing.assert_allclose(shared.vectors(mine), alone.vectors(theirs), rtol=EXACT)
+        numbers[name] = mine.tolist()
+        # Shared shards do not say which task they are of.
+        batch = PlanBatch(task.num_devices, np.array([len(mine)]), mine, np.zeros_like(mine))
+        own = batch._replace(tasks=np.array([shared.add_task(task)]))
+        expected = alone.batch_ms(batch._replace(shards=theirs))
+        np.testing.assert_allclose(shared.batch_ms(own), expected, rtol=EXACT)
     assert asked == [first.num_tables, mixed.num_tables - 2, first.num_tables]
+    assert numbers["again"] == numbers["first"]
+    assert numbers["mixed"][:2] == numbers["first"][:2]
+    assert not set(numbers["larger"]) & set(numbers["first"] + numbers["mixed"])
+    assert shared.num_shards == sum(asked)
 
 
 def test_costs_that_score_whole_plans_are_not_additive():

@@ -99,7 +99,7 @@ def make(case):
     """Make the environment of a case: a single one, or a native vector environment."""
     settings = dict(case.settings)
     if case.tasks == "pool":
-        settings |= {"suite": "quick-v1", "pool": "synthetic-2021"}
+        settings |= {"suite": "quick-v1", "pool": "synthetic-2021", "pool_tasks": 98_304}
     elif case.tasks in PLAYED:
         suite = shardgym.load_suite(case.tasks)
         settings["tasks"] = [suite[n] for n in PLAYED[case.tasks]]

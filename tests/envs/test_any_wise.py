@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from env_toys import masked_rollout, play
 from simulator_toys import random_task
+from sums import even_share_ms
 
 from shardgym.costs import make_cost
 from shardgym.costs.roofline import RooflineCost
@@ -260,7 +261,7 @@ def test_timed_observations_add_the_part_that_each_device_would_hold():
     [by_rows] = cost.evaluate(task, [ShardingPlan.of(task, [
         Shard("t", rows, (0, 16), d) for d, rows in enumerate([(0, 3), (3, 6), (6, 9), (9, 10)])
     ])])  # fmt: skip
-    np.testing.assert_allclose(with_part, by_rows.compute_ms / env.even_share_ms(), rtol=1e-6)
+    np.testing.assert_allclose(with_part, by_rows.compute_ms / even_share_ms(cost, task), rtol=1e-6)
 
 
 def test_each_part_has_its_own_share_of_the_ids():
@@ -272,7 +273,7 @@ def test_each_part_has_its_own_share_of_the_ids():
     pieces = [Shard("t", (first, first + 250), (0, 16), d) for d, first in enumerate(range(0, 1000, 250))]
     alone = dataclasses.replace(task, tables=task.tables[:1])
     [by_rows] = cost.evaluate(alone, [ShardingPlan.of(alone, pieces)])
-    np.testing.assert_allclose(cut["times"][1::2], by_rows.compute_ms / env.even_share_ms(), rtol=1e-6)
+    np.testing.assert_allclose(cut["times"][1::2], by_rows.compute_ms / even_share_ms(cost, task), rtol=1e-6)
     lookups = placed["devices"].reshape(4, 7)[:, 5]
     assert lookups[0] > 1.5 * lookups[3]
     of_t = 80 / 84

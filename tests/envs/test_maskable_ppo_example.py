@@ -29,14 +29,15 @@ def run(folder: Path, *arguments: str) -> tuple[str, dict[str, list[float]]]:
 
 
 @pytest.mark.slow
-def test_the_trained_policy_beats_random_and_dim_greedy(tmp_path):
-    """On the mean over quick-v1, whose tables it has not seen; both heuristics by at least a twentieth."""
+def test_the_trained_policy_beats_the_base_of_boards(tmp_path):
+    """On dlrm4-v2, whose tables it has not seen, where it finds a plan, which it mostly does."""
     printed, costs = run(tmp_path, "--steps", "40960")
-    means = {name: float(np.mean(values)) for name, values in costs.items()}
-    assert means["maskable_ppo"] < 0.95 * means["random"]
-    assert means["maskable_ppo"] < 0.95 * means["dim_greedy"]
+    found = np.isfinite(costs["maskable_ppo"])
+    assert found.sum() >= 27
+    ratios = np.divide(costs["maskable_ppo"], costs["lpt"])[found]
+    assert np.exp(np.log(ratios).mean()) < 0.97
     assert "maskable_ppo" in printed
-    assert len(costs["maskable_ppo"]) == 10
+    assert len(costs["maskable_ppo"]) == 30
 
 
 @pytest.fixture
@@ -52,8 +53,8 @@ def test_the_script_runs_on_both_environments(script, env_id, tmp_path):
     """With one batch of training, which teaches nothing."""
     script.main(["--env", env_id, "--steps", "100", "--out", str(tmp_path / "costs.json")])
     costs = json.loads((tmp_path / "costs.json").read_text())
-    assert set(costs) == {"random", "dim_greedy", "maskable_ppo", "best of 16"}
-    assert {len(values) for values in costs.values()} == {10}
+    assert set(costs) == {"lpt", "lookahead_columns", "maskable_ppo", "best of 16"}
+    assert {len(values) for values in costs.values()} == {30}
 
 
 def test_options_that_contradict_each_other_are_usage_errors(script, capsys):

@@ -3,7 +3,7 @@
 import pytest
 
 from shardgym.envs.env import TableWiseEnv
-from shardgym.envs.tasks import PER_GROUP, PoolTasks
+from shardgym.envs.tasks import PER_GROUP, POOL_TASKS, PoolTasks
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.pools import load_pool
 from shardgym.suites import load_suite
@@ -92,6 +92,13 @@ def test_a_number_of_tasks_can_be_asked_for(tasks):
     env = TableWiseEnv(pool=POOL, pool_tasks=3)
     env.reset(seed=0)
     assert {env.reset()[1]["task_index"] for _ in range(30)} == {0, 1, 2}
+
+
+def test_of_so_many_tasks_as_nobody_asked_for_some_are_played():
+    env = TableWiseEnv(pool=POOL)
+    env.reset(options={"task_index": POOL_TASKS - 1})
+    with pytest.raises(InputError, match=f"task_index {POOL_TASKS} is out of range"):
+        env.reset(options={"task_index": POOL_TASKS})
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""RelativeReward: rewards over the even share of the task's work."""
+"""RelativeReward: rewards over what a simple rule makes of the task."""
+
+import dataclasses
 
 import gymnasium
 import numpy as np
@@ -7,7 +9,9 @@ from env_toys import PLACEMENT_IDS, halvable_task, make_tasks, masked_rollout, r
 from gymnasium.envs.registration import EnvSpec
 from vector_play import some_actions
 
+import shardgym
 from shardgym.costs.roofline import RooflineCost
+from shardgym.envs.reference import references_ms
 from shardgym.envs.wrappers import RelativeReward, VectorRelativeReward
 from shardgym.errors import InputError
 from shardgym.plan import ShardingPlan
@@ -18,34 +22,84 @@ from shardgym.topology import Topology
 
 @pytest.mark.parametrize("reward", ["terminal", "dense"])
 @pytest.mark.parametrize("env_id", PLACEMENT_IDS)
-def test_rewards_are_those_of_the_environment_over_the_even_share(env_id, reward):
+def test_rewards_are_those_of_the_environment_over_the_reference(env_id, reward):
     plain, wrapped = (gymnasium.make(env_id, tasks=make_tasks(), reward=reward) for _ in range(2))
     wrapped = RelativeReward(wrapped)
-    share = None
+    reference = None
+    ratios = []
     for (_, ms, *_), (_, relative, *_, info) in zip(masked_rollout(plain, 0), masked_rollout(wrapped, 0), strict=True):
-        share = info.get("even_share_ms", share)
-        assert relative == pytest.approx(ms / share)
+        reference = info.get("reference_ms", reference)
+        assert relative == pytest.approx(ms / reference)
         assert relative <= 0 or reward == "dense"
+        assert ("ratio" in info) == ("outcome" in info)
+        if "ratio" in info:
+            ratios.append(info["ratio"])
+            assert info["ratio"] == info["cost_ms"] / info["reference_ms"]
+    assert np.isfinite(ratios).any()
 
 
-def test_the_even_share_is_the_time_of_one_device_with_everything_over_the_devices():
-    task = halvable_task([16, 8], devices=2, memory_bytes=4096)
+def test_the_reference_is_the_longest_first_with_room_for_everything():
+    """Alone, t2 takes longest, then t1: t0 joins the shorter one of these two, though its memory is full."""
+    task = halvable_task([8, 16, 8], devices=2, memory_bytes=4096)
     _, info = RelativeReward(gymnasium.make("ShardGym/TableWise-v0", tasks=[task])).reset(seed=0)
-    roomy = halvable_task([16, 8], devices=2)
-    [cost] = RooflineCost().evaluate(roomy, [ShardingPlan.table_wise(roomy, [0, 0])])
-    assert info["even_share_ms"] == pytest.approx(cost.total_ms / 2)
-    # That plan itself does not fit into this task's memory.
-    assert not RooflineCost().evaluate(task, [ShardingPlan.table_wise(task, [0, 0])])[0].feasible
+    roomy = halvable_task([8, 16, 8], devices=2)
+    [cost] = RooflineCost().evaluate(roomy, [ShardingPlan.table_wise(roomy, [1, 1, 0])])
+    assert info["reference_ms"] == pytest.approx(cost.total_ms)
+
+
+@pytest.mark.parametrize("name", ["roofline", "simulator"])
+def test_the_reference_is_that_of_lpt_where_memory_is_no_limit(name):
+    """`lpt` also breaks ties by bytes, and joins halves that meet on a device."""
+    cost, lpt = shardgym.make_cost(name), shardgym.make_solver("lpt")
+    tasks = [dataclasses.replace(task, topology=task.topology.roomy()) for task in shardgym.load_suite("quick-v1")[:12]]
+    costs = cost.additive()
+    costs.share_shards()
+    found = references_ms(cost, costs, tasks)
+    theirs = np.array([cost.evaluate(task, [lpt.solve(task, cost)])[0].total_ms for task in tasks])
+    assert (np.abs(found / theirs - 1) < 1e-6).sum() >= 8
+    np.testing.assert_allclose(found, theirs, rtol=0.1)
+    # One by one or together makes no difference.
+    np.testing.assert_allclose(found, [references_ms(cost, costs, [task])[0] for task in tasks], rtol=1e-9)
+
+
+def test_a_cost_of_whole_plans_is_asked_for_the_plan_of_the_rule():
+    long = halvable_task([64, 8, 8], devices=2)
+    cost = RooflineCost()
+    asked = []
+    cost.evaluate = lambda task, plans: asked.append((task, plans)) or RooflineCost().evaluate(task, plans)
+    [found] = references_ms(cost, None, [long])
+    [(task, plans)] = asked
+    whole, cut = ([(s.table, s.columns, s.devices[0]) for s in plan.shards] for plan in plans)
+    assert whole == [("t0", (0, 64), 0), ("t1", (0, 8), 1), ("t2", (0, 8), 1)]
+    assert {columns for table, columns, _ in cut if table == "t0"} == {(0, 32), (32, 64)}
+    assert found == min(answer.total_ms for answer in RooflineCost().evaluate(task, plans))
+
+
+def test_a_task_is_priced_once(monkeypatch):
+    """However often it is played, also after others were forgotten."""
+    asked = []
+
+    def priced(cost, costs, tasks):
+        asked.extend(task.digest for task in tasks)
+        return references_ms(cost, costs, tasks)
+
+    monkeypatch.setattr("shardgym.envs.scoring.references_ms", priced)
+    tasks = make_tasks()
+    envs = VectorRelativeReward(gymnasium.make_vec("ShardGym/TableWise-v0", num_envs=4, tasks=tasks))
+    observations, _ = envs.reset(seed=0)
+    for _ in range(60):
+        observations, *_ = envs.step(observations["action_mask"].argmax(axis=1))
+    assert sorted(asked) == sorted({task.digest for task in tasks})
 
 
 def test_a_task_without_times_is_an_input_error():
     odd = ShardingTask((EmbeddingTable("odd", 10, 6),), Topology(num_devices=1, memory_bytes=2**20), batch_size=64)
-    with pytest.raises(InputError, match=r"no time of all tables on one device: .*widths divisible by 4"):
+    with pytest.raises(InputError, match=r"no reference cost: table 'odd' has 6 columns, .*widths divisible by 4"):
         RelativeReward(gymnasium.make("ShardGym/TableWise-v0", tasks=[odd])).reset()
 
 
 @pytest.mark.parametrize("reward", ["terminal", "dense"])
-def test_a_relative_penalty_is_in_even_shares(reward):
+def test_a_relative_penalty_is_in_reference_costs(reward):
     """It also bounds what complete plans earn, and goes with the task of each environment."""
     settings = {"tasks": make_tasks(), "reward": reward, "relative_penalty": -1.5}
     ended = set()
@@ -95,8 +149,10 @@ def test_many_environments_earn_what_single_ones_earn(mode):
     rng = np.random.default_rng(4)
     observations, infos = zip(*(env.reset(seed=1) for env in envs), strict=True)
     for _ in range(40):
-        assert np.array_equal(*(info.get("_even_share_ms", np.zeros(3, bool)) for info in infos))
-        np.testing.assert_allclose(*(info.get("even_share_ms", np.zeros(3)) for info in infos), rtol=1e-12)
+        ends = [info.get("final_info", {}) if mode == "SameStep" else info for info in infos]
+        for name, entries in (("reference_ms", infos), ("reference_ms", ends), ("ratio", ends)):
+            assert np.array_equal(*(info.get(f"_{name}", np.zeros(3, bool)) for info in entries))
+            np.testing.assert_allclose(*(info.get(name, np.zeros(3)) for info in entries), rtol=1e-12)
         actions = some_actions(rng, observations[0]["action_mask"], illegal=0)
         observations, rewards, terminated, _, infos = zip(*(env.step(actions) for env in envs), strict=True)
         np.testing.assert_allclose(*rewards, rtol=1e-9)

@@ -217,16 +217,16 @@ def test_plans_without_a_cost_earn_the_penalty():
     assert info["reason"].startswith("groups of 6 devices are neither parts nor multiples")
 
 
-def test_rewards_in_even_shares():
+def test_rewards_over_the_reference():
     task = nodes_task(HOT, HOT)
     env = RelativeReward(gymnasium.make(ENV_ID, tasks=[task]))
     _, info = env.reset(seed=0)
     for _ in range(4):
         _, reward, _, _, end = env.step(0)
-    assert reward == pytest.approx(-end["cost_ms"] / info["even_share_ms"])
+    assert reward == pytest.approx(-end["cost_ms"] / info["reference_ms"])
     envs = VectorRelativeReward(native(ENV_ID, tasks=[task]))
     _, infos = envs.reset(seed=0)
-    assert infos["even_share_ms"].tolist() == [info["even_share_ms"]] * 3
+    assert infos["reference_ms"].tolist() == [info["reference_ms"]] * 3
 
 
 def test_there_is_nothing_to_render():

@@ -1,5 +1,6 @@
 """NativeVecEnv: what stable-baselines3 sees of native environments is what `DummyVecEnv` shows of single ones."""
 
+import csv
 import subprocess
 import sys
 
@@ -17,11 +18,13 @@ pytest.importorskip("stable_baselines3", reason="needs the extra 'rl'")
 sb3_contrib = pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
 
 from sb3_contrib.common.maskable.evaluation import evaluate_policy as evaluate_maskable  # noqa: E402
+from stable_baselines3.common.callbacks import BaseCallback  # noqa: E402
 from stable_baselines3.common.evaluation import evaluate_policy  # noqa: E402
+from stable_baselines3.common.logger import configure  # noqa: E402
 from stable_baselines3.common.monitor import Monitor  # noqa: E402
 from stable_baselines3.common.vec_env import DummyVecEnv  # noqa: E402
 
-from shardgym.envs.sb3 import NativeVecEnv  # noqa: E402
+from shardgym.envs.sb3 import NativeVecEnv, RatioLog  # noqa: E402
 
 #: Entries that differ by time, or are compared separately.
 OWN = {"episode", "terminal_observation", "plan", "cost"}
@@ -127,6 +130,46 @@ def test_rewards_are_relative_where_the_environment_is_wrapped():
         np.testing.assert_allclose(rewards, others, rtol=1e-5)
         for info, twin in zip(infos, twins_infos, strict=True):
             assert info.get("episode", {}).get("r") == pytest.approx(twin.get("episode", {}).get("r"), abs=2e-6)
+
+
+def test_ratios_to_the_reference_are_logged_of_a_run(tmp_path):
+    ended = []
+
+    class Collect(BaseCallback):
+        def _on_step(self):
+            ended.extend(info for info in self.locals["infos"] if "ratio" in info)
+            return True
+
+    settings = {"tasks": make_tasks(), "reward": "dense", "relative_penalty": -3.0, "autoreset_mode": "SameStep"}
+    envs = NativeVecEnv(VectorRelativeReward(native(TABLE_WISE, 4, **settings)))
+    model = sb3_contrib.MaskablePPO("MultiInputPolicy", envs, n_steps=16, batch_size=32, n_epochs=1, seed=0)
+    model.set_logger(configure(str(tmp_path), ["csv"]))
+    model.learn(192, callback=[RatioLog(window=10**6), Collect()])
+    model.logger.close()
+    ratios = np.array([info["ratio"] for info in ended])
+    complete = np.array([info["outcome"] == "complete" for info in ended])
+    assert 0 < complete.sum() < len(complete)
+    assert (np.isfinite(ratios) == complete).all()
+    returns = np.array([info["episode"]["r"] for info in ended])
+    np.testing.assert_allclose(returns, np.where(complete, -ratios, -3.0), rtol=1e-5)
+    *_, last = csv.DictReader((tmp_path / "progress.csv").read_text().splitlines())
+    assert float(last["rollout/ratio_mean"]) == pytest.approx(ratios[complete].mean(), rel=1e-5)
+
+
+def test_ratios_to_the_reference_are_logged_of_each_episode_by_a_monitor(tmp_path):
+    single = RelativeReward(gymnasium.make(TABLE_WISE, tasks=make_tasks()))
+    env = Monitor(single, str(tmp_path / "own"), info_keywords=("ratio", "is_success"))
+    for seed in range(4):
+        observation, _ = env.reset(seed=seed)
+        ended = False
+        while not ended:
+            observation, _, ended, _, _ = env.step(observation["action_mask"].argmax())
+    env.close()
+    episodes = list(csv.DictReader((tmp_path / "own.monitor.csv").read_text().splitlines()[1:]))
+    assert len(episodes) == 4
+    for episode in episodes:
+        assert (episode["ratio"] == "inf") == (episode["is_success"] == "0.0")
+        assert float(episode["r"]) == pytest.approx(-float(episode["ratio"]), rel=1e-4) or episode["ratio"] == "inf"
 
 
 def test_pictures_come_from_every_environment():

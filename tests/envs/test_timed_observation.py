@@ -6,12 +6,11 @@ import pytest
 from env_toys import halvable_task, make_tasks, with_reuse
 from golden_rollouts import Failing
 from simulator_toys import random_task
-from sums import compute_ms
+from sums import compute_ms, even_share_ms
 from vector_play import ANY_WISE, COLUMN_WISE, TABLE_WISE, native, play_together, wrapped
 
 import shardgym
 from shardgym.envs.env import ColumnWiseEnv, TableWiseEnv
-from shardgym.envs.scoring import even_share_ms
 from shardgym.errors import InputError
 from shardgym.shard import Shard
 
@@ -63,6 +62,29 @@ def test_native_environments_see_the_same(env_id, observation, cost):
     settings = {"tasks": tasks, "cost": cost, "observation": observation, "autoreset_mode": "SameStep"}
     envs = [make(env_id, **settings) for make in (wrapped, native)]
     assert play_together(envs, seed=6, steps=60)["complete"] > 5
+
+
+@pytest.mark.parametrize("env_id", [TABLE_WISE, COLUMN_WISE, ANY_WISE])
+def test_a_device_is_priced_once_with_each_shard(env_id, cost, monkeypatch):
+    """Not again when it gets the shard, nor for dense rewards; only replicas come as nobody has seen them."""
+    priced = []
+    additive = type(cost.additive())
+    exact_compute_ms = additive.exact_compute_ms
+    monkeypatch.setattr(
+        additive, "exact_compute_ms", lambda self, sums: (priced.append(sums), exact_compute_ms(self, sums))[1]
+    )
+    task = random_task(np.random.default_rng(4), 6, 3)
+    env = gymnasium.make(env_id, tasks=[task], cost=cost, observation="timed", reward="dense").unwrapped
+    env.reset(seed=0)
+    for device in (1, 0, 1, 2, 0):
+        before = env.snapshot()
+        priced.clear()
+        observation, *_ = env.step(device)
+        assert [sums.shape[:-1] for sums in priced] == [(1, 3)]
+        env.restore(before)
+        priced.clear()
+        np.testing.assert_array_equal(env.step(device)[0]["times"], observation["times"])
+        assert [sums.shape[:-1] for sums in priced] == [(1, 3)]
 
 
 @pytest.mark.parametrize("env_id", [TABLE_WISE, COLUMN_WISE, ANY_WISE])

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.repository
 
 
 def test_rllib_gets_the_entries_that_its_module_for_masks_takes(monkeypatch):
-    """Without RLlib: the environment that it trains in, and playing the tasks of quick-v1 by any policy."""
+    """Without RLlib: the environment that it trains in, and playing the tasks of dlrm4-v2 by any policy."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     import rllib_ppo
 
@@ -33,8 +33,8 @@ def test_rllib_gets_the_entries_that_its_module_for_masks_takes(monkeypatch):
     assert observation in env.observation_space
     assert observation["action_mask"].shape == (env.action_space.n,)
     costs = rllib_ppo.evaluate(lambda seen: int(np.argmax(seen["action_mask"])))
-    assert len(costs) == 10
-    assert all(math.isfinite(cost) for cost in costs)
+    assert len(costs) == 30
+    assert sum(math.isfinite(cost) for cost in costs) > 20
 
 
 @pytest.mark.slow
@@ -46,5 +46,5 @@ def test_it_trains_and_plays_every_task(script: str):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     last = done.stdout.splitlines()[-1]
-    assert last.startswith("quick-v1: ")
-    assert len(last.split(" ms on average, ")[1].split(", ")) == 10
+    assert last.startswith("dlrm4-v2: ")
+    assert len(last.split(" ms on average, ")[1].split(", ")) == 30

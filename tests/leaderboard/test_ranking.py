@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 
 import numpy as np
 import pytest
 from evaluation_toys import Halves, ToySuite, toy_tasks
 
-from shardgym import PlanCost
+from shardgym import PlanCost, Shard, ShardingPlan
 from shardgym.evaluation import evaluate
 from shardgym.evaluation.result import Result
 from shardgym.leaderboard import BASE, load_boards, rank, render
@@ -315,3 +316,71 @@ def test_markdown_and_json_carry_the_same_figures(tmp_path):
     assert [row["relative"] for row in data["rows"]] == pytest.approx([0.5, 1.0])
     assert data["rows"][0]["gap_interval"] is None
     assert data["base"] == BASE
+
+
+# Floors
+
+
+def learned_board(folder, outcomes, learned):
+    """A board on which some solvers have weights; `learned` says how many columns their tables are cut into."""
+    rows = []
+    for solver, column in outcomes.items():
+        for index, outcome in enumerate(column):
+            row = record(solver, index, outcome)
+            if solver in learned:
+                row = dataclasses.replace(row, weights_digest="0" * 64, plan=in_columns(TASKS[index], learned[solver]))
+            rows.append(row)
+    (folder / "records.jsonl").write_text("".join(row.to_json() + "\n" for row in rows))
+    (board,) = load_boards([folder])
+    return board
+
+
+def in_columns(task, parts):
+    """Return a plan with every table cut into so many parts."""
+    shards = []
+    for table in task.tables:
+        width = table.embedding_dim // parts
+        starts = range(0, table.embedding_dim, width)
+        shards += [Shard(table.name, (0, table.num_embeddings), (start, start + width), 0) for start in starts]
+    return ShardingPlan.of(task, shards)
+
+
+def test_learned_solvers_are_held_against_the_floor_of_their_own_environment(tmp_path):
+    spread = np.geomspace(0.98, 1.02, 8)
+    outcomes = {
+        BASE: [10.0] * 8, "lookahead": [9.0] * 8, "lookahead_columns": [8.0] * 8, "plus": [1.0] * 8,
+        "whole": (9.0 * 0.9 * spread).tolist(), "level": (9.0 * spread).tolist(), "cuts": (8.0 * 1.1 * spread).tolist(),
+    }  # fmt: skip
+    ranking = rank(learned_board(tmp_path, outcomes, {"whole": 1, "level": 1, "cuts": 2}))
+    rows = rows_of(ranking)
+    assert {solver: row.floor for solver, row in rows.items() if row.floor} == {
+        "whole": "lookahead", "level": "lookahead", "cuts": "lookahead_columns"
+    }  # fmt: skip
+    assert rows["whole"].of_floor == pytest.approx(0.9, rel=1e-3)
+    assert rows["cuts"].of_floor == pytest.approx(1.1, rel=1e-3)
+    assert rows["whole"].of_floor_interval.contains(0.9)
+    assert {solver: row.beats_floor for solver, row in rows.items() if row.floor} == {
+        "whole": True, "level": False, "cuts": False
+    }  # fmt: skip
+    text = render([ranking])
+    assert re.search(r"whole .* 0\.900 \(0\.8\d\d \.\. 0\.9\d\d\)  ", text)
+    assert re.search(r"level .* 1\.000 \(0\.9\d\d \.\. 1\.0\d\d\), not beaten", text)
+    assert "cuts is learned and does not beat lookahead_columns, which is not: 1.100 of its cost" in text
+    assert "whole is learned and does not" not in text
+    assert to_dict(ranking)["rows"][0]["floor"] is None
+
+
+def test_without_records_of_the_floor_nothing_is_said_of_it(tmp_path):
+    outcomes = {BASE: [10.0] * 8, "whole": [9.0] * 8, "lookahead_columns": [1.0] * 8}
+    ranking = rank(learned_board(tmp_path, outcomes, {"whole": 1}))
+    assert all(row.floor is None for row in ranking.rows)
+    assert "floor" not in render([ranking])
+
+
+def test_few_tasks_have_a_ratio_to_the_floor_and_no_verdict(tmp_path):
+    ranking = rank(learned_board(tmp_path, {"lookahead": [9.0] * 3, "whole": [10.0] * 3}, {"whole": 1}))
+    text = render([ranking])
+    assert rows_of(ranking)["whole"].of_floor == pytest.approx(10 / 9)
+    assert "1.111" in text
+    assert "not beaten" not in text
+    assert "does not beat" not in text

@@ -157,7 +157,10 @@ class Predictor(NumberedShards):
         pieces = []
         for first, last in itertools.pairwise([0, *cuts.tolist(), len(batch.counts)]):
             rows = slice(ends[first], ends[last])
-            piece = PlanBatch(batch.num_devices, batch.counts[first:last], batch.shards[rows], batch.devices[rows])
+            tasks = None if batch.tasks is None else batch.tasks[first:last]
+            piece = PlanBatch(
+                batch.num_devices, batch.counts[first:last], batch.shards[rows], batch.devices[rows], tasks=tasks
+            )
             pieces.append(self._predict_together(piece))
         return pieces[0] if len(pieces) == 1 else _Predictions(*map(np.concatenate, zip(*pieces, strict=True)))
 

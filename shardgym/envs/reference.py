@@ -1,0 +1,180 @@
+"""Reference costs: what a simple rule makes of a task, so that a reward says how an episode compares with it.
+
+The rule is longest processing time first (Graham, "Bounds on multiprocessing timing anomalies", 1969), as the solver
+`lpt` has it, which boards use as their base: shards by the time that each takes alone, the longest one first, each to
+the device with the smallest sum. Tables that take longer alone than an even share of all are halved by columns until no
+shard does, and the cheaper one of the plans with and without these cuts counts.
+
+Unlike in `lpt`, devices have room for everything: so every task has a reference, it is the same in every environment,
+and where memory is tight it is no plan but what one would cost without that. A rule, and not a lower bound, as bounds
+are loose by different factors on different tasks: a return near -1 would not mean the same everywhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from shardgym.arrays import Floats, Ints
+from shardgym.costs.additive import AdditiveCosts
+from shardgym.costs.base import CostModel
+from shardgym.costs.shard_keys import ShardKey
+from shardgym.errors import InputError
+from shardgym.plan import ShardingPlan
+from shardgym.shard import COLUMN_UNIT, Shard
+from shardgym.task import ShardingTask
+from shardgym.ties import quantized
+
+#: Tasks that are priced at once: arrays of more would take hundreds of MB.
+_AT_ONCE = 1024
+
+
+def references_ms(cost: CostModel, costs: AdditiveCosts | None, tasks: Sequence[ShardingTask]) -> Floats:
+    """Return the reference costs of tasks in ms, shape (n,).
+
+    An additive cost prices all of them in a few calls. Of others every plan is evaluated, and a shard takes as long
+    alone as it has columns times pooling factor.
+
+    Args:
+        cost: the cost model.
+        costs: of `cost.additive()`; None where it is not additive.
+        tasks: any number.
+
+    Raises:
+        InputError: the cost model has no time for the plan of a task.
+    """
+    for task in tasks:
+        odd = next((table for table in task.tables if table.embedding_dim % COLUMN_UNIT), None)
+        if odd is not None:
+            raise InputError(
+                f"task '{task.name}' has no reference cost: table '{odd.name}' has {odd.embedding_dim} columns, and "
+                f"FBGEMM needs widths divisible by {COLUMN_UNIT}"
+            )
+    if costs is None:
+        return np.array([_evaluated_ms(cost, task) for task in tasks])
+    found = np.zeros(len(tasks))
+    num_devices = np.array([task.num_devices for task in tasks])
+    for count in np.unique(num_devices).tolist():
+        group = np.flatnonzero(num_devices == count)
+        for first in range(0, len(group), _AT_ONCE):
+            which = group[first : first + _AT_ONCE]
+            found[which] = _added_up_ms(costs, [tasks[n] for n in which.tolist()])
+    return found
+
+
+def longest_first(alone_ms: Floats, num_devices: int) -> Ints:
+    """Place the shards of n tasks, the longest one of each first, on the devices with the smallest sums.
+
+    Args:
+        alone_ms: time of each shard alone, 0 behind the last one of a task, shape (n, S).
+        num_devices: of each task.
+
+    Returns:
+        Devices of the shards, shape (n, S).
+    """
+    rows = np.arange(len(alone_ms))
+    order = np.argsort(-alone_ms, axis=1, kind="stable")
+    sums = np.zeros((len(alone_ms), num_devices))
+    devices = np.zeros(alone_ms.shape, dtype=np.int64)
+    for shards in order.T:
+        lightest = sums.argmin(axis=1)
+        devices[rows, shards] = lightest
+        sums[rows, lightest] += alone_ms[rows, shards]
+    return devices
+
+
+def _added_up_ms(costs: AdditiveCosts, tasks: Sequence[ShardingTask]) -> Floats:
+    """Return the references of tasks with equally many devices by a cost that is additive, shape (n,)."""
+    num_devices = tasks[0].num_devices
+    whole = [_numbers(costs, task, [(table.name, table.embedding_dim) for table in task.tables]) for task in tasks]
+    found, alone_ms = _placed_ms(costs, tasks, whole)
+    shares = alone_ms.sum(axis=1) / num_devices
+    long = alone_ms > shares[:, None]
+    changed = []
+    pieces = []
+    for n in np.flatnonzero(long.any(axis=1)).tolist():
+        widths = [table.embedding_dim for table in tasks[n].tables]
+        cut = [
+            _balanced_width(costs, tasks[n], position, shares[n]) if long[n, position] else width
+            for position, width in enumerate(widths)
+        ]
+        if cut != widths:
+            changed.append(n)
+            names = [table.name for table in tasks[n].tables]
+            numbers = _numbers(costs, tasks[n], list(zip(names, cut, strict=True)))
+            pieces.append(np.repeat(numbers, [whole // part for whole, part in zip(widths, cut, strict=True)]))
+    if changed:
+        with_cuts, _ = _placed_ms(costs, [tasks[n] for n in changed], pieces)
+        found[changed] = np.minimum(found[changed], with_cuts)
+    return found
+
+
+def _placed_ms(costs: AdditiveCosts, tasks: Sequence[ShardingTask], shards: Sequence[Ints]) -> tuple[Floats, Floats]:
+    """Return what plans of n tasks take by the rule, shape (n,), and each of their shards alone, shape (n, S).
+
+    Args:
+        costs: has encoded the shards.
+        tasks: with equally many devices.
+        shards: numbers of each task's shards.
+    """
+    counts = np.array([len(numbers) for numbers in shards])
+    exists = np.arange(counts.max()) < counts[:, None]
+    of_shards = costs.vectors(np.concatenate(shards))
+    vectors = np.zeros((*exists.shape, of_shards.shape[1]))
+    vectors[exists] = of_shards
+    alone_ms = np.zeros(exists.shape)
+    alone_ms[exists] = quantized(costs.exact_compute_ms(of_shards).sum(axis=1))
+    devices = longest_first(alone_ms, tasks[0].num_devices)
+    sums = np.zeros((len(tasks), tasks[0].num_devices, vectors.shape[2]))
+    rows = np.arange(len(tasks))
+    for place in range(exists.shape[1]):
+        sums[rows, devices[:, place]] += vectors[:, place]
+    numbers = np.array([costs.add_task(task) for task in tasks], dtype=np.int64)
+    return costs.total_ms(numbers, sums), alone_ms
+
+
+def _balanced_width(costs: AdditiveCosts, task: ShardingTask, position: int, share_ms: float) -> int:
+    """Return the columns of the widest halves of a table that take at most so long alone, or of the narrowest."""
+    table = task.tables[position]
+    width = table.embedding_dim
+    while width % (2 * COLUMN_UNIT) == 0:
+        width //= 2
+        vectors = costs.vectors(_numbers(costs, task, [(table.name, width)]))
+        if quantized(costs.exact_compute_ms(vectors).sum(axis=1))[0] <= share_ms:
+            break
+    return width
+
+
+def _numbers(costs: AdditiveCosts, task: ShardingTask, widths: Sequence[tuple[str, int]]) -> Ints:
+    """Return the numbers of shards with all rows, given by table and columns."""
+    keys = [ShardKey(name, task.table(name).num_embeddings, width) for name, width in widths]
+    return costs.encode_keys(task, keys)
+
+
+def _evaluated_ms(cost: CostModel, task: ShardingTask) -> float:
+    """Return the reference of a task by a cost that scores whole plans only."""
+    work = [table.embedding_dim * table.pooling_factor for table in task.tables]
+    share = sum(work) / task.num_devices
+    whole: list[Shard] = []
+    cut: list[Shard] = []
+    for table, amount in zip(task.tables, work, strict=True):
+        whole.append(Shard.whole(table, 0))
+        width = table.embedding_dim
+        while amount * width > share * table.embedding_dim and width % (2 * COLUMN_UNIT) == 0:
+            width //= 2
+        starts = range(0, table.embedding_dim, width)
+        cut += [Shard(table.name, (0, table.num_embeddings), (start, start + width), (0,)) for start in starts]
+    roomy = dataclasses.replace(task, topology=task.topology.roomy(), step_memory=None)
+    plans = []
+    for shards in (whole, cut) if len(cut) > len(whole) else (whole,):
+        amounts = [task.table(shard.table).pooling_factor * shard.num_columns for shard in shards]
+        [devices] = longest_first(np.array([amounts]), task.num_devices)
+        held = zip(shards, devices.tolist(), strict=True)
+        plans.append(ShardingPlan.of(roomy, [dataclasses.replace(shard, devices=(on,)) for shard, on in held]))
+    answers = cost.evaluate(roomy, plans)
+    found = [answer.total_ms for answer in answers if answer.feasible]
+    if not found:
+        raise InputError(f"task '{task.name}' has no reference cost: {answers[0].reason}")
+    return min(found)

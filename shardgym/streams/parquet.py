@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from shardgym.bags import Bags
-from shardgym.errors import InputError, UnknownNameError, import_extra
+from shardgym.errors import InputError, UnknownNameError, import_extra, one_line
 from shardgym.files import check_regular
 from shardgym.streams.files import ReadOptions, RecordedStream
 
@@ -46,14 +46,11 @@ class ParquetStream(RecordedStream):
 
     def parts(self, features: Sequence[str]) -> Iterator[dict[str, Bags]]:
         """Yield groups of rows."""
-        try:
-            for part in _opened(self.path).iter_batches(_PART, columns=list(features)):
-                yield {
-                    feature: _bags(f"{self.path}, column '{feature}'", part.column(part.schema.names.index(feature)))
-                    for feature in features
-                }
-        except OSError as error:  # where a file is damaged behind its head
-            raise InputError(f"cannot read {self.path}: {str(error).splitlines()[0][:160]}") from None
+        for part in _groups_of_rows(self.path, features):
+            yield {
+                feature: _bags(f"{self.path}, column '{feature}'", part.column(part.schema.names.index(feature)))
+                for feature in features
+            }
 
 
 def _opened(path: str | Path) -> Any:
@@ -61,10 +58,16 @@ def _opened(path: str | Path) -> Any:
     check_regular(path)
     try:
         return parquet.ParquetFile(path)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
-    except Exception as error:  # pyarrow's own errors for what is no Parquet file
-        raise InputError(f"{path}: not a Parquet file ({str(error).splitlines()[0][:160]})") from None
+    except Exception as error:  # pyarrow's own errors, and those of the system
+        raise InputError(f"{path}: not a Parquet file, or a damaged one ({one_line(error):.160})") from None
+
+
+def _groups_of_rows(path: Path, features: Sequence[str]) -> Iterator[Any]:
+    file = _opened(path)
+    try:
+        yield from file.iter_batches(_PART, columns=list(features))
+    except Exception as error:  # where a file is damaged behind its head
+        raise InputError(f"{path}: not a Parquet file, or a damaged one ({one_line(error):.160})") from None
 
 
 def _holds_ids(kind: Any) -> bool:

@@ -339,7 +339,7 @@ def shard_sizes(
     pooled = np.array([table.is_pooled for table in tables])
     ids = batch_size * served * share * np.array([table.pooling_factor for table in tables])
     accesses = accesses * served[:, None] / kept
-    for n in np.flatnonzero(~pooled) if senders > 1 else ():
+    for n in np.flatnonzero(~pooled).tolist() if senders > 1 else ():
         table, of_rows, _ = shards[n]
         ids[n] = served[n] * distinct_ids(table, batch_size, of_rows, senders)
         # By the same rule: of these devices, those look a row up whose samples touch it.

@@ -202,9 +202,9 @@ def _cells_between(table: EmbeddingTable, edges: Ints) -> tuple[Cells, Ints] | N
     ids = table.ids
     if not isinstance(ids, ZipfIds) or ids.row_order != "by_frequency" or ids.s == 0:
         return None
-    inside = _cell_edges(table.num_embeddings)
+    law, inside, _ = _layout(ids, table.num_embeddings)
     both = np.unique(np.concatenate([edges, inside[(inside > edges[0]) & (inside < edges[-1])]]))
-    masses = np.diff(ZipfLaw(ids.s, ids.q, table.num_embeddings).cumulative(both))
+    masses = np.diff(law.cumulative(both))
     return Cells(np.diff(both).astype(np.float64), masses), np.searchsorted(both, edges[:-1])
 
 

@@ -46,7 +46,7 @@ def tier_plan(task: ShardingTask, tiers: Sequence[Tiers], stripes: int = STRIPES
 
     Args:
         task: what to place.
-        tiers: of every table.
+        tiers: of every table, ascending, and not beyond its rows.
         stripes: of a tier.
     """
     devices = task.num_devices
@@ -55,13 +55,16 @@ def tier_plan(task: ShardingTask, tiers: Sequence[Tiers], stripes: int = STRIPES
     load_of_devices = np.zeros(devices)
     shards: list[Shard] = []
     for table, (everywhere, in_nodes) in zip(task.tables, tiers, strict=True):
-        columns = 0, table.embedding_dim
-        if everywhere:
-            shards.append(Shard(table.name, (0, everywhere), columns, tuple(range(devices))))
-        for (start, stop), place in _pieces(table, everywhere, in_nodes, load_of_places, stripes):
-            shards.append(Shard(table.name, (start, stop), columns, tuple(range(place, devices, size))))
+        held = [((0, everywhere), tuple(range(devices)))] if everywhere else []
+        for rows, place in _pieces(table, everywhere, in_nodes, load_of_places, stripes):
+            held.append((rows, tuple(range(place, devices, size))))
         for rows, device in _pieces(table, in_nodes, table.num_embeddings, load_of_devices, stripes):
-            shards.append(Shard(table.name, rows, columns, (device,)))
+            held.append((rows, (device,)))
+        # Pieces are valid: checking them takes longer than choosing them.
+        columns = 0, table.embedding_dim
+        shards += [
+            Shard.unchecked(table=table.name, rows=rows, columns=columns, devices=holders) for rows, holders in held
+        ]
     return ShardingPlan.of(task, shards)
 
 

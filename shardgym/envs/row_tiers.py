@@ -15,7 +15,8 @@ from shardgym.envs.env import PlacementEnv
 from shardgym.envs.game import Rules
 from shardgym.envs.scoring import cost_model
 from shardgym.envs.tasks import TaskSampler
-from shardgym.envs.tier_game import TABLE_FEATURES, TASK_FEATURES, TierGame, TierLayout
+from shardgym.envs.tier_catalog import TABLE_FEATURES, TASK_FEATURES
+from shardgym.envs.tier_game import TierGame, TierLayout
 from shardgym.envs.vector_env import PlacementVectorEnv
 from shardgym.errors import InputError
 from shardgym.task import ShardingTask

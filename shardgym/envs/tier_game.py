@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,22 +12,14 @@ import numpy.typing as npt
 from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.base import CostModel
 from shardgym.costs.plan_cost import PlanCost
-from shardgym.envs.features import LOG_DIM, LOG_POOLING, LOG_ROWS
 from shardgym.envs.game import Game, Rules, StepResult
 from shardgym.envs.observation import Layout, Observation
 from shardgym.envs.reference import references_ms
-from shardgym.plan import ShardingPlan
-from shardgym.row_tiers import Tiers, most_bytes, node_size, rows_of_shares, tier_plan
+from shardgym.envs.tier_catalog import NO_TABLE, TASK_FEATURES, TierCatalog
 from shardgym.task import ShardingTask
 
-#: Entries of `obs["table"]`, see `RowTiersEnv`.
-TABLE_FEATURES = (
-    "log_rows", "log_dim", "log_pooling", "bytes_share", "lookup_share", "unpooled", "second_step", "everywhere_share",
-)  # fmt: skip
-#: Entries of `obs["task"]`.
-TASK_FEATURES = ("tables_cut", "free_share", "log_nodes", "log_node_size", "bandwidth_ratio")
-#: Tasks whose levels are kept besides those of running episodes.
-_TASKS_KEPT = 256
+#: Tasks that stay in the catalog; twice the number of episodes where that is more.
+_TASKS_KEPT = 1024
 
 
 @dataclass(frozen=True)
@@ -57,6 +47,7 @@ class TierState(NamedTuple):
         chosen: levels of the tables in their order, shape (T, 2).
         turn: tables that are cut.
         second: whether the second step of the next table is due.
+        used: bytes of the tables that are cut.
         earned: sum of rewards so far.
         ended: whether the episode has ended.
         cost: of the complete plan, else None.
@@ -67,104 +58,86 @@ class TierState(NamedTuple):
     chosen: Ints
     turn: int
     second: bool
+    used: float
     earned: float
     ended: bool
     cost: PlanCost | None
 
 
-class TierTask:
-    """A task with the levels of its tables, in the order in which they come up.
-
-    Args:
-        task: the task.
-        levels: their number K.
-
-    Attributes:
-        task: the task.
-        order: positions of tables in the task, shape (T,).
-        rows: of every level, shape (T, K).
-        num_bytes: that a table takes at most on a device, by the levels of both cut points, infinite for pairs that are
-            no choice, shape (T, K, K).
-        new: whether a level has more rows than the one before, shape (T, K).
-        features: of tables, without what depends on the episode, shape (T, 8); and of the task, shape (5,).
-        has_nodes: whether there is a tier of nodes.
-        room: bytes of the smallest device.
-        least: bytes that tables from each on take without copies, shape (T + 1,).
-    """
-
-    def __init__(self, task: ShardingTask, levels: int) -> None:
-        self.task = task
-        sizes = [task.table_bytes(table) for table in task.tables]
-        lookups = [table.embedding_dim * table.pooling_factor for table in task.tables]
-        self.order = np.argsort(-np.array(sizes), kind="stable")
-        tables = [task.tables[position] for position in self.order.tolist()]
-        self.has_nodes = node_size(task) > 0
-        shares = np.linspace(0, 1, levels).tolist()
-        self.rows = np.array([[0, *rows_of_shares(table, shares[1:-1]), table.num_embeddings] for table in tables])
-        self.new = np.diff(self.rows, axis=1, prepend=-1) > 0
-        self.num_bytes: Floats = np.full((len(tables), levels, levels), np.inf)
-        for number, table in enumerate(tables):
-            for first in np.flatnonzero(self.new[number]).tolist():
-                lasts = range(first, levels) if self.has_nodes else (first,)
-                for last in (level for level in lasts if self.new[number, level]):
-                    tiers = Tiers(int(self.rows[number, first]), int(self.rows[number, last]))
-                    self.num_bytes[number, first, last] = most_bytes(task, table, tiers)
-        self.room = float(min(task.capacity_bytes))
-        alone = self.num_bytes[:, 0, 0]
-        self.least = np.append(np.cumsum(alone[::-1])[::-1], 0.0)
-        self.features = np.zeros((len(tables), len(TABLE_FEATURES)))
-        self.features[:, 0] = [math.log2(table.num_embeddings) / LOG_ROWS for table in tables]
-        self.features[:, 1] = [math.log2(table.embedding_dim) / LOG_DIM for table in tables]
-        self.features[:, 2] = [math.log1p(table.pooling_factor) / LOG_POOLING for table in tables]
-        self.features[:, 3] = np.array(sizes)[self.order] / sum(sizes)
-        self.features[:, 4] = np.array(lookups)[self.order] / (sum(lookups) or 1.0)
-        self.features[:, 5] = [not table.is_pooled for table in tables]
-        topology = task.topology
-        size = min(topology.fast_domain_size, task.num_devices)
-        nodes = -(-task.num_devices // size)
-        ratio = min(1.0, topology.inter_bandwidth / topology.intra_bandwidth)
-        self.task_features = np.array([0.0, 0.0, math.log2(nodes) / 16, math.log2(size) / 16, ratio])
-
-    def bytes_of(self, chosen: Ints, turn: int) -> float:
-        """Return what the first `turn` tables take with these levels, shape of `chosen` (T, 2)."""
-        return float(self.num_bytes[np.arange(turn), chosen[:turn, 0], chosen[:turn, 1]].sum())
-
-    def plan(self, chosen: Ints) -> ShardingPlan:
-        """Return the plan with these levels, shape (T, 2)."""
-        tiers = [Tiers(0, 0)] * len(self.order)
-        for number, position in enumerate(self.order.tolist()):
-            tiers[position] = Tiers(*self.rows[number, chosen[number]].tolist())
-        return tier_plan(self.task, tiers)
-
-
-class Progress:
-    """How far N episodes are.
+class Cuts:
+    """How far N episodes are. Methods take `rows`, numbers of episodes, shape (n,).
 
     Args:
         num_envs: N.
+        catalog: of tasks.
+        levels: of cut points, K.
 
     Attributes:
-        active: whether the episode has begun and not ended, shape (N,).
-        allowed: which actions are valid, with one more for those out of range, shape (N, K + 1).
+        task: number of the task in the catalog, shape (N,).
+        begun: whether there has been an episode, shape (N,).
+        active: whether it has not ended, shape (N,).
+        allowed: which actions are valid, with one more, always false, for those out of range, shape (N, K + 1).
         chosen: levels of tables, of the first cut point and the second, shape (N, T, 2); T grows with the tasks.
         turn: tables that are cut, shape (N,).
         second: whether the second step of the next table is due, shape (N,).
         used: bytes of the tables that are cut, shape (N,).
     """
 
-    def __init__(self, num_envs: int, levels: int) -> None:
-        self.active: Bools = np.zeros(num_envs, dtype=np.bool_)
+    def __init__(self, num_envs: int, catalog: TierCatalog, levels: int) -> None:
+        self._catalog = catalog
+        self.begun, self.active, self.second = np.zeros((3, num_envs), dtype=np.bool_)
+        self.task, self.turn = np.zeros((2, num_envs), dtype=np.int64)
         self.allowed: Bools = np.zeros((num_envs, levels + 1), dtype=np.bool_)
-        self.chosen: Ints = np.zeros((num_envs, 0, 2), dtype=np.int64)
-        self.turn: Ints = np.zeros(num_envs, dtype=np.int64)
-        self.second: Bools = np.zeros(num_envs, dtype=np.bool_)
+        self.chosen: Ints = np.zeros((num_envs, 1, 2), dtype=np.int64)
         self.used: Floats = np.zeros(num_envs)
 
-    def make_room(self, tables: int) -> None:
-        """Have entries for so many tables."""
-        missing = tables - self.chosen.shape[1]
+    @property
+    def next(self) -> Ints:
+        """The table to cut now, `NO_TABLE` when none is left or no episode has begun, shape (N,)."""
+        task = self._catalog.task
+        if not len(task):
+            return np.full(len(self.task), NO_TABLE)
+        return np.where(self.turn < task["tables"][self.task], task["first"][self.task] + self.turn, NO_TABLE)
+
+    @property
+    def first_levels(self) -> Ints:
+        """Level of the first cut point of the table to cut, 0 before it is chosen, shape (N,)."""
+        turn = np.minimum(self.turn, self.chosen.shape[1] - 1)
+        return np.where(self.second, self.chosen[np.arange(len(turn)), turn, 0], 0)
+
+    def start(self, rows: Ints, tasks: Ints) -> None:
+        """Begin with tasks, whose numbers are given, shape (n,)."""
+        missing = int(self._catalog.task["tables"][tasks].max()) - self.chosen.shape[1]
         if missing > 0:
             self.chosen = np.pad(self.chosen, ((0, 0), (0, missing), (0, 0)))
+        self.task[rows] = tasks
+        self.chosen[rows] = 0
+        self.turn[rows] = 0
+        self.second[rows] = False
+        self.used[rows] = 0.0
+        self.begun[rows] = True
+        self.active[rows] = True
+        self.update()
+
+    def choose(self, rows: Ints, levels: Ints) -> None:
+        """Take levels that are valid, shape (n,); then `update`."""
+        turn = self.turn[rows]
+        self.chosen[rows, turn, self.second[rows].astype(np.int64)] = levels
+        done = self.second[rows] | ~self._catalog.task["nodes"][self.task[rows]]
+        self.second[rows] = ~done
+        cut = rows[done]
+        self.chosen[cut, turn[done], 1] = levels[done]
+        first = self.chosen[cut, turn[done], 0]
+        self.used[cut] += self._catalog.table["num_bytes"][self.next[cut], first, levels[done]]
+        self.turn[cut] += 1
+
+    def update(self) -> None:
+        """Recompute which levels are valid."""
+        table = self._catalog.table
+        at = self.next
+        needed = np.where(self.second[:, None], table["num_bytes"][at, self.first_levels], table["cheapest"][at])
+        needed = needed + (self.used + table["after"][at])[:, None]
+        self.allowed[:, :-1] = (needed <= self._catalog.task["room"][self.task][:, None]) & self.active[:, None]
 
     def end(self, row: int) -> None:
         """End an episode: no action is valid any more."""
@@ -189,13 +162,11 @@ class TierScores:
         Raises:
             InputError: the cost model has no time for one.
         """
-        found = []
-        for row in rows.tolist():
-            task = self._game.task_of(row)
+        tasks = [self._game.task_of(row) for row in rows.tolist()]
+        for task in tasks:
             if task.digest not in self._references:
                 self._references[task.digest] = float(references_ms(self._game.cost, None, [task])[0])
-            found.append(self._references[task.digest])
-        return np.array(found)
+        return np.array([self._references[task.digest] for task in tasks])
 
 
 class TierGame(Game):
@@ -214,9 +185,9 @@ class TierGame(Game):
         self.cost = cost
         self.layout = layout
         self._levels = layout.levels
-        self._known: OrderedDict[tuple[str, str], TierTask] = OrderedDict()
-        self._task_of: list[TierTask | None] = [None] * num_envs
-        self.placements: Any = Progress(num_envs, layout.levels)
+        self._tiers = TierCatalog(layout.levels)
+        self._cuts = Cuts(num_envs, self._tiers, layout.levels)
+        self.placements: Any = self._cuts
         self.scorer: Any = TierScores(self)
         self.task_index = np.zeros(num_envs, dtype=np.int64)
         self.earned = np.zeros(num_envs)
@@ -226,196 +197,144 @@ class TierGame(Game):
 
     def task_of(self, row: int) -> ShardingTask:
         """Return the task of an episode that has begun."""
-        return self._tiers(row).task
+        return self._tiers.tasks[int(self._cuts.task[row])]
 
     def start(self, rows: Ints, drawn: Sequence[tuple[int, ShardingTask]]) -> dict[int, str]:
         """See `Game`."""
-        p = self.placements
-        reasons = {}
-        for row, (index, task) in zip(rows.tolist(), drawn, strict=True):
-            self._begin(row, index, task)
-            p.active[row] = True
-            self._update(row)
-            self._stuck[row] = not p.allowed[row].any()
-            if self._stuck[row]:
-                reasons[row] = self._why_nothing_fits(row)
-        return reasons
+        if len(self._tiers.tasks) > max(_TASKS_KEPT, 2 * len(self.earned)):
+            self._forget_tasks(rows)
+        self.task_index[rows] = [index for index, _ in drawn]
+        self.earned[rows] = 0.0
+        self.cost_of[rows] = None
+        self._cuts.start(rows, np.array([self._tiers.number(task) for _, task in drawn]))
+        self._stuck[rows] = stuck = ~self._cuts.allowed[rows].any(axis=1)
+        return {row: self._why_nothing_fits(row) for row in rows[stuck].tolist()}
 
     def masks(self) -> Bools:
         """See `Game`."""
-        masks: Bools = self.placements.allowed[:, :-1].copy()
+        masks: Bools = self._cuts.allowed[:, :-1].copy()
         masks[self._stuck] = True
         return masks
 
     def step(self, rows: Ints, actions: Ints, given: Sequence[Any]) -> StepResult:
         """See `Game`."""
-        p = self.placements
+        cuts = self._cuts
         result = StepResult(np.zeros(len(self.earned)), {})
-        complete = []
-        for row in rows.tolist():
-            level = int(actions[row])
+        # Actions out of range share the last column, which is never allowed. Unsigned, negative numbers are huge.
+        chosen = np.minimum(actions[rows].view(np.uint64), self._levels).view(np.int64)
+        allowed = cuts.allowed[rows, chosen]
+        for row in rows[~allowed].tolist():
             if self._stuck[row]:
                 self._end(result, row, self.penalty[row], "no_device_fits", reason=self._why_nothing_fits(row))
-            elif not (0 <= level < self._levels and p.allowed[row, level]):
-                self._end(result, row, self.penalty[row], "invalid_action", reason=self._why_invalid(row, given[row]))
-            elif self._choose(row, level):
-                complete.append(row)
             else:
-                self._update(row)
-        self._score(result, complete)
+                self._end(result, row, self.penalty[row], "invalid_action", reason=self._why_invalid(row, given[row]))
+        rows = rows[allowed]
+        if len(rows):
+            cuts.choose(rows, chosen[allowed])
+            cuts.update()
+            self._score(result, rows[cuts.next[rows] == NO_TABLE])
         return result
 
     def observe(self) -> Observation:
         """See `Game`."""
-        p = self.placements
-        count = len(self._task_of)
-        table = np.zeros((count, len(TABLE_FEATURES)))
-        levels = np.zeros((count, self._levels, 3))
-        of_task = np.zeros((count, len(TASK_FEATURES)))
-        for row, known in enumerate(self._task_of):
-            if known is None:
-                continue
-            turn = int(p.turn[row])
-            tables = len(known.order)
-            of_task[row] = known.task_features
-            of_task[row, 0] = turn / tables
-            free = known.room - p.used[row] - known.least[turn]
-            of_task[row, 1] = free / max(known.room - known.least[0], 1.0)
-            if turn == tables:
-                continue
-            first = int(p.chosen[row, turn, 0]) if p.second[row] else 0
-            table[row] = known.features[turn]
-            table[row, 6:] = p.second[row], first / (self._levels - 1)
-            alone = known.num_bytes[turn, 0, 0]
-            levels[row, :, 0] = known.rows[turn] / known.rows[turn, -1]
-            for column, num_bytes in ((1, known.num_bytes[turn].diagonal()), (2, known.num_bytes[turn, first])):
-                # Pairs that are no choice take more than all that is free.
-                levels[row, :, column] = np.clip((num_bytes - alone) / max(free, 1.0), 0.0, 1.0)
-        arrays = {"table": table, "levels": levels.reshape(count, -1), "task": of_task}
+        cuts = self._cuts
+        table = self._tiers.table
+        task = self._tiers.task
+        at = cuts.next
+        features = table["features"][at]
+        first = cuts.first_levels
+        features[:, 6] = cuts.second & (at != NO_TABLE)
+        features[:, 7] = first / (self._levels - 1)
+        num_bytes = table["num_bytes"][at]
+        alone = np.where(at == NO_TABLE, 0.0, num_bytes[:, 0, 0])
+        waiting = alone + table["after"][at]
+        room = task["room"][cuts.task]
+        free = room - cuts.used - waiting
+        levels = np.zeros((len(at), self._levels, 3))
+        levels[:, :, 0] = table["rows"][at] / np.maximum(table["rows"][at, -1], 1)[:, None]
+        # Pairs that are no choice take more than all that is free.
+        both = np.stack([num_bytes.diagonal(axis1=1, axis2=2), num_bytes[np.arange(len(at)), first]], axis=2)
+        levels[:, :, 1:] = (both - alone[:, None, None]) / np.maximum(free, 1.0)[:, None, None]
+        levels[at == NO_TABLE] = 0.0
+        of_task = task["features"][cuts.task]
+        of_task[:, TASK_FEATURES.index("tables_cut")] = cuts.turn / task["tables"][cuts.task]
+        of_task[:, TASK_FEATURES.index("free_share")] = free / np.maximum(room - task["least"][cuts.task], 1.0)
+        arrays = {"table": features, "levels": levels.reshape(len(at), -1), "task": of_task}
         found: Observation = {name: np.clip(values, 0.0, 1.0).astype(np.float32) for name, values in arrays.items()}
         return found | {"action_mask": self.masks().view(np.int8)}
 
     def infos(self) -> dict[str, npt.NDArray[Any]]:
         """See `Game`."""
-        p = self.placements
-        count = len(self._task_of)
-        labels = {name: np.full(count, "", dtype=np.object_) for name in ("task_hash", "task", "table")}
-        everywhere = np.zeros(count, dtype=np.int64)
-        for row, known in enumerate(self._task_of):
-            if known is None:
-                continue
-            labels["task_hash"][row] = known.task.digest
-            labels["task"][row] = known.task.name
-            turn = int(p.turn[row])
-            if turn < len(known.order):
-                labels["table"][row] = known.task.tables[known.order[turn]].name
-                if p.second[row]:
-                    everywhere[row] = known.rows[turn, p.chosen[row, turn, 0]]
+        cuts = self._cuts
+        task = self._tiers.task
+        table = self._tiers.table
+        at = cuts.next
+        everywhere = np.where(cuts.second, table["rows"][at, cuts.first_levels], 0)
         return {
-            "task_index": self.task_index.copy(), **labels, "placed": p.turn.copy(), "rows_everywhere": everywhere,
+            "task_index": self.task_index.copy(), "task_hash": task["hash"][cuts.task],
+            "task": task["name"][cuts.task], "table": table["name"][at], "placed": cuts.turn.copy(),
+            "rows_everywhere": everywhere,
         }  # fmt: skip
 
     def save(self, row: int) -> TierState:  # type: ignore[override]
         """See `Game`."""
-        p = self.placements
-        known = self._tiers(row)
+        cuts = self._cuts
+        task = self.task_of(row)
         return TierState(
-            known.task, int(self.task_index[row]), p.chosen[row, : len(known.order)].copy(), int(p.turn[row]),
-            bool(p.second[row]), float(self.earned[row]), not p.active[row], self.cost_of[row],
+            task, int(self.task_index[row]), cuts.chosen[row, : task.num_tables].copy(), int(cuts.turn[row]),
+            bool(cuts.second[row]), float(cuts.used[row]), float(self.earned[row]), not cuts.active[row],
+            self.cost_of[row],
         )  # fmt: skip
 
     def load(self, row: int, state: TierState) -> None:  # type: ignore[override]
         """See `Game`."""
-        p = self.placements
-        self._begin(row, state.task_index, state.task)
-        known = self._tiers(row)
-        p.chosen[row, : len(known.order)] = state.chosen
-        p.turn[row] = state.turn
-        p.second[row] = state.second
-        p.used[row] = known.bytes_of(state.chosen, state.turn)
+        cuts = self._cuts
+        cuts.start(np.array([row]), np.array([self._tiers.number(state.task)]))
+        cuts.chosen[row, : len(state.chosen)] = state.chosen
+        cuts.turn[row] = state.turn
+        cuts.second[row] = state.second
+        cuts.used[row] = state.used
+        cuts.active[row] = not state.ended
+        cuts.update()
+        self.task_index[row] = state.task_index
         self.earned[row] = state.earned
         self.cost_of[row] = state.cost
-        p.active[row] = not state.ended
-        self._update(row)
-        self._stuck[row] = not state.ended and not p.allowed[row].any()
+        self._stuck[row] = not state.ended and not cuts.allowed[row].any()
 
-    def _tiers(self, row: int) -> TierTask:
-        known = self._task_of[row]
-        assert known is not None, "an episode has begun"
-        return known
-
-    def _begin(self, row: int, index: int, task: ShardingTask) -> None:
-        """Set an episode to its beginning."""
-        key = task.digest, task.name
-        if key not in self._known:
-            self._known[key] = TierTask(task, self._levels)
-            while len(self._known) > _TASKS_KEPT:
-                self._known.popitem(last=False)
-        self._task_of[row] = self._known[key]
-        p = self.placements
-        p.make_room(task.num_tables)
-        p.chosen[row] = 0
-        p.turn[row] = 0
-        p.second[row] = False
-        p.used[row] = 0.0
-        self.task_index[row] = index
-        self.earned[row] = 0.0
-        self.cost_of[row] = None
-
-    def _choose(self, row: int, level: int) -> bool:
-        """Choose a level that is valid; return whether all tables are cut then."""
-        p = self.placements
-        known = self._tiers(row)
-        turn = int(p.turn[row])
-        p.chosen[row, turn, int(p.second[row])] = level
-        if known.has_nodes and not p.second[row]:
-            p.second[row] = True
-            return False
-        p.chosen[row, turn, 1] = level
-        p.used[row] += known.num_bytes[turn, p.chosen[row, turn, 0], level]
-        p.turn[row] = turn + 1
-        p.second[row] = False
-        return turn + 1 == len(known.order)
-
-    def _update(self, row: int) -> None:
-        """Say which levels are valid now."""
-        p = self.placements
-        p.allowed[row] = False
-        known = self._tiers(row)
-        turn = int(p.turn[row])
-        if not p.active[row] or turn == len(known.order):
-            return
-        num_bytes = known.num_bytes[turn]
-        needed = num_bytes[p.chosen[row, turn, 0]] if p.second[row] else num_bytes.min(axis=1)
-        p.allowed[row, :-1] = p.used[row] + needed + known.least[turn + 1] <= known.room
-
-    def _score(self, result: StepResult, rows: list[int]) -> None:
+    def _score(self, result: StepResult, rows: Ints) -> None:
         """Score complete plans, those of one task together."""
-        of_tasks: dict[str, list[int]] = {}
-        for row in rows:
-            of_tasks.setdefault(self.task_of(row).digest, []).append(row)
-        for group in of_tasks.values():
-            plans = [self._tiers(row).plan(self.placements.chosen[row]) for row in group]
-            costs = self.cost.evaluate(self.task_of(group[0]), plans)
+        for task in np.unique(self._cuts.task[rows]).tolist():
+            group = rows[self._cuts.task[rows] == task].tolist()
+            tables = self._tiers.tasks[task].num_tables
+            plans = [self._tiers.plan(task, self._cuts.chosen[row, :tables]) for row in group]
+            costs = self.cost.evaluate(self._tiers.tasks[task], plans)
             for row, plan, cost in zip(group, plans, costs, strict=True):
                 self.cost_of[row] = cost
                 if cost.feasible:
                     earned = max(-cost.total_ms, self.penalty[row])
                     self._end(result, row, earned, "complete", plan=plan, cost=cost)
                 else:
-                    self._end(result, row, self.penalty[row], "no_cost", reason=str(cost.reason), plan=plan, cost=cost)
+                    reason = str(cost.reason)
+                    self._end(result, row, self.penalty[row], "no_cost", reason=reason, plan=plan, cost=cost)
+
+    def _forget_tasks(self, rows: Ints) -> None:
+        """Clear the catalog of all tasks except those of the other episodes, which are saved and restored."""
+        others = np.setdiff1d(np.flatnonzero(self._cuts.begun), rows).tolist()
+        states = [self.save(row) for row in others]
+        self._tiers.clear()
+        self._cuts.task[:] = 0
+        for row, state in zip(others, states, strict=True):
+            self.load(row, state)
 
     def _why_nothing_fits(self, row: int) -> str:
-        known = self._tiers(row)
+        task = self._tiers.task
+        number = self._cuts.task[row]
         return (
-            f"tables cut by rows over all devices take up to {known.least[0]:.0f} bytes on a device, and the smallest "
-            f"has {known.room:.0f}"
+            f"tables cut by rows over all devices take up to {task['least'][number]:.0f} bytes on a device, and the "
+            f"smallest has {task['room'][number]:.0f}"
         )
 
     def _why_invalid(self, row: int, given: Any) -> str:
-        known = self._tiers(row)
-        p = self.placements
-        turn = int(p.turn[row])
-        name = known.task.tables[known.order[turn]].name
-        valid = np.flatnonzero(p.allowed[row]).tolist()
-        return f"level {given} of table '{name}' is not valid: expected one of {', '.join(map(str, valid))}"
+        name = self._tiers.table["name"][self._cuts.next[row]]
+        valid = ", ".join(map(str, np.flatnonzero(self._cuts.allowed[row]).tolist()))
+        return f"level {given} of table '{name}' is not valid: expected one of {valid}"

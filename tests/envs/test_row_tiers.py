@@ -15,6 +15,7 @@ from gymnasium.utils.env_checker import check_env, data_equivalence
 from vector_play import native, play_together, wrapped
 
 from shardgym import EmbeddingTable, InputError, ShardingTask, Topology, make_cost
+from shardgym.envs import tier_game
 from shardgym.envs.row_tiers import RowTiersEnv
 from shardgym.envs.wrappers import RelativeReward, VectorRelativeReward
 from shardgym.row_tiers import Tiers, rows_of_shares, tier_plan
@@ -201,10 +202,13 @@ def test_snapshots_and_pickled_environments_go_on_alike():
     assert data_equivalence(env.reset(), again.reset(), exact=True)
 
 
+@pytest.mark.parametrize("kept", [1, 1024])
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
-def test_native_vector_environments_agree_with_wrapped_ones(mode):
-    settings = {"tasks": some_tasks(), "num_envs": 4, "autoreset_mode": mode, "penalty": -5.0}
-    outcomes = play_together([make(ENV_ID, **settings) for make in (wrapped, native)], seed=3, steps=120, illegal=0.05)
+def test_native_vector_environments_agree_with_wrapped_ones(mode, kept, monkeypatch):
+    """Also where tasks are forgotten while other episodes run."""
+    monkeypatch.setattr(tier_game, "_TASKS_KEPT", kept)
+    settings = {"tasks": some_tasks(), "num_envs": 2 if kept == 1 else 4, "autoreset_mode": mode, "penalty": -5.0}
+    outcomes = play_together([make(ENV_ID, **settings) for make in (wrapped, native)], seed=3, steps=240, illegal=0.05)
     assert min(outcomes[name] for name in ("complete", "invalid_action", "no_device_fits")) > 5
 
 

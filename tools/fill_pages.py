@@ -7,6 +7,7 @@ page would change, or records are not packed.
   heading as plain bold text.
 - Between `<!-- details: FOLDER -->` and `<!-- end -->`: what `--details` adds to that.
 - Between `<!-- model: FOLDER -->` and `<!-- end -->`: what the cards of shipped simulator weights say.
+- Between `<!-- env: ID -->` and `<!-- end -->`: what the docstring of an environment says of its episodes.
 - Between `<!-- separation: SUITE -->` and `<!-- end -->`: what `tools/separation.py` found on a suite.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import inspect
 import lzma
 import os
 import re
@@ -26,9 +28,11 @@ import numpy as np
 import separation
 from tabulate import tabulate
 
+import shardgym.envs
 from shardgym.costs.simulator.model_card import ModelCard, shipped_agreement
 from shardgym.costs.simulator.samples import ComputeSamples, StepSamples
 from shardgym.costs.simulator.weights import SHIPPED
+from shardgym.envs import ENV_IDS
 from shardgym.errors import InputError, ShardGymError
 from shardgym.evaluation.result import PACKED_RECORDS, RECORDS, record_files
 from shardgym.files import write_whole
@@ -39,8 +43,13 @@ from shardgym.pretraining.data import DataSet, load_data
 ROOT = Path(__file__).parents[1]
 #: Explains the columns of tables.
 COLUMNS = ROOT / "docs" / "boards.md"
-PAGES = [ROOT / "README.md", *sorted((ROOT / "leaderboards").rglob("README.md")), SHIPPED / "README.md"]
-BLOCK = re.compile(r"(<!-- (table|details|model|separation): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "docs" / "environment_reference.md",
+    *sorted((ROOT / "leaderboards").rglob("README.md")),
+    SHIPPED / "README.md",
+]
+BLOCK = re.compile(r"(<!-- (table|details|model|env|separation): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 _PARTS = {
     "step_forward_compute": "forward compute in a step",
@@ -106,6 +115,7 @@ def filled(page: str, path: Path) -> str:
         "table": lambda folder: _table(folder, link),
         "details": lambda folder: render_details(_rankings(folder)[0], "md"),
         "model": model_summary,
+        "env": env_description,
         "separation": lambda suite: separation.table(separation.read(separation.DATA / f"{suite}.csv")),
     }
     return BLOCK.sub(lambda m: f"{m[1]}\n{makers[m[2]](m[3])}\n\n{m[4]}", page)
@@ -140,6 +150,19 @@ def fill(page: Path, block: str, rows: list[dict[str, Any]], floatfmt: str = ".3
     if not count:
         raise InputError(f"{page} has no block <!-- {block} --> ... <!-- end -->")
     page.write_text(filled, encoding="utf-8")
+
+
+def env_description(env_id: str) -> str:
+    """Return the docstring of an environment without arguments and example, which `help` shows.
+
+    Raises:
+        InputError: there is no such environment.
+    """
+    entry_point = ENV_IDS.get(env_id)
+    if entry_point is None:
+        raise InputError(f"there is no environment '{env_id}': expected one of {', '.join(ENV_IDS)}")
+    text = inspect.getdoc(getattr(shardgym.envs, entry_point.partition(":")[2])) or ""
+    return text.partition("\n\nArgs:\n")[0]
 
 
 # --- what shipped weights are, by their cards and the data that ships with them ---------------------------------------

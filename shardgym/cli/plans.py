@@ -176,17 +176,15 @@ def show(task_name: str, plan_path: str, cost_name: str | None, list_tables: boo
                 }
                 for d in range(task.num_devices)
             ],
-            "hosts": [
-                {"host": host, "used_bytes": used, "memory_bytes": task.topology.host_memory_bytes}
-                for host, used in enumerate(plan.bytes_per_host(task))
-            ],
             "group_size": plan.group_size,
             "kinds": {table.name: plan.kind_of(table.name, task) for table in task.tables if plan.of_table(table.name)},
-            "shards": [
-                shard.to_dict() | {"bytes": shard.bytes(task), "host_bytes": shard.host_bytes(task)}
-                for shard in plan.shards
-            ],
+            "shards": [shard.to_dict() | {"bytes": shard.bytes(task)} for shard in plan.shards],
         }
+        if plan.uses_host_memory:
+            page["hosts"] = [
+                {"host": host, "used_bytes": used, "memory_bytes": task.topology.host_memory_bytes}
+                for host, used in enumerate(plan.bytes_per_host(task))
+            ]
         if tables is not None:
             page["tables"] = [table._asdict() for table in tables]
         print_json(page)

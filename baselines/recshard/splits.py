@@ -8,11 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from baselines.milp.exchanges import BITS
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.shard_keys import ShardKey, shard_key
 from shardgym.shard import Shard
 from shardgym.table import EmbeddingTable, ZipfIds
 from shardgym.task import ShardingTask
+from shardgym.ties import rounded
 
 #: Shares of a table's rows, popular ones first, that splits put into the memory of the device.
 SHARES = tuple(2.0 ** (-n / 2) for n in range(28, 0, -1))
@@ -54,7 +56,8 @@ def splits_of(task: ShardingTask, costs: AdditiveCosts, *, in_host: bool, row_cu
     typical = costs.vectors(costs.encode_keys(task, whole))
     # In this order on all processors.
     proportions = np.array([sum(column) for column in typical.T.tolist()])
-    shard_ms = np.maximum(costs.least_ms(vectors, proportions), 0.0).sum(axis=1).tolist()
+    # Rounded, so that the program and all comparisons are the same on all processors.
+    shard_ms = rounded(np.maximum(costs.least_ms(vectors, proportions), 0.0).sum(axis=1), BITS).tolist()
     found = []
     position = 0
     for of_table in ways:

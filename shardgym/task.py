@@ -223,6 +223,17 @@ class ShardingTask(Record):
 
         Without repeats, the hottest batch has as much more of them as it has ids.
         """
+        key = (table.name, rows, num_holders)
+        if key not in self._lookups:
+            self._lookups[key] = self._shard_lookups(table, rows, num_holders)
+        return self._lookups[key]
+
+    @functools.cached_property
+    def _lookups(self) -> dict[tuple[str, tuple[int, int], int], Lookups]:
+        """What `shard_lookups` has found: rules that halve shards ask millions of times for a few ranges of rows."""
+        return {}
+
+    def _shard_lookups(self, table: EmbeddingTable, rows: tuple[int, int], num_holders: int) -> Lookups:
         assert self.step_memory is not None
         samples = -(-self.batch_size // num_holders)
         lookups = shard_lookups(table, samples, *rows, self.step_memory.hot_quantile)

@@ -25,7 +25,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 from tabulate import tabulate
 
-import baselines
+from baselines.learning import solver as learned
 from shardgym import ShardingTask, load_suite, make_cost, make_solver
 from shardgym.errors import NoFeasiblePlanError, ShardGymError
 from shardgym.solver import Solver
@@ -118,7 +118,7 @@ def table(tasks: dict[str, list[ShardingTask]], seeds: range) -> list[dict[str, 
 
 def policy(name: str, seeds: range) -> list[Solver]:
     """Return a policy with its weights of each seed, for four devices, whatever tasks have."""
-    folder = Path(baselines.__path__[0]) / "weights" / name / POLICIES[name]
+    folder = Path(learned.__file__).parents[1] / "weights" / name / POLICIES[name]
     return [make_solver(name, weights=folder / f"seed-{seed}") for seed in seeds]
 
 

@@ -190,6 +190,8 @@ def main() -> None:
     if not given.report:
         if reason := namespaces.why_not():
             parser.error(reason)
+        if len(given.links) != len(given.ranks):
+            parser.error(f"--links: {len(given.links)} given for {len(given.ranks)} numbers of ranks, expected one each")
         measured: list[dict[str, Any]] = []
         for ranks, links in zip(given.ranks, given.links, strict=True):
             task = make_task(ranks, links * 1e6 / 8, given.batch_size)

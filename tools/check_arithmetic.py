@@ -4,8 +4,7 @@
     python tools/check_arithmetic.py pytest tests/...    # runs a command instead
 
 A sample of tasks of every suite is solved with every deterministic solver under kernels for other processors, and with
-other numbers of threads: each plan under this processor's own, and under one of the others, chosen by a hash; with
---every under all. The plans are compared with those in tests/data/plans_of_sample.json, which --write makes.
+other numbers of threads. The plans are compared with those in tests/data/plans_of_sample.json, which --write makes.
 Kernels that this processor lacks are left out by name. Exit code 1 when a plan differs, a command fails, or nothing
 could be compared.
 """
@@ -82,30 +81,25 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", choices=ARITHMETICS, action="append", help="repeat for several (default: all)")
     parser.add_argument("--solver", action="append", help="repeat for several (default: all)")
     parser.add_argument("--suite", action="append", help="repeat for several (default: all)")
-    parser.add_argument("--every", action="store_true", help="every plan under every arithmetic")
-    parser.add_argument("--part", type=int, nargs=2, metavar=("K", "N"), help=argparse.SUPPRESS)
     parser.add_argument("--write", action="store_true", help="write the plans of this processor's own kernels")
     parser.add_argument("--solve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("command", nargs=argparse.REMAINDER, help="runs under every arithmetic instead")
     options = parser.parse_args(arguments)
     if options.solve:
-        part = tuple(options.part or (0, 1))
-        print(json.dumps(plans_of_sample(options.tasks, options.solver, options.suite, part)))
+        print(json.dumps(plans_of_sample(options.tasks, options.solver, options.suite)))
         return 0
     if options.write:
-        plans = _solved({}, options, (0, 1))
+        plans = _solved({}, options)
         del plans["blas"]
         EXPECTED.write_text(json.dumps(plans, indent=0, sort_keys=True) + "\n", encoding="utf-8")
         return 0
     kept = json.loads(EXPECTED.read_text(encoding="utf-8"))
     verdicts = []
     names = [name for name in options.only or ARITHMETICS if not ARITHMETICS[name].flags - processor_flags()]
-    others = [name for name in names if ARITHMETICS[name].blas != blas_kernels()]
-    parts = {name: (0, 1) if options.every else (n, len(others)) for n, name in enumerate(others)}
-    # Each solves its part of the sample in a process of its own, on one core.
+    # Each solves the sample in a process of its own, on one core.
     pool = ThreadPoolExecutor(os.cpu_count())
     solved = {
-        name: pool.submit(_solved, ARITHMETICS[name].environment(), options, parts.get(name, (0, 1)))
+        name: pool.submit(_solved, ARITHMETICS[name].environment(), options)
         for name in ([] if options.command else names)
     }
     for name in options.only or ARITHMETICS:
@@ -128,17 +122,17 @@ def main(arguments: list[str] | None = None) -> int:
                 continue
             # What is beyond the kept sample is compared with the first arithmetic.
             kept = found | kept
-            changed = [what for what, plan in found.items() if plan != kept[what]]
-            print(f"{name}: {len(found) - len(changed)} of {len(found)} plans are the same", flush=True)
-            for what in changed:
+            others = [what for what, plan in found.items() if plan != kept[what]]
+            print(f"{name}: {len(found) - len(others)} of {len(found)} plans are the same", flush=True)
+            for what in others:
                 print(f"  {what}: {found[what]}, expected {kept[what]}")
-            verdicts.append(not changed)
+            verdicts.append(not others)
     return 0 if verdicts and all(verdicts) else 1
 
 
-def _solved(environment: dict[str, str], options: argparse.Namespace, part: tuple[int, int]) -> dict[str, str]:
-    """Return the plans of a part of the sample, made by a process with these variables."""
-    command = [sys.executable, __file__, "--solve", "--tasks", str(options.tasks), "--part", *map(str, part)]
+def _solved(environment: dict[str, str], options: argparse.Namespace) -> dict[str, str]:
+    """Return the plans of the sample, made by a process with these variables."""
+    command = [sys.executable, __file__, "--solve", "--tasks", str(options.tasks)]
     for name in ("solver", "suite"):
         for value in getattr(options, name) or ():
             command += [f"--{name}", value]
@@ -146,10 +140,8 @@ def _solved(environment: dict[str, str], options: argparse.Namespace, part: tupl
     return json.loads(done.stdout)
 
 
-def plans_of_sample(
-    tasks: int, solvers: list[str] | None, suites: list[str] | None, part: tuple[int, int] = (0, 1)
-) -> dict[str, str]:
-    """Solve part k of n of the sample; returns the beginning of a hash of each plan's shards, or why there is none."""
+def plans_of_sample(tasks: int, solvers: list[str] | None, suites: list[str] | None) -> dict[str, str]:
+    """Solve the sample in this process; returns the beginning of a hash of each plan's shards, or why there is none."""
     import shardgym
     from shardgym.errors import ShardGymError
     from shardgym.records import canonical_json, sha256
@@ -166,8 +158,6 @@ def plans_of_sample(
         chosen = sorted(range(len(suite)), key=lambda index: sha256(f"{suite_name}/{index}"))[:tasks]
         for index in chosen:
             for name in solvers:
-                if int(sha256(f"{suite_name}/{index} {name}"), 16) % part[1] != part[0]:
-                    continue
                 try:
                     plan = shardgym.make_solver(name).solve(suite[index], cost, seed=0)
                     made = sha256(canonical_json([shard.to_dict() for shard in plan.shards]))[:12]

@@ -69,11 +69,12 @@ def test_draws_are_kept_where_sharding_types_matter(draw, separation):
     assert max(task.block_bytes(t, t.num_embeddings, t.embedding_dim) for t in task.tables) > max(task.capacity_bytes)
     oracle, judge = separation.predicted_costs(suite)
     best = judge.evaluate(task, [make_solver("neuroshard_plus", kicks=16).solve(task, oracle)])[0].total_ms
+    columns = make_solver("neuroshard_plus", kicks=16, sharding_types=[])
     try:
-        columns = make_solver("neuroshard_plus", kicks=16, sharding_types=[]).solve(task, oracle)
+        columns_ms = judge.evaluate(task, [columns.solve(task, oracle)])[0].total_ms
     except NoFeasiblePlanError:
-        return
-    assert judge.evaluate(task, [columns])[0].total_ms >= 1.1 * best
+        columns_ms = math.inf
+    assert columns_ms >= 1.1 * best
 
 
 def test_draws_that_do_not_suffice_are_an_error(draw, capsys):

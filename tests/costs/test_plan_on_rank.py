@@ -174,7 +174,7 @@ def rank(number, devices, names, folder):
         plan = PlanOnRank(step_plan, samples, number, domains)
         own = slice(sum(samples[:number]), sum(samples[: number + 1]))
         held = list(step_plan.exchanged(number)), list(step_plan.replicated())
-        unpooled = [] if plan.unpooled is None else plan.unpooled.lookups
+        unpooled = plan.unpooled.lookups
         lookups = [plan.whole, plan.rows, plan.domain_rows, *unpooled, plan.replicas]
         lookups = [lookup for lookup in lookups if lookup is not None]
         operators = [lookup.operator for lookup in lookups if lookup.operator is not None]
@@ -311,3 +311,16 @@ IDS = ["lengths_exchange", "values_exchange"]
 )  # fmt: skip
 def test_a_plan_has_the_exchanges_of_its_shards_and_no_others(name, exchanges, results):
     assert [of_rank[2] for of_rank in results[name]] == [STEPS * exchanges] * CASES[name].devices
+
+
+def test_rows_of_each_sharding_type_are_exchanged_apart():
+    def tables_exchanged_together(name):
+        return [
+            {shard.table.name for of_devices in of_type for rows in of_devices if rows.shards
+             for shard in rows.shards.shards}
+            for of_type in CASES[name].step_plan().unpooled
+        ]  # fmt: skip
+
+    assert tables_exchanged_together("unpooled, mix") == [{"v"}, {"w"}, {"u"}]
+    assert tables_exchanged_together("unpooled, rows") == [{"u", "v"}]
+    assert tables_exchanged_together("unpooled, columns") == [{"u", "w"}]

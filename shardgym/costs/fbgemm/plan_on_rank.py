@@ -13,7 +13,7 @@ import torch.distributed as dist
 from shardgym.costs.fbgemm.lookup import Lookup, dense_optimizer, own_ids
 from shardgym.costs.fbgemm.operator import Ids, TableIds, dtype_of
 from shardgym.costs.fbgemm.step_plan import StepPlan
-from shardgym.costs.fbgemm.unpooled_rows import RowLookup, UnpooledRows
+from shardgym.costs.fbgemm.unpooled_rows import RowLookup, UnpooledTables
 
 _ID_BYTES = 8
 
@@ -105,10 +105,8 @@ class PlanOnRank:
         if self.replicas is not None:
             self._optimizer = dense_optimizer(self.replicas.operator, example.optimizer)
         self._pooled = [lookup for lookup in (self.whole, self.rows, self.domain_rows) if lookup is not None]
-        self.unpooled = UnpooledRows(plan, samples, number, self._dtype) if plan.unpooled else None
-        self._lookups: list[Lookup | RowLookup] = [*self._pooled]
-        if self.unpooled is not None:
-            self._lookups += self.unpooled.lookups
+        self.unpooled = UnpooledTables(plan, samples, number, self._dtype)
+        self._lookups: list[Lookup | RowLookup] = [*self._pooled, *self.unpooled.lookups]
         self._num_shards = sum(lookup.num_shards for lookup in self._lookups)
         self._widths = [0 if held is None else held.width for held in plan.whole]
         self._has_ids = any(True for device in range(plan.num_devices) for _ in plan.exchanged(device))
@@ -140,12 +138,11 @@ class PlanOnRank:
         if self._has_ids:
             ids = self._exchanged_ids(features.exchanged, clock)
         replicated = None if self.replicas is None else own_ids(features.replicated)
-        if self.unpooled is not None:
-            self.unpooled.expect(features.exchanged, features.unpooled)
+        self.unpooled.expect(features.exchanged, features.unpooled)
         clock.work("group_ids")
         batch_size = sum(self._samples)
         pooled = [lookup.pool(of, batch_size) for lookup, of in zip(self._pooled, ids, strict=False)]
-        sent_rows = None if self.unpooled is None else self.unpooled.look_up(ids[len(self._pooled) :])
+        sent_rows = self.unpooled.look_up(ids[len(self._pooled) :])
         own = None if self.replicas is None else self.replicas.pool(replicated, self._own_samples)
         clock.work("forward")
         blocks = []
@@ -157,29 +154,12 @@ class PlanOnRank:
             blocks += self._reduced_in_domains(pooled[-1], clock)
         if own is not None:
             blocks.append(own)
-        rows: dict[str, torch.Tensor] = {}
-        if self.unpooled is not None and sent_rows is not None:
-            received = self._exchanged_rows(
-                "row_exchange", sent_rows, self.unpooled.sent, self.unpooled.received, clock
-            )
-            rows = self.unpooled.joined(received)
+        rows = self.unpooled.exchanged(sent_rows, clock)
         blocks = [block if block.dim() == 2 else block.sum(dim=0) for block in blocks]
         joined = torch.cat([torch.empty(self._own_samples, 0, dtype=self._dtype), *blocks], dim=1)
         clock.work("join_outputs")
         self._backward(joined, rows, clock)
         return Outputs(joined, rows)
-
-    def _exchanged_rows(
-        self, part: str, sent: torch.Tensor, values_to: list[int], values_from: list[int], clock: StepClock
-    ) -> torch.Tensor:
-        """Return what all ranks sent to this one, rank by rank, flat."""
-        received = torch.empty(sum(values_from), dtype=self._dtype)
-        clock.exchange(
-            part,
-            lambda: dist.all_to_all_single(received, sent, values_from, values_to),
-            self._bytes(values_to),
-        )
-        return received
 
     def _exchanged_ids(self, features: Sequence[Sequence[TableIds]], clock: StepClock) -> list[Ids | None]:
         """Return the ids of each lookup, the samples of all ranks together; None for one without shards."""
@@ -313,7 +293,7 @@ class PlanOnRank:
         sent_rows = self._padded(rows, max(self._samples)) if self.rows is not None else rows
         sent_domains = _flat_blocks(domain_rows, self._domain_widths) if self.domain_rows is not None else domain_rows
         gradient = torch.empty(sum(self._samples) * self.whole.width, dtype=self._dtype)
-        packed = None if self.unpooled is None else self.unpooled.packed(of_ids)
+        packed = self.unpooled.packed(of_ids)
         clock.work("pack_gradients")
         if self._plan.has_whole:
             values_from = [self._own_samples * width for width in self._widths]
@@ -327,11 +307,7 @@ class PlanOnRank:
         domain_gradient = None
         if self.domain_rows is not None:
             domain_gradient = self._gathered_in_domains(sent_domains, self.domain_rows.width, clock)
-        unpooled_gradient = None
-        if self.unpooled is not None and packed is not None:
-            unpooled_gradient = self._exchanged_rows(
-                "row_gradient_exchange", packed, self.unpooled.received, self.unpooled.sent, clock
-            )
+        unpooled_gradients = self.unpooled.exchanged_gradients(packed, clock)
         if self.replicas is not None:
             self._replicas_backward(self.replicas, replicas, clock)
         self.whole.backward(gradient.view(sum(self._samples), self.whole.width))
@@ -339,8 +315,7 @@ class PlanOnRank:
             self.rows.backward(_unpadded(row_gradient, self._samples))
         if self.domain_rows is not None and domain_gradient is not None:
             self.domain_rows.backward(_unpadded(domain_gradient, self._place_samples))
-        if self.unpooled is not None and unpooled_gradient is not None:
-            self.unpooled.backward(unpooled_gradient)
+        self.unpooled.backward(unpooled_gradients)
         if self.replicas is not None:
             self._optimizer.step()
             self.replicas.operator.weights.grad = None

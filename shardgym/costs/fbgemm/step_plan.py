@@ -6,7 +6,8 @@ TorchRec runs a fused operator and a set of exchanges for each of these ways, an
 - partial sums of tables cut by rows are added up by a reduce-scatter of all devices;
 - those of tables that one fast domain of several has all rows of are added up inside of it, and sent from there;
 - replicas look up their own samples, and exchange gradients instead;
-- rows of unpooled tables go by an all-to-all, whichever way these are cut. A kernel puts out rows of one width.
+- rows of unpooled tables go by an all-to-all for those of whole tables, one for tables cut by columns and one for those
+  cut by rows, all under way at once. A kernel puts out rows of one width.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class StepPlan(NamedTuple):
             added up are those of the device's domain.
         replicas: shards that every device holds; None if there are none.
         domain_size: devices of a fast domain.
-        unpooled: shards of unpooled tables, of each width, whole in their rows or cut apart; each of length D.
+        unpooled: shards of unpooled tables by what is exchanged together: whole tables, tables cut by columns, tables
+            cut by rows. In each those of one width and whole in their rows, or not, are together, length D.
     """
 
     whole: tuple[ShardSet | None, ...]
@@ -71,7 +73,7 @@ class StepPlan(NamedTuple):
     domain_rows: tuple[Sums, ...] = ()
     replicas: Sums | None = None
     domain_size: int = 1
-    unpooled: tuple[tuple[Rows, ...], ...] = ()
+    unpooled: tuple[tuple[tuple[Rows, ...], ...], ...] = ()
 
     @classmethod
     def of(cls, task: ShardingTask, plan: ShardingPlan) -> StepPlan:
@@ -80,11 +82,10 @@ class StepPlan(NamedTuple):
         rows: list[Shard] = []
         domain_rows: list[Shard] = []
         replicas: list[Shard] = []
-        unpooled: dict[tuple[bool, int], list[Shard]] = {}
+        unpooled: list[Shard] = []
         for shard, key in zip(plan.shards, plan_keys(task, plan), strict=True):
             if not task.table(key.table).is_pooled:
-                is_whole = key.rows == task.table(key.table).num_embeddings
-                unpooled.setdefault((is_whole, key.columns), []).append(shard)
+                unpooled.append(shard)
             elif key.served == 1:
                 replicas.append(shard)
             elif key.rows == task.table(key.table).num_embeddings:
@@ -100,7 +101,7 @@ class StepPlan(NamedTuple):
             tuple(_sums(task, _on(domain_rows, d), of_domain[d // size]) for d in devices) if domain_rows else (),
             _sums(task, replicas, replicas) if replicas else None,
             size,
-            tuple(tuple(_rows(task, _on(unpooled[kind], d), kind[1]) for d in devices) for kind in sorted(unpooled)),
+            tuple(_of_widths(task, together) for together in _exchanged_together(task, unpooled)),
         )
 
     @property
@@ -116,14 +117,15 @@ class StepPlan(NamedTuple):
     def exchanged(self, device: int) -> Iterator[ShardSet]:
         """Yield the shard sets of a device that look up ids of all samples, in the order of the attributes."""
         pooled = (self.whole[device], *(sums[device].shards for sums in (self.rows, self.domain_rows) if sums))
-        for held in (*pooled, *(of_devices[device].shards for of_devices in self.unpooled)):
+        for held in (*pooled, *(of_devices[device].shards for of_devices in itertools.chain(*self.unpooled))):
             if held is not None:
                 yield held
 
     @property
     def unpooled_tables(self) -> list[EmbeddingTable]:
         """Tables that put out a row for each id."""
-        held = [rows.shards for of_devices in self.unpooled for rows in of_devices if rows.shards is not None]
+        of_devices = itertools.chain(*self.unpooled)
+        held = [rows.shards for rows in itertools.chain(*of_devices) if rows.shards is not None]
         return list({shard.table.name: shard.table for of in held for shard in of.shards}.values())
 
     def replicated(self) -> Iterator[ShardSet]:
@@ -146,7 +148,8 @@ class StepPlan(NamedTuple):
         sums = (*self.rows, *self.domain_rows, *([] if self.replicas is None else [self.replicas]))
         unpooled = [
             math.ceil(shard.width * shard.ids_per_sample)
-            for held in itertools.chain(*self.unpooled) if held.shards is not None
+            for of_devices in itertools.chain(*self.unpooled)
+            for held in of_devices if held.shards is not None
             for shard in held.shards.shards
         ]  # fmt: skip
         pooled = sum(held.width for held in self.whole if held is not None) + sum(part.width for part in sums)
@@ -155,6 +158,34 @@ class StepPlan(NamedTuple):
 
 def _on(shards: Sequence[Shard], device: int) -> list[Shard]:
     return [shard for shard in shards if device in shard.devices]
+
+
+def _exchanged_together(task: ShardingTask, unpooled: Sequence[Shard]) -> list[list[Shard]]:
+    """Return shards of whole tables, of tables cut by columns, and of those cut by rows; TorchRec's sharding types."""
+    held: dict[str, list[Shard]] = {}
+    for shard in unpooled:
+        held.setdefault(shard.table, []).append(shard)
+    whole: list[Shard] = []
+    columns: list[Shard] = []
+    rows: list[Shard] = []
+    for name, shards in held.items():
+        if any(shard.num_rows < task.table(name).num_embeddings for shard in shards):
+            rows += shards
+        elif len(shards) > 1:
+            columns += shards
+        else:
+            whole += shards
+    return [shards for shards in (whole, columns, rows) if shards]
+
+
+def _of_widths(task: ShardingTask, shards: Sequence[Shard]) -> tuple[tuple[Rows, ...], ...]:
+    """Return unpooled shards by width, whole in their rows or cut apart, and by device."""
+    alike: dict[tuple[bool, int], list[Shard]] = {}
+    for shard in shards:
+        is_whole = shard.num_rows == task.table(shard.table).num_embeddings
+        alike.setdefault((is_whole, shard.num_columns), []).append(shard)
+    devices = range(task.num_devices)
+    return tuple(tuple(_rows(task, _on(alike[kind], d), kind[1]) for d in devices) for kind in sorted(alike))
 
 
 def _rows(task: ShardingTask, own: Sequence[Shard], width: int) -> Rows:

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 
 from shardgym.costs.fbgemm.jobs import ShardSpec
 from shardgym.costs.fbgemm.lookup import WEIGHT
 from shardgym.costs.fbgemm.operator import Ids, TableIds, build_operator
 from shardgym.costs.fbgemm.step_plan import Rows, StepPlan
 from shardgym.table import EmbeddingTable
+
+if TYPE_CHECKING:
+    from shardgym.costs.fbgemm.plan_on_rank import StepClock
 
 
 class RowLookup:
@@ -86,11 +90,11 @@ class _Piece(NamedTuple):
         return self.num_ids * self.shard.width
 
 
-class UnpooledRows:
-    """The unpooled part of a plan on one rank.
+class RowsOfType:
+    """Unpooled tables of one sharding type on one rank.
 
     Args:
-        plan: of all ranks.
+        of_widths: shards that are looked up together, by rank, see `StepPlan.unpooled`.
         samples: of all ranks.
         number: of this rank.
         dtype: of what is exchanged.
@@ -99,12 +103,13 @@ class UnpooledRows:
         lookups: of all samples, one of each width, for whole columns and for rows apart.
     """
 
-    def __init__(self, plan: StepPlan, samples: Sequence[int], number: int, dtype: torch.dtype) -> None:
-        self._plan = plan
+    def __init__(
+        self, of_widths: Sequence[Sequence[Rows]], samples: Sequence[int], number: int, dtype: torch.dtype
+    ) -> None:
+        self._of_widths = of_widths
         self._samples = list(samples)
         self._dtype = dtype
-        self.lookups = [RowLookup(of_devices[number]) for of_devices in plan.unpooled]
-        self._widths = [of_devices[number].width for of_devices in plan.unpooled]
+        self.lookups = [RowLookup(of_devices[number]) for of_devices in of_widths]
         tables = (piece[0].table for rank in range(len(samples)) for piece in self._shards(rank))
         self._tables: dict[str, EmbeddingTable] = {table.name: table for table in tables}
         self._pieces: list[list[_Piece]] = []
@@ -112,6 +117,10 @@ class UnpooledRows:
         self._num_ids: dict[str, int] = {}
         self._sent: list[int] = []
         self._shapes: list[list[tuple[int, int]]] = []
+
+    def num_shards(self, rank: int) -> int:
+        """Return how many shards a rank holds."""
+        return len(list(self._shards(rank)))
 
     def look_up(self, ids: Sequence[Ids | None]) -> torch.Tensor:
         """Return the rows that go to all ranks, rank by rank, flat; `ids` are those of each lookup."""
@@ -136,16 +145,14 @@ class UnpooledRows:
         """Work out what comes back, and where rows of ids belong.
 
         Args:
-            features: ids of the own samples that go to each rank, shard by shard, those of unpooled shards last.
+            features: ids of the own samples that go to each rank, shard by shard.
             tables: all ids of the own samples, by table.
         """
         self._pieces = []
         for rank, to_rank in enumerate(features):
-            shards = list(self._shards(rank))
-            own = to_rank[len(to_rank) - len(shards) :]
             self._pieces.append(
-                [_Piece(*shard, len(of.indices)) for shard, of in zip(shards, own, strict=True)]
-            )  # fmt: skip
+                [_Piece(*shard, len(of.indices)) for shard, of in zip(self._shards(rank), to_rank, strict=True)]
+            )
         self._places = {}
         self._num_ids = {name: len(tables[name]) for name in self._tables}
         for piece in itertools.chain(*self._pieces):
@@ -196,7 +203,94 @@ class UnpooledRows:
 
     def _shards(self, rank: int) -> Iterator[tuple[ShardSpec, slice]]:
         """Yield the unpooled shards of a rank in the order in which it looks them up, with their columns."""
-        for of_devices in self._plan.unpooled:
+        for of_devices in self._of_widths:
             held = of_devices[rank]
             for shard, first in zip([] if held.shards is None else held.shards.shards, held.begins, strict=True):
                 yield shard, slice(first, first + shard.width)
+
+
+class UnpooledTables:
+    """The unpooled part of a plan on one rank.
+
+    Args:
+        plan: of all ranks.
+        samples: of all ranks.
+        number: of this rank.
+        dtype: of what is exchanged.
+
+    Attributes:
+        lookups: of all samples; ids of their shards are last among those that are exchanged.
+    """
+
+    def __init__(self, plan: StepPlan, samples: Sequence[int], number: int, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+        self._types = [RowsOfType(of_widths, samples, number, dtype) for of_widths in plan.unpooled]
+        self.lookups = [lookup for of_type in self._types for lookup in of_type.lookups]
+
+    def expect(self, features: Sequence[Sequence[TableIds]], tables: Mapping[str, torch.Tensor]) -> None:
+        """Work out what comes back, and where rows of ids belong.
+
+        Args:
+            features: ids of the own samples that go to each rank, shard by shard, those of pooled shards first.
+            tables: all ids of the own samples, by table.
+        """
+        ends = [len(to_rank) for to_rank in features]
+        for of_type in reversed(self._types):
+            begins = [end - of_type.num_shards(rank) for rank, end in enumerate(ends)]
+            places = zip(features, begins, ends, strict=True)
+            of_type.expect([to_rank[begin:end] for to_rank, begin, end in places], tables)
+            ends = begins
+
+    def look_up(self, ids: Sequence[Ids | None]) -> list[torch.Tensor]:
+        """Return the rows that go to all ranks, by sharding type; `ids` are those of each lookup."""
+        rest = iter(ids)
+        return [of_type.look_up(list(itertools.islice(rest, len(of_type.lookups)))) for of_type in self._types]
+
+    def exchanged(self, sent: Sequence[torch.Tensor], clock: StepClock) -> dict[str, torch.Tensor]:
+        """Return the rows of all ids of the own samples, by table."""
+        values_to = [of_type.sent for of_type in self._types]
+        values_from = [of_type.received for of_type in self._types]
+        rows: dict[str, torch.Tensor] = {}
+        received = self._exchange("row_exchange", sent, values_to, values_from, clock)
+        for of_type, values in zip(self._types, received, strict=True):
+            rows |= of_type.joined(values)
+        return rows
+
+    def packed(self, gradients: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+        """Return gradients of all rows as they go back, by sharding type."""
+        return [of_type.packed(gradients) for of_type in self._types]
+
+    def exchanged_gradients(self, packed: Sequence[torch.Tensor], clock: StepClock) -> list[torch.Tensor]:
+        """Return the gradients of rows that this rank looked up, by sharding type."""
+        values_to = [of_type.received for of_type in self._types]
+        values_from = [of_type.sent for of_type in self._types]
+        return self._exchange("row_gradient_exchange", packed, values_to, values_from, clock)
+
+    def backward(self, gradients: Sequence[torch.Tensor]) -> None:
+        """Update weights."""
+        for of_type, values in zip(self._types, gradients, strict=True):
+            of_type.backward(values)
+
+    def _exchange(
+        self,
+        part: str,
+        sent: Sequence[torch.Tensor],
+        values_to: Sequence[list[int]],
+        values_from: Sequence[list[int]],
+        clock: StepClock,
+    ) -> list[torch.Tensor]:
+        """Return what all ranks sent to this one in each all-to-all, rank by rank, flat."""
+        if not self._types:
+            return []
+        received = [torch.empty(sum(counts), dtype=self._dtype) for counts in values_from]
+
+        def run() -> None:
+            works = [
+                dist.all_to_all_single(*each, async_op=True)
+                for each in zip(received, sent, values_from, values_to, strict=True)
+            ]
+            for work in works:
+                work.wait()
+
+        clock.exchange(part, run, [sum(counts) * self._dtype.itemsize for counts in zip(*values_to, strict=True)])
+        return received

@@ -8,7 +8,7 @@ import math
 import re
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import click
 
 from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.plan_cost import PlanCost
+from shardgym.engines import ENGINES
 from shardgym.errors import InputError, closest
 from shardgym.solver import Solver, make_solver
 from shardgym.suites import load_suite, suite_names
@@ -127,6 +128,25 @@ preset_option = click.option(
 memory_option = click.option(
     "--memory-gib", type=positive_number, metavar="X", help="Memory per device (default: the topology's)."
 )
+
+
+def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what says where the parts of a command's work are done; `make_engine` takes all three."""
+    for option in (
+        click.option(
+            "--address", metavar="HOST:PORT", help="Head of the Ray cluster (default: this machine's, or RAY_ADDRESS)."
+        ),
+        click.option(
+            "--workers", type=positive, metavar="N",
+            help="Of the engine (default: one per core; one per machine where they measure).",
+        ),
+        click.option(
+            "--engine", default="here", type=OneOf("engine", ENGINES),
+            help="here, in this process; loky, in several of this machine; ray, on a cluster.",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return command
 
 
 # --- tasks that commands make -----------------------------------------------------------------------------------------

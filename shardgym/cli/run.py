@@ -16,6 +16,7 @@ from shardgym.cli.common import (
     Command,
     OneOf,
     answer,
+    engine_options,
     folder,
     json_option,
     natural,
@@ -26,6 +27,7 @@ from shardgym.cli.common import (
     print_json,
     say,
 )
+from shardgym.engines import make_engine
 from shardgym.errors import InputError
 from shardgym.evaluation import Resume, SolverSpec, evaluate
 from shardgym.evaluation.result import RECORDS, Result, RunInfo, read_records, records_file
@@ -80,6 +82,7 @@ HTML = "html"
     "--extend", is_flag=True,
     help="Add seeds or tasks that solvers of the folder lack, which lose their ranks until they have run with them.",
 )  # fmt: skip
+@engine_options
 @json_option
 def run(
     suite_name: str,
@@ -94,6 +97,9 @@ def run(
     isolate: bool | None,
     resume: str,
     extend: bool,
+    engine: str,
+    workers: int | None,
+    address: str | None,
     as_json: bool,
 ) -> int:
     """Run solvers on a suite and rank them.
@@ -108,6 +114,10 @@ def run(
 
     Every solver works in a process of its own. One that crashes, exits or takes longer than --timeout loses that plan,
     which is recorded as an error, and the run goes on.
+
+    --engine solves several tasks at once: 'loky' in processes of this machine, 'ray' on a Ray cluster, where a node
+    that measures does so one task at a time, with all its cores. The records are the same, in another order. Times of
+    solvers are those of a machine on which others work, too. A worker that is lost is replaced and its task done again.
 
     --resume: 'missing' solves what has no record (default), 'failed' also solves again what failed, 'changed' what was
     made by other source files of the solver, 'all' starts afresh and moves the old records aside, 'none' only reports
@@ -143,6 +153,7 @@ def run(
                 time_limit_s=time_limit,
                 timeout_s=timeout,
                 isolate=isolate,
+                engine=make_engine(engine, workers=workers, address=address),
                 progress=not as_json,
             )
     except KeyboardInterrupt:

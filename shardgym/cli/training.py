@@ -18,6 +18,7 @@ from shardgym.cli.common import (
     Command,
     OneOf,
     answer,
+    engine_options,
     folder,
     json_option,
     natural,
@@ -29,6 +30,7 @@ from shardgym.cli.common import (
     say,
 )
 from shardgym.costs.base import make_cost
+from shardgym.engines import make_engine
 from shardgym.errors import InputError
 from shardgym.progress import log_to_stderr
 from shardgym.records import Record
@@ -58,8 +60,12 @@ NUM_TASKS = 600
 )  # fmt: skip
 @click.option("--seed", type=natural, default=0, help="Of all draws.")
 @click.option("--finish", "only_finish", is_flag=True, help="Only write the Parquet files of what is there.")
+@engine_options
 @json_option
-def collect(out: Path, axes: tuple[str, ...], only_finish: bool, as_json: bool, **settings: Any) -> int:
+def collect(
+    out: Path, axes: tuple[str, ...], only_finish: bool, engine: str, workers: int | None, address: str | None,
+    as_json: bool, **settings: Any,
+) -> int:  # fmt: skip
     """Measure what simulators are trained on.
 
     Shard sets of one device alone, and complete steps of all devices of a plan, on CPUs. Samples for the oracle and the
@@ -71,6 +77,8 @@ def collect(out: Path, axes: tuple[str, ...], only_finish: bool, as_json: bool, 
     The presets oracle and judge make tables for every shard set, drawn along axes, and are two collections: give both
     folders to 'shardgym pretrain'. docs/machine.md has the axes.
 
+    --engine ray measures on all nodes of a Ray cluster, each with all its cores; they must be of one hardware.
+
     Exit code 1 when a sample could not be measured.
     """
     from shardgym.collection.run import collect, finish
@@ -80,7 +88,11 @@ def collect(out: Path, axes: tuple[str, ...], only_finish: bool, as_json: bool, 
         settings["space"] = Space.of_options(axes)
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            summary = finish(out) if only_finish else collect(out, progress=not as_json, **settings)
+            if only_finish:
+                summary = finish(out)
+            else:
+                settings["engine"] = make_engine(engine, workers=workers, address=address)
+                summary = collect(out, progress=not as_json, **settings)
     except KeyboardInterrupt:
         say(f"shardgym: interrupted; the same command continues in {out}, --finish writes Parquet files")
         return INTERRUPTED

@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from shardgym.arrays import Floats
-from shardgym.collection.measurements import WORK, Measurement, MeasurementLog
-from shardgym.collection.schedule import CollectionPlan, SampleId
-from shardgym.collection.settings import KINDS, STEPS, StepCounts
+from shardgym.collection.measurements import WORK, Measurement
+from shardgym.collection.schedule import Block, CollectionPlan, SampleId
+from shardgym.collection.settings import STEPS, StepCounts
 from shardgym.costs.fbgemm import step
 from shardgym.costs.fbgemm.communication import CollectiveGroup
 from shardgym.costs.fbgemm.jobs import ShardSet, ShardSpec, TimingJob
@@ -22,7 +21,6 @@ from shardgym.costs.fbgemm.pool import WorkerPool
 from shardgym.costs.fbgemm.step_plan import StepPlan
 from shardgym.errors import MeasurementError
 from shardgym.files import append_flushed, read_lines
-from shardgym.progress import ProgressBar
 from shardgym.records import parse_json
 from shardgym.table import EmbeddingTable, ZipfIds
 
@@ -117,47 +115,39 @@ class QuietWatch:
         )
 
 
-class CollectionRun:
-    """Measures what a plan lists and the log lacks, failed samples included.
+class SampleWorker:
+    """Measures blocks of samples, failed ones included.
 
     Args:
-        plan: what to measure.
-        log: what has been measured; new measurements are appended.
+        plan: what the samples are.
         pool: workers for shard sets.
-        minutes: begin nothing new after that long; None for no limit.
-        bar: moves with every measurement.
+        deadline: begin nothing new after that, in seconds of `time.time`; None for no limit.
+        keep: takes each measurement as soon as it counts.
         watch: says when the machine is quiet; None measures at any time.
-
-    Attributes:
-        measured: measurements made, by kind.
-        minutes: how long that took, by kind.
+        tell: hears that it waits.
     """
 
     def __init__(
-        self, plan: CollectionPlan, log: MeasurementLog, pool: WorkerPool, minutes: float | None, bar: ProgressBar,
-        watch: QuietWatch | None,
+        self, plan: CollectionPlan, pool: WorkerPool, deadline: float | None, keep: Callable[[Measurement], None],
+        watch: QuietWatch | None = None, tell: Callable[[str], None] = lambda _: None,
     ) -> None:  # fmt: skip
         self._plan = plan
-        self._log = log
         self._pool = pool
-        self._bar = bar
+        self._deadline = deadline
+        self._keep = keep
         self._watch = watch
+        self._tell = tell
         self._was_quiet = False
         self._pending: list[Measurement] = []
-        self._last = time.monotonic()
-        self._deadline = None if minutes is None else self._last + 60 * minutes
         #: By number of devices. They stay for later tasks: starting one takes seconds.
         self._groups: dict[int, CollectiveGroup] = {}
         self._num_tasks = 0
         self._rng = random.Random(plan.seed)
-        self.measured: Counter[str] = Counter()
-        self.minutes: dict[str, float] = dict.fromkeys(KINDS, 0.0)
 
-    def measure(self) -> None:
-        """Go through the blocks of the plan; raises `MeasurementError` when no worker can be started."""
-        for block in self._plan.blocks:
-            self._while_quiet(self._missing(block.shard_sets), self._measure_shard_sets)
-            self._while_quiet(self._missing(block.plans), self._measure_plans)
+    def measure(self, block: Block) -> None:
+        """Measure a block; raises `MeasurementError` when no worker can be started."""
+        self._while_quiet(block.shard_sets, self._measure_shard_sets)
+        self._while_quiet(block.plans, self._measure_plans)
 
     def close(self) -> None:
         """End the processes of complete steps."""
@@ -173,7 +163,7 @@ class CollectionRun:
             batch = samples[first : first + BATCH]
             while not self._time_is_up():
                 if not self._was_quiet:
-                    self._bar.remark("waiting for a quiet machine")
+                    self._tell("waiting for a quiet machine")
                     if not self._watch.wait(self._time_is_up):
                         return
                 measure(batch)
@@ -185,11 +175,8 @@ class CollectionRun:
                     break
                 self._watch.discarded += len(pending)
 
-    def _missing(self, samples: Sequence[SampleId]) -> list[SampleId]:
-        return [sample for sample in samples if str(sample) not in self._log.done]
-
     def _time_is_up(self) -> bool:
-        return self._deadline is not None and time.monotonic() >= self._deadline
+        return self._deadline is not None and time.time() >= self._deadline
 
     def _measure_shard_sets(self, samples: Sequence[SampleId]) -> None:
         if not samples or self._time_is_up():
@@ -259,17 +246,6 @@ class CollectionRun:
             self._keep(measurement)
         else:
             self._pending.append(measurement)
-
-    def _keep(self, measurement: Measurement) -> None:
-        """Append a measurement to the log; the time since the one before is its own."""
-        self._log.append(measurement)
-        kind = measurement.sample.kind
-        now = time.monotonic()
-        self.measured[kind] += 1
-        self.minutes[kind] += (now - self._last) / 60
-        self._last = now
-        self._bar.remark(kind)
-        self._bar.update()
 
 
 def iterations_of(shard_set: ShardSet, steps: StepCounts = STEPS) -> int:

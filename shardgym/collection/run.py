@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import socket
+import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
+from typing import cast
 
-from shardgym.collection.measurements import INFO, LOG, CollectionInfo, MeasurementLog, Summary, repeat_noise, rows_of
-from shardgym.collection.measuring import TIMEOUT_S, CollectionRun, QuietWatch, reference_ms
-from shardgym.collection.schedule import CollectionPlan
+from shardgym.collection.measurements import (
+    INFO,
+    LOG,
+    CollectionInfo,
+    Measurement,
+    MeasurementLog,
+    Summary,
+    repeat_noise,
+    rows_of,
+)
+from shardgym.collection.measuring import BATCH, TIMEOUT_S, QuietWatch, SampleWorker, reference_ms
+from shardgym.collection.schedule import Block, CollectionPlan, SampleId
 from shardgym.collection.settings import KINDS, WIDE_PRESETS, Space, preset_counts
 from shardgym.collection.step_sampling import DEVICES
 from shardgym.costs.fbgemm.cost import CPU_OPTIMIZERS, RANKS_PER_CORE
 from shardgym.costs.fbgemm.machine import usable_cores
 from shardgym.costs.fbgemm.pool import WorkerPool, require_fbgemm
 from shardgym.costs.simulator.sample_files import DataInfo, write_rows
+from shardgym.engines import Engine, HereEngine, make_engine
+from shardgym.engines.base import OpenWorker
 from shardgym.errors import InputError, import_extra
 from shardgym.files import only_writer, write_whole
 from shardgym.progress import ProgressBar
@@ -24,6 +39,8 @@ from shardgym.provenance import utc_now, versions
 
 #: What the device does besides FBGEMM kernels: a `DeviceFacts` record.
 DEVICE = "device.json"
+
+_OpenWorker = OpenWorker[Block, list[Measurement]]
 
 
 def collect(
@@ -39,6 +56,7 @@ def collect(
     quiet: float | None = None,
     space: Space | None = None,
     seed: int = 0,
+    engine: str | Engine = "here",
     progress: bool = False,
 ) -> Summary:
     """Measure what the folder lacks, in random order, then write its Parquet files.
@@ -59,6 +77,8 @@ def collect(
             None measures at any time.
         space: that the presets "oracle" and "judge" draw shard sets from; `Space()` when None.
         seed: of all draws.
+        engine: where samples are measured: "here", or "ray" on the nodes of a Ray cluster, all of this hardware; or one
+            by `shardgym.engines.make_engine`. The folder is written here, a batch of samples at a time.
         progress: show progress on standard error.
 
     Raises:
@@ -72,6 +92,9 @@ def collect(
         raise InputError(f"repeat_share={repeat_share}: expected a share from 0 to 1")
     if quiet is not None and not 0 < quiet <= 10:
         raise InputError(f"quiet={quiet}: expected a share above 0, such as 0.1")
+    doing = make_engine(engine) if isinstance(engine, str) else engine
+    if quiet is not None and not isinstance(doing, HereEngine):
+        raise InputError(f"quiet={quiet}: the quiet level is of one machine: leave it out, or take engine 'here'")
     if space is not None and preset not in WIDE_PRESETS:
         raise InputError(f"preset '{preset}' draws from a pool: a space goes with preset {' or '.join(WIDE_PRESETS)}")
     left_out: list[str] = []
@@ -95,16 +118,111 @@ def collect(
         samples = [str(sample) for sample in plan.samples()]
         done = sum(name in log.done for name in samples)
         bar = stack.enter_context(ProgressBar(shown=progress, total=len(samples), initial=done, unit="sample"))
+        run = _Kept(log, bar)
+        deadline = None if minutes is None else time.time() + 60 * minutes
         watch = None if quiet is None else QuietWatch(folder, lambda: reference_ms(pool), quiet)
-        run = CollectionRun(plan, log, pool, minutes, bar, watch)
-        stack.callback(run.close)
-        run.measure()
+        if isinstance(doing, HereEngine):
+            here = SampleWorker(plan, pool, deadline, run.keep, watch, bar.remark)
+            stack.callback(here.close)
+            open_worker = cast("_OpenWorker", functools.partial(nullcontext, _MeasuredHere(here)))
+        else:
+            pool.close()
+            open_worker = functools.partial(_open_elsewhere, plan, info, workers, seed, deadline)
+        for _, measurements in doing.run(open_worker, _missing_blocks(plan, log), alone=True):
+            for measurement in measurements:
+                run.keep(measurement)
         if watch is not None:
             notices.append(watch.notice())
         if log.dropped:
             notices.append("a line that a kill had cut off was dropped, its sample was measured again")
         missing = sum(name not in log.done and name not in log.failed for name in samples)
         return _write_files(folder, info, plan, log, notices, run, missing)
+
+
+class _Kept:
+    """Appends measurements to a log, and counts them.
+
+    Attributes:
+        measured: measurements made, by kind.
+        minutes: how long that took, by kind: the time since the one before.
+    """
+
+    def __init__(self, log: MeasurementLog, bar: ProgressBar) -> None:
+        self._log = log
+        self._bar = bar
+        self._last = time.monotonic()
+        self.measured: Counter[str] = Counter()
+        self.minutes: dict[str, float] = dict.fromkeys(KINDS, 0.0)
+
+    def keep(self, measurement: Measurement) -> None:
+        """Append a measurement and flush it."""
+        self._log.append(measurement)
+        kind = measurement.sample.kind
+        now = time.monotonic()
+        self.measured[kind] += 1
+        self.minutes[kind] += (now - self._last) / 60
+        self._last = now
+        self._bar.remark(kind)
+        self._bar.update()
+
+
+class _MeasuredHere:
+    """Measures blocks in this process, where each measurement is kept at once."""
+
+    def __init__(self, worker: SampleWorker) -> None:
+        self._worker = worker
+
+    def __call__(self, block: Block) -> list[Measurement]:
+        """Measure a block; nothing is left to keep."""
+        self._worker.measure(block)
+        return []
+
+
+@contextmanager
+def _open_elsewhere(
+    plan: CollectionPlan, info: CollectionInfo, workers: int, seed: int, deadline: float | None
+) -> Iterator[Callable[[Block], list[Measurement]]]:
+    """Start what measures in another process, maybe on another machine.
+
+    Raises:
+        InputError: its hardware or versions are not those of the collection.
+    """
+    with ExitStack() as stack:
+        pool = WorkerPool(plan.device, workers, seed, TIMEOUT_S)
+        stack.callback(pool.close)
+        facts = pool.facts()
+        for what, here, there in (
+            ("hardware", facts["hardware"], info.hardware), ("versions", versions(), info.versions),
+        ):  # fmt: skip
+            if here != there:
+                raise InputError(
+                    f"{socket.gethostname()} has {what} {here}, the collection has {there}: leave this machine out"
+                )
+        found: list[Measurement] = []
+        worker = SampleWorker(plan, pool, deadline, found.append)
+        stack.callback(worker.close)
+
+        def measure(block: Block) -> list[Measurement]:
+            found.clear()
+            worker.measure(block)
+            return list(found)
+
+        yield measure
+
+
+def _missing_blocks(plan: CollectionPlan, log: MeasurementLog) -> list[Block]:
+    """Return what the log lacks, in order, shard sets in batches."""
+
+    def missing(samples: Sequence[SampleId]) -> tuple[SampleId, ...]:
+        return tuple(sample for sample in samples if str(sample) not in log.done)
+
+    blocks = []
+    for block in plan.blocks:
+        shard_sets = missing(block.shard_sets)
+        blocks += [Block(shard_sets[first : first + BATCH], ()) for first in range(0, len(shard_sets), BATCH)]
+        if plans := missing(block.plans):
+            blocks.append(Block((), plans))
+    return blocks
 
 
 def finish(out: str | Path) -> Summary:
@@ -164,7 +282,7 @@ def _space_of_device(space: Space, device: str) -> tuple[Space, list[str]]:
 
 def _write_files(
     folder: Path, info: CollectionInfo, plan: CollectionPlan, log: MeasurementLog,
-    notices: Sequence[str] = (), run: CollectionRun | None = None, missing: int = 0,
+    notices: Sequence[str] = (), run: _Kept | None = None, missing: int = 0,
 ) -> Summary:  # fmt: skip
     """Write one Parquet file per kind that has measurements, and summarise."""
     rows = {kind: found for kind in KINDS if (found := rows_of(log, plan, kind))}

@@ -2,48 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
-import logging
+import functools
+import itertools
 import math
 import numbers
-import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from shardgym.arguments import check_dict, check_int, check_list, check_name, describe
-from shardgym.children import CAN_FORK
 from shardgym.costs.base import CostModel, make_cost
-from shardgym.costs.plan_cost import PlanCost
-from shardgym.errors import InputError, MeasurementError, MissingDependencyError, one_line
-from shardgym.evaluation.result import (
-    RECORDS,
-    Result,
-    RunInfo,
-    Status,
-    TaskSequence,
-    read_records,
-    records_file,
-    write_task,
-)
-from shardgym.evaluation.running_solver import ErrorLog, RunningSolver
+from shardgym.engines import Engine, HereEngine, make_engine
+from shardgym.engines.base import OpenWorker
+from shardgym.errors import InputError
+from shardgym.evaluation.result import RECORDS, Result, RunInfo, TaskSequence, read_records, records_file, write_task
 from shardgym.evaluation.solver_spec import SolverSpec, check_solvers
 from shardgym.evaluation.store import Resume, Store, check_records, open_store, results_of
+from shardgym.evaluation.task_worker import TaskAnswer, TaskJob, TaskWorker, open_task_worker, running_solvers
 from shardgym.files import only_writer
-from shardgym.plan import ShardingPlan
 from shardgym.progress import ProgressBar
-from shardgym.provenance import arithmetic, commit, utc_now, versions
 from shardgym.solver import Solver
 from shardgym.suites import Suite
 from shardgym.suites.spec import Track
-from shardgym.task import ShardingTask
 
 #: Seconds that a plan may take when nothing else is said: none of our solvers takes a tenth of it.
 TIMEOUT_S = 3600.0
-
-logger = logging.getLogger(__name__)
 
 
 def evaluate(
@@ -63,6 +47,7 @@ def evaluate(
     time_limit_s: float | None = None,
     timeout_s: float = TIMEOUT_S,
     isolate: bool | None = None,
+    engine: str | Engine = "here",
     progress: bool = False,
 ) -> list[Result]:
     """Run solvers on a suite and keep one record per task, solver and seed.
@@ -91,6 +76,9 @@ def evaluate(
         isolate: whether every solver works in a process of its own (see `evaluation/running_solver.py`): what ends
             that process, or changes what is in it, concerns no other solver and no record. When False, solvers work in
             this process, e.g. below a debugger, and there is no timeout. None: where the system has fork.
+        engine: where tasks are solved and scored: "here", one after the other; "loky", in processes of this machine;
+            "ray", on a Ray cluster; or one by `shardgym.engines.make_engine`. Records are written here, as tasks are
+            done. A worker that is lost is replaced, and its task done again.
         progress: draw progress bars on standard error when it is a terminal.
 
     Returns:
@@ -107,16 +95,19 @@ def evaluate(
     _check_seconds("time_limit_s", time_limit_s)
     _check_seconds("timeout_s", timeout_s)
     specs = check_solvers(solvers)
+    doing = make_engine(engine) if isinstance(engine, str) else engine
     if track is not None or (judge is None and oracle is None):
         chosen = _chosen_track(suite, track, given=(judge, oracle, judge_settings, oracle_settings))
         judge, judge_settings = chosen.judge.cost, chosen.judge.settings
         oracle, oracle_settings = chosen.oracle.cost, chosen.oracle.settings
+    if not isinstance(doing, HereEngine):
+        _check_by_name(doing, specs, judge, oracle)
     with ExitStack() as stack:
         oracle_name, oracle_cost = stack.enter_context(_open_cost("oracle", oracle, oracle_settings))
         running = []
         if mode is not Resume.NONE:
             # Before the judge is made: a solver's process holds no copy of it.
-            running = stack.enter_context(_running(specs, oracle_cost, timeout_s, isolate))
+            running = stack.enter_context(running_solvers(specs, oracle_cost, timeout_s, isolate))
         judge_name, judge_cost = stack.enter_context(_open_cost("judge", judge, judge_settings))
         _check_apart(judge_cost, oracle_cost)
         run = RunInfo(
@@ -140,90 +131,45 @@ def evaluate(
             return results_of(run, results)
         stack.enter_context(only_writer(folder))
         store = open_store(folder, run, mode, suite, running, extend=extend)
-        scoring = Judge(judge_cost, run, store.log_error)
+        jobs = _jobs(run, store)
+        total = sum(len(job.todo) for job in jobs)
+        bar = stack.enter_context(
+            ProgressBar(shown=progress and total > 0, total=total, unit="plan", desc=suite.name)
+        )  # fmt: skip
+        if isinstance(doing, HereEngine):
+            here = TaskWorker(run, suite, running, judge_cost, bar.remark)
+            open_worker = cast("OpenWorker[TaskJob, TaskAnswer]", functools.partial(nullcontext, here))
+        else:
+            for solver in running:
+                solver.close()
+            open_worker = functools.partial(open_task_worker, run, suite, specs, timeout_s, isolate)
+        alone = not (judge_cost.deterministic and oracle_cost.deterministic)
+        if jobs:
+            # Whether tasks may have the suite's name is found out before any is solved.
+            write_task(folder, suite, jobs[0].task_index, suite[jobs[0].task_index])
         try:
-            _solve_missing(run, suite, running, scoring, store, progress)
+            for job, answer in doing.run(open_worker, jobs, alone=alone):
+                write_task(folder, suite, job.task_index, suite[job.task_index])
+                for heading, text in answer.errors:
+                    store.log_error(heading, text)
+                store.add(answer.new, answer.renewed)
+                bar.update(len(answer.new))
         finally:
             store.mend()
         return results_of(run, store.results)
 
 
-def _solve_missing(
-    run: RunInfo,
-    suite: TaskSequence,
-    solvers: Sequence[RunningSolver],
-    judge: Judge,
-    store: Store,
-    progress: bool,
-) -> None:
-    """Solve, score and append what the store lacks, task by task."""
+def _jobs(run: RunInfo, store: Store) -> list[TaskJob]:
+    """Return what the store lacks, task by task."""
     found = {result.key for result in store.results}
-    missing = [
-        [(solver, seed) for solver in solvers for seed in run.seeds if (index, solver.spec.title, seed) not in found]
-        for index in range(run.num_tasks)
-    ]
-    total = sum(map(len, missing))
-    with ProgressBar(shown=progress and total > 0, total=total, unit="plan", desc=suite.name) as bar:
-        for index, todo in enumerate(missing):
-            if not todo:
-                continue
-            task = suite[index]
-            write_task(store.folder, suite, index, task)
-            solved = []
-            for solver, seed in todo:
-                bar.remark(solver.spec.title)
-                solved.append(solver.solve(task, _asked(run, index, task, solver.spec, seed), judge.log))
-            bar.remark(f"task {index}: {run.judge} scores {len(solved)} plans")
-            old = [result for result in store.results if result.task_index == index]
-            new, renewed = judge.score(task, solved, old)
-            store.add(new, renewed)
-            bar.update(len(solved))
-
-
-def _asked(run: RunInfo, index: int, task: ShardingTask, spec: SolverSpec, seed: int) -> Result:
-    """Return the result that a solver is asked for: without a plan, and without what solving shows."""
-    return Result(
-        suite=run.suite,
-        task_index=index,
-        task_hash=task.digest,
-        solver=spec.title,
-        made_from=spec.made_from,
-        solver_settings=dict(spec.settings),
-        seed=seed,
-        judge=run.judge,
-        judge_settings=run.judge_settings,
-        oracle=run.oracle,
-        hardware=run.hardware,
-        status="unmeasured",
-        reason="not solved yet",
-        solve_time_s=0.0,
-        time_limit_s=run.time_limit_s,
-        started=utc_now(),
-        versions=versions() | arithmetic(),
-        commit=commit(),
-    )
-
-
-@contextmanager
-def _running(
-    specs: Sequence[SolverSpec], oracle: CostModel, timeout_s: float, isolate: bool | None
-) -> Iterator[list[RunningSolver]]:
-    """Make every solver before anything is solved, so that a wrong setting costs no time, and end them afterwards.
-
-    Raises:
-        InputError: a solver cannot be made, or this system cannot isolate solvers and is asked to.
-    """
-    if isolate is None and not CAN_FORK:
-        logger.warning("this system has no fork: what ends a solver ends the run, and nothing stops it")
-    isolated = CAN_FORK if isolate is None else isolate
-    running = [RunningSolver(spec, oracle, timeout_s=timeout_s, isolate=isolated) for spec in specs]
-    with ExitStack() as stack:
-        for solver in running:
-            stack.callback(solver.close)
-            solver.start()
-        for solver in running:
-            solver.wait_until_made()
-        yield running
+    jobs = []
+    for index in range(run.num_tasks):
+        keys = itertools.product(run.solvers, run.seeds)
+        todo = tuple((solver, seed) for solver, seed in keys if (index, solver, seed) not in found)
+        if todo:
+            old = tuple(result for result in store.results if result.task_index == index)
+            jobs.append(TaskJob(index, todo, old))
+    return jobs
 
 
 @contextmanager
@@ -252,6 +198,17 @@ def _chosen_track(suite: TaskSequence, track: str | Track | None, given: Sequenc
     if not isinstance(suite, Suite):
         raise InputError(f"suite '{suite.name}' has no tracks: give judge and oracle, or a shardgym.suites.Track")
     return suite.track(track)
+
+
+def _check_by_name(engine: Engine, specs: Sequence[SolverSpec], *costs: str | CostModel | None) -> None:
+    """Refuse objects, which other processes cannot make again."""
+    given = [f"solver '{spec.title}'" for spec in specs if spec.given is not None]
+    given += [f"cost '{cost.name}'" for cost in costs if isinstance(cost, CostModel)]
+    if given:
+        raise InputError(
+            f"{given[0]} is an object, and engine '{engine.name}' makes solvers and costs in other processes: give its "
+            "name or module:Class"
+        )
 
 
 def _check_apart(judge: CostModel, oracle: CostModel) -> None:
@@ -291,59 +248,3 @@ def _check_seconds(name: str, seconds: float | None) -> None:
     is_number = isinstance(seconds, numbers.Real) and not isinstance(seconds, bool)
     if seconds is not None and not (is_number and math.isfinite(seconds) and seconds > 0):
         raise InputError(f"{name}: expected a number of seconds above 0, got {describe(seconds)}")
-
-
-@dataclass(frozen=True)
-class Judge:
-    """Scores the plans of all solvers for a task.
-
-    Attributes:
-        cost: the cost model that scores.
-        run: what the results are part of.
-        log: takes tracebacks.
-    """
-
-    cost: CostModel
-    run: RunInfo
-    log: ErrorLog
-
-    def score(
-        self, task: ShardingTask, solved: Sequence[Result], old: Sequence[Result]
-    ) -> tuple[list[Result], list[Result]]:
-        """Score all plans of a task in one call, so that a measured judge interleaves them.
-
-        Args:
-            task: the task.
-            solved: new results, without costs.
-            old: results of the task that are compared with them. A cost that is not deterministic measures their plans
-                again, in the same call: what is compared must not have drifted apart.
-
-        Returns:
-            The new results with costs, and the old results with new costs, as far as these could be had.
-        """
-        plans = [r.plan for r in solved if r.status == "unmeasured" and r.plan is not None]
-        again: list[Result] = []
-        if plans and not self.cost.deterministic:
-            again = [r for r in old if r.status == "ok"]
-        costs = iter(self._costs(task, [*plans, *(r.plan for r in again if r.plan is not None)]) if plans else ())
-        new = [self._scored(task, r, next(costs) if r.status == "unmeasured" else None) for r in solved]
-        renewed = [dataclasses.replace(r, cost=cost) for r, cost in zip(again, costs, strict=True) if cost.feasible]
-        return new, renewed
-
-    def _costs(self, task: ShardingTask, plans: Sequence[ShardingPlan]) -> list[PlanCost]:
-        try:
-            return self.cost.evaluate(task, plans)
-        except (InputError, MissingDependencyError):
-            raise  # e.g. an extra is not installed: it would fail for every other task, too
-        except Exception as error:
-            if not isinstance(error, MeasurementError):
-                self.log(f"judge {self.run.judge}, task {task.name or task.digest[:12]}", traceback.format_exc())
-            return [self.cost.no_cost(task, one_line(error))] * len(plans)
-
-    def _scored(self, task: ShardingTask, result: Result, cost: PlanCost | None) -> Result:
-        if cost is None:
-            if result.plan is None or result.reason is None:
-                return result
-            return dataclasses.replace(result, cost=self.cost.no_cost(task, result.reason))
-        status: Status = "ok" if cost.feasible else "unmeasured"
-        return dataclasses.replace(result, status=status, reason=cost.reason, cost=cost)

@@ -1,0 +1,127 @@
+"""Engines do every job once, whatever becomes of their workers, and runs on them have the records of a plain run."""
+
+import dataclasses
+import functools
+import json
+
+import evaluation_toys
+import pytest
+from engine_toys import doubling, dying, refusing
+from evaluation_toys import ToySuite, toy_tasks
+
+from shardgym import InputError, evaluate
+from shardgym.cli import main
+from shardgym.engines import HereEngine, make_engine
+from shardgym.engines.base import MOST_LOST
+from shardgym.errors import MeasurementError
+
+JOBS = [1, 2, 3, 4, 5]
+SOLVERS = ["lpt", "dim_greedy", "evaluation_toys:Crashes"]
+
+
+def engine(name):
+    return make_engine(name, workers=None if name == "here" else 2)
+
+
+@pytest.mark.parametrize("name", ["here", "loky"])
+def test_every_job_is_done_once_by_workers_that_are_opened_once(name, tmp_path, capfd):
+    found = dict(engine(name).run(functools.partial(doubling, str(tmp_path)), JOBS, alone=False))
+    assert {job: twice for job, (_, twice) in found.items()} == {job: 2 * job for job in JOBS}
+    processes = {process for process, _ in found.values()}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"{what}.{process}" for what in ("opened", "closed") for process in processes
+    }
+    if name == "loky":
+        assert capfd.readouterr().out == ""
+
+
+def test_jobs_of_a_lost_worker_are_done_again(tmp_path):
+    found = list(engine("loky").run(functools.partial(dying, str(tmp_path), MOST_LOST - 1), JOBS, alone=False))
+    assert sorted((job, twice) for job, (_, twice) in found) == [(job, 2 * job) for job in JOBS]
+    assert len(list(tmp_path.glob("died.*"))) == MOST_LOST - 1
+
+
+def test_a_job_that_ends_every_worker_is_given_up(tmp_path):
+    with pytest.raises(MeasurementError, match=f"^3 ended {MOST_LOST} workers, the last one by: "):
+        list(engine("loky").run(functools.partial(dying, str(tmp_path), 100), [3], alone=False))
+
+
+def test_an_error_on_purpose_comes_back_as_its_line():
+    with pytest.raises(InputError, match=r"^unknown job '\d': known: other$"):
+        list(engine("loky").run(refusing, JOBS, alone=False))
+
+
+def test_what_measures_has_its_machine_to_itself(tmp_path):
+    opens = functools.partial(doubling, str(tmp_path))
+    with pytest.raises(InputError, match="workers=2: these jobs measure, and would disturb each other"):
+        list(engine("loky").run(opens, JOBS, alone=True))
+    found = list(make_engine("loky").run(opens, JOBS, alone=True))
+    assert [job for job, _ in found] == JOBS
+    assert len({process for _, (process, _) in found}) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"name": "dask"}, "unknown engine 'dask': known: here, loky, ray"),
+        ({"name": "loky", "workers": 0}, "workers"),
+        ({"name": "here", "workers": 2}, "workers=2: engine 'here' has one: take engine 'loky' for several"),
+        ({"name": "loky", "address": "head:6379"}, "address: engine 'loky' has no cluster to join"),
+    ],
+)
+def test_what_makes_no_engine_is_refused(settings, words):
+    with pytest.raises(InputError, match=words):
+        make_engine(**settings)
+
+
+def comparable(results):
+    """Return results without what differs between two runs of the same."""
+    same = {"solve_time_s": 0.0, "cpu_time_s": None, "started": "now"}
+    return [json.loads(dataclasses.replace(result, **same).to_json()) for result in results]
+
+
+def run_toys(out, name, **settings):
+    costs = {"judge": "roofline", "oracle": "roofline"} | settings.pop("costs", {})
+    return evaluate(ToySuite(toy_tasks(5)), SOLVERS, out=out, **costs, engine=name, **settings)
+
+
+def test_a_run_has_the_records_of_a_plain_one_in_any_order(tmp_path):
+    plain = run_toys(tmp_path / "plain", HereEngine())
+    side_by_side = run_toys(tmp_path / "loky", engine("loky"))
+    assert comparable(side_by_side) == comparable(plain)
+    lines = [(tmp_path / name / "records.jsonl").read_text().splitlines() for name in ("plain", "loky")]
+    assert len(lines[0]) == len(lines[1]) == 5 * len(SOLVERS)
+    assert "Traceback" in (tmp_path / "loky/errors.log").read_text()
+    # Nothing is left to do.
+    again = run_toys(tmp_path / "loky", engine("loky"))
+    assert [result.started for result in again] == [result.started for result in side_by_side]
+
+
+def test_objects_stay_in_their_process(tmp_path):
+    with pytest.raises(InputError, match="cost 'evaluation_toys:CountCost' is an object, and engine 'loky' makes"):
+        run_toys(tmp_path, engine("loky"), costs={"judge": evaluation_toys.CountCost()})
+    with pytest.raises(InputError, match="solver 'evaluation_toys:Halves' is an object"):
+        evaluate(
+            ToySuite(toy_tasks(1)), [evaluation_toys.Halves], out=tmp_path, judge="roofline", oracle="roofline",
+            engine=engine("loky"),
+        )  # fmt: skip
+
+
+def test_the_command_line_takes_an_engine(tmp_path, capsys):
+    arguments = ["run", "--suite", "tiny-v1", "--cost", "simulator", "--limit", "2", "--solver", "dim_greedy"]
+    assert main([*arguments, "--out", str(tmp_path / "a"), "--engine", "loky", "--workers", "2"]) == 0
+    assert "dim_greedy" in capsys.readouterr().out
+    assert main([*arguments, "--out", str(tmp_path / "b"), "--engine", "dask"]) == 2
+    assert "unknown engine 'dask'" in capsys.readouterr().err
+    assert main([*arguments, "--out", str(tmp_path / "b"), "--workers", "2"]) == 2
+    assert "engine 'here' has one" in capsys.readouterr().err
+
+
+@pytest.mark.measured
+def test_samples_are_collected_in_another_process(tmp_path):
+    pytest.importorskip("fbgemm_gpu")
+    arguments = ["collect", "--preset", "quick", "--compute", "2", "--steps", "0", "--engine", "loky"]
+    assert main([*arguments, "--out", str(tmp_path)]) == 0
+    lines = (tmp_path / "measurements.jsonl").read_text().splitlines()
+    assert len({json.loads(line)["sample_id"] for line in lines}) == len(lines) == 2
+    assert main([*arguments, "--out", str(tmp_path), "--quiet", "0.1"]) == 2

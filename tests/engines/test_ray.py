@@ -1,0 +1,125 @@
+"""Runs on a Ray cluster of two nodes have the records of a plain one, whichever workers and nodes are lost."""
+
+import functools
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from engine_toys import doubling, dying, refusing, reserving
+from evaluation_toys import ToySuite, toy_tasks
+
+from shardgym import InputError, evaluate
+from shardgym.cli import main
+from shardgym.engines import HereEngine, make_engine
+
+pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("ignore")]
+
+JOBS = list(range(1, 9))
+SOLVER = "engine_toys:TakesHalfASecond"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """Two nodes of one core each. Solvers leave their processes' numbers in a folder."""
+    utils = pytest.importorskip("ray.cluster_utils")
+    tests = str(Path(__file__).parents[1])
+    os.environ["PYTHONPATH"] = os.pathsep.join([tests, str(Path(tests).parent), *sys.path])
+    os.environ["ENGINE_TOYS"] = str(tmp_path_factory.mktemp("solvers"))
+    made = utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    made.second = made.add_node(num_cpus=1)
+    made.wait_for_nodes()
+    os.environ["RAY_ADDRESS"] = made.address
+    yield made
+    made.shutdown()
+
+
+def run(out, engine):
+    return evaluate(ToySuite(toy_tasks(6)), [SOLVER], out=out, judge="roofline", oracle="roofline", engine=engine)
+
+
+def same(results):
+    return [(result.key, result.plan, result.cost.total_ms, result.status) for result in results]
+
+
+def test_every_job_is_done_once_by_workers_that_are_closed(cluster, tmp_path):
+    found = dict(make_engine("ray").run(functools.partial(doubling, str(tmp_path)), JOBS, alone=False))
+    assert {job: twice for job, (_, twice) in found.items()} == {job: 2 * job for job in JOBS}
+    assert len({process for process, _ in found.values()}) == len(list(tmp_path.glob("closed.*"))) <= 2
+
+
+def test_a_lost_worker_is_replaced(cluster, tmp_path):
+    found = list(make_engine("ray").run(functools.partial(dying, str(tmp_path), 2), JOBS, alone=False))
+    assert sorted((job, twice) for job, (_, twice) in found) == [(job, 2 * job) for job in JOBS]
+
+
+def test_what_measures_reserves_its_node(cluster):
+    found = [answer for _, answer in make_engine("ray").run(reserving, 3 * JOBS, alone=True)]
+    assert {cores for _, cores in found} == {1.0}
+    assert len({node for node, _ in found}) == 2
+
+
+def test_an_error_on_purpose_comes_back_as_its_line(cluster):
+    with pytest.raises(InputError, match=r"^unknown job '\d': known: other$"):
+        list(make_engine("ray", workers=1).run(refusing, JOBS, alone=False))
+
+
+def test_a_run_outlives_a_worker_that_is_killed(cluster, tmp_path):
+    plain = run(tmp_path / "plain", HereEngine())
+    victims = []
+
+    def kill():
+        records = tmp_path / "ray/records.jsonl"
+        while not victims:
+            time.sleep(0.05)
+            for path in Path(os.environ["ENGINE_TOYS"]).iterdir():
+                stat = Path("/proc", path.name, "stat")
+                # The solver's process is a child of the worker.
+                worker = int(stat.read_text().rpartition(")")[2].split()[1]) if stat.exists() else os.getpid()
+                if records.exists() and worker != os.getpid() and not victims:
+                    os.kill(worker, signal.SIGKILL)
+                    victims.append(worker)
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    found = run(tmp_path / "ray", make_engine("ray"))
+    killer.join(10)
+    assert victims
+    assert same(found) == same(plain)
+    assert len((tmp_path / "ray/records.jsonl").read_text().splitlines()) == 6
+
+
+def test_a_run_outlives_a_node_that_leaves(cluster, tmp_path):
+    plain = run(tmp_path / "plain", HereEngine())
+    engine = make_engine("ray")
+
+    def leave():
+        while not (tmp_path / "ray/records.jsonl").exists():
+            time.sleep(0.05)
+        cluster.remove_node(cluster.second, allow_graceful=False)
+
+    leaving = threading.Thread(target=leave, daemon=True)
+    leaving.start()
+    found = run(tmp_path / "ray", engine)
+    leaving.join(30)
+    assert same(found) == same(plain)
+    assert len((tmp_path / "ray/records.jsonl").read_text().splitlines()) == 6
+    cluster.second = cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+
+
+def test_samples_are_collected_on_all_nodes(cluster, tmp_path):
+    pytest.importorskip("fbgemm_gpu")
+    arguments = ["collect", "--preset", "quick", "--compute", "4", "--steps", "0", "--engine", "ray"]
+    assert main([*arguments, "--out", str(tmp_path / "data")]) == 0
+    assert (tmp_path / "data/compute.parquet").exists()
+
+
+def test_without_a_cluster_one_line_says_so(tmp_path, capsys):
+    pytest.importorskip("ray")
+    arguments = ["run", "--suite", "tiny-v1", "--cost", "roofline", "--out", str(tmp_path), "--engine", "ray"]
+    assert main([*arguments, "--address", "127.0.0.1:1"]) == 2
+    assert "no Ray cluster at 127.0.0.1:1" in capsys.readouterr().err

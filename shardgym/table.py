@@ -312,10 +312,14 @@ class TablePool(Record, Sequence[EmbeddingTable]):
         """
         if len(self) < 2:
             raise InputError(f"pool '{self.name}' has one table: a train and a test half need at least two")
+        return self._halves
+
+    @functools.cached_property
+    def _halves(self) -> tuple[TablePool, TablePool]:
         # By rank and not by a bit of the hash, so that both halves have the same size.
-        ranked = sorted((_split_hash(table.name), table.name) for table in self)
+        ranked = sorted((_split_hash(table.name), table.name) for table in self.tables)
         train = {name for _, name in ranked[: len(self) // 2]}
-        halves = [tuple(t for t in self if (t.name in train) == wanted) for wanted in (True, False)]
+        halves = [tuple(t for t in self.tables if (t.name in train) == wanted) for wanted in (True, False)]
         return (
             TablePool(f"{self.name}, train half", self.batch_size, halves[0]),
             TablePool(f"{self.name}, test half", self.batch_size, halves[1]),
@@ -334,22 +338,30 @@ class TablePool(Record, Sequence[EmbeddingTable]):
         Raises:
             InputError: the factor does not fit, or ids are recorded and cannot be scaled.
         """
+        batch_size = self.scaled_batch_size(factor)
+        if factor == 1:
+            return self
+        tables = tuple(scaled_table(table, factor) for table in self.tables)
+        return TablePool(f"{self.name}, scaled by {factor}", batch_size, tables)
+
+    def scaled_batch_size(self, factor: int) -> int:
+        """Return the batch size of the pool scaled by `factor`; raises `InputError` when the factor does not fit."""
         if not isinstance(factor, numbers.Integral) or factor < 1 or self.batch_size % factor:
             raise InputError(
                 f"pool '{self.name}' cannot be scaled by {short_repr(factor)}: expected a whole divisor of its batch "
                 f"size {self.batch_size}"
             )
-        if factor == 1:
-            return self
-        tables = tuple(_scaled(table, factor) for table in self)
-        return TablePool(f"{self.name}, scaled by {factor}", self.batch_size // factor, tables)
+        return self.batch_size // factor
 
 
 def _split_hash(name: str) -> str:
     return hashlib.sha256(f"{SPLIT_SALT}\n{name}".encode()).hexdigest()
 
 
-def _scaled(table: EmbeddingTable, factor: int) -> EmbeddingTable:
+def scaled_table(table: EmbeddingTable, factor: int) -> EmbeddingTable:
+    """Return a table as `TablePool.scaled` has it; raises `InputError` when its ids are recorded."""
+    if factor == 1:
+        return table
     if isinstance(table.ids, RecordedIds):
         raise InputError(f"table '{table.name}' cannot be scaled: its ids are recorded; use its file's batch size")
     ids = table.ids

@@ -15,7 +15,7 @@ from shardgym.errors import InputError
 from shardgym.pools import TablePool, load_pool
 from shardgym.pools.load import load_model
 from shardgym.suites.spec import DrawnGroup, DrawnTasks, PublishedTasks, SequenceTasks
-from shardgym.table import EmbeddingTable, RowOrder, ZipfIds
+from shardgym.table import EmbeddingTable, RowOrder, ZipfIds, scaled_table
 from shardgym.task import ShardingTask, block_bytes
 from shardgym.topology import Topology
 
@@ -91,7 +91,7 @@ class DrawnSource:
         """
         groups = tuple(dataclasses.replace(group, count=count, draws=()) for group in self._spec.groups)
         source = DrawnSource(dataclasses.replace(self._spec, pool=pool, half=half, groups=groups), self._path)
-        _ = source._scaled_pool  # loads the pool now, so that a wrong name is an error here
+        _ = source._pool  # loads the pool now, so that a wrong name is an error here
         return source
 
     def group(self, index: int) -> str:
@@ -148,10 +148,10 @@ class DrawnSource:
         )
 
     def _table(self, position: int, dim: int, group: DrawnGroup) -> EmbeddingTable:
-        """Return a table of the scaled pool with another width and order of rows; tasks share what was made once."""
+        """Return a table of the pool, scaled, with another width and order of rows; tasks share what was made once."""
         key = (position, dim, group.row_order, group.row_blocks)
         if key not in self._tables:
-            table = dataclasses.replace(self._scaled_pool[position], embedding_dim=dim)
+            table = dataclasses.replace(scaled_table(self._pool[position], self._spec.scale), embedding_dim=dim)
             if group.row_order is not None:
                 table = dataclasses.replace(table, ids=self._in_order(table, group))
             self._tables[key] = table
@@ -169,9 +169,16 @@ class DrawnSource:
 
     @functools.cached_property
     def _pool(self) -> TablePool:
+        """The half that is drawn from, not scaled."""
         name = self._spec.pool
         beside = self._path.parent / name
         pool = load_pool(beside if beside.is_file() else name)
+        batch_size = pool.scaled_batch_size(self._spec.scale)
+        if batch_size != self._spec.batch_size:
+            raise InputError(
+                f"{self._path}: batch_size is {self._spec.batch_size}, but pool '{name}' scaled by "
+                f"{self._spec.scale} describes batches of {batch_size}"
+            )
         if self._spec.half == "all":
             return pool
         train, test = pool.split()
@@ -179,28 +186,18 @@ class DrawnSource:
 
     @functools.cached_property
     def _rows(self) -> list[int]:
-        return [table.num_embeddings for table in self._pool]
+        return [table.num_embeddings for table in self._pool.tables]
 
     @functools.cached_property
     def _sizes(self) -> dict[int, list[int]]:
         """Bytes of the unscaled tables, by width."""
         widths = {dim for group in self._spec.groups for dim in group.dims}
-        return {dim: [self._bytes(table, dim) for table in self._pool] for dim in widths}
+        return {dim: [self._bytes(table, dim) for table in self._pool.tables] for dim in widths}
 
     def _bytes(self, table: EmbeddingTable, dim: int) -> int:
         """Return the bytes of a table with another width."""
         precision = table.precision or self._spec.precision
         return block_bytes(table.num_embeddings, dim, precision, table.optimizer or self._spec.optimizer)
-
-    @functools.cached_property
-    def _scaled_pool(self) -> TablePool:
-        scaled = self._pool.scaled(self._spec.scale)
-        if scaled.batch_size != self._spec.batch_size:
-            raise InputError(
-                f"{self._path}: batch_size is {self._spec.batch_size}, but pool '{self._spec.pool}' scaled by "
-                f"{self._spec.scale} describes batches of {scaled.batch_size}"
-            )
-        return scaled
 
 
 def _memory(fullness: float, shares: Sequence[int], total_bytes: int) -> tuple[int, ...]:

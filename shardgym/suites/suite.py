@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -137,7 +138,7 @@ def digests_path(name: str) -> Path:
 
 
 def load_suite(name_or_path: str | Path, *, verify: bool = True) -> Suite:
-    """Load a suite; each task is built at its first use.
+    """Load a suite; each task is built at its first use. One that comes with the package is loaded once a process.
 
     Args:
         name_or_path: a name from `suite_names()`, or the path of a file of your own: a suite in YAML or JSON, one task
@@ -152,9 +153,7 @@ def load_suite(name_or_path: str | Path, *, verify: bool = True) -> Suite:
     if not text.endswith((".yaml", ".yml", ".json")):
         if text not in suite_names():
             raise UnknownNameError("suite", text, suite_names())
-        digests = tuple(read_text(digests_path(text)).split()) if verify else None
-        path = DATA / f"{text}.yaml"
-        return _from_spec(path, SuiteSpec.from_dict(read_suite_file(path), str(path)), digests)
+        return _shipped(text, verify)
     path = Path(text)
     data = read_suite_file(path)
     if isinstance(data, dict) and "tables" in data:
@@ -165,6 +164,13 @@ def load_suite(name_or_path: str | Path, *, verify: bool = True) -> Suite:
         track = Track(CostChoice("fbgemm"), CostChoice("roofline"))
         return Suite(path.stem, f"tasks of {path.name}", (track,), ListedSource.read(data, path))
     return _from_spec(path, SuiteSpec.from_dict(data, str(path)), None)
+
+
+@functools.cache
+def _shipped(name: str, verify: bool) -> Suite:
+    digests = tuple(read_text(digests_path(name)).split()) if verify else None
+    path = DATA / f"{name}.yaml"
+    return _from_spec(path, SuiteSpec.from_dict(read_suite_file(path), str(path)), digests)
 
 
 def _from_spec(path: Path, spec: SuiteSpec, digests: tuple[str, ...] | None) -> Suite:

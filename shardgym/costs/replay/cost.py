@@ -25,7 +25,7 @@ from shardgym.task import ShardingTask
 
 #: Where the ids of a batch come from: drawn or recorded, id by id, or as expected from the laws of tables.
 Ids = Literal["stream", "expected"]
-#: Tasks whose ids are kept: a pair of a row and a device takes 16 bytes.
+#: Tasks whose ids are kept: a pair of a row and a device takes 16 bytes, and 8 in each way to make blocks of devices.
 _TASKS_KEPT = 2
 
 

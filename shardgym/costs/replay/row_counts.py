@@ -45,7 +45,7 @@ class RowCounts(Protocol):
 class StreamCounts:
     """Counts of a batch that is drawn, or recorded, id by id.
 
-    Different pairs of a row and a device are sorted by row, so that ranges of rows are ranges of pairs.
+    The different rows of every device are sorted, so that ranges of rows are ranges of them, found by bisection.
 
     Args:
         table: whose ids.
@@ -62,36 +62,37 @@ class StreamCounts:
         bags = draw_bags(table, batch_size, seed=seed, batch=batch)
         samples = samples_per_device(batch_size, num_devices)
         ends = np.concatenate([[0], np.cumsum(bags.lengths)])[np.cumsum(samples)]
-        ids_of_device = np.diff(ends, prepend=0)
-        pairs = bags.indices * num_devices + np.repeat(np.arange(num_devices), ids_of_device)
-        pairs.sort()
-        first = np.flatnonzero(np.diff(pairs, prepend=-1))
-        self._times = np.diff(first, append=len(pairs)).astype(np.int32)
-        self._rows = pairs[first] // num_devices
-        self._devices = (pairs[first] % num_devices).astype(np.int32)
-        self._num_devices = num_devices
+        #: Different rows of each device, and where they begin among its sorted ids, and how many these are.
+        self._rows: list[Ints] = []
+        self._first: list[Ints] = []
+        for ids in np.split(bags.indices, ends[:-1]):
+            ids = np.sort(ids)
+            first = _first_of_runs(ids)
+            self._rows.append(ids[first])
+            self._first.append(np.append(first, len(ids)))
+        #: Different rows of each of so many blocks of devices.
+        self._of_blocks: dict[int, list[Ints]] = {num_devices: self._rows}
 
     def counts(self, edges: Ints) -> Counts:
         """See `RowCounts`."""
-        where = self._ranges(edges) * self._num_devices + self._devices
-        size = (len(edges) - 1) * self._num_devices
-        shape = -1, self._num_devices
-        lookups: Floats = np.bincount(where, weights=self._times, minlength=size).astype(np.float64)
-        distinct = np.bincount(where, minlength=size).astype(np.float64)
-        return Counts(lookups.reshape(shape), distinct.reshape(shape))
+        places = [np.searchsorted(rows, edges) for rows in self._rows]
+        lookups = [np.diff(first[place]) for first, place in zip(self._first, places, strict=True)]
+        distinct = [np.diff(place) for place in places]
+        return Counts(np.stack(lookups, axis=1).astype(np.float64), np.stack(distinct, axis=1).astype(np.float64))
 
     def touched(self, edges: Ints, blocks: int) -> Floats:
         """See `RowCounts`."""
-        block = self._devices // (self._num_devices // blocks)
-        new = np.ones(len(self._rows), dtype=np.bool_)
-        new[1:] = (np.diff(self._rows) > 0) | (np.diff(block) > 0)
-        where = self._ranges(edges)[new] * blocks + block[new]
-        found = np.bincount(where, minlength=(len(edges) - 1) * blocks)
-        return found.astype(np.float64).reshape(-1, blocks)
+        if blocks not in self._of_blocks:
+            size = len(self._rows) // blocks
+            merged = [np.sort(np.concatenate(self._rows[n : n + size])) for n in range(0, len(self._rows), size)]
+            self._of_blocks[blocks] = [rows[_first_of_runs(rows)] for rows in merged]
+        found = [np.diff(np.searchsorted(rows, edges)) for rows in self._of_blocks[blocks]]
+        return np.stack(found, axis=1).astype(np.float64)
 
-    def _ranges(self, edges: Ints) -> Ints:
-        """Return which range each pair lies in, shape (number of pairs,)."""
-        return np.repeat(np.arange(len(edges) - 1), np.diff(np.searchsorted(self._rows, edges)))
+
+def _first_of_runs(ids: Ints) -> Ints:
+    """Return where runs of equal numbers begin in sorted ids, which are not negative."""
+    return np.flatnonzero(np.diff(ids, prepend=-1))
 
 
 class ExpectedCounts:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import ray
 import torch
 from columnwise import Clock, Network, Player, Rollout, Trained, make_envs, run, sizes_of
 from ray.rllib.algorithms.ppo import PPOConfig
@@ -105,6 +106,8 @@ class ToBatch(ConnectorV2):
 
 def train(seconds: float, seed: int) -> Trained:
     """Return a trained module; prints what complete plans cost over their references."""
+    # A Ray of its own: without an address Ray joins any cluster that it finds on this machine, and ends with it.
+    ray.init(address="local", include_dashboard=False, log_to_driver=False)
     envs = make_envs(1, "SameStep")
     config = (
         PPOConfig()
@@ -118,8 +121,8 @@ def train(seconds: float, seed: int) -> Trained:
         .training(
             lr=1e-3, gamma=1.0, entropy_coeff=0.0005, clip_param=0.2, use_kl_loss=False, vf_loss_coeff=0.5,
             grad_clip=0.5, train_batch_size_per_learner=NUM_ENVS * ROLLOUT, minibatch_size=2048, num_epochs=3,
-            learner_connector=lambda *_: ToBatch(), add_default_connectors_to_learner_pipeline=False,
         )
+        .learners(learner_connector=lambda *_: ToBatch(), add_default_connectors_to_learner_pipeline=False)
         .rl_module(rl_module_spec=RLModuleSpec(module_class=Module, model_config={"sizes": sizes_of(envs)}))
         .debugging(seed=seed)
     )  # fmt: skip
@@ -132,7 +135,10 @@ def train(seconds: float, seed: int) -> Trained:
         print(
             f"{steps:>8} steps: plans cost {found.get('ratio_mean', float('nan')):.3f} of their references", flush=True
         )
-    return Trained(algorithm.get_module(), steps, clock.seconds)
+    trained = Trained(algorithm.get_module(), steps, clock.seconds)
+    algorithm.stop()
+    ray.shutdown()
+    return trained
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,128 +1,109 @@
-"""PPO of TorchRL with a masked categorical policy, on 16 native environments.
+"""PPO of TorchRL with a masked categorical policy, on 128 native environments.
 
     pip install torchrl
-    python examples/torchrl_ppo.py                       # about a minute on one core
-    python examples/torchrl_ppo.py --steps 50000
+    python examples/torchrl_ppo.py                       # two minutes of processor time
 
-TorchRL resets environments by itself, so they are made with `autoreset_mode="Disabled"`. Trains on tasks from the train
-half of the table pool, then plays every task of dlrm4-v2 once.
+TorchRL resets environments by itself, so they are made with `autoreset_mode="Disabled"`. Run with TorchRL 0.14.1.
 """
 
 from __future__ import annotations
 
-import argparse
-import math
 from collections.abc import Sequence
 
-import gymnasium
-import numpy as np
 import torch
+from columnwise import Clock, Network, Trained, make_envs, run, sizes_of
 from tensordict.nn import TensorDictModule
-from torch import nn
+from torch import Tensor, nn
 from torchrl.collectors import Collector
 from torchrl.envs import GymWrapper
 from torchrl.modules import MaskedCategorical, ProbabilisticActor, ValueOperator
 from torchrl.objectives import ClipPPOLoss
 from torchrl.objectives.value import GAE
 
-import shardgym
-from baselines.learning.policy_solver import PolicySolver
-from shardgym.envs.wrappers import VectorFlatObservation, VectorRelativeReward
-from shardgym.errors import NO_PLAN
-
-NUM_ENVS, FRAMES, EPOCHS, MINIBATCH = 16, 1024, 4, 256
-SETTINGS = {"suite": "dlrm4-v2", "cost": "simulator", "observation": "timed", "order": "lookup"}
+NUM_ENVS = 128
+#: Steps of all environments between two updates.
+FRAMES = 8192
+EPOCHS = 3
+MINIBATCH = 2048
 
 
-def training_env(seed: int) -> GymWrapper:
-    """Native environments as one batched environment of TorchRL."""
-    envs = gymnasium.make_vec(
-        "ShardGym/ColumnWise-v0", num_envs=NUM_ENVS, autoreset_mode="Disabled", pool="synthetic-2021",
-        reward="dense", relative_penalty=-5.0, **SETTINGS,
-    )  # fmt: skip
-    env = GymWrapper(VectorFlatObservation(VectorRelativeReward(envs), "obs", "mask"), categorical_action_encoding=True)
+class Valid(nn.Module):
+    """Scores of actions, and the mask as booleans."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, obs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return scores and valid actions, each of shape (N, actions)."""
+        scores, _ = _apply(self.network, obs, mask)
+        # After the end nothing is valid, and nothing is chosen; a distribution needs some action all the same.
+        return scores, (mask > 0) | ~(mask > 0).any(dim=-1, keepdim=True)
+
+
+class Value(nn.Module):
+    """Expected returns by the same network."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, obs: Tensor, mask: Tensor) -> Tensor:
+        """Return expected returns, shape (N, 1)."""
+        return _apply(self.network, obs, mask)[1][..., None]
+
+
+def _apply(network: Network, obs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Call the network with any number of leading dimensions."""
+    leading = obs.shape[:-1]
+    scores, values = network.scores_and_values({"obs": obs.flatten(0, -2), "mask": mask.flatten(0, -2)})
+    return scores.reshape(*leading, -1), values.reshape(leading)
+
+
+def train(seconds: float, seed: int) -> Trained:
+    """Return a trained actor; prints what episodes earn, in reference costs."""
+    envs = make_envs(NUM_ENVS, "Disabled")
+    env = GymWrapper(envs, categorical_action_encoding=True)
     env.set_seed(seed)
-    return env
-
-
-def networks(observation: int, actions: int) -> tuple[ProbabilisticActor, ValueOperator]:
-    """Return a policy that gives invalid actions no probability, and a value network."""
-
-    def layers(outputs: int) -> nn.Sequential:
-        return nn.Sequential(
-            nn.Linear(observation, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs)
-        )
-
-    class Valid(nn.Module):
-        """The logits, and the mask as booleans."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = layers(actions)
-
-        def forward(self, obs: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            # After the end nothing is valid, and nothing is chosen; a distribution needs some action all the same.
-            return self.layers(obs), (mask > 0) | ~(mask > 0).any(dim=-1, keepdim=True)
-
-    module = TensorDictModule(Valid(), in_keys=["obs", "mask"], out_keys=["logits", "valid"])
+    network = Network(sizes_of(envs))
     policy = ProbabilisticActor(
-        module,
-        in_keys={"logits": "logits", "mask": "valid"},
-        distribution_class=MaskedCategorical,
-        return_log_prob=True,
+        TensorDictModule(Valid(network), in_keys=["obs", "mask"], out_keys=["logits", "valid"]),
+        in_keys={"logits": "logits", "mask": "valid"}, distribution_class=MaskedCategorical, return_log_prob=True,
+    )  # fmt: skip
+    value = ValueOperator(Value(network), in_keys=["obs", "mask"])
+    loss = ClipPPOLoss(
+        policy, value, clip_epsilon=0.2, entropy_coeff=0.0005, critic_coeff=0.5, normalize_advantage=True
     )
-    return policy, ValueOperator(layers(1), in_keys=["obs"])
-
-
-def train(steps: int, seed: int) -> ProbabilisticActor:
-    """Return a trained policy; prints the mean reward of a step now and then."""
-    torch.manual_seed(seed)
-    env = training_env(seed)
-    policy, value = networks(env.observation_spec["obs"].shape[-1], env.action_spec.space.n)
-    loss = ClipPPOLoss(policy, value, clip_epsilon=0.2, entropy_coeff=0.001)
     advantage = GAE(gamma=1.0, lmbda=0.95, value_network=value)
     optimizer = torch.optim.Adam(loss.parameters(), lr=1e-3)
-    collector = Collector(env, policy, frames_per_batch=FRAMES, total_frames=max(1, steps // FRAMES) * FRAMES)
-    for number, batch in enumerate(collector, 1):
-        for _ in range(EPOCHS):
+    collector = Collector(env, policy, frames_per_batch=FRAMES, total_frames=-1, auto_register_policy_transforms=True)
+    clock = Clock(seconds)
+    steps = 0
+    for batch in collector:
+        with torch.no_grad():
             advantage(batch)
-            flat = batch.reshape(-1)
+        flat = batch.reshape(-1)
+        for _ in range(EPOCHS):
             for rows in torch.randperm(len(flat)).split(MINIBATCH):
                 losses = loss(flat[rows])
                 optimizer.zero_grad()
                 sum(losses[name] for name in ("loss_objective", "loss_critic", "loss_entropy")).backward()
                 nn.utils.clip_grad_norm_(loss.parameters(), 0.5)
                 optimizer.step()
+        steps += FRAMES
         ended = batch["next", "done"].sum().item()
         earned = batch["next", "reward"].sum().item()
-        print(f"{number * FRAMES:>8} steps: episodes earn {earned / max(1, ended):.3f} reference costs", flush=True)
+        print(f"{steps:>8} steps: episodes earn {earned / max(1, ended):.3f} reference costs", flush=True)
+        if not clock.left:
+            break
+    seconds_used = clock.seconds
     collector.shutdown()
-    return policy
-
-
-def evaluate(policy: ProbabilisticActor) -> list[float]:
-    """Return the cost of the policy's plan for every task of dlrm4-v2 in ms; infinity where it finds none."""
-    settings = {name: SETTINGS[name] for name in ("observation", "order")}
-    solver = PolicySolver(policy, "ShardGym/ColumnWise-v0", flat=("obs", "mask"), max_devices=4, **settings)
-    cost = shardgym.make_cost(SETTINGS["cost"])
-    costs = []
-    for task in shardgym.load_suite(SETTINGS["suite"]):
-        try:
-            costs.append(cost.evaluate(task, [solver.solve(task, cost)])[0].total_ms)
-        except NO_PLAN:
-            costs.append(math.inf)
-    return costs
+    return Trained(policy, steps, seconds_used)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train, play, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=20_480)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(arguments)
-    torch.set_num_threads(1)
-    costs = evaluate(train(options.steps, options.seed))
-    print(f"dlrm4-v2: {np.mean(costs):.2f} ms on average, {', '.join(f'{cost:.1f}' for cost in costs)}")
+    """Train, solve the suite, print."""
+    run("torchrl", train, arguments)
 
 
 if __name__ == "__main__":

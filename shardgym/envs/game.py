@@ -229,7 +229,7 @@ class Game:
             "table": shard["name"][p.next], "placed": p.placed.copy(),
         }  # fmt: skip
         if self.rules.limits is not None:
-            infos |= {"width": shard["width"][p.next], "splits": p.splits}
+            infos |= {"width": shard["width"][p.next], "splits": p.splits.copy()}
         if p.kinds is not None:
             holders = np.where(p.next == NOTHING, 0, self.catalog.kind["holders"][p.next])
             infos |= {"rows": shard["rows"][p.next], "holders": holders}

@@ -65,9 +65,11 @@ def test_the_next_step_after_an_end_resets_and_ignores_the_action():
     assert "outcome" not in infos
 
 
-def test_disabled_autoreset_waits_for_a_reset_of_what_ended():
+@pytest.mark.parametrize("env_id", PLACEMENT_IDS)
+def test_disabled_autoreset_waits_for_a_reset_of_what_ended(env_id):
+    """The others play on as if nothing had happened: with the halvings that they have made."""
     settings = {"tasks": make_tasks(), "autoreset_mode": "Disabled"}
-    pair = [make(TABLE_WISE, **settings) for make in (wrapped, native)]
+    pair = [make(env_id, **settings) for make in (wrapped, native)]
     rng, resets = np.random.default_rng(0), 0
     returned = [envs.reset(seed=[3, 4, 5]) for envs in pair]
     for _ in range(60):

@@ -1,50 +1,103 @@
-"""The example of each reinforcement learning library runs for a short while, where the library is installed."""
+"""The examples of reinforcement learning libraries: what they share, and a short run of each that is installed."""
 
 from __future__ import annotations
 
-import math
+import importlib
+import json
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-from gymnasium import spaces
+import torch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 #: Libraries that scripts need besides torch.
 LIBRARIES = {
-    "cleanrl_ppo": (), "rllib_ppo": ("ray",), "tianshou_dqn": ("tianshou",), "torchrl_ppo": ("torchrl", "tensordict")
+    "cleanrl_ppo": (), "maskable_ppo": ("sb3_contrib",), "rllib_ppo": ("ray",), "tianshou_ppo": ("tianshou",),
+    "torchrl_ppo": ("torchrl", "tensordict"),
 }  # fmt: skip
 
 pytestmark = pytest.mark.repository
 
 
-def test_rllib_gets_the_entries_that_its_module_for_masks_takes(monkeypatch):
-    """Without RLlib: the environment that it trains in, and playing the tasks of dlrm4-v2 by any policy."""
+@pytest.fixture
+def example(monkeypatch):
+    """Return a function that imports a script by its name; its suite is of small tasks."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    import rllib_ppo
+    shared = importlib.import_module("columnwise")
+    monkeypatch.setattr(shared, "SUITE", "tiny-v1")
+    return importlib.import_module
 
-    env = rllib_ppo.make_env(rllib_ppo.TRAINING)
-    observation, _ = env.reset(seed=0)
-    assert isinstance(env.observation_space, spaces.Dict)
-    assert set(env.observation_space) == {"observations", "action_mask"}
-    assert observation in env.observation_space
-    assert observation["action_mask"].shape == (env.action_space.n,)
-    costs = rllib_ppo.evaluate(lambda seen: int(np.argmax(seen["action_mask"])))
-    assert len(costs) == 30
-    assert sum(math.isfinite(cost) for cost in costs) > 20
+
+def test_advantages_stop_where_episodes_end(example):
+    """By hand: of two environments the second one's episode ends in the first step."""
+    rewards = torch.tensor([[1.0, 1.0], [2.0, 2.0]])
+    going = torch.tensor([[1.0, 0.0], [1.0, 1.0]])
+    values = torch.tensor([[10.0, 10.0], [20.0, 20.0], [30.0, 30.0]])
+    found = example("columnwise").advantages(rewards, going, values, discount=0.5)
+    last = 2.0 + 30.0 - 20.0
+    assert found.tolist() == [[1.0 + 20.0 + 0.5 * last - 10.0, 1.0 - 10.0], [last, last]]
+
+
+def test_a_rollout_plays_valid_actions_of_the_network(example):
+    shared = example("columnwise")
+    torch.manual_seed(0)
+    envs = shared.make_envs(3, "SameStep")
+    network = shared.Network(shared.sizes_of(envs))
+    player = shared.Player(envs, network, seed=0)
+    first, second = player.play(40), player.play(5)
+    assert len(first.actions) == 120
+    assert len(second.actions) == 15
+    assert first.observations["mask"][torch.arange(120), first.actions].all()
+    scores, values = network.scores_and_values(first.observations)
+    assert torch.allclose(first.scores, scores, atol=1e-4)
+    assert torch.allclose(first.targets - first.advantages, values, atol=1e-4)
+    assert first.ratios  # episodes of few tables end within forty steps
+    assert min(first.ratios) > 0.3
+
+
+def test_a_moment_of_training_is_compared_with_the_floor(example, tmp_path, capsys, monkeypatch):
+    script = example("cleanrl_ppo")
+    monkeypatch.setattr(script, "NUM_ENVS", 8)
+    script.main(["--seconds", "0.1", "--out", str(tmp_path / "found.json")])
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["steps"] >= 8
+    assert found["seconds"] >= 0.1
+    assert set(found["over_floor"]) == {"1", "16"}
+    *_, one, many = capsys.readouterr().out.splitlines()
+    for line, of_floor in zip((one, many), found["over_floor"].values(), strict=True):
+        beats = line.endswith(": it beats the floor")
+        assert beats or line.endswith(": it does not beat the floor")
+        assert beats == of_floor["beaten"] == (of_floor["to"] < 1)
+
+
+def test_tianshou_resets_and_steps_some_of_its_environments(example):
+    pytest.importorskip("tianshou", reason="an example's library, which no extra brings")
+    envs = example("tianshou_ppo").NativeVectorEnv(3)
+    observations, infos = envs.reset(seed=0)
+    assert len(infos) == len(envs) == 3
+    assert observations.obs.shape[0] == 3
+    assert len(envs.action_space) == 3
+    actions = observations.mask.argmax(axis=1)
+    following, rewards, terminated, _, _ = envs.step(actions[:2], [0, 1])
+    assert following.obs.shape[0] == len(rewards) == len(terminated) == 2
+    assert (following.obs != observations.obs[:2]).any(axis=1).all()
+    again, _ = envs.reset([2])
+    assert again.mask.shape == (1, observations.mask.shape[1])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", LIBRARIES)
-def test_it_trains_and_plays_every_task(script: str):
-    for library in LIBRARIES[script]:
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_half_a_minute_of_training_comes_near_the_floor(name, tmp_path):
+    """Untrained policies cost a sixth more than the floor."""
+    for library in LIBRARIES[name]:
         pytest.importorskip(library, reason="an example's library, which no extra brings")
-    command = [sys.executable, str(EXAMPLES / f"{script}.py"), "--steps", "2048"]
+    out = tmp_path / "found.json"
+    command = [sys.executable, str(EXAMPLES / f"{name}.py"), "--seconds", "30", "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    last = done.stdout.splitlines()[-1]
-    assert last.startswith("dlrm4-v2: ")
-    assert len(last.split(" ms on average, ")[1].split(", ")) == 30
+    best = json.loads(out.read_text())["over_floor"]["16"]
+    assert best["failed"] <= 3
+    assert best["ratio"] < 1.05

@@ -16,7 +16,7 @@ from shardgym.costs.links import exchange_times
 from shardgym.costs.mixed_tables import operator_notes
 from shardgym.costs.plan_cost import PlanCost, plan_costs
 from shardgym.costs.replay.row_counts import ExpectedCounts, RowCounts, StreamCounts
-from shardgym.costs.replay.tally import Tally, tally
+from shardgym.costs.replay.tally import CountedShards, Tally, tally
 from shardgym.costs.replay.traffic import Traffic, exchanges, traffic
 from shardgym.costs.roofline import device_constants, untested
 from shardgym.errors import InputError
@@ -27,6 +27,8 @@ from shardgym.task import ShardingTask
 Ids = Literal["stream", "expected"]
 #: Tasks whose ids are kept: a pair of a row and a device takes 16 bytes.
 _TASKS_KEPT = 2
+#: Arrays that are kept of shards that were counted.
+_COUNTED_BYTES = 256 * 2**20
 
 
 class ReplayCost(CostModel):
@@ -64,6 +66,8 @@ class ReplayCost(CostModel):
         if ids == "expected" and (self._seed or self._batches > 1):
             raise InputError(f"ids='expected' draws nothing, got seed={seed}, batches={batches}: leave them out")
         self._known: OrderedDict[str, list[Mapping[str, RowCounts]]] = OrderedDict()
+        #: By the name of the device.
+        self._counted: dict[str, CountedShards] = {}
 
     @property
     def hardware(self) -> str:
@@ -121,9 +125,15 @@ class ReplayCost(CostModel):
 
     def _tallies(self, task: ShardingTask, plan: ShardingPlan) -> list[Tally]:
         """Return the tally of each batch."""
-        device = device_constants(task.topology.device)
-        batches = self._counts(task)
-        return [tally(task, plan, counts, device) for counts in batches]
+        name = task.topology.device
+        known = self._counted.setdefault(name, CountedShards(_COUNTED_BYTES))
+        return [
+            tally(
+                task, plan, lambda table, batch=batch: self._counts(task)[batch][table], device_constants(name), known,
+                batch,
+            )
+            for batch in range(self._batches)
+        ]  # fmt: skip
 
     def _counts(self, task: ShardingTask) -> list[Mapping[str, RowCounts]]:
         """Return the ids of every batch, by table; those of the last tasks are kept."""

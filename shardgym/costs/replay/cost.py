@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
@@ -127,13 +128,15 @@ class ReplayCost(CostModel):
         """Return the tally of each batch."""
         name = task.topology.device
         known = self._counted.setdefault(name, CountedShards(_COUNTED_BYTES))
+        device = device_constants(name)
         return [
-            tally(
-                task, plan, lambda table, batch=batch: self._counts(task)[batch][table], device_constants(name), known,
-                batch,
-            )
+            tally(task, plan, functools.partial(self._counts_of, task, batch), device, known, batch)
             for batch in range(self._batches)
-        ]  # fmt: skip
+        ]
+
+    def _counts_of(self, task: ShardingTask, batch: int, table: str) -> RowCounts:
+        """Return the ids of a table in a batch."""
+        return self._counts(task)[batch][table]
 
     def _counts(self, task: ShardingTask) -> list[Mapping[str, RowCounts]]:
         """Return the ids of every batch, by table; those of the last tasks are kept."""

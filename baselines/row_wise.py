@@ -15,10 +15,11 @@ class RowWise(NeuroShardPlus):
 
     Args:
         kicks: as in `NeuroShardPlus`.
+        row_cuts: likewise.
 
     Raises:
-        InputError: `kicks` is no whole number.
+        InputError: a setting is out of range or of another type.
     """
 
-    def __init__(self, kicks: int | None = None) -> None:
-        super().__init__(kicks, sharding_types=["row_wise"])
+    def __init__(self, kicks: int | None = None, *, row_cuts: bool = True) -> None:
+        super().__init__(kicks, sharding_types=["row_wise"], row_cuts=row_cuts)

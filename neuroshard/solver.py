@@ -33,6 +33,10 @@ class ColumnSolver(abc.ABC):
     def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
         """Compile what the search needs."""
 
+    def uses_hosts(self, task: ShardingTask, cost: CostModel) -> bool:  # noqa: ARG002
+        """Say whether rows may be in the memory of hosts."""
+        return False
+
     @abc.abstractmethod
     def search(self, shards: ShardTable, cost: CostModel, seed: int, budget: Budget, incumbent: Incumbent) -> None:
         """Update the incumbent, which is the initial plan where there is one, with every better plan.
@@ -70,7 +74,7 @@ class ColumnSolver(abc.ABC):
             MeasurementError: `cost` has no time for a shard alone on a device.
         """
         check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan, observer=observer)
-        check_possible(task)
+        check_possible(task, in_host=self.uses_hosts(task, cost))
         if time_limit_s is not None:
             self.warm_up(task, cost)  # a time limit is for searching, not for compiling
         budget = Budget(time_limit_s)

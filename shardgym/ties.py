@@ -22,6 +22,9 @@ from shardgym.arrays import Floats
 #: Of times in ms, and of scores of policies.
 QUANTUM = 2.0**-20
 
+#: Significant bits of what linear programs and greedy rules are made of: the same numbers on all processors.
+BITS = 30
+
 #: Significant bits of what a fit returns, whose errors are larger: see `quantized_fit`.
 _FIT_BITS = 20
 

@@ -21,10 +21,7 @@ from shardgym.costs.links import (
 )
 from shardgym.costs.shard_keys import ShardKey, shard_loads
 from shardgym.task import ELEMENT_BYTES, ShardingTask
-from shardgym.ties import rounded
-
-#: Significant bits of what programs are made of: HiGHS must get the same numbers on all processors.
-BITS = 30
+from shardgym.ties import BITS, rounded
 
 
 class Line(NamedTuple):

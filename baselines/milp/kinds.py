@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from baselines.milp.exchanges import BITS, Exchanges, has_domains
+from baselines.milp.exchanges import Exchanges, has_domains
 from neuroshard.plus.sharing import even_rows, piece_bytes, takes_rows
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
@@ -17,7 +17,7 @@ from shardgym.costs.shard_keys import ShardKey
 from shardgym.shard import COLUMN_UNIT, Shard
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
-from shardgym.ties import rounded
+from shardgym.ties import BITS, rounded
 
 
 class Columns(NamedTuple):

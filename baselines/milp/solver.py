@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import math
 from collections.abc import Sequence
@@ -303,7 +304,9 @@ def _beside(
     placed = list(shards)
     if others:
         try:
-            placed += call_solver(solver, task.part(room, others), cost, seed, **options).shards
+            # Bounds are of plans on devices alone.
+            devices = dataclasses.replace(task.topology, host_memory_bytes=0)
+            placed += call_solver(solver, task.part(room, others, devices), cost, seed, **options).shards
         except NO_PLAN:
             return None
     return ShardingPlan.of(task, placed)

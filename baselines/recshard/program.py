@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from baselines.milp.linear_program import LinearProgram, Terms
-from baselines.recshard.splits import Split
+from neuroshard.row_splits import Split
 from shardgym.task import ShardingTask
 
 #: Times are scaled so that an even share of all of them is this much, and memory so that the largest has it: HiGHS

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 from baselines.recshard.program import assign
-from baselines.recshard.splits import Split, splits_of
+from neuroshard.row_splits import Split, splits_of
 from shardgym.arguments import check_instance, check_int
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
@@ -36,7 +36,7 @@ class RecShard:
     slowest device is fastest. The rest is ours:
 
     - What a split takes, the oracle says; not bytes over bandwidth. Each table has some 30 splits, of which those are
-      kept that save the most time per byte (`splits.py`).
+      kept that save the most time per byte (`neuroshard/row_splits.py`).
     - The program mixes splits freely (`program.py`). On each device, memory then goes to where it saves the most time.
     - Tables are moved and swapped between devices as long as that makes the plan cheaper.
     - Where rows are ordered by frequency, a table is cut: popular rows have kernel `fused`, the others `fused_uvm`.

@@ -68,7 +68,7 @@ def cut_and_place(
     all_ms = model.row_ms[whole].sum() + price_of_unit * model.units.sum()
     rows = model.first[tables] + units
     ms_share = (model.row_ms[rows] + price_of_unit * units) / all_ms
-    sizes = np.maximum(ms_share, by_bytes * model.row_bytes[rows] / float(model.row_bytes[whole].sum()))
+    sizes = np.maximum(ms_share, by_bytes * model.row_bytes[rows] / max(float(model.row_bytes[whole].sum()), 1.0))
     order = (-sizes).argsort(kind="stable")
     placement.units[:] = 0
     price(model, placement)

@@ -40,8 +40,8 @@ class Change(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """TorchRec's sharding type, or "columns"."""
-        return "columns" if self.place is None else self.place.form.kind
+        """How it is sharded, see `Form.way`, or "columns"."""
+        return "columns" if self.place is None else self.place.form.way
 
 
 def shared_on_average(pricing: Pricing, forms: Sequence[Sequence[Form]], budget: Budget) -> list[Shared]:
@@ -61,7 +61,7 @@ def shared_on_average(pricing: Pricing, forms: Sequence[Sequence[Form]], budget:
     average = _AverageDevices(pricing, forms)
     nothing = pricing.shared
     starts = [nothing]
-    for kind in sorted({form.kind for of_table in forms for form in of_table}):
+    for kind in sorted({form.way for of_table in forms for form in of_table}):
         everything = average.made(nothing, average.heaviest_to(kind, nothing))
         if everything is not None:
             starts.append(everything)
@@ -125,6 +125,7 @@ class _AverageDevices:
         units = shards.units // pieces
         self._share: Floats = pricing.vectors[shards.first + units] * (shards.units / units)[:, None] / devices
         self._bytes: Ints = shards.bytes[shards.whole]
+        self._charge_ms: Floats = pricing.byte_ms * pricing.row_bytes[shards.whole] / devices
         self._form_ms: dict[tuple[int, str], Floats] = {}
         self._piece: Floats = pricing.vectors[shards.first + units]
         piece_ms = pricing.compute(self._piece).sum(axis=1)
@@ -173,7 +174,7 @@ class _AverageDevices:
             for table in self._heaviest
             if table not in shared.places
             for form in self._forms[table]
-            if form.kind == kind
+            if form.way == kind
         ]
 
     def changes(self, shared: Shared) -> list[Change]:
@@ -187,7 +188,7 @@ class _AverageDevices:
                 found.append(Change(table, None))
             for form in forms:
                 place = least_busy(form, room, busy_ms)
-                if place is not None and (now is None or now.form.kind != form.kind):
+                if place is not None and (now is None or now.form.way != form.way):
                     found.append(Change(table, place))
         return found
 
@@ -218,7 +219,7 @@ class _AverageDevices:
 
     def _busy_ms(self, form: Form) -> Floats:
         """Return what devices compute for a form alone, shape (n,)."""
-        key = (form.table, form.kind)
+        key = (form.table, form.way)
         if key not in self._form_ms:
             self._form_ms[key] = self._pricing.compute(form.vectors).sum(axis=1)
         return self._form_ms[key]
@@ -232,7 +233,8 @@ class _AverageDevices:
             columns = [self._share[~shared.tables(len(self._share))].sum(axis=0) for shared in batch]
             sums = np.array([shared.sums for shared in batch]) + np.array(columns)[:, None]
             heaviest = [next(iter(self._cut_first(shared)), None) for shared in batch]
-            parts.append(self._priced(self._with_heaviest(sums, heaviest)))
+            charges = [sum(self._charged(place) for place in shared.places.values()) for shared in batch]
+            parts.append(self._priced(self._with_heaviest(sums, heaviest)) + charges)
         return np.concatenate(parts)
 
     def totals_after(self, shared: Shared, changes: Sequence[Change]) -> Floats:
@@ -255,7 +257,20 @@ class _AverageDevices:
                 else:
                     sums[n, change.place.devices] += change.place.form.vectors
             parts.append(self._priced(self._with_heaviest(sums, heaviest[start : start + step])))
-        return np.concatenate(parts)
+        charges = [
+            0.0 if place is None else self._charged(place)
+            for place in (place for change in changes for place in (change.place, shared.places.get(change.table)))
+        ]
+        before = sum(self._charged(place) for place in shared.places.values())
+        more: Floats = before + np.array(charges[::2]) - np.array(charges[1::2])
+        return np.concatenate(parts) + more
+
+    def _charged(self, place: Place) -> float:
+        """Return what memory costs that a table takes where devices share it, beyond what its columns take."""
+        if not self._pricing.byte_ms:
+            return 0.0
+        taken = float(place.form.bytes.sum()) * self._pricing.byte_ms / len(self._memory)
+        return taken - float(self._charge_ms[place.form.table])
 
     def _cut_first(self, shared: Shared) -> list[int]:
         """Return the two tables with the heaviest pieces of those that are not shared, or fewer."""
@@ -335,7 +350,9 @@ def with_better_kinds(
 def model_beside(model: LinearModel, pricing: Pricing) -> LinearModel:
     """Return a model where devices share what they do by this pricing."""
     shared_ms = pricing.compute(pricing.shared.sums).sum(axis=1)
-    return model._replace(units=pricing.units, memory=pricing.memory, shared_ms=shared_ms)
+    memory = pricing.memory
+    taken_ms = pricing.charge_ms(model.memory - memory)
+    return model._replace(units=pricing.units, memory=memory, shared_ms=shared_ms, device_ms=model.device_ms + taken_ms)
 
 
 def _changed(best: Allocation, forms: Sequence[Sequence[Form]]) -> list[tuple[Ints, Shared]]:
@@ -347,7 +364,7 @@ def _changed(best: Allocation, forms: Sequence[Sequence[Form]]) -> list[tuple[In
     room = pricing.memory - used
     slowest = {int(busy_ms.argmax()), int(best.units.sum(axis=1).argmax())}
     tables = np.flatnonzero(best.units[sorted(slowest)].any(axis=0)).tolist()
-    found: list[tuple[Ints, Shared, Floats]] = []
+    found: list[tuple[Ints, Shared, Floats, float]] = []
     for table in [*tables, *list(shared.places)[:_MOST_BACK]]:
         now = shared.places.get(table)
         units = best.units.copy()
@@ -360,11 +377,12 @@ def _changed(best: Allocation, forms: Sequence[Sequence[Form]]) -> list[tuple[In
             more_room[now.devices] += now.form.bytes
         for form in forms[table]:
             place = least_busy(form, more_room, busy_ms)
-            if place is None or (now is not None and now.form.kind == form.kind):
+            if place is None or (now is not None and now.form.way == form.way):
                 continue
             sums = left.copy()
             sums[place.devices] += form.vectors
-            found.append((units, shared.changed([table], [place]), sums))
+            charge_ms = pricing.byte_ms * float(form.bytes.sum()) / devices
+            found.append((units, shared.changed([table], [place]), sums, charge_ms))
         if now is None:
             continue
         without = shared.changed([table], [])
@@ -380,13 +398,15 @@ def _changed(best: Allocation, forms: Sequence[Sequence[Form]]) -> list[tuple[In
                 placed[device, table] = part
                 sums[device] += pricing.vectors[pricing.shards.first[table] + part]
             if (pricing.shards.bytes[pricing.shards.first[table] + placed[:, table]] <= more_room).all():
-                found.append((placed, without, sums))
+                charge_ms = pricing.byte_ms * float(pricing.row_bytes[pricing.shards.whole[table]]) / devices
+                found.append((placed, without, sums, charge_ms))
     if not found:
         return []
     values = []
     step = max(1, _NUMBERS_PER_CALL // best.sums.size)
     for start in range(0, len(found), step):
-        sums = np.maximum(np.array([sums for _, _, sums in found[start : start + step]]), 0.0)
+        sums = np.maximum(np.array([one[2] for one in found[start : start + step]]), 0.0)
         values.append(pricing.objective(pricing.compute(sums), sums[..., -LOADS:])[1])
-    order = np.concatenate(values).argsort(kind="stable")[:_TRIED]
+    charged = np.concatenate(values) + [one[3] for one in found]
+    order = charged.argsort(kind="stable")[:_TRIED]
     return [found[n][:2] for n in order.tolist()]

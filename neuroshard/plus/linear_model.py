@@ -72,10 +72,13 @@ def linear_model(pricing: Pricing, examples: Sequence[Ints]) -> LinearModel:
     shards = pricing.shards
     row_ms, device_ms = pricing.row_prices(examples)
     memory = pricing.memory
+    # Memory that a row takes cannot be another's: rows are charged for it, and devices have what they have for free.
+    free_ms = pricing.charge_ms(memory)
+    row_ms = row_ms + pricing.charge_ms(pricing.row_bytes)
     columns = pricing.vectors[:, -LOADS + COLUMNS]
     shared_ms = pricing.compute(pricing.shared.sums).sum(axis=1)
     placed_ms = float(row_ms[shards.first + pricing.units].sum())
-    even_ms = (placed_ms + float(shared_ms.sum())) / len(memory) + device_ms
+    even_ms = (placed_ms + float(shared_ms.sum()) - float(free_ms.sum())) / len(memory) + device_ms
     unit_ms, widest_ms, floor = 0.0, 0.0, 0
     for share in _WIDER if len(memory) > 1 else ():
         unit_ms, widest_ms, floor = _width_price(pricing, even_ms, share)
@@ -88,7 +91,7 @@ def linear_model(pricing: Pricing, examples: Sequence[Ints]) -> LinearModel:
     # Both widths stay the same while plans change: else a descent could go round in circles.
     softness = max(pricing.softness, 1e-6)
     return LinearModel(
-        shards.first, pricing.units, row_ms, shards.bytes, memory, np.full(len(memory), device_ms), shared_ms,
+        shards.first, pricing.units, row_ms, shards.bytes, memory, device_ms - free_ms, shared_ms,
         unit_ms, widest_ms, floor,
         soft_ms=softness * (even_ms + unit_ms * even_units) + 1e-12, soft_units=softness * even_units,
     )  # fmt: skip

@@ -74,8 +74,8 @@ class Allocation:
         units: as given; must not be changed.
         sums: added vectors of each device, shape (D, V).
         compute: forward and backward of each device in ms, shape (D, 2).
-        total_ms: predicted cost of the plan.
-        value: of the objective in ms.
+        total_ms: predicted cost of the plan; infinite where hosts have no room for it.
+        value: of the objective in ms, likewise.
     """
 
     def __init__(self, pricing: Pricing, units: Ints) -> None:
@@ -84,24 +84,15 @@ class Allocation:
         self.sums: Floats = pricing.sums(units)
         self.compute: Floats = pricing.compute(self.sums)
         totals, values = pricing.objective(self.compute[None], self.sums[None, :, -LOADS:])
-        self.total_ms = float(totals[0])
-        self.value = float(values[0])
+        possible = pricing.has_room(units)
+        self.total_ms = float(totals[0]) if possible else math.inf
+        self.value = float(values[0]) if possible else math.inf
 
     def after(self, moves: Ints) -> tuple[Floats, Floats]:
         """Return compute and loads of devices after each move of a `Shortlist`, (M, 6) to (M, D, 2) and (M, D, 3)."""
-        givers, takers, tables, units, backs, back_units = moves.T
-        shards = self.pricing.shards
         number = np.arange(len(moves))
-        pairs = np.stack([givers, takers], axis=1)
-        sums = self.sums[pairs]
-        swapped = backs != NONE
-        for moved, more, which in ((tables, units, number), (backs, -back_units, number[swapped])):
-            for side, sign in ((0, -1), (1, 1)):
-                before = shards.first[moved[which]] + self.units[pairs[which, side], moved[which]]
-                after = before + sign * more[which]
-                sums[which, side] += self.pricing.vectors[after] - self.pricing.vectors[before]
-        # What is left of a device that gave everything away is rounding.
-        sums = np.where(sums[..., -1:] > 0.5, sums, 0.0)
+        pairs = moves[:, :2]
+        sums = self.pricing.sums_after(self.units, self.sums, moves)
         compute = np.tile(self.compute, (len(moves), 1, 1))
         loads = np.tile(self.sums[:, -LOADS:], (len(moves), 1, 1))
         compute[number[:, None], pairs] = self.pricing.compute(sums)

@@ -9,8 +9,8 @@ from typing import Self
 
 import numpy as np
 
-from neuroshard.plus.sharing import Shared, nothing_shared
-from neuroshard.shard_table import ShardTable
+from neuroshard.plus.sharing import Shared, nothing_shared, shards_of
+from neuroshard.shard_table import ShardTable, plan_of_units
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
@@ -19,7 +19,8 @@ from shardgym.costs.plan_cost import COMPUTE_COLUMNS, PHASES, PlanCost
 from shardgym.costs.shard_keys import ShardKey, shard_loads
 from shardgym.errors import MeasurementError
 from shardgym.incumbent import Budget
-from shardgym.shard import COLUMN_UNIT
+from shardgym.plan import ShardingPlan
+from shardgym.shard import COLUMN_UNIT, Shard
 from shardgym.task import ELEMENT_BYTES
 from shardgym.ties import quantized, quantized_fit
 
@@ -54,13 +55,18 @@ class Pricing(abc.ABC):
         vectors: as given.
         softness: as given.
         shared: tables that devices hold besides; none, until `beside` says something else.
+        byte_ms: what a byte of a device's memory saves, where rows may be in the memory of hosts; else 0.
+        row_bytes: that each row is expected to take of a device's memory, shape (R,).
     """
+
+    byte_ms = 0.0
 
     def __init__(self, shards: ShardTable, vectors: Floats, softness: float) -> None:
         self.shards = shards
         self.vectors = vectors
         self.softness = softness
         self.shared = nothing_shared(shards.task, vectors.shape[1])
+        self.row_bytes: Ints = shards.bytes
 
     def beside(self, shared: Shared) -> Self:
         """Return the pricing of the other tables' columns, where devices hold these besides."""
@@ -114,6 +120,43 @@ class Pricing(abc.ABC):
         vectors = self.vectors[self.shards.first[tables] + units[devices, tables]]
         sums[devices[busy]] += np.add.reduceat(vectors, busy, axis=0)
         return sums
+
+    def sums_after(self, units: Ints, sums: Floats, moves: Ints) -> Floats:
+        """Return the added vectors of giver and taker after each of some moves, shape (M, 2, V).
+
+        Args:
+            units: before, shape (D, T).
+            sums: likewise, shape (D, V).
+            moves: of a `Shortlist`, shape (M, 6).
+        """
+        givers, takers, tables, given, backs, back_units = moves.T
+        number = np.arange(len(moves))
+        pairs = np.stack([givers, takers], axis=1)
+        after_moves = sums[pairs]
+        swapped = backs >= 0
+        for moved, more, which in ((tables, given, number), (backs, -back_units, number[swapped])):
+            for side, sign in ((0, -1), (1, 1)):
+                before = self.shards.first[moved[which]] + units[pairs[which, side], moved[which]]
+                after = before + sign * more[which]
+                after_moves[which, side] += self.vectors[after] - self.vectors[before]
+        # What is left of a device that gave everything away is rounding.
+        return np.where(after_moves[..., -1:] > 0.5, after_moves, 0.0)
+
+    def charge_ms(self, num_bytes: Ints) -> Floats:
+        """Return what so much of a device's memory is worth, quantized."""
+        return quantized(np.asarray(self.byte_ms * num_bytes, dtype=np.float64))
+
+    def has_room(self, units: Ints) -> bool:  # noqa: ARG002
+        """Say whether hosts have room for what devices with such units, shape (D, T), do not hold."""
+        return True
+
+    def plan(self, units: Ints) -> ShardingPlan:
+        """Return the plan of units of each table on each device, shape (D, T), and of the tables that devices share."""
+        return plan_of_units(self.shards, units, self.shared_shards())
+
+    def shared_shards(self) -> list[Shard]:
+        """Return the shards of the tables that devices share."""
+        return [shard for place in self.shared.places.values() for shard in shards_of(self.shards.task, place)]
 
     def objective(self, compute: Floats, loads: Floats) -> tuple[Floats, Floats]:
         """Return what plans take in ms, and what is minimised; arguments as `totals`, to (P,) each, P at least 1."""

@@ -5,6 +5,7 @@ Nothing of such a table is placed: all devices have their part of it, or all dev
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, get_args
 
@@ -15,13 +16,17 @@ from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.shard_keys import ShardKey
 from shardgym.plan import ShardingPlan
 from shardgym.row_access import position_matters
-from shardgym.shard import COLUMN_UNIT, Shard
+from shardgym.shard import COLUMN_UNIT, ComputeKernel, Shard
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
 
 #: TorchRec's sharding types of tables that devices share.
 SharedType = Literal["row_wise", "table_row_wise", "grid_shard", "data_parallel"]
 SHARED_TYPES: tuple[str, ...] = get_args(SharedType)
+#: Kernels with their cache load factors that tables cut by rows over devices may have besides `fused`.
+_HOST_KERNELS: tuple[tuple[ComputeKernel, float], ...] = (
+    ("fused_uvm", 0.0), *(("fused_uvm_caching", 2.0**-n) for n in (6, 4, 2, 1)),
+)  # fmt: skip
 
 
 class Form(NamedTuple):
@@ -32,12 +37,25 @@ class Form(NamedTuple):
         kind: TorchRec's sharding type.
         vectors: what it adds to the sums of devices, those of a node for `table_row_wise`, else all, shape (n, V).
         bytes: what it takes on these devices, shape (n,).
+        host_bytes: what it takes in the memory of their hosts, shape (n,).
+        compute_kernel: which memory its rows are in, see `Shard`.
+        cache_load_factor: likewise.
     """
 
     table: int
     kind: SharedType
     vectors: Floats
     bytes: Ints
+    host_bytes: Ints
+    compute_kernel: ComputeKernel = "fused"
+    cache_load_factor: float = 0.0
+
+    @property
+    def way(self) -> str:
+        """TorchRec's sharding type, and the kernel if it is not `fused`."""
+        if self.compute_kernel == "fused":
+            return self.kind
+        return f"{self.kind} {self.compute_kernel} {self.cache_load_factor}"
 
 
 class Place(NamedTuple):
@@ -96,13 +114,16 @@ def shared(places: Iterable[Place], shape: tuple[int, ...]) -> Shared:
     return Shared({place.form.table: place for place in ordered}, sums, sizes)
 
 
-def forms_of(task: ShardingTask, costs: AdditiveCosts, kinds: Container[str]) -> list[list[Form]]:
+def forms_of(
+    task: ShardingTask, costs: AdditiveCosts, kinds: Container[str], *, in_host: bool = False
+) -> list[list[Form]]:  # fmt: skip
     """Return the ways to share each table, none of which takes more than some device has.
 
     Args:
         task: the task.
         costs: of its shards.
         kinds: TorchRec's sharding types that there may be.
+        in_host: whether rows may be in the memory of hosts, with caches of some sizes.
     """
     devices, domain = task.num_devices, task.topology.fast_domain_size
     several = 1 < domain < devices and devices % domain == 0
@@ -120,26 +141,44 @@ def forms_of(task: ShardingTask, costs: AdditiveCosts, kinds: Container[str]) ->
                 ways.append((n, "grid_shard", of_node * (devices // domain)))
         ways.append((n, "data_parallel", [ShardKey(table.name, table.num_embeddings, width, served=1)] * devices))
     ways = [way for way in ways if way[1] in kinds]
+    if in_host:
+        ways += [
+            (n, kind, [key._replace(compute_kernel=kernel, cache_load_factor=share) for key in of_way])
+            for n, kind, of_way in ways
+            if kind != "data_parallel"
+            for kernel, share in _HOST_KERNELS
+        ]
     keys = list(dict.fromkeys(key for _, _, of_way in ways for key in of_way))
     if not keys:
         return [[] for _ in task.tables]
     vectors = costs.vectors(costs.encode_keys(task, keys))
     sizes = np.array([piece_bytes(task, key) for key in keys], dtype=np.int64)
+    on_host = np.array([_shard_of(task, key).host_bytes(task) if in_host else 0 for key in keys], dtype=np.int64)
     number = {key: n for n, key in enumerate(keys)}
     most = max(task.capacity_bytes)
     found: list[list[Form]] = [[] for _ in task.tables]
     for n, kind, of_way in ways:
         rows = [number[key] for key in of_way]
         if sizes[rows].max() <= most:
-            found[n].append(Form(n, kind, vectors[rows], sizes[rows]))
+            kernel = of_way[0].compute_kernel, of_way[0].cache_load_factor
+            found[n].append(Form(n, kind, vectors[rows], sizes[rows], on_host[rows], *kernel))
     return found
 
 
 def piece_bytes(task: ShardingTask, key: ShardKey) -> int:
     """Return the bytes of a piece on each device that holds it."""
+    if key.compute_kernel != "fused":
+        return _shard_of(task, key).bytes(task)
     holders = task.num_devices // key.served if key.served else 1
     table = task.table(key.table)
     return task.block_bytes(table, key.rows, key.columns, first_row=key.first_row, num_holders=holders)
+
+
+def _shard_of(task: ShardingTask, key: ShardKey) -> Shard:
+    """Return a shard of a piece, on as many devices as hold it."""
+    holders = task.num_devices // key.served if key.served else 1
+    kernel = key.compute_kernel, key.cache_load_factor
+    return Shard(key.table, key.row_range, (0, key.columns), tuple(range(holders)), *kernel)
 
 
 def _row_keys(table: EmbeddingTable, devices: int, columns: int, *, in_domain: bool) -> list[ShardKey]:
@@ -154,6 +193,16 @@ def _row_keys(table: EmbeddingTable, devices: int, columns: int, *, in_domain: b
 
 def shards_of(task: ShardingTask, place: Place) -> list[Shard]:
     """Return the shards of a table that devices share."""
+    form = place.form
+    if form.compute_kernel == "fused":
+        return _fused_shards_of(task, place)
+    return [
+        dataclasses.replace(shard, compute_kernel=form.compute_kernel, cache_load_factor=form.cache_load_factor)
+        for shard in _fused_shards_of(task, place)
+    ]
+
+
+def _fused_shards_of(task: ShardingTask, place: Place) -> list[Shard]:
     table = task.tables[place.form.table]
     if place.form.kind == "data_parallel":
         return [Shard.whole(table, *range(task.num_devices))]

@@ -16,17 +16,21 @@ from neuroshard.plus.kinds import model_beside, shared_for_room, shared_on_avera
 from neuroshard.plus.linear_model import LinearModel, linear_model
 from neuroshard.plus.local_search import Allocation, IteratedLocalSearch, PlusSettings, compile_search
 from neuroshard.plus.pricing import EstimatedPricing, ExactPricing, Pricing
-from neuroshard.plus.sharing import SHARED_TYPES, Form, Shared, forms_of, places_of, shards_of
+from neuroshard.plus.sharing import SHARED_TYPES, Form, Shared, forms_of, places_of
+from neuroshard.plus.tiered_pricing import TieredPricing
+from neuroshard.plus.tiers import TieredShards
+from neuroshard.row_splits import splits_of
 from neuroshard.shard_table import ShardTable, plan_of_units, units_of
 from neuroshard.solver import ColumnSolver, NeuroShard
 from shardgym.arguments import check_instance, check_list
 from shardgym.arrays import Ints
+from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.incumbent import Budget, Incumbent, OutOfTime
 from shardgym.plan import ShardingPlan
 from shardgym.records import short_repr
-from shardgym.task import ShardingTask
+from shardgym.task import ShardingTask, exact_bytes
 
 #: Where tables take more than this share of the memory, a narrow NeuroShard search finds poor plans at best.
 _TIGHT = 0.8
@@ -47,6 +51,10 @@ class NeuroShardPlus(ColumnSolver):
     first, over those of each node; or be replicated. `kinds.py` chooses which. The plan is never worse than what
     columns alone lead to. Simulators price no replicas. With other costs, tables are cut by columns alone.
 
+    Where tables take more than 80 % of the memory of devices, hosts have memory, and the cost prices it, each device
+    keeps the rows that save the most time per byte (`tiers.py`); the others are read from the host, through a cache
+    where nobody knows which rows are popular.
+
     Example:
         >>> plan = NeuroShardPlus().solve(task, cost, time_limit_s=1.0)    # doctest: +SKIP
 
@@ -63,6 +71,9 @@ class NeuroShardPlus(ColumnSolver):
         keep_on_interrupt: return the best plan so far on Ctrl-C, instead of passing the interrupt on.
         sharding_types: what tables may be besides `table_wise`, `column_wise` and `table_column_wise`, by TorchRec's
             names: some of `row_wise`, `table_row_wise`, `grid_shard`, `data_parallel`.
+        row_cuts: whether popular rows of a shard may be in the memory of its device and the others in that of its host,
+            and shards of a table may have caches of different sizes. TorchRec has one kernel and one cache for each
+            table: without, plans can be exported to it.
 
     Raises:
         InputError: a setting is out of range or of another type.
@@ -71,8 +82,10 @@ class NeuroShardPlus(ColumnSolver):
     def __init__(
         self, kicks: int | None = None, kick_moves: int = 4, shortlist: int = 8, sources: int = 2,
         softness: float = 0.005, queries: int | None = None, keep_on_interrupt: bool = False,
-        sharding_types: Sequence[str] = SHARED_TYPES,
+        sharding_types: Sequence[str] = SHARED_TYPES, row_cuts: bool = True,
     ) -> None:  # fmt: skip
+        check_instance("row_cuts", row_cuts, bool)
+        self.row_cuts = row_cuts
         self.settings = PlusSettings(kicks, kick_moves, shortlist, sources, softness, queries)
         check_instance("keep_on_interrupt", keep_on_interrupt, bool)
         if keep_on_interrupt:
@@ -82,6 +95,10 @@ class NeuroShardPlus(ColumnSolver):
             if name not in SHARED_TYPES:
                 known = ", ".join(SHARED_TYPES)
                 raise InputError(f"sharding_types: expected some of {known}, got {short_repr(name)}")
+
+    def uses_hosts(self, task: ShardingTask, cost: CostModel) -> bool:
+        """See `ColumnSolver`."""
+        return cost.host_memory and task.topology.host_memory_bytes > 0 and cost.additive() is not None
 
     def warm_up(self, task: ShardingTask, cost: CostModel) -> None:
         """Compile the search, and NeuroShard's, which gives plans to start from."""
@@ -97,10 +114,47 @@ class NeuroShardPlus(ColumnSolver):
             return
         if cost.learned:
             self._search_as_published(shards, cost, seed, budget, incumbent)
+        task = shards.task
+        in_host = self.uses_hosts(task, cost)
         kinds = {kind for kind in self.sharding_types if cost.replicas or kind != "data_parallel"}
-        pricing = ExactPricing(shards, costs, self.settings.softness)
-        forms = forms_of(shards.task, costs, kinds)
-        _ExactSearch(pricing, forms, self.settings, budget, seed, incumbent).run()
+        if not in_host or task.total_bytes <= task.total_capacity_bytes:
+            pricing = ExactPricing(shards, costs, self.settings.softness)
+            forms = forms_of(task, costs, kinds)
+            try:
+                _ExactSearch(pricing, forms, self.settings, budget, seed, incumbent).run()
+            except NoFeasiblePlanError:
+                if not in_host:
+                    raise
+        if in_host and (task.total_bytes > _TIGHT * task.total_capacity_bytes or incumbent.cost_ms == math.inf):
+            self._search_in_tiers(task, costs, kinds, seed, budget, incumbent)
+
+    def _search_in_tiers(
+        self, task: ShardingTask, costs: AdditiveCosts, kinds: set[str], seed: int, budget: Budget,
+        incumbent: Incumbent,
+    ) -> None:  # fmt: skip
+        """Search with rows in the memory of devices and hosts; first comes a plan by memory alone.
+
+        Raises:
+            OutOfTime: the budget is spent.
+            NoFeasiblePlanError: no packing was found, or none for which hosts have room.
+        """
+        forms = forms_of(task, costs, kinds, in_host=True)
+        splits = splits_of(task, costs, in_host=True, row_cuts=self.row_cuts)
+        # Of cached rows, hosts have all: where they have no room for that, tables are in one memory or the other.
+        uncached = [[split for split in of_table if not split.shards[0].cache_load_factor] for of_table in splits]
+        for of_tables in (splits, uncached):
+            shards = TieredShards(task, costs, of_tables)
+            pricing = TieredPricing(shards, costs, self.settings.softness, alike=not self.row_cuts)
+            search = _ExactSearch(pricing, forms, self.settings, budget, seed, incumbent)
+            with contextlib.suppress(NoFeasiblePlanError):
+                search.found(Allocation(pricing, pack_units(shards)))
+            search.run()
+            if incumbent.cost_ms < math.inf:
+                return
+        raise NoFeasiblePlanError(
+            f"neuroshard_plus found no plan: the hosts have {exact_bytes(task.topology.host_memory_bytes)} each, and "
+            "no room for the rows for which devices have none; what helps: more memory of hosts or devices"
+        )
 
     def pack(self, shards: ShardTable) -> ShardingPlan:
         """Halve tables, or cut them anywhere."""
@@ -139,13 +193,6 @@ def starts_of(search: IteratedLocalSearch, model: LinearModel, shards: ShardTabl
     if given is not None:
         starts.append(given)
     return starts or [pack_units(shards)]
-
-
-def plan_of_allocation(allocation: Allocation) -> ShardingPlan:
-    """Return the plan."""
-    shards = allocation.pricing.shards
-    shared = [shard for place in allocation.pricing.shared.places.values() for shard in shards_of(shards.task, place)]
-    return plan_of_units(shards, allocation.units, shared)
 
 
 class _ExactSearch:
@@ -211,7 +258,7 @@ class _ExactSearch:
     def _search_beside(self, shared: Shared) -> IteratedLocalSearch:
         """Return the search over the columns of the tables that are not shared."""
         rng = np.random.default_rng(self._seed)
-        return IteratedLocalSearch(self._pricing.beside(shared), self._settings, self._budget, rng, self._found)
+        return IteratedLocalSearch(self._pricing.beside(shared), self._settings, self._budget, rng, self.found)
 
     def _descended(self, shared: Shared) -> Allocation | None:
         """Return what a descent leads to; None where columns find no room."""
@@ -238,8 +285,9 @@ class _ExactSearch:
         search = self._search_beside(shared)
         return [search.descended(model_beside(self._model, search.pricing), [units])]
 
-    def _found(self, allocation: Allocation) -> None:
-        self._incumbent.update(lambda: plan_of_allocation(allocation), allocation.total_ms)
+    def found(self, allocation: Allocation) -> None:
+        """Offer the plan of an allocation."""
+        self._incumbent.update(lambda: allocation.pricing.plan(allocation.units), allocation.total_ms)
 
 
 class _EstimateSearch:

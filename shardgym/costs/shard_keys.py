@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from shardgym.plan import ShardingPlan
 from shardgym.row_access import access_share, distinct_ids, position_matters
 from shardgym.row_popularity import missed_share, popularity
 from shardgym.shard import ComputeKernel, Shard
+from shardgym.table import EmbeddingTable
 from shardgym.task import ELEMENT_BYTES, ShardingTask, block_bytes
 
 #: Bytes of an id of 8 bytes and its weight of 4, over those of the id.
@@ -139,10 +141,14 @@ def cache_missed_share(task: ShardingTask, key: ShardKey) -> float:
     """Return which part of the distinct rows of a batch the cache of a shard has not got; 0 without a cache."""
     if key.compute_kernel != "fused_uvm_caching":
         return 0.0
-    table = task.table(key.table)
-    draws = task.batch_size * table.pooling_factor / table.run_length
-    cells = popularity(table, task.batch_size, *key.row_range)
-    return missed_share(cells, draws, key.cache_load_factor * key.rows)
+    return _missed_share(task.table(key.table), task.batch_size, key.row_range, key.cache_load_factor)
+
+
+@functools.lru_cache(maxsize=65536)  # any number of columns misses the same rows
+def _missed_share(table: EmbeddingTable, batch_size: int, row_range: tuple[int, int], share: float) -> float:
+    draws = batch_size * table.pooling_factor / table.run_length
+    cells = popularity(table, batch_size, *row_range)
+    return missed_share(cells, draws, share * (row_range[1] - row_range[0]))
 
 
 def shard_loads(task: ShardingTask, key: ShardKey) -> list[float]:

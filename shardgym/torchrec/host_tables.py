@@ -54,7 +54,8 @@ def solve_beside_host_tables(
     others = [table for table in task.tables if table not in in_host]
     group_size = None
     if others:
-        rest = call_solver(solver, task.part(room, others), cost, seed, time_limit_s=time_limit_s)
+        left = dataclasses.replace(topology, host_memory_bytes=max(0, min(host_room)))
+        rest = call_solver(solver, task.part(room, others, left), cost, seed, time_limit_s=time_limit_s)
         shards += rest.shards
         group_size = rest.group_size
     return ShardingPlan.of(task, shards, group_size)

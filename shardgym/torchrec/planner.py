@@ -58,7 +58,8 @@ class PlannerSettings:
     """What TorchRec's planner has no argument for.
 
     Attributes:
-        solver: a registered name, `module:Class`, or a solver.
+        solver: a registered name, `module:Class`, or a solver. A name stands for a solver that gives each table one
+            kernel and one cache load factor, as TorchRec does.
         cost: what the solver queries: a name, or a cost model. By default the modelled cost `gpu` where the topology's
             device is a card that it knows, else `roofline`; the log says which.
         seed: given to the solver.
@@ -137,7 +138,7 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         self._batch_size = check_int("batch_size", batch_size, 1)
         self._constraints = constraints
         self._settings = settings
-        self._solver = make_solver(settings.solver) if isinstance(settings.solver, str) else settings.solver
+        self._solver = _made_solver(settings.solver) if isinstance(settings.solver, str) else settings.solver
         cost = settings.cost
         if cost is None:
             cost = "gpu" if topology.device in CARDS else "roofline"
@@ -276,6 +277,12 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         failure = cls.__new__(cls)
         failure.args = (text,)
         raise failure from cause
+
+
+def _made_solver(name: str) -> Solver:
+    """Return a solver by its name; one that may give parts of a table different kernels is told not to."""
+    solver = make_solver(name)
+    return make_solver(name, row_cuts=False) if getattr(solver, "row_cuts", False) else solver
 
 
 def _planned(module: nn.Module, sharders: list[ModuleSharder]) -> list[type[nn.Module]]:

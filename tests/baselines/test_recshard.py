@@ -8,7 +8,7 @@ import pytest
 
 from baselines.greedy import LookupGreedy, SizeGreedy
 from baselines.recshard.solver import RecShard
-from baselines.recshard.splits import splits_of
+from neuroshard.row_splits import splits_of
 from shardgym import (
     EmbeddingTable,
     InputError,

@@ -94,7 +94,12 @@ def test_tables_that_devices_have_no_room_for_are_planned_where_they_are_asked_f
     small = dataclasses.replace(GPUS, memory_bytes=(1000,) * 4)
     names = "users.id", "users.country", "towers.items.id"
     with pytest.raises(NoFeasiblePlanError):
-        ShardGymPlanner(small, 16).plan(Toy())
+        ShardGymPlanner(dataclasses.replace(small, host_memory_bytes=0), 16).plan(Toy())
+    # Nobody said which tables: the solver chooses, one kernel and one cache for each.
+    for solver in ("neuroshard_plus", "row_wise", "recshard"):
+        planner = ShardGymPlanner(small, 16, settings=PlannerSettings(solver, strict=True))
+        found = planner.plan(Toy()).plan
+        assert "fused_uvm" in {of.compute_kernel[:9] for module in found.values() for of in module.values()}
     asked = dict.fromkeys(names, ParameterConstraints(compute_kernels=["fused_uvm"]))
     planner = ShardGymPlanner(small, 16, asked, PlannerSettings(strict=True))
     planner.plan(Toy())

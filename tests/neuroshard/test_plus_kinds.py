@@ -14,7 +14,7 @@ from neuroshard.plus.kinds import shared_on_average
 from neuroshard.plus.local_search import Allocation
 from neuroshard.plus.pricing import ExactPricing
 from neuroshard.plus.sharing import SHARED_TYPES, Place, even_rows, forms_of, places_of, shards_of, takes_rows
-from neuroshard.plus.solver import NeuroShardPlus, plan_of_allocation
+from neuroshard.plus.solver import NeuroShardPlus
 from neuroshard.shard_table import ShardTable
 from shardgym import (
     EmbeddingTable,
@@ -66,7 +66,7 @@ def test_an_allocation_costs_what_its_plan_does(name, seed):
     for table in set(range(task.num_tables)) - set(shared.places):
         units[rng.integers(task.num_devices), table] = shards.units[table]
     allocation = Allocation(pricing.beside(shared), units)
-    plan = plan_of_allocation(allocation)
+    plan = allocation.pricing.plan(allocation.units)
     plan.validate(task)
     used = shared.bytes + shards.bytes[shards.first + units].sum(axis=1)
     assert used.tolist() == plan.bytes_per_device(task)

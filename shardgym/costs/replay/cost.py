@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
@@ -16,7 +17,7 @@ from shardgym.costs.links import exchange_times
 from shardgym.costs.mixed_tables import operator_notes
 from shardgym.costs.plan_cost import PlanCost, plan_costs
 from shardgym.costs.replay.row_counts import ExpectedCounts, RowCounts, StreamCounts
-from shardgym.costs.replay.tally import Tally, tally
+from shardgym.costs.replay.tally import CountedShards, Tally, tally
 from shardgym.costs.replay.traffic import Traffic, exchanges, traffic
 from shardgym.costs.roofline import device_constants, untested
 from shardgym.errors import InputError
@@ -27,6 +28,8 @@ from shardgym.task import ShardingTask
 Ids = Literal["stream", "expected"]
 #: Tasks whose ids are kept: a pair of a row and a device takes 16 bytes, and 8 in each way to make blocks of devices.
 _TASKS_KEPT = 2
+#: Arrays that are kept of shards that were counted.
+_COUNTED_BYTES = 256 * 2**20
 
 
 class ReplayCost(CostModel):
@@ -64,6 +67,8 @@ class ReplayCost(CostModel):
         if ids == "expected" and (self._seed or self._batches > 1):
             raise InputError(f"ids='expected' draws nothing, got seed={seed}, batches={batches}: leave them out")
         self._known: OrderedDict[str, list[Mapping[str, RowCounts]]] = OrderedDict()
+        #: By the name of the device.
+        self._counted: dict[str, CountedShards] = {}
 
     @property
     def hardware(self) -> str:
@@ -121,9 +126,17 @@ class ReplayCost(CostModel):
 
     def _tallies(self, task: ShardingTask, plan: ShardingPlan) -> list[Tally]:
         """Return the tally of each batch."""
-        device = device_constants(task.topology.device)
-        batches = self._counts(task)
-        return [tally(task, plan, counts, device) for counts in batches]
+        name = task.topology.device
+        known = self._counted.setdefault(name, CountedShards(_COUNTED_BYTES))
+        device = device_constants(name)
+        return [
+            tally(task, plan, functools.partial(self._counts_of, task, batch), device, known, batch)
+            for batch in range(self._batches)
+        ]
+
+    def _counts_of(self, task: ShardingTask, batch: int, table: str) -> RowCounts:
+        """Return the ids of a table in a batch."""
+        return self._counts(task)[batch][table]
 
     def _counts(self, task: ShardingTask) -> list[Mapping[str, RowCounts]]:
         """Return the ids of every batch, by table; those of the last tasks are kept."""

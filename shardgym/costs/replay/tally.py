@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -48,9 +50,9 @@ class Tally:
     work_ms: Floats
     operators: dict[OperatorKind, Bools]
 
-    def add_operator(self, kind: OperatorKind, devices: Sequence[int]) -> None:
+    def add_operator(self, kind: OperatorKind, devices: Ints) -> None:
         """Say that devices run an operator."""
-        self.operators.setdefault(kind, np.zeros(len(self.work_ms), dtype=np.bool_))[list(devices)] = True
+        self.operators.setdefault(kind, np.zeros(len(self.work_ms), dtype=np.bool_))[devices] = True
 
     @property
     def num_operators(self) -> Ints:
@@ -58,7 +60,54 @@ class Tally:
         return np.asarray(np.sum([*self.operators.values()], axis=0), dtype=np.int64)
 
 
-def tally(task: ShardingTask, plan: ShardingPlan, counts: Mapping[str, RowCounts], device: DeviceConstants) -> Tally:
+class Counted(NamedTuple):
+    """What n shards of a table with the same number of holders come to, on whatever devices they lie.
+
+    Attributes:
+        looked_up: ids of the samples of each device, or different ones, that are looked up, shape (n, D).
+        id_bytes: that are sent for them, shape (n, D).
+        work_ms: forward and backward compute of every holder, shape (n, holders, 2).
+    """
+
+    looked_up: Floats
+    id_bytes: Floats
+    work_ms: Floats
+
+
+class CountedShards:
+    """Keeps what shards come to, the last that were asked for: plans of a search have most of them in common.
+
+    Args:
+        most_bytes: of arrays.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._used = 0
+        self._known: OrderedDict[Hashable, Counted] = OrderedDict()
+
+    def get(self, key: Hashable, make: Callable[[], Counted]) -> Counted:
+        """Return what is known under a key; or what `make` returns, which is kept."""
+        found = self._known.get(key)
+        if found is not None:
+            self._known.move_to_end(key)
+            return found
+        found = self._known[key] = make()
+        self._used += sum(array.nbytes for array in found)
+        while self._used > self._most_bytes and len(self._known) > 1:
+            _, last = self._known.popitem(last=False)
+            self._used -= sum(array.nbytes for array in last)
+        return found
+
+
+def tally(
+    task: ShardingTask,
+    plan: ShardingPlan,
+    counts: Callable[[str], RowCounts],
+    device: DeviceConstants,
+    known: CountedShards,
+    batch: int = 0,
+) -> Tally:
     """Count one batch.
 
     The samples of each of n equal blocks of consecutive devices look up a rectangle with n holders at the one inside of
@@ -68,14 +117,16 @@ def tally(task: ShardingTask, plan: ShardingPlan, counts: Mapping[str, RowCounts
     Args:
         task: the task.
         plan: a feasible plan for it.
-        counts: of every table, by name.
+        counts: returns those of a table, by name.
         device: constants of a device.
+        known: what was counted before with these constants, and the same streams.
+        batch: number of the batch.
     """
     devices = task.num_devices
     pairs = devices, devices
     found = Tally(np.zeros(pairs), np.zeros(pairs), {}, {}, np.zeros((devices, 2)), {})
     for table in task.tables:
-        _TableTally(task, table, plan, counts[table.name], device).add_to(found)
+        _TableTally(task, table, plan, counts, device, known, batch).add_to(found)
     np.fill_diagonal(found.ids, 0.0)
     np.fill_diagonal(found.outputs, 0.0)
     return found
@@ -85,8 +136,9 @@ class _TableTally:
     """Counts one table; arguments as `tally`."""
 
     def __init__(
-        self, task: ShardingTask, table: EmbeddingTable, plan: ShardingPlan, counts: RowCounts, device: DeviceConstants
-    ) -> None:
+        self, task: ShardingTask, table: EmbeddingTable, plan: ShardingPlan, counts: Callable[[str], RowCounts],
+        device: DeviceConstants, known: CountedShards, batch: int,
+    ) -> None:  # fmt: skip
         self._task = task
         self._table = table
         self._counts = counts
@@ -94,20 +146,20 @@ class _TableTally:
         self._group_size = plan.group_size
         self._samples = samples_per_device(task.batch_size, task.num_devices)
         self._element_bytes = ELEMENT_BYTES[task.precision]
-        shards = plan.of_table(table.name)
         self._by_copies: dict[int, list[Shard]] = {}
-        for shard in shards:
+        for shard in plan.of_table(table.name):
             self._by_copies.setdefault(len(shard.devices), []).append(shard)
-        self._edges = np.unique(np.array([shard.rows for shard in shards], dtype=np.int64))
-        found = counts.counts(self._edges)
-        # Rows of pooled tables are looked up as often as they are in bags, however their ids are sent.
-        looked_up = found.distinct if task.dedup_ids and not table.is_pooled else found.lookups
-        id_bytes = ID_BYTES * (found.distinct if task.dedup_ids else found.lookups)
-        if table.is_pooled:
-            id_bytes = id_bytes + (_POSITION_BYTES * task.dedup_ids + WEIGHT_BYTES * table.weighted) * found.lookups
-        self._looked_up = _running(looked_up)
-        self._id_bytes = _running(id_bytes)
-        self._distinct = _running(found.distinct)
+        self._rows: dict[int, Ints] = {
+            copies: np.array([shard.rows for shard in shards], dtype=np.int64)
+            for copies, shards in self._by_copies.items()
+        }
+        self._edges = np.unique(np.concatenate([*self._rows.values()]))
+        self._known = known
+        #: All that what shards come to depends on, besides rows, columns and holders.
+        self._key = (
+            batch, table, task.batch_size, task.num_devices, task.precision, task.optimizer, task.dedup_ids,
+            self._edges.tobytes(),
+        )  # fmt: skip
 
     def add_to(self, found: Tally) -> None:
         """Add this table's shards."""
@@ -124,20 +176,22 @@ class _TableTally:
         devices = task.num_devices
         per_block = devices // copies
         holders = np.array([shard.devices for shard in shards], dtype=np.int64)
-        rows = np.array([shard.rows for shard in shards], dtype=np.int64)
-        columns = np.array([shard.num_columns for shard in shards], dtype=np.float64)
-        of_edges = np.searchsorted(self._edges, rows)
-        looked_up = self._looked_up[of_edges[:, 1]] - self._looked_up[of_edges[:, 0]]
+        rows = self._rows[copies]
+        columns = np.array([shard.columns for shard in shards], dtype=np.float64)
+        columns = columns[:, 1] - columns[:, 0]
+        counted = self._known.get(
+            (*self._key, copies, self._are_groups(copies), rows.tobytes(), columns.tobytes()),
+            lambda: self._counted(copies, columns, shards),
+        )
         if copies < devices:
-            source = np.broadcast_to(np.arange(devices), looked_up.shape)
+            source = np.broadcast_to(np.arange(devices), counted.looked_up.shape)
             server = np.repeat(holders, per_block, axis=1)
             to_server[source, server] = True
-            id_bytes = self._id_bytes[of_edges[:, 1]] - self._id_bytes[of_edges[:, 0]]
-            found.ids += _pairs(source, server, id_bytes)
+            found.ids += _pairs(source, server, counted.id_bytes)
             whole = np.diff(rows, axis=1)[:, 0] == table.num_embeddings
             row_bytes = (columns * self._element_bytes)[:, None]
             if not table.is_pooled:
-                found.outputs += _pairs(server, source, looked_up * row_bytes)
+                found.outputs += _pairs(server, source, counted.looked_up * row_bytes)
             elif whole.any():
                 bags = np.where(whole[:, None], self._samples * table.num_features, 0)
                 found.outputs += _pairs(server, source, bags * row_bytes)
@@ -146,10 +200,10 @@ class _TableTally:
                 self._add_partial_sums(found, copies, cut)
         if copies > 1:
             self._add_copied(found, copies, shards)
-        for shard in shards:
-            if not table.is_pooled or copies == devices or shard.num_rows == table.num_embeddings:
-                found.add_operator((table.is_pooled, copies, -1), shard.devices)
-        self._add_work(found, holders, of_edges, columns, looked_up, shards)
+        sent_whole = (rows[:, 1] - rows[:, 0] == table.num_embeddings) | (not table.is_pooled) | (copies == devices)
+        if sent_whole.any():
+            found.add_operator((table.is_pooled, copies, -1), holders[sent_whole].ravel())
+        np.add.at(found.work_ms, holders.ravel(), counted.work_ms.reshape(-1, 2))
 
     def _add_partial_sums(self, found: Tally, copies: int, shards: Sequence[Shard]) -> None:
         """Add pieces of rows with so many holders, as `shardgym.costs.shard_keys.shard_loads` counts them.
@@ -172,7 +226,7 @@ class _TableTally:
             for shard in pieces:
                 width = shard.num_columns * self._table.num_features * shard.num_rows / num_rows
                 loads[list(shard.devices), column] += width
-                found.add_operator((True, copies, column), shard.devices)
+            found.add_operator((True, copies, column), np.array([shard.devices for shard in pieces]).ravel())
 
     def _add_copied(self, found: Tally, copies: int, shards: Sequence[Shard]) -> None:
         """Add what holders exchange, as `links.replica_exchange_ms` takes it.
@@ -188,18 +242,25 @@ class _TableTally:
             with_state = block_bytes(shard.num_rows, shard.num_columns, precision, task.optimizer_of(self._table))
             held[list(shard.devices)] += with_state if in_groups else weights
 
-    def _add_work(
-        self, found: Tally, holders: Ints, of_edges: Ints, columns: Floats, looked_up: Floats, shards: Sequence[Shard]
-    ) -> None:
-        """Add the compute of shards with as many holders each, shape of `holders` (n, copies)."""
+    def _counted(self, copies: int, columns: Floats, shards: Sequence[Shard]) -> Counted:
+        """Return what shards with so many holders come to."""
         task = self._task
         table = self._table
-        num_shards, copies = holders.shape
-        of_blocks = num_shards, copies, task.num_devices // copies
+        rows = self._rows[copies]
+        counts = self._counts(table.name)
+        found = counts.counts(self._edges)
+        # Rows of pooled tables are looked up as often as they are in bags, however their ids are sent.
+        of_ids = found.distinct if task.dedup_ids and not table.is_pooled else found.lookups
+        id_bytes = ID_BYTES * (found.distinct if task.dedup_ids else found.lookups)
+        if table.is_pooled:
+            id_bytes = id_bytes + (_POSITION_BYTES * task.dedup_ids + WEIGHT_BYTES * table.weighted) * found.lookups
+        of_edges = np.searchsorted(self._edges, rows)
+        looked_up = _between(of_ids, of_edges)
+        of_blocks = len(rows), copies, task.num_devices // copies
         ids = looked_up.reshape(of_blocks).sum(axis=2)
         is_everywhere = copies == task.num_devices
-        touched = self._distinct if is_everywhere else _running(self._counts.touched(self._edges, copies))
-        distinct = touched[of_edges[:, 1]] - touched[of_edges[:, 0]]
+        touched = found.distinct if is_everywhere else counts.touched(self._edges, copies)
+        distinct = _between(touched, of_edges)
         bags = self._samples.reshape(of_blocks[1:]).sum(axis=1) * float(table.num_features)
         per_weight, per_row = OPTIMIZER_STATE[task.optimizer_of(table)]
         forward, backward = compute_ms(
@@ -219,18 +280,18 @@ class _TableTally:
             keys = [ShardKey(table.name, shard.num_rows, shard.num_columns) for shard in shards]
             dense = np.array([dense_update_bytes(task, key) for key in keys])
             work[..., 1] += (dense / self._device.memory_bandwidth * 1e3)[:, None]
-        np.add.at(found.work_ms, holders.ravel(), work.reshape(-1, 2))
+        return Counted(looked_up, _between(id_bytes, of_edges), work)
 
     def _are_groups(self, copies: int) -> bool:
         """Say whether so many holders are the same places of the plan's groups, which exchange weights."""
         return self._group_size is not None and copies * self._group_size == self._task.num_devices
 
 
-def _running(values: Floats) -> Floats:
-    """Return running totals along the first axis, beginning with 0."""
+def _between(values: Floats, of_edges: Ints) -> Floats:
+    """Add up what falls into ranges between edges, given by the first and the last edge of each, shape (n, 2)."""
     totals = np.zeros((len(values) + 1, values.shape[1]))
     np.cumsum(values, axis=0, out=totals[1:])
-    return totals
+    return np.asarray(totals[of_edges[:, 1]] - totals[of_edges[:, 0]], dtype=np.float64)
 
 
 def _pairs(sender: Ints, receiver: Ints, num_bytes: Floats) -> Floats:

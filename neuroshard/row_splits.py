@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from baselines.milp.exchanges import BITS
+from shardgym.arrays import Floats
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.shard_keys import ShardKey, shard_key
 from shardgym.shard import Shard
 from shardgym.table import EmbeddingTable, ZipfIds
 from shardgym.task import ShardingTask
-from shardgym.ties import rounded
+from shardgym.ties import BITS, rounded
 
 #: Shares of a table's rows, popular ones first, that splits put into the memory of the device.
 SHARES = tuple(2.0 ** (-n / 2) for n in range(28, 0, -1))
@@ -52,12 +52,7 @@ def splits_of(task: ShardingTask, costs: AdditiveCosts, *, in_host: bool, row_cu
     ways = [_ways(table, in_host=in_host, row_cuts=row_cuts) for table in task.tables]
     keys = [key for of_table in ways for shards in of_table for key in _keys(task, shards)]
     vectors = costs.vectors(costs.encode_keys(task, keys))
-    whole = [ShardKey(table.name, table.num_embeddings, table.embedding_dim) for table in task.tables]
-    typical = costs.vectors(costs.encode_keys(task, whole))
-    # In this order on all processors.
-    proportions = np.array([sum(column) for column in typical.T.tolist()])
-    # Rounded, so that the program and all comparisons are the same on all processors.
-    shard_ms = rounded(np.maximum(costs.least_ms(vectors, proportions), 0.0).sum(axis=1), BITS).tolist()
+    shard_ms = added_ms(task, costs, vectors).tolist()
     found = []
     position = 0
     for of_table in ways:
@@ -69,6 +64,16 @@ def splits_of(task: ShardingTask, costs: AdditiveCosts, *, in_host: bool, row_cu
             splits.append(Split(shards, ms, sum(size for size, _ in sizes), sum(size for _, size in sizes)))
         found.append(_that_pay(splits))
     return found
+
+
+def added_ms(task: ShardingTask, costs: AdditiveCosts, vectors: Floats) -> Floats:
+    """Return what shards of a task add to the compute of a device that holds others like all tables, in ms, (n,)."""
+    whole = [ShardKey(table.name, table.num_embeddings, table.embedding_dim) for table in task.tables]
+    typical = costs.vectors(costs.encode_keys(task, whole))
+    # In this order on all processors.
+    proportions = np.array([sum(column) for column in typical.T.tolist()])
+    # Rounded, so that all comparisons are the same on all processors.
+    return rounded(np.maximum(costs.least_ms(vectors, proportions), 0.0).sum(axis=1), BITS)
 
 
 def _ways(table: EmbeddingTable, *, in_host: bool, row_cuts: bool) -> list[tuple[Shard, ...]]:

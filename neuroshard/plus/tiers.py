@@ -1,0 +1,208 @@
+"""Columns of tables whose rows are in the memory of a device or of its host: how they are split, and filling memory.
+
+A device that holds some columns of some tables has one best way to use its memory: rows go where they save the most
+time per byte. So searches choose columns and devices as ever, and this says which rows are where.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from neuroshard.jit import jit
+from neuroshard.row_splits import Split, added_ms
+from neuroshard.shard_table import ShardTable
+from shardgym.arrays import Floats, Ints
+from shardgym.costs.additive import AdditiveCosts
+from shardgym.costs.shard_keys import shard_key
+from shardgym.shard import COLUMN_UNIT, Shard
+from shardgym.task import ShardingTask
+
+
+class TieredShards(ShardTable):
+    """Shards of 0, 1, 2, ... units of columns, each of whose rows can be split in several ways.
+
+    Ways of a row follow each other as those of its table do, from the one that takes least of the device's memory on.
+
+    Args:
+        task: the task.
+        costs: of its shards.
+        splits: of each table, see `splits_of`.
+
+    Attributes:
+        bytes: of each row in its first way, shape (R,).
+        splits: as given.
+        first_way: number of each row's first way, shape (R,).
+        ways: number of the ways of each row, shape (R,).
+        way_vectors: what each way adds to the sums of a device, see `AdditiveCosts.vectors`, shape (W, V).
+        way_bytes: that each takes in the memory of the device, shape (W,).
+        way_host_bytes: likewise of the host.
+        gain: time that the next way of the same row saves per byte of the device's memory, in ms, 0 for the last one,
+            shape (W,).
+    """
+
+    def __init__(self, task: ShardingTask, costs: AdditiveCosts, splits: Sequence[Sequence[Split]]) -> None:
+        super().__init__(task)
+        self.splits = splits
+        counts = np.array([len(of_table) for of_table in splits])
+        self.ways: Ints = np.where(self.columns > 0, counts[self.tables], 1)
+        self.first_way: Ints = np.cumsum(self.ways) - self.ways
+        self.way_bytes, self.way_host_bytes = self._sizes()
+        self.bytes = self.way_bytes[self.first_way]
+        self.way_vectors: Floats = self._vectors(costs)
+        ms = np.zeros(len(self.way_bytes))
+        of_rows = np.repeat(self.columns > 0, self.ways)
+        ms[of_rows] = added_ms(task, costs, self.way_vectors[of_rows])
+        more = np.maximum(np.diff(self.way_bytes, append=0), 1)
+        self.gain: Floats = np.maximum(-np.diff(ms, append=0), 0.0) / more
+        self.gain[self.first_way + self.ways - 1] = 0.0
+
+    def shards_of_way(self, way: int, first_column: int, device: int) -> list[Shard]:
+        """Return the shards of a way."""
+        row = int(self.first_way.searchsorted(way, side="right")) - 1
+        split = self.splits[self.tables[row]][way - int(self.first_way[row])]
+        columns = (first_column, first_column + int(self.columns[row]))
+        return [dataclasses.replace(shard, columns=columns, devices=(device,)) for shard in split.shards]
+
+    def _sizes(self) -> tuple[Ints, Ints]:
+        """Return what all ways take on the device and on its host: so much for the shard, and so much per column."""
+        sizes: Ints = np.zeros((2, int(self.ways.sum())), dtype=np.int64)
+        for table, of_table in enumerate(self.splits):
+            of_unit, of_two = (
+                np.array([self._split_bytes(split, units * COLUMN_UNIT) for split in of_table]) for units in (1, 2)
+            )
+            rows = np.arange(self.first[table] + 1, self.whole[table] + 1)
+            units = rows - self.first[table]
+            entries = self.first_way[rows][:, None] + np.arange(len(of_table))
+            sizes[:, entries] = (of_unit + (units[:, None, None] - 1) * (of_two - of_unit)).transpose(2, 0, 1)
+        return sizes[0], sizes[1]
+
+    def _split_bytes(self, split: Split, columns: int) -> tuple[int, int]:
+        shards = [dataclasses.replace(shard, columns=(0, columns)) for shard in split.shards]
+        return sum(shard.bytes(self.task) for shard in shards), sum(shard.host_bytes(self.task) for shard in shards)
+
+    def _vectors(self, costs: AdditiveCosts) -> Floats:
+        """Return the vectors of all ways, described together; zeros for empty rows."""
+        templates = [
+            [
+                [
+                    shard_key(self.task, shard)._replace(summed_on_device=len(split.shards) > 1)
+                    for shard in split.shards
+                ]
+                for split in of_table
+            ]
+            for of_table in self.splits
+        ]  # fmt: skip
+        keys = []
+        ways = []
+        for row in np.flatnonzero(self.columns).tolist():
+            columns = int(self.columns[row])
+            for number, of_split in enumerate(templates[self.tables[row]]):
+                keys += [key._replace(columns=columns) for key in of_split]
+                ways += [int(self.first_way[row]) + number] * len(of_split)
+        known = costs.vectors(costs.encode_keys(self.task, keys))
+        vectors: Floats = np.zeros((len(self.way_bytes), known.shape[1]))
+        np.add.at(vectors, ways, known)
+        return vectors
+
+
+@jit
+def fill_device(
+    rows: Ints, room: int, first_way: Ints, way_bytes: Ints, gain: Floats, chosen: Ints, full: Ints
+) -> None:  # fmt: skip
+    """Choose a way for each row on a device: memory goes to where it saves the most time per byte, as long as it lasts.
+
+    Args:
+        rows: on the device, shape (n,).
+        room: bytes of its memory.
+        first_way: see `TieredShards`, like the next two.
+        way_bytes: likewise.
+        gain: likewise.
+        chosen: is overwritten by the ways, shape (n,) at least.
+        full: is overwritten, likewise.
+    """
+    for n in range(len(rows)):
+        chosen[n] = first_way[rows[n]]
+        room -= way_bytes[chosen[n]]
+        full[n] = 0
+    while True:
+        best = -1
+        most = 0.0
+        for n in range(len(rows)):
+            if full[n] == 0 and gain[chosen[n]] > most:
+                best = n
+                most = gain[chosen[n]]
+        if best < 0:
+            return
+        more = way_bytes[chosen[best] + 1] - way_bytes[chosen[best]]
+        if more > room:
+            full[best] = 1
+        else:
+            room -= more
+            chosen[best] += 1
+
+
+@jit
+def fill_devices(
+    units: Ints, memory: Ints, first: Ints, first_way: Ints, way_bytes: Ints, gain: Floats
+) -> Ints:  # fmt: skip
+    """Return the way of each table on each device, -1 where it holds none of it, shape (D, T).
+
+    Args:
+        units: of each table on each device, shape (D, T).
+        memory: bytes of each device.
+        first: row of each table's empty shard, see `ShardTable`.
+        first_way: see `fill_device`, like the others.
+        way_bytes: likewise.
+        gain: likewise.
+    """
+    found = np.full(units.shape, -1, dtype=np.int64)
+    chosen = np.empty(units.shape[1], dtype=np.int64)
+    full = np.empty(units.shape[1], dtype=np.int64)
+    for device in range(len(units)):
+        tables = np.flatnonzero(units[device])
+        fill_device(
+            first[tables] + units[device, tables], memory[device], first_way, way_bytes, gain, chosen, full
+        )  # fmt: skip
+        for n in range(len(tables)):
+            found[device, tables[n]] = chosen[n]
+    return found
+
+
+@jit
+def sums_of_moves(
+    moves: Ints, units: Ints, shared: Floats, memory: Ints, first: Ints, first_way: Ints, way_bytes: Ints,
+    gain: Floats, vectors: Floats,
+) -> Floats:  # fmt: skip
+    """Return the sums of giver and taker after each move, their memory filled anew, shape (M, 2, V).
+
+    Args:
+        moves: see `Shortlist`, shape (M, 6).
+        units: before the move, shape (D, T).
+        shared: what devices hold besides, shape (D, V).
+        memory: see `fill_devices`, like the next four.
+        first: likewise.
+        first_way: likewise.
+        way_bytes: likewise.
+        gain: likewise.
+        vectors: of ways, shape (W, V).
+    """
+    sums = np.empty((len(moves), 2, vectors.shape[1]))
+    chosen = np.empty(units.shape[1], dtype=np.int64)
+    full = np.empty(units.shape[1], dtype=np.int64)
+    for n in range(len(moves)):
+        for side in range(2):
+            device = moves[n, side]
+            after = units[device].copy()
+            sign = -1 if side == 0 else 1
+            after[moves[n, 2]] += sign * moves[n, 3]
+            if moves[n, 4] >= 0:
+                after[moves[n, 4]] -= sign * moves[n, 5]
+            tables = np.flatnonzero(after)
+            fill_device(first[tables] + after[tables], memory[device], first_way, way_bytes, gain, chosen, full)
+            sums[n, side] = shared[device]
+            for k in range(len(tables)):
+                sums[n, side] += vectors[chosen[k]]
+    return sums

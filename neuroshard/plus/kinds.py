@@ -388,5 +388,6 @@ def _changed(best: Allocation, forms: Sequence[Sequence[Form]]) -> list[tuple[In
     for start in range(0, len(found), step):
         sums = np.maximum(np.array([sums for _, _, sums in found[start : start + step]]), 0.0)
         values.append(pricing.objective(pricing.compute(sums), sums[..., -LOADS:])[1])
-    order = np.concatenate(values).argsort(kind="stable")[:_TRIED]
+    moving = np.array([pricing.beside(shared).moving_ms(units) for units, shared, _ in found])
+    order = (np.concatenate(values) + moving).argsort(kind="stable")[:_TRIED]
     return [found[n][:2] for n in order.tolist()]

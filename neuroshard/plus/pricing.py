@@ -9,6 +9,7 @@ from typing import Self
 
 import numpy as np
 
+from neuroshard.plus.moving import Moving
 from neuroshard.plus.sharing import Shared, nothing_shared
 from neuroshard.shard_table import ShardTable
 from shardgym.arrays import Floats, Ints
@@ -54,7 +55,10 @@ class Pricing(abc.ABC):
         vectors: as given.
         softness: as given.
         shared: tables that devices hold besides; none, until `beside` says something else.
+        moving: what moving from the plan in use adds to what is minimised; None where nothing is moved.
     """
+
+    moving: Moving | None = None
 
     def __init__(self, shards: ShardTable, vectors: Floats, softness: float) -> None:
         self.shards = shards
@@ -121,6 +125,10 @@ class Pricing(abc.ABC):
         starts = range(0, len(compute), step)
         totals = np.concatenate([self.totals(compute[n : n + step], loads[n : n + step]) for n in starts])
         return totals, totals + quantized(self.excess(compute[..., 0] + compute[..., 1]))
+
+    def moving_ms(self, units: Ints) -> float:
+        """Return what moving to units of each table on each device adds to what is minimised, (D, T)."""
+        return 0.0 if self.moving is None else float(quantized(self.moving.ms(units, self.shared)))
 
     def excess(self, compute: Floats) -> Floats:
         """Return by how much the soft maximum of devices' compute is above the hard one; (P, D) to (P,)."""

@@ -18,7 +18,7 @@ from typing import NoReturn
 import click
 
 from shardgym import __version__
-from shardgym.cli import checks, plans, records, run, solve, sweep, tables, torchrec, training
+from shardgym.cli import checks, migrate, plans, records, run, solve, sweep, tables, torchrec, training
 from shardgym.cli.common import INTERRUPTED
 from shardgym.errors import ShardGymError, one_line
 
@@ -32,9 +32,9 @@ class Terminated(BaseException):
 
 PLAN = click.Group(
     "plan",
-    [plans.show, plans.diff, torchrec.plan_export, torchrec.plan_import],
+    [plans.show, plans.diff, migrate.plan_migrate, torchrec.plan_export, torchrec.plan_import],
     no_args_is_help=False,
-    help="Show, compare, export and import plans.",
+    help="Show, compare, move between, export and import plans.",
 )
 
 ROOT = click.Group(

@@ -79,6 +79,10 @@ def test_a_cost_that_is_no_sum_pays_too(in_use):
     assert solver.solve(DRIFTED, Opaque(), initial_plan=in_use, migration_ms_per_byte=1.0) == in_use
 
 
+def test_the_published_search_pays_for_what_it_moves(in_use):
+    assert make_solver("neuroshard").solve(DRIFTED, COST, initial_plan=in_use, migration_ms_per_byte=1e-6) == in_use
+
+
 @pytest.mark.parametrize("price", [-1, float("nan"), float("inf"), "1", True])
 def test_prices_that_are_none(in_use, price):
     with pytest.raises(InputError, match="migration_ms_per_byte: expected a finite number from 0 on, got"):

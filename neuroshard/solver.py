@@ -13,10 +13,11 @@ from neuroshard.device_sets import AdditiveDeviceSets, EvaluatedDeviceSets
 from neuroshard.grid_search import Cutoff, GridSearch
 from neuroshard.packing import pack
 from neuroshard.shard_table import ShardTable, plan_of
+from shardgym.arguments import describe
 from shardgym.costs.base import CostModel, make_cost
-from shardgym.errors import NoFeasiblePlanError
+from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.feasibility import check_possible
-from shardgym.incumbent import Budget, Incumbent, OutOfTime
+from shardgym.incumbent import Budget, Incumbent, InUse, OutOfTime
 from shardgym.plan import ShardingPlan
 from shardgym.shard import COLUMN_UNIT
 from shardgym.solver import Observer, check_solve_arguments
@@ -63,22 +64,27 @@ class ColumnSolver(abc.ABC):
         time_limit_s: float | None = None,
         initial_plan: ShardingPlan | None = None,
         observer: Observer | None = None,
+        migration_ms_per_byte: float | None = None,
     ) -> ShardingPlan:
         """Return the best plan found.
+
+        With `migration_ms_per_byte`, the initial plan is in use, and every byte that moves from it adds so much to the
+        cost of a plan. What the observer is told includes that.
 
         Raises:
             NoFeasiblePlanError: shards cannot be packed however tables are halved, or no packing was found.
             InfeasiblePlanError: `initial_plan` is infeasible.
-            InputError: `initial_plan` is for another task, or `cost` cannot price tasks of this kind; or an argument is
-                of another kind.
+            InputError: `initial_plan` is for another task, or `cost` cannot price tasks of this kind; there is no
+                initial plan to move from; or an argument is of another kind.
             MeasurementError: `cost` has no time for a shard alone on a device.
         """
         check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s, initial_plan=initial_plan, observer=observer)
+        in_use = plan_in_use(initial_plan, migration_ms_per_byte)
         check_possible(task, in_host=self.uses_hosts(task, cost))
         if time_limit_s is not None:
             self.warm_up(task, cost)  # a time limit is for searching, not for compiling
         budget = Budget(time_limit_s)
-        incumbent = Incumbent(task, cost, observer)
+        incumbent = Incumbent(task, cost, observer, in_use)
         if initial_plan is not None:
             initial_plan.validate(task)
             incumbent.offer(initial_plan)
@@ -146,6 +152,18 @@ class NeuroShard(ColumnSolver):
     def pack(self, shards: ShardTable) -> ShardingPlan:
         """Halve tables until they can be packed."""
         return plan_of(shards, pack(shards))
+
+
+def plan_in_use(initial_plan: ShardingPlan | None, migration_ms_per_byte: float | None) -> InUse | None:
+    """Return the plan that tables are moved from; None where moving costs nothing; raises `InputError`."""
+    if migration_ms_per_byte is None:
+        return None
+    number = migration_ms_per_byte
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < math.inf:
+        raise InputError(f"migration_ms_per_byte: expected a finite number from 0 on, got {describe(number)}")
+    if initial_plan is None:
+        raise InputError("migration_ms_per_byte: expected an initial_plan, which is in use and tables move from")
+    return InUse(initial_plan, float(number))
 
 
 def inner_search(shards: ShardTable, cost: CostModel, budget: Budget) -> GridSearch:

@@ -32,7 +32,7 @@ class Observer(Protocol):
 class Solver(Protocol):
     """A class with this method is a solver; nothing has to be inherited.
 
-    Options that a solver does not take (`time_limit_s`, `initial_plan`, `observer`) may be left out of its signature. A
+    Options that a solver does not take (all after `seed`) may be left out of its signature. A
     solver that must compile or load something first may have a method `warm_up(task, cost)`, see `warm_up`; one that
     may lack what every task needs, a method `check_ready(cost)`, see `check_ready`. A learned one
     has an attribute `weights_digest`, the SHA-256 of the weights that it solved with or None, and may have
@@ -49,6 +49,7 @@ class Solver(Protocol):
         time_limit_s: float | None = None,
         initial_plan: ShardingPlan | None = None,
         observer: Observer | None = None,
+        migration_ms_per_byte: float | None = None,
     ) -> ShardingPlan:
         """Return a feasible plan.
 
@@ -59,6 +60,8 @@ class Solver(Protocol):
             time_limit_s: seconds after which the best plan so far is to be returned.
             initial_plan: a feasible plan to start from.
             observer: called with every improvement.
+            migration_ms_per_byte: says that the initial plan is in use, and what every byte that moves adds to the cost
+                of a plan (`shardgym.migration`).
 
         Raises:
             NoFeasiblePlanError: no feasible plan was found; `InfeasiblePlanError`, which `plan.validate` raises, means

@@ -181,8 +181,9 @@ def _dgx(device: str, memory_gib: int, interconnect: str, nvlink: float, infinib
     }
 
 
-#: Bandwidths are per device and direction, from the vendors' data sheets: NVLink 2/3/4 (150, 300, 450 GB/s), PCIe 3
-#: x16 shared by a 2080 Ti host (about 10 GB/s usable), InfiniBand HDR and NDR (25, 50 GB/s per device).
+#: Bandwidths are per device and direction, from the vendors' data sheets: NVLink 2/3/4/5 (150, 300, 450, 900 GB/s),
+#: PCIe 3 x16 shared by a 2080 Ti host (about 10 GB/s usable), PCIe 4 x16 (31.5 GB/s), InfiniBand HDR and NDR, and
+#: ConnectX-8 (25, 50, 100 GB/s per device). About a quarter of the memory is left for the rest of a model.
 PRESETS: dict[str, dict[str, Any]] = {
     "cpu": {"memory_bytes": 128 * 2**20, "device": "cpu-core"},
     "rtx2080ti": {
@@ -199,4 +200,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     "dgx-a100": _dgx("a100", 60, "nvlink3+hdr", 300e9, 25e9),
     "dgx-h100": _dgx("h100", 60, "nvlink4+ndr", 450e9, 50e9),
     "dgx-h200": _dgx("h200", 110, "nvlink4+ndr", 450e9, 50e9),
+    "dgx-b200": _dgx("b200", 135, "nvlink5+ndr", 900e9, 50e9),
+    "dgx-b300": _dgx("b300", 200, "nvlink5+cx8", 900e9, 100e9),
+    "gb200-nvl72": _dgx("gb200", 140, "nvlink5+ndr", 900e9, 50e9) | {"fast_domain_size": 72},
+    "gb300-nvl72": _dgx("gb300", 210, "nvlink5+cx8", 900e9, 100e9) | {"fast_domain_size": 72},
+    "l40s": _dgx("l40s", 36, "pcie4+hdr", 31.5e9, 25e9),
 }

@@ -9,17 +9,22 @@ page would change, or records are not packed.
 - Between `<!-- model: FOLDER -->` and `<!-- end -->`: what the cards of shipped simulator weights say.
 - Between `<!-- env: ID -->` and `<!-- end -->`: what the docstring of an environment says of its episodes.
 - Between `<!-- separation: SUITE -->` and `<!-- end -->`: what `tools/separation.py` found on a suite.
+- Between `<!-- run: COMMAND -->` and `<!-- end -->`: what a command of `shardgym` prints, in an empty folder.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import inspect
+import io
 import lzma
 import os
 import re
+import shlex
 import sys
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -29,6 +34,7 @@ import separation
 from tabulate import tabulate
 
 import shardgym.envs
+from shardgym import cli
 from shardgym.costs.simulator.model_card import ModelCard, shipped_agreement
 from shardgym.costs.simulator.samples import ComputeSamples, StepSamples
 from shardgym.costs.simulator.weights import SHIPPED
@@ -45,11 +51,12 @@ ROOT = Path(__file__).parents[1]
 COLUMNS = ROOT / "docs" / "boards.md"
 PAGES = [
     ROOT / "README.md",
+    ROOT / "docs" / "costs.md",
     ROOT / "docs" / "environment_reference.md",
     *sorted((ROOT / "leaderboards").rglob("README.md")),
     SHIPPED / "README.md",
 ]
-BLOCK = re.compile(r"(<!-- (table|details|model|env|separation): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (table|details|model|env|separation|run): (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 _PARTS = {
     "step_forward_compute": "forward compute in a step",
@@ -117,6 +124,7 @@ def filled(page: str, path: Path) -> str:
         "model": model_summary,
         "env": env_description,
         "separation": lambda suite: separation.table(separation.read(separation.DATA / f"{suite}.csv")),
+        "run": printed,
     }
     return BLOCK.sub(lambda m: f"{m[1]}\n{makers[m[2]](m[3])}\n\n{m[4]}", page)
 
@@ -129,6 +137,26 @@ def _rankings(folder: str) -> list[Ranking]:
 def _table(folder: str, link: str) -> str:
     tables = render(_rankings(folder), "md", link=link)
     return re.sub(r"^## (.*)$", r"**\1**", tables, flags=re.MULTILINE)
+
+
+def printed(command: str) -> str:
+    """Return what a command prints, as a block of text below it.
+
+    Raises:
+        InputError: it fails.
+    """
+    program, *arguments = shlex.split(command)
+    output = io.StringIO()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(io.StringIO()) as errors,
+    ):
+        code = cli.main(arguments) if program == "shardgym" else 2
+    if code:
+        raise InputError(f"'{command:.80}' ends with {code}: {errors.getvalue()[-300:]}")
+    return f"```text\n$ {command}\n{output.getvalue()}```"
 
 
 def fill(page: Path, block: str, rows: list[dict[str, Any]], floatfmt: str = ".3f") -> None:

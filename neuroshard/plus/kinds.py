@@ -407,6 +407,7 @@ def _changed(best: Allocation, forms: Sequence[Sequence[Form]]) -> list[tuple[In
     for start in range(0, len(found), step):
         sums = np.maximum(np.array([one[2] for one in found[start : start + step]]), 0.0)
         values.append(pricing.objective(pricing.compute(sums), sums[..., -LOADS:])[1])
-    charged = np.concatenate(values) + [one[3] for one in found]
+    moving = np.array([pricing.beside(shared).moving_ms(units) for units, shared, *_ in found])
+    charged = np.concatenate(values) + [one[3] for one in found] + moving
     order = charged.argsort(kind="stable")[:_TRIED]
     return [found[n][:2] for n in order.tolist()]

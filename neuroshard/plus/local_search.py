@@ -17,6 +17,7 @@ from shardgym.arrays import Floats, Ints
 from shardgym.costs.links import LOADS
 from shardgym.errors import InputError
 from shardgym.incumbent import Budget
+from shardgym.ties import quantized
 
 #: Kicks without a limit of time, as far as they look at no more than so many moves.
 _DEFAULT_KICKS = 128
@@ -86,7 +87,7 @@ class Allocation:
         totals, values = pricing.objective(self.compute[None], self.sums[None, :, -LOADS:])
         possible = pricing.has_room(units)
         self.total_ms = float(totals[0]) if possible else math.inf
-        self.value = float(values[0]) if possible else math.inf
+        self.value = float(values[0]) + pricing.moving_ms(units) if possible else math.inf
 
     def after(self, moves: Ints) -> tuple[Floats, Floats]:
         """Return compute and loads of devices after each move of a `Shortlist`, (M, 6) to (M, D, 2) and (M, D, 3)."""
@@ -289,6 +290,9 @@ class IteratedLocalSearch:
         """Return the allocation after the best of some moves; None where none brings anything."""
         enough = allocation.value * (1 - _LEAST_GAIN)
         _, values = self.pricing.objective(*allocation.after(moves))
+        if self.pricing.moving is not None:
+            before_ms = self.pricing.moving_ms(allocation.units)
+            values = values + before_ms + quantized(self.pricing.moving.ms_more(allocation.units, moves))
         best = int(values.argmin())
         if values[best] >= enough:
             return None

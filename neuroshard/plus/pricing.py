@@ -9,6 +9,7 @@ from typing import Self
 
 import numpy as np
 
+from neuroshard.plus.moving import Moving, plan_near
 from neuroshard.plus.sharing import Shared, nothing_shared, shards_of
 from neuroshard.shard_table import ShardTable, plan_of_units
 from shardgym.arrays import Floats, Ints
@@ -57,9 +58,11 @@ class Pricing(abc.ABC):
         shared: tables that devices hold besides; none, until `beside` says something else.
         byte_ms: what a byte of a device's memory saves, where rows may be in the memory of hosts; else 0.
         row_bytes: that each row is expected to take of a device's memory, shape (R,).
+        moving: what moving from the plan in use adds to what is minimised; None where nothing is moved.
     """
 
     byte_ms = 0.0
+    moving: Moving | None = None
 
     def __init__(self, shards: ShardTable, vectors: Floats, softness: float) -> None:
         self.shards = shards
@@ -152,6 +155,8 @@ class Pricing(abc.ABC):
 
     def plan(self, units: Ints) -> ShardingPlan:
         """Return the plan of units of each table on each device, shape (D, T), and of the tables that devices share."""
+        if self.moving is not None:
+            return plan_near(self.shards, units, self.shared_shards(), self.moving.plan)
         return plan_of_units(self.shards, units, self.shared_shards())
 
     def shared_shards(self) -> list[Shard]:
@@ -164,6 +169,10 @@ class Pricing(abc.ABC):
         starts = range(0, len(compute), step)
         totals = np.concatenate([self.totals(compute[n : n + step], loads[n : n + step]) for n in starts])
         return totals, totals + quantized(self.excess(compute[..., 0] + compute[..., 1]))
+
+    def moving_ms(self, units: Ints) -> float:
+        """Return what moving to units of each table on each device adds to what is minimised, (D, T)."""
+        return 0.0 if self.moving is None else float(quantized(self.moving.ms(units, self.shared)))
 
     def excess(self, compute: Floats) -> Floats:
         """Return by how much the soft maximum of devices' compute is above the hard one; (P, D) to (P,)."""

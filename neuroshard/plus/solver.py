@@ -15,6 +15,7 @@ from neuroshard.plus.construction import constructed
 from neuroshard.plus.kinds import model_beside, shared_for_room, shared_on_average, with_better_kinds
 from neuroshard.plus.linear_model import LinearModel, linear_model
 from neuroshard.plus.local_search import Allocation, IteratedLocalSearch, PlusSettings, compile_search
+from neuroshard.plus.moving import Moving
 from neuroshard.plus.pricing import EstimatedPricing, ExactPricing, Pricing
 from neuroshard.plus.sharing import SHARED_TYPES, Form, Shared, forms_of, places_of
 from neuroshard.plus.tiered_pricing import TieredPricing
@@ -110,6 +111,7 @@ class NeuroShardPlus(ColumnSolver):
         costs = cost.additive()
         if costs is None:
             estimate = EstimatedPricing(shards, cost, self.settings.softness, budget)
+            estimate.moving = moving_from(shards, incumbent)
             _EstimateSearch(estimate, self.settings, budget, np.random.default_rng(seed), incumbent).run()
             return
         if cost.learned:
@@ -119,6 +121,7 @@ class NeuroShardPlus(ColumnSolver):
         kinds = {kind for kind in self.sharding_types if cost.replicas or kind != "data_parallel"}
         if not in_host or task.total_bytes <= task.total_capacity_bytes:
             pricing = ExactPricing(shards, costs, self.settings.softness)
+            pricing.moving = moving_from(shards, incumbent)
             forms = forms_of(task, costs, kinds)
             try:
                 _ExactSearch(pricing, forms, self.settings, budget, seed, incumbent).run()
@@ -195,6 +198,11 @@ def starts_of(search: IteratedLocalSearch, model: LinearModel, shards: ShardTabl
     return starts or [pack_units(shards)]
 
 
+def moving_from(shards: ShardTable, incumbent: Incumbent) -> Moving | None:
+    """Return what moving from the plan in use takes; None where there is none."""
+    return None if incumbent.in_use is None else Moving(shards, incumbent.in_use)
+
+
 class _ExactSearch:
     """Searches over columns by exact prices: where nothing is shared, and from what seems best to share.
 
@@ -235,7 +243,11 @@ class _ExactSearch:
             for_room = shared_for_room(self._pricing, self._forms, self._budget)
             found = (allocation for shared in for_room if (allocation := self._descended(shared)) is not None)
             tried = [*itertools.islice(found, _WAYS)]
-        descended = [allocation for allocation in tried if allocation is not None]
+        descended = [
+            _nearer(self._search_beside(allocation.pricing.shared), allocation)
+            for allocation in tried
+            if allocation is not None
+        ]
         if not descended:
             pack_units(self._pricing.shards)  # says why there is no plan
         # Step by step, rows and replicas lead elsewhere than both together.
@@ -250,7 +262,7 @@ class _ExactSearch:
             model = model_beside(self._model, search.pricing)
             kicked.append((search, model, search.kicked(model, search.sampled(allocation))))
         search, model, best = min(kicked, key=lambda end: end[2].value)
-        search.kicked_on(model, best)
+        search.kicked_on(model, _nearer(search, best))
 
     def _flipped(self, allocation: Allocation, forms: Sequence[Sequence[Form]]) -> Allocation:
         return with_better_kinds(allocation, forms, self._model, self._search_beside)
@@ -290,6 +302,37 @@ class _ExactSearch:
         self._incumbent.update(lambda: allocation.pricing.plan(allocation.units), allocation.total_ms)
 
 
+def _nearer(search: IteratedLocalSearch, best: Allocation) -> Allocation:
+    """Return an allocation that is nearer to the plan in use, if there is one and that is better.
+
+    Devices change places, as far as that lets them keep more; then columns of tables go back where they were, one table
+    after the other.
+    """
+    moving = best.pricing.moving
+    if moving is None:
+        return best
+    shards = best.pricing.shards
+    room = best.pricing.memory
+
+    def better(units: Ints) -> Allocation:
+        if (shards.bytes[shards.first + units].sum(axis=1) > room).any():
+            return best
+        other = Allocation(best.pricing, units)
+        return search.offer(units) if other.value < best.value else best
+
+    best = better(best.units[moving.like(best.units)])
+    there = np.flatnonzero((moving.kept.sum(axis=0) == best.pricing.units) & (best.pricing.units > 0))
+    improved = True
+    while improved:
+        before = best
+        for table in there[(best.units[:, there] != moving.kept[:, there]).any(axis=0)].tolist():
+            units = best.units.copy()
+            units[:, table] = moving.kept[:, table]
+            best = better(units)
+        improved = best is not before
+    return best
+
+
 class _EstimateSearch:
     """Searches with an additive estimate, has the most promising plans evaluated, learns, and searches again."""
 
@@ -324,7 +367,7 @@ class _EstimateSearch:
             self._search.run(model, starts)
             if not self._candidates:
                 return
-            promising = sorted(self._candidates.values(), key=lambda allocation: allocation.total_ms)
+            promising = sorted(self._candidates.values(), key=self._expected_ms)
             self._evaluate([allocation.units for allocation in promising])
 
     def _found(self, allocation: Allocation) -> None:
@@ -333,11 +376,14 @@ class _EstimateSearch:
         if key not in self._evaluated:
             self._candidates[key] = allocation
 
+    def _expected_ms(self, allocation: Allocation) -> float:
+        return allocation.total_ms + self._pricing.moving_ms(allocation.units)
+
     def _evaluate(self, candidates: list[Ints]) -> None:
         """Evaluate the first candidates and learn from what they cost; the others are forgotten."""
         self._budget.check()
         chosen = candidates[: int(min(self._queries_left, _PLANS_PER_QUERY))]
-        costs = self._incumbent.offer(*(plan_of_units(self._pricing.shards, units) for units in chosen))
+        costs = self._incumbent.offer(*(self._pricing.plan(units) for units in chosen))
         self._pricing.learn(chosen, costs)
         self._queries_left -= len(chosen)
         self._evaluated |= {units.tobytes() for units in chosen}

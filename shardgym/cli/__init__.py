@@ -18,7 +18,7 @@ from typing import NoReturn
 import click
 
 from shardgym import __version__
-from shardgym.cli import checks, plans, records, run, solve, tables, torchrec, training
+from shardgym.cli import checks, migrate, plans, records, run, solve, sweep, tables, torchrec, training
 from shardgym.cli.common import INTERRUPTED
 from shardgym.errors import ShardGymError, one_line
 
@@ -32,17 +32,17 @@ class Terminated(BaseException):
 
 PLAN = click.Group(
     "plan",
-    [plans.show, plans.diff, torchrec.plan_export, torchrec.plan_import],
+    [plans.show, plans.diff, migrate.plan_migrate, torchrec.plan_export, torchrec.plan_import],
     no_args_is_help=False,
-    help="Show, compare, export and import plans.",
+    help="Show, compare, move between, export and import plans.",
 )
 
 ROOT = click.Group(
     "shardgym",
     [
         checks.list_names, run.run, solve.solve, PLAN, plans.measure, records.verify, run.leaderboard, records.submit,
-        run.plot, tables.import_tables, torchrec.import_torchrec, checks.check_solver, training.collect,
-        training.pretrain, training.calibrate, training.fit, checks.doctor,
+        run.plot, sweep.sweep_machines, tables.import_tables, torchrec.import_torchrec, checks.check_solver,
+        training.collect, training.pretrain, training.calibrate, training.fit, checks.doctor,
     ],
     no_args_is_help=False,
     help="Benchmark for embedding-table sharding, measured with real kernels.",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shardgym.errors import InputError
+from shardgym.migration import rebound
 from shardgym.plan import ShardingPlan
 from shardgym.records import parse_json, read_text, short_repr
 from shardgym.shard import Shard
@@ -20,7 +21,7 @@ _CSV_COLUMNS = ("table", "devices", *_BOUNDS, "bytes")
 _PLAN_FIELDS = ("task_hash", "shards", "group_size", "schema")
 
 
-def read_plan(path: str, task: ShardingTask) -> ShardingPlan:
+def read_plan(path: str, task: ShardingTask, *, same_tables: bool = False) -> ShardingPlan:
     """Read a plan for `task`, feasible or not.
 
     Args:
@@ -30,6 +31,8 @@ def read_plan(path: str, task: ShardingTask) -> ShardingPlan:
             `end_column`; where these are empty, the table is whole. Several devices that hold a shard are separated by
             blanks. `bytes` is there for people and not read.
         task: the task.
+        same_tables: whether it may be a plan for another task, as for the same tables with other statistics; it then
+            becomes one for `task`.
 
     Raises:
         InputError: the file is damaged, its plan is for another task, or its tables are not the task's.
@@ -40,7 +43,7 @@ def read_plan(path: str, task: ShardingTask) -> ShardingPlan:
     data = parse_json(text, path)
     # In an object of one device per table, a table may be called like a field of a plan.
     if isinstance(data, dict) and any(not isinstance(data[f], int) for f in _PLAN_FIELDS if f in data):
-        return _plan_from_record(path, data, task)
+        return _plan_from_record(path, data, task, same_tables)
     return _complete_plan(path, task, _shards_from_devices(path, data, task))
 
 
@@ -63,13 +66,15 @@ def plan_to_csv(task: ShardingTask, plan: ShardingPlan) -> str:
     return text.getvalue()
 
 
-def _plan_from_record(path: str, data: dict[str, Any], task: ShardingTask) -> ShardingPlan:
+def _plan_from_record(path: str, data: dict[str, Any], task: ShardingTask, same_tables: bool) -> ShardingPlan:
     if "shards" in data and "task_hash" not in data:
         raise InputError(
             f"{path}: task_hash is missing, the digest of the task that the plan was made for; if that is the task "
             f'given, add "task_hash": "{task.digest}"'
         )
     plan = ShardingPlan.from_dict(data, path)
+    if same_tables:
+        return rebound(plan, task)
     if plan.task_hash != task.digest:
         raise InputError(
             f"{path}: plan is for task {plan.task_hash[:12]}, the task given is {task.digest[:12]}: "

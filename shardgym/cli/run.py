@@ -33,10 +33,11 @@ from shardgym.evaluation import Resume, SolverSpec, evaluate
 from shardgym.evaluation.result import RECORDS, Result, RunInfo, read_records, records_file
 from shardgym.evaluation.runner import TIMEOUT_S
 from shardgym.evaluation.store import ERRORS
+from shardgym.figures import PLOT_FORMATS
 from shardgym.files import write_whole
 from shardgym.leaderboard import BASE, load_boards, rank, render
 from shardgym.leaderboard.page import render_page
-from shardgym.leaderboard.plots import PLOT_FORMATS, write_plots
+from shardgym.leaderboard.plots import write_plots
 from shardgym.leaderboard.ranking import HEURISTICS
 from shardgym.leaderboard.tables import FORMATS, to_dict
 from shardgym.progress import log_to_stderr

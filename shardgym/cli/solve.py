@@ -31,9 +31,11 @@ from shardgym.cli.common import (
     read_task,
     say,
 )
+from shardgym.cli.migrate import describe_bytes
 from shardgym.cli.plan_files import read_plan
 from shardgym.errors import InfeasiblePlanError, InputError
 from shardgym.files import write_whole
+from shardgym.migration import migration
 from shardgym.plan import ShardingPlan
 from shardgym.progress import ProgressBar, log_to_stderr
 from shardgym.solver import Solver, call_solver, takes, warm_up
@@ -66,6 +68,11 @@ _logger = logging.getLogger("shardgym.solve")
 @click.option("--seed", type=natural, default=0, help="Given to the solver.")
 @click.option("--time-limit", type=positive_number, metavar="SECONDS", help="Given to a solver that takes one.")
 @click.option("--initial-plan", "initial_path", metavar="PLAN", help="What the solver starts from, if it can.")
+@click.option(
+    "--migration-ms-per-byte", "migration_price", type=positive_number, metavar="X",
+    help="The initial plan is in use, if for other statistics of the same tables: each byte that moves adds X to the "
+    "time of a step.",
+)  # fmt: skip
 @force_option
 @json_option
 def solve(
@@ -76,6 +83,7 @@ def solve(
     seed: int,
     time_limit: float | None,
     initial_path: str | None,
+    migration_price: float | None,
     force: bool,
     as_json: bool,
 ) -> int:
@@ -88,7 +96,15 @@ def solve(
     check_free(output, force)
     task = read_task(task_name)
     solver = open_solver(solver_name)
-    initial_plan = None if initial_path is None else _read_initial_plan(initial_path, task, solver, solver_name)
+    if migration_price is not None and not takes(solver.solve, "migration_ms_per_byte"):
+        raise InputError(
+            f"--migration-ms-per-byte: solver '{solver_name:.80}' moves from no plan: leave it out, or name a solver "
+            "whose solve takes migration_ms_per_byte, such as neuroshard_plus"
+        )
+    if migration_price is not None and initial_path is None:
+        raise click.UsageError("--migration-ms-per-byte needs --initial-plan, the plan that is in use")
+    moves = migration_price is not None
+    initial_plan = None if initial_path is None else _read_initial_plan(initial_path, task, solver, solver_name, moves)
     hint = ""
     if time_limit is None and takes(solver.solve, "time_limit_s"):
         hint = f"still solving; --time-limit SECONDS ends '{solver_name:.80}' early"
@@ -99,7 +115,10 @@ def solve(
             warm_up(solver, task, oracle)
             start = time.perf_counter()
             progress = SolveProgress(shown=not as_json, hint=hint)
-            options = {"time_limit_s": time_limit, "initial_plan": initial_plan, "observer": progress.observe}
+            options = {
+                "time_limit_s": time_limit, "initial_plan": initial_plan, "observer": progress.observe,
+                "migration_ms_per_byte": migration_price,
+            }  # fmt: skip
             try:
                 with progress:
                     plan = call_solver(solver, task, oracle, seed, **options)
@@ -116,10 +135,12 @@ def solve(
     write_whole(output, plan.to_json(indent=2) + "\n")
     # Of a solver that proves one, see `shardgym.solver.Solver`.
     bound_ms = getattr(solver, "lower_bound_ms", None)
+    moved = migration(task, initial_plan, plan) if moves and initial_plan is not None else None
     if as_json:
         shards = len(plan.shards)
         page = {"plan": str(output), "shards": shards, "solve_time_s": seconds, "oracle": oracle_name}
         page["lower_bound_ms"] = bound_ms
+        page["moved"] = None if moved is None else moved.bytes_by_link
         print_json(page | {"oracle_cost": cost.to_dict()})
     else:
         print(
@@ -127,6 +148,8 @@ def solve(
             f"in {seconds:.3f} s, {cost.total_ms:.3f} ms per step by {oracle_name}, "
             f"{cost.origin}"
         )
+        if moved is not None:
+            print(describe_bytes(moved))
         if bound_ms is not None:
             gap = cost.total_ms / bound_ms - 1
             print(
@@ -136,14 +159,14 @@ def solve(
     return code
 
 
-def _read_initial_plan(path: str, task: ShardingTask, solver: Solver, solver_name: str) -> ShardingPlan:
+def _read_initial_plan(path: str, task: ShardingTask, solver: Solver, solver_name: str, moves: bool) -> ShardingPlan:
     """Read a feasible plan for a solver that can start from one; raises `InputError` otherwise."""
     if not takes(solver.solve, "initial_plan"):
         raise InputError(
             f"--initial-plan: solver '{solver_name:.80}' starts from no plan: leave it out, or name a solver "
             "whose solve takes initial_plan, such as neuroshard_plus"
         )
-    plan = read_plan(path, task)
+    plan = read_plan(path, task, same_tables=moves)
     try:
         plan.validate(task)
     except InfeasiblePlanError as error:

@@ -86,7 +86,7 @@ def import_torchrec(
     from shardgym.torchrec.model_tables import model_tables
 
     topology = make_topology(preset, devices, memory_gib)
-    model = _make_model(model_name)
+    model = make_model(model_name)
     sample = None
     if log is not None:
         rows = {name: t.config.num_embeddings for t in model_tables(model) for name in t.config.feature_names}
@@ -111,7 +111,7 @@ def import_torchrec(
     return 0
 
 
-def _make_model(name: str) -> nn.Module:
+def make_model(name: str) -> nn.Module:
     """Call a function that makes a model; raises `InputError` when there is none, or it fails."""
     import torch
 
@@ -165,7 +165,7 @@ def plan_export(
 
     task = read_task(task_name)
     plan = read_plan(plan_path, task)
-    model = None if model_name is None else _make_model(model_name)
+    model = None if model_name is None else make_model(model_name)
     exported = export_plan(plan, task, model, device_type=device_type or "cuda")
     for note in exported.notes:
         say(f"shardgym: warning: {note}")

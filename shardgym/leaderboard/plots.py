@@ -10,20 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from shardgym.errors import UnknownNameError, import_extra
+from shardgym.errors import UnknownNameError
+from shardgym.figures import PLOT_FORMATS, plain, save_figure
 from shardgym.files import make_folder
 from shardgym.leaderboard.details import Details, pareto_front
 from shardgym.leaderboard.ranking import BASE, Ranking
 from shardgym.leaderboard.statistics import performance_profile
 from shardgym.leaderboard.tables import title
 
-PLOT_FORMATS = ("svg", "pdf", "png")
-
 #: Ends of the axis of performance profiles: a plan may cost so many times the best one.
 _PROFILE_END = 2.0
-_WIDTH_INCHES = 6.8
-#: Fonts that printers take, text that can be searched, and files that are equal when figures are.
-_STYLE = {"pdf.fonttype": 42, "svg.fonttype": "path", "svg.hashsalt": "shardgym", "font.size": 8}
 
 
 def write_plots(ranking: Ranking, folder: Path, file_format: str = "svg") -> list[Path]:
@@ -59,15 +55,7 @@ def write_plots(ranking: Ranking, folder: Path, file_format: str = "svg") -> lis
     files = []
     for name, (height, draw) in drawn.items():
         path = folder / f"{stem}-{name}.{file_format}"
-        # Without touching matplotlib's global state.
-        with import_extra("matplotlib", "plots").rc_context(_STYLE):
-            figures = import_extra("matplotlib.figure", "plots")
-            figure = figures.Figure((_WIDTH_INCHES, height), layout="constrained")
-            draw(figure)
-            figure.suptitle(_plain(title(ranking)), fontsize=8)
-            # Without the date, the same records give the same file.
-            metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(file_format, {})
-            figure.savefig(path, metadata=metadata, dpi=200)
+        save_figure(path, height, draw, title(ranking))
         files.append(path)
     return files
 
@@ -80,7 +68,7 @@ def _draw_profile(figure: Any, ranking: Ranking) -> None:
     profile = performance_profile([results.failing_ms for results in complete], factors)
     for number, (results, shares) in enumerate(zip(complete, profile, strict=True)):
         style = ("-", "--", ":")[number // 10 % 3]
-        axes.step(factors, 100 * shares, style, where="post", linewidth=1, label=_plain(results.solver))
+        axes.step(factors, 100 * shares, style, where="post", linewidth=1, label=plain(results.solver))
     axes.set(
         xlabel="cost / cost of the best plan of the task", ylabel="plans [%]", xlim=(1, _PROFILE_END), ylim=(0, 101)
     )
@@ -97,7 +85,7 @@ def _draw_pareto(figure: Any, ranking: Ranking) -> None:
     for number, (row, cost, seconds) in enumerate(zip(rows, costs, times, strict=True), start=1):
         interval = row.relative_interval if ranking.has_base else None
         ends = None if interval is None else [[cost - interval.low], [interval.high - cost]]
-        label = f"{number} {_plain(row.solver)}"
+        label = f"{number} {plain(row.solver)}"
         axes.errorbar(seconds, cost, yerr=ends, fmt="o", markersize=3, linewidth=0.7, label=label)
         axes.annotate(str(number), (seconds, cost), (3, 3), textcoords="offset points", fontsize=6)
     front = pareto_front(times, costs)
@@ -124,13 +112,8 @@ def _draw_groups(figure: Any, details: Details) -> None:
                 )
         axes.axvline(1.0, color="k", linewidth=0.5)
         axes.set_title(f"{group} ({count} task{'s' if count > 1 else ''})", fontsize=7)
-        axes.set_yticks(places, [_plain(solver) for solver in details.solvers], fontsize=6)
+        axes.set_yticks(places, [plain(solver) for solver in details.solvers], fontsize=6)
     panels[0].invert_yaxis()
     for axes in panels[len(details.groups) :]:
         axes.set_axis_off()
     figure.supxlabel(f"cost / cost of {BASE}", fontsize=8)
-
-
-def _plain(text: str) -> str:
-    """Return text that matplotlib does not read as a formula."""
-    return text.replace("$", r"\$")

@@ -129,7 +129,7 @@ class DrawnSource:
                 f"{self._path}: group '{group.name}' draws up to {group.num_tables[1]} tables, "
                 f"the {spec.half} half of pool '{spec.pool}' has {len(self._rows)}"
             )
-        rng = _random_stream(spec.seed, group_number, draw_number)
+        rng = random_stream(spec.seed, group_number, draw_number)
         draw = rng.random
         count = group.num_tables[0] + int(draw() * (group.num_tables[1] - group.num_tables[0] + 1))
         num_dims = len(group.dims)
@@ -212,7 +212,7 @@ def _memory(fullness: float, shares: Sequence[int], total_bytes: int) -> tuple[i
     return tuple(math.ceil(pages * share) * _PAGE_BYTES for share in shares)
 
 
-def _random_stream(seed: int, group: int, draw: int) -> random.Random:
+def random_stream(seed: int, group: int, draw: int) -> random.Random:
     """Return the random stream of one task. Only `random()` of it is used: Python keeps that stable."""
     # Hashing makes the streams of neighbouring tasks independent, whatever their numbers.
     digest = hashlib.sha256(f"{seed}/{group}/{draw}".encode()).digest()
@@ -258,7 +258,7 @@ class SequenceSource:
         spec = self._spec
         number, turn = self._order[index]
         group = spec.groups[number]
-        draw = _random_stream(spec.seed, number, turn).random
+        draw = random_stream(spec.seed, number, turn).random
 
         def one_of(values: Sequence[Any]) -> Any:
             return values[int(draw() * len(values))]

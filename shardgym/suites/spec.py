@@ -197,6 +197,26 @@ class SequenceTasks(Record):
 
 
 @dataclass(frozen=True, config=CONFIG)
+class DriftTasks(Record):
+    """Drawn tasks whose statistics change from step to step; each step is a task, those of one drift in a row.
+
+    Attributes:
+        seed: of the changes.
+        drawn: the tasks of the first steps.
+        steps: of each drift, the first one included.
+        pooling_change: standard deviation of the logarithm of a table's pooling factor from one step to the next.
+        skew_change: standard deviation of the exponent of a Zipf law from one step to the next.
+    """
+
+    kind: Literal["drift"]
+    seed: Annotated[Whole, Field(ge=0)]
+    drawn: DrawnTasks
+    steps: Annotated[Whole, Field(ge=1, le=1000)]
+    pooling_change: Annotated[float, Field(ge=0, le=10)]
+    skew_change: Annotated[float, Field(ge=0, le=10)]
+
+
+@dataclass(frozen=True, config=CONFIG)
 class ModelOnDevices(Record):
     """A published model and what it is placed on.
 
@@ -247,7 +267,9 @@ class SuiteSpec(Record):
     description: str
     judge: CostField
     oracle: CostField
-    tasks: Annotated[DrawnTasks | SequenceTasks | PublishedTasks | ListedTasks, Field(discriminator="kind")]
+    tasks: Annotated[
+        DrawnTasks | SequenceTasks | DriftTasks | PublishedTasks | ListedTasks, Field(discriminator="kind")
+    ]
     solvers: tuple[Name, ...] = ()
     schema: Literal["shardgym.suite/1"] = "shardgym.suite/1"
 

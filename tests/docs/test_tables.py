@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from shardgym import load_suite
+from shardgym.errors import InputError
 from shardgym.evaluation.result import PACKED_RECORDS, record_files
 from shardgym.files import read_lines
 
@@ -25,6 +26,17 @@ def test_what_is_generated_in_a_page_is_up_to_date(page: Path, monkeypatch):
     """As `python tools/fill_pages.py --check` says."""
     monkeypatch.syspath_prepend(ROOT / "tools")
     assert not importlib.import_module("fill_pages").outdated([page])
+
+
+def test_what_a_command_prints_is_shown_below_it(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    tool = importlib.import_module("fill_pages")
+    page = "<!-- run: shardgym list costs --json -->\n<!-- end -->\n"
+    filled = tool.filled(page, tmp_path / "page.md")
+    assert "\n```text\n$ shardgym list costs --json\n[\n" in filled
+    assert tool.filled(filled, tmp_path / "page.md") == filled
+    with pytest.raises(InputError, match="'shardgym solve nothing' ends with 2: shardgym: error: Missing option"):
+        tool.printed("shardgym solve nothing")
 
 
 def test_the_readme_shows_the_table_that_its_command_makes():

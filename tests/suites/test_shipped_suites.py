@@ -1,5 +1,6 @@
 """The suites that come with the package: unchanged, as described, and on the test half only."""
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -7,6 +8,7 @@ import math
 import pytest
 
 from shardgym.costs import cost_names, make_cost
+from shardgym.migration import rebound
 from shardgym.plan import ShardingPlan
 from shardgym.pools import load_pool
 from shardgym.pools.load import model_names
@@ -14,9 +16,9 @@ from shardgym.solver import make_solver
 from shardgym.suites import load_suite, suite_names
 
 NAMES = [
-    "dlrm-v4", "dlrm4-gpu-v1", "dlrm4-v1", "dlrm4-v2", "dlrm8-gpu-v1", "dlrm8-v1", "dlrm8-v2", "hetero4-v2",
-    "nodes16-v1", "published-v1", "quick-v1", "rows8-v1", "sequence-v1", "tiers-v1", "tight4-v2", "tight8-v2",
-    "tiny-v1", "wide8-v2",
+    "dlrm-v4", "dlrm4-gpu-v1", "dlrm4-v1", "dlrm4-v2", "dlrm8-gpu-v1", "dlrm8-v1", "dlrm8-v2", "drift-v1",
+    "hetero4-v2", "nodes16-v1", "published-v1", "quick-v1", "rows8-v1", "sequence-v1", "tiers-v1", "tight4-v2",
+    "tight8-v2", "tiny-v1", "wide8-v2",
 ]  # fmt: skip
 DRAWN = [name for name in NAMES if name not in ("published-v1", "dlrm-v4", "sequence-v1")]
 WIDTHS = [4, 8, 16, 32, 64, 128]
@@ -73,7 +75,7 @@ def test_tables_of_tiers_exceed_all_devices_and_fit_the_hosts():
     assert all(cost.feasible for cost in costs)
 
 
-@pytest.mark.parametrize("name", [*PROTOCOL, "nodes16-v1", "published-v1", "dlrm-v4", "tiers-v1"])
+@pytest.mark.parametrize("name", [*PROTOCOL, "nodes16-v1", "published-v1", "dlrm-v4", "tiers-v1", "drift-v1"])
 def test_gpu_suites_are_judged_without_a_gpu(name):
     """The judge knows the card of every task, and measures nothing."""
     suite = shipped(name)
@@ -157,6 +159,31 @@ def test_published_has_every_model_on_a_power_of_two_with_head_room():
         assert task.total_bytes <= 0.8 * task.topology.total_memory_bytes
         narrowest = max(task.block_bytes(table, table.num_embeddings, 4) for table in task.tables)
         assert narrowest <= task.topology.memory_bytes[0]
+
+
+def test_statistics_drift_and_tables_stay():
+    suite = shipped("drift-v1")
+    assert (len(suite), len(suite.groups), suite.group(10)) == (50, 5, "4 nodes, drift 1")
+    changes, moves = [], []
+    for drift in range(5):
+        steps = suite[10 * drift : 10 * drift + 10]
+        assert {suite.group(10 * drift + n) for n in range(10)} == {suite.group(10 * drift)}
+        assert len({task.topology for task in steps}) == 1
+        assert steps[0].total_bytes / steps[0].topology.total_memory_bytes == pytest.approx(0.6, rel=0.01)
+        for before, after in itertools.pairwise(steps):
+            for one, other in zip(before.tables, after.tables, strict=True):
+                same = dataclasses.replace(other, pooling_factor=one.pooling_factor, ids=one.ids)
+                assert same == one
+                assert one.reuse_histogram is None
+                assert dataclasses.replace(other.ids, s=one.ids.s) == one.ids
+                changes.append(math.log(other.pooling_factor / one.pooling_factor))
+                moves.append(other.ids.s - one.ids.s)
+    # As the suite file says.
+    assert math.sqrt(sum(x * x for x in changes) / len(changes)) == pytest.approx(0.2, rel=0.05)
+    assert math.sqrt(sum(x * x for x in moves) / len(moves)) == pytest.approx(0.03, rel=0.05)
+    # A plan for one step is one for the last.
+    plan = make_solver("lpt").solve(suite[0], make_cost("roofline"))
+    rebound(plan, suite[9]).validate(suite[9])
 
 
 def test_sequences_are_unpooled_skewed_and_leave_room_for_copies():

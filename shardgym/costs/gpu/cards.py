@@ -8,6 +8,7 @@ from shardgym.errors import UnknownNameError
 
 _GB = 1e9
 _MIB = 2**20
+_GIB = 2**30
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Card:
         nic: its network card, to other domains.
         domain_size: GPUs that share the fast links.
         host: PCIe or other link to the memory of the host.
+        memory_bytes: what it holds; the gigabytes of data sheets are GiB, less what error correction takes.
         source: where the figures come from.
     """
 
@@ -34,6 +36,7 @@ class Card:
     nic: float
     domain_size: int
     host: float
+    memory_bytes: int
     source: str
 
     @property
@@ -50,47 +53,70 @@ STREAM_SHARE = 0.93
 _STREAMS = "stream: te42kyfo/gpu-benches @1c36d50"
 _CLOCK = "clock: FP32 rate / (multiprocessors x lanes x 2)"
 
+# Of B200 and its kin, CUDA reports 148 multiprocessors and 126 MiB.
+_BLACKWELL = f"L2 as CUDA reports it of a B200; {_CLOCK} of a B200's multiprocessors"
+
 #: Names without a size or form are those of topologies: `a100` has 80 GB, `h100` is SXM.
 CARDS: dict[str, Card] = {
     "rtx-2080-ti": Card(
-        583.8 * _GB, 5632 * 1024, 68, 1.545e9, 10 * _GB, 1.25 * _GB, 8, 15.75 * _GB,
+        583.8 * _GB, 5632 * 1024, 68, 1.545e9, 10 * _GB, 1.25 * _GB, 8, 15.75 * _GB, 11 * _GIB,
         "NVIDIA Turing whitepaper (TU102); memory: published microbenchmark, 543.7 GiB/s; links: PCIe 3.0 x16 of a "
         "host that they share, 10 GbE",
     ),
     "a10": Card(
-        STREAM_SHARE * 600 * _GB, 6 * _MIB, 72, 1.695e9, 31.5 * _GB, 12.5 * _GB, 8, 31.5 * _GB,
+        STREAM_SHARE * 600 * _GB, 6 * _MIB, 72, 1.695e9, 31.5 * _GB, 12.5 * _GB, 8, 31.5 * _GB, 24 * _GIB,
         f"NVIDIA A10 data sheet; {_CLOCK}; links: PCIe 4.0 x16 to other cards and to the host, 100 Gbit/s",
     ),
     "v100": Card(
-        866 * _GB, 6 * _MIB, 80, 1.53e9, 150 * _GB, 12.5 * _GB, 8, 15.75 * _GB,
+        866 * _GB, 6 * _MIB, 80, 1.53e9, 150 * _GB, 12.5 * _GB, 8, 15.75 * _GB, 32 * _GIB,
         f"NVIDIA V100 data sheet (SXM2); {_STREAMS} v100.txt; {_CLOCK}; links: NVLink 2, 100 Gbit/s, PCIe 3.0",
     ),
     "a100-40": Card(
-        1490 * _GB, 40 * _MIB, 108, 1.41e9, 300 * _GB, 25 * _GB, 8, 31.5 * _GB,
+        1490 * _GB, 40 * _MIB, 108, 1.41e9, 300 * _GB, 25 * _GB, 8, 31.5 * _GB, 40 * _GIB,
         f"NVIDIA A100 data sheet (SXM, 40 GB); {_STREAMS} a100_40.txt; {_CLOCK}; links: NVLink 3, HDR, PCIe 4.0",
     ),
     "a100": Card(
-        1850 * _GB, 40 * _MIB, 108, 1.41e9, 300 * _GB, 25 * _GB, 8, 31.5 * _GB,
+        1850 * _GB, 40 * _MIB, 108, 1.41e9, 300 * _GB, 25 * _GB, 8, 31.5 * _GB, 80 * _GIB,
         "NVIDIA A100 data sheet (SXM, 80 GB); stream: te42kyfo/gpu-benches gpu-l2-cache, sets of 100 MB and more; "
         f"{_CLOCK}; links: NVLink 3, HDR, PCIe 4.0",
     ),
     "h100": Card(
-        STREAM_SHARE * 3350 * _GB, 50 * _MIB, 132, 1.98e9, 450 * _GB, 50 * _GB, 8, 63 * _GB,
+        STREAM_SHARE * 3350 * _GB, 50 * _MIB, 132, 1.98e9, 450 * _GB, 50 * _GB, 8, 63 * _GB, 80 * _GIB,
         f"NVIDIA H100 data sheet (SXM); {_CLOCK}; links: NVLink 4, NDR, PCIe 5.0",
     ),
     "h100-pcie": Card(
-        1942 * _GB, 50 * _MIB, 114, 1.755e9, 300 * _GB, 50 * _GB, 2, 63 * _GB,
+        1942 * _GB, 50 * _MIB, 114, 1.755e9, 300 * _GB, 50 * _GB, 2, 63 * _GB, 80 * _GIB,
         f"NVIDIA H100 data sheet (PCIe); {_STREAMS} h100_pcie.txt; {_CLOCK}; links: NVLink bridge of two cards, NDR, "
         "PCIe 5.0",
     ),
     "h200": Card(
-        3888 * _GB, 50 * _MIB, 132, 1.98e9, 450 * _GB, 50 * _GB, 8, 63 * _GB,
+        3888 * _GB, 50 * _MIB, 132, 1.98e9, 450 * _GB, 50 * _GB, 8, 63 * _GB, 141 * _GIB,
         "NVIDIA H200 data sheet (SXM); stream: te42kyfo/gpu-benches gpu-l2-cache, sets of 120 MB and more; "
         f"{_CLOCK}; links: NVLink 4, NDR, PCIe 5.0",
     ),
     "b200": Card(
-        STREAM_SHARE * 8000 * _GB, 126 * _MIB, 148, 1.965e9, 900 * _GB, 50 * _GB, 8, 63 * _GB,
+        STREAM_SHARE * 8000 * _GB, 126 * _MIB, 148, 1.965e9, 900 * _GB, 50 * _GB, 8, 63 * _GB, 180 * _GIB,
         f"NVIDIA B200 data sheet (HGX); L2: 126 MiB as CUDA reports it; {_CLOCK}; links: NVLink 5, NDR, PCIe 5.0",
+    ),
+    "b300": Card(
+        STREAM_SHARE * 8000 * _GB, 126 * _MIB, 148, 1.98e9, 900 * _GB, 100 * _GB, 8, 63 * _GB, 270 * _GIB,
+        f"NVIDIA B300 data sheet (HGX, FP32 75 TFLOPS); {_BLACKWELL}; links: NVLink 5, ConnectX-8 of 800 Gbit/s, PCIe "
+        "5.0 of its hosts",
+    ),
+    "gb200": Card(
+        STREAM_SHARE * 8000 * _GB, 126 * _MIB, 148, 2.11e9, 900 * _GB, 50 * _GB, 72, 225 * _GB, 186 * _GIB,
+        f"NVIDIA GB200 NVL72 data sheet (13.4 TB, 576 TB/s and FP32 5,760 TFLOPS of 72 GPUs); {_BLACKWELL}; links: "
+        "NVLink 5, NDR, half of the NVLink-C2C of a CPU, 450 GB/s per direction, that two GPUs share",
+    ),
+    "gb300": Card(
+        STREAM_SHARE * 8000 * _GB, 126 * _MIB, 148, 2.11e9, 900 * _GB, 100 * _GB, 72, 225 * _GB, 279 * _GIB,
+        f"NVIDIA GB300 NVL72 data sheet (20 TB, 576 TB/s and FP32 5,760 TFLOPS of 72 GPUs); {_BLACKWELL}; links: "
+        "NVLink 5, ConnectX-8 of 800 Gbit/s, host as of the GB200",
+    ),
+    "l40s": Card(
+        844 * _GB, 96 * _MIB, 142, 2.52e9, 31.5 * _GB, 25 * _GB, 8, 31.5 * _GB, 48 * _GIB,
+        "NVIDIA L40S data sheet; stream and L2: te42kyfo/gpu-benches l40.txt, of an L40, whose memory is the same; "
+        f"{_CLOCK}; links: PCIe 4.0 x16 to other cards and to the host, HDR",
     ),
 }  # fmt: skip
 

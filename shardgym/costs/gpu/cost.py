@@ -201,12 +201,13 @@ class AdditiveGpu(AdditiveCosts):
 
     Args:
         settings: of the cost.
+        given: a card in the place of the one that settings or tasks name, for what another one would take.
     """
 
-    def __init__(self, settings: GpuSettings) -> None:
+    def __init__(self, settings: GpuSettings, given: Card | None = None) -> None:
         super().__init__(num_latents=len(Work))
         self._settings = settings
-        self._card = None if settings.hardware is None else card(settings.hardware)
+        self._card = card(settings.hardware) if given is None and settings.hardware is not None else given
         # Two steps may take less than the links of single devices.
         self.bounded = settings.exchange == "flat"
 

@@ -1,0 +1,84 @@
+"""plan migrate, and solve --migration-ms-per-byte."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from shardgym import EmbeddingTable, ShardingPlan, ShardingTask, Topology
+from shardgym.cli import main
+
+TASK = ShardingTask(
+    tuple(EmbeddingTable(f"t{n}", 1000, 16, pooling_factor=1.0 + n) for n in range(4)),
+    Topology(num_devices=2, memory_bytes=2**20),
+    512,
+)
+LATER = dataclasses.replace(TASK, tables=tuple(dataclasses.replace(t, pooling_factor=9.0) for t in TASK.tables))
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """A folder with a task, the same later, and two plans."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "task.json").write_text(TASK.to_json())
+    (tmp_path / "later.json").write_text(LATER.to_json())
+    (tmp_path / "old.json").write_text(ShardingPlan.table_wise(TASK, [0, 0, 1, 1]).to_json())
+    (tmp_path / "new.csv").write_text("table,devices\nt0,1\nt1,0\nt2,1\nt3,1\n")
+    return tmp_path
+
+
+def test_what_moves_is_said_and_written(here, capsys):
+    assert main(["plan", "migrate", "later.json", "old.json", "new.csv", "-o", "map.json"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("64000 bytes move: 62.5 KiB inside of fast domains\n1 move, at least 0.3 ms on links")
+    assert "t0       62.5 KiB" in said
+    assert said.endswith("map: map.json\n")
+    (move,) = json.loads((here / "map.json").read_text())["moves"]
+    assert (move["table"], move["source"], move["destination"], move["rows"]) == ("t0", 0, 1, [0, 1000])
+    assert main(["plan", "migrate", "later.json", "old.json", "old.json", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["bytes_by_link"] == {"intra": 0, "inter": 0, "host": 0}
+    assert main(["plan", "migrate", "task.json", "old.json", "new.csv", "-o", "map.json"]) == 2
+    assert "map.json exists" in capsys.readouterr().err
+
+
+def test_a_plan_in_use_for_other_statistics_is_moved_from(here, capsys):
+    solve = [
+        "solve",
+        "later.json",
+        "--solver",
+        "neuroshard_plus,kicks=2",
+        "-o",
+        "next.json",
+        "--initial-plan",
+        "old.json",
+    ]
+    assert main(solve) == 2  # without a price it has to be one for the task
+    assert "old.json: plan is for task" in capsys.readouterr().err
+    assert main([*solve, "--migration-ms-per-byte", "1"]) == 0
+    assert "nothing moves" in capsys.readouterr().out
+    assert ShardingPlan.load("next.json").shards == ShardingPlan.load("old.json").shards
+    assert main([*solve, "--migration-ms-per-byte", "1", "--force", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["moved"] == {"intra": 0, "inter": 0, "host": 0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--solver", "lpt"], "--migration-ms-per-byte: solver 'lpt' moves from no plan: leave it out, or name"),
+        (["--solver", "neuroshard_plus"], "--migration-ms-per-byte needs --initial-plan, the plan that is in use"),
+        (
+            ["--solver", "neuroshard_plus", "--initial-plan", "half.csv"],
+            "table 't2' of the task given has no device",
+        ),
+    ],
+)
+def test_bad_input_is_one_line(here, capsys, arguments, message):
+    (here / "half.csv").write_text("table,devices\nt0,1\nt1,0\nt3,1\n")
+    assert main(["solve", "later.json", "-o", "next.json", "--migration-ms-per-byte", "1", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+    assert main(["plan", "migrate", "task.json", "half.csv", "new.csv"]) == 2
+    assert "of the task given has no device" in capsys.readouterr().err

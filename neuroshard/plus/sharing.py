@@ -131,7 +131,9 @@ def forms_of(task: ShardingTask, costs: AdditiveCosts, kinds: Container[str]) ->
     for n, kind, of_way in ways:
         rows = [number[key] for key in of_way]
         if sizes[rows].max() <= most:
-            found[n].append(Form(n, kind, vectors[rows], sizes[rows]))
+            # Replicas are the same everywhere: one vector is enough for all devices.
+            alike = np.broadcast_to(vectors[rows[0]], (len(rows), vectors.shape[1]))
+            found[n].append(Form(n, kind, alike if kind == "data_parallel" else vectors[rows], sizes[rows]))
     return found
 
 

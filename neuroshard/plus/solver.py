@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from neuroshard.packing import pack_units
 from neuroshard.plus.construction import constructed
+from neuroshard.plus.groups import GroupCosts, group_sizes, plan_of_groups, task_of_group
 from neuroshard.plus.kinds import model_beside, shared_for_room, shared_on_average, with_better_kinds
 from neuroshard.plus.linear_model import LinearModel, linear_model
 from neuroshard.plus.local_search import Allocation, IteratedLocalSearch, PlusSettings, compile_search
@@ -21,11 +23,13 @@ from neuroshard.shard_table import ShardTable, plan_of_units, units_of
 from neuroshard.solver import ColumnSolver, NeuroShard
 from shardgym.arguments import check_instance, check_list
 from shardgym.arrays import Ints
+from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.incumbent import Budget, Incumbent, OutOfTime
 from shardgym.plan import ShardingPlan
 from shardgym.records import short_repr
+from shardgym.shard import Shard
 from shardgym.task import ShardingTask
 
 #: Where tables take more than this share of the memory, a narrow NeuroShard search finds poor plans at best.
@@ -39,13 +43,17 @@ _WAYS = 5
 #: Kicks between queries.
 _KICKS_PER_QUERY = 16
 
+#: Makes the plan of all groups from the shards of the first one.
+InGroups = Callable[[Iterable[Shard]], ShardingPlan]
+
 
 class NeuroShardPlus(ColumnSolver):
     """Local search over the columns of each table on each device, and over the tables that devices share.
 
     With an additive cost, a table may be cut by rows over all devices, over those of one node, or, cut by columns
     first, over those of each node; or be replicated. `kinds.py` chooses which. The plan is never worse than what
-    columns alone lead to. Simulators price no replicas. With other costs, tables are cut by columns alone.
+    columns alone lead to. Where a task allows groups of 2D parallelism, their size is chosen, too. Simulators price no
+    replicas. With other costs, tables are cut by columns alone.
 
     Example:
         >>> plan = NeuroShardPlus().solve(task, cost, time_limit_s=1.0)    # doctest: +SKIP
@@ -98,9 +106,23 @@ class NeuroShardPlus(ColumnSolver):
         if cost.learned:
             self._search_as_published(shards, cost, seed, budget, incumbent)
         kinds = {kind for kind in self.sharding_types if cost.replicas or kind != "data_parallel"}
-        pricing = ExactPricing(shards, costs, self.settings.softness)
-        forms = forms_of(shards.task, costs, kinds)
-        _ExactSearch(pricing, forms, self.settings, budget, seed, incumbent).run()
+
+        def search_on(shards: ShardTable, costs: AdditiveCosts, place: InGroups | None) -> _ExactSearch:
+            pricing = ExactPricing(shards, costs, self.settings.softness)
+            forms = forms_of(shards.task, costs, kinds)
+            return _ExactSearch(pricing, forms, self.settings, budget, seed, incumbent, place)
+
+        task = shards.task
+        best = search_on(shards, costs, None)
+        # What columns alone lead to says which groups are worth a search; smaller and smaller ones, while that helps.
+        for size in group_sizes(task) if cost.replicas else ():
+            of_group = ShardTable(task_of_group(task, size))
+            place = functools.partial(plan_of_groups, task, size=size)
+            other = search_on(of_group, GroupCosts(costs, task, size), place)
+            if other.columns_ms() >= best.columns_ms():
+                break
+            best = other
+        best.run()
 
     def pack(self, shards: ShardTable) -> ShardingPlan:
         """Halve tables, or cut them anywhere."""
@@ -124,8 +146,10 @@ def examples_of(pricing: Pricing) -> list[Ints]:
     return [placement.units for placement in constructed(linear_model(pricing, whole))]
 
 
-def starts_of(search: IteratedLocalSearch, model: LinearModel, shards: ShardTable, incumbent: Incumbent) -> list[Ints]:
-    """Return what constructed placements lead to, and the incumbent; a packing where there is neither.
+def starts_of(
+    search: IteratedLocalSearch, model: LinearModel, shards: ShardTable, incumbent: Incumbent | None
+) -> list[Ints]:
+    """Return what constructed placements lead to, and the incumbent if there is one; a packing where there is neither.
 
     Raises:
         NoFeasiblePlanError: no packing was found, or none was looked for, as devices share tables.
@@ -135,7 +159,7 @@ def starts_of(search: IteratedLocalSearch, model: LinearModel, shards: ShardTabl
         if not starts:
             raise NoFeasiblePlanError("columns find no room beside the tables that devices share")
         return starts
-    given = units_of(shards, incumbent.plan()) if incumbent.cost_ms < math.inf else None
+    given = units_of(shards, incumbent.plan()) if incumbent is not None and incumbent.cost_ms < math.inf else None
     if given is not None:
         starts.append(given)
     return starts or [pack_units(shards)]
@@ -158,11 +182,12 @@ class _ExactSearch:
         budget: of time.
         seed: of the kicks.
         incumbent: is told of every plan.
+        in_groups: of a search on the devices of one group, makes the plan of all groups; None for all devices.
     """
 
     def __init__(
         self, pricing: ExactPricing, forms: Sequence[Sequence[Form]], settings: PlusSettings, budget: Budget, seed: int,
-        incumbent: Incumbent,
+        incumbent: Incumbent, in_groups: InGroups | None,
     ) -> None:  # fmt: skip
         self._pricing = pricing
         self._forms = forms
@@ -170,7 +195,20 @@ class _ExactSearch:
         self._budget = budget
         self._seed = seed
         self._incumbent = incumbent
+        self._in_groups = in_groups
         self._model = linear_model(pricing, examples_of(pricing))
+
+    @functools.cached_property
+    def _by_columns(self) -> Allocation | None:
+        return self._descended(self._pricing.shared)
+
+    def columns_ms(self) -> float:
+        """Return what the plan takes that a descent by columns alone leads to; infinite where they find no room.
+
+        Raises:
+            OutOfTime: the budget is spent.
+        """
+        return math.inf if self._by_columns is None else self._by_columns.total_ms
 
     def run(self) -> None:
         """Search until kicks are used up, or for as long as there is time and they bring anything.
@@ -180,7 +218,7 @@ class _ExactSearch:
             NoFeasiblePlanError: no packing was found.
         """
         given = self._given()
-        tried = [self._descended(self._pricing.shared)]
+        tried = [self._by_columns]
         ways = shared_on_average(self._pricing, self._forms, self._budget)
         tried += [self._descended(shared) for shared in ways[:_WAYS]]
         tried += given
@@ -220,13 +258,14 @@ class _ExactSearch:
         if len(shared.places) == len(model.units):  # no columns are left to place
             return search.offer(np.zeros((len(model.memory), len(model.units)), dtype=np.int64))
         try:
-            return search.descended(model, starts_of(search, model, self._pricing.shards, self._incumbent))
+            given = self._incumbent if self._in_groups is None else None
+            return search.descended(model, starts_of(search, model, self._pricing.shards, given))
         except NoFeasiblePlanError:
             return None
 
     def _given(self) -> list[Allocation]:
         """Return the incumbent, if devices share tables in it."""
-        if self._incumbent.cost_ms == math.inf:
+        if self._incumbent.cost_ms == math.inf or self._in_groups is not None:
             return []
         shards = self._pricing.shards
         plan = self._incumbent.plan()
@@ -239,7 +278,11 @@ class _ExactSearch:
         return [search.descended(model_beside(self._model, search.pricing), [units])]
 
     def _found(self, allocation: Allocation) -> None:
-        self._incumbent.update(lambda: plan_of_allocation(allocation), allocation.total_ms)
+        def plan() -> ShardingPlan:
+            of_devices = plan_of_allocation(allocation)
+            return of_devices if self._in_groups is None else self._in_groups(of_devices.shards)
+
+        self._incumbent.update(plan, allocation.total_ms)
 
 
 class _EstimateSearch:

@@ -61,7 +61,7 @@ class DrawnSource:
         # Groups take turns; those with fewer tasks run out earlier. Entries are (number of the group, of the draw).
         self._order = [
             (number, spec.groups[number].draws[turn] if spec.groups[number].draws else turn)
-            for number, turn in _in_turns([group.count for group in spec.groups])
+            for number, turn in in_turns([group.count for group in spec.groups])
         ]
         self._tables: dict[tuple[int, int, RowOrder | None, int | None], EmbeddingTable] = {}
 
@@ -129,7 +129,7 @@ class DrawnSource:
                 f"{self._path}: group '{group.name}' draws up to {group.num_tables[1]} tables, "
                 f"the {spec.half} half of pool '{spec.pool}' has {len(self._rows)}"
             )
-        rng = _random_stream(spec.seed, group_number, draw_number)
+        rng = random_stream(spec.seed, group_number, draw_number)
         draw = rng.random
         count = group.num_tables[0] + int(draw() * (group.num_tables[1] - group.num_tables[0] + 1))
         num_dims = len(group.dims)
@@ -215,7 +215,7 @@ def _memory(fullness: float, shares: Sequence[int], total_bytes: int) -> tuple[i
     return tuple(math.ceil(pages * share) * _PAGE_BYTES for share in shares)
 
 
-def _random_stream(seed: int, group: int, draw: int) -> random.Random:
+def random_stream(seed: int, group: int, draw: int) -> random.Random:
     """Return the random stream of one task. Only `random()` of it is used: Python keeps that stable."""
     # Hashing makes the streams of neighbouring tasks independent, whatever their numbers.
     digest = hashlib.sha256(f"{seed}/{group}/{draw}".encode()).digest()
@@ -233,7 +233,7 @@ def _sample(draw: Callable[[], float], positions: Sequence[int], count: int) -> 
     return items[:count]
 
 
-def _in_turns(counts: Sequence[int]) -> list[tuple[int, int]]:
+def in_turns(counts: Sequence[int]) -> list[tuple[int, int]]:
     """Return (number of the group, of the task in it) for groups of so many tasks that take turns."""
     return [(group, turn) for turn in range(max(counts)) for group, count in enumerate(counts) if turn < count]
 
@@ -247,7 +247,7 @@ class SequenceSource:
 
     def __init__(self, spec: SequenceTasks) -> None:
         self._spec = spec
-        self._order = _in_turns([group.count for group in spec.groups])
+        self._order = in_turns([group.count for group in spec.groups])
 
     def __len__(self) -> int:
         return len(self._order)
@@ -261,7 +261,7 @@ class SequenceSource:
         spec = self._spec
         number, turn = self._order[index]
         group = spec.groups[number]
-        draw = _random_stream(spec.seed, number, turn).random
+        draw = random_stream(spec.seed, number, turn).random
 
         def one_of(values: Sequence[Any]) -> Any:
             return values[int(draw() * len(values))]

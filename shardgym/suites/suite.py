@@ -10,11 +10,13 @@ from typing import overload
 from shardgym.arguments import check_index, check_instance, check_name
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.records import read_text
+from shardgym.suites.mixed import MixedSource
 from shardgym.suites.sources import DrawnSource, ListedSource, SequenceSource, TaskSource
 from shardgym.suites.spec import (
     SIMULATED,
     CostChoice,
     DrawnTasks,
+    MixedTasks,
     PublishedTasks,
     SequenceTasks,
     SuiteSpec,
@@ -173,6 +175,8 @@ def _from_spec(path: Path, spec: SuiteSpec, digests: tuple[str, ...] | None) -> 
         source = DrawnSource(spec.tasks, path)
     elif isinstance(spec.tasks, SequenceTasks):
         source = SequenceSource(spec.tasks)
+    elif isinstance(spec.tasks, MixedTasks):
+        source = MixedSource(spec.tasks)
     elif isinstance(spec.tasks, PublishedTasks):
         source = ListedSource.of_models(spec.tasks)
     else:

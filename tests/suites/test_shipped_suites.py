@@ -15,10 +15,10 @@ from shardgym.suites import load_suite, suite_names
 
 NAMES = [
     "dlrm-v4", "dlrm4-gpu-v1", "dlrm4-v1", "dlrm4-v2", "dlrm8-gpu-v1", "dlrm8-v1", "dlrm8-v2", "hetero4-v2",
-    "nodes16-v1", "published-v1", "quick-v1", "rows8-v1", "sequence-v1", "tiers-v1", "tight4-v2", "tight8-v2",
-    "tiny-v1", "wide8-v2",
+    "nodes16-v1", "production-v1", "published-v1", "quick-v1", "rows8-v1", "sequence-v1", "tiers-v1", "tight4-v2",
+    "tight8-v2", "tiny-v1", "wide8-v2",
 ]  # fmt: skip
-DRAWN = [name for name in NAMES if name not in ("published-v1", "dlrm-v4", "sequence-v1")]
+DRAWN = [name for name in NAMES if name not in ("production-v1", "published-v1", "dlrm-v4", "sequence-v1")]
 WIDTHS = [4, 8, 16, 32, 64, 128]
 GIB = 2**30
 
@@ -73,7 +73,7 @@ def test_tables_of_tiers_exceed_all_devices_and_fit_the_hosts():
     assert all(cost.feasible for cost in costs)
 
 
-@pytest.mark.parametrize("name", [*PROTOCOL, "nodes16-v1", "published-v1", "dlrm-v4", "tiers-v1"])
+@pytest.mark.parametrize("name", [*PROTOCOL, "nodes16-v1", "production-v1", "published-v1", "dlrm-v4", "tiers-v1"])
 def test_gpu_suites_are_judged_without_a_gpu(name):
     """The judge knows the card of every task, and measures nothing."""
     suite = shipped(name)
@@ -177,6 +177,19 @@ def test_sequences_are_unpooled_skewed_and_leave_room_for_copies():
         # What is replayed has to stay in memory.
         assert task.batch_size * sum(table.pooling_factor for table in task.tables) < 2e7
     assert seen == {0.25, 0.5}
+
+
+def test_production_has_a_thousand_tables_of_every_size_on_each_number_of_devices():
+    suite = shipped("production-v1")
+    assert suite.groups == ["128 GPUs", "512 GPUs", "1024 GPUs"]
+    for number, devices in enumerate((128, 512, 1024)):
+        tasks = suite[number::3]
+        assert all(task.num_devices == devices and task.batch_size == 512 * devices for task in tasks)
+        assert all(900 <= task.num_tables <= 1100 and task.group_sync_interval == 64 for task in tasks)
+        terabytes = [task.total_bytes / 1e12 for task in tasks]
+        assert [sum(size >= limit for limit in (1, 2, 4, 7)) for size in terabytes] == [1, 2, 3, 4]
+        assert max(terabytes) <= 12
+        assert all(len({table.name.partition("/")[0] for table in task.tables}) >= 4 for task in tasks)
 
 
 def largest(task):

@@ -143,8 +143,7 @@ class _AverageDevices:
         Every change of one table is priced. Then the best 1, 2, 4, ... of all, the best of each kind, and those of the
         heaviest tables to each kind are made together, whichever brings most: the first table of a kind may cost more
         than it brings, as exchanges of its own start up; and of several heavy tables the last one decides the step. Of
-        large tasks it is the best 1, 4, 16, ...
-        Tables to `keep` stay shared.
+        large tasks these are 1, 4, 16, ... Tables to `keep` stay shared.
 
         Raises:
             OutOfTime: the budget is spent.

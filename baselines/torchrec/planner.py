@@ -55,8 +55,8 @@ def plan_with_torchrec(
         min_partition: least width of a piece. The planner tries one width per table: the smallest divisor of its own
             that is at least this. TorchRec's default is 128.
         sharding_types: by TorchRec's names; None for those that it tries by default, all but "grid_shard".
-        timeout_s: the planner's `timeout_seconds`, after which it proposes no more; enumerating what there is to propose
-            comes before.
+        timeout_s: the planner's `timeout_seconds`, after which it proposes no more; it enumerates what there is to
+            propose before that.
 
     Raises:
         NoFeasiblePlanError: the planner found no plan.

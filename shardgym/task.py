@@ -103,6 +103,9 @@ class ShardingTask(Record):
         dedup_ids: whether each device sends every distinct id of its own samples once per table. Of an unpooled table
             it gets one row back for each, and repeats it where it is needed: TorchRec's `use_index_dedup`. Of a pooled
             table it sends besides, for each lookup, which id it is, and bags are pooled as ever; TorchRec has no such.
+        group_sync_interval: steps after which groups of 2D parallelism exchange weights and optimiser states. It is
+            TorchRec's `dmp_collection_sync_interval_batches`. Where it is given, solvers may choose plans in groups.
+            None, the usual case, leaves groups to who asks for them, and such plans exchange after every step.
     """
 
     not_identity: ClassVar[frozenset[str]] = frozenset({"name"})
@@ -116,6 +119,9 @@ class ShardingTask(Record):
     name: Annotated[str, Field(max_length=200)] = ""
     step_memory: StepMemory | None = None
     dedup_ids: bool = False
+    group_sync_interval: Annotated[
+        Whole | None, Field(ge=1, le=1_000_000, exclude_if=lambda interval: interval is None)
+    ] = None
     schema: Literal["shardgym.task/1"] = "shardgym.task/1"
 
     @model_validator(mode="after")

@@ -40,6 +40,7 @@ def plan_with_torchrec(
     sort_by: str = "storage",
     min_partition: int | None = None,
     sharding_types: Sequence[str] | None = None,
+    timeout_s: float | None = None,
 ) -> ShardingPlan:
     """Run `EmbeddingShardingPlanner` with its own proposers, its `GreedyPerfPartitioner` and its own estimates of time.
 
@@ -54,6 +55,8 @@ def plan_with_torchrec(
         min_partition: least width of a piece. The planner tries one width per table: the smallest divisor of its own
             that is at least this. TorchRec's default is 128.
         sharding_types: by TorchRec's names; None for those that it tries by default, all but "grid_shard".
+        timeout_s: the planner's `timeout_seconds`, after which it proposes no more; it enumerates what there is to
+            propose before that.
 
     Raises:
         NoFeasiblePlanError: the planner found no plan.
@@ -76,6 +79,7 @@ def plan_with_torchrec(
         partitioner=GreedyPerfPartitioner(SortBy(sort_by)),
         constraints=constraints,
         stats=[],
+        timeout_seconds=timeout_s,
     )
     try:
         sharders = [OnDeviceBagSharder(sharding_types), OnDeviceSharder(sharding_types)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Literal, get_args
 
@@ -12,6 +13,7 @@ from shardgym.costs.mixed_tables import check_alike
 from shardgym.costs.torchrec_rating import TorchRecRatingCost
 from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.feasibility import check_possible
+from shardgym.incumbent import Budget
 from shardgym.plan import Kind, ShardingPlan
 from shardgym.records import short_repr
 from shardgym.solver import check_solve_arguments
@@ -19,6 +21,8 @@ from shardgym.task import ShardingTask
 
 #: By what TorchRec's partitioner orders tables before it places one after the other.
 SortBy = Literal["storage", "perf"]
+#: The planner takes no time limit of 0, and needs one proposal for a plan.
+_LEAST_S = 1e-3
 
 
 class TorchRec:
@@ -60,25 +64,31 @@ class TorchRec:
         """Import TorchRec, and run its planner on one table."""
         self.solve(dataclasses.replace(task, topology=task.topology.roomy()), cost)
 
-    def solve(self, task: ShardingTask, cost: CostModel, seed: int = 0) -> ShardingPlan:
-        """Return TorchRec's plan; the seed is not used.
+    def solve(
+        self, task: ShardingTask, cost: CostModel, seed: int = 0, *, time_limit_s: float | None = None
+    ) -> ShardingPlan:
+        """Return TorchRec's plan, the best that it had proposed by the time limit; the seed is not used.
 
         Raises:
             NoFeasiblePlanError: TorchRec found no plan.
             MissingDependencyError: TorchRec is not installed.
         """
-        check_solve_arguments(task, cost, seed)
+        check_solve_arguments(task, cost, seed, time_limit_s=time_limit_s)
         check_possible(task)
-        return self._plan(task)
+        return self._plan(task, Budget(time_limit_s))
 
-    def _plan(self, task: ShardingTask) -> ShardingPlan:
-        return self._ask(task, self.sort_by, self.min_partition)
+    def _plan(self, task: ShardingTask, budget: Budget) -> ShardingPlan:
+        return self._ask(task, self.sort_by, self.min_partition, budget.left_s)
 
-    def _ask(self, task: ShardingTask, sort_by: str, min_partition: int | None) -> ShardingPlan:
+    def _ask(self, task: ShardingTask, sort_by: str, min_partition: int | None, left_s: float) -> ShardingPlan:
         from baselines.torchrec.planner import plan_with_torchrec
 
         return plan_with_torchrec(
-            task, sort_by=sort_by, min_partition=min_partition, sharding_types=self.sharding_types
+            task,
+            sort_by=sort_by,
+            min_partition=min_partition,
+            sharding_types=self.sharding_types,
+            timeout_s=None if left_s == math.inf else max(left_s, _LEAST_S),
         )
 
 
@@ -123,14 +133,15 @@ class TorchRecColumns(TorchRec):
         if not widths:
             raise InputError("min_partitions: expected at least one width")
 
-    def _plan(self, task: ShardingTask) -> ShardingPlan:
+    def _plan(self, task: ShardingTask, budget: Budget) -> ShardingPlan:
         check_alike(task, "solver 'torchrec_columns'", "'torchrec' and 'torchrec_perf' plan it")
         plans: list[ShardingPlan] = []
         refused: list[NoFeasiblePlanError] = []
         for sort_by in ("perf", "storage"):
-            for width in self.min_partitions:
+            for n, width in enumerate(self.min_partitions):
                 try:
-                    plans.append(self._ask(task, sort_by, width))
+                    # Each width has the same share of the time, and what others leave.
+                    plans.append(self._ask(task, sort_by, width, budget.left_s / (len(self.min_partitions) - n)))
                 except NoFeasiblePlanError as error:
                     refused.append(error)
             if plans:

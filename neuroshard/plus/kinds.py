@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neuroshard.plus.linear_model import LinearModel
+from neuroshard.plus.linear_model import LARGE, LinearModel
 from neuroshard.plus.local_search import Allocation, IteratedLocalSearch
 from neuroshard.plus.pricing import Pricing
 from neuroshard.plus.sharing import Form, Place, Shared
+from neuroshard.plus.standins import Standins
 from shardgym.arrays import Floats, Ints
 from shardgym.costs.links import LOADS
 from shardgym.incumbent import Budget
@@ -26,8 +27,9 @@ _ROUNDS = 30
 _WAY = 3
 #: Of the changes of a plan that look best, so many are tried.
 _TRIED = 4
-#: Shared tables of which a round asks what their columns would take.
+#: Shared tables of which a round asks what their columns would take, and of large tasks.
 _MOST_BACK = 64
+_FEW_BACK = 8
 #: Pieces into which the columns of a table that was shared are cut.
 _PIECES = (1, 2, 4, 8)
 
@@ -59,7 +61,7 @@ def shared_on_average(pricing: Pricing, forms: Sequence[Sequence[Form]], budget:
         OutOfTime: the budget is spent.
     """
     average = _AverageDevices(pricing, forms)
-    nothing = pricing.shared
+    nothing = average.nothing
     starts = [nothing]
     for kind in sorted({form.way for of_table in forms for form in of_table}):
         everything = average.made(nothing, average.heaviest_to(kind, nothing))
@@ -72,7 +74,7 @@ def shared_on_average(pricing: Pricing, forms: Sequence[Sequence[Form]], budget:
     for shared in [*ways[order[0]][: -_WAY - 1 : -1], *(ends[n] for n in order[1:])]:
         if shared.places and not any(same(shared, other) for other in found):
             found.append(shared)
-    return found
+    return [average.standins.full(shared) for shared in found]
 
 
 def same(one: Shared, other: Shared) -> bool:
@@ -90,15 +92,16 @@ def shared_for_room(pricing: Pricing, forms: Sequence[Sequence[Form]], budget: B
     smallest pieces. Arguments and errors are those of `shared_on_average`.
     """
     shards = pricing.shards
-    largest = [min(of_table, key=lambda form: int(form.bytes.max())) for of_table in forms if of_table]
+    average = _AverageDevices(pricing, forms)
+    by_table = average.standins.forms
+    largest = [min(of_table, key=lambda form: int(form.bytes.max())) for of_table in by_table if of_table]
     largest.sort(key=lambda form: (-int(shards.bytes[shards.whole[form.table]]), form.table))
     too_large = shards.bytes[shards.first + 1] > max(shards.task.capacity_bytes)
-    average = _AverageDevices(pricing, forms)
     for count in dict.fromkeys([int(too_large.sum()), *_doublings(len(largest))]):
-        made = average.made(pricing.shared, [Change(form.table, Place(form, 0)) for form in largest[:count]])
+        made = average.made(average.nothing, [Change(form.table, Place(form, 0)) for form in largest[:count]])
         if made is not None and made.places:
-            yield average.climbed(made, budget, keep=frozenset(made.places))[-1]
-            yield made
+            for shared in (average.climbed(made, budget, keep=frozenset(made.places))[-1], made):
+                yield average.standins.full(shared)
 
 
 def _doublings(count: int) -> list[int]:
@@ -110,15 +113,18 @@ class _AverageDevices:
     """Placements in which each device has the same part of all columns, and one the heaviest piece of them.
 
     Only so many columns can be cut from a table: where a piece takes longer than an even part, it decides the step.
-    `pricing` and `forms` as above.
+    `pricing` and `forms` as above; what is shared is so by `standins`.
     """
 
     def __init__(self, pricing: Pricing, forms: Sequence[Sequence[Form]]) -> None:
         self._pricing = pricing
-        self._forms = forms
+        self.standins = Standins(pricing.shards.task, forms, pricing.vectors.shape[1])
+        self.nothing = self.standins.nothing
+        self._forms = self.standins.forms
+        self._every = 2 if pricing.shards.task.num_devices * len(forms) > LARGE else 1
         shards = pricing.shards
         devices = shards.task.num_devices
-        self._memory = np.array(shards.task.capacity_bytes, dtype=np.int64)
+        self._memory = self.standins.memory
         whole_ms = pricing.compute(pricing.vectors[shards.whole]).sum(axis=1)
         # What takes longer than an average device is cut, and then more is read and exchanged.
         pieces = np.ceil(whole_ms * devices / max(float(whole_ms.sum()), 1e-12)).clip(1, shards.units).astype(np.int64)
@@ -137,8 +143,8 @@ class _AverageDevices:
 
         Every change of one table is priced. Then the best 1, 2, 4, ... of all, the best of each kind, and those of the
         heaviest tables to each kind are made together, whichever brings most: the first table of a kind may cost more
-        than it brings, as exchanges of its own start up; and of several heavy tables the last one decides the step.
-        Tables to `keep` stay shared.
+        than it brings, as exchanges of its own start up; and of several heavy tables the last one decides the step. Of
+        large tasks these are 1, 4, 16, ... Tables to `keep` stay shared.
 
         Raises:
             OutOfTime: the budget is spent.
@@ -155,7 +161,7 @@ class _AverageDevices:
             ranked = [first_of_tables(changes[n] for n in order)]
             ranked += [first_of_tables(changes[n] for n in order if changes[n].kind == kind) for kind in kinds]
             ranked += [self.heaviest_to(kind, shared) for kind in kinds]
-            groups = [best[:count] for best in ranked for count in _doublings(len(best))]
+            groups = [best[:count] for best in ranked for count in _doublings(len(best))[:: self._every]]
             several = [made for group in groups if (made := self.made(shared, group)) is not None]
             if not several:
                 break
@@ -207,7 +213,7 @@ class _AverageDevices:
                 continue
             form = change.place.form
             # Changes that were best one by one would all go to the same node.
-            place = least_busy(form, room, busy_ms + added)
+            place = least_busy(form, room, busy_ms if len(form.bytes) == len(room) else busy_ms + added)
             if place is None:
                 return None
             places.append(place)
@@ -215,7 +221,7 @@ class _AverageDevices:
             added[place.devices] += self._busy_ms(form)
         after = shared.changed([change.table for change in changes], places)
         others = self._bytes[~after.tables(len(self._bytes))].sum()
-        return after if others <= (self._memory - after.bytes).sum() else None
+        return after if others <= self.standins.total(self._memory - after.bytes) else None
 
     def _busy_ms(self, form: Form) -> Floats:
         """Return what devices compute for a form alone, shape (n,)."""
@@ -293,7 +299,8 @@ class _AverageDevices:
     def _priced(self, sums: Floats | Sequence[Floats]) -> Floats:
         # What is left of a device that gave everything away is rounding.
         rounded = np.maximum(np.asarray(sums), 0.0)
-        return self._pricing.totals(self._pricing.compute(rounded), rounded[..., -LOADS:])
+        compute = self.standins.for_all(self._pricing.compute(rounded))
+        return self._pricing.totals(compute, self.standins.for_all(rounded[..., -LOADS:]))
 
 
 def first_of_tables(changes: Iterable[Change]) -> list[Change]:
@@ -307,11 +314,11 @@ def first_of_tables(changes: Iterable[Change]) -> list[Change]:
 def least_busy(form: Form, room: Ints, busy_ms: Floats) -> Place | None:
     """Return where a form has room: all devices, or those of the node that has least to do; None for nowhere."""
     count = len(form.bytes)
+    if len(room) == count:
+        return Place(form, 0) if (form.bytes <= room).all() else None
     fits = (form.bytes <= room.reshape(-1, count)).all(axis=1)
     if not fits.any():
         return None
-    if len(room) == count:
-        return Place(form, 0)
     busy = busy_ms.reshape(-1, count).mean(axis=1)
     return Place(form, int(np.where(fits, busy, np.inf).argmin()) * count)
 
@@ -357,18 +364,16 @@ def model_beside(model: LinearModel, pricing: Pricing) -> LinearModel:
 
 def _changed(best: Allocation, forms: Sequence[Sequence[Form]]) -> list[tuple[Ints, Shared]]:
     """Return what the most promising changes lead to: units of each table on each device, and what is shared."""
-    pricing, shared = best.pricing, best.pricing.shared
-    devices = len(best.units)
+    pricing, shared, devices = best.pricing, best.pricing.shared, len(best.units)
     busy_ms = best.compute.sum(axis=1)
     used = pricing.shards.bytes[pricing.shards.first + best.units].sum(axis=1)
     room = pricing.memory - used
     slowest = {int(busy_ms.argmax()), int(best.units.sum(axis=1).argmax())}
     tables = np.flatnonzero(best.units[sorted(slowest)].any(axis=0)).tolist()
-    found: list[tuple[Ints, Shared, Floats, float]] = []
-    for table in [*tables, *list(shared.places)[:_MOST_BACK]]:
+    found: list[tuple[Ints, Change, Floats, float]] = []
+    for table in [*tables, *list(shared.places)[: _MOST_BACK if best.units.size <= LARGE else _FEW_BACK]]:
         now = shared.places.get(table)
-        units = best.units.copy()
-        units[:, table] = 0
+        nowhere = np.zeros_like(best.units[:, table])
         rows = pricing.shards.first[table] + best.units[:, table]
         left = best.sums - pricing.vectors[rows]
         more_room = room + pricing.shards.bytes[rows]
@@ -382,24 +387,23 @@ def _changed(best: Allocation, forms: Sequence[Sequence[Form]]) -> list[tuple[In
             sums = left.copy()
             sums[place.devices] += form.vectors
             charge_ms = pricing.byte_ms * float(form.bytes.sum()) / devices
-            found.append((units, shared.changed([table], [place]), sums, charge_ms))
+            found.append((nowhere, Change(table, place), sums, charge_ms))
         if now is None:
             continue
-        without = shared.changed([table], [])
         left_ms = pricing.compute(np.maximum(left, 0.0)).sum(axis=1)
         for pieces in _PIECES:
             if pieces > min(devices, int(pricing.shards.units[table])):
                 break
-            placed = units.copy()
+            placed = nowhere.copy()
             sums = left.copy()
             parts = np.full(pieces, pricing.shards.units[table] // pieces)
             parts[: int(pricing.shards.units[table]) % pieces] += 1
             for device, part in zip(left_ms.argsort(kind="stable").tolist(), parts.tolist(), strict=False):
-                placed[device, table] = part
+                placed[device] = part
                 sums[device] += pricing.vectors[pricing.shards.first[table] + part]
-            if (pricing.shards.bytes[pricing.shards.first[table] + placed[:, table]] <= more_room).all():
+            if (pricing.shards.bytes[pricing.shards.first[table] + placed] <= more_room).all():
                 charge_ms = pricing.byte_ms * float(pricing.row_bytes[pricing.shards.whole[table]]) / devices
-                found.append((placed, without, sums, charge_ms))
+                found.append((placed, Change(table, None), sums, charge_ms))
     if not found:
         return []
     values = []
@@ -407,7 +411,14 @@ def _changed(best: Allocation, forms: Sequence[Sequence[Form]]) -> list[tuple[In
     for start in range(0, len(found), step):
         sums = np.maximum(np.array([one[2] for one in found[start : start + step]]), 0.0)
         values.append(pricing.objective(pricing.compute(sums), sums[..., -LOADS:])[1])
-    moving = np.array([pricing.beside(shared).moving_ms(units) for units, shared, *_ in found])
-    charged = np.concatenate(values) + [one[3] for one in found] + moving
-    order = charged.argsort(kind="stable")[:_TRIED]
-    return [found[n][:2] for n in order.tolist()]
+    charged = np.concatenate(values) + [one[3] for one in found]
+
+    def changed(placed: Ints, change: Change) -> tuple[Ints, Shared]:
+        units = best.units.copy()
+        units[:, change.table] = placed
+        return units, shared.changed([change.table], [] if change.place is None else [change.place])
+
+    if pricing.moving is not None:
+        after = (changed(placed, change) for placed, change, *_ in found)
+        charged = charged + [pricing.beside(beside).moving_ms(units) for units, beside in after]
+    return [changed(*found[n][:2]) for n in charged.argsort(kind="stable")[:_TRIED].tolist()]

@@ -17,6 +17,8 @@ from shardgym.costs.links import COLUMNS, LOADS
 from shardgym.shard import COLUMN_UNIT
 from shardgym.ties import QUANTUM, quantized
 
+#: Devices times tables from which on the search looks at less, for its time.
+LARGE = 50_000
 #: A device is tried that is wider by the first share of the mean width; where that costs nothing, by the second.
 _WIDER = (0.125, 2.0)
 #: If a unit less saves less than this share of what a unit more costs, being narrower than the mean saves nothing.

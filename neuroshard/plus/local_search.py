@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuroshard.plus.construction import constructed
-from neuroshard.plus.linear_model import LinearModel, Placement, overflow, price, value
+from neuroshard.plus.linear_model import LARGE, LinearModel, Placement, overflow, price, value
 from neuroshard.plus.moves import DRAWS_PER_TABLE, NONE, Shortlist, best_moves, descend, givers, kick_and_descend
 from neuroshard.plus.pricing import Pricing
 from shardgym.arguments import check_int
@@ -27,8 +27,9 @@ PATIENCE = 20
 #: Kicks of a round, and so many devices and tables together after which a round has fewer.
 _KICKS_PER_ROUND = 32
 _LARGE = 500
-#: Constructed placements from which the search descends.
+#: Constructed placements from which the search descends; and beside tables that devices of large tasks share.
 _DESCENTS = 3
+_FEW_DESCENTS = 1
 #: Moves of a descent between looks at the clock.
 _STEPS = 64
 #: Random moves that are priced together, and such samples in succession that may bring nothing.
@@ -150,11 +151,13 @@ class IteratedLocalSearch:
     def starts(self, model: LinearModel) -> list[Ints]:
         """Descend by a model from the most promising of all constructed placements; return those that memory allows."""
         ranked: list[tuple[tuple[int, float], Placement]] = []
+        is_large = len(model.memory) * len(model.first) > LARGE
+        most = _FEW_DESCENTS if is_large and self.pricing.shared.places else _DESCENTS
         for placement in constructed(model):
             self._budget.check()
             rank = int(overflow(model, placement)), float(value(model, placement))
             if all(rank != other for other, _ in ranked):  # most are the same
-                ranked = sorted([*ranked, (rank, placement)], key=lambda entry: entry[0])[:_DESCENTS]
+                ranked = sorted([*ranked, (rank, placement)], key=lambda entry: entry[0])[:most]
         for _, placement in ranked:
             self._descend(model, placement)
         return [placement.units for _, placement in ranked if not overflow(model, placement)]

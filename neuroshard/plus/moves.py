@@ -15,6 +15,7 @@ import numpy as np
 from neuroshard.jit import jit
 from neuroshard.plus.construction import even_part, place_piece
 from neuroshard.plus.linear_model import (
+    LARGE,
     LinearModel,
     Placement,
     load_after,
@@ -26,8 +27,9 @@ from neuroshard.plus.linear_model import (
 from shardgym.arrays import Floats, Ints
 from shardgym.ties import QUANTUM
 
-#: Devices that units are given to, the least loaded ones.
+#: Devices that units are given to, the least loaded ones; and of large tasks, where a step costs more.
 _MOST_TARGETS = 48
+_FEW_TARGETS = 8
 #: A move has to bring more than this share of the objective.
 _LEAST_GAIN = 1e-7
 #: So that there are no logarithms of 0.
@@ -164,9 +166,15 @@ def best_moves(
     held = tables_on(placement, giver)
     amounts = np.empty(7, dtype=np.int64)
     back_amounts = np.empty(7, dtype=np.int64)
+    load_terms = np.empty(len(model.memory))
+    width_terms = np.empty(len(model.memory))
+    for device in range(len(model.memory)):
+        load_terms[device] = np.exp((placement.load[device] - soft.load) / soft_ms)
+        width_terms[device] = np.exp((max(placement.widths[device], floor) - soft.width) / soft_units)
     found = 0
     looked_at = 0
-    for taker in lowest(placement.load, min(_MOST_TARGETS + 1, len(model.memory))):
+    most_targets = _MOST_TARGETS if placement.units.size <= LARGE else _FEW_TARGETS
+    for taker in lowest(placement.load, min(most_targets + 1, len(model.memory))):
         if taker == giver:
             continue
         theirs = tables_on(placement, taker)
@@ -182,8 +190,8 @@ def best_moves(
         other_widths = _NEXT_TO_NOTHING
         for device in range(len(model.memory)):
             if device != giver and device != taker:
-                other_loads += np.exp((placement.load[device] - soft.load) / soft_ms)
-                other_widths += np.exp((max(placement.widths[device], floor) - soft.width) / soft_units)
+                other_loads += load_terms[device]
+                other_widths += width_terms[device]
         other_missing = missing - max(0, -giver_room) - max(0, -taker_room)
         highest = max(giver_was, taker_was)
         for table in held:

@@ -161,7 +161,10 @@ def forms_of(
         rows = [number[key] for key in of_way]
         if sizes[rows].max() <= most:
             kernel = of_way[0].compute_kernel, of_way[0].cache_load_factor
-            found[n].append(Form(n, kind, vectors[rows], sizes[rows], on_host[rows], *kernel))
+            # Replicas are the same everywhere: one vector is enough for all devices.
+            alike = np.broadcast_to(vectors[rows[0]], (len(rows), vectors.shape[1]))
+            of_devices = alike if kind == "data_parallel" else vectors[rows]
+            found[n].append(Form(n, kind, of_devices, sizes[rows], on_host[rows], *kernel))
     return found
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from neuroshard.packing import pack_units
 from neuroshard.plus.construction import constructed
+from neuroshard.plus.groups import GroupCosts, group_sizes, plan_of_groups, task_of_group
 from neuroshard.plus.kinds import model_beside, shared_for_room, shared_on_average, with_better_kinds
 from neuroshard.plus.linear_model import LinearModel, linear_model
 from neuroshard.plus.local_search import Allocation, IteratedLocalSearch, PlusSettings, compile_search
@@ -31,6 +33,7 @@ from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.incumbent import Budget, Incumbent, OutOfTime
 from shardgym.plan import ShardingPlan
 from shardgym.records import short_repr
+from shardgym.shard import Shard
 from shardgym.task import ShardingTask, exact_bytes
 
 #: Where tables take more than this share of the memory, a narrow NeuroShard search finds poor plans at best.
@@ -44,13 +47,17 @@ _WAYS = 5
 #: Kicks between queries.
 _KICKS_PER_QUERY = 16
 
+#: Makes the plan of all groups from the shards of the first one.
+InGroups = Callable[[Iterable[Shard]], ShardingPlan]
+
 
 class NeuroShardPlus(ColumnSolver):
     """Local search over the columns of each table on each device, and over the tables that devices share.
 
     With an additive cost, a table may be cut by rows over all devices, over those of one node, or, cut by columns
     first, over those of each node; or be replicated. `kinds.py` chooses which. The plan is never worse than what
-    columns alone lead to. Simulators price no replicas. With other costs, tables are cut by columns alone.
+    columns alone lead to. Where a task allows groups of 2D parallelism, their size is chosen, too. Simulators price no
+    replicas. With other costs, tables are cut by columns alone.
 
     Where tables take more than 80 % of the memory of devices, hosts have memory, and the cost prices it, each device
     keeps the rows that save the most time per byte (`tiers.py`); the others are read from the host, through a cache
@@ -120,16 +127,43 @@ class NeuroShardPlus(ColumnSolver):
         in_host = self.uses_hosts(task, cost)
         kinds = {kind for kind in self.sharding_types if cost.replicas or kind != "data_parallel"}
         if not in_host or task.total_bytes <= task.total_capacity_bytes:
-            pricing = ExactPricing(shards, costs, self.settings.softness)
-            pricing.moving = moving_from(shards, incumbent)
-            forms = forms_of(task, costs, kinds)
             try:
-                _ExactSearch(pricing, forms, self.settings, budget, seed, incumbent).run()
+                self._search_in_devices(shards, costs, kinds, cost.replicas, seed, budget, incumbent)
             except NoFeasiblePlanError:
                 if not in_host:
                     raise
         if in_host and (task.total_bytes > _TIGHT * task.total_capacity_bytes or incumbent.cost_ms == math.inf):
             self._search_in_tiers(task, costs, kinds, seed, budget, incumbent)
+
+    def _search_in_devices(
+        self, shards: ShardTable, costs: AdditiveCosts, kinds: set[str], in_groups: bool, seed: int, budget: Budget,
+        incumbent: Incumbent,
+    ) -> None:  # fmt: skip
+        """Search with all rows in the memory of devices, in groups of 2D parallelism where these are allowed.
+
+        Raises:
+            OutOfTime: the budget is spent.
+            NoFeasiblePlanError: no packing was found.
+        """
+        task = shards.task
+
+        def search_on(shards: ShardTable, costs: AdditiveCosts, place: InGroups | None) -> _ExactSearch:
+            pricing = ExactPricing(shards, costs, self.settings.softness)
+            if place is None:
+                pricing.moving = moving_from(shards, incumbent)
+            forms = forms_of(shards.task, costs, kinds)
+            return _ExactSearch(pricing, forms, self.settings, budget, seed, incumbent, place)
+
+        best = search_on(shards, costs, None)
+        # What columns alone lead to says which groups are worth a search; smaller and smaller ones, while that helps.
+        for size in group_sizes(task) if in_groups else ():
+            of_group = ShardTable(task_of_group(task, size))
+            place = functools.partial(plan_of_groups, task, size=size)
+            other = search_on(of_group, GroupCosts(costs, task, size), place)
+            if other.columns_ms() >= best.columns_ms():
+                break
+            best = other
+        best.run()
 
     def _search_in_tiers(
         self, task: ShardingTask, costs: AdditiveCosts, kinds: set[str], seed: int, budget: Budget,
@@ -181,8 +215,10 @@ def examples_of(pricing: Pricing) -> list[Ints]:
     return [placement.units for placement in constructed(linear_model(pricing, whole))]
 
 
-def starts_of(search: IteratedLocalSearch, model: LinearModel, shards: ShardTable, incumbent: Incumbent) -> list[Ints]:
-    """Return what constructed placements lead to, and the incumbent; a packing where there is neither.
+def starts_of(
+    search: IteratedLocalSearch, model: LinearModel, shards: ShardTable, incumbent: Incumbent | None
+) -> list[Ints]:
+    """Return what constructed placements lead to, and the incumbent if there is one; a packing where there is neither.
 
     Raises:
         NoFeasiblePlanError: no packing was found, or none was looked for, as devices share tables.
@@ -192,7 +228,7 @@ def starts_of(search: IteratedLocalSearch, model: LinearModel, shards: ShardTabl
         if not starts:
             raise NoFeasiblePlanError("columns find no room beside the tables that devices share")
         return starts
-    given = units_of(shards, incumbent.plan()) if incumbent.cost_ms < math.inf else None
+    given = units_of(shards, incumbent.plan()) if incumbent is not None and incumbent.cost_ms < math.inf else None
     if given is not None:
         starts.append(given)
     return starts or [pack_units(shards)]
@@ -213,11 +249,12 @@ class _ExactSearch:
         budget: of time.
         seed: of the kicks.
         incumbent: is told of every plan.
+        in_groups: of a search on the devices of one group, makes the plan of all groups; None for all devices.
     """
 
     def __init__(
         self, pricing: ExactPricing, forms: Sequence[Sequence[Form]], settings: PlusSettings, budget: Budget, seed: int,
-        incumbent: Incumbent,
+        incumbent: Incumbent, in_groups: InGroups | None = None,
     ) -> None:  # fmt: skip
         self._pricing = pricing
         self._forms = forms
@@ -225,7 +262,20 @@ class _ExactSearch:
         self._budget = budget
         self._seed = seed
         self._incumbent = incumbent
+        self._in_groups = in_groups
         self._model = linear_model(pricing, examples_of(pricing))
+
+    @functools.cached_property
+    def _by_columns(self) -> Allocation | None:
+        return self._descended(self._pricing.shared)
+
+    def columns_ms(self) -> float:
+        """Return what the plan takes that a descent by columns alone leads to; infinite where they find no room.
+
+        Raises:
+            OutOfTime: the budget is spent.
+        """
+        return math.inf if self._by_columns is None else self._by_columns.total_ms
 
     def run(self) -> None:
         """Search until kicks are used up, or for as long as there is time and they bring anything.
@@ -235,7 +285,7 @@ class _ExactSearch:
             NoFeasiblePlanError: no packing was found.
         """
         given = self._given()
-        tried = [self._descended(self._pricing.shared)]
+        tried = [self._by_columns]
         ways = shared_on_average(self._pricing, self._forms, self._budget)
         tried += [self._descended(shared) for shared in ways[:_WAYS]]
         tried += given
@@ -279,13 +329,14 @@ class _ExactSearch:
         if len(shared.places) == len(model.units):  # no columns are left to place
             return search.offer(np.zeros((len(model.memory), len(model.units)), dtype=np.int64))
         try:
-            return search.descended(model, starts_of(search, model, self._pricing.shards, self._incumbent))
+            given = self._incumbent if self._in_groups is None else None
+            return search.descended(model, starts_of(search, model, self._pricing.shards, given))
         except NoFeasiblePlanError:
             return None
 
     def _given(self) -> list[Allocation]:
         """Return the incumbent, if devices share tables in it."""
-        if self._incumbent.cost_ms == math.inf:
+        if self._incumbent.cost_ms == math.inf or self._in_groups is not None:
             return []
         shards = self._pricing.shards
         plan = self._incumbent.plan()
@@ -299,7 +350,12 @@ class _ExactSearch:
 
     def found(self, allocation: Allocation) -> None:
         """Offer the plan of an allocation."""
-        self._incumbent.update(lambda: allocation.pricing.plan(allocation.units), allocation.total_ms)
+
+        def plan() -> ShardingPlan:
+            of_devices = allocation.pricing.plan(allocation.units)
+            return of_devices if self._in_groups is None else self._in_groups(of_devices.shards)
+
+        self._incumbent.update(plan, allocation.total_ms)
 
 
 def _nearer(search: IteratedLocalSearch, best: Allocation) -> Allocation:

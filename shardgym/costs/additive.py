@@ -231,7 +231,8 @@ class NumberedShards(abc.ABC):
         """Return the exchanges of P placements of one task whose devices form groups, and of replicas' gradients.
 
         Groups exchange outputs among themselves, each with its share of the samples. At the end of the step replicas
-        exchange their gradients, and the same places of all groups their weights.
+        exchange their gradients, and after every `group_sync_interval` steps the same places of all groups their
+        weights, of which a step takes its share.
 
         Args:
             number: of the task.
@@ -259,7 +260,7 @@ class NumberedShards(abc.ABC):
         It may depend on what `exchange_of` may depend on. Here it is the link model of the task's topology; arguments
         as `exchanges_in_groups`.
         """
-        return replica_exchange_ms(task.topology, loads, groups)
+        return replica_exchange_ms(task.topology, loads, groups, task.group_sync_interval or 1)
 
 
 class AdditiveCosts(NumberedShards):
@@ -433,6 +434,7 @@ def _links_of(task: ShardingTask) -> tuple[Any, ...]:
     return (
         task.num_devices, task.batch_size, task.precision, task.dedup_ids, topology.device, topology.fast_domain_size,
         topology.intra_bandwidth, topology.inter_bandwidth, topology.intra_latency_ms, topology.inter_latency_ms,
+        task.group_sync_interval,
     )  # fmt: skip
 
 

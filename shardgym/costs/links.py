@@ -219,6 +219,7 @@ def _in_two_stages_ms(
     return np.where(widest_bytes > 0, inside + between, 0.0)
 
 
+@functools.lru_cache(maxsize=256)  # a record of a thousand devices checks itself for a while
 def part_of(topology: Topology, num_devices: int) -> Topology:
     """Return the first devices of a topology, with the links among them."""
     return dataclasses.replace(
@@ -252,7 +253,7 @@ def peers_of(topology: Topology, group_size: int) -> Topology:
     return dataclasses.replace(peers, fast_domain_size=min(max(domain // group_size, 1), peers.num_devices))
 
 
-def replica_exchange_ms(topology: Topology, loads: Floats, groups: int) -> Floats:
+def replica_exchange_ms(topology: Topology, loads: Floats, groups: int, interval: int = 1) -> Floats:
     """Return the time of exchanging what replicas have in common, in ms, shape (..., D).
 
     Gradients of what all devices hold are all-reduced, densely, as TorchRec's data-parallel tables do. The same places
@@ -263,12 +264,13 @@ def replica_exchange_ms(topology: Topology, loads: Floats, groups: int) -> Float
         topology: devices and links.
         loads: of each device, shape (..., D, LOADS).
         groups: of consecutive devices.
+        interval: steps after which groups exchange; a step takes its share.
     """
     everywhere = 2 * reduce_scatter_ms(topology, loads[..., REPLICA_BYTES])
     if groups == 1:
         return everywhere
     peers = peers_of(topology, topology.num_devices // groups)
-    return everywhere + 2 * reduce_scatter_ms(peers, loads[..., GROUP_BYTES])
+    return everywhere + 2 * reduce_scatter_ms(peers, loads[..., GROUP_BYTES]) / interval
 
 
 def operators(loads: Floats) -> Ints:

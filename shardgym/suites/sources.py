@@ -61,7 +61,7 @@ class DrawnSource:
         # Groups take turns; those with fewer tasks run out earlier. Entries are (number of the group, of the draw).
         self._order = [
             (number, spec.groups[number].draws[turn] if spec.groups[number].draws else turn)
-            for number, turn in _in_turns([group.count for group in spec.groups])
+            for number, turn in in_turns([group.count for group in spec.groups])
         ]
         self._tables: dict[tuple[int, int, RowOrder | None, int | None], EmbeddingTable] = {}
 
@@ -230,7 +230,7 @@ def _sample(draw: Callable[[], float], positions: Sequence[int], count: int) -> 
     return items[:count]
 
 
-def _in_turns(counts: Sequence[int]) -> list[tuple[int, int]]:
+def in_turns(counts: Sequence[int]) -> list[tuple[int, int]]:
     """Return (number of the group, of the task in it) for groups of so many tasks that take turns."""
     return [(group, turn) for turn in range(max(counts)) for group, count in enumerate(counts) if turn < count]
 
@@ -244,7 +244,7 @@ class SequenceSource:
 
     def __init__(self, spec: SequenceTasks) -> None:
         self._spec = spec
-        self._order = _in_turns([group.count for group in spec.groups])
+        self._order = in_turns([group.count for group in spec.groups])
 
     def __len__(self) -> int:
         return len(self._order)

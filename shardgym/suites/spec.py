@@ -217,6 +217,78 @@ class DriftTasks(Record):
 
 
 @dataclass(frozen=True, config=CONFIG)
+class PoolToMix(Record):
+    """A pool that tables are taken from.
+
+    Attributes:
+        pool: its name.
+        dims: widths, of which one is drawn for every table; tables keep the pool's where none are given.
+    """
+
+    pool: Name
+    dims: tuple[Width, ...] = ()
+
+
+@dataclass(frozen=True, config=CONFIG)
+class MixedGroup(Record):
+    """Tasks of mixed pools that are drawn alike.
+
+    Attributes:
+        name: of the group, e.g. "128 GPUs".
+        count: tasks.
+        topology: a preset's name; its memory per device is used.
+        num_devices: devices of each task.
+        draws: numbers of the draws that are the tasks; the first `count` of them where none are given.
+    """
+
+    name: Name
+    count: Count
+    topology: Name
+    num_devices: Count
+    draws: tuple[Annotated[Whole, Field(ge=0)], ...] = ()
+
+    @model_validator(mode="after")
+    def _enough(self) -> MixedGroup:
+        if self.draws and (len(self.draws) != self.count or len(set(self.draws)) != self.count):
+            raise ValueError(f"draws: expected {self.count} different numbers, one for each task")
+        return self
+
+
+@dataclass(frozen=True, config=CONFIG)
+class MixedTasks(Record):
+    """Tasks with tables of several pools, of which each task has shares of its own.
+
+    Attributes:
+        seed: of the draws.
+        pools: what tables are taken from, each at most once for a task.
+        samples_per_device: of a step.
+        num_tables: smallest and largest number of tables; drawn once per task.
+        total_bytes: least and most that the tables of a task take together, optimiser state included; other draws are
+            drawn again.
+        groups: what is drawn alike; groups take turns.
+        group_sync_interval: see `ShardingTask`.
+    """
+
+    kind: Literal["mixed"]
+    seed: Annotated[Whole, Field(ge=0)]
+    pools: Annotated[tuple[PoolToMix, ...], Field(min_length=1)]
+    samples_per_device: Count
+    num_tables: tuple[Count, Count]
+    total_bytes: tuple[Bytes, Bytes]
+    groups: Annotated[tuple[MixedGroup, ...], Field(min_length=1)]
+    precision: Precision = "fp32"
+    optimizer: Optimizer = "exact_sgd"
+    group_sync_interval: Count | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> MixedTasks:
+        for name, (least, most) in (("num_tables", self.num_tables), ("total_bytes", self.total_bytes)):
+            if least > most:
+                raise ValueError(f"{name}: expected smallest and largest, got {[least, most]}")
+        return self
+
+
+@dataclass(frozen=True, config=CONFIG)
 class ModelOnDevices(Record):
     """A published model and what it is placed on.
 
@@ -268,7 +340,8 @@ class SuiteSpec(Record):
     judge: CostField
     oracle: CostField
     tasks: Annotated[
-        DrawnTasks | SequenceTasks | DriftTasks | PublishedTasks | ListedTasks, Field(discriminator="kind")
+        DrawnTasks | SequenceTasks | MixedTasks | DriftTasks | PublishedTasks | ListedTasks,
+        Field(discriminator="kind"),
     ]
     solvers: tuple[Name, ...] = ()
     schema: Literal["shardgym.suite/1"] = "shardgym.suite/1"

@@ -12,12 +12,14 @@ from shardgym.arguments import check_index, check_instance, check_name
 from shardgym.errors import InputError, UnknownNameError
 from shardgym.records import read_text
 from shardgym.suites.drift import DriftSource
+from shardgym.suites.mixed import MixedSource
 from shardgym.suites.sources import DrawnSource, ListedSource, SequenceSource, TaskSource
 from shardgym.suites.spec import (
     SIMULATED,
     CostChoice,
     DrawnTasks,
     DriftTasks,
+    MixedTasks,
     PublishedTasks,
     SequenceTasks,
     SuiteSpec,
@@ -183,6 +185,8 @@ def _from_spec(path: Path, spec: SuiteSpec, digests: tuple[str, ...] | None) -> 
         source = SequenceSource(spec.tasks)
     elif isinstance(spec.tasks, DriftTasks):
         source = DriftSource(spec.tasks, path)
+    elif isinstance(spec.tasks, MixedTasks):
+        source = MixedSource(spec.tasks)
     elif isinstance(spec.tasks, PublishedTasks):
         source = ListedSource.of_models(spec.tasks)
     else:

@@ -24,7 +24,7 @@ from shardgym.costs.base import CostModel, make_cost
 from shardgym.costs.comparison import compare
 from shardgym.costs.gpu.cards import CARDS
 from shardgym.costs.plan_cost import PlanCost
-from shardgym.errors import NO_PLAN, InputError, ShardGymError, error_text
+from shardgym.errors import NO_PLAN, InputError
 from shardgym.plan import ShardingPlan
 from shardgym.solver import Solver, call_solver, make_solver
 from shardgym.streams.stream import IdStream
@@ -32,6 +32,7 @@ from shardgym.table import Optimizer
 from shardgym.task import ShardingTask
 from shardgym.topology import Topology
 from shardgym.torchrec.constraints import NEEDS_PLAN, Wish, apply_constraints, in_words, rules_of
+from shardgym.torchrec.first_rank import from_first_rank
 from shardgym.torchrec.following import follow
 from shardgym.torchrec.host_tables import solve_beside_host_tables
 from shardgym.torchrec.model_tables import COLLECTIONS, by_table, model_tables
@@ -241,6 +242,8 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
     ) -> TorchRecPlan:
         """Plan on the first rank of a process group and return the plan on all; an error is raised on all, too.
 
+        Planning may take longer than the timeout of the group, see `from_first_rank`.
+
         Args:
             module: see `plan`.
             sharders: see `plan`.
@@ -248,7 +251,8 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
 
         Raises:
             InputError: there is no process group, or it has another size than the topology, or as `plan`.
-            ShardGymError: whatever else went wrong on the first rank, in the same words on every rank.
+            ShardGymError: whatever else went wrong on the first rank, in the same words on every rank; or that rank
+                ended.
         """
         group = dist.group.WORLD if pg is None else pg
         if group is None:
@@ -256,27 +260,8 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         size = dist.get_world_size(group)
         if size != self._topology.num_devices:
             raise InputError(f"the process group has {size} ranks, the topology {self._topology.num_devices} devices")
-        answer: list[Any] = [None]
-        cause: BaseException | None = None
-        if dist.get_rank(group) == 0:
-            try:
-                answer = [self.plan(module, sharders)]
-            except BaseException as error:
-                # Without an answer the other ranks would wait until the group times out.
-                is_ours = isinstance(error, ShardGymError)
-                text = str(error) if is_ours else f"planning failed on the first rank: {error_text(error)}"
-                answer = [(type(error) if is_ours else ShardGymError, text)]
-                cause = error
-        dist.broadcast_object_list(answer, src=dist.get_global_rank(group, 0), group=group)
-        if isinstance(answer[0], TorchRecPlan):
-            return answer[0]
-        cls, text = answer[0]
-        if cause is not None and (cls is type(cause) or not isinstance(cause, Exception)):
-            raise cause
-        # Errors build their text from several arguments: this one is text already.
-        failure = cls.__new__(cls)
-        failure.args = (text,)
-        raise failure from cause
+        plan: TorchRecPlan = from_first_rank(lambda: self.plan(module, sharders), group)
+        return plan
 
 
 def _made_solver(name: str) -> Solver:

@@ -93,6 +93,8 @@ def test_replicas_and_places_of_groups_all_reduce():
     # Two groups of a domain each: the places of both have a link each.
     expected = [[2 * (2 + 15) + 2 * (2 + 10), 2 * (2 + 15)] * 2]
     np.testing.assert_allclose(replica_exchange_ms(TWO_DOMAINS, places, 2), expected)
+    rarely = replica_exchange_ms(TWO_DOMAINS, places, 2, interval=4)
+    np.testing.assert_allclose(rarely, [[2 * (2 + 15) + (2 + 10) / 2, 2 * (2 + 15)] * 2])
 
 
 def test_each_way_to_exchange_outputs_has_an_operator():
@@ -152,6 +154,9 @@ def test_a_group_works_as_a_task_of_its_own_and_then_exchanges_weights(cost):
     assert weights_ms[2] == pytest.approx(0)
     per_device[:, 3] -= np.tile(weights_ms, 2)
     np.testing.assert_allclose(per_device, np.tile(alone.per_device, (2, 1)), rtol=0.02)
+    rare = dataclasses.replace(task, group_sync_interval=5)
+    rarely = cost_of(cost, rare, [*rows_of(big, (0, 4), (3, 7)), Shard.whole(small, 1, 5)], group_size=4)
+    np.testing.assert_allclose(rarely.per_device[:4, 3] - alone.per_device[:, 3], weights_ms / 5, atol=1e-9)
 
 
 def test_costs_of_plans_with_and_without_replicas_do_not_depend_on_the_company():

@@ -258,6 +258,15 @@ def test_a_sample_has_so_many_of_every_file_and_does_not_depend_on_their_order(r
     assert {row.subject for row in again.rows if row.solved is not None} == chosen
 
 
+def test_a_sample_has_no_plan_that_took_long(records):
+    file = records / "records.jsonl"
+    stored = [json.loads(line) for line in file.read_text().splitlines()]
+    for number, record in enumerate(stored):
+        record["cpu_time_s"] = 2.5 if number < 6 else 0.5
+    file.write_text("".join(json.dumps(record) + "\n" for record in stored))
+    assert sum(row.solved is not None for row in verify([records], trust=TRUST, solve=True, solve_sample=3).rows) == 2
+
+
 @pytest.fixture
 def learned_records(tmp_path, monkeypatch):
     """Records of a learned solver, which a test can give other weights."""

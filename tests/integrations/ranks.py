@@ -20,7 +20,7 @@ GROUP_TIMEOUT_S = 30
 TIMEOUT_S = 60
 
 
-def run_ranks(size: int, function: Callable[[int], Any]) -> list[Any]:
+def run_ranks(size: int, function: Callable[[int], Any], group_timeout_s: float = GROUP_TIMEOUT_S) -> list[Any]:
     """Return what `function(rank)` returns on each rank; exceptions are returned, too, not raised."""
     # Importing TorchRec takes seconds; forked processes have it already.
     context = multiprocessing.get_context("fork")
@@ -29,7 +29,9 @@ def run_ranks(size: int, function: Callable[[int], Any]) -> list[Any]:
         pipes: list[Connection] = []
         for rank in range(size):
             receiver, sender = context.Pipe(duplex=False)
-            process = context.Process(target=_run, args=(rank, size, Path(folder) / "store", function, sender))
+            process = context.Process(
+                target=_run, args=(rank, size, Path(folder) / "store", function, sender, group_timeout_s)
+            )
             process.start()
             sender.close()
             processes.append(process)
@@ -51,10 +53,12 @@ def run_ranks(size: int, function: Callable[[int], Any]) -> list[Any]:
     return results
 
 
-def _run(rank: int, size: int, store: Path, function: Callable[[int], Any], sender: Connection) -> None:
+def _run(
+    rank: int, size: int, store: Path, function: Callable[[int], Any], sender: Connection, group_timeout_s: float
+) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(seconds=GROUP_TIMEOUT_S)
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(seconds=group_timeout_s)
     )
     try:
         answer = function(rank)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from typing import Any
@@ -289,3 +290,34 @@ def test_an_error_reaches_every_rank_at_once(make_planner: Any, model: nn.Module
     assert type(first) is type(second) is kind
     assert message in str(first)
     assert str(first) == str(second)
+
+
+class Slow:
+    """Takes its time, or ends its process."""
+
+    def __init__(self, seconds: float, ends: bool = False) -> None:
+        self.seconds = seconds
+        self.ends = ends
+
+    def solve(self, task: ShardingTask, cost: Any, seed: int = 0) -> ShardingPlan:
+        time.sleep(self.seconds)
+        if self.ends:
+            os._exit(1)
+        return make_solver("random").solve(task, cost)
+
+
+def test_planning_may_take_longer_than_a_collective() -> None:
+    """The group gives up after two seconds, and planning takes four."""
+    expected = planner("random", devices=4).plan(Toy()).plan
+
+    def collect(rank: int) -> bool:
+        return bool(planner(Slow(4.0), devices=4).collective_plan(Toy()).plan == expected)
+
+    assert run_ranks(4, collect, group_timeout_s=2.0) == [True] * 4
+
+
+def test_where_the_first_rank_ends_the_others_say_so() -> None:
+    gone, waiting = run_ranks(2, lambda rank: planner(Slow(0.1, ends=True)).collective_plan(Toy()), 2.0)
+    assert str(gone) == "the rank died"
+    assert type(waiting) is ShardGymError
+    assert "no more was heard of the first rank, which plans: see its log" in str(waiting)

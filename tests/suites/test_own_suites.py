@@ -139,7 +139,7 @@ def test_a_suite_may_put_published_models_on_devices(write):
         (spec({"draws": [1, 2, 2]}), "draws: expected 3 different numbers"),
         (
             spec(tasks={"kind": "random"}),
-            "tasks: 'kind' is 'random', expected 'drawn', 'sequences', 'drift', 'published', 'listed'",
+            "tasks: 'kind' is 'random', expected 'drawn', 'sequences', 'mixed', 'drift', 'published', 'listed'",
         ),
         (spec(top={"tasks": {"kind": "listed", "tasks": []}}), "tasks"),
         ("", r"own\.yaml: expected an object with the fields of SuiteSpec, got None"),

@@ -5,6 +5,7 @@ import functools
 import itertools
 import math
 
+import numpy as np
 import pytest
 
 from shardgym.costs import cost_names, make_cost
@@ -17,10 +18,11 @@ from shardgym.suites import load_suite, suite_names
 
 NAMES = [
     "dlrm-v4", "dlrm4-gpu-v1", "dlrm4-v1", "dlrm4-v2", "dlrm8-gpu-v1", "dlrm8-v1", "dlrm8-v2", "drift-v1",
-    "hetero4-v2", "nodes16-v1", "published-v1", "quick-v1", "rows8-v1", "sequence-v1", "tiers-v1", "tight4-v2",
+    "hetero4-v2", "nodes16-v1", "production-v1", "published-v1", "quick-v1", "rows8-v1", "sequence-v1", "tiers-v1",
+    "tight4-v2",
     "tight8-v2", "tiny-v1", "wide8-v2",
 ]  # fmt: skip
-DRAWN = [name for name in NAMES if name not in ("published-v1", "dlrm-v4", "sequence-v1")]
+DRAWN = [name for name in NAMES if name not in ("production-v1", "published-v1", "dlrm-v4", "sequence-v1")]
 WIDTHS = [4, 8, 16, 32, 64, 128]
 GIB = 2**30
 
@@ -75,7 +77,10 @@ def test_tables_of_tiers_exceed_all_devices_and_fit_the_hosts():
     assert all(cost.feasible for cost in costs)
 
 
-@pytest.mark.parametrize("name", [*PROTOCOL, "nodes16-v1", "published-v1", "dlrm-v4", "tiers-v1", "drift-v1"])
+GPU_JUDGED = ["nodes16-v1", "production-v1", "published-v1", "dlrm-v4", "tiers-v1", "drift-v1"]
+
+
+@pytest.mark.parametrize("name", [*PROTOCOL, *GPU_JUDGED])
 def test_gpu_suites_are_judged_without_a_gpu(name):
     """The judge knows the card of every task, and measures nothing."""
     suite = shipped(name)
@@ -204,6 +209,18 @@ def test_sequences_are_unpooled_skewed_and_leave_room_for_copies():
         # What is replayed has to stay in memory.
         assert task.batch_size * sum(table.pooling_factor for table in task.tables) < 2e7
     assert seen == {0.25, 0.5}
+
+
+def test_production_has_a_thousand_tables_of_1_to_12_terabytes():
+    suite = shipped("production-v1")
+    sizes = {128: [], 512: [], 1024: []}
+    for index, task in enumerate(suite):
+        sizes[task.num_devices].append(task.total_bytes / 1e12)
+        assert suite.group(index) == f"{task.num_devices} GPUs"
+        assert (task.batch_size, task.group_sync_interval) == (512 * task.num_devices, 64)
+        assert 900 <= task.num_tables <= 1100
+        assert len({table.name.partition("/")[0] for table in task.tables}) >= 4
+    assert [np.digitize(found, [1, 2, 4, 7, 12]).tolist() for found in sizes.values()] == [[1, 2, 3, 4], [2, 4], [2, 4]]
 
 
 def largest(task):

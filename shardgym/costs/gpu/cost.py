@@ -293,7 +293,7 @@ class AdditiveGpu(AdditiveCosts):
         if groups > 1:
             weights = loads[..., GROUP_BYTES]
             peers = peers_of(links, task.num_devices // groups)
-            found = found + np.where(weights > 0, all_reduce_ms(peers, weights), 0.0)
+            found = found + np.where(weights > 0, all_reduce_ms(peers, weights), 0.0) / (task.group_sync_interval or 1)
         return np.asarray(found, dtype=np.float64)
 
     def _sheet(self, topology: Topology) -> Topology:

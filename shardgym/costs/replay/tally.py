@@ -240,7 +240,8 @@ class _TableTally:
         for shard in shards:
             weights = shard.num_rows * shard.num_columns * ELEMENT_BYTES[precision]
             with_state = block_bytes(shard.num_rows, shard.num_columns, precision, task.optimizer_of(self._table))
-            held[list(shard.devices)] += with_state if in_groups else weights
+            of_step = with_state / (task.group_sync_interval or 1)
+            held[list(shard.devices)] += of_step if in_groups else weights
 
     def _counted(self, copies: int, columns: Floats, shards: Sequence[Shard]) -> Counted:
         """Return what shards with so many holders come to."""

@@ -34,6 +34,8 @@ GetCost = Callable[[str, Mapping[str, Any]], tuple[CostModel | None, str]]
 TIMEOUT_S = 600.0
 #: ... and so much memory: ten times what the hungriest of our solvers needs.
 MAX_BYTES = 2**34
+#: Processor seconds of a plan that a sample may have.
+_MOST_S = 2.0
 
 
 def solve_again(
@@ -140,14 +142,18 @@ def _oracle_of(file: Path, get_oracle: GetCost) -> tuple[CostModel | None, str]:
 
 
 def sampled(records: Sequence[StoredRecord], count: int) -> list[StoredRecord]:
-    """Return so many records of each file: by hashes of suite, task, solver and seed, on any machine."""
+    """Return so many records of each file: by hashes of suite, task, solver and seed, on any machine.
+
+    Records of plans that took longer than two seconds of processor time are left out: a sample is for a quick look.
+    """
 
     def digest(record: StoredRecord) -> str:
         return sha256(canonical_json([record.result.suite, *record.result.key]))
 
     taken = Counter[Path]()
     chosen = []
-    for record in sorted(records, key=digest):
+    quick = (record for record in records if (record.result.cpu_time_s or 0.0) <= _MOST_S)
+    for record in sorted(quick, key=digest):
         taken[record.path] += 1
         if taken[record.path] <= count:
             chosen.append(record)

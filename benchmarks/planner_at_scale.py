@@ -1,0 +1,183 @@
+"""A planner's day at scale: `ShardGymPlanner` and TorchRec's `EmbeddingShardingPlanner` on 300 and 1,000 tables.
+
+    python benchmarks/planner_at_scale.py [--tables 300 1000] [--devices 64] [--ranks 4] [--cap SECONDS] [--json]
+
+Each planner plans the model, on the meta device, in a process of its own: processor seconds, and the peak of its memory
+above that before planning. Ratings are TorchRec's of both plans. A planner that takes longer than `--cap` seconds of
+wall time is stopped, and says so. Then the first of `--devices` ranks of torch's fake process group plans for all; and
+`--ranks` gloo processes plan together, of which the first plans for as many devices: seconds from the first call to the
+last plan, above planning alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import multiprocessing
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import torch.distributed as dist
+from tabulate import tabulate
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints
+from torchrec.distributed.planner import Topology as TorchRecTopology
+from torchrec.distributed.sharding_plan import get_default_sharders
+
+from shardgym import ShardingTask, Topology, load_pool, make_cost
+from shardgym.torchrec import ShardGymPlanner, from_torchrec, model_from_task, task_from_model
+
+#: Samples of a rank.
+SAMPLES = 512
+
+
+def main() -> int:
+    """Run the benchmark and print it; returns the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--tables", type=int, nargs="+", default=[300, 1000])
+    parser.add_argument("--devices", type=int, default=64)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--cap", type=float, default=300.0, metavar="SECONDS")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    rows = []
+    for tables in options.tables:
+        task = drawn(tables, options.devices)
+        for name, plan in PLANNERS.items():
+            found = in_process(lambda plan=plan, task=task: measured(plan, task), options.cap)
+            rows.append({"tables": tables, "devices": options.devices, "planner": name, **found})
+        found = in_process(lambda task=task: measured(by_fake_group, task), options.cap)
+        rows.append({"tables": tables, "devices": options.devices, "planner": "ShardGymPlanner, fake group", **found})
+        few = drawn(tables, options.ranks)
+        alone = in_process(lambda few=few: measured(by_shardgym, few), options.cap)
+        rows.append({"tables": tables, "devices": options.ranks, "planner": "ShardGymPlanner", **alone})
+        found = by_gloo_group(few, options.cap)
+        rows.append({"tables": tables, "devices": options.ranks, "planner": "ShardGymPlanner, gloo group", **found})
+    print(json.dumps(rows, indent=1) if options.json else tabulate(rows, headers="keys", floatfmt=".2f"))
+    return 0
+
+
+def drawn(tables: int, devices: int) -> ShardingTask:
+    """Return tables of the synthetic pools, twice if need be, with widths of 32 to 192, on servers of eight H100."""
+    pool = [*load_pool("synthetic-2021"), *load_pool("synthetic-2022")]
+    rng = np.random.default_rng(tables)
+    chosen = tuple(
+        dataclasses.replace(pool[n], name=f"t{number}", embedding_dim=int(rng.choice([32, 64, 96, 128, 192])))
+        for number, n in enumerate(rng.integers(0, len(pool), tables))
+    )
+    return ShardingTask(chosen, Topology.preset("dgx-h100", devices, 2**40), SAMPLES * devices)
+
+
+def constraints_of(task: ShardingTask) -> dict[str, ParameterConstraints]:
+    """Return what both planners are told of ids."""
+    return {table.name: ParameterConstraints(pooling_factors=[table.pooling_factor]) for table in task.tables}
+
+
+def by_torchrec(task: ShardingTask) -> Any:
+    """Return TorchRec's plan, with its defaults."""
+    topology = TorchRecTopology(
+        world_size=task.num_devices,
+        compute_device="cuda",
+        local_world_size=task.topology.devices_per_host,
+        hbm_cap=task.topology.memory_bytes[0],
+    )
+    planner = EmbeddingShardingPlanner(topology=topology, batch_size=SAMPLES, constraints=constraints_of(task))
+    return planner.plan(model_from_task(task), get_default_sharders())
+
+
+def planner_of(task: ShardingTask) -> ShardGymPlanner:
+    """Return ours, with its defaults."""
+    return ShardGymPlanner(task.topology, SAMPLES, constraints_of(task))
+
+
+def by_shardgym(task: ShardingTask) -> Any:
+    """Return our plan."""
+    return planner_of(task).plan(model_from_task(task))
+
+
+def by_fake_group(task: ShardingTask) -> Any:
+    """Return our plan, made by the first of as many ranks as there are devices."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=task.num_devices)
+    return planner_of(task).collective_plan(model_from_task(task))
+
+
+PLANNERS: dict[str, Callable[[ShardingTask], Any]] = {
+    "EmbeddingShardingPlanner": by_torchrec,
+    "ShardGymPlanner": by_shardgym,
+}
+
+
+def measured(plan: Callable[[ShardingTask], Any], task: ShardingTask) -> dict[str, Any]:
+    """Return seconds and MiB of a plan, and TorchRec's rating of it in ms; run in a process of its own."""
+    make_cost("gpu").additive()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start, wall = time.process_time(), time.monotonic()
+    found = plan(task)
+    figures = {"cpu s": time.process_time() - start, "wall s": time.monotonic() - wall}
+    figures["MiB"] = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    told = task_from_model(
+        model_from_task(task), task.topology, task.batch_size,
+        pooling_factors={table.name: table.pooling_factor for table in task.tables},
+    )  # fmt: skip
+    figures["rating ms"] = make_cost("torchrec_rating").evaluate(told, [from_torchrec(found, told)])[0].total_ms
+    return figures
+
+
+def in_process(work: Callable[[], dict[str, Any]], cap_s: float) -> dict[str, Any]:
+    """Return what work in a process of its own returns; "over" where it takes longer."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=lambda: sender.send(work()))
+    process.start()
+    sender.close()
+    try:
+        return receiver.recv() if receiver.poll(cap_s) else {"cpu s": f"over {cap_s:g} s of wall time"}
+    except EOFError:
+        return {"cpu s": "failed, see above"}
+    finally:
+        process.kill()
+        process.join()
+
+
+def by_gloo_group(task: ShardingTask, cap_s: float) -> dict[str, Any]:
+    """Return the seconds from the start of all ranks' planning to the last plan, by the slowest rank."""
+    context = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory() as folder:
+        pipes, processes = [], []
+        for rank in range(task.num_devices):
+            receiver, sender = context.Pipe(duplex=False)
+            process = context.Process(target=_rank, args=(task, rank, f"file://{folder}/store", sender))
+            process.start()
+            sender.close()
+            pipes.append(receiver)
+            processes.append(process)
+        end = time.monotonic() + cap_s
+        found = [pipe.recv() if pipe.poll(max(end - time.monotonic(), 0)) else None for pipe in pipes]
+        for process in processes:
+            process.kill()
+            process.join()
+    if None in found:
+        return {"cpu s": f"over {cap_s:g} s of wall time"}
+    assert len({plan for *_, plan in found}) == 1, "ranks have different plans"
+    return {"cpu s": sum(cpu for cpu, _, _ in found), "wall s": max(wall for _, wall, _ in found)}
+
+
+def _rank(task: ShardingTask, rank: int, store: str, sender: Connection) -> None:
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=task.num_devices)
+    model = model_from_task(task)
+    dist.barrier()
+    start, wall = time.process_time(), time.monotonic()
+    plan = planner_of(task).collective_plan(model)
+    sender.send((time.process_time() - start, time.monotonic() - wall, str(plan)))
+    dist.barrier()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

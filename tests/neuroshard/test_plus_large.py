@@ -1,0 +1,119 @@
+"""`neuroshard_plus` on many devices: groups of 2D parallelism, and tasks that are too large to look at everything."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from random_tasks import random_task
+
+from neuroshard.plus import kinds, linear_model, local_search, standins
+from neuroshard.plus.groups import GroupCosts, group_sizes, plan_of_groups, task_of_group
+from neuroshard.plus.local_search import Allocation
+from neuroshard.plus.pricing import ExactPricing
+from neuroshard.plus.sharing import SHARED_TYPES, Place, forms_of
+from neuroshard.plus.solver import NeuroShardPlus, plan_of_allocation
+from neuroshard.plus.standins import Standins
+from neuroshard.shard_table import ShardTable
+from shardgym import EmbeddingTable, ShardingTask, Topology, make_cost
+
+COSTS = {name: make_cost(name) for name in ("roofline", "torchrec_rating")} | {"gpu": make_cost("gpu")}
+
+
+def task_in_nodes(devices: int = 16, interval: int | None = 1, tables: int = 12) -> ShardingTask:
+    drawn = random_task(3, tables, 2, 8.0).tables
+    return ShardingTask(
+        drawn, Topology.preset("dgx-h100", devices), batch_size=512 * devices, group_sync_interval=interval
+    )
+
+
+@pytest.mark.parametrize("name", COSTS)
+def test_an_allocation_in_groups_costs_what_its_plan_does(name):
+    """Tables in every form and by columns, on the devices of one group, against the plan of all."""
+    task, costs = task_in_nodes(32, interval=3), COSTS[name].additive()
+    group = task_of_group(task, 16)
+    shards = ShardTable(group)
+    prices = GroupCosts(costs, task, 16)
+    pricing = ExactPricing(shards, prices, 0.0)
+    forms = forms_of(group, prices, SHARED_TYPES)
+    chosen = []
+    for kind in SHARED_TYPES:
+        taken = {form.table for form in chosen}
+        chosen.append(next(form for of in forms for form in of if form.kind == kind and form.table not in taken))
+    shared = pricing.shared.changed([], [Place(form, 0) for form in chosen])
+    units = np.zeros((16, task.num_tables), dtype=np.int64)
+    for table in set(range(task.num_tables)) - set(shared.places):
+        units[table % 16, table] = shards.units[table]
+    allocation = Allocation(pricing.beside(shared), units)
+    plan = plan_of_groups(task, plan_of_allocation(allocation).shards, 16)
+    plan.validate(task)
+    assert plan.group_size == 16
+    assert allocation.total_ms == pytest.approx(COSTS[name].evaluate(task, [plan])[0].total_ms, rel=1e-6, abs=1e-5)
+
+
+def test_groups_are_whole_nodes_that_hold_all_tables_where_the_task_allows_them():
+    task = task_in_nodes(32)
+    assert group_sizes(task) == [16, 8]
+    assert group_sizes(dataclasses.replace(task, group_sync_interval=None)) == []
+    topology = task.topology
+    tight = dataclasses.replace(topology, memory_bytes=(task.total_bytes // 12,) * 32)
+    assert group_sizes(dataclasses.replace(task, topology=tight)) == [16]
+    uneven = dataclasses.replace(topology, memory_bytes=(*topology.memory_bytes[1:], topology.memory_bytes[0] - 1))
+    assert group_sizes(dataclasses.replace(task, topology=uneven)) == []
+
+
+def test_the_size_of_groups_is_chosen_by_what_exchanging_weights_costs():
+    """Nodes with slow links between them: rare exchanges are worth groups, one in each step is not."""
+    tables = tuple(EmbeddingTable(f"t{n}", 200_000, 64, 20.0) for n in range(16))
+    topology = dataclasses.replace(Topology.preset("dgx-h100", 16), inter_bandwidth=1e9)
+    task = ShardingTask(tables, topology, batch_size=16384)
+    found = {}
+    for interval in (None, 1, 10_000):
+        allowed = dataclasses.replace(task, group_sync_interval=interval)
+        plan = NeuroShardPlus(kicks=1).solve(allowed, COSTS["gpu"])
+        plan.validate(allowed)
+        found[interval] = plan.group_size, COSTS["gpu"].evaluate(allowed, [plan])[0].total_ms
+    assert [size for size, _ in found.values()] == [None, None, 8]
+    assert found[10_000][1] < 0.5 * found[1][1]
+
+
+def make_large(monkeypatch):
+    """Make every task count as large."""
+    for module in (kinds, local_search, standins):
+        monkeypatch.setattr(module, "LARGE", 0)
+    assert linear_model.LARGE > 0  # the compiled part keeps it
+
+
+def test_two_devices_of_each_node_stand_for_the_others(monkeypatch):
+    """What is shared by them is shared by all, at the place of their node; uneven last blocks are not looked at."""
+    task = task_in_nodes(32, interval=None)
+    costs = COSTS["gpu"].additive()
+    forms = forms_of(task, costs, SHARED_TYPES)
+    length = forms[0][0].vectors.shape[1]
+    assert len(Standins(task, forms, length).memory) == 32
+    make_large(monkeypatch)
+    few = Standins(task, forms, length)
+    assert len(few.memory) == 8
+    of_node = next(form for of_table in few.forms for form in of_table if form.kind == "table_row_wise")
+    everywhere = next(form for form in few.forms[of_node.table - 1] if form.kind == "data_parallel")
+    found = few.nothing.changed([], [Place(of_node, 4), Place(everywhere, 0)])
+    full = few.full(found)
+    place = full.places[of_node.table]
+    assert (place.first, len(place.form.bytes)) == (16, 8)
+    last = 23  # of the node, it has the smaller last block of rows
+    np.testing.assert_array_equal(np.delete(few.for_all(found.sums), last, 0), np.delete(full.sums, last, 0))
+    assert few.total(found.bytes) - full.bytes.sum() == full.bytes[last - 1] - full.bytes[last] > 0
+    mixed = dataclasses.replace(task.topology, memory_bytes=(*task.topology.memory_bytes[:-1], 2**34))
+    assert len(Standins(dataclasses.replace(task, topology=mixed), forms, length).memory) == 32
+
+
+@pytest.mark.parametrize("name", COSTS)
+def test_plans_of_large_tasks_are_nearly_as_good(name, monkeypatch):
+    task, cost = task_in_nodes(32, interval=None, tables=24), COSTS[name]
+    solver = NeuroShardPlus(kicks=4)
+    ms = cost.evaluate(task, [solver.solve(task, cost)])[0].total_ms
+    make_large(monkeypatch)
+    plan = solver.solve(task, cost)
+    plan.validate(task)
+    assert cost.evaluate(task, [plan])[0].total_ms <= 1.05 * ms

@@ -129,6 +129,7 @@ class _Episode:
     def play(self, state: EpisodeState, actions: tuple[int, ...]) -> None:
         """Take actions in the episode, from a state."""
         self._game.load(0, state)
+        self.why_stuck = ""  # said of what was only tried
         for action in actions:
             self._step(np.array([0]), np.array([action]))
 
@@ -204,6 +205,6 @@ class _Episode:
         """Take one action in each of these copies."""
         of_all = np.zeros(len(self._game.earned), dtype=np.int64)
         of_all[rows] = actions
-        result = self._game.step(rows, of_all, of_all)
+        result = self._game.step(rows, of_all, of_all.tolist())
         if (end := result.ends.get(0)) is not None:
             self.why_stuck = end.get("reason", "")

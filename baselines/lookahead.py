@@ -20,6 +20,7 @@ from shardgym.plan import ShardingPlan
 from shardgym.shard import COLUMN_UNIT, Shard
 from shardgym.solver import check_solve_arguments
 from shardgym.task import ShardingTask
+from shardgym.ties import quantized
 
 
 class Lookahead:
@@ -49,10 +50,10 @@ class Lookahead:
                 f"solver '{self.name}' needs a cost that prices devices one by one, such as 'simulator' or 'roofline': "
                 f"this '{cost.name}' scores whole plans only"
             )
-        return self._play(task, costs)
+        return self._play(task, cost, costs)
 
-    def _play(self, task: ShardingTask, costs: AdditiveCosts) -> ShardingPlan:
-        placement = _Placement(task, costs)
+    def _play(self, task: ShardingTask, cost: CostModel, costs: AdditiveCosts) -> ShardingPlan:  # noqa: ARG002
+        placement = LookaheadPlacement(task, costs)
         for shard in placement.tables():
             placement.place(shard, placement.best(shard).device)
         return placement.plan()
@@ -80,13 +81,13 @@ class LookaheadColumns(Lookahead):
     def __init__(self, max_splits: int = 10) -> None:
         self.max_splits = check_int("max_splits", max_splits)
 
-    def _play(self, task: ShardingTask, costs: AdditiveCosts) -> ShardingPlan:
+    def _play(self, task: ShardingTask, cost: CostModel, costs: AdditiveCosts) -> ShardingPlan:  # noqa: ARG002
         try:
-            return self._play_in_order(_Placement(task, costs))
+            return self._play_in_order(LookaheadPlacement(task, costs))
         except NoFeasiblePlanError:
-            return self._play_in_order(_Placement(task, costs, largest_first=True))
+            return self._play_in_order(LookaheadPlacement(task, costs, largest_first=True))
 
-    def _play_in_order(self, placement: _Placement) -> ShardingPlan:
+    def _play_in_order(self, placement: LookaheadPlacement) -> ShardingPlan:
         queue = placement.tables()
         splits = 0
         least_ms = placement.even_share_ms()
@@ -120,7 +121,7 @@ class _Best(NamedTuple):
     total_ms: float
 
 
-class _Placement:
+class LookaheadPlacement:
     """Shards that are placed, and what devices take.
 
     Args:
@@ -162,6 +163,11 @@ class _Placement:
         vectors = self._costs.vectors(self._costs.encode(self._task, [shard, *parts]))
         alone_ms = self._costs.compute_ms(vectors).sum(axis=1)
         return float(alone_ms[1:].sum() - alone_ms[0]) / self._task.num_devices
+
+    def alone_ms(self, shards: Sequence[Shard]) -> float:
+        """Return what the slowest device takes with these shards of one table alone, where they say."""
+        plan = ShardingPlan.unchecked(task_hash=self._task.digest, shards=tuple(shards))
+        return float(quantized(self._costs.plans_ms(self._task, [plan])[0].sum(axis=1).max()))
 
     def best(self, shard: Shard) -> _Best:
         """Return the device after which the plan so far costs least.

@@ -1,11 +1,12 @@
 """Steps per second of the native vector environments as people train with them, random legal actions.
 
     python benchmarks/environment.py [--ids TableWise,ColumnWise,AnyWise] [--costs simulator,roofline] [--suite S]
-        [--pool P] [--pool-tasks N] [--reward terminal] [--observation compact] [--envs 64,1024,4096] [--processes 2]
-        [--profile] [--json] [--page docs/environments.md]
+        [--pool P] [--pool-tasks N] [--reward terminal] [--observation compact] [--plans] [--envs 64,1024,4096]
+        [--processes 2] [--profile] [--json] [--page docs/environments.md]
 
 By default tasks are drawn at random from the train half of a pool, sized like those of dlrm4-v2, rewards are dense and
-observations timed: every step prices devices and the placement, and the last one the plan. A step places a table or a
+observations timed: every step prices devices and the placement, and the last one the plan. Infos hold no plans, as
+training needs none; with `--plans` they do. A step places a table or a
 shard, or cuts it; the calls that only reset an environment are not counted, their time is. Actions are drawn from all
 environments' masks at once; that time is told apart. Every task has been prepared before the clock starts, as each is
 prepared once however long one trains; what that takes is told, too. With several processes each has environments of its
@@ -104,6 +105,7 @@ def main() -> None:
     parser.add_argument("--costs", default="simulator", help="(%(default)s)")
     parser.add_argument("--reward", default="dense", choices=("terminal", "dense"), help="(%(default)s)")
     parser.add_argument("--observation", default="timed", help="(%(default)s)")
+    parser.add_argument("--plans", action="store_true", help="infos of complete episodes hold plans and their costs")
     parser.add_argument("--envs", default="64,1024,4096", help="numbers of environments (%(default)s)")
     parser.add_argument("--processes", type=int, default=1, help="(%(default)s)")
     parser.add_argument("--seconds", type=float, default=3.0, help="of every measurement (%(default)s)")
@@ -127,7 +129,8 @@ def main() -> None:
 def rows_of(env_id: str, cost: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Time all numbers of an environment with one cost model, the reference before and after them."""
     settings: dict[str, Any] = {
-        "suite": arguments.suite, "cost": cost, "reward": arguments.reward, "observation": arguments.observation
+        "suite": arguments.suite, "cost": cost, "reward": arguments.reward, "observation": arguments.observation,
+        "plans": arguments.plans,
     }  # fmt: skip
     tasks = len(shardgym.load_suite(arguments.suite))
     if arguments.pool:

@@ -103,21 +103,26 @@ class LinkModel(Record):
             sent_bytes: what each device (row) sends to each (column), shape (..., D, D); the diagonal does not count.
             peers: how many others a device exchanges with; None where it is all others.
         """
-        busy_ms = np.zeros((*np.shape(entry_ms), 2))
-        host_bytes = np.zeros(np.shape(entry_ms))
         latency_ms = np.zeros((*np.shape(entry_ms)[:-1], 1))
-        rates = (topology.intra_bandwidth, topology.inter_bandwidth)
         latencies = (topology.intra_latency_ms, topology.inter_latency_ms)
-        for payload, rate, latency in zip(wire_bytes(topology, sent_bytes), rates, latencies, strict=True):
+        for payload, latency in zip(wire_bytes(topology, sent_bytes), latencies, strict=True):
             latency_ms = np.maximum(latency_ms, latency * payload.any(axis=-1).any(axis=-1, keepdims=True))
-            busy_ms = np.maximum(busy_ms, self.wire_factor * 1e3 / rate * payload)
-            host_bytes += payload.sum(axis=-1)
-        through_ms = entry_ms[..., None] + busy_ms + self.host_ns_per_byte / 1e6 * host_bytes[..., None]
+        sent_ms, received_ms = entry_ms + self.unit_ms(topology, sent_bytes)
         sends = (np.asarray(sent_bytes) > 0) | np.eye(topology.num_devices, dtype=bool)
-        last_byte_ms = np.where(sends, through_ms[..., :1], -np.inf).max(axis=-2)
+        last_byte_ms = np.where(sends, sent_ms[..., None], -np.inf).max(axis=-2)
         others = topology.num_devices - 1 if peers is None else peers
         start_ms = self.start_ms + self.peer_ms * others + latency_ms
-        return np.asarray(start_ms + np.maximum(last_byte_ms, through_ms[..., 1]), dtype=np.float64)
+        return np.asarray(start_ms + np.maximum(last_byte_ms, received_ms), dtype=np.float64)
+
+    def unit_ms(self, topology: Topology, sent_bytes: Ints | Floats) -> Floats:
+        """Return how long each device sends and receives; arguments as `exit_ms`; shape (2, ..., D)."""
+        busy_ms = np.zeros((*np.shape(sent_bytes)[:-1], 2))
+        host_bytes = np.zeros(np.shape(sent_bytes)[:-1])
+        rates = (topology.intra_bandwidth, topology.inter_bandwidth)
+        for payload, rate in zip(wire_bytes(topology, sent_bytes), rates, strict=True):
+            busy_ms = np.maximum(busy_ms, self.wire_factor * 1e3 / rate * payload)
+            host_bytes += payload.sum(axis=-1)
+        return np.moveaxis(busy_ms + self.host_ns_per_byte / 1e6 * host_bytes[..., None], -1, 0)
 
     def step_times(self, task: ShardingTask, work: StepWork, loads: Floats) -> ExchangeTimes:
         """Return the phases of a step in which devices wait, of many placements at once.
@@ -154,16 +159,22 @@ class LinkModel(Record):
         ids_ms = _unless(no_ids, counted_ms, ids.to_owners(counted_ms)) + work.group_ids
         ready_ms = ids_ms + work.forward
         pooled_ms = _unless(no_columns, ready_ms, columns.from_owners(ready_ms))
-        collectives = collectives_of(task, loads) if has_collectives else None
-        if collectives is not None:
-            for exchange in collectives.forward:
+        in_domains: tuple[Collective, ...] = ()
+        if has_collectives:
+            sums, replicas = self._everywhere(task, loads)
+            pooled_ms = sums.from_owners(pooled_ms) if sums is not None else pooled_ms
+            in_domains = exchanges_in_domains(task, loads)
+            for exchange in in_domains:
                 pooled_ms = self._after(task.topology, pooled_ms, exchange)
         joined_ms = pooled_ms + work.join_outputs
         packed_ms = joined_ms + work.pack_gradients
         done_ms = _unless(no_columns, packed_ms, columns.to_owners(packed_ms))
-        if collectives is not None:
-            for exchange in collectives.backward:
-                done_ms = self._after(task.topology, done_ms, exchange)
+        if has_collectives:
+            done_ms = sums.to_owners(done_ms) if sums is not None else done_ms
+            for exchange in reversed(in_domains):
+                done_ms = self._after(task.topology, done_ms, exchange.reversed())
+            if replicas is not None:  # halves are added up, and come back
+                done_ms = replicas.from_owners(replicas.from_owners(done_ms))
         return ExchangeTimes(ids_ms, joined_ms - ready_ms, done_ms - joined_ms)
 
     def _after(self, topology: Topology, entry_ms: Floats, exchange: Collective) -> Floats:
@@ -173,6 +184,28 @@ class LinkModel(Record):
             return entry_ms
         return np.where(takes_place, self.exit_ms(topology, entry_ms, exchange.sent_bytes, exchange.peers), entry_ms)
 
+    def _everywhere(self, task: ShardingTask, loads: Floats) -> tuple[_Transfer | None, _Transfer | None]:
+        """Return the exchange of partial sums among all devices, and that of replicas; None where there is none.
+
+        Args:
+            task: batch, precision and topology.
+            loads: by the columns of `shardgym.costs.links`, shape (..., D, LOADS).
+        """
+        factors = _factors(self, task.topology, task.batch_size, ELEMENT_BYTES[task.precision])
+        found: list[_Transfer | None] = []
+        for amount, ms, holders in (
+            (loads[..., ROW_COLUMNS].sum(axis=-1, keepdims=True), factors.sums_ms, factors.has_samples),
+            (loads[..., REPLICA_BYTES].max(axis=-1, keepdims=True), factors.replicas_ms, None),
+        ):
+            takes_place = amount > 0
+            if takes_place.any():
+                start_ms = factors.everywhere_start_ms
+                only = None if takes_place.all() else takes_place
+                found.append(_Transfer(start_ms, amount * ms[0], amount * ms[1], None, holders, only))
+            else:
+                found.append(None)
+        return found[0], found[1]
+
     def _transfers(self, task: ShardingTask, loads: Floats) -> list[_Transfer]:
         """Return what the exchange of each load takes: ids, pooled values or gradients, and lengths of bags.
 
@@ -180,40 +213,92 @@ class LinkModel(Record):
             task: batch, precision and topology.
             loads: ids, columns and shards of each device, shape (..., D, 3).
         """
-        topology = task.topology
-        prices = link_prices(topology, task.batch_size, 1)
-        samples = samples_per_device(task.batch_size, task.num_devices)
+        factors = _factors(self, task.topology, task.batch_size, ELEMENT_BYTES[task.precision])
         # Bytes that a device owns of each sample, in the order of loads, each load in one piece.
-        item_bytes = np.array([_ID_BYTES, ELEMENT_BYTES[task.precision], _ID_BYTES])
-        owned = np.ascontiguousarray(np.moveaxis(loads * item_bytes, -1, 0))
-        if topology.fast_domain_size in (1, topology.num_devices):
-            others = owned.sum(axis=-1, keepdims=True) - owned
-            is_slow = topology.fast_domain_size < topology.num_devices
-            kinds = [(int(is_slow), others, topology.inter_latency_ms if is_slow else topology.intra_latency_ms)]
+        owned = np.ascontiguousarray(np.moveaxis(loads * factors.item_bytes, -1, 0))
+        if factors.domains is None:
+            others = np.add.reduce(owned, axis=-1, keepdims=True) - owned
+            kinds = [others]
         else:
-            firsts = np.arange(0, topology.num_devices, topology.fast_domain_size)
+            firsts = np.arange(0, task.num_devices, task.topology.fast_domain_size)
             of_domains = np.add.reduceat(owned, firsts, axis=-1)
             # Added up by domains, as what others have of nothing is then nothing, and not what rounding leaves.
-            total = of_domains.sum(axis=-1, keepdims=True)
-            inside = of_domains[..., prices.domains]
+            total = np.add.reduce(of_domains, axis=-1, keepdims=True)
+            inside = of_domains[..., factors.domains]
             others = total - owned
-            kinds = [(0, inside - owned, topology.intra_latency_ms), (1, total - inside, topology.inter_latency_ms)]
-        owner_ms = np.zeros(owned.shape)
-        holder_ms = np.zeros(owned.shape)
-        latency_ms = np.zeros((*owned.shape[:-1], 1))
-        for kind, theirs, latency in kinds:
-            from_others_ms = prices.received_ms[kind] * theirs
-            holder_ms = np.maximum(holder_ms, self.wire_factor * from_others_ms)
-            owner_ms = np.maximum(owner_ms, self.wire_factor * prices.sent_ms[kind] * owned)
-            latency_ms = np.maximum(latency_ms, latency * (from_others_ms > 0).any(axis=-1, keepdims=True))
+            kinds = [inside - owned, total - inside]
+        wire_ms = np.zeros(())
+        start_ms = np.zeros(())
+        for theirs, received_ms, latency_ms in zip(kinds, factors.received_ms, factors.latency_ms, strict=True):
+            from_others_ms = received_ms * theirs
+            wire_ms = np.maximum(wire_ms, from_others_ms)
+            some = np.logical_or.reduce(from_others_ms > 0, axis=-1, keepdims=True)
+            start_ms = np.maximum(start_ms, latency_ms * some)
+        start_ms = start_ms + factors.start_ms
         # The core hands over what is sent and what is received, both as an owner and as a holder of samples.
-        host_ms = self.host_ns_per_byte / 1e6 * (owned * (task.batch_size - samples) + samples * others)
-        owner_ms += host_ms
-        holder_ms += host_ms
-        start_ms = self.start_ms + self.peer_ms * (task.num_devices - 1) + latency_ms
+        owner_ms = factors.owner_ms * owned + factors.others_host_ms * others
+        holder_ms = self.wire_factor * wire_ms + (factors.own_host_ms * owned + factors.others_host_ms * others)
         owns = owned > 0
-        has_samples = samples > 0
-        return [_Transfer(start_ms[n], owner_ms[n], holder_ms[n], owns[n], has_samples) for n in range(len(owned))]
+        return [_Transfer(start_ms[n], owner_ms[n], holder_ms[n], owns[n], factors.has_samples) for n in range(3)]
+
+
+class _Factors(NamedTuple):
+    """What bytes of a sample take in exchanges of one kind of task; by kinds of links are those that it has, K.
+
+    Attributes:
+        item_bytes: of an id, of a column, and of the length of a bag, shape (3,).
+        domains: fast domain of every device; None where all devices have links of one kind, shape (D,).
+        received_ms: of a byte that others own over these links, shape (K, D).
+        latency_ms: of these links, shape (K,).
+        owner_ms: of a byte that the device owns and sends, shape (D,).
+        own_host_ms: of it as a holder of samples: what its core hands over, shape (D,).
+        others_host_ms: of a byte that others own, what its core hands over, shape (D,).
+        start_ms: of an exchange, without latency.
+        has_samples: which devices have samples; None where all have.
+        sums_ms: of a column of partial sums among all devices, sending and receiving, shape (2, D).
+        replicas_ms: of a byte of gradients that all devices have, in one way of an all-reduce, likewise.
+        everywhere_start_ms: of these two exchanges, with latency.
+    """
+
+    item_bytes: Ints
+    domains: Ints | None
+    received_ms: Floats
+    latency_ms: Floats
+    owner_ms: Floats
+    own_host_ms: Floats
+    others_host_ms: Floats
+    start_ms: float
+    has_samples: Bools | None
+    sums_ms: Floats
+    replicas_ms: Floats
+    everywhere_start_ms: float
+
+
+@functools.lru_cache(maxsize=256)  # environments and searches ask about few placements at a time
+def _factors(links: LinkModel, topology: Topology, batch_size: int, element_bytes: int) -> _Factors:
+    devices = topology.num_devices
+    prices = link_prices(topology, batch_size, 1)
+    samples = samples_per_device(batch_size, devices)
+    latency_ms = np.array([topology.intra_latency_ms, topology.inter_latency_ms])
+    is_mixed = topology.fast_domain_size not in (1, devices)
+    used = slice(0, 2) if is_mixed else slice(1, 2) if topology.fast_domain_size < devices else slice(0, 1)
+    host_ms = links.host_ns_per_byte / 1e6
+    own_host_ms: Floats = host_ms * (batch_size - samples.astype(np.float64))
+    others_host_ms: Floats = host_ms * samples.astype(np.float64)
+    return _Factors(
+        item_bytes=np.array([_ID_BYTES, element_bytes, _ID_BYTES]),
+        domains=prices.domains if is_mixed else None,
+        received_ms=prices.received_ms[used],
+        latency_ms=latency_ms[used],
+        owner_ms=links.wire_factor * prices.sent_ms[used].max(axis=0) + own_host_ms,
+        own_host_ms=own_host_ms,
+        others_host_ms=others_host_ms,
+        start_ms=links.start_ms + links.peer_ms * (devices - 1),
+        has_samples=None if samples.all() else samples > 0,
+        sums_ms=links.unit_ms(topology, np.broadcast_to(samples * element_bytes, (devices, devices))),
+        replicas_ms=links.unit_ms(topology, np.full((devices, devices), 1 / devices)),
+        everywhere_start_ms=links.start_ms + links.peer_ms * (devices - 1) + latency_ms[used].max(),
+    )
 
 
 class Collective(NamedTuple):
@@ -232,41 +317,26 @@ class Collective(NamedTuple):
         return Collective(self.sent_bytes.swapaxes(-1, -2), self.peers)
 
 
-class Collectives(NamedTuple):
-    """The collectives of a step in order: of partial sums, and of gradients, those of replicas last."""
-
-    forward: tuple[Collective, ...]
-    backward: tuple[Collective, ...]
-
-
-def collectives_of(task: ShardingTask, loads: Floats) -> Collectives:
-    """Return what placements exchange because of tables cut by rows and of replicas.
+def exchanges_in_domains(task: ShardingTask, loads: Floats) -> tuple[Collective, ...]:
+    """Return what placements exchange of tables whose rows one fast domain holds: inside of it, and between domains.
 
     Args:
         task: batch, precision and topology.
         loads: of each device, by the columns of `shardgym.costs.links`, shape (..., D, LOADS).
     """
+    if not loads[..., DOMAIN_ROW_COLUMNS].any():
+        return ()
     devices = task.num_devices
     size = task.topology.fast_domain_size
-    samples = samples_per_device(task.batch_size, devices)
-    sample_bytes = samples * ELEMENT_BYTES[task.precision]
-    width = loads[..., ROW_COLUMNS].sum(axis=-1)[..., None, None]
-    reduce = Collective(np.broadcast_to(width * sample_bytes, (*width.shape[:-2], devices, devices)), devices - 1)
-    half = loads[..., REPLICA_BYTES].max(axis=-1)[..., None, None] / devices * np.ones((devices, devices))
-    all_reduce = (Collective(half, devices - 1),) * 2
-    if not loads[..., DOMAIN_ROW_COLUMNS].any():
-        return Collectives((reduce,), (reduce.reversed(), *all_reduce))
+    sample_bytes = samples_per_device(task.batch_size, devices) * ELEMENT_BYTES[task.precision]
     numbers = np.arange(devices)
     domains, places = numbers // size, numbers % size
     of_domain = np.add.reduceat(loads[..., DOMAIN_ROW_COLUMNS], numbers[::size], axis=-1)[..., domains, None]
     # A device adds up for the samples of all devices at its place.
     inside = (domains[:, None] == domains) * np.bincount(places, weights=sample_bytes)[places]
     np.fill_diagonal(inside, 0)
-    domain = Collective(of_domain * inside, size - 1)
-    between = Collective(of_domain * ((places[:, None] == places) * sample_bytes), devices // size - 1)
-    return Collectives(
-        (reduce, domain, between), (reduce.reversed(), between.reversed(), domain.reversed(), *all_reduce)
-    )
+    between = (places[:, None] == places) * sample_bytes
+    return Collective(of_domain * inside, size - 1), Collective(of_domain * between, devices // size - 1)
 
 
 def _unless(without: Bools | None, entry_ms: Floats, exit_ms: Floats) -> Floats:
@@ -283,28 +353,35 @@ class _Transfer(NamedTuple):
         start_ms: until it starts, shape (..., 1).
         owner_ms: busy with what goes to or comes from all others for its shards, shape (..., D).
         holder_ms: busy with what comes from or goes to all others for its samples, shape (..., D).
-        owns: whether a device has anything to send as an owner, shape (..., D).
-        has_samples: likewise as a holder, shape (D,).
+        owns: whether a device has anything to send as an owner, shape (..., D); None where all have.
+        has_samples: likewise as a holder, shape (D,); None where all have.
+        takes_place: in which placements there is anything to exchange, shape (..., 1); None where in all.
     """
 
-    start_ms: Floats
+    start_ms: Floats | float
     owner_ms: Floats
     holder_ms: Floats
-    owns: Bools
-    has_samples: Bools
+    owns: Bools | None
+    has_samples: Bools | None
+    takes_place: Bools | None = None
 
     def from_owners(self, entry_ms: Floats) -> Floats:
         """Return when each device is through with pooled values, as `LinkModel.exit_ms`; both of shape (..., D)."""
-        return self._exit_ms(entry_ms + self.owner_ms, entry_ms + self.holder_ms, self.owns, self.has_samples)
+        exit_ms = self._exit_ms(entry_ms + self.owner_ms, entry_ms + self.holder_ms, self.owns, self.has_samples)
+        return exit_ms if self.takes_place is None else np.where(self.takes_place, exit_ms, entry_ms)
 
     def to_owners(self, entry_ms: Floats) -> Floats:
         """Return the same for lengths, ids and gradients."""
-        return self._exit_ms(entry_ms + self.holder_ms, entry_ms + self.owner_ms, self.has_samples, self.owns)
+        exit_ms = self._exit_ms(entry_ms + self.holder_ms, entry_ms + self.owner_ms, self.has_samples, self.owns)
+        return exit_ms if self.takes_place is None else np.where(self.takes_place, exit_ms, entry_ms)
 
-    def _exit_ms(self, sent_ms: Floats, received_ms: Floats, sends: Bools, takes: Bools) -> Floats:
+    def _exit_ms(self, sent_ms: Floats, received_ms: Floats, sends: Bools | None, takes: Bools | None) -> Floats:
         """Return the same from when each device has sent and received, and which ones send and take anything."""
-        last_ms = np.where(sends, sent_ms, -np.inf).max(axis=-1, keepdims=True)
-        last_byte_ms = np.where(takes, np.maximum(sent_ms, last_ms), sent_ms)
+        of_senders = sent_ms if sends is None else np.where(sends, sent_ms, -np.inf)
+        last_ms = np.maximum.reduce(of_senders, axis=-1, keepdims=True)
+        last_byte_ms = np.maximum(sent_ms, last_ms)
+        if takes is not None:
+            last_byte_ms = np.where(takes, last_byte_ms, sent_ms)
         return np.asarray(self.start_ms + np.maximum(last_byte_ms, received_ms), dtype=np.float64)
 
 

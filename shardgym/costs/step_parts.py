@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+from typing import NamedTuple
+
 import numpy as np
 
 from shardgym.arrays import Floats
@@ -25,6 +28,39 @@ OF_OWN_SAMPLES = (0, 3, 4)
 OF_OWN_SHARDS = (1, 2)
 
 
+class _Lines(NamedTuple):
+    """Lines of one kind of task, of D devices; see `LINES`.
+
+    Attributes:
+        sent_ms: of parts of a device's own samples, per load of all devices, shape (3, 3 D).
+        sent_constant_ms: shape (3, 1).
+        received_ms: of parts of a device's own shards, per load of it, shape (3, 2).
+        received_constant_ms: shape (2,).
+        added_ms: of joining outputs, per column of partial sums, of all devices and of one domain, shape (2, D).
+    """
+
+    sent_ms: Floats
+    sent_constant_ms: Floats
+    received_ms: Floats
+    received_constant_ms: Floats
+    added_ms: Floats
+
+
+@functools.lru_cache(maxsize=256)  # environments and searches ask about few placements at a time
+def _lines_of(lines: bytes, batch_size: int, element_bytes: int, num_devices: int, domain: int) -> _Lines:
+    of_parts = np.frombuffer(lines).reshape(len(LINES), len(AMOUNTS))
+    per_load = of_parts[:, 1:] * (batch_size * np.array([1, element_bytes, 1]))
+    share = samples_per_device(batch_size, num_devices) / batch_size
+    own_samples, own_shards = list(OF_OWN_SAMPLES), list(OF_OWN_SHARDS)
+    sent_ms = per_load[own_samples].T[:, :, None] * share
+    # Partial sums of all devices are added up; or of a domain's, in which a device then has those of its columns.
+    added_ms = np.array([[num_devices - 1.0], [domain]]) * sent_ms[COLUMNS - IDS, 1]
+    return _Lines(
+        sent_ms.reshape(len(sent_ms), -1), of_parts[own_samples, :1], per_load[own_shards].T, of_parts[own_shards, 0],
+        added_ms,
+    )  # fmt: skip
+
+
 def step_work(lines: Floats, task: ShardingTask, compute_ms: Floats, loads: Floats) -> StepWork:
     """Return what devices work in a step.
 
@@ -34,29 +70,29 @@ def step_work(lines: Floats, task: ShardingTask, compute_ms: Floats, loads: Floa
         compute_ms: forward and backward of every device of placements, shape (..., D, 2).
         loads: of every device, by the columns of `shardgym.costs.links`, shape (..., D, LOADS).
     """
-    handled = loads[..., IDS:].copy()
-    sums = loads[..., [ROW_COLUMNS, DOMAIN_ROW_COLUMNS]]
-    handled[..., COLUMNS - IDS] += sums.sum(axis=-1)
-    handled[..., SHARDS - IDS] -= loads[..., REPLICAS]  # no bags of theirs are exchanged
-    constant = lines[:, 0]
-    per_load = lines[:, 1:] * (task.batch_size * np.array([1, ELEMENT_BYTES[task.precision], 1]))
-    share = samples_per_device(task.batch_size, task.num_devices)[:, None] / task.batch_size
-    own_samples = list(OF_OWN_SAMPLES)
-    own_shards = list(OF_OWN_SHARDS)
-    everything = handled.sum(axis=-2) @ per_load[own_samples].T
-    sent = constant[own_samples] + share * everything[..., None, :]
-    # Partial sums of all devices are added up; or of a domain's, in which a device then has those of its columns.
-    added = sums.sum(axis=-2) @ np.array([task.num_devices - 1, task.topology.fast_domain_size])
-    sent[..., 1] += share[:, 0] * (added[..., None] * per_load[OF_OWN_SAMPLES[1], COLUMNS - IDS])
+    domain = task.topology.fast_domain_size
+    prices = _lines_of(lines.tobytes(), task.batch_size, ELEMENT_BYTES[task.precision], task.num_devices, domain)
+    handled = loads[..., IDS:]
+    sums = loads[..., [ROW_COLUMNS, DOMAIN_ROW_COLUMNS]] if loads[..., :IDS].any() else None
+    if sums is not None:
+        handled = handled.copy()
+        handled[..., COLUMNS - IDS] += sums.sum(axis=-1)
+        handled[..., SHARDS - IDS] -= loads[..., REPLICAS]  # no bags of theirs are exchanged
+    everything = np.add.reduce(handled, axis=-2)
+    sent = (everything @ prices.sent_ms).reshape(*everything.shape[:-1], len(OF_OWN_SAMPLES), -1)
+    sent += prices.sent_constant_ms
+    if sums is not None:
+        sent[..., 1, :] += sums.sum(axis=-2) @ prices.added_ms
     # One product for all placements: one for each takes several times as long.
-    own = handled.reshape(-1, handled.shape[-1]) @ per_load[own_shards].T
-    received = constant[own_shards] + own.reshape(*handled.shape[:-1], -1)
+    received = handled.reshape(-1, handled.shape[-1]) @ prices.received_ms
+    received += prices.received_constant_ms
+    received = received.reshape(*handled.shape[:-1], -1)
     return StepWork(
-        pack_ids=sent[..., 0],
+        pack_ids=sent[..., 0, :],
         count_ids=received[..., 0],
         group_ids=received[..., 1],
         forward=compute_ms[..., 0],
-        join_outputs=sent[..., 1],
-        pack_gradients=sent[..., 2],
+        join_outputs=sent[..., 1, :],
+        pack_gradients=sent[..., 2, :],
         backward=compute_ms[..., 1],
     )

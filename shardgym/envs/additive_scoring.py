@@ -144,6 +144,10 @@ class AdditiveScorer(PlanScorer):
             costs |= zip(group.tolist(), found, strict=True)
         return [costs[n] for n in range(len(plans))]
 
+    def totals_ms(self, rows: Ints, complete: int) -> tuple[Floats, dict[int, str]]:
+        """See `PlanScorer`: a complete placement is the last partial one, where sums are kept."""
+        return self.partial_ms(rows) if self._partial else super().totals_ms(rows, complete)
+
     def partial_ms(self, rows: Ints) -> tuple[Floats, dict[int, str]]:
         """See `PlanScorer`."""
         p = self._placements

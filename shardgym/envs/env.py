@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from shardgym.arguments import check_int
+from shardgym.arguments import check_instance, check_int
 from shardgym.arrays import Bools
 from shardgym.costs.base import CostModel
 from shardgym.envs.game import EpisodeState, Game, Rules
@@ -67,10 +67,12 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         sampling: str = "random",
         max_devices: int | None = None,
         max_tables: int | None = None,
+        plans: bool = True,
         render_mode: str | None = None,
     ) -> None:
         self.render_mode = check_render_mode(render_mode)
-        rules = Rules(order, reward, penalty, relative_penalty, self._limits)
+        check_instance("plans", plans, bool)
+        rules = Rules(order, reward, penalty, relative_penalty, self._limits, plans)
         if observation not in OBSERVATIONS:
             raise UnknownNameError("observation", observation, OBSERVATIONS)
         self._sampler = TaskSampler(
@@ -271,7 +273,7 @@ class TableWiseEnv(PlacementEnv):
     **Info.** Always: `task_index` (-1 for a task given by option), `task_hash`, `task` (its name), `table` (name of
     the table to place, "" if none), `placed`. At the end also `outcome`; `is_success`, 1.0 if complete, else 0.0;
     `cost_ms`, the plan's cost, infinite unless complete; and `reason`, one line, unless complete. A complete plan adds
-    `plan` (`ShardingPlan`) and `cost` (`PlanCost`). Info is deterministic if the cost is.
+    `plan` (`ShardingPlan`) and `cost` (`PlanCost`), unless plans=False. Info is deterministic if the cost is.
 
     **Snapshots.** `env.unwrapped.snapshot()` saves the state of an episode and `restore(snapshot)` returns to it,
     cheaply enough for tree search. Environments and snapshots can be pickled if the cost model can.
@@ -299,6 +301,8 @@ class TableWiseEnv(PlacementEnv):
             seed, for evaluation.
         max_devices: makes the spaces larger than the suite needs, to use a policy on other suites.
         max_tables: likewise, for full observations.
+        plans: whether infos of complete episodes hold `plan` and `cost`. Training needs neither, and is faster without:
+            costs that are additive then come from the running sums of dense rewards or timed observations.
         render_mode: None, "ansi" or "rgb_array".
 
     Raises:

@@ -39,6 +39,7 @@ class Rules:
         reward: one of `REWARDS`.
         penalty: return of an episode that ends without a cost, in ms.
         relative_penalty: the same in reference costs of the task, instead of `penalty`; None to use that.
+        plans: whether the infos of complete episodes hold the plan and its `PlanCost`.
         limits: how often shards may be halved; None where tables are placed whole and halving is not an action.
 
     Raises:
@@ -51,6 +52,7 @@ class Rules:
     penalty: float
     relative_penalty: float | None = None
     limits: SplitLimits | None = None
+    plans: bool = True
 
     def __post_init__(self) -> None:
         if self.reward not in REWARDS:
@@ -114,7 +116,7 @@ class Game:
         task_index: of the tasks, shape (N,).
         earned: sums of rewards so far, shape (N,).
         penalty: returns of episodes that end without a cost, shape (N,).
-        cost_of: `PlanCost` of complete plans, None for others, shape (N,).
+        cost_of: `PlanCost` of complete plans where infos hold it, else None, shape (N,).
     """
 
     def __init__(self, rules: Rules, cost: CostModel, layout: Layout, num_envs: int = 1) -> None:
@@ -203,15 +205,22 @@ class Game:
                 p.place(placing, devices)
         p.update()
         going = np.logical_or.reduce(p.allowed[rows], axis=1)
+        complete = rows[:0]
         if np.count_nonzero(going) < len(rows):
             halted = rows[~going]
-            complete = p.next[halted] == NOTHING
-            self._finish(result, halted[complete])
-            for row in halted[~complete].tolist():
+            is_complete = p.next[halted] == NOTHING
+            complete = halted[is_complete]
+            for row in halted[~is_complete].tolist():
                 reason = why_nothing_fits(p, self.rules.limits, row)
                 self._end(result, row, self.penalty[row], "no_device_fits", reason=reason)
+        if self.rules.plans:
+            self._finish(result, complete)
+            complete = complete[:0]
+        paid = complete
         if self.rules.reward == "dense":
-            self._pay_partial(result, placing[p.active[placing]])
+            placing = placing[p.active[placing] & (p.next[placing] != NOTHING)]
+            paid = np.concatenate([complete, placing])
+        self._pay(result, paid, len(complete))
         return result
 
     def observe(self) -> Observation:
@@ -276,30 +285,38 @@ class Game:
         for row, plan, cost in zip(rows.tolist(), plans, costs, strict=True):
             self.cost_of[row] = cost
             if cost.feasible:
-                earned = max(-cost.total_ms, self.penalty[row])
-                self._end(result, row, earned, "complete", plan=plan, cost=cost)
+                self._end_complete(result, row, cost.total_ms, plan=plan, cost=cost)
             else:
                 self._end(result, row, self.penalty[row], "no_cost", reason=str(cost.reason), plan=plan, cost=cost)
 
-    def _pay_partial(self, result: StepResult, rows: Ints) -> None:
-        """Reward the steps of incomplete placements: minus the increase of their cost."""
+    def _pay(self, result: StepResult, rows: Ints, complete: int) -> None:
+        """End complete placements, the first ones of these, and reward the others: minus the increase of their cost."""
         if not len(rows):
             return
-        ms, reasons = self.scorer.partial_ms(rows)
+        ms, reasons = self.scorer.totals_ms(rows, complete)
         for row, reason in reasons.items():
             self._end(result, row, self.penalty[row], "no_cost", reason=reason)
         known = np.isfinite(ms)
+        for row, total_ms in zip(rows[:complete].tolist(), ms[:complete].tolist(), strict=True):
+            if row not in reasons:
+                self._end_complete(result, row, total_ms)
+        known[:complete] = False
         rows = rows[known]
         earned = -ms[known]
         result.rewards[rows] = earned - self.earned[rows]
         self.earned[rows] = earned
 
-    def _end(self, result: StepResult, row: int, earned: float, outcome: str, **info: Any) -> None:
+    def _end_complete(self, result: StepResult, row: int, cost_ms: float, **info: Any) -> None:
+        """End an episode whose plan has a cost."""
+        self._end(result, row, max(-cost_ms, self.penalty[row]), "complete", cost_ms=cost_ms, **info)
+
+    def _end(
+        self, result: StepResult, row: int, earned: float, outcome: str, cost_ms: float = math.inf, **info: Any
+    ) -> None:
         """End an episode with the reward that makes its return `earned`."""
         result.rewards[row] = earned - self.earned[row]
-        complete = outcome == "complete"
-        cost_ms = info["cost"].total_ms if complete else math.inf
-        result.ends[row] = {"outcome": outcome, "is_success": float(complete), "cost_ms": cost_ms, **info}
+        is_success = float(outcome == "complete")
+        result.ends[row] = {"outcome": outcome, "is_success": is_success, "cost_ms": cost_ms, **info}
         self.earned[row] = earned
         self._stuck[row] = False
         self.placements.end(row)

@@ -123,6 +123,18 @@ class PlanScorer:
             costs |= zip(group, found, strict=True)
         return [costs[n] for n in range(len(plans))]
 
+    def totals_ms(self, rows: Ints, complete: int) -> tuple[Floats, dict[int, str]]:
+        """Return what complete placements cost, the first ones of these, and incomplete ones as `partial_ms` does.
+
+        Nobody wants the plans, so they are only made where the cost model needs them.
+        """
+        _, costs = self.finish(rows[:complete]) if complete else ([], [])
+        ms, reasons = self.partial_ms(rows[complete:])
+        for row, cost in zip(rows[:complete].tolist(), costs, strict=True):
+            if cost.reason is not None:
+                reasons[row] = cost.reason
+        return np.concatenate([[cost.total_ms for cost in costs], ms]), reasons
+
     def partial_ms(self, rows: Ints) -> tuple[Floats, dict[int, str]]:
         """Return the slowest device's time of incomplete placements, shape (n,); infinite where there is none.
 

@@ -311,8 +311,7 @@ class TierGame(Game):
             for row, plan, cost in zip(group, plans, costs, strict=True):
                 self.cost_of[row] = cost
                 if cost.feasible:
-                    earned = max(-cost.total_ms, self.penalty[row])
-                    self._end(result, row, earned, "complete", plan=plan, cost=cost)
+                    self._end_complete(result, row, cost.total_ms, plan=plan, cost=cost)
                 else:
                     reason = str(cost.reason)
                     self._end(result, row, self.penalty[row], "no_cost", reason=reason, plan=plan, cost=cost)

@@ -40,9 +40,10 @@ BASE = "lpt"
 WORST_FACTOR = 2.0
 
 #: What a learned solver has to beat: one step of lookahead in the environment that plans like its own come from, of
-#: whole tables or of shards of columns. Nothing is learned for it.
+#: whole tables, of shards of columns, or of any kinds. Nothing is learned for it.
 FLOOR = "lookahead"
 COLUMN_FLOOR = "lookahead_columns"
+ANY_FLOOR = "lookahead_any"
 
 #: The published heuristics. `random` is not one.
 HEURISTICS = ("size_greedy", "dim_greedy", "lookup_greedy", "size_lookup_greedy")
@@ -299,14 +300,16 @@ def _row(
 
 
 def floor_of(results: SolverResults) -> str | None:
-    """Return what a learned solver has to beat; None for others, and where it cuts rows or replicates tables.
+    """Return what a learned solver has to beat; None for others.
 
     A solver is learned where its records name weights.
     """
     plans = [record.plan for record in results.records if record.weights_digest and record.plan is not None]
     shards = [shard for plan in plans for shard in plan.shards]
-    if not plans or any(shard.rows[0] > 0 or len(shard.devices) > 1 for shard in shards):
+    if not plans:
         return None
+    if any(shard.rows[0] > 0 or len(shard.devices) > 1 for shard in shards):
+        return ANY_FLOOR
     return COLUMN_FLOOR if any(shard.columns[0] > 0 for shard in shards) else FLOOR
 
 

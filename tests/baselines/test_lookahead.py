@@ -8,6 +8,7 @@ import pytest
 from baseline_tasks import VARIED, CountingRoofline, devices_of, task_of
 
 from baselines.lookahead import Lookahead, LookaheadColumns
+from baselines.lookahead_any import LookaheadAny
 from shardgym import load_suite, make_cost
 from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.plan import ShardingPlan
@@ -82,7 +83,36 @@ def test_where_long_tables_first_gets_stuck_large_ones_come_first():
     assert devices[1] == devices[2] != devices[0]
 
 
-@pytest.mark.parametrize("solver", [Lookahead(), LookaheadColumns()])
+def test_a_long_table_of_few_columns_is_cut_by_rows_where_that_costs_less():
+    """It is too narrow to be halved."""
+    cost = make_cost("roofline")
+    task = task_of([(10**6, 4, 400.0), (1000, 4, 1.0)], (2**30,) * 4, batch_size=65536)
+    plan = LookaheadAny().solve(task, cost)
+    plan.validate(task)
+    assert plan.kind_of("t0", task) == "row_wise"
+    [cut, whole] = (
+        cost.evaluate(task, [of.solve(task, cost)])[0].total_ms for of in (LookaheadAny(), LookaheadColumns())
+    )
+    assert cut < 0.8 * whole
+
+
+def test_small_tables_that_are_looked_up_often_are_replicated():
+    cost = make_cost("roofline")
+    task = task_of([(100, 64, 30.0), (10**5, 4, 1.0)], (2**30,) * 4, batch_size=65536)
+    plan = LookaheadAny().solve(task, cost)
+    plan.validate(task)
+    assert plan.kind_of("t0", task) == "data_parallel"
+
+
+def test_what_fits_in_no_way_is_named_with_any_kind():
+    cost = make_cost("roofline")
+    mixed = task_of([(10, 32, 1.0), (1001, 4, 9.0)], (9000, 9000))
+    LookaheadAny().solve(mixed, cost).validate(mixed)
+    with pytest.raises(NoFeasiblePlanError):
+        LookaheadAny(max_splits=0).solve(task_of([(1, 32, 1.0), (1, 32, 1.0), (1, 32, 1.0)], (250, 250)), cost)
+
+
+@pytest.mark.parametrize("solver", [Lookahead(), LookaheadColumns(), LookaheadAny()])
 @pytest.mark.parametrize("name", COSTS)
 def test_no_plan_of_suites_is_infeasible_and_halvings_are_limited(solver, name):
     cost = make_cost(name)
@@ -92,11 +122,12 @@ def test_no_plan_of_suites_is_infeasible_and_halvings_are_limited(solver, name):
         except NoFeasiblePlanError:
             continue
         plan.validate(task)
-        assert len(plan.shards) <= task.num_tables + 10 * isinstance(solver, LookaheadColumns)
+        blocks = {(shard.table, shard.columns) for shard in plan.shards}
+        assert len(blocks) <= task.num_tables + 10 * (solver.name != Lookahead.name)
         assert np.isfinite(cost.evaluate(task, [plan])[0].total_ms)
 
 
-@pytest.mark.parametrize("solver", [Lookahead(), LookaheadColumns()])
+@pytest.mark.parametrize("solver", [Lookahead(), LookaheadColumns(), LookaheadAny()])
 def test_costs_of_whole_plans_are_refused(solver):
     with pytest.raises(InputError, match=f"solver '{solver.name}' needs a cost that prices devices one by one"):
         solver.solve(task_of(VARIED), CountingRoofline())

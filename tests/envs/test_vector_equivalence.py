@@ -1,11 +1,22 @@
 """Rows of a native vector environment are independent, and in the form of Gymnasium's wrappers of single ones."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from env_toys import awkward_tasks, make_tasks
 from golden_rollouts import Failing
 from simulator_toys import random_task
-from vector_play import ANY_WISE, COLUMN_WISE, TABLE_WISE, native, play_together, wrapped
+from vector_play import (
+    ANY_WISE,
+    COLUMN_WISE,
+    TABLE_WISE,
+    assert_same,
+    native,
+    play_together,
+    some_actions,
+    wrapped,
+)
 
 ENV_IDS = (TABLE_WISE, COLUMN_WISE, ANY_WISE)
 MODES = ("NextStep", "SameStep")
@@ -66,3 +77,34 @@ def test_they_agree_on_holders_in_fast_domains(observation):
     outcomes = play_together(envs, seed=7, steps=200, illegal=0.03)
     assert outcomes["complete"] > 40
     assert outcomes["no_device_fits"] > 5
+
+
+@pytest.mark.parametrize(
+    ("env_id", "reward", "observation"),
+    [(TABLE_WISE, "terminal", "compact"), (COLUMN_WISE, "dense", "timed"), (ANY_WISE, "terminal", "timed")],
+)
+@pytest.mark.parametrize("cost", ["simulator", "roofline", "failing"])
+def test_without_plans_in_infos_all_else_is_the_same(simulator, env_id, reward, observation, cost):
+    """Costs of complete plans then come from running sums where these are kept, and from the cost model elsewhere."""
+    if cost == "failing":
+        observation = "compact"
+    rng = np.random.default_rng(3)
+    tasks = awkward_tasks()
+    if cost == "simulator":
+        tasks = [random_task(rng, tables, devices) for tables, devices in ((5, 2), (3, 3), (4, 1))]
+    model = {"simulator": simulator, "roofline": "roofline", "failing": Failing()}[cost]
+    settings = {"tasks": tasks, "cost": model, "reward": reward, "observation": observation, "penalty": -3.0}
+    envs = native(env_id, **settings), native(env_id, plans=False, **settings)
+    masks = envs[0].reset(seed=1)[0]["action_mask"]
+    envs[1].reset(seed=1)
+    ends = Counter()
+    for _ in range(80):
+        actions = some_actions(rng, masks, 0.05)
+        full, lean = (env.step(actions) for env in envs)
+        masks = full[0]["action_mask"]
+        ends.update(full[-1].get("outcome", ()))
+        left_out = {name for name in full[-1] if name.removeprefix("_") in {"plan", "cost"}}
+        assert full[-1].keys() - lean[-1].keys() == left_out
+        assert_same((*full[:-1], {name: full[-1][name] for name in lean[-1]}), lean)
+    assert ends["complete"] > 3
+    assert (ends["no_cost"] > 0) == (cost != "simulator")

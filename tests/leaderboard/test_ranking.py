@@ -336,8 +336,14 @@ def learned_board(folder, outcomes, learned):
 
 
 def in_columns(task, parts):
-    """Return a plan with every table cut into so many parts."""
+    """Return a plan with every table cut into so many parts by columns; with 0, into two by rows."""
     shards = []
+    if not parts:
+        for table in task.tables:
+            half = table.num_embeddings // 2
+            for device, rows in enumerate(((0, half), (half, table.num_embeddings))):
+                shards.append(Shard(table.name, rows, (0, table.embedding_dim), device))
+        return ShardingPlan.of(task, shards)
     for table in task.tables:
         width = table.embedding_dim // parts
         starts = range(0, table.embedding_dim, width)
@@ -350,17 +356,18 @@ def test_learned_solvers_are_held_against_the_floor_of_their_own_environment(tmp
     outcomes = {
         BASE: [10.0] * 8, "lookahead": [9.0] * 8, "lookahead_columns": [8.0] * 8, "plus": [1.0] * 8,
         "whole": (9.0 * 0.9 * spread).tolist(), "level": (9.0 * spread).tolist(), "cuts": (8.0 * 1.1 * spread).tolist(),
+        "lookahead_any": [7.0] * 8, "kinds": (7.0 * 0.8 * spread).tolist(),
     }  # fmt: skip
-    ranking = rank(learned_board(tmp_path, outcomes, {"whole": 1, "level": 1, "cuts": 2}))
+    ranking = rank(learned_board(tmp_path, outcomes, {"whole": 1, "level": 1, "cuts": 2, "kinds": 0}))
     rows = rows_of(ranking)
     assert {solver: row.floor for solver, row in rows.items() if row.floor} == {
-        "whole": "lookahead", "level": "lookahead", "cuts": "lookahead_columns"
+        "whole": "lookahead", "level": "lookahead", "cuts": "lookahead_columns", "kinds": "lookahead_any"
     }  # fmt: skip
     assert rows["whole"].of_floor == pytest.approx(0.9, rel=1e-3)
     assert rows["cuts"].of_floor == pytest.approx(1.1, rel=1e-3)
     assert rows["whole"].of_floor_interval.contains(0.9)
     assert {solver: row.beats_floor for solver, row in rows.items() if row.floor} == {
-        "whole": True, "level": False, "cuts": False
+        "whole": True, "level": False, "cuts": False, "kinds": True
     }  # fmt: skip
     text = render([ranking])
     assert re.search(r"whole .* 0\.900 \(0\.8\d\d \.\. 0\.9\d\d\)  ", text)

@@ -13,7 +13,7 @@ from neuroshard.plus.groups import GroupCosts, group_sizes, plan_of_groups, task
 from neuroshard.plus.local_search import Allocation
 from neuroshard.plus.pricing import ExactPricing
 from neuroshard.plus.sharing import SHARED_TYPES, Place, forms_of
-from neuroshard.plus.solver import NeuroShardPlus, plan_of_allocation
+from neuroshard.plus.solver import NeuroShardPlus
 from neuroshard.plus.standins import Standins
 from neuroshard.shard_table import ShardTable
 from shardgym import EmbeddingTable, ShardingTask, Topology, make_cost
@@ -46,7 +46,7 @@ def test_an_allocation_in_groups_costs_what_its_plan_does(name):
     for table in set(range(task.num_tables)) - set(shared.places):
         units[table % 16, table] = shards.units[table]
     allocation = Allocation(pricing.beside(shared), units)
-    plan = plan_of_groups(task, plan_of_allocation(allocation).shards, 16)
+    plan = plan_of_groups(task, allocation.pricing.plan(allocation.units).shards, 16)
     plan.validate(task)
     assert plan.group_size == 16
     assert allocation.total_ms == pytest.approx(COSTS[name].evaluate(task, [plan])[0].total_ms, rel=1e-6, abs=1e-5)

@@ -8,6 +8,7 @@ from importlib.metadata import entry_points
 
 import pytest
 
+import shardgym.suites.suite as suite_module
 from shardgym import EmbeddingTable, InputError, ShardingTask, Topology, load_suite
 from shardgym.solver import solver_names
 from shardgym.suites import sources
@@ -84,6 +85,7 @@ def test_loading_a_suite_reads_no_pool(monkeypatch):
         raise AssertionError("a pool was loaded")
 
     monkeypatch.setattr(sources, "load_pool", forbidden)
+    monkeypatch.setattr(suite_module, "_shipped", suite_module._shipped.__wrapped__)  # not one that has tasks already
     suite = load_suite("dlrm8-v1")
     assert (len(suite), suite.group(7)) == (600, "max_dim=8")
     with pytest.raises(AssertionError):

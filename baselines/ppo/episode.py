@@ -1,8 +1,9 @@
-"""An episode in which the valid action with the highest score always wins, without the environment around it.
+"""Episodes of one task with a policy, all at once, without the environment around them.
 
-The plan is that of an episode in the environment which the policy was trained in. There, a step is many small calls
-that serve any number of episodes; here it is a few of them, for one. Where that episode would end without a plan, as a
-shard fits nowhere and no halvings are left, this one halves on.
+In the first episode the valid action with the highest score always wins: its plan is that of the same episode in the
+environment which the policy was trained in. In the others actions are drawn, with scores as logits. There, a step is
+many small calls that serve any tasks; here it is a few of them, for one. Where an episode of the environment would end
+without a plan, as a shard fits nowhere and no halvings are left, these halve on.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import bisect
 import numpy as np
 
 from baselines.ppo.set_network import ArrayScores, SetNetwork
-from shardgym.arrays import Floats
+from shardgym.arrays import Bools, Floats, Ints
 from shardgym.costs.additive import AdditiveCosts
+from shardgym.costs.links import LOADS
 from shardgym.costs.shard_keys import ShardKey
 from shardgym.envs.features import (
     BYTES,
     DEVICE_FEATURES,
+    FREE_BYTES,
     REMAINING_FEATURES,
     SHARDS,
     SPLIT_FEATURES,
@@ -37,155 +40,225 @@ _NOW, _WITH_NEXT = range(len(DEVICE_FEATURES), len(DEVICE_FEATURES) + len(TIME_F
 
 
 def place_by_score(
-    network: SetNetwork, task: ShardingTask, costs: AdditiveCosts, order: str, max_splits: int | None = None
+    network: SetNetwork,
+    task: ShardingTask,
+    costs: AdditiveCosts,
+    order: str,
+    max_splits: int | None = None,
+    *,
+    episodes: int = 1,
+    seed: int = 0,
 ) -> ShardingPlan:
-    """Return the plan of an episode in TableWise, or in ColumnWise if there is a number of halvings.
+    """Return the cheapest plan of episodes in TableWise, or in ColumnWise if there is a number of halvings.
 
     Args:
         network: scores actions.
         task: the task.
-        costs: price devices.
+        costs: price devices, and the plans in the end.
         order: in which tables come up, one of `ORDERS`.
         max_splits: halvings at most of shards that fit somewhere; None where tables are placed whole.
+        episodes: N. Nothing is drawn in the first one; of equally cheap plans the first counts.
+        seed: of what is drawn in the others.
 
     Raises:
-        NoFeasiblePlanError: a shard fits nowhere any more.
+        NoFeasiblePlanError: in every episode a shard fits nowhere any more.
     """
     catalog = ShardCatalog(order, task.num_devices, None if max_splits is None else SplitLimits(max_splits))
     catalog.number(task)
-    sizes, halvable = (catalog.shard[name].tolist() for name in ("bytes", "halvable"))
+    sizes = catalog.shard["bytes"]
+    halvable = catalog.shard["halvable"]
     policy = ArrayScores(network, catalog.shard["features"], halves=max_splits is not None)
-    devices = _Devices(task, catalog, costs)
-    queue = _Queue(catalog, max_splits)
-    of_steps = iter(policy.of_steps(*queue.observe()))
-    placed: list[tuple[int, int, int]] = []
-    while queue.waiting:
-        shard, start = queue.waiting[-1]
-        fits = devices.room >= sizes[shard]
-        fits_somewhere = bool(np.count_nonzero(fits))
+    queues = _Queues(catalog, max_splits, episodes)
+    devices = _Devices(task, catalog, costs, episodes)
+    rng = np.random.default_rng(seed)
+    going = np.arange(episodes)
+    stuck = np.zeros(episodes, dtype=np.bool_)
+    reason = ""
+    while len(going):
+        shards = queues.next(going)
+        fits = devices.room[going] >= sizes[shards][:, None]
+        fits_somewhere = fits.any(axis=1)
         # Where tables are placed whole, no shard of the catalog is halvable.
-        can_halve = halvable[shard] and (not fits_somewhere or queue.splits < (max_splits or 0))
-        if not (can_halve or fits_somewhere):
-            part = "table" if catalog.shard["width_share"][shard] == 1 else "a part of table"
-            raise NoFeasiblePlanError(
-                f"{part} '{catalog.shard['name'][shard]}' of {int(sizes[shard])} bytes fits on no device: the "
-                f"largest room left is {int(devices.room.max())} bytes"
-            )
-        devices.price_with(shard)
-        of_devices, of_halving = policy.scores(next(of_steps), devices.seen)
-        of_devices[~fits] = -np.inf
-        device = int(of_devices.argmax())
-        if can_halve and of_halving > of_devices[device]:
-            queue.halve()
-            devices.expect(queue.count)
-            of_steps = iter(policy.of_steps(*queue.observe()))
+        can_halve = halvable[shards] & (~fits_somewhere | (queues.splits[going] < (max_splits or 0)))
+        lost = ~(can_halve | fits_somewhere)
+        if np.count_nonzero(lost):
+            first = int(np.flatnonzero(lost)[0])
+            reason = reason or _why(catalog, int(shards[first]), devices.room[going[first]])
+            stuck[going[lost]] = True
+            going, shards = going[~lost], shards[~lost]
+            fits, can_halve = fits[~lost], can_halve[~lost]
+            if not len(going):
+                break
+        scores = policy.scores(policy.of_steps(shards, queues.observe(going, shards)), devices.observe(going, shards))
+        if episodes > 1:
+            # The highest of scores with Gumbel noise is a draw from their softmax.
+            noise = rng.gumbel(size=(episodes, scores.shape[1]))
+            noise[0] = 0.0
+            scores += noise[going]
+        valid = np.concatenate([fits, can_halve[:, None]], axis=1)
+        chosen = np.where(valid, scores, -np.inf).argmax(axis=1)
+        halving = chosen == task.num_devices
+        if np.count_nonzero(halving):
+            queues.halve(going[halving])
+            devices.expect(going[halving], queues.count)
+            placing = ~halving
+            if np.count_nonzero(placing):
+                queues.place(going[placing], shards[placing], chosen[placing])
+                devices.place(going[placing], shards[placing], chosen[placing])
         else:
-            queue.waiting.pop()
-            devices.place(shard, device)
-            placed.append((shard, start, device))
-    held = [shard for one in catalog.placed(*np.array(placed).T) for shard in one.in_plan()]
-    return ShardingPlan.of(task, held)
+            queues.place(going, shards, chosen)
+            devices.place(going, shards, chosen)
+        going = going[queues.waits(going)]
+    if stuck.all():
+        raise NoFeasiblePlanError(reason)
+    cheapest = np.where(stuck, np.inf, devices.step_ms()).argmin() if episodes > 1 else 0
+    shards_of_plan, starts, holders = np.array(queues.placed[cheapest]).T
+    return ShardingPlan.of(task, [s for one in catalog.placed(shards_of_plan, starts, holders) for s in one.in_plan()])
 
 
-class _Queue:
-    """The shards that wait, of the only task of a catalog.
+def _why(catalog: ShardCatalog, shard: int, room: Floats) -> str:
+    part = "table" if catalog.shard["width_share"][shard] == 1 else "a part of table"
+    return (
+        f"{part} '{catalog.shard['name'][shard]}' of {int(catalog.shard['bytes'][shard])} bytes fits on no device: the "
+        f"largest room left is {int(room.max())} bytes"
+    )
+
+
+class _Queues:
+    """The shards that wait in N episodes, of the only task of a catalog. `rows` are numbers of episodes, shape (n,).
+
+    Args:
+        catalog: of the task.
+        max_splits: see `place_by_score`.
+        episodes: N.
 
     Attributes:
-        waiting: numbers of shards in the catalog and their first columns, the next one last.
-        count: of shards, placed or waiting.
-        splits: halvings so far.
+        placed: numbers of shards in the catalog, their first columns and devices, in the order of placing.
+        count: of shards, placed or waiting, shape (N,).
+        splits: halvings so far, shape (N,).
     """
 
-    def __init__(self, catalog: ShardCatalog, max_splits: int | None) -> None:
-        self.count = int(catalog.task["tables"][0])
-        self.splits = 0
-        self.waiting = [(shard, 0) for shard in reversed(catalog.shards_of(0)[: self.count].tolist())]
+    def __init__(self, catalog: ShardCatalog, max_splits: int | None, episodes: int) -> None:
+        count = int(catalog.task["tables"][0])
         self._shard = catalog.shard
-        self._scale: Floats = catalog.task["scale"][0]
         self._max_splits = max_splits
-        #: See `Placements.left`, before each of the steps that were observed last; those to go begin here.
-        self._left: Floats = catalog.task["totals"]
+        self._splits_left = Layout(0, max_splits).splits_left
+        waiting = [(shard, 0) for shard in reversed(catalog.shards_of(0)[:count].tolist())]
+        #: Numbers of shards in the catalog and their first columns, the next one last.
+        self._waiting = [waiting.copy() for _ in range(episodes)]
+        self.placed: list[list[tuple[int, int, int]]] = [[] for _ in range(episodes)]
+        self.count = np.full(episodes, count)
+        self.splits = np.zeros(episodes, dtype=np.int64)
+        #: See `Placements.left` and `Placements.scale`.
+        self._left: Floats = np.tile(catalog.task["totals"][0], (episodes, 1))
+        self._scale: Floats = np.tile(catalog.task["scale"][0], (episodes, 1))
 
-    def observe(self) -> tuple[list[int], Floats]:
-        """Return the shards of all steps up to the next halving, and what is observed in them.
+    def waits(self, rows: Ints) -> Bools:
+        """Return in which of these episodes shards are left to place, shape (n,)."""
+        return np.array([bool(self._waiting[row]) for row in rows.tolist()], dtype=np.bool_)
 
-        Returns:
-            Numbers of n shards; entries "progress", "remaining" and "splits", shape (n, 8).
-        """
-        shards = [shard for shard, _ in reversed(self.waiting)]
-        steps = np.concatenate([self._left[:1], self._shard["amounts"][shards]])
-        self._left = np.subtract.accumulate(steps)[:-1]
-        seen = np.zeros((len(shards), 1 + len(REMAINING_FEATURES) + len(SPLIT_FEATURES)))
-        seen[:, 0] = np.arange(self.count - len(shards), self.count) / self.count
-        seen[:, 1:-2] = remaining_features(self._left, np.append(self._scale[:3], self.count))
+    def next(self, rows: Ints) -> Ints:
+        """Return the numbers of the shards that come next, shape (n,)."""
+        return np.array([self._waiting[row][-1][0] for row in rows.tolist()], dtype=np.int64)
+
+    def observe(self, rows: Ints, shards: Ints) -> Floats:
+        """Return entries "progress", "remaining" and "splits" of the observations before these shards, shape (n, 8)."""
+        left = self._left[rows]
+        scale = self._scale[rows]
+        seen = np.zeros((len(rows), 1 + len(REMAINING_FEATURES) + len(SPLIT_FEATURES)))
+        seen[:, 0] = 1 - left[:, SHARDS] / scale[:, SHARDS]
+        seen[:, 1:-2] = remaining_features(left, scale)
         if self._max_splits is not None:
-            seen[:, -2] = Layout(0, self._max_splits).splits_left[min(self.splits, self._max_splits)]
+            seen[:, -2] = self._splits_left[np.minimum(self.splits[rows], self._max_splits)]
             seen[:, -1] = self._shard["width_share"][shards]
-        return shards, seen
+        return seen
 
-    def halve(self) -> None:
-        """Halve the next shard; `observe` comes next."""
-        left = self._left[len(self._left) - len(self.waiting)]
-        whole, start = self.waiting.pop()
-        half = int(self._shard["half"][whole])
+    def place(self, rows: Ints, shards: Ints, devices: Ints) -> None:
+        """Place the next shards, which are given, on devices, both of shape (n,)."""
+        self._left[rows] -= self._shard["amounts"][shards]
+        for row, device in zip(rows.tolist(), devices.tolist(), strict=True):
+            self.placed[row].append((*self._waiting[row].pop(), device))
+
+    def halve(self, rows: Ints) -> None:
+        """Halve the next shards."""
         keys = self._shard["key"]
-        # In front of all shards that do not precede the halves, the left half first.
-        at = bisect.bisect_right(self.waiting, keys[half], key=lambda other: keys[other[0]])
-        self.waiting[at:at] = [(half, start + int(self._shard["width"][half])), (half, start)]
-        self.count += 1
-        self.splits += 1
         amounts = self._shard["amounts"]
-        left[:4] += (2 * amounts[half] - amounts[whole])[:4]
-        self._left = left[None]
+        for row in rows.tolist():
+            waiting = self._waiting[row]
+            whole, start = waiting.pop()
+            half = int(self._shard["half"][whole])
+            # In front of all shards that do not precede the halves, the left half first.
+            at = bisect.bisect_right(waiting, keys[half], key=lambda other: keys[other[0]])
+            waiting[at:at] = [(half, start + int(self._shard["width"][half])), (half, start)]
+            self._left[row, :FREE_BYTES] += (2 * amounts[half] - amounts[whole])[:FREE_BYTES]
+        self.count[rows] += 1
+        self.splits[rows] += 1
+        self._scale[rows, SHARDS] += 1
 
 
 class _Devices:
-    """What devices hold and compute. Numbers of shards are those of the catalog, which has one task.
+    """What devices hold and compute in N episodes. `rows` are numbers of episodes, shape (n,).
+
+    Args:
+        task: the task.
+        catalog: that has this task alone, and numbers shards.
+        costs: price devices.
+        episodes: N.
 
     Attributes:
-        seen: entries "devices" and "times" of the observation, shape (D, 9).
-        room: free bytes, shape (D,).
+        room: free bytes, shape (N, D).
     """
 
-    def __init__(self, task: ShardingTask, catalog: ShardCatalog, costs: AdditiveCosts) -> None:
+    def __init__(self, task: ShardingTask, catalog: ShardCatalog, costs: AdditiveCosts, episodes: int) -> None:
+        shape = episodes, task.num_devices
         self._costs = costs
-        self._amounts: Floats = catalog.shard["amounts"][:, :4]
+        self._task = costs.add_task(task)
+        self._amounts: Floats = catalog.shard["amounts"][:, :FREE_BYTES]
         self._capacity: Floats = catalog.task["capacity"][0]
-        self._scale: Floats = catalog.task["scale"][0].copy()
+        self._scale: Floats = np.tile(catalog.task["scale"][0], (episodes, 1))
         keys = map(ShardKey, *(catalog.shard[name].tolist() for name in ("name", "rows", "width")))
         # The catalog's first shard is none.
         encoded = costs.encode_keys(task, list(keys)[1:])
         self._vectors = np.pad(costs.vectors(encoded), ((1, 0), (0, 0)))
-        self._sums: Floats = np.zeros((task.num_devices, self._vectors.shape[1]))
-        self._loads: Floats = np.zeros((task.num_devices, 4))
+        self._sums: Floats = np.zeros((*shape, self._vectors.shape[1]))
+        self._loads: Floats = np.zeros((*shape, FREE_BYTES))
         self._most_even_shares = Layout(task.num_devices).most_even_shares
         self._even_share_ms = self._all_on_one_ms(task) / task.num_devices
-        self.seen = np.zeros((task.num_devices, _WITH_NEXT + 1))
-        self.seen[:, : len(DEVICE_FEATURES)] = catalog.task["devices"][0]
-        self.room: Floats = self._capacity.copy()
+        #: Entries "devices" and "times" of the observations.
+        self._seen: Floats = np.zeros((*shape, _WITH_NEXT + 1))
+        self._seen[..., : len(DEVICE_FEATURES)] = catalog.task["devices"][0]
+        self.room: Floats = np.tile(self._capacity, (episodes, 1))
 
-    def price_with(self, shard: int) -> None:
-        """Observe what each device would compute with a shard."""
-        ms = self._costs.exact_compute_ms(self._sums + self._vectors[shard])
-        self.seen[:, _WITH_NEXT] = np.minimum((ms[:, 0] + ms[:, 1]) / self._even_share_ms, self._most_even_shares)
+    def observe(self, rows: Ints, shards: Ints) -> Floats:
+        """Return entries "devices" and "times" of the observations before these shards, shape (n, D, 9)."""
+        ms = self._costs.exact_compute_ms(self._sums[rows] + self._vectors[shards][:, None])
+        shares = np.minimum(ms.sum(axis=2) / self._even_share_ms, self._most_even_shares)
+        self._seen[rows, :, _WITH_NEXT] = shares
+        return self._seen[rows]
 
-    def place(self, shard: int, device: int) -> None:
-        """Place the shard that was priced."""
-        self._sums[device] += self._vectors[shard]
-        load = self._loads[device]
-        load += self._amounts[shard]
-        self.room[device] = self._capacity[device] - load[BYTES]
-        seen = self.seen[device]
-        seen[_FREE] = 1 - load[BYTES] / self._capacity[device]
-        seen[_LOADS] = np.minimum(load / self._scale, 1.0)
-        seen[_NOW] = seen[_WITH_NEXT]
+    def place(self, rows: Ints, shards: Ints, devices: Ints) -> None:
+        """Place the shards that were observed on devices, both of shape (n,)."""
+        self._sums[rows, devices] += self._vectors[shards]
+        self._loads[rows, devices] += self._amounts[shards]
+        loads = self._loads[rows, devices]
+        capacity = self._capacity[devices]
+        self.room[rows, devices] = capacity - loads[:, BYTES]
+        seen = self._seen[rows, devices]
+        seen[:, _FREE] = 1 - loads[:, BYTES] / capacity
+        seen[:, _LOADS] = np.minimum(loads / self._scale[rows], 1.0)
+        seen[:, _NOW] = seen[:, _WITH_NEXT]
+        self._seen[rows, devices] = seen
 
-    def expect(self, count: int) -> None:
-        """Observe loads as shares of so many shards."""
-        self._scale[SHARDS] = count
-        self.seen[:, _LOADS] = np.minimum(self._loads / self._scale, 1.0)
+    def expect(self, rows: Ints, count: Ints) -> None:
+        """Observe loads as shares of so many shards, shape (N,)."""
+        self._scale[rows, SHARDS] = count[rows]
+        self._seen[rows, :, _LOADS] = np.minimum(self._loads[rows] / self._scale[rows][:, None], 1.0)
+
+    def step_ms(self) -> Floats:
+        """Return what the plans of the episodes cost, shape (N,)."""
+        return self._costs.slowest_ms(self._task, self._costs.compute_ms(self._sums), self._sums[..., -LOADS:])
 
     def _all_on_one_ms(self, task: ShardingTask) -> float:
-        sums = np.zeros((1, *self._sums.shape))
+        sums = np.zeros((1, *self._sums.shape[1:]))
         sums[0, 0] = self._vectors[1 : 1 + task.num_tables].sum(axis=0)
-        return float(self._costs.total_ms(self._costs.add_task(task), sums)[0])
+        return float(self._costs.total_ms(self._task, sums)[0])

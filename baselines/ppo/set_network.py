@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from baselines.learning.array_layers import Linear, forward, linears_of
 from baselines.learning.encoder import mlp
-from shardgym.arrays import Floats
+from shardgym.arrays import Floats, Ints
 from shardgym.envs.features import (
     DEVICE_FEATURES,
     REMAINING_FEATURES,
@@ -87,8 +87,8 @@ class SetNetwork(nn.Module):
 class ArrayScores:
     """Scores of devices, and of halving; to rounding those of `SetNetwork.scores`.
 
-    The first layers of both scores are linear in what they see. So they are added up from what is known of many steps
-    before, the shard and what is left to place, and from what the devices hold.
+    The first layers of both scores are linear in what they see. So they are added up from what is known of all shards
+    before, from what is left to place, and from what the devices hold.
 
     Args:
         network: with the weights; changes to them are not seen later.
@@ -110,12 +110,12 @@ class ArrayScores:
         encoded = forward(linears_of(network.table), shards)
         self._of_shards = encoded @ of_table + np.concatenate([first.bias for first in firsts])
 
-    def of_steps(self, shards: list[int], rest: Floats) -> Floats:
-        """Return what is known before: inputs of the first layers that do not depend on where shards are.
+    def of_steps(self, shards: Ints, rest: Floats) -> Floats:
+        """Return the inputs of the first layers that do not depend on where shards are.
 
         Args:
-            shards: number of the shard that comes up in each of n steps.
-            rest: entries "progress", "remaining" and "splits" of the observation, shape (n, 8).
+            shards: numbers of the shards that come up in n episodes, shape (n,).
+            rest: entries "progress", "remaining" and "splits" of the observations, shape (n, 8).
 
         Returns:
             Shape (n, 64), or (n, 128) where halving is scored.
@@ -123,23 +123,26 @@ class ArrayScores:
         of_steps: Floats = self._of_shards[shards] + rest @ self._of_rest
         return of_steps
 
-    def scores(self, of_step: Floats, devices: Floats) -> tuple[Floats, float]:
-        """Return the scores of all devices, shape (D,), and that of halving, minus infinity where it is not scored.
+    def scores(self, of_steps: Floats, devices: Floats) -> Floats:
+        """Return the scores of all devices, and behind them of halving, shape (n, D + 1).
 
-        Both are quantized, see `shardgym.ties`.
+        They are quantized, see `shardgym.ties`; that of halving is minus infinity where it is not scored.
 
         Args:
-            of_step: a row of `of_steps`.
-            devices: entries "devices" and "times" of the observation, shape (D, 9).
+            of_steps: see there.
+            devices: entries "devices" and "times" of the observations, shape (n, D, 9).
         """
-        devices = forward(self._device, devices, end_with_relu=True)
-        scene = np.add.reduce(devices) / len(devices) @ self._of_mean
-        scene += of_step
-        hidden = devices @ self._of_device
-        hidden += scene[:WIDTH]
+        shape = devices.shape[:2]
+        flat = forward(self._device, devices.reshape(-1, devices.shape[2]), end_with_relu=True)
+        scene = flat.reshape(*shape, -1).sum(axis=1) / shape[1] @ self._of_mean
+        scene += of_steps
+        hidden = (flat @ self._of_device).reshape(*shape, -1)
+        hidden += scene[:, None, :WIDTH]
         np.maximum(hidden, 0, out=hidden)
-        scores = quantized((hidden @ self._device_score.weight)[:, 0] + self._device_score.bias)
-        if len(scene) == WIDTH:
-            return scores, -np.inf
-        halving = np.maximum(scene[WIDTH:], 0) @ self._halving_score.weight + self._halving_score.bias
-        return scores, float(quantized(halving[0]))
+        scores = np.full((shape[0], shape[1] + 1), -np.inf)
+        scores[:, :-1] = (hidden.reshape(-1, WIDTH) @ self._device_score.weight).reshape(shape)
+        scores[:, :-1] += self._device_score.bias
+        if scene.shape[1] > WIDTH:
+            halving = np.maximum(scene[:, WIDTH:], 0) @ self._halving_score.weight + self._halving_score.bias
+            scores[:, -1] = halving[:, 0]
+        return quantized(scores)

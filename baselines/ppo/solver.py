@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar
 
@@ -70,7 +71,7 @@ class Ppo(LearnedSolver[SetNetwork]):
     It plays `ShardGym/TableWise-v0`. Tables come in descending order of columns times pooling factor, and observations
     have times: what each device computes now and with the next table. Invalid actions are masked.
 
-    Solving plays one episode by the same rules, without the environment; the valid action with the highest score always
+    Solving plays an episode by the same rules, without the environment; the valid action with the highest score always
     wins. So the oracle is asked while solving, too, for every device at every step. It must be additive, as "simulator"
     and "roofline" are.
 
@@ -79,6 +80,7 @@ class Ppo(LearnedSolver[SetNetwork]):
 
     Attributes:
         env: name of the environment.
+        episodes: that are played at once when solving; the cheapest plan by the oracle is taken.
     """
 
     name: ClassVar[str] = "ppo"
@@ -86,6 +88,7 @@ class Ppo(LearnedSolver[SetNetwork]):
     default_steps: ClassVar[int] = 40
     architecture: ClassVar[dict[str, Any]] = {"width": WIDTH}
     env: ClassVar[str] = "TableWise"
+    episodes: ClassVar[int] = 1
     settings: PpoSettings
 
     def build_network(self, scale: FeatureScale) -> SetNetwork:
@@ -100,24 +103,27 @@ class Ppo(LearnedSolver[SetNetwork]):
         return PpoLearner(network, tasks, oracle, steps, self.settings, self.env)
 
     def place(self, network: SetNetwork, task: ShardingTask, cost: CostModel, seed: int) -> ShardingPlan:
-        """Return the plan of an episode in which the valid action with the highest score always wins.
+        """Return the cheapest plan of `episodes`; in the first one the valid action with the highest score always wins.
 
-        A policy that halves shards plays again with the largest tables first, where it gets stuck: small ones then fill
+        A policy that halves shards plays again with the largest tables first, where all get stuck: small ones then fill
         what is left.
 
         Raises:
             NoFeasiblePlanError: a shard fits nowhere any more.
             InputError: the cost is not additive.
         """
-        del seed
         costs = self._additive(cost)
+        max_splits = MAX_SPLITS if network.halves else None
+        play = functools.partial(
+            place_by_score, network, task, costs, max_splits=max_splits, episodes=self.episodes, seed=seed
+        )
         try:
-            if not network.halves:
-                return place_by_score(network, task, costs, ORDER)
             try:
-                return place_by_score(network, task, costs, ORDER, MAX_SPLITS)
+                return play(ORDER)
             except NoFeasiblePlanError:
-                return place_by_score(network, task, costs, "size", MAX_SPLITS)
+                if max_splits is None:
+                    raise
+                return play("size")
         except NoFeasiblePlanError as error:
             raise NoFeasiblePlanError(f"{self.name}: {error}") from None
 
@@ -139,12 +145,16 @@ class Ppo(LearnedSolver[SetNetwork]):
 class PpoColumns(Ppo):
     """`Ppo` that plays `ShardGym/ColumnWise-v0`, where it may halve shards.
 
+    Solving plays 16 episodes at once. In all but the first one actions are drawn; the plan that the oracle says is the
+    cheapest is returned. Where all episodes get stuck, they are played again with the largest tables first.
+
     It trains four times as long: what to halve is learned later than where to place.
     """
 
     name: ClassVar[str] = "ppo_columns"
     default_steps: ClassVar[int] = 160
     env: ClassVar[str] = "ColumnWise"
+    episodes: ClassVar[int] = 16
 
 
 class PpoLearner(Learner):

@@ -64,8 +64,10 @@ def test_trained_on_two_devices_and_few_tables_they_place_many_on_four(fitted, t
 
 
 @pytest.mark.parametrize("cls", [Ppo, PpoColumns])
-def test_they_learn_to_balance(cls, two_devices):
+def test_they_learn_to_balance(cls, two_devices, monkeypatch):
+    """Of the few plans that tiny tasks have, the best of 16 untrained episodes is a good one already."""
     pytest.importorskip("sb3_contrib", reason="needs the extra 'rl'")
+    monkeypatch.setattr(cls, "episodes", 1)
     solver = cls(num_envs=16, minibatches=4, learning_rate=3e-3).fit(two_devices, COST, steps=8, evaluate_every=1)
     first, *later = [entry["validation_ms"] for entry in solver.card.curve]
     assert min(later) < 0.9 * first
@@ -169,6 +171,25 @@ def test_plans_are_those_of_an_episode_of_the_environment(env, cost_name, networ
             assert contents(plan, task) == contents(played, task)
             halved += len(plan.shards) - task.num_tables
     assert (halved > 10) == (env == "ColumnWise")
+
+
+def test_the_cheapest_of_many_episodes_is_taken(network):
+    """Here the first one alone is 5 % and more behind on average, as an untrained policy is no better than chance."""
+    cost = make_cost("simulator")
+    costs = cost.additive()
+    ratios = []
+    for task in training_tasks("dlrm4-v2", 6):
+        with torch.no_grad():
+            one, many, same, others = (
+                place_by_score(network, task, costs, "lookup", 10, episodes=episodes, seed=seed)
+                for episodes, seed in ((1, 0), (16, 0), (16, 0), (16, 1))
+            )
+        many.validate(task)
+        assert many.shards == same.shards
+        ms = [answer.total_ms for answer in cost.evaluate(task, [one, many, others])]
+        assert max(ms[1:]) <= ms[0] * (1 + 1e-9)
+        ratios.append(ms[1] / ms[0])
+    assert np.mean(ratios) < 0.95
 
 
 def played_in_environment(network, task, cost, env):

@@ -7,16 +7,15 @@ top are its time in ms (left), and the shards placed and in total (right).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 from tabulate import tabulate
 
-from shardgym.arrays import Floats
-from shardgym.costs.plan_cost import COMPUTE_COLUMNS
+from shardgym.envs.figures import DeviceFigures, Shown, shown
 from shardgym.envs.game import Game
-from shardgym.errors import InputError, MeasurementError, import_extra
+from shardgym.errors import InputError, import_extra
 from shardgym.rendering import bar
 
 if TYPE_CHECKING:
@@ -55,61 +54,18 @@ def check_render_mode(mode: str | None) -> str | None:
     return mode
 
 
-class DeviceFigures(NamedTuple):
-    """Times and loads of the devices of one episode.
-
-    Attributes:
-        times_ms: compute and communication, forward and backward, shape (D, 2); None where the cost model has no times.
-        loads: bytes, columns, columns times pooling factor and number of shards, shape (D, 4).
-        capacity: bytes of memory, shape (D,).
-        slowest: the device that sets the cost, in a tie the one that computes longest; None if nothing is placed
-            or there are no times.
-    """
-
-    times_ms: Floats | None
-    loads: Floats
-    capacity: Floats
-    slowest: int | None
-
-    @property
-    def slowest_ms(self) -> float:
-        """The slowest device's time; 0 where there are no times."""
-        return 0.0 if self.times_ms is None else float(self.times_ms.sum(axis=1).max())
-
-
 def render(game: Game, row: int, mode: str) -> Any:
     """Return an episode as text (str, mode "ansi") or as a picture (uint8, shape (360, W, 3), mode "rgb_array").
 
     The width of pictures is even and depends on the largest number of devices alone, so that all have one size.
     """
-    devices = device_figures(game, row)
-    return _text(game, row, devices) if mode == "ansi" else _picture(game, row, devices)
+    what = shown(game, row)
+    return _text(what) if mode == "ansi" else _picture(what, game.layout.max_devices)
 
 
-def device_figures(game: Game, row: int) -> DeviceFigures:
-    """Return times and loads; times are those of the complete plan, or of the shards placed so far."""
-    p = game.placements
-    num_devices = game.catalog.tasks[p.task[row]].num_devices
-    loads = p.loads[row, :num_devices]
-    capacity = p.capacity[row, :num_devices]
-    cost = game.cost_of[row]
-    try:
-        phases = game.scorer.partial_per_device(row) if cost is None else cost.per_device
-    except MeasurementError:
-        phases = None
-    if phases is None or not np.isfinite(phases).all():
-        return DeviceFigures(None, loads, capacity, None)
-    total = phases.sum(axis=1)
-    compute = phases[:, COMPUTE_COLUMNS].sum(axis=1)
-    # Waiting counts as communication, so devices often tie but for rounding.
-    slowest = int(np.where(np.isclose(total, total.max(), rtol=1e-9), compute, -1.0).argmax())
-    times = np.stack([compute, total - compute], axis=1)
-    return DeviceFigures(times, loads, capacity, slowest if p.placed[row] else None)
-
-
-def _text(game: Game, row: int, devices: DeviceFigures) -> str:
-    """Return a table of devices with the slowest one marked, under a headline that names the next shard."""
-    p = game.placements
+def _text(what: Shown) -> str:
+    """Return a table of devices with the slowest one marked, under a headline that names what comes next."""
+    devices = what.devices
     rows = []
     for device, (used, columns, lookups, count) in enumerate(devices.loads.tolist()):
         times = ["-", "-"] if devices.times_ms is None else [f"{ms:.3f}" for ms in devices.times_ms[device]]
@@ -117,23 +73,19 @@ def _text(game: Game, row: int, devices: DeviceFigures) -> str:
         name = f"{device} *" if device == devices.slowest else str(device)
         memory = [bar(used / capacity, _BAR, ascii_only=True), f"{used / 2**20:.1f} / {capacity / 2**20:.1f}"]
         rows.append([name, int(count), *times, *memory, int(columns), f"{lookups:.0f}"])
-    noun = "shards" if game.rules.limits and game.rules.limits.max_splits else "tables"
-    headers = ["device", noun, "compute ms", "comm ms", "memory", "MiB", "columns", "lookups x columns"]
-    headline = f"{p.placed[row]} of {p.count[row]} {noun} placed"
-    if p.placed[row] < p.count[row]:
-        shard = {name: game.catalog.shard[name][p.next[row]] for name in ("name", "rows", "width", "bytes")}
-        size = f"{shard['bytes'] / 2**20:.1f} MiB"
-        headline += f"; next: '{shard['name']}', {shard['rows']} x {shard['width']}, {size}"
-        if p.kinds is not None and game.catalog.kind["holders"][p.next[row]] > 1:
-            headline += f" on each of {game.catalog.kind['holders'][p.next[row]]} devices"
+    held = what.noun if what.verb == "placed" else "shards"
+    headers = ["device", held, "compute ms", "comm ms", "memory", "MiB", "columns", "lookups x columns"]
+    headline = f"{what.done} of {what.total} {what.noun} {what.verb}"
+    if what.next:
+        headline += f"; next: {what.next}"
     footer = "" if devices.slowest is None else "* the slowest device, which sets the cost\n"
     return f"{headline}\n{tabulate(rows, headers=headers, disable_numparse=True)}\n{footer}"
 
 
-def _picture(game: Game, row: int, devices: DeviceFigures) -> Picture:
+def _picture(what: Shown, max_devices: int) -> Picture:
     from PIL import Image, ImageDraw, ImageFont  # an extra, see check_render_mode
 
-    max_devices = game.layout.max_devices
+    devices = what.devices
     cell = min(max(640 // max_devices, 6), 96) // 2 * 2
     width = max(2 * _MARGIN + cell * max_devices, _LEAST_WIDTH)
     image = Image.new("RGB", (width, _HEIGHT), PAPER)
@@ -144,7 +96,7 @@ def _picture(game: Game, row: int, devices: DeviceFigures) -> Picture:
     font = ImageFont.load_default(_FONT_PX)
     slowest = "-" if devices.slowest is None else f"{devices.slowest_ms:.2f}"
     draw.text((_MARGIN, _MARGIN), slowest, INK, font)
-    counts = f"{game.placements.placed[row]}/{game.placements.count[row]}"
+    counts = f"{what.done}/{what.total}"
     draw.text((width - _MARGIN, _MARGIN), counts, INK, font, anchor="ra")
     return np.array(image)
 

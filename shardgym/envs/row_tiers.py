@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -13,6 +13,7 @@ from shardgym.arguments import check_int
 from shardgym.costs.base import CostModel
 from shardgym.envs.env import PlacementEnv
 from shardgym.envs.game import Rules
+from shardgym.envs.render import check_render_mode
 from shardgym.envs.scoring import cost_model
 from shardgym.envs.tasks import TaskSampler
 from shardgym.envs.tier_catalog import TABLE_FEATURES, TASK_FEATURES
@@ -52,8 +53,10 @@ class RowTiersEnv(PlacementEnv):
       over 16; bandwidth between nodes over that inside of them, at most 1.
     - `action_mask`, int8 (K,): 1 for levels that are valid. All zero only after the end.
 
-    **Reward.** The last step of a complete plan earns minus its cost, `-info["cost"].total_ms`, but never less than
-    `penalty`; earlier steps earn 0.
+    **Reward.** With reward="terminal", the last step of a complete plan earns minus its cost,
+    `-info["cost"].total_ms`, but never less than `penalty`; earlier steps earn 0. With reward="dense", the last step of
+    each table earns minus the increase of what the tables that are cut take, as a task of their own; returns are the
+    same. `RelativeReward` has rewards relative to a reference, as of other environments.
 
     **End.** `terminated` is set, and `info["outcome"]` is "complete", "invalid_action" or "no_cost", as in
     `TableWiseEnv`; or "no_device_fits" where the tables do not fit without copies. Then `reset` gives the reason in
@@ -63,7 +66,7 @@ class RowTiersEnv(PlacementEnv):
     `rows_everywhere`, those of the table to cut that all devices are to hold (0 before that is chosen). At the end that
     of `TableWiseEnv`.
 
-    **Snapshots.** As in `TableWiseEnv`. There is no rendering: `shardgym plan show` prints plans.
+    **Snapshots, Rendering.** As in `TableWiseEnv`; what is shown are the tables that are cut, as a task of their own.
 
     Args:
         suite: name of a suite; "quick-v1" when neither `suite` nor `tasks` is given.
@@ -74,12 +77,15 @@ class RowTiersEnv(PlacementEnv):
         pool_tasks: likewise.
         cost_settings: keyword arguments for a cost model given by name; numbers as expected, `{"ids": "expected"}`,
             where cost is "replay" and none are given.
+        reward: "terminal" or "dense".
         penalty: return of an episode that ends without a cost, in ms; negative and finite.
-        sampling: as in `TableWiseEnv`.
+        relative_penalty: as in `TableWiseEnv`.
+        sampling: likewise.
+        render_mode: None, "ansi" or "rgb_array".
 
     Raises:
         InputError: arguments that are out of range or contradict each other, or a cost that prices no tiers.
-        UnknownNameError: no such suite, pool, cost or sampling; the closest names are given.
+        UnknownNameError: no such suite, pool, cost, reward or sampling; the closest names are given.
 
     Example:
         >>> env = gymnasium.make("ShardGym/RowTiers-v0", suite="quick-v1")
@@ -88,8 +94,6 @@ class RowTiersEnv(PlacementEnv):
         >>> info["placed"], reward
         (1, 0.0)
     """
-
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}  # type: ignore[misc]
 
     def __init__(
         self,
@@ -101,10 +105,13 @@ class RowTiersEnv(PlacementEnv):
         pool: str | None = None,
         pool_tasks: int | None = None,
         cost_settings: dict[str, Any] | None = None,
+        reward: str = "terminal",
         penalty: float = -1000.0,
+        relative_penalty: float | None = None,
         sampling: str = "random",
+        render_mode: str | None = None,
     ) -> None:
-        self.render_mode = None
+        self.render_mode = check_render_mode(render_mode)
         self._sampler = TaskSampler(suite, tasks, pool, pool_tasks=pool_tasks, sampling=sampling)
         if cost == "replay" and cost_settings is None:
             cost_settings = {"ids": "expected"}
@@ -112,7 +119,7 @@ class RowTiersEnv(PlacementEnv):
         if not model.row_tiers:
             raise InputError(f"cost '{model.name}' prices no rows in tiers: 'replay' does")
         layout = TierLayout(self._sampler.max_devices, levels=check_int("levels", levels, 2))
-        self._game = TierGame(Rules("size", "terminal", penalty), model, layout)
+        self._game = TierGame(Rules("size", reward, penalty, relative_penalty), model, layout)
         self._started = False
         shares = {"table": len(TABLE_FEATURES), "levels": 3 * levels, "task": len(TASK_FEATURES)}
         boxes: dict[str, spaces.Space[Any]] = {
@@ -120,9 +127,6 @@ class RowTiersEnv(PlacementEnv):
         }
         self.observation_space = spaces.Dict(boxes | {"action_mask": spaces.Box(0, 1, (levels,), np.int8)})
         self.action_space = spaces.Discrete(levels)
-
-    def render(self) -> None:
-        """Return None: there is no render mode."""
 
     @property
     def task(self) -> ShardingTask:
@@ -136,7 +140,7 @@ class RowTiersEnv(PlacementEnv):
 class RowTiersVectorEnv(PlacementVectorEnv):
     """`RowTiersEnv` many times, as arrays; what `make_vec("ShardGym/RowTiers-v0", num_envs=N)` makes.
 
-    Everything in the description of `TableWiseVectorEnv` applies, rendering apart.
+    Everything in the description of `TableWiseVectorEnv` applies.
 
     Args:
         num_envs: number of environments.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -53,6 +54,7 @@ class TierCatalog:
         levels = self._levels
         self.tasks: list[ShardingTask] = []
         self._numbers: dict[tuple[str, str], int] = {}
+        self._parts: dict[tuple[int, int], ShardingTask] = {}
         self.task = GrowingArrays(
             first=number, tables=number, nodes=((), np.bool_), room=real, least=real,
             features=((len(TASK_FEATURES),), np.float64), hash=label, name=label,
@@ -83,6 +85,18 @@ class TierCatalog:
         for number, levels in enumerate(chosen):
             tiers[self.table["position"][first + number]] = Tiers(*self.table["rows"][first + number, levels].tolist())
         return tier_plan(self.tasks[task], tiers)
+
+    def part(self, task: int, chosen: Ints) -> tuple[ShardingTask, ShardingPlan]:
+        """Return a task of the first tables of another alone, and their plan by their levels, shape (n, 2), n > 0."""
+        first = int(self.task["first"][task])
+        numbers = range(first, first + len(chosen))
+        key = task, len(chosen)
+        if key not in self._parts:
+            tables = tuple(self.tasks[task].tables[self.table["position"][number]] for number in numbers)
+            self._parts[key] = dataclasses.replace(self.tasks[task], tables=tables, name="")
+        rows = self.table["rows"]
+        tiers = [Tiers(*rows[number, levels].tolist()) for number, levels in zip(numbers, chosen, strict=True)]
+        return self._parts[key], tier_plan(self._parts[key], tiers)
 
     def _add(self, task: ShardingTask) -> None:
         sizes = np.array([task.table_bytes(table) for table in task.tables], dtype=np.float64)

@@ -16,6 +16,7 @@ from shardgym.envs.game import Game, Rules, StepResult
 from shardgym.envs.observation import Layout, Observation
 from shardgym.envs.reference import references_ms
 from shardgym.envs.tier_catalog import NO_TABLE, TASK_FEATURES, TierCatalog
+from shardgym.plan import ShardingPlan
 from shardgym.task import ShardingTask
 
 #: Tasks that stay in the catalog; twice the number of episodes where that is more.
@@ -173,7 +174,7 @@ class TierGame(Game):
     """N episodes of `RowTiersEnv`. Methods take `rows`, numbers of episodes, shape (n,).
 
     Args:
-        rules: of them the penalty counts.
+        rules: of them rewards and penalties count.
         cost: scores plans.
         layout: of observations.
         num_envs: N.
@@ -207,6 +208,7 @@ class TierGame(Game):
         self.earned[rows] = 0.0
         self.cost_of[rows] = None
         self._cuts.start(rows, np.array([self._tiers.number(task) for _, task in drawn]))
+        self._set_penalty(rows)
         self._stuck[rows] = stuck = ~self._cuts.allowed[rows].any(axis=1)
         return {row: self._why_nothing_fits(row) for row in rows[stuck].tolist()}
 
@@ -230,9 +232,13 @@ class TierGame(Game):
                 self._end(result, row, self.penalty[row], "invalid_action", reason=self._why_invalid(row, given[row]))
         rows = rows[allowed]
         if len(rows):
+            before = cuts.turn[rows]
             cuts.choose(rows, chosen[allowed])
             cuts.update()
-            self._score(result, rows[cuts.next[rows] == NO_TABLE])
+            complete = cuts.next[rows] == NO_TABLE
+            self._score(result, rows[complete])
+            if self.rules.reward == "dense":
+                self._pay_cut(result, rows[~complete & (cuts.turn[rows] > before)])
         return result
 
     def observe(self) -> Observation:
@@ -299,7 +305,37 @@ class TierGame(Game):
         self.task_index[row] = state.task_index
         self.earned[row] = state.earned
         self.cost_of[row] = state.cost
+        self._set_penalty(np.array([row]))
         self._stuck[row] = not state.ended and not cuts.allowed[row].any()
+
+    def partial_plan(self, row: int) -> tuple[ShardingTask, ShardingPlan | None]:
+        """Return the tables of an episode that are cut as a task of their own with its plan; None where there are none.
+
+        Of a complete plan that is the plan itself.
+        """
+        cuts = self._cuts
+        task = self.task_of(row)
+        done = int(cuts.turn[row])
+        if done == task.num_tables:
+            return task, self._tiers.plan(int(cuts.task[row]), cuts.chosen[row, :done])
+        return self._tiers.part(int(cuts.task[row]), cuts.chosen[row, :done]) if done else (task, None)
+
+    def _pay_cut(self, result: StepResult, rows: Ints) -> None:
+        """Reward the cuts of incomplete plans: minus the increase of what the tables that are cut take by themselves.
+
+        Those of one task and as many tables are priced together.
+        """
+        cuts = self._cuts
+        for task, done in np.unique(np.stack([cuts.task[rows], cuts.turn[rows]], axis=1), axis=0).tolist():
+            group = rows[(cuts.task[rows] == task) & (cuts.turn[rows] == done)].tolist()
+            parts = [self._tiers.part(task, cuts.chosen[row, :done]) for row in group]
+            costs = self.cost.evaluate(parts[0][0], [plan for _, plan in parts])
+            for row, cost in zip(group, costs, strict=True):
+                if cost.feasible:
+                    result.rewards[row] = -cost.total_ms - self.earned[row]
+                    self.earned[row] = -cost.total_ms
+                else:
+                    self._end(result, row, self.penalty[row], "no_cost", reason=str(cost.reason))
 
     def _score(self, result: StepResult, rows: Ints) -> None:
         """Score complete plans, those of one task together."""

@@ -9,7 +9,7 @@ import warnings
 import gymnasium
 import numpy as np
 import pytest
-from env_toys import make_tasks, masked_rollout
+from env_toys import masked_rollout
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env, data_equivalence
 from vector_play import native, play_together, wrapped
@@ -233,7 +233,74 @@ def test_rewards_over_the_reference():
     assert infos["reference_ms"].tolist() == [info["reference_ms"]] * 3
 
 
-def test_there_is_nothing_to_render():
-    env = gymnasium.make(ENV_ID, tasks=make_tasks())
-    assert env.metadata["render_modes"] == []
-    assert native(ENV_ID, tasks=make_tasks()).render() is None
+@pytest.mark.parametrize("kind", ["single", "native"])
+def test_dense_rewards_are_what_the_tables_that_are_cut_take_more(kind):
+    """They add up to minus the cost; the first table is priced as if it were alone."""
+    task = nodes_task(*[ZipfIds(s=0.5, row_order="by_frequency")] * 3, room=20.0)
+    rewards, levels = [], (2, 4, 1, 3, 0, 5)
+    if kind == "single":
+        env = gymnasium.make(ENV_ID, tasks=[task], reward="dense")
+        env.reset(seed=0)
+        steps = [env.step(level) for level in levels]
+        rewards = [step[1] for step in steps]
+        end = steps[-1][4]
+    else:
+        envs = native(ENV_ID, tasks=[task], reward="dense")
+        envs.reset(seed=0)
+        steps = [envs.step(np.full(3, level)) for level in levels]
+        rewards = [float(step[1][2]) for step in steps]
+        end = {name: steps[-1][4][name][2] for name in ("cost", "plan")}
+    assert rewards[::2] == [0.0] * 3
+    assert min(-reward for reward in rewards[1::2]) > 0
+    assert sum(rewards) == pytest.approx(-end["cost"].total_ms)
+    first = task.tables[2]
+    alone = dataclasses.replace(task, tables=(first,))
+    tiers = Tiers(*rows_of_shares(first, [0.2, 0.4]))
+    [cost] = make_cost("replay", ids="expected").evaluate(alone, [tier_plan(alone, [tiers])])
+    assert rewards[1] == pytest.approx(-cost.total_ms)
+
+
+def test_penalties_relative_to_the_reference():
+    env = RowTiersEnv(tasks=[nodes_task(HOT)], relative_penalty=-3.0)
+    env.reset(seed=0)
+    assert env.step(-1)[1] == pytest.approx(-3.0 * env.reference_ms())
+
+
+def test_text_shows_the_tables_that_are_cut():
+    task = nodes_task(UniformIds(), UniformIds(), room=9.0)
+    env = gymnasium.make(ENV_ID, tasks=[task], render_mode="ansi")
+    env.reset(seed=0)
+    lines = env.render().splitlines()
+    assert lines[0] == "0 of 2 tables cut; next: 't1', 192 x 8"
+    assert "*" not in "".join(lines[1:])
+    env.step(5)
+    rows = rows_of_shares(task.tables[1], [0.5])[0]
+    assert env.render().splitlines()[0].endswith(f"'t1', 192 x 8, whose first {rows} rows are everywhere")
+    env.step(5)
+    lines = env.render().splitlines()
+    assert lines[0] == "1 of 2 tables cut; next: 't0', 96 x 8"
+    # On each device all rows of one half, and an eighth of the other.
+    assert {line.replace("*", "").split()[1] for line in lines[3:11]} == {"2"}
+    assert lines[-1] == "* the slowest device, which sets the cost"
+    for level in (0, 0):
+        *_, info = env.step(level)
+    assert env.render().startswith("2 of 2 tables cut\n")
+    slowest = float(info["cost"].per_device.sum(axis=1).max())
+    shown = [
+        float(line.split()[2]) + float(line.split()[3]) for line in env.render().replace("*", "").splitlines()[3:11]
+    ]
+    assert max(shown) == pytest.approx(slowest, abs=2e-3)
+
+
+def test_pictures_of_many_environments_have_one_size():
+    pytest.importorskip("PIL", reason="pictures need the extra 'data'")
+    envs = native(ENV_ID, tasks=some_tasks()[:4], render_mode="rgb_array")
+    observations, _ = envs.reset(seed=0)
+    empty = envs.render()
+    envs.step(observations["action_mask"].argmax(axis=1))
+    pictures = envs.render()
+    assert {picture.shape for picture in (*empty, *pictures)} == {pictures[0].shape}
+    assert pictures[0].dtype == np.uint8
+    for _ in range(5):
+        observations, *_ = envs.step(envs.action_masks().argmax(axis=1))
+    assert any((one != other).any() for one, other in zip(empty, envs.render(), strict=True))

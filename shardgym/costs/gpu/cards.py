@@ -100,17 +100,18 @@ CARDS: dict[str, Card] = {
     ),
     "b300": Card(
         STREAM_SHARE * 8000 * _GB, 126 * _MIB, 148, 1.98e9, 900 * _GB, 100 * _GB, 8, 63 * _GB, 270 * _GIB,
-        f"NVIDIA B300 data sheet (HGX, FP32 75 TFLOPS); {_BLACKWELL}; links: NVLink 5, ConnectX-8 of 800 Gbit/s, PCIe "
+        f"HGX B300: 270 GB and FP32 75 TFLOPS, verda.com/blog/gb300-nvl72-architecture; {_BLACKWELL}; links: "
+        "NVLink 5, ConnectX-8 of 800 Gbit/s, PCIe "
         "5.0 of its hosts",
     ),
     "gb200": Card(
-        STREAM_SHARE * 8000 * _GB, 126 * _MIB, 148, 2.11e9, 900 * _GB, 50 * _GB, 72, 225 * _GB, 186 * _GIB,
-        f"NVIDIA GB200 NVL72 data sheet (13.4 TB, 576 TB/s and FP32 5,760 TFLOPS of 72 GPUs); {_BLACKWELL}; links: "
+        STREAM_SHARE * 8000 * _GB, 126 * _MIB, 148, 1.98e9, 900 * _GB, 50 * _GB, 72, 225 * _GB, 186 * _GIB,
+        f"GB200 NVL72: 13.4 TB and 576 TB/s of 72 GPUs; FP32 75 TFLOPS, verda.com as B300; {_BLACKWELL}; links: "
         "NVLink 5, NDR, half of the NVLink-C2C of a CPU, 450 GB/s per direction, that two GPUs share",
     ),
     "gb300": Card(
         STREAM_SHARE * 8000 * _GB, 126 * _MIB, 148, 2.11e9, 900 * _GB, 100 * _GB, 72, 225 * _GB, 279 * _GIB,
-        f"NVIDIA GB300 NVL72 data sheet (20 TB, 576 TB/s and FP32 5,760 TFLOPS of 72 GPUs); {_BLACKWELL}; links: "
+        f"GB300 NVL72: 279 GB, 576 TB/s of 72 GPUs, FP32 80 TFLOPS, verda.com as B300; {_BLACKWELL}; links: "
         "NVLink 5, ConnectX-8 of 800 Gbit/s, host as of the GB200",
     ),
     "l40s": Card(

@@ -97,21 +97,28 @@ class StepMemory(Record):
             whole_rows: whether the shard has all rows of its table.
         """
         copies = self.output_copies if whole_rows else self.partial_sum_copies
-        quantized = self.quantizer_copies * element_bytes if element_bytes < _POOLED_BYTES else 0.0
-        return math.ceil(outputs * (copies * self._pooled_bytes(element_bytes) + quantized))
+        return math.ceil(outputs * (copies * self._pooled_bytes(element_bytes) + self._quantized_bytes(element_bytes)))
 
-    def own_bytes(self, tables: tuple[EmbeddingTable, ...], samples: int, element_bytes: int) -> int:
-        """Bytes of inputs and joined outputs of a device's own samples, without what is reserved."""
+    def quantizer_bytes(self, outputs: float, element_bytes: int) -> int:
+        """Bytes of `column_bytes` that a quantiser takes; arguments as there."""
+        return math.floor(outputs * self._quantized_bytes(element_bytes))
+
+    def own_parts(self, tables: tuple[EmbeddingTable, ...], samples: int, element_bytes: int) -> tuple[int, int]:
+        """Bytes of inputs, and of joined outputs, of a device's own samples, without what is reserved."""
         lookups = [hottest_lookups(table, samples, self.hot_quantile) for table in tables]
         inputs = sum(_input_bytes(*of_table, samples) for of_table in zip(tables, lookups, strict=True))
         rows = [samples * t.num_features if t.is_pooled else ids for t, ids in zip(tables, lookups, strict=True)]
         values = sum(table.embedding_dim * number for table, number in zip(tables, rows, strict=True))
         outputs = values * self.joined_output_copies * self._pooled_bytes(element_bytes)
-        return math.ceil(self.input_copies * inputs) + math.ceil(outputs)
+        return math.ceil(self.input_copies * inputs), math.ceil(outputs)
 
     def without_own(self) -> StepMemory:
         """Return what shards take alone: of tasks whose memory is what is left for shards."""
         return dataclasses.replace(self, reserved_bytes=(0,), input_copies=0.0, joined_output_copies=0.0)
+
+    def _quantized_bytes(self, element_bytes: int) -> float:
+        """Bytes that a quantiser takes for a value."""
+        return self.quantizer_copies * element_bytes if element_bytes < _POOLED_BYTES else 0.0
 
     def _pooled_bytes(self, element_bytes: int) -> int:
         """Bytes of a pooled value: FP32 where a quantiser makes what travels of it."""

@@ -45,17 +45,19 @@ class ShardBytes(NamedTuple):
         optimizer: its state.
         ids: that the shard receives, with weights and lengths, in all their copies.
         outputs: values that are put out and their gradients, and the dense gradient of a shard that all devices hold.
+        quantizer: what a quantiser makes of the values.
     """
 
     weights: int
     optimizer: int
     ids: int = 0
     outputs: int = 0
+    quantizer: int = 0
 
     @property
     def in_flight(self) -> int:
         """What a step handles."""
-        return self.ids + self.outputs
+        return self.ids + self.outputs + self.quantizer
 
 
 class FusedGroup(NamedTuple):
@@ -222,7 +224,9 @@ class ShardingTask(Record):
         # A sum over fewer rows is a partial one; a row is a row.
         whole = num_rows == table.num_embeddings or not table.is_pooled
         outputs = samples * table.num_features if table.is_pooled else received
-        return ShardBytes(weights, states, ids, columns * step.column_bytes(outputs, element, whole_rows=whole))
+        quantizer = columns * step.quantizer_bytes(outputs, element)
+        values = columns * step.column_bytes(outputs, element, whole_rows=whole) - quantizer
+        return ShardBytes(weights, states, ids, values, quantizer)
 
     def shard_lookups(self, table: EmbeddingTable, rows: tuple[int, int], num_holders: int = 1) -> Lookups:
         """Return the ids of a batch that a shard of a task with `step_memory` receives; arguments as `shard_bytes`.
@@ -277,17 +281,21 @@ class ShardingTask(Record):
 
     def own_bytes(self, device: int) -> int:
         """Bytes of a step that a device takes for its own samples under every plan, without what is reserved."""
+        return sum(self.own_parts(device))
+
+    def own_parts(self, device: int) -> tuple[int, int]:
+        """Return the same, of inputs and of outputs."""
         if self.step_memory is None:
-            return 0
-        return self._own_bytes[int(device < self.batch_size % self.num_devices)]
+            return 0, 0
+        return self._own_parts[int(device < self.batch_size % self.num_devices)]
 
     @functools.cached_property
-    def _own_bytes(self) -> tuple[int, int]:
+    def _own_parts(self) -> tuple[tuple[int, int], tuple[int, int]]:
         """Bytes for the own samples of the last devices, and of the first, which have one more if any has."""
         assert self.step_memory is not None
         share, rest = divmod(self.batch_size, self.num_devices)
         few, many = (
-            self.step_memory.own_bytes(self.tables, samples, ELEMENT_BYTES[self.precision])
+            self.step_memory.own_parts(self.tables, samples, ELEMENT_BYTES[self.precision])
             for samples in (share, share + (rest > 0))
         )
         return few, many

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from baselines.milp.domains import domain_loads, packed
 from baselines.milp.exchanges import Exchanges, Line
 from baselines.milp.group_bounds import Cut, GroupBounds
 from baselines.milp.kinds import Columns, Kinds, Spread
@@ -96,22 +97,18 @@ class Program(GroupBounds):
         return Answer(bound_ms, self._chosen(values), units)
 
     def _chosen(self, values: Ints) -> list[tuple[Spread, int]]:
-        """Return tables that are spread, with domains so that those of a type compute alike."""
-        users = [
-            of_type[: sum(count * int(values[variable]) for _, count, variable in cases)]
-            for of_type, cases in zip(self._types, self._domain_users, strict=True)
-        ]
-        busy_ms = dict.fromkeys((domain for of_type in users for domain in of_type), 0.0)
+        """Return tables that are spread, with domains so that those of a type have about alike to do."""
         chosen = [n for n in range(len(self._spreads)) if values[self._takes[n]]]
-        found = []
-        for n in sorted(chosen, key=lambda n: (-float(self._spreads[n].ms.sum()), n)):
-            domain = 0
-            if self._spreads[n].devices == "domain":
-                kind = next(kind for kind, variable in self._at[n].items() if values[variable])
-                domain = min(users[kind], key=lambda domain: (busy_ms[domain], domain))
-                busy_ms[domain] += float(self._spreads[n].ms.sum())
-            found.append((self._spreads[n], domain))
-        return found
+        domains = dict.fromkeys(chosen, 0)
+        for kind, (of_type, cases) in enumerate(zip(self._types, self._domain_users, strict=True)):
+            held = [n for n in chosen if kind in self._at[n] and values[self._at[n][kind]]]
+            if not held:
+                continue
+            users = of_type[: sum(count * int(values[variable]) for _, count, variable in cases)]
+            loads = np.array([domain_loads(self._spreads[n], self._exchanges) for n in held])
+            for n, place in zip(held, packed(loads, np.zeros((len(users), loads.shape[1]))).tolist(), strict=True):
+                domains[n] = users[place]
+        return [(self._spreads[n], domain) for n, domain in domains.items()]
 
     def _add_variables(self, kinds: Kinds) -> None:
         program, groups = self._program, self._groups

@@ -9,9 +9,12 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from baselines.halving_lpt import LPT
+from baselines.milp.domains import domain_loads, packed
 from baselines.milp.exchanges import Exchanges, exchanges_of
-from baselines.milp.kinds import Kinds, kinds_of, shards_of
+from baselines.milp.kinds import Kinds, Spread, kinds_of, shards_of
 from baselines.milp.program import Answer, Program
 from neuroshard.plus.solver import NeuroShardPlus
 from neuroshard.shard_table import ShardTable, plan_of_units
@@ -44,12 +47,14 @@ class Milp:
 
     A table is in pieces of any columns, at most one to a device; or cut evenly by rows over all devices or over a fast
     domain; or replicated where the cost prices replicas. The step is linear in these choices: what shards compute alone
-    adds up, and exchanges are maxima of lines. Three parts make plan and proof:
+    adds up, and exchanges are maxima of lines. Four parts make plan and proof:
 
     - A program over groups of equal devices (`Program`) gives a lower bound, and kinds. There, 64 equal GPUs are one
       place, so that no time is lost on plans that differ in the numbers of devices alone. Plans with tables that single
       domains hold by rows, and without, are bounded apart.
     - `neuroshard_plus` places the tables that are in pieces of columns beside those that are not.
+    - Tables that single domains hold by rows are packed on domains anew (`domains.py`), so that the widest one and the
+      slowest one have little more than the average that bounds them.
     - Where the gap is larger than asked for and the task is small, a program over single devices closes it.
 
     HiGHS solves the programs, through SciPy. An earlier form of them, with equal pieces alone, it solved in 3 and 13 s
@@ -200,6 +205,7 @@ class _Search:
         if any(columns is None and n not in spread for n, columns in enumerate(step.kinds.columns)):
             return  # a table fits nowhere, whichever way it is cut
         self._place([])
+        self._balance_domains(step)
         program = Program(task, *step, equal_devices(task, exchanges))
         # Without tables of single domains first: then the others are often ruled out by what was found.
         bounds = []
@@ -210,6 +216,7 @@ class _Search:
             bounds.append(min(answer.bound_ms, cutoff_ms))
             if answer.spreads:
                 self._place([shard for n in answer.spreads for shard in shards_of(task, *n)])
+        self._balance_domains(step)
         if self.has_bound:
             self.bound_ms = min(bounds)
         if self._gap() > gap and task.num_tables * task.num_devices <= _MOST_PLACES:
@@ -243,6 +250,39 @@ class _Search:
         plan = _beside(self._task, self._cost, shards, solver, self._seed, **options)
         if plan is not None:
             self._incumbent.offer(plan)
+
+    def _balance_domains(self, step: _Step) -> None:
+        """Offer the best plan with the tables that single domains hold by rows on other domains."""
+        task = self._task
+        if self._incumbent.cost_ms == math.inf:
+            return
+        plan = self._incumbent.plan()
+        held: list[Spread] = []
+        before: list[int] = []
+        for spread in (spread for spread in step.kinds.spreads if spread.devices == "domain"):
+            shards = {*plan.of_table(task.tables[spread.table].name)}
+            domain = min(shard.devices[0] for shard in shards) // len(spread.ms)
+            if shards == {*shards_of(task, spread, domain)}:
+                held.append(spread)
+                before.append(domain)
+        if not held:
+            return
+        domains = task.num_devices // task.topology.fast_domain_size
+        loads = np.array([domain_loads(spread, step.exchanges) for spread in held])
+        # What devices compute besides, the largest of each domain.
+        phases = self._cost.evaluate(task, [plan])[0].phases
+        compute = np.stack([phases["forward_compute"], phases["backward_compute"]], axis=1) @ step.exchanges.compute.T
+        base = np.zeros((domains, loads.shape[1]))
+        base[:, :2] = compute.reshape(domains, -1, 2).max(axis=1)
+        for spread, domain in zip(held, before, strict=True):
+            base[domain, :2] -= spread.ms.max(axis=0)
+        places = packed(loads, np.maximum(base, 0.0)).tolist()
+        names = {task.tables[spread.table].name for spread in held}
+        moved = [
+            shard for spread, domain in zip(held, places, strict=True) for shard in shards_of(task, spread, domain)
+        ]
+        others = [shard for shard in plan.shards if shard.table not in names]
+        self._incumbent.offer(ShardingPlan.of(task, [*others, *moved]))
 
     def _solve_on_devices(self, step: _Step) -> None:
         """Solve the program over single devices, for plans that are better than the best one."""

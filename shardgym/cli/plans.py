@@ -30,6 +30,7 @@ from shardgym.plan import ShardingPlan
 from shardgym.rendering import render_diff, render_plan
 from shardgym.rendering.bottleneck import device_loads, find_bottleneck
 from shardgym.rendering.plan_view import table_changes
+from shardgym.rendering.step_parts import render_step_parts, step_parts
 from shardgym.rendering.table_costs import render_table_costs, table_costs
 
 BEST = "best"
@@ -130,9 +131,18 @@ def tie_marks(costs: Sequence[PlanCost]) -> list[str | None]:
 @click.argument("plan_path", metavar="PLAN")
 @click.option("--cost", "cost_name", metavar="NAME", help=f"Score the plan with this cost model, {NOTATION}.")
 @click.option("--tables", "list_tables", is_flag=True, help="List what tables cost, too; needs a --cost that adds up.")
+@click.option("--step-memory", "list_memory", is_flag=True, help="List what a training step takes on each device.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print every shard as CSV, and nothing else.")
 @json_option
-def show(task_name: str, plan_path: str, cost_name: str | None, list_tables: bool, as_csv: bool, as_json: bool) -> int:
+def show(
+    task_name: str,
+    plan_path: str,
+    cost_name: str | None,
+    list_tables: bool,
+    list_memory: bool,
+    as_csv: bool,
+    as_json: bool,
+) -> int:
     """Draw a plan: memory, time and the worst device.
 
     Time is drawn with --cost, and then "held up by" names the device that the others wait for or that exchanges
@@ -142,8 +152,8 @@ def show(task_name: str, plan_path: str, cost_name: str | None, list_tables: boo
     """
     if list_tables and cost_name is None:
         raise InputError("--tables lists what tables cost: give --cost, too, e.g. --cost roofline")
-    if as_csv and (as_json or cost_name is not None):
-        raise click.UsageError("--csv goes without --cost and --json: it prints shards alone")
+    if as_csv and (as_json or list_memory or cost_name is not None):
+        raise click.UsageError("--csv goes without --cost, --step-memory and --json: it prints shards alone")
     task = read_task(task_name)
     plan = read_plan(plan_path, task)
     problems = plan_problems(task, plan.shards, plan.group_size)
@@ -187,11 +197,15 @@ def show(task_name: str, plan_path: str, cost_name: str | None, list_tables: boo
             ]
         if tables is not None:
             page["tables"] = [table._asdict() for table in tables]
+        if list_memory:
+            page["step_memory"] = [part._asdict() for part in step_parts(task, plan)]
         print_json(page)
     else:
         if cost is not None and tables is not None:
             held_up_by = find_bottleneck(cost, pooled_widths(task, plan)).device
             print(f"{render_table_costs(tables, cost, held_up_by, width=terminal_width())}\n")
+        if list_memory:
+            print(f"{render_step_parts(task, step_parts(task, plan), width=terminal_width())}\n")
         print(render_plan(task, plan, cost, width=terminal_width(), ascii_only=is_ascii_only()))
         print_notes([] if cost is None else [("", cost)])
     return 1 if problems or (cost is not None and not cost.feasible) else 0

@@ -122,7 +122,7 @@ def _host(task: ShardingTask) -> str:
     if not task.topology.host_memory_bytes:
         return ""
     size = exact_bytes(task.topology.host_memory_bytes, "")
-    return f", or a solver that uses the {size} of each host, as recshard with cost gpu or roofline"
+    return f", or a solver that uses the {size} of each host, as neuroshard_plus with cost gpu or roofline"
 
 
 def _least_bytes(task: ShardingTask, table: EmbeddingTable) -> int:

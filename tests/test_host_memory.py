@@ -102,7 +102,7 @@ def test_copies_are_in_the_memory_of_devices():
 def test_what_devices_cannot_hold_names_the_memory_of_hosts():
     small = dataclasses.replace(TASK, topology=dataclasses.replace(TASK.topology, memory_bytes=(8000,) * 4))
     with pytest.raises(
-        NoFeasiblePlanError, match="or a solver that uses the 100000 of each host, as recshard with cost gpu"
+        NoFeasiblePlanError, match="or a solver that uses the 100000 of each host, as neuroshard_plus with cost gpu"
     ):
         check_possible(small)
 

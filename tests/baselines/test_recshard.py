@@ -122,7 +122,7 @@ def test_without_memory_of_hosts_tables_are_placed_whole():
         assert {shard.compute_kernel for shard in plan.shards} == {"fused"}
         assert total_ms(task, plan, cost) <= 1.02 * total_ms(task, LookupGreedy().solve(task, cost), cost)
     crowded = task_of([table(f"t{n}") for n in range(6)])
-    with pytest.raises(NoFeasiblePlanError, match="as recshard with cost gpu"):
+    with pytest.raises(NoFeasiblePlanError, match="as neuroshard_plus with cost gpu"):
         RecShard().solve(crowded, make_cost("torchrec_rating"))
 
 

@@ -131,7 +131,7 @@ def test_memory_of_hosts_is_left_alone_where_it_is_not_needed():
     without = dataclasses.replace(roomy, topology=dataclasses.replace(roomy.topology, host_memory_bytes=0))
     assert NeuroShardPlus().solve(roomy, COSTS["gpu"]).shards == NeuroShardPlus().solve(without, COSTS["gpu"]).shards
     crowded = tiered_task()
-    with pytest.raises(NoFeasiblePlanError, match="as recshard with cost gpu"):
+    with pytest.raises(NoFeasiblePlanError, match="as neuroshard_plus with cost gpu"):
         NeuroShardPlus().solve(crowded, make_cost("torchrec_rating"))
     tight = tiered_task(fill=1.05)
     small = dataclasses.replace(tight, topology=dataclasses.replace(tight.topology, host_memory_bytes=0))

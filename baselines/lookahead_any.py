@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -9,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from baselines.column_greedy import halves
-from baselines.lookahead import Lookahead, LookaheadPlacement
+from baselines.lookahead import Lookahead, LookaheadColumns, LookaheadPlacement
 from shardgym.arguments import check_int
 from shardgym.arrays import Ints
 from shardgym.costs.additive import AdditiveCosts
@@ -36,7 +37,8 @@ class LookaheadAny(Lookahead):
     As in `lookahead_columns`, what is cheaper than an even share of the task counts as that. A shard of several holders
     adds to that share what it takes alone on each of them, without its part of the share before. Of ways that are
     equally good the first one is taken: one device, a replica, a cut by rows over a fast domain, over all devices, a
-    halving. Halves come up at once. Where it gets stuck, it plays again with the largest tables first.
+    halving. Halves come up at once. Where it gets stuck, it plays again with the largest tables first, then as
+    `lookahead_columns`.
 
     Args:
         max_splits: halvings at most; by default those of the environment.
@@ -51,10 +53,11 @@ class LookaheadAny(Lookahead):
         self.max_splits = check_int("max_splits", max_splits)
 
     def _play(self, task: ShardingTask, cost: CostModel, costs: AdditiveCosts) -> ShardingPlan:
-        try:
-            return self._play_in_order(task, cost, LookaheadPlacement(task, costs))
-        except NoFeasiblePlanError:
-            return self._play_in_order(task, cost, LookaheadPlacement(task, costs, largest_first=True))
+        for largest_first in (False, True):
+            placement = LookaheadPlacement(task, costs, largest_first=largest_first)
+            with contextlib.suppress(NoFeasiblePlanError):
+                return self._play_in_order(task, cost, placement)
+        return LookaheadColumns(self.max_splits)._play(task, cost, costs)
 
     def _play_in_order(self, task: ShardingTask, cost: CostModel, prices: LookaheadPlacement) -> ShardingPlan:
         tables = tuple(task.table(shard.table) for shard in prices.tables())

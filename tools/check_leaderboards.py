@@ -1,7 +1,7 @@
 """Check that the boards prove themselves: `python tools/check_leaderboards.py [--all] [FOLDER ...]`.
 
 Every record that a deterministic judge scored is scored again. Of every board a sample is solved again: the same
-records everywhere, chosen by a hash among those that took two seconds or less; with --all it is every record. At last
+records everywhere, chosen by a hash among those that took ten seconds or less; with --all it is every record. At last
 every generated table and page is compared with a fresh one.
 
 FOLDERs are those of runs, by default all below leaderboards/ with such a judge. Exit code 1 when anything

@@ -22,7 +22,7 @@ from shardgym.task import ShardingTask
 #: By what TorchRec's partitioner orders tables before it places one after the other.
 SortBy = Literal["storage", "perf"]
 #: The planner takes no time limit of 0, and needs one proposal for a plan.
-_LEAST_S = 1e-3
+_LEAST_S = 0.05
 
 
 class TorchRec:

@@ -14,7 +14,7 @@ from shardgym import EmbeddingTable, InputError, ShardingPlan, ShardingTask, Top
     [
         (lambda task: task.update(batchsize=4), r"batchsize: .*did you mean batch_size\?"),
         (lambda task: task["topology"].update(num_device=4), r"topology\.num_device: .*did you mean num_devices\?"),
-        (lambda task: task.update(colour="red"), r"colour: .*known: batch_size, dedup_ids, name, optimizer, precision"),
+        (lambda task: task.update(colour="red"), r"colour: .*known: batch_size, dedup_ids, group_sync_interval, name"),
     ],
 )
 def test_an_unknown_field_suggests_a_close_one(toy_task, change, hint):

@@ -15,17 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from shardgym.arguments import check_int
-from shardgym.errors import InputError, MeasurementError, ShardGymError, UnknownNameError
+from shardgym.errors import InputError, MeasurementError, ShardGymError
 
 J = TypeVar("J")
 A = TypeVar("A")
 
 #: Makes a worker, which answers jobs until it is closed. It is pickled for other processes.
 OpenWorker = Callable[[], AbstractContextManager[Callable[[J], A]]]
-
-#: Names of all engines.
-ENGINES = ("here", "loky", "ray")
 
 #: A job that ended so many workers is not given to another one.
 MOST_LOST = 3
@@ -35,7 +31,7 @@ class Engine(ABC):
     """Does jobs.
 
     Attributes:
-        name: as in `ENGINES`.
+        name: as `make_engine` takes it.
     """
 
     name: ClassVar[str]
@@ -130,35 +126,3 @@ class Losses:
         self._lost[number] += 1
         if self._lost[number] >= MOST_LOST:
             raise MeasurementError(f"{job} ended {MOST_LOST} workers, the last one by: {why}")
-
-
-def make_engine(name: str, *, workers: int | None = None, address: str | None = None) -> Engine:
-    """Return an engine by name.
-
-    Args:
-        name: "here"; "loky", for processes of this machine; or "ray", for a Ray cluster that is running.
-        workers: how many; None for one per core (loky), or one per core or measuring node of the cluster (ray).
-        address: of the head of the Ray cluster, HOST:PORT; None for the one of this machine, or of RAY_ADDRESS.
-
-    Raises:
-        UnknownNameError: no engine has this name.
-        InputError: the engine does not take what is given.
-        MissingDependencyError: it needs an extra that is not installed.
-    """
-    if name not in ENGINES:
-        raise UnknownNameError("engine", name, ENGINES)
-    if workers is not None:
-        check_int("workers", workers, 1)
-    if address is not None and name != "ray":
-        raise InputError(f"address: engine '{name}' has no cluster to join: leave it out, or take engine 'ray'")
-    if name == "here":
-        if workers not in (None, 1):
-            raise InputError(f"workers={workers}: engine 'here' has one: take engine 'loky' for several")
-        return HereEngine()
-    if name == "loky":
-        from shardgym.engines.processes import LokyEngine
-
-        return LokyEngine(workers)
-    from shardgym.engines.cluster import RayEngine
-
-    return RayEngine(workers, address)

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from shardgym.costs.fbgemm.lookup import Lookup, dense_optimizer, own_ids
 from shardgym.costs.fbgemm.operator import Ids, TableIds, dtype_of
-from shardgym.costs.fbgemm.step_plan import StepPlan
+from shardgym.costs.fbgemm.step_plan import StepClock, StepPlan
 from shardgym.costs.fbgemm.unpooled_rows import RowLookup, UnpooledTables
 
 _ID_BYTES = 8
-
-
-class StepClock(Protocol):
-    """Hears of each part of a step when it is done."""
-
-    def work(self, part: str) -> None:
-        """End a part in which this rank worked alone."""
-
-    def exchange(self, part: str, run: Callable[[], object], sent_bytes: Sequence[int]) -> None:
-        """Run an exchange in which this rank sends so many bytes to every rank."""
 
 
 class Features(NamedTuple):

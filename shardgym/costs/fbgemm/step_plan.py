@@ -15,8 +15,8 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 from shardgym.costs.fbgemm.jobs import ShardSet
 from shardgym.costs.shard_keys import plan_keys
@@ -24,6 +24,16 @@ from shardgym.plan import ShardingPlan
 from shardgym.shard import Shard
 from shardgym.table import EmbeddingTable
 from shardgym.task import ShardingTask
+
+
+class StepClock(Protocol):
+    """Hears of each part of a step when it is done."""
+
+    def work(self, part: str) -> None:
+        """End a part in which this rank worked alone."""
+
+    def exchange(self, part: str, run: Callable[[], object], sent_bytes: Sequence[int]) -> None:
+        """Run an exchange in which this rank sends so many bytes to every rank."""
 
 
 class Sums(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -17,11 +17,8 @@ import torch.distributed as dist
 from shardgym.costs.fbgemm.jobs import ShardSpec
 from shardgym.costs.fbgemm.lookup import WEIGHT
 from shardgym.costs.fbgemm.operator import Ids, TableIds, build_operator
-from shardgym.costs.fbgemm.step_plan import Rows, StepPlan
+from shardgym.costs.fbgemm.step_plan import Rows, StepClock, StepPlan
 from shardgym.table import EmbeddingTable
-
-if TYPE_CHECKING:
-    from shardgym.costs.fbgemm.plan_on_rank import StepClock
 
 
 class RowLookup:

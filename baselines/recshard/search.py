@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import math
@@ -134,7 +133,7 @@ class Search:
             for n, step in zip(tables.tolist(), filled.steps.tolist(), strict=True):
                 steps[n] = step
         shards = [
-            dataclasses.replace(shard, devices=(device,))
+            shard.on(device)
             for n, (step, device) in enumerate(zip(steps, devices, strict=True))
             for shard in self.splits[n][step].shards
         ]

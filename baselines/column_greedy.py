@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from typing import NamedTuple
 
 from baselines.greedy import place_greedily
@@ -126,8 +125,8 @@ def halves(shard: Shard) -> tuple[Shard, ...]:
     first, last = shard.columns
     middle = first + units // 2 * COLUMN_UNIT
     return (
-        dataclasses.replace(shard, columns=(first, middle)),
-        dataclasses.replace(shard, columns=(middle, last)),
+        shard.with_columns(first, middle),
+        shard.with_columns(middle, last),
     )
 
 
@@ -149,5 +148,5 @@ def merged(task: ShardingTask, plan: ShardingPlan) -> ShardingPlan:
     for table, device in sorted(columns):
         first = next_column[table]
         next_column[table] = first + columns[table, device]
-        shards.append(Shard(table, (0, task.table(table).num_embeddings), (first, next_column[table]), (device,)))
+        shards.append(Shard.whole(task.table(table), device).with_columns(first, next_column[table]))
     return ShardingPlan.of(task, shards)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import heapq
 import math
 from collections.abc import Sequence
 
@@ -105,33 +106,46 @@ def place_greedily(
     """
     pieces = [Shard.whole(table, 0) for table in task.tables] if shards is None else shards
     sizes = [piece.bytes(task) for piece in pieces]
-    room = np.array(task.capacity_bytes, dtype=np.int64)
-    used = np.zeros(task.num_devices, dtype=np.int64)
-    load = np.zeros(task.num_devices)
-    host_room = np.full(task.topology.num_hosts, task.topology.host_memory_bytes, dtype=np.int64)
-    host_of = np.array([task.topology.host_of(device) for device in range(task.num_devices)])
+    room = list(task.capacity_bytes)
+    host_room = [task.topology.host_memory_bytes] * task.topology.num_hosts
+    # By sum of costs, then bytes, then number; a heap, as nearly always the first one has room.
+    devices = [(0.0, 0, device) for device in range(task.num_devices)]
     placed: list[tuple[Shard, int]] = []
     for n in sorted(range(len(pieces)), key=lambda n: (costs[n], sizes[n], n), reverse=True):
         piece = pieces[n]
-        fitting = np.flatnonzero(room >= sizes[n])
-        if in_host and not fitting.size:
+        size = sizes[n]
+        passed = []
+        chosen = None
+        while devices and chosen is None and piece.num_columns % COLUMN_UNIT == 0:
+            first = heapq.heappop(devices)
+            if room[first[2]] >= size:
+                chosen = first
+            else:
+                passed.append(first)
+        if in_host and chosen is None and passed:
             on_host = dataclasses.replace(piece, compute_kernel="fused_uvm")
-            fits = (room >= on_host.bytes(task)) & (host_room[host_of] >= on_host.host_bytes(task))
-            if fits.any():
+            size = on_host.bytes(task)
+            needed = on_host.host_bytes(task)
+            hosts = task.topology
+            able = (of for of in passed if room[of[2]] >= size and host_room[hosts.host_of(of[2])] >= needed)
+            chosen = next(able, None)
+            if chosen is not None:
+                passed.remove(chosen)
                 piece = on_host
-                fitting = np.flatnonzero(fits)
-        if not fitting.size or piece.num_columns % COLUMN_UNIT:
-            fitting = devices_with_room(task, piece, room)
-        lightest = fitting[load[fitting] == load[fitting].min()]
-        device = int(lightest[used[lightest].argmin()])
+                host_room[hosts.host_of(chosen[2])] -= needed
+        if chosen is None:
+            devices_with_room(task, piece, np.array(room, dtype=np.int64))  # an error: there is none
+        assert chosen is not None
+        load, used, device = chosen
         placed.append((piece, device))
-        load[device] += costs[n] if speeds is None else costs[n] / speeds[device]
-        size = sizes[n] if piece is pieces[n] else piece.bytes(task)
-        used[device] += size
         room[device] -= size
-        host_room[host_of[device]] -= piece.host_bytes(task)
+        heapq.heappush(
+            devices, (load + (costs[n] if speeds is None else costs[n] / speeds[device]), used + size, device)
+        )
+        for other in passed:
+            heapq.heappush(devices, other)
     # Searches call this again and again where it fails: shards are made once all have a place.
-    return ShardingPlan.of(task, [dataclasses.replace(piece, devices=(device,)) for piece, device in placed])
+    return ShardingPlan.of(task, [piece.on(device) for piece, device in placed])
 
 
 def devices_with_room(task: ShardingTask, shard: Shard, room: Ints) -> Ints:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Sequence
@@ -149,6 +148,10 @@ class _Way(NamedTuple):
     share: float | None
 
 
+#: First device of a node, its tables that are cut by rows, the others, and which cuts by columns these begin with.
+_Inside = tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...] | None]
+
+
 class _Plans:
     """Plans of a task, each made and priced once: `made` and `cost_ms`, by way; `errors` say why there are no others.
 
@@ -168,6 +171,8 @@ class _Plans:
         self.made: dict[_Way, ShardingPlan] = {}
         self.cost_ms: dict[_Way, float] = {}
         self.errors: list[NoFeasiblePlanError] = []
+        #: Shards inside of nodes, or why there are none.
+        self._inside: dict[_Inside, list[Shard] | NoFeasiblePlanError] = {}
 
     def search(self, split: int) -> None:
         """Price plans with 0, 1, 2, 4, ..., all tables cut by rows, then with numbers next to the best."""
@@ -206,30 +211,63 @@ class _Plans:
         shards: list[Shard] = []
         for devices, tables in self.splits[way.split]:
             cut = [n for n in tables if n in by_rows and takes_rows(self.task.tables[n], len(devices))]
-            pieces = [piece for n in cut for piece in even_rows(self.task.tables[n], len(devices), devices.start)]
             others = [n for n in tables if n not in cut]
-            room = _room(self.task, devices, pieces)
-            shards += pieces
-            if not others:
-                continue
-            try:
-                placed = self._place(others, room, way.share)
-            except NoFeasiblePlanError as error:
+            levels = None if way.share is None else self._levels(others, len(devices), way.share)
+            # Ways differ in a few tables, and so in a few nodes.
+            key = devices.start, tuple(cut), tuple(others), levels
+            if key not in self._inside:
+                self._inside[key] = self._make_inside(devices, cut, others, levels)
+            inside = self._inside[key]
+            if isinstance(inside, NoFeasiblePlanError):
                 if len(self.splits[way.split]) == 1:
-                    raise
-                raise NoFeasiblePlanError(f"inside a node, whose first device is {devices.start}: {error}") from None
-            shards += [dataclasses.replace(s, devices=(s.devices[0] + devices.start,)) for s in placed.shards]
-        return merged(self.task, ShardingPlan.of(self.task, shards))
+                    raise inside
+                raise NoFeasiblePlanError(f"inside a node, whose first device is {devices.start}: {inside}")
+            shards += inside
+        return ShardingPlan.of(self.task, shards)
 
-    def _place(self, tables: Sequence[int], room: Sequence[int], share: float | None) -> ShardingPlan:
-        """Return a plan for the task of one node and some tables, without cuts by rows."""
-        size = len(room)
-        part = self.task.part(room, [self.task.tables[n] for n in tables], part_of(self.task.topology, size))
-        if share is None:
-            return place_greedily(part, [self.whole_ms[n] for n in tables])
+    def _make_inside(
+        self, devices: range, cut: Sequence[int], others: Sequence[int], levels: tuple[int, ...] | None
+    ) -> list[Shard] | NoFeasiblePlanError:
+        """Return the shards of a node's tables, or why there are none.
+
+        Args:
+            devices: of the node.
+            cut: positions of tables that are cut by rows.
+            others: positions of those that are not.
+            levels: see `_place`.
+        """
+        pieces = [piece for n in cut for piece in even_rows(self.task.tables[n], len(devices), devices.start)]
+        room = _room(self.task, devices, pieces)
+        if not others:
+            return pieces
+        try:
+            part = self.task.part(room, [self.task.tables[n] for n in others], part_of(self.task.topology, len(room)))
+            placed = merged(part, self._place(part, others, levels))
+        except NoFeasiblePlanError as error:
+            return error
+        return pieces + [shard.on(shard.devices[0] + devices.start) for shard in placed.shards]
+
+    def _levels(self, tables: Sequence[int], size: int, share: float) -> tuple[int, ...]:
+        """Return in which cut of `_cuts` each table begins, so that no piece takes more than a share of a node's."""
         limit_ms = share * sum(self.whole_ms[n] for n in tables) / size
-        cuts = {n: [cut for cut in self._cuts[n] if len(cut.shards) <= size] for n in tables}
-        level = {n: _first_within(cuts[n], limit_ms) for n in tables}
+        return tuple(_first_within(self._cuts_in(n, size), limit_ms) for n in tables)
+
+    def _cuts_in(self, table: int, size: int) -> list[Pieces]:
+        """Return the cuts of a table into at most so many pieces."""
+        return [cut for cut in self._cuts[table] if len(cut.shards) <= size]
+
+    def _place(self, part: ShardingTask, tables: Sequence[int], levels: tuple[int, ...] | None) -> ShardingPlan:
+        """Return a plan for the task of one node and some tables, without cuts by rows.
+
+        Args:
+            part: that task.
+            tables: positions of its tables in the whole task.
+            levels: the cut by columns that each table begins with, see `_levels`; None where all stay whole.
+        """
+        if levels is None:
+            return place_greedily(part, [self.whole_ms[n] for n in tables])
+        cuts = {n: self._cuts_in(n, part.num_devices) for n in tables}
+        level = dict(zip(tables, levels, strict=True))
         while True:
             taken = [cuts[n][level[n]] for n in tables]
             pieces = Pieces([s for cut in taken for s in cut.shards], [ms for cut in taken for ms in cut.alone_ms])

@@ -15,7 +15,7 @@ from shardgym.arguments import check_int
 from shardgym.arrays import Ints
 from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
-from shardgym.envs.game import EpisodeState, Game, Rules
+from shardgym.envs.game import Game, Rules
 from shardgym.envs.kind_rules import CUT_ROWS, HALVE, REPLICATE
 from shardgym.envs.observation import Layout
 from shardgym.envs.shard_catalog import SplitLimits
@@ -27,6 +27,9 @@ from shardgym.ties import quantized
 
 #: Return of an episode that ends without a plan; no plan takes as long.
 _PENALTY_MS = -1e9
+#: Rows of the game: the episode, copies of it in which a shard is halved and cut by rows, and copies in which each
+#: placing is tried.
+_EPISODE, _HALVED, _CUT, _TRIES = range(4)
 
 
 class LookaheadAny(Lookahead):
@@ -64,16 +67,15 @@ class LookaheadAny(Lookahead):
         episode = _Episode(dataclasses.replace(task, tables=tables), cost, self.max_splits)
         least_ms = prices.even_share_ms()
         while episode.goes_on:
-            state = episode.save()
-            whole = episode.next_shard(state)
+            whole = episode.next_shard()
             share_ms = prices.alone_ms([whole]) / task.num_devices
             choices = []
-            for way in episode.placings(state):
+            for way in episode.placings():
                 # What several devices hold is on all of them at once, so it adds to their share what it takes alone.
                 alone_ms = prices.alone_ms(way.shards) if way.holders > 1 else 0.0
                 added_ms = max(0.0, alone_ms * way.holders / task.num_devices - share_ms)
                 choices.append((max(way.total_ms, least_ms + added_ms), added_ms, way.actions))
-            halved_ms = episode.halved_ms(state)
+            halved_ms = episode.halved_ms()
             if halved_ms is not None:
                 added_ms = prices.added_share_ms(whole, halves(whole))
                 choices.append((max(halved_ms, least_ms + added_ms), added_ms, (episode.halve,)))
@@ -81,7 +83,7 @@ class LookaheadAny(Lookahead):
                 raise NoFeasiblePlanError(f"table '{whole.table}' fits on no device, however it is cut")
             _, added_ms, actions = min(choices, key=lambda choice: choice[0])
             least_ms += added_ms
-            episode.play(state, actions)
+            episode.play(actions)
         return ShardingPlan.of(task, episode.plan().shards)
 
 
@@ -113,101 +115,94 @@ class _Episode:
         limits = SplitLimits(max_splits, every_kind=True)
         rules = Rules("task", "dense", _PENALTY_MS, limits=limits, plans=False)
         layout = Layout(self._devices, max_splits, timed=True, every_kind=True)
-        copies = self._devices + 2  # the episode itself, one for each device, and one for a replica
+        copies = _TRIES + self._devices
         self._game = Game(rules, cost, layout, copies)
         reasons = self._game.start(np.arange(copies), [(0, task)] * copies)
-        self.why_stuck = reasons.get(0, "")
+        self.why_stuck = reasons.get(_EPISODE, "")
 
     @property
     def goes_on(self) -> bool:
         """Whether there is a shard to place; where nothing can be done with it any more, `why_stuck` says why."""
         if self.why_stuck:
             raise NoFeasiblePlanError(self.why_stuck)
-        return not self._game.ended[0]
+        return not self._game.ended[_EPISODE]
 
-    def save(self) -> EpisodeState:
-        """Return the state of the episode."""
-        return self._game.save(0)
-
-    def play(self, state: EpisodeState, actions: tuple[int, ...]) -> None:
-        """Take actions in the episode, from a state."""
-        self._game.load(0, state)
-        self.why_stuck = ""  # said of what was only tried
+    def play(self, actions: tuple[int, ...], row: int = _EPISODE) -> None:
+        """Take actions in the episode, or in another row."""
         for action in actions:
-            self._step(np.array([0]), np.array([action]))
+            self._step(np.array([row]), np.array([action]))
 
-    def placings(self, state: EpisodeState) -> Iterator[_Way]:
+    def placings(self, row: int = _EPISODE) -> Iterator[_Way]:
         """Yield the best way for each kind of holders that the next shard may have: one, a domain, all, replicas."""
         cuts: tuple[int, ...] = ()
         while True:
-            self._game.load(0, state)
-            allowed = self._game.placements.allowed[0].copy()
+            allowed = self._game.placements.allowed[row].copy()
             actions = np.flatnonzero(allowed[: self._devices])
-            if len(actions) and (way := self._best(state, actions)) is not None:
+            if len(actions) and (way := self._best(row, actions)) is not None:
                 yield way._replace(actions=(*cuts, *way.actions))
             replica = self._devices + REPLICATE
-            if allowed[replica] and (way := self._best(state, np.array([replica]))) is not None:
+            if allowed[replica] and (way := self._best(row, np.array([replica]))) is not None:
                 yield way
             if not allowed[self._devices + CUT_ROWS]:
                 return
             cuts = (*cuts, self._devices + CUT_ROWS)
-            self._step(np.array([0]), np.array(cuts[-1:]))
-            state = self._game.save(0)
+            if row != _CUT:
+                self._game.copy(row, np.array([_CUT]))
+                row = _CUT
+            self.play(cuts[-1:], row)
 
-    def halved_ms(self, state: EpisodeState) -> float | None:
+    def halved_ms(self) -> float | None:
         """Return what the slowest device takes once the next shard is halved and both halves are placed.
 
         Infinite where they fit nowhere; None where the shard cannot be halved.
         """
-        self._game.load(0, state)
-        if not self._game.placements.allowed[0, self.halve]:
+        if not self._game.placements.allowed[_EPISODE, self.halve]:
             return None
-        self.play(state, (self.halve,))
+        self._game.copy(_EPISODE, np.array([_HALVED]))
+        self.play((self.halve,), _HALVED)
         total_ms = np.inf
         for _ in range(2):
-            halved = self.save()
-            ways = list(self.placings(halved))
+            ways = list(self.placings(_HALVED))
             if not ways:
                 return np.inf
             best = min(ways, key=lambda way: way.total_ms)
-            self.play(halved, best.actions)
+            self.play(best.actions, _HALVED)
             total_ms = best.total_ms
         return float(total_ms)
 
-    def next_shard(self, state: EpisodeState) -> Shard:
+    def next_shard(self) -> Shard:
         """Return the shard to place, as if its columns were the first ones."""
-        self._game.load(0, state)
         figures = self._game.catalog.shard
-        number = self._game.placements.next[0]
+        number = self._game.placements.next[_EPISODE]
         rows, columns = int(figures["rows"][number]), int(figures["width"][number])
         return Shard(str(figures["name"][number]), (0, rows), (0, columns), (0,))
 
     def plan(self) -> ShardingPlan:
         """Return the plan of the episode, which is complete."""
-        [plan], _ = self._game.scorer.finish(np.array([0]))
+        [plan], _ = self._game.scorer.finish(np.array([_EPISODE]))
         return plan
 
-    def _best(self, state: EpisodeState, actions: Ints) -> _Way | None:
+    def _best(self, row: int, actions: Ints) -> _Way | None:
         """Return the action after which the plan so far costs least, then its device computes least; None if none."""
-        rows = np.arange(1, len(actions) + 1)
-        for row in rows.tolist():
-            self._game.load(row, state)
+        rows = np.arange(_TRIES, _TRIES + len(actions))
+        self._game.copy(row, rows)
         self._step(rows, actions)
         total_ms = quantized(-self._game.earned[rows])
         compute = quantized(self._game.scorer.time_shares()[rows, np.minimum(actions, self._devices - 1), 0])
         least = int(np.lexsort((actions, compute, total_ms))[0])
         if total_ms[least] >= -_PENALTY_MS:
             return None
-        row, state_of = rows[least], self._game.placements
-        last = slice(state_of.placed[row] - 1, state_of.placed[row])
-        placed = (array[row, last] for array in (state_of.shards, state_of.starts, state_of.devices))
+        best = rows[least]
+        state_of = self._game.placements
+        last = slice(state_of.placed[best] - 1, state_of.placed[best])
+        placed = (array[best, last] for array in (state_of.shards, state_of.starts, state_of.devices))
         [shard] = self._game.catalog.placed(*placed)
         return _Way(float(total_ms[least]), (int(actions[least]),), shard.in_plan())
 
     def _step(self, rows: Ints, actions: Ints) -> None:
-        """Take one action in each of these copies."""
+        """Take one action in each of these rows."""
         of_all = np.zeros(len(self._game.earned), dtype=np.int64)
         of_all[rows] = actions
         result = self._game.step(rows, of_all, of_all.tolist())
-        if (end := result.ends.get(0)) is not None:
+        if (end := result.ends.get(_EPISODE)) is not None:
             self.why_stuck = end.get("reason", "")

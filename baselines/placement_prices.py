@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -75,7 +74,7 @@ class PlacementPrices:
             first = next_column[shard.table]
             next_column[shard.table] = first + shard.num_columns
             columns = (first, first + shard.num_columns)
-            placed.append(dataclasses.replace(shard, columns=columns, devices=(device,)))
+            placed.append(shard.with_columns(*columns).on(device))
         return ShardingPlan.of(self._task, placed)
 
 
@@ -234,11 +233,11 @@ class Neighbourhood:
         shard = shards[given]
         if halved:
             shards[given], right = halves(shard)
-            shards.append(dataclasses.replace(right, devices=(int(target),)))
+            shards.append(right.on(int(target)))
         else:
-            shards[given] = dataclasses.replace(shard, devices=(int(target),))
+            shards[given] = shard.on(int(target))
         if returned >= 0:
-            shards[returned] = dataclasses.replace(shards[returned], devices=shard.devices)
+            shards[returned] = shards[returned].on(shard.devices[0])
         return shards
 
     def plan_maker(self) -> Callable[[], ShardingPlan]:

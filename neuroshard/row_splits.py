@@ -50,7 +50,7 @@ def splits_of(task: ShardingTask, costs: AdditiveCosts, *, in_host: bool, row_cu
         row_cuts: whether tables may be cut by rows.
     """
     ways = [_ways(table, in_host=in_host, row_cuts=row_cuts) for table in task.tables]
-    keys = [key for of_table in ways for shards in of_table for key in _keys(task, shards)]
+    keys = [key for of_table in ways for shards in of_table for key in keys_on_one_device(task, shards)]
     vectors = costs.vectors(costs.encode_keys(task, keys))
     shard_ms = added_ms(task, costs, vectors).tolist()
     found = []
@@ -98,7 +98,7 @@ def _ways(table: EmbeddingTable, *, in_host: bool, row_cuts: bool) -> list[tuple
     return ways
 
 
-def _keys(task: ShardingTask, shards: Sequence[Shard]) -> list[ShardKey]:
+def keys_on_one_device(task: ShardingTask, shards: Sequence[Shard]) -> list[ShardKey]:
     """Return keys of shards of a table that one device has all of."""
     return [shard_key(task, shard)._replace(summed_on_device=len(shards) > 1) for shard in shards]
 

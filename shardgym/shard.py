@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Sequence
@@ -95,6 +96,21 @@ class Shard(Record):
         # A table has been checked: checking its shard takes longer than a fast solver takes to place it.
         return cls.unchecked(table=table.name, rows=rows, columns=columns, devices=devices)
 
+    def on(self, device: int) -> Shard:
+        """Return the same rectangle, held by one device; nothing but its number is checked, which takes far longer."""
+        if type(device) is not int or device < 0:
+            return dataclasses.replace(self, devices=(device,))
+        return self._changed(devices=(device,))
+
+    def with_columns(self, first: int, last: int) -> Shard:
+        """Return the shard with columns from `first` to before `last`, likewise."""
+        if type(first) is not int or type(last) is not int or not 0 <= first < last <= 2**40:
+            return dataclasses.replace(self, columns=(first, last))
+        return self._changed(columns=(first, last))
+
+    def _changed(self, **changed: Any) -> Shard:
+        return Shard.unchecked(**{name: self.__dict__[name] for name in _FIELDS} | changed)
+
     @property
     def num_rows(self) -> int:
         """Rows of the shard."""
@@ -148,6 +164,9 @@ class Shard(Record):
             return 0
         table = task.table(self.table)
         return block_bytes(self.num_rows, self.num_columns, task.precision_of(table), task.optimizer_of(table))
+
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(Shard))
 
 
 class DeviceMemory(NamedTuple):

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import heapq
 import math
-from collections.abc import Sequence
 
 from baselines.recshard.program import assign
-from neuroshard.row_splits import Split, splits_of
+from baselines.recshard.search import Search
+from neuroshard.row_splits import splits_of
 from shardgym.arguments import check_instance, check_int
-from shardgym.costs.additive import AdditiveCosts
 from shardgym.costs.base import CostModel
 from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.feasibility import check_possible
 from shardgym.incumbent import Budget, Incumbent, OutOfTime
 from shardgym.plan import ShardingPlan
-from shardgym.shard import Shard
 from shardgym.solver import Observer, check_solve_arguments
 from shardgym.task import ShardingTask
-
-#: Pairs of tables that are tried at most to make the plan cheaper.
-_MOST_SWAPS = 2000
-#: A change has to bring more than this share of the cost.
-_LEAST_GAIN = 1e-9
 
 
 class RecShard:
@@ -102,7 +93,7 @@ class RecShard:
             incumbent.offer(initial_plan)
         costs = cost.additive()
         assert costs is not None
-        search = _Search(task, costs, splits_of(task, costs, in_host=in_host, row_cuts=self.row_cuts), incumbent)
+        search = Search(task, costs, splits_of(task, costs, in_host=in_host, row_cuts=self.row_cuts), incumbent)
         search.offer(search.greedy())
         limit_s = budget.left_s if budget.limited else math.inf
         if limit_s > 0:
@@ -119,165 +110,3 @@ class RecShard:
                 "host, do not fit; what helps: more memory, or a solver that cuts columns"
             )
         return incumbent.plan()
-
-
-class _Search:
-    """Assignments of tables to devices, each with the splits that suit it best.
-
-    Args:
-        task: the task.
-        costs: of its shards.
-        splits: of each table.
-        incumbent: that plans are offered to.
-    """
-
-    def __init__(
-        self, task: ShardingTask, costs: AdditiveCosts, splits: list[list[Split]], incumbent: Incumbent
-    ) -> None:
-        self._task = task
-        self._incumbent = incumbent
-        self.splits = splits
-        self._best: list[int] | None = None
-        links, element_bytes = costs.all_to_all_links(task)
-        devices = task.num_devices
-        outside = max(0, devices - links.fast_domain_size)
-        per_peer = task.batch_size * element_bytes / devices * 1e3
-        #: What a device takes to send and receive one column of the whole batch, forward and backward.
-        self.column_ms = 2 * per_peer * max(
-            (devices - outside - 1) / links.intra_bandwidth, outside / links.inter_bandwidth
-        )  # fmt: skip
-
-    def offer(self, devices: list[int] | None) -> bool:
-        """Offer the plan of an assignment; returns whether it is the best so far."""
-        shards = None if devices is None else self._filled(devices)
-        if shards is None:
-            return False
-        before = self._incumbent.cost_ms
-        self._incumbent.offer(ShardingPlan.of(self._task, shards))
-        if self._incumbent.cost_ms < before * (1 - _LEAST_GAIN):
-            self._best = devices
-            return True
-        return False
-
-    def greedy(self) -> list[int] | None:
-        """Return the longest tables first, each on the device that takes least by then, in its fastest split.
-
-        Only the room that tables need at least is counted. None where that fails.
-        """
-        task = self._task
-        topology = task.topology
-        busy = [0.0] * task.num_devices
-        room = list(task.capacity_bytes)
-        host_room = [topology.host_memory_bytes] * topology.num_hosts
-        devices = [0] * task.num_tables
-        for n in sorted(range(task.num_tables), key=lambda n: (-self.splits[n][0].ms, n)):
-            least, fastest = self.splits[n][0], self.splits[n][-1]
-            able = [
-                d
-                for d in range(task.num_devices)
-                if least.device_bytes <= room[d] and least.host_bytes <= host_room[topology.host_of(d)]
-            ]
-            if not able:
-                return None
-            device = min(able, key=lambda d: (busy[d], d))
-            devices[n] = device
-            busy[device] += fastest.ms + self._exchange_ms(n)
-            room[device] -= least.device_bytes
-            host_room[topology.host_of(device)] -= least.host_bytes
-        return devices
-
-    def improve(self, budget: Budget) -> None:
-        """Move tables of the slowest device, or swap them with others, as long as that makes the plan cheaper.
-
-        Raises:
-            OutOfTime: the budget is spent.
-        """
-        left = _MOST_SWAPS
-        while self._best is not None:
-            devices = self._best
-            slowest = self._slowest(devices)
-            for changed in self._changes(devices, slowest):
-                budget.check()
-                left -= 1
-                if left < 0:
-                    return
-                if self.offer(changed):
-                    break
-            else:
-                return
-
-    def _changes(self, devices: Sequence[int], slowest: int) -> list[list[int]]:
-        """Return assignments in which a table leaves a device, alone or for another, the longest first."""
-        found = []
-        here = sorted((n for n, d in enumerate(devices) if d == slowest), key=lambda n: -self.splits[n][-1].ms)
-        others = [d for d in range(self._task.num_devices) if d != slowest]
-        for n in here:
-            for device in others:
-                moved = list(devices)
-                moved[n] = device
-                found.append(moved)
-        for n in here:
-            for other, device in enumerate(devices):
-                if device != slowest:
-                    swapped = list(devices)
-                    swapped[n], swapped[other] = device, slowest
-                    found.append(swapped)
-        return found
-
-    def _slowest(self, devices: Sequence[int]) -> int:
-        """Return the device that takes longest with the splits that it has room for."""
-        busy = [0.0] * self._task.num_devices
-        for n, step in enumerate(self._steps(devices) or [0] * len(devices)):
-            busy[devices[n]] += self.splits[n][step].ms + self._exchange_ms(n)
-        return max(range(len(busy)), key=lambda d: (busy[d], -d))
-
-    def _exchange_ms(self, table: int) -> float:
-        of = self._task.tables[table]
-        return self.column_ms * of.embedding_dim * of.num_features
-
-    def _filled(self, devices: Sequence[int]) -> list[Shard] | None:
-        """Return the shards of an assignment; None where memory is exceeded."""
-        steps = self._steps(devices)
-        if steps is None:
-            return None
-        return [
-            dataclasses.replace(shard, devices=(device,))
-            for n, (step, device) in enumerate(zip(steps, devices, strict=True))
-            for shard in self.splits[n][step].shards
-        ]
-
-    def _steps(self, devices: Sequence[int]) -> list[int] | None:
-        """Return the split of each table: memory of a device goes to where it saves the most time; None if it lacks."""
-        task = self._task
-        steps = [0] * len(devices)
-        room = list(task.capacity_bytes)
-        host_room = [task.topology.host_memory_bytes] * task.topology.num_hosts
-        gains: list[tuple[float, int]] = []
-        for n, device in enumerate(devices):
-            room[device] -= self.splits[n][0].device_bytes
-            host_room[task.topology.host_of(device)] -= self.splits[n][0].host_bytes
-            gains.append((-self._saving(n, 0), n))
-        if min(room) < 0:
-            return None
-        heapq.heapify(gains)
-        while gains:
-            _, n = heapq.heappop(gains)
-            device = devices[n]
-            if steps[n] + 1 == len(self.splits[n]):
-                continue
-            now, after = self.splits[n][steps[n] : steps[n] + 2]
-            more = after.device_bytes - now.device_bytes
-            if more > room[device]:
-                continue
-            room[device] -= more
-            host_room[task.topology.host_of(device)] -= after.host_bytes - now.host_bytes
-            steps[n] += 1
-            heapq.heappush(gains, (-self._saving(n, steps[n]), n))
-        return None if min(host_room) < 0 else steps
-
-    def _saving(self, table: int, step: int) -> float:
-        """Return the time that the next split of a table saves per byte; 0 for the last one."""
-        if step + 1 == len(self.splits[table]):
-            return 0.0
-        now, after = self.splits[table][step : step + 2]
-        return (now.ms - after.ms) / max(after.device_bytes - now.device_bytes, 1)

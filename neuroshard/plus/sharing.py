@@ -258,7 +258,7 @@ def even_rows(table: EmbeddingTable, devices: int, first: int = 0) -> list[Shard
     columns = (0, table.embedding_dim)
     ends = np.cumsum(row_blocks(table, devices)).tolist()
     return [
-        Shard(table.name, (start, end), columns, (device,))
+        Shard.unchecked(table=table.name, rows=(start, end), columns=columns, devices=(device,))
         for device, (start, end) in enumerate(zip([0, *ends], ends, strict=False), first)
     ]
 

@@ -64,7 +64,7 @@ class TieredShards(ShardTable):
         row = int(self.first_way.searchsorted(way, side="right")) - 1
         split = self.splits[self.tables[row]][way - int(self.first_way[row])]
         columns = (first_column, first_column + int(self.columns[row]))
-        return [dataclasses.replace(shard, columns=columns, devices=(device,)) for shard in split.shards]
+        return [shard.with_columns(*columns).on(device) for shard in split.shards]
 
     def _sizes(self) -> tuple[Ints, Ints]:
         """Return what all ways take on the device and on its host: so much for the shard, and so much per column."""

@@ -212,6 +212,12 @@ class AdditiveScorer(PlanScorer):
         self._sums[row], self._compute_ms[row], self._with_next_ms[row], is_priced, self._odd[row] = saved
         self._priced[row] = self._placements.next[row] if is_priced else NOTHING
 
+    def copy(self, row: int, rows: Ints) -> None:
+        """See `PlanScorer`."""
+        own = self._sums, self._compute_ms, self._with_next_ms, self._priced, self._share_of_row, self._odd
+        for array in own:
+            array[rows] = array[row]
+
     def _batch(self, num_devices: int, tasks: Ints, exists: Bools, shards: Ints, devices: Ints) -> PlanBatch:
         """Return complete placements as a batch.
 

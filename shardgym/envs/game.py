@@ -263,6 +263,13 @@ class Game:
         self.cost_of[row] = state.cost
         self._stuck[row] = not state.ended and not self.placements.allowed[row].any()
 
+    def copy(self, row: int, rows: Ints) -> None:
+        """Make other episodes copies of one."""
+        self.placements.copy(row, rows)
+        self.scorer.copy(row, rows)
+        for array in (self.penalty, self.task_index, self.earned, self.cost_of, self._stuck):
+            array[rows] = array[row]
+
     def _set_penalty(self, rows: Ints) -> None:
         if self.rules.relative_penalty is not None:
             self.penalty[rows] = self.rules.relative_penalty * self.scorer.references_ms(rows)

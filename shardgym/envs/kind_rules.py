@@ -96,6 +96,11 @@ class KindRules:
         self._decided[row] = 0
         np.maximum.at(self._decided[row], positions, decided)
 
+    def copy(self, row: int, rows: Ints) -> None:
+        """Make other episodes copies of one."""
+        self._pieces[rows] = self._pieces[row]
+        self._decided[rows] = self._decided[row]
+
     def holders(self, row: int) -> tuple[int, int]:
         """Return how many holders shards of the next table have by now, 0 if that is open, and those of the next."""
         p = self._placements

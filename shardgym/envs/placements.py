@@ -198,6 +198,14 @@ class Placements:
         if self.kinds is not None:
             self.kinds.load(row)
 
+    def copy(self, row: int, rows: Ints) -> None:
+        """Make other episodes copies of one."""
+        for name in (*_SAVED, "task", "splits", "next", "capacity", "active", "allowed"):
+            array = getattr(self, name)
+            array[rows] = array[row]
+        if self.kinds is not None:
+            self.kinds.copy(row, rows)
+
     def renumber(self, tasks: Ints, shards: Ints) -> None:
         """Follow the catalog, whose tasks and shards have new numbers.
 

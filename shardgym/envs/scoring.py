@@ -209,6 +209,9 @@ class PlanScorer:
     def load(self, row: int, saved: Any) -> None:
         """Restore the partial costs of a placement that has been restored."""
 
+    def copy(self, row: int, rows: Ints) -> None:
+        """Make partial costs of other episodes those of one, whose placement they have."""
+
     def _kept(self, placed: Placed) -> tuple[Shard, ...]:
         """Return the shards of a plan, and keep them for others."""
         shards = self._in_plans[placed] = placed.in_plan()

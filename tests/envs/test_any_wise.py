@@ -13,7 +13,10 @@ from sums import even_share_ms
 from shardgym.costs import make_cost
 from shardgym.costs.roofline import RooflineCost
 from shardgym.envs.any_wise import AnyWiseEnv
+from shardgym.envs.game import Game, Rules
+from shardgym.envs.observation import Layout
 from shardgym.envs.scoring import PlanScorer
+from shardgym.envs.shard_catalog import SplitLimits
 from shardgym.errors import InputError
 from shardgym.ids import ZipfIds
 from shardgym.plan import ShardingPlan
@@ -417,3 +420,24 @@ def test_the_network_of_the_solver_ppo_refuses_it():
     env = gymnasium.make("ShardGym/AnyWise-v0", tasks=mixed_tasks(), observation="timed")
     with pytest.raises(InputError, match="expected TableWise or ColumnWise"):
         sb3_contrib.MaskablePPO(SetPolicy, env)
+
+
+@pytest.mark.parametrize("task", mixed_tasks()[:3])
+def test_copies_of_an_episode_go_on_as_it_does_wherever_they_were_before(task):
+    limits = SplitLimits(4, every_kind=True)
+    layout = Layout(task.num_devices, 4, timed=True, every_kind=True)
+    game = Game(Rules("task", "dense", -1e9, limits=limits, plans=False), RooflineCost(), layout, 4)
+    every = np.arange(4)
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        if game.ended[0]:
+            game.start(every, [(0, task)] * 4)
+        # Others take another way first, as far as there is one.
+        for row in every[1:][~game.ended[1:]].tolist():
+            game.step(np.array([row]), np.full(4, rng.choice(np.flatnonzero(game.masks()[row]))), [None] * 4)
+        game.copy(0, every[1:])
+        actions = np.full(4, rng.choice(np.flatnonzero(game.masks()[0])))
+        rewards = game.step(every, actions, actions.tolist()).rewards
+        assert len(np.unique(rewards)) == 1
+        seen = [*game.observe().values(), *game.infos().values(), game.earned, game.ended, game.masks()]
+        assert all((array[1:] == array[:1]).all() for array in map(np.asarray, seen))

@@ -159,12 +159,13 @@ def make_topology(preset: str, devices: int, memory_gib: float | None) -> Topolo
     return Topology.preset(preset, devices, memory_bytes)
 
 
-def check_room(task: ShardingTask) -> None:
-    """Raise `InputError` where the devices of a task are too small for its tables."""
+def check_room(task: ShardingTask, *others: str) -> None:
+    """Raise `InputError` where the devices of a task are too small for its tables; it names other remedies, too."""
     if task.total_bytes > task.total_capacity_bytes:
         raise InputError(
             f"the tables take {exact_bytes(task.total_bytes)} with optimiser state, {task.num_devices} devices hold "
-            f"{exact_bytes(task.total_capacity_bytes)}: no plan can fit; give more devices or memory"
+            f"{exact_bytes(task.total_capacity_bytes)}: no plan can fit; "
+            f"give {', or '.join(('more devices or memory', *others))}"
         )
 
 

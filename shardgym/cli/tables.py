@@ -27,6 +27,7 @@ from shardgym.cli.common import (
 from shardgym.errors import InputError
 from shardgym.files import write_whole
 from shardgym.pools import load_pool
+from shardgym.streams.files import MIN_ROWS
 from shardgym.streams.open import ENDINGS, holds_ids, open_stream
 from shardgym.streams.statistics import FeatureStatistics
 from shardgym.streams.tables import PLACEHOLDER_DIM, pool_of_statistics
@@ -35,6 +36,9 @@ from shardgym.task import ShardingTask
 
 #: Features that are listed; of more the totals say enough.
 _MOST_LISTED = 40
+
+#: Rows for each distinct id, at most, of a feature whose largest id says its rows; ids of more look like hashes.
+_MOST_ROWS_PER_ID = 100
 
 
 @click.command("import-tables", cls=Command)
@@ -81,9 +85,12 @@ def import_tables(
     """
     check_free(output, force)
     found: dict[str, FeatureStatistics] = {}
+    by_largest_id: list[str] = []
     if holds_ids(source):
         sizes = _by_feature("--hash-size", hash_sizes)
         stream = open_stream(source, features=features or None, hash_size=sizes or None, samples=samples)
+        for column in stream.left_out:
+            say(f"left out: {column}, which is no column of ids")
         batch_size = batch_size or stream.batch_size
         if batch_size is None:
             raise InputError(f"{source}: says no batch size; give --batch-size")
@@ -92,21 +99,26 @@ def import_tables(
         if isinstance(widths, dict):
             widths = dict.fromkeys(stream.features, PLACEHOLDER_DIM) | widths
         pool = pool_of_statistics(stream, found, widths, fit)
-        for column in stream.left_out:
-            say(f"left out: {column}, which is no column of ids")
+        by_largest_id = [name for name in found if name not in stream.hash_sizes]
     else:
         given = {"--feature": features, "--hash-size": hash_sizes, "--dim": dims, "--samples": samples, "--fit": fit}
         for option, value in given.items():
             if value:
                 raise InputError(f"{source}: {option} is for files of ids, which end in {', '.join(ENDINGS)}")
         pool = load_pool(source)
+    sparse = [name for name in by_largest_id if found[name].rows > _MOST_ROWS_PER_ID * max(found[name].distinct, 1)]
     if devices is None:
         content: TablePool | ShardingTask = pool
     else:
         topology = make_topology(preset, devices, memory_gib)
         content = ShardingTask(pool.tables, topology, batch_size or pool.batch_size, name=pool.name)
-        check_room(content)
+        check_room(content, *(f"--hash-size {name}=ROWS if its ids are hashes" for name in sparse[:1]))
     write_whole(output, content.to_json(indent=2) + "\n")
+    for name in sparse:
+        say(
+            f"shardgym: warning: feature '{name}' has {found[name].rows:,} rows, its largest id + 1, and at most "
+            f"{count(found[name].distinct, 'distinct id')}: if its ids are hashes, give --hash-size {name}=ROWS"
+        )
     if as_json:
         page: dict[str, Any] = {"task" if devices else "pool": str(output), "digest": content.digest}
         print_json(page | {"tables": len(pool), "features": {name: _row(of_one) for name, of_one in found.items()}})
@@ -117,6 +129,9 @@ def import_tables(
         print(f"{output}: a pool of {count(len(pool), 'table')}, batch size {pool.batch_size}")
     if found:
         _print_statistics(found, devices)
+    if by_largest_id:
+        of_some = "" if len(by_largest_id) == len(found) else f" of {count(len(by_largest_id), 'feature')}"
+        print(f"rows{of_some}: largest id + 1, at least {MIN_ROWS} (no --hash-size)")
     return 0
 
 

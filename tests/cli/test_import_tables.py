@@ -63,6 +63,26 @@ def test_the_page_for_machines_has_shares_of_distinct_rows(capsys):
     assert 0.5 < clicks["distinct_share"] < clicks["rank_distinct_share"] <= 1
 
 
+def test_ids_far_apart_are_said_to_look_hashed(capsys):
+    columns = {"user": [5, 9, 7, 2], "clicked": [1, 2**39, 3, 3], "country": ["a", "b", "c", "d"]}
+    parquet.write_table(pyarrow.table(columns), "far.parquet")
+    arguments = ["import-tables", "far.parquet", "--batch-size", "2", "-o", "out.json"]
+    assert main(arguments) == 0
+    said = capsys.readouterr()
+    assert said.out.endswith("\nrows: largest id + 1, at least 100 (no --hash-size)\n")
+    assert said.err == (
+        "left out: country (string), which is no column of ids\n"
+        "shardgym: warning: feature 'clicked' has 549,755,813,889 rows, its largest id + 1, and at most 3 distinct "
+        "ids: if its ids are hashes, give --hash-size clicked=ROWS\n"
+    )
+    assert main([*arguments, "--devices", "2", "--force"]) == 2
+    assert "give more devices or memory, or --hash-size clicked=ROWS if its ids are hashes" in capsys.readouterr().err
+    assert main([*arguments, "--devices", "2", "--force", "--hash-size", "clicked=1000"]) == 0
+    said = capsys.readouterr()
+    assert "warning" not in said.err
+    assert said.out.endswith("\nrows of 1 feature: largest id + 1, at least 100 (no --hash-size)\n")
+
+
 def test_without_devices_a_pool_is_written(capsys):
     arguments = ["import-tables", "clicks.tsv", "--batch-size", "10", "--hash-size", "1000", "--feature", "cat_3"]
     assert main([*arguments, "-o", "pool.json"]) == 0

@@ -27,6 +27,7 @@ from shardgym.cli.common import (
 from shardgym.errors import InputError
 from shardgym.files import write_whole
 from shardgym.pools import load_pool
+from shardgym.shard import COLUMN_UNIT
 from shardgym.streams.files import MIN_ROWS
 from shardgym.streams.open import ENDINGS, holds_ids, open_stream
 from shardgym.streams.statistics import FeatureStatistics
@@ -84,6 +85,9 @@ def import_tables(
     themselves, put their folder into the environment variable SHARDGYM_DATA.
     """
     check_free(output, force)
+    widths = _by_feature("--dim", dims) or PLACEHOLDER_DIM
+    for width in widths.values() if isinstance(widths, dict) else (widths,):
+        _check_width("--dim", width)
     found: dict[str, FeatureStatistics] = {}
     by_largest_id: list[str] = []
     if holds_ids(source):
@@ -95,7 +99,6 @@ def import_tables(
         if batch_size is None:
             raise InputError(f"{source}: says no batch size; give --batch-size")
         found = stream.statistics(batch_size, ranks=devices or 1, checksum=not fit)
-        widths = _by_feature("--dim", dims) or PLACEHOLDER_DIM
         if isinstance(widths, dict):
             widths = dict.fromkeys(stream.features, PLACEHOLDER_DIM) | widths
         pool = pool_of_statistics(stream, found, widths, fit)
@@ -106,6 +109,8 @@ def import_tables(
             if value:
                 raise InputError(f"{source}: {option} is for files of ids, which end in {', '.join(ENDINGS)}")
         pool = load_pool(source)
+        for table in pool:
+            _check_width(f"{source}, table '{table.name}'", table.embedding_dim)
     sparse = [name for name in by_largest_id if found[name].rows > _MOST_ROWS_PER_ID * max(found[name].distinct, 1)]
     if devices is None:
         content: TablePool | ShardingTask = pool
@@ -146,6 +151,11 @@ def _by_feature(option: str, given: tuple[str, ...]) -> int | dict[str, int]:
             raise InputError(f"{option} {text:.60}: expected one number for all features, or NAME=NUMBER once for each")
         numbers[name] = natural(number, least=1)
     return numbers
+
+
+def _check_width(what: str, columns: int) -> None:
+    if columns % COLUMN_UNIT:
+        raise InputError(f"{what}: FBGEMM needs widths divisible by {COLUMN_UNIT}, got {columns} columns")
 
 
 def _row(found: FeatureStatistics) -> dict[str, float]:

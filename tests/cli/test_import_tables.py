@@ -29,6 +29,7 @@ def here(tmp_path, monkeypatch):
     line = "\t".join(["1"] * 14 + ["68fd1e64"] * 26) + "\n"
     (tmp_path / "clicks.tsv").write_text(line * 20)
     (tmp_path / "tables.csv").write_text("name,num_embeddings,embedding_dim\nuser,1000,64\n")
+    (tmp_path / "narrow.csv").write_text("name,num_embeddings,embedding_dim\nuser,1000,64\nitem,10,6\n")
     return tmp_path
 
 
@@ -108,6 +109,8 @@ def test_tables_become_a_task(capsys):
         (["ids.parquet", "--batch-size", "9", "--feature", "users"], "unknown column in ids.parquet 'users'"),
         (["ids.parquet", "--batch-size", "9", "--dim", "users=4"], "unknown feature of ids.parquet 'users'"),
         (["ids.parquet", "--batch-size", "9", "--dim", "4", "--dim", "8"], "--dim 4: expected one number for all"),
+        (["ids.parquet", "--batch-size", "9", "--dim", "user=6"], "--dim: FBGEMM needs widths divisible by 4, got 6"),
+        (["narrow.csv"], "narrow.csv, table 'item': FBGEMM needs widths divisible by 4, got 6 columns"),
         (["ids.parquet", "--batch-size", "9", "--hash-size", "user="], "expected a whole number of at least 1, got ''"),
         (["ids.parquet", "--batch-size", "9", "--devices", "1", "--memory-gib", "1e-9"], "no plan can fit"),
         (["clicks.tsv", "--batch-size", "9"], "ids of 'cat_0' are hashes of 32 bits: give hash_size"),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 from tabulate import tabulate
 
 from shardgym.cli.common import (
     Command,
+    OneOf,
     check_free,
     check_room,
     count,
@@ -24,7 +26,7 @@ from shardgym.cli.common import (
     print_task,
     say,
 )
-from shardgym.errors import InputError
+from shardgym.errors import InputError, UnknownNameError
 from shardgym.files import write_whole
 from shardgym.pools import load_pool
 from shardgym.shard import COLUMN_UNIT
@@ -32,7 +34,7 @@ from shardgym.streams.files import MIN_ROWS
 from shardgym.streams.open import ENDINGS, holds_ids, open_stream
 from shardgym.streams.statistics import FeatureStatistics
 from shardgym.streams.tables import PLACEHOLDER_DIM, pool_of_statistics
-from shardgym.table import TablePool
+from shardgym.table import Optimizer, TablePool
 from shardgym.task import ShardingTask
 
 #: Features that are listed; of more the totals say enough.
@@ -59,6 +61,16 @@ _MOST_ROWS_PER_ID = 100
 )  # fmt: skip
 @click.option("--samples", type=positive, metavar="N", help="Of ids: read at most so many samples.")
 @click.option("--fit", is_flag=True, help="Of ids: draw them from a fitted law; by default the file's are measured.")
+@click.option(
+    "--unpooled",
+    multiple=True,
+    metavar="NAME",
+    help="Put out rows of this table one by one, as of sequences.",
+)
+@click.option(
+    "--optimizer", type=OneOf("optimizer", get_args(Optimizer)),
+    help=f"Of tables that do not say theirs: {', '.join(get_args(Optimizer))} (default: exact_sgd, without state).",
+)  # fmt: skip
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where the task or pool goes.")
 @force_option
 @json_option
@@ -73,6 +85,8 @@ def import_tables(
     dims: tuple[str, ...],
     samples: int | None,
     fit: bool,
+    unpooled: tuple[str, ...],
+    optimizer: Optimizer | None,
     output: Path,
     force: bool,
     as_json: bool,
@@ -85,6 +99,8 @@ def import_tables(
     themselves, put their folder into the environment variable SHARDGYM_DATA.
     """
     check_free(output, force)
+    if optimizer is not None and devices is None:
+        raise InputError("--optimizer: is of a task, give --devices")
     widths = _by_feature("--dim", dims) or PLACEHOLDER_DIM
     for width in widths.values() if isinstance(widths, dict) else (widths,):
         _check_width("--dim", width)
@@ -111,12 +127,15 @@ def import_tables(
         pool = load_pool(source)
         for table in pool:
             _check_width(f"{source}, table '{table.name}'", table.embedding_dim)
+    pool = _with_unpooled(pool, source, unpooled)
     sparse = [name for name in by_largest_id if found[name].rows > _MOST_ROWS_PER_ID * max(found[name].distinct, 1)]
     if devices is None:
         content: TablePool | ShardingTask = pool
     else:
         topology = make_topology(preset, devices, memory_gib)
-        content = ShardingTask(pool.tables, topology, batch_size or pool.batch_size, name=pool.name)
+        content = ShardingTask(
+            pool.tables, topology, batch_size or pool.batch_size, optimizer=optimizer or "exact_sgd", name=pool.name
+        )
         check_room(content, *(f"--hash-size {name}=ROWS if its ids are hashes" for name in sparse[:1]))
     write_whole(output, content.to_json(indent=2) + "\n")
     for name in sparse:
@@ -151,6 +170,16 @@ def _by_feature(option: str, given: tuple[str, ...]) -> int | dict[str, int]:
             raise InputError(f"{option} {text:.60}: expected one number for all features, or NAME=NUMBER once for each")
         numbers[name] = natural(number, least=1)
     return numbers
+
+
+def _with_unpooled(pool: TablePool, source: str, names: tuple[str, ...]) -> TablePool:
+    """Return the pool with some of its tables unpooled."""
+    known = [table.name for table in pool]
+    for name in names:
+        if name not in known:
+            raise UnknownNameError(f"table of {source}", name, known)
+    tables = (dataclasses.replace(table, pooling="none") if table.name in names else table for table in pool)
+    return dataclasses.replace(pool, tables=tuple(tables))
 
 
 def _check_width(what: str, columns: int) -> None:

@@ -95,6 +95,14 @@ def test_without_devices_a_pool_is_written(capsys):
     assert isinstance(load_pool("pool.json")[0].ids, ZipfIds)
 
 
+def test_tables_are_unpooled_and_keep_the_state_of_an_optimizer():
+    arguments = ["import-tables", "ids.parquet", "--batch-size", "20", "--devices", "2", "--fit", "-o", "task.json"]
+    assert main([*arguments, "--unpooled", "clicks", "--optimizer", "rowwise_adagrad"]) == 0
+    task = ShardingTask.load("task.json")
+    assert [task.optimizer_of(table) for table in task.tables] == ["rowwise_adagrad"] * 2
+    assert [table.pooling for table in task.tables] == ["sum", "none"]
+
+
 def test_tables_become_a_task(capsys):
     assert main(["import-tables", "tables.csv", "--devices", "2", "--batch-size", "64", "-o", "task.json"]) == 0
     task = ShardingTask.load("task.json")
@@ -115,6 +123,8 @@ def test_tables_become_a_task(capsys):
         (["ids.parquet", "--batch-size", "9", "--devices", "1", "--memory-gib", "1e-9"], "no plan can fit"),
         (["clicks.tsv", "--batch-size", "9"], "ids of 'cat_0' are hashes of 32 bits: give hash_size"),
         (["clicks.tsv", "--batch-size", "9", "--hash-size", "cat_1=5"], "ids of 'cat_0' are hashes of 32 bits"),
+        (["tables.csv", "--unpooled", "users"], "unknown table of tables.csv 'users': did you mean user?"),
+        (["tables.csv", "--optimizer", "adam"], "--optimizer: is of a task, give --devices"),
         (["tables.csv", "--fit"], "--fit is for files of ids, which end in .pt"),
         (["tables.csv", "--hash-size", "3"], "--hash-size is for files of ids"),
         (["none.parquet", "--batch-size", "9"], "cannot read none.parquet: No such file"),

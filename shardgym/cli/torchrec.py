@@ -27,7 +27,7 @@ from shardgym.cli.common import (
     say,
 )
 from shardgym.cli.plan_files import read_plan
-from shardgym.errors import InputError, ShardGymError, error_text
+from shardgym.errors import InputError, ShardGymError, UnknownNameError, error_text
 from shardgym.files import write_whole
 from shardgym.plan import Kind
 from shardgym.registry import find_class
@@ -90,7 +90,13 @@ def import_torchrec(
     sample = None
     if log is not None:
         rows = {name: t.config.num_embeddings for t in model_tables(model) for name in t.config.feature_names}
-        sample = open_stream(log, features=list(rows), hash_size=rows if holds_hashes(log) else None)
+        try:
+            sample = open_stream(log, features=list(rows), hash_size=rows if holds_hashes(log) else None)
+        except UnknownNameError as error:
+            readers = [t.name for t in model_tables(model) if error.unknown in t.config.feature_names]
+            raise InputError(
+                f"{log}: has no column '{error.unknown}', which table '{readers[0]}' of the model reads"
+            ) from None
     kept = Reserve() if reserve == "torchrec" else None
     imported = import_model(model, topology, batch_size, sample=sample, reserve=kept, strict=strict)
     task = imported.task

@@ -70,6 +70,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "toy_model.py").write_text(MODEL)
     write_log(tmp_path / "log.parquet")
+    pyarrow.parquet.write_table(pa.table({"id_ids": [1]}), tmp_path / "users.parquet")
     return tmp_path
 
 
@@ -248,6 +249,10 @@ def test_a_reserve(capsys: pytest.CaptureFixture[str]) -> None:
         (["nowhere:make"], "cannot import 'nowhere'"),
         (["toy_model:make", "--log", "none.parquet"], "cannot read none.parquet"),
         (["toy_model:make", "--log", "toy_model.py"], "cannot read ids from 'toy_model.py': a file of ids ends in .pt"),
+        (
+            ["toy_model:make", "--log", "users.parquet"],
+            "users.parquet: has no column 'country_ids', which table 'users.country' of the model reads",
+        ),
         (["toy_model:make", "--memory-gib", "0.000001"], "no plan can fit"),
         (["toy_model:make", "--reserve", "much"], "unknown reserve 'much'"),
     ],

@@ -12,6 +12,7 @@ from tabulate import tabulate
 from shardgym.cli.common import (
     Command,
     OneOf,
+    by_name,
     check_free,
     check_room,
     count,
@@ -19,7 +20,6 @@ from shardgym.cli.common import (
     json_option,
     make_topology,
     memory_option,
-    natural,
     positive,
     preset_option,
     print_json,
@@ -101,13 +101,13 @@ def import_tables(
     check_free(output, force)
     if optimizer is not None and devices is None:
         raise InputError("--optimizer: is of a task, give --devices")
-    widths = _by_feature("--dim", dims) or PLACEHOLDER_DIM
+    widths = by_name("--dim", dims, positive) or PLACEHOLDER_DIM
     for width in widths.values() if isinstance(widths, dict) else (widths,):
         _check_width("--dim", width)
     found: dict[str, FeatureStatistics] = {}
     by_largest_id: list[str] = []
     if holds_ids(source):
-        sizes = _by_feature("--hash-size", hash_sizes)
+        sizes = by_name("--hash-size", hash_sizes, positive)
         stream = open_stream(source, features=features or None, hash_size=sizes or None, samples=samples)
         for column in stream.left_out:
             say(f"left out: {column}, which is no column of ids")
@@ -157,19 +157,6 @@ def import_tables(
         of_some = "" if len(by_largest_id) == len(found) else f" of {count(len(by_largest_id), 'feature')}"
         print(f"rows{of_some}: largest id + 1, at least {MIN_ROWS} (no --hash-size)")
     return 0
-
-
-def _by_feature(option: str, given: tuple[str, ...]) -> int | dict[str, int]:
-    """Read [NAME=]NUMBER: one number for all features, or numbers by feature; nothing as an empty dictionary."""
-    if len(given) == 1 and "=" not in given[0]:
-        return natural(given[0], least=1)
-    numbers = {}
-    for text in given:
-        name, equals, number = text.rpartition("=")
-        if not equals or name in numbers:
-            raise InputError(f"{option} {text:.60}: expected one number for all features, or NAME=NUMBER once for each")
-        numbers[name] = natural(number, least=1)
-    return numbers
 
 
 def _with_unpooled(pool: TablePool, source: str, names: tuple[str, ...]) -> TablePool:

@@ -152,7 +152,10 @@ class RecordedStream(IdStream):
 
 def hash_size_remedy(feature: str) -> str:
     """Return the end of messages about ids that are no rows, which fits Python and the command line."""
-    return f"give hash_size, the rows of its table, which ids are taken modulo (--hash-size {feature}=ROWS)"
+    return (
+        "give hash_size, the rows of its table, which ids are taken modulo, to open_stream "
+        f"(import-tables: --hash-size {feature}=ROWS)"
+    )
 
 
 class _Cut:

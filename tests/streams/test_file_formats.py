@@ -50,7 +50,7 @@ def test_hashes_become_rows_without_a_sign(write_parquet):
     stream = open_stream(path, hash_size={"a": 10, "b": 4})
     assert plain(stream.batches(3)) == [{"a": ([5, 5, 8], [1, 1, 1]), "b": ([3, 1, 1], [1, 1, 1])}]
     assert stream.rows() == {"a": 10, "b": 4}
-    with pytest.raises(InputError, match=r"feature 'b' has a negative id \(-1\), .* \(--hash-size b=ROWS\)"):
+    with pytest.raises(InputError, match=r"feature 'b' has a negative id \(-1\), .*: --hash-size b=ROWS\)"):
         list(open_stream(path, features=["b"]).batches(3))
     with pytest.raises(InputError, match=r"feature 'a' has ids up to 1.8e\+19, which look hashed: .* a=ROWS"):
         list(open_stream(path, features=["a"]).batches(3))
@@ -158,7 +158,7 @@ def test_text_that_cannot_be_read_is_one_line(write_criteo, tmp_path, monkeypatc
     (tmp_path / "endless.txt").write_text("a" * 5000)
     with pytest.raises(InputError, match=r"endless\.txt, line 1: has no end"):
         open_stream(tmp_path / "endless.txt", hash_size=10).read("cat_0")
-    with pytest.raises(InputError, match=r"hashes of 32 bits: give hash_size, .* \(--hash-size cat_0=ROWS\)"):
+    with pytest.raises(InputError, match=r"hashes of 32 bits: give hash_size, .*: --hash-size cat_0=ROWS\)"):
         open_stream(path)
     with pytest.raises(InputError, match="a file of ids ends in"):
         open_stream("clicks.csv")

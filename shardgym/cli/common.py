@@ -10,7 +10,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -34,6 +34,9 @@ TASK_AND_PLAN = (
 
 #: Exit code of a command that Ctrl-C ended.
 INTERRUPTED = 130
+
+#: What a value of an option is read as.
+Parsed = TypeVar("Parsed")
 
 #: How costs and solvers with settings are written, for help texts.
 NOTATION = "NAME[,KEY=VALUE...]"
@@ -110,6 +113,28 @@ def positive_number(text: str | float) -> float:
     return value
 
 
+def by_name(option: str, given: tuple[str, ...], parse: Callable[[str], Parsed]) -> Parsed | dict[str, Parsed]:
+    """Read [NAME=]NUMBER: one number for all, or numbers by name; nothing as an empty dictionary.
+
+    Args:
+        option: for messages.
+        given: its values.
+        parse: reads a number.
+
+    Raises:
+        InputError: neither of the two.
+    """
+    if len(given) == 1 and "=" not in given[0]:
+        return parse(given[0])
+    numbers: dict[str, Parsed] = {}
+    for text in given:
+        name, equals, number = text.rpartition("=")
+        if not equals or name in numbers:
+            raise InputError(f"{option} {text:.60}: expected one number for all, or NAME=NUMBER once for each")
+        numbers[name] = parse(number)
+    return numbers
+
+
 def folder(text: str | Path) -> Path:
     """Take the path of a folder; an empty one, e.g. of a variable that is not set, would be the current folder."""
     if text == "":
@@ -159,12 +184,13 @@ def make_topology(preset: str, devices: int, memory_gib: float | None) -> Topolo
     return Topology.preset(preset, devices, memory_bytes)
 
 
-def check_room(task: ShardingTask) -> None:
-    """Raise `InputError` where the devices of a task are too small for its tables."""
+def check_room(task: ShardingTask, *others: str) -> None:
+    """Raise `InputError` where the devices of a task are too small for its tables; it names other remedies, too."""
     if task.total_bytes > task.total_capacity_bytes:
         raise InputError(
             f"the tables take {exact_bytes(task.total_bytes)} with optimiser state, {task.num_devices} devices hold "
-            f"{exact_bytes(task.total_capacity_bytes)}: no plan can fit; give more devices or memory"
+            f"{exact_bytes(task.total_capacity_bytes)}: no plan can fit; "
+            f"give {', or '.join(('more devices or memory', *others))}"
         )
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 from tabulate import tabulate
 
 from shardgym.cli.common import (
     Command,
+    OneOf,
+    by_name,
     check_free,
     check_room,
     count,
@@ -17,24 +20,28 @@ from shardgym.cli.common import (
     json_option,
     make_topology,
     memory_option,
-    natural,
     positive,
     preset_option,
     print_json,
     print_task,
     say,
 )
-from shardgym.errors import InputError
+from shardgym.errors import InputError, UnknownNameError
 from shardgym.files import write_whole
 from shardgym.pools import load_pool
+from shardgym.shard import COLUMN_UNIT
+from shardgym.streams.files import MIN_ROWS
 from shardgym.streams.open import ENDINGS, holds_ids, open_stream
 from shardgym.streams.statistics import FeatureStatistics
 from shardgym.streams.tables import PLACEHOLDER_DIM, pool_of_statistics
-from shardgym.table import TablePool
+from shardgym.table import Optimizer, TablePool
 from shardgym.task import ShardingTask
 
 #: Features that are listed; of more the totals say enough.
 _MOST_LISTED = 40
+
+#: Rows for each distinct id, at most, of a feature whose largest id says its rows; ids of more look like hashes.
+_MOST_ROWS_PER_ID = 100
 
 
 @click.command("import-tables", cls=Command)
@@ -54,6 +61,16 @@ _MOST_LISTED = 40
 )  # fmt: skip
 @click.option("--samples", type=positive, metavar="N", help="Of ids: read at most so many samples.")
 @click.option("--fit", is_flag=True, help="Of ids: draw them from a fitted law; by default the file's are measured.")
+@click.option(
+    "--unpooled",
+    multiple=True,
+    metavar="NAME",
+    help="Put out rows of this table one by one, as of sequences.",
+)
+@click.option(
+    "--optimizer", type=OneOf("optimizer", get_args(Optimizer)),
+    help=f"Of tables that do not say theirs: {', '.join(get_args(Optimizer))} (default: exact_sgd, without state).",
+)  # fmt: skip
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Where the task or pool goes.")
 @force_option
 @json_option
@@ -68,6 +85,8 @@ def import_tables(
     dims: tuple[str, ...],
     samples: int | None,
     fit: bool,
+    unpooled: tuple[str, ...],
+    optimizer: Optimizer | None,
     output: Path,
     force: bool,
     as_json: bool,
@@ -80,33 +99,50 @@ def import_tables(
     themselves, put their folder into the environment variable SHARDGYM_DATA.
     """
     check_free(output, force)
+    if optimizer is not None and devices is None:
+        raise InputError("--optimizer: is of a task, give --devices")
+    widths = by_name("--dim", dims, positive) or PLACEHOLDER_DIM
+    for width in widths.values() if isinstance(widths, dict) else (widths,):
+        _check_width("--dim", width)
     found: dict[str, FeatureStatistics] = {}
+    by_largest_id: list[str] = []
     if holds_ids(source):
-        sizes = _by_feature("--hash-size", hash_sizes)
+        sizes = by_name("--hash-size", hash_sizes, positive)
         stream = open_stream(source, features=features or None, hash_size=sizes or None, samples=samples)
+        for column in stream.left_out:
+            say(f"left out: {column}, which is no column of ids")
         batch_size = batch_size or stream.batch_size
         if batch_size is None:
             raise InputError(f"{source}: says no batch size; give --batch-size")
         found = stream.statistics(batch_size, ranks=devices or 1, checksum=not fit)
-        widths = _by_feature("--dim", dims) or PLACEHOLDER_DIM
         if isinstance(widths, dict):
             widths = dict.fromkeys(stream.features, PLACEHOLDER_DIM) | widths
         pool = pool_of_statistics(stream, found, widths, fit)
-        for column in stream.left_out:
-            say(f"left out: {column}, which is no column of ids")
+        by_largest_id = [name for name in found if name not in stream.hash_sizes]
     else:
         given = {"--feature": features, "--hash-size": hash_sizes, "--dim": dims, "--samples": samples, "--fit": fit}
         for option, value in given.items():
             if value:
                 raise InputError(f"{source}: {option} is for files of ids, which end in {', '.join(ENDINGS)}")
         pool = load_pool(source)
+        for table in pool:
+            _check_width(f"{source}, table '{table.name}'", table.embedding_dim)
+    pool = _with_unpooled(pool, source, unpooled)
+    sparse = [name for name in by_largest_id if found[name].rows > _MOST_ROWS_PER_ID * max(found[name].distinct, 1)]
     if devices is None:
         content: TablePool | ShardingTask = pool
     else:
         topology = make_topology(preset, devices, memory_gib)
-        content = ShardingTask(pool.tables, topology, batch_size or pool.batch_size, name=pool.name)
-        check_room(content)
+        content = ShardingTask(
+            pool.tables, topology, batch_size or pool.batch_size, optimizer=optimizer or "exact_sgd", name=pool.name
+        )
+        check_room(content, *(f"--hash-size {name}=ROWS if its ids are hashes" for name in sparse[:1]))
     write_whole(output, content.to_json(indent=2) + "\n")
+    for name in sparse:
+        say(
+            f"shardgym: warning: feature '{name}' has {found[name].rows:,} rows, its largest id + 1, and at most "
+            f"{count(found[name].distinct, 'distinct id')}: if its ids are hashes, give --hash-size {name}=ROWS"
+        )
     if as_json:
         page: dict[str, Any] = {"task" if devices else "pool": str(output), "digest": content.digest}
         print_json(page | {"tables": len(pool), "features": {name: _row(of_one) for name, of_one in found.items()}})
@@ -117,20 +153,25 @@ def import_tables(
         print(f"{output}: a pool of {count(len(pool), 'table')}, batch size {pool.batch_size}")
     if found:
         _print_statistics(found, devices)
+    if by_largest_id:
+        of_some = "" if len(by_largest_id) == len(found) else f" of {count(len(by_largest_id), 'feature')}"
+        print(f"rows{of_some}: largest id + 1, at least {MIN_ROWS} (no --hash-size)")
     return 0
 
 
-def _by_feature(option: str, given: tuple[str, ...]) -> int | dict[str, int]:
-    """Read [NAME=]NUMBER: one number for all features, or numbers by feature; nothing as an empty dictionary."""
-    if len(given) == 1 and "=" not in given[0]:
-        return natural(given[0], least=1)
-    numbers = {}
-    for text in given:
-        name, equals, number = text.rpartition("=")
-        if not equals or name in numbers:
-            raise InputError(f"{option} {text:.60}: expected one number for all features, or NAME=NUMBER once for each")
-        numbers[name] = natural(number, least=1)
-    return numbers
+def _with_unpooled(pool: TablePool, source: str, names: tuple[str, ...]) -> TablePool:
+    """Return the pool with some of its tables unpooled."""
+    known = [table.name for table in pool]
+    for name in names:
+        if name not in known:
+            raise UnknownNameError(f"table of {source}", name, known)
+    tables = (dataclasses.replace(table, pooling="none") if table.name in names else table for table in pool)
+    return dataclasses.replace(pool, tables=tuple(tables))
+
+
+def _check_width(what: str, columns: int) -> None:
+    if columns % COLUMN_UNIT:
+        raise InputError(f"{what}: FBGEMM needs widths divisible by {COLUMN_UNIT}, got {columns} columns")
 
 
 def _row(found: FeatureStatistics) -> dict[str, float]:

@@ -12,6 +12,7 @@ from shardgym.cli.common import (
     Command,
     OneOf,
     answer,
+    by_name,
     check_free,
     check_room,
     count,
@@ -20,6 +21,7 @@ from shardgym.cli.common import (
     make_topology,
     memory_option,
     positive,
+    positive_number,
     preset_option,
     print_json,
     print_task,
@@ -27,11 +29,12 @@ from shardgym.cli.common import (
     say,
 )
 from shardgym.cli.plan_files import read_plan
-from shardgym.errors import InputError, ShardGymError, error_text
+from shardgym.errors import InputError, ShardGymError, UnknownNameError, error_text
 from shardgym.files import write_whole
 from shardgym.plan import Kind
 from shardgym.registry import find_class
 from shardgym.streams.open import holds_hashes, open_stream
+from shardgym.table import Optimizer
 from shardgym.topology import GIB
 
 if TYPE_CHECKING:
@@ -53,6 +56,14 @@ RESERVES = ("none", "torchrec")
     "Criteo's, of features cat_0 to cat_25, whose hashes are taken modulo the rows of their tables.",
 )  # fmt: skip
 @click.option(
+    "--pooling-factor", "pooling_factors", multiple=True, metavar="[NAME=]X",
+    help="Without a log: mean ids per sample, for all tables or one.",
+)  # fmt: skip
+@click.option(
+    "--optimizer", type=OneOf("optimizer", get_args(Optimizer)),
+    help=f"Of all tables: {', '.join(get_args(Optimizer))} (default: what apply_optimizer_in_backward attached).",
+)  # fmt: skip
+@click.option(
     "--reserve", default="none", type=OneOf("reserve", RESERVES),
     help="Memory for the rest of the model: none, or by TorchRec's heuristic, which takes 15 % and multiples of dense "
     "parameters and input buffers.",
@@ -68,6 +79,8 @@ def import_torchrec(
     memory_gib: float | None,
     batch_size: int,
     log: Path | None,
+    pooling_factors: tuple[str, ...],
+    optimizer: Optimizer | None,
     reserve: str,
     strict: bool,
     output: Path,
@@ -79,20 +92,34 @@ def import_torchrec(
     Its collections of embeddings become tables; what it embeds besides is named. MODEL is module:function, a
     function without arguments that returns the model. It is called under the meta device, so that weights take no
     memory. How often tables are accessed comes from a log of ids; what is assumed without one is said. From Python,
-    `shardgym.torchrec.import_model` takes any topology, pooling factors and more.
+    `shardgym.torchrec.import_model` takes any topology, TorchRec's constraints and more.
     """
     check_free(output, force)
+    if log is not None and pooling_factors:
+        raise InputError("--pooling-factor and --log were given: give one of them")
+    factors = by_name("--pooling-factor", pooling_factors, positive_number)
     from shardgym.torchrec import Reserve, import_model
     from shardgym.torchrec.model_tables import model_tables
 
     topology = make_topology(preset, devices, memory_gib)
     model = make_model(model_name)
+    if not isinstance(factors, dict):
+        factors = {table.name: factors for table in model_tables(model)}
     sample = None
     if log is not None:
         rows = {name: t.config.num_embeddings for t in model_tables(model) for name in t.config.feature_names}
-        sample = open_stream(log, features=list(rows), hash_size=rows if holds_hashes(log) else None)
+        try:
+            sample = open_stream(log, features=list(rows), hash_size=rows if holds_hashes(log) else None)
+        except UnknownNameError as error:
+            readers = [t.name for t in model_tables(model) if error.unknown in t.config.feature_names]
+            raise InputError(
+                f"{log}: has no column '{error.unknown}', which table '{readers[0]}' of the model reads"
+            ) from None
     kept = Reserve() if reserve == "torchrec" else None
-    imported = import_model(model, topology, batch_size, sample=sample, reserve=kept, strict=strict)
+    imported = import_model(
+        model, topology, batch_size, pooling_factors=factors or None, sample=sample, optimizer=optimizer, reserve=kept,
+        strict=strict,
+    )  # fmt: skip
     task = imported.task
     check_room(task)
     write_whole(output, task.to_json(indent=2) + "\n")

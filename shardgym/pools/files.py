@@ -15,7 +15,9 @@ from shardgym.records import parse_json, read_text, short_repr
 from shardgym.table import DEFAULT_BATCH_SIZE, EmbeddingTable, TablePool
 
 REQUIRED = ("name", "num_embeddings", "embedding_dim")
-CSV_COLUMNS = (*REQUIRED, "pooling_factor", "zipf_s", "zipf_q", "row_order")
+#: Columns that hold one of some words, as fields of the same names do.
+_WORDS = ("pooling", "optimizer", "precision")
+CSV_COLUMNS = (*REQUIRED, "pooling_factor", "zipf_s", "zipf_q", "row_order", *_WORDS)
 JSON_FIELDS = tuple(field.name for field in dataclasses.fields(EmbeddingTable))
 POOL_FIELDS = ("tables", "name", "batch_size", "schema")
 
@@ -25,7 +27,7 @@ def load_user_tables(path: str | Path, batch_size: int = DEFAULT_BATCH_SIZE) -> 
 
     JSON: a list of table objects, or `{"tables": [...], "name": ..., "batch_size": ...}`, the form in which a pool
     writes itself. CSV: a header line with name, num_embeddings, embedding_dim and, if known, pooling_factor, zipf_s,
-    zipf_q and row_order; a table without zipf_s has uniform ids.
+    zipf_q, row_order, pooling, optimizer and precision; a table without zipf_s has uniform ids.
 
     Args:
         path: the file.
@@ -114,6 +116,7 @@ def _csv_rows(path: str | Path, text: str) -> Iterator[tuple[str, dict[str, Any]
             fields[column] = int(values[column])
         if "pooling_factor" in values:
             fields["pooling_factor"] = _number(place, "pooling_factor", values["pooling_factor"])
+        fields |= {column: values[column] for column in _WORDS if column in values}
         zipf: dict[str, Any] = {
             c.removeprefix("zipf_"): _number(place, c, values[c]) for c in ("zipf_s", "zipf_q") if c in values
         }

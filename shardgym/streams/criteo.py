@@ -18,7 +18,7 @@ import numpy.typing as npt
 from shardgym.arrays import Ints
 from shardgym.bags import Bags
 from shardgym.errors import InputError
-from shardgym.streams.files import MOST_RECORDED_IDS, ReadOptions, RecordedStream
+from shardgym.streams.files import MOST_RECORDED_IDS, ReadOptions, RecordedStream, hash_size_remedy
 
 NUM_NUMBERS = 13
 FEATURES = tuple(f"cat_{n}" for n in range(26))
@@ -54,10 +54,7 @@ class CriteoStream(RecordedStream):
         super().__init__(path, FEATURES, options)
         lacking = next((feature for feature in self.features if feature not in self.hash_sizes), None)
         if lacking is not None:
-            raise InputError(
-                f"{path}: ids of '{lacking}' are hashes of 32 bits: give hash_size, the rows of its table, which they "
-                "are taken modulo"
-            )
+            raise InputError(f"{path}: ids of '{lacking}' are hashes of 32 bits: {hash_size_remedy(lacking)}")
 
     def parts(self, features: Sequence[str]) -> Iterator[dict[str, Bags]]:
         """Yield blocks of lines."""

@@ -12,6 +12,7 @@ import numpy as np
 from shardgym.bags import Bags
 from shardgym.errors import InputError
 from shardgym.streams.stream import IdStream
+from shardgym.table import MOST_ROWS
 
 #: Features whose ids reach fewer rows are taken to have this many.
 MIN_ROWS = 100
@@ -93,7 +94,11 @@ class RecordedStream(IdStream):
         return _joined(kept)
 
     def rows(self, features: Sequence[str] | None = None) -> dict[str, int]:
-        """Return the rows of features: the hash size, or what their ids reach, but at least 100."""
+        """Return the rows of features: the hash size, or what their ids reach, but at least 100.
+
+        Raises:
+            InputError: ids reach more rows than a table may have, and there is no hash size.
+        """
         names = self.checked(features)
         unknown = [feature for feature in names if feature not in self._rows]
         for group in [[feature] for feature in unknown] if self.read_together == 1 else [unknown] if unknown else []:
@@ -101,6 +106,9 @@ class RecordedStream(IdStream):
             for part in self._rows_in_parts(group):
                 for feature, bags in part.items():
                     reached[feature] = max(reached[feature], int(bags.indices.max(initial=-1)) + 1)
+            for feature, rows in reached.items():
+                if rows > MOST_ROWS:
+                    raise self._looks_hashed(feature, rows - 1)
             self._rows |= reached
         return {feature: self._rows[feature] for feature in names}
 
@@ -125,10 +133,29 @@ class RecordedStream(IdStream):
             # A hash of 64 bits without a sign is no negative number.
             wide = indices if indices.dtype == np.uint64 else indices.astype(np.int64, copy=False)
             indices = wide % wide.dtype.type(self.hash_sizes[feature])
+        if indices.dtype == np.uint64 and int(indices.max(initial=0)) >= 2**63:
+            raise self._looks_hashed(feature, int(indices.max()))
         rows = indices.astype(np.int64, copy=False)
         if rows.size and int(rows.min()) < 0:
-            raise InputError(f"{self.name}: feature '{feature}' has a negative id ({int(rows.min())})")
+            raise InputError(
+                f"{self.name}: feature '{feature}' has a negative id ({int(rows.min())}), expected rows from 0 on: of "
+                f"hashes with a sign, {hash_size_remedy(feature)}"
+            )
         return Bags(rows, lengths.astype(np.int64, copy=False))
+
+    def _looks_hashed(self, feature: str, largest: int) -> InputError:
+        return InputError(
+            f"{self.name}: feature '{feature}' has ids up to {largest:.1e}, which look hashed: "
+            f"{hash_size_remedy(feature)}"
+        )
+
+
+def hash_size_remedy(feature: str) -> str:
+    """Return the end of messages about ids that are no rows, which fits Python and the command line."""
+    return (
+        "give hash_size, the rows of its table, which ids are taken modulo, to open_stream "
+        f"(import-tables: --hash-size {feature}=ROWS)"
+    )
 
 
 class _Cut:

@@ -29,6 +29,7 @@ def here(tmp_path, monkeypatch):
     line = "\t".join(["1"] * 14 + ["68fd1e64"] * 26) + "\n"
     (tmp_path / "clicks.tsv").write_text(line * 20)
     (tmp_path / "tables.csv").write_text("name,num_embeddings,embedding_dim\nuser,1000,64\n")
+    (tmp_path / "narrow.csv").write_text("name,num_embeddings,embedding_dim\nuser,1000,64\nitem,10,6\n")
     return tmp_path
 
 
@@ -63,6 +64,26 @@ def test_the_page_for_machines_has_shares_of_distinct_rows(capsys):
     assert 0.5 < clicks["distinct_share"] < clicks["rank_distinct_share"] <= 1
 
 
+def test_ids_far_apart_are_said_to_look_hashed(capsys):
+    columns = {"user": [5, 9, 7, 2], "clicked": [1, 2**39, 3, 3], "country": ["a", "b", "c", "d"]}
+    parquet.write_table(pyarrow.table(columns), "far.parquet")
+    arguments = ["import-tables", "far.parquet", "--batch-size", "2", "-o", "out.json"]
+    assert main(arguments) == 0
+    said = capsys.readouterr()
+    assert said.out.endswith("\nrows: largest id + 1, at least 100 (no --hash-size)\n")
+    assert said.err == (
+        "left out: country (string), which is no column of ids\n"
+        "shardgym: warning: feature 'clicked' has 549,755,813,889 rows, its largest id + 1, and at most 3 distinct "
+        "ids: if its ids are hashes, give --hash-size clicked=ROWS\n"
+    )
+    assert main([*arguments, "--devices", "2", "--force"]) == 2
+    assert "give more devices or memory, or --hash-size clicked=ROWS if its ids are hashes" in capsys.readouterr().err
+    assert main([*arguments, "--devices", "2", "--force", "--hash-size", "clicked=1000"]) == 0
+    said = capsys.readouterr()
+    assert "warning" not in said.err
+    assert said.out.endswith("\nrows of 1 feature: largest id + 1, at least 100 (no --hash-size)\n")
+
+
 def test_without_devices_a_pool_is_written(capsys):
     arguments = ["import-tables", "clicks.tsv", "--batch-size", "10", "--hash-size", "1000", "--feature", "cat_3"]
     assert main([*arguments, "-o", "pool.json"]) == 0
@@ -72,6 +93,14 @@ def test_without_devices_a_pool_is_written(capsys):
     assert pool[0].ids.hash_size == pool[0].num_embeddings == 1000
     assert main([*arguments, "--fit", "--samples", "15", "--force", "-o", "pool.json"]) == 0
     assert isinstance(load_pool("pool.json")[0].ids, ZipfIds)
+
+
+def test_tables_are_unpooled_and_keep_the_state_of_an_optimizer():
+    arguments = ["import-tables", "ids.parquet", "--batch-size", "20", "--devices", "2", "--fit", "-o", "task.json"]
+    assert main([*arguments, "--unpooled", "clicks", "--optimizer", "rowwise_adagrad"]) == 0
+    task = ShardingTask.load("task.json")
+    assert [task.optimizer_of(table) for table in task.tables] == ["rowwise_adagrad"] * 2
+    assert [table.pooling for table in task.tables] == ["sum", "none"]
 
 
 def test_tables_become_a_task(capsys):
@@ -88,10 +117,14 @@ def test_tables_become_a_task(capsys):
         (["ids.parquet", "--batch-size", "9", "--feature", "users"], "unknown column in ids.parquet 'users'"),
         (["ids.parquet", "--batch-size", "9", "--dim", "users=4"], "unknown feature of ids.parquet 'users'"),
         (["ids.parquet", "--batch-size", "9", "--dim", "4", "--dim", "8"], "--dim 4: expected one number for all"),
+        (["ids.parquet", "--batch-size", "9", "--dim", "user=6"], "--dim: FBGEMM needs widths divisible by 4, got 6"),
+        (["narrow.csv"], "narrow.csv, table 'item': FBGEMM needs widths divisible by 4, got 6 columns"),
         (["ids.parquet", "--batch-size", "9", "--hash-size", "user="], "expected a whole number of at least 1, got ''"),
         (["ids.parquet", "--batch-size", "9", "--devices", "1", "--memory-gib", "1e-9"], "no plan can fit"),
         (["clicks.tsv", "--batch-size", "9"], "ids of 'cat_0' are hashes of 32 bits: give hash_size"),
         (["clicks.tsv", "--batch-size", "9", "--hash-size", "cat_1=5"], "ids of 'cat_0' are hashes of 32 bits"),
+        (["tables.csv", "--unpooled", "users"], "unknown table of tables.csv 'users': did you mean user?"),
+        (["tables.csv", "--optimizer", "adam"], "--optimizer: is of a task, give --devices"),
         (["tables.csv", "--fit"], "--fit is for files of ids, which end in .pt"),
         (["tables.csv", "--hash-size", "3"], "--hash-size is for files of ids"),
         (["none.parquet", "--batch-size", "9"], "cannot read none.parquet: No such file"),

@@ -70,6 +70,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "toy_model.py").write_text(MODEL)
     write_log(tmp_path / "log.parquet")
+    pyarrow.parquet.write_table(pa.table({"id_ids": [1]}), tmp_path / "users.parquet")
     return tmp_path
 
 
@@ -223,6 +224,18 @@ def test_a_log_of_hashes_is_taken_modulo_the_rows_of_tables() -> None:
     assert (one.pooling_factor, all_rows.pooling_factor) == (1.0, 1.0)
 
 
+def test_pooling_factors_and_an_optimizer_are_given(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*IMPORT, "--pooling-factor", "country=2.5", "--optimizer", "adam"]) == 0
+    out = capsys.readouterr().out
+    assert "assumed: 1 id per sample and feature for 2 of 3 tables\n" in out
+    assert "assumed: optimizer" not in out
+    task = ShardingTask.load("task.json")
+    assert task.table("users.country").pooling_factor == 2.5
+    assert task.optimizer == "adam"
+    assert main([*IMPORT, "--force", "--pooling-factor", "3"]) == 0
+    assert {table.pooling_factor for table in ShardingTask.load("task.json").tables} == {3.0}
+
+
 def test_a_reserve(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*IMPORT, "--memory-gib", "2", "--reserve", "torchrec"]) == 0
     assert "reserved on each device: 0.300 GiB at most" in capsys.readouterr().out
@@ -248,7 +261,13 @@ def test_a_reserve(capsys: pytest.CaptureFixture[str]) -> None:
         (["nowhere:make"], "cannot import 'nowhere'"),
         (["toy_model:make", "--log", "none.parquet"], "cannot read none.parquet"),
         (["toy_model:make", "--log", "toy_model.py"], "cannot read ids from 'toy_model.py': a file of ids ends in .pt"),
+        (
+            ["toy_model:make", "--log", "users.parquet"],
+            "users.parquet: has no column 'country_ids', which table 'users.country' of the model reads",
+        ),
         (["toy_model:make", "--memory-gib", "0.000001"], "no plan can fit"),
+        (["toy_model:make", "--pooling-factor", "nobody=2"], "unknown table in pooling_factors 'nobody'"),
+        (["toy_model:make", "--pooling-factor", "2", "--log", "log.parquet"], "--pooling-factor and --log were given"),
         (["toy_model:make", "--reserve", "much"], "unknown reserve 'much'"),
     ],
 )

@@ -42,6 +42,15 @@ def test_csv_may_say_how_popular_rows_lie(write):
         load_pool(write("c.csv", text.replace("by_frequency", "sorted")))
 
 
+def test_csv_may_say_pooling_optimizer_and_precision(write):
+    text = "name,num_embeddings,embedding_dim,pooling,optimizer,precision\na,9,8,none,adam,fp16\nb,9,8,,,\n"
+    first, second = load_pool(write("a.csv", text))
+    assert (first.pooling, first.optimizer, first.precision) == ("none", "adam", "fp16")
+    assert (second.pooling, second.optimizer, second.precision) == ("sum", None, None)
+    with pytest.raises(InputError, match=r"line 2: pooling: expected 'sum', 'mean' or 'none', got 'no'"):
+        load_pool(write("b.csv", text.replace("none", "no")))
+
+
 def test_csv_may_come_in_another_column_order_with_a_mark_blank_lines_and_windows_ends(write):
     text = "\ufeffembedding_dim, name, num_embeddings\r\n\r\n64, user, 1000\r\n\r\n"
     assert load_pool(write("mine.csv", text))[0].num_embeddings == 1000

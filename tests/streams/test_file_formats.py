@@ -50,8 +50,18 @@ def test_hashes_become_rows_without_a_sign(write_parquet):
     stream = open_stream(path, hash_size={"a": 10, "b": 4})
     assert plain(stream.batches(3)) == [{"a": ([5, 5, 8], [1, 1, 1]), "b": ([3, 1, 1], [1, 1, 1])}]
     assert stream.rows() == {"a": 10, "b": 4}
-    with pytest.raises(InputError, match=r"feature 'b' has a negative id \(-1\)"):
+    with pytest.raises(InputError, match=r"feature 'b' has a negative id \(-1\), .*: --hash-size b=ROWS\)"):
         list(open_stream(path, features=["b"]).batches(3))
+    with pytest.raises(InputError, match=r"feature 'a' has ids up to 1.8e\+19, which look hashed: .* a=ROWS"):
+        list(open_stream(path, features=["a"]).batches(3))
+
+
+@pytest.mark.parametrize("largest", [2**40, 2**58, 2**63 - 1])
+def test_ids_beyond_the_rows_of_a_table_look_hashed(write_parquet, largest):
+    path = write_parquet(a=np.array([5, largest]), b=np.array([1, 2**40 - 1]))
+    with pytest.raises(InputError, match=r"feature 'a' has ids up to .*, which look hashed: give hash_size, .* a=ROWS"):
+        open_stream(path).statistics(2)
+    assert open_stream(path, hash_size={"a": 7}).rows() == {"a": 7, "b": 2**40}
 
 
 def test_columns_that_hold_no_ids_are_left_out_or_refused(write_parquet):
@@ -148,7 +158,7 @@ def test_text_that_cannot_be_read_is_one_line(write_criteo, tmp_path, monkeypatc
     (tmp_path / "endless.txt").write_text("a" * 5000)
     with pytest.raises(InputError, match=r"endless\.txt, line 1: has no end"):
         open_stream(tmp_path / "endless.txt", hash_size=10).read("cat_0")
-    with pytest.raises(InputError, match="ids of 'cat_0' are hashes of 32 bits: give hash_size"):
+    with pytest.raises(InputError, match=r"hashes of 32 bits: give hash_size, .*: --hash-size cat_0=ROWS\)"):
         open_stream(path)
     with pytest.raises(InputError, match="a file of ids ends in"):
         open_stream("clicks.csv")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from baselines.greedy import place_greedily
 from shardgym.arrays import Floats
 from shardgym.costs.base import CostModel
-from shardgym.errors import MeasurementError
+from shardgym.errors import InputError, MeasurementError
 from shardgym.feasibility import check_possible, exceeds_devices
 from shardgym.plan import ShardingPlan
 from shardgym.shard import Shard
@@ -71,7 +72,10 @@ def alone_ms(task: ShardingTask, cost: CostModel, shards: Sequence[Shard]) -> Fl
     apart = dataclasses.replace(
         task, tables=tables, topology=task.topology.roomy(len(tables)), step_memory=None, name=""
     )
-    (answer,) = cost.evaluate(apart, [ShardingPlan.table_wise(apart, range(len(tables)))])
+    try:
+        (answer,) = cost.evaluate(apart, [ShardingPlan.table_wise(apart, range(len(tables)))])
+    except InputError as error:  # of a table that its user knows by another name
+        raise InputError(re.sub(r"'shard (\d+)'", lambda n: f"'{shards[int(n[1])].table}'", str(error))) from None
     if not answer.feasible:
         raise MeasurementError(f"cost '{cost.name}' has no time for single shards: {answer.reason}")
     return quantized(answer.compute_ms)

@@ -208,7 +208,8 @@ class ShardingPlan(Record):
         check_instance("task", task, ShardingTask)
         if self.task_hash != task.digest:
             raise InputError(
-                f"plan is for task {self.task_hash[:12]}, not for task {task.digest[:12]}: use the task it was made for"
+                f"plan is for task {self.task_hash[:12]}, not for task {task.digest[:12]}: use the task it was made "
+                "for, or rebound(plan, task) of shardgym.migration where tables and devices are the same"
             )
         problems = plan_problems(task, self.shards, self.group_size)
         if problems:

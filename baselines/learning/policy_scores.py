@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from gymnasium import spaces
 from torch import nn
 
 from shardgym.arguments import describe
 from shardgym.arrays import Floats
+from shardgym.envs.features import DEVICE_FEATURES
 from shardgym.errors import InputError, import_extra
 
 #: Observations of N environments, by entry.
@@ -74,16 +76,49 @@ def _tensors(observations: Observations) -> dict[str, torch.Tensor]:
 def _stable_baselines(policy: Any) -> Callable[[Observations], Any]:
     def score(observations: Observations) -> Any:
         policy.set_training_mode(False)
-        try:
-            seen, _ = policy.obs_to_tensor(dict(observations))
-        except ValueError as error:
-            text = " ".join(str(error).split())
-            raise InputError(f"policy: takes no observations of this environment ({text:.160})") from None
+        _check_trained_on(policy.observation_space, observations)
+        seen, _ = policy.obs_to_tensor(dict(observations))
         if hasattr(policy, "q_net"):
             return policy.q_net(seen)
         return policy.get_distribution(seen).distribution.logits
 
     return score
+
+
+def _check_trained_on(space: spaces.Space[Any], observations: Observations) -> None:
+    """Raise `InputError`, which says what to give, unless a policy was trained on such observations."""
+    if not isinstance(space, spaces.Dict):
+        raise InputError(f"policy: was trained on a {type(space).__name__}, expected observations of ShardGym: a Dict")
+    trained = {name: part.shape or () for name, part in space.items()}
+    given = {name: values.shape[1:] for name, values in observations.items()}
+    if trained == given:
+        return
+    before, now = _observation(trained), _observation(given)
+    if "devices" in trained and "devices" in given and before != now:
+        raise InputError(
+            f"policy: was trained with observation='{before}', the solver gives it '{now}': give "
+            f"observation='{before}', or train with '{now}'"
+        )
+    if trained.keys() != given.keys():
+        raise InputError(
+            f"policy: was trained on {', '.join(sorted(trained))}, the solver gives it {', '.join(sorted(given))}: "
+            "give env_id and flat as in training"
+        )
+    if trained.get("devices") != given.get("devices"):
+        most, needed = (shapes["devices"][0] // len(DEVICE_FEATURES) for shapes in (trained, given))
+        remedy = f"give max_devices={most}" if most > needed else f"give max_devices={needed} when training"
+        raise InputError(f"policy: is for {most} devices, the solver gives it {needed}: {remedy}")
+    name = next(name for name in trained if trained[name] != given[name])
+    raise InputError(
+        f"policy: was trained on '{name}' of shape {trained[name]}, the solver gives it {given[name]}: give "
+        "observation, max_devices, max_tables and max_splits as in training"
+    )
+
+
+def _observation(names: Container[str]) -> str:
+    """Return which argument `observation` gives entries of such names."""
+    full, timed = "tables" in names, "times" in names
+    return "full_timed" if full and timed else "full" if full else "timed" if timed else "compact"
 
 
 def _torchrl(policy: Any) -> Callable[[Observations], Any]:

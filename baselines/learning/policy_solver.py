@@ -111,6 +111,8 @@ class PolicySolver:
             card, policy = _read(folder)
             env_id, flat, env_settings = card.env_id, card.flat, card.env_settings
             samples = card.samples if samples is None else samples
+        elif policy is None and env_id is None:
+            raise InputError("give a policy and its env_id, or folder= with what PolicySolver.save wrote")
         if env_id not in ENV_IDS:
             raise UnknownNameError("environment", env_id, ENV_IDS)
         own = next((name for name in _OWN_ARGUMENTS if name in env_settings), None)

@@ -67,11 +67,15 @@ _logger = logging.getLogger("shardgym.solve")
 )
 @click.option("--seed", type=natural, default=0, help="Given to the solver.")
 @click.option("--time-limit", type=positive_number, metavar="SECONDS", help="Given to a solver that takes one.")
-@click.option("--initial-plan", "initial_path", metavar="PLAN", help="What the solver starts from, if it can.")
+@click.option(
+    "--initial-plan",
+    "initial_path",
+    metavar="PLAN",
+    help="What the solver starts from, if it can; also a plan for other statistics of the same tables.",
+)
 @click.option(
     "--migration-ms-per-byte", "migration_price", type=positive_number, metavar="X",
-    help="The initial plan is in use, if for other statistics of the same tables: each byte that moves adds X to the "
-    "time of a step.",
+    help="The initial plan is in use: each byte that moves adds X to the time of a step.",
 )  # fmt: skip
 @force_option
 @json_option
@@ -103,8 +107,7 @@ def solve(
         )
     if migration_price is not None and initial_path is None:
         raise click.UsageError("--migration-ms-per-byte needs --initial-plan, the plan that is in use")
-    moves = migration_price is not None
-    initial_plan = None if initial_path is None else _read_initial_plan(initial_path, task, solver, solver_name, moves)
+    initial_plan = None if initial_path is None else _read_initial_plan(initial_path, task, solver, solver_name)
     hint = ""
     if time_limit is None and takes(solver.solve, "time_limit_s"):
         hint = f"still solving; --time-limit SECONDS ends '{solver_name:.80}' early"
@@ -135,7 +138,9 @@ def solve(
     write_whole(output, plan.to_json(indent=2) + "\n")
     # Of a solver that proves one, see `shardgym.solver.Solver`.
     bound_ms = getattr(solver, "lower_bound_ms", None)
-    moved = migration(task, initial_plan, plan) if moves and initial_plan is not None else None
+    moved = None
+    if migration_price is not None and initial_plan is not None:
+        moved = migration(task, initial_plan, plan)
     if as_json:
         shards = len(plan.shards)
         page = {"plan": str(output), "shards": shards, "solve_time_s": seconds, "oracle": oracle_name}
@@ -159,14 +164,14 @@ def solve(
     return code
 
 
-def _read_initial_plan(path: str, task: ShardingTask, solver: Solver, solver_name: str, moves: bool) -> ShardingPlan:
+def _read_initial_plan(path: str, task: ShardingTask, solver: Solver, solver_name: str) -> ShardingPlan:
     """Read a feasible plan for a solver that can start from one; raises `InputError` otherwise."""
     if not takes(solver.solve, "initial_plan"):
         raise InputError(
             f"--initial-plan: solver '{solver_name:.80}' starts from no plan: leave it out, or name a solver "
             "whose solve takes initial_plan, such as neuroshard_plus"
         )
-    plan = read_plan(path, task, same_tables=moves)
+    plan = read_plan(path, task, same_tables=True)
     try:
         plan.validate(task)
     except InfeasiblePlanError as error:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -69,7 +70,9 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
         max_tables: int | None = None,
         plans: bool = True,
         render_mode: str | None = None,
+        **unknown: Any,
     ) -> None:
+        refuse_arguments(unknown, type(self), PlacementEnv)
         self.render_mode = check_render_mode(render_mode)
         check_instance("plans", plans, bool)
         rules = Rules(order, reward, penalty, relative_penalty, self._limits, plans)
@@ -197,6 +200,19 @@ class PlacementEnv(gymnasium.Env[Observation, np.int64]):
 
     def _info(self) -> dict[str, Any]:
         return {name: values.item(0) for name, values in self._game.infos().items()}
+
+
+def refuse_arguments(unknown: Mapping[str, Any], *envs: type[PlacementEnv]) -> None:
+    """Raise `UnknownNameError` for an argument that an environment does not take.
+
+    Args:
+        unknown: arguments by name that are left.
+        envs: the class of the environment, and others that it passes arguments on to.
+    """
+    parameters = [p for env in envs for p in inspect.signature(env).parameters.values()]
+    for name in unknown:
+        known = {p.name for p in parameters if p.kind is not p.VAR_KEYWORD}
+        raise UnknownNameError(f"argument of {envs[0].__name__}", name, known)
 
 
 def action_number(action: Any) -> int:

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from shardgym.arguments import check_int
 from shardgym.costs.base import CostModel
-from shardgym.envs.env import PlacementEnv
+from shardgym.envs.env import PlacementEnv, refuse_arguments
 from shardgym.envs.game import Rules
 from shardgym.envs.render import check_render_mode
 from shardgym.envs.scoring import cost_model
@@ -110,7 +110,9 @@ class RowTiersEnv(PlacementEnv):
         relative_penalty: float | None = None,
         sampling: str = "random",
         render_mode: str | None = None,
+        **unknown: Any,
     ) -> None:
+        refuse_arguments(unknown, type(self))
         self.render_mode = check_render_mode(render_mode)
         self._sampler = TaskSampler(suite, tasks, pool, pool_tasks=pool_tasks, sampling=sampling)
         if cost == "replay" and cost_settings is None:

@@ -43,6 +43,9 @@ _EXPLANATIONS: dict[Cause, str] = {
 #: Share of the step below which devices count as even.
 _EVEN_SHARE = 0.01
 
+#: Milliseconds below which a margin is written as 0.000.
+_SHOWN_MS = 0.0005
+
 #: Share of the time until the last device is ready that a measured wait has at least; the rest is noise.
 _LEAST_WAIT = 0.5
 
@@ -153,12 +156,15 @@ def describe_bottleneck(task: ShardingTask, plan: ShardingPlan, cost: PlanCost |
     found = find_bottleneck(cost, columns)
     is_even = found.excess_ms < _EVEN_SHARE * cost.total_ms
     why = f"devices are even within {100 * _EVEN_SHARE:.0f} % of the step" if is_even else _EXPLANATIONS[found.cause]
+    slowest = f"slowest: device {cost.slowest_device}, {cost.total_ms:.3f} ms{_waits(found, cost.slowest_device)}"
+    if is_even and found.margin_ms < _SHOWN_MS:
+        return [*lines, slowest, f"held up by: no device, {why}"]
     compute, exchange = (
         f"{times[found.device]:.3f} ms, {_as_times_mean(times.tolist(), found.device)}"
         for times in (found.compute_ms, found.exchange_ms)
     )
     lines += [
-        f"slowest: device {cost.slowest_device}, {cost.total_ms:.3f} ms{_waits(found, cost.slowest_device)}",
+        slowest,
         f"held up by: device {found.device}, the step is {found.margin_ms:.3f} ms longer than for the next device; "
         f"its compute {compute}; its exchange without waiting {exchange}; {why}",
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from shardgym.arguments import check_instance
 from shardgym.errors import InputError
 from shardgym.streams.files import MOST_RECORDED_IDS, RecordedStream
 from shardgym.streams.fit import fit_ids
@@ -36,9 +37,10 @@ def pool_of_stream(
         fit: whether ids of tables are drawn from a law that is fitted, rather than those that are recorded.
 
     Raises:
-        InputError: no batch size, a stream that holds no whole batch, or no ids; ids that are drawn, or too many to be
-            kept, without `fit`; or a width for a feature that is none.
+        InputError: no stream, no batch size, a stream that holds no whole batch, or no ids; ids that are drawn, or too
+            many to be kept, without `fit`; or a width for a feature that is none.
     """
+    check_instance("stream", stream, IdStream, "open_stream(path) opens a file")
     batch_size = stream.batch_size if batch_size is None else batch_size
     if batch_size is None:
         raise InputError(f"{stream.name}: says no batch size, expected one: the samples of a step over all devices")

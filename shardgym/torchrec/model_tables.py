@@ -198,6 +198,37 @@ def by_table(what: str, values: Mapping[str, Any], tables: list[ModelTable]) -> 
     return found
 
 
+def without_unplanned(
+    what: str, values: Mapping[str, Any], model: nn.Module, collections: Sequence[type[nn.Module]]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Split off what is said of tables of a model that are not planned: their collections have no sharder.
+
+    Args:
+        what: the argument, for messages.
+        values: by table, see `by_table`, which refuses names of no table.
+        model: of the tables.
+        collections: classes that are planned.
+
+    Returns:
+        the values without these tables, and the class of the collection of each of these, by the given name.
+
+    Raises:
+        InputError: no dictionary.
+    """
+    check_instance(what, values, Mapping)
+    planned: set[str] = set()
+    others: dict[str, str] = {}
+    for table in model_tables(model):
+        cls = type(model.get_submodule(table.path))
+        names = (table.name, table.config.name)
+        if cls in collections:
+            planned.update(names)
+        else:
+            others.update(dict.fromkeys(names, cls.__name__))
+    unplanned = {name: others[name] for name in values if name in others and name not in planned}
+    return {name: value for name, value in values.items() if name not in unplanned}, unplanned
+
+
 def model_from_task(task: ShardingTask) -> nn.Module:
     """Return a model on the meta device that has exactly the tables of a task.
 

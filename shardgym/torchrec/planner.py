@@ -35,7 +35,7 @@ from shardgym.torchrec.constraints import NEEDS_PLAN, Wish, apply_constraints, i
 from shardgym.torchrec.first_rank import from_first_rank
 from shardgym.torchrec.following import follow
 from shardgym.torchrec.host_tables import solve_beside_host_tables
-from shardgym.torchrec.model_tables import COLLECTIONS, by_table, model_tables
+from shardgym.torchrec.model_tables import COLLECTIONS, by_table, model_tables, without_unplanned
 from shardgym.torchrec.remarks import device_remarks, memory_remarks, refuse_remarks
 from shardgym.torchrec.sharding_plan import DeviceType, to_torchrec
 from shardgym.torchrec.tasks import Reserve, import_model, topology_from_torchrec
@@ -164,12 +164,14 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
         sharders = get_default_sharders() if sharders is None else sharders
         collections = _planned(module, sharders)
         tables = model_tables(module, collections)
+        wanted, unplanned = without_unplanned("constraints", self._constraints or {}, module, collections)
+        pinned, unpinned = without_unplanned("pins", settings.pins or {}, module, collections)
         imported = import_model(
             module,
             self._topology,
             self._batch_size * self._topology.num_devices,
             sample=settings.sample,
-            constraints=self._constraints,
+            constraints=wanted,
             optimizer=settings.optimizer,
             default_optimizer=_fused_optimizer(sharders, {type(module.get_submodule(t.path)) for t in tables}),
             reserve=settings.reserve,
@@ -178,8 +180,8 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
             collections=collections,
         )
         task = imported.task
-        constraints = by_table("constraints", self._constraints or {}, tables)
-        pins = by_table("pins", settings.pins or {}, tables)
+        constraints = by_table("constraints", wanted, tables)
+        pins = by_table("pins", pinned, tables)
         has_hosts = self._cost.host_memory and task.topology.host_memory_bytes > 0
         rules, wishes = rules_of(task, constraints, pins, has_hosts=has_hosts)
         wishes += [wish for wish in imported.wishes if wish.why != NEEDS_PLAN]
@@ -203,6 +205,11 @@ class ShardGymPlanner(ShardingPlanner):  # type: ignore[misc]  # a class of any 
             if rule.devices is not None and not {d for s in plan.of_table(name) for d in s.devices} <= rule.devices
         ]
         remarks = [f"{what} is not planned: it stays whole on every rank" for what in imported.left_out]
+        wishes += [
+            Wish(what, name, f"the table is not planned without {cls}Sharder() among the sharders")
+            for what, without in (("constraints", unplanned), ("pins", unpinned))
+            for name, cls in without.items()
+        ]
         remarks += in_words(wishes)
         if settings.strict:
             refuse_remarks(remarks)

@@ -236,20 +236,27 @@ def _made_table(
         weighted: whether the model or a sample weights its ids; constraints may as well.
         precision: where it is not that of the task.
         optimizer: likewise.
+
+    Raises:
+        InputError: an access that no table can have, such as a negative pooling factor.
     """
     config = table.config
     bags = len(config.feature_names) if asked is None else asked.num_features
     known = access or Access(float(bags), UniformIds())
-    return EmbeddingTable(
-        table.name, config.num_embeddings, config.embedding_dim,
-        known.pooling_factor, known.ids, known.reuse_histogram,
-        precision=precision,
-        optimizer=optimizer,
-        num_features=bags,
-        weighted=table.pooling != "none" and (weighted or (asked is not None and asked.weighted)),
-        pooling=table.pooling,
-        run_length=known.run_length,
-    )  # fmt: skip
+    try:
+        return EmbeddingTable(
+            table.name, config.num_embeddings, config.embedding_dim,
+            known.pooling_factor, known.ids, known.reuse_histogram,
+            precision=precision,
+            optimizer=optimizer,
+            num_features=bags,
+            weighted=table.pooling != "none" and (weighted or (asked is not None and asked.weighted)),
+            pooling=table.pooling,
+            run_length=known.run_length,
+        )  # fmt: skip
+    except InputError as error:
+        named = "" if f"'{table.name}'" in str(error) else f"table '{table.name}': "
+        raise InputError(f"{named}{error}") from None
 
 
 def _check_table(table: ModelTable) -> None:

@@ -9,10 +9,11 @@ from baselines.column_greedy import halves, place_with_cuts, whole_tables
 from baselines.halving_lpt import balanced_pieces
 from baselines.lpt import LPTWhole, alone_ms, whole_table_ms
 from shardgym import make_cost, make_solver
-from shardgym.errors import NoFeasiblePlanError
+from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.plan import ShardingPlan
 from shardgym.shard import Shard
 from shardgym.suites import load_suite
+from shardgym.table import RecordedIds
 
 
 def test_a_plain_loop_finds_the_same_plan():
@@ -100,3 +101,12 @@ def test_plans_with_halves_are_never_costlier_by_the_oracle(index):
         task, [make_solver("lpt").solve(task, cost), place_with_cuts(task, cost, whole_tables(task, cost))[1]]
     )
     assert mine.total_ms <= uncut.total_ms * (1 + 1e-9)
+
+
+def test_recorded_ids_that_are_missing_are_of_the_users_table():
+    task = load_suite("quick-v1")[0]
+    ids = RecordedIds("absent.pt", "t000", task.batch_size, task.batch_size, "0" * 64)
+    last = dataclasses.replace(task.tables[-1], ids=ids)
+    recorded = dataclasses.replace(task, tables=(*task.tables[:-1], last))
+    with pytest.raises(InputError, match=f"table '{last.name}': recorded ids need 'absent.pt'"):
+        LPTWhole().solve(recorded, make_cost("replay"))

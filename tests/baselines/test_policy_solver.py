@@ -108,9 +108,23 @@ def test_a_policy_of_stable_baselines():
         action, _ = model.predict(observation, action_masks=masks, deterministic=True)
         observation, _, _, _, info = env.step(action)
     assert PolicySolver(model, TABLE, max_devices=4, **TIMED).solve(task, COST) == info["plan"]
-    wrong = PolicySolver(model, TABLE, **TIMED)  # of two devices
-    with pytest.raises(InputError, match="policy: takes no observations of this environment"):
-        wrong.solve(task, COST)
+    for settings, message in (
+        (TIMED, "policy: is for 4 devices, the solver gives it 2: give max_devices=4"),
+        (TIMED | {"max_devices": 8}, "is for 4 devices, the solver gives it 8: give max_devices=8 when training"),
+        ({"max_devices": 4}, "was trained with observation='timed', the solver gives it 'compact': give"),
+        (
+            {"max_devices": 4, "observation": "full_timed"},
+            "gives it 'full_timed': .* train with 'full_timed'",
+        ),
+        (
+            {"flat": ("obs", "mask")},
+            "was trained on .*times, the solver gives it mask, obs: give env_id and flat",
+        ),
+    ):
+        with pytest.raises(InputError, match=message):
+            PolicySolver(model, TABLE, **settings).solve(task, COST)
+    with pytest.raises(InputError, match=r"was trained on .*, the solver gives it .*splits.*: give env_id and flat"):
+        PolicySolver(model, COLUMN, max_devices=4, **TIMED).solve(task, COST)
 
 
 def test_values_of_actions_are_scores():
@@ -236,6 +250,7 @@ def test_a_policy_keeps_the_rules_of_solvers_and_stands_on_a_board(tmp_path, mon
     ("arguments", "settings", "message"),
     [
         ((lookahead, "ShardGym/Tables-v0"), {}, "unknown environment 'ShardGym/Tables-v0': did you mean"),
+        ((), {}, "give a policy and its env_id, or folder= with what PolicySolver.save wrote"),
         ((None, TABLE), {}, "policy: expected one of stable-baselines3, TorchRL or RLlib, or a function"),
         ((lookahead, TABLE, 0), {}, "samples 0 is not a whole number from 1 on"),
         ((lookahead, TABLE), {"pool": "synthetic-2021"}, "pool: is set where a task is solved"),

@@ -54,8 +54,10 @@ def test_a_plan_in_use_for_other_statistics_is_moved_from(here, capsys):
         "--initial-plan",
         "old.json",
     ]
-    assert main(solve) == 2  # without a price it has to be one for the task
-    assert "old.json: plan is for task" in capsys.readouterr().err
+    # Without a price it is where the search starts.
+    assert main(["solve", "later.json", "--solver", "local_search", "-o", "start.json", *solve[-2:]]) == 0
+    assert "move" not in capsys.readouterr().out
+    ShardingPlan.load("start.json").validate(LATER)
     assert main([*solve, "--migration-ms-per-byte", "1"]) == 0
     assert "nothing moves" in capsys.readouterr().out
     assert ShardingPlan.load("next.json").shards == ShardingPlan.load("old.json").shards
@@ -72,10 +74,16 @@ def test_a_plan_in_use_for_other_statistics_is_moved_from(here, capsys):
             ["--solver", "neuroshard_plus", "--initial-plan", "half.csv"],
             "table 't2' of the task given has no device",
         ),
+        (
+            ["--solver", "neuroshard_plus", "--initial-plan", "few.json"],
+            "--initial-plan few.json: expected a feasible plan, but",
+        ),
     ],
 )
 def test_bad_input_is_one_line(here, capsys, arguments, message):
     (here / "half.csv").write_text("table,devices\nt0,1\nt1,0\nt3,1\n")
+    few = dataclasses.replace(TASK, tables=TASK.tables[:3])
+    (here / "few.json").write_text(ShardingPlan.table_wise(few, [0, 0, 1]).to_json())
     assert main(["solve", "later.json", "-o", "next.json", "--migration-ms-per-byte", "1", *arguments]) == 2
     said = capsys.readouterr().err
     assert message in said

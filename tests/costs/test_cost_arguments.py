@@ -22,7 +22,7 @@ def cost(request):
     [
         (PLAN, r"plans: expected a list of ShardingPlan, got ShardingPlan; a single plan goes into a list, \[plan\]"),
         ([PLAN, 3], r"plans\[1\]: expected a ShardingPlan, got int 3"),
-        ([FOREIGN], "plan is for task .*, not for task .*: use the task it was made for"),
+        ([FOREIGN], "plan is for task .*, not for task .*: use the task it was made for, or rebound"),
     ],
 )
 def test_plans_are_a_list_of_plans_of_the_task(cost, plans, message):

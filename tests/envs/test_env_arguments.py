@@ -1,5 +1,6 @@
 """What TableWiseEnv takes for arguments and reset options, and what it refuses."""
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -85,6 +86,27 @@ def test_bad_options_are_input_errors(options, message):
 def test_bad_arguments_are_input_errors(arguments, message):
     with pytest.raises(InputError, match=message):
         TableWiseEnv(**arguments).reset()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "arguments", "message"),
+    [
+        ("TableWise", {"max_splits": 3}, "unknown argument of TableWiseEnv 'max_splits': "),
+        (
+            "ColumnWise",
+            {"level": 3},
+            "unknown argument of ColumnWiseEnv 'level': known: cost, .*, max_splits, .*, tasks",
+        ),
+        ("ColumnWise", {"max_split": 3}, "'max_split': did you mean max_splits"),
+        ("AnyWise", {"obsevation": "timed"}, "unknown argument of AnyWiseEnv 'obsevation': did you mean observation"),
+        ("RowTiers", {"observation": "timed"}, "unknown argument of RowTiersEnv 'observation': known: cost, .*levels"),
+    ],
+)
+def test_unknown_arguments_name_the_known_ones(env_id, arguments, message):
+    with pytest.raises(InputError, match=message):
+        gymnasium.make(f"ShardGym/{env_id}-v0", tasks=[TWO], **arguments)
+    with pytest.raises(InputError, match=message):
+        gymnasium.make_vec(f"ShardGym/{env_id}-v0", 2, tasks=[TWO], **arguments)
 
 
 def test_tasks_may_come_from_a_generator_and_numbers_from_numpy():

@@ -199,6 +199,14 @@ def test_modules_that_would_silently_stay_whole_are_refused(caplog: pytest.LogCa
     assert caplog.messages == [
         "'sequences' (EmbeddingCollection: tables s; 1600 bytes) is not planned: it stays whole on every rank"
     ]
+    caplog.clear()
+    constraints = {"a": ParameterConstraints(), "s": ParameterConstraints()}
+    pinned = ShardGymPlanner(topology(), 16, constraints, PlannerSettings("lpt", pins={"sequences.s": 1}))
+    assert list(pinned.plan(model, [EmbeddingBagCollectionSharder()]).plan) == ["bags"]
+    missing = "not followed: the table is not planned without EmbeddingCollectionSharder() among the sharders"
+    assert caplog.messages[1:] == [f"constraints of 's' is {missing}", f"pins of 'sequences.s' is {missing}"]
+    with pytest.raises(InputError, match=r"unknown table in constraints 'z': known: a, bags\.a"):
+        planner(constraints={"z": ParameterConstraints()}).plan(model, [EmbeddingBagCollectionSharder()])
     strict = ShardGymPlanner(topology(), 16, None, PlannerSettings("lpt", strict=True))
     with pytest.raises(InputError, match=r"strict: 'sequences' .* is not planned"):
         strict.plan(model, [EmbeddingBagCollectionSharder()])

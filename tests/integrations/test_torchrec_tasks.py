@@ -367,7 +367,7 @@ def _shared_collection() -> nn.Module:
         (Toy(), {"pooling_factors": {"contry": 2}}, "did you mean country"),
         (Toy(), {"pooling_factors": [1, 2]}, "one for each of 3 tables, got 2"),
         (Toy(), {"pooling_factors": 3}, "pooling_factors: expected numbers by table"),
-        (Toy(), {"pooling_factors": [1, 1, -1]}, "pooling_factor: expected at least 0"),
+        (Toy(), {"pooling_factors": [1, 1, -1]}, r"table 'towers.items.id': .*pooling_factor: expected at least 0"),
         (Toy(), {"pooling_factors": [1, 1, 1], "sample": {}}, "give one of them"),
         (Toy(), {"sample": {}}, "unknown feature in the sample 'id_ids'"),
         (Toy(), {"optimizer": "adamw"}, "optimizer: expected"),

@@ -133,6 +133,14 @@ def test_the_slowest_device_is_said_to_wait_for_the_one_that_holds_up_the_step()
     assert "held up by: device 1, the step is 5.000 ms longer than for the next device" in text
 
 
+def test_no_device_is_named_where_all_do_the_same():
+    plan = ShardingPlan.table_wise(THREE, [0, 1, 2])
+    text = render_plan(THREE, plan, cost_of([5, 5, 5], [1, 1, 1]), width=4000)
+    assert "held up by: no device, devices are even within 1 % of the step" in text
+    assert "0.000 ms longer" not in text
+    assert "tables responsible" not in text
+
+
 def test_a_step_that_begins_with_ids_waits_for_them():
     """Device 0 is last to enter the forward exchange, by 5 + 1 against 1 + 4; device 1 then takes 2 ms longer."""
     ids = np.array([5.0, 1.0])

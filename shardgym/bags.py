@@ -70,19 +70,19 @@ class ReuseCounts:
     def of(cls, indices: Ints) -> ReuseCounts:
         """Count one table's ids of one batch."""
         if indices.size and int(indices.max()) < 8 * indices.size + 2**20:
-            per_row = np.bincount(indices)  # ids are dense: faster than sorting them
-            per_row = per_row[per_row > 0]
-        else:
-            per_row = np.unique(indices, return_counts=True)[1]
-        return cls.of_counts(per_row)
+            return cls.of_counts(np.bincount(indices))  # ids are dense: faster than sorting them
+        return cls.of_counts(np.unique(indices, return_counts=True)[1])
 
     @classmethod
     def of_counts(cls, per_row: Ints) -> ReuseCounts:
-        """Count rows that a batch touches so often, shape (distinct rows,)."""
-        bins = np.minimum(np.ceil(np.log2(per_row)).astype(np.int64), REUSE_BINS - 1)
+        """Count rows that a batch touches so often, shape (rows,); those that it does not touch do not count."""
+        # Few numbers are different.
+        rows = np.bincount(per_row) if len(per_row) else np.zeros(0, dtype=np.int64)
+        times = np.flatnonzero(rows[1:]) + 1
+        bins = np.minimum(np.ceil(np.log2(times)).astype(np.int64), REUSE_BINS - 1)
         result = cls()
-        result.rows += np.bincount(bins, minlength=REUSE_BINS)
-        result.accesses += np.bincount(bins, weights=per_row, minlength=REUSE_BINS).astype(np.int64)
+        result.rows += np.bincount(bins, weights=rows[times], minlength=REUSE_BINS).astype(np.int64)
+        result.accesses += np.bincount(bins, weights=rows[times] * times, minlength=REUSE_BINS).astype(np.int64)
         return result
 
     def add(self, other: ReuseCounts) -> None:

@@ -31,12 +31,19 @@ def what_is_drawn(table: EmbeddingTable) -> tuple[str, int, float, IdDistributio
     return table.name, table.num_embeddings, table.pooling_factor, table.ids, table.run_length
 
 
-def draw_bags(table: EmbeddingTable, batch_size: int, *, seed: int, batch: int = 0) -> Bags:
+def draw_bags(table: EmbeddingTable, batch_size: int, *, seed: int, batch: int = 0, placed: bool = True) -> Bags:
     """Draw the ids of `table` for batch number `batch`.
 
     The draw depends on `what_is_drawn` of the table, on `seed` and on `batch`. It does not depend on the width, so
     column shards and every plan of a task see the same ids. Recorded ids ignore the seed: their batches follow each
     other, and the first comes after the last whole one.
+
+    Args:
+        table: the table.
+        batch_size: samples of a batch.
+        seed: of the draw.
+        batch: its number.
+        placed: whether popularity ranks become rows. For who counts how often rows are drawn, that makes no difference.
 
     Raises:
         InputError: recorded ids cannot be found, differ from their checksum, hold fewer samples, or are no rows of the
@@ -54,9 +61,9 @@ def draw_bags(table: EmbeddingTable, batch_size: int, *, seed: int, batch: int =
         lengths = np.diff(ends)
     count = int(lengths.sum())
     if table.run_length == 1:
-        return Bags(draw_rows(table.ids, table.num_embeddings, count, rng), lengths)
+        return Bags(draw_rows(table.ids, table.num_embeddings, count, rng, placed=placed), lengths)
     runs = (np.arange(count) / table.run_length).astype(np.int64)
-    drawn = draw_rows(table.ids, table.num_embeddings, int(runs[-1]) + 1 if count else 0, rng)
+    drawn = draw_rows(table.ids, table.num_embeddings, int(runs[-1]) + 1 if count else 0, rng, placed=placed)
     return Bags(drawn[runs], lengths)
 
 
@@ -107,8 +114,10 @@ def _check_recording(name: str, rows: int, pooling_factor: float, ids: RecordedI
             )
 
 
-def draw_rows(ids: UniformIds | ZipfIds | RangeIds, rows: int, count: int, rng: np.random.Generator) -> Ints:
-    """Draw `count` row ids in [0, rows)."""
+def draw_rows(
+    ids: UniformIds | ZipfIds | RangeIds, rows: int, count: int, rng: np.random.Generator, *, placed: bool = True
+) -> Ints:
+    """Draw `count` row ids in [0, rows); of a Zipf law, popularity ranks if they are not to be `placed`."""
     if isinstance(ids, UniformIds):
         return rng.integers(0, rows, size=count, dtype=np.int64)
     drawn = np.empty(count, dtype=np.int64)
@@ -122,7 +131,8 @@ def draw_rows(ids: UniformIds | ZipfIds | RangeIds, rows: int, count: int, rng: 
     block = rows_of_block(ids, rows)
     for start in range(0, count, _CHUNK):
         chunk = drawn[start : start + _CHUNK]
-        chunk[:] = place_ranks(law.ranks(rng.random(chunk.size)), rows, block)
+        ranks = law.ranks(rng.random(chunk.size))
+        chunk[:] = place_ranks(ranks, rows, block) if placed else ranks
     return drawn
 
 

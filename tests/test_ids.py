@@ -196,3 +196,12 @@ def test_expected_counts_are_those_of_a_real_draw(s, q, rows, pooling):
     assert (np.abs(drawn.rows - expected[0]) < 6 * np.sqrt(expected[0] + 1) + 0.002 * rows).all()
     assert drawn.accesses.sum() == pytest.approx(expected[1].sum(), rel=0.01)
     assert np.abs(drawn.accesses - expected[1]).max() < 0.01 * drawn.accesses.sum()
+
+
+@pytest.mark.parametrize("run_length", [1.0, 2.5])
+@pytest.mark.parametrize("ids", [ZipfIds(1.1), ZipfIds(0.9, row_order="blocks", block_rows=7), UniformIds()])
+def test_popularity_ranks_repeat_as_often_as_their_rows(ids, run_length):
+    table = EmbeddingTable("t", 5_003, 8, 3.0, ids=ids, run_length=run_length)
+    rows, ranks = (draw_bags(table, 512, seed=1, placed=placed).indices for placed in (True, False))
+    assert (ReuseCounts.of(rows).rows == ReuseCounts.of(ranks).rows).all()
+    assert isinstance(ids, UniformIds) or not np.array_equal(rows, ranks)

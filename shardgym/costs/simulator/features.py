@@ -115,7 +115,7 @@ def reuse_of(table: EmbeddingTable, batch_size: int) -> tuple[float, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def _drawn_reuse(table: EmbeddingTable, batch_size: int) -> tuple[float, ...]:
-    return ReuseCounts.of(draw_bags(table, batch_size, seed=0).indices).row_shares()
+    return ReuseCounts.of(draw_bags(table, batch_size, seed=0, placed=False).indices).row_shares()
 
 
 def mean_accesses(shards: Shards) -> Floats:

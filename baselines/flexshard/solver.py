@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from shardgym.costs.base import CostModel
 from shardgym.errors import InputError, NoFeasiblePlanError
 from shardgym.feasibility import check_possible, plan_problems
 from shardgym.plan import ShardingPlan
+from shardgym.row_access import position_matters
 from shardgym.row_tiers import STRIPES, Tiers, tier_plan
 from shardgym.shard import Shard
 from shardgym.solver import check_solve_arguments
@@ -23,6 +25,8 @@ from shardgym.ties import quantized
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 #: Of the memory, what is tried where rounding leaves a device with too much.
 _BUDGETS = (1.0, 0.99, 0.97, 0.9)
+
+_logger = logging.getLogger("shardgym.solvers.flexshard")
 
 
 class FlexShard:
@@ -44,7 +48,7 @@ class FlexShard:
 
     Rows have to be in order of frequency (`ZipfIds.row_order="by_frequency"`, or `RangeIds` with falling shares). Where
     nobody knows the order, all rows of a table count as equally likely. Of pooled tables a tier has all rows or none,
-    as partial sums are as wide for few rows as for many.
+    as partial sums are as wide for few rows as for many. A task in which no table gains from tiers is logged.
 
     Args:
         extra_memory: share by which a device may take more than it takes where each table is cut evenly by rows over
@@ -73,6 +77,13 @@ class FlexShard:
         check_possible(task)
         for table in task.tables:
             check_order(table)
+        if not any(not table.is_pooled and position_matters(table) for table in task.tables):
+            pooled = sum(table.is_pooled for table in task.tables)
+            _logger.info(
+                "flexshard: no table gains from tiers, which are for unpooled tables with rows in order of frequency "
+                "(row_order='by_frequency' says so): %d of %d tables are pooled",
+                pooled, task.num_tables,
+            )  # fmt: skip
         choices = [choices_of(task, table) for table in task.tables]
         plans: dict[tuple[Tiers, ...], ShardingPlan] = {}
         for share in _SHARES:

@@ -222,8 +222,9 @@ def show(
 def diff(task_name: str, path_a: str, path_b: str, cost_name: str | None, as_json: bool) -> int:
     """Compare two plans, A and B.
 
-    Devices side by side, tables that moved, tables that are cut differently: the first of them, and all with --json.
-    With --cost, too, whether the difference of the two is above the error that this cost has for such plans.
+    Devices side by side, tables that moved, tables that are cut differently: the first of them and of their pieces, and
+    all with --json. With --cost, too, whether the difference of the two is above the error that this cost has for such
+    plans.
     """
     task = read_task(task_name)
     before = read_plan(path_a, task)

@@ -193,15 +193,11 @@ def _report(results: Sequence[Result], asked: Collection[str], out: Path, as_jso
         print_json({"rankings": [to_dict(r) for r in rankings], "files": files, "failures": len(failures)})
     else:
         print(render(rankings))
-        for r in failures[:3]:
-            say(f"shardgym: {r.solver} on task {r.task_index}, {r.status}: {r.reason}")
-        if len(failures) > 3:
-            say(f"shardgym: {len(failures) - 3} more failures, with their reasons, are in {records}")
-        # Of a solver of one's own, nothing else tells why.
-        unsolved = [r for r in results if r.status == "infeasible" and ":" in (r.made_from or r.solver)]
-        for solver, times in list(Counter(r.solver for r in unsolved).items())[:3]:
-            first = next(r for r in unsolved if r.solver == solver)
-            say(f"shardgym: {solver} found no plan {times} times, first on task {first.task_index}: {first.reason}")
+        lacking = [r for r in results if r.status != "ok"]
+        for (solver, status), times in Counter((r.solver, r.status) for r in lacking).items():
+            first = next(r for r in lacking if (r.solver, r.status) == (solver, status))
+            more = f"; {times - 1} more {status}, see {records}" if times > 1 else ""
+            say(f"shardgym: {solver} on task {first.task_index}, {status}: {first.reason}{more}")
         print("\n" + "\n".join(f"{what}: {path}" for what, path in files.items()))
     return 1 if failures or not any(r.status == "ok" and r.solver in asked for r in results) else 0
 

@@ -94,8 +94,9 @@ def solve(
     """Make one plan for one task and write it to a file.
 
     The file appears whole or not at all; an existing one is only replaced with --force. Exit code 1 when there is no
-    feasible plan. Meanwhile the best cost so far is shown on standard error, if the solver tells of any. On Ctrl-C the
-    best plan so far is written, if there is one, and the exit code is 1 too.
+    feasible plan, and when the oracle cannot price the one that was found, which is written all the same. Meanwhile the
+    best cost so far is shown on standard error, if the solver tells of any. On Ctrl-C the best plan so far is written,
+    if there is one, and the exit code is 1 too.
     """
     check_free(output, force)
     task = read_task(task_name)
@@ -148,20 +149,32 @@ def solve(
         page["moved"] = None if moved is None else moved.bytes_by_link
         print_json(page | {"oracle_cost": cost.to_dict()})
     else:
+        price = (
+            f"{cost.total_ms:.3f} ms per step by {oracle_name}, {cost.origin}" if cost.feasible else "without a cost"
+        )
         print(
             f"{output}: {count(len(plan.shards), 'shard')} on {count(task.num_devices, 'device')} "
-            f"in {seconds:.3f} s, {cost.total_ms:.3f} ms per step by {oracle_name}, "
-            f"{cost.origin}"
+            f"in {seconds:.3f} s, {price}"
         )
         if moved is not None:
             print(describe_bytes(moved))
-        if bound_ms is not None:
+        if bound_ms is not None and cost.feasible:
             gap = cost.total_ms / bound_ms - 1
             print(
                 f"lower bound of plans of these kinds: {bound_ms:.3f} ms; this one is at most {gap:.2%} above the best"
             )
         print_notes([("", cost)])
+    if not cost.feasible:
+        say(_without_cost(task, plan, output, oracle_name, str(cost.reason)))
+        code = 1
     return code
+
+
+def _without_cost(task: ShardingTask, plan: ShardingPlan, output: Path, oracle_name: str, reason: str) -> str:
+    """Say in one line why a feasible plan has no cost by the oracle, that it was written, and what would price it."""
+    tiers = any(plan.kind_of(table.name, task) == "tiers" for table in task.tables)
+    remedy = "--oracle replay,ids=expected" if tiers else "an --oracle that does"
+    return f"shardgym: {oracle_name} does not price the plan, which is in {output}: {reason}; give {remedy}"
 
 
 def _read_initial_plan(path: str, task: ShardingTask, solver: Solver, solver_name: str) -> ShardingPlan:

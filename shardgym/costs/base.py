@@ -27,7 +27,7 @@ ONE_PLAN = "a single plan goes into a list, [plan]; ShardingPlan.load(path) read
 
 
 #: Holders that costs know.
-_PRICED = "each shard on one device, on all, or on the same place of every group"
+_PRICED = "all rows of a table on one device each, on all, or on the same place of every group"
 
 
 class CostModel(abc.ABC):
@@ -169,10 +169,12 @@ class CostModel(abc.ABC):
         copied = {shard.table: shard for shard in reversed(plan.shards) if len(shard.devices) > 1}
         for table, shard in copied.items():
             if not self.row_tiers and plan.kind_of(table, task) == "tiers":
+                rows = "part of its rows is" if shard.num_rows < task.table(table).num_embeddings else "its rows are"
                 size = task.num_devices // len(shard.devices)
+                in_groups = f", as in a plan with group_size={size}" if size > 1 else ""
                 return (
-                    f"table '{table}' is in tiers, held by {format_devices(shard.devices)}, which 'replay' alone "
-                    f"prices: expected {_PRICED}, as in a plan with group_size={size}"
+                    f"table '{table}' is in tiers: {rows} held by {format_devices(shard.devices)}, which 'replay' "
+                    f"alone prices: expected {_PRICED}{in_groups}"
                 )
         if not self.replicas:
             shard = next(shard for shard in plan.shards if len(shard.devices) > 1)

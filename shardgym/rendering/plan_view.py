@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import textwrap
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -30,6 +30,8 @@ _PHASES = {
 }
 #: Tables that a diff lists unless it is told otherwise.
 MAX_LISTED = 30
+#: Pieces of a table that a diff lists on each side. Tables in tiers have dozens.
+MAX_PIECES = 4
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
@@ -279,7 +281,7 @@ def render_diff(
     """Draw what differs between two plans for `task`, called A and B, with their costs where known.
 
     For a terminal of `width` columns; with `ascii_only`, of characters that every terminal has. At most
-    `MAX_LISTED` tables are listed.
+    `MAX_LISTED` tables are listed, with the first `MAX_PIECES` pieces of each.
     """
     changes = table_changes(task, before, after)
     moved = sum(change.is_move for change in changes)
@@ -338,15 +340,26 @@ def _relative_change(before: float, after: float) -> str:
 def _describe_change(change: TableChange, arrow: str) -> str:
     if change.is_move:
         if all(len(shard.devices) == 1 for shard in (*change.before, *change.after)):
-            old, new = (", ".join(str(s.devices[0]) for s in shards) for shards in (change.before, change.after))
+            old, new = (
+                _first_pieces([str(s.devices[0]) for s in shards], ", ") for shards in (change.before, change.after)
+            )
             return f"moved '{change.table}': device {old} {arrow} {new}"
-        old, new = (" and ".join(format_devices(s.devices) for s in shards) for shards in (change.before, change.after))
+        old, new = (
+            _first_pieces([format_devices(s.devices) for s in shards], " and ")
+            for shards in (change.before, change.after)
+        )
         return f"moved '{change.table}': {old} {arrow} {new}"
     old, new = (
-        " + ".join(f"{format_area(s.rows, s.columns)} on {_holders(s)}" for s in shards) or "nowhere"
+        _first_pieces([f"{format_area(s.rows, s.columns)} on {_holders(s)}" for s in shards], " + ") or "nowhere"
         for shards in (change.before, change.after)
     )
     return f"cut   '{change.table}': {old} {arrow} {new}"
+
+
+def _first_pieces(pieces: Sequence[str], joint: str) -> str:
+    """Return the first `MAX_PIECES` joined, and how many more there are; "" for none."""
+    more = len(pieces) - MAX_PIECES
+    return joint.join(pieces[:MAX_PIECES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _holders(shard: Shard) -> str:

@@ -153,6 +153,21 @@ def test_pooled_tables_are_in_one_tier():
 
 
 @pytest.mark.parametrize(
+    ("laws", "pooling", "ends"),
+    [
+        ((HOT, HOT), "sum", ["2 of 2 tables are pooled"]),
+        ((UniformIds(), ZipfIds(s=1.0)), "none", ["0 of 2 tables are pooled"]),
+        ((HOT, UniformIds()), "none", []),
+    ],
+)
+def test_a_task_on_which_tiers_cannot_help_is_noted(laws, pooling, ends, caplog):
+    with caplog.at_level("INFO", logger="shardgym.solvers.flexshard"):
+        FlexShard().solve(sequence_task(*laws, rows=500, pooling=pooling), make_cost("roofline"))
+    assert [message.rpartition(": ")[2] for message in caplog.messages] == ends
+    assert all(message.startswith("flexshard: no table gains from tiers") for message in caplog.messages)
+
+
+@pytest.mark.parametrize(
     "law",
     [
         ZipfIds(s=1.0, row_order="scattered"),

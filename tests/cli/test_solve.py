@@ -7,7 +7,7 @@ import json
 import pytest
 from evaluation_toys import Halves, toy_tasks
 
-from shardgym import EmbeddingTable, ShardingPlan, ShardingTask, Topology
+from shardgym import EmbeddingTable, Shard, ShardingPlan, ShardingTask, Topology
 from shardgym.cli import main
 
 TASK = toy_tasks(1)[0]
@@ -143,3 +143,37 @@ def test_neuroshard_tells_of_its_plans(here, monkeypatch):
 def test_the_document_is_printed_too(here, capsys):
     assert solve("Improves", "--json") == 1
     assert json.loads(capsys.readouterr().out)["plan"] == "plan.json"
+
+
+class Tiers:
+    """Puts the first rows of a table on all devices and the others on one, which `replay` alone prices."""
+
+    def solve(self, task, cost, seed=0):
+        tables = [
+            Shard(table.name, (0, table.num_embeddings), (0, 4), n % 2) for n, table in enumerate(task.tables) if n
+        ]
+        first = task.tables[0]
+        popular = Shard(first.name, (0, 2), (0, 4), range(task.num_devices))
+        return ShardingPlan.of(task, [popular, Shard(first.name, (2, first.num_embeddings), (0, 4), 0), *tables])
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_a_plan_that_the_oracle_does_not_price_is_written_and_the_reason_told(here, capsys, more):
+    assert solve("Tiers", *more) == 1
+    assert ShardingPlan.load("plan.json").has_replicas
+    printed = capsys.readouterr()
+    told = printed.err.splitlines()
+    assert len(told) == 1
+    assert told[0].startswith(
+        "shardgym: roofline does not price the plan, which is in plan.json: table 't0' is in tiers"
+    )
+    assert told[0].endswith("; give --oracle replay,ids=expected")
+    assert "inf" not in printed.out
+    assert more or "without a cost" in printed.out
+
+
+def test_an_oracle_that_prices_it_gives_no_such_reason(here, capsys):
+    assert solve("Tiers", "--oracle", "replay,ids=expected") == 0
+    printed = capsys.readouterr()
+    assert "ms per step by replay" in printed.out
+    assert "price" not in printed.err

@@ -188,8 +188,8 @@ def test_a_share_of_the_samples_touches_fewer_rows_than_all_and_more_than_its_sh
             None,
             "cost 'simulator' prices no replicas, and table 'big' is held by",
         ),
-        ("roofline", [(0, 2)], None, "table 'big' is in tiers, held by devices 0, "),
-        ("roofline", [(0, 3)], 2, "table 'big' is in tiers, held by devices 0, "),
+        ("roofline", [(0, 2)], None, "table 'big' is in tiers: its rows are held by devices 0, "),
+        ("roofline", [(0, 3)], 2, "table 'big' is in tiers: its rows are held by devices 0, "),
     ],
 )
 def test_what_a_cost_does_not_know_has_no_price(cost, shards, group_size, message):

@@ -280,7 +280,10 @@ def test_settings_that_do_not_fit(settings, message):
 def test_other_costs_say_who_prices_tiers():
     task = sequences("sum")
     [answer] = make_cost("roofline").evaluate(task, [tiers(task, np.random.default_rng(0))])
-    assert "is in tiers, held by devices 0, 1, 2, 3, 4, 5, 6, 7, which 'replay' alone prices: exp" in answer.reason
+    assert "tiers: part of its rows is held by devices 0, 1, 2, 3, 4, 5, 6, 7, which 'replay' alone" in answer.reason
+    assert answer.reason.endswith(
+        ": expected all rows of a table on one device each, on all, or on the same place of every group"
+    )
 
 
 def test_groups_that_cut_domains_have_no_price():

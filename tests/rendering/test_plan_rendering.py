@@ -138,6 +138,22 @@ def test_a_diff_lists_so_many_tables(listed, moved, more, monkeypatch):
     assert ("... and 1 more table; --json lists them" in text) == more
 
 
+def test_a_diff_lists_the_first_pieces_of_a_table(monkeypatch):
+    """Of five pieces on one device each, and of the same ones moved."""
+    monkeypatch.setattr("shardgym.rendering.plan_view.MAX_PIECES", 2)
+    start = ShardingPlan.table_wise(TASK, [0, 0, 0, 0])
+    cut, moved = (
+        ShardingPlan.of(
+            TASK,
+            [*start.shards[:3], *(Shard("t3", (2 * n, 2 * n + 2), (0, 4), (n + first) % 2) for n in range(5))],
+        )
+        for first in (0, 1)
+    )
+    two = "rows [0, 2) columns [0, 4) on 0 + rows [2, 4) columns [0, 4) on 1 and 3 more"
+    assert f"cut   't3': rows [0, 10) columns [0, 4) on 0 → {two}" in render_diff(TASK, start, cut, width=200)
+    assert "moved 't3': device 0, 1 and 3 more → 1, 0 and 3 more" in render_diff(TASK, cut, moved, width=200)
+
+
 def test_kinds_are_counted_where_tables_are_not_all_whole():
     tables = tuple(EmbeddingTable(f"t{n}", 100, 8) for n in range(4))
     task = ShardingTask(tables, Topology(num_devices=4, memory_bytes=2**20), batch_size=64)

@@ -160,34 +160,6 @@ class Improved(NamedTuple):
     log_ms: Tensor
 
 
-class Adam:
-    """Adam (Kingma and Ba, ICLR 2015) with its usual settings, for one tensor.
-
-    The first optimiser of `torch.optim` in a process imports torch's compiler, which takes longer than a plan.
-
-    Args:
-        values: to be changed in place.
-    """
-
-    _DECAY, _SQUARE_DECAY, _EPSILON = 0.9, 0.999, 1e-8
-
-    def __init__(self, values: Tensor) -> None:
-        self._values = values
-        self._mean = torch.zeros_like(values)
-        self._square = torch.zeros_like(values)
-        self._steps = 0
-
-    @torch.no_grad()
-    def step(self, gradient: Tensor, learning_rate: float) -> None:
-        """Take one step against a gradient."""
-        self._steps += 1
-        self._mean.lerp_(gradient, 1 - self._DECAY)
-        self._square.mul_(self._SQUARE_DECAY).addcmul_(gradient, gradient, value=1 - self._SQUARE_DECAY)
-        scale = math.sqrt(1 - self._SQUARE_DECAY**self._steps)
-        length = learning_rate / (1 - self._DECAY**self._steps)
-        self._values.addcdiv_(self._mean, (self._square.sqrt() / scale).add_(self._EPSILON), value=-length)
-
-
 def improve(network: SurCoNetwork, batch: TaskBatch, costs: Tensor, settings: SurCoSettings) -> Improved:
     """Take gradient steps on surrogate costs; return those of every task with the lowest estimate.
 
@@ -201,7 +173,7 @@ def improve(network: SurCoNetwork, batch: TaskBatch, costs: Tensor, settings: Su
     best = costs.clone()
     lowest = torch.full((len(batch),), math.inf)
     latents = network.latents(batch).detach()
-    adam = Adam(costs)
+    optimizer = torch.optim.Adam([costs], lr=settings.zero_learning_rate)
     with torch.enable_grad():
         costs.requires_grad_()
         for step in range(settings.zero_steps + 1):
@@ -211,8 +183,9 @@ def improve(network: SurCoNetwork, batch: TaskBatch, costs: Tensor, settings: Su
             better = compared < lowest
             lowest = torch.where(better, compared, lowest)
             best = torch.where(better[:, None, None], costs.detach(), best)
-            (gradient,) = torch.autograd.grad(estimate.sum(), [costs])
-            adam.step(gradient, settings.zero_learning_rate * (1 - step / (settings.zero_steps + 1)))
+            (costs.grad,) = torch.autograd.grad(estimate.sum(), [costs])
+            optimizer.param_groups[0]["lr"] = settings.zero_learning_rate * (1 - step / (settings.zero_steps + 1))
+            optimizer.step()
     return Improved(best, lowest)
 
 

@@ -220,7 +220,7 @@ def test_a_solver_that_solves_nothing_has_no_figures(tmp_path):
 def test_when_nobody_solves_anything_there_is_still_a_table(tmp_path):
     ranking = rank(board_of(tmp_path, {"a": ["error"], "b": ["infeasible"]}))
     assert (ranking.num_tasks, [row.rank for row in ranking.rows]) == (0, [None, None])
-    assert "Records of b without a cost: 1 infeasible." in notes(ranking)
+    assert "Records of b without a cost: 1 infeasible, first on task 0: because." in notes(ranking)
     assert render([ranking], details=True)
 
 

@@ -89,12 +89,12 @@ def pareto_front(times: Floats, costs: Floats) -> Bools:
 
     Args:
         times: seconds per plan by solver, shape (n,).
-        costs: of plans, shape (n,).
+        costs: of plans, shape (n,); NaN for a solver that solved nothing, which is not among them.
     """
     no_worse = (times[:, None] <= times) & (costs[:, None] <= costs)
     better = (times[:, None] < times) | (costs[:, None] < costs)
     dominated: Bools = np.any(no_worse & better, axis=0)
-    return ~dominated
+    return ~dominated & ~np.isnan(costs)
 
 
 def _group_ratio(counted_ms: Floats, base_ms: Floats, tasks: Bools) -> GroupRatio:

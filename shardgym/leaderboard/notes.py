@@ -341,7 +341,7 @@ def _measured_again_notes(board: Board) -> list[str]:
 
 
 def _failure_notes(ranking: Ranking) -> list[str]:
-    """Count failures per solver, and plans that took clearly longer than the time limit."""
+    """Count failures per solver, with the first reason, and plans that took clearly longer than the time limit."""
     limit = ranking.board.key.time_limit_s
     notes = [] if limit is None else [f"Time limit per plan: {limit:g} s."]
     for row in ranking.rows:
@@ -353,5 +353,7 @@ def _failure_notes(ranking: Ranking) -> list[str]:
             notes.append(f"{row.solver} overran the time limit {'once' if num_late == 1 else f'{num_late} times'}.")
         if row.failures:
             counts = ", ".join(f"{n} {status}" for status, n in sorted(row.failures.items()))
-            notes.append(f"Records of {row.solver} without a cost: {counts}.")
+            first = next(r for r in ranking.board.results if r.solver == row.solver and r.status != "ok")
+            why = f"first on task {first.task_index}: {first.reason}"
+            notes.append(f"Records of {row.solver} without a cost: {counts}, {why}.")
     return notes

@@ -79,7 +79,7 @@ def _draw_profile(figure: Any, ranking: Ranking) -> None:
 def _draw_pareto(figure: Any, ranking: Ranking) -> None:
     """Draw costs with their intervals against median solving times, and the solvers that no other one dominates."""
     axes = figure.subplots()
-    rows = [row for row in ranking.rows if row.completeness == 1]
+    rows = [row for row in ranking.rows if row.completeness == 1 and row.tasks]
     costs = np.array([row.relative if ranking.has_base else 1 + row.gap for row in rows])
     times = np.array([row.median_s for row in rows])
     for number, (row, cost, seconds) in enumerate(zip(rows, costs, times, strict=True), start=1):

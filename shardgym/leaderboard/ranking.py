@@ -7,7 +7,8 @@ are over the same tasks. Tasks that nobody solved are left out.
 A solver is complete when it has a record for every task and seed that was asked for. Only complete solvers are ranked,
 only over `MIN_TASKS` tasks or more, and none that solved nothing. Going down by cost, a solver shares the rank of the
 first one of that rank while they are tied: the 95 % interval of their paired difference includes zero. Solvers without
-a rank are averaged over the tasks that they have records of.
+a rank are averaged over the tasks that they have records of. One that solved nothing has no figures at all: they would
+be those of the base.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ class Row:
         success: share of its records that are ok.
         completeness: share of the tasks and seeds asked for that have a record.
         num_seeds: seeds that it was asked for.
-        floor: what it has to beat, see `FLOOR`; None where it is not learned, or that is not on the board.
+        floor: what it has to beat, see `FLOOR`; None where it is not learned, or that has no plan on
+            the board.
         of_floor: geometric mean of its cost over that of the floor.
         of_floor_interval: of `of_floor`.
         seed_spread: standard deviation over seeds of the logarithm of the geometric mean: relative; NaN for one seed.
@@ -146,7 +148,8 @@ class Ranking:
         board: what was ranked.
         rows: ranked solvers first.
         results: of the solvers in the order of `rows`.
-        counted_ms: their costs with failures counted, each of shape (seeds, T), T being the tasks of the board.
+        counted_ms: their costs with failures counted, each of shape (seeds, T), T being the tasks of the board; NaN
+            for a solver that solved nothing.
         base_ms: cost of the base, geometric mean over its seeds, NaN where it has no record, shape (T,).
         failures: what failed tasks count.
         num_tasks: that means are taken over: all but those that nobody solved.
@@ -185,6 +188,10 @@ def rank(board: Board) -> Ranking:
     mean_log = {solver: _mean(_over_seeds(own) - scale) for solver, own in logs.items()}
     place = {solver: (solver not in complete, math.isnan(mean), mean, solver) for solver, mean in mean_log.items()}
     order = sorted(everyone, key=lambda own: place[own.solver])
+    for own in everyone:
+        if not np.isfinite(own.seed_ms).any():
+            counted[own.solver] = np.full_like(own.seed_ms, np.nan)
+            logs[own.solver] = np.full_like(logs[own.solver], np.nan)
     leader = order[0].solver if complete else None
     bootstrap = None
     if complete and kept.sum() >= MIN_TASKS:
@@ -270,7 +277,7 @@ def _row(
     of_floor = math.nan
     if floor in all_logs:
         of_floor = math.exp(_mean(own - _over_seeds(all_logs[floor])))
-    else:
+    if math.isnan(of_floor):
         floor = None
     records = results.records
     failures = Counter[str](record.status for record in records if record.status != "ok")

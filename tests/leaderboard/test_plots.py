@@ -52,7 +52,7 @@ def test_without_matplotlib_the_error_names_the_extra(tmp_path, monkeypatch):
 
 
 def test_the_pareto_front_has_what_no_other_solver_dominates():
-    """The third is slower and costlier than the second; the fourth and fifth are equal."""
-    times = np.array([1.0, 2.0, 3.0, 4.0, 4.0])
-    costs = np.array([5.0, 3.0, 4.0, 1.0, 1.0])
-    assert pareto_front(times, costs).tolist() == [True, True, False, True, True]
+    """The third is slower and costlier than the second; the fourth and fifth are equal; the last solved nothing."""
+    times = np.array([1.0, 2.0, 3.0, 4.0, 4.0, 0.5])
+    costs = np.array([5.0, 3.0, 4.0, 1.0, 1.0, np.nan])
+    assert pareto_front(times, costs).tolist() == [True, True, False, True, True, False]

@@ -146,14 +146,16 @@ def test_a_failure_counts_the_bases_own_record_of_the_task(judge, tmp_path):
         )
         for task in toy_tasks()
     ]
+    tasks.append(toy_tasks()[0])  # which it solves
     evaluate(ToySuite(tasks, "tight"), ["dim_greedy", BASE], out=tmp_path, judge=judge, oracle="roofline")
     (board,) = load_boards([tmp_path])
     ranking = rank(board)
     assert rows_of(ranking)["dim_greedy"].failures == {"infeasible": 3}
     of_base = {result.task_index: result.total_ms for result in board.results if result.solver == BASE}
-    assert ranking.failures.ms == pytest.approx([of_base[index] for index in board.tasks])
-    assert rows_of(ranking)["dim_greedy"].relative == pytest.approx(1.0)
-    assert footer(ranking)[1].startswith("Failed: 3 of 6 records, counted as the plan of lpt.")
+    assert ranking.failures.ms == pytest.approx([*(of_base[index] for index in range(3)), math.nan], nan_ok=True)
+    solved = next(r.total_ms for r in board.results if r.solver == "dim_greedy" and r.status == "ok")
+    assert rows_of(ranking)["dim_greedy"].relative == pytest.approx((solved / of_base[3]) ** (1 / 4))
+    assert footer(ranking)[1].startswith("Failed: 3 of 8 records, counted as the plan of lpt.")
 
 
 def test_a_failure_counts_the_mean_over_the_seeds_that_the_base_solved_the_task_with(tmp_path):
@@ -201,10 +203,24 @@ def test_a_solver_that_solves_nothing_has_no_rank(tmp_path):
     assert "hopeless" in render([ranking])
 
 
+def test_a_solver_that_solves_nothing_has_no_figures(tmp_path):
+    """They would be those of the base, whose plans its failures count as."""
+    outcomes = {BASE: [[2.0] * 6] * 2, "hopeless": [["infeasible"] * 6] * 2, "once": [["error"] * 5 + [2.0]] * 2}
+    ranking = rank(board_of_seeds(tmp_path, outcomes))
+    lines = {
+        line.split()[0]: line.split() for line in render([ranking], details=True).splitlines() if "hopeless" in line
+    }
+    row = rows_of(ranking)["hopeless"]
+    assert all(map(math.isnan, (row.relative, row.gap, row.mean_ms, row.seed_spread)))
+    assert lines["-"][:5] == ["-", "-", "hopeless", "-", "-"]
+    assert lines["-"][5:9] == ["-", "12", "2", "-"]
+    assert rows_of(ranking)["once"].relative == pytest.approx(1.0)
+
+
 def test_when_nobody_solves_anything_there_is_still_a_table(tmp_path):
     ranking = rank(board_of(tmp_path, {"a": ["error"], "b": ["infeasible"]}))
     assert (ranking.num_tasks, [row.rank for row in ranking.rows]) == (0, [None, None])
-    assert "Records of b without a cost: 1 infeasible." in notes(ranking)
+    assert "Records of b without a cost: 1 infeasible, first on task 0: because." in notes(ranking)
     assert render([ranking], details=True)
 
 
@@ -377,8 +393,9 @@ def test_learned_solvers_are_held_against_the_floor_of_their_own_environment(tmp
     assert to_dict(ranking)["rows"][0]["floor"] is None
 
 
-def test_without_records_of_the_floor_nothing_is_said_of_it(tmp_path):
-    outcomes = {BASE: [10.0] * 8, "whole": [9.0] * 8, "lookahead_columns": [1.0] * 8}
+@pytest.mark.parametrize("of_floor", [{}, {"lookahead": ["infeasible"] * 8}])
+def test_without_plans_of_the_floor_nothing_is_said_of_it(tmp_path, of_floor):
+    outcomes = {BASE: [10.0] * 8, "whole": [9.0] * 8, "lookahead_columns": [1.0] * 8} | of_floor
     ranking = rank(learned_board(tmp_path, outcomes, {"whole": 1}))
     assert all(row.floor is None for row in ranking.rows)
     assert "floor" not in render([ranking])

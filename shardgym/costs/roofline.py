@@ -246,14 +246,16 @@ DEVICES: dict[str, DeviceConstants] = {
         "NVIDIA B200 data sheet (HGX); L2: 126 MiB as CUDA reports it; its bandwidth assumed, 5,120 bytes per clock at "
         "1.965 GHz",
     ),
-    "b300": _gpu(8e12, 126 * MIB, 10.1e12, 63e9, "NVIDIA B300 data sheet (HGX); cache assumed as for the B200"),
+    "b300": _gpu(
+        8e12, 126 * MIB, 10.1e12, 63e9, "as its card of `gpu`, where sources are; cache assumed as for the B200"
+    ),
     "gb200": _gpu(
         8e12, 126 * MIB, 10.1e12, 225e9,
-        "NVIDIA GB200 NVL72 data sheet; cache assumed as for the B200; host: half of a CPU's NVLink-C2C for each GPU",
+        "as its card of `gpu`, where sources are; cache assumed as for the B200; host: half of a CPU's NVLink-C2C",
     ),
     "gb300": _gpu(
         8e12, 126 * MIB, 10.1e12, 225e9,
-        "NVIDIA GB300 NVL72 data sheet; cache assumed as for the B200; host: half of a CPU's NVLink-C2C for each GPU",
+        "as its card of `gpu`, where sources are; cache assumed as for the B200; host: half of a CPU's NVLink-C2C",
     ),
     "l40s": _gpu(
         864e9, 96 * MIB, 5.2e12, 31.5e9,

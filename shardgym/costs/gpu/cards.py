@@ -106,7 +106,8 @@ CARDS: dict[str, Card] = {
     ),
     "gb200": Card(
         STREAM_SHARE * 8000 * _GB, 126 * _MIB, 148, 1.98e9, 900 * _GB, 50 * _GB, 72, 225 * _GB, 186 * _GIB,
-        f"GB200 NVL72: 13.4 TB and 576 TB/s of 72 GPUs; FP32 75 TFLOPS, verda.com as B300; {_BLACKWELL}; links: "
+        "GB200 NVL72: 13.4 TB of 72 GPUs, aiwiki.ai/wiki/nvidia_gb200_nvl72; bandwidth as the GB300; FP32 75 TFLOPS, "
+        f"verda.com as B300; {_BLACKWELL}; links: "
         "NVLink 5, NDR, half of the NVLink-C2C of a CPU, 450 GB/s per direction, that two GPUs share",
     ),
     "gb300": Card(

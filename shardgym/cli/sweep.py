@@ -16,6 +16,7 @@ from shardgym.cli.common import (
     INTERRUPTED,
     NOTATION,
     Command,
+    by_name,
     folder,
     json_option,
     natural,
@@ -28,7 +29,7 @@ from shardgym.cli.common import (
 )
 from shardgym.cli.torchrec import make_model
 from shardgym.costs.gpu.cards import CARDS
-from shardgym.errors import InputError, import_extra
+from shardgym.errors import InputError, UnknownNameError, import_extra
 from shardgym.evaluation import SolverSpec
 from shardgym.evaluation.runner import TIMEOUT_S
 from shardgym.figures import PLOT_FORMATS
@@ -236,15 +237,14 @@ def _by_gpu(
     """Read [GPU=]VALUE: one for all, or one of each; of nothing, nothing.
 
     Raises:
-        InputError: a GPU that the sweep has not, or given twice; with `complete`, one that is left out.
+        InputError: as `by_name`, a GPU that the sweep has not, or, with `complete`, one that is left out.
     """
-    found: dict[str, _Value] = {}
-    for text in given:
-        gpu, equals, value = text.rpartition("=")
-        names = [gpu] if equals else list(gpus)
-        if not set(names) <= set(gpus) or set(names) & set(found):
-            raise InputError(f"{option} {text:.60}: expected one value for all GPUs, or GPU=VALUE once for each")
-        found |= dict.fromkeys(names, parse(value))
+    found = by_name(option, tuple(given), parse)
+    if not isinstance(found, dict):
+        return dict.fromkeys(gpus, found)
+    for gpu in found:
+        if gpu not in gpus:
+            raise UnknownNameError(f"GPU of {option}", gpu, gpus)
     missing = [gpu for gpu in gpus if gpu not in found]
     if found and missing and complete:
         raise InputError(f"{option}: nothing is said of {', '.join(missing)}: give {missing[0]}=VALUE, too")

@@ -22,7 +22,7 @@ from neuroshard.plus.moves import (
     make,
 )
 from neuroshard.plus.pricing import EstimatedPricing, ExactPricing, Pricing
-from neuroshard.plus.solver import examples_of
+from neuroshard.plus.searches import examples_of
 from neuroshard.shard_table import ShardTable, plan_of_units, units_of
 from shardgym import EmbeddingTable, InputError, Shard, ShardingPlan, ShardingTask, Topology, make_cost
 from shardgym.costs.links import COLUMNS, LOADS, SHARDS

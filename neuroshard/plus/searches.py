@@ -1,0 +1,275 @@
+"""Searches of NeuroShardPlus: by exact prices of an additive cost, and by estimates that evaluated plans correct."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from neuroshard.packing import pack_units
+from neuroshard.plus.construction import constructed
+from neuroshard.plus.kinds import model_beside, shared_for_room, shared_on_average, with_better_kinds
+from neuroshard.plus.linear_model import LinearModel, linear_model
+from neuroshard.plus.local_search import Allocation, IteratedLocalSearch, PlusSettings
+from neuroshard.plus.moving import Moving
+from neuroshard.plus.pricing import EstimatedPricing, ExactPricing, Pricing
+from neuroshard.plus.sharing import Form, Shared, places_of
+from neuroshard.shard_table import ShardTable, units_of
+from shardgym.arrays import Ints
+from shardgym.errors import NoFeasiblePlanError
+from shardgym.incumbent import Budget, Incumbent
+from shardgym.plan import ShardingPlan
+from shardgym.shard import Shard
+
+#: Plans that a cost model which is not additive evaluates, without a limit of time.
+_DEFAULT_QUERIES = 32
+#: Plans of one query: enough to make up for what the estimate gets wrong, few enough to learn in between.
+_PLANS_PER_QUERY = 8
+#: Choices of tables to share that are searched from, besides none.
+_WAYS = 5
+#: Kicks between queries.
+_KICKS_PER_QUERY = 16
+
+#: Makes the plan of all groups from the shards of the first one.
+InGroups = Callable[[Iterable[Shard]], ShardingPlan]
+
+
+def examples_of(pricing: Pricing) -> list[Ints]:
+    """Return units of constructed placements, by what shards take alone: devices such as the search will see."""
+    whole = [np.eye(pricing.shards.task.num_devices, 1, dtype=np.int64) * pricing.shards.units]
+    return [placement.units for placement in constructed(linear_model(pricing, whole))]
+
+
+def starts_of(
+    search: IteratedLocalSearch, model: LinearModel, shards: ShardTable, incumbent: Incumbent | None
+) -> list[Ints]:
+    """Return what constructed placements lead to, and the incumbent if there is one; a packing where there is neither.
+
+    Raises:
+        NoFeasiblePlanError: no packing was found, or none was looked for, as devices share tables.
+    """
+    starts = search.starts(model)
+    if search.pricing.shared.places:
+        if not starts:
+            raise NoFeasiblePlanError("columns find no room beside the tables that devices share")
+        return starts
+    given = units_of(shards, incumbent.plan()) if incumbent is not None and incumbent.cost_ms < math.inf else None
+    if given is not None:
+        starts.append(given)
+    return starts or [pack_units(shards)]
+
+
+def moving_from(shards: ShardTable, incumbent: Incumbent) -> Moving | None:
+    """Return what moving from the plan in use takes; None where there is none."""
+    return None if incumbent.in_use is None else Moving(shards, incumbent.in_use)
+
+
+class ExactSearch:
+    """Searches over columns by exact prices: where nothing is shared, and from what seems best to share.
+
+    Args:
+        pricing: of the task, where nothing is shared.
+        forms: in which tables can be shared.
+        settings: how thoroughly.
+        budget: of time.
+        seed: of the kicks.
+        incumbent: is told of every plan.
+        in_groups: of a search on the devices of one group, makes the plan of all groups; None for all devices.
+    """
+
+    def __init__(
+        self, pricing: ExactPricing, forms: Sequence[Sequence[Form]], settings: PlusSettings, budget: Budget, seed: int,
+        incumbent: Incumbent, in_groups: InGroups | None = None,
+    ) -> None:  # fmt: skip
+        self._pricing = pricing
+        self._forms = forms
+        self._settings = settings
+        self._budget = budget
+        self._seed = seed
+        self._incumbent = incumbent
+        self._in_groups = in_groups
+        self._model = linear_model(pricing, examples_of(pricing))
+
+    @functools.cached_property
+    def _by_columns(self) -> Allocation | None:
+        return self._descended(self._pricing.shared)
+
+    def columns_ms(self) -> float:
+        """Return what the plan takes that a descent by columns alone leads to; infinite where they find no room.
+
+        Raises:
+            OutOfTime: the budget is spent.
+        """
+        return math.inf if self._by_columns is None else self._by_columns.total_ms
+
+    def run(self) -> None:
+        """Search until kicks are used up, or for as long as there is time and they bring anything.
+
+        Raises:
+            OutOfTime: the budget is spent.
+            NoFeasiblePlanError: no packing was found.
+        """
+        given = self._given()
+        tried = [self._by_columns]
+        ways = shared_on_average(self._pricing, self._forms, self._budget)
+        tried += [self._descended(shared) for shared in ways[:_WAYS]]
+        tried += given
+        if not any(tried):
+            for_room = shared_for_room(self._pricing, self._forms, self._budget)
+            found = (allocation for shared in for_room if (allocation := self._descended(shared)) is not None)
+            tried = [*itertools.islice(found, _WAYS)]
+        descended = [
+            _nearer(self._search_beside(allocation.pricing.shared), allocation)
+            for allocation in tried
+            if allocation is not None
+        ]
+        if not descended:
+            pack_units(self._pricing.shards)  # says why there is no plan
+        # Step by step, rows and replicas lead elsewhere than both together.
+        by_rows = [[form for form in forms if form.kind != "data_parallel"] for forms in self._forms]
+        replicas = [[form for form in forms if form.kind == "data_parallel"] for forms in self._forms]
+        best = min((self._flipped(descended[0], forms) for forms in (by_rows, replicas)), key=lambda one: one.value)
+        best = min((self._flipped(one, self._forms) for one in (best, *descended[1:])), key=lambda one: one.value)
+        kicked = []
+        # Kicks bring more to some plans than to others: that by columns alone is improved in any case.
+        for allocation in dict.fromkeys((descended[0], best)):
+            search = self._search_beside(allocation.pricing.shared)
+            model = model_beside(self._model, search.pricing)
+            kicked.append((search, model, search.kicked(model, search.sampled(allocation))))
+        search, model, best = min(kicked, key=lambda end: end[2].value)
+        search.kicked_on(model, _nearer(search, best))
+
+    def _flipped(self, allocation: Allocation, forms: Sequence[Sequence[Form]]) -> Allocation:
+        return with_better_kinds(allocation, forms, self._model, self._search_beside)
+
+    def _search_beside(self, shared: Shared) -> IteratedLocalSearch:
+        """Return the search over the columns of the tables that are not shared."""
+        rng = np.random.default_rng(self._seed)
+        return IteratedLocalSearch(self._pricing.beside(shared), self._settings, self._budget, rng, self.found)
+
+    def _descended(self, shared: Shared) -> Allocation | None:
+        """Return what a descent leads to; None where columns find no room."""
+        search = self._search_beside(shared)
+        model = model_beside(self._model, search.pricing)
+        if len(shared.places) == len(model.units):  # no columns are left to place
+            return search.offer(np.zeros((len(model.memory), len(model.units)), dtype=np.int64))
+        try:
+            given = self._incumbent if self._in_groups is None else None
+            return search.descended(model, starts_of(search, model, self._pricing.shards, given))
+        except NoFeasiblePlanError:
+            return None
+
+    def _given(self) -> list[Allocation]:
+        """Return the incumbent, if devices share tables in it."""
+        if self._incumbent.cost_ms == math.inf or self._in_groups is not None:
+            return []
+        shards = self._pricing.shards
+        plan = self._incumbent.plan()
+        places = places_of(shards.task, plan, self._forms)
+        shared = self._pricing.shared.changed([], places)
+        units = units_of(shards, plan, shared.places) if places else None
+        if units is None:
+            return []
+        search = self._search_beside(shared)
+        return [search.descended(model_beside(self._model, search.pricing), [units])]
+
+    def found(self, allocation: Allocation) -> None:
+        """Offer the plan of an allocation."""
+
+        def plan() -> ShardingPlan:
+            of_devices = allocation.pricing.plan(allocation.units)
+            return of_devices if self._in_groups is None else self._in_groups(of_devices.shards)
+
+        self._incumbent.update(plan, allocation.total_ms)
+
+
+def _nearer(search: IteratedLocalSearch, best: Allocation) -> Allocation:
+    """Return an allocation that is nearer to the plan in use, if there is one and that is better.
+
+    Devices change places, as far as that lets them keep more; then columns of tables go back where they were, one table
+    after the other.
+    """
+    moving = best.pricing.moving
+    if moving is None:
+        return best
+    shards = best.pricing.shards
+    room = best.pricing.memory
+
+    def better(units: Ints) -> Allocation:
+        if (shards.bytes[shards.first + units].sum(axis=1) > room).any():
+            return best
+        other = Allocation(best.pricing, units)
+        return search.offer(units) if other.value < best.value else best
+
+    best = better(best.units[moving.like(best.units)])
+    there = np.flatnonzero((moving.kept.sum(axis=0) == best.pricing.units) & (best.pricing.units > 0))
+    improved = True
+    while improved:
+        before = best
+        for table in there[(best.units[:, there] != moving.kept[:, there]).any(axis=0)].tolist():
+            units = best.units.copy()
+            units[:, table] = moving.kept[:, table]
+            best = better(units)
+        improved = best is not before
+    return best
+
+
+class EstimateSearch:
+    """Searches with an additive estimate, has the most promising plans evaluated, learns, and searches again."""
+
+    def __init__(
+        self, pricing: EstimatedPricing, settings: PlusSettings, budget: Budget, rng: np.random.Generator,
+        incumbent: Incumbent,
+    ) -> None:  # fmt: skip
+        self._pricing = pricing
+        self._budget = budget
+        self._incumbent = incumbent
+        kicks = _KICKS_PER_QUERY if settings.kicks is None else settings.kicks
+        settings = dataclasses.replace(settings, kicks=kicks)
+        # A step more here would be a plan less that is evaluated, so that there is nothing to nest.
+        self._search = IteratedLocalSearch(pricing, settings, budget, rng, self._found, nested=False)
+        default = math.inf if budget.limited else _DEFAULT_QUERIES
+        self._queries_left = default if settings.queries is None else settings.queries
+        # Allocations by what they hold: found and not evaluated yet, and evaluated.
+        self._candidates: dict[bytes, Allocation] = {}
+        self._evaluated: set[bytes] = set()
+
+    def run(self) -> None:
+        """Search until queries are used up or nothing new comes up.
+
+        Raises:
+            OutOfTime: the budget is spent.
+            NoFeasiblePlanError: no packing was found.
+        """
+        shards = self._pricing.shards
+        while self._queries_left:
+            model = linear_model(self._pricing, [])
+            starts = starts_of(self._search, model, shards, self._incumbent)
+            self._search.run(model, starts)
+            if not self._candidates:
+                return
+            promising = sorted(self._candidates.values(), key=self._expected_ms)
+            self._evaluate([allocation.units for allocation in promising])
+
+    def _found(self, allocation: Allocation) -> None:
+        """Remember an allocation that has not been evaluated."""
+        key = allocation.units.tobytes()
+        if key not in self._evaluated:
+            self._candidates[key] = allocation
+
+    def _expected_ms(self, allocation: Allocation) -> float:
+        return allocation.total_ms + self._pricing.moving_ms(allocation.units)
+
+    def _evaluate(self, candidates: list[Ints]) -> None:
+        """Evaluate the first candidates and learn from what they cost; the others are forgotten."""
+        self._budget.check()
+        chosen = candidates[: int(min(self._queries_left, _PLANS_PER_QUERY))]
+        costs = self._incumbent.offer(*(self._pricing.plan(units) for units in chosen))
+        self._pricing.learn(chosen, costs)
+        self._queries_left -= len(chosen)
+        self._evaluated |= {units.tobytes() for units in chosen}
+        self._candidates.clear()

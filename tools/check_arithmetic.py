@@ -1,7 +1,8 @@
 """Check that solvers make the same plans whatever rounds their arithmetic.
 
-    python tools/check_arithmetic.py                     # compares plans of a sample
-    python tools/check_arithmetic.py pytest tests/...    # runs a command instead
+    python tools/check_arithmetic.py                     # compares plans of a sample, each under one kind of kernels
+    python tools/check_arithmetic.py --all               # each under every kind
+    python tools/check_arithmetic.py pytest tests/...    # runs a command instead, under every kind
 
 A sample of tasks of every suite is solved with every deterministic solver under kernels for other processors, and with
 other numbers of threads. The plans are compared with those in tests/data/plans_of_sample.json, which --write makes.
@@ -79,16 +80,18 @@ ARITHMETICS = {
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", type=int, default=1, help="of every suite (default: 1)")
+    parser.add_argument("--all", action="store_true", help="solve every plan under every kind of kernels")
+    parser.add_argument("--tasks", type=int, default=1, help="of every suite (default: 1); more than 1 means --all")
     parser.add_argument("--only", choices=ARITHMETICS, action="append", help="repeat for several (default: all)")
     parser.add_argument("--solver", action="append", help="repeat for several (default: all)")
     parser.add_argument("--suite", action="append", help="repeat for several (default: all)")
     parser.add_argument("--write", action="store_true", help="write the plans of this processor's own kernels")
     parser.add_argument("--solve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--share", type=int, nargs=2, default=(0, 1), help=argparse.SUPPRESS)
     parser.add_argument("command", nargs=argparse.REMAINDER, help="runs under every arithmetic instead")
     options = parser.parse_args(arguments)
     if options.solve:
-        print(json.dumps(plans_of_sample(options.tasks, options.solver, options.suite)))
+        print(json.dumps(plans_of_sample(options.tasks, options.solver, options.suite, options.share)))
         return 0
     if options.write:
         plans = _solved({}, options)
@@ -100,9 +103,11 @@ def main(arguments: list[str] | None = None) -> int:
     names = [name for name in options.only or ARITHMETICS if not ARITHMETICS[name].flags - processor_flags()]
     # Each solves the sample in a process of its own, on one core.
     pool = ThreadPoolExecutor(os.cpu_count())
+    # Plans beyond the kept sample have only those of other kernels to be compared with.
+    everything = options.all or options.tasks > 1
     solved = {
-        name: pool.submit(_solved, ARITHMETICS[name].environment(), options)
-        for name in ([] if options.command else names)
+        name: pool.submit(_solved, ARITHMETICS[name].environment(), options, (0, 1) if everything else (i, len(names)))
+        for i, name in enumerate([] if options.command else names)
     }
     for name in options.only or ARITHMETICS:
         arithmetic = ARITHMETICS[name]
@@ -132,9 +137,11 @@ def main(arguments: list[str] | None = None) -> int:
     return 0 if verdicts and all(verdicts) else 1
 
 
-def _solved(environment: dict[str, str], options: argparse.Namespace) -> dict[str, str]:
-    """Return the plans of the sample, made by a process with these variables."""
-    command = [sys.executable, __file__, "--solve", "--tasks", str(options.tasks)]
+def _solved(
+    environment: dict[str, str], options: argparse.Namespace, share: tuple[int, int] = (0, 1)
+) -> dict[str, str]:
+    """Return the plans of a share of the sample, made by a process with these variables."""
+    command = [sys.executable, __file__, "--solve", "--tasks", str(options.tasks), "--share", *map(str, share)]
     for name in ("solver", "suite"):
         for value in getattr(options, name) or ():
             command += [f"--{name}", value]
@@ -142,8 +149,14 @@ def _solved(environment: dict[str, str], options: argparse.Namespace) -> dict[st
     return json.loads(done.stdout)
 
 
-def plans_of_sample(tasks: int, solvers: list[str] | None, suites: list[str] | None) -> dict[str, str]:
-    """Solve the sample in this process; returns the beginning of a hash of each plan's shards, or why there is none."""
+def plans_of_sample(
+    tasks: int, solvers: list[str] | None, suites: list[str] | None, share: tuple[int, int] = (0, 1)
+) -> dict[str, str]:
+    """Solve a share of the sample in this process.
+
+    ``share`` is (i, n): those plans whose names hash to i of n are solved. Returns the beginning of a hash of each
+    plan's shards, or why there is none.
+    """
     import shardgym
     from shardgym.errors import ShardGymError
     from shardgym.records import canonical_json, sha256
@@ -160,12 +173,15 @@ def plans_of_sample(tasks: int, solvers: list[str] | None, suites: list[str] | N
         chosen = sorted(range(len(suite)), key=lambda index: sha256(f"{suite_name}/{index}"))[:tasks]
         for index in chosen:
             for name in solvers:
+                what = f"{suite_name}/{index} {name}"
+                if int(sha256(what)[:8], 16) % share[1] != share[0]:
+                    continue
                 try:
                     plan = shardgym.make_solver(name).solve(suite[index], cost, seed=0)
                     made = sha256(canonical_json([shard.to_dict() for shard in plan.shards]))[:12]
                 except ShardGymError as error:
                     made = type(error).__name__
-                plans[f"{suite_name}/{index} {name}"] = made
+                plans[what] = made
     return plans
 
 

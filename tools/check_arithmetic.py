@@ -101,7 +101,7 @@ def main(arguments: list[str] | None = None) -> int:
     kept = json.loads(EXPECTED.read_text(encoding="utf-8"))
     verdicts = []
     names = [name for name in options.only or ARITHMETICS if not ARITHMETICS[name].flags - processor_flags()]
-    # Each solves the sample in a process of its own, on one core.
+    # Each solves its share of the sample in a process of its own, on one core.
     pool = ThreadPoolExecutor(os.cpu_count())
     # Plans beyond the kept sample have only those of other kernels to be compared with.
     everything = options.all or options.tasks > 1

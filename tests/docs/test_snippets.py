@@ -77,11 +77,3 @@ def test_the_snippets_of_a_page_run(page: Path, fresh, tmp_path: Path):
     process.kill()
     process.join()
     assert process.exitcode == 0, printed.read_text()[-4000:]
-
-
-def test_links_between_pages_lead_somewhere():
-    """Relative links in the README and the docs name files that exist."""
-    others = [ROOT / "CONTRIBUTING.md", *ROOT.glob("leaderboards/**/README.md"), *ROOT.glob("studies/**/README.md")]
-    for page in [*PAGES, *others]:
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -1,6 +1,7 @@
 """The simulator against measurements: how it ranks fresh plans, and whether their level is right.
 
     python benchmarks/simulator.py [--weights FOLDER] [--suite NAME] [--tasks N] [--plans N] [--write]
+    python benchmarks/simulator.py --boards [--write]
 
 For every task, plans are measured twice, each time interleaved in one run: half of them random ones of all degrees
 of balance, the others good ones, of searches and with a few shards moved. Printed are means over tasks of Kendall's
@@ -8,6 +9,9 @@ tau, of the mean absolute percentage error and of the level, the mean prediction
 oracle, the judge (where there are weights of one) and the roofline against both measurements, and of the measurements
 against each other. --write keeps the figures as `agreement.json` next to the weights, from where simulated boards print
 them.
+
+--boards measures nothing: it holds the models that ship against the plans of the measured boards of their hardware.
+Most of these are good plans, so this is what differences between solvers rest on.
 """
 
 from __future__ import annotations
@@ -15,9 +19,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +35,18 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 from shardgym import CostModel, ShardingPlan, ShardingTask, load_suite, make_cost, make_solver
-from shardgym.costs.simulator.model_card import AGREEMENT, Agreement, ModelAgreement
+from shardgym.costs.simulator.model_card import AGREEMENT, CLOSE, Agreement, BoardAgreement, ModelAgreement
 from shardgym.costs.simulator.weights import find_weights
 from shardgym.errors import InfeasiblePlanError, ShardGymError
+from shardgym.leaderboard import load_boards
 from shardgym.provenance import utc_now
 
 _DRAWS_PER_PLAN = 200
 _SEARCHES = ("lpt", "column_greedy", "neuroshard", "neuroshard_plus")
 REPEAT = "repeated measurement"
+LEADERBOARDS = Path(__file__).parents[1] / "leaderboards"
+#: Fewer plans of a task have no order worth the name.
+_LEAST_PLANS = 3
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -48,9 +58,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--plans", type=int, default=12, help="per task (%(default)s)")
     parser.add_argument("--rounds", type=int, default=2, help="of the measurement (%(default)s)")
     parser.add_argument("--write", action="store_true", help="keep the figures next to the weights")
+    parser.add_argument("--boards", action="store_true", help="hold models against the plans of measured boards")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
+    if options.boards and options.weights:
+        parser.error("--boards is of the weights that ship: leave out --weights")
     try:
+        if options.boards:
+            rows = on_boards(write=options.write)
+            print(json.dumps(rows, indent=2) if options.json else tabulate(rows, headers="keys", floatfmt=".3f"))
+            return 0
         rows = compare(options)
     except ShardGymError as error:
         print(error, file=sys.stderr)
@@ -99,6 +116,51 @@ def kept(table: list[dict[str, Any]], models: dict[str, CostModel], suite: str, 
     }
     repeat = figures.pop(REPEAT)
     return Agreement(suite, table[0]["tasks"], plans, utc_now(), hardware, repeat, figures)
+
+
+def on_boards(*, write: bool) -> list[dict[str, Any]]:
+    """Return how models rank the distinct plans of each task of the measured boards of their hardware, one row each."""
+    models = {
+        "oracle": make_cost("simulator"), "roofline": make_cost("roofline"), "judge": make_cost("simulator", role="judge")
+    }  # fmt: skip
+    hardware = models["oracle"].hardware
+    taus: dict[str, list[float]] = {name: [] for name in models}
+    right: dict[str, list[bool]] = {name: [] for name in models}
+    for board in load_boards([LEADERBOARDS]):
+        if board.key.judge != "fbgemm" or board.key.hardware != hardware:
+            continue
+        measured: dict[int, dict[ShardingPlan, float]] = defaultdict(dict)
+        for result in board.results:
+            if result.plan is not None and result.cost is not None and result.cost.feasible:
+                measured[result.task_index].setdefault(result.plan, result.cost.total_ms)
+        for number, of_plans in measured.items():
+            task = board.task(number)
+            if task is None or len(of_plans) < _LEAST_PLANS:
+                continue
+            real = np.array(list(of_plans.values()))
+            for name, model in models.items():
+                guess = np.array([cost.total_ms for cost in model.evaluate(task, list(of_plans))])
+                taus[name].append(float(kendalltau(guess, real).statistic))
+                right[name] += [
+                    bool((guess[a] - guess[b]) * (real[a] - real[b]) > 0)
+                    for a, b in itertools.combinations(range(len(real)), 2)
+                    if abs(real[a] / real[b] - 1) < CLOSE
+                ]
+    rows = [
+        {
+            "cost": name, "tasks": len(taus[name]), "tau": float(np.mean(taus[name])), "close pairs": len(right[name]),
+            "of them right": float(np.mean(right[name])),
+        }
+        for name in models
+    ]  # fmt: skip
+    if write:
+        path = find_weights(None, "oracle", None).parent / AGREEMENT
+        of_models = {
+            row["cost"]: BoardAgreement(row["tau"], row["of them right"], models[row["cost"]].version) for row in rows
+        }
+        found = dataclasses.replace(Agreement.load(path), board_tasks=rows[0]["tasks"], board_models=of_models)
+        path.write_text(found.to_json(indent=1) + "\n", encoding="utf-8")
+    return rows
 
 
 def random_plans(task: ShardingTask, count: int, rng: np.random.Generator) -> list[ShardingPlan]:

@@ -35,7 +35,7 @@ from tabulate import tabulate
 
 import shardgym.envs
 from shardgym import cli
-from shardgym.costs.simulator.model_card import ModelCard, shipped_agreement
+from shardgym.costs.simulator.model_card import CLOSE, ModelCard, shipped_agreement
 from shardgym.costs.simulator.samples import ComputeSamples, StepSamples
 from shardgym.costs.simulator.weights import SHIPPED
 from shardgym.envs import ENV_IDS
@@ -215,6 +215,17 @@ def model_summary(name: str) -> str:
         parts += [
             f"Against two fresh measurements each of up to {found.plans} random and good plans of {found.tasks} tasks "
             f"of {found.suite} on {found.hardware} (`python benchmarks/simulator.py`), means over tasks:",
+            tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True),
+        ]
+    if found is not None and found.board_tasks:
+        rows = [
+            {"": _named(name, of.version), "Kendall's tau": f"{of.kendall_tau:.2f}",
+             "close pairs as measured": _percent(of.close_right)}
+            for name, of in found.board_models.items()
+        ]  # fmt: skip
+        parts += [
+            f"On the plans of solvers for {found.board_tasks} tasks of measured boards of the same hardware "
+            f"(`python benchmarks/simulator.py --boards`); close pairs differ by less than {_percent(CLOSE)} as measured:",
             tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True),
         ]
     return "\n\n".join(part for part in parts if part)

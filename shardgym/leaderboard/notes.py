@@ -281,6 +281,8 @@ def _simulator_notes(board: Board) -> list[str]:
     agreement = shipped_agreement(board.key.hardware)
     trust = agreement.sentence(version) if agreement is not None else None
     notes = [trust or "How well this judge agrees with measurements is not on record."]
+    if agreement is not None and (caution := agreement.caution(version)):
+        notes.append(caution)
     scored: Counter[str] = Counter()
     unfamiliar: Counter[str] = Counter()
     reasons: set[str] = set()

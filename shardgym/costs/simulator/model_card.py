@@ -15,6 +15,11 @@ from shardgym.records import CONFIG, Digest, Name, Record, Whole
 #: Name of the file with an `Agreement`.
 AGREEMENT = "agreement.json"
 
+#: Relative difference of two measured plans below which they are close.
+CLOSE = 0.05
+#: Share of close pairs that a judge has to order as measured; a second measurement orders 77 % so.
+LEAST_RIGHT = 0.7
+
 Share = Annotated[float, Field(ge=0)]
 
 
@@ -79,6 +84,21 @@ class ModelAgreement(Record):
 
 
 @dataclass(frozen=True, config=CONFIG)
+class BoardAgreement(Record):
+    """How well one model ranks the plans that solvers made for measured boards: nearly all of them are good.
+
+    Attributes:
+        kendall_tau: of the distinct plans of a task, mean over tasks.
+        close_right: share of the pairs that differ by less than `CLOSE` as measured which the model orders as measured.
+        version: of the model.
+    """
+
+    kendall_tau: Annotated[float, Field(ge=-1, le=1)]
+    close_right: Annotated[float, Field(ge=0, le=1)]
+    version: str
+
+
+@dataclass(frozen=True, config=CONFIG)
 class Agreement(Record):
     """How well a simulator ranks plans as fresh measurements do: what `benchmarks/simulator.py` found.
 
@@ -90,6 +110,8 @@ class Agreement(Record):
         hardware: that the measurements are of.
         repeat: one measurement against the other.
         models: of every cost model by name, "oracle" and "judge" among them.
+        board_tasks: of the measured boards of the same hardware.
+        board_models: of the same models on their plans.
     """
 
     suite: Name
@@ -99,6 +121,8 @@ class Agreement(Record):
     hardware: Name
     repeat: ModelAgreement
     models: dict[str, ModelAgreement]
+    board_tasks: Whole = 0
+    board_models: dict[str, BoardAgreement] = field(default_factory=dict)
     schema: Literal["shardgym.agreement/1"] = "shardgym.agreement/1"
 
     def sentence(self, version: str) -> str | None:
@@ -110,6 +134,23 @@ class Agreement(Record):
                     f"Kendall's tau of this {name} with fresh measurements is {found.kendall_tau:.3f} on average; "
                     f"that of a measurement with its own repeat is {self.repeat.kendall_tau:.3f}."
                 )
+        return None
+
+    def caution(self, version: str) -> str | None:
+        """Say what differences on a board of the model mean; None when it was not held against measured boards.
+
+        A board is called screening unless the model orders `LEAST_RIGHT` of the close pairs right.
+        """
+        for name, found in self.board_models.items():
+            if found.version == version:
+                facts = (
+                    f"on the plans of solvers for {self.board_tasks} tasks of measured boards, tau of this {name} is "
+                    f"{found.kendall_tau:.2f}, and of pairs that differ by less than {CLOSE:.0%} it orders "
+                    f"{found.close_right:.0%} as measured"
+                )
+                if found.close_right < LEAST_RIGHT:
+                    return f"Screening: {facts}. Differences below {CLOSE:.0%} say nothing; measured boards lead."
+                return f"Held against measurements: {facts}."
         return None
 
 

@@ -120,9 +120,8 @@ def kept(table: list[dict[str, Any]], models: dict[str, CostModel], suite: str, 
 
 def on_boards(*, write: bool) -> list[dict[str, Any]]:
     """Return how models rank the distinct plans of each task of the measured boards of their hardware, one row each."""
-    models = {
-        "oracle": make_cost("simulator"), "roofline": make_cost("roofline"), "judge": make_cost("simulator", role="judge")
-    }  # fmt: skip
+    judge = make_cost("simulator", role="judge")
+    models = {"oracle": make_cost("simulator"), "roofline": make_cost("roofline"), "judge": judge}
     hardware = models["oracle"].hardware
     taus: dict[str, list[float]] = {name: [] for name in models}
     right: dict[str, list[bool]] = {name: [] for name in models}

@@ -225,7 +225,8 @@ def model_summary(name: str) -> str:
         ]  # fmt: skip
         parts += [
             f"On the plans of solvers for {found.board_tasks} tasks of measured boards of the same hardware "
-            f"(`python benchmarks/simulator.py --boards`); close pairs differ by less than {_percent(CLOSE)} as measured:",
+            "(`python benchmarks/simulator.py --boards`); close pairs differ by less than "
+            f"{_percent(CLOSE)} as measured:",
             tabulate(rows, headers="keys", tablefmt="github", disable_numparse=True),
         ]
     return "\n\n".join(part for part in parts if part)
